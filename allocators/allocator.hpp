@@ -1,0 +1,58 @@
+#pragma once
+
+#include "core/cost_model.hpp"
+#include "core/plan.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace isobar::allocators {
+
+/// How far a search may go. Work is counted in the policy's own units (nodes, sweeps, iterations), so that `budget`
+/// gives the same answer on every machine; `time_limit` is for people.
+struct SearchLimits {
+  std::optional<std::uint64_t> budget;
+  std::optional<Seconds> time_limit;
+  std::uint64_t seed = 1;
+};
+
+/// What a policy is asked: place the chain of `cost.workload()` on `cost.cluster()`.
+struct Problem {
+  const CostModel& cost;  ///< over a chain: allocate() cuts other graphs at their articulation points
+  Goal goal;
+  SearchLimits limits;
+};
+
+/// What a policy answers.
+struct Placement {
+  Outcome outcome = Outcome::Feasible;
+  std::vector<StagePlacement> stages;  ///< in chain order; none when infeasible
+  std::string reason;                  ///< when infeasible
+  std::optional<Seconds> objective_bound;  ///< where the policy proves more than bounds.hpp does
+  std::string certificate;                 ///< how; "" where it proves nothing
+};
+
+/// One way to place layers; registered in registry.cpp.
+struct Policy {
+  std::string_view name;
+  std::string_view problem;    ///< what it solves
+  std::string_view guarantee;  ///< what its answer is worth
+  std::string_view cost;       ///< time and memory, in layers L and devices D
+  std::string_view source;
+  Placement (*place)(const Problem& problem);
+};
+
+/// Every policy, sorted by name.
+const std::vector<Policy>& policies();
+
+/// Makes a plan: runs the policy `name` (or the program behind "exec:PROGRAM", see external.hpp), adds the claims by
+/// the cost model and the best bound known, and passes the plan through the checker.
+/// @throws InputError for an unknown name (with the nearest one) or an external program's bad answer; EnvironmentError
+/// when an external program fails; std::logic_error when a policy of ours breaks the checker.
+Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
+              const SearchLimits& limits);
+
+}  // namespace isobar::allocators

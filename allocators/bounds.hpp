@@ -1,0 +1,19 @@
+#pragma once
+
+#include "core/cost_model.hpp"
+#include "core/plan.hpp"
+
+namespace isobar::allocators {
+
+/// A lower bound on the objective of every placement, in any order of devices, and what proves it.
+struct Bound {
+  Seconds value;
+  std::string certificate;  ///< "fractional" (docs/costs.md says the formula)
+};
+
+/// The fractional bound: layers may be cut anywhere and devices hold them in any order; memory holds in the aggregate;
+/// transfers are free. O(L log L + D log D). Infinite memory makes it the closed form: bottleneck F / sum of speeds,
+/// sequential F / fastest, pipeline min over k of (M-1+k) F / (sum of the k best speeds).
+Bound objective_bound(const CostModel& cost, const Goal& goal);
+
+}  // namespace isobar::allocators

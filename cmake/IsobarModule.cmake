@@ -1,0 +1,32 @@
+# isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ...): the library of one folder, isobar::NAME.
+# isobar_settings(TARGET): what every target of ours is compiled with; no global flags.
+
+function(isobar_settings target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  if(ISOBAR_SANITIZE)
+    target_compile_options(${target} PUBLIC -fsanitize=${ISOBAR_SANITIZE} -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${ISOBAR_SANITIZE})
+  endif()
+endfunction()
+
+function(isobar_module name)
+  cmake_parse_arguments(PARSE_ARGV 1 module "" "" "SOURCES;PUBLIC;PRIVATE")
+  add_library(isobar_${name} STATIC ${module_SOURCES})
+  add_library(isobar::${name} ALIAS isobar_${name})
+  isobar_settings(isobar_${name})
+  target_link_libraries(isobar_${name} PUBLIC ${module_PUBLIC} PRIVATE ${module_PRIVATE})
+endfunction()
+
+# isobar_tests(NAME SOURCES ... LINK ...): one test program of a folder; each test is a process of its own, since SimGrid's clock is global.
+function(isobar_tests name)
+  cmake_parse_arguments(PARSE_ARGV 1 tests "" "" "SOURCES;LINK;LABELS")
+  add_executable(isobar_${name}_tests ${tests_SOURCES})
+  isobar_settings(isobar_${name}_tests)
+  target_link_libraries(isobar_${name}_tests PRIVATE ${tests_LINK} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(isobar_${name}_tests PRIVATE ISOBAR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(isobar_${name}_tests TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS "${name};${tests_LABELS}" TIMEOUT 300)
+endfunction()

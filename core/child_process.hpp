@@ -1,0 +1,44 @@
+#pragma once
+
+#include "core/units.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace isobar {
+
+/// How a child process ended.
+struct ChildResult {
+  enum class Status {
+    Done,              ///< `output` is what the work returned (or the command printed)
+    InputFault,        ///< the work threw InputError: `message`
+    EnvironmentFault,  ///< the work threw EnvironmentError: `message`
+    Bug,               ///< the work threw anything else: `message`
+    Crashed,           ///< died of a signal or by an exit of its own: `message` says which, with its last stderr line
+    TimedOut           ///< was killed at the time limit
+  };
+  Status status = Status::Done;
+  std::string output;
+  std::string message;
+
+  /// Rethrows a fault as the exception that it was in the child (a crash or time-out as EnvironmentError).
+  const std::string& output_or_throw() const;
+};
+
+/// Runs each piece of work in a forked child of its own, `parallel` at a time, and returns their results in order.
+/// A child that crashes or hangs costs its own result and nothing else. Children get SIGKILL when this process dies.
+/// `progress`, if given, is called after each end with the number done.
+/// @throws Interrupted after killing and reaping all children when the process was asked to stop.
+std::vector<ChildResult> run_in_children(const std::vector<std::function<std::string()>>& work, std::size_t parallel,
+                                         Seconds time_limit, const std::function<void(std::size_t)>& progress = {});
+
+/// One piece of work in one child.
+ChildResult run_in_child(const std::function<std::string()>& work, Seconds time_limit);
+
+/// Runs a program with `input` on its standard input; `output` is its standard output. Status::Crashed also when it
+/// exits with another code than 0. @throws EnvironmentError when it cannot be started.
+ChildResult run_command(const std::vector<std::string>& arguments, const std::string& input, Seconds time_limit);
+
+}  // namespace isobar

@@ -1,0 +1,80 @@
+#include "core/cluster.hpp"
+
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace isobar {
+
+FlopsPerSecond Device::speed_at(DType dtype) const
+{
+  const auto given = speed_in.find(dtype);
+  return given == speed_in.end() ? speed : given->second;
+}
+
+MatrixNetwork::MatrixNetwork(std::size_t endpoints, std::vector<Path> paths)
+    : endpoints_(endpoints), paths_(std::move(paths))
+{
+  ensure(paths_.size() == endpoints * endpoints, "a matrix network needs a path for each pair of endpoints");
+}
+
+std::shared_ptr<const MatrixNetwork> MatrixNetwork::uniform(std::size_t endpoints, Path path)
+{
+  return std::make_shared<MatrixNetwork>(endpoints, std::vector<Path>(endpoints * endpoints, path));
+}
+
+std::vector<std::string> MatrixNetwork::links(std::size_t from, std::size_t to) const
+{
+  return {fmt::format("{}-{}", from, to)};
+}
+
+std::optional<std::size_t> Cluster::device_index(const std::string& device_name) const
+{
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i].name == device_name) return i;
+  }
+  return std::nullopt;
+}
+
+std::string cluster_to_json(const Cluster& cluster)
+{
+  using Json = nlohmann::ordered_json;
+  Json devices = Json::array();
+  for (const auto& device : cluster.devices) {
+    Json entry = {{"name", device.name},
+                  {"type", device.type},
+                  {"site", device.site},
+                  {"speed_flops_per_s", device.speed.value},
+                  {"memory_bytes", device.memory.value}};
+    for (const auto& [dtype, speed] : device.speed_in) {
+      entry[fmt::format("speed_{}_flops_per_s", name_of(dtype))] = speed.value;
+    }
+    entry["price_usd_per_hour"] = device.price_usd_per_hour ? Json(*device.price_usd_per_hour) : Json(nullptr);
+    devices.push_back(std::move(entry));
+  }
+  const std::size_t endpoints = cluster.devices.size() + (cluster.data_server ? 1 : 0);
+  Json latency = Json::array();
+  Json bandwidth = Json::array();
+  for (std::size_t from = 0; from < endpoints; ++from) {
+    Json latency_row = Json::array();
+    Json bandwidth_row = Json::array();
+    for (std::size_t to = 0; to < endpoints; ++to) {
+      const bool same = from == to;
+      const Path path = same ? Path{} : cluster.path(from, to);
+      latency_row.push_back(same ? Json(nullptr) : Json(path.latency.value));
+      bandwidth_row.push_back(same ? Json(nullptr) : Json(path.bandwidth.value));
+    }
+    latency.push_back(std::move(latency_row));
+    bandwidth.push_back(std::move(bandwidth_row));
+  }
+  const Json document = {{"schema", "isobar-cluster/1"},
+                         {"name", cluster.name},
+                         {"devices", std::move(devices)},
+                         {"data_server", cluster.data_server ? Json(*cluster.data_server) : Json(nullptr)},
+                         {"latency_s", std::move(latency)},
+                         {"bandwidth_bytes_per_s", std::move(bandwidth)}};
+  return document.dump();
+}
+
+}  // namespace isobar

@@ -1,0 +1,89 @@
+#pragma once
+
+#include "core/cluster.hpp"
+#include "core/plan.hpp"
+#include "core/workload.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace isobar {
+
+/// A stage on its device, by index: the flat form that allocators work with.
+struct StagePlacement {
+  std::size_t device = 0;
+  std::size_t first_layer = 0;
+  std::size_t last_layer = 0;  ///< inclusive
+};
+
+/// The closed forms of docs/costs.md over one workload on one cluster. Prefix sums: a stage's work and memory cost O(1).
+/// Does not see contention between transfers. Keeps references: workload and cluster must outlive it.
+class CostModel {
+ public:
+  CostModel(const Workload& workload, const Cluster& cluster);
+
+  const Workload& workload() const { return *workload_; }
+  const Cluster& cluster() const { return *cluster_; }
+  std::size_t layers() const { return forward_.size() - 1; }
+  std::size_t devices() const { return speed_.size(); }
+
+  /// Work of layers first..last on one micro-batch.
+  Flops forward_work(std::size_t first, std::size_t last) const { return Flops(forward_[last + 1] - forward_[first]); }
+  Flops backward_work(std::size_t first, std::size_t last) const
+  {
+    return Flops(backward_[last + 1] - backward_[first]);
+  }
+  /// f_i + b_i: layers first..last forward and backward on `device`, one micro-batch.
+  Seconds compute_time(std::size_t device, std::size_t first, std::size_t last) const
+  {
+    return (forward_work(first, last) + backward_work(first, last)) / speed_[device];
+  }
+  /// The rate of a device in the workload's dtype.
+  FlopsPerSecond speed(std::size_t device) const { return speed_[device]; }
+  Seconds update_time(std::size_t device, std::size_t first, std::size_t last) const;
+
+  /// Bytes across the cut before `layer`: activations forward, gradients back.
+  Bytes boundary_output(std::size_t layer) const { return boundary_output_[layer]; }
+  Bytes boundary_gradient(std::size_t layer) const { return boundary_gradient_[layer]; }
+  /// Activations from the stage on device `from` to the stage on `to` that begins at `layer`.
+  Seconds output_time(std::size_t from, std::size_t to, std::size_t layer) const;
+  /// Gradients back over the same cut: from device `to`, whose stage begins at `layer`, to device `from`.
+  Seconds gradient_time(std::size_t from, std::size_t to, std::size_t layer) const;
+  /// Input of one micro-batch from the data server to `device`; 0 when input is local.
+  Seconds input_time(std::size_t device) const;
+
+  /// Memory of a stage that holds layers first..last with `in_flight` micro-batches' activations (docs/costs.md).
+  Bytes memory(std::size_t first, std::size_t last, std::uint64_t in_flight) const;
+  /// True when `memory` does not depend on micro-batches in flight (MemoryModel::Sky).
+  bool memory_ignores_schedule() const;
+
+  /// s_i from a stage's compute time and what it sends: activations to the next stage, gradients to the one before.
+  static Seconds stage_cost(Communication communication, Seconds compute, Seconds send);
+  /// The objective's formula from the largest s_i and the sum of all.
+  static Seconds objective_of(Objective objective, std::uint64_t microbatches, Seconds bottleneck, Seconds sum);
+
+  /// What the formulas say of a placement. O(stages), one pass, no allocation.
+  struct Evaluation {
+    Seconds objective;
+    Seconds bottleneck;
+    Seconds sum;
+    Seconds sequential;
+    Seconds step_time;
+    Seconds step_bound;
+  };
+  Evaluation evaluate(const std::vector<StagePlacement>& stages, const Goal& goal) const;
+
+ private:
+  const Workload* workload_;
+  const Cluster* cluster_;
+  std::vector<FlopsPerSecond> speed_;
+  std::vector<double> forward_;      // prefix sums, FLOP
+  std::vector<double> backward_;     // prefix sums, FLOP
+  std::vector<double> parameters_;   // prefix sums, count
+  std::vector<double> activations_;  // prefix sums, bytes
+  std::vector<double> sky_memory_;   // prefix sums, bytes
+  std::vector<Bytes> boundary_output_;
+  std::vector<Bytes> boundary_gradient_;
+};
+
+}  // namespace isobar

@@ -1,0 +1,108 @@
+#pragma once
+
+#include "core/errors.hpp"
+#include "core/units.hpp"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace isobar {
+
+/// A value of a YAML or JSON file that knows its line. Parsed strictly: duplicate keys, anchors, aliases, tags, several
+/// documents, nesting over 64 levels and, in JSON, anything that is not JSON are refused.
+struct DocumentNode {
+  enum class Kind { Null, Scalar, Sequence, Mapping };
+  Kind kind = Kind::Null;
+  int line = 0;         ///< from 1
+  bool quoted = false;  ///< a scalar written in quotes: a text, never a number
+  std::string scalar;
+  std::vector<DocumentNode> items;                              ///< of a sequence
+  std::vector<std::pair<std::string, DocumentNode>> members;  ///< of a mapping, in the file's order
+};
+
+/// @throws InputError "name:line: …" for text that is no YAML.
+DocumentNode parse_yaml(const std::string& text, const std::string& name);
+/// @throws InputError "name:line: …" for text that is no JSON.
+DocumentNode parse_json(const std::string& text, const std::string& name);
+
+/// Collects the faults of one file, so that the user sees all at once, first line first.
+class FaultList {
+ public:
+  explicit FaultList(std::string name) : name_(std::move(name)) {}
+  /// "name:line: key: what".
+  void add(int line, const std::string& key, const std::string& what);
+  bool empty() const { return faults_.empty(); }
+  /// @throws InputError with every fault, if there is one.
+  void throw_if_any() const;
+
+ private:
+  std::string name_;
+  std::vector<std::pair<int, std::string>> faults_;
+};
+
+/// Reads the members of one mapping, each at most once, and refuses what nobody asked for. A fault goes to the list and
+/// the reader goes on with a default value, so callers end with `faults.throw_if_any()` before they use anything.
+///
+///     MappingReader model(node, "", faults);
+///     const auto layers = model.required_count("layers");
+///     const auto memory = model.optional_bytes("memory");
+///     model.refuse_unknown();
+class MappingReader {
+ public:
+  /// `path` stands before each key in messages, such as "stages[3].".
+  MappingReader(const DocumentNode& node, std::string path, FaultList& faults);
+
+  int line() const { return node_->line; }
+  bool has(const std::string& key) const;
+
+  /// The member's node, or null and a fault "KEY: missing; …" / null without one.
+  const DocumentNode* required(const std::string& key);
+  const DocumentNode* optional(const std::string& key);
+
+  std::string required_text(const std::string& key);
+  std::optional<std::string> optional_text(const std::string& key);
+  /// A whole number in [lowest, highest].
+  std::uint64_t required_count(const std::string& key, std::uint64_t lowest = 0, std::uint64_t highest = max_count);
+  std::optional<std::uint64_t> optional_count(const std::string& key, std::uint64_t lowest = 0,
+                                              std::uint64_t highest = max_count);
+  /// A finite number without unit (JSON keys that carry their unit), not below `lowest`.
+  double required_number(const std::string& key, double lowest = 0);
+  /// A number or null.
+  std::optional<double> optional_number(const std::string& key, double lowest = 0);
+  std::optional<bool> optional_boolean(const std::string& key);
+  /// Number and unit in one string.
+  Bytes required_bytes(const std::string& key);
+  std::optional<Bytes> optional_bytes(const std::string& key);
+  Flops required_flops(const std::string& key);
+  std::optional<Flops> optional_flops(const std::string& key);
+  /// One of `choices`; the fault lists them and the nearest.
+  std::string required_choice(const std::string& key, const std::vector<std::string>& choices);
+  std::optional<std::string> optional_choice(const std::string& key, const std::vector<std::string>& choices);
+  /// Sequences of mappings, texts…: the nodes; a fault when it is no sequence.
+  const std::vector<DocumentNode>& required_sequence(const std::string& key);
+
+  /// A fault for each key that was not asked for: "parmas: unknown key; did you mean params?".
+  void refuse_unknown();
+
+  void add_fault(const std::string& key, const std::string& what);
+  std::string path_of(const std::string& key) const { return path_ + key; }
+
+  static constexpr std::uint64_t max_count = 9'007'199'254'740'992;  // 2^53: exact as a double
+
+ private:
+  template <typename T, typename Read>
+  std::optional<T> read_scalar(const std::string& key, const DocumentNode* node, Read read);
+
+  const DocumentNode* node_;
+  std::string path_;
+  FaultList* faults_;
+  std::set<std::string> asked_;
+};
+
+}  // namespace isobar

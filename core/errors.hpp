@@ -1,0 +1,47 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace isobar {
+
+/// The exit codes of both commands.
+enum class ExitCode : int {
+  Done = 0,
+  OurBug = 1,
+  InputError = 2,
+  EnvironmentError = 3,
+  Infeasible = 4,
+  CheckFailed = 5,
+  Interrupted = 130
+};
+
+/// The user's file, option or plan is wrong. Each fault is one line: "where: what is there; what would be right".
+class InputError : public std::runtime_error {
+ public:
+  explicit InputError(const std::string& fault) : std::runtime_error(fault) {}
+  InputError(const std::string& where, const std::string& what) : std::runtime_error(where + ": " + what) {}
+  /// All faults of a file, one line each, in the order of their lines.
+  explicit InputError(const std::vector<std::string>& faults);
+};
+
+/// The machine failed us: no such device, a full disk, a child process that died.
+class EnvironmentError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The user, or the system, asked us to stop (SIGINT, SIGTERM).
+class Interrupted : public std::runtime_error {
+ public:
+  Interrupted() : std::runtime_error("interrupted") {}
+};
+
+/// Throws std::logic_error, a bug of ours, unless `condition` holds; never disabled.
+void ensure(bool condition, const char* what);
+
+/// The candidate closest to a misspelt word, or "" when none is near (at most a third of its letters differ).
+std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates);
+
+}  // namespace isobar

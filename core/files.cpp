@@ -1,0 +1,105 @@
+#include "core/files.hpp"
+
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <fstream>
+#include <sstream>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace isobar {
+
+namespace {
+
+/// A temporary file that disappears unless it is kept.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::filesystem::path& beside) : target_(beside), name_(beside.string() + ".XXXXXX")
+  {
+    descriptor_ = mkstemp(name_.data());
+    if (descriptor_ < 0) fail("cannot write beside it");
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile()
+  {
+    if (descriptor_ >= 0) close(descriptor_);
+    if (!kept_) unlink(name_.c_str());
+  }
+
+  void write(std::string_view content)
+  {
+    while (!content.empty()) {
+      const ssize_t written = ::write(descriptor_, content.data(), content.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail("cannot write");
+      content.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+
+  void keep()
+  {
+    const mode_t mask = umask(0);
+    umask(mask);
+    if (fchmod(descriptor_, 0666 & ~mask) != 0 || fsync(descriptor_) != 0) fail("cannot write");
+    if (rename(name_.c_str(), target_.c_str()) != 0) fail("cannot replace it");
+    kept_ = true;
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what) const
+  {
+    throw EnvironmentError(fmt::format("{}: {}: {}", target_.string(), what, std::strerror(errno)));
+  }
+
+  std::filesystem::path target_;
+  std::string name_;
+  int descriptor_ = -1;
+  bool kept_ = false;
+};
+
+}  // namespace
+
+std::string read_file(const std::filesystem::path& file)
+{
+  if (std::filesystem::is_directory(file)) throw InputError(file.string(), "is a directory; name a file");
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) {
+    throw InputError(file.string(), std::filesystem::exists(file) ? "cannot be read" : "no such file");
+  }
+  std::ostringstream content;
+  content << stream.rdbuf();
+  return content.str();
+}
+
+void write_file_atomically(const std::filesystem::path& file, std::string_view content)
+{
+  // A device or pipe (such as /dev/stdout) cannot be renamed over; it is written to directly.
+  if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
+    std::ofstream stream(file, std::ios::binary);
+    stream << content << std::flush;
+    if (!stream) throw EnvironmentError(fmt::format("{}: cannot write", file.string()));
+    return;
+  }
+  TemporaryFile temporary(file);
+  temporary.write(content);
+  temporary.keep();
+}
+
+std::string fingerprint(std::string_view content)
+{
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char character : content) {
+    hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3;
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace isobar

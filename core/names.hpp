@@ -1,0 +1,43 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace isobar {
+
+/// The words of an enumeration, as files and options spell them.
+template <typename Value, std::size_t Count>
+using NameTable = std::array<std::pair<Value, std::string_view>, Count>;
+
+template <typename Value, std::size_t Count>
+constexpr std::string_view name_in(const NameTable<Value, Count>& table, Value value)
+{
+  for (const auto& [candidate, name] : table) {
+    if (candidate == value) return name;
+  }
+  throw std::logic_error("a value without a name");
+}
+
+template <typename Value, std::size_t Count>
+constexpr std::optional<Value> value_in(const NameTable<Value, Count>& table, std::string_view wanted)
+{
+  for (const auto& [value, name] : table) {
+    if (name == wanted) return value;
+  }
+  return std::nullopt;
+}
+
+template <typename Value, std::size_t Count>
+std::vector<std::string> names_in(const NameTable<Value, Count>& table)
+{
+  std::vector<std::string> names;
+  for (const auto& entry : table) names.emplace_back(entry.second);
+  return names;
+}
+
+}  // namespace isobar

@@ -1,0 +1,127 @@
+#pragma once
+
+#include "core/cluster.hpp"
+#include "core/units.hpp"
+#include "core/workload.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace isobar {
+
+/// What an allocator makes small; a formula over the cost s_i of each stage (docs/costs.md).
+enum class Objective {
+  Sequential,  ///< sum of s_i: one micro-batch in flight
+  Bottleneck,  ///< largest s_i: what a full pipeline takes per micro-batch
+  Pipeline     ///< (M-1) x largest + sum: one step of M micro-batches
+};
+
+/// How a stage counts its transfers: s_i = t_i, max(t_i, send_i) or t_i + send_i.
+enum class Communication { None, Overlapped, Serial };
+
+/// The order in which a device works on micro-batches.
+enum class Schedule { Sequential, GPipe, OneForwardOneBackward };
+
+/// The answer of an allocator.
+enum class Outcome { Optimal, Feasible, Infeasible, TimedOut };
+
+std::string_view name_of(Objective objective);
+std::string_view name_of(Communication communication);
+std::string_view name_of(Schedule schedule);  ///< "sequential", "gpipe", "1f1b"
+std::string_view name_of(Outcome outcome);
+std::optional<Objective> objective_from_name(std::string_view name);
+std::optional<Communication> communication_from_name(std::string_view name);
+std::optional<Schedule> schedule_from_name(std::string_view name);
+std::optional<Outcome> outcome_from_name(std::string_view name);
+/// Every name, in the order of the enumeration.
+std::vector<std::string> objective_names();
+std::vector<std::string> communication_names();
+std::vector<std::string> schedule_names();
+std::vector<std::string> outcome_names();
+
+/// What a plan is made for: the question that an allocator answers.
+struct Goal {
+  Objective objective = Objective::Pipeline;
+  Communication communication = Communication::Overlapped;
+  Schedule schedule = Schedule::OneForwardOneBackward;
+  std::uint64_t microbatches = 8;
+
+  /// `sequential` goes with schedule sequential, serial communication and M = 1; the others with 1f1b, overlapped, 8.
+  static Goal with_defaults(Objective objective);
+};
+
+/// Micro-batches whose activations a stage holds at once, at most. `stages_after` counts the stages behind it.
+/// sequential: 1 · gpipe: M · 1f1b: min(M, stages_after + 1).
+std::uint64_t microbatches_in_flight(Schedule schedule, std::size_t stages_after, std::uint64_t microbatches);
+
+/// A device's part in a stage; shares of a stage sum to 1.
+struct StageDevice {
+  std::string name;
+  double share = 1;
+};
+
+/// Neighbouring layers that run on one device. (Several devices per stage are kept in the file for later schedules;
+/// this version plans, checks and simulates stages of one device and refuses others.)
+struct Stage {
+  std::vector<StageDevice> devices;
+  std::size_t first_layer = 0;
+  std::size_t last_layer = 0;  ///< inclusive
+
+  const std::string& device() const { return devices.front().name; }
+};
+
+/// What the closed forms say of a plan.
+struct Predicted {
+  Seconds step_time;   ///< the formula of the plan's schedule plus the slowest update
+  Seconds bottleneck;  ///< largest s_i
+  Seconds sequential;  ///< sum of s_i under serial communication: one micro-batch alone, compute and transfers
+  std::map<std::string, Bytes> peak_memory;  ///< by device
+};
+
+/// What a file was made from, to recognise it again.
+struct Fingerprint {
+  std::string name;  ///< as given, such as "platforms/sky64.xml"
+  std::string hash;  ///< 64-bit FNV-1a of the bytes, hexadecimal; guards against mistakes, not against forgery
+};
+
+/// Which device runs which layers, and what the allocator claims of it. The only thing that passes from allocators to
+/// the simulator and the executor.
+struct Plan {
+  std::string allocator;
+  Goal goal;
+  Outcome outcome = Outcome::Feasible;
+  std::string reason;  ///< when infeasible: the device, what it needs, what it has, the nearest change that would do
+  std::vector<Stage> stages;  ///< in chain order; empty when infeasible
+  std::optional<Predicted> predicted;
+  std::optional<Seconds> objective;
+  std::optional<Seconds> objective_bound;  ///< no placement has a smaller objective
+  std::optional<Seconds> step_bound;       ///< no schedule finishes a step of this placement earlier
+  std::string certificate;                 ///< how the bound was proven, such as "fractional"
+  Fingerprint platform;
+  Fingerprint workload;
+  Seconds search_time;  ///< wall clock; under "wall" in the file
+
+  /// (objective - bound) / objective; none when either is missing.
+  std::optional<double> gap_fraction() const;
+};
+
+/// plan.json, schema isobar-plan/1 (docs/formats.md). Deterministic but for "wall".
+std::string plan_to_json(const Plan& plan);
+/// @throws InputError naming file, line and key of every fault.
+Plan plan_from_json(const std::string& text, const std::string& name);
+Plan read_plan(const std::filesystem::path& file);
+
+/// Recomputes everything that a plan says with an evaluator of its own, which shares no code with the cost model:
+/// every layer exactly once and in order, devices exist and are used once, memory holds under the schedule, predicted
+/// times, objective, step bound and memory as claimed to 1e-9 relative, the bound not above the objective.
+/// An infeasible plan needs a reason and no stages.
+/// @returns one line per fault, "" prefixes left to the caller; empty when the plan holds. O(layers + stages).
+std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
+
+}  // namespace isobar

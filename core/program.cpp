@@ -1,0 +1,25 @@
+#include "core/program.hpp"
+
+#include "core/names.hpp"
+
+namespace isobar {
+
+namespace {
+
+constexpr NameTable<Lane, lane_count> lanes = {{{Lane::Compute, "compute"},
+                                                {Lane::SendActivation, "send activation"},
+                                                {Lane::SendGradient, "send gradient"},
+                                                {Lane::ReceiveActivation, "receive activation"},
+                                                {Lane::ReceiveGradient, "receive gradient"}}};
+constexpr NameTable<Opcode, 5> opcodes = {{{Opcode::Forward, "Forward"},
+                                           {Opcode::Backward, "Backward"},
+                                           {Opcode::Update, "Update"},
+                                           {Opcode::Send, "Send"},
+                                           {Opcode::Recv, "Recv"}}};
+
+}  // namespace
+
+std::string_view name_of(Lane lane) { return name_in(lanes, lane); }
+std::string_view name_of(Opcode opcode) { return name_in(opcodes, opcode); }
+
+}  // namespace isobar

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "core/program.hpp"
+#include "core/units.hpp"
+
+#include <cstddef>
+
+namespace isobar {
+
+/// One instruction as it went, simulated or measured.
+struct TraceEvent {
+  std::uint64_t step = 0;  ///< which iteration, from 0
+  std::size_t rank = 0;
+  Instruction instruction;
+  Seconds begin;  ///< since the start of the first step
+  Seconds end;
+  Bytes memory;  ///< of the rank, at `begin`, this instruction's own included
+};
+
+/// Takes a trace as it comes, ordered by `end`, so that a long run needs no memory for it.
+class TraceSink {
+ public:
+  TraceSink() = default;
+  TraceSink(const TraceSink&) = delete;
+  TraceSink& operator=(const TraceSink&) = delete;
+  virtual ~TraceSink() = default;
+  virtual void record(const TraceEvent& event) = 0;
+};
+
+}  // namespace isobar

@@ -1,0 +1,73 @@
+#include "core/workload.hpp"
+
+#include "core/names.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace isobar {
+
+namespace {
+
+constexpr NameTable<Optimizer, 3> optimizers = {
+    {{Optimizer::Sgd, "sgd"}, {Optimizer::Momentum, "momentum"}, {Optimizer::Adam, "adam"}}};
+constexpr NameTable<MemoryModel, 2> memory_models = {
+    {{MemoryModel::Training, "training"}, {MemoryModel::Sky, "sky"}}};
+
+}  // namespace
+
+std::string_view name_of(Optimizer optimizer) { return name_in(optimizers, optimizer); }
+std::string_view name_of(MemoryModel model) { return name_in(memory_models, model); }
+std::optional<Optimizer> optimizer_from_name(std::string_view name) { return value_in(optimizers, name); }
+std::optional<MemoryModel> memory_model_from_name(std::string_view name) { return value_in(memory_models, name); }
+std::vector<std::string> optimizer_names() { return names_in(optimizers); }
+std::vector<std::string> memory_model_names() { return names_in(memory_models); }
+
+double bytes_per_parameter(DType dtype, Optimizer optimizer)
+{
+  const double master_copy = dtype == DType::Float32 ? 0 : 4;
+  const double state = optimizer == Optimizer::Sgd ? 0 : optimizer == Optimizer::Momentum ? 4 : 8;
+  return 2 * size_of(dtype) + master_copy + state;
+}
+
+double update_flops_per_parameter(Optimizer optimizer)
+{
+  switch (optimizer) {
+    case Optimizer::Sgd:
+      return 2;  // w -= lr g
+    case Optimizer::Momentum:
+      return 4;  // v = mu v + g; w -= lr v
+    case Optimizer::Adam:
+      return 12;  // two moments (2 x 3), two corrections, root, sum, quotient and step (6)
+  }
+  return 0;
+}
+
+std::string workload_to_json(const Workload& workload)
+{
+  using Json = nlohmann::ordered_json;
+  Json layers = Json::array();
+  for (const auto& layer : workload.layers) {
+    layers.push_back({{"name", layer.name},
+                      {"forward_flops", layer.forward.value},
+                      {"backward_flops", layer.backward.value},
+                      {"parameters", layer.parameters},
+                      {"activations_bytes", layer.activations.value},
+                      {"output_bytes", layer.output.value},
+                      {"gradient_bytes", layer.gradient.value},
+                      {"sky_memory_bytes", layer.sky_memory.value},
+                      {"inputs", layer.inputs}});
+  }
+  const Json document = {{"schema", "isobar-workload/1"},
+                         {"name", workload.name},
+                         {"micro_batch", workload.micro_batch},
+                         {"sequence", workload.sequence},
+                         {"dtype", name_of(workload.dtype)},
+                         {"optimizer", name_of(workload.optimizer)},
+                         {"memory_model", name_of(workload.memory_model)},
+                         {"input_bytes", workload.input.value},
+                         {"layers", std::move(layers)}};
+  return document.dump();
+}
+
+}  // namespace isobar

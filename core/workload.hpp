@@ -1,0 +1,73 @@
+#pragma once
+
+#include "core/dtype.hpp"
+#include "core/units.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace isobar {
+
+enum class Optimizer { Sgd, Momentum, Adam };
+
+/// How the memory of a stage is counted.
+enum class MemoryModel {
+  Training,  ///< parameters, gradients, optimizer state, activations x micro-batches in flight, transfer buffers
+  Sky        ///< Sky Computing's published estimator per unit; knows neither schedule nor micro-batches
+};
+
+std::string_view name_of(Optimizer optimizer);
+std::string_view name_of(MemoryModel model);
+std::optional<Optimizer> optimizer_from_name(std::string_view name);
+std::optional<MemoryModel> memory_model_from_name(std::string_view name);
+std::vector<std::string> optimizer_names();
+std::vector<std::string> memory_model_names();
+
+/// The smallest piece of a model that can be placed. Times and sizes are of one micro-batch.
+struct Layer {
+  std::string name;
+  Flops forward;
+  Flops backward;
+  std::uint64_t parameters = 0;
+  Bytes activations;  ///< kept from forward until backward, in the workload's dtype
+  Bytes output;       ///< what each layer that reads this one receives
+  Bytes gradient;     ///< what comes back for `output`
+  Bytes sky_memory;   ///< by Sky's estimator; 0 where the workload does not use it
+  std::vector<std::size_t> inputs;  ///< layers that this one reads, all before it; empty: it reads the data
+};
+
+/// A model as a graph of layers, in an order in which each layer comes after its inputs, and how it is trained.
+struct Workload {
+  std::string name;
+  std::vector<Layer> layers;
+  std::uint64_t micro_batch = 1;  ///< samples of one forward pass
+  std::uint64_t sequence = 1;     ///< tokens of a sample; 1 for models without sequences
+  DType dtype = DType::Float32;
+  Optimizer optimizer = Optimizer::Sgd;
+  MemoryModel memory_model = MemoryModel::Training;
+  Bytes input;  ///< data of one micro-batch
+};
+
+/// Reads a workload file (docs/formats.md): a generator and its sizes, or a list of layers.
+/// @throws InputError naming file, line and key of every fault.
+Workload read_workload(const std::filesystem::path& file);
+/// The same from text; `name` stands for the file in messages.
+Workload workload_from_text(const std::string& text, const std::string& name);
+
+/// The layers as JSON (schema isobar-workload/1, docs/formats.md): what an external allocator reads.
+std::string workload_to_json(const Workload& workload);
+
+/// Bytes per parameter that stay on the device between steps: the parameter, its gradient and the optimizer's state.
+/// float32: 4 + 4 + (sgd 0, momentum 4, adam 8). bf16 and fp16: 2 + 2 + a float32 master copy of 4 + the same state
+/// in float32, which makes adam's well-known 16 (Rajbhandari et al., ZeRO, 2020, section 3.1).
+double bytes_per_parameter(DType dtype, Optimizer optimizer);
+
+/// Floating-point operations of the optimizer's step per parameter: sgd 2, momentum 4, adam 12.
+double update_flops_per_parameter(Optimizer optimizer);
+
+}  // namespace isobar

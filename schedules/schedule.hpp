@@ -1,0 +1,16 @@
+#pragma once
+
+#include "core/cluster.hpp"
+#include "core/plan.hpp"
+#include "core/program.hpp"
+#include "core/workload.hpp"
+
+#include <memory>
+
+namespace isobar::schedules {
+
+/// The Program of a checked, feasible plan. Rank i runs stage i; rank S, where the cluster has one, is the data server.
+/// O(stages + layers) time and memory, however many micro-batches. Keeps no reference to its arguments.
+std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, const Cluster& cluster);
+
+}  // namespace isobar::schedules

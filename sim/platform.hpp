@@ -1,0 +1,40 @@
+#pragma once
+
+#include "core/cluster.hpp"
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace isobar::sim {
+
+/// A SimGrid platform file loaded into this process's one engine, and the cluster that it describes.
+///
+/// Loading scans the XML for faults first (prescan.hpp), then loads it in a child process, where SimGrid may abort on
+/// what remains, and only then in this process. Every network factor is set by us (network_settings).
+/// Cluster's paths are looked up when they are asked for and kept; they live as long as the process.
+class Platform {
+ public:
+  /// Devices: hosts with a `memory` prop, or named by the patterns of `devices_file` (default: NAME.devices.yaml beside
+  /// NAME.xml where that exists). Order: that of the file.
+  /// @throws InputError "file:line: …" for every fault; at most one Platform per process (std::logic_error).
+  static Platform load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file = {});
+
+  const Cluster& cluster() const { return cluster_; }
+  /// Fingerprint of the platform file and its devices file.
+  const std::string& hash() const { return hash_; }
+
+ private:
+  Platform() = default;
+  Cluster cluster_;
+  std::string hash_;
+};
+
+/// SimGrid's version, such as "3.32".
+std::string simgrid_version();
+
+/// Every option that decides simulated times, name and value, as set before a platform is loaded.
+const std::vector<std::pair<std::string, std::string>>& network_settings();
+
+}  // namespace isobar::sim
