@@ -22,7 +22,7 @@ struct DocumentNode {
   int line = 0;         ///< from 1
   bool quoted = false;  ///< a scalar written in quotes: a text, never a number
   std::string scalar;
-  std::vector<DocumentNode> items;                              ///< of a sequence
+  std::vector<DocumentNode> items;                            ///< of a sequence
   std::vector<std::pair<std::string, DocumentNode>> members;  ///< of a mapping, in the file's order
 };
 

@@ -19,7 +19,8 @@ class Platform {
   /// Devices: hosts with a `memory` prop, or named by the patterns of `devices_file` (default: NAME.devices.yaml beside
   /// NAME.xml where that exists). Order: that of the file.
   /// @throws InputError "file:line: …" for every fault; at most one Platform per process (std::logic_error).
-  static Platform load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file = {});
+  static Platform load(const std::filesystem::path& file,
+                       const std::optional<std::filesystem::path>& devices_file = {});
 
   const Cluster& cluster() const { return cluster_; }
   /// Fingerprint of the platform file and its devices file.
