@@ -60,6 +60,8 @@ class MappingReader {
 
   int line() const { return node_->line; }
   bool has(const std::string& key) const;
+  /// Every key, in the order of the file; for mappings whose keys are names.
+  std::vector<std::string> keys() const;
 
   /// The member's node, or null and a fault "KEY: missing; …" / null without one.
   const DocumentNode* required(const std::string& key);
