@@ -289,7 +289,8 @@ const std::string& ChildResult::output_or_throw() const
 }
 
 std::vector<ChildResult> run_in_children(const std::vector<std::function<std::string()>>& work, std::size_t parallel,
-                                         Seconds time_limit, const std::function<void(std::size_t)>& progress)
+                                         Seconds time_limit,
+                                         const std::function<void(std::size_t, const ChildResult&)>& on_end)
 {
   std::vector<ChildResult> results(work.size());
   std::vector<std::pair<std::size_t, std::unique_ptr<Child>>> running;
@@ -318,9 +319,10 @@ std::vector<ChildResult> run_in_children(const std::vector<std::function<std::st
         ++entry;
         continue;
       }
+      const std::size_t ended_index = index;
       entry = running.erase(entry);
       ++done;
-      if (progress) progress(done);
+      if (on_end) on_end(ended_index, results[ended_index]);
     }
   }
   return results;
