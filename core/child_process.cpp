@@ -74,10 +74,15 @@ void write_all(int descriptor, const std::string& text)
   }
 }
 
-/// In the child: dies with its parent, is its own process group, and takes signals as any program does.
+/// True in a child of ours. A child is a process group of its own, with all that it starts in turn, so that one signal
+/// ends them all.
+bool is_child = false;
+
+/// In the child: dies with its parent, and takes signals as any program does.
 void become_child(pid_t parent)
 {
-  setpgid(0, 0);
+  if (!is_child) setpgid(0, 0);
+  is_child = true;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   for (const int signal : {SIGINT, SIGTERM, SIGPIPE}) std::signal(signal, SIG_DFL);
@@ -129,7 +134,7 @@ class Child {
       body(output_.write_end, error_.write_end, input_.read_end);
       _exit(0);
     }
-    setpgid(pid_, pid_);
+    if (!is_child) setpgid(pid_, pid_);
     output_.close_write();
     error_.close_write();
     input_.close_read();
@@ -175,7 +180,7 @@ class Child {
   /// Kills the child with all that it started, and reaps it.
   void end_now()
   {
-    kill(-pid_, SIGKILL);
+    kill(is_child ? pid_ : -pid_, SIGKILL);
     while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
     forget();
@@ -197,7 +202,7 @@ class Child {
  private:
   void forget()
   {
-    kill(-pid_, SIGKILL);  // what it may have left behind in its group
+    if (!is_child) kill(-pid_, SIGKILL);  // what it may have left behind in its group
     pid_ = -1;
   }
 
