@@ -29,8 +29,8 @@ struct Problem {
 /// What a policy answers.
 struct Placement {
   Outcome outcome = Outcome::Feasible;
-  std::vector<StagePlacement> stages;  ///< in chain order; none when infeasible
-  std::string reason;                  ///< when infeasible
+  std::vector<StagePlacement> stages;      ///< in chain order; none when infeasible
+  std::string reason;                      ///< when infeasible
   std::optional<Seconds> objective_bound;  ///< where the policy proves more than bounds.hpp does
   std::string certificate;                 ///< how; "" where it proves nothing
 };

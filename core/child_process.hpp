@@ -29,10 +29,11 @@ struct ChildResult {
 
 /// Runs each piece of work in a forked child of its own, `parallel` at a time, and returns their results in order.
 /// A child that crashes or hangs costs its own result and nothing else. Children get SIGKILL when this process dies.
-/// `progress`, if given, is called after each end with the number done.
+/// `on_end`, if given, is called at each end with the work's index and result.
 /// @throws Interrupted after killing and reaping all children when the process was asked to stop.
 std::vector<ChildResult> run_in_children(const std::vector<std::function<std::string()>>& work, std::size_t parallel,
-                                         Seconds time_limit, const std::function<void(std::size_t)>& progress = {});
+                                         Seconds time_limit,
+                                         const std::function<void(std::size_t, const ChildResult&)>& on_end = {});
 
 /// One piece of work in one child.
 ChildResult run_in_child(const std::function<std::string()>& work, Seconds time_limit);

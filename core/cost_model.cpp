@@ -62,14 +62,17 @@ Bytes CostModel::memory(std::size_t first, std::size_t last, std::uint64_t in_fl
   const double parameters = parameters_[last + 1] - parameters_[first];
   const double activations = activations_[last + 1] - activations_[first];
   // One buffer for each transfer that the stage takes part in: input, output and the two gradients.
-  const Bytes buffers = boundary_output_[first] + boundary_gradient_[first] + boundary_output_[last + 1] +
-                        boundary_gradient_[last + 1];
+  const Bytes buffers =
+      boundary_output_[first] + boundary_gradient_[first] + boundary_output_[last + 1] + boundary_gradient_[last + 1];
   return Bytes(parameters * bytes_per_parameter(workload_->dtype, workload_->optimizer) +
                activations * static_cast<double>(in_flight)) +
          buffers;
 }
 
-bool CostModel::memory_ignores_schedule() const { return workload_->memory_model == MemoryModel::Sky; }
+bool CostModel::memory_ignores_schedule() const
+{
+  return workload_->memory_model == MemoryModel::Sky;
+}
 
 Seconds CostModel::stage_cost(Communication communication, Seconds compute, Seconds send)
 {
@@ -105,7 +108,7 @@ CostModel::Evaluation CostModel::evaluate(const std::vector<StagePlacement>& sta
   Evaluation result;
   result.bottleneck = result.sum = stage_cost(goal.communication, Seconds(0), input);
   result.sequential = input;
-  Seconds way_back;  // of the last gradient, from this stage to the first
+  Seconds way_back;       // of the last gradient, from this stage to the first
   Seconds latest_update;  // end of a stage's update, counted from the end of the last backward of the first stage
   Seconds slowest_update;
   Seconds gradient;  // over the cut before the stage

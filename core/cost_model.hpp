@@ -16,8 +16,8 @@ struct StagePlacement {
   std::size_t last_layer = 0;  ///< inclusive
 };
 
-/// The closed forms of docs/costs.md over one workload on one cluster. Prefix sums: a stage's work and memory cost O(1).
-/// Does not see contention between transfers. Keeps references: workload and cluster must outlive it.
+/// The closed forms of docs/costs.md over one workload on one cluster. Prefix sums: a stage's work and memory cost
+/// O(1). Does not see contention between transfers. Keeps references: workload and cluster must outlive it.
 class CostModel {
  public:
   CostModel(const Workload& workload, const Cluster& cluster);

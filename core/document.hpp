@@ -22,7 +22,7 @@ struct DocumentNode {
   int line = 0;         ///< from 1
   bool quoted = false;  ///< a scalar written in quotes: a text, never a number
   std::string scalar;
-  std::vector<DocumentNode> items;                              ///< of a sequence
+  std::vector<DocumentNode> items;                            ///< of a sequence
   std::vector<std::pair<std::string, DocumentNode>> members;  ///< of a mapping, in the file's order
 };
 
@@ -60,6 +60,8 @@ class MappingReader {
 
   int line() const { return node_->line; }
   bool has(const std::string& key) const;
+  /// Every key, in the order of the file; for mappings whose keys are names.
+  std::vector<std::string> keys() const;
 
   /// The member's node, or null and a fault "KEY: missing; …" / null without one.
   const DocumentNode* required(const std::string& key);

@@ -11,9 +11,15 @@ constexpr NameTable<DType, 3> dtypes = {
 
 }  // namespace
 
-std::string_view name_of(DType dtype) { return name_in(dtypes, dtype); }
+std::string_view name_of(DType dtype)
+{
+  return name_in(dtypes, dtype);
+}
 
-std::optional<DType> dtype_from_name(std::string_view name) { return value_in(dtypes, name); }
+std::optional<DType> dtype_from_name(std::string_view name)
+{
+  return value_in(dtypes, name);
+}
 
 const std::vector<std::string>& dtype_names()
 {

@@ -16,6 +16,9 @@ std::optional<DType> dtype_from_name(std::string_view name);
 const std::vector<std::string>& dtype_names();
 
 /// Bytes of one element.
-constexpr double size_of(DType dtype) { return dtype == DType::Float32 ? 4 : 2; }
+constexpr double size_of(DType dtype)
+{
+  return dtype == DType::Float32 ? 4 : 2;
+}
 
 }  // namespace isobar

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace isobar {
@@ -43,5 +44,9 @@ void ensure(bool condition, const char* what);
 
 /// The candidate closest to a misspelt word, or "" when none is near (at most a third of its letters differ).
 std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates);
+
+/// A text of the user's as messages show it: in quotes, on one line (control characters as \xNN), at most 60 bytes of
+/// it.
+std::string quoted(std::string_view text);
 
 }  // namespace isobar

@@ -4,68 +4,53 @@
 
 #include <fmt/format.h>
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
 #include <fstream>
 #include <sstream>
-#include <sys/stat.h>
-#include <unistd.h>
 
 namespace isobar {
 
-namespace {
+TemporaryFile::TemporaryFile(const std::filesystem::path& target) : target_(target), name_(target.string() + ".XXXXXX")
+{
+  descriptor_ = mkostemp(name_.data(), O_CLOEXEC);
+  if (descriptor_ < 0) fail("cannot write there");
+}
 
-/// A temporary file that disappears unless it is kept.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::filesystem::path& beside) : target_(beside), name_(beside.string() + ".XXXXXX")
-  {
-    descriptor_ = mkstemp(name_.data());
-    if (descriptor_ < 0) fail("cannot write beside it");
+TemporaryFile::~TemporaryFile()
+{
+  if (descriptor_ >= 0) close(descriptor_);
+  if (descriptor_ >= 0 && !kept_) unlink(name_.c_str());
+}
+
+void TemporaryFile::write(std::string_view content)
+{
+  while (!content.empty()) {
+    const ssize_t written = ::write(descriptor_, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("cannot write");
+    content.remove_prefix(static_cast<std::size_t>(written));
   }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  ~TemporaryFile()
-  {
-    if (descriptor_ >= 0) close(descriptor_);
-    if (!kept_) unlink(name_.c_str());
-  }
+}
 
-  void write(std::string_view content)
-  {
-    while (!content.empty()) {
-      const ssize_t written = ::write(descriptor_, content.data(), content.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("cannot write");
-      content.remove_prefix(static_cast<std::size_t>(written));
-    }
-  }
+void TemporaryFile::keep()
+{
+  const mode_t mask = umask(0);
+  umask(mask);
+  if (fchmod(descriptor_, 0666 & ~mask) != 0 || fsync(descriptor_) != 0) fail("cannot write");
+  if (rename(name_.c_str(), target_.c_str()) != 0) fail("cannot replace it");
+  kept_ = true;
+}
 
-  void keep()
-  {
-    const mode_t mask = umask(0);
-    umask(mask);
-    if (fchmod(descriptor_, 0666 & ~mask) != 0 || fsync(descriptor_) != 0) fail("cannot write");
-    if (rename(name_.c_str(), target_.c_str()) != 0) fail("cannot replace it");
-    kept_ = true;
-  }
-
- private:
-  [[noreturn]] void fail(const char* what) const
-  {
-    throw EnvironmentError(fmt::format("{}: {}: {}", target_.string(), what, std::strerror(errno)));
-  }
-
-  std::filesystem::path target_;
-  std::string name_;
-  int descriptor_ = -1;
-  bool kept_ = false;
-};
-
-}  // namespace
+void TemporaryFile::fail(const char* what) const
+{
+  throw EnvironmentError(fmt::format("{}: {}: {}", target_.string(), what, std::strerror(errno)));
+}
 
 std::string read_file(const std::filesystem::path& file)
 {
@@ -81,7 +66,6 @@ std::string read_file(const std::filesystem::path& file)
 
 void write_file_atomically(const std::filesystem::path& file, std::string_view content)
 {
-  // A device or pipe (such as /dev/stdout) cannot be renamed over; it is written to directly.
   if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
     std::ofstream stream(file, std::ios::binary);
     stream << content << std::flush;

@@ -9,8 +9,30 @@ namespace isobar {
 /// The whole file. @throws InputError when it cannot be read ("FILE: no such file").
 std::string read_file(const std::filesystem::path& file);
 
-/// Writes to a temporary name beside `file` and renames it, so that a fault never costs what was there before.
-/// @throws EnvironmentError when the disk refuses.
+/// A file under a temporary name beside its target: it replaces the target when it is kept and vanishes otherwise, so
+/// that a fault never costs what was there before. @throws EnvironmentError when the disk refuses.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::filesystem::path& target);
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile();
+
+  const std::string& name() const { return name_; }
+  void write(std::string_view content);
+  void keep();
+
+ private:
+  [[noreturn]] void fail(const char* what) const;
+
+  std::filesystem::path target_;
+  std::string name_;
+  int descriptor_ = -1;
+  bool kept_ = false;
+};
+
+/// Writes to a temporary name beside `file` and renames it, so that a fault never costs what was there before. Writes
+/// to devices and pipes (such as /dev/stdout) as they are. @throws EnvironmentError when the disk refuses.
 void write_file_atomically(const std::filesystem::path& file, std::string_view content);
 
 /// 64-bit FNV-1a, 16 hexadecimal digits: recognises the same content again; no protection against forgery.

@@ -10,7 +10,10 @@ namespace {
 
 volatile std::sig_atomic_t asked_to_stop = 0;
 
-extern "C" void ask_to_stop(int) { asked_to_stop = 1; }
+extern "C" void ask_to_stop(int)
+{
+  asked_to_stop = 1;
+}
 
 }  // namespace
 
@@ -23,7 +26,10 @@ void catch_interrupts()
   sigaction(SIGTERM, &action, nullptr);
 }
 
-bool interrupted() { return asked_to_stop != 0; }
+bool interrupted()
+{
+  return asked_to_stop != 0;
+}
 
 void throw_if_interrupted()
 {

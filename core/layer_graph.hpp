@@ -22,8 +22,8 @@ std::vector<std::size_t> chain_cuts(const Workload& workload);
 
 /// A workload whose graph is a chain: each layer stands for the layers between two neighbouring cuts of the original.
 struct ChainView {
-  Workload workload;                       ///< the chain; equal to the original when that is one
-  std::vector<std::size_t> first_layer;    ///< of each chain layer, in the original; one more entry: its layer count
+  Workload workload;                     ///< the chain; equal to the original when that is one
+  std::vector<std::size_t> first_layer;  ///< of each chain layer, in the original; one more entry: its layer count
 };
 ChainView chain_view(const Workload& workload);
 

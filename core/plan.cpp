@@ -10,9 +10,8 @@ namespace {
 
 constexpr NameTable<Objective, 3> objectives = {
     {{Objective::Sequential, "sequential"}, {Objective::Bottleneck, "bottleneck"}, {Objective::Pipeline, "pipeline"}}};
-constexpr NameTable<Communication, 3> communications = {{{Communication::None, "none"},
-                                                         {Communication::Overlapped, "overlapped"},
-                                                         {Communication::Serial, "serial"}}};
+constexpr NameTable<Communication, 3> communications = {
+    {{Communication::None, "none"}, {Communication::Overlapped, "overlapped"}, {Communication::Serial, "serial"}}};
 constexpr NameTable<Schedule, 3> schedules = {
     {{Schedule::Sequential, "sequential"}, {Schedule::GPipe, "gpipe"}, {Schedule::OneForwardOneBackward, "1f1b"}}};
 constexpr NameTable<Outcome, 4> outcomes = {{{Outcome::Optimal, "optimal"},
@@ -22,18 +21,54 @@ constexpr NameTable<Outcome, 4> outcomes = {{{Outcome::Optimal, "optimal"},
 
 }  // namespace
 
-std::string_view name_of(Objective objective) { return name_in(objectives, objective); }
-std::string_view name_of(Communication communication) { return name_in(communications, communication); }
-std::string_view name_of(Schedule schedule) { return name_in(schedules, schedule); }
-std::string_view name_of(Outcome outcome) { return name_in(outcomes, outcome); }
-std::optional<Objective> objective_from_name(std::string_view name) { return value_in(objectives, name); }
-std::optional<Communication> communication_from_name(std::string_view name) { return value_in(communications, name); }
-std::optional<Schedule> schedule_from_name(std::string_view name) { return value_in(schedules, name); }
-std::optional<Outcome> outcome_from_name(std::string_view name) { return value_in(outcomes, name); }
-std::vector<std::string> objective_names() { return names_in(objectives); }
-std::vector<std::string> communication_names() { return names_in(communications); }
-std::vector<std::string> schedule_names() { return names_in(schedules); }
-std::vector<std::string> outcome_names() { return names_in(outcomes); }
+std::string_view name_of(Objective objective)
+{
+  return name_in(objectives, objective);
+}
+std::string_view name_of(Communication communication)
+{
+  return name_in(communications, communication);
+}
+std::string_view name_of(Schedule schedule)
+{
+  return name_in(schedules, schedule);
+}
+std::string_view name_of(Outcome outcome)
+{
+  return name_in(outcomes, outcome);
+}
+std::optional<Objective> objective_from_name(std::string_view name)
+{
+  return value_in(objectives, name);
+}
+std::optional<Communication> communication_from_name(std::string_view name)
+{
+  return value_in(communications, name);
+}
+std::optional<Schedule> schedule_from_name(std::string_view name)
+{
+  return value_in(schedules, name);
+}
+std::optional<Outcome> outcome_from_name(std::string_view name)
+{
+  return value_in(outcomes, name);
+}
+std::vector<std::string> objective_names()
+{
+  return names_in(objectives);
+}
+std::vector<std::string> communication_names()
+{
+  return names_in(communications);
+}
+std::vector<std::string> schedule_names()
+{
+  return names_in(schedules);
+}
+std::vector<std::string> outcome_names()
+{
+  return names_in(outcomes);
+}
 
 Goal Goal::with_defaults(Objective objective)
 {

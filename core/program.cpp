@@ -19,7 +19,13 @@ constexpr NameTable<Opcode, 5> opcodes = {{{Opcode::Forward, "Forward"},
 
 }  // namespace
 
-std::string_view name_of(Lane lane) { return name_in(lanes, lane); }
-std::string_view name_of(Opcode opcode) { return name_in(opcodes, opcode); }
+std::string_view name_of(Lane lane)
+{
+  return name_in(lanes, lane);
+}
+std::string_view name_of(Opcode opcode)
+{
+  return name_in(opcodes, opcode);
+}
 
 }  // namespace isobar

@@ -10,7 +10,8 @@
 namespace isobar {
 
 /// What a device does at one time with one of its parts. Each lane works through its instructions in order; lanes of a
-/// device run side by side. Sends and receives have a lane for each kind of payload, so that neither waits for the other.
+/// device run side by side. Sends and receives have a lane for each kind of payload, so that neither waits for the
+/// other.
 enum class Lane : std::uint8_t { Compute, SendActivation, SendGradient, ReceiveActivation, ReceiveGradient };
 inline constexpr std::size_t lane_count = 5;
 inline constexpr std::array<Lane, lane_count> all_lanes = {Lane::Compute, Lane::SendActivation, Lane::SendGradient,
@@ -41,9 +42,9 @@ struct Instruction {
   /// Of Send: its Recv is instruction `peer_position` of the receive lane of the same payload on `peer`; of Recv
   /// likewise its Send. A transfer starts when both have come to their turn and their waits are over; it ends both.
   std::uint64_t peer_position = 0;
-  Wait wait;        ///< besides the lane's order
-  Bytes acquires;   ///< activation memory taken when it starts
-  Bytes releases;   ///< activation memory given back when it ends
+  Wait wait;       ///< besides the lane's order
+  Bytes acquires;  ///< activation memory taken when it starts
+  Bytes releases;  ///< activation memory given back when it ends
 };
 
 /// One step of a plan, rank by rank and lane by lane: ranks 0..S-1 run the stages in chain order, rank S is the data

@@ -11,17 +11,34 @@ namespace {
 
 constexpr NameTable<Optimizer, 3> optimizers = {
     {{Optimizer::Sgd, "sgd"}, {Optimizer::Momentum, "momentum"}, {Optimizer::Adam, "adam"}}};
-constexpr NameTable<MemoryModel, 2> memory_models = {
-    {{MemoryModel::Training, "training"}, {MemoryModel::Sky, "sky"}}};
+constexpr NameTable<MemoryModel, 2> memory_models = {{{MemoryModel::Training, "training"}, {MemoryModel::Sky, "sky"}}};
 
 }  // namespace
 
-std::string_view name_of(Optimizer optimizer) { return name_in(optimizers, optimizer); }
-std::string_view name_of(MemoryModel model) { return name_in(memory_models, model); }
-std::optional<Optimizer> optimizer_from_name(std::string_view name) { return value_in(optimizers, name); }
-std::optional<MemoryModel> memory_model_from_name(std::string_view name) { return value_in(memory_models, name); }
-std::vector<std::string> optimizer_names() { return names_in(optimizers); }
-std::vector<std::string> memory_model_names() { return names_in(memory_models); }
+std::string_view name_of(Optimizer optimizer)
+{
+  return name_in(optimizers, optimizer);
+}
+std::string_view name_of(MemoryModel model)
+{
+  return name_in(memory_models, model);
+}
+std::optional<Optimizer> optimizer_from_name(std::string_view name)
+{
+  return value_in(optimizers, name);
+}
+std::optional<MemoryModel> memory_model_from_name(std::string_view name)
+{
+  return value_in(memory_models, name);
+}
+std::vector<std::string> optimizer_names()
+{
+  return names_in(optimizers);
+}
+std::vector<std::string> memory_model_names()
+{
+  return names_in(memory_models);
+}
 
 double bytes_per_parameter(DType dtype, Optimizer optimizer)
 {

@@ -34,10 +34,10 @@ struct Layer {
   Flops forward;
   Flops backward;
   std::uint64_t parameters = 0;
-  Bytes activations;  ///< kept from forward until backward, in the workload's dtype
-  Bytes output;       ///< what each layer that reads this one receives
-  Bytes gradient;     ///< what comes back for `output`
-  Bytes sky_memory;   ///< by Sky's estimator; 0 where the workload does not use it
+  Bytes activations;                ///< kept from forward until backward, in the workload's dtype
+  Bytes output;                     ///< what each layer that reads this one receives
+  Bytes gradient;                   ///< what comes back for `output`
+  Bytes sky_memory;                 ///< by Sky's estimator; 0 where the workload does not use it
   std::vector<std::size_t> inputs;  ///< layers that this one reads, all before it; empty: it reads the data
 };
 

@@ -3,11 +3,15 @@
 #include "core/cluster.hpp"
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar::sim {
+
+class Routes;
 
 /// A SimGrid platform file loaded into this process's one engine, and the cluster that it describes.
 ///
@@ -19,15 +23,19 @@ class Platform {
   /// Devices: hosts with a `memory` prop, or named by the patterns of `devices_file` (default: NAME.devices.yaml beside
   /// NAME.xml where that exists). Order: that of the file.
   /// @throws InputError "file:line: …" for every fault; at most one Platform per process (std::logic_error).
-  static Platform load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file = {});
+  static Platform load(const std::filesystem::path& file,
+                       const std::optional<std::filesystem::path>& devices_file = {});
 
   const Cluster& cluster() const { return cluster_; }
-  /// Fingerprint of the platform file and its devices file.
+  /// What the simulator needs of the way between two hosts (sim/routes.hpp).
+  const Routes& routes() const { return *routes_; }
+  /// Fingerprint of the platform file, its devices file and its profile files.
   const std::string& hash() const { return hash_; }
 
  private:
   Platform() = default;
   Cluster cluster_;
+  std::shared_ptr<const Routes> routes_;
   std::string hash_;
 };
 

@@ -14,7 +14,7 @@ namespace isobar::sim {
 /// What a link carried.
 struct LinkUse {
   std::string name;
-  Bytes bytes;       ///< payload of all transfers over it
+  Bytes bytes;        ///< payload of all transfers over it
   Seconds busy_time;  ///< with at least one transfer under way, latency included
 };
 

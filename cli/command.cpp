@@ -1,0 +1,186 @@
+#include "cli/command.hpp"
+
+#include "core/files.hpp"
+#include "core/quantity_text.hpp"
+#include "results/chrome_trace.hpp"
+#include "results/result.hpp"
+#include "schedules/schedule.hpp"
+#include "sim/simulation.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <numeric>
+#include <unistd.h>
+
+namespace isobar::cli {
+
+namespace {
+
+double now_s()
+{
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// The value of an option that takes one word of a list.
+template <typename Value, typename FromName>
+Value chosen(const std::string& option, const std::string& word, FromName from_name,
+             const std::vector<std::string>& words)
+{
+  if (const std::optional<Value> value = from_name(word)) return *value;
+  const std::string nearest = nearest_word(word, words);
+  throw InputError(option, fmt::format("\"{}\" is none of {}{}", word, fmt::join(words, ", "),
+                                       nearest.empty() ? "" : "; did you mean " + nearest + "?"));
+}
+
+/// Passes each event on to several sinks.
+class Tee : public TraceSink {
+ public:
+  explicit Tee(std::vector<TraceSink*> sinks) : sinks_(std::move(sinks)) {}
+  void record(const TraceEvent& event) override
+  {
+    for (TraceSink* sink : sinks_) sink->record(event);
+  }
+
+ private:
+  std::vector<TraceSink*> sinks_;
+};
+
+}  // namespace
+
+void InputOptions::add_to(CLI::App& command)
+{
+  command.add_option("PLATFORM", platform, "SimGrid platform file (XML)")->required();
+  command.add_option("WORKLOAD", workload, "workload file (YAML)")->required();
+  command.add_option("--devices", devices, "props for the platform's hosts (YAML); default: NAME.devices.yaml beside it");
+}
+
+Inputs load(const InputOptions& options)
+{
+  Workload workload = read_workload(options.workload);
+  const std::string workload_hash = fingerprint(read_file(options.workload));
+  std::optional<std::filesystem::path> devices;
+  if (!options.devices.empty()) devices = options.devices;
+  sim::Platform platform = sim::Platform::load(options.platform, devices);
+  Fingerprint platform_fingerprint{options.platform, platform.hash()};
+  return {std::move(platform), std::move(workload), std::move(platform_fingerprint),
+          {options.workload, workload_hash}};
+}
+
+void GoalOptions::add_to(CLI::App& command)
+{
+  command.add_option("--communication", communication,
+                     "how a stage counts its transfers: none, overlapped, serial (default: serial for objective "
+                     "sequential, else overlapped)");
+  command.add_option("--schedule", schedule,
+                     "sequential, gpipe, 1f1b (default: sequential for objective sequential, else 1f1b)");
+  command.add_option("--microbatches", microbatches,
+                     "micro-batches of a step (default: 1 for objective sequential, else 8)");
+  command.add_option("--budget", budget, "work that a search may do, in the policy's own units; same result everywhere");
+  command.add_option("--time-limit", time_limit, "time that a search may take, such as 30s");
+  command.add_option("--seed", seed, "start of the random numbers of policies that draw any")->capture_default_str();
+}
+
+Goal GoalOptions::goal(const std::string& objective) const
+{
+  Goal goal = Goal::with_defaults(chosen<Objective>("--objective", objective, objective_from_name, objective_names()));
+  if (communication) {
+    goal.communication = chosen<Communication>("--communication", *communication, communication_from_name,
+                                               communication_names());
+  }
+  if (schedule) goal.schedule = chosen<Schedule>("--schedule", *schedule, schedule_from_name, schedule_names());
+  if (microbatches) goal.microbatches = *microbatches;
+  if (goal.microbatches < 1 || goal.microbatches > 1'000'000'000) {
+    throw InputError("--microbatches", fmt::format("{} is not in 1 to 1000000000", goal.microbatches));
+  }
+  return goal;
+}
+
+allocators::SearchLimits GoalOptions::limits() const
+{
+  allocators::SearchLimits limits{budget, {}, seed};
+  if (time_limit) limits.time_limit = seconds_from_option("--time-limit", *time_limit);
+  return limits;
+}
+
+Seconds seconds_from_option(const std::string& option, const std::string& text)
+{
+  try {
+    return seconds_from_text(text);
+  } catch (const std::invalid_argument& fault) {
+    throw InputError(option, fault.what());
+  }
+}
+
+std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t iterations,
+                          const std::string& trace_file)
+{
+  const Cluster& cluster = inputs.platform.cluster();
+  const auto program = schedules::make_program(plan, inputs.workload, cluster);
+  std::vector<std::string> devices;
+  for (const auto& stage : plan.stages) devices.push_back(stage.device());
+  std::vector<std::string> hosts = devices;
+  if (cluster.data_server) hosts.push_back(*cluster.data_server);
+
+  results::StageMeter meter(program->ranks());
+  std::vector<TraceSink*> sinks = {&meter};
+  std::ofstream trace_stream;
+  std::optional<results::ChromeTraceWriter> writer;
+  if (!trace_file.empty()) {
+    trace_stream.open(trace_file, std::ios::binary);
+    sinks.push_back(&writer.emplace(trace_stream, hosts));
+  }
+  Tee tee(sinks);
+  const auto report = sim::simulate(inputs.platform, *program, hosts, iterations, &tee);
+  if (writer) {
+    writer->finish();
+    if (!trace_stream) throw EnvironmentError(trace_file + ": cannot write the trace; is the disk full?");
+  }
+
+  results::Result result;
+  result.step_times = report.step_times;
+  const Seconds total = std::accumulate(report.step_times.begin(), report.step_times.end(), Seconds(0));
+  result.step_time = total / static_cast<double>(iterations);
+  result.step_bound = plan.step_bound.value();
+  result.stages = meter.stages(devices, iterations, result.step_time);
+  for (const auto& link : report.links) {
+    result.links.push_back({link.name, link.bytes / static_cast<double>(iterations), link.busy_time / total});
+  }
+  result.activities = report.activities;
+  result.network = sim::network_settings();
+  result.simgrid_version = sim::simgrid_version();
+  result.simulate_time = report.wall_time;
+  return result_to_json(result);
+}
+
+Progress::Progress(std::string what, std::size_t total)
+    : what_(std::move(what)), total_(total), started_s_(now_s()), on_terminal_(isatty(STDERR_FILENO) == 1)
+{
+}
+
+Progress::~Progress()
+{
+  if (shown_) fmt::print(stderr, "\r\033[K");
+}
+
+void Progress::done(std::size_t count)
+{
+  constexpr double worth_showing_s = 1;
+  const double passed_s = now_s() - started_s_;
+  if (!on_terminal_ || passed_s < worth_showing_s || count == 0) return;
+  shown_ = true;
+  const double left_s = passed_s / static_cast<double>(count) * static_cast<double>(total_ - count);
+  fmt::print(stderr, "\r\033[K{}: {} of {}, about {:.0f} s left", what_, count, total_, left_s);
+  std::fflush(stderr);
+}
+
+void print(const std::string& text)
+{
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw EnvironmentError("cannot write to standard output");
+  }
+}
+
+}  // namespace isobar::cli

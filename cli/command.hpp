@@ -1,0 +1,93 @@
+#pragma once
+
+#include "allocators/allocator.hpp"
+#include "core/errors.hpp"
+#include "core/plan.hpp"
+#include "core/units.hpp"
+#include "core/workload.hpp"
+#include "sim/platform.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace isobar::cli {
+
+/// What a subcommand does once its options are read; returns the exit code.
+using Action = std::function<ExitCode()>;
+
+/// Each adds one subcommand to `app`; when the user chose it, `action` is set to what it does.
+void add_plan_command(CLI::App& app, Action& action);
+void add_simulate_command(CLI::App& app, Action& action);
+void add_compare_command(CLI::App& app, Action& action);
+void add_list_command(CLI::App& app, Action& action);
+void add_platform_command(CLI::App& app, Action& action);
+
+/// PLATFORM, WORKLOAD and --devices, as most commands take them.
+struct InputOptions {
+  std::string platform;
+  std::string workload;
+  std::string devices;
+
+  void add_to(CLI::App& command);
+};
+
+/// A platform and a workload, read and checked.
+struct Inputs {
+  sim::Platform platform;
+  Workload workload;
+  Fingerprint platform_fingerprint;
+  Fingerprint workload_fingerprint;
+};
+/// @throws InputError with every fault of the first file that has one.
+Inputs load(const InputOptions& options);
+
+/// What to plan for and how far to search, as `plan` and `compare` take it.
+struct GoalOptions {
+  std::optional<std::string> communication;
+  std::optional<std::string> schedule;
+  std::optional<std::uint64_t> microbatches;
+  std::optional<std::uint64_t> budget;
+  std::optional<std::string> time_limit;
+  std::uint64_t seed = 1;
+
+  void add_to(CLI::App& command);
+  /// The goal for an objective: what was said, and the objective's own defaults for the rest.
+  Goal goal(const std::string& objective) const;
+  allocators::SearchLimits limits() const;
+};
+
+/// Reads an option's "30s". @throws InputError naming the option.
+Seconds seconds_from_option(const std::string& option, const std::string& text);
+
+/// Plays a plan in this process and returns its result (a Result of results/result.hpp) as JSON. `trace_file`: where
+/// the Chrome trace goes, or "". Once per process.
+std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t iterations,
+                          const std::string& trace_file);
+
+/// Says on stderr, on a terminal alone, how far long work has come: "compare: 3 of 8, 12 s left".
+class Progress {
+ public:
+  Progress(std::string what, std::size_t total);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress();
+  void done(std::size_t count);
+
+ private:
+  std::string what_;
+  std::size_t total_;
+  double started_s_;
+  bool on_terminal_;
+  bool shown_ = false;
+};
+
+/// Prints to stdout and makes a closed pipe or full disk an EnvironmentError.
+void print(const std::string& text);
+
+}  // namespace isobar::cli

@@ -1,0 +1,138 @@
+#include "cli/command.hpp"
+#include "core/child_process.hpp"
+#include "core/files.hpp"
+#include "core/interrupt.hpp"
+#include "results/comparison.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <thread>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar compare platforms/sky64.xml workloads/bert160.yaml --allocators even,sky-dynamic,chain-dp \
+    --objective sequential,pipeline -o results.csv
+)";
+
+struct CompareOptions {
+  InputOptions inputs;
+  GoalOptions goal;
+  std::vector<std::string> allocators = {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp"};
+  std::vector<std::string> objectives = {"pipeline"};
+  std::string row_time_limit = "30min";
+  std::string output;
+  bool json = false;
+};
+
+using results::ComparisonRow;
+
+/// One row, in a child: plans, and simulates what came of it. Returns both as JSON.
+std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+                              const allocators::SearchLimits& limits)
+{
+  const Plan plan = allocators::allocate(allocator, inputs.workload, inputs.platform.cluster(), goal, limits);
+  nlohmann::json answer = {{"plan", plan_to_json(plan)}};
+  if (!plan.stages.empty()) answer["result"] = nlohmann::json::parse(simulate_plan(inputs, plan, 1, ""));
+  return answer.dump();
+}
+
+void fill(ComparisonRow& row, const std::string& answer_json)
+{
+  const auto answer = nlohmann::json::parse(answer_json);
+  const Plan plan = plan_from_json(answer["plan"].get<std::string>(), "plan");
+  row.outcome = name_of(plan.outcome);
+  row.reason = plan.reason;
+  row.stages = plan.stages.size();
+  row.objective = plan.objective;
+  row.objective_bound = plan.objective_bound;
+  row.step_bound = plan.step_bound;
+  if (plan.predicted) row.bottleneck = plan.predicted->bottleneck;
+  if (!answer.contains("result")) return;
+  row.step_time = Seconds(answer["result"]["step_time_s"].get<double>());
+  Bytes peak;
+  for (const auto& stage : answer["result"]["stages"]) {
+    peak = std::max(peak, Bytes(stage["peak_memory_bytes"].get<double>()));
+  }
+  row.peak_memory = peak;
+}
+
+ExitCode exit_code_of(const std::vector<ComparisonRow>& rows)
+{
+  const auto any = [&rows](auto predicate) { return std::any_of(rows.begin(), rows.end(), predicate); };
+  if (any([](const auto& row) { return row.step_time.has_value(); })) return ExitCode::Done;
+  return any([](const auto& row) { return row.outcome == "failed"; }) ? ExitCode::EnvironmentError
+                                                                       : ExitCode::Infeasible;
+}
+
+ExitCode compare(const CompareOptions& options)
+{
+  const auto limits = options.goal.limits();
+  const Seconds row_time_limit = seconds_from_option("--row-time-limit", options.row_time_limit);
+  std::vector<Goal> goals;
+  for (const auto& objective : options.objectives) goals.push_back(options.goal.goal(objective));
+  for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
+  const Inputs inputs = load(options.inputs);
+
+  std::vector<ComparisonRow> rows;
+  std::vector<std::function<std::string()>> work;
+  for (const Goal& goal : goals) {
+    for (const auto& allocator : options.allocators) {
+      ComparisonRow row;
+      row.platform = options.inputs.platform;
+      row.workload = options.inputs.workload;
+      row.allocator = allocator;
+      row.goal = goal;
+      row.seed = limits.seed;
+      row.outcome = "failed";
+      row.reason = "interrupted";
+      rows.push_back(std::move(row));
+      work.emplace_back([&inputs, &limits, &allocator, goal] { return plan_and_simulate(inputs, allocator, goal, limits); });
+    }
+  }
+  try {
+    Progress progress("compare", work.size());
+    std::size_t ended = 0;
+    run_in_children(work, std::thread::hardware_concurrency(), row_time_limit,
+                    [&](std::size_t index, const ChildResult& result) {
+                      ComparisonRow& row = rows[index];
+                      row.reason = result.message;
+                      if (result.status == ChildResult::Status::Done) fill(row, result.output);
+                      progress.done(++ended);
+                    });
+  } catch (const Interrupted&) {
+    // What was found so far is written below; rows that did not end say so.
+  }
+  if (!options.output.empty()) write_file_atomically(options.output, comparison_to_csv(rows));
+  print(options.json ? comparison_to_json(rows) : comparison_table(rows));
+  throw_if_interrupted();
+  return exit_code_of(rows);
+}
+
+}  // namespace
+
+void add_compare_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("compare", "plan by several allocators and simulate each plan");
+  auto options = std::make_shared<CompareOptions>();
+  options->inputs.add_to(*command);
+  command->add_option("--allocators", options->allocators, "policies (isobar list allocators), or exec:PROGRAM")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--objective", options->objectives, "one or more of sequential, bottleneck, pipeline")
+      ->delimiter(',')
+      ->capture_default_str();
+  options->goal.add_to(*command);
+  command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
+      ->capture_default_str();
+  command->add_option("-o,--output", options->output, "table to write (CSV)");
+  command->add_flag("--json", options->json, "print the rows as JSON");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return compare(*options); }; });
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,109 @@
+#include "cli/command.hpp"
+#include "core/files.hpp"
+#include "results/table.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace isobar::cli {
+
+namespace {
+
+using Row = std::vector<std::string>;
+
+constexpr auto footer = R"(Example:
+  isobar list allocators
+)";
+
+/// Columns and rows of a list.
+struct Listing {
+  Row header;
+  std::vector<Row> rows;
+};
+
+Listing list_allocators()
+{
+  Listing listing{{"name", "problem", "guarantee", "cost", "source"}, {}};
+  for (const auto& policy : allocators::policies()) {
+    listing.rows.push_back({std::string(policy.name), std::string(policy.problem), std::string(policy.guarantee),
+                            std::string(policy.cost), std::string(policy.source)});
+  }
+  return listing;
+}
+
+Listing list_schedules()
+{
+  return {{"name", "order of work on stage i of S", "micro-batches in flight"},
+          {{"sequential", "one micro-batch after the other through all stages", "1"},
+           {"gpipe", "all forwards, then all backwards", "M"},
+           {"1f1b", "S-i-1 forwards, then one forward and one backward in turn, then the other backwards",
+            "min(M, S-i)"}}};
+}
+
+/// Files of a folder of ours: beside the working directory, or installed.
+Listing list_files(const std::string& folder, const std::string& ending)
+{
+  namespace fs = std::filesystem;
+  fs::path directory = folder;
+  if (!fs::is_directory(directory)) {
+    const auto command = fs::read_symlink("/proc/self/exe");
+    directory = command.parent_path().parent_path() / "share" / "isobar" / folder;
+  }
+  if (!fs::is_directory(directory)) throw InputError(folder, "no such folder here, and none is installed");
+  Listing listing{{"file"}, {}};
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (entry.path().extension() == ending) {
+      listing.rows.push_back({entry.path().string()});
+    }
+  }
+  std::sort(listing.rows.begin(), listing.rows.end());
+  return listing;
+}
+
+Listing listing_of(const std::string& what)
+{
+  if (what == "allocators") return list_allocators();
+  if (what == "schedules") return list_schedules();
+  if (what == "platforms") return list_files(what, ".xml");
+  if (what == "workloads") return list_files(what, ".yaml");
+  throw InputError("list", fmt::format("\"{}\" is none of allocators, schedules, platforms, workloads", what));
+}
+
+std::string to_json(const Listing& listing)
+{
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& row : listing.rows) {
+    nlohmann::ordered_json entry;
+    for (std::size_t i = 0; i < row.size(); ++i) entry[listing.header[i]] = row[i];
+    list.push_back(std::move(entry));
+  }
+  return list.dump(2) + "\n";
+}
+
+struct ListOptions {
+  std::string what;
+  bool json = false;
+};
+
+}  // namespace
+
+void add_list_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("list", "say what there is to choose from");
+  auto options = std::make_shared<ListOptions>();
+  command->add_option("WHAT", options->what, "allocators, schedules, platforms or workloads")->required();
+  command->add_flag("--json", options->json, "print the list as JSON");
+  command->footer(footer);
+  command->callback([options, &action] {
+    action = [options] {
+      const Listing listing = listing_of(options->what);
+      print(options->json ? to_json(listing) : results::table_of(listing.header, listing.rows, listing.header.size()));
+      return ExitCode::Done;
+    };
+  });
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,69 @@
+// The command isobar: reads options, calls the libraries, turns exceptions into one line and an exit code.
+
+#include "cli/command.hpp"
+#include "core/interrupt.hpp"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <exception>
+
+namespace isobar::cli {
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar compare platforms/sky64.xml workloads/bert160.yaml
+
+Exit codes: 0 done · 1 a bug of ours · 2 a wrong file, option or plan · 3 the machine failed · 4 infeasible
+            5 a check found what it looks for · 130 interrupted
+)";
+
+ExitCode run(int argc, char** argv)
+{
+  CLI::App app("Isobar places the layers of a model over unequal, far-apart devices: plan, simulate, compare.", "isobar");
+  app.set_version_flag("--version", "isobar " ISOBAR_VERSION " (SimGrid " + sim::simgrid_version() + ")");
+  app.footer(footer);
+  app.require_subcommand(1);
+  Action action;
+  add_plan_command(app, action);
+  add_simulate_command(app, action);
+  add_compare_command(app, action);
+  add_list_command(app, action);
+  add_platform_command(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    app.exit(asked);
+    return ExitCode::Done;
+  } catch (const CLI::ParseError& error) {
+    throw InputError(std::string(error.what()) + "; see isobar --help");
+  }
+  return action();
+}
+
+}  // namespace
+}  // namespace isobar::cli
+
+int main(int argc, char** argv)
+{
+  using namespace isobar;
+  spdlog::set_default_logger(spdlog::stderr_logger_st("isobar"));
+  spdlog::set_pattern("isobar: %v");
+  catch_interrupts();
+  ExitCode code = ExitCode::OurBug;
+  try {
+    code = cli::run(argc, argv);
+  } catch (const Interrupted&) {
+    code = ExitCode::Interrupted;
+    spdlog::error("interrupted");
+  } catch (const InputError& error) {
+    code = ExitCode::InputError;
+    spdlog::error("{}", error.what());
+  } catch (const EnvironmentError& error) {
+    code = ExitCode::EnvironmentError;
+    spdlog::error("{}", error.what());
+  } catch (const std::exception& error) {
+    spdlog::error("a bug of ours, please report it: {}", error.what());
+  }
+  return static_cast<int>(code);
+}

@@ -1,0 +1,81 @@
+#include "cli/command.hpp"
+#include "core/files.hpp"
+#include "core/interrupt.hpp"
+#include "core/quantity_text.hpp"
+#include "results/table.hpp"
+
+#include <fmt/format.h>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar plan platforms/sky64.xml workloads/bert160.yaml --allocator chain-dp --objective sequential -o plan.json
+)";
+
+struct PlanOptions {
+  InputOptions inputs;
+  GoalOptions goal;
+  std::string allocator;
+  std::string objective = "pipeline";
+  std::string output;
+  bool json = false;
+};
+
+/// What a person wants to know of a plan: the answer, how good it is, and who holds what.
+std::string summary_of(const Plan& plan, const Cluster& cluster)
+{
+  std::string text = fmt::format("{}: {} plan for objective {} (communication {}, schedule {}, M = {})\n",
+                                 plan.allocator, name_of(plan.outcome), name_of(plan.goal.objective),
+                                 name_of(plan.goal.communication), name_of(plan.goal.schedule), plan.goal.microbatches);
+  if (!plan.reason.empty()) text += plan.reason + "\n";
+  if (plan.stages.empty()) return text;
+  text += fmt::format("objective {:.6g} s, no plan below {:.6g} s ({}), gap {:.2f} %\n", plan.objective.value().value,
+                      plan.objective_bound.value().value, plan.certificate, 100 * plan.gap_fraction().value_or(0));
+  text += fmt::format("predicted step {:.6g} s, no schedule of this plan below {:.6g} s\n\n",
+                      plan.predicted.value().step_time.value, plan.step_bound.value().value);
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const Stage& stage = plan.stages[i];
+    const Device& device = cluster.devices[cluster.device_index(stage.device()).value()];
+    rows.push_back({fmt::format("{}", i), device.name, fmt::format("{}–{}", stage.first_layer, stage.last_layer),
+                    fmt::format("{}", stage.last_layer - stage.first_layer + 1),
+                    text_of(plan.predicted->peak_memory.at(device.name)), text_of(device.memory)});
+  }
+  return text + results::table_of({"stage", "device", "layers", "count", "needs", "has"}, rows, 2);
+}
+
+ExitCode make_plan(const PlanOptions& options)
+{
+  const Goal goal = options.goal.goal(options.objective);
+  const auto limits = options.goal.limits();
+  const Inputs inputs = load(options.inputs);
+  const Cluster& cluster = inputs.platform.cluster();
+  Plan plan = allocators::allocate(options.allocator, inputs.workload, cluster, goal, limits);
+  plan.platform = inputs.platform_fingerprint;
+  plan.workload = inputs.workload_fingerprint;
+  const std::string json = plan_to_json(plan);
+  if (!options.output.empty()) write_file_atomically(options.output, json);
+  print(options.json ? json : summary_of(plan, cluster));
+  throw_if_interrupted();
+  return plan.stages.empty() ? ExitCode::Infeasible : ExitCode::Done;
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("plan", "place a workload's layers on a platform's devices");
+  auto options = std::make_shared<PlanOptions>();
+  options->inputs.add_to(*command);
+  command->add_option("--allocator", options->allocator, "policy (isobar list allocators), or exec:PROGRAM")->required();
+  command->add_option("--objective", options->objective, "sequential, bottleneck, pipeline")->capture_default_str();
+  options->goal.add_to(*command);
+  command->add_option("-o,--output", options->output, "plan file to write (JSON), also when infeasible");
+  command->add_flag("--json", options->json, "print the plan as JSON");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return make_plan(*options); }; });
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,103 @@
+#include "cli/command.hpp"
+#include "core/child_process.hpp"
+#include "core/files.hpp"
+#include "core/quantity_text.hpp"
+#include "results/table.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar simulate platforms/sky64.xml workloads/bert160.yaml --plan plan.json --trace trace.json
+)";
+
+struct SimulateOptions {
+  InputOptions inputs;
+  std::string plan;
+  std::uint64_t iterations = 1;
+  std::string trace;
+  std::string output;
+  bool json = false;
+};
+
+std::string seconds_text(const nlohmann::json& value) { return text_of(Seconds(value.get<double>())); }
+
+std::string summary_of(const std::string& result_json)
+{
+  const auto result = nlohmann::json::parse(result_json);
+  std::vector<std::vector<std::string>> stages;
+  for (const auto& stage : result["stages"]) {
+    stages.push_back({stage["device"].get<std::string>(), seconds_text(stage["compute_s"]),
+                      seconds_text(stage["send_s"]), seconds_text(stage["idle_s"]),
+                      text_of(Bytes(stage["peak_memory_bytes"].get<double>()))});
+  }
+  std::string network;
+  for (const auto& [option, value] : result["network"].items()) {
+    network += (network.empty() ? "" : ", ") + option + " " + value.get<std::string>();
+  }
+  return fmt::format("step {:.6g} s; no schedule of this plan below {:.6g} s\n{} activities in {:.3g} s (SimGrid {}: {})\n\n{}",
+                     result["step_time_s"].get<double>(), result["step_bound_s"].get<double>(),
+                     result["activities"].get<std::uint64_t>(), result["wall"]["simulate_s"].get<double>(),
+                     result["simgrid_version"].get<std::string>(), network,
+                     results::table_of({"device", "compute", "send", "idle", "peak memory"}, stages));
+}
+
+/// Refuses a plan that does not hold on these inputs, and says what differs.
+void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& inputs)
+{
+  const auto faults = faults_of(plan, inputs.workload, inputs.platform.cluster());
+  if (faults.empty()) return;
+  std::vector<std::string> lines;
+  const auto compare = [&](const char* what, const Fingerprint& made_for, const Fingerprint& given) {
+    if (made_for.hash == given.hash) return;
+    lines.push_back(fmt::format("{}: inputs.{}: made for {} (hash {}); this is {} (hash {})", options.plan, what,
+                                made_for.name, made_for.hash, given.name, given.hash));
+  };
+  compare("platform", plan.platform, inputs.platform_fingerprint);
+  compare("workload", plan.workload, inputs.workload_fingerprint);
+  for (const auto& fault : faults) lines.push_back(options.plan + ": " + fault);
+  throw InputError(lines);
+}
+
+ExitCode simulate(const SimulateOptions& options)
+{
+  if (options.iterations < 1) throw InputError("--iterations", "0 is too few; simulate 1 or more");
+  const Plan plan = read_plan(options.plan);
+  const Inputs inputs = load(options.inputs);
+  check_plan(plan, options, inputs);
+  if (plan.outcome == Outcome::Infeasible) {
+    print(fmt::format("{}: the plan is infeasible: {}\n", options.plan, plan.reason));
+    return ExitCode::Infeasible;
+  }
+  std::optional<TemporaryFile> trace;
+  if (!options.trace.empty()) trace.emplace(options.trace);
+  const auto work = [&] { return simulate_plan(inputs, plan, options.iterations, trace ? trace->name() : ""); };
+  constexpr Seconds no_limit(1e9);
+  const std::string result = run_in_child(work, no_limit).output_or_throw();
+  if (trace) trace->keep();
+  if (!options.output.empty()) write_file_atomically(options.output, result);
+  print(options.json ? result : summary_of(result));
+  return ExitCode::Done;
+}
+
+}  // namespace
+
+void add_simulate_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("simulate", "play a plan on its platform with SimGrid");
+  auto options = std::make_shared<SimulateOptions>();
+  options->inputs.add_to(*command);
+  command->add_option("--plan", options->plan, "plan file (JSON)")->required();
+  command->add_option("--iterations", options->iterations, "steps to play")->capture_default_str();
+  command->add_option("--trace", options->trace, "timeline to write (Chrome trace JSON, for ui.perfetto.dev)");
+  command->add_option("-o,--output", options->output, "result file to write (JSON)");
+  command->add_flag("--json", options->json, "print the result as JSON");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return simulate(*options); }; });
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,291 @@
+// The checker's own evaluator: plain sums over the stages, written from docs/costs.md and sharing no code with
+// cost_model.cpp, so that a fault in one shows against the other.
+
+#include "core/layer_graph.hpp"
+#include "core/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace isobar {
+
+namespace {
+
+constexpr double tolerance = 1e-9;
+
+bool agree(double claimed, double found)
+{
+  return std::abs(claimed - found) <= tolerance * std::max({std::abs(claimed), std::abs(found), 1e-300});
+}
+
+/// Sums of one stage, layer by layer.
+struct StageFacts {
+  std::size_t device = 0;
+  double forward_s = 0;
+  double backward_s = 0;
+  double update_s = 0;
+  double sent_forward_s = 0;   // activations to the next stage
+  double sent_backward_s = 0;  // gradients to the stage before
+  double peak_bytes = 0;
+};
+
+class Checker {
+ public:
+  Checker(const Plan& plan, const Workload& workload, const Cluster& cluster)
+      : plan_(plan), workload_(workload), cluster_(cluster)
+  {
+  }
+
+  std::vector<std::string> faults()
+  {
+    if (plan_.outcome == Outcome::Infeasible) {
+      check_infeasible();
+      return std::move(faults_);
+    }
+    check_placement();
+    if (!faults_.empty()) return std::move(faults_);
+    collect();
+    check_memory();
+    check_claims();
+    return std::move(faults_);
+  }
+
+ private:
+  template <typename... Values>
+  void fault(fmt::format_string<Values...> text, Values&&... values)
+  {
+    faults_.push_back(fmt::format(text, std::forward<Values>(values)...));
+  }
+
+  void check_infeasible()
+  {
+    if (plan_.reason.empty()) fault("reason: missing; an infeasible plan says why");
+    if (!plan_.stages.empty()) fault("stages: {} in an infeasible plan; it has none", plan_.stages.size());
+  }
+
+  void check_placement()
+  {
+    std::unordered_map<std::string, std::size_t> index_of;
+    for (std::size_t i = 0; i < cluster_.devices.size(); ++i) index_of.emplace(cluster_.devices[i].name, i);
+    std::unordered_map<std::string, std::size_t> stage_of_device;
+    std::size_t next_layer = 0;
+    if (plan_.stages.empty()) fault("stages: none; a plan that is not infeasible places every layer");
+    for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
+      const Stage& stage = plan_.stages[i];
+      if (stage.devices.size() != 1) {
+        fault("stages[{}].devices: {} devices; this version runs each stage on one", i, stage.devices.size());
+        return;
+      }
+      if (!agree(stage.devices.front().share, 1)) {
+        fault("stages[{}].devices[0].share: {}; the one device of a stage has share 1", i, stage.devices.front().share);
+      }
+      const auto device = index_of.find(stage.device());
+      if (device == index_of.end()) {
+        fault("stages[{}]: device {} is not on platform {}", i, stage.device(), cluster_.name);
+      } else if (const auto [first_use, is_new] = stage_of_device.emplace(stage.device(), i); !is_new) {
+        fault("stages[{}]: device {} runs stage {} already; each device runs one stage", i, stage.device(),
+              first_use->second);
+      }
+      if (stage.first_layer > stage.last_layer) {
+        fault("stages[{}]: first_layer {} is behind last_layer {}", i, stage.first_layer, stage.last_layer);
+        return;
+      }
+      if (stage.first_layer < next_layer) {
+        fault("stages[{}]: layer {} is placed twice; each layer has one device", i, stage.first_layer);
+        return;
+      }
+      if (stage.first_layer > next_layer) {
+        fault("stages[{}]: layer {} is placed nowhere; the stages hold every layer in order", i, next_layer);
+        return;
+      }
+      next_layer = stage.last_layer + 1;
+      devices_.push_back(device == index_of.end() ? 0 : device->second);
+    }
+    if (!plan_.stages.empty() && next_layer < workload_.layers.size()) {
+      fault("layer {} of {} is placed nowhere; the stages hold every layer in order", next_layer,
+            workload_.layers.size());
+    } else if (next_layer > workload_.layers.size()) {
+      fault("layer {} is placed and workload {} has {} layers, 0 to {}", workload_.layers.size(), workload_.name,
+            workload_.layers.size(), workload_.layers.size() - 1);
+    }
+    if (plan_.goal.microbatches < 1) fault("microbatches: 0; a step has at least 1");
+  }
+
+  double transfer_s(std::size_t from, std::size_t to, Bytes size) const
+  {
+    const Path path = cluster_.path(from, to);
+    return path.latency.value + size.value / path.bandwidth.value;
+  }
+
+  void collect()
+  {
+    const Boundaries cuts = boundaries_of(workload_);
+    const std::size_t stages = plan_.stages.size();
+    for (std::size_t i = 0; i < stages; ++i) {
+      const Stage& stage = plan_.stages[i];
+      StageFacts facts;
+      facts.device = devices_[i];
+      const double speed = cluster_.devices[facts.device].speed_at(workload_.dtype).value;
+      double parameters = 0;
+      double activations = 0;
+      double sky = 0;
+      double forward = 0;
+      double backward = 0;
+      for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+        const Layer& layer = workload_.layers[k];
+        forward += layer.forward.value;
+        backward += layer.backward.value;
+        parameters += static_cast<double>(layer.parameters);
+        activations += layer.activations.value;
+        sky += layer.sky_memory.value;
+      }
+      facts.forward_s = forward / speed;
+      facts.backward_s = backward / speed;
+      facts.update_s = parameters * update_flops_per_parameter(workload_.optimizer) / speed;
+      const std::size_t end = stage.last_layer + 1;
+      if (i + 1 < stages) facts.sent_forward_s = transfer_s(facts.device, devices_[i + 1], cuts.output[end]);
+      if (i > 0) {
+        facts.sent_backward_s = transfer_s(facts.device, devices_[i - 1], cuts.gradient[stage.first_layer]);
+      }
+      if (workload_.memory_model == MemoryModel::Sky) {
+        facts.peak_bytes = sky;
+      } else {
+        double held = 1;
+        const double microbatches = static_cast<double>(plan_.goal.microbatches);
+        if (plan_.goal.schedule == Schedule::GPipe) held = microbatches;
+        if (plan_.goal.schedule == Schedule::OneForwardOneBackward) {
+          held = std::min(microbatches, static_cast<double>(stages - i));
+        }
+        facts.peak_bytes = parameters * bytes_per_parameter(workload_.dtype, workload_.optimizer) + activations * held +
+                           cuts.output[stage.first_layer].value + cuts.gradient[stage.first_layer].value +
+                           cuts.output[end].value + cuts.gradient[end].value;
+      }
+      stages_.push_back(facts);
+    }
+    if (cluster_.data_server) {
+      input_s_ = transfer_s(cluster_.devices.size(), devices_.front(), cuts.output.front());
+    }
+  }
+
+  void check_memory()
+  {
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const Device& device = cluster_.devices[stages_[i].device];
+      if (stages_[i].peak_bytes > device.memory.value * (1 + tolerance)) {
+        fault("stages[{}]: layers {} to {} need {:.6g} GiB on device {}, which has {:.6g} GiB", i,
+              plan_.stages[i].first_layer, plan_.stages[i].last_layer, stages_[i].peak_bytes / 0x1p30, device.name,
+              device.memory.value / 0x1p30);
+      }
+    }
+  }
+
+  double counted(double compute, double send) const
+  {
+    if (plan_.goal.communication == Communication::None) return compute;
+    return plan_.goal.communication == Communication::Overlapped ? std::max(compute, send) : compute + send;
+  }
+
+  void check_claim(const char* key, const std::optional<Seconds>& claimed, double found)
+  {
+    if (!claimed) {
+      fault("{}: missing; it is {:.9g} on this platform and workload", key, found);
+    } else if (!agree(claimed->value, found)) {
+      fault("{}: claims {:.9g}; it is {:.9g} on this platform and workload", key, claimed->value, found);
+    }
+  }
+
+  void check_claims()
+  {
+    const double microbatches = static_cast<double>(plan_.goal.microbatches);
+    double largest = counted(0, input_s_);
+    double sum = largest;
+    double alone = input_s_;   // one micro-batch, all alone
+    double around = input_s_;  // the same micro-batch, in the stages before this one
+    double earliest_step = 0;
+    double slowest_update = 0;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const StageFacts& stage = stages_[i];
+      const double compute = stage.forward_s + stage.backward_s;
+      const double cost = counted(compute, stage.sent_forward_s + stage.sent_backward_s);
+      largest = std::max(largest, cost);
+      sum += cost;
+      slowest_update = std::max(slowest_update, stage.update_s);
+      earliest_step = std::max(earliest_step, around + microbatches * compute);
+      around += compute + stage.sent_forward_s + (i + 1 < stages_.size() ? stages_[i + 1].sent_backward_s : 0);
+      alone += compute + stage.sent_forward_s + stage.sent_backward_s;
+    }
+    // One micro-batch after the other: the stages' last backwards end one by one, the first stage's last of all.
+    double backward_end = input_s_ + microbatches * (alone - input_s_);
+    double last_update_end = 0;
+    for (const StageFacts& stage : stages_) {
+      backward_end -= stage.sent_backward_s;
+      last_update_end = std::max(last_update_end, backward_end + stage.update_s);
+      backward_end -= stage.backward_s;
+    }
+    const double pipelined = (microbatches - 1) * largest + sum;
+    const double objective = plan_.goal.objective == Objective::Sequential   ? sum
+                             : plan_.goal.objective == Objective::Bottleneck ? largest
+                                                                             : pipelined;
+    const double step = plan_.goal.schedule == Schedule::Sequential ? last_update_end : pipelined + slowest_update;
+    check_claim("objective_s", plan_.objective, objective);
+    check_claim("step_bound_s", plan_.step_bound, earliest_step / cluster_.profile_speedup);
+    if (!plan_.predicted) {
+      fault("predicted: missing; a plan that is not infeasible predicts its times and memory");
+      return;
+    }
+    check_claim("predicted.step_time_s", plan_.predicted->step_time, step);
+    check_claim("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
+    check_claim("predicted.sequential_s", plan_.predicted->sequential, alone);
+    check_peak_memory();
+    if (!plan_.objective_bound) {
+      fault("objective_bound_s: missing; 0 claims nothing");
+    } else if (plan_.objective_bound->value > objective * (1 + tolerance)) {
+      fault("objective_bound_s: {:.9g} is above objective_s {:.9g}; a lower bound cannot be",
+            plan_.objective_bound->value, objective);
+    }
+    if (plan_.outcome == Outcome::Optimal && !(plan_.certificate.size() > 0 && plan_.objective_bound &&
+                                               plan_.objective_bound->value >= objective * (1 - tolerance))) {
+      fault("outcome: optimal, but the bound {:.9g} leaves a gap to the objective {:.9g}; call it feasible",
+            plan_.objective_bound ? plan_.objective_bound->value : 0, objective);
+    }
+  }
+
+  void check_peak_memory()
+  {
+    const auto& claimed = plan_.predicted->peak_memory;
+    for (const StageFacts& stage : stages_) {
+      const std::string& device = cluster_.devices[stage.device].name;
+      const auto entry = claimed.find(device);
+      if (entry == claimed.end()) {
+        fault("predicted.peak_memory_bytes.{}: missing; it is {:.9g}", device, stage.peak_bytes);
+      } else if (!agree(entry->second.value, stage.peak_bytes)) {
+        fault("predicted.peak_memory_bytes.{}: claims {:.9g}; it is {:.9g}", device, entry->second.value,
+              stage.peak_bytes);
+      }
+    }
+    if (claimed.size() > stages_.size()) {
+      fault("predicted.peak_memory_bytes: {} devices for {} stages", claimed.size(), stages_.size());
+    }
+  }
+
+  const Plan& plan_;
+  const Workload& workload_;
+  const Cluster& cluster_;
+  std::vector<std::size_t> devices_;  // of each stage
+  std::vector<StageFacts> stages_;
+  double input_s_ = 0;
+  std::vector<std::string> faults_;
+};
+
+}  // namespace
+
+std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  return Checker(plan, workload, cluster).faults();
+}
+
+}  // namespace isobar

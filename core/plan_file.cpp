@@ -1,0 +1,199 @@
+#include "core/document.hpp"
+#include "core/files.hpp"
+#include "core/plan.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace isobar {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr auto schema = "isobar-plan/1";
+
+Json or_null(const std::optional<Seconds>& time)
+{
+  return time ? Json(time->value) : Json(nullptr);
+}
+
+Json to_json(const Stage& stage)
+{
+  Json devices = Json::array();
+  for (const auto& device : stage.devices) devices.push_back({{"name", device.name}, {"share", device.share}});
+  return {{"devices", std::move(devices)}, {"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}};
+}
+
+Json to_json(const Predicted& predicted)
+{
+  Json memory = Json::object();
+  for (const auto& [device, size] : predicted.peak_memory) memory[device] = size.value;
+  return {{"step_time_s", predicted.step_time.value},
+          {"bottleneck_s", predicted.bottleneck.value},
+          {"sequential_s", predicted.sequential.value},
+          {"peak_memory_bytes", std::move(memory)}};
+}
+
+Json to_json(const Fingerprint& fingerprint)
+{
+  return {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
+}
+
+/// A member that is a mapping, read by `read`; a fault when it is missing or something else.
+template <typename Value, typename Read>
+Value read_mapping(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
+{
+  const DocumentNode* node = parent.required(key);
+  if (node == nullptr) return {};
+  if (node->kind != DocumentNode::Kind::Mapping) {
+    parent.add_fault(key, "is not an object; see docs/formats.md");
+    return {};
+  }
+  MappingReader reader(*node, parent.path_of(key) + ".", faults);
+  Value value = read(reader);
+  reader.refuse_unknown();
+  return value;
+}
+
+std::optional<Seconds> read_seconds(MappingReader& reader, const std::string& key)
+{
+  const auto number = reader.optional_number(key);
+  return number ? std::optional(Seconds(*number)) : std::nullopt;
+}
+
+/// The members of a sequence of mappings.
+template <typename Value, typename Read>
+std::vector<Value> read_objects(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
+{
+  std::vector<Value> values;
+  for (const auto& node : parent.required_sequence(key)) {
+    const std::string path = fmt::format("{}[{}]", parent.path_of(key), values.size());
+    if (node.kind != DocumentNode::Kind::Mapping) {
+      faults.add(node.line, path, "is not an object; see docs/formats.md");
+      values.emplace_back();
+      continue;
+    }
+    MappingReader reader(node, path + ".", faults);
+    values.push_back(read(reader));
+    reader.refuse_unknown();
+  }
+  return values;
+}
+
+Stage read_stage(MappingReader& reader, FaultList& faults)
+{
+  Stage stage;
+  stage.devices = read_objects<StageDevice>(reader, "devices", faults, [](MappingReader& device) {
+    const std::string name = device.required_text("name");
+    return StageDevice{name, device.required_number("share")};
+  });
+  stage.first_layer = reader.required_count("first_layer");
+  stage.last_layer = reader.required_count("last_layer");
+  return stage;
+}
+
+Predicted read_predicted(MappingReader& reader, FaultList& faults)
+{
+  Predicted predicted;
+  predicted.step_time = Seconds(reader.required_number("step_time_s"));
+  predicted.bottleneck = Seconds(reader.required_number("bottleneck_s"));
+  predicted.sequential = Seconds(reader.required_number("sequential_s"));
+  using Memory = std::map<std::string, Bytes>;
+  predicted.peak_memory = read_mapping<Memory>(reader, "peak_memory_bytes", faults, [](MappingReader& memory) {
+    Memory sizes;
+    for (const auto& device : memory.keys()) sizes[device] = Bytes(memory.required_number(device));
+    return sizes;
+  });
+  return predicted;
+}
+
+Fingerprint read_fingerprint(MappingReader& reader)
+{
+  Fingerprint result;
+  result.name = reader.required_text("name");
+  result.hash = reader.required_text("hash");
+  return result;
+}
+
+}  // namespace
+
+std::string plan_to_json(const Plan& plan)
+{
+  Json stages = Json::array();
+  for (const auto& stage : plan.stages) stages.push_back(to_json(stage));
+  const auto gap = plan.gap_fraction();
+  Json document = {{"schema", schema},
+                   {"allocator", plan.allocator},
+                   {"objective", name_of(plan.goal.objective)},
+                   {"communication", name_of(plan.goal.communication)},
+                   {"schedule", name_of(plan.goal.schedule)},
+                   {"microbatches", plan.goal.microbatches},
+                   {"outcome", name_of(plan.outcome)}};
+  if (!plan.reason.empty()) document["reason"] = plan.reason;
+  document["stages"] = std::move(stages);
+  document["predicted"] = plan.predicted ? to_json(*plan.predicted) : Json(nullptr);
+  document["objective_s"] = or_null(plan.objective);
+  document["objective_bound_s"] = or_null(plan.objective_bound);
+  document["gap_fraction"] = gap ? Json(*gap) : Json(nullptr);
+  document["step_bound_s"] = or_null(plan.step_bound);
+  document["certificate"] = plan.certificate;
+  document["inputs"] = {{"platform", to_json(plan.platform)}, {"workload", to_json(plan.workload)}};
+  document["wall"] = {{"search_s", plan.search_time.value}};
+  return document.dump(2) + "\n";
+}
+
+Plan plan_from_json(const std::string& text, const std::string& name)
+{
+  const DocumentNode document = parse_json(text, name);
+  FaultList faults(name);
+  MappingReader reader(document, "", faults);
+  Plan plan;
+  reader.required_choice("schema", {schema});
+  plan.allocator = reader.required_text("allocator");
+  // A choice that is wrong is a fault already; the value read then does not matter.
+  plan.goal.objective =
+      objective_from_name(reader.required_choice("objective", objective_names())).value_or(Objective::Pipeline);
+  plan.goal.communication = communication_from_name(reader.required_choice("communication", communication_names()))
+                                .value_or(Communication::None);
+  plan.goal.schedule =
+      schedule_from_name(reader.required_choice("schedule", schedule_names())).value_or(Schedule::Sequential);
+  plan.goal.microbatches = reader.required_count("microbatches", 1, 1'000'000'000);
+  plan.outcome = outcome_from_name(reader.required_choice("outcome", outcome_names())).value_or(Outcome::Feasible);
+  plan.reason = reader.optional_text("reason").value_or("");
+  plan.stages = read_objects<Stage>(reader, "stages", faults,
+                                    [&faults](MappingReader& stage) { return read_stage(stage, faults); });
+  if (const auto* predicted = reader.required("predicted"); predicted && predicted->kind != DocumentNode::Kind::Null) {
+    plan.predicted = read_mapping<Predicted>(
+        reader, "predicted", faults, [&faults](MappingReader& member) { return read_predicted(member, faults); });
+  }
+  plan.objective = read_seconds(reader, "objective_s");
+  plan.objective_bound = read_seconds(reader, "objective_bound_s");
+  const auto claimed_gap = reader.optional_number("gap_fraction");
+  plan.step_bound = read_seconds(reader, "step_bound_s");
+  plan.certificate = reader.required_text("certificate");
+  using Inputs = std::pair<Fingerprint, Fingerprint>;
+  std::tie(plan.platform, plan.workload) = read_mapping<Inputs>(reader, "inputs", faults, [&](MappingReader& inputs) {
+    auto platform = read_mapping<Fingerprint>(inputs, "platform", faults, read_fingerprint);
+    return Inputs(std::move(platform), read_mapping<Fingerprint>(inputs, "workload", faults, read_fingerprint));
+  });
+  plan.search_time = Seconds(read_mapping<double>(
+      reader, "wall", faults, [](MappingReader& wall) { return wall.required_number("search_s"); }));
+  reader.refuse_unknown();
+  const auto gap = plan.gap_fraction();
+  const bool same_gap = claimed_gap.has_value() == gap.has_value() && (!gap || std::abs(*gap - *claimed_gap) <= 1e-9);
+  if (faults.empty() && !same_gap) {
+    reader.add_fault("gap_fraction",
+                     "does not follow from objective_s and objective_bound_s; it is "
+                     "(objective_s - objective_bound_s) / objective_s");
+  }
+  faults.throw_if_any();
+  return plan;
+}
+
+Plan read_plan(const std::filesystem::path& file)
+{
+  return plan_from_json(read_file(file), file.string());
+}
+
+}  // namespace isobar

@@ -1,0 +1,72 @@
+#include "results/chrome_trace.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace isobar::results {
+
+namespace {
+
+constexpr double microseconds = 1e6;
+
+bool is_transfer(const Instruction& instruction)
+{
+  return instruction.opcode == Opcode::Send || instruction.opcode == Opcode::Recv;
+}
+
+/// "Forward 3", "Send activation 3", "Update".
+std::string name_of_event(const Instruction& instruction)
+{
+  if (instruction.opcode == Opcode::Update) return "Update";
+  const bool activation = instruction.lane == Lane::SendActivation || instruction.lane == Lane::ReceiveActivation;
+  const char* payload = !is_transfer(instruction) ? "" : activation ? " activation" : " gradient";
+  return fmt::format("{}{} {}", name_of(instruction.opcode), payload, instruction.microbatch);
+}
+
+}  // namespace
+
+ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<std::string>& ranks) : out_(&out)
+{
+  using Json = nlohmann::ordered_json;
+  *out_ << R"({"displayTimeUnit":"ms","otherData":{"schema":"isobar-trace/1"},"traceEvents":[)";
+  const char* separator = "\n";
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Json process = {{"ph", "M"}, {"name", "process_name"}, {"pid", rank}, {"args", {{"name", ranks[rank]}}}};
+    const Json order = {{"ph", "M"}, {"name", "process_sort_index"}, {"pid", rank}, {"args", {{"sort_index", rank}}}};
+    *out_ << separator << process.dump() << ",\n" << order.dump();
+    separator = ",\n";
+    for (const Lane lane : all_lanes) {
+      const Json track = {{"ph", "M"},
+                          {"name", "thread_name"},
+                          {"pid", rank},
+                          {"tid", static_cast<int>(lane)},
+                          {"args", {{"name", name_of(lane)}}}};
+      *out_ << separator << track.dump();
+    }
+  }
+}
+
+void ChromeTraceWriter::record(const TraceEvent& event)
+{
+  const Instruction& instruction = event.instruction;
+  std::string details =
+      fmt::format(R"("step":{},"stage":{},"microbatch":{},"first_layer":{},"last_layer":{})", event.step,
+                  instruction.stage, instruction.microbatch, instruction.first_layer, instruction.last_layer);
+  if (is_transfer(instruction)) {
+    details += fmt::format(R"(,"peer":{},"bytes":{})", instruction.peer, instruction.size.value);
+  } else {
+    details += fmt::format(R"(,"flops":{},"memory_bytes":{})", instruction.work.value, event.memory.value);
+  }
+  *out_ << fmt::format(
+      ",\n"
+      R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
+      name_of_event(instruction), name_of(instruction.opcode), event.rank, static_cast<int>(instruction.lane),
+      event.begin.value * microseconds, (event.end - event.begin).value * microseconds, details);
+}
+
+void ChromeTraceWriter::finish()
+{
+  *out_ << "\n]}\n" << std::flush;
+}
+
+}  // namespace isobar::results

@@ -1,0 +1,108 @@
+#include "results/comparison.hpp"
+
+#include "results/table.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <tuple>
+
+namespace isobar::results {
+
+namespace {
+
+std::optional<double> gap_of(const ComparisonRow& row)
+{
+  if (!row.objective || !row.objective_bound || row.objective->value <= 0) return std::nullopt;
+  return (*row.objective - *row.objective_bound) / *row.objective;
+}
+
+template <typename Unit>
+std::string exact(const std::optional<Unit>& quantity)
+{
+  return quantity ? fmt::format("{}", quantity->value) : "";
+}
+
+template <typename Unit>
+std::string rounded(const std::optional<Unit>& quantity, double unit, const char* format)
+{
+  return quantity ? fmt::format(fmt::runtime(format), quantity->value / unit) : "–";
+}
+
+auto key_of(const ComparisonRow& row)
+{
+  return std::tuple(row.platform, row.workload, row.allocator, name_of(row.goal.objective),
+                    name_of(row.goal.communication), name_of(row.goal.schedule), row.goal.microbatches, row.seed);
+}
+
+}  // namespace
+
+std::string comparison_to_csv(std::vector<ComparisonRow> rows)
+{
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return key_of(a) < key_of(b); });
+  std::string csv =
+      "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
+      "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes\n";
+  for (const auto& row : rows) {
+    const auto gap = gap_of(row);
+    csv += csv_line({row.platform, row.workload, row.allocator, std::string(name_of(row.goal.objective)),
+                     std::string(name_of(row.goal.communication)), std::string(name_of(row.goal.schedule)),
+                     fmt::format("{}", row.goal.microbatches), fmt::format("{}", row.seed), row.outcome,
+                     exact(row.objective), exact(row.objective_bound), gap ? fmt::format("{}", *gap) : "",
+                     exact(row.step_time), exact(row.step_bound), exact(row.peak_memory)});
+  }
+  return csv;
+}
+
+std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
+{
+  using Json = nlohmann::ordered_json;
+  const auto number = [](const auto& quantity) { return quantity ? Json(quantity->value) : Json(nullptr); };
+  Json list = Json::array();
+  for (const auto& row : rows) {
+    const auto gap = gap_of(row);
+    list.push_back({{"platform", row.platform},
+                    {"workload", row.workload},
+                    {"allocator", row.allocator},
+                    {"objective", name_of(row.goal.objective)},
+                    {"communication", name_of(row.goal.communication)},
+                    {"schedule", name_of(row.goal.schedule)},
+                    {"microbatches", row.goal.microbatches},
+                    {"seed", row.seed},
+                    {"outcome", row.outcome},
+                    {"reason", row.reason},
+                    {"stages", row.stages},
+                    {"objective_s", number(row.objective)},
+                    {"objective_bound_s", number(row.objective_bound)},
+                    {"gap_fraction", gap ? Json(*gap) : Json(nullptr)},
+                    {"bottleneck_s", number(row.bottleneck)},
+                    {"step_time_s", number(row.step_time)},
+                    {"step_bound_s", number(row.step_bound)},
+                    {"peak_memory_bytes", number(row.peak_memory)}});
+  }
+  return Json{{"schema", "isobar-comparison/1"}, {"rows", std::move(list)}}.dump(2) + "\n";
+}
+
+std::string comparison_table(const std::vector<ComparisonRow>& rows)
+{
+  std::vector<std::vector<std::string>> lines;
+  std::string reasons;
+  for (const auto& row : rows) {
+    const auto gap = gap_of(row);
+    lines.push_back({std::string(name_of(row.goal.objective)),
+                     fmt::format("{}, M = {}", name_of(row.goal.schedule), row.goal.microbatches), row.allocator,
+                     row.outcome, row.stages == 0 ? "–" : fmt::format("{}", row.stages),
+                     rounded(row.step_time, 1, "{:.4f}"), rounded(row.step_bound, 1, "{:.4f}"),
+                     rounded(row.bottleneck, 1, "{:.4f}"), rounded(row.objective, 1, "{:.4f}"),
+                     rounded(row.objective_bound, 1, "{:.4f}"), gap ? fmt::format("{:.1f} %", 100 * *gap) : "–",
+                     rounded(row.peak_memory, 0x1p30, "{:.2f}")});
+    if (!row.reason.empty()) reasons += fmt::format("{} ({}): {}\n", row.allocator, row.outcome, row.reason);
+  }
+  const std::string table = table_of({"objective", "schedule", "allocator", "outcome", "stages", "step s",
+                                      "step bound s", "bottleneck s", "objective s", "bound s", "gap", "memory GiB"},
+                                     lines, 4);
+  return reasons.empty() ? table : table + "\n" + reasons;
+}
+
+}  // namespace isobar::results

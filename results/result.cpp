@@ -1,0 +1,63 @@
+#include "results/result.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace isobar::results {
+
+std::string result_to_json(const Result& result)
+{
+  using Json = nlohmann::ordered_json;
+  Json stages = Json::array();
+  for (const auto& stage : result.stages) {
+    stages.push_back({{"device", stage.device},
+                      {"compute_s", stage.compute.value},
+                      {"send_s", stage.send.value},
+                      {"idle_s", stage.idle.value},
+                      {"peak_memory_bytes", stage.peak_memory.value}});
+  }
+  Json links = Json::array();
+  for (const auto& link : result.links) {
+    links.push_back({{"name", link.name}, {"bytes", link.bytes.value}, {"busy_fraction", link.busy_fraction}});
+  }
+  Json steps = Json::array();
+  for (const auto step : result.step_times) steps.push_back(step.value);
+  Json network = Json::object();
+  for (const auto& [option, value] : result.network) network[option] = value;
+  const Json document = {{"schema", "isobar-result/1"},
+                         {"step_time_s", result.step_time.value},
+                         {"step_bound_s", result.step_bound.value},
+                         {"step_times_s", std::move(steps)},
+                         {"stages", std::move(stages)},
+                         {"links", std::move(links)},
+                         {"activities", result.activities},
+                         {"network", std::move(network)},
+                         {"simgrid_version", result.simgrid_version},
+                         {"wall", {{"simulate_s", result.simulate_time.value}}}};
+  return document.dump(2) + "\n";
+}
+
+void StageMeter::record(const TraceEvent& event)
+{
+  Sums& sums = sums_[event.rank];
+  const Seconds duration = event.end - event.begin;
+  const Lane lane = event.instruction.lane;
+  if (lane == Lane::Compute) sums.compute += duration;
+  if (lane == Lane::SendActivation || lane == Lane::SendGradient) sums.send += duration;
+  sums.peak_memory = std::max(sums.peak_memory, event.memory);
+}
+
+std::vector<StageMetrics> StageMeter::stages(const std::vector<std::string>& devices, std::uint64_t steps,
+                                             Seconds step_time) const
+{
+  std::vector<StageMetrics> stages;
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    const Seconds compute = sums_[rank].compute / static_cast<double>(steps);
+    stages.push_back({devices[rank], compute, sums_[rank].send / static_cast<double>(steps),
+                      std::max(Seconds(0), step_time - compute), sums_[rank].peak_memory});
+  }
+  return stages;
+}
+
+}  // namespace isobar::results

@@ -1,0 +1,65 @@
+#pragma once
+
+#include "core/trace.hpp"
+#include "core/units.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace isobar::results {
+
+/// What one stage did in a step, averaged over the steps.
+struct StageMetrics {
+  std::string device;
+  Seconds compute;    ///< forward, backward and update
+  Seconds send;       ///< transfers that it sends: activations to the next stage and gradients to the one before
+  Seconds idle;       ///< step time without compute
+  Bytes peak_memory;  ///< the largest of all steps
+};
+
+/// What one link carried in a step.
+struct LinkMetrics {
+  std::string name;
+  Bytes bytes;               ///< payload of all transfers over it
+  double busy_fraction = 0;  ///< of the step's time, with at least one transfer under way
+};
+
+/// The outcome of one simulation, or of one measured run: result.json (schema isobar-result/1, docs/formats.md).
+struct Result {
+  Seconds step_time;  ///< mean over the steps
+  Seconds step_bound;
+  std::vector<Seconds> step_times;
+  std::vector<StageMetrics> stages;
+  std::vector<LinkMetrics> links;
+  std::uint64_t activities = 0;
+  std::vector<std::pair<std::string, std::string>> network;  ///< the model and every factor
+  std::string simgrid_version;
+  Seconds simulate_time;  ///< wall clock of the engine's run alone; under "wall" in the file
+};
+
+/// Deterministic but for "wall".
+std::string result_to_json(const Result& result);
+
+/// Adds a trace up as it comes. O(ranks) memory.
+class StageMeter : public TraceSink {
+ public:
+  explicit StageMeter(std::size_t ranks) : sums_(ranks) {}
+  void record(const TraceEvent& event) override;
+
+  /// The first `devices.size()` ranks as stages. `steps` is how many the trace held, `step_time` their mean.
+  std::vector<StageMetrics> stages(const std::vector<std::string>& devices, std::uint64_t steps,
+                                   Seconds step_time) const;
+
+ private:
+  struct Sums {
+    Seconds compute;
+    Seconds send;
+    Bytes peak_memory;
+  };
+  std::vector<Sums> sums_;
+};
+
+}  // namespace isobar::results

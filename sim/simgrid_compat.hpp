@@ -1,0 +1,52 @@
+#pragma once
+
+#include <simgrid/version.h>
+#include <simgrid/kernel/routing/NetZoneImpl.hpp>
+#include <simgrid/s4u.hpp>
+
+#include <functional>
+#include <vector>
+
+/// What differs between SimGrid 3.32 (Debian 12) and 4.x. Everything else of sim/ compiles against both.
+namespace isobar::sim {
+
+namespace sg4 = simgrid::s4u;
+
+#if SIMGRID_VERSION >= 40000
+inline constexpr const char* timing_precision_option = "precision/timing";
+inline constexpr const char* work_precision_option = "precision/work-amount";
+#else
+inline constexpr const char* timing_precision_option = "surf/precision";
+inline constexpr const char* work_precision_option = "maxmin/precision";
+#endif
+
+/// Calls `completed` at the end of each Exec, Comm and Io.
+inline void on_activity_completion(const std::function<void(const sg4::Activity&)>& completed)
+{
+#if SIMGRID_VERSION >= 33400
+  sg4::Exec::on_completion_cb(completed);
+  sg4::Comm::on_completion_cb(completed);
+  sg4::Io::on_completion_cb(completed);
+#else
+  sg4::Activity::on_completion_cb(completed);
+#endif
+}
+
+/// Starts an activity without an actor. The caller keeps a reference until it has completed.
+template <typename ActivityPtr>
+void start_activity(const ActivityPtr& activity)
+{
+#if SIMGRID_VERSION >= 33400
+  activity->start();
+#else
+  activity->vetoable_start();
+#endif
+}
+
+/// The links of a zone and of all zones in it, those that SimGrid makes itself (of a <cluster>, a <peer>) included.
+inline std::vector<sg4::Link*> links_within(const sg4::NetZone& zone)
+{
+  return zone.get_impl()->get_filtered_links([](const sg4::Link*) { return true; });
+}
+
+}  // namespace isobar::sim

@@ -1,0 +1,125 @@
+#include "core/child_process.hpp"
+
+#include "core/errors.hpp"
+#include "core/interrupt.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+namespace isobar {
+namespace {
+
+using Status = ChildResult::Status;
+using testing::ThrowsMessage;
+
+constexpr Seconds ample{60};
+
+TEST(RunInChildren, GivesResultsInTheOrderOfTheWork)
+{
+  std::vector<std::function<std::string()>> work;
+  for (int i = 0; i < 20; ++i) work.emplace_back([i] { return std::to_string(i); });
+  const auto results = run_in_children(work, 3, ample);
+  for (std::size_t i = 0; i < work.size(); ++i) EXPECT_EQ(results[i].output_or_throw(), std::to_string(i));
+}
+
+TEST(RunInChildren, ACrashCostsItsOwnResultOnly)
+{
+  const auto results = run_in_children({[] { return std::string("a"); },
+                                        []() -> std::string {
+                                          std::fputs("first\nlast words\n", stderr);
+                                          std::fflush(stderr);
+                                          std::abort();
+                                        },
+                                        []() -> std::string { _exit(3); }, [] { return std::string("b"); }},
+                                       2, ample);
+  EXPECT_EQ(results[0].output, "a");
+  EXPECT_EQ(results[1].status, Status::Crashed);
+  EXPECT_EQ(results[1].message, "died of signal 6 (Aborted); its last words: last words");
+  EXPECT_EQ(results[2].status, Status::Crashed);
+  EXPECT_EQ(results[2].message, "exited with code 3");
+  EXPECT_EQ(results[3].output, "b");
+}
+
+TEST(RunInChild, HandsFaultsOutAsTheExceptionsThatTheyWere)
+{
+  const auto input = run_in_child([]() -> std::string { throw InputError("x.yaml:1", "wrong"); }, ample);
+  EXPECT_THAT([&] { input.output_or_throw(); }, ThrowsMessage<InputError>("x.yaml:1: wrong"));
+  const auto machine = run_in_child([]() -> std::string { throw EnvironmentError("disk full"); }, ample);
+  EXPECT_THAT([&] { machine.output_or_throw(); }, ThrowsMessage<EnvironmentError>("disk full"));
+  const auto bug = run_in_child([]() -> std::string { throw std::logic_error("ours"); }, ample);
+  EXPECT_THAT([&] { bug.output_or_throw(); }, ThrowsMessage<std::logic_error>("ours"));
+}
+
+TEST(RunInChild, CarriesLargeResults)
+{
+  const auto result = run_in_child([] { return std::string(5'000'000, 'x'); }, ample);
+  EXPECT_EQ(result.output_or_throw().size(), 5'000'000u);
+}
+
+TEST(RunInChild, EndsAHangAtTheTimeLimit)
+{
+  const auto result = run_in_child([]() -> std::string { for (;;) pause(); }, Seconds(0.2));
+  EXPECT_EQ(result.status, Status::TimedOut);
+  EXPECT_EQ(result.message, "was ended at the time limit of 0.2 s");
+  EXPECT_THAT([&] { result.output_or_throw(); },
+              ThrowsMessage<EnvironmentError>("a child process was ended at the time limit of 0.2 s"));
+}
+
+TEST(RunInChild, CountsAHangWithClosedOutputsAsAHang)
+{
+  const auto result = run_command({"sh", "-c", "exec >&- 2>&-; sleep 60"}, "", Seconds(0.3));
+  EXPECT_EQ(result.status, Status::TimedOut);
+}
+
+TEST(RunInChildren, AnInterruptEndsEveryChild)
+{
+  EXPECT_EXIT(
+      {
+        catch_interrupts();
+        std::thread([] {
+          usleep(200'000);
+          kill(getpid(), SIGINT);
+        }).detach();
+        try {
+          run_in_children(std::vector<std::function<std::string()>>(2, []() -> std::string { for (;;) pause(); }), 2,
+                          ample);
+        } catch (const Interrupted&) {
+          std::exit(waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD ? 130 : 1);
+        }
+      },
+      testing::ExitedWithCode(130), "");
+}
+
+TEST(RunCommand, FeedsTheInputAndReturnsTheOutput)
+{
+  const std::string input(1'000'000, 'y');
+  EXPECT_EQ(run_command({"cat"}, input, ample).output_or_throw(), input);
+}
+
+TEST(RunCommand, DoesNotMindAProgramThatLeavesItsInputUnread)
+{
+  EXPECT_EQ(run_command({"echo", "done"}, std::string(1'000'000, 'y'), ample).output_or_throw(), "done\n");
+}
+
+TEST(RunCommand, SaysHowAProgramFailed)
+{
+  const auto result = run_command({"sh", "-c", "echo no such policy >&2; exit 9"}, "", ample);
+  EXPECT_EQ(result.status, Status::Crashed);
+  EXPECT_EQ(result.message, "exited with code 9; its last words: no such policy");
+}
+
+TEST(RunCommand, RefusesAProgramThatIsNotThere)
+{
+  EXPECT_THAT([] { run_command({"./no_such_program"}, "", ample); },
+              ThrowsMessage<EnvironmentError>("./no_such_program: cannot start: No such file or directory"));
+}
+
+}  // namespace
+}  // namespace isobar
