@@ -24,6 +24,8 @@ struct DeviceType {
 
 /// The types that generators and importers know, oldest first.
 const std::vector<DeviceType>& device_types();
+/// The type of that name; std::logic_error without one (device_groups_from_text lets no unknown name pass).
+const DeviceType& device_type(std::string_view name);
 
 /// So many devices of one type. Without a type, speed and memory come from the generator's options.
 struct DeviceGroup {

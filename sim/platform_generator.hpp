@@ -21,8 +21,8 @@ namespace isobar::sim {
 
 /// The largest platform that generators make.
 inline constexpr std::size_t most_devices = 65'536;
-/// The most sites: there is a route for each pair of them.
-inline constexpr std::size_t most_sites = 256;
+/// The most sites: each directed pair of them has a link and a route.
+inline constexpr std::size_t most_sites = 128;
 /// Bytes in flight per TCP flow: median bandwidth x round-trip time of one flow between GCP regions, 45 ms and more
 /// (iperf of cirquit/hivemind-multi-cloud, April-May 2023, 220 samples).
 inline constexpr Bytes measured_window = Bytes(2.65e6);
