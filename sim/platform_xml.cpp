@@ -239,7 +239,7 @@ std::string option_of(Bytes size)
 }
 std::string option_of(Seconds time)
 {
-  return text_in(times, time.value, "", 0);
+  return text_in(times, time.value, "", last_bit);
 }
 Device device_of(const std::string& type_name, const Device& plain)
 {

@@ -22,7 +22,8 @@ std::string attribute_of(Seconds time);
 /// As props spell them: "312 TFLOP/s", "16 GB". Reads back to the same double.
 std::string prop_of(FlopsPerSecond speed);
 std::string prop_of(Bytes size);
-/// As options spell them, without a space: "312TFLOP/s", "1.25GB/s", "16GB", "100ms". Reads back to the same double.
+/// As options spell them, without a space: "312TFLOP/s", "1.25GB/s", "16GB", "100ms". Reads back to the same double,
+/// a time to it or the next.
 std::string option_of(FlopsPerSecond speed);
 std::string option_of(BytesPerSecond bandwidth);
 std::string option_of(Bytes size);
