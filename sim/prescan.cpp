@@ -347,7 +347,7 @@ class Scanner {
   void add_link(const pugi::xml_node& node, const std::string& name, Seconds delay, BytesPerSecond rate,
                 bool split_duplex)
   {
-    const auto [known, added] = links_.try_emplace(name, LinkFacts{line_of(node), split_duplex, delay, rate, {}});
+    const auto [known, added] = links_.try_emplace(name, LinkFacts{line_of(node), split_duplex, delay, rate});
     if (!added) {
       add_fault(node, fmt::format("the link {} is already there in line {}", name, known->second.line));
       return;
