@@ -269,15 +269,16 @@ class Scanner {
       return fallback;
     }
   }
-  double speed(const pugi::xml_node& node, const std::string& text)
-  {
-    return quantity(node, "speed", text, speed_units(), Least::MoreThanZero, 1);
-  }
-  std::size_t check_speeds(const pugi::xml_node& node)
+  /// The speeds of all power states; those that are not in use may be 0 (a host that boots).
+  void check_speeds(const pugi::xml_node& node, std::size_t used)
   {
     const auto speeds = split(attribute(node, "speed"), ",");
-    for (const auto& state : speeds) speed(node, trimmed(state));
-    return speeds.size();
+    for (std::size_t i = 0; i < speeds.size(); ++i) {
+      quantity(node, "speed", trimmed(speeds[i]), speed_units(), i == used ? Least::MoreThanZero : Least::Zero, 1);
+    }
+    if (used >= speeds.size()) {
+      add_fault(node, fmt::format("pstate {} is none of its {} speeds, counted from 0", used, speeds.size()));
+    }
   }
   BytesPerSecond bandwidth(const pugi::xml_node& node, const char* name)
   {
@@ -685,17 +686,19 @@ class Scanner {
     }
   }
 
+  /// The power state that a host starts in. SimGrid's default is written "0.0".
+  std::size_t power_state(const pugi::xml_node& node)
+  {
+    const std::string text = node.attribute("pstate") ? attribute(node, "pstate") : "0";
+    const auto state = whole_number(text == "0.0" ? "0" : text);
+    if (!state) add_fault(node, fmt::format("pstate \"{}\" is no whole number", text));
+    return state.value_or(0);
+  }
+
   void scan_host(const pugi::xml_node& node, const Zone& zone)
   {
     if (!has_all(node, {"id", "speed"})) return;
-    const std::size_t states = check_speeds(node);
-    if (const auto state = node.attribute("pstate")) {
-      char* end = nullptr;
-      const double number = std::strtod(state.value(), &end);  // SimGrid's default is written "0.0"
-      if (end == state.value() || *end != '\0' || !(number >= 0 && number < static_cast<double>(states))) {
-        add_fault(node, fmt::format("pstate \"{}\" is none of its {} speeds, counted from 0", state.value(), states));
-      }
-    }
+    check_speeds(node, power_state(node));
     check_cores(node);
     if (!attribute(node, "coordinates").empty()) check_coordinates(node);
     read_host_profiles(node);
@@ -712,7 +715,7 @@ class Scanner {
   {
     if (!has_all(node, {"id", "speed", "bw_in", "bw_out"}) || !only_in(node, zone, "Vivaldi")) return;
     const std::string name = attribute(node, "id");
-    speed(node, attribute(node, "speed"));
+    check_speeds(node, 0);
     check_coordinates(node);
     read_host_profiles(node);
     add_host(node, name, zone, {});
@@ -734,7 +737,7 @@ class Scanner {
   {
     if (!has_all(node, {"id", "prefix", "suffix", "radical", "speed", "bw", "lat"}) || !only_in(node, zone, "Cluster"))
       return;
-    speed(node, attribute(node, "speed"));
+    check_speeds(node, 0);
     const BytesPerSecond rate = bandwidth(node, "bw");
     const Seconds delay = latency(node, "lat");
     for (const auto number : radical(node)) {
@@ -752,7 +755,7 @@ class Scanner {
     add_netpoint(node, id, Netpoint::Zone);
     const Props props = read_props(node, PropHolder::Cluster);
     const Zone zone = new_zone(node, parent, props);
-    check_speeds(node);
+    check_speeds(node, 0);
     check_cores(node);
     const BytesPerSecond rate = bandwidth(node, "bw");
     const Seconds delay = latency(node, "lat");
