@@ -243,7 +243,7 @@ class Checker {
     check_peak_memory();
     if (!plan_.objective_bound) {
       fault("objective_bound_s: missing; 0 claims nothing");
-    } else if (plan_.objective_bound->value > objective * (1 + tolerance)) {
+    } else if (!(plan_.objective_bound->value <= objective * (1 + tolerance))) {  // also when it is no number
       fault("objective_bound_s: {:.9g} is above objective_s {:.9g}; a lower bound cannot be",
             plan_.objective_bound->value, objective);
     }

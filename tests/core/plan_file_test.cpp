@@ -1,0 +1,86 @@
+#include "core/plan.hpp"
+
+#include "core/cost_model.hpp"
+#include "core/errors.hpp"
+#include "core/files.hpp"
+#include "tests/support/bad_files.hpp"
+#include "tests/support/instances.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace isobar {
+namespace {
+
+using testing_support::chain;
+using testing_support::cluster;
+
+Plan some_plan()
+{
+  const auto workload = chain({1, 1, 1}, 1, 10, 2);
+  const auto devices = cluster({1, 2}, {Seconds(0.5), BytesPerSecond(3)});
+  const CostModel cost(workload, devices);
+  return testing_support::plan_of({{1, 0, 1}, {0, 2, 2}}, cost, Goal::with_defaults(Objective::Pipeline));
+}
+
+TEST(PlanFile, SurvivesWritingAndReading)
+{
+  const auto plan = some_plan();
+  const auto json = plan_to_json(plan);
+  EXPECT_EQ(plan_to_json(plan_from_json(json, "plan.json")), json);
+}
+
+TEST(PlanFile, KeepsEveryDigitOfRandomPlans)
+{
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 200; ++round) {
+    const auto workload = testing_support::random_chain(random, 8);
+    const auto devices = testing_support::random_cluster(random, 4, 1e9);
+    const CostModel cost(workload, devices);
+    const auto stages = testing_support::random_placement(random, 8, 4);
+    const auto plan = testing_support::plan_of(stages, cost, {Objective::Bottleneck, Communication::Serial,
+                                                              Schedule::GPipe, 1 + random() % 100});
+    const auto again = plan_from_json(plan_to_json(plan), "plan.json");
+    EXPECT_EQ(again.objective, plan.objective);
+    EXPECT_EQ(again.predicted->peak_memory, plan.predicted->peak_memory);
+    EXPECT_THAT(faults_of(again, workload, devices), testing::IsEmpty());
+  }
+}
+
+TEST(PlanFile, KeepsAnInfeasiblePlanWithItsReason)
+{
+  Plan plan = some_plan();
+  plan.outcome = Outcome::Infeasible;
+  plan.stages.clear();
+  plan.predicted.reset();
+  plan.objective.reset();
+  plan.reason = "device d1 needs 3 GiB and has \"2 GiB\"";
+  const auto again = plan_from_json(plan_to_json(plan), "plan.json");
+  EXPECT_EQ(again.outcome, Outcome::Infeasible);
+  EXPECT_EQ(again.reason, plan.reason);
+  EXPECT_FALSE(again.objective);
+  EXPECT_FALSE(again.gap_fraction());
+}
+
+TEST(PlanFile, HasTheGapOfObjectiveAndBound)
+{
+  Plan plan = some_plan();
+  plan.objective = Seconds(8);
+  plan.objective_bound = Seconds(6);
+  EXPECT_DOUBLE_EQ(plan.gap_fraction().value(), 0.25);
+}
+
+TEST(PlanFile, RefusesEachMalformedFileWithItsOwnMessage)
+{
+  EXPECT_GE(testing_support::expect_each_bad_file_refused("plan_", ".json", [](const auto& file) { read_plan(file); }),
+            14u);
+}
+
+TEST(ReadPlan, SaysThatAFileIsNotThere)
+{
+  EXPECT_THAT([] { read_plan("no/such/plan.json"); },
+              testing::ThrowsMessage<InputError>("no/such/plan.json: no such file"));
+}
+
+}  // namespace
+}  // namespace isobar

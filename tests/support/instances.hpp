@@ -1,0 +1,157 @@
+#pragma once
+
+#include "core/cluster.hpp"
+#include "core/cost_model.hpp"
+#include "core/plan.hpp"
+#include "core/workload.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace isobar::testing_support {
+
+/// A device by its speed (FLOP/s) and memory (bytes).
+inline Device device(std::string name, double speed, double memory)
+{
+  Device result;
+  result.name = std::move(name);
+  result.speed = FlopsPerSecond(speed);
+  result.memory = Bytes(memory);
+  return result;
+}
+
+/// A chain of layers whose forward work is given; backward is twice that. Each has `parameters` parameters, keeps
+/// `activations` bytes, sends `output` bytes forward and as many back.
+inline Workload chain(const std::vector<double>& forward, std::uint64_t parameters = 0, double activations = 0,
+                      double output = 0)
+{
+  Workload workload;
+  workload.name = "chain";
+  for (std::size_t i = 0; i < forward.size(); ++i) {
+    Layer layer;
+    layer.name = "layer" + std::to_string(i);
+    layer.forward = Flops(forward[i]);
+    layer.backward = Flops(2 * forward[i]);
+    layer.parameters = parameters;
+    layer.activations = Bytes(activations);
+    layer.output = layer.gradient = Bytes(output);
+    if (i > 0) layer.inputs = {i - 1};
+    workload.layers.push_back(std::move(layer));
+  }
+  return workload;
+}
+
+/// Devices of given speeds with plenty of memory, every two of them joined by the same path.
+inline Cluster cluster(const std::vector<double>& speeds, Path path = {Seconds(0), BytesPerSecond(1e30)},
+                       double memory = 1e15)
+{
+  Cluster result;
+  result.name = "cluster";
+  for (std::size_t i = 0; i < speeds.size(); ++i) {
+    result.devices.push_back(device("d" + std::to_string(i), speeds[i], memory));
+  }
+  result.network = MatrixNetwork::uniform(speeds.size() + 1, path);
+  return result;
+}
+
+/// A random cluster: unequal speeds and memory, a path of its own for each pair, sometimes a data server.
+inline Cluster random_cluster(std::mt19937_64& random, std::size_t devices, double memory)
+{
+  std::uniform_real_distribution<double> unit(0, 1);
+  Cluster result;
+  result.name = "random";
+  for (std::size_t i = 0; i < devices; ++i) {
+    result.devices.push_back(device("d" + std::to_string(i), 1 + 3 * unit(random), memory * (0.5 + unit(random))));
+  }
+  std::vector<Path> paths;
+  for (std::size_t i = 0; i < (devices + 1) * (devices + 1); ++i) {
+    paths.push_back({Seconds(0.2 * unit(random)), BytesPerSecond(0.5 + 4 * unit(random))});
+  }
+  result.network = std::make_shared<MatrixNetwork>(devices + 1, std::move(paths));
+  if (unit(random) < 0.3) result.data_server = "server";
+  return result;
+}
+
+/// A random chain of layers, some without work; work, bytes and parameters of the order of 1.
+inline Workload random_chain(std::mt19937_64& random, std::size_t layers)
+{
+  std::uniform_real_distribution<double> unit(0, 1);
+  Workload workload = chain(std::vector<double>(layers, 0));
+  for (auto& layer : workload.layers) {
+    layer.forward = Flops(unit(random) < 0.1 ? 0 : 0.2 + unit(random));
+    layer.backward = layer.forward * (1.5 + unit(random));
+    layer.parameters = random() % 4;
+    layer.activations = Bytes(3 * unit(random));
+    layer.output = Bytes(unit(random));
+    layer.gradient = Bytes(unit(random));
+    layer.sky_memory = Bytes(1 + 3 * unit(random));
+  }
+  workload.input = Bytes(unit(random));
+  workload.memory_model = unit(random) < 0.5 ? MemoryModel::Training : MemoryModel::Sky;
+  return workload;
+}
+
+/// Every goal there is, for M micro-batches (1 for schedule sequential).
+inline std::vector<Goal> all_goals(std::uint64_t microbatches)
+{
+  std::vector<Goal> goals;
+  for (const auto objective : {Objective::Sequential, Objective::Bottleneck, Objective::Pipeline}) {
+    for (const auto communication : {Communication::None, Communication::Overlapped, Communication::Serial}) {
+      for (const auto schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+        goals.push_back({objective, communication, schedule, schedule == Schedule::Sequential ? 1 : microbatches});
+      }
+    }
+  }
+  return goals;
+}
+
+/// The plan of a placement with every claim made by the cost model; its bound claims nothing.
+inline Plan plan_of(const std::vector<StagePlacement>& stages, const CostModel& cost, const Goal& goal)
+{
+  Plan plan;
+  plan.allocator = "by hand";
+  plan.goal = goal;
+  plan.certificate = "none";
+  plan.platform = {"platform.xml", "0"};
+  plan.workload = {"workload.yaml", "0"};
+  const auto evaluation = cost.evaluate(stages, goal);
+  plan.objective = evaluation.objective;
+  plan.objective_bound = Seconds(0);
+  plan.step_bound = evaluation.step_bound;
+  plan.predicted = Predicted{evaluation.step_time, evaluation.bottleneck, evaluation.sequential, {}};
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& [index, first, last] = stages[i];
+    const std::string& name = cost.cluster().devices[index].name;
+    plan.stages.push_back({{{name, 1}}, first, last});
+    plan.predicted->peak_memory[name] =
+        cost.memory(first, last, microbatches_in_flight(goal.schedule, stages.size() - 1 - i, goal.microbatches));
+  }
+  return plan;
+}
+
+/// A random placement of a chain of `layers` on at most `devices` devices, in any order.
+inline std::vector<StagePlacement> random_placement(std::mt19937_64& random, std::size_t layers, std::size_t devices)
+{
+  std::vector<std::size_t> order(devices);
+  for (std::size_t i = 0; i < devices; ++i) order[i] = i;
+  std::shuffle(order.begin(), order.end(), random);
+  const std::size_t stages = 1 + random() % std::min(layers, devices);
+  std::vector<std::size_t> cuts(layers - 1);
+  for (std::size_t i = 0; i < cuts.size(); ++i) cuts[i] = i + 1;
+  std::shuffle(cuts.begin(), cuts.end(), random);
+  cuts.resize(stages - 1);
+  cuts.push_back(layers);
+  std::sort(cuts.begin(), cuts.end());
+  std::vector<StagePlacement> placement;
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < stages; ++i) {
+    placement.push_back({order[i], first, cuts[i] - 1});
+    first = cuts[i];
+  }
+  return placement;
+}
+
+}  // namespace isobar::testing_support

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# tools/fuzz.sh SECONDS: runs each fuzzer that long, from the corpus in tests/fuzz/corpus.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-60}
+cmake --preset fuzz --log-level=WARNING
+cmake --build --preset fuzz
+for fuzzer in build/fuzz/bin/fuzz_*; do
+  name=$(basename "$fuzzer")
+  corpus=build/fuzz/corpus/$name
+  mkdir -p "$corpus"
+  echo "$name: $seconds s"
+  "$fuzzer" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=0 -verbosity=0 \
+    -artifact_prefix=build/fuzz/ "$corpus" "tests/fuzz/corpus/$name"
+done
