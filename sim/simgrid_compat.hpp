@@ -1,8 +1,9 @@
 #pragma once
 
-#include <simgrid/version.h>
 #include <simgrid/kernel/routing/NetZoneImpl.hpp>
 #include <simgrid/s4u.hpp>
+
+#include <simgrid/version.h>  // needs the headers above
 
 #include <functional>
 #include <vector>

@@ -1,0 +1,425 @@
+#include "sim/platform.hpp"
+
+#include "core/child_process.hpp"
+#include "core/errors.hpp"
+#include "core/files.hpp"
+#include "sim/devices_file.hpp"
+#include "sim/prescan.hpp"
+#include "sim/routes.hpp"
+#include "sim/simgrid_compat.hpp"
+
+#include <fmt/format.h>
+#include <simgrid/Exception.hpp>
+
+#include <sys/mman.h>
+#include <unistd.h>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <csignal>
+#include <limits>
+#include <set>
+#include <stdexcept>
+
+namespace isobar::sim {
+
+namespace {
+
+/// How long SimGrid may take to load a platform in the child.
+constexpr Seconds longest_load(600);
+/// Pairs of devices whose route is looked up when a platform is loaded; of a larger one the neighbours, the data server
+/// and one device per zone.
+constexpr std::size_t most_checked_pairs = 16'384;
+/// Endpoints up to which every path that was asked for is kept (16 MB).
+constexpr std::size_t most_cached_endpoints = 1024;
+
+/// The endpoints of the cluster as the platform file has them: devices, then the data server if there is one.
+struct Endpoints {
+  std::vector<const ScannedHost*> devices;
+  const ScannedHost* data_server = nullptr;
+
+  std::vector<const ScannedHost*> all() const
+  {
+    auto hosts = devices;
+    if (data_server != nullptr) hosts.push_back(data_server);
+    return hosts;
+  }
+};
+
+std::string place_of(const std::string& file, const ScannedHost& host)
+{
+  return fmt::format("{}:{}: host {}", file, host.line, host.name);
+}
+
+Endpoints endpoints_of(const std::vector<ScannedHost>& hosts, const std::string& file)
+{
+  Endpoints endpoints;
+  std::vector<std::string> faults;
+  for (const auto& host : hosts) {
+    if (host.props.memory) endpoints.devices.push_back(&host);
+    if (!host.props.data_server) continue;
+    if (host.props.memory) {
+      faults.push_back(place_of(file, host) +
+                       ": is a device, by its memory, and the data server; it can be one of them");
+    } else if (endpoints.data_server != nullptr) {
+      faults.push_back(fmt::format("{}: is a second data server; {} in line {} is one", place_of(file, host),
+                                   endpoints.data_server->name, endpoints.data_server->line));
+    } else {
+      endpoints.data_server = &host;
+    }
+  }
+  if (!faults.empty()) throw InputError(faults);
+  if (endpoints.devices.empty()) {
+    throw InputError(fmt::format("{}:1", file),
+                     "no host is a device; give hosts the prop memory, here or in a devices file");
+  }
+  return endpoints;
+}
+
+/// SimGrid takes signals for itself when it starts; this gives them back to who had them.
+class KeepSignals {
+ public:
+  KeepSignals()
+  {
+    for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], nullptr, &before_[i]);
+  }
+  KeepSignals(const KeepSignals&) = delete;
+  KeepSignals& operator=(const KeepSignals&) = delete;
+  ~KeepSignals()
+  {
+    for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &before_[i], nullptr);
+  }
+
+ private:
+  static constexpr std::array<int, 3> signals = {SIGINT, SIGSEGV, SIGBUS};
+  std::array<struct sigaction, signals.size()> before_;
+};
+
+/// Starts this process's one engine, silent but for its last words before it aborts, and lets it read the file.
+void load_into_engine(const std::string& file)
+{
+  static std::vector<std::string> arguments = {"isobar", "--log=root.thres:critical", "--log=root.fmt:%m%n"};
+  std::vector<char*> pointers;
+  for (auto& argument : arguments) pointers.push_back(argument.data());
+  int count = static_cast<int>(pointers.size());
+  pointers.push_back(nullptr);
+  {
+    const KeepSignals keep;
+    static auto* engine = new sg4::Engine(&count, pointers.data());  // lives as long as the process
+    for (const auto& [name, value] : network_settings()) sg4::Engine::set_config(name + ":" + value);
+    engine->load_platform(file);
+    engine->seal_platform();  // zones complete their routes only now
+  }
+}
+
+std::string first_line(const std::string& text)
+{
+  return text.substr(0, text.find('\n'));
+}
+
+/// SimGrid's word for a fault as ours: it starts with "Parse error at FILE:LINE: " where it knows the line.
+std::string fault_of_simgrid(const std::string& file, const std::string& message)
+{
+  constexpr std::string_view prefix = "Parse error at ";
+  const std::string line = first_line(message);
+  return line.starts_with(prefix) ? line.substr(prefix.size()) : fmt::format("{}: SimGrid: {}", file, line);
+}
+
+/// What a child leaves behind when it dies: what it was about to find out, and what SimGrid wrote to stderr.
+class Testament {
+ public:
+  Testament()
+      : errors_(memfd_create("simgrid", MFD_CLOEXEC)),
+        fault_(mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+  {
+    if (errors_ < 0 || fault_ == MAP_FAILED) throw EnvironmentError("no memory to share with a child process");
+  }
+  Testament(const Testament&) = delete;
+  Testament& operator=(const Testament&) = delete;
+  ~Testament()
+  {
+    munmap(fault_, capacity);
+    close(errors_);
+  }
+
+  /// In the child: from now on stderr is kept here.
+  void catch_errors() const { dup2(errors_, STDERR_FILENO); }
+  /// In the child: the fault if it dies now.
+  void expect(const std::string& fault) const
+  {
+    const auto length = std::min(fault.size(), capacity - 1);
+    fault.copy(static_cast<char*>(fault_), length);
+    static_cast<char*>(fault_)[length] = '\0';
+  }
+
+  std::string fault() const { return static_cast<const char*>(fault_); }
+  std::string first_error() const
+  {
+    std::string text(capacity, '\0');
+    const ssize_t count = pread(errors_, text.data(), text.size(), 0);
+    text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    return first_line(text);
+  }
+
+ private:
+  static constexpr std::size_t capacity = 4096;
+  int errors_;
+  void* fault_;
+};
+
+bool is_rate(double value)
+{
+  return std::isfinite(value) && value > 0;
+}
+
+/// What the checks in the child work on.
+struct Check {
+  const std::string& file;
+  const Endpoints& endpoints;
+  const Routes& routes;
+  const Testament& testament;
+};
+
+void check_route(const Check& check, const ScannedHost& from, const ScannedHost& to)
+{
+  const std::string place = place_of(check.file, from);
+  const std::string missing = fmt::format("{}: no route to {}; every two devices need one", place, to.name);
+  check.testament.expect(missing);
+  const auto* engine = sg4::Engine::get_instance();
+  Route route;
+  try {
+    route = check.routes.between(*engine->host_by_name(from.name), *engine->host_by_name(to.name));
+  } catch (const std::exception& error) {
+    throw InputError(fmt::format("{} (SimGrid: {})", missing, first_line(error.what())));
+  }
+  if (route.missing()) throw InputError(missing);
+  if (!std::isfinite(route.latency.value) || route.latency.value < 0) {
+    throw InputError(place, fmt::format("no finite latency to {}", to.name));
+  }
+  for (const auto* link : route.links) {
+    if (!is_rate(link->get_bandwidth())) {
+      throw InputError(place, fmt::format("link {}, on the way to {}, has no bandwidth", link->get_name(), to.name));
+    }
+    if (link->get_sharing_policy() == sg4::Link::SharingPolicy::WIFI) {
+      throw InputError(place, fmt::format("link {}, on the way to {}, is WIFI; a platform file cannot set its rates",
+                                          link->get_name(), to.name));
+    }
+  }
+}
+
+/// All pairs of a small platform. Of a large one: each device with the next, and one device of each zone with those of
+/// the others, while the bound lasts; what is left is found when its path is asked for.
+void check_routes(const Check& check)
+{
+  const auto check_pairs = [&](const std::vector<const ScannedHost*>& hosts) {
+    for (const auto* from : hosts) {
+      for (const auto* to : hosts) {
+        if (from != to) check_route(check, *from, *to);
+      }
+    }
+  };
+  const auto all = check.endpoints.all();
+  if (all.size() * all.size() <= most_checked_pairs) {
+    check_pairs(all);
+    return;
+  }
+  const auto& devices = check.endpoints.devices;
+  std::vector<const ScannedHost*> one_per_zone;
+  std::set<std::size_t> zones;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const ScannedHost& device = *devices[i];
+    const ScannedHost& next = *devices[(i + 1) % devices.size()];
+    check_route(check, device, next);
+    check_route(check, next, device);
+    if (check.endpoints.data_server != nullptr) check_route(check, *check.endpoints.data_server, device);
+    const std::size_t pairs = (zones.size() + 1) * (zones.size() + 1);
+    if (pairs <= most_checked_pairs && zones.insert(device.zone).second) one_per_zone.push_back(&device);
+  }
+  check_pairs(one_per_zone);
+}
+
+void check_speeds(const Check& check)
+{
+  for (const auto* device : check.endpoints.devices) {
+    const auto* host = sg4::Engine::get_instance()->host_by_name_or_null(device->name);
+    const std::string place = place_of(check.file, *device);
+    if (host == nullptr) throw InputError(place, "SimGrid did not make this host");
+    if (!is_rate(host->get_speed())) throw InputError(place, "its speed is no finite rate");
+  }
+}
+
+/// Loads and checks the platform where a crash of SimGrid's costs nothing.
+void try_in_child(const std::string& file, const PlatformScan& scan, const Endpoints& endpoints)
+{
+  const Testament testament;
+  const auto result = run_in_child(
+      [&]() -> std::string {
+        testament.catch_errors();
+        try {
+          load_into_engine(file);
+        } catch (const std::exception& error) {
+          throw InputError(fault_of_simgrid(file, error.what()));
+        }
+        const Routes routes(scan);
+        const Check check = {file, endpoints, routes, testament};
+        check_speeds(check);
+        check_routes(check);
+        return {};
+      },
+      longest_load);
+  if (result.status == ChildResult::Status::Crashed) {
+    const std::string said = testament.first_error();
+    const std::string reason = said.empty() ? result.message : said;
+    if (testament.fault().empty()) throw InputError(file, fmt::format("SimGrid cannot load it: {}", reason));
+    throw InputError(fmt::format("{} (SimGrid: {})", testament.fault(), reason));
+  }
+  if (result.status == ChildResult::Status::TimedOut) {
+    throw InputError(file, fmt::format("SimGrid takes more than {:.0f} s to load it", longest_load.value));
+  }
+  result.output_or_throw();
+}
+
+/// Paths by SimGrid's routes. Not for several threads: neither the cache nor SimGrid is.
+class SimGridNetwork : public Network {
+ public:
+  SimGridNetwork(const std::vector<const ScannedHost*>& hosts, std::shared_ptr<const Routes> routes)
+      : routes_(std::move(routes))
+  {
+    for (const auto* host : hosts) hosts_.push_back(sg4::Engine::get_instance()->host_by_name(host->name));
+  }
+
+  Path path(std::size_t from, std::size_t to) const override
+  {
+    if (from == to) return {Seconds(0), BytesPerSecond(std::numeric_limits<double>::infinity())};
+    if (hosts_.size() > most_cached_endpoints) return find(from, to);
+    if (kept_.empty()) kept_.assign(hosts_.size() * hosts_.size(), unknown);
+    Path& path = kept_[from * hosts_.size() + to];
+    if (path.latency < Seconds(0)) path = find(from, to);
+    return path;
+  }
+
+  std::vector<std::string> links(std::size_t from, std::size_t to) const override
+  {
+    std::vector<std::string> names;
+    for (const auto* link : route(from, to).links) names.push_back(link->get_name());
+    return names;
+  }
+
+ private:
+  static constexpr Path unknown = {Seconds(-1), BytesPerSecond(0)};
+
+  Route route(std::size_t from, std::size_t to) const
+  {
+    auto found = routes_->between(*hosts_[from], *hosts_[to]);
+    if (found.missing()) {
+      throw InputError(fmt::format("no route from {} to {}; every two devices need one", hosts_[from]->get_cname(),
+                                   hosts_[to]->get_cname()));
+    }
+    return found;
+  }
+  Path find(std::size_t from, std::size_t to) const
+  {
+    const auto found = route(from, to);
+    return {found.latency, std::min(found.bandwidth, found.rate_cap)};
+  }
+
+  std::vector<const sg4::Host*> hosts_;
+  std::shared_ptr<const Routes> routes_;
+  mutable std::vector<Path> kept_;  // from x endpoints + to
+};
+
+Device device_of(const ScannedHost& host)
+{
+  const Props& props = host.props;
+  return {.name = host.name,
+          .type = props.device.value_or(""),
+          .site = props.site.value_or(""),
+          .speed = FlopsPerSecond(sg4::Engine::get_instance()->host_by_name(host.name)->get_speed()),
+          .speed_in = props.speed_in,
+          .memory = *props.memory,
+          .price_usd_per_hour = props.price_usd_per_hour};
+}
+
+/// Profile files as SimGrid looks for them: in the working directory first, then beside the platform file.
+std::optional<std::string> read_profile_file(const std::filesystem::path& platform, const std::string& name)
+{
+  const std::filesystem::path beside = platform.parent_path() / name;
+  for (const auto& file : {std::filesystem::path(name), beside}) {
+    if (std::filesystem::is_regular_file(file)) return read_file(file);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::filesystem::path> devices_file_beside(const std::filesystem::path& platform)
+{
+  auto file = platform;
+  file.replace_extension(".devices.yaml");
+  if (std::filesystem::exists(file)) return file;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Platform Platform::load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file)
+{
+  static bool loaded = false;
+  ensure(!loaded, "a process loads one platform");
+  const std::string name = file.string();
+  std::string content = read_file(file);
+  auto scan =
+      scan_platform(content, name, [&](const std::string& profile) { return read_profile_file(file, profile); });
+  if (const auto props = devices_file ? devices_file : devices_file_beside(file)) {
+    const std::string text = read_file(*props);
+    apply_devices_file(scan.hosts, text, props->string());
+    content += text;
+  }
+  for (const auto& profile : scan.profiles) content += profile;
+  const auto endpoints = endpoints_of(scan.hosts, name);
+  try_in_child(name, scan, endpoints);
+
+  load_into_engine(name);
+  loaded = true;
+  Platform platform;
+  platform.hash_ = fingerprint(content);
+  platform.routes_ = std::make_shared<const Routes>(scan);
+  Cluster& cluster = platform.cluster_;
+  cluster.name = file.stem().string();
+  for (const auto* host : endpoints.devices) cluster.devices.push_back(device_of(*host));
+  if (endpoints.data_server != nullptr) cluster.data_server = endpoints.data_server->name;
+  cluster.network = std::make_shared<const SimGridNetwork>(endpoints.all(), platform.routes_);
+  cluster.profile_speedup = scan.profile_speedup;
+  return platform;
+}
+
+std::string simgrid_version()
+{
+  int major = 0;
+  int minor = 0;
+  int patch = 0;
+  sg_version_get(&major, &minor, &patch);
+  return patch == 0 ? fmt::format("{}.{}", major, minor) : fmt::format("{}.{}.{}", major, minor, patch);
+}
+
+const std::vector<std::pair<std::string, std::string>>& network_settings()
+{
+  static const std::vector<std::pair<std::string, std::string>> settings = {
+      {"host/model", "compound"},  // the default would choose the network model itself
+      {"cpu/model", "Cas01"},
+      {"cpu/optim", "Lazy"},
+      {"network/model", "CM02"},
+      {"network/optim", "Lazy"},
+      {"network/latency-factor", "1"},
+      {"network/bandwidth-factor", "1"},
+      {"network/crosstraffic", "no"},
+      {"network/TCP-gamma", "0"},
+      {"network/weight-S", "0"},
+      {"network/loopback-lat", "0"},
+      {"network/loopback-bw", "1e10"},
+      {"maxmin/concurrency-limit", "-1"},
+      {timing_precision_option, "1e-13"},
+      {work_precision_option, "1e-5"},
+  };
+  return settings;
+}
+
+}  // namespace isobar::sim

@@ -1,0 +1,74 @@
+#include "sim/routes.hpp"
+
+#include "sim/prescan.hpp"
+#include "sim/simgrid_compat.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace isobar::sim {
+
+namespace {
+
+constexpr BytesPerSecond unlimited(std::numeric_limits<double>::infinity());
+
+std::size_t count_of(const std::vector<sg4::Link*>& links, const sg4::Link* link)
+{
+  return static_cast<std::size_t>(std::count(links.begin(), links.end(), link));
+}
+
+}  // namespace
+
+Routes::Routes(const PlatformScan& scan)
+{
+  const auto* engine = sg4::Engine::get_instance();
+  for (const auto& [name, link] : scan.profiled_links) {
+    nominal_[engine->link_by_name(name)] = {link.latency, link.bandwidth};
+  }
+  for (const auto& [name, bytes] : scan.zone_in_flight) {
+    const auto* zone = engine->netzone_by_name_or_null(name);
+    for (const auto* link : links_within(*zone)) in_flight_[link] = bytes;
+    // What stands in a zone within it is not its own.
+    for (const auto* child : zone->get_children()) {
+      for (const auto* link : links_within(*child)) in_flight_.erase(link);
+    }
+  }
+  for (const auto& [name, bytes] : scan.link_in_flight) in_flight_[engine->link_by_name(name)] = bytes;
+}
+
+Seconds Routes::latency(const sg4::Host& from, const sg4::Host& to, std::vector<sg4::Link*>& links) const
+{
+  double now = 0;
+  from.route_to(&to, links, &now);
+  if (nominal_.empty()) return Seconds(now);
+  for (const auto* link : links) {
+    const auto nominal = nominal_.find(link);
+    if (nominal != nominal_.end()) now += nominal->second.latency.value - link->get_latency();
+  }
+  return Seconds(now);
+}
+
+Route Routes::between(const sg4::Host& from, const sg4::Host& to) const
+{
+  Route route;
+  route.latency = latency(from, to, route.links);
+  route.bandwidth = route.rate_cap = unlimited;
+  Bytes least_in_flight(std::numeric_limits<double>::infinity());
+  for (const auto* link : route.links) {
+    const auto nominal = nominal_.find(link);
+    const BytesPerSecond bandwidth =
+        nominal == nominal_.end() ? BytesPerSecond(link->get_bandwidth()) : nominal->second.bandwidth;
+    // A link that comes twice carries every byte twice.
+    route.bandwidth = std::min(route.bandwidth, bandwidth / static_cast<double>(count_of(route.links, link)));
+    const auto window = in_flight_.find(link);
+    if (window != in_flight_.end()) least_in_flight = std::min(least_in_flight, window->second);
+  }
+  if (least_in_flight.value < std::numeric_limits<double>::infinity()) {
+    std::vector<sg4::Link*> back;
+    const Seconds round_trip = route.latency + latency(to, from, back);
+    if (round_trip.value > 0) route.rate_cap = least_in_flight / round_trip;
+  }
+  return route;
+}
+
+}  // namespace isobar::sim
