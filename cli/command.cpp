@@ -138,7 +138,8 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
     sinks.push_back(&writer.emplace(trace_stream, hosts));
   }
   Tee tee(sinks);
-  const auto report = sim::simulate(inputs.platform, *program, hosts, iterations, &tee);
+  const auto report =
+      sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, inputs.workload, cluster), iterations, &tee);
   if (writer) {
     writer->finish();
     if (!trace_stream) throw EnvironmentError(trace_file + ": cannot write the trace; is the disk full?");

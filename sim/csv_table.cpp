@@ -49,14 +49,19 @@ std::vector<std::size_t> header_places(const std::vector<std::string>& header, i
     const auto place = static_cast<std::size_t>(std::find(known.begin(), known.end(), column) - known.begin());
     if (place == known.size()) {
       const auto nearest = nearest_word(column, known);
-      faults.add(line, column.empty() ? "header" : column,
-                 nearest.empty() ? fmt::format("unknown column; the columns are {}", fmt::join(known, ", "))
-                                 : fmt::format("unknown column; did you mean {}?", nearest));
+      const auto all = fmt::format("the columns are {}", fmt::join(known, ", "));
+      if (column.empty()) {
+        faults.add(line, "header", "has a column without a name; " + all);
+      } else {
+        faults.add(line, column,
+                   "unknown column; " + (nearest.empty() ? all : fmt::format("did you mean {}?", nearest)));
+      }
     } else if (std::find(places.begin(), places.end(), place) != places.end()) {
       faults.add(line, column, "stands twice in the header; name each column once");
     }
     places.push_back(place);
   }
+  if (!faults.empty()) return places;  // a misspelt column would be said to be missing too
   for (std::size_t i = 0; i < required; ++i) {
     if (std::find(places.begin(), places.end(), i) == places.end()) {
       faults.add(line, known[i], fmt::format("missing column; the columns are {}", fmt::join(known, ", ")));

@@ -117,12 +117,18 @@ std::string first_line(const std::string& text)
   return text.substr(0, text.find('\n'));
 }
 
-/// SimGrid's word for a fault as ours: it starts with "Parse error at FILE:LINE: " where it knows the line.
+/// SimGrid's word for a fault as ours. Where it knows the line it says "Parse error at FILE:LINE: what", and for what
+/// breaks its DTD "Invalid XML (its parser's state): " before that.
 std::string fault_of_simgrid(const std::string& file, const std::string& message)
 {
-  constexpr std::string_view prefix = "Parse error at ";
   const std::string line = first_line(message);
-  return line.starts_with(prefix) ? line.substr(prefix.size()) : fmt::format("{}: SimGrid: {}", file, line);
+  const std::string known = "Parse error at " + file + ":";
+  const auto number_end = line.find(':', known.size());
+  if (!line.starts_with(known) || number_end == std::string::npos) return fmt::format("{}: SimGrid: {}", file, line);
+  const std::string what = line.substr(number_end + 2);
+  const auto state_end = what.starts_with("Invalid XML (") ? what.find("): ") : std::string::npos;
+  return fmt::format("{}:{}: SimGrid: {}", file, line.substr(known.size(), number_end - known.size()),
+                     state_end == std::string::npos ? what : what.substr(state_end + 3));
 }
 
 /// What a child leaves behind when it dies: what it was about to find out, and what SimGrid wrote to stderr.
@@ -182,8 +188,9 @@ struct Check {
 
 void check_route(const Check& check, const ScannedHost& from, const ScannedHost& to)
 {
-  const std::string place = place_of(check.file, from);
-  const std::string missing = fmt::format("{}: no route to {}; every two devices need one", place, to.name);
+  // Devices are checked in their order: `to` is the one that is new.
+  const std::string place = place_of(check.file, to);
+  const std::string missing = fmt::format("{}: no route from {}; every two devices need one", place, from.name);
   check.testament.expect(missing);
   const auto* engine = sg4::Engine::get_instance();
   Route route;
@@ -194,15 +201,16 @@ void check_route(const Check& check, const ScannedHost& from, const ScannedHost&
   }
   if (route.missing()) throw InputError(missing);
   if (!std::isfinite(route.latency.value) || route.latency.value < 0) {
-    throw InputError(place, fmt::format("no finite latency to {}", to.name));
+    throw InputError(place, fmt::format("no finite latency from {}", from.name));
   }
   for (const auto* link : route.links) {
     if (!is_rate(link->get_bandwidth())) {
-      throw InputError(place, fmt::format("link {}, on the way to {}, has no bandwidth", link->get_name(), to.name));
+      throw InputError(place,
+                       fmt::format("link {}, on the way from {}, has no bandwidth", link->get_name(), from.name));
     }
     if (link->get_sharing_policy() == sg4::Link::SharingPolicy::WIFI) {
-      throw InputError(place, fmt::format("link {}, on the way to {}, is WIFI; a platform file cannot set its rates",
-                                          link->get_name(), to.name));
+      throw InputError(place, fmt::format("link {}, on the way from {}, is WIFI; a platform file cannot set its rates",
+                                          link->get_name(), from.name));
     }
   }
 }
@@ -414,7 +422,7 @@ const std::vector<std::pair<std::string, std::string>>& network_settings()
       {"network/TCP-gamma", "0"},
       {"network/weight-S", "0"},
       {"network/loopback-lat", "0"},
-      {"network/loopback-bw", "1e10"},
+      {"network/loopback-bw", "1e18"},  // it lies on routes to gateways too, where it must not narrow them
       {"maxmin/concurrency-limit", "-1"},
       {timing_precision_option, "1e-13"},
       {work_precision_option, "1e-5"},

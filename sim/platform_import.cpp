@@ -211,10 +211,12 @@ void join(Sites& sites, const Matrix& matrix, const ImportOptions& options)
       const auto& receiver = sites.sites[to].name;
       const auto entry = matrix.entries.find({sender, receiver});
       if (entry == matrix.entries.end()) {
-        faults.push_back(fmt::format("{}: {} to {} is missing; {}", options.matrix.string(), sender, receiver,
-                                     options.undirected || !matrix.entries.count({receiver, sender})
-                                         ? "each pair of sites needs a row"
-                                         : "write its row, or say with --undirected that each row holds both ways"));
+        const bool one_way = matrix.entries.count({receiver, sender}) > 0;
+        if (one_way || from < to) {
+          faults.push_back(fmt::format("{}: {} to {} is missing; {}", options.matrix.string(), sender, receiver,
+                                       one_way ? "write its row, or say with --undirected that each row holds both ways"
+                                               : "each pair of sites needs a row"));
+        }
         continue;
       }
       sites.paths[from * count + to] = entry->second.path;

@@ -43,7 +43,7 @@ std::size_t significant_digits(std::string_view number)
 }
 
 /// `value` with the unit that needs the fewest digits, the larger of two such units; with all its digits in the base
-/// unit, which stands last, when a dozen do not read back to it but for a relative `slack`.
+/// unit, which stands last, when a dozen do not read back to it within a relative `slack`.
 template <std::size_t Count>
 std::string text_in(const std::array<Unit, Count>& units, double value, std::string_view between, double slack)
 {
@@ -60,7 +60,7 @@ std::string text_in(const std::array<Unit, Count>& units, double value, std::str
   return best;
 }
 
-/// SimGrid multiplies number and unit, so that 31.4 ms is the double next to 0.0314 s for some numbers.
+/// Of times: who reads them multiplies by 1e-3, which is no double, and often gets the double next to the right one.
 constexpr double last_bit = 0x1p-52;
 
 std::string escaped(std::string_view text)
@@ -207,11 +207,11 @@ Props made_by(const std::string& command)
 
 std::string attribute_of(FlopsPerSecond speed)
 {
-  return text_in(simgrid_speeds, speed.value, "", last_bit);
+  return text_in(simgrid_speeds, speed.value, "", 0);
 }
 std::string attribute_of(BytesPerSecond bandwidth)
 {
-  return text_in(simgrid_bandwidths, bandwidth.value, "", last_bit);
+  return text_in(simgrid_bandwidths, bandwidth.value, "", 0);
 }
 std::string attribute_of(Seconds time)
 {

@@ -15,15 +15,15 @@ namespace isobar::sim {
 
 // The parts of a platform file that generators and the importer write.
 
-/// As SimGrid's attributes spell them: "15.7Tf", "1.25GBps", "51.5ms". Reads back to the same double or the next.
+/// As SimGrid's attributes spell them: "15.7Tf", "1.25GBps", "51.5ms". Like all texts here it reads back to the same
+/// double, a time to that or the next.
 std::string attribute_of(FlopsPerSecond speed);
 std::string attribute_of(BytesPerSecond bandwidth);
 std::string attribute_of(Seconds time);
-/// As props spell them: "312 TFLOP/s", "16 GB". Reads back to the same double.
+/// As props spell them: "312 TFLOP/s", "16 GB".
 std::string prop_of(FlopsPerSecond speed);
 std::string prop_of(Bytes size);
-/// As options spell them, without a space: "312TFLOP/s", "1.25GB/s", "16GB", "100ms". Reads back to the same double,
-/// a time to it or the next.
+/// As options spell them, without a space: "312TFLOP/s", "1.25GB/s", "16GB", "100ms".
 std::string option_of(FlopsPerSecond speed);
 std::string option_of(BytesPerSecond bandwidth);
 std::string option_of(Bytes size);
