@@ -9,11 +9,11 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <numeric>
-#include <unistd.h>
 
 namespace isobar::cli {
 
@@ -54,19 +54,23 @@ void InputOptions::add_to(CLI::App& command)
 {
   command.add_option("PLATFORM", platform, "SimGrid platform file (XML)")->required();
   command.add_option("WORKLOAD", workload, "workload file (YAML)")->required();
-  command.add_option("--devices", devices, "props for the platform's hosts (YAML); default: NAME.devices.yaml beside it");
+  command.add_option("--devices", devices,
+                     "props for the platform's hosts (YAML); default: NAME.devices.yaml beside it");
+}
+
+sim::Platform load_platform(const std::string& file, const std::string& devices_file)
+{
+  return sim::Platform::load(file,
+                             devices_file.empty() ? std::nullopt : std::optional<std::filesystem::path>(devices_file));
 }
 
 Inputs load(const InputOptions& options)
 {
   Workload workload = read_workload(options.workload);
   const std::string workload_hash = fingerprint(read_file(options.workload));
-  std::optional<std::filesystem::path> devices;
-  if (!options.devices.empty()) devices = options.devices;
-  sim::Platform platform = sim::Platform::load(options.platform, devices);
+  sim::Platform platform = load_platform(options.platform, options.devices);
   Fingerprint platform_fingerprint{options.platform, platform.hash()};
-  return {std::move(platform), std::move(workload), std::move(platform_fingerprint),
-          {options.workload, workload_hash}};
+  return {std::move(platform), std::move(workload), std::move(platform_fingerprint), {options.workload, workload_hash}};
 }
 
 void GoalOptions::add_to(CLI::App& command)
@@ -78,7 +82,8 @@ void GoalOptions::add_to(CLI::App& command)
                      "sequential, gpipe, 1f1b (default: sequential for objective sequential, else 1f1b)");
   command.add_option("--microbatches", microbatches,
                      "micro-batches of a step (default: 1 for objective sequential, else 8)");
-  command.add_option("--budget", budget, "work that a search may do, in the policy's own units; same result everywhere");
+  command.add_option("--budget", budget,
+                     "work that a search may do, in the policy's own units; same result everywhere");
   command.add_option("--time-limit", time_limit, "time that a search may take, such as 30s");
   command.add_option("--seed", seed, "start of the random numbers of policies that draw any")->capture_default_str();
 }
@@ -87,8 +92,8 @@ Goal GoalOptions::goal(const std::string& objective) const
 {
   Goal goal = Goal::with_defaults(chosen<Objective>("--objective", objective, objective_from_name, objective_names()));
   if (communication) {
-    goal.communication = chosen<Communication>("--communication", *communication, communication_from_name,
-                                               communication_names());
+    goal.communication =
+        chosen<Communication>("--communication", *communication, communication_from_name, communication_names());
   }
   if (schedule) goal.schedule = chosen<Schedule>("--schedule", *schedule, schedule_from_name, schedule_names());
   if (microbatches) goal.microbatches = *microbatches;
@@ -133,7 +138,8 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
     sinks.push_back(&writer.emplace(trace_stream, hosts));
   }
   Tee tee(sinks);
-  const auto report = sim::simulate(inputs.platform, *program, hosts, iterations, &tee);
+  const auto report =
+      sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, inputs.workload, cluster), iterations, &tee);
   if (writer) {
     writer->finish();
     if (!trace_stream) throw EnvironmentError(trace_file + ": cannot write the trace; is the disk full?");

@@ -21,6 +21,16 @@ inline constexpr const char* timing_precision_option = "surf/precision";
 inline constexpr const char* work_precision_option = "maxmin/precision";
 #endif
 
+/// The TCP window of every flow that starts (gamma): its rate stays under window / (2 x latency). 0: no limit.
+inline constexpr const char* window_option = "network/TCP-gamma";
+
+/// True when SimGrid bounds a flow for its whole life by the bandwidth that it met at its start. 3.32 does not where it
+/// divides a window of 0 by a latency, since a bound of 0 means none (read in NetworkCm02Model of 3.32 and 4.1).
+inline bool bound_is_fixed_at_start(double latency_s)
+{
+  return SIMGRID_VERSION >= 33400 || latency_s <= 0;
+}
+
 /// Calls `completed` at the end of each Exec, Comm and Io.
 inline void on_activity_completion(const std::function<void(const sg4::Activity&)>& completed)
 {

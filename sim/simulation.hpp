@@ -1,8 +1,11 @@
 #pragma once
 
+#include "core/cluster.hpp"
+#include "core/plan.hpp"
 #include "core/program.hpp"
 #include "core/trace.hpp"
 #include "core/units.hpp"
+#include "core/workload.hpp"
 #include "sim/platform.hpp"
 
 #include <cstdint>
@@ -26,14 +29,29 @@ struct SimulationReport {
   Seconds wall_time;                ///< of the engine's run alone
 };
 
+/// Where a rank of a program runs.
+struct RankHost {
+  std::string host;      ///< its name in the platform file
+  FlopsPerSecond speed;  ///< what the device computes at in the workload's dtype; not used where nothing is computed
+};
+
+/// Where the ranks of a plan's program run: the device of each stage at its rate in the workload's dtype, then the data
+/// server if the cluster has one. @throws InputError for a device that the cluster does not have.
+std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, const Cluster& cluster);
+
 /// Plays a program on a platform, `iterations` times; an iteration starts when every rank has ended the one before.
 ///
-/// Rank i of the program runs on the host `hosts[i]`. No actors: activities are created when their instruction's turn
-/// comes and dropped when they are done, so memory grows with ranks, not with micro-batches. Deterministic.
-/// Each event goes to `sink` (may be null).
-/// @throws InputError when the platform's profiles stop the run: a host or link that is off, a speed that stays 0 (it
-/// names instruction, device and time); std::logic_error when the program waits for itself. Call once per process.
-SimulationReport simulate(const Platform& platform, const Program& program, const std::vector<std::string>& hosts,
+/// Rank i of the program runs on `ranks[i]`. SimGrid's hosts know one speed, that of float32; so an instruction becomes
+/// work x host speed / device speed there, and availability profiles act on it. No actors: activities are created when
+/// their instruction's turn comes and dropped when they are done, so memory grows with ranks, not with micro-batches.
+/// Instructions without work pass without an activity. Deterministic. Each event goes to `sink` (may be null).
+///
+/// A host or link whose profile falls to 0 stands still until the profile raises it again. The run is given up when
+/// nothing has completed for a week of simulated time, and for 1000 times what is under way takes at nominal speed.
+/// @throws InputError when the platform stops the run: a host or link that is off when it is needed, or that stands
+/// still for good (names host or link, instruction and time); std::logic_error when the program waits for itself;
+/// Interrupted; what `sink` throws. Call once per process; after a fault SimGrid cannot be used again.
+SimulationReport simulate(const Platform& platform, const Program& program, const std::vector<RankHost>& ranks,
                           std::uint64_t iterations, TraceSink* sink);
 
 }  // namespace isobar::sim
