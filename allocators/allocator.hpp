@@ -48,6 +48,9 @@ struct Policy {
 /// Every policy, sorted by name.
 const std::vector<Policy>& policies();
 
+/// @throws InputError unless `name` is a policy's (naming the nearest one) or "exec:PROGRAM".
+void require_policy(const std::string& name);
+
 /// Makes a plan: runs the policy `name` (or the program behind "exec:PROGRAM", see external.hpp), adds the claims by
 /// the cost model and the best bound known, and passes the plan through the checker.
 /// @throws InputError for an unknown name (with the nearest one) or an external program's bad answer; EnvironmentError

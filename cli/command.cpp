@@ -58,13 +58,17 @@ void InputOptions::add_to(CLI::App& command)
                      "props for the platform's hosts (YAML); default: NAME.devices.yaml beside it");
 }
 
+sim::Platform load_platform(const std::string& file, const std::string& devices_file)
+{
+  return sim::Platform::load(file,
+                             devices_file.empty() ? std::nullopt : std::optional<std::filesystem::path>(devices_file));
+}
+
 Inputs load(const InputOptions& options)
 {
   Workload workload = read_workload(options.workload);
   const std::string workload_hash = fingerprint(read_file(options.workload));
-  std::optional<std::filesystem::path> devices;
-  if (!options.devices.empty()) devices = options.devices;
-  sim::Platform platform = sim::Platform::load(options.platform, devices);
+  sim::Platform platform = load_platform(options.platform, options.devices);
   Fingerprint platform_fingerprint{options.platform, platform.hash()};
   return {std::move(platform), std::move(workload), std::move(platform_fingerprint), {options.workload, workload_hash}};
 }

@@ -37,6 +37,9 @@ struct InputOptions {
   void add_to(CLI::App& command);
 };
 
+/// A platform with the devices file that was named, if any.
+sim::Platform load_platform(const std::string& file, const std::string& devices_file);
+
 /// A platform and a workload, read and checked.
 struct Inputs {
   sim::Platform platform;

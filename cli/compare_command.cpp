@@ -66,7 +66,7 @@ ExitCode exit_code_of(const std::vector<ComparisonRow>& rows)
   const auto any = [&rows](auto predicate) { return std::any_of(rows.begin(), rows.end(), predicate); };
   if (any([](const auto& row) { return row.step_time.has_value(); })) return ExitCode::Done;
   return any([](const auto& row) { return row.outcome == "failed"; }) ? ExitCode::EnvironmentError
-                                                                       : ExitCode::Infeasible;
+                                                                      : ExitCode::Infeasible;
 }
 
 ExitCode compare(const CompareOptions& options)
@@ -91,7 +91,8 @@ ExitCode compare(const CompareOptions& options)
       row.outcome = "failed";
       row.reason = "interrupted";
       rows.push_back(std::move(row));
-      work.emplace_back([&inputs, &limits, &allocator, goal] { return plan_and_simulate(inputs, allocator, goal, limits); });
+      work.emplace_back(
+          [&inputs, &limits, &allocator, goal] { return plan_and_simulate(inputs, allocator, goal, limits); });
     }
   }
   try {

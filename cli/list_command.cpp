@@ -36,11 +36,11 @@ Listing list_allocators()
 
 Listing list_schedules()
 {
-  return {{"name", "order of work on stage i of S", "micro-batches in flight"},
-          {{"sequential", "one micro-batch after the other through all stages", "1"},
-           {"gpipe", "all forwards, then all backwards", "M"},
-           {"1f1b", "S-i-1 forwards, then one forward and one backward in turn, then the other backwards",
-            "min(M, S-i)"}}};
+  return {
+      {"name", "order of work on stage i of S", "micro-batches in flight"},
+      {{"sequential", "one micro-batch after the other through all stages", "1"},
+       {"gpipe", "all forwards, then all backwards", "M"},
+       {"1f1b", "S-i-1 forwards, then one forward and one backward in turn, then the other backwards", "min(M, S-i)"}}};
 }
 
 /// Files of a folder of ours: beside the working directory, or installed.

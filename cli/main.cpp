@@ -20,7 +20,8 @@ Exit codes: 0 done · 1 a bug of ours · 2 a wrong file, option or plan · 3 the
 
 ExitCode run(int argc, char** argv)
 {
-  CLI::App app("Isobar places the layers of a model over unequal, far-apart devices: plan, simulate, compare.", "isobar");
+  CLI::App app("Isobar places the layers of a model over unequal, far-apart devices: plan, simulate, compare.",
+               "isobar");
   app.set_version_flag("--version", "isobar " ISOBAR_VERSION " (SimGrid " + sim::simgrid_version() + ")");
   app.footer(footer);
   app.require_subcommand(1);

@@ -69,7 +69,8 @@ void add_plan_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("plan", "place a workload's layers on a platform's devices");
   auto options = std::make_shared<PlanOptions>();
   options->inputs.add_to(*command);
-  command->add_option("--allocator", options->allocator, "policy (isobar list allocators), or exec:PROGRAM")->required();
+  command->add_option("--allocator", options->allocator, "policy (isobar list allocators), or exec:PROGRAM")
+      ->required();
   command->add_option("--objective", options->objective, "sequential, bottleneck, pipeline")->capture_default_str();
   options->goal.add_to(*command);
   command->add_option("-o,--output", options->output, "plan file to write (JSON), also when infeasible");

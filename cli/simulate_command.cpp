@@ -24,7 +24,10 @@ struct SimulateOptions {
   bool json = false;
 };
 
-std::string seconds_text(const nlohmann::json& value) { return text_of(Seconds(value.get<double>())); }
+std::string seconds_text(const nlohmann::json& value)
+{
+  return text_of(Seconds(value.get<double>()));
+}
 
 std::string summary_of(const std::string& result_json)
 {
@@ -39,11 +42,12 @@ std::string summary_of(const std::string& result_json)
   for (const auto& [option, value] : result["network"].items()) {
     network += (network.empty() ? "" : ", ") + option + " " + value.get<std::string>();
   }
-  return fmt::format("step {:.6g} s; no schedule of this plan below {:.6g} s\n{} activities in {:.3g} s (SimGrid {}: {})\n\n{}",
-                     result["step_time_s"].get<double>(), result["step_bound_s"].get<double>(),
-                     result["activities"].get<std::uint64_t>(), result["wall"]["simulate_s"].get<double>(),
-                     result["simgrid_version"].get<std::string>(), network,
-                     results::table_of({"device", "compute", "send", "idle", "peak memory"}, stages));
+  return fmt::format(
+      "step {:.6g} s; no schedule of this plan below {:.6g} s\n{} activities in {:.3g} s (SimGrid {}: {})\n\n{}",
+      result["step_time_s"].get<double>(), result["step_bound_s"].get<double>(),
+      result["activities"].get<std::uint64_t>(), result["wall"]["simulate_s"].get<double>(),
+      result["simgrid_version"].get<std::string>(), network,
+      results::table_of({"device", "compute", "send", "idle", "peak memory"}, stages));
 }
 
 /// Refuses a plan that does not hold on these inputs, and says what differs.

@@ -15,15 +15,22 @@
 namespace isobar {
 
 /// A value of a YAML or JSON file that knows its line. Parsed strictly: duplicate keys, anchors, aliases, tags, several
-/// documents, nesting over 64 levels and, in JSON, anything that is not JSON are refused.
+/// documents, nesting over 64 levels, control characters, bytes that are no UTF-8 and, in JSON, anything that is not
+/// JSON are refused. An empty YAML file is Null.
 struct DocumentNode {
   enum class Kind { Null, Scalar, Sequence, Mapping };
   Kind kind = Kind::Null;
-  int line = 0;         ///< from 1
+  int line = 0;         ///< from 1; of a mapping's member: the line of its key
   bool quoted = false;  ///< a scalar written in quotes: a text, never a number
   std::string scalar;
-  std::vector<DocumentNode> items;                            ///< of a sequence
-  std::vector<std::pair<std::string, DocumentNode>> members;  ///< of a mapping, in the file's order
+  std::vector<DocumentNode> items;  ///< of a sequence
+  struct Member;
+  std::vector<Member> members;  ///< of a mapping, in the file's order
+};
+
+struct DocumentNode::Member {
+  std::string key;
+  DocumentNode value;
 };
 
 /// @throws InputError "name:line: …" for text that is no YAML.
@@ -35,7 +42,7 @@ DocumentNode parse_json(const std::string& text, const std::string& name);
 class FaultList {
  public:
   explicit FaultList(std::string name) : name_(std::move(name)) {}
-  /// "name:line: key: what".
+  /// "name:line: key: what"; without the key when it is "".
   void add(int line, const std::string& key, const std::string& what);
   bool empty() const { return faults_.empty(); }
   /// @throws InputError with every fault, if there is one.
@@ -47,7 +54,8 @@ class FaultList {
 };
 
 /// Reads the members of one mapping, each at most once, and refuses what nobody asked for. A fault goes to the list and
-/// the reader goes on with a default value, so callers end with `faults.throw_if_any()` before they use anything.
+/// the reader goes on with a default value, so callers end with `faults.throw_if_any()` before they use anything. A
+/// null is no value: only `optional_number` takes it for an absent one.
 ///
 ///     MappingReader model(node, "", faults);
 ///     const auto layers = model.required_count("layers");
@@ -55,7 +63,8 @@ class FaultList {
 ///     model.refuse_unknown();
 class MappingReader {
  public:
-  /// `path` stands before each key in messages, such as "stages[3].".
+  /// `path` stands before each key in messages, such as "stages[3].". A node that is no mapping is one fault, and no
+  /// further one follows for what it lacks.
   MappingReader(const DocumentNode& node, std::string path, FaultList& faults);
 
   int line() const { return node_->line; }
@@ -98,8 +107,20 @@ class MappingReader {
   static constexpr std::uint64_t max_count = 9'007'199'254'740'992;  // 2^53: exact as a double
 
  private:
-  template <typename T, typename Read>
-  std::optional<T> read_scalar(const std::string& key, const DocumentNode* node, Read read);
+  enum class Presence { Required, Optional };
+  /// `expected` says what would be right; `read` throws std::invalid_argument with the whole fault.
+  template <typename Read>
+  auto read_scalar(Presence presence, const std::string& key, const std::string& expected, Read read)
+      -> std::optional<decltype(read(std::declval<const DocumentNode&>()))>;
+  std::optional<std::uint64_t> read_count(Presence presence, const std::string& key, std::uint64_t lowest,
+                                          std::uint64_t highest);
+  std::optional<double> read_number(Presence presence, const std::string& key, double lowest);
+  std::optional<Bytes> read_bytes(Presence presence, const std::string& key);
+  std::optional<Flops> read_flops(Presence presence, const std::string& key);
+  std::optional<std::string> read_choice(Presence presence, const std::string& key,
+                                         const std::vector<std::string>& choices);
+  /// The member, or null; where it is required and missing, a fault that ends with `expected`.
+  const DocumentNode* find(Presence presence, const std::string& key, const std::string& expected);
 
   const DocumentNode* node_;
   std::string path_;

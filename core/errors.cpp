@@ -55,7 +55,7 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
   return nearest;
 }
 
-std::string quoted(std::string_view text)
+std::string in_quotes(std::string_view text)
 {
   constexpr std::size_t longest = 60;
   std::string shown = "\"";

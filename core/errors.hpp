@@ -47,6 +47,6 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
 
 /// A text of the user's as messages show it: in quotes, on one line (control characters as \xNN), at most 60 bytes of
 /// it.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 }  // namespace isobar

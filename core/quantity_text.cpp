@@ -173,15 +173,15 @@ std::vector<std::string> meant_units(const Kind& kind, std::string_view written)
 double value_from_text(std::string_view text, const Kind& kind)
 {
   const bool negative = text.starts_with('-') && number_length(text.substr(1)) > 0;
-  if (negative) refuse(fmt::format("{} is negative; {} is 0 or more", quoted(text), kind.noun));
+  if (negative) refuse(fmt::format("{} is negative; {} is 0 or more", in_quotes(text), kind.noun));
 
   const std::size_t length = number_length(text);
   const std::string_view digits = text.substr(0, length);
   std::string_view name = text.substr(length);
   if (name.starts_with(' ')) name.remove_prefix(1);
   if (length == 0 || name.empty()) {
-    refuse(
-        fmt::format("{} is not {}; write a number and a unit, such as \"{}\"", quoted(text), kind.noun, kind.example));
+    refuse(fmt::format("{} is not {}; write a number and a unit, such as \"{}\"", in_quotes(text), kind.noun,
+                       kind.example));
   }
 
   const auto unit =
@@ -190,11 +190,11 @@ double value_from_text(std::string_view text, const Kind& kind)
     std::vector<std::string> right;
     for (const auto& meant : meant_units(kind, name)) right.push_back(fmt::format("\"{} {}\"", digits, meant));
     if (!right.empty()) {
-      refuse(fmt::format("{} is not {}; write {}", quoted(text), kind.noun, fmt::join(right, " or ")));
+      refuse(fmt::format("{} is not {}; write {}", in_quotes(text), kind.noun, fmt::join(right, " or ")));
     }
     std::vector<std::string> names;
     for (const auto& known : kind.units) names.push_back(known.name);
-    refuse(fmt::format("{} is not {}; the units are {}", quoted(text), kind.noun, fmt::join(names, ", ")));
+    refuse(fmt::format("{} is not {}; the units are {}", in_quotes(text), kind.noun, fmt::join(names, ", ")));
   }
 
   // The grammar above has no sign and no hexadecimal digits; what is left to fail is the range.
@@ -202,7 +202,7 @@ double value_from_text(std::string_view text, const Kind& kind)
   const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   const double value = number * unit->factor;
   if (fault != std::errc{} || !std::isfinite(value)) {
-    refuse(fmt::format("{} is out of range; write a number that a double can hold", quoted(text)));
+    refuse(fmt::format("{} is out of range; write a number that a double can hold", in_quotes(text)));
   }
   return value;
 }

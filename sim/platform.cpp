@@ -11,7 +11,10 @@
 #include <fmt/format.h>
 #include <simgrid/Exception.hpp>
 
+#include <sys/mman.h>
+#include <unistd.h>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <csignal>
 #include <limits>
@@ -105,6 +108,7 @@ void load_into_engine(const std::string& file)
     static auto* engine = new sg4::Engine(&count, pointers.data());  // lives as long as the process
     for (const auto& [name, value] : network_settings()) sg4::Engine::set_config(name + ":" + value);
     engine->load_platform(file);
+    engine->seal_platform();  // zones complete their routes only now
   }
 }
 
@@ -113,95 +117,169 @@ std::string first_line(const std::string& text)
   return text.substr(0, text.find('\n'));
 }
 
-/// SimGrid's word for a fault as ours: it starts with "Parse error at FILE:LINE: " where it knows the line.
+/// SimGrid's word for a fault as ours. Where it knows the line it says "Parse error at FILE:LINE: what", and for what
+/// breaks its DTD "Invalid XML (its parser's state): " before that.
 std::string fault_of_simgrid(const std::string& file, const std::string& message)
 {
-  constexpr std::string_view prefix = "Parse error at ";
   const std::string line = first_line(message);
-  return line.starts_with(prefix) ? line.substr(prefix.size()) : fmt::format("{}: SimGrid: {}", file, line);
+  const std::string known = "Parse error at " + file + ":";
+  const auto number_end = line.find(':', known.size());
+  if (!line.starts_with(known) || number_end == std::string::npos) return fmt::format("{}: SimGrid: {}", file, line);
+  const std::string what = line.substr(number_end + 2);
+  const auto state_end = what.starts_with("Invalid XML (") ? what.find("): ") : std::string::npos;
+  return fmt::format("{}:{}: SimGrid: {}", file, line.substr(known.size(), number_end - known.size()),
+                     state_end == std::string::npos ? what : what.substr(state_end + 3));
 }
+
+/// What a child leaves behind when it dies: what it was about to find out, and what SimGrid wrote to stderr.
+class Testament {
+ public:
+  Testament()
+      : errors_(memfd_create("simgrid", MFD_CLOEXEC)),
+        fault_(mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+  {
+    if (errors_ < 0 || fault_ == MAP_FAILED) throw EnvironmentError("no memory to share with a child process");
+  }
+  Testament(const Testament&) = delete;
+  Testament& operator=(const Testament&) = delete;
+  ~Testament()
+  {
+    munmap(fault_, capacity);
+    close(errors_);
+  }
+
+  /// In the child: from now on stderr is kept here.
+  void catch_errors() const { dup2(errors_, STDERR_FILENO); }
+  /// In the child: the fault if it dies now.
+  void expect(const std::string& fault) const
+  {
+    const auto length = std::min(fault.size(), capacity - 1);
+    fault.copy(static_cast<char*>(fault_), length);
+    static_cast<char*>(fault_)[length] = '\0';
+  }
+
+  std::string fault() const { return static_cast<const char*>(fault_); }
+  std::string first_error() const
+  {
+    std::string text(capacity, '\0');
+    const ssize_t count = pread(errors_, text.data(), text.size(), 0);
+    text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    return first_line(text);
+  }
+
+ private:
+  static constexpr std::size_t capacity = 4096;
+  int errors_;
+  void* fault_;
+};
 
 bool is_rate(double value)
 {
   return std::isfinite(value) && value > 0;
 }
 
-void check_route(const std::string& file, const Routes& routes, const ScannedHost& from, const ScannedHost& to)
+/// What the checks in the child work on.
+struct Check {
+  const std::string& file;
+  const Endpoints& endpoints;
+  const Routes& routes;
+  const Testament& testament;
+};
+
+void check_route(const Check& check, const ScannedHost& from, const ScannedHost& to)
 {
-  const auto fail = [&](const std::string& what) {
-    throw InputError(place_of(file, from), fmt::format("{} {}", what, to.name));
-  };
+  // Devices are checked in their order: `to` is the one that is new.
+  const std::string place = place_of(check.file, to);
+  const std::string missing = fmt::format("{}: no route from {}; every two devices need one", place, from.name);
+  check.testament.expect(missing);
   const auto* engine = sg4::Engine::get_instance();
-  const auto route = routes.between(*engine->host_by_name(from.name), *engine->host_by_name(to.name));
-  if (route.missing())
-    throw InputError(place_of(file, from), fmt::format("no route to {}; every two devices need one", to.name));
-  if (!std::isfinite(route.latency.value) || route.latency.value < 0) fail("no finite latency to");
+  Route route;
+  try {
+    route = check.routes.between(*engine->host_by_name(from.name), *engine->host_by_name(to.name));
+  } catch (const std::exception& error) {
+    throw InputError(fmt::format("{} (SimGrid: {})", missing, first_line(error.what())));
+  }
+  if (route.missing()) throw InputError(missing);
+  if (!std::isfinite(route.latency.value) || route.latency.value < 0) {
+    throw InputError(place, fmt::format("no finite latency from {}", from.name));
+  }
   for (const auto* link : route.links) {
-    if (!is_rate(link->get_bandwidth())) fail(fmt::format("link {} has no bandwidth on the way to", link->get_name()));
+    if (!is_rate(link->get_bandwidth())) {
+      throw InputError(place,
+                       fmt::format("link {}, on the way from {}, has no bandwidth", link->get_name(), from.name));
+    }
     if (link->get_sharing_policy() == sg4::Link::SharingPolicy::WIFI) {
-      fail(fmt::format("the WIFI link {}, whose rate a file cannot set, lies on the way to", link->get_name()));
+      throw InputError(place, fmt::format("link {}, on the way from {}, is WIFI; a platform file cannot set its rates",
+                                          link->get_name(), from.name));
     }
   }
 }
 
 /// All pairs of a small platform. Of a large one: each device with the next, and one device of each zone with those of
 /// the others, while the bound lasts; what is left is found when its path is asked for.
-void check_routes(const std::string& file, const Routes& routes, const Endpoints& endpoints)
+void check_routes(const Check& check)
 {
   const auto check_pairs = [&](const std::vector<const ScannedHost*>& hosts) {
     for (const auto* from : hosts) {
       for (const auto* to : hosts) {
-        if (from != to) check_route(file, routes, *from, *to);
+        if (from != to) check_route(check, *from, *to);
       }
     }
   };
-  const auto all = endpoints.all();
+  const auto all = check.endpoints.all();
   if (all.size() * all.size() <= most_checked_pairs) {
     check_pairs(all);
     return;
   }
+  const auto& devices = check.endpoints.devices;
   std::vector<const ScannedHost*> one_per_zone;
   std::set<std::size_t> zones;
-  for (std::size_t i = 0; i < endpoints.devices.size(); ++i) {
-    const ScannedHost& device = *endpoints.devices[i];
-    const ScannedHost& next = *endpoints.devices[(i + 1) % endpoints.devices.size()];
-    check_route(file, routes, device, next);
-    check_route(file, routes, next, device);
-    if (endpoints.data_server != nullptr) check_route(file, routes, *endpoints.data_server, device);
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const ScannedHost& device = *devices[i];
+    const ScannedHost& next = *devices[(i + 1) % devices.size()];
+    check_route(check, device, next);
+    check_route(check, next, device);
+    if (check.endpoints.data_server != nullptr) check_route(check, *check.endpoints.data_server, device);
     const std::size_t pairs = (zones.size() + 1) * (zones.size() + 1);
     if (pairs <= most_checked_pairs && zones.insert(device.zone).second) one_per_zone.push_back(&device);
   }
   check_pairs(one_per_zone);
 }
 
-void check_speeds(const std::string& file, const Endpoints& endpoints)
+void check_speeds(const Check& check)
 {
-  for (const auto* device : endpoints.devices) {
+  for (const auto* device : check.endpoints.devices) {
     const auto* host = sg4::Engine::get_instance()->host_by_name_or_null(device->name);
-    if (host == nullptr) throw InputError(place_of(file, *device), "SimGrid did not make this host");
-    if (!is_rate(host->get_speed())) throw InputError(place_of(file, *device), "its speed is no finite rate");
+    const std::string place = place_of(check.file, *device);
+    if (host == nullptr) throw InputError(place, "SimGrid did not make this host");
+    if (!is_rate(host->get_speed())) throw InputError(place, "its speed is no finite rate");
   }
 }
 
 /// Loads and checks the platform where a crash of SimGrid's costs nothing.
 void try_in_child(const std::string& file, const PlatformScan& scan, const Endpoints& endpoints)
 {
+  const Testament testament;
   const auto result = run_in_child(
       [&]() -> std::string {
+        testament.catch_errors();
         try {
           load_into_engine(file);
-          check_speeds(file, endpoints);
-          check_routes(file, Routes(scan), endpoints);
-        } catch (const InputError&) {
-          throw;
         } catch (const std::exception& error) {
           throw InputError(fault_of_simgrid(file, error.what()));
         }
+        const Routes routes(scan);
+        const Check check = {file, endpoints, routes, testament};
+        check_speeds(check);
+        check_routes(check);
         return {};
       },
       longest_load);
   if (result.status == ChildResult::Status::Crashed) {
-    throw InputError(file, fmt::format("SimGrid cannot load it: {}", result.message));
+    const std::string said = testament.first_error();
+    const std::string reason = said.empty() ? result.message : said;
+    if (testament.fault().empty()) throw InputError(file, fmt::format("SimGrid cannot load it: {}", reason));
+    throw InputError(fmt::format("{} (SimGrid: {})", testament.fault(), reason));
   }
   if (result.status == ChildResult::Status::TimedOut) {
     throw InputError(file, fmt::format("SimGrid takes more than {:.0f} s to load it", longest_load.value));
@@ -344,7 +422,7 @@ const std::vector<std::pair<std::string, std::string>>& network_settings()
       {"network/TCP-gamma", "0"},
       {"network/weight-S", "0"},
       {"network/loopback-lat", "0"},
-      {"network/loopback-bw", "1e10"},
+      {"network/loopback-bw", "1e18"},  // it lies on routes to gateways too, where it must not narrow them
       {"maxmin/concurrency-limit", "-1"},
       {timing_precision_option, "1e-13"},
       {work_precision_option, "1e-5"},

@@ -90,16 +90,19 @@ double value_with_unit(const std::string& text, const Units& units)
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
   if (end == text.c_str())
-    throw std::invalid_argument(fmt::format("\"{}\" is no number; write {}", text, units.examples));
+    throw std::invalid_argument(
+        fmt::format("\"{}\" is no number; write number and unit, such as {}", text, units.examples));
   if (!std::isfinite(number)) throw std::invalid_argument(fmt::format("\"{}\" is no finite number", text));
   const std::string unit = end;
   if (unit.empty() && number == 0) return 0;  // the one number that means the same in every unit
-  if (unit.empty()) throw std::invalid_argument(fmt::format("\"{}\" has no unit; write {}", text, units.examples));
+  if (unit.empty())
+    throw std::invalid_argument(
+        fmt::format("\"{}\" has no unit; write number and unit, such as {}", text, units.examples));
   const auto found = units.factors.find(unit);
   if (found == units.factors.end()) {
     const bool spaced = unit.front() == ' ';
-    throw std::invalid_argument(fmt::format("\"{}\": unknown unit \"{}\"; write {}{}", text, unit, units.examples,
-                                            spaced ? ", without a space" : ""));
+    throw std::invalid_argument(fmt::format("\"{}\": unknown unit \"{}\"; write number and unit{}, such as {}", text,
+                                            unit, spaced ? " without a space" : "", units.examples));
   }
   const double value = number * found->second;
   if (!std::isfinite(value)) throw std::invalid_argument(fmt::format("\"{}\" is no finite number", text));
@@ -123,32 +126,39 @@ std::string trimmed(const std::string& text)
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
-std::optional<std::uint32_t> whole_number(std::string_view text)
+std::optional<std::uint64_t> whole_number(std::string_view text)
 {
-  std::uint32_t number = 0;
+  std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
   return number;
 }
 
-/// The numbers of "0-3,7,9-11". @throws std::invalid_argument with the fault in words.
-std::vector<std::uint32_t> numbers_of_radical(const std::string& radical, std::size_t most)
+/// The numbers of "0-3,7,9-11", at most `most`. @throws std::invalid_argument with the fault in words.
+std::vector<std::uint64_t> numbers_of_radical(const std::string& radical, std::size_t most)
 {
-  std::vector<std::uint32_t> numbers;
+  std::vector<std::uint64_t> numbers;
+  std::unordered_set<std::uint64_t> seen;
   for (const auto& group : split(radical, ",")) {
     const auto ends = split(group, "-");
     const auto first = whole_number(ends.front());
     const auto last = whole_number(ends.back());
-    if (ends.size() > 2 || !first || !last || *last > std::numeric_limits<std::int32_t>::max()) {
+    if (ends.size() > 2 || !first || !last) {
       throw std::invalid_argument(
           fmt::format("\"{}\" is no list of numbers; write ranges and numbers, such as \"0-3,7\"", radical));
     }
     if (*last < *first) throw std::invalid_argument(fmt::format("\"{}\" ends before it begins", group));
-    if (numbers.size() + (*last - *first) >= most) {
+    if (*last - *first >= most - numbers.size()) {
       throw std::invalid_argument(
           fmt::format("\"{}\" makes more hosts than the {} that a platform may have", radical, most_hosts));
     }
-    for (std::uint32_t number = *first; number <= *last; ++number) numbers.push_back(number);
+    if (*last > std::numeric_limits<std::int32_t>::max()) {
+      throw std::invalid_argument(fmt::format("\"{}\" is more than SimGrid counts, 2147483647", group));
+    }
+    for (std::uint64_t number = *first; number <= *last; ++number) {
+      if (!seen.insert(number).second) throw std::invalid_argument(fmt::format("\"{}\" has {} twice", radical, number));
+      numbers.push_back(number);
+    }
   }
   return numbers;
 }
@@ -177,7 +187,8 @@ class Scanner {
   {
     pugi::xml_document document;
     // As bytes: another encoding would shift the offsets that lines are counted by.
-    const auto parsed = document.load_buffer(text_.data(), text_.size(), pugi::parse_default, pugi::encoding_utf8);
+    const auto parsed = document.load_buffer(text_.data(), text_.size(), pugi::parse_default | pugi::parse_doctype,
+                                             pugi::encoding_utf8);
     if (!parsed) {
       add_fault(line_at(static_cast<std::size_t>(std::max<std::ptrdiff_t>(parsed.offset, 0))),
                 fmt::format("not XML: {}", parsed.description()));
@@ -269,15 +280,16 @@ class Scanner {
       return fallback;
     }
   }
-  double speed(const pugi::xml_node& node, const std::string& text)
-  {
-    return quantity(node, "speed", text, speed_units(), Least::MoreThanZero, 1);
-  }
-  std::size_t check_speeds(const pugi::xml_node& node)
+  /// The speeds of all power states; those that are not in use may be 0 (a host that boots).
+  void check_speeds(const pugi::xml_node& node, std::size_t used)
   {
     const auto speeds = split(attribute(node, "speed"), ",");
-    for (const auto& state : speeds) speed(node, trimmed(state));
-    return speeds.size();
+    for (std::size_t i = 0; i < speeds.size(); ++i) {
+      quantity(node, "speed", trimmed(speeds[i]), speed_units(), i == used ? Least::MoreThanZero : Least::Zero, 1);
+    }
+    if (used >= speeds.size()) {
+      add_fault(node, fmt::format("pstate {} is none of its {} speeds, counted from 0", used, speeds.size()));
+    }
   }
   BytesPerSecond bandwidth(const pugi::xml_node& node, const char* name)
   {
@@ -506,19 +518,19 @@ class Scanner {
       add_fault(node, fmt::format("the trace {} is connected twice as {}; SimGrid would keep the first", id, kind));
       return;
     }
-    const bool to_host = is_one_of(kind, {"HOST_AVAIL", "SPEED"});
-    const auto netpoint = netpoints_.find(element);
-    const bool host_exists = netpoint != netpoints_.end() && netpoint->second.first == Netpoint::Host;
-    const auto link = links_.find(element);
-    // A split-duplex link is known by its two parts only.
-    const bool link_exists = knows_link(element) && (link == links_.end() || !link->second.split_duplex);
-    if (to_host ? !host_exists : !link_exists) {
-      add_fault(node, fmt::format("there is no {} {}", to_host ? "host" : "link", element));
+    if (!is_one_of(kind, {"HOST_AVAIL", "SPEED"})) {
+      const bool known = is_one_of(kind, {"LINK_AVAIL", "BANDWIDTH", "LATENCY"});
+      add_fault(node, known ? "SimGrid connects no traces to links any more; name a file in the link's bandwidth_file, "
+                              "latency_file or state_file"
+                            : fmt::format("unknown kind \"{}\"; write SPEED or HOST_AVAIL", kind));
+      return;
+    }
+    const auto host = netpoints_.find(element);
+    if (host == netpoints_.end() || host->second.first != Netpoint::Host) {
+      add_fault(node, fmt::format("there is no host {}", element));
       return;
     }
     if (kind == "SPEED") speed_up(trace->second.range.highest);
-    if (kind == "BANDWIDTH") apply_to_link(element, ProfileKind::Bandwidth, trace->second.range);
-    if (kind == "LATENCY") apply_to_link(element, ProfileKind::Latency, trace->second.range);
   }
 
   // Elements.
@@ -530,6 +542,11 @@ class Scanner {
       add_fault(line_of(root),
                 fmt::format("the root is <{}>; a platform file has <platform version=\"4.1\">", root.name()));
       return;
+    }
+    const auto has_doctype = [](const pugi::xml_node& node) { return node.type() == pugi::node_doctype; };
+    if (!document.find_child(has_doctype)) {
+      add_fault(line_of(root),
+                "no DOCTYPE above; SimGrid wants <!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">");
     }
     check_version(root);
     check_attributes(root, 0);
@@ -685,17 +702,22 @@ class Scanner {
     }
   }
 
+  /// The power state that a host starts in. SimGrid's default is written "0.0".
+  std::size_t power_state(const pugi::xml_node& node)
+  {
+    const std::string text = node.attribute("pstate") ? attribute(node, "pstate") : "0";
+    const auto state = whole_number(text == "0.0" ? "0" : text);
+    if (!state) add_fault(node, fmt::format("pstate \"{}\" is no whole number", text));
+    return state.value_or(0);
+  }
+
   void scan_host(const pugi::xml_node& node, const Zone& zone)
   {
-    if (!has_all(node, {"id", "speed"})) return;
-    const std::size_t states = check_speeds(node);
-    if (const auto state = node.attribute("pstate")) {
-      char* end = nullptr;
-      const double number = std::strtod(state.value(), &end);  // SimGrid's default is written "0.0"
-      if (end == state.value() || *end != '\0' || !(number >= 0 && number < static_cast<double>(states))) {
-        add_fault(node, fmt::format("pstate \"{}\" is none of its {} speeds, counted from 0", state.value(), states));
-      }
+    if (!has_all(node, {"id", "speed"})) {
+      add_netpoint(node, attribute(node, "id"), Netpoint::Host);  // so that no route misses it
+      return;
     }
+    check_speeds(node, power_state(node));
     check_cores(node);
     if (!attribute(node, "coordinates").empty()) check_coordinates(node);
     read_host_profiles(node);
@@ -712,7 +734,7 @@ class Scanner {
   {
     if (!has_all(node, {"id", "speed", "bw_in", "bw_out"}) || !only_in(node, zone, "Vivaldi")) return;
     const std::string name = attribute(node, "id");
-    speed(node, attribute(node, "speed"));
+    check_speeds(node, 0);
     check_coordinates(node);
     read_host_profiles(node);
     add_host(node, name, zone, {});
@@ -720,7 +742,7 @@ class Scanner {
     add_link(node, "link_" + name + "_DOWN", Seconds(0), bandwidth(node, "bw_in"), false);
   }
 
-  std::vector<std::uint32_t> radical(const pugi::xml_node& node)
+  std::vector<std::uint64_t> radical(const pugi::xml_node& node)
   {
     try {
       return numbers_of_radical(attribute(node, "radical"), most_hosts - std::min(most_hosts, scan_.hosts.size()));
@@ -734,7 +756,7 @@ class Scanner {
   {
     if (!has_all(node, {"id", "prefix", "suffix", "radical", "speed", "bw", "lat"}) || !only_in(node, zone, "Cluster"))
       return;
-    speed(node, attribute(node, "speed"));
+    check_speeds(node, 0);
     const BytesPerSecond rate = bandwidth(node, "bw");
     const Seconds delay = latency(node, "lat");
     for (const auto number : radical(node)) {
@@ -752,7 +774,7 @@ class Scanner {
     add_netpoint(node, id, Netpoint::Zone);
     const Props props = read_props(node, PropHolder::Cluster);
     const Zone zone = new_zone(node, parent, props);
-    check_speeds(node);
+    check_speeds(node, 0);
     check_cores(node);
     const BytesPerSecond rate = bandwidth(node, "bw");
     const Seconds delay = latency(node, "lat");
@@ -801,28 +823,30 @@ class Scanner {
       add_fault(node, fmt::format("topo_parameters \"{}\" do not make a {}", text, form));
       return 0.0;
     };
-    std::vector<std::vector<std::uint32_t>> groups;
+    std::vector<std::vector<double>> groups;
     double elements = 1;
     for (const auto& group : split(text, ";")) {
       groups.emplace_back();
       for (const auto& part : split(group, ",")) {
-        groups.back().push_back(whole_number(trimmed(part)).value_or(0));
+        groups.back().push_back(static_cast<double>(whole_number(trimmed(part)).value_or(0)));
         elements *= groups.back().back();
       }
     }
     if (elements <= 0) return refuse("topology; it is made of whole numbers from 1, such as \"3,2,2\"");
     if (elements > most_topology) return refuse("topology that fits: it has more than 1,000,000 links");
-    const auto product = [](const std::vector<std::uint32_t>& factors) {
+    const auto product = [](const std::vector<double>& factors) {
       double result = 1;
-      for (const auto factor : factors) result *= factor;
+      for (const double factor : factors) result *= factor;
       return result;
     };
     if (topology == "TORUS") {
       return groups.size() == 1 ? product(groups[0]) : refuse("torus; write its dimensions, such as \"3,2,2\"");
     }
     if (topology == "FAT_TREE") {
-      const bool whole = groups.size() == 4 && groups[0].size() == 1 && groups[1].size() == groups[0][0] &&
-                         groups[2].size() == groups[0][0] && groups[3].size() == groups[0][0];
+      const bool whole = groups.size() == 4 && groups[0].size() == 1 &&
+                         std::all_of(groups.begin() + 1, groups.end(), [&groups](const std::vector<double>& group) {
+                           return static_cast<double>(group.size()) == groups[0][0];
+                         });
       return whole ? product(groups[1])
                    : refuse("fat tree; write levels;down;up;parallel links, such as \"2;4,4;1,2;1,2\"");
     }
@@ -830,7 +854,7 @@ class Scanner {
       const bool whole = groups.size() == 4 && groups[0].size() == 2 && groups[1].size() == 2 &&
                          groups[2].size() == 2 && groups[3].size() == 1;
       return whole
-                 ? static_cast<double>(groups[0][0]) * groups[1][0] * groups[2][0] * groups[3][0]
+                 ? groups[0][0] * groups[1][0] * groups[2][0] * groups[3][0]
                  : refuse("dragonfly; write groups,links;chassis,links;routers,links;nodes, such as \"3,4;3,2;3,1;2\"");
     }
     add_fault(node, fmt::format("unknown topology \"{}\"; write FLAT, TORUS, FAT_TREE or DRAGONFLY", topology));
@@ -839,7 +863,10 @@ class Scanner {
 
   void scan_link(const pugi::xml_node& node, const Zone& zone)
   {
-    if (!has_all(node, {"id", "bandwidth"})) return;
+    if (!has_all(node, {"id", "bandwidth"})) {
+      add_link(node, attribute(node, "id"), Seconds(0), BytesPerSecond(1), false);  // so that no route misses it
+      return;
+    }
     const std::string name = attribute(node, "id");
     const std::string sharing = attribute(node, "sharing_policy");
     BytesPerSecond rate;

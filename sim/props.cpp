@@ -8,13 +8,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <stdexcept>
 
 namespace isobar::sim {
 
 namespace {
 
-constexpr double most_flows = 1'000'000;
+constexpr std::uint64_t most_flows = 1'000'000;
 
 std::string text_value(const std::string& value)
 {

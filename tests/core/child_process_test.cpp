@@ -6,12 +6,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <sys/wait.h>
 #include <thread>
-#include <unistd.h>
 
 namespace isobar {
 namespace {
@@ -65,7 +65,11 @@ TEST(RunInChild, CarriesLargeResults)
 
 TEST(RunInChild, EndsAHangAtTheTimeLimit)
 {
-  const auto result = run_in_child([]() -> std::string { for (;;) pause(); }, Seconds(0.2));
+  const auto result = run_in_child(
+      []() -> std::string {
+        for (;;) pause();
+      },
+      Seconds(0.2));
   EXPECT_EQ(result.status, Status::TimedOut);
   EXPECT_EQ(result.message, "was ended at the time limit of 0.2 s");
   EXPECT_THAT([&] { result.output_or_throw(); },
@@ -88,8 +92,11 @@ TEST(RunInChildren, AnInterruptEndsEveryChild)
           kill(getpid(), SIGINT);
         }).detach();
         try {
-          run_in_children(std::vector<std::function<std::string()>>(2, []() -> std::string { for (;;) pause(); }), 2,
-                          ample);
+          run_in_children(std::vector<std::function<std::string()>>(2,
+                                                                    []() -> std::string {
+                                                                      for (;;) pause();
+                                                                    }),
+                          2, ample);
         } catch (const Interrupted&) {
           std::exit(waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD ? 130 : 1);
         }

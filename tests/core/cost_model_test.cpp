@@ -67,8 +67,8 @@ TEST(CostModel, IsNoBoundByThePipelineFormula)
   const auto workload = chain({10.0 / 3, 1.0 / 3});
   const auto devices = cluster({1, 1});
   const CostModel cost(workload, devices);
-  const auto evaluation = cost.evaluate({{0, 0, 0}, {1, 1, 1}}, {Objective::Pipeline, Communication::None,
-                                                                 Schedule::OneForwardOneBackward, 4});
+  const auto evaluation = cost.evaluate({{0, 0, 0}, {1, 1, 1}},
+                                        {Objective::Pipeline, Communication::None, Schedule::OneForwardOneBackward, 4});
   EXPECT_NEAR(evaluation.objective.value, 41, 1e-12);
   EXPECT_NEAR(evaluation.step_bound.value, 40, 1e-12);
 }

@@ -26,7 +26,10 @@ struct Sound {
   std::vector<std::string> faults() const { return faults_of(plan, workload, devices); }
 };
 
-TEST(FaultsOf, FindsNoneInASoundPlan) { EXPECT_THAT(Sound().faults(), IsEmpty()); }
+TEST(FaultsOf, FindsNoneInASoundPlan)
+{
+  EXPECT_THAT(Sound().faults(), IsEmpty());
+}
 
 TEST(FaultsOf, AgreesWithTheCostModelOnRandomPlans)
 {
@@ -65,8 +68,7 @@ TEST(FaultsOf, NamesTheLastLayersThatAreMissing)
 {
   Sound sound;
   sound.plan.stages.pop_back();
-  EXPECT_THAT(sound.faults(),
-              ElementsAre("layer 3 of 4 is placed nowhere; the stages hold every layer in order"));
+  EXPECT_THAT(sound.faults(), ElementsAre("layer 3 of 4 is placed nowhere; the stages hold every layer in order"));
 }
 
 TEST(FaultsOf, NamesALayerThatTheWorkloadDoesNotHave)
@@ -87,8 +89,7 @@ TEST(FaultsOf, NamesADeviceThatIsUsedTwice)
 {
   Sound sound;
   sound.plan.stages[1].devices[0].name = "d1";
-  EXPECT_THAT(sound.faults(),
-              ElementsAre("stages[1]: device d1 runs stage 0 already; each device runs one stage"));
+  EXPECT_THAT(sound.faults(), ElementsAre("stages[1]: device d1 runs stage 0 already; each device runs one stage"));
 }
 
 TEST(FaultsOf, RefusesSeveralDevicesForOneStage)

@@ -38,8 +38,8 @@ TEST(PlanFile, KeepsEveryDigitOfRandomPlans)
     const auto devices = testing_support::random_cluster(random, 4, 1e9);
     const CostModel cost(workload, devices);
     const auto stages = testing_support::random_placement(random, 8, 4);
-    const auto plan = testing_support::plan_of(stages, cost, {Objective::Bottleneck, Communication::Serial,
-                                                              Schedule::GPipe, 1 + random() % 100});
+    const auto plan = testing_support::plan_of(
+        stages, cost, {Objective::Bottleneck, Communication::Serial, Schedule::GPipe, 1 + random() % 100});
     const auto again = plan_from_json(plan_to_json(plan), "plan.json");
     EXPECT_EQ(again.objective, plan.objective);
     EXPECT_EQ(again.predicted->peak_memory, plan.predicted->peak_memory);

@@ -1,0 +1,168 @@
+#include "allocators/bounds.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+namespace isobar::allocators {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// The most work that fits into some memory when layers may be cut anywhere: those with most work per byte first.
+class Knapsack {
+ public:
+  explicit Knapsack(const CostModel& cost, const Goal& goal)
+  {
+    struct Item {
+      double work;
+      double memory;
+    };
+    // The stage at the end of the chain holds the fewest micro-batches, and no stage less than its layers without
+    // transfer buffers.
+    const auto in_flight = microbatches_in_flight(goal.schedule, 0, goal.microbatches);
+    const auto& workload = cost.workload();
+    const double per_parameter = bytes_per_parameter(workload.dtype, workload.optimizer);
+    double free_work = 0;
+    std::vector<Item> items;
+    for (const auto& layer : workload.layers) {
+      const double memory = cost.memory_ignores_schedule()
+                                ? layer.sky_memory.value
+                                : static_cast<double>(layer.parameters) * per_parameter +
+                                      layer.activations.value * static_cast<double>(in_flight);
+      const double work = (layer.forward + layer.backward).value;
+      if (memory > 0) {
+        items.push_back({work, memory});
+      } else {
+        free_work += work;
+      }
+    }
+    std::sort(items.begin(), items.end(),
+              [](const Item& a, const Item& b) { return a.work / a.memory > b.work / b.memory; });
+    work_.push_back(free_work);
+    memory_.push_back(0);
+    for (const auto& item : items) {
+      work_.push_back(work_.back() + item.work);
+      memory_.push_back(memory_.back() + item.memory);
+    }
+  }
+
+  double all_work() const { return work_.back(); }
+
+  /// Rounded up, so that rounding never makes a bound false.
+  double most_work(double memory) const
+  {
+    memory *= 1 + 1e-12;
+    const auto beyond = std::upper_bound(memory_.begin(), memory_.end(), memory);
+    if (beyond == memory_.end()) return all_work();
+    const auto i = static_cast<std::size_t>(beyond - memory_.begin());
+    const double fraction = (memory - memory_[i - 1]) / (memory_[i] - memory_[i - 1]);
+    return (work_[i - 1] + fraction * (work_[i] - work_[i - 1])) * (1 + 1e-12);
+  }
+
+  /// False when all memory together is too small.
+  bool holds_all(double memory) const { return memory * (1 + 1e-9) >= memory_.back(); }
+
+ private:
+  std::vector<double> work_;    // of the densest layers
+  std::vector<double> memory_;  // of the same
+};
+
+struct Capacity {
+  double speed = 0;
+  double memory = 0;
+};
+
+std::vector<Capacity> fastest_first(const CostModel& cost)
+{
+  std::vector<Capacity> capacities;
+  for (std::size_t i = 0; i < cost.devices(); ++i) {
+    capacities.push_back({cost.speed(i).value, cost.cluster().devices[i].memory.value});
+  }
+  std::sort(capacities.begin(), capacities.end(),
+            [](const Capacity& a, const Capacity& b) { return a.speed > b.speed; });
+  return capacities;
+}
+
+/// Least T at which the devices' work within T, and within their memory, makes up all work; never below the heaviest
+/// layer on the fastest device.
+double bottleneck_bound(const CostModel& cost, const std::vector<Capacity>& capacities, const Knapsack& knapsack)
+{
+  struct Device {
+    double speed;
+    double most_work;
+
+    double full_at() const { return most_work / speed; }
+  };
+  std::vector<Device> devices;
+  for (const auto& capacity : capacities) devices.push_back({capacity.speed, knapsack.most_work(capacity.memory)});
+  std::sort(devices.begin(), devices.end(), [](const Device& a, const Device& b) { return a.full_at() < b.full_at(); });
+  std::vector<double> speed_from(devices.size() + 1, 0);
+  for (std::size_t i = devices.size(); i-- > 0;) speed_from[i] = speed_from[i + 1] + devices[i].speed;
+  // The devices that are full soonest are taken at their capacity, the others share what is left.
+  double left = knapsack.all_work();
+  double time = 0;
+  for (std::size_t i = 0; i < devices.size() && left > 0; ++i) {
+    time = std::max(time, left / speed_from[i]);
+    if (time <= devices[i].full_at()) break;
+    left -= devices[i].most_work;
+  }
+  double heaviest = 0;
+  for (const auto& layer : cost.workload().layers) {
+    heaviest = std::max(heaviest, (layer.forward + layer.backward).value);
+  }
+  return std::max(time, heaviest / capacities.front().speed);
+}
+
+/// The fastest devices filled as far as their memory together allows.
+double sum_bound(const std::vector<Capacity>& capacities, const Knapsack& knapsack)
+{
+  double sum = 0;
+  double done = 0;
+  double memory = 0;
+  for (const auto& capacity : capacities) {
+    memory += capacity.memory;
+    const double possible = std::max(done, knapsack.most_work(memory));
+    sum += (possible - done) / capacity.speed;
+    done = possible;
+  }
+  return sum;
+}
+
+/// A plan that uses the k fastest devices takes at least (M-1+k) F / S_k: each stage is at most the largest, and the
+/// fractional optimum makes all k equal.
+double pipeline_bound(const std::vector<Capacity>& capacities, double all_work, double microbatches)
+{
+  double least = infinity;
+  double speed = 0;
+  for (std::size_t k = 1; k <= capacities.size(); ++k) {
+    speed += capacities[k - 1].speed;
+    least = std::min(least, (microbatches - 1 + static_cast<double>(k)) * all_work / speed);
+  }
+  return least;
+}
+
+}  // namespace
+
+Bound objective_bound(const CostModel& cost, const Goal& goal)
+{
+  const Knapsack knapsack(cost, goal);
+  const auto capacities = fastest_first(cost);
+  double memory = 0;
+  for (const auto& capacity : capacities) memory += capacity.memory;
+  double value = infinity;
+  if (knapsack.holds_all(memory)) {
+    const double microbatches = static_cast<double>(goal.microbatches);
+    const double bottleneck = bottleneck_bound(cost, capacities, knapsack);
+    const double sum = sum_bound(capacities, knapsack);
+    value = CostModel::objective_of(goal.objective, goal.microbatches, Seconds(bottleneck), Seconds(sum)).value;
+    if (goal.objective == Objective::Pipeline) {
+      value = std::max(value, pipeline_bound(capacities, knapsack.all_work(), microbatches));
+    }
+  }
+  return {Seconds(value), "fractional"};
+}
+
+}  // namespace isobar::allocators

@@ -1,0 +1,678 @@
+#include "allocators/chain_dp.hpp"
+
+#include "allocators/bounds.hpp"
+#include "allocators/memory_fit.hpp"
+#include "allocators/memory_reach.hpp"
+#include "allocators/search_clock.hpp"
+#include "core/errors.hpp"
+#include "core/quantity_text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <queue>
+
+namespace isobar::allocators {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+/// Costs closer than this (relative) count as equal; well above the rounding of a sum, well below what is promised.
+constexpr double resolution = 1e-13;
+
+/// Leaves a search from any depth; the best plan so far is kept outside.
+struct OutOfLimits {};
+
+struct Found {
+  std::vector<StagePlacement> stages;
+  double bottleneck = 0;
+  double sum = 0;
+};
+
+/// The affine time of a transfer.
+struct Link {
+  double latency = 0;
+  double per_byte = 0;
+
+  double time(double bytes) const { return latency + bytes * per_byte; }
+};
+
+Link link_of(const Path& path)
+{
+  return {path.latency.value, 1 / path.bandwidth.value};
+}
+
+/// Devices before one device to which its gradients take the same time.
+struct WayBack {
+  Link link;
+  std::vector<std::uint32_t> devices;
+};
+
+/// One way to go on behind a cut: what the stage before it sends, and what all stages behind it cost.
+struct Option {
+  double send = 0;
+  double rest = 0;
+  std::uint32_t cut = 0;
+  std::uint32_t device = 0;
+  std::uint32_t level = 0;
+};
+
+/// The options of one device at one level, cut after cut from the last; those of `cut` are [begin[cut], begin[cut-1][.
+struct Options {
+  std::vector<Option> all;
+  std::vector<std::uint32_t> begin;
+};
+
+/// A stage's choice: where it ends and what follows.
+struct Choice {
+  double value = infinity;
+  double compute = 0;
+  const Option* option = nullptr;
+};
+
+template <Communication communication>
+double stage_cost(double compute, double send)
+{
+  if constexpr (communication == Communication::None) return compute;
+  if constexpr (communication == Communication::Overlapped) return std::max(compute, send);
+  return compute + send;
+}
+
+/// The dynamic programme over one cost model and goal. The communication is a template parameter because the inner
+/// loops consist of it.
+template <Communication communication>
+class ChainSearch {
+ public:
+  ChainSearch(const CostModel& cost, const Goal& goal, double memory_factor, SearchClock& clock)
+      : cost_(cost),
+        goal_(goal),
+        clock_(clock),
+        layers_(cost.layers()),
+        devices_(cost.devices()),
+        reach_(cost, goal, memory_factor, [this] { stop_if_over(); }),
+        work_(layers_ + 1),
+        front_(devices_),
+        furthest_end_(devices_),
+        options_(reach_.levels() * devices_),
+        ways_back_(devices_),
+        links_(devices_ * devices_)
+  {
+    for (std::size_t device = 0; device < devices_; ++device) {
+      seconds_per_flop_.push_back(1 / cost.speed(device).value);
+      least_seconds_per_flop_.push_back(
+          device == 0 ? seconds_per_flop_.back() : std::min(least_seconds_per_flop_.back(), seconds_per_flop_.back()));
+      find_ways_back(device);
+    }
+  }
+
+  /// Some plan whose stages all cost at most `limit`; none when there is none, and then next_limit() is the least limit
+  /// at which that could change.
+  std::optional<Found> within(double limit) { return pass<false>(limit, infinity); }
+  double next_limit() const { return next_limit_; }
+
+  /// The plan of least sum among those whose stages all cost at most `limit`; none when that sum reaches `ceiling`.
+  std::optional<Found> least_sum(double limit, double ceiling = infinity) { return pass<true>(limit, ceiling); }
+
+  /// When no plan exists: the stage that the chain's beginning would have to be so that all behind it fits.
+  StagePlacement overfull_beginning()
+  {
+    from_the_start_ = false;
+    pass<false>(infinity, infinity);
+    from_the_start_ = true;
+    for (std::size_t first = 1; first < layers_; ++first) {
+      for (std::size_t device = 0; device < devices_; ++device) {
+        for (std::size_t level = 0; level < reach_.levels(); ++level) {
+          fill_work(first);
+          const Choice choice = least_partial_cost(first, device, level);
+          if (choice.option != nullptr) return {device, 0, choice.option->cut - 1};
+        }
+      }
+    }
+    throw std::logic_error("each layer fits on a device, so the last one has a state");
+  }
+
+ private:
+  void stop_if_over() const
+  {
+    if (clock_.is_over()) throw OutOfLimits{};
+  }
+
+  void find_ways_back(std::size_t device)
+  {
+    if constexpr (communication == Communication::None) {
+      if (device > 0) ways_back_[device].push_back({});
+      return;
+    }
+    for (std::size_t before = 0; before < device; ++before) {
+      links_[device * devices_ + before] = link_of(cost_.cluster().path(before, device));
+      const Link link = link_of(cost_.cluster().path(device, before));
+      auto& ways = ways_back_[device];
+      auto way = std::find_if(ways.begin(), ways.end(), [&](const WayBack& known) {
+        return known.link.latency == link.latency && known.link.per_byte == link.per_byte;
+      });
+      if (way == ways.end()) way = ways.insert(way, {link, {}});
+      way->devices.push_back(static_cast<std::uint32_t>(before));
+    }
+  }
+
+  double work(std::size_t first, std::size_t end) const
+  {
+    return (cost_.forward_work(first, end - 1) + cost_.backward_work(first, end - 1)).value;
+  }
+
+  /// Work of the stages that begin at `first`, by their end.
+  void fill_work(std::size_t first)
+  {
+    for (std::size_t end = first + 1; end <= layers_; ++end) work_[end] = work(first, end);
+  }
+
+  Options& options(std::size_t level, std::size_t device) { return options_[level * devices_ + device]; }
+  const Options& options(std::size_t level, std::size_t device) const { return options_[level * devices_ + device]; }
+
+  /// A value above the limit was met: below it the same limits give the same pass.
+  void note_beyond_limit(double value) { next_limit_ = std::min(next_limit_, value); }
+
+  /// How far the devices get at most, were transfers free and memory as at the end of the chain: states beyond are
+  /// unreachable.
+  void find_fronts()
+  {
+    if (!from_the_start_) {
+      std::fill(front_.begin(), front_.end(), layers_);
+      std::fill(furthest_end_.begin(), furthest_end_.end(), layers_);
+      return;
+    }
+    std::size_t front = 0;
+    for (std::size_t device = 0; device < devices_; ++device) {
+      front_[device] = front;
+      if (front == layers_) {
+        furthest_end_[device] = layers_;
+        continue;
+      }
+      // Nearer beginnings reach less far in work, so the furthest beginning bounds them all.
+      std::size_t low = front;
+      std::size_t high = reach_.furthest_up_to(device, front);
+      while (low < high) {
+        const std::size_t end = (low + high + 1) / 2;
+        const double compute = work(front, end) * seconds_per_flop_[device];
+        if (compute <= limit_) {
+          low = end;
+        } else {
+          note_beyond_limit(compute);
+          high = end - 1;
+        }
+      }
+      furthest_end_[device] = low;
+      front = std::max(front, low);
+    }
+  }
+
+  /// Calls visit(compute, option) for each end that the stage's memory and the limit allow and each option there;
+  /// work_ is that of `first`.
+  template <typename Visit>
+  void for_each_choice(std::size_t first, std::size_t device, std::size_t level, const Visit& visit)
+  {
+    const std::size_t furthest = reach_.furthest(level, device, first);
+    if (furthest <= first) return;
+    const Options& known = options(level, device);
+    const double slowness = seconds_per_flop_[device];
+    for (std::size_t i = known.begin[first], end = known.begin[furthest]; i-- > end;) {
+      const Option& option = known.all[i];
+      const double compute = work_[option.cut] * slowness;
+      if (compute > limit_) {
+        note_beyond_limit(compute);
+        return;
+      }
+      if (reach_.fits(level, device, first, option.cut)) visit(compute, option);
+    }
+  }
+
+  /// The choice whose cost without gradients is least: with it a stage stays within the limit if with any.
+  Choice least_partial_cost(std::size_t first, std::size_t device, std::size_t level)
+  {
+    Choice best;
+    for_each_choice(first, device, level, [&](double compute, const Option& option) {
+      const double partial = communication == Communication::None         ? 0
+                             : communication == Communication::Overlapped ? option.send
+                                                                          : compute + option.send;
+      if (partial < best.value) best = {partial, compute, &option};
+    });
+    return best;
+  }
+
+  /// The choice of least sum when the stage's gradients take `gradient`.
+  Choice least_sum_choice(std::size_t first, std::size_t device, std::size_t level, double gradient)
+  {
+    Choice best;
+    for_each_choice(first, device, level, [&](double compute, const Option& option) {
+      const double stage = stage_cost<communication>(compute, gradient + option.send);
+      if (stage > limit_) return;
+      if (stage + option.rest < best.value) best = {stage + option.rest, compute, &option};
+    });
+    return best;
+  }
+
+  /// Offers the devices of `way` the stage that begins at `cut` on `device` as what follows.
+  void offer(const WayBack& way, std::size_t cut, std::size_t device, std::size_t level, double rest)
+  {
+    const double bytes = cost_.boundary_output(cut).value;
+    const std::size_t level_before = reach_.level_before(level);
+    for (const std::uint32_t before : way.devices) {
+      if (cut > furthest_end_[before]) continue;
+      if (rest + work_before_ * least_seconds_per_flop_[before] >= ceiling_) continue;
+      const double send = links_[device * devices_ + before].time(bytes);
+      if (send > limit_) {
+        note_beyond_limit(send);
+        continue;
+      }
+      add_option(options(level_before, before),
+                 {send, rest, static_cast<std::uint32_t>(cut), static_cast<std::uint32_t>(device),
+                  static_cast<std::uint32_t>(level)});
+    }
+  }
+
+  static bool beats(const Option& a, const Option& b) { return a.send <= b.send && a.rest <= b.rest; }
+
+  static void add_option(Options& known, const Option& option)
+  {
+    for (std::size_t i = known.begin[option.cut]; i < known.all.size();) {
+      if (beats(known.all[i], option)) return;
+      if (beats(option, known.all[i])) {
+        known.all[i] = known.all.back();
+        known.all.pop_back();
+      } else {
+        ++i;
+      }
+    }
+    known.all.push_back(option);
+  }
+
+  /// Ends a cut: fewer stages behind a device need no more memory before it, so an option of a lower level beats an
+  /// equal one of a higher level.
+  void close_cut(std::size_t cut)
+  {
+    for (std::size_t device = 0; device < devices_; ++device) {
+      for (std::size_t level = 0; level < reach_.levels(); ++level) {
+        Options& known = options(level, device);
+        const auto is_beaten = [&](const Option& option) {
+          for (std::size_t lower = 0; lower < level; ++lower) {
+            const Options& other = options(lower, device);
+            for (std::size_t i = other.begin[cut]; i < other.begin[cut - 1]; ++i) {
+              if (beats(other.all[i], option)) return true;
+            }
+          }
+          return false;
+        };
+        if (level > 0) {
+          known.all.erase(std::remove_if(known.all.begin() + known.begin[cut], known.all.end(), is_beaten),
+                          known.all.end());
+        }
+        known.begin[cut - 1] = static_cast<std::uint32_t>(known.all.size());
+      }
+    }
+  }
+
+  /// Settles the states that begin at `first` on `device`: offers each to the devices before it.
+  template <bool sums>
+  void settle(std::size_t first, std::size_t device, std::size_t level)
+  {
+    const double bytes = cost_.boundary_gradient(first).value;
+    const auto& ways = ways_back_[device];
+    if constexpr (!sums) {
+      const Choice choice = least_partial_cost(first, device, level);
+      if (choice.option == nullptr) return;
+      for (const auto& way : ways) {
+        const double stage = choice.value + way.link.time(bytes);
+        if (stage > limit_) {
+          note_beyond_limit(stage);
+        } else {
+          offer(way, first, device, level, 0);
+        }
+      }
+    } else {
+      double least_gradient = infinity;
+      for (const auto& way : ways) least_gradient = std::min(least_gradient, way.link.time(bytes));
+      const Choice best = least_sum_choice(first, device, level, least_gradient);
+      if (best.option == nullptr) return;
+      Choice sender;  // the best of those that wait for their transfers
+      if constexpr (communication == Communication::Overlapped) {
+        for_each_choice(first, device, level, [&](double compute, const Option& option) {
+          if (option.send + option.rest < sender.value) sender = {option.send + option.rest, compute, &option};
+        });
+      }
+      for (const auto& way : ways) {
+        const double rest = sum_with_gradient(first, device, level, way.link.time(bytes), best, sender);
+        if (rest < ceiling_) offer(way, first, device, level, rest);
+      }
+    }
+  }
+
+  /// The least sum of a state for one time of its gradients. A larger time never makes the sum smaller, nor smaller by
+  /// the difference: so the choice for the least time, or the best sender, mostly remains the best, and only where
+  /// neither proves to be are the choices looked through again.
+  double sum_with_gradient(std::size_t first, std::size_t device, std::size_t level, double gradient,
+                           const Choice& best, const Choice& sender)
+  {
+    const double stage = stage_cost<communication>(best.compute, gradient + best.option->send);
+    const double sum = stage + best.option->rest;
+    if (stage <= limit_ && (communication != Communication::Overlapped || sum == best.value)) return sum;
+    if constexpr (communication == Communication::Overlapped) {
+      const double send = gradient + sender.option->send;
+      if (send <= limit_ && send >= sender.compute) return send + sender.option->rest;
+    }
+    return least_sum_choice(first, device, level, gradient).value;
+  }
+
+  /// Without communication the best stage behind a cut is the same for every device before it.
+  template <bool sums>
+  void settle_without_transfers(std::size_t first)
+  {
+    std::vector<Option> best(reach_.levels(), Option{0, infinity, static_cast<std::uint32_t>(first), 0, 0});
+    for (std::size_t device = devices_; device-- > 0;) {
+      for (std::size_t level = 0; level < reach_.levels(); ++level) {
+        const bool useful = first <= furthest_end_[device] && best[level].rest < infinity &&
+                            best[level].rest + work_before_ * least_seconds_per_flop_[device] < ceiling_;
+        if (useful) add_option(options(level, device), best[level]);
+      }
+      if (device == 0 || first > front_[device]) continue;
+      for (std::size_t level = 0; level < reach_.levels(); ++level) {
+        const Choice choice =
+            sums ? least_sum_choice(first, device, level, 0) : least_partial_cost(first, device, level);
+        Option& known = best[reach_.level_before(level)];
+        if (choice.value < known.rest) {
+          known.rest = choice.value;
+          known.device = static_cast<std::uint32_t>(device);
+          known.level = static_cast<std::uint32_t>(level);
+        }
+      }
+    }
+  }
+
+  template <bool sums>
+  std::optional<Found> pass(double limit, double ceiling)
+  {
+    if (!clock_.spend()) throw OutOfLimits{};
+    limit_ = limit;
+    ceiling_ = ceiling;
+    next_limit_ = infinity;
+    find_fronts();
+    for (auto& known : options_) {
+      known.all.clear();
+      known.begin.assign(layers_ + 1, 0);
+    }
+    for (std::size_t device = 0; device < devices_; ++device) {
+      options(0, device).all.push_back({0, 0, static_cast<std::uint32_t>(layers_), 0, 0});
+    }
+    close_cut(layers_);
+    for (std::size_t first = layers_; --first > 0;) {
+      stop_if_over();
+      fill_work(first);
+      work_before_ = work(0, first) * (1 - resolution);
+      if constexpr (communication == Communication::None) {
+        settle_without_transfers<sums>(first);
+      } else {
+        for (std::size_t device = 1; device < devices_; ++device) {
+          if (first > front_[device]) continue;
+          for (std::size_t level = 0; level < reach_.levels(); ++level) settle<sums>(first, device, level);
+        }
+      }
+      close_cut(first);
+    }
+    return begin_chain<sums>();
+  }
+
+  template <bool sums>
+  std::optional<Found> begin_chain()
+  {
+    fill_work(0);
+    double best = ceiling_;
+    StagePlacement begin;
+    std::size_t begin_level = 0;
+    bool found = false;
+    for (std::size_t device = 0; device < devices_; ++device) {
+      const double input = stage_cost<communication>(0, cost_.input_time(device).value);
+      if (input > limit_) {
+        note_beyond_limit(input);
+        continue;
+      }
+      for (std::size_t level = 0; level < reach_.levels(); ++level) {
+        const Choice choice = sums ? least_sum_choice(0, device, level, 0) : least_partial_cost(0, device, level);
+        if (choice.option == nullptr) continue;
+        if (choice.value > limit_ && !sums) {
+          note_beyond_limit(choice.value);
+          continue;
+        }
+        const double sum = sums ? input + choice.value : 0;
+        if (sum >= best) continue;
+        best = sum;
+        begin.device = device;
+        begin_level = level;
+        found = true;
+      }
+    }
+    if (!found) return std::nullopt;
+    return trace<sums>(begin.device, begin_level);
+  }
+
+  /// Makes the choices again, from the first stage on.
+  template <bool sums>
+  Found trace(std::size_t device, std::size_t level)
+  {
+    Found found;
+    double gradient = 0;
+    for (std::size_t first = 0; first < layers_;) {
+      fill_work(first);
+      const Choice choice =
+          sums ? least_sum_choice(first, device, level, gradient) : least_partial_cost(first, device, level);
+      ensure(choice.option != nullptr, "a state that was settled has a choice");
+      const Option next = *choice.option;
+      found.stages.push_back({device, first, next.cut - 1});
+      if (communication != Communication::None && next.cut < layers_) {
+        gradient = link_of(cost_.cluster().path(next.device, device)).time(cost_.boundary_gradient(next.cut).value);
+      }
+      first = next.cut;
+      device = next.device;
+      level = next.level;
+    }
+    const auto evaluation = cost_.evaluate(found.stages, goal_);
+    found.bottleneck = evaluation.bottleneck.value;
+    found.sum = evaluation.sum.value;
+    return found;
+  }
+
+  const CostModel& cost_;
+  Goal goal_;
+  SearchClock& clock_;
+  std::size_t layers_;
+  std::size_t devices_;
+  MemoryReach reach_;
+  std::vector<double> seconds_per_flop_;
+  std::vector<double> least_seconds_per_flop_;  // of the devices up to each
+  bool from_the_start_ = true;                  // leave out states that no plan reaches
+  double limit_ = infinity;
+  double ceiling_ = infinity;
+  double next_limit_ = infinity;
+  double work_before_ = 0;                 // of the layers before the state
+  std::vector<double> work_;               // of the stage from the state's layer, by its end
+  std::vector<std::size_t> front_;         // the furthest layer at which a stage on the device can begin
+  std::vector<std::size_t> furthest_end_;  // the furthest end of a stage on the device
+  std::vector<Options> options_;           // [level][device]
+  std::vector<std::vector<WayBack>> ways_back_;
+  std::vector<Link> links_;  // [to][from], from < to
+};
+
+/// The search for one goal; `best` holds the best plan so far, also when the search was left.
+template <Communication communication>
+class GoalSearch {
+ public:
+  GoalSearch(const Problem& problem, SearchClock& clock, std::optional<Found>& best)
+      : problem_(problem), search_(problem.cost, problem.goal, 1, clock), clock_(clock), best_(best)
+  {
+  }
+
+  void run()
+  {
+    const bool only_sum = problem_.goal.objective == Objective::Sequential ||
+                          (problem_.goal.objective == Objective::Pipeline && problem_.goal.microbatches == 1);
+    if (only_sum) {
+      best_ = search_.least_sum(infinity);
+      return;
+    }
+    find_least_bottleneck();
+    if (best_ && problem_.goal.objective == Objective::Pipeline) find_best_pipeline();
+  }
+
+  /// Why no plan exists, after run() found none.
+  std::string reason()
+  {
+    if (auto layer = oversized_layer(problem_.cost, problem_.goal)) return *layer;
+    const StagePlacement stage = search_.overfull_beginning();
+    const Device& device = problem_.cost.cluster().devices[stage.device];
+    // Which level it would be does not matter to the reader: what it needs at least.
+    std::string text =
+        fmt::format("device {}: {} and it has {} when the devices behind it are full", device.name,
+                    need_in_words(0, stage.last_layer, stage_memory(problem_.cost, problem_.goal, stage, 0)),
+                    text_of(device.memory));
+    if (const auto percent = enough_memory_percent()) {
+      text += fmt::format("; {} % more memory on every device would do", *percent);
+    }
+    return text;
+  }
+
+ private:
+  double pipeline_cost(const Found& found) const
+  {
+    return static_cast<double>(problem_.goal.microbatches - 1) * found.bottleneck + found.sum;
+  }
+
+  void find_least_bottleneck()
+  {
+    best_ = search_.within(infinity);
+    if (!best_) return;
+    Goal goal = problem_.goal;
+    goal.objective = Objective::Bottleneck;
+    double low = objective_bound(problem_.cost, goal).value.value * (1 - resolution);
+    while (low < best_->bottleneck * (1 - resolution)) {
+      const double middle = (low + best_->bottleneck) / 2;
+      const double limit = low > 0 ? std::min(middle, 1.25 * low) : middle;
+      if (auto found = search_.within(limit)) {
+        best_ = std::move(found);
+      } else {
+        low = std::max(limit, search_.next_limit());
+      }
+    }
+  }
+
+  /// Plans whose largest stage lies in ]low, high[ and whose sum is therefore at least `sum`.
+  struct Interval {
+    double low;
+    double high;
+    double sum;
+    double bound;
+
+    friend bool operator<(const Interval& a, const Interval& b) { return a.bound > b.bound; }
+  };
+
+  void find_best_pipeline()
+  {
+    const double weight = static_cast<double>(problem_.goal.microbatches - 1);
+    const double least_bottleneck = best_->bottleneck;
+    const auto improve = [&](const Found& found) {
+      if (pipeline_cost(found) < pipeline_cost(*best_)) best_ = found;
+    };
+    std::priority_queue<Interval> open;
+    const auto add = [&](double low, double high, double sum) {
+      high = std::min(high, (pipeline_cost(*best_) - sum) / weight);  // above, nothing is better
+      if (low < high * (1 - resolution)) open.push({low, high, sum, weight * low + sum});
+    };
+
+    if (const auto found = search_.least_sum(least_bottleneck * (1 + resolution))) improve(*found);
+    const auto unlimited = search_.least_sum(infinity);
+    ensure(unlimited.has_value(), "a plan within a limit is a plan without one");
+    improve(*unlimited);
+    add(least_bottleneck, unlimited->bottleneck, unlimited->sum);
+    while (!open.empty()) {
+      const Interval interval = open.top();
+      open.pop();
+      const double best = pipeline_cost(*best_);
+      if (interval.bound >= best * (1 - resolution)) return;
+      const double high = std::min(interval.high, (best - interval.sum) / weight);
+      const double middle = (interval.low + high) / 2;
+      const auto found = search_.least_sum(middle, best - weight * interval.low);
+      if (found) {
+        improve(*found);
+        add(interval.low, found->bottleneck, found->sum);
+      }
+      add(middle, high, interval.sum);
+    }
+  }
+
+  /// The least whole percentage by which more memory on every device makes the chain fit; none when 1,000 % do not or
+  /// the limits come first.
+  std::optional<int> enough_memory_percent()
+  {
+    try {
+      const auto fits = [&](int percent) {
+        ChainSearch<communication> search(problem_.cost, problem_.goal, 1 + percent / 100.0, clock_);
+        return search.within(infinity).has_value();
+      };
+      int high = 1;
+      while (!fits(high)) {
+        if (high > 1000) return std::nullopt;
+        high *= 2;
+      }
+      int low = high / 2;
+      while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        (fits(middle) ? high : low) = middle;
+      }
+      return high;
+    } catch (const OutOfLimits&) {
+      return std::nullopt;
+    }
+  }
+
+  const Problem& problem_;
+  ChainSearch<communication> search_;
+  SearchClock& clock_;
+  std::optional<Found>& best_;
+};
+
+template <Communication communication>
+Placement place(const Problem& problem)
+{
+  SearchClock clock(problem.limits);
+  std::optional<Found> best;
+  Placement placement;
+  try {
+    GoalSearch<communication> search(problem, clock, best);
+    search.run();
+    if (!best) {
+      placement.outcome = Outcome::Infeasible;
+      placement.reason = search.reason();
+    }
+  } catch (const OutOfLimits&) {
+    placement.outcome = Outcome::TimedOut;
+    if (!best) placement.reason = "the limits came before any plan was found; more time or budget would do";
+  }
+  if (best) placement.stages = std::move(best->stages);
+  return placement;
+}
+
+}  // namespace
+
+Placement place_by_chain_dp(const Problem& problem)
+{
+  switch (problem.goal.communication) {
+    case Communication::None:
+      return place<Communication::None>(problem);
+    case Communication::Overlapped:
+      return place<Communication::Overlapped>(problem);
+    case Communication::Serial:
+      return place<Communication::Serial>(problem);
+  }
+  throw std::logic_error("a communication that chain-dp does not know");
+}
+
+}  // namespace isobar::allocators

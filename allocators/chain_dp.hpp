@@ -1,0 +1,46 @@
+#pragma once
+
+#include "allocators/allocator.hpp"
+
+namespace isobar::allocators {
+
+/// The best contiguous split of the chain over the devices in the order of the file, where devices may stay empty.
+///
+/// Exact for this order (to 1e-12 relative), for every objective, communication and schedule: memory holds with the
+/// micro-batches in flight that the schedule asks of each stage, and transfers depend on the pair of devices. Other
+/// orders are not tried, so the outcome is feasible, not optimal.
+///
+/// How: a dynamic programme from the last layer to the first. A state is a stage's first layer, its device and the
+/// stages after it (capped at M; left out where memory does not depend on it). A stage's cost couples the transfer
+/// before it with the one after, so a state keeps every option (activations sent, cost of what follows) that no other
+/// option beats in both, and is asked once for each distinct path back to a device before it.
+/// - sequential: one pass, no limit on a stage's cost.
+/// - bottleneck: passes that ask whether a plan within a limit exists. A failed pass also tells the next limit at which
+///   anything could change, so the search ends exactly.
+/// - pipeline: branch and bound over the limit T. In ]lo, hi[ no plan beats (M-1) lo + least sum within hi; a pass at
+///   T that answers a plan with largest stage m settles everything in [m, T].
+///
+/// A pass: O(K (D² L + D L W Q)) time and O(K D L) memory, for L layers, D devices, K = min(M, D) under 1F1B where
+/// memory depends on the schedule and 1 elsewhere, W cuts that one stage can reach within its memory and the limit, and
+/// Q distinct paths back of a device (a state asks again only where its best option changes: mostly 1 to 3 times).
+/// Some 20 passes for bottleneck, some 10 to 100 for pipeline. docs/allocators.md has measured times.
+///
+/// A budget counts passes. Out of budget or time, or interrupted: the best plan so far, as timed_out. Deterministic
+/// without a time limit.
+///
+/// Source: the threshold search is Pinar, Tabak and Aykanat's parametric search for chains on chains (J. Parallel
+/// Distrib. Comput. 2008); the coupled transfers and the pipeline objective are our own.
+Placement place_by_chain_dp(const Problem& problem);
+
+inline constexpr Policy chain_dp_policy = {
+    .name = "chain-dp",
+    .problem = "any objective over the devices in the order of the file, some left out",
+    .guarantee = "optimal for this order, to 1e-12 relative",
+    .cost =
+        "O(L D (D + W)) a pass, W cuts in a stage's reach; 1 pass (sequential), about 20 (bottleneck), 10 to 100 "
+        "(pipeline); up to M times that under 1f1b where memory binds",
+    .source = "own; threshold search after Pinar, Tabak, Aykanat (JPDC 2008)",
+    .place = place_by_chain_dp,
+};
+
+}  // namespace isobar::allocators

@@ -1,0 +1,182 @@
+#include "allocators/external.hpp"
+
+#include "core/child_process.hpp"
+#include "core/document.hpp"
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <unordered_map>
+
+namespace isobar::allocators {
+
+namespace {
+
+constexpr Seconds default_time_limit(300);
+
+std::string problem_to_json(const Problem& problem)
+{
+  using Json = nlohmann::ordered_json;
+  const Goal& goal = problem.goal;
+  const SearchLimits& limits = problem.limits;
+  const Json document = {{"schema", "isobar-problem/1"},
+                         {"cluster", Json::parse(cluster_to_json(problem.cost.cluster()))},
+                         {"workload", Json::parse(workload_to_json(problem.cost.workload()))},
+                         {"goal",
+                          {{"objective", name_of(goal.objective)},
+                           {"communication", name_of(goal.communication)},
+                           {"schedule", name_of(goal.schedule)},
+                           {"microbatches", goal.microbatches}}},
+                         {"limits",
+                          {{"budget", limits.budget ? Json(*limits.budget) : Json(nullptr)},
+                           {"time_limit_s", limits.time_limit ? Json(limits.time_limit->value) : Json(nullptr)},
+                           {"seed", limits.seed}}}};
+  return document.dump() + "\n";
+}
+
+/// Reads an answer and places it on the problem's devices; every fault names the program and the line of its answer.
+class AnswerReader {
+ public:
+  AnswerReader(const std::string& name, const Problem& problem) : problem_(problem), name_(name), faults_(name)
+  {
+    const auto& devices = problem.cost.cluster().devices;
+    for (std::size_t i = 0; i < devices.size(); ++i) index_of_.emplace(devices[i].name, i);
+  }
+
+  Placement read(const std::string& answer)
+  {
+    const DocumentNode document = parse_json(answer, name_);
+    if (document.kind != DocumentNode::Kind::Mapping) {
+      throw InputError(name_, "its answer is no JSON object; it needs \"stages\" (docs/allocators.md)");
+    }
+    MappingReader reader(document, "", faults_);
+    // What else a plan file holds are claims; ours are computed.
+    for (const char* claim :
+         {"schema", "allocator", "objective", "communication", "schedule", "microbatches", "predicted", "objective_s",
+          "objective_bound_s", "gap_fraction", "step_bound_s", "certificate", "inputs", "wall"}) {
+      reader.optional(claim);
+    }
+    Placement placement;
+    const auto outcome = reader.optional_choice("outcome", outcome_names());
+    if (outcome) placement.outcome = outcome_from_name(*outcome).value_or(Outcome::Feasible);
+    if (placement.outcome == Outcome::Optimal) placement.outcome = Outcome::Feasible;
+    placement.reason = reader.optional_text("reason").value_or("");
+    const bool may_lack_stages = placement.outcome == Outcome::Infeasible || placement.outcome == Outcome::TimedOut;
+    if (!may_lack_stages || reader.has("stages")) read_stages(reader);
+    reader.refuse_unknown();
+    faults_.throw_if_any();
+    check_outcome(placement);
+    placement.stages = std::move(stages_);
+    return placement;
+  }
+
+ private:
+  void read_stages(MappingReader& reader)
+  {
+    for (const auto& node : reader.required_sequence("stages")) {
+      const std::string path = fmt::format("stages[{}]", stages_.size());
+      stages_.emplace_back();
+      if (node.kind != DocumentNode::Kind::Mapping) {
+        faults_.add(node.line, path, R"(is no object; write {"device": "NAME", "first_layer": 0, "last_layer": 3})");
+        continue;
+      }
+      MappingReader stage(node, path + ".", faults_);
+      read_device(stage);
+      read_layers(stage);
+      stage.refuse_unknown();
+    }
+  }
+
+  void read_device(MappingReader& stage)
+  {
+    std::string key = "device";
+    std::string device;
+    if (!stage.has("devices")) {
+      device = stage.required_text("device");
+    } else {
+      key = "devices";
+      const auto& devices = stage.required_sequence("devices");
+      if (devices.size() != 1 || devices.front().kind != DocumentNode::Kind::Mapping) {
+        stage.add_fault(key, R"(is not one device; each stage runs on one, such as [{"name": "NAME"}])");
+        return;
+      }
+      MappingReader member(devices.front(), stage.path_of("devices[0]."), faults_);
+      device = member.required_text("name");
+      member.optional_number("share");
+      member.refuse_unknown();
+    }
+    if (device.empty()) return;  // a fault already
+    const auto index = index_of_.find(device);
+    if (index == index_of_.end()) {
+      stage.add_fault(key,
+                      fmt::format("{} is not on platform {}", isobar::quoted(device), problem_.cost.cluster().name));
+      return;
+    }
+    const auto [first_use, is_new] = stage_of_device_.emplace(index->second, stages_.size() - 1);
+    if (!is_new) {
+      stage.add_fault(key, fmt::format("{} runs stages[{}] already; each device runs one stage", isobar::quoted(device),
+                                       first_use->second));
+    }
+    stages_.back().device = index->second;
+  }
+
+  void read_layers(MappingReader& stage)
+  {
+    const std::size_t layers = problem_.cost.layers();
+    auto& placed = stages_.back();
+    placed.first_layer = stage.required_count("first_layer", 0, layers - 1);
+    placed.last_layer = stage.required_count("last_layer", 0, layers - 1);
+    if (!faults_.empty()) return;  // one fault of a layer would follow from another
+    if (placed.first_layer != next_layer_) {
+      stage.add_fault("first_layer",
+                      fmt::format("{} does not follow; the layers before end at {}", placed.first_layer,
+                                  next_layer_ == 0 ? "the input, so it is 0" : fmt::format("{}", next_layer_ - 1)));
+    }
+    if (placed.last_layer < placed.first_layer) {
+      stage.add_fault("last_layer", fmt::format("{} is before first_layer {}", placed.last_layer, placed.first_layer));
+    }
+    next_layer_ = placed.last_layer + 1;
+  }
+
+  void check_outcome(const Placement& placement) const
+  {
+    const std::size_t layers = problem_.cost.layers();
+    if (placement.outcome == Outcome::Infeasible && !stages_.empty()) {
+      throw InputError(name_, "outcome: infeasible, yet there are stages; leave one of them out");
+    }
+    if (stages_.empty() && placement.reason.empty()) {
+      throw InputError(name_, placement.outcome == Outcome::Feasible
+                                  ? "stages: none; they hold every layer"
+                                  : "reason: missing; an answer without stages says why");
+    }
+    if (stages_.empty() && placement.outcome == Outcome::Feasible) {
+      throw InputError(name_, "stages: none; they hold every layer");
+    }
+    if (!stages_.empty() && next_layer_ != layers) {
+      throw InputError(name_, fmt::format("stages: layers {}..{} are placed nowhere; they hold every layer",
+                                          next_layer_, layers - 1));
+    }
+  }
+
+  const Problem& problem_;
+  std::string name_;
+  FaultList faults_;
+  std::unordered_map<std::string, std::size_t> index_of_;
+  std::unordered_map<std::size_t, std::size_t> stage_of_device_;
+  std::vector<StagePlacement> stages_;
+  std::size_t next_layer_ = 0;
+};
+
+}  // namespace
+
+Placement place_externally(const std::string& program, const Problem& problem)
+{
+  const std::string name = "exec:" + program;
+  const auto result =
+      run_command({program}, problem_to_json(problem), problem.limits.time_limit.value_or(default_time_limit));
+  if (result.status != ChildResult::Status::Done) throw EnvironmentError(name + ": " + result.message);
+  return AnswerReader(name, problem).read(result.output);
+}
+
+}  // namespace isobar::allocators

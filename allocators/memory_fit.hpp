@@ -1,0 +1,27 @@
+#pragma once
+
+#include "core/cost_model.hpp"
+#include "core/plan.hpp"
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace isobar::allocators {
+
+/// What a stage needs on its device under the goal's schedule, with `stages_after` stages behind it.
+Bytes stage_memory(const CostModel& cost, const Goal& goal, const StagePlacement& stage, std::size_t stages_after);
+
+/// "layers 3..7 need 6.10 GiB", "layer 3 needs 6.10 GiB".
+std::string need_in_words(std::size_t first, std::size_t last, Bytes need);
+
+/// The first layer that no device can hold, in words; none when each fits somewhere on its own. O(layers + devices).
+std::optional<std::string> oversized_layer(const CostModel& cost, const Goal& goal);
+
+/// The stage that exceeds its device by most, in words, with the nearest change; none when all fit.
+/// O(layers + devices).
+std::optional<std::string> overfull_stage(const CostModel& cost, const Goal& goal,
+                                          const std::vector<StagePlacement>& stages);
+
+}  // namespace isobar::allocators

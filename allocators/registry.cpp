@@ -1,0 +1,156 @@
+#include "allocators/allocator.hpp"
+#include "allocators/bounds.hpp"
+#include "allocators/chain_dp.hpp"
+#include "allocators/even.hpp"
+#include "allocators/external.hpp"
+#include "allocators/memory_fit.hpp"
+#include "allocators/milp.hpp"
+#include "allocators/search_clock.hpp"
+#include "allocators/sky_dynamic.hpp"
+#include "core/errors.hpp"
+#include "core/layer_graph.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace isobar::allocators {
+
+namespace {
+
+constexpr std::string_view external_prefix = "exec:";
+
+/// What a bound and an objective may differ by in rounding; the checker's tolerance.
+constexpr double tolerance = 1e-9;
+
+const Policy* find_policy(std::string_view name)
+{
+  const auto& all = policies();
+  const auto policy = std::find_if(all.begin(), all.end(), [&](const Policy& known) { return known.name == name; });
+  return policy == all.end() ? nullptr : &*policy;
+}
+
+bool is_external(std::string_view name)
+{
+  return name.starts_with(external_prefix);
+}
+
+/// The placement over the original's layers.
+std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages)
+{
+  for (auto& stage : stages) {
+    stage.first_layer = view.first_layer[stage.first_layer];
+    stage.last_layer = view.first_layer[stage.last_layer + 1] - 1;
+  }
+  return stages;
+}
+
+/// Writes what the cost model says of the placement, and how good it is.
+void make_claims(Plan& plan, const Placement& placement, const std::vector<StagePlacement>& stages,
+                 const CostModel& cost)
+{
+  const auto evaluation = cost.evaluate(stages, plan.goal);
+  plan.objective = evaluation.objective;
+  plan.step_bound = evaluation.step_bound;
+  plan.predicted = Predicted{evaluation.step_time, evaluation.bottleneck, evaluation.sequential, {}};
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& [device, first, last] = stages[i];
+    const std::string& name = cost.cluster().devices[device].name;
+    plan.stages.push_back({{{name, 1}}, first, last});
+    plan.predicted->peak_memory[name] = stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
+  }
+
+  Bound bound = objective_bound(cost, plan.goal);
+  if (placement.objective_bound && *placement.objective_bound > bound.value) {
+    bound = {*placement.objective_bound, placement.certificate};
+  }
+  ensure(bound.value <= evaluation.objective * (1 + tolerance), "a lower bound is above the objective of a plan");
+  plan.objective_bound = std::min(bound.value, evaluation.objective);
+  plan.certificate = bound.certificate;
+  // Whoever found it: a plan that meets its bound is optimal, and no other is.
+  const bool meets_bound = *plan.objective_bound >= evaluation.objective * (1 - tolerance);
+  if (meets_bound) plan.outcome = Outcome::Optimal;
+  ensure(plan.outcome != Outcome::Optimal || meets_bound, "a plan is called optimal and its bound does not say so");
+}
+
+void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  if (plan.outcome == Outcome::TimedOut && plan.stages.empty()) return;
+  auto faults = faults_of(plan, workload, cluster);
+  if (faults.empty()) return;
+  for (auto& fault : faults) fault = fmt::format("{}: {}", plan.allocator, fault);
+  if (is_external(plan.allocator)) throw InputError(faults);
+  throw std::logic_error(faults.front());
+}
+
+}  // namespace
+
+const std::vector<Policy>& policies()
+{
+  static const std::vector<Policy> all = {
+      chain_dp_policy,    even_policy, sky_dynamic_policy, sky_dynamic_fixed_policy,
+#ifdef ISOBAR_HAS_CBC
+      sky_optimal_policy,
+#endif
+  };
+  return all;
+}
+
+void require_policy(const std::string& name)
+{
+  if (is_external(name)) {
+    if (name.size() > external_prefix.size()) return;
+    throw InputError("exec:", "no program; write exec:PROGRAM, such as exec:examples/external_policy.py");
+  }
+  if (find_policy(name) != nullptr) return;
+#ifndef ISOBAR_HAS_CBC
+  if (name == sky_optimal_policy.name) {
+    throw InputError(name, "this build has no CBC; install coinor-libcbc-dev, then configure and build again");
+  }
+#endif
+  std::vector<std::string> names;
+  std::string list;
+  for (const auto& policy : policies()) {
+    names.emplace_back(policy.name);
+    list += names.back() + ", ";
+  }
+  const std::string nearest = nearest_word(name, names);
+  throw InputError("allocator", fmt::format("{} is not known; {}", isobar::quoted(name),
+                                            nearest.empty() ? "there are " + list + "and exec:PROGRAM"
+                                                            : "did you mean " + nearest + "?"));
+}
+
+Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
+              const SearchLimits& limits)
+{
+  const SearchClock clock(limits);
+  require_policy(name);
+  ensure(!workload.layers.empty() && !cluster.devices.empty() && goal.microbatches > 0,
+         "a problem has layers, devices and micro-batches");
+  const ChainView view = chain_view(workload);
+  const CostModel chain_cost(view.workload, cluster);
+  const Problem problem{chain_cost, goal, limits};
+  Placement placement = is_external(name) ? place_externally(name.substr(external_prefix.size()), problem)
+                                          : find_policy(name)->place(problem);
+
+  Plan plan;
+  plan.allocator = name;
+  plan.goal = goal;
+  plan.outcome = placement.outcome;
+  plan.reason = std::move(placement.reason);
+  if (placement.stages.empty()) {
+    ensure(plan.outcome == Outcome::Infeasible || plan.outcome == Outcome::TimedOut, "a plan without stages");
+    if (view.workload.layers.size() != workload.layers.size()) {
+      plan.reason += fmt::format("; layers are counted in the chain of {} that the graph can be cut into",
+                                 view.workload.layers.size());
+    }
+  } else {
+    make_claims(plan, placement, over_layers_of(view, placement.stages), CostModel(workload, cluster));
+  }
+  check(plan, workload, cluster);
+  plan.search_time = clock.elapsed();
+  return plan;
+}
+
+}  // namespace isobar::allocators

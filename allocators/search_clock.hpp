@@ -1,0 +1,37 @@
+#pragma once
+
+#include "allocators/allocator.hpp"
+#include "core/interrupt.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+namespace isobar::allocators {
+
+/// Says when a search has to stop: its budget of work or its time is spent, or the process was asked to stop.
+class SearchClock {
+ public:
+  explicit SearchClock(const SearchLimits& limits) : left_(limits.budget)
+  {
+    if (limits.time_limit) end_ = start_ + std::chrono::duration<double>(limits.time_limit->value);
+  }
+
+  /// Takes one unit of work from the budget; false when none is left.
+  bool spend() { return !left_ || (*left_)-- > 0; }
+
+  /// True when the time is over or the process was asked to stop. Some 30 ns.
+  bool is_over() const { return interrupted() || (end_ && Clock::now() >= *end_); }
+
+  Seconds elapsed() const { return Seconds(std::chrono::duration<double>(Clock::now() - start_).count()); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using TimePoint = std::chrono::time_point<Clock, std::chrono::duration<double>>;
+
+  TimePoint start_ = Clock::now();
+  std::optional<TimePoint> end_;
+  std::optional<std::uint64_t> left_;
+};
+
+}  // namespace isobar::allocators

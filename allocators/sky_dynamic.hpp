@@ -1,0 +1,58 @@
+#pragma once
+
+#include "allocators/allocator.hpp"
+
+#include <vector>
+
+namespace isobar::allocators {
+
+/// What Sky Computing's policies look at, in the order of the file.
+struct SkyInputs {
+  /// Relative slowness: the fastest device's speed over each one's (published: benchmark seconds over the least).
+  std::vector<double> slowness;
+  std::vector<double> device_memory;  ///< bytes
+  std::vector<double> multiply_adds;  ///< of each layer's forward pass: half its FLOPs
+  /// Of each layer alone, bytes: Sky's estimate where the workload has it (memory_model: sky). Otherwise the training
+  /// memory of a stage of that layer at the head of the longest chain, so that sums of layers are never below what a
+  /// stage needs; a workload that fits tightly may be called infeasible then.
+  std::vector<double> layer_memory;
+};
+SkyInputs sky_inputs(const CostModel& cost, const Goal& goal);
+
+/// Sky Computing's published heuristic: starts from equal counts, moves boundaries until memory holds (phase 1), then
+/// moves one layer per device and sweep from slow to fast neighbours, at most 1000 sweeps (phase 2).
+///
+/// Kept with its faults, for parity (facts: hpcaitech/SkyComputing 456c749, `dynamic_allocate`):
+/// - Phase 2 reads the load of device j where it should read that of j+1, so the branch that gives a layer to the next
+///   device never runs: boundaries only move right and an overloaded device sheds layers to its left neighbour only.
+/// - The target, floor(mean load), exceeds the balanced optimum; there is no final comparison, so the answer can be
+///   worse than even on its own metric.
+/// - Phase 1 packs from the left up to the memory limit, blind to speed.
+/// - Every device keeps at least one layer; the order is that of the file; transfers do not count.
+/// Ignores the goal's objective and communication; the goal's schedule and M only enter layer_memory.
+///
+/// A budget limits the sweeps of phase 2 further. O(sweeps x (L + D)) time, O(L + D) memory. Deterministic.
+Placement place_by_sky_dynamic(const Problem& problem);
+
+/// The same with the index mended, load(j+1): devices can then shed to the right. The other faults remain.
+Placement place_by_sky_dynamic_fixed(const Problem& problem);
+
+inline constexpr Policy sky_dynamic_policy = {
+    .name = "sky-dynamic",
+    .problem = "Sky Computing's heuristic: memory first, then loads between neighbours, in the order of the file",
+    .guarantee = "none; can be worse than even; published faults kept",
+    .cost = "O(L + D) a sweep, at most 1000 sweeps",
+    .source = "Sky Computing (arXiv 2202.11836), code 456c749, dynamic_allocate",
+    .place = place_by_sky_dynamic,
+};
+
+inline constexpr Policy sky_dynamic_fixed_policy = {
+    .name = "sky-dynamic-fixed",
+    .problem = "sky-dynamic with its wrong index mended",
+    .guarantee = "none",
+    .cost = "O(L + D) a sweep, at most 1000 sweeps",
+    .source = "own correction of sky-dynamic",
+    .place = place_by_sky_dynamic_fixed,
+};
+
+}  // namespace isobar::allocators

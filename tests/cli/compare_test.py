@@ -1,0 +1,63 @@
+import csv
+import pathlib
+
+from tests.cli.support import BERT24, SKY16, CommandTest
+
+HEADER = ("platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
+          "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes")
+
+
+class Compare(CommandTest):
+    def test_writes_one_sorted_row_for_each_allocator_and_objective(self):
+        output = self.folder / "results.csv"
+        self.run_isobar("compare", SKY16, BERT24, "--objective", "sequential,pipeline", "-o", output)
+        self.assertEqual(output.read_text().splitlines()[0], HEADER)
+        rows = list(csv.DictReader(output.open()))
+        keys = [(row["allocator"], row["objective"]) for row in rows]
+        self.assertEqual(keys, sorted((allocator, objective)
+                                      for allocator in ("even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp")
+                                      for objective in ("sequential", "pipeline")))
+        for row in rows:
+            self.assertGreaterEqual(float(row["step_time_s"]) * (1 + 1e-9), float(row["step_bound_s"]))
+            self.assertLessEqual(float(row["objective_bound_s"]), float(row["objective_s"]))
+
+    def test_two_runs_give_the_same_bytes(self):
+        texts = []
+        for name in ("first.csv", "second.csv"):
+            self.run_isobar("compare", SKY16, BERT24, "-o", self.folder / name)
+            texts.append((self.folder / name).read_text())
+        self.assertEqual(*texts)
+
+    def test_one_micro_batch_at_a_time_takes_what_the_formula_says(self):
+        for row in self.json_of("compare", SKY16, BERT24, "--objective", "sequential")["rows"]:
+            # The update comes on top: 2 FLOP per parameter.
+            self.assertAlmostEqual(row["step_time_s"] / row["objective_s"], 1, places=4)
+
+    def test_a_placement_that_does_not_fit_says_why_and_the_rest_go_on(self):
+        inputs = SKY16, "workloads/bert80.yaml"
+        rows = {row["allocator"]: row for row in self.json_of("compare", *inputs)["rows"]}
+        self.assertEqual(rows["even"]["outcome"], "infeasible")
+        self.assertRegex(rows["even"]["reason"], r"node-\d+")
+        self.assertEqual(rows["sky-dynamic"]["outcome"], "feasible")
+        self.assertIn(rows["even"]["reason"], self.run_isobar("compare", *inputs).stdout)
+
+    def test_exits_with_4_when_nothing_fits(self):
+        self.run_isobar("compare", *self.small_inputs(memory="1 GB"), expect=4)
+
+    def test_a_policy_that_crashes_costs_its_own_row(self):
+        policy = self.write("policy.sh", "#!/bin/sh\necho broken >&2\nexit 7\n")
+        pathlib.Path(policy).chmod(0o755)
+        rows = self.json_of("compare", *self.small_inputs(), "--allocators", f"even,exec:{policy}")["rows"]
+        self.assertEqual([row["outcome"] for row in rows], ["feasible", "failed"])
+        self.assertIn("exited with code 7; its last words: broken", rows[1]["reason"])
+
+    def test_a_policy_that_hangs_costs_its_own_row(self):
+        policy = self.write("policy.sh", "#!/bin/sh\nsleep 600\n")
+        pathlib.Path(policy).chmod(0o755)
+        rows = self.json_of("compare", *self.small_inputs(), "--allocators", f"even,exec:{policy}", "--row-time-limit",
+                            "1s")["rows"]
+        self.assertEqual([row["outcome"] for row in rows], ["feasible", "failed"])
+        self.assertEqual(rows[1]["reason"], "was ended at the time limit of 1 s")
+
+    def test_names_the_nearest_allocator_before_it_runs_any(self):
+        self.assertIn("did you mean even?", self.fault_of("compare", SKY16, BERT24, "--allocators", "chain-dp,evn"))

@@ -1,0 +1,72 @@
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from tests.cli.support import ISOBAR, ROOT, CommandTest
+
+
+def processes_with(text):
+    """Ids of processes whose command line holds `text`."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and text.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
+
+
+class Interrupt(CommandTest):
+    def interrupted(self, sign, *arguments):
+        """Starts the command, waits until its policy runs, sends the signal, and gives what it printed."""
+        marker = self.folder / "policy runs"
+        policy = self.write("policy.sh", f"#!/bin/sh\ntouch '{marker}'\nsleep 600 & sleep 600\n")
+        pathlib.Path(policy).chmod(0o755)
+        process = subprocess.Popen([ISOBAR, *map(str, arguments), f"exec:{policy}"], cwd=ROOT, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(1200):
+            if marker.exists():
+                break
+            time.sleep(0.05)
+        self.assertTrue(marker.exists())
+        time.sleep(1)  # the other rows of a comparison end
+        os.kill(process.pid, sign)
+        output, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, output + errors)
+        self.assertEqual(errors, "isobar: interrupted\n")
+        time.sleep(0.5)
+        self.assertEqual(processes_with(str(self.folder)), [])
+        return output
+
+    def test_a_comparison_writes_what_was_found_so_far_and_leaves_no_child(self):
+        output = self.folder / "results.csv"
+        printed = self.interrupted(signal.SIGINT, "compare", *self.small_inputs(), "-o", output, "--allocators", "even",
+                                   "--allocators")
+        rows = output.read_text().splitlines()
+        self.assertEqual(len(rows), 3)
+        self.assertIn(",even,pipeline,overlapped,1f1b,8,1,feasible,", rows[1])
+        self.assertIn(",failed,", rows[2])
+        self.assertIn("interrupted", printed)
+
+    def test_planning_leaves_no_half_file(self):
+        output = self.folder / "plan.json"
+        self.interrupted(signal.SIGTERM, "plan", *self.small_inputs(), "-o", output, "--allocator")
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()),
+                         ["policy runs", "policy.sh", "small.xml", "small.yaml"])
+
+    def test_a_simulation_leaves_no_child_and_no_half_trace(self):
+        platform, workload = self.small_inputs()
+        plan = self.make_plan(platform, workload, "--microbatches", 1000000)
+        trace = self.folder / "trace.json"
+        process = subprocess.Popen([ISOBAR, "simulate", platform, workload, "--plan", plan, "--trace", trace], cwd=ROOT,
+                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(2)
+        os.kill(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, output, errors), (130, "", "isobar: interrupted\n"))
+        time.sleep(0.5)
+        self.assertEqual(processes_with(str(self.folder)), [])
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["plan.json", "small.xml", "small.yaml"])

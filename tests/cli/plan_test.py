@@ -1,0 +1,78 @@
+import json
+import pathlib
+
+from tests.cli.support import BERT24, SKY16, CommandTest
+
+# 3 x 1 TFLOP forward and twice that back: 9 TFLOP; with "fast" alone 4.5 s.
+
+
+class Plan(CommandTest):
+    def test_has_every_key_that_the_design_names(self):
+        plan = self.json_of("plan", SKY16, BERT24, "--allocator", "even")
+        for key in ("allocator", "objective", "communication", "outcome", "schedule", "microbatches", "stages",
+                    "predicted", "objective_s", "objective_bound_s", "gap_fraction", "step_bound_s", "certificate",
+                    "inputs", "wall"):
+            self.assertIn(key, plan)
+        self.assertEqual([stage["last_layer"] - stage["first_layer"] + 1 for stage in plan["stages"]], [5] * 15)
+        self.assertEqual(plan["stages"][1]["devices"], [{"name": "node-2", "share": 1.0}])
+        self.assertEqual((plan["objective"], plan["schedule"], plan["microbatches"]), ("pipeline", "1f1b", 8))
+        self.assertEqual(set(plan["predicted"]), {"step_time_s", "bottleneck_s", "sequential_s", "peak_memory_bytes"})
+
+    def test_sequential_has_defaults_of_its_own(self):
+        plan = self.json_of("plan", SKY16, BERT24, "--allocator", "even", "--objective", "sequential")
+        self.assertEqual((plan["communication"], plan["schedule"], plan["microbatches"]), ("serial", "sequential", 1))
+
+    def test_the_same_inputs_give_the_same_bytes(self):
+        texts = []
+        for _ in range(2):
+            plan = json.loads(pathlib.Path(self.make_plan(SKY16, BERT24, allocator="chain-dp")).read_text())
+            del plan["wall"]
+            texts.append(json.dumps(plan))
+        self.assertEqual(*texts)
+
+    def test_chain_dp_takes_the_fast_device_alone_for_one_micro_batch(self):
+        plan = self.json_of("plan", *self.small_inputs(), "--allocator", "chain-dp", "--objective", "sequential")
+        self.assertEqual([stage["devices"][0]["name"] for stage in plan["stages"]], ["fast"])
+        self.assertAlmostEqual(plan["objective_s"], 4.5)
+
+    def test_an_infeasible_plan_is_written_with_its_reason_and_exits_with_4(self):
+        inputs = self.small_inputs(memory="1 GB")
+        plan = json.loads(pathlib.Path(self.make_plan(*inputs, expect=4)).read_text())
+        self.assertEqual(plan["outcome"], "infeasible")
+        self.assertEqual(plan["stages"], [])
+        self.assertIn("slow", plan["reason"])
+
+    def test_a_wrong_input_leaves_the_old_plan_as_it_was(self):
+        old = self.write("plan.json", "old")
+        platform, workload = self.small_inputs()
+        pathlib.Path(workload).write_text("model: layers\n")
+        self.run_isobar("plan", platform, workload, "--allocator", "even", "-o", old, expect=2)
+        self.assertEqual(pathlib.Path(old).read_text(), "old")
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["plan.json", "small.xml", "small.yaml"])
+
+    def test_names_the_nearest_allocator(self):
+        self.assertIn("did you mean chain-dp?", self.fault_of("plan", *self.small_inputs(), "--allocator", "chain-pd"))
+
+    def test_names_the_nearest_objective(self):
+        self.assertEqual(
+            self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--objective", "botleneck"),
+            '--objective: "botleneck" is none of sequential, bottleneck, pipeline; did you mean bottleneck?')
+
+    def test_refuses_a_time_without_unit(self):
+        self.assertTrue(
+            self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--time-limit", "30")
+            .startswith('--time-limit: "30" is not a time'))
+
+    def test_refuses_no_micro_batches(self):
+        self.assertEqual(
+            self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--microbatches", "0"),
+            "--microbatches: 0 is not in 1 to 1000000000")
+
+    def test_says_that_a_file_is_not_there(self):
+        platform, workload = self.small_inputs()
+        self.assertEqual(self.fault_of("plan", platform, "none.yaml", "--allocator", "even"), "none.yaml: no such file")
+        self.assertEqual(self.fault_of("plan", "none.xml", workload, "--allocator", "even"), "none.xml: no such file")
+
+    def test_says_that_a_folder_to_write_to_is_not_there(self):
+        fault = self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "-o", self.folder / "no/plan.json", expect=3)
+        self.assertIn("No such file or directory", fault)

@@ -1,0 +1,45 @@
+import json
+import pathlib
+
+from tests.cli.support import ROOT, CommandTest
+
+
+class Platform(CommandTest):
+    def test_shows_the_devices_in_the_order_of_the_file(self):
+        text = self.run_isobar("platform", "show", "platforms/sky16.xml").stdout
+        self.assertIn("sky16: 15 devices\ndata server: node-0\n", text)
+        names = [line.split()[0] for line in text.splitlines() if line.startswith("node-")]
+        self.assertEqual(names, [f"node-{rank}" for rank in range(1, 16)])
+
+    def test_shows_every_pair_as_json(self):
+        cluster = self.json_of("platform", "show", "platforms/sky4.xml")
+        self.assertEqual(cluster["schema"], "isobar-cluster/1")
+        self.assertEqual(cluster["data_server"], "node-0")
+        self.assertEqual(len(cluster["latency_s"]), 4)
+        self.assertAlmostEqual(cluster["latency_s"][0][1], 0.002)
+
+    def test_generates_the_platforms_that_are_shipped(self):
+        for nodes in (4, 16, 32, 64):
+            output = self.folder / f"sky{nodes}.xml"
+            self.run_isobar("platform", "generate", "sky", "--nodes", nodes, "-o", output)
+            self.assertEqual(output.read_text(), (ROOT / f"platforms/sky{nodes}.xml").read_text())
+
+    def test_generates_large_stars_that_can_be_planned_for(self):
+        platform = self.folder / "star.xml"
+        self.run_isobar("platform", "generate", "star", "--devices", 4096, "-o", platform)
+        workload = self.write("long.yaml", pathlib.Path(ROOT / "workloads/bert160.yaml").read_text()
+                              .replace("encoders: 160", "encoders: 33333"))
+        plan = self.json_of("plan", platform, workload, "--allocator", "even")
+        self.assertEqual(len(plan["stages"]), 4096)
+        self.assertEqual(plan["stages"][-1]["last_layer"], 3 * 33333 + 2)
+
+    def test_an_option_out_of_range_is_a_fault_of_the_user(self):
+        self.assertTrue(self.fault_of("platform", "generate", "sky", "--nodes", "1").startswith("--nodes: 1 "))
+        self.assertTrue(self.fault_of("platform", "generate", "star", "--bandwidth", "10")
+                        .startswith('--bandwidth: "10" is not a bandwidth'))
+
+    def test_a_fault_in_an_xml_file_names_file_and_line(self):
+        platform = self.write("bad.xml", (pathlib.Path(ROOT) / "platforms/sky4.xml").read_text().replace('role', 'rolle'))
+        line = next(number for number, text in enumerate(pathlib.Path(platform).read_text().splitlines(), 1)
+                    if "rolle" in text and "<prop" in text)
+        self.assertIn(f"{platform}:{line}: ", self.fault_of("platform", "show", platform))

@@ -1,0 +1,32 @@
+"""Each command that the README shows is run, and must print what the README shows below it."""
+
+import re
+import subprocess
+
+from tests.cli.support import ISOBAR, ROOT, CommandTest
+
+# ```console, then "$ command" lines, each followed by its output.
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands_of(readme):
+    for block in BLOCK.findall(readme):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            yield command, output
+
+
+class Readme(CommandTest):
+    def test_every_command_prints_what_the_readme_shows(self):
+        shown = list(commands_of((ROOT / "README.md").read_text()))
+        self.assertGreaterEqual(len(shown), 4)
+        for command, output in shown:
+            if command in ("./test",):
+                continue  # the test that runs this one
+            # ./demo builds, then does this; files go to a folder of the test's own.
+            line = command.replace("./demo", "isobar compare platforms/sky64.xml workloads/bert160.yaml --objective sequential,pipeline")
+            line = re.sub(r"^isobar ", f"'{ISOBAR}' ", line.replace("build/release/bin/isobar", "isobar"))
+            line = line.replace("/tmp/", f"{self.folder}/")
+            with self.subTest(command):
+                result = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=300)
+                self.assertEqual(result.stdout + result.stderr, output)

@@ -1,0 +1,96 @@
+import json
+import pathlib
+import re
+
+from tests.cli.support import BERT24, SKY16, CommandTest
+
+
+class Simulate(CommandTest):
+    def edit_plan(self, plan, **changes):
+        content = json.loads(pathlib.Path(plan).read_text())
+        content.update(changes)
+        pathlib.Path(plan).write_text(json.dumps(content, indent=2))
+
+    def test_equals_the_closed_form_of_a_small_pipeline(self):
+        inputs = self.small_inputs()
+        plan = self.make_plan(*inputs, "--objective", "sequential")
+        result = self.json_of("simulate", *inputs, "--plan", plan)
+        # Two layers on slow (6 s), one on fast (1.5 s), 0.1 GB there and back at 1 GB/s with 10 ms each.
+        self.assertAlmostEqual(result["step_time_s"], 6 + 1.5 + 2 * 0.11, places=6)
+        self.assertEqual(result["activities"], 8)  # a forward, a backward and an update on each, two transfers
+        self.assertEqual([stage["device"] for stage in result["stages"]], ["slow", "fast"])
+        self.assertAlmostEqual(result["stages"][0]["send_s"], 0.11, places=6)
+        self.assertEqual(result["links"][0]["name"], "wire")
+        self.assertEqual(result["links"][0]["bytes"], 2e8)
+
+    def test_has_every_key_that_the_design_names(self):
+        plan = self.make_plan(SKY16, BERT24)
+        result = self.json_of("simulate", SKY16, BERT24, "--plan", plan)
+        for key in ("step_time_s", "step_bound_s", "stages", "links", "activities", "network", "simgrid_version", "wall"):
+            self.assertIn(key, result)
+        self.assertEqual(set(result["stages"][0]), {"device", "compute_s", "send_s", "idle_s", "peak_memory_bytes"})
+        self.assertEqual(set(result["links"][0]), {"name", "bytes", "busy_fraction"})
+        self.assertEqual(result["network"]["network/model"], "CM02")
+        self.assertGreaterEqual(result["step_time_s"], result["step_bound_s"])
+
+    def test_peak_memory_is_what_the_plan_predicted(self):
+        workload = "workloads/gpt2_124m.yaml"
+        plan = self.make_plan("platforms/sky4.xml", workload)
+        predicted = json.loads(pathlib.Path(plan).read_text())["predicted"]["peak_memory_bytes"]
+        result = self.json_of("simulate", "platforms/sky4.xml", workload, "--plan", plan)
+        for stage in result["stages"]:
+            self.assertAlmostEqual(stage["peak_memory_bytes"] / predicted[stage["device"]], 1, places=9)
+
+    def test_iterations_take_equal_times_on_a_steady_platform(self):
+        inputs = self.small_inputs()
+        plan = self.make_plan(*inputs)
+        once = self.json_of("simulate", *inputs, "--plan", plan)
+        thrice = self.json_of("simulate", *inputs, "--plan", plan, "--iterations", 3)
+        self.assertEqual(len(thrice["step_times_s"]), 3)
+        self.assertAlmostEqual(thrice["step_time_s"], once["step_time_s"], places=6)
+        self.assertEqual(thrice["activities"], 3 * once["activities"])
+
+    def test_the_trace_names_every_instruction_and_its_times_nest(self):
+        inputs = self.small_inputs()
+        plan = self.make_plan(*inputs)
+        trace = self.folder / "trace.json"
+        self.run_isobar("simulate", *inputs, "--plan", plan, "--trace", trace)
+        events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+        self.assertEqual(len(events), 2 * (8 + 8 + 1) + 4 * 8)  # work, and each transfer on both sides
+        ends = {}
+        for event in sorted(events, key=lambda event: event["ts"]):
+            track = event["pid"], event["tid"]
+            self.assertGreaterEqual(event["ts"] + 1e-3, ends.get(track, 0))
+            ends[track] = event["ts"] + event["dur"]
+
+    def test_a_plan_for_another_cluster_is_refused_with_what_differs(self):
+        plan = self.make_plan(SKY16, BERT24)
+        faults = self.fault_of("simulate", "platforms/sky4.xml", BERT24, "--plan", plan).splitlines()
+        self.assertRegex(faults[0], re.escape(f"{plan}: inputs.platform: made for {SKY16} (hash ") +
+                         r"\w{16}\); this is platforms/sky4\.xml \(hash \w{16}\)")
+        self.assertEqual(faults[1], f"{plan}: stages[3]: device node-4 is not on platform sky4")
+
+    def test_a_plan_for_another_workload_is_refused_with_what_differs(self):
+        plan = self.make_plan(SKY16, BERT24)
+        faults = self.fault_of("simulate", SKY16, "workloads/bert80.yaml", "--plan", plan).splitlines()
+        self.assertIn("inputs.workload: made for workloads/bert24.yaml", faults[0])
+        self.assertEqual(faults[1], f"{plan}: layer 75 of 243 is placed nowhere; the stages hold every layer in order")
+
+    def test_a_claim_that_does_not_hold_is_refused(self):
+        inputs = self.small_inputs()
+        plan = self.make_plan(*inputs)
+        self.edit_plan(plan, step_bound_s=1.0)
+        self.assertRegex(self.fault_of("simulate", *inputs, "--plan", plan),
+                         re.escape(f"{plan}: step_bound_s: claims 1; it is ") + r"[\d.]+ on this platform and workload")
+
+    def test_an_infeasible_plan_is_answered_with_4(self):
+        inputs = self.small_inputs(memory="1 GB")
+        plan = self.make_plan(*inputs, expect=4)
+        result = self.run_isobar("simulate", *inputs, "--plan", plan, expect=4)
+        self.assertIn("the plan is infeasible: ", result.stdout)
+
+    def test_refuses_no_iterations(self):
+        inputs = self.small_inputs()
+        plan = self.make_plan(*inputs)
+        self.assertEqual(self.fault_of("simulate", *inputs, "--plan", plan, "--iterations", 0),
+                         "--iterations: 0 is too few; simulate 1 or more")

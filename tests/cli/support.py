@@ -1,0 +1,76 @@
+"""What the tests of the command share: running it, and small inputs to run it on."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ISOBAR = os.environ["ISOBAR"]
+SKY16 = "platforms/sky16.xml"
+BERT24 = "workloads/bert24.yaml"
+
+# Two devices of 1 and 2 TFLOP/s, 10 ms and 1 GB/s between them.
+PLATFORM = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <zone id="z" routing="Full">
+    <host id="slow" speed="1Tf"><prop id="memory" value="MEMORY"/></host>
+    <host id="fast" speed="2Tf"><prop id="memory" value="MEMORY"/></host>
+    <link id="wire" bandwidth="1GBps" latency="10ms"/>
+    <route src="slow" dst="fast"><link_ctn id="wire"/></route>
+  </zone>
+</platform>
+"""
+
+# Three layers of 1 TFLOP forward and 2 back, 1 GB of activations and 0.1 GB between each two.
+WORKLOAD = """model: layers
+micro_batch: 1
+dtype: float32
+optimizer: sgd
+layers:
+  - {name: a, forward: "1 TFLOP", parameters: 1000, activations: "1 GB", output: "0.1 GB"}
+  - {name: b, forward: "1 TFLOP", parameters: 1000, activations: "1 GB", output: "0.1 GB"}
+  - {name: c, forward: "1 TFLOP", parameters: 1000, activations: "1 GB", output: "0 B"}
+"""
+
+
+class CommandTest(unittest.TestCase):
+    """Runs isobar in the repository's root; `self.folder` is a new folder for what it writes."""
+
+    maxDiff = None
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.write_text(content)
+        return str(path)
+
+    def small_inputs(self, memory="16 GB"):
+        return self.write("small.xml", PLATFORM.replace("MEMORY", memory)), self.write("small.yaml", WORKLOAD)
+
+    def run_isobar(self, *arguments, expect=0):
+        result = subprocess.run([ISOBAR, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=300)
+        self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
+        return result
+
+    def json_of(self, *arguments, expect=0):
+        return json.loads(self.run_isobar(*arguments, "--json", expect=expect).stdout)
+
+    def fault_of(self, *arguments, expect=2):
+        """The one line of a refusal, without the command's name."""
+        result = self.run_isobar(*arguments, expect=expect)
+        self.assertEqual(result.stdout, "")
+        self.assertTrue(result.stderr.startswith("isobar: "), result.stderr)
+        return result.stderr.removeprefix("isobar: ").rstrip("\n")
+
+    def make_plan(self, platform, workload, *options, allocator="even", expect=0):
+        plan = str(self.folder / "plan.json")
+        self.run_isobar("plan", platform, workload, "--allocator", allocator, "-o", plan, *options, expect=expect)
+        return plan

@@ -1,0 +1,105 @@
+#include "results/chrome_trace.hpp"
+#include "results/comparison.hpp"
+#include "results/result.hpp"
+#include "results/table.hpp"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+namespace isobar::results {
+namespace {
+
+TraceEvent event(std::size_t rank, Lane lane, Opcode opcode, double begin, double end, double memory = 0)
+{
+  TraceEvent result;
+  result.rank = rank;
+  result.instruction.lane = lane;
+  result.instruction.opcode = opcode;
+  result.instruction.microbatch = 3;
+  result.begin = Seconds(begin);
+  result.end = Seconds(end);
+  result.memory = Bytes(memory);
+  return result;
+}
+
+TEST(StageMeter, AddsComputeAndSendsAndKeepsThePeak)
+{
+  StageMeter meter(2);
+  meter.record(event(0, Lane::Compute, Opcode::Forward, 0, 2, 10));
+  meter.record(event(0, Lane::SendActivation, Opcode::Send, 2, 3, 30));
+  meter.record(event(1, Lane::ReceiveActivation, Opcode::Recv, 2, 3, 5));
+  meter.record(event(0, Lane::Compute, Opcode::Backward, 3, 7, 20));
+  const auto stages = meter.stages({"a", "b"}, 2, Seconds(5));
+  EXPECT_EQ(stages[0].device, "a");
+  EXPECT_DOUBLE_EQ(stages[0].compute.value, 3);
+  EXPECT_DOUBLE_EQ(stages[0].send.value, 0.5);
+  EXPECT_DOUBLE_EQ(stages[0].idle.value, 2);
+  EXPECT_DOUBLE_EQ(stages[0].peak_memory.value, 30);
+  EXPECT_DOUBLE_EQ(stages[1].compute.value, 0);
+  EXPECT_DOUBLE_EQ(stages[1].idle.value, 5);
+}
+
+TEST(ChromeTraceWriter, NamesProcessesTracksAndInstructions)
+{
+  std::ostringstream out;
+  ChromeTraceWriter writer(out, {"gpu \"0\""});
+  writer.record(event(0, Lane::SendGradient, Opcode::Send, 1e-6, 3e-6));
+  writer.finish();
+  const auto text = out.str();
+  EXPECT_NE(text.find(R"("args":{"name":"gpu \"0\""})"), std::string::npos);
+  EXPECT_NE(text.find(R"("tid":2,"args":{"name":"send gradient"})"), std::string::npos);
+  EXPECT_NE(text.find(R"({"ph":"X","name":"Send gradient 3","cat":"Send","pid":0,"tid":2,"ts":1,"dur":2,)"),
+            std::string::npos);
+  EXPECT_TRUE(text.ends_with("\n]}\n"));
+}
+
+TEST(TableOf, AlignsByCharactersNotBytes)
+{
+  EXPECT_EQ(table_of({"name", "x"}, {{"ä", "10"}, {"bc", "–"}}),
+            "name   x\n"
+            "----  --\n"
+            "ä     10\n"
+            "bc     –\n");
+}
+
+TEST(CsvLine, QuotesWhatNeedsIt)
+{
+  EXPECT_EQ(csv_line({"", "a,b", "say \"x\"", "z"}), ",\"a,b\",\"say \"\"x\"\"\",z\n");
+}
+
+TEST(ComparisonToCsv, SortsRowsAndLeavesOutWhatIsNotKnown)
+{
+  ComparisonRow bad;
+  bad.platform = "p.xml";
+  bad.workload = "w.yaml";
+  bad.allocator = "z";
+  bad.outcome = "infeasible";
+  bad.reason = "too large";
+  ComparisonRow good = bad;
+  good.allocator = "a";
+  good.outcome = "feasible";
+  good.objective = Seconds(4);
+  good.objective_bound = Seconds(3);
+  good.step_time = Seconds(0.1);
+  good.step_bound = Seconds(0.05);
+  good.peak_memory = Bytes(1024);
+  EXPECT_EQ(comparison_to_csv({bad, good}),
+            "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
+            "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes\n"
+            "p.xml,w.yaml,a,pipeline,overlapped,1f1b,8,1,feasible,4,3,0.25,0.1,0.05,1024\n"
+            "p.xml,w.yaml,z,pipeline,overlapped,1f1b,8,1,infeasible,,,,,,\n");
+}
+
+TEST(ComparisonTable, ShowsReasonsBelow)
+{
+  ComparisonRow row;
+  row.allocator = "even";
+  row.outcome = "infeasible";
+  row.reason = "gpu3 needs more";
+  const auto table = comparison_table({row});
+  EXPECT_TRUE(table.ends_with("\n\neven (infeasible): gpu3 needs more\n")) << table;
+}
+
+}  // namespace
+}  // namespace isobar::results
