@@ -393,9 +393,10 @@ MappingReader::MappingReader(const DocumentNode& node, std::string path, FaultLi
 {
   if (node.kind == DocumentNode::Kind::Mapping) return;
   const std::string owner = path_.ends_with('.') ? path_.substr(0, path_.size() - 1) : path_;
-  faults_->add(
-      node.line, owner,
-      fmt::format("{}{}; write \"key: value\" pairs", owner.empty() ? "the file " : "", kind_in_words(node.kind)));
+  const bool is_empty_file = owner.empty() && node.kind == DocumentNode::Kind::Null;
+  faults_->add(node.line, owner,
+               fmt::format("{}{}; write \"key: value\" pairs", owner.empty() ? "the file " : "",
+                           is_empty_file ? "is empty" : kind_in_words(node.kind)));
 }
 
 bool MappingReader::has(const std::string& key) const

@@ -381,7 +381,7 @@ TEST(MappingReader, PutsItsPathBeforeKeys)
 TEST(MappingReader, RefusesAFileThatIsNoMapping)
 {
   EXPECT_EQ(reader_fault("", [](auto& reader) { reader.required_count("a"); }),
-            "x.yaml:1: the file has no value; write \"key: value\" pairs");
+            "x.yaml:1: the file is empty; write \"key: value\" pairs");
   EXPECT_EQ(reader_fault("- 1\n", [](auto& reader) { reader.required_count("a"); }),
             "x.yaml:1: the file is a list; write \"key: value\" pairs");
 }
