@@ -44,7 +44,7 @@ Link link_of(const Path& path)
   return {path.latency.value, 1 / path.bandwidth.value};
 }
 
-/// Devices before one device to which its gradients take the same time.
+/// Devices before one device, last first, to which its gradients take the same time.
 struct WayBack {
   Link link;
   std::vector<std::uint32_t> devices;
@@ -95,14 +95,14 @@ class ChainSearch {
         work_(layers_ + 1),
         front_(devices_),
         furthest_end_(devices_),
+        least_before_(devices_ * layers_),
         options_(reach_.levels() * devices_),
         ways_back_(devices_),
-        links_(devices_ * devices_)
+        links_(devices_ * devices_),
+        best_link_(devices_, Link{infinity, infinity})
   {
     for (std::size_t device = 0; device < devices_; ++device) {
       seconds_per_flop_.push_back(1 / cost.speed(device).value);
-      least_seconds_per_flop_.push_back(
-          device == 0 ? seconds_per_flop_.back() : std::min(least_seconds_per_flop_.back(), seconds_per_flop_.back()));
       find_ways_back(device);
     }
   }
@@ -145,9 +145,11 @@ class ChainSearch {
       if (device > 0) ways_back_[device].push_back({});
       return;
     }
-    for (std::size_t before = 0; before < device; ++before) {
+    for (std::size_t before = device; before-- > 0;) {
       links_[device * devices_ + before] = link_of(cost_.cluster().path(before, device));
       const Link link = link_of(cost_.cluster().path(device, before));
+      improve_best_link(before, links_[device * devices_ + before]);
+      improve_best_link(device, link);
       auto& ways = ways_back_[device];
       auto way = std::find_if(ways.begin(), ways.end(), [&](const WayBack& known) {
         return known.link.latency == link.latency && known.link.per_byte == link.per_byte;
@@ -155,6 +157,12 @@ class ChainSearch {
       if (way == ways.end()) way = ways.insert(way, {link, {}});
       way->devices.push_back(static_cast<std::uint32_t>(before));
     }
+  }
+
+  void improve_best_link(std::size_t from, const Link& link)
+  {
+    best_link_[from].latency = std::min(best_link_[from].latency, link.latency);
+    best_link_[from].per_byte = std::min(best_link_[from].per_byte, link.per_byte);
   }
 
   double work(std::size_t first, std::size_t end) const
@@ -208,6 +216,77 @@ class ChainSearch {
     }
   }
 
+  /// What one device can add to a beginning of the chain under the limit: so much work, at so much time per FLOP.
+  struct Filling {
+    double most_work;
+    double seconds_per_flop;
+  };
+
+  /// least_before_: the layers before a cut, cut anywhere, on the devices up to one, each within the limit, those first
+  /// that take least time for their work. Under serial communication a full device spends part of the limit on its two
+  /// cheapest transfers; less than full it only fares worse. The first stage sends no gradients, so it can hold more
+  /// than a full device: that much work is left out.
+  void bound_beginnings()
+  {
+    std::vector<Filling> fillings;
+    double least_input = infinity;
+    for (std::size_t device = 0; device < devices_; ++device) {
+      least_input = std::min(least_input, stage_cost<communication>(0, cost_.input_time(device).value));
+      double output = infinity;    // least over a cut so far
+      double gradient = infinity;  // likewise
+      double left_out = 0;
+      double full_work = 0;  // of the devices that are full
+      double full_time = 0;
+      std::size_t full = 0;
+      for (std::size_t cut = 1; cut < layers_; ++cut) {
+        const double cut_output = cost_.boundary_output(cut).value;
+        const double cut_gradient = cost_.boundary_gradient(cut).value;
+        const bool is_cheaper = cut_output < output || cut_gradient < gradient;
+        if (cut == 1 || (communication == Communication::Serial && is_cheaper)) {
+          output = std::min(output, cut_output);
+          gradient = std::min(gradient, cut_gradient);
+          left_out = fill_devices(device, output, gradient, fillings);
+          full_work = full_time = 0;
+          full = 0;
+        }
+        const double work_before = work(0, cut) - left_out;
+        while (full < fillings.size() && work_before - full_work > fillings[full].most_work) {
+          full_work += fillings[full].most_work;
+          full_time += limit_;
+          ++full;
+        }
+        const double rest = std::max(0.0, work_before - full_work);
+        const double least = full < fillings.size()            ? full_time + rest * fillings[full].seconds_per_flop
+                             : rest > resolution * work_before ? infinity
+                                                               : full_time;
+        least_before_[device * layers_ + cut] = (least_input + least) * (1 - resolution);
+      }
+    }
+  }
+
+  /// The fillings of devices 0..last, quickest first. Returns the work that the first stage can hold beyond its own.
+  double fill_devices(std::size_t last, double output, double gradient, std::vector<Filling>& fillings) const
+  {
+    fillings.clear();
+    double most_left_out = 0;
+    for (std::size_t device = 0; device <= last; ++device) {
+      double transfers = 0;
+      if constexpr (communication == Communication::Serial) {
+        if (devices_ > 1) {
+          const double back = best_link_[device].time(gradient);
+          transfers = best_link_[device].time(output) + back;
+          most_left_out = std::max(most_left_out, back / seconds_per_flop_[device]);
+        }
+      }
+      if (transfers >= limit_) continue;
+      const double compute_fraction = limit_ < infinity ? 1 - transfers / limit_ : 1;
+      fillings.push_back({(limit_ - transfers) / seconds_per_flop_[device], seconds_per_flop_[device] / compute_fraction});
+    }
+    std::sort(fillings.begin(), fillings.end(),
+              [](const Filling& a, const Filling& b) { return a.seconds_per_flop < b.seconds_per_flop; });
+    return most_left_out;
+  }
+
   /// Calls visit(compute, option) for each end that the stage's memory and the limit allow and each option there;
   /// work_ is that of `first`.
   template <typename Visit>
@@ -241,16 +320,32 @@ class ChainSearch {
     return best;
   }
 
-  /// The choice of least sum when the stage's gradients take `gradient`.
+  /// The choice of least sum when the stage's gradients take `gradient`. Gathers the choices that can be part of a plan
+  /// below the ceiling with this gradient or a larger one.
   Choice least_sum_choice(std::size_t first, std::size_t device, std::size_t level, double gradient)
   {
+    gathered_.clear();
     Choice best;
+    const double before = first == 0 ? 0 : least_before_[(device - 1) * layers_ + first];
     for_each_choice(first, device, level, [&](double compute, const Option& option) {
       const double stage = stage_cost<communication>(compute, gradient + option.send);
-      if (stage > limit_) return;
-      if (stage + option.rest < best.value) best = {stage + option.rest, compute, &option};
+      const double sum = stage + option.rest;
+      if (stage > limit_ || sum + before >= ceiling_) return;
+      gathered_.push_back({sum, compute, &option});
+      if (sum < best.value) best = gathered_.back();
     });
     return best;
+  }
+
+  /// The gathered choice of least sum for another time of the gradients.
+  double least_gathered_sum(double gradient) const
+  {
+    double least = infinity;
+    for (const Choice& choice : gathered_) {
+      const double stage = stage_cost<communication>(choice.compute, gradient + choice.option->send);
+      if (stage <= limit_) least = std::min(least, stage + choice.option->rest);
+    }
+    return least;
   }
 
   /// Offers the devices of `way` the stage that begins at `cut` on `device` as what follows.
@@ -259,8 +354,8 @@ class ChainSearch {
     const double bytes = cost_.boundary_output(cut).value;
     const std::size_t level_before = reach_.level_before(level);
     for (const std::uint32_t before : way.devices) {
+      if (least_before_[before * layers_ + cut] + rest >= ceiling_) return;  // so it is with fewer devices
       if (cut > furthest_end_[before]) continue;
-      if (rest + work_before_ * least_seconds_per_flop_[before] >= ceiling_) continue;
       const double send = links_[device * devices_ + before].time(bytes);
       if (send > limit_) {
         note_beyond_limit(send);
@@ -335,33 +430,21 @@ class ChainSearch {
       for (const auto& way : ways) least_gradient = std::min(least_gradient, way.link.time(bytes));
       const Choice best = least_sum_choice(first, device, level, least_gradient);
       if (best.option == nullptr) return;
-      Choice sender;  // the best of those that wait for their transfers
-      if constexpr (communication == Communication::Overlapped) {
-        for_each_choice(first, device, level, [&](double compute, const Option& option) {
-          if (option.send + option.rest < sender.value) sender = {option.send + option.rest, compute, &option};
-        });
-      }
       for (const auto& way : ways) {
-        const double rest = sum_with_gradient(first, device, level, way.link.time(bytes), best, sender);
+        const double rest = sum_with_gradient(way.link.time(bytes), best);
         if (rest < ceiling_) offer(way, first, device, level, rest);
       }
     }
   }
 
-  /// The least sum of a state for one time of its gradients. A larger time never makes the sum smaller, nor smaller by
-  /// the difference: so the choice for the least time, or the best sender, mostly remains the best, and only where
-  /// neither proves to be are the choices looked through again.
-  double sum_with_gradient(std::size_t first, std::size_t device, std::size_t level, double gradient,
-                           const Choice& best, const Choice& sender)
+  /// The least sum of the gathered choices for one time of the gradients. A larger time makes no sum smaller, so the
+  /// best choice for the least time remains the best as long as its own sum does not grow, or grows as every sum does.
+  double sum_with_gradient(double gradient, const Choice& best) const
   {
     const double stage = stage_cost<communication>(best.compute, gradient + best.option->send);
     const double sum = stage + best.option->rest;
     if (stage <= limit_ && (communication != Communication::Overlapped || sum == best.value)) return sum;
-    if constexpr (communication == Communication::Overlapped) {
-      const double send = gradient + sender.option->send;
-      if (send <= limit_ && send >= sender.compute) return send + sender.option->rest;
-    }
-    return least_sum_choice(first, device, level, gradient).value;
+    return least_gathered_sum(gradient);
   }
 
   /// Without communication the best stage behind a cut is the same for every device before it.
@@ -372,7 +455,7 @@ class ChainSearch {
     for (std::size_t device = devices_; device-- > 0;) {
       for (std::size_t level = 0; level < reach_.levels(); ++level) {
         const bool useful = first <= furthest_end_[device] && best[level].rest < infinity &&
-                            best[level].rest + work_before_ * least_seconds_per_flop_[device] < ceiling_;
+                            best[level].rest + least_before_[device * layers_ + first] < ceiling_;
         if (useful) add_option(options(level, device), best[level]);
       }
       if (device == 0 || first > front_[device]) continue;
@@ -397,6 +480,7 @@ class ChainSearch {
     ceiling_ = ceiling;
     next_limit_ = infinity;
     find_fronts();
+    if constexpr (sums) bound_beginnings();
     for (auto& known : options_) {
       known.all.clear();
       known.begin.assign(layers_ + 1, 0);
@@ -408,7 +492,6 @@ class ChainSearch {
     for (std::size_t first = layers_; --first > 0;) {
       stop_if_over();
       fill_work(first);
-      work_before_ = work(0, first) * (1 - resolution);
       if constexpr (communication == Communication::None) {
         settle_without_transfers<sums>(first);
       } else {
@@ -488,18 +571,19 @@ class ChainSearch {
   std::size_t devices_;
   MemoryReach reach_;
   std::vector<double> seconds_per_flop_;
-  std::vector<double> least_seconds_per_flop_;  // of the devices up to each
   bool from_the_start_ = true;                  // leave out states that no plan reaches
   double limit_ = infinity;
   double ceiling_ = infinity;
   double next_limit_ = infinity;
-  double work_before_ = 0;                 // of the layers before the state
   std::vector<double> work_;               // of the stage from the state's layer, by its end
   std::vector<std::size_t> front_;         // the furthest layer at which a stage on the device can begin
   std::vector<std::size_t> furthest_end_;  // the furthest end of a stage on the device
+  std::vector<double> least_before_;  // [device][cut]: least sum of the stages before a cut, the last on the device
+  std::vector<Choice> gathered_;
   std::vector<Options> options_;           // [level][device]
   std::vector<std::vector<WayBack>> ways_back_;
-  std::vector<Link> links_;  // [to][from], from < to
+  std::vector<Link> links_;                   // [to][from], from < to
+std::vector<Link> best_link_;  // of each device: the least latency and most bandwidth that it sends by
 };
 
 /// The search for one goal; `best` holds the best plan so far, also when the search was left.
@@ -516,7 +600,8 @@ class GoalSearch {
     const bool only_sum = problem_.goal.objective == Objective::Sequential ||
                           (problem_.goal.objective == Objective::Pipeline && problem_.goal.microbatches == 1);
     if (only_sum) {
-      best_ = search_.least_sum(infinity);
+      find_best_single_device();
+      if (auto found = search_.least_sum(infinity, best_ ? best_->sum : infinity)) best_ = std::move(found);
       return;
     }
     find_least_bottleneck();
@@ -541,9 +626,28 @@ class GoalSearch {
   }
 
  private:
-  double pipeline_cost(const Found& found) const
+  double objective_of(const Found& found) const
   {
-    return static_cast<double>(problem_.goal.microbatches - 1) * found.bottleneck + found.sum;
+    return CostModel::objective_of(problem_.goal.objective, problem_.goal.microbatches, Seconds(found.bottleneck),
+                                   Seconds(found.sum))
+        .value;
+  }
+
+  /// A first plan, where a device holds the whole chain: it bounds what is worth looking at.
+  void find_best_single_device()
+  {
+    const CostModel& cost = problem_.cost;
+    for (std::size_t device = 0; device < cost.devices(); ++device) {
+      const StagePlacement stage{device, 0, cost.layers() - 1};
+      if (stage_memory(cost, problem_.goal, stage, 0) > cost.cluster().devices[device].memory) continue;
+      const auto evaluation = cost.evaluate({stage}, problem_.goal);
+      improve({{stage}, evaluation.bottleneck.value, evaluation.sum.value});
+    }
+  }
+
+  void improve(Found found)
+  {
+    if (!best_ || objective_of(found) < objective_of(*best_)) best_ = std::move(found);
   }
 
   void find_least_bottleneck()
@@ -578,31 +682,28 @@ class GoalSearch {
   {
     const double weight = static_cast<double>(problem_.goal.microbatches - 1);
     const double least_bottleneck = best_->bottleneck;
-    const auto improve = [&](const Found& found) {
-      if (pipeline_cost(found) < pipeline_cost(*best_)) best_ = found;
-    };
     std::priority_queue<Interval> open;
     const auto add = [&](double low, double high, double sum) {
-      high = std::min(high, (pipeline_cost(*best_) - sum) / weight);  // above, nothing is better
+      high = std::min(high, (objective_of(*best_) - sum) / weight);  // above, nothing is better
       if (low < high * (1 - resolution)) open.push({low, high, sum, weight * low + sum});
     };
 
-    if (const auto found = search_.least_sum(least_bottleneck * (1 + resolution))) improve(*found);
-    const auto unlimited = search_.least_sum(infinity);
-    ensure(unlimited.has_value(), "a plan within a limit is a plan without one");
-    improve(*unlimited);
-    add(least_bottleneck, unlimited->bottleneck, unlimited->sum);
+    find_best_single_device();
+    if (auto found = search_.least_sum(least_bottleneck * (1 + resolution))) improve(std::move(*found));
+    if (auto found = search_.least_sum(infinity, objective_of(*best_) - weight * least_bottleneck)) {
+      add(least_bottleneck, found->bottleneck, found->sum);
+      improve(std::move(*found));
+    }
     while (!open.empty()) {
       const Interval interval = open.top();
       open.pop();
-      const double best = pipeline_cost(*best_);
+      const double best = objective_of(*best_);
       if (interval.bound >= best * (1 - resolution)) return;
       const double high = std::min(interval.high, (best - interval.sum) / weight);
       const double middle = (interval.low + high) / 2;
-      const auto found = search_.least_sum(middle, best - weight * interval.low);
-      if (found) {
-        improve(*found);
+      if (auto found = search_.least_sum(middle, best - weight * interval.low)) {
         add(interval.low, found->bottleneck, found->sum);
+        improve(std::move(*found));
       }
       add(middle, high, interval.sum);
     }

@@ -110,12 +110,12 @@ class AnswerReader {
     const auto index = index_of_.find(device);
     if (index == index_of_.end()) {
       stage.add_fault(key,
-                      fmt::format("{} is not on platform {}", isobar::quoted(device), problem_.cost.cluster().name));
+                      fmt::format("{} is not on platform {}", in_quotes(device), problem_.cost.cluster().name));
       return;
     }
     const auto [first_use, is_new] = stage_of_device_.emplace(index->second, stages_.size() - 1);
     if (!is_new) {
-      stage.add_fault(key, fmt::format("{} runs stages[{}] already; each device runs one stage", isobar::quoted(device),
+      stage.add_fault(key, fmt::format("{} runs stages[{}] already; each device runs one stage", in_quotes(device),
                                        first_use->second));
     }
     stages_.back().device = index->second;

@@ -116,7 +116,7 @@ void require_policy(const std::string& name)
     list += names.back() + ", ";
   }
   const std::string nearest = nearest_word(name, names);
-  throw InputError("allocator", fmt::format("{} is not known; {}", isobar::quoted(name),
+  throw InputError("allocator", fmt::format("{} is not known; {}", in_quotes(name),
                                             nearest.empty() ? "there are " + list + "and exec:PROGRAM"
                                                             : "did you mean " + nearest + "?"));
 }

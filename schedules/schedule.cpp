@@ -33,7 +33,9 @@ class PipelineProgram : public Program {
     const Boundaries boundaries = boundaries_of(workload);
     for (const auto& stage : plan.stages) {
       ensure(stage.devices.size() == 1, "a stage of several devices has no schedule yet");
-      StageWork work{.first_layer = stage.first_layer, .last_layer = stage.last_layer};
+      StageWork work;
+      work.first_layer = stage.first_layer;
+      work.last_layer = stage.last_layer;
       double parameters = 0;
       for (std::size_t i = stage.first_layer; i <= stage.last_layer; ++i) {
         const Layer& layer = workload.layers.at(i);
@@ -79,7 +81,7 @@ class PipelineProgram : public Program {
   Instruction at(std::size_t rank, Lane lane, std::uint64_t position) const override
   {
     ensure(position < length(rank, lane), "a position beyond the end of its lane");
-    if (!is_stage(rank)) return input_send(rank, position);
+    if (!is_stage(rank)) return input_send(position);
     switch (lane) {
       case Lane::Compute:
         return compute(rank, position);
@@ -130,13 +132,15 @@ class PipelineProgram : public Program {
 
   Instruction of_stage(std::size_t rank, Opcode opcode, Lane lane, std::uint64_t microbatch, Wait wait) const
   {
-    return {.opcode = opcode,
-            .lane = lane,
-            .stage = static_cast<std::uint32_t>(rank),
-            .microbatch = microbatch,
-            .first_layer = stages_[rank].first_layer,
-            .last_layer = stages_[rank].last_layer,
-            .wait = wait};
+    Instruction instruction;
+    instruction.opcode = opcode;
+    instruction.lane = lane;
+    instruction.stage = static_cast<std::uint32_t>(rank);
+    instruction.microbatch = microbatch;
+    instruction.first_layer = stages_[rank].first_layer;
+    instruction.last_layer = stages_[rank].last_layer;
+    instruction.wait = wait;
+    return instruction;
   }
 
   Instruction compute(std::size_t rank, std::uint64_t position) const
@@ -173,7 +177,7 @@ class PipelineProgram : public Program {
   }
 
   /// The data server belongs to no stage; its sends bear the stage and layers that they feed.
-  Instruction input_send(std::size_t rank, std::uint64_t microbatch) const
+  Instruction input_send(std::uint64_t microbatch) const
   {
     return transfer(0, Opcode::Send, Lane::SendActivation, microbatch, 0, microbatch, activation_size_.front(), Wait{});
   }

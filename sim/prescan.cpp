@@ -863,7 +863,7 @@ class Scanner {
 
   void scan_link(const pugi::xml_node& node, const Zone& zone)
   {
-    if (!has_all(node, {"id", "bandwidth"})) {
+    if (!has_all(node, {"id", "bandwidth", "latency"})) {
       add_link(node, attribute(node, "id"), Seconds(0), BytesPerSecond(1), false);  // so that no route misses it
       return;
     }
@@ -873,7 +873,7 @@ class Scanner {
     for (const auto& text : split(attribute(node, "bandwidth"), sharing == "WIFI" ? ";," : "")) {
       rate = BytesPerSecond(quantity(node, "bandwidth", text, bandwidth_units(), Least::MoreThanZero, 1));
     }
-    const Seconds delay = node.attribute("latency") ? latency(node, "latency") : Seconds(0);
+    const Seconds delay = latency(node, "latency");
     add_link(node, name, delay, rate, is_one_of(sharing, {"SPLITDUPLEX", "FULLDUPLEX"}));
     read_file_attribute(node, "bandwidth_file", ProfileKind::Bandwidth);
     read_file_attribute(node, "latency_file", ProfileKind::Latency);

@@ -12,9 +12,11 @@ namespace {
 
 constexpr BytesPerSecond unlimited(std::numeric_limits<double>::infinity());
 
-std::size_t count_of(const std::vector<sg4::Link*>& links, const sg4::Link* link)
+/// How often a link carries each byte: one that comes twice does so twice, unless it is a FATPIPE, which SimGrid does
+/// not count up.
+double loads_of(const std::vector<sg4::Link*>& links, const sg4::Link* link)
 {
-  return static_cast<std::size_t>(std::count(links.begin(), links.end(), link));
+  return link->is_shared() ? static_cast<double>(std::count(links.begin(), links.end(), link)) : 1;
 }
 
 }  // namespace
@@ -58,8 +60,7 @@ Route Routes::between(const sg4::Host& from, const sg4::Host& to) const
     const auto nominal = nominal_.find(link);
     const BytesPerSecond bandwidth =
         nominal == nominal_.end() ? BytesPerSecond(link->get_bandwidth()) : nominal->second.bandwidth;
-    // A link that comes twice carries every byte twice.
-    route.bandwidth = std::min(route.bandwidth, bandwidth / static_cast<double>(count_of(route.links, link)));
+    route.bandwidth = std::min(route.bandwidth, bandwidth / loads_of(route.links, link));
     const auto window = in_flight_.find(link);
     if (window != in_flight_.end()) least_in_flight = std::min(least_in_flight, window->second);
   }

@@ -109,6 +109,7 @@ class Simulation {
         state.lane(lane).lane = lane;
         state.lane(lane).length = program.length(rank, lane);
       }
+      speed_changed(*state.host);  // a profile's values at time 0 are there already
       ensure(state.lane(Lane::Compute).length == 0 || state.speed.value > 0, "a rank that computes needs a speed");
       ranks_.push_back(std::move(state));
     }
@@ -276,14 +277,14 @@ class Simulation {
   void activity_ended(const sg4::Activity& activity)
   {
     auto* lane = activity.get_data<LaneState>();
-    if (lane == nullptr) return;
+    if (lane == nullptr || activity.get_state() == sg4::Activity::State::CANCELED) return;
     // SimGrid still uses the activity after this callback; that of the callback before is free to go.
     ended_.reset();
     if (lane->activity.get() != &activity) {
-      // cancelled by restart()
-      const auto found = std::find(cancelled_.begin(), cancelled_.end(), &activity);
-      ended_ = std::move(*found);
-      cancelled_.erase(found);
+      const auto cancelled = std::find(cancelled_.begin(), cancelled_.end(), &activity);
+      ensure(cancelled != cancelled_.end(), "an activity ended that nobody started");
+      ended_ = std::move(*cancelled);
+      cancelled_.erase(cancelled);
       return;
     }
     ended_ = std::move(lane->activity);

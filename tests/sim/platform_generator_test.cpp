@@ -383,6 +383,16 @@ TEST(DeviceGroups, AreRefusedWithTheGroupAtFault)
               ThrowsMessage<std::invalid_argument>("\"T44\" is not a device type; did you mean T4?"));
 }
 
+TEST(DeviceTypes, StandInTheDocumentationAsTheyAre)
+{
+  const auto page = read_file(ISOBAR_SOURCE_DIR "/docs/platforms.md");
+  for (const auto& type : device_types()) {
+    const auto bf16 = type.bf16 ? fmt::format("{}", type.bf16->value / 1e12) : "–";
+    EXPECT_THAT(page, HasSubstr(fmt::format("\n| {} | {} | {} | {} | {} | {} |\n", type.name, type.float32.value / 1e12,
+                                            type.fp16.value / 1e12, bf16, type.memory.value / 1e9, type.source)));
+  }
+}
+
 TEST(DeviceTypes, AreTheDenseRatesOfTheirDataSheets)
 {
   // The cautions of the field: rates "with sparsity" and rates outside tensor cores, mistaken for these.

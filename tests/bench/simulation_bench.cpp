@@ -1,0 +1,275 @@
+// Activities per CPU-second and peak memory of sim::simulate, beside a SimGrid program that does the same and nothing
+// else: 1F1B written into callbacks, without Program, trace or accounts.
+//
+// SimGrid's engine and clock are global, so each repetition is a forked child that reports its CPU time; repetitions of
+// the two alternate and the best of each counts. Usage: simulation_bench [STAGES MICROBATCHES [REPETITIONS]]
+
+#include "core/child_process.hpp"
+#include "schedules/schedule.hpp"
+#include "sim/platform.hpp"
+#include "sim/simgrid_compat.hpp"
+#include "sim/simulation.hpp"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+namespace {
+
+using namespace isobar;
+namespace sg4 = simgrid::s4u;
+
+constexpr double forward_flops = 1e9;
+constexpr double backward_flops = 2e9;
+constexpr std::uint64_t tensor_bytes = 4'000'000;
+
+/// A star of unlike devices behind links of their own, up and down.
+void write_star(const std::filesystem::path& file, std::size_t devices)
+{
+  std::ofstream out(file);
+  out << "<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
+         "<platform version=\"4.1\">\n<zone id=\"star\" routing=\"Cluster\">\n";
+  for (std::size_t i = 0; i < devices; ++i) {
+    out << fmt::format(
+        "<host id=\"d{0}\" speed=\"{1}Gf\"><prop id=\"memory\" value=\"64 GiB\"/></host>\n"
+        "<link id=\"l{0}\" bandwidth=\"{2}MBps\" latency=\"{3}ms\" sharing_policy=\"SPLITDUPLEX\"/>\n"
+        "<host_link id=\"d{0}\" up=\"l{0}_UP\" down=\"l{0}_DOWN\"/>\n",
+        i, 100 + 7 * (i % 13), 900 + 31 * (i % 17), 1 + i % 5);
+  }
+  out << "<router id=\"centre\"/>\n</zone>\n</platform>\n";
+}
+
+double cpu_seconds()
+{
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+double peak_memory_megabytes()
+{
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024 / 1e6;
+}
+
+struct Measurement {
+  std::uint64_t activities = 0;
+  double step_time_s = 0;
+  double cpu_s = 0;
+  double peak_megabytes = 0;
+};
+
+class EventCounter : public TraceSink {
+ public:
+  void record(const TraceEvent& event) override { end = event.end, ++events; }
+  Seconds end;
+  std::uint64_t events = 0;
+};
+
+Measurement measure_ours(const std::filesystem::path& file, std::size_t stages, std::uint64_t microbatches)
+{
+  const sim::Platform platform = sim::Platform::load(file);
+  Workload workload;
+  Plan plan;
+  plan.goal.schedule = Schedule::OneForwardOneBackward;
+  plan.goal.microbatches = microbatches;
+  for (std::size_t i = 0; i < stages; ++i) {
+    Layer layer;
+    layer.forward = Flops(forward_flops);
+    layer.backward = Flops(backward_flops);
+    layer.output = layer.gradient = Bytes(static_cast<double>(tensor_bytes));
+    if (i > 0) layer.inputs = {i - 1};
+    workload.layers.push_back(layer);
+    plan.stages.push_back({{{fmt::format("d{}", i), 1.0}}, i, i});
+  }
+  const auto program = schedules::make_program(plan, workload, platform.cluster());
+  const auto ranks = sim::rank_hosts(plan, workload, platform.cluster());
+  EventCounter counter;
+  const double begin = cpu_seconds();
+  const auto report = sim::simulate(platform, *program, ranks, 1, &counter);
+  return {report.activities, report.step_times.at(0).value, cpu_seconds() - begin, peak_memory_megabytes()};
+}
+
+/// The same step by SimGrid alone.
+class BareSimulation {
+ public:
+  BareSimulation(const std::filesystem::path& file, std::size_t stages, std::uint64_t microbatches)
+      : microbatches_(microbatches), stages_(stages)
+  {
+    static std::vector<std::string> arguments = {"bare", "--log=root.thres:critical"};
+    static std::vector<char*> pointers = {arguments[0].data(), arguments[1].data(), nullptr};
+    int count = 2;
+    engine_ = new sg4::Engine(&count, pointers.data());
+    for (const auto& [name, value] : sim::network_settings()) sg4::Engine::set_config(name + ":" + value);
+    engine_->load_platform(file.string());
+    for (std::size_t i = 0; i < stages; ++i) {
+      stages_[i].host = engine_->host_by_name(fmt::format("d{}", i));
+      stages_[i].warm_up = std::min<std::uint64_t>(microbatches, stages - 1 - i);
+      for (auto* slot : {&stages_[i].compute, &stages_[i].activation, &stages_[i].gradient}) slot->stage = i;
+    }
+    sim::on_activity_completion([this](const sg4::Activity& activity) { ended(*activity.get_data<Slot>()); });
+  }
+
+  Measurement run()
+  {
+    const double begin = cpu_seconds();
+    for (auto& stage : stages_) compute(stage);
+    engine_->run();
+    return {activities_, sg4::Engine::get_clock(), cpu_seconds() - begin, peak_memory_megabytes()};
+  }
+
+ private:
+  struct Slot {
+    std::size_t stage = 0;
+    bool running = false;
+    std::uint64_t done = 0;
+    sg4::ActivityPtr activity;
+    sg4::ActivityPtr former;  // SimGrid still uses an activity after its callback
+  };
+  struct Stage {
+    sg4::Host* host = nullptr;
+    std::uint64_t warm_up = 0;
+    std::uint64_t forwards = 0;
+    std::uint64_t backwards = 0;
+    Slot compute;
+    Slot activation;  // to the next stage
+    Slot gradient;    // to the stage before
+  };
+
+  bool next_is_forward(const Stage& stage) const
+  {
+    return stage.forwards < microbatches_ && stage.forwards <= stage.backwards + stage.warm_up;
+  }
+
+  void compute(Stage& stage)
+  {
+    Slot& slot = stage.compute;
+    if (slot.running || stage.backwards == microbatches_) return;
+    const std::size_t i = slot.stage;
+    const bool forward = next_is_forward(stage);
+    if (forward && i > 0 && stages_[i - 1].activation.done <= stage.forwards) return;
+    if (!forward && i + 1 < stages_.size() && stages_[i + 1].gradient.done <= stage.backwards) return;
+    const auto exec = sg4::Exec::init();
+    exec->set_host(stage.host)->set_flops_amount(forward ? forward_flops : backward_flops);
+    start(slot, exec);
+  }
+
+  void send(Slot& slot, std::size_t to, std::uint64_t available)
+  {
+    if (slot.running || slot.done >= available) return;
+    const auto comm = sg4::Comm::sendto_init(stages_[slot.stage].host, stages_[to].host);
+    comm->set_payload_size(tensor_bytes);
+    start(slot, comm);
+  }
+
+  template <typename ActivityPtr>
+  void start(Slot& slot, const ActivityPtr& activity)
+  {
+    slot.running = true;
+    slot.former = std::move(slot.activity);
+    slot.activity = activity;
+    activity->set_data(&slot);
+    sim::start_activity(activity);
+  }
+
+  void ended(Slot& slot)
+  {
+    ++activities_;
+    ++slot.done;
+    slot.running = false;
+    Stage& stage = stages_[slot.stage];
+    if (&slot == &stage.compute) {
+      ++(next_is_forward(stage) ? stage.forwards : stage.backwards);
+      if (slot.stage + 1 < stages_.size()) send(stage.activation, slot.stage + 1, stage.forwards);
+      if (slot.stage > 0) send(stage.gradient, slot.stage - 1, stage.backwards);
+      compute(stage);
+    } else if (&slot == &stage.activation) {
+      send(slot, slot.stage + 1, stage.forwards);
+      compute(stages_[slot.stage + 1]);
+    } else {
+      send(slot, slot.stage - 1, stage.backwards);
+      compute(stages_[slot.stage - 1]);
+    }
+  }
+
+  sg4::Engine* engine_;
+  std::uint64_t microbatches_;
+  std::vector<Stage> stages_;
+  std::uint64_t activities_ = 0;
+};
+
+template <typename Work>
+Measurement in_child(Work work)
+{
+  const std::string text = run_in_child(
+                               [&] {
+                                 const Measurement result = work();
+                                 return fmt::format("{} {:.17g} {:.17g} {:.17g}", result.activities, result.step_time_s,
+                                                    result.cpu_s, result.peak_megabytes);
+                               },
+                               Seconds(3600))
+                               .output_or_throw();
+  Measurement result;
+  char* rest = nullptr;
+  result.activities = std::strtoull(text.c_str(), &rest, 10);
+  result.step_time_s = std::strtod(rest, &rest);
+  result.cpu_s = std::strtod(rest, &rest);
+  result.peak_megabytes = std::strtod(rest, &rest);
+  return result;
+}
+
+void keep_best(Measurement& best, const Measurement& measured)
+{
+  if (best.activities == 0 || measured.cpu_s < best.cpu_s) best = measured;
+}
+
+double per_second(const Measurement& measured)
+{
+  return static_cast<double>(measured.activities) / measured.cpu_s;
+}
+
+void compare(std::size_t stages, std::uint64_t microbatches, int repetitions)
+{
+  const auto file = std::filesystem::temp_directory_path() / fmt::format("isobar-simulation-bench-{}.xml", getpid());
+  write_star(file, stages);
+  Measurement ours;
+  Measurement bare;
+  for (int i = 0; i < repetitions; ++i) {
+    keep_best(ours, in_child([&] { return measure_ours(file, stages, microbatches); }));
+    keep_best(bare, in_child([&] { return BareSimulation(file, stages, microbatches).run(); }));
+  }
+  std::filesystem::remove(file);
+  fmt::print("{:>6} {:>12} {:>12} {:>10.0f} {:>10.0f} {:>7.2f} {:>9.1f} {:>9.1f}\n", stages, microbatches,
+             ours.activities, per_second(ours), per_second(bare), per_second(ours) / per_second(bare),
+             ours.peak_megabytes, bare.peak_megabytes);
+  std::fflush(stdout);
+  const double difference = std::abs(ours.step_time_s - bare.step_time_s) / bare.step_time_s;
+  if (ours.activities != bare.activities || difference > 1e-9) {
+    fmt::print(stderr, "not the same simulation: {} activities in {:.12g} s, bare {} in {:.12g} s\n", ours.activities,
+               ours.step_time_s, bare.activities, bare.step_time_s);
+    std::exit(1);
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments)
+{
+  fmt::print("{:>6} {:>12} {:>12} {:>10} {:>10} {:>7} {:>9} {:>9}\n", "stages", "microbatches", "activities", "ours/s",
+             "bare/s", "ratio", "ours MB", "bare MB");
+  const int repetitions = count > 3 ? std::atoi(arguments[3]) : 5;
+  if (count > 2) {
+    compare(std::strtoull(arguments[1], nullptr, 10), std::strtoull(arguments[2], nullptr, 10), repetitions);
+    return 0;
+  }
+  compare(64, 1024, repetitions);
+  compare(1024, 64, repetitions);
+}
