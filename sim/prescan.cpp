@@ -28,6 +28,8 @@ namespace {
 
 /// Zones may stand in zones this deep.
 constexpr int most_nesting = 64;
+/// Bytes of a fault that are shown; a name may be as long as the file.
+constexpr std::size_t longest_fault = 500;
 /// Switches and links that a topology may make beside its hosts.
 constexpr double most_topology = 1e6;
 
@@ -174,7 +176,7 @@ class Scanner {
     if (faults_.empty()) return;
     std::stable_sort(faults_.begin(), faults_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     std::vector<std::string> lines;
-    for (auto& [line, fault] : faults_) lines.push_back(std::move(fault));
+    for (const auto& [line, fault] : faults_) lines.push_back(shown(fault, longest_fault));
     throw InputError(lines);
   }
 
@@ -513,7 +515,7 @@ class Scanner {
     }
   }
 
-  /// Attributes given twice, and nesting without end.
+  /// Attributes given twice, characters that no name has, and nesting without end.
   void check_attributes(const pugi::xml_node& node, int depth)
   {
     if (depth > most_nesting) {
@@ -523,6 +525,10 @@ class Scanner {
     std::set<std::string_view> seen;
     for (const auto& entry : node.attributes()) {
       if (!seen.insert(entry.name()).second) add_fault(node, fmt::format("{} is given twice", entry.name()));
+      const std::string_view value = entry.value();
+      if (std::any_of(value.begin(), value.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; })) {
+        add_fault(node, fmt::format("{} holds a control character", entry.name()));
+      }
     }
     for (const auto& child : node.children()) {
       if (child.type() == pugi::node_element) check_attributes(child, depth + 1);

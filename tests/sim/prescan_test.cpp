@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/files.hpp"
+#include "tests/fuzz/platform_input.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -140,32 +141,37 @@ TEST(ScanPlatform, TakesAtMostAHundredThousandHosts)
             "p.xml:2: cluster c: radical \"0-100000\" makes more hosts than the 100000 that a platform may have");
 }
 
-TEST(ScanPlatform, SurvivesFilesThatAreCutOffAndThoseThatOnceCrashedIt)
+TEST(ScanPlatform, SurvivesFilesThatAreCutOffAnywhere)
 {
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(source / "tests/instances/bad")) {
     if (entry.path().extension() != ".xml") continue;
-    // Cut anywhere, a file gives a fault or a scan, never a crash.
     const std::string text = read_file(entry.path());
     for (std::size_t length = 0; length < text.size(); length += 7) {
-      try {
-        scan_platform(text.substr(0, length), "p.xml", [](const std::string&) { return std::nullopt; });
-      } catch (const InputError& error) {
-        EXPECT_THAT(error.what(), ::testing::StartsWith("p.xml:"));
-      }
+      EXPECT_NO_THROW(fuzz::platform(text.substr(0, length))) << entry.path() << " cut after " << length;
     }
     ++files;
   }
-  const auto crashes = source / "tests/fuzz/crashes/prescan";
-  if (std::filesystem::exists(crashes)) {
-    for (const auto& entry : std::filesystem::directory_iterator(crashes)) {
-      try {
-        scan_platform(read_file(entry.path()), "p.xml", [](const std::string& file) { return file; });
-      } catch (const InputError&) {
-      }
+  EXPECT_GT(files, 0u);
+}
+
+TEST(ScanPlatform, SurvivesEveryInputThatEverCrashedIt)
+{
+  std::size_t inputs = 0;
+  for (const auto* folder : {"tests/fuzz/corpus/fuzz_prescan", "tests/fuzz/crashes/fuzz_prescan"}) {
+    if (!std::filesystem::exists(source / folder)) continue;
+    for (const auto& entry : std::filesystem::directory_iterator(source / folder)) {
+      EXPECT_NO_THROW(fuzz::platform(read_file(entry.path()))) << entry.path();
+      ++inputs;
     }
   }
-  EXPECT_GT(files, 0u);
+  EXPECT_GT(inputs, 0u);
+}
+
+TEST(ScanPlatform, RefusesNamesWithControlCharactersInOneLine)
+{
+  EXPECT_EQ(message_of(in_zone("<host id=\"a&#10;b\" speed=\"1f\"/>\n")),
+            "p.xml:4: host a\\x0ab: id holds a control character");
 }
 
 }  // namespace
