@@ -254,8 +254,8 @@ TEST(Simulate, TakesTheSumOfComputeAndTransfersWhenSequential)
 TEST(Simulate, TakesSlotsForEachStageAndMicroBatchWhenPipelined)
 {
   for (const Schedule schedule : {Schedule::GPipe, Schedule::OneForwardOneBackward}) {
-    for (const std::size_t stages : {1, 2, 3, 7, 64}) {
-      for (const std::uint64_t microbatches : {1, 2, 5, 100}) {
+    for (const std::size_t stages : std::initializer_list<std::size_t>{1, 2, 3, 7, 64}) {
+      for (const std::uint64_t microbatches : std::initializer_list<std::uint64_t>{1, 2, 5, 100}) {
         SCOPED_TRACE(fmt::format("{} S = {} M = {}", name_of(schedule), stages, microbatches));
         const double time = number_from_child([&] {
           PlatformFile file;
