@@ -280,7 +280,8 @@ class ChainSearch {
       }
       if (transfers >= limit_) continue;
       const double compute_fraction = limit_ < infinity ? 1 - transfers / limit_ : 1;
-      fillings.push_back({(limit_ - transfers) / seconds_per_flop_[device], seconds_per_flop_[device] / compute_fraction});
+      fillings.push_back(
+          {(limit_ - transfers) / seconds_per_flop_[device], seconds_per_flop_[device] / compute_fraction});
     }
     std::sort(fillings.begin(), fillings.end(),
               [](const Filling& a, const Filling& b) { return a.seconds_per_flop < b.seconds_per_flop; });
@@ -571,7 +572,7 @@ class ChainSearch {
   std::size_t devices_;
   MemoryReach reach_;
   std::vector<double> seconds_per_flop_;
-  bool from_the_start_ = true;                  // leave out states that no plan reaches
+  bool from_the_start_ = true;  // leave out states that no plan reaches
   double limit_ = infinity;
   double ceiling_ = infinity;
   double next_limit_ = infinity;
@@ -580,10 +581,10 @@ class ChainSearch {
   std::vector<std::size_t> furthest_end_;  // the furthest end of a stage on the device
   std::vector<double> least_before_;  // [device][cut]: least sum of the stages before a cut, the last on the device
   std::vector<Choice> gathered_;
-  std::vector<Options> options_;           // [level][device]
+  std::vector<Options> options_;  // [level][device]
   std::vector<std::vector<WayBack>> ways_back_;
-  std::vector<Link> links_;                   // [to][from], from < to
-std::vector<Link> best_link_;  // of each device: the least latency and most bandwidth that it sends by
+  std::vector<Link> links_;      // [to][from], from < to
+  std::vector<Link> best_link_;  // of each device: the least latency and most bandwidth that it sends by
 };
 
 /// The search for one goal; `best` holds the best plan so far, also when the search was left.

@@ -109,8 +109,7 @@ class AnswerReader {
     if (device.empty()) return;  // a fault already
     const auto index = index_of_.find(device);
     if (index == index_of_.end()) {
-      stage.add_fault(key,
-                      fmt::format("{} is not on platform {}", in_quotes(device), problem_.cost.cluster().name));
+      stage.add_fault(key, fmt::format("{} is not on platform {}", in_quotes(device), problem_.cost.cluster().name));
       return;
     }
     const auto [first_use, is_new] = stage_of_device_.emplace(index->second, stages_.size() - 1);

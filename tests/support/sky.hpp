@@ -42,8 +42,8 @@ inline std::vector<SkyFactors> sky_factors(std::size_t count)
   return factors;
 }
 
-/// Sky's emulated cluster as platforms/sky64.xml has it: a star of `workers` devices around a data server; latency 2 ms,
-/// the bandwidth of the slower of two links.
+/// Sky's emulated cluster as platforms/sky64.xml has it: a star of `workers` devices around a data server; latency 2
+/// ms, the bandwidth of the slower of two links.
 inline Cluster sky_cluster(std::size_t workers)
 {
   const auto factors = sky_factors(workers);
