@@ -106,7 +106,7 @@ class TreeBuilder {
         std::adjacent_find(members.begin(), members.end(), [](auto a, auto b) { return a->key == b->key; });
     if (twice == members.end()) return;
     fail(twice[1]->value.line,
-         fmt::format("{}: given twice, first in line {}; remove one", twice[0]->key, twice[0]->value.line));
+         fmt::format("{}: given twice, first in line {}; remove one", shown(twice[0]->key), twice[0]->value.line));
   }
 
   const std::string& name_;
@@ -199,7 +199,7 @@ class YamlEvents : public YAML::EventHandler {
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) const
   {
     if (!tag.empty() && tag != "?") {
-      tree_.fail(line_of(mark), fmt::format("a tag ({}); write the value alone", tag));
+      tree_.fail(line_of(mark), fmt::format("a tag ({}); write the value alone", shown(tag)));
     }
   }
 
@@ -262,7 +262,7 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
     std::string what = fault.what();
     if (const auto begin = what.find("column "); begin != std::string::npos) what.erase(0, what.find(": ", begin) + 2);
     what = what.substr(what.starts_with('[') ? what.find("] ") + 2 : 0);
-    tree_.fail(position_.line, "not JSON: " + what.substr(0, what.find("; last read")));
+    tree_.fail(position_.line, "not JSON: " + shown(what.substr(0, what.find("; last read")), 200));
   }
 
  private:
@@ -357,7 +357,7 @@ DocumentNode parse_yaml(const std::string& file, const std::string& name)
     }
   } catch (const YAML::Exception& fault) {
     const auto last_line = 1 + static_cast<int>(std::count(text.begin(), text.end() - 1, '\n'));
-    tree.fail(std::min(fault.mark.line + 1, last_line), "not YAML: " + fault.msg);
+    tree.fail(std::min(fault.mark.line + 1, last_line), "not YAML: " + shown(fault.msg));
   }
   events.refuse_open_quotes();
   return tree.take_root();
@@ -375,7 +375,7 @@ DocumentNode parse_json(const std::string& text, const std::string& name)
 
 void FaultList::add(int line, const std::string& key, const std::string& what)
 {
-  faults_.emplace_back(line, fmt::format("{}:{}: {}{}{}", name_, line, key, key.empty() ? "" : ": ", what));
+  faults_.emplace_back(line, fmt::format("{}:{}: {}{}{}", name_, line, shown(key, 200), key.empty() ? "" : ": ", what));
 }
 
 void FaultList::throw_if_any() const

@@ -55,22 +55,26 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
   return nearest;
 }
 
-std::string in_quotes(std::string_view text)
+std::string shown(std::string_view text, std::size_t longest)
 {
-  constexpr std::size_t longest = 60;
-  std::string shown = "\"";
+  std::string line;
   std::size_t end = std::min(text.size(), longest);
   // Cuts no UTF-8 character in two.
   while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   for (const char character : text.substr(0, end)) {
     const auto byte = static_cast<unsigned char>(character);
     if (byte < 0x20 || byte == 0x7F) {
-      shown += fmt::format("\\x{:02x}", byte);
+      line += fmt::format("\\x{:02x}", byte);
     } else {
-      shown += character;
+      line += character;
     }
   }
-  return shown + (end < text.size() ? "…\"" : "\"");
+  return line + (end < text.size() ? "…" : "");
+}
+
+std::string in_quotes(std::string_view text)
+{
+  return '"' + shown(text) + '"';
 }
 
 }  // namespace isobar

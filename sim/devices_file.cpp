@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace isobar::sim {
@@ -62,7 +63,7 @@ void apply_devices_file(std::vector<ScannedHost>& hosts, const std::string& text
   const DocumentNode root = parse_yaml(text, name);
   FaultList faults(name);
   if (root.kind != DocumentNode::Kind::Mapping) {
-    faults.add(std::max(root.line, 1), "the file", "is no mapping; write host-name patterns and their props");
+    faults.add(std::max(root.line, 1), "", "is no mapping; write host-name patterns and their props");
   }
   for (const auto& [pattern, node] : root.members) {
     if (node.kind != DocumentNode::Kind::Mapping) {

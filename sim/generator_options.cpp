@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace isobar::sim {
@@ -116,10 +117,25 @@ GeneratorCommand& GeneratorCommand::not_negative(const std::string& name, Second
   return append(name, option_of(time));
 }
 
-GeneratorCommand& GeneratorCommand::window_law(const std::optional<std::size_t>& flows, Bytes window)
+GeneratorCommand& GeneratorCommand::plain_device(const std::vector<DeviceGroup>& groups,
+                                                 const std::optional<FlopsPerSecond>& speed,
+                                                 const std::optional<Bytes>& memory)
 {
-  if (!flows) return *this;
-  return count("--flows", *flows, 1, most_flows).positive("--window", window);
+  if (std::any_of(groups.begin(), groups.end(), [](const DeviceGroup& group) { return group.type.empty(); })) {
+    return positive("--speed", speed.value_or(plain_speed)).positive("--memory", memory.value_or(plain_memory));
+  }
+  constexpr auto no_effect = "changes nothing, since every device has a type; leave it out";
+  if (speed) throw InputError("--speed", no_effect);
+  if (memory) throw InputError("--memory", no_effect);
+  return *this;
+}
+
+GeneratorCommand& GeneratorCommand::window_law(const std::optional<std::size_t>& flows,
+                                               const std::optional<Bytes>& window)
+{
+  if (flows) return count("--flows", *flows, 1, most_flows).positive("--window", window.value_or(measured_window));
+  if (window) throw InputError("--window", "changes nothing without --flows; give both");
+  return *this;
 }
 
 }  // namespace isobar::sim

@@ -30,8 +30,11 @@ class GeneratorCommand {
   GeneratorCommand& positive(const std::string& name, BytesPerSecond bandwidth);
   GeneratorCommand& positive(const std::string& name, Bytes size);
   GeneratorCommand& not_negative(const std::string& name, Seconds time);
+  /// --speed and --memory, which devices without a type need and others do not take.
+  GeneratorCommand& plain_device(const std::vector<DeviceGroup>& groups, const std::optional<FlopsPerSecond>& speed,
+                                 const std::optional<Bytes>& memory);
   /// --flows and, with them, --window.
-  GeneratorCommand& window_law(const std::optional<std::size_t>& flows, Bytes window);
+  GeneratorCommand& window_law(const std::optional<std::size_t>& flows, const std::optional<Bytes>& window);
 
   const std::string& text() const { return text_; }
 

@@ -7,24 +7,19 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace isobar::sim {
 
 namespace {
 
 constexpr double mebibyte = 1024.0 * 1024;
 
-bool any_plain(const std::vector<DeviceGroup>& groups)
-{
-  return std::any_of(groups.begin(), groups.end(), [](const DeviceGroup& group) { return group.type.empty(); });
-}
-
-Device plain_device(FlopsPerSecond speed, Bytes memory)
+/// A device without a type.
+template <typename Options>
+Device plain_device(const Options& options)
 {
   Device device;
-  device.speed = speed;
-  device.memory = memory;
+  device.speed = options.speed.value_or(plain_speed);
+  device.memory = options.memory.value_or(plain_memory);
   return device;
 }
 
@@ -87,9 +82,9 @@ std::string generate_sky(const SkyOptions& options)
 std::string generate_star(const StarOptions& options)
 {
   GeneratorCommand command("isobar platform generate star");
-  command.devices("--devices", options.devices);
-  if (any_plain(options.devices)) command.positive("--speed", options.speed).positive("--memory", options.memory);
-  command.positive("--bandwidth", options.bandwidth)
+  command.devices("--devices", options.devices)
+      .plain_device(options.devices, options.speed, options.memory)
+      .positive("--bandwidth", options.bandwidth)
       .not_negative("--latency", options.latency)
       .spread("--speed-spread", options.speed_spread)
       .spread("--memory-spread", options.memory_spread)
@@ -119,7 +114,7 @@ std::string generate_star(const StarOptions& options)
       const double speed_divisor = 1 + (options.speed_spread - 1) * stream.uniform();
       const double memory_divisor = 1 + (options.memory_spread - 1) * stream.uniform();
       const double bandwidth_divisor = 1 + (options.bandwidth_spread - 1) * stream.uniform();
-      Device device = device_of(group.type, plain_device(options.speed, options.memory));
+      Device device = device_of(group.type, plain_device(options));
       device.name = fmt::format("device-{}", star.hosts.size());
       if (slowed) device.type.clear();
       device.speed = device.speed / speed_divisor;
@@ -134,9 +129,10 @@ std::string generate_star(const StarOptions& options)
 std::string generate_sites(const SitesOptions& options)
 {
   GeneratorCommand command("isobar platform generate sites");
-  command.count("--sites", options.sites, 1, most_sites).devices("--devices", options.devices, options.sites);
-  if (any_plain(options.devices)) command.positive("--speed", options.speed).positive("--memory", options.memory);
-  command.positive("--lan-bandwidth", options.lan_bandwidth)
+  command.count("--sites", options.sites, 1, most_sites)
+      .devices("--devices", options.devices, options.sites)
+      .plain_device(options.devices, options.speed, options.memory)
+      .positive("--lan-bandwidth", options.lan_bandwidth)
       .not_negative("--lan-rtt", options.lan_rtt)
       .positive("--wan-bandwidth", options.wan_bandwidth)
       .not_negative("--wan-rtt", options.wan_rtt);
@@ -153,7 +149,8 @@ std::string generate_sites(const SitesOptions& options)
       "makes",
       "this file again, and every number that no source below gives is that command's."};
   append(notes, notes_on(options.devices));
-  append(notes, notes_on_window(options.flows, options.window));
+  const Bytes window = options.window.value_or(measured_window);
+  append(notes, notes_on_window(options.flows, window));
 
   Sites sites;
   for (std::size_t i = 0; i < options.sites; ++i) {
@@ -162,8 +159,8 @@ std::string generate_sites(const SitesOptions& options)
   }
   sites.paths.assign(options.sites * options.sites, {options.wan_bandwidth, options.wan_rtt});
   sites.flows = options.flows;
-  sites.window = options.window;
-  return platform_of_sites(command.text(), notes, sites, plain_device(options.speed, options.memory));
+  sites.window = window;
+  return platform_of_sites(command.text(), notes, sites, plain_device(options));
 }
 
 }  // namespace isobar::sim

@@ -17,7 +17,8 @@ namespace isobar::sim {
 // the command that makes it again and says where the numbers come from. Members are named as the command's options,
 // whose spelling stands beside them; docs/platforms.md describes them for users.
 //
-// @throws InputError "--option: what is there; what would be right" for an option out of its range.
+// @throws InputError "--option: what is there; what would be right" for an option that is out of its range or that
+// would change nothing.
 
 /// The largest platform that generators make.
 inline constexpr std::size_t most_devices = 65'536;
@@ -26,6 +27,10 @@ inline constexpr std::size_t most_sites = 128;
 /// Bytes in flight per TCP flow: median bandwidth x round-trip time of one flow between GCP regions, 45 ms and more
 /// (iperf of cirquit/hivemind-multi-cloud, April-May 2023, 220 samples).
 inline constexpr Bytes measured_window = Bytes(2.65e6);
+
+/// Devices without a type, unless options say otherwise.
+inline constexpr FlopsPerSecond plain_speed = FlopsPerSecond(1e13);
+inline constexpr Bytes plain_memory = Bytes(16e9);
 
 /// `isobar platform generate sky`: the emulated cluster of Sky Computing (arXiv 2202.11836; hpcaitech/SkyComputing).
 ///
@@ -47,9 +52,9 @@ std::string generate_sky(const SkyOptions& options);
 /// With a seed's stream u = default_rng(seed).random(), device i has its speed divided by
 /// 1 + (speed_spread - 1) u[3i], its memory by 1 + (memory_spread - 1) u[3i+1] and its bandwidth likewise by u[3i+2].
 struct StarOptions {
-  std::vector<DeviceGroup> devices = {{1024, ""}};    ///< --devices "1024" or "8xT4+8xA10"
-  FlopsPerSecond speed = FlopsPerSecond(1e13);        ///< --speed (float32) of devices without a type
-  Bytes memory = Bytes(16e9);                         ///< --memory of devices without a type
+  std::vector<DeviceGroup> devices = {{1024, ""}};  ///< --devices "1024" or "8xT4+8xA10"
+  std::optional<FlopsPerSecond> speed;  ///< --speed (float32) of devices without a type; plain_speed without it
+  std::optional<Bytes> memory;          ///< --memory of devices without a type; plain_memory without it
   BytesPerSecond bandwidth = BytesPerSecond(1.25e9);  ///< --bandwidth of each device's link, per direction
   Seconds latency = Seconds(5e-5);                    ///< --latency of each device's link
   double speed_spread = 1;                            ///< --speed-spread, >= 1
@@ -62,10 +67,10 @@ std::string generate_star(const StarOptions& options);
 /// `isobar platform generate sites`: equal sites, each pair joined by an equal wide-area link per direction; names
 /// site-0.0, site-0.1, ..., site-1.0, ...
 struct SitesOptions {
-  std::size_t sites = 2;                                  ///< --sites, 1 to most_sites
-  std::vector<DeviceGroup> devices = {{8, ""}};           ///< --devices of each site
-  FlopsPerSecond speed = FlopsPerSecond(1e13);            ///< --speed (float32) of devices without a type
-  Bytes memory = Bytes(16e9);                             ///< --memory of devices without a type
+  std::size_t sites = 2;                         ///< --sites, 1 to most_sites
+  std::vector<DeviceGroup> devices = {{8, ""}};  ///< --devices of each site
+  std::optional<FlopsPerSecond> speed;  ///< --speed (float32) of devices without a type; plain_speed without it
+  std::optional<Bytes> memory;          ///< --memory of devices without a type; plain_memory without it
   BytesPerSecond lan_bandwidth = BytesPerSecond(1.25e9);  ///< --lan-bandwidth of each device's link, per direction
   Seconds lan_rtt = Seconds(2e-4);                        ///< --lan-rtt between two devices of a site
   BytesPerSecond wan_bandwidth = BytesPerSecond(1.25e8);  ///< --wan-bandwidth of each directed pair of sites
@@ -73,7 +78,7 @@ struct SitesOptions {
   std::optional<BytesPerSecond> egress;                   ///< --egress: all that leaves a site together
   std::optional<BytesPerSecond> ingress;                  ///< --ingress: all that enters a site together
   std::optional<std::size_t> flows;  ///< --flows: TCP flows of a transfer between sites; absent: no window law
-  Bytes window = measured_window;    ///< --window: bytes in flight per flow; needs flows
+  std::optional<Bytes> window;       ///< --window: bytes in flight per flow, measured_window without it; needs flows
 };
 std::string generate_sites(const SitesOptions& options);
 
@@ -89,7 +94,7 @@ struct ImportOptions {
   std::filesystem::path sites;       ///< --sites
   bool undirected = false;           ///< --undirected: each pair stands once, for both directions
   std::optional<std::size_t> flows;  ///< --flows; absent: a transfer gets the measured rate
-  Bytes window = measured_window;    ///< --window; needs flows
+  std::optional<Bytes> window;       ///< --window, measured_window without it; needs flows
 };
 std::string import_matrix(const ImportOptions& options);
 

@@ -244,7 +244,8 @@ std::string import_matrix(const ImportOptions& options)
 
   const auto matrix = read_matrix(options);
   const auto table = read_sites(options, matrix);
-  Sites sites{table.sites, {}, options.flows, options.window};
+  const Bytes window = options.window.value_or(measured_window);
+  Sites sites{table.sites, {}, options.flows, window};
   join(sites, matrix, options);
 
   std::vector<std::string> notes = {
@@ -261,7 +262,7 @@ std::string import_matrix(const ImportOptions& options)
   std::vector<DeviceGroup> all;
   for (const auto& site : table.sites) all.insert(all.end(), site.devices.begin(), site.devices.end());
   append(notes_on(all));
-  append(notes_on_window(options.flows, options.window));
+  append(notes_on_window(options.flows, window));
   return platform_of_sites(command.text(), notes, sites, {});
 }
 

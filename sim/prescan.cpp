@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "sim/profile.hpp"
+#include "sim/simgrid_units.hpp"
 
 #include <fmt/format.h>
 
@@ -27,87 +28,10 @@ namespace {
 
 /// Zones may stand in zones this deep.
 constexpr int most_nesting = 64;
+/// Bytes of a fault that are shown; a name may be as long as the file.
+constexpr std::size_t longest_fault = 500;
 /// Switches and links that a topology may make beside its hosts.
 constexpr double most_topology = 1e6;
-
-using UnitTable = std::unordered_map<std::string, double>;
-
-/// What SimGrid's attributes of one kind are measured in (src/xbt/xbt_parse_units.cpp of SimGrid 3.32).
-struct Units {
-  UnitTable factors;
-  const char* examples;
-};
-
-void add_prefixed(UnitTable& table, const std::string& unit, double factor, double step,
-                  std::initializer_list<const char*> prefixes)
-{
-  table.emplace(unit, factor);
-  for (const char* prefix : prefixes) table.emplace(prefix + unit, factor *= step);
-}
-
-const Units& speed_units()
-{
-  static const Units units = [] {
-    UnitTable table;
-    add_prefixed(table, "f", 1, 1000, {"k", "M", "G", "T", "P", "E", "Z", "Y"});
-    add_prefixed(table, "flops", 1, 1000, {"kilo", "mega", "giga", "tera", "peta", "exa", "zeta", "yotta"});
-    return Units{table, "\"9.3Tf\" (f, kf, Mf, Gf, Tf, Pf)"};
-  }();
-  return units;
-}
-
-const Units& bandwidth_units()
-{
-  static const Units units = [] {
-    UnitTable table;
-    for (const auto& [unit, factor] : {std::pair("bps", 0.125), std::pair("Bps", 1.0)}) {
-      add_prefixed(table, unit, factor, 1024, {"Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi"});
-      add_prefixed(table, unit, factor, 1000, {"k", "M", "G", "T", "P", "E", "Z", "Y"});
-    }
-    return Units{table, "\"1.25GBps\" (Bps, kBps, MBps, GBps; bps for bits)"};
-  }();
-  return units;
-}
-
-const Units& time_units()
-{
-  static const Units units = {{{"w", 7 * 24 * 3600.0},
-                               {"d", 24 * 3600.0},
-                               {"h", 3600.0},
-                               {"m", 60.0},
-                               {"s", 1.0},
-                               {"ms", 1e-3},
-                               {"us", 1e-6},
-                               {"ns", 1e-9},
-                               {"ps", 1e-12}},
-                              "\"1.5ms\" (s, ms, us, ns)"};
-  return units;
-}
-
-/// A number and a unit as SimGrid reads them. @throws std::invalid_argument with the fault in words.
-double value_with_unit(const std::string& text, const Units& units)
-{
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  if (end == text.c_str())
-    throw std::invalid_argument(
-        fmt::format("\"{}\" is no number; write number and unit, such as {}", text, units.examples));
-  if (!std::isfinite(number)) throw std::invalid_argument(fmt::format("\"{}\" is no finite number", text));
-  const std::string unit = end;
-  if (unit.empty() && number == 0) return 0;  // the one number that means the same in every unit
-  if (unit.empty())
-    throw std::invalid_argument(
-        fmt::format("\"{}\" has no unit; write number and unit, such as {}", text, units.examples));
-  const auto found = units.factors.find(unit);
-  if (found == units.factors.end()) {
-    const bool spaced = unit.front() == ' ';
-    throw std::invalid_argument(fmt::format("\"{}\": unknown unit \"{}\"; write number and unit{}, such as {}", text,
-                                            unit, spaced ? " without a space" : "", units.examples));
-  }
-  const double value = number * found->second;
-  if (!std::isfinite(value)) throw std::invalid_argument(fmt::format("\"{}\" is no finite number", text));
-  return value;
-}
 
 std::vector<std::string> split(std::string_view text, std::string_view separators)
 {
@@ -200,7 +124,12 @@ class Scanner {
   }
 
  private:
-  enum class Netpoint { Host, Router, Zone };
+  enum class NetpointKind { Host, Router, Zone };
+  struct Netpoint {
+    NetpointKind kind;
+    int line;
+    std::uint64_t number;
+  };
   struct LinkFacts {
     int line;
     bool split_duplex;
@@ -219,7 +148,7 @@ class Scanner {
     Props props;
     std::string site;
     std::vector<pugi::xml_node> host_links;
-    std::map<std::pair<std::string, std::string>, int> routes;
+    std::unordered_map<std::uint64_t, int> routes;  // by the numbers of both ends
   };
 
   // Faults and their places.
@@ -247,7 +176,7 @@ class Scanner {
     if (faults_.empty()) return;
     std::stable_sort(faults_.begin(), faults_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     std::vector<std::string> lines;
-    for (auto& [line, fault] : faults_) lines.push_back(std::move(fault));
+    for (const auto& [line, fault] : faults_) lines.push_back(shown(fault, longest_fault));
     throw InputError(lines);
   }
 
@@ -267,7 +196,7 @@ class Scanner {
 
   /// The quantity in an attribute, or `fallback` after a fault. `least` says whether 0 will do.
   enum class Least { Zero, MoreThanZero };
-  double quantity(const pugi::xml_node& node, const char* name, const std::string& text, const Units& units,
+  double quantity(const pugi::xml_node& node, const char* name, const std::string& text, const SimGridUnits& units,
                   Least least, double fallback)
   {
     try {
@@ -303,7 +232,7 @@ class Scanner {
   std::optional<PlatformScan::Link> made_link(const pugi::xml_node& node, const char* bandwidth_name,
                                               const char* latency_name)
   {
-    const auto value = [&](const char* name, const Units& units) {
+    const auto value = [&](const char* name, const SimGridUnits& units) {
       const std::string text = attribute(node, name);
       return text.empty() ? 0 : quantity(node, name, text, units, Least::Zero, 1);
     };
@@ -338,16 +267,16 @@ class Scanner {
 
   // Names.
 
-  void add_netpoint(const pugi::xml_node& node, const std::string& name, Netpoint kind)
+  void add_netpoint(const pugi::xml_node& node, const std::string& name, NetpointKind kind)
   {
-    const auto [known, added] = netpoints_.try_emplace(name, kind, line_of(node));
+    const auto [known, added] = netpoints_.try_emplace(name, Netpoint{kind, line_of(node), netpoints_.size()});
     if (!added) {
-      add_fault(node, fmt::format("the name {} is already taken in line {}", name, known->second.second));
+      add_fault(node, fmt::format("the name {} is already taken in line {}", name, known->second.line));
     }
   }
   void add_host(const pugi::xml_node& node, const std::string& name, const Zone& zone, const Props& props)
   {
-    add_netpoint(node, name, Netpoint::Host);
+    add_netpoint(node, name, NetpointKind::Host);
     if (scan_.hosts.size() == most_hosts) {
       add_fault(node, fmt::format("more hosts than the {} that a platform may have", most_hosts));
     }
@@ -526,7 +455,7 @@ class Scanner {
       return;
     }
     const auto host = netpoints_.find(element);
-    if (host == netpoints_.end() || host->second.first != Netpoint::Host) {
+    if (host == netpoints_.end() || host->second.kind != NetpointKind::Host) {
       add_fault(node, fmt::format("there is no host {}", element));
       return;
     }
@@ -586,7 +515,7 @@ class Scanner {
     }
   }
 
-  /// Attributes given twice, and nesting without end.
+  /// Attributes given twice, characters that no name has, and nesting without end.
   void check_attributes(const pugi::xml_node& node, int depth)
   {
     if (depth > most_nesting) {
@@ -596,6 +525,10 @@ class Scanner {
     std::set<std::string_view> seen;
     for (const auto& entry : node.attributes()) {
       if (!seen.insert(entry.name()).second) add_fault(node, fmt::format("{} is given twice", entry.name()));
+      const std::string_view value = entry.value();
+      if (std::any_of(value.begin(), value.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; })) {
+        add_fault(node, fmt::format("{} holds a control character", entry.name()));
+      }
     }
     for (const auto& child : node.children()) {
       if (child.type() == pugi::node_element) check_attributes(child, depth + 1);
@@ -630,7 +563,7 @@ class Scanner {
     } else if (tag == "cabinet") {
       scan_cabinet(node, zone);
     } else if (tag == "router") {
-      if (has_all(node, {"id"})) add_netpoint(node, attribute(node, "id"), Netpoint::Router);
+      if (has_all(node, {"id"})) add_netpoint(node, attribute(node, "id"), NetpointKind::Router);
     } else if (tag == "link") {
       scan_link(node, zone);
     } else if (tag == "backbone") {
@@ -665,7 +598,7 @@ class Scanner {
   void scan_zone(const pugi::xml_node& node, const Zone* parent)
   {
     if (!has_all(node, {"id", "routing"})) return;
-    add_netpoint(node, attribute(node, "id"), Netpoint::Zone);
+    add_netpoint(node, attribute(node, "id"), NetpointKind::Zone);
     Zone zone = new_zone(node, parent, read_props(node, PropHolder::Zone));
     zone.routing = attribute(node, "routing");
     const std::vector<std::string> routings = {"Cluster", "Dijkstra", "DijkstraCache", "Floyd",
@@ -687,7 +620,7 @@ class Scanner {
   {
     const std::string host = attribute(node, "id");
     const auto netpoint = netpoints_.find(host);
-    if (netpoint == netpoints_.end() || netpoint->second.first != Netpoint::Host) {
+    if (netpoint == netpoints_.end() || netpoint->second.kind != NetpointKind::Host) {
       add_fault(node, "there is no host of this name");
     }
     for (const char* direction : {"up", "down"}) {
@@ -714,7 +647,7 @@ class Scanner {
   void scan_host(const pugi::xml_node& node, const Zone& zone)
   {
     if (!has_all(node, {"id", "speed"})) {
-      add_netpoint(node, attribute(node, "id"), Netpoint::Host);  // so that no route misses it
+      add_netpoint(node, attribute(node, "id"), NetpointKind::Host);  // so that no route misses it
       return;
     }
     check_speeds(node, power_state(node));
@@ -771,7 +704,7 @@ class Scanner {
   {
     if (!has_all(node, {"id", "prefix", "suffix", "radical", "speed", "bw", "lat"})) return;
     const std::string id = attribute(node, "id");
-    add_netpoint(node, id, Netpoint::Zone);
+    add_netpoint(node, id, NetpointKind::Zone);
     const Props props = read_props(node, PropHolder::Cluster);
     const Zone zone = new_zone(node, parent, props);
     check_speeds(node, 0);
@@ -811,7 +744,7 @@ class Scanner {
     if (!flat) return;
     const std::string router = attribute(node, "router_id");
     add_netpoint(node, router.empty() ? attribute(node, "prefix") + id + "_router" + attribute(node, "suffix") : router,
-                 Netpoint::Router);
+                 NetpointKind::Router);
   }
 
   /// How many hosts a topology has places for; 0 after a fault. The forms are those of SimGrid's TorusZone ("3,2,2"),
@@ -911,15 +844,17 @@ class Scanner {
 
   void check_route_is_new(const pugi::xml_node& node, Zone& zone)
   {
-    const std::string from = attribute(node, "src");
-    const std::string to = attribute(node, "dst");
-    const auto add = [&](const std::string& begin, const std::string& end) {
-      const auto [known, added] = zone.routes.try_emplace({begin, end}, line_of(node));
+    const auto from = netpoints_.find(attribute(node, "src"));
+    const auto to = netpoints_.find(attribute(node, "dst"));
+    if (from == netpoints_.end() || to == netpoints_.end()) return;
+    const auto add = [&](const auto& begin, const auto& end) {
+      const std::uint64_t ends = begin->second.number << 32 | end->second.number;
+      const auto [known, added] = zone.routes.try_emplace(ends, line_of(node));
       if (!added) {
         add_fault(node,
                   fmt::format("the route from {} to {} is already there in line {} (routes go both ways unless they "
                               "say symmetrical=\"NO\")",
-                              begin, end, known->second));
+                              begin->first, end->first, known->second));
       }
       return added;
     };
@@ -930,20 +865,20 @@ class Scanner {
   void check_route_link(const pugi::xml_node& route, const pugi::xml_node& part)
   {
     const std::string link = attribute(part, "id");
-    const std::string direction = attribute(part, "direction");
+    const auto refuse = [&](const std::string& what) {
+      add_fault(line_of(part), fmt::format("{} from {} to {}: {}", route.name(), attribute(route, "src"),
+                                           attribute(route, "dst"), what));
+    };
     const auto known = links_.find(link);
-    const std::string place =
-        fmt::format("{} from {} to {}", route.name(), attribute(route, "src"), attribute(route, "dst"));
-    if (!knows_link(link)) {
-      add_fault(line_of(part), fmt::format("{}: there is no link {} above", place, link));
-    } else if (known != links_.end()) {
-      const bool directed = is_one_of(direction, {"UP", "DOWN"});
-      if (known->second.split_duplex && !directed) {
-        add_fault(line_of(part),
-                  fmt::format("{}: the link {} is split-duplex; add direction=\"UP\" or \"DOWN\"", place, link));
-      } else if (!known->second.split_duplex && directed) {
-        add_fault(line_of(part), fmt::format("{}: the link {} is not split-duplex and has no direction", place, link));
-      }
+    if (known == links_.end()) {
+      if (!knows_link(link)) refuse(fmt::format("there is no link {} above", link));
+      return;
+    }
+    const bool directed = is_one_of(attribute(part, "direction"), {"UP", "DOWN"});
+    if (known->second.split_duplex && !directed) {
+      refuse(fmt::format("the link {} is split-duplex; add direction=\"UP\" or \"DOWN\"", link));
+    } else if (!known->second.split_duplex && directed) {
+      refuse(fmt::format("the link {} is not split-duplex and has no direction", link));
     }
   }
 
@@ -954,7 +889,7 @@ class Scanner {
   std::vector<std::pair<int, std::string>> faults_;
   PlatformScan scan_;
   std::size_t zones_ = 0;
-  std::unordered_map<std::string, std::pair<Netpoint, int>> netpoints_;
+  std::unordered_map<std::string, Netpoint> netpoints_;
   std::unordered_map<std::string, LinkFacts> links_;
   std::vector<std::string> topologies_;  // ids of clusters that name their links by rules of SimGrid's
   std::unordered_map<std::string, Trace> traces_;

@@ -75,6 +75,7 @@ struct LaneState {
   // Of a transfer, in the sender's lane:
   const Channel* channel = nullptr;
   BytesPerSecond fixed_bound;  // SimGrid lets it be no faster than this, whatever a bandwidth profile does
+  Seconds flow_begin;          // `begin`, unless a new flow carries what remained
 
   bool at_end() const { return completed == length; }
 };
@@ -102,7 +103,6 @@ class Simulation {
       state.host = engine_->host_by_name_or_null(ranks[rank].host);
       if (state.host == nullptr) throw fault(fmt::format("there is no host {}", ranks[rank].host));
       state.speed = ranks[rank].speed;
-      state.host_flops_per_flop = state.host->get_speed() / state.speed.value;
       state.memory = program.resident_memory(rank);
       for (const Lane lane : all_lanes) {
         state.lane(lane).rank = rank;
@@ -110,7 +110,10 @@ class Simulation {
         state.lane(lane).length = program.length(rank, lane);
       }
       speed_changed(*state.host);  // a profile's values at time 0 are there already
-      ensure(state.lane(Lane::Compute).length == 0 || state.speed.value > 0, "a rank that computes needs a speed");
+      if (state.lane(Lane::Compute).length > 0) {
+        ensure(state.speed.value > 0, "a rank that computes needs a speed");
+        state.host_flops_per_flop = state.host->get_speed() / state.speed.value;
+      }
       ranks_.push_back(std::move(state));
     }
     on_activity_completion([this](const sg4::Activity& activity) { guarded([&] { activity_ended(activity); }); });
@@ -263,6 +266,7 @@ class Simulation {
     comm->set_payload_size(bytes);
     comm->set_data(&send);
     send.activity = comm;
+    send.flow_begin = now();
     const bool is_capped = std::isfinite(route.rate_cap.value);
     send.fixed_bound = BytesPerSecond(std::numeric_limits<double>::infinity());
     if (is_capped || bound_is_fixed_at_start(route.latency.value)) {
@@ -374,16 +378,19 @@ class Simulation {
     engine_->link_by_name(link.get_name())->set_bandwidth(standstill_rate);
   }
 
-  /// SimGrid fixes the bound of some flows when they start (fixed_bound); a new flow takes what remains of them.
+  /// SimGrid fixes the bound of some flows when they start (fixed_bound); a new flow takes what remains of them. Not of
+  /// those that still pay their latency: they load no link, and SimGrid would leap over what begins on an idle one.
   void restart_what_may_go_faster(const sg4::Link& link)
   {
+    const auto state = state_of_link_.find(&link);
+    if (state == state_of_link_.end() || state->second->transfers == 0) return;
     for (auto& rank : ranks_) {
       for (const Lane which : {Lane::SendActivation, Lane::SendGradient}) {
         LaneState& send = rank.lane(which);
         if (!send.running || std::isinf(send.fixed_bound.value)) continue;
         const Route& route = send.channel->route;
         if (std::find(route.links.begin(), route.links.end(), &link) == route.links.end()) continue;
-        const bool has_paid_latency = now() - send.begin >= route.latency;
+        const bool has_paid_latency = now() - send.flow_begin >= route.latency;
         if (!has_paid_latency || send.fixed_bound >= std::min(narrowest_now(route), route.rate_cap)) continue;
         const double remaining = std::ceil(send.activity->get_remaining());
         cancelled_.push_back(std::move(send.activity));
@@ -459,12 +466,10 @@ class Simulation {
   InputError standstill_fault(const LaneState& lane) const
   {
     std::string what = "host " + ranks_[lane.rank].host->get_name();
-    if (lane.lane != Lane::Compute) {
+    if (lane.lane != Lane::Compute && !lane.channel->route.links.empty()) {
       const auto& links = lane.channel->route.links;
-      const auto slowest = std::min_element(links.begin(), links.end(), [](const auto* a, const auto* b) {
-        return a->get_bandwidth() < b->get_bandwidth();
-      });
-      what = "link " + (*slowest)->get_name();
+      const auto has_less = [](const auto* a, const auto* b) { return a->get_bandwidth() < b->get_bandwidth(); };
+      what = "link " + (*std::min_element(links.begin(), links.end(), has_less))->get_name();
     }
     return fault(
         fmt::format("{} stands still: nothing has completed since {:.6g} s, and {} waits for it; let its profile "
@@ -534,7 +539,9 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
   std::vector<RankHost> ranks;
   for (const auto& stage : plan.stages) {
     const auto device = cluster.device_index(stage.device());
-    if (!device) throw InputError(cluster.name, fmt::format("there is no device {}", stage.device()));
+    if (!device)
+      throw InputError(cluster.name,
+                       fmt::format("there is no device {}; the plan is made for another platform", stage.device()));
     ranks.push_back({stage.device(), cluster.devices[*device].speed_at(workload.dtype)});
   }
   if (cluster.data_server) ranks.push_back({*cluster.data_server, FlopsPerSecond(0)});

@@ -386,6 +386,14 @@ TEST(MappingReader, RefusesAFileThatIsNoMapping)
             "x.yaml:1: the file is a list; write \"key: value\" pairs");
 }
 
+TEST(FaultList, KeepsEachFaultOnOneShortLine)
+{
+  EXPECT_EQ(reader_fault("? \"a\\nb\"\n: 1\n", [](auto& reader) { reader.refuse_unknown(); }),
+            "x.yaml:1: a\\x0ab: unknown key; the keys here are ");
+  EXPECT_EQ(reader_fault("? " + std::string(300, 'k') + "\n: 1\n", [](auto& reader) { reader.refuse_unknown(); }),
+            "x.yaml:1: " + std::string(200, 'k') + "…: unknown key; the keys here are ");
+}
+
 TEST(FaultList, SaysAllFaultsFirstLineFirst)
 {
   FaultList faults("x.yaml");

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 namespace isobar {
 namespace {
@@ -141,9 +142,11 @@ TEST_P(FaultsOfForgery, AreFound)
 const std::vector<Forgery> forgeries = {
     {"Objective", [](Plan& p) { *p.objective *= 0.999; }, "objective_s: claims "},
     {"NoObjective", [](Plan& p) { p.objective.reset(); }, "objective_s: missing"},
-    {"NanObjective", [](Plan& p) { p.objective = Seconds(0.0 / 0.0); }, "objective_s: claims nan"},
+    {"NanObjective", [](Plan& p) { p.objective = Seconds(std::numeric_limits<double>::quiet_NaN()); },
+     "objective_s: claims nan"},
     {"Bound", [](Plan& p) { p.objective_bound = *p.objective * 1.001; }, "objective_bound_s: "},
-    {"NanBound", [](Plan& p) { p.objective_bound = Seconds(0.0 / 0.0); }, "objective_bound_s: nan"},
+    {"NanBound", [](Plan& p) { p.objective_bound = Seconds(std::numeric_limits<double>::quiet_NaN()); },
+     "objective_bound_s: nan"},
     {"NoBound", [](Plan& p) { p.objective_bound.reset(); }, "objective_bound_s: missing"},
     {"StepBound", [](Plan& p) { *p.step_bound *= 1.001; }, "step_bound_s: claims "},
     {"StepTime", [](Plan& p) { p.predicted->step_time *= 0.9; }, "predicted.step_time_s: claims "},
@@ -158,7 +161,7 @@ const std::vector<Forgery> forgeries = {
 };
 
 INSTANTIATE_TEST_SUITE_P(OneFieldChanged, FaultsOfForgery, testing::ValuesIn(forgeries),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& forgery) { return forgery.param.name; });
 
 }  // namespace
 }  // namespace isobar

@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ctime>
+#include <ostream>
 
 namespace isobar {
 namespace {
@@ -195,6 +197,8 @@ struct KnownSize {
   const char* name;
   double unique_parameters;
   double tolerance;
+
+  friend void PrintTo(const KnownSize& size, std::ostream* out) { *out << size.name; }
 };
 
 class GptSizesTest : public testing::TestWithParam<KnownSize> {};

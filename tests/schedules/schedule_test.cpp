@@ -179,8 +179,8 @@ struct Pipeline {
 void for_every_pipeline(const std::function<void(const Pipeline&)>& check)
 {
   for (const Schedule schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
-    for (const std::size_t stages : {1, 2, 3, 7, 64}) {
-      for (const std::uint64_t microbatches : {1, 2, 3, 8, 100}) {
+    for (const std::size_t stages : std::initializer_list<std::size_t>{1, 2, 3, 7, 64}) {
+      for (const std::uint64_t microbatches : std::initializer_list<std::uint64_t>{1, 2, 3, 8, 100}) {
         for (const bool has_data_server : {false, true}) {
           SCOPED_TRACE(std::string(name_of(schedule)) + ", S = " + std::to_string(stages) +
                        ", M = " + std::to_string(microbatches) + (has_data_server ? ", with a data server" : ""));

@@ -360,6 +360,15 @@ TEST(GeneratedPlatforms, AreRefusedWithTheOptionThatIsOutOfRange)
   refuses(sites([](auto& o) { o.flows = 0; }), "--flows: 0 is out of range; write a number from 1 to 65536");
   refuses(sites([](auto& o) { o.flows = 1, o.window = Bytes(0); }), "--window: 0B is out of range; write one above 0");
   refuses(sites([](auto& o) { o.egress = BytesPerSecond(0); }), "--egress: 0B/s is out of range; write one above 0");
+  refuses(sites([](auto& o) { o.window = Bytes(1e6); }), "--window: changes nothing without --flows; give both");
+  refuses(sites([](auto& o) {
+            o.devices = {{8, "T4"}}, o.memory = Bytes(1e6);
+          }),
+          "--memory: changes nothing, since every device has a type; leave it out");
+  refuses(star([](auto& o) {
+            o.devices = {{8, "T4"}}, o.speed = FlopsPerSecond(1e12);
+          }),
+          "--speed: changes nothing, since every device has a type; leave it out");
   refuses(sites([](auto& o) { o.wan_rtt = Seconds(1e-4); }),
           "--wan-rtt: 100us is less than the 200us within a site; write at least that");
 }

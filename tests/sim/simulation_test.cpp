@@ -254,8 +254,8 @@ TEST(Simulate, TakesTheSumOfComputeAndTransfersWhenSequential)
 TEST(Simulate, TakesSlotsForEachStageAndMicroBatchWhenPipelined)
 {
   for (const Schedule schedule : {Schedule::GPipe, Schedule::OneForwardOneBackward}) {
-    for (const std::size_t stages : {1, 2, 3, 7, 64}) {
-      for (const std::uint64_t microbatches : {1, 2, 5, 100}) {
+    for (const std::size_t stages : std::initializer_list<std::size_t>{1, 2, 3, 7, 64}) {
+      for (const std::uint64_t microbatches : std::initializer_list<std::uint64_t>{1, 2, 5, 100}) {
         SCOPED_TRACE(fmt::format("{} S = {} M = {}", name_of(schedule), stages, microbatches));
         const double time = number_from_child([&] {
           PlatformFile file;
@@ -572,6 +572,43 @@ TEST(Simulate, NamesTheInstructionsOfAProgramThatWaitsForItself)
             "  receive activation of micro-batch 0 (rank 0, step 0) waits for rank 1\n"
             "  Forward of micro-batch 0 (rank 1, step 0) waits for 1 of its send activation\n"
             "  send activation of micro-batch 0 (rank 1, step 0) waits for 1 of its compute");
+}
+
+TEST(Simulate, PassesOnWhatTheSinkThrows)
+{
+  class FullDisk : public TraceSink {
+   public:
+    void record(const TraceEvent&) override { throw EnvironmentError("disk full"); }
+  };
+  PlatformFile file;
+  chain_of_devices(file, 2, "100MBps", "10ms");
+  const Platform platform = file.load();
+  FullDisk sink;
+  EXPECT_THROW(simulate_plan(platform, equal_layers(2, Bytes(0), Bytes(0)),
+                             one_layer_per_device(names(2), Schedule::GPipe, 1), 1, &sink),
+               EnvironmentError);
+}
+
+TEST(RankHosts, AreTheDevicesOfThePlanThenTheDataServer)
+{
+  PlatformFile file("cluster");
+  file.device("a", "2Gf");
+  file.device("b", "3Gf", "", "<prop id=\"speed.fp16\" value=\"8 GFLOP/s\"/>");
+  file.data_server("data");
+  const Platform platform = file.load();
+  Workload workload = equal_layers(2, Bytes(0), Bytes(0));
+  workload.dtype = DType::Float16;
+  const auto ranks = rank_hosts(one_layer_per_device({"b", "a"}, Schedule::GPipe, 1), workload, platform.cluster());
+  ASSERT_EQ(ranks.size(), 3U);
+  EXPECT_EQ(ranks[0].host, "b");
+  EXPECT_EQ(ranks[0].speed, FlopsPerSecond(8e9));
+  EXPECT_EQ(ranks[1].host, "a");
+  EXPECT_EQ(ranks[1].speed, FlopsPerSecond(2e9));
+  EXPECT_EQ(ranks[2].host, "data");
+  EXPECT_EQ(message_of([&] {
+              rank_hosts(one_layer_per_device({"b", "c"}, Schedule::GPipe, 1), workload, platform.cluster());
+            }),
+            "InputError cluster: there is no device c; the plan is made for another platform");
 }
 
 TEST(Simulate, RunsOncePerProcess)

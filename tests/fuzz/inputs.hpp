@@ -1,0 +1,70 @@
+#pragma once
+
+#include "core/document.hpp"
+#include "core/errors.hpp"
+#include "core/layer_graph.hpp"
+#include "core/workload.hpp"
+
+#include <cmath>
+#include <string>
+#include <string_view>
+
+/// What each fuzzer does with an input, and what must hold then. The tests replay every input that ever crashed.
+namespace isobar::fuzz {
+
+/// A fault is text on lines that each name the file.
+inline void check_message(const InputError& fault)
+{
+  std::string_view rest = fault.what();
+  while (!rest.empty()) {
+    const auto line = rest.substr(0, rest.find('\n'));
+    ensure(line.starts_with("input"), "each line of a message begins with the file");
+    for (const char character : line) {
+      ensure(static_cast<unsigned char>(character) >= 0x20, "a message holds no control characters");
+    }
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+  }
+}
+
+inline void document(const std::string& text)
+{
+  for (const auto parse : {parse_yaml, parse_json}) {
+    try {
+      parse(text, "input");
+    } catch (const InputError& fault) {
+      check_message(fault);
+    }
+  }
+}
+
+inline void check(const Workload& workload)
+{
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    const auto& layer = workload.layers[i];
+    for (const double value : {layer.forward.value, layer.backward.value, layer.activations.value, layer.output.value,
+                               layer.gradient.value, layer.sky_memory.value}) {
+      ensure(std::isfinite(value) && value >= 0, "every quantity is finite and not negative");
+    }
+    for (const std::size_t input : layer.inputs) ensure(input < i, "a layer reads only layers before it");
+  }
+  // Above, the work is in proportion to the layers; graphs of thousands say what graphs of millions say.
+  if (workload.layers.size() > 5'000) return;
+  const auto view = chain_view(workload);
+  ensure(is_chain(view.workload), "the chain view is a chain");
+  ensure(view.first_layer.back() == workload.layers.size(), "the chain view has every layer");
+  ensure(boundaries_of(workload).output.back() == Bytes(0), "nothing crosses the end");
+  workload_to_json(workload);
+}
+
+inline void workload(const std::string& text)
+{
+  for (const auto* name : {"input.yaml", "input.json"}) {
+    try {
+      check(workload_from_text(text, name));
+    } catch (const InputError& fault) {
+      check_message(fault);
+    }
+  }
+}
+
+}  // namespace isobar::fuzz

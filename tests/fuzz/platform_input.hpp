@@ -1,0 +1,30 @@
+#pragma once
+
+#include "sim/prescan.hpp"
+#include "tests/fuzz/inputs.hpp"
+
+namespace isobar::fuzz {
+
+/// A profile's name stands for its text, so that one input tries both.
+inline void platform(const std::string& text)
+{
+  try {
+    const auto scan = sim::scan_platform(text, "input", [](const std::string& file) { return file; });
+    ensure(scan.hosts.size() <= sim::most_hosts, "a platform has a bounded number of hosts");
+    ensure(scan.profile_speedup >= 1, "a profile is no slower than the nominal value, which holds until it begins");
+    for (const auto& [name, link] : scan.profiled_links) {
+      ensure(link.bandwidth.value > 0 && std::isfinite(link.bandwidth.value), "bandwidths are finite and more than 0");
+      ensure(link.latency.value >= 0 && std::isfinite(link.latency.value), "latencies are finite and not negative");
+    }
+  } catch (const InputError& fault) {
+    // A fault in a profile names the profile, which is text of the input here.
+    const std::string_view message = fault.what();
+    ensure(!message.empty() && message.find(':') != std::string_view::npos, "a fault has a place");
+    for (const char character : message) {
+      ensure(static_cast<unsigned char>(character) >= 0x20 || character == '\n',
+             "a message holds no control characters");
+    }
+  }
+}
+
+}  // namespace isobar::fuzz
