@@ -19,10 +19,13 @@ need_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# The cache serves every clone, wherever it lies.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=ccache
+
 # configure TESTS: TESTS is ON, or OFF, which leaves a build folder with tests as it is.
 configure() {
   [ "$1" = OFF ] && [ -f build/release/build.ninja ] && return
-  CMAKE_CXX_COMPILER_LAUNCHER=ccache cmake --preset release -DISOBAR_BUILD_TESTS="$1" --log-level=WARNING
+  cmake --preset release -DISOBAR_BUILD_TESTS="$1" --log-level=WARNING
 }
 
 # build TARGET...: says what it does only when there is something to do.
