@@ -23,7 +23,7 @@ namespace isobar::allocators {
 /// A pass: O(K (D² L + D L W Q)) time and O(K D L) memory, for L layers, D devices, K = min(M, D) under 1F1B where
 /// memory depends on the schedule and 1 elsewhere, W cuts that one stage can reach within its memory and the limit, and
 /// Q distinct paths back of a device (a state asks again only where its best option changes: mostly 1 to 3 times).
-/// Some 20 passes for bottleneck, some 10 to 100 for pipeline. docs/allocators.md has measured times.
+/// Some 20 passes for bottleneck, some 400 for pipeline at 64 x 483. docs/allocators.md has measured times.
 ///
 /// A budget counts passes. Out of budget or time, or interrupted: the best plan so far, as timed_out. Deterministic
 /// without a time limit.
@@ -37,7 +37,7 @@ inline constexpr Policy chain_dp_policy = {
     .problem = "any objective over the devices in the order of the file, some left out",
     .guarantee = "optimal for this order, to 1e-12 relative",
     .cost =
-        "O(L D (D + W)) a pass, W cuts in a stage's reach; 1 pass (sequential), about 20 (bottleneck), 10 to 100 "
+        "O(L D (D + W)) a pass, W cuts in a stage's reach; 1 pass (sequential), about 20 (bottleneck), hundreds "
         "(pipeline); up to M times that under 1f1b where memory binds",
     .source = "own; threshold search after Pinar, Tabak, Aykanat (JPDC 2008)",
     .place = place_by_chain_dp,

@@ -8,26 +8,6 @@
 
 namespace isobar::allocators {
 
-namespace {
-
-/// Fills the devices from the last backwards. Success proves that the chain fits in the order of the file; failure
-/// proves nothing, since leaving a small device out lowers the micro-batches in flight before it.
-bool fits_filled_from_the_end(const CostModel& cost, const Goal& goal)
-{
-  std::size_t end = cost.layers();
-  std::size_t stages_after = 0;
-  for (std::size_t device = cost.devices(); device-- > 0 && end > 0;) {
-    const Bytes memory = cost.cluster().devices[device].memory;
-    std::size_t first = end;
-    while (first > 0 && stage_memory(cost, goal, {device, first - 1, end - 1}, stages_after) <= memory) --first;
-    if (first < end) ++stages_after;
-    end = first;
-  }
-  return end == 0;
-}
-
-}  // namespace
-
 Bytes stage_memory(const CostModel& cost, const Goal& goal, const StagePlacement& stage, std::size_t stages_after)
 {
   return cost.memory(stage.first_layer, stage.last_layer,
@@ -55,6 +35,20 @@ std::optional<std::string> oversized_layer(const CostModel& cost, const Goal& go
   return std::nullopt;
 }
 
+bool surely_fits_in_order(const CostModel& cost, const Goal& goal)
+{
+  std::size_t end = cost.layers();
+  std::size_t stages_after = 0;
+  for (std::size_t device = cost.devices(); device-- > 0 && end > 0;) {
+    const Bytes memory = cost.cluster().devices[device].memory;
+    std::size_t first = end;
+    while (first > 0 && stage_memory(cost, goal, {device, first - 1, end - 1}, stages_after) <= memory) --first;
+    if (first < end) ++stages_after;
+    end = first;
+  }
+  return end == 0;
+}
+
 std::optional<std::string> overfull_stage(const CostModel& cost, const Goal& goal,
                                           const std::vector<StagePlacement>& stages)
 {
@@ -74,8 +68,9 @@ std::optional<std::string> overfull_stage(const CostModel& cost, const Goal& goa
                         need_in_words(first, last, need), text_of(device.memory), text_of(excess));
   }
   if (overfull == 0) return std::nullopt;
-  if (overfull > 1) worst += fmt::format(", and up to that on {} other devices,", overfull - 1);
-  return worst + (fits_filled_from_the_end(cost, goal) ? " or allocator chain-dp would do" : " would do");
+  if (overfull > 1)
+    worst += fmt::format(", and up to that on {} other device{},", overfull - 1, overfull > 2 ? "s" : "");
+  return worst + (surely_fits_in_order(cost, goal) ? " or allocator chain-dp would do" : " would do");
 }
 
 }  // namespace isobar::allocators

@@ -19,6 +19,10 @@ std::string need_in_words(std::size_t first, std::size_t last, Bytes need);
 /// The first layer that no device can hold, in words; none when each fits somewhere on its own. O(layers + devices).
 std::optional<std::string> oversized_layer(const CostModel& cost, const Goal& goal);
 
+/// True when filling the devices from the last backwards places the whole chain: then chain-dp finds a plan. False
+/// proves nothing, since leaving a small device out lowers the micro-batches in flight before it. O(layers + devices).
+bool surely_fits_in_order(const CostModel& cost, const Goal& goal);
+
 /// The stage that exceeds its device by most, in words, with the nearest change; none when all fit.
 /// O(layers + devices).
 std::optional<std::string> overfull_stage(const CostModel& cost, const Goal& goal,

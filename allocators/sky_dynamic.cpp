@@ -154,11 +154,11 @@ Placement place(const Problem& problem, bool index_mended)
     const std::size_t j = search.overfull_device();
     const Bytes need(search.memory(j));
     const std::size_t last = search.begin(j) + search.counts()[j] - 1;
-    return infeasible(
-        fmt::format("device {}: {} and it has {} where phase 1 comes to rest; {} more memory there, or "
-                    "allocator chain-dp, may do",
-                    devices[j].name, need_in_words(search.begin(j), last, need), text_of(devices[j].memory),
-                    text_of(need - devices[j].memory)));
+    std::string reason = fmt::format(
+        "device {}: {} and it has {} where phase 1 comes to rest; {} more memory there may do", devices[j].name,
+        need_in_words(search.begin(j), last, need), text_of(devices[j].memory), text_of(need - devices[j].memory));
+    if (surely_fits_in_order(problem.cost, problem.goal)) reason += "; allocator chain-dp would do";
+    return infeasible(std::move(reason));
   }
   Placement placement;
   if (!search.balance_loads()) placement.outcome = Outcome::TimedOut;

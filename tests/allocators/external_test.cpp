@@ -1,0 +1,178 @@
+#include "allocators/external.hpp"
+
+#include "core/errors.hpp"
+#include "tests/support/bad_files.hpp"
+#include "tests/support/instances.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace isobar::allocators {
+
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+namespace fs = std::filesystem;
+
+/// A program that does what a shell script says, in a folder that goes with it. It is called ./policy there, so that
+/// messages do not depend on the machine.
+class Program {
+ public:
+  explicit Program(const std::string& script)
+  {
+    std::string folder = (fs::temp_directory_path() / "isobar-external.XXXXXX").string();
+    if (mkdtemp(folder.data()) == nullptr) throw EnvironmentError("no temporary folder");
+    folder_ = folder;
+    before_ = fs::current_path();
+    fs::current_path(folder_);
+    std::ofstream("policy") << "#!/bin/sh\n" << script << "\n";
+    fs::permissions("policy", fs::perms::owner_all);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program()
+  {
+    fs::current_path(before_);
+    fs::remove_all(folder_);
+  }
+
+ private:
+  fs::path folder_;
+  fs::path before_;
+};
+
+/// Four layers on two devices, placed by a program that prints `answer`.
+Plan plan_by_answer(const std::string& answer)
+{
+  const Program program("cat > /dev/null; cat <<'END'\n" + answer + "\nEND");
+  return allocate("exec:./policy", chain({1, 1, 1, 1}), cluster({1, 2}), Goal{}, {});
+}
+
+Plan plan_by_script(const std::string& script, const SearchLimits& limits = {})
+{
+  const Program program(script);
+  return allocate("exec:./policy", chain({1, 1, 1, 1}), cluster({1, 2}), Goal{}, limits);
+}
+
+template <typename Error>
+std::string message_of(const std::function<void()>& work)
+{
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string refusal_of(const std::string& answer)
+{
+  return message_of<InputError>([&] { plan_by_answer(answer); });
+}
+
+}  // namespace
+
+TEST(PlaceExternally, TakesStagesFromAProgram)
+{
+  const Plan plan = plan_by_answer(R"({"stages": [{"device": "d1", "first_layer": 0, "last_layer": 2},
+                                                   {"device": "d0", "first_layer": 3, "last_layer": 3}]})");
+  EXPECT_EQ(plan.allocator, "exec:./policy");
+  EXPECT_EQ(plan.outcome, Outcome::Feasible);
+  ASSERT_EQ(plan.stages.size(), 2U);
+  EXPECT_EQ(plan.stages[0].device(), "d1");
+  EXPECT_EQ(plan.stages[1].first_layer, 3U);
+  EXPECT_TRUE(plan.predicted.has_value());
+}
+
+TEST(PlaceExternally, TakesAWholePlanFileAndComputesItsClaimsAnew)
+{
+  const Plan ours = allocate("even", chain({1, 1, 1, 1}), cluster({1, 2}), Goal{}, {});
+  Plan boast = ours;
+  boast.objective = Seconds(0.001);
+  boast.objective_bound = Seconds(0.001);
+  const Plan plan = plan_by_answer(plan_to_json(boast));
+  EXPECT_EQ(plan.objective, ours.objective);
+  EXPECT_EQ(plan.objective_bound, ours.objective_bound);
+}
+
+TEST(PlaceExternally, DoesNotBelieveAnOptimumWithoutABound)
+{
+  const Plan plan =
+      plan_by_answer(R"({"outcome": "optimal", "stages": [{"device": "d0", "first_layer": 0, "last_layer": 3}]})");
+  EXPECT_EQ(plan.outcome, Outcome::Feasible);
+}
+
+TEST(PlaceExternally, TakesANoWithItsReason)
+{
+  const Plan plan = plan_by_answer(R"({"outcome": "infeasible", "reason": "device d0 has 1 GiB and needs 2 GiB"})");
+  EXPECT_EQ(plan.outcome, Outcome::Infeasible);
+  EXPECT_EQ(plan.reason, "device d0 has 1 GiB and needs 2 GiB");
+}
+
+TEST(PlaceExternally, RefusesAnswersThatAreNoPlacement)
+{
+  EXPECT_EQ(refusal_of("[]"), "exec:./policy: its answer is no JSON object; it needs \"stages\" (docs/allocators.md)");
+  EXPECT_EQ(refusal_of("{\"stages\": []}"), "exec:./policy: stages: none; they hold every layer");
+  EXPECT_EQ(refusal_of(R"({"stages": [{"device": "gpu9", "first_layer": 0, "last_layer": 3}]})"),
+            "exec:./policy:1: stages[0].device: \"gpu9\" is not on platform cluster");
+  EXPECT_EQ(refusal_of(R"({"stages": [{"device": "d0", "first_layer": 0, "last_layer": 2}]})"),
+            "exec:./policy: stages: layers 3..3 are placed nowhere; they hold every layer");
+  EXPECT_EQ(refusal_of("{\"stages\": [{\"device\": \"d0\", \"first_layer\": 0, \"last_layer\": 1},\n"
+                       "{\"device\": \"d1\", \"first_layer\": 3, \"last_layer\": 3}]}"),
+            "exec:./policy:2: stages[1].first_layer: 3 does not follow; the layers before end at 1");
+  EXPECT_EQ(refusal_of("{\"stages\": [{\"device\": \"d0\", \"first_layer\": 0, \"last_layer\": 1},\n"
+                       "{\"device\": \"d0\", \"first_layer\": 2, \"last_layer\": 3}]}"),
+            "exec:./policy:2: stages[1].device: \"d0\" runs stages[0] already; each device runs one stage");
+  EXPECT_EQ(refusal_of(R"({"outcome": "infeasible"})"),
+            "exec:./policy: reason: missing; an answer without stages says why");
+}
+
+TEST(PlaceExternally, RefusesWhatIsNoJsonAndNamesTheProgramAndLine)
+{
+  EXPECT_THAT(refusal_of("the answer is 42"), testing::StartsWith("exec:./policy:1: "));
+  EXPECT_THAT(refusal_of(R"({"stages": [{"device": "d0", "first_layer": 0, "last_layer": 9}]})"),
+              testing::StartsWith("exec:./policy:1: stages[0].last_layer: "));
+  EXPECT_THAT(refusal_of(R"({"stages": [{"device": "d0", "first_layer": 0, "last_layer": 3, "speed": 1}]})"),
+              testing::StartsWith("exec:./policy:1: stages[0].speed: unknown key"));
+}
+
+TEST(PlaceExternally, RefusesAPlacementThatExceedsMemory)
+{
+  const Program program(R"(cat > /dev/null; echo '{"stages": [{"device": "d0", "first_layer": 0, "last_layer": 1}]}')");
+  const Cluster platform = cluster({1}, {Seconds(0), BytesPerSecond(1)}, 0x1p30);
+  const Workload workload = chain({1, 1}, 1 << 27);
+  EXPECT_EQ(message_of<InputError>([&] { allocate("exec:./policy", workload, platform, Goal{}, {}); }),
+            "exec:./policy: stages[0]: layers 0 to 1 need 2 GiB on device d0, which has 1 GiB");
+}
+
+TEST(PlaceExternally, SaysHowTheProgramFailed)
+{
+  const auto failure_of = [](const std::string& script, const SearchLimits& limits = {}) {
+    return message_of<EnvironmentError>([&] { plan_by_script(script, limits); });
+  };
+  EXPECT_EQ(failure_of("cat > /dev/null; echo out of ideas >&2; exit 3"),
+            "exec:./policy: exited with code 3; its last words: out of ideas");
+  EXPECT_THAT(failure_of("kill -SEGV $$"), testing::StartsWith("exec:./policy: died of signal 11"));
+  SearchLimits limits;
+  limits.time_limit = Seconds(0.2);
+  EXPECT_EQ(failure_of("sleep 60", limits), "exec:./policy: was ended at the time limit of 0.2 s");
+  EXPECT_THAT(message_of<EnvironmentError>([] { allocate("exec:./none", chain({1}), cluster({1}), Goal{}, {}); }),
+              testing::HasSubstr("./none"));
+}
+
+TEST(PlaceExternally, RunsTheExample)
+{
+  const std::string example = std::string(ISOBAR_SOURCE_DIR) + "/examples/external_policy.py";
+  const Plan plan = allocate("exec:" + example, chain({1, 1, 1, 1, 1, 1, 1, 1, 1}), cluster({1, 2, 6}), Goal{}, {});
+  ASSERT_EQ(plan.stages.size(), 3U);
+  EXPECT_EQ(plan.stages[0].last_layer, 0U);
+  EXPECT_EQ(plan.stages[1].last_layer, 2U);
+  EXPECT_EQ(plan.stages[2].last_layer, 8U);
+}
+
+}  // namespace isobar::allocators

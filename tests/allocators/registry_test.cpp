@@ -1,0 +1,157 @@
+#include "allocators/allocator.hpp"
+#include "core/errors.hpp"
+#include "tests/support/instances.hpp"
+#include "tests/support/sky.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+namespace isobar::allocators {
+
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+
+std::string message_of(const std::string& name)
+{
+  try {
+    require_policy(name);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST(Policies, AreSortedByNameAndDescribed)
+{
+  const auto& all = policies();
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.name < b.name; }));
+  for (const auto& policy : all) {
+    EXPECT_FALSE(policy.problem.empty() || policy.guarantee.empty() || policy.cost.empty() || policy.source.empty());
+  }
+}
+
+TEST(Policies, AreInTheDocumentsTable)
+{
+  std::ifstream file(std::string(ISOBAR_SOURCE_DIR) + "/docs/allocators.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  for (const auto& policy : policies()) {
+    for (const auto words : {policy.name, policy.problem, policy.guarantee, policy.cost, policy.source}) {
+      EXPECT_NE(text.str().find(words), std::string::npos) << "docs/allocators.md lacks: " << words;
+    }
+  }
+}
+
+TEST(Allocate, RefusesAnUnknownPolicyAndNamesTheNearest)
+{
+  EXPECT_EQ(message_of("evn"), "allocator: \"evn\" is not known; did you mean even?");
+  EXPECT_EQ(message_of("exec:"), "exec:: no program; write exec:PROGRAM, such as exec:examples/external_policy.py");
+  EXPECT_EQ(message_of("even"), "no error");
+#ifdef ISOBAR_HAS_CBC
+  EXPECT_EQ(
+      message_of("simulated annealing"),
+      "allocator: \"simulated annealing\" is not known; there are chain-dp, even, sky-dynamic, sky-dynamic-fixed, "
+      "sky-optimal, and exec:PROGRAM");
+#else
+  EXPECT_EQ(message_of("sky-optimal"),
+            "sky-optimal: this build has no CBC; install coinor-libcbc-dev, then configure and build again");
+#endif
+}
+
+/// Every policy of ours on random instances: allocate() ends with the plan checker, which shares no code with the cost
+/// model.
+TEST(Allocate, PassesTheCheckerForEveryPolicyAndGoal)
+{
+  std::mt19937_64 random(11);
+  std::size_t placed = 0;
+  for (int instance = 0; instance < 60; ++instance) {
+    const Workload workload = random_chain(random, 1 + random() % 8);
+    const Cluster platform = random_cluster(random, 1 + random() % 4, instance % 2 == 0 ? 1e9 : 30);
+    for (const Goal& goal : all_goals(1 + random() % 4)) {
+      for (const auto& policy : policies()) {
+        if (policy.name == "sky-optimal") continue;  // milp_test.cpp
+        const Plan plan = allocate(std::string(policy.name), workload, platform, goal, {});
+        ASSERT_NE(plan.outcome, Outcome::TimedOut);
+        if (plan.outcome == Outcome::Infeasible) {
+          EXPECT_FALSE(plan.reason.empty());
+          EXPECT_FALSE(plan.objective || plan.objective_bound || plan.predicted);
+          continue;
+        }
+        ++placed;
+        EXPECT_LE(*plan.objective_bound, *plan.objective);
+        EXPECT_EQ(plan.certificate, "fractional");
+      }
+    }
+  }
+  EXPECT_GT(placed, 1000U);
+}
+
+TEST(Allocate, GivesTheSameBytesTwice)
+{
+  for (const char* policy : {"chain-dp", "even", "sky-dynamic", "sky-dynamic-fixed"}) {
+    auto plans = std::vector<Plan>(2);
+    for (auto& plan : plans) {
+      plan = allocate(policy, sky_bert(24), sky_cluster(15), Goal{}, {});
+      plan.search_time = Seconds(0);
+    }
+    EXPECT_EQ(plan_to_json(plans[0]), plan_to_json(plans[1]));
+  }
+}
+
+TEST(Allocate, ChainDpIsNeverWorseThanPoliciesOfTheSameOrder)
+{
+  std::mt19937_64 random(12);
+  for (int instance = 0; instance < 200; ++instance) {
+    const Workload workload = random_chain(random, 3 + random() % 15);
+    const Cluster platform = random_cluster(random, 2 + random() % 5, 1e9);
+    for (const Goal& goal : all_goals(4)) {
+      const double best = allocate("chain-dp", workload, platform, goal, {}).objective->value;
+      for (const char* other : {"even", "sky-dynamic", "sky-dynamic-fixed"}) {
+        const Plan plan = allocate(other, workload, platform, goal, {});
+        ASSERT_TRUE(plan.objective.has_value());
+        EXPECT_LE(best, plan.objective->value * (1 + 1e-12));
+      }
+    }
+  }
+}
+
+TEST(Allocate, CallsAPlanThatMeetsItsBoundOptimal)
+{
+  const Plan plan = allocate("even", chain({1, 1, 1, 1}), cluster({1, 1}),
+                             {Objective::Bottleneck, Communication::None, Schedule::OneForwardOneBackward, 8}, {});
+  EXPECT_EQ(plan.outcome, Outcome::Optimal);
+  EXPECT_EQ(plan.certificate, "fractional");
+  EXPECT_EQ(plan.gap_fraction(), 0);
+}
+
+TEST(Allocate, CutsAGraphOnlyWhereOneTensorCrosses)
+{
+  // A block with a shortcut over layers 1 and 2: cuts are possible before 1 and before 4 only.
+  Workload workload = chain({1, 1, 1, 1, 1});
+  workload.layers[3].inputs = {0, 2};
+  const Plan plan = allocate("even", workload, cluster({1, 1, 1}), Goal{}, {});
+  ASSERT_EQ(plan.stages.size(), 3U);
+  EXPECT_EQ(plan.stages[0].last_layer, 0U);
+  EXPECT_EQ(plan.stages[1].first_layer, 1U);
+  EXPECT_EQ(plan.stages[1].last_layer, 3U);
+  EXPECT_EQ(plan.stages[2].first_layer, 4U);
+}
+
+TEST(Allocate, SaysThatAReasonCountsTheLayersOfTheChain)
+{
+  Workload workload = chain({1, 1, 1, 1, 1}, 1 << 27);
+  workload.layers[3].inputs = {0, 2};
+  const Cluster platform = cluster({1, 1, 1}, {Seconds(0), BytesPerSecond(1e9)}, 2.5 * 0x1p30);
+  EXPECT_EQ(allocate("chain-dp", workload, platform, Goal::with_defaults(Objective::Sequential), {}).reason,
+            "layer 1 needs 3.00 GiB; the largest device, d0, has 2.50 GiB; 512 MiB more memory there would hold it; "
+            "layers are counted in the chain of 3 that the graph can be cut into");
+}
+
+}  // namespace isobar::allocators

@@ -1,0 +1,98 @@
+// Search times of the allocators. Compare ratios, not seconds: BM_Evaluate is one plain evaluation of a plan, and
+// BM_Even the cheapest policy.
+
+#include "allocators/allocator.hpp"
+#include "allocators/bounds.hpp"
+#include "allocators/chain_dp.hpp"
+#include "allocators/even.hpp"
+#include "tests/support/instances.hpp"
+#include "tests/support/sky.hpp"
+
+#include <benchmark/benchmark.h>
+
+#include <memory>
+#include <string>
+
+namespace isobar::allocators {
+
+namespace {
+
+using namespace testing_support;  // NOLINT: a benchmark
+
+class SamePath : public Network {
+ public:
+  Path path(std::size_t, std::size_t) const override { return {Seconds(0.001), BytesPerSecond(1e9)}; }
+  std::vector<std::string> links(std::size_t, std::size_t) const override { return {}; }
+};
+
+Cluster many_equal_devices(std::size_t count)
+{
+  Cluster result;
+  result.name = "many";
+  for (std::size_t i = 0; i < count; ++i) result.devices.push_back(device("d" + std::to_string(i), 1e9, 1e12));
+  result.network = std::make_shared<SamePath>();
+  return result;
+}
+
+/// One evaluation of the even plan: what everything else is measured against.
+void BM_Evaluate(benchmark::State& state)
+{
+  const auto devices = static_cast<std::size_t>(state.range(0));
+  const Workload workload = sky_bert(static_cast<std::size_t>(state.range(1)));
+  const Cluster cluster = sky_cluster(devices);
+  const CostModel cost(workload, cluster);
+  const auto stages = stages_of_counts(even_counts(cost.layers(), cost.devices()));
+  for (auto _ : state) benchmark::DoNotOptimize(cost.evaluate(stages, Goal{}));
+}
+BENCHMARK(BM_Evaluate)->ArgNames({"devices", "encoders"})->Args({64, 160})->Args({128, 320})->Args({256, 640});
+
+/// allocate() as a user meets it: the cut of the graph, the policy, the claims, the bound and the checker.
+void BM_Even(benchmark::State& state)
+{
+  const Workload workload = chain(std::vector<double>(static_cast<std::size_t>(state.range(1)), 1));
+  const Cluster cluster = many_equal_devices(static_cast<std::size_t>(state.range(0)));
+  for (auto _ : state) benchmark::DoNotOptimize(allocate("even", workload, cluster, Goal{}, {}));
+}
+BENCHMARK(BM_Even)
+    ->ArgNames({"devices", "layers"})
+    ->Args({64, 483})
+    ->Args({4096, 100'000})
+    ->Unit(benchmark::kMillisecond);
+
+void BM_ChainDp(benchmark::State& state)
+{
+  const Workload workload = sky_bert(static_cast<std::size_t>(state.range(1)));
+  const Cluster cluster = sky_cluster(static_cast<std::size_t>(state.range(0)));
+  const CostModel cost(workload, cluster);
+  Goal goal = Goal::with_defaults(static_cast<Objective>(state.range(2)));
+  goal.communication = static_cast<Communication>(state.range(3));
+  double objective = 0;
+  for (auto _ : state) {
+    const Placement placement = place_by_chain_dp({cost, goal, {}});
+    objective = cost.evaluate(placement.stages, goal).objective.value;
+  }
+  state.SetLabel(std::string(name_of(goal.objective)) + " " + std::string(name_of(goal.communication)));
+  state.counters["objective_s"] = objective;
+  state.counters["gap_fraction"] = 1 - objective_bound(cost, goal).value.value / objective;
+}
+BENCHMARK(BM_ChainDp)
+    ->ArgNames({"devices", "encoders", "objective", "communication"})
+    ->ArgsProduct({{64}, {160}, {0, 1, 2}, {0, 1, 2}})
+    ->ArgsProduct({{128}, {320}, {0, 1}, {0, 1, 2}})
+    ->ArgsProduct({{256}, {640}, {0, 1}, {0, 1, 2}})
+    ->Unit(benchmark::kMillisecond);
+
+void BM_Bound(benchmark::State& state)
+{
+  const Workload workload = sky_bert(160);
+  const Cluster cluster = sky_cluster(64);
+  const CostModel cost(workload, cluster);
+  for (auto _ : state) benchmark::DoNotOptimize(objective_bound(cost, Goal{}));
+}
+BENCHMARK(BM_Bound);
+
+}  // namespace
+
+}  // namespace isobar::allocators
+
+BENCHMARK_MAIN();
