@@ -76,7 +76,7 @@ void ChromeTraceWriter::record(const TraceEvent& event)
       ",\n"
       R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
       name_of_event(instruction), name_of(instruction.opcode), event.rank, static_cast<int>(instruction.lane),
-      event.begin.value * microseconds, microseconds(ticks_of(event.end) - begin), details);
+      microseconds(begin), microseconds(ticks_of(event.end) - begin), details);
 }
 
 void ChromeTraceWriter::finish()
