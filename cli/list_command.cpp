@@ -1,6 +1,5 @@
 #include "cli/command.hpp"
 #include "core/files.hpp"
-#include "results/table.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -83,6 +82,17 @@ std::string to_json(const Listing& listing)
   return list.dump(2) + "\n";
 }
 
+/// For people: one column as it is; else the first entry of a row, and the others under it, each by its header.
+std::string to_text(const Listing& listing)
+{
+  std::string text;
+  for (const auto& row : listing.rows) {
+    text += row.front() + "\n";
+    for (std::size_t i = 1; i < row.size(); ++i) text += fmt::format("  {}: {}\n", listing.header[i], row[i]);
+  }
+  return text;
+}
+
 struct ListOptions {
   std::string what;
   bool json = false;
@@ -100,7 +110,7 @@ void add_list_command(CLI::App& app, Action& action)
   command->callback([options, &action] {
     action = [options] {
       const Listing listing = listing_of(options->what);
-      print(options->json ? to_json(listing) : results::table_of(listing.header, listing.rows, listing.header.size()));
+      print(options->json ? to_json(listing) : to_text(listing));
       return ExitCode::Done;
     };
   });

@@ -3,11 +3,25 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <cmath>
+
 namespace isobar::results {
 
 namespace {
 
-constexpr double microseconds = 1e6;
+/// Times are whole ticks, so that an event ends exactly where the next one on its track begins.
+constexpr double ticks_per_second = 1e10;
+constexpr long long ticks_per_microsecond = 10'000;
+
+long long ticks_of(Seconds time)
+{
+  return std::llround(time.value * ticks_per_second);
+}
+
+std::string microseconds(long long ticks)
+{
+  return fmt::format("{}.{:04}", ticks / ticks_per_microsecond, ticks % ticks_per_microsecond);
+}
 
 bool is_transfer(const Instruction& instruction)
 {
@@ -49,6 +63,7 @@ ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<std::s
 void ChromeTraceWriter::record(const TraceEvent& event)
 {
   const Instruction& instruction = event.instruction;
+  const long long begin = ticks_of(event.begin);
   std::string details =
       fmt::format(R"("step":{},"stage":{},"microbatch":{},"first_layer":{},"last_layer":{})", event.step,
                   instruction.stage, instruction.microbatch, instruction.first_layer, instruction.last_layer);
@@ -61,7 +76,7 @@ void ChromeTraceWriter::record(const TraceEvent& event)
       ",\n"
       R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
       name_of_event(instruction), name_of(instruction.opcode), event.rank, static_cast<int>(instruction.lane),
-      event.begin.value * microseconds, (event.end - event.begin).value * microseconds, details);
+      event.begin.value * microseconds, microseconds(ticks_of(event.end) - begin), details);
 }
 
 void ChromeTraceWriter::finish()

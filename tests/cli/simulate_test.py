@@ -60,7 +60,7 @@ class Simulate(CommandTest):
         ends = {}
         for event in sorted(events, key=lambda event: event["ts"]):
             track = event["pid"], event["tid"]
-            self.assertGreaterEqual(event["ts"] + 1e-3, ends.get(track, 0))
+            self.assertGreaterEqual(event["ts"] + 1e-4, ends.get(track, 0))
             ends[track] = event["ts"] + event["dur"]
 
     def test_a_plan_for_another_cluster_is_refused_with_what_differs(self):

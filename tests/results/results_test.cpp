@@ -49,7 +49,7 @@ TEST(ChromeTraceWriter, NamesProcessesTracksAndInstructions)
   const auto text = out.str();
   EXPECT_NE(text.find(R"("args":{"name":"gpu \"0\""})"), std::string::npos);
   EXPECT_NE(text.find(R"("tid":2,"args":{"name":"send gradient"})"), std::string::npos);
-  EXPECT_NE(text.find(R"({"ph":"X","name":"Send gradient 3","cat":"Send","pid":0,"tid":2,"ts":1,"dur":2,)"),
+  EXPECT_NE(text.find(R"({"ph":"X","name":"Send gradient 3","cat":"Send","pid":0,"tid":2,"ts":1.0000,"dur":2.0000,)"),
             std::string::npos);
   EXPECT_TRUE(text.ends_with("\n]}\n"));
 }

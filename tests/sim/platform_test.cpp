@@ -344,6 +344,35 @@ TEST(NetworkSettings, KeepEndsApartThatLieAThousandthOfAMicrosecondApart)
   EXPECT_NEAR(ends[1], 1e-6, 1e-12);
 }
 
+TEST(NetworkSettings, LeaveSimGridsSharingInInverseProportionToLatencies)
+{
+  const auto file = write_platform(
+      head +
+      "<platform version=\"4.1\"><zone id=\"z\" routing=\"Full\">"
+      "<host id=\"a\" speed=\"1Tf\"><prop id=\"memory\" value=\"1 GiB\"/></host>"
+      "<host id=\"b\" speed=\"1Tf\"><prop id=\"memory\" value=\"1 GiB\"/></host>"
+      "<host id=\"c\" speed=\"1Tf\"><prop id=\"memory\" value=\"1 GiB\"/></host>"
+      "<link id=\"bus\" bandwidth=\"100MBps\" latency=\"0\"/>"
+      "<link id=\"near\" bandwidth=\"1GBps\" latency=\"1ms\"/><link id=\"far\" bandwidth=\"1GBps\" latency=\"3ms\"/>"
+      "<route src=\"a\" dst=\"b\"><link_ctn id=\"bus\"/></route>"
+      "<route src=\"a\" dst=\"c\"><link_ctn id=\"near\"/><link_ctn id=\"bus\"/></route>"
+      "<route src=\"b\" dst=\"c\"><link_ctn id=\"far\"/><link_ctn id=\"bus\"/></route></zone></platform>");
+  const auto platform = Platform::load(file);
+  const auto* engine = sg4::Engine::get_instance();
+  std::vector<double> ends;
+  on_activity_completion([&ends](const sg4::Activity&) { ends.push_back(sg4::Engine::get_clock()); });
+  std::vector<sg4::CommPtr> transfers;
+  for (const char* from : {"a", "b"}) {
+    transfers.push_back(sg4::Comm::sendto_init(engine->host_by_name(from), engine->host_by_name("c")));
+    start_activity(transfers.back()->set_payload_size(300'000'000));
+  }
+  engine->run();
+  ASSERT_EQ(ends.size(), 2u);
+  // 75 and 25 MB/s once the second has paid its latency; 2 ms before that the first has the bus alone.
+  EXPECT_NEAR(ends[0], 0.003 + (300e6 - 0.002 * 100e6) / 75e6, 1e-5);
+  EXPECT_NEAR(ends[1], 6.001, 1e-5);
+}
+
 TEST(SimGridVersion, IsThatOfTheLibrary)
 {
   EXPECT_THAT(simgrid_version(), ::testing::MatchesRegex("[0-9]+\\.[0-9]+.*"));
