@@ -148,7 +148,7 @@ TEST(ChainDp, AnswersTheBestPlanSoFarWhenItsBudgetIsSpent)
   EXPECT_EQ(none.outcome, Outcome::TimedOut);
   EXPECT_EQ(none.reason, "the limits came before any plan was found; more time or budget would do");
   double objective = std::numeric_limits<double>::infinity();
-  for (const std::uint64_t budget : {1, 5, 40}) {
+  for (const std::uint64_t budget : {1U, 5U, 40U}) {
     limits.budget = budget;
     const Placement placement = place_by_chain_dp({cost, Goal{}, limits});
     EXPECT_EQ(placement.outcome, Outcome::TimedOut);
