@@ -77,7 +77,6 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
 
 void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
-  if (plan.outcome == Outcome::TimedOut && plan.stages.empty()) return;
   auto faults = faults_of(plan, workload, cluster);
   if (faults.empty()) return;
   for (auto& fault : faults) fault = fmt::format("{}: {}", plan.allocator, fault);

@@ -73,8 +73,9 @@ ExitCode simulate(const SimulateOptions& options)
   const Plan plan = read_plan(options.plan);
   const Inputs inputs = load(options.inputs);
   check_plan(plan, options, inputs);
-  if (plan.outcome == Outcome::Infeasible) {
-    print(fmt::format("{}: the plan is infeasible: {}\n", options.plan, plan.reason));
+  if (plan.stages.empty()) {
+    print(fmt::format("{}: there is no placement to simulate ({}): {}\n", options.plan, name_of(plan.outcome),
+                      plan.reason));
     return ExitCode::Infeasible;
   }
   std::optional<TemporaryFile> trace;

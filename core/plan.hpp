@@ -120,7 +120,7 @@ Plan read_plan(const std::filesystem::path& file);
 /// Recomputes everything that a plan says with an evaluator of its own, which shares no code with the cost model:
 /// every layer exactly once and in order, devices exist and are used once, memory holds under the schedule, predicted
 /// times, objective, step bound and memory as claimed to 1e-9 relative, the bound not above the objective.
-/// An infeasible plan needs a reason and no stages.
+/// An infeasible plan, and one whose search timed out before any was found, needs a reason and no stages.
 /// @returns one line per fault, "" prefixes left to the caller; empty when the plan holds. O(layers + stages).
 std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
 

@@ -42,8 +42,8 @@ class Checker {
 
   std::vector<std::string> faults()
   {
-    if (plan_.outcome == Outcome::Infeasible) {
-      check_infeasible();
+    if (plan_.outcome == Outcome::Infeasible || (plan_.outcome == Outcome::TimedOut && plan_.stages.empty())) {
+      check_absence();
       return std::move(faults_);
     }
     check_placement();
@@ -61,9 +61,9 @@ class Checker {
     faults_.push_back(fmt::format(text, std::forward<Values>(values)...));
   }
 
-  void check_infeasible()
+  void check_absence()
   {
-    if (plan_.reason.empty()) fault("reason: missing; an infeasible plan says why");
+    if (plan_.reason.empty()) fault("reason: missing; a plan without stages says why");
     if (!plan_.stages.empty()) fault("stages: {} in an infeasible plan; it has none", plan_.stages.size());
   }
 

@@ -87,7 +87,7 @@ class Simulate(CommandTest):
         inputs = self.small_inputs(memory="1 GB")
         plan = self.make_plan(*inputs, expect=4)
         result = self.run_isobar("simulate", *inputs, "--plan", plan, expect=4)
-        self.assertIn("the plan is infeasible: ", result.stdout)
+        self.assertIn("there is no placement to simulate (infeasible): ", result.stdout)
 
     def test_refuses_no_iterations(self):
         inputs = self.small_inputs()

@@ -115,12 +115,21 @@ TEST(FaultsOf, ExplainsAnInfeasiblePlanOnly)
   plan.outcome = Outcome::Infeasible;
   const Sound sound;
   EXPECT_THAT(faults_of(plan, sound.workload, sound.devices),
-              ElementsAre("reason: missing; an infeasible plan says why"));
+              ElementsAre("reason: missing; a plan without stages says why"));
   plan.reason = "too large";
   EXPECT_THAT(faults_of(plan, sound.workload, sound.devices), IsEmpty());
   plan.stages = sound.plan.stages;
   EXPECT_THAT(faults_of(plan, sound.workload, sound.devices),
               ElementsAre("stages: 2 in an infeasible plan; it has none"));
+}
+
+TEST(FaultsOf, TakesNoPlanForAnAnswerOfASearchThatTimedOut)
+{
+  const Sound sound;
+  Plan plan;
+  plan.outcome = Outcome::TimedOut;
+  plan.reason = "found none in 1 s";
+  EXPECT_THAT(faults_of(plan, sound.workload, sound.devices), IsEmpty());
 }
 
 /// One field changed, and the start of the fault that it gives.
