@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 /// How long the parent sleeps at most before it looks for an interrupt again.
 constexpr int poll_milliseconds = 100;
 /// What of a child's stderr is kept, to find its last line.
-constexpr std::size_t kept_error_bytes = 64 * 1024;
+constexpr std::size_t kept_error_bytes = 65536;
 
 struct Pipe {
   int read_end = -1;

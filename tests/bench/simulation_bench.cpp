@@ -2,7 +2,7 @@
 // else: 1F1B written into callbacks, without Program, trace or accounts.
 //
 // SimGrid's engine and clock are global, so each repetition is a forked child that reports its CPU time; repetitions of
-// the two alternate and the best of each counts. Usage: simulation_bench [STAGES MICROBATCHES [REPETITIONS]]
+// the two alternate and the best of each counts.
 
 #include "core/child_process.hpp"
 #include "schedules/schedule.hpp"
@@ -10,6 +10,7 @@
 #include "sim/simgrid_compat.hpp"
 #include "sim/simulation.hpp"
 
+#include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -226,50 +227,59 @@ Measurement in_child(Work work)
   return result;
 }
 
-void keep_best(Measurement& best, const Measurement& measured)
-{
-  if (best.activities == 0 || measured.cpu_s < best.cpu_s) best = measured;
-}
-
 double per_second(const Measurement& measured)
 {
   return static_cast<double>(measured.activities) / measured.cpu_s;
 }
 
-void compare(std::size_t stages, std::uint64_t microbatches, int repetitions)
+/// One iteration runs both, each in a child; its time is ours. `ratio` is our activities per CPU-second over bare ones.
+void simulate_beside_bare(benchmark::State& state)
 {
+  const auto stages = static_cast<std::size_t>(state.range(0));
+  const auto microbatches = static_cast<std::uint64_t>(state.range(1));
   const auto file = std::filesystem::temp_directory_path() / fmt::format("isobar-simulation-bench-{}.xml", getpid());
   write_star(file, stages);
   Measurement ours;
   Measurement bare;
-  for (int i = 0; i < repetitions; ++i) {
-    keep_best(ours, in_child([&] { return measure_ours(file, stages, microbatches); }));
-    keep_best(bare, in_child([&] { return BareSimulation(file, stages, microbatches).run(); }));
+  for ([[maybe_unused]] auto _ : state) {
+    const auto measured = in_child([&] { return measure_ours(file, stages, microbatches); });
+    const auto beside = in_child([&] { return BareSimulation(file, stages, microbatches).run(); });
+    if (ours.activities == 0 || measured.cpu_s < ours.cpu_s) ours = measured;
+    if (bare.activities == 0 || beside.cpu_s < bare.cpu_s) bare = beside;
+    state.SetIterationTime(measured.cpu_s);
   }
   std::filesystem::remove(file);
-  fmt::print("{:>6} {:>12} {:>12} {:>10.0f} {:>10.0f} {:>7.2f} {:>9.1f} {:>9.1f}\n", stages, microbatches,
-             ours.activities, per_second(ours), per_second(bare), per_second(ours) / per_second(bare),
-             ours.peak_megabytes, bare.peak_megabytes);
-  std::fflush(stdout);
-  const double difference = std::abs(ours.step_time_s - bare.step_time_s) / bare.step_time_s;
-  if (ours.activities != bare.activities || difference > 1e-9) {
-    fmt::print(stderr, "not the same simulation: {} activities in {:.12g} s, bare {} in {:.12g} s\n", ours.activities,
-               ours.step_time_s, bare.activities, bare.step_time_s);
-    std::exit(1);
+  if (ours.activities != bare.activities || std::abs(ours.step_time_s / bare.step_time_s - 1) > 1e-9) {
+    state.SkipWithError("the two did not simulate the same");
   }
+  state.counters["activities"] = static_cast<double>(ours.activities);
+  state.counters["ours_per_s"] = per_second(ours);
+  state.counters["bare_per_s"] = per_second(bare);
+  state.counters["ratio"] = per_second(ours) / per_second(bare);
+  state.counters["ours_MB"] = ours.peak_megabytes;
+  state.counters["bare_MB"] = bare.peak_megabytes;
 }
+
+BENCHMARK(simulate_beside_bare)
+    ->ArgNames({"stages", "microbatches"})
+    ->Args({64, 1024})
+    ->Args({1024, 64})
+    ->Iterations(5)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+// 16.8 million activities, some minutes: --benchmark_filter=beside_bare leaves it out.
+void full_pipeline(benchmark::State& state)
+{
+  simulate_beside_bare(state);
+}
+BENCHMARK(full_pipeline)
+    ->ArgNames({"stages", "microbatches"})
+    ->Args({1024, 4096})
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 
-int main(int count, char** arguments)
-{
-  fmt::print("{:>6} {:>12} {:>12} {:>10} {:>10} {:>7} {:>9} {:>9}\n", "stages", "microbatches", "activities", "ours/s",
-             "bare/s", "ratio", "ours MB", "bare MB");
-  const int repetitions = count > 3 ? std::atoi(arguments[3]) : 5;
-  if (count > 2) {
-    compare(std::strtoull(arguments[1], nullptr, 10), std::strtoull(arguments[2], nullptr, 10), repetitions);
-    return 0;
-  }
-  compare(64, 1024, repetitions);
-  compare(1024, 64, repetitions);
-}
+BENCHMARK_MAIN();
