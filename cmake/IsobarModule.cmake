@@ -18,6 +18,9 @@ function(isobar_module name)
   add_library(isobar::${name} ALIAS isobar_${name})
   isobar_settings(isobar_${name})
   target_link_libraries(isobar_${name} PUBLIC ${module_PUBLIC} PRIVATE ${module_PRIVATE})
+  install(TARGETS isobar_${name})
+  install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/isobar/${name}
+          FILES_MATCHING PATTERN "*.hpp")
 endfunction()
 
 # isobar_tests(NAME SOURCES ... LINK ...): one test program of a folder; each test is a process of its own, since SimGrid's clock is global.
