@@ -8,7 +8,7 @@ namespace isobar::allocators {
 /// A lower bound on the objective of every placement, in any order of devices, and what proves it.
 struct Bound {
   Seconds value;
-  std::string certificate;  ///< "fractional" (docs/costs.md says the formula)
+  std::string certificate;  ///< "fractional" (docs/allocators.md says the formula)
 };
 
 /// The fractional bound: layers may be cut anywhere and devices hold them in any order; memory holds in the aggregate;

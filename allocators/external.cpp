@@ -32,7 +32,7 @@ std::string problem_to_json(const Problem& problem)
                           {{"budget", limits.budget ? Json(*limits.budget) : Json(nullptr)},
                            {"time_limit_s", limits.time_limit ? Json(limits.time_limit->value) : Json(nullptr)},
                            {"seed", limits.seed}}}};
-  return document.dump() + "\n";
+  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 /// Reads an answer and places it on the problem's devices; every fault names the program and the line of its answer.

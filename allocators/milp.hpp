@@ -19,7 +19,7 @@ namespace isobar::allocators {
 /// Mended: q and the rows are scaled (lf to sum 1, lm by each device's memory); the layers of a device are read from x,
 /// rounded, and not from truncated z and y; the status is looked at, so a run without a solution is timed_out and never
 /// a plan; an even split that breaks memory is not given as start. Kept: no transfers, forward FLOPs only, the weak
-/// formulation: on the published sizes CBC rarely improves the even split (facts: 7,578 rows at 15 x 243).
+/// formulation: on the published sizes CBC rarely improves the even split (7,578 rows at 15 x 243).
 ///
 /// What CBC proved becomes the plan's bound where it ended by itself and both speak of the same: objective bottleneck,
 /// communication none, backward proportional to forward, memory without schedule; and never more than the gap says.

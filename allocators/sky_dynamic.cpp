@@ -32,11 +32,14 @@ class SkyDynamic {
     }
   }
 
-  /// Phase 1; false when the boundaries come to rest before memory holds.
+  bool is_over() const { return clock_.is_over(); }
+
+  /// Phase 1; false when the boundaries come to rest before memory holds, or when the limits ended it.
   bool fit_memory()
   {
     for (;;) {
       if (overfull_ == 0) return true;
+      if (clock_.is_over()) return false;
       const auto old = p_;
       for (std::size_t j = 0; j + 1 < devices_; ++j) {
         while (memory(j) > in_.device_memory[j] && count(j) > 1) {
@@ -151,6 +154,8 @@ Placement place(const Problem& problem, bool index_mended)
   }
   SkyDynamic search(inputs, problem.limits, index_mended);
   if (!search.fit_memory()) {
+    if (search.is_over())
+      return {Outcome::TimedOut, {}, "phase 1 found no placement that fits within the limits", {}, ""};
     const std::size_t j = search.overfull_device();
     const Bytes need(search.memory(j));
     const std::size_t last = search.begin(j) + search.counts()[j] - 1;

@@ -22,7 +22,7 @@ SkyInputs sky_inputs(const CostModel& cost, const Goal& goal);
 /// Sky Computing's published heuristic: starts from equal counts, moves boundaries until memory holds (phase 1), then
 /// moves one layer per device and sweep from slow to fast neighbours, at most 1000 sweeps (phase 2).
 ///
-/// Kept with its faults, for parity (facts: hpcaitech/SkyComputing 456c749, `dynamic_allocate`):
+/// Kept with its faults, for parity (hpcaitech/SkyComputing 456c749, `dynamic_allocate`):
 /// - Phase 2 reads the load of device j where it should read that of j+1, so the branch that gives a layer to the next
 ///   device never runs: boundaries only move right and an overloaded device sheds layers to its left neighbour only.
 /// - The target, floor(mean load), exceeds the balanced optimum; there is no final comparison, so the answer can be

@@ -66,11 +66,14 @@ sim::Platform load_platform(const std::string& file, const std::string& devices_
 
 Inputs load(const InputOptions& options)
 {
-  Workload workload = read_workload(options.workload);
-  const std::string workload_hash = fingerprint(read_file(options.workload));
+  const std::string workload_text = read_file(options.workload);
+  Workload workload = workload_from_text(workload_text, options.workload);
   sim::Platform platform = load_platform(options.platform, options.devices);
   Fingerprint platform_fingerprint{options.platform, platform.hash()};
-  return {std::move(platform), std::move(workload), std::move(platform_fingerprint), {options.workload, workload_hash}};
+  return {std::move(platform),
+          std::move(workload),
+          std::move(platform_fingerprint),
+          {options.workload, fingerprint(workload_text)}};
 }
 
 void GoalOptions::add_to(CLI::App& command)
@@ -135,6 +138,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   std::optional<results::ChromeTraceWriter> writer;
   if (!trace_file.empty()) {
     trace_stream.open(trace_file, std::ios::binary);
+    if (!trace_stream) throw EnvironmentError(trace_file + ": cannot write there");
     sinks.push_back(&writer.emplace(trace_stream, hosts));
   }
   Tee tee(sinks);

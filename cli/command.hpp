@@ -73,7 +73,7 @@ Seconds seconds_from_option(const std::string& option, const std::string& text);
 std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t iterations,
                           const std::string& trace_file);
 
-/// Says on stderr, on a terminal alone, how far long work has come: "compare: 3 of 8, 12 s left".
+/// Says on stderr, on a terminal alone, how far long work has come: "compare: 3 of 8, about 12 s left".
 class Progress {
  public:
   Progress(std::string what, std::size_t total);

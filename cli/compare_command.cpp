@@ -38,7 +38,7 @@ std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator
   const Plan plan = allocators::allocate(allocator, inputs.workload, inputs.platform.cluster(), goal, limits);
   nlohmann::json answer = {{"plan", plan_to_json(plan)}};
   if (!plan.stages.empty()) answer["result"] = nlohmann::json::parse(simulate_plan(inputs, plan, 1, ""));
-  return answer.dump();
+  return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 void fill(ComparisonRow& row, const std::string& answer_json)

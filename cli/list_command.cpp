@@ -79,7 +79,7 @@ std::string to_json(const Listing& listing)
     for (std::size_t i = 0; i < row.size(); ++i) entry[listing.header[i]] = row[i];
     list.push_back(std::move(entry));
   }
-  return list.dump(2) + "\n";
+  return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 /// For people: one column as it is; else the first entry of a row, and the others under it, each by its header.

@@ -7,6 +7,8 @@
 #include <spdlog/spdlog.h>
 
 #include <exception>
+#include <filesystem>
+#include <new>
 
 namespace isobar::cli {
 namespace {
@@ -61,6 +63,12 @@ int main(int argc, char** argv)
     code = ExitCode::InputError;
     spdlog::error("{}", error.what());
   } catch (const EnvironmentError& error) {
+    code = ExitCode::EnvironmentError;
+    spdlog::error("{}", error.what());
+  } catch (const std::bad_alloc&) {
+    code = ExitCode::EnvironmentError;
+    spdlog::error("out of memory");
+  } catch (const std::filesystem::filesystem_error& error) {
     code = ExitCode::EnvironmentError;
     spdlog::error("{}", error.what());
   } catch (const std::exception& error) {

@@ -74,8 +74,10 @@ ExitCode simulate(const SimulateOptions& options)
   const Inputs inputs = load(options.inputs);
   check_plan(plan, options, inputs);
   if (plan.stages.empty()) {
-    print(fmt::format("{}: there is no placement to simulate ({}): {}\n", options.plan, name_of(plan.outcome),
-                      plan.reason));
+    const nlohmann::ordered_json answer = {{"outcome", name_of(plan.outcome)}, {"reason", plan.reason}};
+    print(options.json ? answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                       : fmt::format("{}: there is no placement to simulate ({}): {}\n", options.plan,
+                                     name_of(plan.outcome), plan.reason));
     return ExitCode::Infeasible;
   }
   std::optional<TemporaryFile> trace;

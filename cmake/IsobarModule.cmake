@@ -25,11 +25,11 @@ endfunction()
 
 # isobar_tests(NAME SOURCES ... LINK ...): one test program of a folder; each test is a process of its own, since SimGrid's clock is global.
 function(isobar_tests name)
-  cmake_parse_arguments(PARSE_ARGV 1 tests "" "" "SOURCES;LINK;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 tests "" "" "SOURCES;LINK")
   add_executable(isobar_${name}_tests ${tests_SOURCES})
   isobar_settings(isobar_${name}_tests)
   target_link_libraries(isobar_${name}_tests PRIVATE ${tests_LINK} GTest::gmock GTest::gtest_main)
   target_compile_definitions(isobar_${name}_tests PRIVATE ISOBAR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   gtest_discover_tests(isobar_${name}_tests TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS "${name};${tests_LABELS}" TIMEOUT 300)
+                       PROPERTIES LABELS ${name} TIMEOUT 300)
 endfunction()

@@ -26,8 +26,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long the parent sleeps at most before it looks for an interrupt again.
-constexpr int poll_milliseconds = 100;
+/// How long the parent sleeps at most before it looks for an interrupt, or for a child that ended, again.
+constexpr int poll_milliseconds = 5;
 /// What of a child's stderr is kept, to find its last line.
 constexpr std::size_t kept_error_bytes = 65536;
 
@@ -166,13 +166,20 @@ class Child {
     }
   }
 
-  /// The wait status, once the child has closed its outputs and ended.
+  /// The wait status, once the child has ended; what it has said until then is read to the end. Processes that it left
+  /// behind do not count: they are ended, and what they might still say is not waited for.
   std::optional<int> ended()
   {
-    if (output_.read_end >= 0 || error_.read_end >= 0) return std::nullopt;
     int status = 0;
     if (waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
     forget();
+    for (const int end : {output_.read_end, error_.read_end}) {
+      if (end >= 0) fcntl(end, F_SETFL, O_NONBLOCK);
+    }
+    while (output_.read_end >= 0 && read_into(output_, output_text_)) {
+    }
+    while (error_.read_end >= 0 && read_into(error_, error_text_)) {
+    }
     return status;
   }
   bool overdue() const { return Clock::now() >= deadline_; }
@@ -206,15 +213,17 @@ class Child {
     pid_ = -1;
   }
 
-  static void read_into(Pipe& pipe, std::string& text)
+  /// False when there is nothing to read; the pipe is closed at its end.
+  static bool read_into(Pipe& pipe, std::string& text)
   {
     char buffer[65536];
     const ssize_t count = read(pipe.read_end, buffer, sizeof buffer);
     if (count > 0) {
       text.append(buffer, static_cast<std::size_t>(count));
-    } else if (count == 0 || errno != EINTR) {
+    } else if (count == 0 || (errno != EINTR && errno != EAGAIN)) {
       pipe.close_read();
     }
+    return count > 0;
   }
 
   void feed()
@@ -236,12 +245,12 @@ class Child {
   Clock::time_point deadline_;
 };
 
-/// One round of waiting for the children's pipes, or, where all are closed, for a child's end.
+/// One round of waiting for the children's pipes. Short, since a child's end closes no pipe that it left to others.
 void exchange(const std::vector<Child*>& children)
 {
   std::vector<pollfd> polled;
   for (const Child* child : children) child->add_to(polled);
-  if (poll(polled.data(), polled.size(), polled.empty() ? 1 : poll_milliseconds) <= 0) return;
+  if (poll(polled.data(), polled.size(), poll_milliseconds) <= 0) return;
   for (const auto& event : polled) {
     for (Child* child : children) child->handle(event);
   }

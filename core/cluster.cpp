@@ -74,7 +74,7 @@ std::string cluster_to_json(const Cluster& cluster)
                          {"data_server", cluster.data_server ? Json(*cluster.data_server) : Json(nullptr)},
                          {"latency_s", std::move(latency)},
                          {"bandwidth_bytes_per_s", std::move(bandwidth)}};
-  return document.dump();
+  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace isobar

@@ -16,16 +16,20 @@
 
 namespace isobar {
 
-TemporaryFile::TemporaryFile(const std::filesystem::path& target) : target_(target), name_(target.string() + ".XXXXXX")
+TemporaryFile::TemporaryFile(const std::filesystem::path& target) : target_(target)
 {
-  descriptor_ = mkostemp(name_.data(), O_CLOEXEC);
+  std::error_code ignored;
+  if (std::filesystem::is_symlink(target, ignored)) target_ = std::filesystem::weakly_canonical(target, ignored);
+  replaces_ = !std::filesystem::exists(target_, ignored) || std::filesystem::is_regular_file(target_, ignored);
+  name_ = replaces_ ? target_.string() + ".XXXXXX" : target_.string();
+  descriptor_ = replaces_ ? mkostemp(name_.data(), O_CLOEXEC) : open(name_.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor_ < 0) fail("cannot write there");
 }
 
 TemporaryFile::~TemporaryFile()
 {
   if (descriptor_ >= 0) close(descriptor_);
-  if (descriptor_ >= 0 && !kept_) unlink(name_.c_str());
+  if (descriptor_ >= 0 && replaces_ && !kept_) unlink(name_.c_str());
 }
 
 void TemporaryFile::write(std::string_view content)
@@ -40,6 +44,7 @@ void TemporaryFile::write(std::string_view content)
 
 void TemporaryFile::keep()
 {
+  if (!replaces_) return;
   const mode_t mask = umask(0);
   umask(mask);
   if (fchmod(descriptor_, 0666 & ~mask) != 0 || fsync(descriptor_) != 0) fail("cannot write");
@@ -66,12 +71,6 @@ std::string read_file(const std::filesystem::path& file)
 
 void write_file_atomically(const std::filesystem::path& file, std::string_view content)
 {
-  if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
-    std::ofstream stream(file, std::ios::binary);
-    stream << content << std::flush;
-    if (!stream) throw EnvironmentError(fmt::format("{}: cannot write", file.string()));
-    return;
-  }
   TemporaryFile temporary(file);
   temporary.write(content);
   temporary.keep();

@@ -10,7 +10,8 @@ namespace isobar {
 std::string read_file(const std::filesystem::path& file);
 
 /// A file under a temporary name beside its target: it replaces the target when it is kept and vanishes otherwise, so
-/// that a fault never costs what was there before. @throws EnvironmentError when the disk refuses.
+/// that a fault never costs what was there before. A symbolic link stays one: its target is replaced. A device or pipe
+/// (such as /dev/stdout) is written to as it is. @throws EnvironmentError when the disk refuses.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::filesystem::path& target);
@@ -18,6 +19,7 @@ class TemporaryFile {
   TemporaryFile& operator=(const TemporaryFile&) = delete;
   ~TemporaryFile();
 
+  /// Where to write, for code that opens the file itself.
   const std::string& name() const { return name_; }
   void write(std::string_view content);
   void keep();
@@ -26,13 +28,15 @@ class TemporaryFile {
   [[noreturn]] void fail(const char* what) const;
 
   std::filesystem::path target_;
-  std::string name_;
+  std::string name_;  // the target's own where that is no regular file
   int descriptor_ = -1;
+  bool replaces_ = true;
   bool kept_ = false;
 };
 
-/// Writes to a temporary name beside `file` and renames it, so that a fault never costs what was there before. Writes
-/// to devices and pipes (such as /dev/stdout) as they are. @throws EnvironmentError when the disk refuses.
+/// Writes to a temporary name beside `file` and renames it, so that a fault never costs what was there before. A
+/// symbolic link stays one: its target is replaced. A device or pipe (such as /dev/stdout) is written to as it is.
+/// @throws EnvironmentError when the disk refuses.
 void write_file_atomically(const std::filesystem::path& file, std::string_view content);
 
 /// 64-bit FNV-1a, 16 hexadecimal digits: recognises the same content again; no protection against forgery.

@@ -1,5 +1,6 @@
-// The checker's own evaluator: plain sums over the stages, written from docs/costs.md and sharing no code with
-// cost_model.cpp, so that a fault in one shows against the other.
+// The checker's own evaluator: plain sums over the stages, written from docs/costs.md and apart from
+// cost_model.cpp, so that a fault in one shows against the other. What both build on are the nouns: paths, rates, the
+// bytes of a cut, and the constants of an optimizer.
 
 #include "core/layer_graph.hpp"
 #include "core/plan.hpp"

@@ -140,7 +140,7 @@ std::string plan_to_json(const Plan& plan)
   document["certificate"] = plan.certificate;
   document["inputs"] = {{"platform", to_json(plan.platform)}, {"workload", to_json(plan.workload)}};
   document["wall"] = {{"search_s", plan.search_time.value}};
-  return document.dump(2) + "\n";
+  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 Plan plan_from_json(const std::string& text, const std::string& name)

@@ -23,6 +23,10 @@ struct Unit {
 };
 
 /// One kind of quantity in words.
+/// The largest value of any kind, in base units (B, s, FLOP, …): an exabyte, an exaFLOP, 32 billion years. What is summed
+/// or multiplied from such values stays far from the end of doubles and of 64-bit integers.
+constexpr double largest_value = 1e18;
+
 struct Kind {
   std::string_view noun;     ///< with its article
   std::string_view example;  ///< number and unit
@@ -201,8 +205,9 @@ double value_from_text(std::string_view text, const Kind& kind)
   double number = 0;
   const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   const double value = number * unit->factor;
-  if (fault != std::errc{} || !std::isfinite(value)) {
-    refuse(fmt::format("{} is out of range; write a number that a double can hold", in_quotes(text)));
+  if (fault != std::errc{} || !(value <= largest_value)) {
+    refuse(fmt::format("{} is out of range; the largest is {:.0e} {}", in_quotes(text), largest_value,
+                       kind.units.front().name));
   }
   return value;
 }

@@ -84,7 +84,7 @@ std::string workload_to_json(const Workload& workload)
                          {"memory_model", name_of(workload.memory_model)},
                          {"input_bytes", workload.input.value},
                          {"layers", std::move(layers)}};
-  return document.dump();
+  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace isobar

@@ -47,7 +47,8 @@ ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<std::s
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const Json process = {{"ph", "M"}, {"name", "process_name"}, {"pid", rank}, {"args", {{"name", ranks[rank]}}}};
     const Json order = {{"ph", "M"}, {"name", "process_sort_index"}, {"pid", rank}, {"args", {{"sort_index", rank}}}};
-    *out_ << separator << process.dump() << ",\n" << order.dump();
+    *out_ << separator << process.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << ",\n"
+          << order.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     separator = ",\n";
     for (const Lane lane : all_lanes) {
       const Json track = {{"ph", "M"},
@@ -55,7 +56,7 @@ ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<std::s
                           {"pid", rank},
                           {"tid", static_cast<int>(lane)},
                           {"args", {{"name", name_of(lane)}}}};
-      *out_ << separator << track.dump();
+      *out_ << separator << track.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     }
   }
 }

@@ -81,7 +81,9 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
                     {"step_bound_s", number(row.step_bound)},
                     {"peak_memory_bytes", number(row.peak_memory)}});
   }
-  return Json{{"schema", "isobar-comparison/1"}, {"rows", std::move(list)}}.dump(2) + "\n";
+  return Json{{"schema", "isobar-comparison/1"}, {"rows", std::move(list)}}.dump(
+             2, ' ', false, nlohmann::json::error_handler_t::replace) +
+         "\n";
 }
 
 std::string comparison_table(const std::vector<ComparisonRow>& rows)

@@ -12,7 +12,7 @@ namespace isobar::results {
 
 /// One row of a comparison: an allocator's plan for one goal, and what the simulation says of it.
 struct ComparisonRow {
-  std::string platform;  ///< as given, without folder and ending
+  std::string platform;  ///< as given
   std::string workload;
   std::string allocator;
   Goal goal;
@@ -29,9 +29,10 @@ struct ComparisonRow {
   std::string reason;  ///< when there is no plan, or no simulation
 };
 
-/// results.csv: the columns of the design, rows sorted, numbers with full precision, nothing that varies between runs.
+/// results.csv: the columns of docs/formats.md, rows sorted, numbers with full precision, nothing that varies between
+/// runs.
 std::string comparison_to_csv(std::vector<ComparisonRow> rows);
-/// The rows as a JSON array, in the order given.
+/// The rows as JSON (schema isobar-comparison/1), in the order given.
 std::string comparison_to_json(const std::vector<ComparisonRow>& rows);
 /// For people, in the order given; reasons of rows without a plan below.
 std::string comparison_table(const std::vector<ComparisonRow>& rows);

@@ -35,7 +35,7 @@ std::string result_to_json(const Result& result)
                          {"network", std::move(network)},
                          {"simgrid_version", result.simgrid_version},
                          {"wall", {{"simulate_s", result.simulate_time.value}}}};
-  return document.dump(2) + "\n";
+  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 void StageMeter::record(const TraceEvent& event)

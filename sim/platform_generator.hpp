@@ -13,9 +13,9 @@
 namespace isobar::sim {
 
 // Platform files made from a few options. Each function returns the whole XML text (SimGrid's DTD 4.1), needs no
-// SimGrid and is deterministic: the same options give the same bytes on every machine. The text's first comment holds
-// the command that makes it again and says where the numbers come from. Members are named as the command's options,
-// whose spelling stands beside them; docs/platforms.md describes them for users.
+// SimGrid and is deterministic: the same options give the same bytes on every machine. Its prop made_by
+// holds the command that makes it again, its first comment says where the numbers come from. Members are named as the
+// command's options, whose spelling stands beside them; docs/platforms.md describes them for users.
 //
 // @throws InputError "--option: what is there; what would be right" for an option that is out of its range or that
 // would change nothing.

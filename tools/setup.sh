@@ -1,4 +1,4 @@
-# Sourced by ./demo and ./test: installs what is missing and builds preset `release` into build/release.
+# Sourced by ./demo, ./test and .ci/run: installs what is missing and builds preset `release` into build/release.
 
 build_packages=(ca-certificates g++ cmake ninja-build pkg-config ccache libsimgrid-dev libyaml-cpp-dev libboost-graph-dev
                 libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpugixml-dev coinor-libcbc-dev)

@@ -173,7 +173,7 @@ TEST(ChainDp, StopsAtItsTimeLimit)
   EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 2);
 }
 
-/// Known optima of the published heterogeneity (facts): exact min-max of 4 nodes x 10 encoders in multiply-adds x
+/// Known optima of the published heterogeneity: exact min-max of 4 nodes x 10 encoders in multiply-adds x
 /// factor.
 TEST(ChainDp, IsAtMostTheBestOfPublishedPolicies)
 {

@@ -57,7 +57,7 @@ TEST(PlaceEvenly, LeavesTheLastDevicesEmptyWhenThereAreMoreThanLayers)
 
 TEST(PlaceEvenly, SaysWhichDeviceIsOverfullAndThatAnotherPolicyWouldDo)
 {
-  const Workload workload = sky_bert(80);  // breaks the memory of workers 5, 6 and 7 (facts)
+  const Workload workload = sky_bert(80);  // breaks the memory of workers 5, 6 and 7
   const Cluster cluster = sky_cluster(15);
   const CostModel cost(workload, cluster);
   const Placement placement = place_evenly({cost, Goal::with_defaults(Objective::Sequential), {}});

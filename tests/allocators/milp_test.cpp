@@ -31,7 +31,7 @@ Goal sky_goal()
 
 TEST(SkyOptimal, AnswersTheEvenSplitOfFourNodesWithinItsGap)
 {
-  // facts: CBC accepts 276.860 GMAC x factor, the even split, for 4 nodes and 10 encoders.
+  // CBC 2.10.8 accepts 276.860 GMAC x factor, the even split, for 4 nodes and 10 encoders.
   const Plan plan = allocate("sky-optimal", sky_bert(10), sky_cluster(3), sky_goal(), {});
   EXPECT_EQ(plan.outcome, Outcome::Feasible);
   EXPECT_NEAR(plan.objective->value * 9.3e12 / 6, 276.859645e9, 1e3);
@@ -64,7 +64,7 @@ TEST(SkyOptimal, IsWithinItsGapOfTheBestOfAllOrders)
 
 TEST(SkyOptimal, SaysWhenItsLimitsCameBeforeAPlan)
 {
-  // The even start breaks the memory of workers 5, 6 and 7, and CBC finds nothing else (facts: not in 384 s).
+  // The even start breaks the memory of workers 5, 6 and 7, and CBC finds nothing else (not in 384 s).
   SearchLimits limits;
   limits.time_limit = Seconds(1);
   const Plan plan = allocate("sky-optimal", sky_bert(80), sky_cluster(15), sky_goal(), limits);

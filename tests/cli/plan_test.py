@@ -7,7 +7,7 @@ from tests.cli.support import BERT24, SKY16, CommandTest
 
 
 class Plan(CommandTest):
-    def test_has_every_key_that_the_design_names(self):
+    def test_has_every_key_that_the_format_names(self):
         plan = self.json_of("plan", SKY16, BERT24, "--allocator", "even")
         for key in ("allocator", "objective", "communication", "outcome", "schedule", "microbatches", "stages",
                     "predicted", "objective_s", "objective_bound_s", "gap_fraction", "step_bound_s", "certificate",

@@ -23,7 +23,7 @@ class Simulate(CommandTest):
         self.assertEqual(result["links"][0]["name"], "wire")
         self.assertEqual(result["links"][0]["bytes"], 2e8)
 
-    def test_has_every_key_that_the_design_names(self):
+    def test_has_every_key_that_the_format_names(self):
         plan = self.make_plan(SKY16, BERT24)
         result = self.json_of("simulate", SKY16, BERT24, "--plan", plan)
         for key in ("step_time_s", "step_bound_s", "stages", "links", "activities", "network", "simgrid_version", "wall"):

@@ -115,6 +115,12 @@ TEST(RunCommand, DoesNotMindAProgramThatLeavesItsInputUnread)
   EXPECT_EQ(run_command({"echo", "done"}, std::string(1'000'000, 'y'), ample).output_or_throw(), "done\n");
 }
 
+TEST(RunCommand, DoesNotWaitForWhatAProgramLeavesBehind)
+{
+  const auto result = run_command({"sh", "-c", "sleep 60 & echo answer"}, "", Seconds(20));
+  EXPECT_EQ(result.output_or_throw(), "answer\n");
+}
+
 TEST(RunCommand, SaysHowAProgramFailed)
 {
   const auto result = run_command({"sh", "-c", "echo no such policy >&2; exit 9"}, "", ample);

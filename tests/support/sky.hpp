@@ -69,7 +69,7 @@ inline Cluster sky_cluster(std::size_t workers)
   return cluster;
 }
 
-/// Sky's BERT in the units that it places (facts: batch 32, sequence 128, hidden 1024): embedding, three units for each
+/// Sky's BERT in the units that it places (batch 32, sequence 128, hidden 1024): embedding, three units for each
 /// encoder, pooler and classifier.
 inline Workload sky_bert(std::size_t encoders, MemoryModel memory_model = MemoryModel::Sky)
 {

@@ -1,0 +1,96 @@
+#include "core/files.hpp"
+
+#include "core/errors.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+namespace isobar {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder of the test's own.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("isobar-files-test-" + std::to_string(getpid()));
+  Folder() { fs::create_directories(path); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { fs::remove_all(path); }
+  std::size_t files() const
+  {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
+  }
+};
+
+TEST(WriteFileAtomically, ReplacesTheFileAndLeavesNothingElse)
+{
+  const Folder folder;
+  write_file_atomically(folder.path / "a", "one");
+  write_file_atomically(folder.path / "a", "two");
+  EXPECT_EQ(read_file(folder.path / "a"), "two");
+  EXPECT_EQ(folder.files(), 1u);
+}
+
+TEST(WriteFileAtomically, WritesThroughASymbolicLink)
+{
+  const Folder folder;
+  write_file_atomically(folder.path / "target", "old");
+  fs::create_symlink("target", folder.path / "link");
+  write_file_atomically(folder.path / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder.path / "link"));
+  EXPECT_EQ(read_file(folder.path / "target"), "new");
+}
+
+TEST(WriteFileAtomically, WritesToADeviceAsItIs)
+{
+  write_file_atomically("/dev/null", "gone");
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST(WriteFileAtomically, SaysThatTheDiskIsFull)
+{
+  EXPECT_THAT([] { write_file_atomically("/dev/full", "x"); },
+              testing::ThrowsMessage<EnvironmentError>("/dev/full: cannot write: No space left on device"));
+}
+
+TEST(WriteFileAtomically, SaysThatAFolderIsNotThere)
+{
+  EXPECT_THAT(
+      [] { write_file_atomically("no/such/folder/a", "x"); },
+      testing::ThrowsMessage<EnvironmentError>("no/such/folder/a: cannot write there: No such file or directory"));
+}
+
+TEST(TemporaryFile, VanishesUnlessItIsKept)
+{
+  const Folder folder;
+  write_file_atomically(folder.path / "a", "old");
+  {
+    TemporaryFile file(folder.path / "a");
+    file.write("new");
+    EXPECT_EQ(folder.files(), 2u);
+  }
+  EXPECT_EQ(read_file(folder.path / "a"), "old");
+  EXPECT_EQ(folder.files(), 1u);
+}
+
+TEST(ReadFile, SaysWhatIsWrong)
+{
+  EXPECT_THAT([] { read_file("no/such/file"); }, testing::ThrowsMessage<InputError>("no/such/file: no such file"));
+  EXPECT_THAT([] { read_file("/tmp"); }, testing::ThrowsMessage<InputError>("/tmp: is a directory; name a file"));
+}
+
+TEST(Fingerprint, IsFnv1a)
+{
+  // Published test values of 64-bit FNV-1a.
+  EXPECT_EQ(fingerprint(""), "cbf29ce484222325");
+  EXPECT_EQ(fingerprint("a"), "af63dc4c8601ec8c");
+  EXPECT_EQ(fingerprint("foobar"), "85944171f73967e8");
+}
+
+}  // namespace
+}  // namespace isobar
