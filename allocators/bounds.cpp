@@ -1,8 +1,12 @@
 #include "allocators/bounds.hpp"
 
+#include "core/errors.hpp"
+#include "core/layer_graph.hpp"
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 namespace isobar::allocators {
@@ -163,6 +167,22 @@ Bound objective_bound(const CostModel& cost, const Goal& goal)
     }
   }
   return {Seconds(value), "fractional"};
+}
+
+std::string fault_of_bound(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  if (plan.stages.empty() || !plan.objective_bound || plan.certificate == "CBC") return "";
+  if (plan.certificate != "fractional" && plan.certificate != "none") {
+    return fmt::format("certificate: {} proves nothing that is known here; there are fractional, CBC and none",
+                       in_quotes(plan.certificate));
+  }
+  const ChainView chain = chain_view(workload);
+  const CostModel cost(chain.workload, cluster);
+  const double proven = plan.certificate == "none" ? 0 : objective_bound(cost, plan.goal).value.value;
+  constexpr double tolerance = 1e-9;
+  if (plan.objective_bound->value <= proven * (1 + tolerance)) return "";
+  return fmt::format("objective_bound_s: claims {:.9g}; the certificate {} proves {:.9g}", plan.objective_bound->value,
+                     plan.certificate, proven);
 }
 
 }  // namespace isobar::allocators

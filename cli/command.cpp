@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <unistd.h>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -33,6 +34,12 @@ Value chosen(const std::string& option, const std::string& word, FromName from_n
   const std::string nearest = nearest_word(word, words);
   throw InputError(option, fmt::format("\"{}\" is none of {}{}", word, fmt::join(words, ", "),
                                        nearest.empty() ? "" : "; did you mean " + nearest + "?"));
+}
+
+bool is_device(const std::string& file)
+{
+  std::error_code unknown;
+  return std::filesystem::exists(file, unknown) && !std::filesystem::is_regular_file(file, unknown);
 }
 
 /// Passes each event on to several sinks.
@@ -76,6 +83,40 @@ Inputs load(const InputOptions& options)
           {options.workload, fingerprint(workload_text)}};
 }
 
+CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
+                       const std::string& what)
+{
+  constexpr std::uint64_t largest = std::uint64_t{1} << 53;
+  const auto read = [name, set = std::move(set)](const std::string& text) {
+    std::uint64_t count = 0;
+    const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), count);
+    if (fault != std::errc{} || end != text.data() + text.size() || count > largest) {
+      throw InputError(name, in_quotes(text) + " is no whole number from 0 to 2^53");
+    }
+    set(count);
+  };
+  return command.add_option_function<std::string>(name, read, what)->type_name("COUNT");
+}
+
+void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs)
+{
+  const auto same_file = [](const std::string& a, const std::string& b) {
+    std::error_code unknown;
+    return std::filesystem::weakly_canonical(a, unknown) == std::filesystem::weakly_canonical(b, unknown);
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].empty()) continue;
+    for (const auto& input : inputs) {
+      if (same_file(outputs[i], input)) throw InputError(outputs[i], "is an input; name another file to write");
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!outputs[j].empty() && same_file(outputs[i], outputs[j]) && !is_device(outputs[i])) {
+        throw InputError(outputs[i], "is written twice; name two files");
+      }
+    }
+  }
+}
+
 void GoalOptions::add_to(CLI::App& command)
 {
   command.add_option("--communication", communication,
@@ -83,12 +124,12 @@ void GoalOptions::add_to(CLI::App& command)
                      "sequential, else overlapped)");
   command.add_option("--schedule", schedule,
                      "sequential, gpipe, 1f1b (default: sequential for objective sequential, else 1f1b)");
-  command.add_option("--microbatches", microbatches,
-                     "micro-batches of a step (default: 1 for objective sequential, else 8)");
-  command.add_option("--budget", budget,
-                     "work that a search may do, in the policy's own units; same result everywhere");
+  add_count(command, "--microbatches", microbatches,
+            "micro-batches of a step (default: 1 for objective sequential, else 8)");
+  add_count(command, "--budget", budget,
+            "work that a search may do, in the policy's own units; same result everywhere");
   command.add_option("--time-limit", time_limit, "time that a search may take, such as 30s");
-  command.add_option("--seed", seed, "start of the random numbers of policies that draw any")->capture_default_str();
+  add_count(command, "--seed", seed, "start of the random numbers of policies that draw any (default: 1)");
 }
 
 Goal GoalOptions::goal(const std::string& objective) const

@@ -65,6 +65,19 @@ struct GoalOptions {
   allocators::SearchLimits limits() const;
 };
 
+/// An option that takes a whole number, 0 to 2^53; CLI11 itself would take a negative one for a huge one.
+CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
+                       const std::string& what);
+template <typename Count>
+CLI::Option* add_count(CLI::App& command, const std::string& name, Count& value, const std::string& what)
+{
+  return add_count(
+      command, name, [&value](std::uint64_t count) { value = count; }, what);
+}
+
+/// @throws InputError when an output of a command ("" where there is none) is one of its inputs or another output.
+void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);
+
 /// Reads an option's "30s". @throws InputError naming the option.
 Seconds seconds_from_option(const std::string& option, const std::string& text);
 

@@ -72,6 +72,7 @@ ExitCode exit_code_of(const std::vector<ComparisonRow>& rows)
 ExitCode compare(const CompareOptions& options)
 {
   const auto limits = options.goal.limits();
+  refuse_overwriting({options.inputs.platform, options.inputs.workload}, {options.output});
   const Seconds row_time_limit = seconds_from_option("--row-time-limit", options.row_time_limit);
   std::vector<Goal> goals;
   for (const auto& objective : options.objectives) goals.push_back(options.goal.goal(objective));

@@ -50,6 +50,7 @@ ExitCode make_plan(const PlanOptions& options)
 {
   const Goal goal = options.goal.goal(options.objective);
   const auto limits = options.goal.limits();
+  refuse_overwriting({options.inputs.platform, options.inputs.workload}, {options.output});
   const Inputs inputs = load(options.inputs);
   const Cluster& cluster = inputs.platform.cluster();
   Plan plan = allocators::allocate(options.allocator, inputs.workload, cluster, goal, limits);

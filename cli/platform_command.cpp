@@ -64,7 +64,7 @@ void add_sky(CLI::App& parent, Action& action)
   auto* command = parent.add_subcommand("sky", "the emulated cluster of Sky Computing: a data server and N-1 workers");
   auto options = std::make_shared<SkyCommand>();
   auto& sky = options->sky;
-  command->add_option("--nodes", sky.nodes, "nodes, the server included")->capture_default_str();
+  add_count(*command, "--nodes", sky.nodes, "nodes, the server included (default: 64)");
   command->add_option("--speed-spread", sky.speed_spread, "the slowest worker is at most so many times slower")
       ->capture_default_str();
   add_quantity(*command, "--memory", sky.memory, bytes_from_text, "memory of a worker before it is divided");
@@ -104,7 +104,7 @@ void add_star(CLI::App& parent, Action& action)
       ->capture_default_str();
   command->add_option("--bandwidth-spread", star.bandwidth_spread, "narrowest link: so many times less")
       ->capture_default_str();
-  command->add_option("--seed", star.seed, "start of the random numbers of the spreads")->capture_default_str();
+  add_count(*command, "--seed", star.seed, "start of the random numbers of the spreads (default: 0)");
   options->output.add_to(*command);
   command->callback(
       [options, &action] { action = [options] { return options->output.write(sim::generate_star(options->star)); }; });
@@ -114,7 +114,7 @@ void add_star(CLI::App& parent, Action& action)
 template <typename Options>
 void add_window_options(CLI::App& command, Options& options)
 {
-  command.add_option("--flows", options.flows, "TCP flows of a transfer between sites; absent: no window law");
+  add_count(command, "--flows", options.flows, "TCP flows of a transfer between sites; absent: no window law");
   add_quantity(command, "--window", options.window, bytes_from_text, "bytes in flight per flow (default: 2.65 MB)");
 }
 
@@ -129,7 +129,7 @@ void add_sites(CLI::App& parent, Action& action)
       parent.add_subcommand("sites", "equal sites, each two joined by an equal wide-area link per direction");
   auto options = std::make_shared<SitesCommand>();
   auto& sites = options->sites;
-  command->add_option("--sites", sites.sites, "how many")->capture_default_str();
+  add_count(*command, "--sites", sites.sites, "how many (default: 2)");
   add_device_options(*command, sites);
   add_quantity(*command, "--lan-bandwidth", sites.lan_bandwidth, bandwidth_from_text, "of each device's link");
   add_quantity(*command, "--lan-rtt", sites.lan_rtt, seconds_from_text, "round trip between two devices of a site");

@@ -1,3 +1,4 @@
+#include "allocators/bounds.hpp"
 #include "cli/command.hpp"
 #include "core/child_process.hpp"
 #include "core/files.hpp"
@@ -53,7 +54,11 @@ std::string summary_of(const std::string& result_json)
 /// Refuses a plan that does not hold on these inputs, and says what differs.
 void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& inputs)
 {
-  const auto faults = faults_of(plan, inputs.workload, inputs.platform.cluster());
+  auto faults = faults_of(plan, inputs.workload, inputs.platform.cluster());
+  if (faults.empty()) {
+    const auto fault = allocators::fault_of_bound(plan, inputs.workload, inputs.platform.cluster());
+    if (!fault.empty()) faults.push_back(fault);
+  }
   if (faults.empty()) return;
   std::vector<std::string> lines;
   const auto compare = [&](const char* what, const Fingerprint& made_for, const Fingerprint& given) {
@@ -69,7 +74,11 @@ void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& 
 
 ExitCode simulate(const SimulateOptions& options)
 {
-  if (options.iterations < 1) throw InputError("--iterations", "0 is too few; simulate 1 or more");
+  constexpr std::uint64_t most_iterations = 1'000'000;
+  if (options.iterations < 1 || options.iterations > most_iterations) {
+    throw InputError("--iterations", fmt::format("{} is not in 1 to {}", options.iterations, most_iterations));
+  }
+  refuse_overwriting({options.inputs.platform, options.inputs.workload, options.plan}, {options.output, options.trace});
   const Plan plan = read_plan(options.plan);
   const Inputs inputs = load(options.inputs);
   check_plan(plan, options, inputs);
@@ -99,7 +108,7 @@ void add_simulate_command(CLI::App& app, Action& action)
   auto options = std::make_shared<SimulateOptions>();
   options->inputs.add_to(*command);
   command->add_option("--plan", options->plan, "plan file (JSON)")->required();
-  command->add_option("--iterations", options->iterations, "steps to play")->capture_default_str();
+  add_count(*command, "--iterations", options->iterations, "steps to play (default: 1)");
   command->add_option("--trace", options->trace, "timeline to write (Chrome trace JSON, for ui.perfetto.dev)");
   command->add_option("-o,--output", options->output, "result file to write (JSON)");
   command->add_flag("--json", options->json, "print the result as JSON");

@@ -30,6 +30,10 @@ using Clock = std::chrono::steady_clock;
 constexpr int poll_milliseconds = 5;
 /// What of a child's stderr is kept, to find its last line.
 constexpr std::size_t kept_error_bytes = 65536;
+/// What a child may answer: far more than the largest plan.
+constexpr std::size_t most_output_bytes = 256 << 20;
+/// What of a last line is shown.
+constexpr std::size_t shown_error_bytes = 300;
 
 struct Pipe {
   int read_end = -1;
@@ -195,7 +199,8 @@ class Child {
 
   std::string& output() { return output_text_; }
 
-  std::string last_words() const { return last_line(error_text_); }
+  bool says_too_much() const { return output_text_.size() > most_output_bytes; }
+  std::string last_words() const { return shown(last_line(error_text_), shown_error_bytes); }
 
   std::string end_in_words(int status) const
   {
@@ -275,6 +280,11 @@ ChildResult result_of_work(Child& child, int status)
     default:
       return {Status::Bug, "", std::move(said)};
   }
+}
+
+ChildResult too_much_result()
+{
+  return {ChildResult::Status::Crashed, "", fmt::format("answered more than {} MiB", most_output_bytes >> 20)};
 }
 
 ChildResult time_out_result(Seconds limit)
@@ -367,6 +377,7 @@ ChildResult run_command(const std::vector<std::string>& arguments, const std::st
   while (!(status = child.ended())) {
     throw_if_interrupted();
     if (child.overdue()) return time_out_result(time_limit);
+    if (child.says_too_much()) return too_much_result();
     exchange({&child});
   }
   if (WIFEXITED(*status) && WEXITSTATUS(*status) == 0) {

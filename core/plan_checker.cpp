@@ -20,7 +20,8 @@ constexpr double tolerance = 1e-9;
 
 bool agree(double claimed, double found)
 {
-  return std::abs(claimed - found) <= tolerance * std::max({std::abs(claimed), std::abs(found), 1e-300});
+  return std::isfinite(claimed) && std::isfinite(found) &&
+         std::abs(claimed - found) <= tolerance * std::max({std::abs(claimed), std::abs(found), 1e-300});
 }
 
 /// Sums of one stage, layer by layer.

@@ -23,8 +23,8 @@ struct Unit {
 };
 
 /// One kind of quantity in words.
-/// The largest value of any kind, in base units (B, s, FLOP, …): an exabyte, an exaFLOP, 32 billion years. What is summed
-/// or multiplied from such values stays far from the end of doubles and of 64-bit integers.
+/// The largest value of any kind, in base units (B, s, FLOP, …): an exabyte, an exaFLOP, 32 billion years. What is
+/// summed or multiplied from such values stays far from the end of doubles and of 64-bit integers.
 constexpr double largest_value = 1e18;
 
 struct Kind {

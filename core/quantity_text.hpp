@@ -7,7 +7,8 @@
 
 namespace isobar {
 
-/// Reads "number unit" as files and options write a quantity: at most 1e18 of the base unit, not negative, the unit never left out.
+/// Reads "number unit" as files and options write a quantity: at most 1e18 of the base unit, not negative, the unit
+/// never left out.
 ///
 /// Units: B, kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024); s, ms, us, ns, min, h;
 /// FLOP, kFLOP, MFLOP, GFLOP, TFLOP, PFLOP; each FLOP unit + "/s"; each byte unit + "/s", and bit/s, kbit/s, Mbit/s,

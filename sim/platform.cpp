@@ -173,10 +173,14 @@ class Testament {
   void* fault_;
 };
 
+/// What closed forms and the simulator compute with: rates of 1 and more per second, up to what a double carries far.
 bool is_rate(double value)
 {
-  return std::isfinite(value) && value > 0;
+  return value >= 1 && value <= 1e30;
 }
+
+/// Eleven days; a platform that needs more has a slip in its units.
+constexpr double most_latency_s = 1e6;
 
 /// What the checks in the child work on.
 struct Check {
@@ -200,13 +204,14 @@ void check_route(const Check& check, const ScannedHost& from, const ScannedHost&
     throw InputError(fmt::format("{} (SimGrid: {})", missing, first_line(error.what())));
   }
   if (route.missing()) throw InputError(missing);
-  if (!std::isfinite(route.latency.value) || route.latency.value < 0) {
-    throw InputError(place, fmt::format("no finite latency from {}", from.name));
+  if (!(route.latency.value >= 0 && route.latency.value <= most_latency_s)) {
+    throw InputError(place, fmt::format("a latency of {:.6g} s from {}; the most is {:.0e} s", route.latency.value,
+                                        from.name, most_latency_s));
   }
   for (const auto* link : route.links) {
     if (!is_rate(link->get_bandwidth())) {
-      throw InputError(place,
-                       fmt::format("link {}, on the way from {}, has no bandwidth", link->get_name(), from.name));
+      throw InputError(place, fmt::format("link {}, on the way from {}, has {:.6g} B/s; a bandwidth is 1 to 1e30 B/s",
+                                          link->get_name(), from.name, link->get_bandwidth()));
     }
     if (link->get_sharing_policy() == sg4::Link::SharingPolicy::WIFI) {
       throw InputError(place, fmt::format("link {}, on the way from {}, is WIFI; a platform file cannot set its rates",
@@ -252,7 +257,9 @@ void check_speeds(const Check& check)
     const auto* host = sg4::Engine::get_instance()->host_by_name_or_null(device->name);
     const std::string place = place_of(check.file, *device);
     if (host == nullptr) throw InputError(place, "SimGrid did not make this host");
-    if (!is_rate(host->get_speed())) throw InputError(place, "its speed is no finite rate");
+    if (!is_rate(host->get_speed()))
+      throw InputError(place,
+                       fmt::format("its speed is {:.6g} FLOP/s; a speed is 1 to 1e30 FLOP/s", host->get_speed()));
   }
 }
 

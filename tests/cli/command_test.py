@@ -19,6 +19,9 @@ class Command(CommandTest):
     def test_a_missing_subcommand_is_a_fault_of_the_user(self):
         self.assertEqual(self.fault_of(), "A subcommand is required; see isobar --help")
 
+    def test_an_unknown_subcommand_is_named(self):
+        self.assertEqual(self.fault_of("simulat"), '"simulat" is no command here; see isobar --help')
+
     def test_lists_what_there_is_to_choose_from(self):
         names = [row["name"] for row in json.loads(self.run_isobar("list", "allocators", "--json").stdout)]
         self.assertEqual(names, sorted(names))

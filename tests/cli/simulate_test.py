@@ -83,6 +83,17 @@ class Simulate(CommandTest):
         self.assertRegex(self.fault_of("simulate", *inputs, "--plan", plan),
                          re.escape(f"{plan}: step_bound_s: claims 1; it is ") + r"[\d.]+ on this platform and workload")
 
+    def test_a_bound_that_nothing_proves_is_refused(self):
+        inputs = self.small_inputs()
+        plan = self.make_plan(*inputs)
+        objective = json.loads(pathlib.Path(plan).read_text())["objective_s"]
+        self.edit_plan(plan, objective_bound_s=objective, gap_fraction=0, outcome="optimal")
+        self.assertRegex(self.fault_of("simulate", *inputs, "--plan", plan),
+                         r": objective_bound_s: claims [\d.]+; the certificate fractional proves [\d.]+$")
+        self.edit_plan(plan, certificate="trust me")
+        self.assertIn('certificate: "trust me" proves nothing that is known here; there are fractional, CBC and none',
+                      self.fault_of("simulate", *inputs, "--plan", plan))
+
     def test_an_infeasible_plan_is_answered_with_4(self):
         inputs = self.small_inputs(memory="1 GB")
         plan = self.make_plan(*inputs, expect=4)
@@ -93,4 +104,17 @@ class Simulate(CommandTest):
         inputs = self.small_inputs()
         plan = self.make_plan(*inputs)
         self.assertEqual(self.fault_of("simulate", *inputs, "--plan", plan, "--iterations", 0),
-                         "--iterations: 0 is too few; simulate 1 or more")
+                         "--iterations: 0 is not in 1 to 1000000")
+        self.assertEqual(self.fault_of("simulate", *inputs, "--plan", plan, "--iterations", -1),
+                         '--iterations: "-1" is no whole number from 0 to 2^53')
+
+    def test_refuses_to_write_over_its_input_or_twice_to_one_file(self):
+        inputs = self.small_inputs()
+        plan = self.make_plan(*inputs)
+        before = pathlib.Path(plan).read_text()
+        self.assertEqual(self.fault_of("simulate", *inputs, "--plan", plan, "-o", plan),
+                         f"{plan}: is an input; name another file to write")
+        self.assertEqual(self.fault_of("simulate", *inputs, "--plan", plan, "-o", self.folder / "a", "--trace",
+                                       self.folder / "." / "a"),
+                         f"{self.folder}/a: is written twice; name two files")
+        self.assertEqual(pathlib.Path(plan).read_text(), before)

@@ -121,6 +121,19 @@ TEST(RunCommand, DoesNotWaitForWhatAProgramLeavesBehind)
   EXPECT_EQ(result.output_or_throw(), "answer\n");
 }
 
+TEST(RunCommand, EndsAProgramThatAnswersWithoutEnd)
+{
+  const auto result = run_command({"yes"}, "", ample);
+  EXPECT_EQ(result.status, Status::Crashed);
+  EXPECT_EQ(result.message, "answered more than 256 MiB");
+}
+
+TEST(RunCommand, ShowsLastWordsOnOneLineWithoutControlCharacters)
+{
+  const auto result = run_command({"sh", "-c", "printf 'red \\033[31m' >&2; exit 1"}, "", ample);
+  EXPECT_EQ(result.message, "exited with code 1; its last words: red \\x1B[31m");
+}
+
 TEST(RunCommand, SaysHowAProgramFailed)
 {
   const auto result = run_command({"sh", "-c", "echo no such policy >&2; exit 9"}, "", ample);

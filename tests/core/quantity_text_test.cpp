@@ -125,8 +125,7 @@ TEST(QuantityText, RefusesWhatIsNegativeOrTooLarge)
   EXPECT_EQ(fault_of(bytes_from_text, "-3 GB"), "\"-3 GB\" is negative; a size is 0 or more");
   EXPECT_EQ(fault_of(seconds_from_text, "-0.5 s"), "\"-0.5 s\" is negative; a time is 0 or more");
   EXPECT_EQ(fault_of(bytes_from_text, "1e999 B"), "\"1e999 B\" is out of range; the largest is 1e+18 B");
-  EXPECT_EQ(fault_of(bytes_from_text, "1e308 TB"),
-            "\"1e308 TB\" is out of range; the largest is 1e+18 B");
+  EXPECT_EQ(fault_of(bytes_from_text, "1e308 TB"), "\"1e308 TB\" is out of range; the largest is 1e+18 B");
 }
 
 TEST(QuantityText, NamesTheUnitThatAMisspellingMeans)
