@@ -383,8 +383,10 @@ class Scanner {
       scan_.profiled_links[part] = {link->second.latency, link->second.bandwidth};
     }
     if (kind == ProfileKind::Bandwidth) speed_up(range.highest / link->second.bandwidth.value);
-    if (kind == ProfileKind::Latency && link->second.latency.value > 0)
-      speed_up(link->second.latency.value / range.lowest);
+    if (kind == ProfileKind::Latency) {
+      latency_changes_ = true;
+      if (link->second.latency.value > 0) speed_up(link->second.latency.value / range.lowest);
+    }
   }
   void speed_up(double factor) { scan_.profile_speedup = std::max(scan_.profile_speedup, factor); }
   void read_file_attribute(const pugi::xml_node& node, const char* name, ProfileKind kind)
@@ -501,6 +503,9 @@ class Scanner {
     }
     if (!top_zone) add_fault(line_of(root), "no <zone>; a platform has one at its top");
     for (const auto& connection : connects_) connect_trace(connection);
+    // SimGrid forgets the cap by a window when the latency changes, and a window may be as narrow as it likes.
+    const bool windows = !scan_.link_in_flight.empty() || !scan_.zone_in_flight.empty();
+    if (latency_changes_ && windows) speed_up(std::numeric_limits<double>::infinity());
   }
 
   void check_version(const pugi::xml_node& root)
@@ -894,6 +899,7 @@ class Scanner {
   std::vector<std::string> topologies_;  // ids of clusters that name their links by rules of SimGrid's
   std::unordered_map<std::string, Trace> traces_;
   std::unordered_map<std::string, int> profile_names_;
+  bool latency_changes_ = false;
   std::vector<pugi::xml_node> connects_;
   std::set<std::pair<std::string, std::string>> connections_;  // kind and trace
 };

@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 namespace isobar::sim {
 namespace {
@@ -111,6 +112,23 @@ TEST(ScanPlatform, KnowsNoBoundWhereALatencyFallsToNothing)
   EXPECT_TRUE(std::isinf(found.profile_speedup));
   EXPECT_EQ(found.profiled_links.at("l").latency, Seconds(1e-3));
   EXPECT_THAT(found.profiles, ElementsAre("5 0\n"));
+}
+
+TEST(ScanPlatform, KnowsNoBoundWhereALatencyProfileMeetsAnyWindow)
+{
+  const auto speedup = [](const std::string& zone, const std::string& link, const std::string& profile) {
+    return scan(in_zone(zone + "<link id=\"l\" bandwidth=\"1MBps\" latency=\"1ms\" " + profile +
+                        "/><link id=\"m\" bandwidth=\"1MBps\" latency=\"1ms\">" + link + "</link>"),
+                {{"f", "5 1\n"}})
+        .profile_speedup;
+  };
+  const std::string window = "<prop id=\"window\" value=\"1 MB\"/>";
+  const std::string flows = "<prop id=\"flows\" value=\"2\"/>";
+  EXPECT_EQ(speedup("", "", "latency_file=\"f\""), 1);
+  EXPECT_EQ(speedup(window, window, "state_file=\"f\""), 1);
+  EXPECT_EQ(speedup("", window, "latency_file=\"f\""), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(speedup(window, "", "latency_file=\"f\""), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(speedup(window, flows, "latency_file=\"f\""), std::numeric_limits<double>::infinity());
 }
 
 TEST(ScanPlatform, CountsNoSpeedupOfProfilesThatSlowDown)
