@@ -1,6 +1,7 @@
 #include "sim/prescan.hpp"
 
 #include "core/errors.hpp"
+#include "core/utf8.hpp"
 #include "sim/profile.hpp"
 #include "sim/simgrid_units.hpp"
 
@@ -531,8 +532,10 @@ class Scanner {
     for (const auto& entry : node.attributes()) {
       if (!seen.insert(entry.name()).second) add_fault(node, fmt::format("{} is given twice", entry.name()));
       const std::string_view value = entry.value();
-      if (std::any_of(value.begin(), value.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; })) {
+      if (std::any_of(value.begin(), value.end(), is_control)) {
         add_fault(node, fmt::format("{} holds a control character", entry.name()));
+      } else if (!is_utf8(value)) {
+        add_fault(node, fmt::format("{} is no UTF-8; write the file in UTF-8", entry.name()));
       }
     }
     for (const auto& child : node.children()) {

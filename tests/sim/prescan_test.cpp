@@ -190,6 +190,32 @@ TEST(ScanPlatform, RefusesNamesWithControlCharactersInOneLine)
 {
   EXPECT_EQ(message_of(in_zone("<host id=\"a&#10;b\" speed=\"1f\"/>\n")),
             "p.xml:4: host a\\x0ab: id holds a control character");
+  EXPECT_EQ(message_of(in_zone("<host id=\"a\x7F\" speed=\"1f\"/>\n<router id=\"&#x7F;\"/>\n")),
+            "p.xml:4: host a\\x7f: id holds a control character\n"
+            "p.xml:5: router \\x7f: id holds a control character");
+}
+
+TEST(ScanPlatform, RefusesNamesAndPropsThatAreNoUtf8)
+{
+  const auto with = [](const std::string& name) {
+    return message_of("<platform version=\"4.1\"><zone id=\"z\" routing=\"Full\">\n<host id=\"" + name +
+                      "\" speed=\"1f\"/>\n<router id=\"r" + name +
+                      "\"/>\n<link id=\"l\" bandwidth=\"1Bps\" latency=\"0\">\n<prop id=\"note\" value=\"" + name +
+                      "\"/></link>\n<zone id=\"" + name + "z\" routing=\"Full\"/></zone></platform>");
+  };
+  EXPECT_EQ(with("Zürich→東京😀"), "no fault");
+  for (const auto& [bytes, seen] : {std::pair("\xE9", "\\xe9"),                              // Latin-1
+                                    std::pair("\xC3", "\\xc3"),                              // cut off
+                                    std::pair("\xC0\xAF", "\\xc0\\xaf"),                     // overlong
+                                    std::pair("\xED\xA0\x80", "\\xed\\xa0\\x80"),            // a surrogate
+                                    std::pair("\xF4\x90\x80\x80", "\\xf4\\x90\\x80\\x80")})  // beyond Unicode
+  {
+    EXPECT_EQ(with(bytes), fmt::format("p.xml:3: host {0}: id is no UTF-8; write the file in UTF-8\n"
+                                       "p.xml:4: router r{0}: id is no UTF-8; write the file in UTF-8\n"
+                                       "p.xml:6: prop note: value is no UTF-8; write the file in UTF-8\n"
+                                       "p.xml:7: zone {0}z: id is no UTF-8; write the file in UTF-8",
+                                       seen));
+  }
 }
 
 }  // namespace
