@@ -303,6 +303,9 @@ std::string count_in_words(std::uint64_t lowest, std::uint64_t highest)
                                              : fmt::format("a whole number from {} to {}", lowest, highest);
 }
 
+/// Bytes of a fault that are shown; a value may be as long as the file.
+constexpr std::size_t longest_fault = 500;
+
 constexpr auto size_in_words = "a number and a unit, such as \"80 GB\"";
 constexpr auto work_in_words = "a number and a unit, such as \"2 GFLOP\"";
 
@@ -354,7 +357,13 @@ DocumentNode parse_json(const std::string& text, const std::string& name)
 
 void FaultList::add(int line, const std::string& key, const std::string& what)
 {
-  faults_.emplace_back(line, fmt::format("{}:{}: {}{}{}", name_, line, shown(key, 200), key.empty() ? "" : ": ", what));
+  faults_.emplace_back(line, fmt::format("{}:{}: {}{}{}", name_, line, shown(key, 200), key.empty() ? "" : ": ",
+                                         shown(what, longest_fault)));
+}
+
+void FaultList::add(int line, const InputError& fault)
+{
+  faults_.emplace_back(line, shown(fault.what(), longest_fault));
 }
 
 void FaultList::throw_if_any() const

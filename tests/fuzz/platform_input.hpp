@@ -2,6 +2,7 @@
 
 #include "core/utf8.hpp"
 #include "sim/prescan.hpp"
+#include "sim/radical.hpp"
 #include "tests/fuzz/inputs.hpp"
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/files.hpp"
+#include "sim/radical.hpp"
 #include "tests/fuzz/platform_input.hpp"
 
 #include <fmt/format.h>
