@@ -140,6 +140,33 @@ TEST(ScanPlatform, CountsNoSpeedupOfProfilesThatSlowDown)
   EXPECT_EQ(found.profile_speedup, 1);
 }
 
+TEST(ScanPlatform, LeavesTheNamesOfLinksInTopologiesToSimGrid)
+{
+  const auto torus = [](const std::string& id) {
+    return fmt::format(
+        "<cluster id=\"{0}\" prefix=\"{0}\" suffix=\"\" radical=\"0-7\" speed=\"1f\" bw=\"1Bps\" lat=\"0\" "
+        "topology=\"TORUS\" topo_parameters=\"2,2,2\"/>",
+        id);
+  };
+  const auto route_over = [&](const std::vector<std::string>& topologies, const std::string& link) {
+    std::string content;
+    for (const auto& id : topologies) content += torus(id);
+    return message_of(in_zone(content + "<host id=\"h\" speed=\"1f\"/><host id=\"i\" speed=\"1f\"/>\n" +
+                              "<route src=\"h\" dst=\"i\">\n<link_ctn id=\"" + link + "\"/></route>"));
+  };
+  for (const auto& topologies :
+       {std::vector<std::string>{"t", "t_u", "t_", "s", "t_u_v"}, {"t_u_v", "t_u", "t_", "s", "t"}}) {
+    for (const auto* link : {"t_", "t_x", "t_u_link_from_0_to_1", "t_u_v_w", "t__", "s_1", "__loopback__"}) {
+      EXPECT_EQ(route_over(topologies, link), "no fault") << link;
+    }
+    for (const auto* link : {"t", "tu", "u_1", "r_1", "s", "sz_1", "S_1"}) {
+      EXPECT_EQ(route_over(topologies, link),
+                fmt::format("p.xml:6: route from h to i: there is no link {} above", link));
+    }
+  }
+  EXPECT_EQ(route_over({"t_u", "t_w"}, "t_v_1"), "p.xml:6: route from h to i: there is no link t_v_1 above");
+}
+
 TEST(ScanPlatform, PlacesAFaultInAnInlineProfileInItsOwnLine)
 {
   EXPECT_EQ(message_of("<platform version=\"4.1\">\n<zone id=\"z\" routing=\"Full\"/>\n"
