@@ -70,8 +70,8 @@ struct Cluster {
   std::vector<Device> devices;
   std::optional<std::string> data_server;  ///< where the input of each micro-batch comes from; absent: input is local
   std::shared_ptr<const Network> network;
-  /// No availability or bandwidth profile of the platform makes a device or link more than this many times faster
-  /// than its nominal value; lower bounds on simulated time are divided by it.
+  /// No profile of the platform makes anything more than this many times faster than its nominal value, infinity where
+  /// nothing is known; lower bounds on simulated time are divided by it.
   double profile_speedup = 1;
 
   std::size_t data_server_index() const { return devices.size(); }

@@ -1,6 +1,7 @@
 #include "core/document.hpp"
 
 #include "core/quantity_text.hpp"
+#include "core/utf8.hpp"
 
 #include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>
@@ -274,38 +275,16 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
 
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 
-/// The bytes of the UTF-8 character that `text` begins with, or 0 when it begins with none (RFC 3629, section 4).
-std::size_t utf8_length(std::string_view text)
-{
-  auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
-  auto continues = [&](std::size_t at) { return (byte(at) & 0xC0U) == 0x80U; };
-  const unsigned first = byte(0);
-  const unsigned second = byte(1);
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return continues(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    const bool overlong = first == 0xE0 && second < 0xA0;
-    const bool surrogate = first == 0xED && second > 0x9F;
-    return continues(1) && continues(2) && !overlong && !surrogate ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const bool overlong = first == 0xF0 && second < 0x90;
-    const bool too_large = first == 0xF4 && second > 0x8F;
-    return continues(1) && continues(2) && continues(3) && !overlong && !too_large ? 4 : 0;
-  }
-  return 0;
-}
-
 /// yaml-cpp takes byte 4 for the end of the file and checks no encoding.
 void refuse_what_is_no_text(const std::string& text, const TreeBuilder& tree)
 {
   int line = 1;
   for (std::size_t at = 0; at < text.size();) {
     const auto byte = static_cast<unsigned char>(text[at]);
-    if ((byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r') || byte == 0x7F) {
+    if (is_control(text[at]) && byte != '\t' && byte != '\n' && byte != '\r') {
       tree.fail(line, fmt::format("not YAML: the control character \\x{:02x}; write text in UTF-8", byte));
     }
-    const std::size_t length = utf8_length(std::string_view(text).substr(at, 4));
+    const std::size_t length = utf8_length(std::string_view(text).substr(at));
     if (length == 0) tree.fail(line, fmt::format("not YAML: the byte \\x{:02x}; write text in UTF-8", byte));
     if (byte == '\n') ++line;
     at += length;
@@ -323,6 +302,9 @@ std::string count_in_words(std::uint64_t lowest, std::uint64_t highest)
   return highest == MappingReader::max_count ? fmt::format("a whole number, {} or more", lowest)
                                              : fmt::format("a whole number from {} to {}", lowest, highest);
 }
+
+/// Bytes of a fault that are shown; a value may be as long as the file.
+constexpr std::size_t longest_fault = 500;
 
 constexpr auto size_in_words = "a number and a unit, such as \"80 GB\"";
 constexpr auto work_in_words = "a number and a unit, such as \"2 GFLOP\"";
@@ -375,7 +357,13 @@ DocumentNode parse_json(const std::string& text, const std::string& name)
 
 void FaultList::add(int line, const std::string& key, const std::string& what)
 {
-  faults_.emplace_back(line, fmt::format("{}:{}: {}{}{}", name_, line, shown(key, 200), key.empty() ? "" : ": ", what));
+  faults_.emplace_back(line, fmt::format("{}:{}: {}{}{}", name_, line, shown(key, 200), key.empty() ? "" : ": ",
+                                         shown(what, longest_fault)));
+}
+
+void FaultList::add(int line, const InputError& fault)
+{
+  faults_.emplace_back(line, shown(fault.what(), longest_fault));
 }
 
 void FaultList::throw_if_any() const

@@ -41,9 +41,11 @@ DocumentNode parse_json(const std::string& text, const std::string& name);
 /// Collects the faults of one file, so that the user sees all at once, first line first.
 class FaultList {
  public:
-  explicit FaultList(std::string name) : name_(std::move(name)) {}
-  /// "name:line: key: what"; without the key when it is "".
+  explicit FaultList(const std::string& name) : name_(shown(name, name.size())) {}
+  /// "name:line: key: what"; without the key when it is "". Each fault is one line; what is too long to show is cut.
   void add(int line, const std::string& key, const std::string& what);
+  /// A fault in what `line` refers to, such as another file, which names its own place.
+  void add(int line, const InputError& fault);
   bool empty() const { return faults_.empty(); }
   /// @throws InputError with every fault, if there is one.
   void throw_if_any() const;

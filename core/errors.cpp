@@ -1,5 +1,7 @@
 #include "core/errors.hpp"
 
+#include "core/utf8.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,18 +60,19 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
 std::string shown(std::string_view text, std::size_t longest)
 {
   std::string line;
-  std::size_t end = std::min(text.size(), longest);
-  // Cuts no UTF-8 character in two.
-  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  for (const char character : text.substr(0, end)) {
-    const auto byte = static_cast<unsigned char>(character);
-    if (byte < 0x20 || byte == 0x7F) {
-      line += fmt::format("\\x{:02x}", byte);
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t length = utf8_length(text.substr(at));
+    const std::size_t end = at + std::max<std::size_t>(length, 1);
+    if (end > longest) return line + "…";
+    if (length == 0 || is_control(text[at])) {
+      line += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at]));
     } else {
-      line += character;
+      line += text.substr(at, length);
     }
+    at = end;
   }
-  return line + (end < text.size() ? "…" : "");
+  return line;
 }
 
 std::string in_quotes(std::string_view text)

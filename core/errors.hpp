@@ -46,7 +46,8 @@ void ensure(bool condition, const char* what);
 /// The candidate closest to a misspelt word, or "" when none is near (at most a third of its letters differ).
 std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates);
 
-/// A text of the user's as messages show it: on one line (control characters as \xNN), at most `longest` bytes of it.
+/// A text of the user's as messages show it: on one line (control characters and bytes that are no UTF-8 as
+/// \xNN), at most `longest` bytes of it.
 std::string shown(std::string_view text, std::size_t longest = 60);
 /// The same in quotes.
 std::string in_quotes(std::string_view text);

@@ -1,6 +1,7 @@
 #include "sim/csv_table.hpp"
 
 #include "core/errors.hpp"
+#include "core/utf8.hpp"
 
 #include <fmt/format.h>
 
@@ -34,10 +35,8 @@ std::vector<std::string> cells_of(std::string_view line)
 
 bool has_control_character(std::string_view line)
 {
-  return std::any_of(line.begin(), line.end(), [](char character) {
-    const auto code = static_cast<unsigned char>(character);
-    return (code < 0x20 && character != '\t') || code == 0x7f;
-  });
+  return std::any_of(line.begin(), line.end(),
+                     [](char character) { return is_control(character) && character != '\t'; });
 }
 
 /// For each column of the file its place among `known`.

@@ -115,7 +115,7 @@ class Xml {
     line(0, "<platform version=\"4.1\">");
   }
 
-  void props(int depth, const Props& props)
+  void props(int depth, const WrittenProps& props)
   {
     for (const auto& [id, value] : props) line(depth, R"(<prop id="{}" value="{}"/>)", id, escaped(value));
   }
@@ -198,7 +198,7 @@ void wide_area(Xml& xml, const Sites& sites)
   }
 }
 
-Props made_by(const std::string& command)
+WrittenProps made_by(const std::string& command)
 {
   return {{"made_by", command}};
 }

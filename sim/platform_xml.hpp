@@ -29,13 +29,14 @@ std::string option_of(BytesPerSecond bandwidth);
 std::string option_of(Bytes size);
 std::string option_of(Seconds time);
 
-using Props = std::vector<std::pair<std::string, std::string>>;
+/// Names and values as a file will have them (sim/props.hpp reads them).
+using WrittenProps = std::vector<std::pair<std::string, std::string>>;
 
 /// A host on a link of its own to the switch of its star.
 struct StarHost {
   std::string name;
   FlopsPerSecond speed;
-  Props props;
+  WrittenProps props;
   BytesPerSecond bandwidth;  ///< of its link, per direction
   Seconds latency;           ///< of its link
 };
@@ -43,7 +44,7 @@ struct StarHost {
 /// Hosts around one switch: what SimGrid's XML calls routing "Cluster".
 struct Star {
   std::string name;
-  Props props;
+  WrittenProps props;
   std::vector<StarHost> hosts;
 };
 

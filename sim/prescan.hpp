@@ -37,11 +37,9 @@ struct PlatformScan {
 /// The text of a profile file by the name that the platform file gives it; nothing if there is no such file.
 using ProfileReader = std::function<std::optional<std::string>(const std::string& file)>;
 
-/// Hosts that a platform may have.
-constexpr std::size_t most_hosts = 100'000;
-
 /// Finds what is wrong with a platform file before SimGrid sees it, where SimGrid would stop the process, give no line,
-/// or take nonsense in silence. What it does not know it leaves to SimGrid. O(size of the file + hosts).
+/// or take nonsense in silence. A platform has at most `most_hosts` (sim/radical.hpp). What it does not know it leaves
+/// to SimGrid. O(size of the file + hosts).
 /// @throws InputError "name:line: …", one line for each fault, first line first.
 PlatformScan scan_platform(const std::string& text, const std::string& name, const ProfileReader& read_profile);
 

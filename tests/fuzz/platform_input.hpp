@@ -1,7 +1,11 @@
 #pragma once
 
+#include "core/utf8.hpp"
 #include "sim/prescan.hpp"
+#include "sim/radical.hpp"
 #include "tests/fuzz/inputs.hpp"
+
+#include <algorithm>
 
 namespace isobar::fuzz {
 
@@ -12,6 +16,10 @@ inline void platform(const std::string& text)
     const auto scan = sim::scan_platform(text, "input", [](const std::string& file) { return file; });
     ensure(scan.hosts.size() <= sim::most_hosts, "a platform has a bounded number of hosts");
     ensure(scan.profile_speedup >= 1, "a profile is no slower than the nominal value, which holds until it begins");
+    for (const auto& host : scan.hosts) {
+      ensure(is_utf8(host.name) && std::none_of(host.name.begin(), host.name.end(), is_control),
+             "names are plain text");
+    }
     for (const auto& [name, link] : scan.profiled_links) {
       ensure(link.bandwidth.value > 0 && std::isfinite(link.bandwidth.value), "bandwidths are finite and more than 0");
       ensure(link.latency.value >= 0 && std::isfinite(link.latency.value), "latencies are finite and not negative");
@@ -20,9 +28,9 @@ inline void platform(const std::string& text)
     // A fault in a profile names the profile, which is text of the input here.
     const std::string_view message = fault.what();
     ensure(!message.empty() && message.find(':') != std::string_view::npos, "a fault has a place");
+    ensure(is_utf8(message), "a message is UTF-8");
     for (const char character : message) {
-      ensure(static_cast<unsigned char>(character) >= 0x20 || character == '\n',
-             "a message holds no control characters");
+      ensure(!is_control(character) || character == '\n', "a message holds no control characters");
     }
   }
 }

@@ -260,6 +260,18 @@ TEST(Platform, ReadsProfilesThatAreWrittenInIt)
   EXPECT_EQ(load("traces").profile_speedup, 2.5);
 }
 
+TEST(Platform, KnowsNoBoundWhereALatencyProfileLiftsTheCapsOfWindows)
+{
+  write_platform("5 2\n", "slower.profile");  // a latency that rises would speed nothing up by itself
+  const auto file = write_platform(head +
+                                   "<platform version=\"4.1\"><zone id=\"z\" routing=\"Full\">"
+                                   "<host id=\"a\" speed=\"1Tf\"><prop id=\"memory\" value=\"1 GiB\"/></host>"
+                                   "<link id=\"l\" bandwidth=\"1GBps\" latency=\"1s\" latency_file=\"slower.profile\"/>"
+                                   "<link id=\"m\" bandwidth=\"1GBps\" latency=\"1s\"><prop id=\"window\" value=\"1 "
+                                   "MB\"/></link></zone></platform>");
+  EXPECT_EQ(Platform::load(file).cluster().profile_speedup, std::numeric_limits<double>::infinity());
+}
+
 TEST(Platform, HashesTheProfilesAndTheDevicesFileToo)
 {
   const std::string platform = head +

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/files.hpp"
+#include "sim/radical.hpp"
 #include "tests/fuzz/platform_input.hpp"
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 namespace isobar::sim {
 namespace {
@@ -113,12 +115,56 @@ TEST(ScanPlatform, KnowsNoBoundWhereALatencyFallsToNothing)
   EXPECT_THAT(found.profiles, ElementsAre("5 0\n"));
 }
 
+TEST(ScanPlatform, KnowsNoBoundWhereALatencyProfileMeetsAnyWindow)
+{
+  const auto speedup = [](const std::string& zone, const std::string& link, const std::string& profile) {
+    return scan(in_zone(zone + "<link id=\"l\" bandwidth=\"1MBps\" latency=\"1ms\" " + profile +
+                        "/><link id=\"m\" bandwidth=\"1MBps\" latency=\"1ms\">" + link + "</link>"),
+                {{"f", "5 1\n"}})
+        .profile_speedup;
+  };
+  const std::string window = "<prop id=\"window\" value=\"1 MB\"/>";
+  const std::string flows = "<prop id=\"flows\" value=\"2\"/>";
+  EXPECT_EQ(speedup("", "", "latency_file=\"f\""), 1);
+  EXPECT_EQ(speedup(window, window, "state_file=\"f\""), 1);
+  EXPECT_EQ(speedup("", window, "latency_file=\"f\""), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(speedup(window, "", "latency_file=\"f\""), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(speedup(window, flows, "latency_file=\"f\""), std::numeric_limits<double>::infinity());
+}
+
 TEST(ScanPlatform, CountsNoSpeedupOfProfilesThatSlowDown)
 {
   const auto found = scan(in_zone("<host id=\"a\" speed=\"1f\" speed_file=\"f\"/>"
                                   "<link id=\"l\" bandwidth=\"1MBps\" latency=\"0\" latency_file=\"g\"/>"),
                           {{"f", "1 0.5\n"}, {"g", "1 0\n"}});
   EXPECT_EQ(found.profile_speedup, 1);
+}
+
+TEST(ScanPlatform, LeavesTheNamesOfLinksInTopologiesToSimGrid)
+{
+  const auto torus = [](const std::string& id) {
+    return fmt::format(
+        "<cluster id=\"{0}\" prefix=\"{0}\" suffix=\"\" radical=\"0-7\" speed=\"1f\" bw=\"1Bps\" lat=\"0\" "
+        "topology=\"TORUS\" topo_parameters=\"2,2,2\"/>",
+        id);
+  };
+  const auto route_over = [&](const std::vector<std::string>& topologies, const std::string& link) {
+    std::string content;
+    for (const auto& id : topologies) content += torus(id);
+    return message_of(in_zone(content + "<host id=\"h\" speed=\"1f\"/><host id=\"i\" speed=\"1f\"/>\n" +
+                              "<route src=\"h\" dst=\"i\">\n<link_ctn id=\"" + link + "\"/></route>"));
+  };
+  for (const auto& topologies :
+       {std::vector<std::string>{"t", "t_u", "t_", "s", "t_u_v"}, {"t_u_v", "t_u", "t_", "s", "t"}}) {
+    for (const auto* link : {"t_", "t_x", "t_u_link_from_0_to_1", "t_u_v_w", "t__", "s_1", "__loopback__"}) {
+      EXPECT_EQ(route_over(topologies, link), "no fault") << link;
+    }
+    for (const auto* link : {"t", "tu", "u_1", "r_1", "s", "sz_1", "S_1"}) {
+      EXPECT_EQ(route_over(topologies, link),
+                fmt::format("p.xml:6: route from h to i: there is no link {} above", link));
+    }
+  }
+  EXPECT_EQ(route_over({"t_u", "t_w"}, "t_v_1"), "p.xml:6: route from h to i: there is no link t_v_1 above");
 }
 
 TEST(ScanPlatform, PlacesAFaultInAnInlineProfileInItsOwnLine)
@@ -172,6 +218,32 @@ TEST(ScanPlatform, RefusesNamesWithControlCharactersInOneLine)
 {
   EXPECT_EQ(message_of(in_zone("<host id=\"a&#10;b\" speed=\"1f\"/>\n")),
             "p.xml:4: host a\\x0ab: id holds a control character");
+  EXPECT_EQ(message_of(in_zone("<host id=\"a\x7F\" speed=\"1f\"/>\n<router id=\"&#x7F;\"/>\n")),
+            "p.xml:4: host a\\x7f: id holds a control character\n"
+            "p.xml:5: router \\x7f: id holds a control character");
+}
+
+TEST(ScanPlatform, RefusesNamesAndPropsThatAreNoUtf8)
+{
+  const auto with = [](const std::string& name) {
+    return message_of("<platform version=\"4.1\"><zone id=\"z\" routing=\"Full\">\n<host id=\"" + name +
+                      "\" speed=\"1f\"/>\n<router id=\"r" + name +
+                      "\"/>\n<link id=\"l\" bandwidth=\"1Bps\" latency=\"0\">\n<prop id=\"note\" value=\"" + name +
+                      "\"/></link>\n<zone id=\"" + name + "z\" routing=\"Full\"/></zone></platform>");
+  };
+  EXPECT_EQ(with("Zürich→東京😀"), "no fault");
+  for (const auto& [bytes, seen] : {std::pair("\xE9", "\\xe9"),                              // Latin-1
+                                    std::pair("\xC3", "\\xc3"),                              // cut off
+                                    std::pair("\xC0\xAF", "\\xc0\\xaf"),                     // overlong
+                                    std::pair("\xED\xA0\x80", "\\xed\\xa0\\x80"),            // a surrogate
+                                    std::pair("\xF4\x90\x80\x80", "\\xf4\\x90\\x80\\x80")})  // beyond Unicode
+  {
+    EXPECT_EQ(with(bytes), fmt::format("p.xml:3: host {0}: id is no UTF-8; write the file in UTF-8\n"
+                                       "p.xml:4: router r{0}: id is no UTF-8; write the file in UTF-8\n"
+                                       "p.xml:6: prop note: value is no UTF-8; write the file in UTF-8\n"
+                                       "p.xml:7: zone {0}z: id is no UTF-8; write the file in UTF-8",
+                                       seen));
+  }
 }
 
 }  // namespace
