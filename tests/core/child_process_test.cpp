@@ -131,7 +131,7 @@ TEST(RunCommand, EndsAProgramThatAnswersWithoutEnd)
 TEST(RunCommand, ShowsLastWordsOnOneLineWithoutControlCharacters)
 {
   const auto result = run_command({"sh", "-c", "printf 'red \\033[31m' >&2; exit 1"}, "", ample);
-  EXPECT_EQ(result.message, "exited with code 1; its last words: red \\x1B[31m");
+  EXPECT_EQ(result.message, "exited with code 1; its last words: red \\x1b[31m");
 }
 
 TEST(RunCommand, SaysHowAProgramFailed)

@@ -23,7 +23,7 @@ Json random_json(int depth)
   if (kind == 0) return nullptr;
   if (kind == 1) return *rc::gen::arbitrary<bool>();
   if (kind == 2) return *rc::gen::arbitrary<std::int64_t>();
-  if (kind == 3) return std::ldexp(*rc::gen::inRange(-1'000'000, 1'000'000), *rc::gen::inRange(-60, 60));
+  if (kind == 3) return std::ldexp(*rc::gen::inRange(-1'000'000, 1'000'000), *rc::gen::inRange(-60, 30));
   if (kind < 6) {
     // Every character of the Basic Latin block, and some of two, three and four bytes.
     std::string text;
@@ -97,7 +97,7 @@ TEST(ParseYaml, ReadsJsonAsJsonIsRead)
 TEST(QuantityText, ReadsBackWhatIsWrittenWithEveryDigit)
 {
   EXPECT_TRUE(rc::check([] {
-    const double value = std::ldexp(*rc::gen::inRange(0, 1 << 30), *rc::gen::inRange(-60, 60));
+    const double value = std::ldexp(*rc::gen::inRange(0, 1 << 30), *rc::gen::inRange(-60, 30));
     RC_ASSERT(bytes_from_text(fmt::format("{} B", value)).value == value);
     RC_ASSERT(seconds_from_text(fmt::format("{}s", value)).value == value);
     RC_ASSERT(speed_from_text(fmt::format("{:.17g} FLOP/s", value)).value == value);
