@@ -15,8 +15,8 @@ namespace isobar::allocators {
 /// a plan file are allowed and not looked at: every claim is computed here. It is killed at the time limit, 300 s
 /// without one; its budget and seed are its own affair. Deterministic when the program is.
 ///
-/// @throws InputError "exec:PROGRAM…" when it crashes, runs out of time, or answers what is no placement;
-/// EnvironmentError when it cannot be started; Interrupted when the process was asked to stop.
+/// @throws InputError "exec:PROGRAM…" when it answers what is no placement; EnvironmentError when it cannot be started,
+/// crashes or runs out of time; Interrupted when the process was asked to stop.
 Placement place_externally(const std::string& program, const Problem& problem);
 
 }  // namespace isobar::allocators

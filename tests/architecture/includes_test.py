@@ -25,8 +25,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 def system_header(name):
-    """Standard and POSIX headers: no folder or sys/, none of the libraries' single-file headers."""
-    return name not in ("pugixml.hpp", "sqlite3.h") and ("/" not in name or name.startswith("sys/")) and not name.startswith(("cuda", "nccl"))
+    """Standard and POSIX headers: no folder or sys/, no ending or .h; none of the libraries' single-file headers."""
+    of_a_library = name.endswith(".hpp") or name == "sqlite3.h" or name.startswith(("cuda", "nccl"))
+    return not of_a_library and ("/" not in name or name.startswith("sys/"))
 
 
 def fault(root, file, line, folder, bracket, name):
@@ -43,6 +44,8 @@ def fault(root, file, line, folder, bracket, name):
 
 
 def faults(root):
+    if not (root / "core/plan.hpp").is_file():
+        yield f"{root}: not the root of the sources"
     for folder in MAY_INCLUDE:
         for file in sorted((root / folder).rglob("*")):
             if file.suffix not in (".hpp", ".cpp", ".cu"):
