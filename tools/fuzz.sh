@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
-cmake --preset fuzz --log-level=WARNING
+cmake --preset fuzz --log-level=WARNING >/dev/null
 cmake --build --preset fuzz
 for fuzzer in build/fuzz/bin/fuzz_*; do
   name=$(basename "$fuzzer")

@@ -25,7 +25,7 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=ccache
 # configure TESTS: TESTS is ON, or OFF, which leaves a build folder with tests as it is.
 configure() {
   [ "$1" = OFF ] && [ -f build/release/build.ninja ] && return
-  cmake --preset release -DISOBAR_BUILD_TESTS="$1" --log-level=WARNING
+  cmake --preset release -DISOBAR_BUILD_TESTS="$1" --log-level=WARNING >/dev/null
 }
 
 # build TARGET...: says what it does only when there is something to do.
