@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 cmake --preset fuzz --log-level=WARNING >/dev/null
-cmake --build --preset fuzz
+cmake --build --preset fuzz --target fuzz_document fuzz_prescan fuzz_workload
 for fuzzer in build/fuzz/bin/fuzz_*; do
   name=$(basename "$fuzzer")
   corpus=build/fuzz/corpus/$name
