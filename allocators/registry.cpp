@@ -2,6 +2,7 @@
 #include "allocators/bounds.hpp"
 #include "allocators/chain_dp.hpp"
 #include "allocators/even.hpp"
+#include "allocators/exact.hpp"
 #include "allocators/external.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/milp.hpp"
@@ -89,7 +90,7 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
 const std::vector<Policy>& policies()
 {
   static const std::vector<Policy> all = {
-      chain_dp_policy,    even_policy, sky_dynamic_policy, sky_dynamic_fixed_policy,
+      chain_dp_policy, exact_policy,   even_policy, sky_dynamic_policy, sky_dynamic_fixed_policy,
 #ifdef ISOBAR_HAS_CBC
       sky_optimal_policy,
 #endif

@@ -1,0 +1,605 @@
+#include "allocators/phase_flow.hpp"
+
+#include "core/errors.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace isobar::allocators {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+/// Covers are whole numbers of layers; potentials are not.
+constexpr double cover_resolution = 1e-7;
+constexpr std::uint8_t no_arc = 255;
+/// Layers that an imbalance of 1 counts when states have to be dropped: it decides among equal losses.
+constexpr double balance_weight = 1e-3;
+
+bool repeats(const CostModel& cost, std::size_t layer, std::size_t period)
+{
+  const auto same = [](double a, double b) { return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b)); };
+  const std::size_t other = layer + period;
+  const auto work = [&](std::size_t k) { return (cost.forward_work(k, k) + cost.backward_work(k, k)).value; };
+  // Prefix sums lose some bits of a layer's own memory; two levels tell parameters and activations apart.
+  const auto memory = [&](std::size_t k, std::uint64_t held) { return cost.memory(k, k, held).value; };
+  const auto close = [](double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(std::abs(a), std::abs(b)); };
+  return (same(work(layer), work(other)) || close(work(layer), work(other))) &&
+         close(memory(layer, 1), memory(other, 1)) && close(memory(layer, 2), memory(other, 2));
+}
+
+/// Indices of packed keys, by linear probing; cleared in no time.
+class KeyTable {
+ public:
+  explicit KeyTable(std::size_t entries) : slots_(std::bit_ceil(2 * entries + 2)) {}
+
+  void clear()
+  {
+    ++round_;
+    used_ = 0;
+  }
+  /// The place of the key's index; `is_new` when it has none yet.
+  std::uint32_t& find(std::uint64_t key, bool& is_new)
+  {
+    if (2 * used_ > slots_.size()) grow();
+    Slot& slot = slot_of(key);
+    is_new = slot.round != round_;
+    if (is_new) {
+      slot = {key, round_, 0};
+      ++used_;
+    }
+    return slot.index;
+  }
+
+ private:
+  struct Slot {
+    std::uint64_t key = 0;
+    std::uint32_t round = 0;
+    std::uint32_t index = 0;
+  };
+
+  Slot& slot_of(std::uint64_t key)
+  {
+    std::size_t at = (key * 0x9e3779b97f4a7c15U) >> 20 & (slots_.size() - 1);
+    while (slots_[at].round == round_ && slots_[at].key != key) at = (at + 1) & (slots_.size() - 1);
+    return slots_[at];
+  }
+  void grow()
+  {
+    std::vector<Slot> old(2 * slots_.size());
+    std::swap(old, slots_);
+    for (const Slot& slot : old) {
+      if (slot.round == round_) slot_of(slot.key) = slot;
+    }
+  }
+
+  std::vector<Slot> slots_;
+  std::uint32_t round_ = 1;
+  std::size_t used_ = 0;
+};
+
+}  // namespace
+
+std::optional<Repetition> repetition_of(const CostModel& cost, std::size_t longest_period)
+{
+  std::optional<Repetition> best;
+  const std::size_t layers = cost.layers();
+  for (std::size_t period = 1; period <= longest_period && 2 * period < layers; ++period) {
+    std::size_t begin = 1;
+    for (std::size_t layer = 1; layer + period <= layers; ++layer) {
+      if (layer + period < layers && repeats(cost, layer, period)) continue;
+      // Layers begin..layer+period-1 repeat.
+      const std::size_t count = (layer + period - begin) / period;
+      const std::size_t covered = count * period;
+      if (count > 1 && 2 * covered > layers && (!best || covered > best->period * best->repeats)) {
+        best = Repetition{begin, period, count};
+      }
+      begin = layer + 1;
+    }
+  }
+  return best;
+}
+
+PhaseFlow::PhaseFlow(const StageTables& tables, const Repetition& repetition, const std::function<void()>& check)
+    : tables_(tables),
+      repetition_(repetition),
+      check_(check),
+      nodes_(repetition.prefix + repetition.period + tables.layers() - repetition.end() + 1),
+      arcs_(tables.kinds()),
+      potential_(nodes_, 0)
+{
+  ensure(tables.is_hereditary(), "phase flow is for memory that shrinks with the stage, and no transfers");
+  for (std::uint32_t device = 0; device < tables.devices(); ++device) devices_.push_back(device);
+}
+
+bool PhaseFlow::is_small_enough() const
+{
+  return key_bits() <= 64;
+}
+
+std::size_t PhaseFlow::key_bits() const
+{
+  const std::size_t absolute = nodes_ - repetition_.period;
+  const std::size_t subsets = (std::size_t{1} << repetition_.period) - 2;
+  return repetition_.period * phase_bits() + 2 * absolute + 2 * subsets;
+}
+
+std::size_t PhaseFlow::phase_bits() const
+{
+  return static_cast<std::size_t>(std::bit_width(2 * tables_.devices() + 1));
+}
+
+std::size_t PhaseFlow::node_of(std::size_t position) const
+{
+  if (position < repetition_.prefix) return position;
+  if (position >= repetition_.end()) return repetition_.prefix + repetition_.period + position - repetition_.end();
+  return repetition_.prefix + (position - repetition_.prefix) % repetition_.period;
+}
+
+bool PhaseFlow::is_phase(std::size_t node) const
+{
+  return node >= repetition_.prefix && node < repetition_.prefix + repetition_.period;
+}
+
+std::size_t PhaseFlow::reach(std::size_t kind, std::size_t first, double limit) const
+{
+  std::size_t low = first;
+  std::size_t high = tables_.furthest(0, kind, first);
+  const double most = limit * (1 + 1e-12);
+  // Stages are short against the chain: double the step, then halve it.
+  for (std::size_t step = 1; low < high;) {
+    const std::size_t end = std::min(low + step, high);
+    if (tables_.compute(kind, first, end) <= most) {
+      low = end;
+      step *= 2;
+    } else {
+      high = end - 1;
+      step = std::max<std::size_t>(1, (high - low) / 2);
+    }
+  }
+  return low;
+}
+
+/// Calls visit(first) for the beginnings that decide about arcs: in the prefix, one of each phase, and those near the
+/// end whose stage can reach beyond the repeating part.
+template <typename Visit>
+void PhaseFlow::for_each_beginning(std::size_t kind, double limit, const Visit& visit) const
+{
+  const std::size_t first_period_end = std::min(repetition_.prefix + repetition_.period, repetition_.end());
+  for (std::size_t first = 0; first < first_period_end; ++first) visit(first);
+  std::size_t inside = 0;  // periods' worth of beginnings that stay inside
+  for (std::size_t first = tables_.layers(); first-- > first_period_end && inside < repetition_.period;) {
+    inside = reach(kind, first, limit) < repetition_.end() ? inside + 1 : 0;
+    visit(first);
+  }
+}
+
+void PhaseFlow::find_arcs(double limit)
+{
+  for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {
+    auto& arcs = arcs_[kind];
+    arcs.clear();
+    for_each_beginning(kind, limit, [&](std::size_t first) {
+      const std::size_t end = reach(kind, first, limit);
+      if (end == first) return;
+      const Arc arc{static_cast<std::uint8_t>(node_of(first)), static_cast<std::uint8_t>(node_of(end)),
+                    static_cast<std::uint32_t>(end - first)};
+      // Of arcs between the same nodes the longest counts.
+      const auto same = std::find_if(arcs.begin(), arcs.end(), [&](const Arc& known) {
+        return known.from == arc.from && known.to == arc.to;
+      });
+      if (same == arcs.end()) {
+        arcs.push_back(arc);
+      } else {
+        same->covers = std::max(same->covers, arc.covers);
+      }
+    });
+  }
+}
+
+/// The most that devices can cover by the potentials, and its slope: what is left at each node.
+double PhaseFlow::cover_by_potentials(std::vector<double>& slope) const
+{
+  std::fill(slope.begin(), slope.end(), 0);
+  slope.front() = -1;
+  slope.back() = 1;
+  double cover = potential_.back() - potential_.front();
+  for (std::size_t kind = 0; kind < arcs_.size(); ++kind) {
+    const Arc* chosen = nullptr;
+    double most = 0;
+    for (const Arc& arc : arcs_[kind]) {
+      if (gain(arc) <= most) continue;
+      most = gain(arc);
+      chosen = &arc;
+    }
+    if (chosen == nullptr) continue;
+    const auto count = static_cast<double>(tables_.devices_of(kind).size());
+    cover += count * most;
+    slope[chosen->from] += count;
+    slope[chosen->to] -= count;
+  }
+  return cover;
+}
+
+/// Finds the potentials by which devices cover least, to `precision` layers, or until they cover less than the chain:
+/// the ellipsoid method with deep cuts (Yudin and Nemirovski, 1976), since nodes are few and kinks are many.
+double PhaseFlow::improve_potentials(double precision)
+{
+  const std::size_t free = nodes_ - 1;  // the potential of the first node stays
+  const auto n = static_cast<double>(free);
+  double longest = 1;
+  for (const auto& arcs : arcs_) {
+    for (const Arc& arc : arcs) longest = std::max<double>(longest, arc.covers);
+  }
+  std::vector<double> shape(free * free, 0);
+  for (std::size_t i = 0; i < free; ++i) shape[i * free + i] = 4 * longest * longest * n;
+  std::vector<double> slope(nodes_);
+  std::vector<double> step(free);
+  std::vector<double> best = potential_;
+  double best_cover = infinity;
+  for (std::size_t round = 0; round < 400 * free; ++round) {
+    const double cover = cover_by_potentials(slope);
+    if (cover < best_cover) {
+      best_cover = cover;
+      best = potential_;
+    }
+    double across = 0;
+    for (std::size_t i = 0; i < free; ++i) {
+      step[i] = 0;
+      for (std::size_t j = 0; j < free; ++j) step[i] += shape[i * free + j] * slope[j + 1];
+      across += step[i] * slope[i + 1];
+    }
+    across = std::sqrt(std::max(across, 0.0));
+    const bool refuses = best_cover < static_cast<double>(tables_.layers()) - cover_resolution;
+    if (refuses || across <= precision) break;
+    const double depth = std::min(0.999, (cover - best_cover) / across);
+    const double move = (1 + n * depth) / (n + 1) / across;
+    const double shrink = 2 * (1 + n * depth) / ((n + 1) * (1 + depth)) / (across * across);
+    const double grow = n * n / (n * n - 1) * (1 - depth * depth);
+    for (std::size_t i = 0; i < free; ++i) potential_[i + 1] -= move * step[i];
+    for (std::size_t i = 0; i < free; ++i) {
+      for (std::size_t j = 0; j < free; ++j) {
+        shape[i * free + j] = grow * (shape[i * free + j] - shrink * step[i] * step[j]);
+      }
+    }
+  }
+  potential_ = best;
+  return best_cover;
+}
+
+bool PhaseFlow::potentials_refuse(double limit)
+{
+  find_arcs(limit);
+  return improve_potentials(1e-3) < static_cast<double>(tables_.layers()) - cover_resolution;
+}
+
+double PhaseFlow::next_limit(double limit) const
+{
+  double next = infinity;
+  for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {
+    for_each_beginning(kind, limit, [&](std::size_t first) {
+      const std::size_t end = reach(kind, first, limit) + 1;
+      if (end <= tables_.furthest(0, kind, first)) next = std::min(next, tables_.compute(kind, first, end));
+    });
+  }
+  return next;
+}
+
+/// The packed state: the imbalance of each node, then two bits for each watched subset (0: not touched, 1: an arc
+/// inside, 2: an arc over its border).
+class PhaseFlow::Key {
+ public:
+  explicit Key(const PhaseFlow& flow) : flow_(flow)
+  {
+    std::size_t bit = 0;
+    for (std::size_t node = 0; node < flow.nodes_; ++node) {
+      shift_.push_back(bit);
+      const std::size_t width = flow.is_phase(node) ? flow.phase_bits() : 2;
+      start_ |= (flow.is_phase(node) ? flow.tables_.devices() : std::uint64_t{1}) << bit;
+      bit += width;
+    }
+    subsets_at_ = bit;
+    goal_ = start_ - one(0) + one(flow.nodes_ - 1);
+  }
+
+  std::uint64_t start() const { return start_; }
+
+  /// The key after an arc; none when a node outside the repetition would be left or entered twice.
+  std::optional<std::uint64_t> after(std::uint64_t key, const Arc& arc) const
+  {
+    if (arc.from == arc.to) return watched(key, arc);
+    if (!flow_.is_phase(arc.from) && (key >> shift_[arc.from] & 3) == 0) return std::nullopt;
+    if (!flow_.is_phase(arc.to) && (key >> shift_[arc.to] & 3) == 2) return std::nullopt;
+    return watched(key - one(arc.from) + one(arc.to), arc);
+  }
+
+  int at_phase(std::uint64_t key, std::size_t phase) const
+  {
+    const std::uint64_t mask = (std::uint64_t{1} << flow_.phase_bits()) - 1;
+    return static_cast<int>(key >> shift_[flow_.repetition_.prefix + phase] & mask) -
+           static_cast<int>(flow_.tables_.devices());
+  }
+
+  bool is_goal(std::uint64_t key) const
+  {
+    const std::uint64_t balances = subsets_at_ < 64 ? key & ((std::uint64_t{1} << subsets_at_) - 1) : key;
+    if (balances != goal_) return false;
+    for (std::size_t i = 0; i < flow_.subsets_.size(); ++i) {
+      if ((key >> (subsets_at_ + 2 * i) & 3) == 1) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::uint64_t one(std::size_t node) const { return std::uint64_t{1} << shift_[node]; }
+
+  std::uint64_t watched(std::uint64_t key, const Arc& arc) const
+  {
+    for (std::size_t i = 0; i < flow_.subsets_.size(); ++i) {
+      const bool from = flow_.is_in(flow_.subsets_[i], arc.from);
+      const bool to = flow_.is_in(flow_.subsets_[i], arc.to);
+      if (!from && !to) continue;
+      const std::size_t at = subsets_at_ + 2 * i;
+      const std::uint64_t mark = from && to ? 1 : 2;
+      if ((key >> at & 3) >= mark) continue;
+      key = (key & ~(std::uint64_t{3} << at)) | mark << at;
+    }
+    return key;
+  }
+
+  const PhaseFlow& flow_;
+  std::vector<std::size_t> shift_;
+  std::size_t subsets_at_ = 0;
+  std::uint64_t start_ = 0;
+  std::uint64_t goal_ = 0;
+};
+
+bool PhaseFlow::is_in(Subset subset, std::size_t node) const
+{
+  return is_phase(node) && (subset >> (node - repetition_.prefix) & 1) != 0;
+}
+
+/// What devices do by themselves: the most that an arc gains, and what the next best choice loses.
+struct PhaseFlow::Preference {
+  double gain = 0;
+  double regret = infinity;
+};
+
+std::vector<PhaseFlow::Preference> PhaseFlow::preferences() const
+{
+  std::vector<Preference> all;
+  for (const auto& arcs : arcs_) {
+    Preference mine;
+    double second = -infinity;
+    for (const Arc& arc : arcs) {
+      const double its = gain(arc);
+      second = std::max(second, std::min(mine.gain, its));
+      mine.gain = std::max(mine.gain, its);
+    }
+    mine.regret = mine.gain - second;
+    all.push_back(mine);
+  }
+  return all;
+}
+
+/// What states that have come to a device still have to lose: when all devices behind it do as they like, some imbalance
+/// is left at the phases. Each other choice mends at most 4 of it, and costs at least the least regret that is left.
+class PhaseFlow::Outlook {
+ public:
+  Outlook(const PhaseFlow& flow, const std::vector<Preference>& preferences) : flow_(flow)
+  {
+    const std::size_t period = flow.repetition_.period;
+    drift_.assign(period, 0);
+    drifts_.assign((flow.devices_.size() + 1) * period, 0);
+    for (std::size_t i = flow.devices_.size(); i-- > 0;) {
+      const std::size_t kind = flow.tables_.kind_of(flow.devices_[i]);
+      least_.push_back((least_.empty() ? 0 : least_.back()) + preferences[kind].regret);
+      prefer_balance(flow.arcs_[kind], preferences[kind].gain);
+      std::copy(drift_.begin(), drift_.end(), drifts_.begin() + static_cast<std::ptrdiff_t>(i * period));
+    }
+  }
+
+  struct Ahead {
+    double least_loss;
+    int imbalance;  // left at the phases
+  };
+  /// Of a state before device i (in the order of the programme), by its imbalance at each phase.
+  template <typename Imbalance>
+  Ahead ahead(std::size_t i, const Imbalance& imbalance) const
+  {
+    const std::size_t period = flow_.repetition_.period;
+    int left = 0;
+    for (std::size_t phase = 0; phase < period; ++phase) {
+      left += std::abs(imbalance(phase) + drifts_[i * period + phase]);
+    }
+    if (left == 0) return {0, 0};
+    const std::size_t changes = static_cast<std::size_t>(left + 3) / 4;
+    return {changes > flow_.devices_.size() - i ? infinity : least_[changes - 1], left};
+  }
+
+ private:
+  /// Of the arcs that a device likes best, the one that leaves least imbalance.
+  void prefer_balance(const std::vector<Arc>& arcs, double most)
+  {
+    const auto imbalance_after = [this](const Arc& arc) {
+      int sum = 0;
+      for (std::size_t phase = 0; phase < drift_.size(); ++phase) sum += std::abs(drift_[phase] + change(arc, phase));
+      return sum;
+    };
+    const Arc* chosen = nullptr;
+    for (const Arc& arc : arcs) {
+      if (flow_.gain(arc) < most - cover_resolution) continue;
+      if (chosen == nullptr || imbalance_after(arc) < imbalance_after(*chosen)) chosen = &arc;
+    }
+    if (chosen == nullptr) return;
+    for (std::size_t phase = 0; phase < drift_.size(); ++phase) drift_[phase] += change(*chosen, phase);
+  }
+  int change(const Arc& arc, std::size_t phase) const
+  {
+    const std::size_t node = flow_.repetition_.prefix + phase;
+    return (arc.to == node ? 1 : 0) - (arc.from == node ? 1 : 0);
+  }
+
+  const PhaseFlow& flow_;
+  std::vector<int> drift_;     // of the devices behind
+  std::vector<int> drifts_;    // [device][phase]: of it and those behind it
+  std::vector<double> least_;  // sums of the least regrets, which come last
+};
+
+/// One arc per device at most, balanced and covering the chain; none when there is none among the states kept.
+std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(std::size_t most_states, bool& dropped)
+{
+  const Key key(*this);
+  const double cover = improve_potentials(1e-4);
+  const double to_lose = cover - static_cast<double>(tables_.layers()) + cover_resolution;
+  if (to_lose < 0) return std::nullopt;
+  struct Step {
+    std::uint32_t parent;
+    std::uint8_t arc;
+  };
+  struct State {
+    std::uint64_t key;
+    double loss;
+    double rank;  // the smaller the more promising
+    Step step;
+  };
+  std::vector<State> states = {{key.start(), 0, 0, {0, no_arc}}};
+  std::vector<State> next;
+  std::vector<std::vector<Step>> steps;
+  KeyTable table(std::min<std::size_t>(most_states, 1 << 16));
+  const auto preference = preferences();
+  // Devices with least to choose first: states stay few until those come that can balance what is left.
+  std::stable_sort(devices_.begin(), devices_.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return preference[tables_.kind_of(a)].regret > preference[tables_.kind_of(b)].regret;
+  });
+  const Outlook outlook(*this, preference);
+  for (std::size_t place = 0; place < devices_.size(); ++place) {
+    check_();
+    const std::size_t kind = tables_.kind_of(devices_[place]);
+    const auto& arcs = arcs_[kind];
+    const double most = preference[kind].gain;
+    table.clear();
+    next.clear();
+    const auto put = [&](std::uint64_t new_key, double loss, Step step) {
+      const auto ahead = outlook.ahead(place + 1, [&](std::size_t phase) { return key.at_phase(new_key, phase); });
+      if (loss + ahead.least_loss > to_lose) return;
+      const double rank = loss + ahead.least_loss + balance_weight * ahead.imbalance;
+      bool is_new = false;
+      std::uint32_t& index = table.find(new_key, is_new);
+      if (is_new) {
+        index = static_cast<std::uint32_t>(next.size());
+        next.push_back({new_key, loss, rank, step});
+      } else if (loss < next[index].loss) {
+        next[index] = {new_key, loss, rank, step};
+      }
+    };
+    for (std::uint32_t i = 0; i < states.size(); ++i) {
+      const State& state = states[i];
+      if (state.loss + most <= to_lose) put(state.key, state.loss + most, {i, no_arc});
+      for (std::uint8_t arc = 0; arc < arcs.size(); ++arc) {
+        const double loss = state.loss + most - gain(arcs[arc]);
+        if (loss > to_lose) continue;
+        if (const auto after = key.after(state.key, arcs[arc])) put(*after, loss, {i, arc});
+      }
+    }
+    if (next.size() > most_states) {
+      dropped = true;
+      const auto middle = next.begin() + static_cast<std::ptrdiff_t>(most_states);
+      std::nth_element(next.begin(), middle, next.end(), [](const State& a, const State& b) { return a.rank < b.rank; });
+      next.resize(most_states);
+    }
+    std::swap(states, next);
+    steps.emplace_back();
+    for (const State& state : states) steps.back().push_back(state.step);
+  }
+  const auto goal = std::find_if(states.begin(), states.end(), [&](const State& state) { return key.is_goal(state.key); });
+  if (goal == states.end()) return std::nullopt;
+  std::vector<Chosen> chosen;
+  auto index = static_cast<std::uint32_t>(goal - states.begin());
+  for (std::size_t i = devices_.size(); i-- > 0;) {
+    const Step step = steps[i][index];
+    if (step.arc != no_arc) chosen.push_back({devices_[i], arcs_[tables_.kind_of(devices_[i])][step.arc]});
+    index = step.parent;
+  }
+  return chosen;
+}
+
+/// The phases that arcs touch without hanging together with the beginning of the chain; none when all do.
+std::optional<PhaseFlow::Subset> PhaseFlow::detached(const std::vector<Chosen>& chosen) const
+{
+  std::vector<bool> reached(nodes_, false);
+  reached.front() = true;
+  for (bool grows = true; grows;) {
+    grows = false;
+    for (const auto& [device, arc] : chosen) {
+      if (reached[arc.from] == reached[arc.to]) continue;
+      reached[arc.from] = reached[arc.to] = true;
+      grows = true;
+    }
+  }
+  Subset subset = 0;
+  for (const auto& [device, arc] : chosen) {
+    if (!reached[arc.from]) subset |= Subset{1} << (arc.from - repetition_.prefix);
+  }
+  if (subset == 0) return std::nullopt;
+  return subset;
+}
+
+/// The devices in the order of a trail through the arcs (Hierholzer, 1873), each filled as far as it goes.
+std::vector<StagePlacement> PhaseFlow::placement(const std::vector<Chosen>& chosen, double limit) const
+{
+  std::vector<std::vector<const Chosen*>> leaving(nodes_);
+  for (const Chosen& each : chosen) leaving[each.arc.from].push_back(&each);
+  std::vector<std::pair<std::size_t, const Chosen*>> stack = {{0, nullptr}};
+  std::vector<std::uint32_t> order;
+  while (!stack.empty()) {
+    const auto [node, by] = stack.back();
+    if (!leaving[node].empty()) {
+      const Chosen* next = leaving[node].back();
+      leaving[node].pop_back();
+      stack.emplace_back(next->arc.to, next);
+      continue;
+    }
+    if (by != nullptr) order.push_back(by->device);
+    stack.pop_back();
+  }
+  std::reverse(order.begin(), order.end());
+  std::vector<StagePlacement> stages;
+  std::size_t first = 0;
+  for (const std::uint32_t device : order) {
+    const std::size_t end = reach(tables_.kind_of(device), first, limit);
+    if (end == first) continue;
+    stages.push_back({device, first, end - 1});
+    first = end;
+    if (first == tables_.layers()) break;
+  }
+  if (first < tables_.layers()) return {};
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const std::size_t level = tables_.level_of(stages.size() - 1 - i);
+    const auto& [device, begin, last] = stages[i];
+    if (!tables_.fits(level, tables_.kind_of(device), begin, last + 1)) return {};
+  }
+  return stages;
+}
+
+PhaseFlow::Answer PhaseFlow::solve(double limit, std::size_t most_states)
+{
+  find_arcs(limit);
+  for (bool dropped = false;; dropped = false) {
+    const auto chosen = choose(most_states, dropped);
+    if (!chosen) return {dropped ? Verdict::Unknown : Verdict::Infeasible, {}};
+    if (const auto subset = detached(*chosen)) {
+      ensure(std::find(subsets_.begin(), subsets_.end(), *subset) == subsets_.end(), "a watched subset came off again");
+      subsets_.push_back(*subset);
+      continue;
+    }
+    auto stages = placement(*chosen, limit);
+    const Verdict verdict = stages.empty() ? Verdict::Unknown : Verdict::Feasible;
+    return {verdict, std::move(stages)};
+  }
+}
+
+}  // namespace isobar::allocators

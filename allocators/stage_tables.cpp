@@ -1,0 +1,199 @@
+#include "allocators/stage_tables.hpp"
+
+#include <map>
+#include <numeric>
+#include <tuple>
+
+namespace isobar::allocators {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+bool same_path(const Path& a, const Path& b)
+{
+  return a.latency == b.latency && a.bandwidth == b.bandwidth;
+}
+
+/// The place of each device: devices of one place exchange places without any path changing.
+std::vector<std::size_t> places_of(const Cluster& cluster)
+{
+  const std::size_t devices = cluster.devices.size();
+  std::vector<Path> paths(devices * devices);
+  for (std::size_t i = 0; i < devices; ++i) {
+    for (std::size_t j = 0; j < devices; ++j) {
+      if (i != j) paths[i * devices + j] = cluster.path(i, j);
+    }
+  }
+  const auto interchangeable = [&](std::size_t i, std::size_t j) {
+    if (!same_path(paths[i * devices + j], paths[j * devices + i])) return false;
+    for (std::size_t k = 0; k < devices; ++k) {
+      if (k == i || k == j) continue;
+      if (!same_path(paths[i * devices + k], paths[j * devices + k])) return false;
+      if (!same_path(paths[k * devices + i], paths[k * devices + j])) return false;
+    }
+    return true;
+  };
+  std::vector<std::size_t> representatives;
+  std::vector<std::size_t> place(devices);
+  for (std::size_t i = 0; i < devices; ++i) {
+    std::size_t candidate = 0;
+    while (candidate < representatives.size() && !interchangeable(representatives[candidate], i)) ++candidate;
+    if (candidate == representatives.size()) representatives.push_back(i);
+    place[i] = candidate;
+  }
+  return place;
+}
+
+/// Places gathered into at most `most` groups: by site where there are few sites, else by the best way out.
+std::vector<std::size_t> coarser(const Cluster& cluster, std::size_t most)
+{
+  const std::size_t devices = cluster.devices.size();
+  std::vector<std::size_t> group(devices);
+  std::map<std::string, std::size_t> sites;
+  for (std::size_t i = 0; i < devices; ++i) {
+    group[i] = sites.emplace(cluster.devices[i].site, sites.size()).first->second;
+  }
+  if (sites.size() > 1 && sites.size() <= most) return group;
+  std::vector<double> best(devices, 0);
+  for (std::size_t i = 0; i < devices; ++i) {
+    for (std::size_t j = 0; j < devices; ++j) {
+      if (i != j) best[i] = std::max(best[i], cluster.path(i, j).bandwidth.value);
+    }
+  }
+  std::vector<std::size_t> order(devices);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return best[a] > best[b]; });
+  for (std::size_t rank = 0; rank < devices; ++rank) group[order[rank]] = rank * most / devices;
+  return group;
+}
+
+}  // namespace
+
+ObjectiveWeights weights_of(const Goal& goal)
+{
+  switch (goal.objective) {
+    case Objective::Sequential:
+      return {0, 1};
+    case Objective::Bottleneck:
+      return {1, 0};
+    case Objective::Pipeline:
+      return {static_cast<double>(goal.microbatches - 1), 1};
+  }
+  return {0, 1};
+}
+
+StageTables::StageTables(const CostModel& cost, const Goal& goal, std::size_t most_groups,
+                         const std::function<void()>& each_layer)
+    : cost_(&cost),
+      goal_(goal),
+      weights_(weights_of(goal)),
+      layers_(cost.layers()),
+      work_(layers_ + 1, 0),
+      size_of_cut_(layers_ + 1, 0),
+      reach_(cost, goal, 1, each_layer)
+{
+  for (std::size_t end = 1; end <= layers_; ++end) {
+    work_[end] = (cost.forward_work(0, end - 1) + cost.backward_work(0, end - 1)).value;
+  }
+  find_kinds(most_groups);
+  tabulate_transfers();
+  is_hereditary_ = goal_.communication == Communication::None && memory_is_hereditary();
+}
+
+void StageTables::find_kinds(std::size_t most_groups)
+{
+  const Cluster& cluster = cost_->cluster();
+  const std::size_t devices = cluster.devices.size();
+  std::vector<std::size_t> place(devices, 0);
+  if (goal_.communication != Communication::None) place = places_of(cluster);
+  std::vector<std::size_t> group = place;
+  groups_ = *std::max_element(group.begin(), group.end()) + 1;
+  places_are_exact_ = groups_ <= most_groups;
+  if (!places_are_exact_) {
+    group = coarser(cluster, most_groups);
+    groups_ = *std::max_element(group.begin(), group.end()) + 1;
+  }
+  places_ = *std::max_element(place.begin(), place.end()) + 1;
+  paths_.assign(places_ * places_, Path{Seconds(0), BytesPerSecond(infinity)});
+  if (goal_.communication != Communication::None) {
+    for (std::size_t i = 0; i < devices; ++i) {
+      for (std::size_t j = 0; j < devices; ++j) {
+        if (i != j) paths_[place[i] * places_ + place[j]] = cluster.path(i, j);
+      }
+    }
+  }
+  std::map<std::tuple<std::size_t, double, double, double>, std::uint32_t> known;
+  for (std::size_t i = 0; i < devices; ++i) {
+    const double input = goal_.communication == Communication::None ? 0 : cost_->input_time(i).value;
+    const auto key = std::tuple(place[i], cost_->speed(i).value, cluster.devices[i].memory.value, input);
+    const auto [entry, is_new] = known.emplace(key, static_cast<std::uint32_t>(known.size()));
+    if (is_new) {
+      devices_of_kind_.emplace_back();
+      group_of_kind_.push_back(static_cast<std::uint32_t>(group[i]));
+      place_of_kind_.push_back(static_cast<std::uint32_t>(place[i]));
+      slowness_.push_back(1 / cost_->speed(i).value);
+      input_.push_back(input);
+    }
+    devices_of_kind_[entry->second].push_back(static_cast<std::uint32_t>(i));
+    kind_of_device_.push_back(entry->second);
+  }
+}
+
+void StageTables::tabulate_transfers()
+{
+  if (goal_.communication == Communication::None) {
+    output_.assign(kinds(), 0);
+    gradient_.assign(kinds(), 0);
+    return;
+  }
+  std::map<std::pair<double, double>, std::uint32_t> known;
+  for (std::size_t cut = 0; cut <= layers_; ++cut) {
+    const std::pair bytes(cost_->boundary_output(cut).value, cost_->boundary_gradient(cut).value);
+    const auto [entry, is_new] = known.emplace(bytes, static_cast<std::uint32_t>(known.size()));
+    if (is_new) {
+      output_bytes_.emplace_back(bytes.first);
+      gradient_bytes_.emplace_back(bytes.second);
+    }
+    size_of_cut_[cut] = entry->second;
+  }
+  sizes_ = known.size();
+  output_.assign(kinds() * sizes_ * groups_, infinity);
+  gradient_.assign(kinds() * sizes_ * groups_, infinity);
+  for (std::size_t kind = 0; kind < kinds(); ++kind) {
+    const std::size_t from = devices_of_kind_[kind].front();
+    for (std::size_t to = 0; to < devices(); ++to) {
+      if (to == from) continue;
+      const Path path = cost_->cluster().path(from, to);
+      const std::size_t group = group_of_kind_[kind_of_device_[to]];
+      for (std::size_t size = 0; size < sizes_; ++size) {
+        const std::size_t at = (kind * sizes_ + size) * groups_ + group;
+        output_[at] = std::min(output_[at], path.transfer_time(output_bytes_[size]).value);
+        gradient_[at] = std::min(gradient_[at], path.transfer_time(gradient_bytes_[size]).value);
+      }
+    }
+  }
+}
+
+bool StageTables::memory_is_hereditary() const
+{
+  if (cost_->memory_ignores_schedule()) return true;
+  const auto buffers = [this](std::size_t cut) {
+    return (cost_->boundary_output(cut) + cost_->boundary_gradient(cut)).value;
+  };
+  for (std::size_t layer = 0; layer < layers_; ++layer) {
+    const double own = cost_->memory(layer, layer, 1).value - buffers(layer) - buffers(layer + 1);
+    if (own < std::abs(buffers(layer + 1) - buffers(layer))) return false;
+  }
+  return true;
+}
+
+std::vector<std::size_t> StageTables::groups_of_devices() const
+{
+  std::vector<std::size_t> groups;
+  if (groups_ == 1) return groups;
+  for (const std::uint32_t kind : kind_of_device_) groups.push_back(group_of_kind_[kind]);
+  return groups;
+}
+
+}  // namespace isobar::allocators

@@ -1,0 +1,155 @@
+#pragma once
+
+#include "allocators/memory_reach.hpp"
+#include "core/cost_model.hpp"
+#include "core/plan.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <vector>
+
+namespace isobar::allocators {
+
+/// The weights of an objective alpha x max + beta x sum of stage costs.
+struct ObjectiveWeights {
+  double alpha = 0;
+  double beta = 0;
+};
+ObjectiveWeights weights_of(const Goal& goal);
+
+/// A problem in flat arrays, as searches over orders of devices need it.
+///
+/// Devices that no plan can tell apart (speed, memory, paths) are one kind. Kinds are put into groups by where they
+/// stand: one group for each place that paths tell apart, or, where there are more than `most_groups`, coarser ones. A
+/// transfer to a group takes what the nearest of its devices asks, the sender left out: exact for places, a lower bound
+/// for coarser groups. Without transfers there is one group. Keeps a reference to the cost model.
+/// O(devices² x places) time in the worst case, O(devices² + kinds x (groups x sizes + layers x levels)) memory.
+class StageTables {
+ public:
+  StageTables(const CostModel& cost, const Goal& goal, std::size_t most_groups,
+              const std::function<void()>& each_layer);
+
+  const CostModel& cost() const { return *cost_; }
+  const Goal& goal() const { return goal_; }
+  ObjectiveWeights weights() const { return weights_; }
+  std::size_t layers() const { return layers_; }
+  std::size_t devices() const { return kind_of_device_.size(); }
+  std::size_t kinds() const { return devices_of_kind_.size(); }
+  std::size_t groups() const { return groups_; }
+  std::size_t levels() const { return reach_.levels(); }
+  std::size_t level_of(std::size_t stages_after) const { return std::min(stages_after, levels() - 1); }
+
+  std::size_t kind_of(std::size_t device) const { return kind_of_device_[device]; }
+  const std::vector<std::uint32_t>& devices_of(std::size_t kind) const { return devices_of_kind_[kind]; }
+  std::size_t group_of(std::size_t kind) const { return group_of_kind_[kind]; }
+  /// True when groups are places, so that transfers between kinds are exact.
+  bool places_are_exact() const { return places_are_exact_; }
+
+  double slowness(std::size_t kind) const { return slowness_[kind]; }  ///< seconds per FLOP
+  double input(std::size_t kind) const { return input_[kind]; }       ///< seconds
+  double work(std::size_t end) const { return work_[end]; }           ///< FLOPs of the layers before `end`
+  double compute(std::size_t kind, std::size_t first, std::size_t end) const
+  {
+    return (work_[end] - work_[first]) * slowness_[kind];
+  }
+
+  /// Seconds of activations over the cut from a device of `kind` to each group; `groups()` entries.
+  const double* outputs(std::size_t kind, std::size_t cut) const
+  {
+    return &output_[(kind * sizes_ + size_of_cut_[cut]) * groups_];
+  }
+  /// Seconds of gradients over the cut from a device of `kind` back to each group.
+  const double* gradients(std::size_t kind, std::size_t cut) const
+  {
+    return &gradient_[(kind * sizes_ + size_of_cut_[cut]) * groups_];
+  }
+
+  /// Seconds of activations over the cut between two devices, and of gradients back from `from` to `to`.
+  double output(std::size_t from, std::size_t to, std::size_t cut) const
+  {
+    return path(from, to).transfer_time(cost_->boundary_output(cut)).value;
+  }
+  double gradient(std::size_t from, std::size_t to, std::size_t cut) const
+  {
+    return path(from, to).transfer_time(cost_->boundary_gradient(cut)).value;
+  }
+
+  /// Cuts over which as many bytes pass have one size.
+  std::size_t size_of(std::size_t cut) const { return size_of_cut_[cut]; }
+  std::size_t sizes() const { return sizes_; }
+
+  /// s_i of a stage. @see CostModel::stage_cost
+  double stage_cost(double compute, double send) const
+  {
+    switch (goal_.communication) {
+      case Communication::None:
+        return compute;
+      case Communication::Overlapped:
+        return std::max(compute, send);
+      case Communication::Serial:
+        return compute + send;
+    }
+    return compute;
+  }
+  /// What the data server's transfer to the first stage counts.
+  double input_cost(std::size_t kind) const { return stage_cost(0, input_[kind]); }
+
+  bool fits(std::size_t level, std::size_t kind, std::size_t first, std::size_t end) const
+  {
+    return reach_.fits(level, devices_of_kind_[kind].front(), first, end);
+  }
+  /// The furthest end that fits from `first`; `first` when none does.
+  std::size_t furthest(std::size_t level, std::size_t kind, std::size_t first) const
+  {
+    return reach_.furthest(level, devices_of_kind_[kind].front(), first);
+  }
+  /// True when no stage of this kind from `first` or from before it fits and ends at `end`.
+  bool surely_too_long(std::size_t kind, std::size_t first, std::size_t end) const
+  {
+    return end > reach_.furthest_up_to(devices_of_kind_[kind].front(), first);
+  }
+  /// True when what fits goes on fitting when layers at either end are taken away, and costs no more for it: then only
+  /// the longest stages matter to the bottleneck.
+  bool is_hereditary() const { return is_hereditary_; }
+
+  /// The groups of the devices, as a certificate holds them; empty when there is one.
+  std::vector<std::size_t> groups_of_devices() const;
+
+ private:
+  const Path& path(std::size_t from, std::size_t to) const
+  {
+    return paths_[place_of_kind_[from] * places_ + place_of_kind_[to]];
+  }
+  void find_kinds(std::size_t most_groups);
+  void tabulate_transfers();
+  bool memory_is_hereditary() const;
+
+  const CostModel* cost_;
+  Goal goal_;
+  ObjectiveWeights weights_;
+  std::size_t layers_;
+  std::size_t groups_ = 1;
+  std::size_t sizes_ = 1;
+  bool places_are_exact_ = true;
+  bool is_hereditary_ = false;
+  std::vector<double> work_;
+  std::vector<std::uint32_t> kind_of_device_;
+  std::vector<std::vector<std::uint32_t>> devices_of_kind_;
+  std::vector<std::uint32_t> group_of_kind_;
+  std::vector<std::uint32_t> place_of_kind_;
+  std::size_t places_ = 1;
+  std::vector<Path> paths_;  // [place][place]
+  std::vector<double> slowness_;
+  std::vector<double> input_;
+  std::vector<std::uint32_t> size_of_cut_;
+  std::vector<Bytes> output_bytes_;    // of each size
+  std::vector<Bytes> gradient_bytes_;  // of each size
+  std::vector<double> output_;         // [kind][size][group]
+  std::vector<double> gradient_;       // [kind][size][group]
+  MemoryReach reach_;
+};
+
+}  // namespace isobar::allocators
