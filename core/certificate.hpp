@@ -44,9 +44,9 @@ struct Certificate {
   };
 
   CertificateKind kind = CertificateKind::None;
-  std::vector<std::size_t> groups;  ///< of each device, counted from 0 without gaps; empty: all in group 0
+  std::vector<std::size_t> groups = {};  ///< of each device, counted from 0 without gaps; empty: all in group 0
   std::size_t levels = 1;
-  std::vector<Rung> rungs;  ///< path, search: at least one, ascending; phase-flow: one, without multipliers
+  std::vector<Rung> rungs = {};  ///< path, search: at least one, ascending; phase-flow: one, without multipliers
 
   friend bool operator==(const Certificate&, const Certificate&) = default;
 };
