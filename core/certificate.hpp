@@ -41,6 +41,8 @@ struct Certificate {
   struct Rung {
     std::optional<Seconds> limit;     ///< none: infinite
     std::vector<double> multipliers;  ///< of each device, in the order of the cluster
+
+    friend bool operator==(const Rung&, const Rung&) = default;
   };
 
   CertificateKind kind = CertificateKind::None;
