@@ -32,7 +32,7 @@ struct Placement {
   std::vector<StagePlacement> stages;      ///< in chain order; none when infeasible
   std::string reason;                      ///< when infeasible
   std::optional<Seconds> objective_bound;  ///< where the policy proves more than bounds.hpp does
-  std::string certificate;                 ///< how; "" where it proves nothing
+  Certificate certificate;                 ///< how
 };
 
 /// One way to place layers; registered in registry.cpp.

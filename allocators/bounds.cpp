@@ -1,10 +1,5 @@
 #include "allocators/bounds.hpp"
 
-#include "core/errors.hpp"
-#include "core/layer_graph.hpp"
-
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -166,23 +161,7 @@ Bound objective_bound(const CostModel& cost, const Goal& goal)
       value = std::max(value, pipeline_bound(capacities, knapsack.all_work(), microbatches));
     }
   }
-  return {Seconds(value), "fractional"};
-}
-
-std::string fault_of_bound(const Plan& plan, const Workload& workload, const Cluster& cluster)
-{
-  if (plan.stages.empty() || !plan.objective_bound || plan.certificate == "CBC") return "";
-  if (plan.certificate != "fractional" && plan.certificate != "none") {
-    return fmt::format("certificate: {} proves nothing that is known here; there are fractional, CBC and none",
-                       in_quotes(plan.certificate));
-  }
-  const ChainView chain = chain_view(workload);
-  const CostModel cost(chain.workload, cluster);
-  const double proven = plan.certificate == "none" ? 0 : objective_bound(cost, plan.goal).value.value;
-  constexpr double tolerance = 1e-9;
-  if (plan.objective_bound->value <= proven * (1 + tolerance)) return "";
-  return fmt::format("objective_bound_s: claims {:.9g}; the certificate {} proves {:.9g}", plan.objective_bound->value,
-                     plan.certificate, proven);
+  return {Seconds(value), {.kind = CertificateKind::Fractional}};
 }
 
 }  // namespace isobar::allocators

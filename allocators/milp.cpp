@@ -19,7 +19,6 @@
 #include <cmath>
 #include <csignal>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -255,22 +254,6 @@ class SkyProgram {
   std::vector<double> row_upper_;
 };
 
-/// Seconds of the objective per unit of q, where the program's optimum is the goal's: bottleneck without transfers,
-/// backward proportional to forward, and memory that is a sum over layers.
-std::optional<Seconds> objective_per_q(const CostModel& cost, const Goal& goal)
-{
-  if (goal.objective != Objective::Bottleneck || goal.communication != Communication::None) return std::nullopt;
-  if (!cost.memory_ignores_schedule()) return std::nullopt;
-  const std::size_t last = cost.layers() - 1;
-  const double ratio = cost.backward_work(0, last) / cost.forward_work(0, last);
-  for (const auto& layer : cost.workload().layers) {
-    if (std::abs(layer.backward.value - ratio * layer.forward.value) > 1e-9 * layer.backward.value) return std::nullopt;
-  }
-  double fastest = 0;
-  for (std::size_t i = 0; i < cost.devices(); ++i) fastest = std::max(fastest, cost.speed(i).value);
-  return (cost.forward_work(0, last) + cost.backward_work(0, last)) / FlopsPerSecond(fastest);
-}
-
 std::string infeasible_reason(const CostModel& cost, const Goal& goal, const SkyInputs& inputs)
 {
   if (auto layer = oversized_layer(cost, goal)) return *layer;
@@ -327,15 +310,6 @@ Placement place_by_sky_milp(const Problem& problem)
   if (model.bestSolution() != nullptr) {
     placement.stages = program.stages_of(model.bestSolution());
     placement.outcome = ended_by_itself ? Outcome::Feasible : Outcome::TimedOut;
-    // CBC drops nodes within the gap and may then report the incumbent as its bound; and what it reports after a stop
-    // is not reliable (measured at 7 x 33: the incumbent, where a plan 13 % better exists). What an end by itself
-    // proves is the gap.
-    if (const auto unit = objective_per_q(problem.cost, problem.goal); unit && ended_by_itself) {
-      constexpr double solver_tolerance = 1e-6;
-      const double proven = std::min(model.getBestPossibleObjValue(), (1 - published_gap) * model.getObjValue());
-      placement.objective_bound = proven * (1 - solver_tolerance) * *unit;
-      placement.certificate = "CBC";
-    }
   } else if (!start.empty()) {  // stopped before CBC looked at it
     placement.stages = start;
     placement.outcome = Outcome::TimedOut;

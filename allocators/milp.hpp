@@ -21,8 +21,7 @@ namespace isobar::allocators {
 /// a plan; an even split that breaks memory is not given as start. Kept: no transfers, forward FLOPs only, the weak
 /// formulation: on the published sizes CBC rarely improves the even split (7,578 rows at 15 x 243).
 ///
-/// What CBC proved becomes the plan's bound where it ended by itself and both speak of the same: objective bottleneck,
-/// communication none, backward proportional to forward, memory without schedule; and never more than the gap says.
+/// What CBC proves is not claimed: a branch-and-bound run leaves nothing that could be checked without another one.
 /// Deterministic under a budget, one thread.
 ///
 /// Source: hpcaitech/SkyComputing 456c749, `optimal_allocate`.
@@ -31,7 +30,7 @@ Placement place_by_sky_milp(const Problem& problem);
 inline constexpr Policy sky_optimal_policy = {
     .name = "sky-optimal",
     .problem = "Sky Computing's MILP: least bottleneck of forward FLOPs, any order of devices, no transfers",
-    .guarantee = "within 20 % of its own objective when it ends by itself; CBC's bound where objectives agree",
+    .guarantee = "within 20 % of its own objective when it ends by itself",
     .cost = "exponential; stops after 300 s or the given limits; L D binaries, 2 L D + 3 D + L rows",
     .source = "Sky Computing (arXiv 2202.11836), code 456c749, optimal_allocate; solver CBC",
     .place = place_by_sky_milp,

@@ -155,7 +155,7 @@ Placement place(const Problem& problem, bool index_mended)
   SkyDynamic search(inputs, problem.limits, index_mended);
   if (!search.fit_memory()) {
     if (search.is_over())
-      return {Outcome::TimedOut, {}, "phase 1 found no placement that fits within the limits", {}, ""};
+      return {Outcome::TimedOut, {}, "phase 1 found no placement that fits within the limits", {}, {}};
     const std::size_t j = search.overfull_device();
     const Bytes need(search.memory(j));
     const std::size_t last = search.begin(j) + search.counts()[j] - 1;

@@ -27,6 +27,7 @@ void add_simulate_command(CLI::App& app, Action& action);
 void add_compare_command(CLI::App& app, Action& action);
 void add_list_command(CLI::App& app, Action& action);
 void add_platform_command(CLI::App& app, Action& action);
+void add_verify_command(CLI::App& app, Action& action);
 
 /// PLATFORM, WORKLOAD and --devices, as most commands take them.
 struct InputOptions {

@@ -33,6 +33,7 @@ ExitCode run(int argc, char** argv)
   add_compare_command(app, action);
   add_list_command(app, action);
   add_platform_command(app, action);
+  add_verify_command(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

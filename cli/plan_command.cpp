@@ -32,7 +32,8 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
   if (!plan.reason.empty()) text += plan.reason + "\n";
   if (plan.stages.empty()) return text;
   text += fmt::format("objective {:.6g} s, no plan below {:.6g} s ({}), gap {:.2f} %\n", plan.objective.value().value,
-                      plan.objective_bound.value().value, plan.certificate, 100 * plan.gap_fraction().value_or(0));
+                      plan.objective_bound.value().value, name_of(plan.certificate.kind),
+                      100 * plan.gap_fraction().value_or(0));
   text += fmt::format("predicted step {:.6g} s, no schedule of this plan below {:.6g} s\n\n",
                       plan.predicted.value().step_time.value, plan.step_bound.value().value);
   std::vector<std::vector<std::string>> rows;

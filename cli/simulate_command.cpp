@@ -1,5 +1,5 @@
-#include "allocators/bounds.hpp"
 #include "cli/command.hpp"
+#include "core/certificate_checker.hpp"
 #include "core/child_process.hpp"
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
@@ -55,9 +55,10 @@ std::string summary_of(const std::string& result_json)
 void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& inputs)
 {
   auto faults = faults_of(plan, inputs.workload, inputs.platform.cluster());
-  if (faults.empty()) {
-    const auto fault = allocators::fault_of_bound(plan, inputs.workload, inputs.platform.cluster());
-    if (!fault.empty()) faults.push_back(fault);
+  // Other certificates take a search to check: `isobar verify` does.
+  const auto kind = plan.certificate.kind;
+  if (faults.empty() && (kind == CertificateKind::None || kind == CertificateKind::Fractional)) {
+    faults = faults_of_certificate(plan, inputs.workload, inputs.platform.cluster());
   }
   if (faults.empty()) return;
   std::vector<std::string> lines;

@@ -41,12 +41,14 @@ struct Certificate {
   struct Rung {
     std::optional<Seconds> limit;     ///< none: infinite
     std::vector<double> multipliers;  ///< of each device, in the order of the cluster
+
+    friend bool operator==(const Rung&, const Rung&) = default;
   };
 
   CertificateKind kind = CertificateKind::None;
-  std::vector<std::size_t> groups;  ///< of each device, counted from 0 without gaps; empty: all in group 0
+  std::vector<std::size_t> groups = {};  ///< of each device, counted from 0 without gaps; empty: all in group 0
   std::size_t levels = 1;
-  std::vector<Rung> rungs;  ///< path, search: at least one, ascending; phase-flow: one, without multipliers
+  std::vector<Rung> rungs = {};  ///< path, search: at least one, ascending; phase-flow: one, without multipliers
 
   friend bool operator==(const Certificate&, const Certificate&) = default;
 };

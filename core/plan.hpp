@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/certificate.hpp"
 #include "core/cluster.hpp"
 #include "core/units.hpp"
 #include "core/workload.hpp"
@@ -102,7 +103,7 @@ struct Plan {
   std::optional<Seconds> objective;
   std::optional<Seconds> objective_bound;  ///< no placement has a smaller objective
   std::optional<Seconds> step_bound;       ///< no schedule finishes a step of this placement earlier
-  std::string certificate;                 ///< how the bound was proven, such as "fractional"
+  Certificate certificate;                 ///< how the bound was proven
   Fingerprint platform;
   Fingerprint workload;
   Seconds search_time;  ///< wall clock; under "wall" in the file

@@ -40,6 +40,27 @@ Json to_json(const Fingerprint& fingerprint)
   return {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
 }
 
+bool has_multipliers(CertificateKind kind)
+{
+  return kind == CertificateKind::Path || kind == CertificateKind::Search;
+}
+
+Json to_json(const Certificate& certificate)
+{
+  Json object = {{"kind", name_of(certificate.kind)}};
+  if (has_multipliers(certificate.kind)) {
+    if (!certificate.groups.empty()) object["groups"] = certificate.groups;
+    object["levels"] = certificate.levels;
+    object["rungs"] = Json::array();
+    for (const auto& rung : certificate.rungs) {
+      object["rungs"].push_back({{"limit_s", or_null(rung.limit)}, {"multipliers", rung.multipliers}});
+    }
+  } else if (certificate.kind == CertificateKind::PhaseFlow && !certificate.rungs.empty()) {
+    object["limit_s"] = or_null(certificate.rungs.front().limit);
+  }
+  return object;
+}
+
 /// A member that is a mapping, read by `read`; a fault when it is missing or something else.
 template <typename Value, typename Read>
 Value read_mapping(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
@@ -79,6 +100,50 @@ std::vector<Value> read_objects(MappingReader& parent, const std::string& key, F
     reader.refuse_unknown();
   }
   return values;
+}
+
+/// A list of numbers: each is read as a member of its own, "multipliers[3]".
+template <typename Value, typename Read>
+std::vector<Value> read_list(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
+{
+  std::vector<Value> values;
+  for (const auto& item : parent.required_sequence(key)) {
+    DocumentNode member;
+    member.kind = DocumentNode::Kind::Mapping;
+    member.line = item.line;
+    const std::string name = fmt::format("{}[{}]", key, values.size());
+    member.members.push_back({name, item});
+    MappingReader reader(member, parent.path_of(""), faults);
+    values.push_back(read(reader, name));
+  }
+  return values;
+}
+
+Certificate read_certificate(MappingReader& reader, FaultList& faults)
+{
+  Certificate certificate;
+  certificate.kind = certificate_kind_from_name(reader.required_choice("kind", certificate_kind_names()))
+                         .value_or(CertificateKind::None);
+  if (has_multipliers(certificate.kind)) {
+    if (reader.has("groups")) {
+      certificate.groups = read_list<std::size_t>(
+          reader, "groups", faults,
+          [](MappingReader& item, const std::string& name) { return item.required_count(name); });
+    }
+    certificate.levels = reader.required_count("levels", 1);
+    certificate.rungs = read_objects<Certificate::Rung>(reader, "rungs", faults, [&faults](MappingReader& rung) {
+      rung.required("limit_s");
+      Certificate::Rung result;
+      result.limit = read_seconds(rung, "limit_s");
+      result.multipliers =
+          read_list<double>(rung, "multipliers", faults,
+                            [](MappingReader& item, const std::string& name) { return item.required_number(name); });
+      return result;
+    });
+  } else if (certificate.kind == CertificateKind::PhaseFlow) {
+    certificate.rungs.push_back({Seconds(reader.required_number("limit_s")), {}});
+  }
+  return certificate;
 }
 
 Stage read_stage(MappingReader& reader, FaultList& faults)
@@ -137,7 +202,7 @@ std::string plan_to_json(const Plan& plan)
   document["objective_bound_s"] = or_null(plan.objective_bound);
   document["gap_fraction"] = gap ? Json(*gap) : Json(nullptr);
   document["step_bound_s"] = or_null(plan.step_bound);
-  document["certificate"] = plan.certificate;
+  document["certificate"] = to_json(plan.certificate);
   document["inputs"] = {{"platform", to_json(plan.platform)}, {"workload", to_json(plan.workload)}};
   document["wall"] = {{"search_s", plan.search_time.value}};
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -171,7 +236,8 @@ Plan plan_from_json(const std::string& text, const std::string& name)
   plan.objective_bound = read_seconds(reader, "objective_bound_s");
   const auto claimed_gap = reader.optional_number("gap_fraction");
   plan.step_bound = read_seconds(reader, "step_bound_s");
-  plan.certificate = reader.required_text("certificate");
+  plan.certificate = read_mapping<Certificate>(
+      reader, "certificate", faults, [&faults](MappingReader& member) { return read_certificate(member, faults); });
   using Inputs = std::pair<Fingerprint, Fingerprint>;
   std::tie(plan.platform, plan.workload) = read_mapping<Inputs>(reader, "inputs", faults, [&](MappingReader& inputs) {
     auto platform = read_mapping<Fingerprint>(inputs, "platform", faults, read_fingerprint);

@@ -86,7 +86,7 @@ TEST(Allocate, PassesTheCheckerForEveryPolicyAndGoal)
         }
         ++placed;
         EXPECT_LE(*plan.objective_bound, *plan.objective);
-        EXPECT_EQ(plan.certificate, "fractional");
+        EXPECT_EQ(plan.certificate.kind, CertificateKind::Fractional);
       }
     }
   }
@@ -127,7 +127,7 @@ TEST(Allocate, CallsAPlanThatMeetsItsBoundOptimal)
   const Plan plan = allocate("even", chain({1, 1, 1, 1}), cluster({1, 1}),
                              {Objective::Bottleneck, Communication::None, Schedule::OneForwardOneBackward, 8}, {});
   EXPECT_EQ(plan.outcome, Outcome::Optimal);
-  EXPECT_EQ(plan.certificate, "fractional");
+  EXPECT_EQ(plan.certificate.kind, CertificateKind::Fractional);
   EXPECT_EQ(plan.gap_fraction(), 0);
 }
 

@@ -89,9 +89,9 @@ class Simulate(CommandTest):
         objective = json.loads(pathlib.Path(plan).read_text())["objective_s"]
         self.edit_plan(plan, objective_bound_s=objective, gap_fraction=0, outcome="optimal")
         self.assertRegex(self.fault_of("simulate", *inputs, "--plan", plan),
-                         r": objective_bound_s: claims [\d.]+; the certificate fractional proves [\d.]+$")
-        self.edit_plan(plan, certificate="trust me")
-        self.assertIn('certificate: "trust me" proves nothing that is known here; there are fractional, CBC and none',
+                         r": objective_bound_s: claims [\d.]+; it is [\d.]+ by the certificate fractional$")
+        self.edit_plan(plan, certificate={"kind": "trust me"})
+        self.assertIn('certificate.kind: "trust me" is not one of none, fractional, path, search, phase-flow',
                       self.fault_of("simulate", *inputs, "--plan", plan))
 
     def test_an_infeasible_plan_is_answered_with_4(self):

@@ -114,7 +114,6 @@ inline Plan plan_of(const std::vector<StagePlacement>& stages, const CostModel& 
   Plan plan;
   plan.allocator = "by hand";
   plan.goal = goal;
-  plan.certificate = "none";
   plan.platform = {"platform.xml", "0"};
   plan.workload = {"workload.yaml", "0"};
   const auto evaluation = cost.evaluate(stages, goal);

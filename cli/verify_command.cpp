@@ -1,0 +1,110 @@
+#include "cli/command.hpp"
+#include "core/certificate_checker.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar verify platforms/sky64.xml workloads/bert160.yaml plan.json
+
+Exit codes: 0 every claim holds · 2 a file that cannot be read · 5 a false claim
+)";
+
+struct VerifyOptions {
+  InputOptions inputs;
+  std::string plan;
+  bool json = false;
+};
+
+using Faults = std::vector<std::string>;
+
+void compare(const char* key, const Fingerprint& claimed, const Fingerprint& given, Faults& faults)
+{
+  if (claimed.hash == given.hash) return;
+  faults.push_back(fmt::format("inputs.{}: claims {} (hash {}); it is {} (hash {})", key, claimed.name, claimed.hash,
+                               given.name, given.hash));
+}
+
+/// (objective - what is proven) / objective.
+double proven_gap(const Plan& plan, Seconds proven)
+{
+  if (!plan.objective || plan.objective->value <= 0) return 0;
+  return std::max(0.0, (*plan.objective - proven) / *plan.objective);
+}
+
+std::string json_of(const Plan& plan, const VerifyOptions& options, const CertificateCheck& check, const Faults& faults,
+                    std::size_t layers)
+{
+  using Json = nlohmann::ordered_json;
+  const bool is_placed = !plan.stages.empty();
+  const bool holds = faults.empty() && is_placed;
+  const Json answer = {
+      {"schema", "isobar-verification/1"},
+      {"plan", options.plan},
+      {"holds", faults.empty()},
+      {"outcome", name_of(plan.outcome)},
+      {"certificate", name_of(plan.certificate.kind)},
+      {"objective_s", holds ? Json(plan.objective.value().value) : Json(nullptr)},
+      {"objective_bound_s", holds ? Json(plan.objective_bound.value().value) : Json(nullptr)},
+      {"proven_bound_s", holds && std::isfinite(check.proven.value) ? Json(check.proven.value) : Json(nullptr)},
+      {"gap_fraction", holds ? Json(proven_gap(plan, check.proven)) : Json(nullptr)},
+      {"layers", layers},
+      {"devices", plan.stages.size()},
+      {"faults", faults}};
+  return answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string text_of(const Plan& plan, const VerifyOptions& options, const CertificateCheck& check, const Faults& faults,
+                    std::size_t layers)
+{
+  std::string text;
+  for (const auto& fault : faults) text += fmt::format("{}: {}\n", options.plan, fault);
+  if (!faults.empty()) return text;
+  if (plan.stages.empty()) {
+    return fmt::format("{}: {}, so there is nothing to prove: {}\n", options.plan, name_of(plan.outcome), plan.reason);
+  }
+  return fmt::format(
+      "{}: every claim holds\nobjective {:.6g} s ({}, communication {}), {} layers on {} devices\n"
+      "no plan below {:.6g} s: certificate {} proves {:.6g} s, gap {:.2f} %\n",
+      options.plan, plan.objective.value().value, name_of(plan.goal.objective), name_of(plan.goal.communication),
+      layers, plan.stages.size(), plan.objective_bound.value().value, name_of(plan.certificate.kind),
+      check.proven.value, 100 * proven_gap(plan, check.proven));
+}
+
+ExitCode verify(const VerifyOptions& options)
+{
+  const Plan plan = read_plan(options.plan);
+  const Inputs inputs = load(options.inputs);
+  const Cluster& cluster = inputs.platform.cluster();
+  Faults faults;
+  compare("platform", plan.platform, inputs.platform_fingerprint, faults);
+  compare("workload", plan.workload, inputs.workload_fingerprint, faults);
+  for (auto& fault : faults_of(plan, inputs.workload, cluster)) faults.push_back(std::move(fault));
+  const CertificateCheck check = check_certificate(plan, inputs.workload, cluster);
+  faults.insert(faults.end(), check.faults.begin(), check.faults.end());
+  const auto answer = options.json ? json_of : text_of;
+  print(answer(plan, options, check, faults, inputs.workload.layers.size()));
+  return faults.empty() ? ExitCode::Done : ExitCode::CheckFailed;
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("verify", "recompute every claim of a plan, and its bound from the certificate");
+  auto options = std::make_shared<VerifyOptions>();
+  options->inputs.add_to(*command);
+  command->add_option("PLAN", options->plan, "plan file (JSON)")->required();
+  command->add_flag("--json", options->json, "print the findings as JSON");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return verify(*options); }; });
+}
+
+}  // namespace isobar::cli

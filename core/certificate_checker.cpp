@@ -1,0 +1,190 @@
+#include "core/certificate_checker.hpp"
+
+#include "core/certificate_proofs.hpp"
+#include "core/layer_graph.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace isobar {
+
+namespace proofs {
+
+namespace {
+
+/// Sums before each cut; the extra digits of long double keep differences of two sums exact to the last digits.
+template <typename Read>
+std::vector<double> sums_before_cuts(const Workload& workload, Read read)
+{
+  std::vector<double> sums = {0};
+  long double sum = 0;
+  for (const Layer& layer : workload.layers) {
+    sum += read(layer);
+    sums.push_back(static_cast<double>(sum));
+  }
+  return sums;
+}
+
+}  // namespace
+
+Chain::Chain(const Workload& chain, const Cluster& given, const Goal& asked)
+    : layers(chain.layers.size()),
+      devices(given.devices.size()),
+      goal(asked),
+      is_sky(chain.memory_model == MemoryModel::Sky),
+      cluster(&given)
+{
+  const double per_parameter = bytes_per_parameter(chain.dtype, chain.optimizer);
+  work = sums_before_cuts(chain, [](const Layer& layer) { return layer.forward.value + layer.backward.value; });
+  parameter_bytes = sums_before_cuts(
+      chain, [&](const Layer& layer) { return static_cast<double>(layer.parameters) * per_parameter; });
+  activations = sums_before_cuts(chain, [](const Layer& layer) { return layer.activations.value; });
+  sky_memory = sums_before_cuts(chain, [](const Layer& layer) { return layer.sky_memory.value; });
+  const Boundaries cuts = boundaries_of(chain);
+  for (std::size_t cut = 0; cut <= layers; ++cut) {
+    output.push_back(cuts.output[cut].value);
+    gradient.push_back(cuts.gradient[cut].value);
+  }
+  for (std::size_t i = 0; i < devices; ++i) {
+    speed.push_back(given.devices[i].speed_at(chain.dtype).value);
+    memory.push_back(given.devices[i].memory.value);
+    input_s.push_back(
+        given.data_server ? given.path(given.data_server_index(), i).transfer_time(cuts.output.front()).value : 0);
+  }
+}
+
+std::uint64_t Chain::held_by(std::size_t stages_after) const
+{
+  return microbatches_in_flight(goal.schedule, stages_after, goal.microbatches);
+}
+
+double Chain::alpha() const
+{
+  if (goal.objective == Objective::Sequential) return 0;
+  return goal.objective == Objective::Bottleneck ? 1 : static_cast<double>(goal.microbatches) - 1;
+}
+
+double Chain::beta() const
+{
+  return goal.objective == Objective::Bottleneck ? 0 : 1;
+}
+
+}  // namespace proofs
+
+namespace {
+
+using Faults = std::vector<std::string>;
+
+Faults faults_of_groups(const std::vector<std::size_t>& groups, std::size_t devices)
+{
+  if (groups.empty()) return {};
+  if (groups.size() != devices) {
+    return {fmt::format("certificate.groups: claims {}; it is {}, one for each device", groups.size(), devices)};
+  }
+  std::vector<bool> is_used(devices);
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < devices; ++i) {
+    if (groups[i] >= devices) {
+      return {fmt::format("certificate.groups[{}]: claims {}; it is below {}, the number of devices", i, groups[i],
+                          devices)};
+    }
+    is_used[groups[i]] = true;
+    most = std::max(most, groups[i]);
+  }
+  for (std::size_t group = 0; group < most; ++group) {
+    if (is_used[group]) continue;
+    return {fmt::format("certificate.groups: claims {} groups; it is fewer, since no device is in group {}", most + 1,
+                        group)};
+  }
+  return {};
+}
+
+Faults faults_of_rungs(const Certificate& certificate, std::size_t devices)
+{
+  Faults faults = faults_of_groups(certificate.groups, devices);
+  if (certificate.levels == 0) faults.push_back("certificate.levels: claims 0; it is at least 1");
+  if (certificate.rungs.empty()) faults.push_back("certificate.rungs: claims 0; it is at least 1");
+  double below = 0;
+  for (std::size_t r = 0; r < certificate.rungs.size(); ++r) {
+    const auto& [limit, multipliers] = certificate.rungs[r];
+    const std::string key = fmt::format("certificate.rungs[{}]", r);
+    if (!limit && r + 1 < certificate.rungs.size()) {
+      faults.push_back(key + ".limit_s: claims none; it is a number, since a rung follows");
+    }
+    if (limit && !(std::isfinite(limit->value) && limit->value > below)) {
+      faults.push_back(
+          fmt::format("{}.limit_s: claims {:.9g}; it is above {:.9g}, since rungs ascend", key, limit->value, below));
+    }
+    if (limit) below = limit->value;
+    if (multipliers.size() != devices) {
+      faults.push_back(
+          fmt::format("{}.multipliers: claims {}; it is {}, one for each device", key, multipliers.size(), devices));
+    }
+    for (std::size_t i = 0; i < multipliers.size(); ++i) {
+      if (std::isfinite(multipliers[i]) && multipliers[i] >= 0) continue;
+      faults.push_back(fmt::format("{}.multipliers[{}]: claims {}; it is a number, 0 or more", key, i, multipliers[i]));
+    }
+  }
+  return faults;
+}
+
+/// The bound that the certificate proves, or faults.
+double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults)
+{
+  const Certificate& certificate = plan.certificate;
+  switch (certificate.kind) {
+    case CertificateKind::None:
+      return 0;
+    case CertificateKind::Fractional:
+      return proofs::fractional_bound(chain);
+    case CertificateKind::PhaseFlow:
+      return proofs::phase_flow_bound(chain, certificate, faults);
+    case CertificateKind::Path:
+    case CertificateKind::Search:
+      break;
+  }
+  faults = faults_of_rungs(certificate, chain.devices);
+  if (!faults.empty()) return 0;
+  const proofs::GroupTransfers transfers(chain, certificate.groups);
+  const auto too_large = proofs::fault_of_size(chain, transfers, proofs::levels_of(chain, certificate));
+  if (!too_large.empty()) faults.push_back(too_large);
+  if (!faults.empty()) return 0;
+  if (certificate.kind == CertificateKind::Path) return proofs::path_bound(chain, transfers, certificate);
+
+  const double claimed = plan.objective_bound->value;
+  const auto& last = certificate.rungs.back().limit;
+  const double above_rungs = last ? (chain.alpha() + chain.beta()) * last->value : proofs::infinity;
+  const double searched = std::min(claimed, above_rungs);
+  const auto found = proofs::search_below(chain, transfers, certificate, searched);
+  if (!found.fault.empty()) faults.push_back(found.fault);
+  return std::min(searched, found.least);
+}
+
+}  // namespace
+
+CertificateCheck check_certificate(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  CertificateCheck check;
+  if (plan.stages.empty() || !plan.objective_bound) return check;
+  const ChainView view = chain_view(workload);
+  const proofs::Chain chain(view.workload, cluster, plan.goal);
+  const double proven = proven_bound(plan, chain, check.faults);
+  if (!check.faults.empty()) return check;
+  constexpr double tolerance = 1e-9;
+  if (!(plan.objective_bound->value <= proven * (1 + tolerance))) {  // also when it is no number
+    check.faults.push_back(fmt::format("objective_bound_s: claims {:.9g}; it is {:.9g} by the certificate {}",
+                                       plan.objective_bound->value, proven, name_of(plan.certificate.kind)));
+  } else {
+    check.proven = Seconds(proven);
+  }
+  return check;
+}
+
+std::vector<std::string> faults_of_certificate(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  return check_certificate(plan, workload, cluster).faults;
+}
+
+}  // namespace isobar

@@ -1,0 +1,228 @@
+// The bound by multipliers on "each device once" (docs/certificates.md): one pass over the cuts per rung, from the
+// front of the chain to its end.
+
+#include "core/certificate_proofs.hpp"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+namespace isobar::proofs {
+
+bool memory_is_hereditary(const Chain& chain)
+{
+  const std::uint64_t held = chain.held_by(0);
+  for (std::size_t k = 0; k < chain.layers; ++k) {
+    const double layer = chain.need_of_layers(k, k + 1, held) * (1 + rounding);
+    // One layer more at its end moves the buffer from cut k to k + 1, at its beginning from k + 1 to k.
+    const bool grows_at_end = k == 0 || layer + chain.buffer(k + 1) >= chain.buffer(k);
+    const bool grows_at_beginning = k + 1 == chain.layers || layer + chain.buffer(k) >= chain.buffer(k + 1);
+    if (!grows_at_end || !grows_at_beginning) return false;
+  }
+  return true;
+}
+
+GroupTransfers::GroupTransfers(const Chain& chain, const std::vector<std::size_t>& group_of_device)
+    : cuts_(chain.layers + 1)
+{
+  const bool counts = chain.goal.communication != Communication::None;
+  if (counts && !group_of_device.empty()) {
+    group_of_ = group_of_device;
+    groups_ = 1 + *std::max_element(group_of_.begin(), group_of_.end());
+  }
+  nothing_.assign(groups_, 0);
+  if (!counts) return;
+  output_.assign(chain.devices * cuts_ * groups_, infinity);
+  gradient_.assign(output_.size(), infinity);
+  std::vector<std::vector<Path>> paths(groups_);
+  for (std::size_t i = 0; i < chain.devices; ++i) {
+    for (auto& to_group : paths) to_group.clear();
+    for (std::size_t j = 0; j < chain.devices; ++j) {
+      if (j == i) continue;
+      const Path path = chain.cluster->path(i, j);
+      auto& known = paths[group_of(j)];
+      const bool is_worse = std::any_of(known.begin(), known.end(), [&](const Path& other) {
+        return other.latency <= path.latency && other.bandwidth >= path.bandwidth;
+      });
+      if (is_worse) continue;
+      std::erase_if(
+          known, [&](const Path& other) { return path.latency <= other.latency && path.bandwidth >= other.bandwidth; });
+      known.push_back(path);
+    }
+    for (std::size_t cut = 1; cut < chain.layers; ++cut) {
+      for (std::size_t group = 0; group < groups_; ++group) {
+        const std::size_t at = (i * cuts_ + cut) * groups_ + group;
+        for (const Path& path : paths[group]) {
+          output_[at] = std::min(output_[at], path.transfer_time(Bytes(chain.output[cut])).value);
+          gradient_[at] = std::min(gradient_[at], path.transfer_time(Bytes(chain.gradient[cut])).value);
+        }
+      }
+    }
+  }
+}
+
+std::size_t levels_of(const Chain& chain, const Certificate& certificate)
+{
+  if (chain.is_sky || chain.goal.schedule != Schedule::OneForwardOneBackward) return 1;
+  const auto most = std::min<std::uint64_t>(chain.goal.microbatches, std::min(chain.layers, chain.devices));
+  return std::min(certificate.levels, static_cast<std::size_t>(most));
+}
+
+std::string fault_of_size(const Chain& chain, const GroupTransfers& transfers, std::size_t levels)
+{
+  constexpr double most = 2e8;
+  const double groups = static_cast<double>(transfers.groups());
+  const double cuts = static_cast<double>(chain.layers + 1);
+  const double numbers = static_cast<double>(levels) * cuts * groups * groups;
+  if (numbers <= most) return "";
+  return fmt::format(
+      "certificate: {} groups at {} levels over {} layers make a table of {:.3g} numbers; at most {:.3g} "
+      "are checked",
+      transfers.groups(), levels, chain.layers, numbers, most);
+}
+
+PathTable::PathTable(const Chain& chain, const GroupTransfers& transfers, std::size_t levels,
+                     const Certificate::Rung& rung)
+    : chain_(chain),
+      transfers_(transfers),
+      multipliers_(rung.multipliers),
+      levels_(levels),
+      cuts_(chain.layers + 1),
+      groups_(transfers.groups()),
+      limit_(rung.limit ? rung.limit->value * (1 + rounding) : infinity),
+      beta_(chain.beta()),
+      sum_(std::accumulate(rung.multipliers.begin(), rung.multipliers.end(), 0.0)),
+      least_(levels * cuts_ * groups_ * groups_, infinity)
+{
+  if (chain.goal.communication == Communication::None && memory_is_hereditary(chain)) {
+    fill_without_transfers();
+  } else {
+    fill();
+  }
+}
+
+double PathTable::all() const
+{
+  double least = infinity;
+  for (std::size_t group = 0; group < groups_; ++group) least = std::min(least, before(chain_.layers, 0, group, 0));
+  return least;
+}
+
+void PathTable::fill()
+{
+  least_of_any_group_.assign(levels_ * cuts_ * groups_, infinity);
+  for (std::size_t cut = 1; cut < cuts_; ++cut) {
+    const std::size_t levels = cut == chain_.layers ? 1 : levels_;
+    for (std::size_t level = 0; level < levels; ++level) {
+      fill_cell(cut, level);
+      for (std::size_t group = 0; group < groups_; ++group) {
+        for (std::size_t next = 0; next < groups_; ++next) {
+          double& least = least_of_any_group_[(level * cuts_ + cut) * groups_ + next];
+          least = std::min(least, least_[index(level, cut, group, next)]);
+        }
+      }
+    }
+  }
+}
+
+/// The last stage before `end`, on each device and from each cut, with what comes before it.
+void PathTable::fill_cell(std::size_t end, std::size_t level)
+{
+  const bool is_last = end == chain_.layers;
+  const std::size_t level_before = std::min(level + 1, levels_ - 1);
+  const std::uint64_t held = chain_.held_by(level);
+  for (std::size_t i = 0; i < chain_.devices; ++i) {
+    const std::size_t group = transfers_.group_of(i);
+    const double memory = chain_.memory[i] * (1 + memory_tolerance);
+    const double* output = is_last ? transfers_.nothing() : transfers_.output(i, end);
+    double* least = &least_[index(level, end, group, 0)];
+    double worst = *std::max_element(least, least + groups_);
+    const auto offer = [&](double compute, double before, double sent_back) {
+      for (std::size_t next = 0; next < groups_; ++next) {
+        const double cost = chain_.cost(compute, output[next] + sent_back);
+        const double sum = before + beta_ * cost;
+        if (cost <= limit_ && sum < least[next]) least[next] = sum;
+      }
+    };
+    for (std::size_t first = end; first-- > 0;) {
+      const double compute = chain_.compute_s(i, first, end);
+      if (compute > limit_ || chain_.need_of_layers(first, end, held) > memory) break;
+      if (chain_.need(first, end, held) > memory) continue;
+      if (first == 0) {
+        const double input = chain_.cost(0, chain_.input_s[i]);
+        if (input <= limit_) offer(compute, multipliers_[i] + beta_ * input, 0);
+        continue;
+      }
+      const double least_before = least_of_any_group_[(level_before * cuts_ + first) * groups_ + group];
+      if (multipliers_[i] + beta_ * compute + least_before >= worst) continue;
+      const double* gradient = transfers_.gradient(i, first);
+      for (std::size_t previous = 0; previous < groups_; ++previous) {
+        const double before = least_[index(level_before, first, previous, group)];
+        if (before < infinity) offer(compute, multipliers_[i] + before, gradient[previous]);
+      }
+      worst = *std::max_element(least, least + groups_);
+    }
+  }
+}
+
+/// A stage's cost is then a difference of two sums, and the cuts from which a device reaches `end` are a window that
+/// moves on with it. Its best cut is kept at the front of a queue from which worse and earlier ones were dropped.
+void PathTable::fill_without_transfers()
+{
+  struct Window {
+    std::vector<std::uint32_t> cuts;  // their keys rise
+    std::size_t front = 0;
+  };
+  std::vector<Window> windows(levels_ * chain_.devices);
+  for (std::size_t end = 1; end < cuts_; ++end) {
+    const std::size_t levels = end == chain_.layers ? 1 : levels_;
+    for (std::size_t level = 0; level < levels; ++level) {
+      const std::size_t level_before = std::min(level + 1, levels_ - 1);
+      const std::uint64_t held = chain_.held_by(level);
+      double& least = least_[index(level, end, 0, 0)];
+      for (std::size_t i = 0; i < chain_.devices; ++i) {
+        auto& [cuts, front] = windows[level * chain_.devices + i];
+        const double per_flop = beta_ / chain_.speed[i];
+        const auto key = [&, per_flop](std::size_t cut) {
+          const double before = cut == 0 ? 0 : least_[index(level_before, cut, 0, 0)];
+          return before - per_flop * chain_.work[cut];
+        };
+        const double newest = key(end - 1);
+        if (newest < infinity) {
+          while (cuts.size() > front && key(cuts.back()) >= newest) cuts.pop_back();
+          cuts.push_back(static_cast<std::uint32_t>(end - 1));
+        }
+        const double memory = chain_.memory[i] * (1 + memory_tolerance);
+        while (front < cuts.size() &&
+               (chain_.compute_s(i, cuts[front], end) > limit_ || chain_.need(cuts[front], end, held) > memory)) {
+          ++front;
+        }
+        if (front < cuts.size()) {
+          least = std::min(least, multipliers_[i] + key(cuts[front]) + per_flop * chain_.work[end]);
+        }
+      }
+    }
+  }
+}
+
+double path_bound(const Chain& chain, const GroupTransfers& transfers, const Certificate& certificate)
+{
+  const std::size_t levels = levels_of(chain, certificate);
+  double bound = infinity;
+  double limit_below = 0;
+  for (const auto& rung : certificate.rungs) {
+    const PathTable table(chain, transfers, levels, rung);
+    const double all = table.all();
+    const double multipliers = table.sum_of_multipliers();
+    if (all < infinity) {
+      const double slack = rounding * (all + multipliers);
+      const double gained = all - multipliers - slack;
+      const bool none_exists = chain.beta() == 0 && gained > 0;
+      if (!none_exists) bound = std::min(bound, chain.alpha() * limit_below + (chain.beta() > 0 ? gained : 0));
+    }
+    limit_below = rung.limit ? rung.limit->value : infinity;
+  }
+  return std::max(0.0, std::min(bound, (chain.alpha() + chain.beta()) * limit_below));
+}
+
+}  // namespace isobar::proofs

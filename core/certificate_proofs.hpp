@@ -1,0 +1,168 @@
+#pragma once
+
+#include "core/certificate.hpp"
+#include "core/cluster.hpp"
+#include "core/plan.hpp"
+#include "core/workload.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+/// The rooms of the certificate checker: what they share, and one function per kind. Nothing else includes this.
+namespace isobar::proofs {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// Comparisons lean to the side that keeps placements, so that rounding never proves too much.
+constexpr double rounding = 1e-12;
+
+/// What a placement's memory may exceed a device's by, as the plan checker allows.
+constexpr double memory_tolerance = 1e-9;
+
+/// A chain of layers on a cluster, by sums of its own from the layers and the cluster. Cut k lies before layer k.
+struct Chain {
+  Chain(const Workload& chain, const Cluster& devices, const Goal& asked);
+
+  std::size_t layers = 0;
+  std::size_t devices = 0;
+  Goal goal;
+  bool is_sky = false;                  ///< memory is Sky's estimator
+  std::vector<double> work;             ///< FLOP, forward and backward, of the layers before each cut
+  std::vector<double> parameter_bytes;  ///< of the layers before each cut
+  std::vector<double> activations;      ///< likewise, of one micro-batch
+  std::vector<double> sky_memory;       ///< likewise
+  std::vector<double> output;           ///< bytes over each cut, forward
+  std::vector<double> gradient;         ///< and back
+  std::vector<double> speed;            ///< of each device
+  std::vector<double> memory;           ///< of each device
+  std::vector<double> input_s;          ///< what each device waits for its input; 0 where it is local
+  const Cluster* cluster = nullptr;
+
+  double compute_s(std::size_t device, std::size_t first_cut, std::size_t end_cut) const
+  {
+    return (work[end_cut] - work[first_cut]) / speed[device];
+  }
+  /// Bytes that the layers between two cuts need without buffers for transfers; never less with one layer more.
+  double need_of_layers(std::size_t first_cut, std::size_t end_cut, std::uint64_t held) const
+  {
+    if (is_sky) return sky_memory[end_cut] - sky_memory[first_cut];
+    return parameter_bytes[end_cut] - parameter_bytes[first_cut] +
+           (activations[end_cut] - activations[first_cut]) * static_cast<double>(held);
+  }
+  /// Bytes for the transfers over a cut.
+  double buffer(std::size_t cut) const { return is_sky ? 0 : output[cut] + gradient[cut]; }
+  /// Bytes that the layers between two cuts need with `held` micro-batches in flight.
+  double need(std::size_t first_cut, std::size_t end_cut, std::uint64_t held) const
+  {
+    return need_of_layers(first_cut, end_cut, held) + buffer(first_cut) + buffer(end_cut);
+  }
+  /// s_i.
+  double cost(double compute, double send) const
+  {
+    if (goal.communication == Communication::None) return compute;
+    return goal.communication == Communication::Overlapped ? std::max(compute, send) : compute + send;
+  }
+  std::uint64_t held_by(std::size_t stages_after) const;
+  /// The objective is alpha x largest + beta x sum.
+  double alpha() const;
+  double beta() const;
+};
+
+/// True when a stage never needs less memory with another layer, however few micro-batches are in flight.
+bool memory_is_hereditary(const Chain& chain);
+
+/// What transfers between devices and groups of devices take at each cut: from a device to the nearest other device of
+/// a group. Zero where the goal does not count transfers; then all devices are one group.
+class GroupTransfers {
+ public:
+  GroupTransfers(const Chain& chain, const std::vector<std::size_t>& group_of_device);
+
+  std::size_t groups() const { return groups_; }
+  std::size_t group_of(std::size_t device) const { return group_of_.empty() ? 0 : group_of_[device]; }
+  /// Activations over a cut to each group; gradients back likewise.
+  const double* output(std::size_t device, std::size_t cut) const { return row(output_, device, cut); }
+  const double* gradient(std::size_t device, std::size_t cut) const { return row(gradient_, device, cut); }
+  /// No transfer to any group.
+  const double* nothing() const { return nothing_.data(); }
+
+ private:
+  const double* row(const std::vector<double>& table, std::size_t device, std::size_t cut) const
+  {
+    return table.empty() ? nothing_.data() : &table[(device * cuts_ + cut) * groups_];
+  }
+
+  std::size_t groups_ = 1;
+  std::size_t cuts_ = 0;
+  std::vector<std::size_t> group_of_;
+  std::vector<double> nothing_;
+  std::vector<double> output_;    // [device][cut][group]
+  std::vector<double> gradient_;  // likewise
+};
+
+/// The least cost of all layers before a cut, in stages that each cost `limit` at most and fit on their device, where a
+/// stage on device d costs its multiplier more and devices may be used again: beta x (input + sum of s_i) + sum of u_d.
+class PathTable {
+ public:
+  PathTable(const Chain& chain, const GroupTransfers& transfers, std::size_t levels, const Certificate::Rung& rung);
+
+  /// Layers before `cut`, the last stage on a device of `group`, the next on one of `next`; `after` stages follow.
+  double before(std::size_t cut, std::size_t after, std::size_t group, std::size_t next) const
+  {
+    return least_[index(std::min(after, levels_ - 1), cut, group, next)];
+  }
+  /// All layers: U(T, u).
+  double all() const;
+  /// `limit`, rounded up.
+  double limit() const { return limit_; }
+  double sum_of_multipliers() const { return sum_; }
+
+ private:
+  std::size_t index(std::size_t level, std::size_t cut, std::size_t group, std::size_t next) const
+  {
+    return ((level * cuts_ + cut) * groups_ + group) * groups_ + next;
+  }
+  void fill();
+  void fill_cell(std::size_t cut, std::size_t level);
+  void fill_without_transfers();
+
+  const Chain& chain_;
+  const GroupTransfers& transfers_;
+  const std::vector<double>& multipliers_;
+  std::size_t levels_;
+  std::size_t cuts_;
+  std::size_t groups_;
+  double limit_;
+  double beta_;
+  double sum_ = 0;
+  std::vector<double> least_;
+  std::vector<double> least_of_any_group_;  // [level][cut][next]
+};
+
+/// As many levels as can differ: micro-batches in flight beyond M, and stages beyond the devices, tell nothing apart.
+std::size_t levels_of(const Chain& chain, const Certificate& certificate);
+
+/// What a table of this size would be refused for; "" when it can be made.
+std::string fault_of_size(const Chain& chain, const GroupTransfers& transfers, std::size_t levels);
+
+double path_bound(const Chain& chain, const GroupTransfers& transfers, const Certificate& certificate);
+
+/// What a search found: an objective below the bound, or why it ended before it found any or none.
+struct SearchFinding {
+  double least = infinity;
+  std::string fault;
+};
+SearchFinding search_below(const Chain& chain, const GroupTransfers& transfers, const Certificate& certificate,
+                           double bound);
+
+/// A limit below which no placement's largest cost is, proven by an integer program without a solution; 0 and faults
+/// where it is not.
+double phase_flow_bound(const Chain& chain, const Certificate& certificate, std::vector<std::string>& faults);
+
+/// The bound for layers that may be cut anywhere; infinite where all memory together is too small.
+double fractional_bound(const Chain& chain);
+
+}  // namespace isobar::proofs

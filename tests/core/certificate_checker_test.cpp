@@ -1,0 +1,280 @@
+#include "core/certificate_checker.hpp"
+
+#include "tests/allocators/brute_force.hpp"
+#include "tests/support/instances.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+namespace isobar {
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// A plan that claims a bound; its stages are not looked at.
+Plan claim(const Goal& goal, double bound, Certificate certificate)
+{
+  Plan plan;
+  plan.goal = goal;
+  plan.stages = {{{{"d0", 1}}, 0, 0}};
+  plan.objective_bound = Seconds(bound);
+  plan.certificate = std::move(certificate);
+  return plan;
+}
+
+double proven_by(const Goal& goal, const Certificate& certificate, const Workload& workload, const Cluster& cluster)
+{
+  const auto check = check_certificate(claim(goal, 0, certificate), workload, cluster);
+  EXPECT_THAT(check.faults, IsEmpty());
+  return check.proven.value;
+}
+
+Certificate path(std::vector<Certificate::Rung> rungs, std::vector<std::size_t> groups = {}, std::size_t levels = 1)
+{
+  return {CertificateKind::Path, std::move(groups), levels, std::move(rungs)};
+}
+
+Goal goal_of(Objective objective, Communication communication, std::uint64_t microbatches = 1)
+{
+  return {objective, communication, Schedule::OneForwardOneBackward, microbatches};
+}
+
+/// Two layers of 3 FLOP, which take 1 s on d0 and 0.5 s on d1.
+struct TwoByTwo {
+  Workload workload = chain({1, 1}, 0, 10);
+  Cluster devices = cluster({3, 6}, {Seconds(1), BytesPerSecond(1)});
+};
+
+TEST(PathCertificate, BoundsTheBottleneckBelowWhichNoDeviceCountSuffices)
+{
+  const TwoByTwo problem;
+  const Goal goal = goal_of(Objective::Bottleneck, Communication::None);
+  // Within 0.9 s each layer takes d1 once, so d1 twice: 2 > 1. Within 1 s d1 alone does both.
+  EXPECT_EQ(proven_by(goal, path({{Seconds(0.9), {0, 1}}}), problem.workload, problem.devices), 0.9);
+  EXPECT_EQ(proven_by(goal, path({{Seconds(1), {0, 1}}}), problem.workload, problem.devices), 0);
+  EXPECT_EQ(proven_by(goal, path({{Seconds(0.9), {1, 0}}}), problem.workload, problem.devices), 0);
+  // Within 0.4 s no layer fits anywhere.
+  EXPECT_EQ(proven_by(goal, path({{Seconds(0.4), {0, 0}}}), problem.workload, problem.devices), 0.4);
+}
+
+TEST(PathCertificate, BoundsTheSumByTheFastestDevice)
+{
+  const TwoByTwo problem;
+  const Goal goal = goal_of(Objective::Sequential, Communication::None);
+  EXPECT_NEAR(proven_by(goal, path({{{}, {0, 0}}}), problem.workload, problem.devices), 1, 1e-9);
+}
+
+TEST(PathCertificate, TakesTheLeastOverItsRungs)
+{
+  const TwoByTwo problem;
+  const Goal goal = goal_of(Objective::Pipeline, Communication::None, 2);
+  // Largest at most 0.9: d1 twice, 1 + 2 x 1 - 1 = 2. Above: 0.9 + 1.
+  const auto certificate = path({{Seconds(0.9), {0, 1}}, {{}, {0, 0}}});
+  EXPECT_NEAR(proven_by(goal, certificate, problem.workload, problem.devices), 1.9, 1e-9);
+  // Without the second rung: above 0.9 the objective is above 2 x 0.9.
+  EXPECT_NEAR(proven_by(goal, path({{Seconds(0.9), {0, 1}}}), problem.workload, problem.devices), 1.8, 1e-9);
+}
+
+TEST(PathCertificate, CountsTransfersToTheNearestOtherDeviceOfAGroup)
+{
+  TwoByTwo problem;
+  for (auto& device : problem.devices.devices) device.memory = Bytes(15);  // one layer each
+  const Goal goal = goal_of(Objective::Sequential, Communication::Serial);
+  // One group: d1 twice, (0.5 + 1) + (0.5 + 1). With u = (0, 0.5) every pair costs 3.5. In two groups d1 cannot follow
+  // itself, and 3.5 needs no multipliers.
+  EXPECT_NEAR(proven_by(goal, path({{{}, {0, 0}}}), problem.workload, problem.devices), 3, 1e-9);
+  EXPECT_NEAR(proven_by(goal, path({{{}, {0, 0.5}}}), problem.workload, problem.devices), 3.5, 1e-9);
+  EXPECT_NEAR(proven_by(goal, path({{{}, {0, 0}}}, {0, 1}), problem.workload, problem.devices), 3.5, 1e-9);
+}
+
+TEST(PathCertificate, TellsMicroBatchesInFlightApartByLevel)
+{
+  // Three layers of 10 bytes; under 1f1b with M = 4 a stage with n stages behind it holds 10 (n + 1) bytes a layer.
+  const Workload workload = chain({1, 1, 1}, 0, 10);
+  const Cluster devices = cluster({3, 3, 3}, {Seconds(0), BytesPerSecond(1)}, 15);
+  const Goal goal = goal_of(Objective::Sequential, Communication::None, 4);
+  EXPECT_NEAR(proven_by(goal, path({{{}, {0, 0, 0}}}), workload, devices), 3, 1e-9);
+  EXPECT_EQ(proven_by(goal, path({{{}, {0, 0, 0}}}, {}, 2), workload, devices), infinity);
+}
+
+/// Multipliers as a linear program would give them, roughly: by speed, with noise.
+Certificate random_path(std::mt19937_64& random, const Workload& workload, const Cluster& cluster, double scale)
+{
+  std::uniform_real_distribution<double> unit(0, 1);
+  Certificate certificate = path({});
+  const std::size_t devices = cluster.devices.size();
+  if (unit(random) < 0.7) {
+    const std::size_t groups = 1 + random() % devices;
+    for (std::size_t i = 0; i < devices; ++i) certificate.groups.push_back(i < groups ? i : random() % groups);
+  }
+  certificate.levels = 1 + random() % 4;
+  const std::size_t rungs = 1 + random() % 4;
+  double limit = 0;
+  for (std::size_t r = 0; r < rungs; ++r) {
+    limit += 1e-3 + scale * unit(random) * 0.7;
+    Certificate::Rung rung;
+    if (r + 1 < rungs || unit(random) < 0.5) rung.limit = Seconds(limit);
+    for (const auto& device : cluster.devices) {
+      rung.multipliers.push_back(random() % 4 == 0 ? 0
+                                                   : limit * unit(random) * device.speed_at(workload.dtype).value / 4);
+    }
+    certificate.rungs.push_back(std::move(rung));
+  }
+  return certificate;
+}
+
+TEST(PathCertificate, NeverProvesMoreThanTheBestOfAllPlacements)
+{
+  std::mt19937_64 random(41);
+  double tightest = 0;
+  for (int instance = 0; instance < 400; ++instance) {
+    const Workload workload = random_chain(random, 1 + random() % 6);
+    const double memory = instance % 3 == 0 ? 1e9 : 60 * std::pow(0.5, static_cast<double>(random() % 4));
+    const Cluster cluster = random_cluster(random, 1 + random() % 4, memory);
+    const CostModel cost(workload, cluster);
+    const auto goals = all_goals(1 + random() % 5);
+    const auto least = least_objectives(cost, goals, true);
+    for (std::size_t i = 0; i < goals.size(); ++i) {
+      const double scale = std::isinf(least[i]) ? 1 : least[i] / static_cast<double>(goals[i].microbatches);
+      const double proven = proven_by(goals[i], random_path(random, workload, cluster, scale), workload, cluster);
+      ASSERT_LE(proven, least[i] * (1 + 1e-9)) << "instance " << instance << ", goal " << i;
+      if (cost.devices() > 1 && cost.layers() > 2 && !std::isinf(proven)) {
+        tightest = std::max(tightest, proven / least[i]);
+      }
+    }
+  }
+  EXPECT_GT(tightest, 0.99);
+}
+
+TEST(SearchCertificate, HoldsAtTheOptimumAndNotAbove)
+{
+  std::mt19937_64 random(42);
+  std::size_t refuted = 0;
+  for (int instance = 0; instance < 150; ++instance) {
+    const Workload workload = random_chain(random, 1 + random() % 6);
+    const double memory = instance % 3 == 0 ? 1e9 : 60 * std::pow(0.5, static_cast<double>(random() % 4));
+    const Cluster cluster = random_cluster(random, 1 + random() % 4, memory);
+    const CostModel cost(workload, cluster);
+    const auto goals = all_goals(1 + random() % 5);
+    const auto least = least_objectives(cost, goals, true);
+    for (std::size_t i = 0; i < goals.size(); ++i) {
+      if (std::isinf(least[i])) continue;
+      Certificate certificate =
+          random_path(random, workload, cluster, least[i] / static_cast<double>(goals[i].microbatches));
+      certificate.kind = CertificateKind::Search;
+      certificate.rungs.back().limit.reset();
+      EXPECT_THAT(faults_of_certificate(claim(goals[i], least[i], certificate), workload, cluster), IsEmpty());
+      const auto faults = faults_of_certificate(claim(goals[i], least[i] * 1.01, certificate), workload, cluster);
+      EXPECT_EQ(faults.size(), least[i] > 0 ? 1U : 0U);
+      if (!faults.empty()) ++refuted;
+    }
+  }
+  EXPECT_GT(refuted, 1000U);
+}
+
+TEST(SearchCertificate, ProvesNoMoreThanItsLastRungReaches)
+{
+  const TwoByTwo problem;
+  const Goal goal = goal_of(Objective::Bottleneck, Communication::None);
+  const Certificate certificate{CertificateKind::Search, {}, 1, {{Seconds(0.9), {0, 1}}}};
+  EXPECT_THAT(faults_of_certificate(claim(goal, 0.9, certificate), problem.workload, problem.devices), IsEmpty());
+  EXPECT_THAT(faults_of_certificate(claim(goal, 1, certificate), problem.workload, problem.devices),
+              ElementsAre("objective_bound_s: claims 1; it is 0.9 by the certificate search"));
+}
+
+TEST(FractionalCertificate, IsTheClosedFormWithoutMemoryLimits)
+{
+  const Workload workload = chain(std::vector<double>(100, 1));
+  const Cluster devices = cluster({2, 4, 1});
+  const Certificate certificate{CertificateKind::Fractional};
+  const auto bound = [&](Objective objective, std::uint64_t microbatches) {
+    return proven_by(goal_of(objective, Communication::None, microbatches), certificate, workload, devices);
+  };
+  EXPECT_NEAR(bound(Objective::Bottleneck, 1), 300.0 / 7, 1e-9);
+  EXPECT_NEAR(bound(Objective::Sequential, 1), 75, 1e-9);
+  EXPECT_NEAR(bound(Objective::Pipeline, 4), 250, 1e-9);
+}
+
+TEST(FractionalCertificate, NeverProvesMoreThanTheBestOfAllPlacements)
+{
+  std::mt19937_64 random(43);
+  for (int instance = 0; instance < 300; ++instance) {
+    const Workload workload = random_chain(random, 1 + random() % 6);
+    const double memory = instance % 3 == 0 ? 1e9 : 60 * std::pow(0.5, static_cast<double>(random() % 4));
+    const Cluster cluster = random_cluster(random, 1 + random() % 4, memory);
+    const auto goals = all_goals(1 + random() % 5);
+    const auto least = least_objectives(CostModel(workload, cluster), goals, true);
+    for (std::size_t i = 0; i < goals.size(); ++i) {
+      const double proven = proven_by(goals[i], {CertificateKind::Fractional}, workload, cluster);
+      ASSERT_LE(proven, least[i] * (1 + 1e-9)) << "instance " << instance << ", goal " << i;
+    }
+  }
+}
+
+TEST(Certificate, OfNothingProvesZero)
+{
+  const TwoByTwo problem;
+  const Goal goal = goal_of(Objective::Sequential, Communication::None);
+  EXPECT_THAT(faults_of_certificate(claim(goal, 0.1, {}), problem.workload, problem.devices),
+              ElementsAre("objective_bound_s: claims 0.1; it is 0 by the certificate none"));
+  EXPECT_THAT(faults_of_certificate(claim(goal, std::nan(""), {}), problem.workload, problem.devices),
+              ElementsAre("objective_bound_s: claims nan; it is 0 by the certificate none"));
+}
+
+TEST(Certificate, IsRefusedWhereItIsMalformed)
+{
+  const TwoByTwo problem;
+  const auto faults = [&](const Certificate& certificate) {
+    const Goal goal = goal_of(Objective::Pipeline, Communication::Serial, 4);
+    return faults_of_certificate(claim(goal, 0, certificate), problem.workload, problem.devices);
+  };
+  EXPECT_THAT(faults(path({})), ElementsAre("certificate.rungs: claims 0; it is at least 1"));
+  EXPECT_THAT(faults(path({{{}, {1}}})),
+              ElementsAre("certificate.rungs[0].multipliers: claims 1; it is 2, one for each device"));
+  EXPECT_THAT(faults(path({{{}, {1, -1}}})),
+              ElementsAre("certificate.rungs[0].multipliers[1]: claims -1; it is a number, 0 or more"));
+  EXPECT_THAT(faults(path({{{}, {1, std::nan("")}}})),
+              ElementsAre("certificate.rungs[0].multipliers[1]: claims nan; it is a number, 0 or more"));
+  EXPECT_THAT(faults(path({{{}, {1, infinity}}})),
+              ElementsAre("certificate.rungs[0].multipliers[1]: claims inf; it is a number, 0 or more"));
+  EXPECT_THAT(faults(path({{Seconds(2), {1, 1}}, {Seconds(1), {1, 1}}})),
+              ElementsAre("certificate.rungs[1].limit_s: claims 1; it is above 2, since rungs ascend"));
+  EXPECT_THAT(faults(path({{{}, {1, 1}}, {Seconds(1), {1, 1}}})),
+              ElementsAre("certificate.rungs[0].limit_s: claims none; it is a number, since a rung follows"));
+  EXPECT_THAT(faults(path({{{}, {1, 1}}}, {0})),
+              ElementsAre("certificate.groups: claims 1; it is 2, one for each device"));
+  EXPECT_THAT(faults(path({{{}, {1, 1}}}, {0, 2})),
+              ElementsAre("certificate.groups[1]: claims 2; it is below 2, the number of devices"));
+  EXPECT_THAT(faults(path({{{}, {1, 1}}}, {1, 1})),
+              ElementsAre("certificate.groups: claims 2 groups; it is fewer, since no device is in group 0"));
+  EXPECT_THAT(faults(path({{{}, {1, 1}}}, {}, 0)), ElementsAre("certificate.levels: claims 0; it is at least 1"));
+}
+
+TEST(Certificate, SurvivesWritingAndReading)
+{
+  const TwoByTwo problem;
+  const CostModel cost(problem.workload, problem.devices);
+  Plan plan = plan_of({{1, 0, 1}}, cost, goal_of(Objective::Bottleneck, Communication::None));
+  const std::vector<Certificate> certificates = {
+      {},
+      {CertificateKind::Fractional},
+      path({{Seconds(0.1), {0, 1.0 / 3}}, {{}, {1e-300, 2}}}, {1, 0}, 3),
+      {CertificateKind::Search, {}, 1, {{{}, {0, 0}}}},
+      {CertificateKind::PhaseFlow, {}, 1, {{Seconds(0.7), {}}}},
+  };
+  for (const auto& certificate : certificates) {
+    plan.certificate = certificate;
+    EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").certificate, certificate);
+  }
+}
+
+}  // namespace
+}  // namespace isobar
