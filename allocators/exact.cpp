@@ -57,7 +57,7 @@ class ExactSearch {
       placement_.outcome = Outcome::TimedOut;
     }
     placement_.stages = best_.stages;
-    placement_.objective_bound = Seconds(bound_); placement_.certificate = "CBC";
+    placement_.objective_bound = Seconds(bound_); placement_.certificate.kind = CertificateKind::Path;
     return placement_;
   }
 
@@ -218,15 +218,28 @@ class ExactSearch {
       }
       return;
     }
+    const auto repetition = repetition_of(cost_, 3);
+    if (tables.is_hereditary() && repetition) {
+      PhaseFlow flow(tables, *repetition, check_);
+      if (flow.is_small_enough()) { climb_phases(flow); return; }
+    }
     // Ladder.
     std::vector<Rung> rungs;
-    const double least = bottleneck_floor();
+    const double least = find_floor();
+    fprintf(stderr, "%.3f floor %.9g (fractional %.9g) best %.9g\n", clock_.elapsed().value, least, bottleneck_floor(), best_.objective);
     rungs.push_back({0, infinity, 0, false, multipliers});
     improve(rungs[0], relaxation, 60);
-    split(rungs, 0, least * (1 - 1e-9), relaxation);
+    {
+      Rung lowest = rungs[0];
+      lowest.limit = least;
+      lowest.sum = infinity;
+      rungs[0].from = least;
+      rungs.push_back(lowest);
+    }
+    const auto value = [&](const Rung& rung) { return alpha * rung.from + rung.sum; };
+    primal(rungs[0], relaxation, 30);
     for (int round = 0;; ++round) {
       std::size_t worst = 0;
-      const auto value = [&](const Rung& rung) { return alpha * rung.from + rung.sum; };
       for (std::size_t i = 1; i < rungs.size(); ++i) {
         if (value(rungs[i]) < value(rungs[worst])) worst = i;
       }
@@ -241,9 +254,10 @@ class ExactSearch {
         split(rungs, worst, high, relaxation);
         continue;
       }
-      if (alpha * (rung.limit - rung.from) > 2e-4 * best_.objective) {
-        split(rungs, worst, (rung.from + rung.limit) / 2, relaxation);
-        if (round % 4 == 0) primal(rungs[worst], relaxation, 100);
+      if (alpha * (rung.limit - rung.from) > 1e-4 * best_.objective) {
+        const double middle = (rung.from + rung.limit) / 2;
+        split(rungs, worst, middle, relaxation);
+        if (round % 2 == 0) primal(rungs.back(), relaxation, 10);
         continue;
       }
       // Narrow: better multipliers, then a search.
@@ -255,10 +269,84 @@ class ExactSearch {
     for (std::size_t width : {100, 1000, 4000}) {
       std::vector<std::size_t> order(rungs.size());
       for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-      std::sort(order.begin(), order.end(), [&](auto a, auto b) { return alpha * rungs[a].from + rungs[a].sum < alpha * rungs[b].from + rungs[b].sum; });
+      std::sort(order.begin(), order.end(), [&](auto a, auto b) { return value(rungs[a]) < value(rungs[b]); });
       for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 12); ++i) primal(rungs[order[i]], relaxation, width);
       fprintf(stderr, "%.3f width %zu best %.9g gap %.4f%%\n", clock_.elapsed().value, width, best_.objective, gap());
     }
+  }
+
+  void climb_phases(PhaseFlow& flow)
+  {
+    const double alpha = weights_of(problem_.goal).alpha;
+    struct Step { double from, limit, sum; };
+    std::vector<Step> steps;
+    const double least = find_floor();
+    steps.push_back({least, infinity, 0});
+    const double most = (best_.objective - sum_floor()) / alpha;
+    steps[0].limit = most;
+    steps[0].sum = flow.least_sum(most);
+    const auto value = [&](const Step& rung) { return alpha * rung.from + rung.sum; };
+    for (int round = 0;; ++round) {
+      std::size_t worst = 0;
+      for (std::size_t i = 1; i < steps.size(); ++i) if (value(steps[i]) < value(steps[worst])) worst = i;
+      bound_ = std::max(bound_, value(steps[worst]));
+      if (round % 10 == 0)
+      fprintf(stderr, "%.3f steps %zu best %.9g bound %.9g gap %.4f%%, worst (%.6g %.6g] sum %.6g\n", clock_.elapsed().value, steps.size(),
+                best_.objective, bound_, gap(), steps[worst].from, steps[worst].limit, steps[worst].sum);
+      if (is_proven()) break;
+      Step& rung = steps[worst];
+      const double high = (best_.objective - rung.sum) / alpha;
+      const double width = alpha * (rung.limit - rung.from);
+      if (width < 2e-5 * best_.objective) break;
+      const double middle = high < rung.limit && high > rung.from ? high : (rung.from + rung.limit) / 2;
+      const Step lower{rung.from, middle, flow.least_sum(middle)};
+      rung.from = middle;
+      steps.push_back(lower);
+      if (round % 3 == 0 && value(lower) < best_.objective) {
+        const auto answer = flow.solve(middle, 300, best_.objective - alpha * lower.from);
+        const bool better = offer(answer.stages);
+        fprintf(stderr, "%.3f  solve at %.6g: %d better %d best %.9g\n", clock_.elapsed().value, middle, (int)answer.verdict, better, best_.objective);
+      }
+    }
+    for (std::size_t states : {1000, 10000}) {
+      std::sort(steps.begin(), steps.end(), [&](const auto& a, const auto& b) { return value(a) < value(b); });
+      for (std::size_t i = 0; i < std::min<std::size_t>(steps.size(), 6); ++i) {
+        const auto answer = flow.solve(steps[i].limit, states, best_.objective - alpha * steps[i].from);
+        const bool better = offer(answer.stages);
+        fprintf(stderr, "%.3f  %zu solve at %.6g: %d better %d best %.9g gap %.4f\n", clock_.elapsed().value, states, steps[i].limit, (int)answer.verdict, better, best_.objective, gap());
+      }
+    }
+  }
+
+  double sum_floor()
+  {
+    Goal goal = problem_.goal;
+    goal.objective = Objective::Sequential;
+    return objective_bound(cost_, goal).value.value;
+  }
+
+  double find_floor()
+  {
+    double floor = bottleneck_floor() * (1 - resolution);
+    Goal goal = problem_.goal;
+    goal.objective = Objective::Bottleneck;
+    goal.communication = Communication::None;
+    const StageTables tables(cost_, goal, 1, check_);
+    const auto repetition = repetition_of(cost_, 3);
+    if (!tables.is_hereditary() || !repetition) return floor;
+    PhaseFlow flow(tables, *repetition, check_);
+    double open = 2 * floor;
+    while (open < best_.bottleneck && flow.potentials_refuse(open)) {
+      floor = open;
+      open *= 2;
+    }
+    for (int step = 0; step < 40 && open - floor > 1e-9 * open; ++step) {
+      const double limit = (floor + open) / 2;
+      (flow.potentials_refuse(limit) ? floor : open) = limit;
+    }
+    const auto answer = flow.solve(floor * (1 + 1e-5), 20000);
+    if (answer.verdict == PhaseFlow::Verdict::Feasible) offer(answer.stages);
+    return floor;
   }
 
   double bottleneck_floor()

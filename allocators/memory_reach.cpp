@@ -46,6 +46,18 @@ bool MemoryReach::fits_exactly(std::size_t level, std::size_t device, std::size_
   return cost_->memory(first, end - 1, in_flight_[level]).value <= memory_[device];
 }
 
+bool MemoryReach::is_hereditary() const
+{
+  for (std::size_t row = 0; row < levels_ * devices_; ++row) {
+    const Reach* reach = &reach_[row * layers_];
+    for (std::size_t first = 0; first < layers_; ++first) {
+      if (reach[first].all != reach[first].furthest) return false;
+      if (first > 0 && reach[first].furthest < reach[first - 1].furthest) return false;
+    }
+  }
+  return true;
+}
+
 void MemoryReach::tabulate(std::size_t level, const std::function<void()>& each_layer)
 {
   const double largest = *std::max_element(memory_.begin(), memory_.end());

@@ -43,6 +43,9 @@ class MemoryReach {
     return furthest_up_to_[device * layers_ + first];
   }
 
+  /// True when what fits goes on fitting when layers at either end are taken away. O(levels x layers x devices).
+  bool is_hereditary() const;
+
  private:
   struct Reach {
     std::uint32_t all;       // every end up to here fits

@@ -15,7 +15,7 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 /// Covers are whole numbers of layers; potentials are not.
 constexpr double cover_resolution = 1e-7;
-constexpr std::uint8_t no_arc = 255;
+constexpr std::uint16_t no_arc = 0xffff;
 /// Layers that an imbalance of 1 counts when states have to be dropped: it decides among equal losses.
 constexpr double balance_weight = 1e-3;
 
@@ -105,12 +105,14 @@ std::optional<Repetition> repetition_of(const CostModel& cost, std::size_t longe
 
 PhaseFlow::PhaseFlow(const StageTables& tables, const Repetition& repetition, const std::function<void()>& check)
     : tables_(tables),
+      counts_costs_(tables.weights().beta != 0),
       repetition_(repetition),
       check_(check),
       nodes_(repetition.prefix + repetition.period + tables.layers() - repetition.end() + 1),
       arcs_(tables.kinds()),
-      potential_(nodes_, 0)
+      potential_(nodes_ + 1, 0)
 {
+  potential_.back() = counts_costs_ ? 0 : 1;
   ensure(tables.is_hereditary(), "phase flow is for memory that shrinks with the stage, and no transfers");
   for (std::uint32_t device = 0; device < tables.devices(); ++device) devices_.push_back(device);
 }
@@ -124,7 +126,12 @@ std::size_t PhaseFlow::key_bits() const
 {
   const std::size_t absolute = nodes_ - repetition_.period;
   const std::size_t subsets = (std::size_t{1} << repetition_.period) - 2;
-  return repetition_.period * phase_bits() + 2 * absolute + 2 * subsets;
+  return repetition_.period * phase_bits() + 2 * absolute + 2 * subsets + cover_bits();
+}
+
+std::size_t PhaseFlow::cover_bits() const
+{
+  return counts_costs_ ? static_cast<std::size_t>(std::bit_width(tables_.layers())) : 0;
 }
 
 std::size_t PhaseFlow::phase_bits() const
@@ -177,36 +184,65 @@ void PhaseFlow::for_each_beginning(std::size_t kind, double limit, const Visit& 
   }
 }
 
-void PhaseFlow::find_arcs(double limit)
+/// All arcs, or those that can gain most whatever the potentials: between two nodes the gain is linear in the periods
+/// covered, so the shortest and the longest.
+void PhaseFlow::find_arcs(double limit, bool all)
 {
+  const std::size_t period = repetition_.period;
   for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {
     auto& arcs = arcs_[kind];
     arcs.clear();
     for_each_beginning(kind, limit, [&](std::size_t first) {
-      const std::size_t end = reach(kind, first, limit);
-      if (end == first) return;
-      const Arc arc{static_cast<std::uint8_t>(node_of(first)), static_cast<std::uint8_t>(node_of(end)),
-                    static_cast<std::uint32_t>(end - first)};
-      // Of arcs between the same nodes the longest counts.
-      const auto same = std::find_if(arcs.begin(), arcs.end(), [&](const Arc& known) {
-        return known.from == arc.from && known.to == arc.to;
-      });
-      if (same == arcs.end()) {
-        arcs.push_back(arc);
-      } else {
-        same->covers = std::max(same->covers, arc.covers);
+      const std::size_t furthest = reach(kind, first, limit);
+      if (furthest == first) return;
+      if (!counts_costs_) {  // only the longest stages matter
+        add_arc(arcs, kind, first, furthest, all);
+        return;
+      }
+      for (std::size_t end = first + 1; end <= furthest; ++end) {
+        const bool is_extreme = end <= first + period || end + period > furthest || end >= repetition_.end() ||
+                                end + period > repetition_.end();
+        if (all || is_extreme) add_arc(arcs, kind, first, end, all);
       }
     });
   }
 }
 
-/// The most that devices can cover by the potentials, and its slope: what is left at each node.
-double PhaseFlow::cover_by_potentials(std::vector<double>& slope) const
+void PhaseFlow::add_arc(std::vector<Arc>& arcs, std::size_t kind, std::size_t first, std::size_t end, bool all) const
 {
+  const Arc arc{static_cast<std::uint8_t>(node_of(first)), static_cast<std::uint8_t>(node_of(end)),
+                static_cast<std::uint32_t>(end - first), counts_costs_ ? tables_.compute(kind, first, end) : 0};
+  Arc* shortest = nullptr;
+  Arc* longest = nullptr;
+  for (Arc& known : arcs) {
+    if (known.from != arc.from || known.to != arc.to) continue;
+    if (known.covers == arc.covers) return;
+    if (shortest == nullptr || known.covers < shortest->covers) shortest = &known;
+    if (longest == nullptr || known.covers > longest->covers) longest = &known;
+  }
+  if (shortest == nullptr || (all && counts_costs_)) {
+    arcs.push_back(arc);
+  } else if (!counts_costs_) {
+    if (arc.covers > longest->covers) *longest = arc;
+  } else if (shortest == longest) {
+    arcs.push_back(arc);
+  } else if (arc.covers < shortest->covers) {
+    *shortest = arc;
+  } else if (arc.covers > longest->covers) {
+    *longest = arc;
+  }
+}
+
+/// What devices gain in all beyond what the chain asks, by the potentials, and its slope. Below 0, or above the costs
+/// that are to be undercut, no choice of arcs is a placement.
+double PhaseFlow::excess(std::vector<double>& slope) const
+{
+  const auto layers = static_cast<double>(tables_.layers());
   std::fill(slope.begin(), slope.end(), 0);
-  slope.front() = -1;
-  slope.back() = 1;
-  double cover = potential_.back() - potential_.front();
+  slope[0] = -1;
+  slope[nodes_ - 1] = 1;
+  slope[nodes_] = -layers;
+  double excess = potential_[nodes_ - 1] - potential_[0] - price() * layers;
   for (std::size_t kind = 0; kind < arcs_.size(); ++kind) {
     const Arc* chosen = nullptr;
     double most = 0;
@@ -217,33 +253,45 @@ double PhaseFlow::cover_by_potentials(std::vector<double>& slope) const
     }
     if (chosen == nullptr) continue;
     const auto count = static_cast<double>(tables_.devices_of(kind).size());
-    cover += count * most;
+    excess += count * most;
     slope[chosen->from] += count;
     slope[chosen->to] -= count;
+    slope[nodes_] += count * chosen->covers;
   }
-  return cover;
+  return excess;
 }
 
-/// Finds the potentials by which devices cover least, to `precision` layers, or until they cover less than the chain:
-/// the ellipsoid method with deep cuts (Yudin and Nemirovski, 1976), since nodes are few and kinks are many.
-double PhaseFlow::improve_potentials(double precision)
+/// Finds the potentials, and where costs count the price of a layer, by which the excess is least, to `precision`, or
+/// until it is below `enough`: the ellipsoid method with deep cuts (Yudin and Nemirovski, 1976), since nodes are few
+/// and kinks are many.
+double PhaseFlow::improve_potentials(double precision, double enough)
 {
-  const std::size_t free = nodes_ - 1;  // the potential of the first node stays
+  const std::size_t free = nodes_ - 1 + (counts_costs_ ? 1 : 0);  // the first node's potential stays
   const auto n = static_cast<double>(free);
   double longest = 1;
+  double dearest = 0;
+  double highest_price = 0;
   for (const auto& arcs : arcs_) {
-    for (const Arc& arc : arcs) longest = std::max<double>(longest, arc.covers);
+    for (const Arc& arc : arcs) {
+      longest = std::max<double>(longest, arc.covers);
+      dearest = std::max(dearest, arc.cost);
+      highest_price = std::max(highest_price, arc.cost / arc.covers);
+    }
   }
+  const double reach_of_potentials = counts_costs_ ? 4 * dearest : 2 * longest;
   std::vector<double> shape(free * free, 0);
-  for (std::size_t i = 0; i < free; ++i) shape[i * free + i] = 4 * longest * longest * n;
-  std::vector<double> slope(nodes_);
+  for (std::size_t i = 0; i < free; ++i) {
+    const double radius = i + 1 == nodes_ ? 16 * highest_price : reach_of_potentials;
+    shape[i * free + i] = radius * radius * n;
+  }
+  std::vector<double> slope(nodes_ + 1);
   std::vector<double> step(free);
   std::vector<double> best = potential_;
-  double best_cover = infinity;
+  double least = infinity;
   for (std::size_t round = 0; round < 400 * free; ++round) {
-    const double cover = cover_by_potentials(slope);
-    if (cover < best_cover) {
-      best_cover = cover;
+    const double now = excess(slope);
+    if (now < least) {
+      least = now;
       best = potential_;
     }
     double across = 0;
@@ -253,9 +301,8 @@ double PhaseFlow::improve_potentials(double precision)
       across += step[i] * slope[i + 1];
     }
     across = std::sqrt(std::max(across, 0.0));
-    const bool refuses = best_cover < static_cast<double>(tables_.layers()) - cover_resolution;
-    if (refuses || across <= precision) break;
-    const double depth = std::min(0.999, (cover - best_cover) / across);
+    if (least < enough || across <= precision) break;
+    const double depth = std::min(0.999, (now - least) / across);
     const double move = (1 + n * depth) / (n + 1) / across;
     const double shrink = 2 * (1 + n * depth) / ((n + 1) * (1 + depth)) / (across * across);
     const double grow = n * n / (n * n - 1) * (1 - depth * depth);
@@ -267,13 +314,40 @@ double PhaseFlow::improve_potentials(double precision)
     }
   }
   potential_ = best;
-  return best_cover;
+  return least;
 }
 
 bool PhaseFlow::potentials_refuse(double limit)
 {
-  find_arcs(limit);
-  return improve_potentials(1e-3) < static_cast<double>(tables_.layers()) - cover_resolution;
+  find_arcs(limit, false);
+  return improve_potentials(1e-3, -cover_resolution) < -cover_resolution;
+}
+
+double PhaseFlow::least_sum(double limit)
+{
+  find_arcs(limit, false);
+  return -improve_potentials(1e-5 * std::max(1e-300, least_cost()), -infinity);
+}
+
+/// Of all layers, on the device that is fastest.
+double PhaseFlow::least_cost() const
+{
+  double least = infinity;
+  for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {
+    least = std::min(least, tables_.compute(kind, 0, tables_.layers()));
+  }
+  return least;
+}
+
+std::vector<double> PhaseFlow::multipliers() const
+{
+  std::vector<double> multipliers;
+  for (const auto& arcs : arcs_) {
+    double most = 0;
+    for (const Arc& arc : arcs) most = std::max(most, gain(arc));
+    multipliers.push_back(most);
+  }
+  return multipliers;
 }
 
 double PhaseFlow::next_limit(double limit) const
@@ -301,8 +375,10 @@ class PhaseFlow::Key {
       start_ |= (flow.is_phase(node) ? flow.tables_.devices() : std::uint64_t{1}) << bit;
       bit += width;
     }
-    subsets_at_ = bit;
+    cover_at_ = bit;
     goal_ = start_ - one(0) + one(flow.nodes_ - 1);
+    if (flow.cover_bits() > 0) goal_ += static_cast<std::uint64_t>(flow.tables_.layers()) << cover_at_;
+    subsets_at_ = bit + flow.cover_bits();
   }
 
   std::uint64_t start() const { return start_; }
@@ -310,10 +386,20 @@ class PhaseFlow::Key {
   /// The key after an arc; none when a node outside the repetition would be left or entered twice.
   std::optional<std::uint64_t> after(std::uint64_t key, const Arc& arc) const
   {
+    if (flow_.cover_bits() > 0) {
+      key += static_cast<std::uint64_t>(arc.covers) << cover_at_;
+      if (cover(key) > flow_.tables_.layers()) return std::nullopt;
+    }
     if (arc.from == arc.to) return watched(key, arc);
     if (!flow_.is_phase(arc.from) && (key >> shift_[arc.from] & 3) == 0) return std::nullopt;
     if (!flow_.is_phase(arc.to) && (key >> shift_[arc.to] & 3) == 2) return std::nullopt;
     return watched(key - one(arc.from) + one(arc.to), arc);
+  }
+
+  /// Layers covered, where they are counted.
+  std::size_t cover(std::uint64_t key) const
+  {
+    return key >> cover_at_ & ((std::uint64_t{1} << flow_.cover_bits()) - 1);
   }
 
   int at_phase(std::uint64_t key, std::size_t phase) const
@@ -352,6 +438,7 @@ class PhaseFlow::Key {
 
   const PhaseFlow& flow_;
   std::vector<std::size_t> shift_;
+  std::size_t cover_at_ = 0;
   std::size_t subsets_at_ = 0;
   std::uint64_t start_ = 0;
   std::uint64_t goal_ = 0;
@@ -394,13 +481,18 @@ class PhaseFlow::Outlook {
     const std::size_t period = flow.repetition_.period;
     drift_.assign(period, 0);
     drifts_.assign((flow.devices_.size() + 1) * period, 0);
+    covers_.assign(flow.devices_.size() + 1, 0);
     for (std::size_t i = flow.devices_.size(); i-- > 0;) {
       const std::size_t kind = flow.tables_.kind_of(flow.devices_[i]);
       least_.push_back((least_.empty() ? 0 : least_.back()) + preferences[kind].regret);
       prefer_balance(flow.arcs_[kind], preferences[kind].gain);
       std::copy(drift_.begin(), drift_.end(), drifts_.begin() + static_cast<std::ptrdiff_t>(i * period));
+      covers_[i] = cover_;
     }
   }
+
+  /// Layers that this device and those behind it cover when they do as they like.
+  std::size_t cover(std::size_t i) const { return covers_[i]; }
 
   struct Ahead {
     double least_loss;
@@ -431,11 +523,12 @@ class PhaseFlow::Outlook {
     };
     const Arc* chosen = nullptr;
     for (const Arc& arc : arcs) {
-      if (flow_.gain(arc) < most - cover_resolution) continue;
+      if (flow_.gain(arc) < most - cover_resolution * flow_.price()) continue;
       if (chosen == nullptr || imbalance_after(arc) < imbalance_after(*chosen)) chosen = &arc;
     }
     if (chosen == nullptr) return;
     for (std::size_t phase = 0; phase < drift_.size(); ++phase) drift_[phase] += change(*chosen, phase);
+    cover_ += chosen->covers;
   }
   int change(const Arc& arc, std::size_t phase) const
   {
@@ -445,20 +538,23 @@ class PhaseFlow::Outlook {
 
   const PhaseFlow& flow_;
   std::vector<int> drift_;     // of the devices behind
+  std::size_t cover_ = 0;      // likewise
+  std::vector<std::size_t> covers_;
   std::vector<int> drifts_;    // [device][phase]: of it and those behind it
   std::vector<double> least_;  // sums of the least regrets, which come last
 };
 
 /// One arc per device at most, balanced and covering the chain; none when there is none among the states kept.
-std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(std::size_t most_states, bool& dropped)
+std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(double ceiling, std::size_t most_states, bool& dropped)
 {
   const Key key(*this);
-  const double cover = improve_potentials(1e-4);
-  const double to_lose = cover - static_cast<double>(tables_.layers()) + cover_resolution;
+  // Where covers count, what devices cover too much; where costs count, what is below the ceiling.
+  const double to_lose = counts_costs_ ? ceiling + improve_potentials(1e-5 * ceiling, -infinity)
+                                       : improve_potentials(1e-4, -cover_resolution) + cover_resolution;
   if (to_lose < 0) return std::nullopt;
   struct Step {
     std::uint32_t parent;
-    std::uint8_t arc;
+    std::uint16_t arc;
   };
   struct State {
     std::uint64_t key;
@@ -486,7 +582,13 @@ std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(std::size_t most
     const auto put = [&](std::uint64_t new_key, double loss, Step step) {
       const auto ahead = outlook.ahead(place + 1, [&](std::size_t phase) { return key.at_phase(new_key, phase); });
       if (loss + ahead.least_loss > to_lose) return;
-      const double rank = loss + ahead.least_loss + balance_weight * ahead.imbalance;
+      double imbalance = ahead.imbalance;
+      if (counts_costs_) {
+        const auto missing = static_cast<double>(tables_.layers()) - static_cast<double>(key.cover(new_key)) -
+                             static_cast<double>(outlook.cover(place + 1));
+        imbalance += std::abs(missing);
+      }
+      const double rank = loss + ahead.least_loss + balance_weight * price() * imbalance;
       bool is_new = false;
       std::uint32_t& index = table.find(new_key, is_new);
       if (is_new) {
@@ -499,7 +601,7 @@ std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(std::size_t most
     for (std::uint32_t i = 0; i < states.size(); ++i) {
       const State& state = states[i];
       if (state.loss + most <= to_lose) put(state.key, state.loss + most, {i, no_arc});
-      for (std::uint8_t arc = 0; arc < arcs.size(); ++arc) {
+      for (std::uint16_t arc = 0; arc < arcs.size(); ++arc) {
         const double loss = state.loss + most - gain(arcs[arc]);
         if (loss > to_lose) continue;
         if (const auto after = key.after(state.key, arcs[arc])) put(*after, loss, {i, arc});
@@ -515,7 +617,10 @@ std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(std::size_t most
     steps.emplace_back();
     for (const State& state : states) steps.back().push_back(state.step);
   }
-  const auto goal = std::find_if(states.begin(), states.end(), [&](const State& state) { return key.is_goal(state.key); });
+  auto goal = states.end();
+  for (auto state = states.begin(); state != states.end(); ++state) {
+    if (key.is_goal(state->key) && (goal == states.end() || state->loss < goal->loss)) goal = state;
+  }
   if (goal == states.end()) return std::nullopt;
   std::vector<Chosen> chosen;
   auto index = static_cast<std::uint32_t>(goal - states.begin());
@@ -554,7 +659,7 @@ std::vector<StagePlacement> PhaseFlow::placement(const std::vector<Chosen>& chos
   std::vector<std::vector<const Chosen*>> leaving(nodes_);
   for (const Chosen& each : chosen) leaving[each.arc.from].push_back(&each);
   std::vector<std::pair<std::size_t, const Chosen*>> stack = {{0, nullptr}};
-  std::vector<std::uint32_t> order;
+  std::vector<const Chosen*> order;
   while (!stack.empty()) {
     const auto [node, by] = stack.back();
     if (!leaving[node].empty()) {
@@ -563,16 +668,18 @@ std::vector<StagePlacement> PhaseFlow::placement(const std::vector<Chosen>& chos
       stack.emplace_back(next->arc.to, next);
       continue;
     }
-    if (by != nullptr) order.push_back(by->device);
+    if (by != nullptr) order.push_back(by);
     stack.pop_back();
   }
   std::reverse(order.begin(), order.end());
   std::vector<StagePlacement> stages;
   std::size_t first = 0;
-  for (const std::uint32_t device : order) {
-    const std::size_t end = reach(tables_.kind_of(device), first, limit);
+  for (const Chosen* each : order) {
+    const std::size_t furthest = reach(tables_.kind_of(each->device), first, limit);
+    const std::size_t end = counts_costs_ ? first + each->arc.covers : furthest;
+    if (end > furthest) return {};
     if (end == first) continue;
-    stages.push_back({device, first, end - 1});
+    stages.push_back({each->device, first, end - 1});
     first = end;
     if (first == tables_.layers()) break;
   }
@@ -585,11 +692,11 @@ std::vector<StagePlacement> PhaseFlow::placement(const std::vector<Chosen>& chos
   return stages;
 }
 
-PhaseFlow::Answer PhaseFlow::solve(double limit, std::size_t most_states)
+PhaseFlow::Answer PhaseFlow::solve(double limit, std::size_t most_states, double ceiling)
 {
-  find_arcs(limit);
+  find_arcs(limit, true);
   for (bool dropped = false;; dropped = false) {
-    const auto chosen = choose(most_states, dropped);
+    const auto chosen = choose(ceiling, most_states, dropped);
     if (!chosen) return {dropped ? Verdict::Unknown : Verdict::Infeasible, {}};
     if (const auto subset = detached(*chosen)) {
       ensure(std::find(subsets_.begin(), subsets_.end(), *subset) == subsets_.end(), "a watched subset came off again");

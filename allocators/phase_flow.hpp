@@ -51,7 +51,12 @@ class PhaseFlow {
   };
   /// Keeps at most `most_states` states after each device; the verdict is Unknown only when that was too few, or when
   /// memory depends on the schedule and a solution breaks it.
-  Answer solve(double limit, std::size_t most_states);
+  Answer solve(double limit, std::size_t most_states, double ceiling = 0);
+
+  /// Where costs count: no placement within the limit has a smaller sum.
+  double least_sum(double limit);
+  /// What the potentials say each kind is worth: multipliers of a path certificate.
+  std::vector<double> multipliers() const;
 
   /// True when the potentials alone prove that there is no placement within the limit. O(devices x arcs) a step.
   bool potentials_refuse(double limit);
@@ -64,6 +69,7 @@ class PhaseFlow {
     std::uint8_t from;
     std::uint8_t to;
     std::uint32_t covers;
+    double cost;  // 0 where only the largest counts
   };
   struct Chosen {
     std::uint32_t device;
@@ -77,27 +83,35 @@ class PhaseFlow {
 
   std::size_t phase_bits() const;
   std::size_t key_bits() const;
+  std::size_t cover_bits() const;
   std::size_t node_of(std::size_t position) const;
   bool is_phase(std::size_t node) const;
   bool is_in(Subset subset, std::size_t node) const;
   std::size_t reach(std::size_t kind, std::size_t first, double limit) const;
   template <typename Visit>
   void for_each_beginning(std::size_t kind, double limit, const Visit& visit) const;
-  void find_arcs(double limit);
-  double gain(const Arc& arc) const { return arc.covers + potential_[arc.from] - potential_[arc.to]; }
-  double cover_by_potentials(std::vector<double>& slope) const;
-  double improve_potentials(double precision);
+  void find_arcs(double limit, bool all);
+  double price() const { return potential_.back(); }
+  double gain(const Arc& arc) const
+  {
+    return price() * arc.covers - arc.cost + potential_[arc.from] - potential_[arc.to];
+  }
+  void add_arc(std::vector<Arc>& arcs, std::size_t kind, std::size_t first, std::size_t end, bool all) const;
+  double least_cost() const;
+  double excess(std::vector<double>& slope) const;
+  double improve_potentials(double precision, double enough);
   std::vector<Preference> preferences() const;
-  std::optional<std::vector<Chosen>> choose(std::size_t most_states, bool& dropped);
+  std::optional<std::vector<Chosen>> choose(double ceiling, std::size_t most_states, bool& dropped);
   std::optional<Subset> detached(const std::vector<Chosen>& chosen) const;
   std::vector<StagePlacement> placement(const std::vector<Chosen>& chosen, double limit) const;
 
   const StageTables& tables_;
+  bool counts_costs_;
   Repetition repetition_;
   std::function<void()> check_;
   std::size_t nodes_;
   std::vector<std::vector<Arc>> arcs_;  // by kind
-  std::vector<double> potential_;       // by node
+  std::vector<double> potential_;       // by node, and the price of a layer
   std::vector<Subset> subsets_;         // that states watch
   std::vector<std::uint32_t> devices_;  // in the order in which the programme takes them
 };

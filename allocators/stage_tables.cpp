@@ -98,7 +98,7 @@ StageTables::StageTables(const CostModel& cost, const Goal& goal, std::size_t mo
   }
   find_kinds(most_groups);
   tabulate_transfers();
-  is_hereditary_ = goal_.communication == Communication::None && memory_is_hereditary();
+  is_hereditary_ = goal_.communication == Communication::None && reach_.is_hereditary();
 }
 
 void StageTables::find_kinds(std::size_t most_groups)
@@ -173,19 +173,6 @@ void StageTables::tabulate_transfers()
       }
     }
   }
-}
-
-bool StageTables::memory_is_hereditary() const
-{
-  if (cost_->memory_ignores_schedule()) return true;
-  const auto buffers = [this](std::size_t cut) {
-    return (cost_->boundary_output(cut) + cost_->boundary_gradient(cut)).value;
-  };
-  for (std::size_t layer = 0; layer < layers_; ++layer) {
-    const double own = cost_->memory(layer, layer, 1).value - buffers(layer) - buffers(layer + 1);
-    if (own < std::abs(buffers(layer + 1) - buffers(layer))) return false;
-  }
-  return true;
 }
 
 std::vector<std::size_t> StageTables::groups_of_devices() const

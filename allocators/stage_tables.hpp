@@ -125,7 +125,6 @@ class StageTables {
   }
   void find_kinds(std::size_t most_groups);
   void tabulate_transfers();
-  bool memory_is_hereditary() const;
 
   const CostModel* cost_;
   Goal goal_;
