@@ -12,19 +12,6 @@ namespace {
 
 constexpr std::size_t used = std::numeric_limits<std::size_t>::max();
 
-double sixteenth_power(double x)
-{
-  const double x2 = x * x;
-  const double x4 = x2 * x2;
-  const double x8 = x4 * x4;
-  return x8 * x8;
-}
-
-double sixteenth_root(double x)
-{
-  return std::sqrt(std::sqrt(std::sqrt(std::sqrt(x))));
-}
-
 }  // namespace
 
 PlacementCosts::PlacementCosts(const CostModel& cost, const Goal& goal)
@@ -67,14 +54,11 @@ void PlacementCosts::assign(const std::vector<StagePlacement>& stages)
   for (std::size_t device = 0; device < devices_; ++device) {
     if (place_in_unused_[device] != used) mark_unused(device);
   }
-  double largest = 0;
   new_costs_.clear();
   for (std::size_t i = 0; i < size(); ++i) {
     new_costs_.push_back(
         cost_of(stages_[i], i > 0 ? &stages_[i - 1] : nullptr, i + 1 < size() ? &stages_[i + 1] : nullptr));
-    largest = std::max(largest, new_costs_.back());
   }
-  scale_ = largest > 0 ? largest : 1;
   leaves_ = 1;
   while (leaves_ < size()) leaves_ *= 2;
   tree_.assign(2 * leaves_, {});
@@ -82,6 +66,13 @@ void PlacementCosts::assign(const std::vector<StagePlacement>& stages)
   build_tree();
   input_cost_ = input_time_[stages_.front().device];
   count_overfull();
+}
+
+void PlacementCosts::set_threshold(double threshold)
+{
+  threshold_ = threshold;
+  for (std::size_t i = 0; i < size(); ++i) tree_[leaves_ + i] = node_of(tree_[leaves_ + i].max);
+  build_tree();
 }
 
 std::size_t PlacementCosts::bottleneck_stage() const
@@ -95,7 +86,7 @@ std::size_t PlacementCosts::bottleneck_stage() const
 
 PlacementCosts::Node PlacementCosts::node_of(double cost) const
 {
-  return {cost, cost, sixteenth_power(cost / scale_)};
+  return {cost, cost, std::max(0.0, cost - threshold_)};
 }
 
 PlacementCosts::Value PlacementCosts::value_of(const Node& all, double input) const
@@ -105,7 +96,7 @@ PlacementCosts::Value PlacementCosts::value_of(const Node& all, double input) co
   value.sum = input + all.sum;
   value.objective =
       CostModel::objective_of(goal_.objective, goal_.microbatches, Seconds(value.bottleneck), Seconds(value.sum)).value;
-  value.smooth_bottleneck = std::max(value.bottleneck, scale_ * sixteenth_root(all.power));
+  value.above_threshold = all.excess;
   return value;
 }
 
@@ -403,13 +394,13 @@ PlacementCosts::Value PlacementCosts::value_after()
       const Node& old = tree_[leaves_ + i];
       old_max = std::max(old_max, old.max);
       all.sum -= old.sum;
-      all.power -= old.power;
+      all.excess -= old.excess;
     }
     for (std::size_t k = 0; k < changed.count; ++k) {
       const Node node = node_of(new_costs_[changed.first + k]);
       new_max = std::max(new_max, node.max);
       all.sum += node.sum;
-      all.power += node.power;
+      all.excess += node.excess;
     }
   }
   if (new_max >= all.max) {
@@ -417,7 +408,6 @@ PlacementCosts::Value PlacementCosts::value_after()
   } else if (old_max >= all.max) {
     all.max = std::max(new_max, rest_max());
   }
-  all.power = std::max(all.power, 0.0);
   return value_of(all, new_input_cost_);
 }
 

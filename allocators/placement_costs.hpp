@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -40,6 +41,8 @@ class PlacementCosts {
   std::size_t layers_of(std::size_t i) const { return stages_[i].last_layer - stages_[i].first_layer + 1; }
   /// Devices that no stage runs on, in no order.
   const std::vector<std::size_t>& unused_devices() const { return unused_; }
+  /// Sets the threshold of Value::above_threshold (infinite at first). O(stages).
+  void set_threshold(double threshold);
   /// A stage of largest cost.
   std::size_t bottleneck_stage() const;
 
@@ -47,8 +50,8 @@ class PlacementCosts {
     double objective = 0;
     double bottleneck = 0;
     double sum = 0;
-    /// The 16-norm of the stage costs: at least the bottleneck, and falls with every cost near it.
-    double smooth_bottleneck = 0;
+    /// What the stages cost above the threshold, all together: tells of moves that the bottleneck does not show.
+    double above_threshold = 0;
   };
   Value value() const { return value_of(tree_[1], input_cost_); }
   bool fits() const { return overfull_ == 0; }
@@ -100,7 +103,7 @@ class PlacementCosts {
   struct Node {
     double max = 0;
     double sum = 0;
-    double power = 0;  // sum of (cost / scale_)^16
+    double excess = 0;  // above the threshold, of each cost
   };
   /// Costs of the stages that a window changes: those before and behind it included.
   struct Changed {
@@ -110,7 +113,10 @@ class PlacementCosts {
     std::size_t count = 0;
   };
 
-  static Node join(const Node& a, const Node& b) { return {std::max(a.max, b.max), a.sum + b.sum, a.power + b.power}; }
+  static Node join(const Node& a, const Node& b)
+  {
+    return {std::max(a.max, b.max), a.sum + b.sum, a.excess + b.excess};
+  }
   Node node_of(double cost) const;
   Value value_of(const Node& all, double input_cost) const;
   double cost_of(const StagePlacement& stage, const StagePlacement* before, const StagePlacement* next);
@@ -155,7 +161,7 @@ class PlacementCosts {
   std::vector<Node> tree_;  // leaves from leaves_ on
   std::size_t leaves_ = 1;
   double input_cost_ = 0;
-  double scale_ = 1;
+  double threshold_ = std::numeric_limits<double>::infinity();
   std::size_t overfull_ = 0;
   std::vector<std::size_t> unused_;
   std::vector<std::size_t> place_in_unused_;  // of each device; `used` where it runs a stage

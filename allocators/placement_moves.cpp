@@ -60,9 +60,8 @@ std::size_t random_share(const PlacementCosts& costs, FastRandom& random, std::s
 
 }  // namespace
 
-bool propose_random_move(PlacementCosts& costs, FastRandom& random, bool aimed)
+bool propose_random_move(PlacementCosts& costs, FastRandom& random, std::size_t stage)
 {
-  const std::size_t stage = aimed ? costs.bottleneck_stage() : random.below(costs.size());
   const auto& unused = costs.unused_devices();
   const std::size_t kind = random.below(32);
   if (kind < 10) return propose_shift(costs, random, stage);

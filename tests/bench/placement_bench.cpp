@@ -101,8 +101,9 @@ void BM_DeviceSwap(benchmark::State& state)
 
 void BM_RandomMove(benchmark::State& state)
 {
-  time_moves(state,
-             [](PlacementCosts& costs, FastRandom& random) { return propose_random_move(costs, random, false); });
+  time_moves(state, [](PlacementCosts& costs, FastRandom& random) {
+    return propose_random_move(costs, random, random.below(costs.size()));
+  });
 }
 
 /// A shift there and back, each valued and applied.
