@@ -33,6 +33,8 @@ enum class Outcome { Optimal, Feasible, Infeasible, TimedOut };
 
 /// What a predicted step time is: the schedule's formula, or its exact recurrence (docs/costs.md).
 enum class StepTimeBy { Formula, Recurrence };
+/// A step time by recurrence takes time in proportion to them, also to check: a plan with more has none.
+inline constexpr std::uint64_t most_microbatches_by_recurrence = 65'536;
 
 std::string_view name_of(Objective objective);
 std::string_view name_of(Communication communication);

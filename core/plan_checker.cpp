@@ -263,9 +263,9 @@ class Checker {
       check_claim("predicted.step_time_s", plan_.predicted->step_time, by_formula);
       return;
     }
-    if (plan_.goal.microbatches > most_microbatches_played) {
+    if (plan_.goal.microbatches > most_microbatches_by_recurrence) {
       fault("predicted.step_time_by: recurrence, which is for at most {} micro-batches; this plan has {}",
-            most_microbatches_played, plan_.goal.microbatches);
+            most_microbatches_by_recurrence, plan_.goal.microbatches);
       return;
     }
     std::vector<PlayedStage> played;

@@ -16,9 +16,6 @@ struct PlayedStage {
   double send_gradient = 0;  ///< to the stage before
 };
 
-/// What the checker plays out; a plan with more and a step time by recurrence is refused.
-inline constexpr std::uint64_t most_microbatches_played = 65'536;
-
 /// The time of a step by playing it: every stage goes through its list of work as long as what it needs has arrived, in
 /// whatever order the stages come to it. For the plan checker, apart from step_recurrence.hpp, so that a fault in one
 /// shows against the other. O(stages x micro-batches).
