@@ -248,7 +248,7 @@ class LocalSearch {
 /// How many moves are looked at when neither budget nor time is limited: 1 to 2 s for 64 devices and 483 layers.
 std::uint64_t default_budget(const CostModel& cost)
 {
-  constexpr std::uint64_t least = 4096;
+  constexpr std::uint64_t least = 16'384;
   constexpr std::uint64_t most = 16'000'000;
   constexpr std::uint64_t per_choice = 256;
   return std::clamp(per_choice * cost.layers() * cost.devices(), least, most);

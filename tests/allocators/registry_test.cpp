@@ -55,10 +55,9 @@ TEST(Allocate, RefusesAnUnknownPolicyAndNamesTheNearest)
   EXPECT_EQ(message_of("exec:"), "exec:: no program; write exec:PROGRAM, such as exec:examples/external_policy.py");
   EXPECT_EQ(message_of("even"), "no error");
 #ifdef ISOBAR_HAS_CBC
-  EXPECT_EQ(
-      message_of("simulated annealing"),
-      "allocator: \"simulated annealing\" is not known; there are chain-dp, even, sky-dynamic, sky-dynamic-fixed, "
-      "sky-optimal, and exec:PROGRAM");
+  EXPECT_EQ(message_of("simulated annealing"),
+            "allocator: \"simulated annealing\" is not known; there are chain-dp, even, local-search, sky-dynamic, "
+            "sky-dynamic-fixed, sky-optimal, and exec:PROGRAM");
 #else
   EXPECT_EQ(message_of("sky-optimal"),
             "sky-optimal: this build has no CBC; install coinor-libcbc-dev, then configure and build again");
