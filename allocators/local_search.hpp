@@ -25,8 +25,8 @@ std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, std
 /// (start_placements.hpp), over boundaries, order and choice of the devices, for every objective and schedule.
 ///
 /// A budget counts moves that are looked at; it is how long the search takes, so that spending it leaves the outcome
-/// feasible. Without budget and time limit: 256 L D moves, 16,384 to 16 million. With SearchLimits::polish the step time
-/// by the exact recurrence is made small afterwards (polish.hpp). A time limit or Ctrl-C gives the best so far, as
+/// feasible. Without budget and time limit: 256 L D moves, 16,384 to 16 million. With SearchLimits::polish the step
+/// time by the exact recurrence is made small afterwards (polish.hpp). A time limit or Ctrl-C gives the best so far, as
 /// timed_out. Deterministic by seed and budget without a time limit.
 ///
 /// Source: simulated annealing, Kirkpatrick, Gelatt, Vecchi, Science 1983; moves and energy are our own.
