@@ -70,13 +70,15 @@ TEST(Allocate, PassesTheCheckerForEveryPolicyAndGoal)
 {
   std::mt19937_64 random(11);
   std::size_t placed = 0;
+  SearchLimits limits;
+  limits.budget = 2000;  // enough for every policy to end by itself
   for (int instance = 0; instance < 60; ++instance) {
     const Workload workload = random_chain(random, 1 + random() % 8);
     const Cluster platform = random_cluster(random, 1 + random() % 4, instance % 2 == 0 ? 1e9 : 30);
     for (const Goal& goal : all_goals(1 + random() % 4)) {
       for (const auto& policy : policies()) {
         if (policy.name == "sky-optimal") continue;  // milp_test.cpp
-        const Plan plan = allocate(std::string(policy.name), workload, platform, goal, {});
+        const Plan plan = allocate(std::string(policy.name), workload, platform, goal, limits);
         ASSERT_NE(plan.outcome, Outcome::TimedOut);
         if (plan.outcome == Outcome::Infeasible) {
           EXPECT_FALSE(plan.reason.empty());
