@@ -17,6 +17,10 @@ struct SearchLimits {
   std::optional<std::uint64_t> budget;
   std::optional<Seconds> time_limit;
   std::uint64_t seed = 1;
+  /// Where policies that improve plans begin, in the layers of the workload; none: where they like.
+  std::vector<StagePlacement> start = {};
+  /// Policies that improve plans judge the last moves by the schedule's exact recurrence.
+  bool polish = false;
 };
 
 /// What a policy is asked: place the chain of `cost.workload()` on `cost.cluster()`.
@@ -33,6 +37,7 @@ struct Placement {
   std::string reason;                      ///< when infeasible
   std::optional<Seconds> objective_bound;  ///< where the policy proves more than bounds.hpp does
   Certificate certificate;                 ///< how
+  StepTimeBy step_time_by = StepTimeBy::Formula;
 };
 
 /// One way to place layers; registered in registry.cpp.
@@ -43,6 +48,7 @@ struct Policy {
   std::string_view cost;       ///< time and memory, in layers L and devices D
   std::string_view source;
   Placement (*place)(const Problem& problem);
+  bool improves_plans = false;  ///< heeds SearchLimits::start and polish
 };
 
 /// Every policy, sorted by name.
@@ -51,10 +57,14 @@ const std::vector<Policy>& policies();
 /// @throws InputError unless `name` is a policy's (naming the nearest one) or "exec:PROGRAM".
 void require_policy(const std::string& name);
 
+/// @throws InputError naming `option` unless `name` is a policy that improves plans; its message names those that do.
+void require_improver(const std::string& option, const std::string& name);
+
 /// Makes a plan: runs the policy `name` (or the program behind "exec:PROGRAM", see external.hpp), adds the claims by
 /// the cost model and the best bound known, and passes the plan through the checker.
-/// @throws InputError for an unknown name (with the nearest one) or an external program's bad answer; EnvironmentError
-/// when an external program fails; std::logic_error when a policy of ours breaks the checker.
+/// @throws InputError for an unknown name (with the nearest one), for a start whose cuts the chain does not have, or
+/// for an external program's bad answer; EnvironmentError when an external program fails; std::logic_error when a
+/// policy of ours breaks the checker.
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
               const SearchLimits& limits);
 

@@ -4,12 +4,14 @@
 #include "allocators/even.hpp"
 #include "allocators/exact.hpp"
 #include "allocators/external.hpp"
+#include "allocators/local_search.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/milp.hpp"
 #include "allocators/search_clock.hpp"
 #include "allocators/sky_dynamic.hpp"
 #include "core/errors.hpp"
 #include "core/layer_graph.hpp"
+#include "core/step_recurrence.hpp"
 
 #include <fmt/format.h>
 
@@ -47,6 +49,26 @@ std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<St
   return stages;
 }
 
+/// The same placement over the chain's layers. Refuses cuts that the chain does not have.
+std::vector<StagePlacement> over_chain_of(const ChainView& view, std::vector<StagePlacement> stages)
+{
+  const auto& first_layer = view.first_layer;  // with the end of the last
+  const auto chain_layer = [&](std::size_t layer, std::size_t stage) {
+    const auto found = std::lower_bound(first_layer.begin(), first_layer.end(), layer);
+    if (found == first_layer.end() || *found != layer) {
+      throw InputError("start", fmt::format("stages[{}]: ends before layer {}, where more than one tensor crosses; "
+                                            "plans are improved between cuts that one tensor crosses",
+                                            stage, layer));
+    }
+    return static_cast<std::size_t>(found - first_layer.begin());
+  };
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    stages[i].last_layer = chain_layer(stages[i].last_layer + 1, i) - 1;
+    stages[i].first_layer = i == 0 ? 0 : stages[i - 1].last_layer + 1;
+  }
+  return stages;
+}
+
 /// Writes what the cost model says of the placement, and how good it is. Returns the bound as it is proven: above the
 /// objective only when the placement breaks what the bound builds on, its memory.
 Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<StagePlacement>& stages,
@@ -56,6 +78,10 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
   plan.objective = evaluation.objective;
   plan.step_bound = evaluation.step_bound;
   plan.predicted = Predicted{evaluation.step_time, evaluation.bottleneck, evaluation.sequential, {}};
+  if (placement.step_time_by == StepTimeBy::Recurrence) {
+    plan.predicted->step_time = step_time_by_recurrence(cost, stages, plan.goal);
+    plan.predicted->step_time_by = StepTimeBy::Recurrence;
+  }
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
     const std::string& name = cost.cluster().devices[device].name;
@@ -90,7 +116,8 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
 const std::vector<Policy>& policies()
 {
   static const std::vector<Policy> all = {
-      chain_dp_policy, exact_policy,   even_policy, sky_dynamic_policy, sky_dynamic_fixed_policy,
+      chain_dp_policy,     even_policy,        exact_policy,
+      local_search_policy, sky_dynamic_policy, sky_dynamic_fixed_policy,
 #ifdef ISOBAR_HAS_CBC
       sky_optimal_policy,
 #endif
@@ -122,6 +149,19 @@ void require_policy(const std::string& name)
                                                             : "did you mean " + nearest + "?"));
 }
 
+void require_improver(const std::string& option, const std::string& name)
+{
+  require_policy(name);
+  const Policy* policy = find_policy(name);
+  if (policy != nullptr && policy->improves_plans) return;
+  std::vector<std::string_view> improvers;
+  for (const auto& other : policies()) {
+    if (other.improves_plans) improvers.push_back(other.name);
+  }
+  throw InputError(option,
+                   fmt::format("works with allocator {} alone, and not with {}", fmt::join(improvers, " or "), name));
+}
+
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
               const SearchLimits& limits)
 {
@@ -131,7 +171,8 @@ Plan allocate(const std::string& name, const Workload& workload, const Cluster& 
          "a problem has layers, devices and micro-batches");
   const ChainView view = chain_view(workload);
   const CostModel chain_cost(view.workload, cluster);
-  const Problem problem{chain_cost, goal, limits};
+  Problem problem{chain_cost, goal, limits};
+  problem.limits.start = over_chain_of(view, limits.start);
   Placement placement = is_external(name) ? place_externally(name.substr(external_prefix.size()), problem)
                                           : find_policy(name)->place(problem);
 

@@ -3,6 +3,7 @@
 #include "allocators/allocator.hpp"
 #include "core/interrupt.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -22,6 +23,20 @@ class SearchClock {
 
   /// True when the time is over or the process was asked to stop. Some 30 ns.
   bool is_over() const { return interrupted() || (end_ && Clock::now() >= *end_); }
+
+  /// The part of the time limit that is over, from 0; 0 without a limit.
+  double used_fraction() const
+  {
+    if (!end_) return 0;
+    const double allowed = (*end_ - start_).count();
+    return allowed > 0 ? elapsed().value / allowed : 1;
+  }
+  /// The time left under the limit; none without a limit.
+  std::optional<Seconds> left() const
+  {
+    if (!end_) return std::nullopt;
+    return Seconds(std::max(0.0, std::chrono::duration<double>(*end_ - Clock::now()).count()));
+  }
 
   Seconds elapsed() const { return Seconds(std::chrono::duration<double>(Clock::now() - start_).count()); }
 

@@ -130,6 +130,9 @@ void GoalOptions::add_to(CLI::App& command)
             "work that a search may do, in the policy's own units; same result everywhere");
   command.add_option("--time-limit", time_limit, "time that a search may take, such as 30s");
   add_count(command, "--seed", seed, "start of the random numbers of policies that draw any (default: 1)");
+  command.add_flag("--polish", polish,
+                   "make the step time by the schedule's exact recurrence small at the end "
+                   "(allocator local-search)");
 }
 
 Goal GoalOptions::goal(const std::string& objective) const
@@ -149,9 +152,23 @@ Goal GoalOptions::goal(const std::string& objective) const
 
 allocators::SearchLimits GoalOptions::limits() const
 {
-  allocators::SearchLimits limits{budget, {}, seed};
+  allocators::SearchLimits limits;
+  limits.budget = budget;
+  limits.seed = seed;
+  limits.polish = polish;
   if (time_limit) limits.time_limit = seconds_from_option("--time-limit", *time_limit);
   return limits;
+}
+
+void GoalOptions::check_polish(const std::vector<std::string>& allocators, const std::vector<Goal>& goals) const
+{
+  if (!polish) return;
+  for (const auto& allocator : allocators) allocators::require_improver("--polish", allocator);
+  for (const auto& goal : goals) {
+    if (goal.microbatches <= most_microbatches_by_recurrence) continue;
+    throw InputError("--polish", fmt::format("works with at most {} micro-batches, and not with {}",
+                                             most_microbatches_by_recurrence, goal.microbatches));
+  }
 }
 
 Seconds seconds_from_option(const std::string& option, const std::string& text)

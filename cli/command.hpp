@@ -59,11 +59,14 @@ struct GoalOptions {
   std::optional<std::uint64_t> budget;
   std::optional<std::string> time_limit;
   std::uint64_t seed = 1;
+  bool polish = false;
 
   void add_to(CLI::App& command);
   /// The goal for an objective: what was said, and the objective's own defaults for the rest.
   Goal goal(const std::string& objective) const;
   allocators::SearchLimits limits() const;
+  /// @throws InputError when --polish is on and one of the allocators or goals does not go with it.
+  void check_polish(const std::vector<std::string>& allocators, const std::vector<Goal>& goals) const;
 };
 
 /// An option that takes a whole number, 0 to 2^53; CLI11 itself would take a negative one for a huge one.

@@ -77,6 +77,7 @@ ExitCode compare(const CompareOptions& options)
   std::vector<Goal> goals;
   for (const auto& objective : options.objectives) goals.push_back(options.goal.goal(objective));
   for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
+  options.goal.check_polish(options.allocators, goals);
   const Inputs inputs = load(options.inputs);
 
   std::vector<ComparisonRow> rows;

@@ -19,6 +19,7 @@ struct PlanOptions {
   GoalOptions goal;
   std::string allocator;
   std::string objective = "pipeline";
+  std::string start;
   std::string output;
   bool json = false;
 };
@@ -34,8 +35,10 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
   text += fmt::format("objective {:.6g} s, no plan below {:.6g} s ({}), gap {:.2f} %\n", plan.objective.value().value,
                       plan.objective_bound.value().value, name_of(plan.certificate.kind),
                       100 * plan.gap_fraction().value_or(0));
-  text += fmt::format("predicted step {:.6g} s, no schedule of this plan below {:.6g} s\n\n",
-                      plan.predicted.value().step_time.value, plan.step_bound.value().value);
+  const Predicted& predicted = plan.predicted.value();
+  text += fmt::format(
+      "predicted step {:.6g} s{}, no schedule of this plan below {:.6g} s\n\n", predicted.step_time.value,
+      predicted.step_time_by == StepTimeBy::Recurrence ? " (by recurrence)" : "", plan.step_bound.value().value);
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
@@ -47,13 +50,34 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
   return text + results::table_of({"stage", "device", "layers", "count", "needs", "has"}, rows, 2);
 }
 
+/// The stages of the plan that a search starts from. Refuses a plan that does not hold on these inputs; what its own
+/// search proved does not matter here.
+std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inputs)
+{
+  const Plan plan = read_plan(file);
+  if (plan.stages.empty()) throw InputError(file, "stages: none; a search starts from a plan that has some");
+  const Cluster& cluster = inputs.platform.cluster();
+  auto faults = faults_of(plan, inputs.workload, cluster);
+  for (auto& fault : faults) fault = file + ": " + fault;
+  if (!faults.empty()) throw InputError(faults);
+  std::vector<StagePlacement> stages;
+  for (const auto& stage : plan.stages) {
+    stages.push_back({cluster.device_index(stage.device()).value(), stage.first_layer, stage.last_layer});
+  }
+  return stages;
+}
+
 ExitCode make_plan(const PlanOptions& options)
 {
   const Goal goal = options.goal.goal(options.objective);
-  const auto limits = options.goal.limits();
-  refuse_overwriting({options.inputs.platform, options.inputs.workload}, {options.output});
+  auto limits = options.goal.limits();
+  allocators::require_policy(options.allocator);
+  options.goal.check_polish({options.allocator}, {goal});
+  if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
+  refuse_overwriting({options.inputs.platform, options.inputs.workload, options.start}, {options.output});
   const Inputs inputs = load(options.inputs);
   const Cluster& cluster = inputs.platform.cluster();
+  if (!options.start.empty()) limits.start = start_of(options.start, inputs);
   Plan plan = allocators::allocate(options.allocator, inputs.workload, cluster, goal, limits);
   plan.platform = inputs.platform_fingerprint;
   plan.workload = inputs.workload_fingerprint;
@@ -75,6 +99,7 @@ void add_plan_command(CLI::App& app, Action& action)
       ->required();
   command->add_option("--objective", options->objective, "sequential, bottleneck, pipeline")->capture_default_str();
   options->goal.add_to(*command);
+  command->add_option("--start", options->start, "plan file to start from (allocator local-search)");
   command->add_option("-o,--output", options->output, "plan file to write (JSON), also when infeasible");
   command->add_flag("--json", options->json, "print the plan as JSON");
   command->footer(footer);

@@ -18,6 +18,8 @@ constexpr NameTable<Outcome, 4> outcomes = {{{Outcome::Optimal, "optimal"},
                                              {Outcome::Feasible, "feasible"},
                                              {Outcome::Infeasible, "infeasible"},
                                              {Outcome::TimedOut, "timed_out"}}};
+constexpr NameTable<StepTimeBy, 2> step_times = {
+    {{StepTimeBy::Formula, "formula"}, {StepTimeBy::Recurrence, "recurrence"}}};
 
 }  // namespace
 
@@ -37,6 +39,10 @@ std::string_view name_of(Outcome outcome)
 {
   return name_in(outcomes, outcome);
 }
+std::string_view name_of(StepTimeBy by)
+{
+  return name_in(step_times, by);
+}
 std::optional<Objective> objective_from_name(std::string_view name)
 {
   return value_in(objectives, name);
@@ -53,6 +59,10 @@ std::optional<Outcome> outcome_from_name(std::string_view name)
 {
   return value_in(outcomes, name);
 }
+std::optional<StepTimeBy> step_time_by_from_name(std::string_view name)
+{
+  return value_in(step_times, name);
+}
 std::vector<std::string> objective_names()
 {
   return names_in(objectives);
@@ -68,6 +78,10 @@ std::vector<std::string> schedule_names()
 std::vector<std::string> outcome_names()
 {
   return names_in(outcomes);
+}
+std::vector<std::string> step_time_by_names()
+{
+  return names_in(step_times);
 }
 
 Goal Goal::with_defaults(Objective objective)

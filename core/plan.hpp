@@ -32,19 +32,27 @@ enum class Schedule { Sequential, GPipe, OneForwardOneBackward };
 /// The answer of an allocator.
 enum class Outcome { Optimal, Feasible, Infeasible, TimedOut };
 
+/// What a predicted step time is: the schedule's formula, or its exact recurrence (docs/costs.md).
+enum class StepTimeBy { Formula, Recurrence };
+/// A step time by recurrence takes time in proportion to them, also to check: a plan with more has none.
+inline constexpr std::uint64_t most_microbatches_by_recurrence = 65'536;
+
 std::string_view name_of(Objective objective);
 std::string_view name_of(Communication communication);
 std::string_view name_of(Schedule schedule);  ///< "sequential", "gpipe", "1f1b"
 std::string_view name_of(Outcome outcome);
+std::string_view name_of(StepTimeBy by);
 std::optional<Objective> objective_from_name(std::string_view name);
 std::optional<Communication> communication_from_name(std::string_view name);
 std::optional<Schedule> schedule_from_name(std::string_view name);
 std::optional<Outcome> outcome_from_name(std::string_view name);
+std::optional<StepTimeBy> step_time_by_from_name(std::string_view name);
 /// Every name, in the order of the enumeration.
 std::vector<std::string> objective_names();
 std::vector<std::string> communication_names();
 std::vector<std::string> schedule_names();
 std::vector<std::string> outcome_names();
+std::vector<std::string> step_time_by_names();
 
 /// What a plan is made for: the question that an allocator answers.
 struct Goal {
@@ -79,10 +87,11 @@ struct Stage {
 
 /// What the closed forms say of a plan.
 struct Predicted {
-  Seconds step_time;   ///< the formula of the plan's schedule plus the slowest update
+  Seconds step_time;   ///< of the plan's schedule, with the update; see step_time_by
   Seconds bottleneck;  ///< largest s_i
   Seconds sequential;  ///< sum of s_i under serial communication: one micro-batch alone, compute and transfers
   std::map<std::string, Bytes> peak_memory;  ///< by device
+  StepTimeBy step_time_by = StepTimeBy::Formula;
 };
 
 /// What a file was made from, to recognise it again.

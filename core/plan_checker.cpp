@@ -4,6 +4,7 @@
 
 #include "core/layer_graph.hpp"
 #include "core/plan.hpp"
+#include "core/step_player.hpp"
 
 #include <fmt/format.h>
 
@@ -239,7 +240,7 @@ class Checker {
       fault("predicted: missing; a plan that is not infeasible predicts its times and memory");
       return;
     }
-    check_claim("predicted.step_time_s", plan_.predicted->step_time, step);
+    check_step_time(step);
     check_claim("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
     check_claim("predicted.sequential_s", plan_.predicted->sequential, alone);
     check_peak_memory();
@@ -254,6 +255,27 @@ class Checker {
       fault("outcome: optimal, but the bound {:.9g} leaves a gap to the objective {:.9g}; call it feasible",
             plan_.objective_bound ? plan_.objective_bound->value : 0, objective);
     }
+  }
+
+  void check_step_time(double by_formula)
+  {
+    if (plan_.predicted->step_time_by == StepTimeBy::Formula) {
+      check_claim("predicted.step_time_s", plan_.predicted->step_time, by_formula);
+      return;
+    }
+    if (plan_.goal.microbatches > most_microbatches_by_recurrence) {
+      fault("predicted.step_time_by: recurrence, which is for at most {} micro-batches; this plan has {}",
+            most_microbatches_by_recurrence, plan_.goal.microbatches);
+      return;
+    }
+    std::vector<PlayedStage> played;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const StageFacts& stage = stages_[i];
+      played.push_back(
+          {stage.forward_s, stage.backward_s, stage.update_s, stage.sent_forward_s, stage.sent_backward_s});
+    }
+    check_claim("predicted.step_time_s", plan_.predicted->step_time,
+                play_step(plan_.goal.schedule, plan_.goal.microbatches, input_s_, played));
   }
 
   void check_peak_memory()

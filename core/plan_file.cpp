@@ -30,6 +30,7 @@ Json to_json(const Predicted& predicted)
   Json memory = Json::object();
   for (const auto& [device, size] : predicted.peak_memory) memory[device] = size.value;
   return {{"step_time_s", predicted.step_time.value},
+          {"step_time_by", name_of(predicted.step_time_by)},
           {"bottleneck_s", predicted.bottleneck.value},
           {"sequential_s", predicted.sequential.value},
           {"peak_memory_bytes", std::move(memory)}};
@@ -162,6 +163,9 @@ Predicted read_predicted(MappingReader& reader, FaultList& faults)
 {
   Predicted predicted;
   predicted.step_time = Seconds(reader.required_number("step_time_s"));
+  if (const auto by = reader.optional_choice("step_time_by", step_time_by_names())) {
+    predicted.step_time_by = step_time_by_from_name(*by).value_or(StepTimeBy::Formula);
+  }
   predicted.bottleneck = Seconds(reader.required_number("bottleneck_s"));
   predicted.sequential = Seconds(reader.required_number("sequential_s"));
   using Memory = std::map<std::string, Bytes>;

@@ -55,10 +55,9 @@ TEST(Allocate, RefusesAnUnknownPolicyAndNamesTheNearest)
   EXPECT_EQ(message_of("exec:"), "exec:: no program; write exec:PROGRAM, such as exec:examples/external_policy.py");
   EXPECT_EQ(message_of("even"), "no error");
 #ifdef ISOBAR_HAS_CBC
-  EXPECT_EQ(
-      message_of("simulated annealing"),
-      "allocator: \"simulated annealing\" is not known; there are chain-dp, even, sky-dynamic, sky-dynamic-fixed, "
-      "sky-optimal, and exec:PROGRAM");
+  EXPECT_EQ(message_of("simulated annealing"),
+            "allocator: \"simulated annealing\" is not known; there are chain-dp, even, local-search, sky-dynamic, "
+            "sky-dynamic-fixed, sky-optimal, and exec:PROGRAM");
 #else
   EXPECT_EQ(message_of("sky-optimal"),
             "sky-optimal: this build has no CBC; install coinor-libcbc-dev, then configure and build again");
@@ -71,13 +70,15 @@ TEST(Allocate, PassesTheCheckerForEveryPolicyAndGoal)
 {
   std::mt19937_64 random(11);
   std::size_t placed = 0;
+  SearchLimits limits;
+  limits.budget = 2000;  // enough for every policy to end by itself
   for (int instance = 0; instance < 60; ++instance) {
     const Workload workload = random_chain(random, 1 + random() % 8);
     const Cluster platform = random_cluster(random, 1 + random() % 4, instance % 2 == 0 ? 1e9 : 30);
     for (const Goal& goal : all_goals(1 + random() % 4)) {
       for (const auto& policy : policies()) {
         if (policy.name == "sky-optimal") continue;  // milp_test.cpp
-        const Plan plan = allocate(std::string(policy.name), workload, platform, goal, {});
+        const Plan plan = allocate(std::string(policy.name), workload, platform, goal, limits);
         ASSERT_NE(plan.outcome, Outcome::TimedOut);
         if (plan.outcome == Outcome::Infeasible) {
           EXPECT_FALSE(plan.reason.empty());

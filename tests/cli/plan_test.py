@@ -16,7 +16,9 @@ class Plan(CommandTest):
         self.assertEqual([stage["last_layer"] - stage["first_layer"] + 1 for stage in plan["stages"]], [5] * 15)
         self.assertEqual(plan["stages"][1]["devices"], [{"name": "node-2", "share": 1.0}])
         self.assertEqual((plan["objective"], plan["schedule"], plan["microbatches"]), ("pipeline", "1f1b", 8))
-        self.assertEqual(set(plan["predicted"]), {"step_time_s", "bottleneck_s", "sequential_s", "peak_memory_bytes"})
+        self.assertEqual(set(plan["predicted"]), {"step_time_s", "step_time_by", "bottleneck_s",
+                                                  "sequential_s", "peak_memory_bytes"})
+        self.assertEqual(plan["predicted"]["step_time_by"], "formula")
 
     def test_sequential_has_defaults_of_its_own(self):
         plan = self.json_of("plan", SKY16, BERT24, "--allocator", "even", "--objective", "sequential")
@@ -34,6 +36,81 @@ class Plan(CommandTest):
         plan = self.json_of("plan", *self.small_inputs(), "--allocator", "chain-dp", "--objective", "sequential")
         self.assertEqual([stage["devices"][0]["name"] for stage in plan["stages"]], ["fast"])
         self.assertAlmostEqual(plan["objective_s"], 4.5)
+
+    def test_local_search_starts_from_a_plan_and_makes_it_better(self):
+        start = self.make_plan(SKY16, BERT24)
+        before = json.loads(pathlib.Path(start).read_text())
+        options = "--allocator", "local-search", "--start", start
+        plan = self.json_of("plan", SKY16, BERT24, *options, "--budget", 0)
+        self.assertEqual(plan["stages"], before["stages"])
+        plan = self.json_of("plan", SKY16, BERT24, *options, "--budget", 100000)
+        self.assertLess(plan["objective_s"], before["objective_s"])
+        self.assertEqual(plan, plan | self.plan_without_wall(SKY16, BERT24, *options, "--budget", 100000))
+
+    def plan_without_wall(self, *arguments):
+        plan = self.json_of("plan", *arguments)
+        del plan["wall"]
+        return plan
+
+    def test_a_start_is_checked_against_the_inputs(self):
+        start = self.make_plan(SKY16, BERT24)
+        options = "--allocator", "local-search", "--start", start
+        fault = self.fault_of("plan", *self.small_inputs(), *options)
+        self.assertIn(f"{start}: stages[0]: device node-1 is not on platform small", fault)
+        platform, workload = self.small_inputs()
+        wrong = self.edited(self.make_plan(platform, workload), step_bound_s=1.0)
+        self.assertRegex(self.fault_of("plan", platform, workload, "--allocator", "local-search", "--start", wrong),
+                         r"plan\.json: step_bound_s: claims 1; it is [\d.]+ on this platform and workload$")
+        self.assertEqual(self.fault_of("plan", platform, workload, "--allocator", "local-search", "--start", "none.json"),
+                         "none.json: no such file")
+
+    def edited(self, plan, **changes):
+        path = pathlib.Path(plan)
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        return plan
+
+    def test_a_start_without_stages_is_refused(self):
+        start = self.make_plan(*self.small_inputs(memory="1 GB"), expect=4)
+        self.assertEqual(
+            self.fault_of("plan", *self.small_inputs(), "--allocator", "local-search", "--start", start),
+            f"{start}: stages: none; a search starts from a plan that has some")
+
+    def test_a_start_is_not_written_over(self):
+        start = self.make_plan(*self.small_inputs())
+        self.assertEqual(
+            self.fault_of("plan", *self.small_inputs(), "--allocator", "local-search", "--start", start, "-o", start),
+            f"{start}: is an input; name another file to write")
+
+    def test_start_and_polish_are_for_allocators_that_improve_plans(self):
+        start = self.make_plan(*self.small_inputs())
+        self.assertEqual(self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--start", start),
+                         "--start: works with allocator local-search alone, and not with even")
+        self.assertEqual(self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--polish"),
+                         "--polish: works with allocator local-search alone, and not with even")
+        self.assertEqual(self.fault_of("compare", *self.small_inputs(), "--allocators", "local-search,even", "--polish"),
+                         "--polish: works with allocator local-search alone, and not with even")
+
+    def test_polish_takes_no_more_micro_batches_than_can_be_checked(self):
+        self.assertEqual(
+            self.fault_of("plan", *self.small_inputs(), "--allocator", "local-search", "--polish", "--microbatches", 100000),
+            "--polish: works with at most 65536 micro-batches, and not with 100000")
+
+    def test_a_polished_plan_predicts_what_is_simulated(self):
+        # Links of the two-device platform carry one kind of transfer each way; the route there and back shares one.
+        platform, workload = self.small_inputs()
+        text = pathlib.Path(platform).read_text()
+        text = text.replace('latency="10ms"/>', 'latency="10ms" sharing_policy="SPLITDUPLEX"/>')
+        text = text.replace('<route src="slow" dst="fast"><link_ctn id="wire"/></route>',
+                            '<route src="slow" dst="fast"><link_ctn id="wire" direction="UP"/></route>')
+        pathlib.Path(platform).write_text(text)
+        for schedule in ("sequential", "gpipe", "1f1b"):
+            for microbatches in (1, 5):
+                plan = self.make_plan(platform, workload, "--polish", "--schedule", schedule, "--microbatches", microbatches,
+                                      allocator="local-search")
+                predicted = json.loads(pathlib.Path(plan).read_text())["predicted"]
+                self.assertEqual(predicted["step_time_by"], "recurrence")
+                result = self.json_of("simulate", platform, workload, "--plan", plan)
+                self.assertAlmostEqual(result["step_time_s"] / predicted["step_time_s"], 1, delta=1e-6)
 
     def test_an_infeasible_plan_is_written_with_its_reason_and_exits_with_4(self):
         inputs = self.small_inputs(memory="1 GB")

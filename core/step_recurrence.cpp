@@ -1,0 +1,108 @@
+#include "core/step_recurrence.hpp"
+
+#include "core/errors.hpp"
+
+#include <algorithm>
+
+namespace isobar {
+
+std::uint64_t StepRecurrence::warm_up_of(std::size_t stage, std::size_t stages) const
+{
+  switch (schedule_) {
+    case Schedule::Sequential:
+      return 0;
+    case Schedule::GPipe:
+      return microbatches_;
+    case Schedule::OneForwardOneBackward:
+      return std::min<std::uint64_t>(microbatches_, stages - 1 - stage);
+  }
+  return 0;
+}
+
+double StepRecurrence::input_arrival(std::uint64_t microbatch, double input)
+{
+  // Double-buffered: the input of m comes once m-2 has been forwarded.
+  if (microbatch >= 2) input_free_ = std::max(input_free_, forward_end_[microbatch % 2]);
+  return input_free_ += input;
+}
+
+double StepRecurrence::forward(StageState& state, const StageTimes& times, double arrival)
+{
+  state.free = std::max(state.free, arrival) + times.forward.value;
+  state.output_free = std::max(state.output_free, state.free) + times.output.value;
+  return state.output_free;
+}
+
+void StepRecurrence::warm_up(double input, const std::vector<StageTimes>& stages)
+{
+  // A stage warms up on what the one before has sent, in place: what it forwards takes the place of what arrived. One
+  // micro-batch at most is left over, for the stage warms up on one less.
+  arrivals_.resize(std::max<std::size_t>(arrivals_.size(), states_.front().warm_up));
+  for (std::uint64_t m = 0; m < states_.front().warm_up; ++m) {
+    const double arrival = input_arrival(m, input);
+    arrivals_[m] = forward(states_.front(), stages.front(), arrival);
+    forward_end_[m % 2] = states_.front().free;
+  }
+  for (std::size_t i = 1; i < stages.size(); ++i) {
+    StageState& state = states_[i];
+    for (std::uint64_t m = 0; m < state.warm_up; ++m) {
+      const double arrival = arrivals_[m];
+      arrivals_[m] = forward(state, stages[i], arrival);
+    }
+    if (state.warm_up >= states_[i - 1].warm_up) continue;
+    state.arrived[state.warm_up % 2] = arrivals_[state.warm_up];
+  }
+}
+
+Seconds StepRecurrence::step_time(Seconds input, const std::vector<StageTimes>& stages)
+{
+  ensure(!stages.empty(), "a step has stages");
+  const std::size_t count = stages.size();
+  input_free_ = 0;
+  states_.assign(count, {});
+  for (std::size_t i = 0; i < count; ++i) states_[i].warm_up = warm_up_of(i, count);
+  warm_up(input.value, stages);
+  for (std::uint64_t n = 0; n < microbatches_; ++n) {
+    for (std::size_t i = 0; i < count; ++i) {
+      StageState& state = states_[i];
+      const std::uint64_t m = state.warm_up + n;
+      if (m >= microbatches_) continue;
+      const double arrival = i == 0 ? input_arrival(m, input.value) : state.arrived[m % 2];
+      const double next = forward(state, stages[i], arrival);
+      if (i == 0) forward_end_[m % 2] = state.free;
+      if (i + 1 < count) states_[i + 1].arrived[m % 2] = next;
+    }
+    double arrival = 0;  // of the gradients from the stage behind
+    for (std::size_t i = count; i-- > 0;) {
+      StageState& state = states_[i];
+      state.free = std::max(state.free, arrival) + stages[i].backward.value;
+      if (i == 0) break;
+      StageState& before = states_[i - 1];
+      arrival = before.gradient_free = std::max(before.gradient_free, state.free) + stages[i - 1].gradient.value;
+    }
+  }
+  double end = 0;
+  for (std::size_t i = 0; i < count; ++i) end = std::max(end, states_[i].free + stages[i].update.value);
+  return Seconds(end);
+}
+
+Seconds step_time_by_recurrence(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal)
+{
+  std::vector<StageTimes> times;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& [device, first, last] = stages[i];
+    StageTimes stage;
+    stage.forward = cost.forward_work(first, last) / cost.speed(device);
+    stage.backward = cost.backward_work(first, last) / cost.speed(device);
+    stage.update = cost.update_time(device, first, last);
+    if (i + 1 < stages.size()) {
+      stage.output = cost.output_time(device, stages[i + 1].device, last + 1);
+      stage.gradient = cost.gradient_time(device, stages[i + 1].device, last + 1);
+    }
+    times.push_back(stage);
+  }
+  ensure(!times.empty(), "a step has stages");
+  return StepRecurrence(goal.schedule, goal.microbatches).step_time(cost.input_time(stages.front().device), times);
+}
+
+}  // namespace isobar
