@@ -223,6 +223,16 @@ class ExactSearch {
       PhaseFlow flow(tables, *repetition, check_);
       if (flow.is_small_enough()) { climb_phases(flow); return; }
     }
+    if (getenv("TDBG")) {
+      relaxation.set_limit(atof(getenv("TDBG")));
+      for (int i = 0; i < 12; ++i) {
+        multipliers.ascend(relaxation, best_.objective - alpha * atof(getenv("TDBG")), 40);
+        fprintf(stderr, "%.3f T %s: %.6f -> total %.6f; mult", clock_.elapsed().value, getenv("TDBG"), multipliers.proven(), multipliers.proven() + alpha * atof(getenv("TDBG")));
+        std::vector<std::uint32_t> uses; relaxation.count_uses(uses);
+        for (std::size_t k = 0; k < uses.size(); ++k) fprintf(stderr, " %.4f(%u/%zu)", multipliers.best()[k], uses[k], tables.devices_of(k).size());
+        fprintf(stderr, "\n");
+      }
+    }
     // Ladder.
     std::vector<Rung> rungs;
     const double least = find_floor();

@@ -11,10 +11,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 /// Steps without a better bound after which steps get shorter.
-constexpr std::size_t patience = 8;
-/// How much of the last direction goes on; damps the zigzag of subgradients.
-constexpr double momentum = 0.6;
-
+constexpr std::size_t patience = 5;
 }  // namespace
 
 Multipliers::Multipliers(const StageTables& tables) : tables_(&tables), best_(tables.kinds(), 0)
@@ -48,62 +45,81 @@ double Multipliers::value_of(double least, const std::vector<double>& multiplier
 void Multipliers::ascend(PathRelaxation& relaxation, double target, std::size_t steps)
 {
   const bool is_ratio = tables_->weights().beta == 0;
+  const std::size_t kinds = best_.size();
   std::vector<double> count;
   double squares = 0;
-  for (std::size_t kind = 0; kind < best_.size(); ++kind) {
+  for (std::size_t kind = 0; kind < kinds; ++kind) {
     count.push_back(static_cast<double>(tables_->devices_of(kind).size()));
     squares += count.back() * count.back();
   }
-  std::vector<double> current = best_;
-  std::vector<double> direction(current.size(), 0);
+  const auto score_of = [&](double least, const std::vector<double>& multipliers) {
+    return least == infinity ? infinity : least - all_of(multipliers);
+  };
+  double least = relaxation.solve(best_);
+  double best_score = score_of(least, best_);
+  proven_ = value_of(least, best_);
+  if (best_score == infinity || proven_ >= target) return;
   std::vector<std::uint32_t> uses;
-  proven_ = -infinity;
-  double best_score = -infinity;
-  double length = 1;
-  std::size_t since_better = 0;
-  for (std::size_t step = 0; step <= steps; ++step) {
-    const double least = relaxation.solve(current);
-    const double score = least == infinity ? infinity : least - all_of(current);
-    if (score > best_score) {
-      const bool is_much = score > best_score + 1e-5 * std::abs(best_score);
-      best_score = score;
-      best_ = current;
-      proven_ = value_of(least, current);
-      if (is_much) since_better = 0;
-    }
-    if (proven_ >= target || score == infinity) return;
-    if (++since_better > patience) {
-      length /= 2;
-      if (length < 1e-3) break;
-      since_better = 0;
-      current = best_;
-      relaxation.solve(current);
-      std::fill(direction.begin(), direction.end(), 0);
-    }
-    relaxation.count_uses(uses);
+  relaxation.count_uses(uses);
+  std::vector<double> average(uses.begin(), uses.end());
+  std::vector<double> direction(kinds);
+  std::vector<double> current(kinds);
+  double length = 0.5;
+  double newest_share = 0.4;
+  std::size_t failures = 0;
+  for (std::size_t step = 0; step < steps && length > 1e-4; ++step) {
     // Multipliers of a ratio keep their sum: the step goes along that plane.
-    double along = 0;
+    double along = 1;
     if (is_ratio) {
-      for (std::size_t kind = 0; kind < count.size(); ++kind) along += uses[kind] * count[kind];
-      along /= squares;
+      along = 0;
+      for (std::size_t kind = 0; kind < kinds; ++kind) along += average[kind] * count[kind] / squares;
     }
     double norm = 0;
-    for (std::size_t kind = 0; kind < count.size(); ++kind) {
-      double slope = uses[kind] - (is_ratio ? along * count[kind] : count[kind]);
-      // Where a multiplier is 0 it cannot fall.
-      if (current[kind] == 0 && slope < 0) slope = 0;
-      direction[kind] = slope + momentum * direction[kind];
+    for (std::size_t kind = 0; kind < kinds; ++kind) {
+      direction[kind] = average[kind] - along * count[kind];
+      if (best_[kind] == 0 && direction[kind] < 0) direction[kind] = 0;
       norm += direction[kind] * direction[kind];
     }
-    if (norm == 0) break;
-    const double aim = is_ratio ? 0.002 : std::min(target, best_score + 0.02 * std::abs(best_score));
-    const double stride = length * (aim - std::min(score, best_score)) / norm;
-    for (std::size_t kind = 0; kind < count.size(); ++kind) {
-      current[kind] = std::max(0.0, current[kind] + stride * direction[kind]);
+    if (norm <= 1e-12) break;
+    const double aim = is_ratio ? 0.005 : std::min(target, best_score + 0.1 * std::abs(best_score)) * (1 + 1e-9);
+    const double stride = length * (aim - best_score) / norm;
+    for (std::size_t kind = 0; kind < kinds; ++kind) {
+      current[kind] = std::max(0.0, best_[kind] + stride * direction[kind]);
     }
     if (is_ratio) {
       const double all = all_of(current);
       for (double& multiplier : current) multiplier /= all;
+    }
+    least = relaxation.solve(current);
+    const double score = score_of(least, current);
+    if (score == infinity) {
+      best_ = current;
+      proven_ = infinity;
+      return;
+    }
+    relaxation.count_uses(uses);
+    // The share of the newest uses by which the average comes closest to one use of each device.
+    double across = 0;
+    double gap = 0;
+    double slope = 0;
+    for (std::size_t kind = 0; kind < kinds; ++kind) {
+      const double change = uses[kind] - average[kind];
+      across -= change * (average[kind] - along * count[kind]);
+      gap += change * change;
+      slope += (uses[kind] - along * count[kind]) * direction[kind];
+    }
+    const double share = gap > 0 ? std::clamp(across / gap, newest_share / 10, newest_share) : newest_share;
+    for (std::size_t kind = 0; kind < kinds; ++kind) average[kind] += share * (uses[kind] - average[kind]);
+    if (score > best_score) {
+      if (slope > 0) length = std::min(2.0, length * 1.3);
+      best_score = score;
+      best_ = current;
+      proven_ = value_of(least, current);
+      failures = 0;
+      if (proven_ >= target) return;
+    } else if (++failures % patience == 0) {
+      length *= 0.6;
+      newest_share = std::max(0.02, newest_share * 0.8);
     }
   }
   relaxation.solve(best_);

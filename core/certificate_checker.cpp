@@ -159,7 +159,11 @@ double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults
   const double searched = std::min(claimed, above_rungs);
   const auto found = proofs::search_below(chain, transfers, certificate, searched);
   if (!found.fault.empty()) faults.push_back(found.fault);
-  return std::min(searched, found.least);
+  if (found.least < searched) {
+    faults.push_back(fmt::format("objective_bound_s: claims {:.9g}; it is at most {:.9g}, which a placement takes",
+                                 claimed, found.least));
+  }
+  return searched;
 }
 
 }  // namespace

@@ -122,8 +122,8 @@ double fractional_bound(const Chain& chain)
     sum += (by_these - done) / chain.speed[i];
     done = by_these;
   }
-  // k stages take at least (M-1) F/S + k F/S: the largest of k is at least the mean over the speeds, and where the sum
-  // is less than k times the largest, the largest is more.
+  // When no stage takes more than T, the sum is least with the fastest devices at T and one more on what is left. This
+  // is linear in T between the values F/S_k at which k devices at T do all work, so the objective is least at one.
   double in_k_stages = infinity;
   double speeds = 0;
   double stages = 0;

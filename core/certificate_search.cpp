@@ -182,7 +182,7 @@ class RungSearch {
       const double least = table_.before(cut, label.stages, before, group);
       const double cost = chain_.cost(label.compute, label.sent_on + gradient[before]);
       if (!(least < infinity) || cost > table_.limit()) continue;
-      const double gained = least - left;
+      const double gained = std::max(0.0, least - left);
       if (chain_.beta() == 0 && gained > slack) continue;
       const double largest = std::max({limit_below_, label.largest, cost});
       const double reached =

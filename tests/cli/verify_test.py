@@ -94,7 +94,7 @@ class Verify(CommandTest):
         plan = self.make_plan(*self.inputs, *GOAL)
         self.edit(plan, bound=7.5, outcome="feasible", certificate={
             "kind": "search", "levels": 1, "rungs": [{"limit_s": None, "multipliers": [0, 0]}]})
-        self.assert_false(plan, "objective_bound_s: claims 7.5; it is 4.5 by the certificate search")
+        self.assert_false(plan, "objective_bound_s: claims 7.5; it is at most 4.5, which a placement takes")
 
     def test_a_rung_limit_raised(self):
         plan = self.certified("--objective", "bottleneck", "--communication", "none", multipliers=(0, 1), bound=3,

@@ -190,6 +190,67 @@ TEST(SearchCertificate, ProvesNoMoreThanItsLastRungReaches)
               ElementsAre("objective_bound_s: claims 1; it is 0.9 by the certificate search"));
 }
 
+Certificate phase_flow(double limit)
+{
+  return {CertificateKind::PhaseFlow, {}, 1, {{Seconds(limit), {}}}};
+}
+
+/// A chain that repeats some random layers between some others.
+Workload repeating_chain(std::mt19937_64& random, std::size_t period, std::size_t times, std::size_t others)
+{
+  Workload workload = random_chain(random, period + others);
+  const std::vector<Layer> layers = std::move(workload.layers);
+  const std::size_t before = random() % (others + 1);
+  workload.layers.assign(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(before));
+  for (std::size_t i = 0; i < times * period; ++i) workload.layers.push_back(layers[before + i % period]);
+  workload.layers.insert(workload.layers.end(), layers.begin() + static_cast<std::ptrdiff_t>(before + period),
+                         layers.end());
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    workload.layers[i].inputs = i == 0 ? std::vector<std::size_t>{} : std::vector<std::size_t>{i - 1};
+    workload.layers[i].output = workload.layers[i].gradient = Bytes(0);
+  }
+  return workload;
+}
+
+TEST(PhaseFlowCertificate, HoldsBelowTheOptimumAndNotAtIt)
+{
+  std::mt19937_64 random(44);
+  std::size_t proven = 0;
+  for (int instance = 0; instance < 400; ++instance) {
+    const Workload workload = repeating_chain(random, 1 + random() % 3, 2 + random() % 2, random() % 3);
+    const double memory = instance % 3 == 0 ? 1e9 : 60 * std::pow(0.5, static_cast<double>(random() % 4));
+    const Cluster cluster = random_cluster(random, 1 + random() % 4, memory);
+    const auto schedule = instance % 2 == 0 ? Schedule::GPipe : Schedule::OneForwardOneBackward;
+    const Goal goal{Objective::Bottleneck, Communication::None, schedule, 1 + random() % 3};
+    const double least = least_objectives(CostModel(workload, cluster), {goal}, true).front();
+    const bool is_feasible = !std::isinf(least);
+    const double limit = is_feasible ? least : 10;
+    const auto faults = faults_of_certificate(claim(goal, limit, phase_flow(limit)), workload, cluster);
+    EXPECT_TRUE(!is_feasible || least == 0 || faults.size() == 1) << "instance " << instance;
+    if (faults_of_certificate(claim(goal, 0, phase_flow(limit * (1 - 1e-9))), workload, cluster).empty()) ++proven;
+  }
+  EXPECT_GT(proven, 250U);  // where cuts are told apart by phase alone, not all optima can be proven
+}
+
+TEST(PhaseFlowCertificate, IsForBottlenecksWithoutTransfersAlone)
+{
+  const TwoByTwo problem;
+  EXPECT_THAT(faults_of_certificate(claim(goal_of(Objective::Bottleneck, Communication::Serial), 0, phase_flow(0.9)),
+                                    problem.workload, problem.devices),
+              ElementsAre("certificate.kind: claims phase-flow; it is for objective bottleneck without communication "
+                          "alone"));
+  const Workload buffered = chain({1, 1, 1}, 0, 10, 100);
+  const Goal goal = goal_of(Objective::Bottleneck, Communication::None);
+  EXPECT_THAT(faults_of_certificate(claim(goal, 0, phase_flow(0.9)), buffered, problem.devices),
+              ElementsAre("certificate.kind: claims phase-flow; it is for memory that grows with every layer alone"));
+  EXPECT_THAT(faults_of_certificate(claim(goal, 0.9, phase_flow(0.9)), problem.workload, problem.devices), IsEmpty());
+  EXPECT_THAT(faults_of_certificate(claim(goal, 1, phase_flow(0.9)), problem.workload, problem.devices),
+              ElementsAre("objective_bound_s: claims 1; it is 0.9 by the certificate phase-flow"));
+  EXPECT_THAT(faults_of_certificate(claim(goal, 1, phase_flow(1)), problem.workload, problem.devices),
+              ElementsAre("certificate.limit_s: claims 1; it is not proven, since a flow over the phases covers all "
+                          "layers within it"));
+}
+
 TEST(FractionalCertificate, IsTheClosedFormWithoutMemoryLimits)
 {
   const Workload workload = chain(std::vector<double>(100, 1));
