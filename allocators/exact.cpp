@@ -1,15 +1,18 @@
 #include "allocators/exact.hpp"
 
 #include "allocators/bounds.hpp"
-#include "allocators/chain_dp.hpp"
 #include "allocators/label_search.hpp"
+#include "allocators/ladder.hpp"
+#include "allocators/local_search.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/multipliers.hpp"
 #include "allocators/path_relaxation.hpp"
 #include "allocators/phase_flow.hpp"
 #include "allocators/search_clock.hpp"
 #include "allocators/stage_tables.hpp"
+#include "allocators/start_placements.hpp"
 #include "core/errors.hpp"
+#include "core/quantity_text.hpp"
 
 #include <fmt/format.h>
 
@@ -17,15 +20,18 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <cstdio>
 
 namespace isobar::allocators {
 
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Where a plan and its bound count as equal; a tenth of the checker's tolerance.
+/// Where a placement and its bound count as equal; a tenth of the checker's tolerance.
 constexpr double resolution = 1e-10;
+/// Rungs whose limits are closer (relative to the objective) are not cut any more.
+constexpr double finest_rung = 1e-5;
+/// Layers by which potentials have to fall short of the chain: well above rounding.
+constexpr std::size_t longest_period = 3;
 
 struct OutOfLimits {};
 
@@ -37,367 +43,452 @@ class ExactSearch {
         clock_(problem.limits),
         check_([this] {
           if (clock_.is_over()) throw OutOfLimits{};
-        })
+        }),
+        weights_(weights_of(problem.goal)),
+        bound_(objective_bound(cost_, problem.goal).value.value)
   {
   }
 
   Placement place()
   {
-    const StageTables tables(cost_, problem_.goal, most_groups(), check_);
-    fprintf(stderr, "%.3f tables: kinds %zu groups %zu levels %zu hereditary %d exact places %d\n", clock_.elapsed().value,
-            tables.kinds(), tables.groups(), tables.levels(), tables.is_hereditary(), tables.places_are_exact());
-    start();
     try {
-      if (tables.weights().beta == 0) {
-        search_bottleneck(tables);
-      } else {
-        search_sum(tables);
-      }
+      if (bound_ < infinity) search();
     } catch (const OutOfLimits&) {
-      placement_.outcome = Outcome::TimedOut;
+      is_over_ = true;
     }
-    placement_.stages = best_.stages;
-    placement_.objective_bound = Seconds(bound_); placement_.certificate.kind = CertificateKind::Path;
-    return placement_;
+    return answer();
   }
 
  private:
-  struct Rung {
-    double from;  // the largest cost is above it
-    double limit;
-    double sum;   // proven least sum
-    bool searched = false;
-    Multipliers multipliers;
-  };
-
-  std::size_t most_groups() const { return 12; }
-
-  void start()
+  void search()
   {
-    bound_ = objective_bound(cost_, problem_.goal).value.value;
-    SearchLimits limits;
-    limits.budget = 20;
-    if (cost_.devices() * cost_.layers() < 100'000) offer(place_by_chain_dp({cost_, problem_.goal, limits}).stages);
-    fprintf(stderr, "%.3f start: best %.9g bound %.9g gap %.4f%%\n", clock_.elapsed().value, best_.objective, bound_, gap());
+    const StageTables tables(cost_, problem_.goal, most_groups, check_);
+    offer(best_start(problem_, clock_));
+    if (tables.is_hereditary()) repetition_ = repetition_of(cost_, longest_period);
+    if (weights_.beta == 0) {
+      if (repetition_ && search_phases(tables)) return;
+      search_bottleneck(tables);
+    } else {
+      search_sum(tables);
+    }
   }
-  double gap() const { return 100 * (best_.objective - bound_) / best_.objective; }
+
+  Placement answer()
+  {
+    Placement placement;
+    placement.stages = best_.stages;
+    if (certificate_.kind != CertificateKind::None) {
+      placement.objective_bound = Seconds(std::min(bound_, best_.objective));
+      placement.certificate = certificate_;
+    }
+    if (!best_.stages.empty()) {
+      placement.outcome = is_over_ && !is_proven() ? Outcome::TimedOut : Outcome::Feasible;
+    } else if (bound_ == infinity) {
+      placement.outcome = Outcome::Infeasible;
+      placement.reason = reason_for_none();
+    } else {
+      placement.outcome = Outcome::TimedOut;
+      placement.reason = "the limits came before any plan was found; more time or budget would do";
+    }
+    return placement;
+  }
+
+  std::string reason_for_none() const
+  {
+    if (const auto reason = oversized_layer(cost_, problem_.goal)) return *reason;
+    return "no choice and order of devices holds the chain; " + memory_that_would_do();
+  }
+
+  /// The least factor of all memory, in percent, with which quick placements fit.
+  std::string memory_that_would_do() const
+  {
+    for (int percent = 5; percent <= 100'000; percent += percent < 100 ? 5 : percent / 2) {
+      Cluster larger = cost_.cluster();
+      for (auto& device : larger.devices) device.memory *= 1 + percent / 100.0;
+      const CostModel cost(cost_.workload(), larger);
+      const auto stages = best_start({cost, problem_.goal, {}}, clock_);
+      if (!stages.empty() && !overfull_stage(cost, problem_.goal, stages)) {
+        return fmt::format("{} % more memory on every device would do", percent);
+      }
+    }
+    return "more memory on every device would do";
+  }
+
+  bool is_proven() const { return bound_ >= best_.objective * (1 - 1e-9); }
+
+  void prove(double bound, Certificate certificate)
+  {
+    if (bound <= bound_ && certificate_.kind != CertificateKind::None) return;
+    if (bound < bound_) return;
+    bound_ = bound;
+    certificate_ = std::move(certificate);
+  }
 
   bool offer(const std::vector<StagePlacement>& stages)
   {
-    if (stages.empty()) return false;
+    if (stages.empty() || overfull_stage(cost_, problem_.goal, stages)) return false;
     const auto evaluation = cost_.evaluate(stages, problem_.goal);
     if (evaluation.objective.value >= best_.objective) return false;
     best_ = {stages, evaluation.objective.value, evaluation.bottleneck.value, evaluation.sum.value};
     return true;
   }
-  bool offer(const LabelSearch::Answer& answer) { return answer.placement && offer(answer.placement->stages); }
 
-  void search_bottleneck(const StageTables& tables)
+  /// Moves from the best placement; `share` of what local-search does by itself.
+  void polish(double share)
   {
-    if (tables.is_hereditary()) {
-      if (const auto repetition = repetition_of(cost_, 3)) {
-        PhaseFlow flow(tables, *repetition, check_);
-        fprintf(stderr, "repetition %zu %zu %zu small %d\n", repetition->prefix, repetition->period, repetition->repeats,
-                flow.is_small_enough());
-        if (flow.is_small_enough()) search_phases(flow);
-        if (is_proven()) return;
-      }
-    }
-    search_by_multipliers(tables);
+    if (best_.stages.empty() || is_proven()) return;
+    const auto moves = static_cast<std::uint64_t>(
+        share * 256 * std::clamp(static_cast<double>(cost_.layers() * cost_.devices()), 64.0, 62'500.0));
+    offer(improve(cost_, problem_.goal, best_.stages, clock_, problem_.limits.seed, Seconds(bound_), moves));
+    check_();
   }
 
-  bool is_proven() const { return bound_ >= best_.objective * (1 - 1e-9); }
-
-  void search_phases(PhaseFlow& flow)
+  /// Takes a unit of the budget; leaves the search when none is left.
+  void spend()
   {
-    double refused = bound_ * (1 - resolution);
+    if (!clock_.spend()) throw OutOfLimits{};
+    check_();
+  }
+
+  static Certificate at_limit(CertificateKind kind, double limit, const StageTables& tables,
+                              std::vector<double> multipliers)
+  {
+    Certificate certificate;
+    certificate.kind = kind;
+    if (kind != CertificateKind::PhaseFlow) {
+      certificate.groups = tables.groups_of_devices();
+      certificate.levels = tables.levels();
+    }
+    certificate.rungs.push_back({Seconds(limit), std::move(multipliers)});
+    return certificate;
+  }
+
+  static std::vector<double> by_device(const StageTables& tables, const std::vector<double>& by_kind)
+  {
+    std::vector<double> multipliers;
+    for (std::size_t i = 0; i < tables.devices(); ++i) multipliers.push_back(by_kind[tables.kind_of(i)]);
+    return multipliers;
+  }
+
+  /// The largest limit that potentials alone refuse, to 1e-9 relative; the flow keeps its potentials.
+  double refused_by_potentials(PhaseFlow& flow, double refused, double known)
+  {
     double open = 2 * refused;
-    while (open < best_.objective && flow.potentials_refuse(open)) {
+    while (open < known && flow.potentials_refuse(open)) {
       refused = open;
       open *= 2;
     }
-    open = std::min(open, best_.objective);
-    // What potentials alone refuse.
-    for (int step = 0; step < 40 && open - refused > 1e-9 * open; ++step) {
+    open = std::min(open, known);
+    while (open - refused > 1e-9 * open) {
       const double limit = (refused + open) / 2;
       (flow.potentials_refuse(limit) ? refused : open) = limit;
     }
-    bound_ = std::max(bound_, refused);
-    fprintf(stderr, "%.3f potentials: refused %.9g open %.9g\n", clock_.elapsed().value, refused, open);
-    // Just above it, solutions have little to lose and states are few: climb from there.
+    return flow.potentials_refuse(refused) ? refused : 0;
+  }
+
+  /// The bottleneck of a repeating chain without transfers. False when states run out of room.
+  bool search_phases(const StageTables& tables)
+  {
+    PhaseFlow flow(tables, *repetition_, check_);
+    if (!flow.is_small_enough()) return false;
+    double refused = refused_by_potentials(flow, bound_ * (1 - 1e-6), best_.objective);
+    if (refused > bound_) {
+      prove(refused, at_limit(CertificateKind::Path, refused, tables, by_device(tables, flow.multipliers())));
+    }
+    // Just above it solutions have little to lose and states are few: climb from there.
     double stride = 1e-5 * refused;
     while (flow.next_limit(refused) < best_.objective * (1 - 1e-12)) {
-      double limit = std::max(refused + stride, flow.next_limit(refused));
-      limit = std::min({limit, (refused + best_.objective) / 2, best_.objective * (1 - resolution)});
-      limit = std::max(limit, flow.next_limit(refused));
-      PhaseFlow::Answer answer;
-      for (std::size_t states = 1000; states <= 4'000'000 && answer.verdict == PhaseFlow::Verdict::Unknown; states *= 16) {
-        answer = flow.solve(limit, states);
+      const double next = flow.next_limit(refused);
+      if (next == infinity) {  // stages are as long as memory lets them be
+        if (flow.solve(infinity, most_states).verdict == PhaseFlow::Verdict::Infeasible) bound_ = infinity;
+        return bound_ == infinity;
       }
-      fprintf(stderr, "%.3f solve %.9g: %d (in %.9g %.9g)\n", clock_.elapsed().value, limit, (int)answer.verdict, refused, best_.objective);
+      double limit = std::min(refused + stride, best_.objective * (1 - resolution));
+      limit = std::max({std::min(limit, (refused + best_.objective) / 2), next, refused * (1 + resolution)});
+      spend();
+      PhaseFlow::Answer answer;
+      for (std::size_t states = 1000; states <= most_states; states *= 16) {
+        answer = flow.solve(limit, states);
+        if (answer.verdict != PhaseFlow::Verdict::Unknown) break;
+      }
+      if (answer.verdict == PhaseFlow::Verdict::Unknown) return false;
       if (answer.verdict == PhaseFlow::Verdict::Feasible) {
         offer(answer.stages);
         stride = (best_.objective - refused) / 2;
-      } else if (answer.verdict == PhaseFlow::Verdict::Infeasible) {
-        refused = limit;
-        bound_ = std::max(bound_, refused);
-        stride *= 2;
       } else {
-        return;
+        refused = limit;
+        prove(refused, at_limit(CertificateKind::PhaseFlow, refused, tables, {}));
+        stride *= 2;
       }
     }
-    bound_ = best_.objective * (1 - resolution);
+    const double limit = best_.objective * (1 - resolution);
+    if (flow.potentials_refuse(limit)) {
+      prove(limit, at_limit(CertificateKind::Path, limit, tables, by_device(tables, flow.multipliers())));
+    } else if (limit > bound_) {
+      prove(limit, at_limit(CertificateKind::PhaseFlow, limit, tables, {}));
+    }
+    return true;
   }
 
-  void search_by_multipliers(const StageTables& tables)
+  /// The bottleneck by multipliers and labels.
+  void search_bottleneck(const StageTables& tables)
   {
     PathRelaxation relaxation(tables, check_);
     Multipliers multipliers(tables);
-    double refused = bound_ * (1 - resolution);
+    const std::size_t steps = tables.is_hereditary() ? 150 : 40;
+    const auto refuse = [&](double limit) {
+      prove(limit, at_limit(CertificateKind::Path, limit, tables, multipliers.by_device()));
+    };
+    double refused = bound_ * (1 - 1e-6);
     double open = best_.objective;
-    int steps = 0;
+    if (open == infinity) {  // from above: a limit that nothing exceeds
+      open = cost_.devices() > 0 ? 4 * refused : 0;
+      for (int i = 0; i < 60; ++i, open *= 2) {
+        relaxation.set_limit(open);
+        multipliers.ascend(relaxation, infinity, steps);
+        if (multipliers.proven() != infinity) break;
+        refused = open;
+      }
+    }
     while (open - refused > 2e-5 * open) {
+      spend();
       const double limit = (refused + open) / 2;
       relaxation.set_limit(limit);
-      multipliers.ascend(relaxation, infinity, 150);
-      ++steps;
+      multipliers.ascend(relaxation, infinity, steps);
       if (multipliers.proven() == infinity) {
         refused = limit;
+        refuse(limit);
       } else {
         open = limit;
       }
     }
-    bound_ = std::max(bound_, refused);
-    fprintf(stderr, "%.3f multipliers: refused %.9g open %.9g gap %.4f\n", clock_.elapsed().value, refused, open, gap());
-    for (std::size_t width = 30; width <= 30'000 && !is_proven(); width *= 10) {
-      double failed = refused;
-      while (best_.objective - failed > 1e-4 * best_.objective) {
-        const double limit = std::max((failed + best_.objective) / 2, failed + (best_.objective - failed) * 0.5);
+    polish(tables.is_hereditary() ? 0.02 : 0.5);
+    for (std::size_t width = 30; width <= widest && !is_proven(); width *= 10) {
+      // Between what is refused and what is found, then just below what is found: when that fails, it is the best.
+      double failed = std::max(refused, bound_);
+      bool is_last = false;
+      while (!is_proven() && !is_last) {
+        is_last = best_.objective < infinity && best_.objective - failed <= 1e-4 * best_.objective;
+        double limit = is_last ? best_.objective * (1 - resolution) : (failed + best_.objective) / 2;
+        if (best_.objective == infinity) limit = infinity;
+        spend();
         relaxation.set_limit(limit);
-        multipliers.ascend(relaxation, infinity, 60);
+        multipliers.ascend(relaxation, infinity, steps / 2);
         if (multipliers.proven() == infinity) {
-          failed = std::max(failed, limit);
-          bound_ = std::max(bound_, limit);
-          refused = std::max(refused, limit);
+          if (limit == infinity) {
+            bound_ = infinity;
+            return;
+          }
+          failed = limit;
+          refuse(limit);
           continue;
         }
         LabelSearch search(relaxation, multipliers.best(), check_);
-        const auto answer = search.run(infinity, 0, width);
-        if (!offer(answer)) failed = limit;
-        if (!answer.placement && answer.is_exhaustive) {
-          bound_ = std::max(bound_, limit);
-          refused = std::max(refused, limit);
+        const auto found = search.run(infinity, 0, width);
+        if (found.placement && offer(found.placement->stages)) {
+          is_last = false;
+          continue;
         }
-        fprintf(stderr, "%.3f width %zu limit %.9g found %d exhaustive %d labels %zu: gap %.4f%%\n", clock_.elapsed().value, width, limit,
-                answer.placement.has_value(), answer.is_exhaustive, answer.labels, gap());
-      }
-      const double last = best_.objective * (1 - resolution);
-      (void)last;
-    }
-  }
-
-  void search_sum(const StageTables& tables)
-  {
-    PathRelaxation relaxation(tables, check_);
-    Multipliers multipliers(tables);
-    const double alpha = tables.weights().alpha;
-    if (alpha == 0) {
-      relaxation.set_limit(infinity);
-      for (int i = 0; i < 10; ++i) {
-        multipliers.ascend(relaxation, best_.objective, 100);
-        bound_ = std::max(bound_, multipliers.proven());
-        fprintf(stderr, "%.3f ascend: %.9g gap %.4f%%\n", clock_.elapsed().value, multipliers.proven(), gap());
-      }
-      for (std::size_t width = 30; width <= 30'000 && !is_proven(); width *= 10) {
-        LabelSearch search(relaxation, multipliers.best(), check_);
-        const auto answer = search.run(best_.objective, 0, width);
-        offer(answer);
-        if (answer.is_exhaustive) bound_ = best_.objective * (1 - resolution);
-        fprintf(stderr, "%.3f width %zu found %d exhaustive %d labels %zu: best %.9g gap %.4f%%\n", clock_.elapsed().value, width,
-                answer.placement.has_value(), answer.is_exhaustive, answer.labels, best_.objective, gap());
-      }
-      return;
-    }
-    const auto repetition = repetition_of(cost_, 3);
-    if (tables.is_hereditary() && repetition) {
-      PhaseFlow flow(tables, *repetition, check_);
-      if (flow.is_small_enough()) { climb_phases(flow); return; }
-    }
-    if (getenv("TDBG")) {
-      relaxation.set_limit(atof(getenv("TDBG")));
-      for (int i = 0; i < 12; ++i) {
-        multipliers.ascend(relaxation, best_.objective - alpha * atof(getenv("TDBG")), 40);
-        fprintf(stderr, "%.3f T %s: %.6f -> total %.6f; mult", clock_.elapsed().value, getenv("TDBG"), multipliers.proven(), multipliers.proven() + alpha * atof(getenv("TDBG")));
-        std::vector<std::uint32_t> uses; relaxation.count_uses(uses);
-        for (std::size_t k = 0; k < uses.size(); ++k) fprintf(stderr, " %.4f(%u/%zu)", multipliers.best()[k], uses[k], tables.devices_of(k).size());
-        fprintf(stderr, "\n");
-      }
-    }
-    // Ladder.
-    std::vector<Rung> rungs;
-    const double least = find_floor();
-    fprintf(stderr, "%.3f floor %.9g (fractional %.9g) best %.9g\n", clock_.elapsed().value, least, bottleneck_floor(), best_.objective);
-    rungs.push_back({0, infinity, 0, false, multipliers});
-    improve(rungs[0], relaxation, 60);
-    {
-      Rung lowest = rungs[0];
-      lowest.limit = least;
-      lowest.sum = infinity;
-      rungs[0].from = least;
-      rungs.push_back(lowest);
-    }
-    const auto value = [&](const Rung& rung) { return alpha * rung.from + rung.sum; };
-    primal(rungs[0], relaxation, 30);
-    for (int round = 0;; ++round) {
-      std::size_t worst = 0;
-      for (std::size_t i = 1; i < rungs.size(); ++i) {
-        if (value(rungs[i]) < value(rungs[worst])) worst = i;
-      }
-      bound_ = std::max(bound_, value(rungs[worst]));
-      if (round % 20 == 0)
-        fprintf(stderr, "%.3f rungs %zu best %.9g bound %.9g gap %.4f%%, worst (%.6g %.6g] sum %.6g\n", clock_.elapsed().value, rungs.size(),
-                best_.objective, bound_, gap(), rungs[worst].from, rungs[worst].limit, rungs[worst].sum);
-      if (is_proven() || round > 400) break;
-      Rung& rung = rungs[worst];
-      const double high = std::min(rung.limit, (best_.objective - rung.sum) / alpha);
-      if (high < rung.limit && high > rung.from) {
-        split(rungs, worst, high, relaxation);
-        continue;
-      }
-      if (alpha * (rung.limit - rung.from) > 1e-4 * best_.objective) {
-        const double middle = (rung.from + rung.limit) / 2;
-        split(rungs, worst, middle, relaxation);
-        if (round % 2 == 0) primal(rungs.back(), relaxation, 10);
-        continue;
-      }
-      // Narrow: better multipliers, then a search.
-      const double before = rung.sum;
-      improve(rung, relaxation, 200);
-      if (rung.sum > before * (1 + 1e-4)) continue;
-      break;
-    }
-    for (std::size_t width : {100, 1000, 4000}) {
-      std::vector<std::size_t> order(rungs.size());
-      for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-      std::sort(order.begin(), order.end(), [&](auto a, auto b) { return value(rungs[a]) < value(rungs[b]); });
-      for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 12); ++i) primal(rungs[order[i]], relaxation, width);
-      fprintf(stderr, "%.3f width %zu best %.9g gap %.4f%%\n", clock_.elapsed().value, width, best_.objective, gap());
-    }
-  }
-
-  void climb_phases(PhaseFlow& flow)
-  {
-    const double alpha = weights_of(problem_.goal).alpha;
-    struct Step { double from, limit, sum; };
-    std::vector<Step> steps;
-    const double least = find_floor();
-    steps.push_back({least, infinity, 0});
-    const double most = (best_.objective - sum_floor()) / alpha;
-    steps[0].limit = most;
-    steps[0].sum = flow.least_sum(most);
-    const auto value = [&](const Step& rung) { return alpha * rung.from + rung.sum; };
-    for (int round = 0;; ++round) {
-      std::size_t worst = 0;
-      for (std::size_t i = 1; i < steps.size(); ++i) if (value(steps[i]) < value(steps[worst])) worst = i;
-      bound_ = std::max(bound_, value(steps[worst]));
-      if (round % 10 == 0)
-      fprintf(stderr, "%.3f steps %zu best %.9g bound %.9g gap %.4f%%, worst (%.6g %.6g] sum %.6g\n", clock_.elapsed().value, steps.size(),
-                best_.objective, bound_, gap(), steps[worst].from, steps[worst].limit, steps[worst].sum);
-      if (is_proven()) break;
-      Step& rung = steps[worst];
-      const double high = (best_.objective - rung.sum) / alpha;
-      const double width = alpha * (rung.limit - rung.from);
-      if (width < 2e-5 * best_.objective) break;
-      const double middle = high < rung.limit && high > rung.from ? high : (rung.from + rung.limit) / 2;
-      const Step lower{rung.from, middle, flow.least_sum(middle)};
-      rung.from = middle;
-      steps.push_back(lower);
-      if (round % 3 == 0 && value(lower) < best_.objective) {
-        const auto answer = flow.solve(middle, 300, best_.objective - alpha * lower.from);
-        const bool better = offer(answer.stages);
-        fprintf(stderr, "%.3f  solve at %.6g: %d better %d best %.9g\n", clock_.elapsed().value, middle, (int)answer.verdict, better, best_.objective);
-      }
-    }
-    for (std::size_t states : {1000, 10000}) {
-      std::sort(steps.begin(), steps.end(), [&](const auto& a, const auto& b) { return value(a) < value(b); });
-      for (std::size_t i = 0; i < std::min<std::size_t>(steps.size(), 6); ++i) {
-        const auto answer = flow.solve(steps[i].limit, states, best_.objective - alpha * steps[i].from);
-        const bool better = offer(answer.stages);
-        fprintf(stderr, "%.3f  %zu solve at %.6g: %d better %d best %.9g gap %.4f\n", clock_.elapsed().value, states, steps[i].limit, (int)answer.verdict, better, best_.objective, gap());
+        if (found.is_exhaustive && limit == infinity) {
+          bound_ = infinity;
+          return;
+        }
+        if (limit == infinity) break;
+        failed = limit;
+        if (found.is_exhaustive) {
+          prove(limit, at_limit(CertificateKind::Search, limit, tables, multipliers.by_device()));
+        }
       }
     }
   }
 
-  double sum_floor()
+  /// A limit below which no placement's largest cost lies, with multipliers that prove as much for the sum; from the
+  /// chain without transfers, whose stages cost no more.
+  std::optional<Ladder::Rung> floor()
   {
-    Goal goal = problem_.goal;
-    goal.objective = Objective::Sequential;
-    return objective_bound(cost_, goal).value.value;
-  }
-
-  double find_floor()
-  {
-    double floor = bottleneck_floor() * (1 - resolution);
+    if (weights_.alpha == 0) return std::nullopt;
     Goal goal = problem_.goal;
     goal.objective = Objective::Bottleneck;
     goal.communication = Communication::None;
     const StageTables tables(cost_, goal, 1, check_);
-    const auto repetition = repetition_of(cost_, 3);
-    if (!tables.is_hereditary() || !repetition) return floor;
-    PhaseFlow flow(tables, *repetition, check_);
-    double open = 2 * floor;
-    while (open < best_.bottleneck && flow.potentials_refuse(open)) {
-      floor = open;
-      open *= 2;
+    Ladder::Rung rung;
+    rung.sum = infinity;
+    const double known = best_.bottleneck;
+    const double least = objective_bound(cost_, goal).value.value * (1 - 1e-6);
+    const auto repetition = repetition_of(cost_, longest_period);
+    std::vector<double> ratios;
+    if (tables.is_hereditary() && repetition) {
+      PhaseFlow flow(tables, *repetition, check_);
+      if (!flow.is_small_enough()) return std::nullopt;
+      rung.limit = refused_by_potentials(flow, least, known);
+      ratios = flow.multipliers();
+      const auto near = flow.solve(rung.limit * (1 + 1e-5), 16'000);
+      if (near.verdict == PhaseFlow::Verdict::Feasible) offer(near.stages);
+    } else {
+      PathRelaxation relaxation(tables, check_);
+      Multipliers multipliers(tables);
+      double open = known == infinity ? 8 * least : known;
+      rung.limit = 0;
+      double refused = least;
+      while (open - refused > 1e-4 * open) {
+        const double limit = (refused + open) / 2;
+        relaxation.set_limit(limit);
+        multipliers.ascend(relaxation, infinity, tables.is_hereditary() ? 100 : 20);
+        if (multipliers.proven() == infinity) {
+          rung.limit = refused = limit;
+          ratios = multipliers.best();
+        } else {
+          open = limit;
+        }
+      }
     }
-    for (int step = 0; step < 40 && open - floor > 1e-9 * open; ++step) {
-      const double limit = (floor + open) / 2;
-      (flow.potentials_refuse(limit) ? floor : open) = limit;
+    if (rung.limit == 0) return std::nullopt;
+    // Ratios prove that nothing is within the limit; large enough they prove any sum.
+    PathRelaxation relaxation(tables, check_);
+    relaxation.set_limit(rung.limit);
+    const double least_ratio = relaxation.solve(ratios);
+    double all = 0;
+    for (std::size_t kind = 0; kind < tables.kinds(); ++kind) {
+      all += static_cast<double>(tables.devices_of(kind).size()) * ratios[kind];
     }
-    const auto answer = flow.solve(floor * (1 + 1e-5), 20000);
-    if (answer.verdict == PhaseFlow::Verdict::Feasible) offer(answer.stages);
-    return floor;
+    const double excess = least_ratio == infinity ? all + 1 : least_ratio - all;
+    if (excess <= 1e-9 * all) return std::nullopt;
+    const double worth = std::isfinite(best_.objective) ? best_.objective : bound_ * 100;
+    for (double& ratio : ratios) ratio *= 2 * worth / excess;
+    rung.sum = 2 * worth;
+    rung.multipliers = by_device(tables, ratios);
+    return rung;
   }
 
-  double bottleneck_floor()
+  void search_sum(const StageTables& tables)
   {
-    Goal goal = problem_.goal;
-    goal.objective = Objective::Bottleneck;
-    return objective_bound(cost_, goal).value.value;
+    Ladder ladder(weights_.alpha);
+    const auto lowest = floor();
+    polish(tables.is_hereditary() ? 0.05 : 1);
+    if (lowest) ladder.add(*lowest);
+    PathRelaxation relaxation(tables, check_);
+    std::optional<PhaseFlow> flow;
+    if (repetition_) flow.emplace(tables, *repetition_, check_);
+    if (flow && !flow->is_small_enough()) flow.reset();
+    Ladder::Rung all;
+    if (lowest) all.from = lowest->limit;
+    price(all, flow, relaxation, 2);
+    ladder.add(all);
+    conclude(ladder, tables);
+    if (!flow) search_rung(ladder, ladder.rungs().size() - 1, relaxation, 1000);
+    conclude(ladder, tables);
+    if (all.multipliers.empty() || best_.objective == infinity) return;
+    refine(ladder, flow, relaxation);
+    for (std::size_t width = 300; width <= widest && !is_proven(); width *= 4) {
+      const double before = best_.objective;
+      const auto order = ladder.by_value();
+      for (std::size_t i = 0; i < order.size() && i < 8 && !is_proven(); ++i) {
+        if (flow) {
+          solve_flow(*flow, ladder.rungs()[order[i]], width);
+        } else {
+          search_rung(ladder, order[i], relaxation, width);
+        }
+        conclude(ladder, tables);
+      }
+      if (best_.objective < before) polish(0.1);
+      refine(ladder, flow, relaxation);
+      conclude(ladder, tables);
+      if (flow && best_.objective == before && width >= 10'000) break;
+    }
   }
 
-  void primal(Rung& rung, PathRelaxation& relaxation, std::size_t width)
+  /// The least sum within a rung's limit, as far as multipliers prove it.
+  void price(Ladder::Rung& rung, std::optional<PhaseFlow>& flow, PathRelaxation& relaxation, double effort)
   {
+    spend();
+    const StageTables& tables = relaxation.tables();
+    if (flow) {
+      rung.sum = flow->least_sum(rung.limit);
+      rung.multipliers = by_device(tables, flow->multipliers());
+      return;
+    }
     relaxation.set_limit(rung.limit);
-    relaxation.solve(rung.multipliers.best());
-    LabelSearch search(relaxation, rung.multipliers.best(), check_);
-    offer(search.run(best_.objective, rung.from, width));
+    Multipliers multipliers = nearest_multipliers_ ? *nearest_multipliers_ : Multipliers(tables);
+    const double target = std::isfinite(best_.objective) ? best_.objective - weights_.alpha * rung.from : infinity;
+    multipliers.ascend(relaxation, target, static_cast<std::size_t>(effort * (tables.is_hereditary() ? 100 : 25)));
+    rung.sum = std::max(rung.sum, multipliers.proven());
+    rung.multipliers = multipliers.by_device();
+    nearest_multipliers_ = multipliers;
   }
 
-  void improve(Rung& rung, PathRelaxation& relaxation, std::size_t steps)
+  void conclude(const Ladder& ladder, const StageTables& tables)
   {
+    double bound = ladder.bound();
+    const bool is_searched = std::any_of(ladder.rungs().begin(), ladder.rungs().end(),
+                                         [](const Ladder::Rung& rung) { return rung.is_searched; });
+    if (bound == infinity && best_.objective == infinity) {
+      bound_ = infinity;
+      return;
+    }
+    if (is_searched || bound >= best_.objective) bound = std::min(bound, best_.objective * (1 - resolution));
+    if (bound > bound_) prove(bound, ladder.certificate(tables.groups_of_devices(), tables.levels()));
+  }
+
+  /// Cuts the weakest rung again and again, until it is as fine as rungs get.
+  void refine(Ladder& ladder, std::optional<PhaseFlow>& flow, PathRelaxation& relaxation)
+  {
+    const double alpha = weights_.alpha;
+    const StageTables& tables = relaxation.tables();
+    for (std::size_t round = 0; alpha > 0 && !is_proven(); ++round) {
+      const std::size_t weakest = ladder.weakest();
+      const Ladder::Rung rung = ladder.rungs()[weakest];
+      if (ladder.value(rung) >= best_.objective * (1 - resolution)) break;
+      double limit = (best_.objective - rung.sum) / alpha;  // the upper part is done with
+      if (!(limit < rung.limit && limit > rung.from * (1 + 1e-9))) {
+        if (alpha * (rung.limit - rung.from) <= finest_rung * best_.objective) break;
+        limit = (rung.from + rung.limit) / 2;
+      }
+      Ladder::Rung lower = ladder.split(weakest, limit);
+      price(lower, flow, relaxation, 1);
+      ladder.add(lower);
+      if (flow && round % 3 == 0) solve_flow(*flow, lower, 300);
+      conclude(ladder, tables);
+    }
+  }
+
+  void solve_flow(PhaseFlow& flow, const Ladder::Rung& rung, std::size_t states)
+  {
+    spend();
+    if (weights_.alpha * rung.from + rung.sum >= best_.objective) return;
+    offer(flow.solve(rung.limit, states, best_.objective - weights_.alpha * rung.from).stages);
+  }
+
+  void search_rung(Ladder& ladder, std::size_t index, PathRelaxation& relaxation, std::size_t width)
+  {
+    spend();
+    Ladder::Rung& rung = ladder.rungs()[index];
+    if (ladder.value(rung) >= best_.objective * (1 - resolution)) return;
+    const StageTables& tables = relaxation.tables();
+    std::vector<double> multipliers(tables.kinds());
+    for (std::size_t i = 0; i < tables.devices(); ++i) multipliers[tables.kind_of(i)] = rung.multipliers[i];
     relaxation.set_limit(rung.limit);
-    const double alpha = weights_of(problem_.goal).alpha;
-    rung.multipliers.ascend(relaxation, best_.objective - alpha * rung.from, steps);
-    rung.sum = std::max(rung.sum, rung.multipliers.proven());
+    relaxation.solve(multipliers);
+    LabelSearch search(relaxation, multipliers, check_);
+    const auto found = search.run(best_.objective * (1 - resolution), rung.from, width);
+    if (found.placement) offer(found.placement->stages);
+    if (found.is_exhaustive) rung.is_searched = true;
   }
 
-  void split(std::vector<Rung>& rungs, std::size_t at, double limit, PathRelaxation& relaxation)
-  {
-    Rung lower = rungs[at];
-    lower.limit = limit;
-    rungs[at].from = limit;
-    improve(lower, relaxation, 40);
-    rungs.push_back(lower);
-  }
+  static constexpr std::size_t most_groups = 12;
+  static constexpr std::size_t most_states = 4'096'000;
+  static constexpr std::size_t widest = 1'000'000;
 
   const Problem& problem_;
   const CostModel& cost_;
   SearchClock clock_;
   std::function<void()> check_;
+  ObjectiveWeights weights_;
+  std::optional<Repetition> repetition_;
+  std::optional<Multipliers> nearest_multipliers_;
   FoundPlacement best_{{}, infinity, infinity, infinity};
-  double bound_ = 0;
-  Placement placement_;
+  double bound_;
+  Certificate certificate_;
+  bool is_over_ = false;
 };
 
 }  // namespace

@@ -1,0 +1,49 @@
+#pragma once
+
+#include "core/certificate.hpp"
+
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+namespace isobar::allocators {
+
+/// A lower bound on alpha x max + sum, put together from intervals of the largest cost ("rungs"): a placement whose
+/// largest cost lies in ]from, limit] costs at least alpha x from + sum. Refined where it is least.
+class Ladder {
+ public:
+  struct Rung {
+    double from = 0;
+    double limit = std::numeric_limits<double>::infinity();
+    double sum = 0;                   ///< no placement within the limit has less; infinite: there is none
+    std::vector<double> multipliers;  ///< by device: they prove the sum
+    bool is_searched = false;         ///< a search found that no placement in here beats the best one known
+  };
+
+  explicit Ladder(double alpha) : alpha_(alpha) {}
+
+  void add(Rung rung) { rungs_.push_back(std::move(rung)); }
+  std::vector<Rung>& rungs() { return rungs_; }
+  const std::vector<Rung>& rungs() const { return rungs_; }
+
+  double value(const Rung& rung) const
+  {
+    return rung.is_searched ? std::numeric_limits<double>::infinity() : alpha_ * rung.from + rung.sum;
+  }
+  /// The rung of least value, and that value: what the ladder proves but for what was searched.
+  std::size_t weakest() const;
+  double bound() const { return value(rungs_[weakest()]); }
+  /// The rungs by value, least first.
+  std::vector<std::size_t> by_value() const;
+  /// Cuts a rung at `limit`: the upper part keeps its sum; the lower one is returned and has none yet.
+  Rung split(std::size_t rung, double limit);
+
+  /// The certificate: path, or search where some rung was searched.
+  Certificate certificate(const std::vector<std::size_t>& groups, std::size_t levels) const;
+
+ private:
+  double alpha_;
+  std::vector<Rung> rungs_;
+};
+
+}  // namespace isobar::allocators
