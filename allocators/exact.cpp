@@ -143,6 +143,12 @@ class ExactSearch {
     check_();
   }
 
+  /// Without limits a search ends when it has kept so many labels; some seconds.
+  bool is_exhausted() const
+  {
+    return !problem_.limits.budget && !problem_.limits.time_limit && labels_ > most_labels_by_default;
+  }
+
   /// Takes a unit of the budget; leaves the search when none is left.
   void spend()
   {
@@ -263,7 +269,7 @@ class ExactSearch {
       }
     }
     polish(tables.is_hereditary() ? 0.02 : 0.5);
-    for (std::size_t width = 30; width <= widest && !is_proven(); width *= 10) {
+    for (std::size_t width = 30; width <= widest && !is_proven() && !is_exhausted(); width *= 10) {
       // Between what is refused and what is found, then just below what is found: when that fails, it is the best.
       double failed = std::max(refused, bound_);
       bool is_last = false;
@@ -285,6 +291,7 @@ class ExactSearch {
         }
         LabelSearch search(relaxation, multipliers.best(), check_);
         const auto found = search.run(infinity, 0, width);
+        labels_ += found.labels;
         if (found.placement && offer(found.placement->stages)) {
           is_last = false;
           continue;
@@ -353,9 +360,8 @@ class ExactSearch {
     }
     const double excess = least_ratio == infinity ? all + 1 : least_ratio - all;
     if (excess <= 1e-9 * all) return std::nullopt;
-    const double worth = std::isfinite(best_.objective) ? best_.objective : bound_ * 100;
+    const double worth = std::isfinite(best_.objective) ? best_.objective : bound_ * 1e4;
     for (double& ratio : ratios) ratio *= 2 * worth / excess;
-    rung.sum = 2 * worth;
     rung.multipliers = by_device(tables, ratios);
     return rung;
   }
@@ -379,21 +385,17 @@ class ExactSearch {
     conclude(ladder, tables);
     if (all.multipliers.empty() || best_.objective == infinity) return;
     refine(ladder, flow, relaxation);
-    for (std::size_t width = 300; width <= widest && !is_proven(); width *= 4) {
+    for (std::size_t width = 300; width <= widest && !is_proven() && !is_exhausted(); width *= 4) {
       const double before = best_.objective;
       const auto order = ladder.by_value();
       for (std::size_t i = 0; i < order.size() && i < 8 && !is_proven(); ++i) {
-        if (flow) {
-          solve_flow(*flow, ladder.rungs()[order[i]], width);
-        } else {
-          search_rung(ladder, order[i], relaxation, width);
-        }
+        if (flow && width <= most_states_for_sums) solve_flow(*flow, ladder.rungs()[order[i]], width);
+        search_rung(ladder, order[i], relaxation, width);
         conclude(ladder, tables);
       }
       if (best_.objective < before) polish(0.1);
       refine(ladder, flow, relaxation);
       conclude(ladder, tables);
-      if (flow && best_.objective == before && width >= 10'000) break;
     }
   }
 
@@ -470,13 +472,16 @@ class ExactSearch {
     relaxation.solve(multipliers);
     LabelSearch search(relaxation, multipliers, check_);
     const auto found = search.run(best_.objective * (1 - resolution), rung.from, width);
+    labels_ += found.labels;
     if (found.placement) offer(found.placement->stages);
     if (found.is_exhaustive) rung.is_searched = true;
   }
 
   static constexpr std::size_t most_groups = 12;
   static constexpr std::size_t most_states = 4'096'000;
+  static constexpr std::size_t most_states_for_sums = 20'000;
   static constexpr std::size_t widest = 1'000'000;
+  static constexpr std::size_t most_labels_by_default = 300'000;
 
   const Problem& problem_;
   const CostModel& cost_;
@@ -489,6 +494,7 @@ class ExactSearch {
   double bound_;
   Certificate certificate_;
   bool is_over_ = false;
+  std::size_t labels_ = 0;  // kept so far
 };
 
 }  // namespace

@@ -201,7 +201,7 @@ void PhaseFlow::find_arcs(double limit, bool all)
       }
       for (std::size_t end = first + 1; end <= furthest; ++end) {
         const bool is_extreme = end <= first + period || end + period > furthest || end >= repetition_.end() ||
-                                end + period > repetition_.end();
+                                end + period >= repetition_.end();
         if (all || is_extreme) add_arc(arcs, kind, first, end, all);
       }
     });
