@@ -287,6 +287,7 @@ Answer cover(const Flow& flow, double layers)
       if (value.worth + left + prices.of_ends() < layers - rounding_of_sums) return;
       std::size_t to_leave = 0;
       for (std::size_t node = 0; node < flow.nodes; ++node) {
+        // A count, and no character.  NOLINTNEXTLINE(bugprone-signed-char-misuse)
         const auto excess = static_cast<int>(static_cast<signed char>(key[flow.phases + node]));
         if (std::abs(excess) > (node < flow.phases ? 120 : 1)) return;
         to_leave += static_cast<std::size_t>(std::max(excess, 0));
