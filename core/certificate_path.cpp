@@ -2,6 +2,7 @@
 // front of the chain to its end.
 
 #include "core/certificate_proofs.hpp"
+#include "core/interrupt.hpp"
 
 #include <fmt/format.h>
 
@@ -112,6 +113,7 @@ void PathTable::fill()
 {
   least_of_any_group_.assign(levels_ * cuts_ * groups_, infinity);
   for (std::size_t cut = 1; cut < cuts_; ++cut) {
+    throw_if_interrupted();
     const std::size_t levels = cut == chain_.layers ? 1 : levels_;
     for (std::size_t level = 0; level < levels; ++level) {
       fill_cell(cut, level);
@@ -220,7 +222,7 @@ double path_bound(const Chain& chain, const GroupTransfers& transfers, const Cer
       const bool none_exists = chain.beta() == 0 && gained > 0;
       if (!none_exists) bound = std::min(bound, chain.alpha() * limit_below + (chain.beta() > 0 ? gained : 0));
     }
-    limit_below = rung.limit ? rung.limit->value : infinity;
+    limit_below = rung.limit.value_or(Seconds(infinity)).value;
   }
   return std::max(0.0, std::min(bound, (chain.alpha() + chain.beta()) * limit_below));
 }

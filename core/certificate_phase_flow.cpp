@@ -7,6 +7,7 @@
 // layers. Taking cuts together only allows more: whatever is taken as repeating, a proof is valid.
 
 #include "core/certificate_proofs.hpp"
+#include "core/interrupt.hpp"
 
 #include <fmt/format.h>
 
@@ -286,7 +287,8 @@ Answer cover(const Flow& flow, double layers)
       if (value.worth + left + prices.of_ends() < layers - rounding_of_sums) return;
       std::size_t to_leave = 0;
       for (std::size_t node = 0; node < flow.nodes; ++node) {
-        const int excess = key[flow.phases + node];
+        // A count, and no character.  NOLINTNEXTLINE(bugprone-signed-char-misuse)
+        const auto excess = static_cast<int>(static_cast<signed char>(key[flow.phases + node]));
         if (std::abs(excess) > (node < flow.phases ? 120 : 1)) return;
         to_leave += static_cast<std::size_t>(std::max(excess, 0));
       }
@@ -295,6 +297,7 @@ Answer cover(const Flow& flow, double layers)
       if (!is_new && known->second.layers < value.layers) known->second = value;
     };
     for (const auto& [key, value] : states) {
+      throw_if_interrupted();
       keep(key, value);
       for (const Arc& arc : *turn.arcs) {
         std::string with_arc = key;

@@ -1,6 +1,7 @@
 // The claim that no placement is below a bound, searched again over the devices themselves (docs/certificates.md).
 
 #include "core/certificate_proofs.hpp"
+#include "core/interrupt.hpp"
 
 #include <fmt/format.h>
 
@@ -119,6 +120,7 @@ class RungSearch {
   /// Puts each device that is left before the label's stages, from each cut.
   void extend(std::size_t end, const Label* after, const DeviceSet& used)
   {
+    throw_if_interrupted();
     const std::size_t stages = after == nullptr ? 0 : after->stages;
     const std::uint64_t held = chain_.held_by(stages);
     for (std::size_t i = 0; i < chain_.devices; ++i) {
@@ -216,7 +218,7 @@ SearchFinding search_below(const Chain& chain, const GroupTransfers& transfers, 
     const PathTable table(chain, transfers, levels, rung);
     SearchFinding finding = RungSearch(chain, transfers, table, rung, limit_below, bound).run(labels);
     if (finding.least < infinity || !finding.fault.empty()) return finding;
-    limit_below = rung.limit ? rung.limit->value : infinity;
+    limit_below = rung.limit.value_or(Seconds(infinity)).value;
   }
   return {};
 }
