@@ -49,6 +49,23 @@ class ExactSearch {
   {
   }
 
+  /// The best lower bound to be had quickly, from the potentials or multipliers alone, given some placement.
+  Bound bound_beside(const std::vector<StagePlacement>& known)
+  {
+    offer(known);
+    if (bound_ < best_.objective) {
+      const StageTables tables(cost_, problem_.goal, most_groups, check_);
+      if (tables.is_hereditary()) repetition_ = repetition_of(cost_, longest_period);
+      if (weights_.beta == 0) {
+        bound_bottleneck(tables);
+      } else {
+        bound_sum(tables);
+      }
+    }
+    if (certificate_.kind == CertificateKind::None) return objective_bound(cost_, problem_.goal);
+    return {Seconds(bound_), certificate_};
+  }
+
   Placement place()
   {
     try {
@@ -192,6 +209,60 @@ class ExactSearch {
     return flow.potentials_refuse(refused) ? refused : 0;
   }
 
+  void bound_bottleneck(const StageTables& tables)
+  {
+    if (repetition_) {
+      PhaseFlow flow(tables, *repetition_, check_);
+      if (!flow.is_small_enough()) return;
+      const double refused = refused_by_potentials(flow, bound_ * (1 - 1e-6), best_.objective);
+      const double limit = std::min(refused, best_.objective * (1 - resolution));
+      if (limit > bound_) {
+        prove(limit, at_limit(CertificateKind::Path, limit, tables, by_device(tables, flow.multipliers())));
+      }
+      return;
+    }
+    PathRelaxation relaxation(tables, check_);
+    Multipliers multipliers(tables);
+    narrow(relaxation, multipliers, best_.objective, 1e-4, steps_of(tables) / 3);
+  }
+
+  /// Halves what lies between refused limits and `open` until it is narrow; proves what is refused.
+  void narrow(PathRelaxation& relaxation, Multipliers& multipliers, double open, double width, std::size_t steps)
+  {
+    double refused = bound_ * (1 - 1e-6);
+    while (open - refused > width * open) {
+      spend();
+      const double limit = (refused + open) / 2;
+      relaxation.set_limit(limit);
+      multipliers.ascend(relaxation, infinity, steps);
+      if (multipliers.proven() == infinity) {
+        refused = limit;
+        prove(limit, at_limit(CertificateKind::Path, limit, relaxation.tables(), multipliers.by_device()));
+      } else {
+        open = limit;
+      }
+    }
+  }
+
+  static std::size_t steps_of(const StageTables& tables) { return tables.is_hereditary() ? 150 : 40; }
+
+  void bound_sum(const StageTables& tables)
+  {
+    Ladder ladder(weights_.alpha);
+    const auto lowest = floor();
+    if (lowest) ladder.add(*lowest);
+    PathRelaxation relaxation(tables, check_);
+    std::optional<PhaseFlow> flow;
+    if (repetition_) flow.emplace(tables, *repetition_, check_);
+    if (flow && !flow->is_small_enough()) flow.reset();
+    Ladder::Rung all;
+    if (lowest) all.from = lowest->limit;
+    price(all, flow, relaxation, 0.5);
+    ladder.add(all);
+    refine(ladder, flow, relaxation, 16);
+    conclude(ladder, tables);
+  }
+
   /// The bottleneck of a repeating chain without transfers. False when states run out of room.
   bool search_phases(const StageTables& tables)
   {
@@ -239,71 +310,50 @@ class ExactSearch {
   /// The bottleneck by multipliers and labels.
   void search_bottleneck(const StageTables& tables)
   {
+    polish(tables.is_hereditary() ? 0.02 : 1);
     PathRelaxation relaxation(tables, check_);
     Multipliers multipliers(tables);
-    const std::size_t steps = tables.is_hereditary() ? 150 : 40;
+    const std::size_t steps = steps_of(tables);
     const auto refuse = [&](double limit) {
       prove(limit, at_limit(CertificateKind::Path, limit, tables, multipliers.by_device()));
     };
-    double refused = bound_ * (1 - 1e-6);
     double open = best_.objective;
-    if (open == infinity) {  // from above: a limit that nothing exceeds
-      open = cost_.devices() > 0 ? 4 * refused : 0;
+    if (open == infinity) {  // from above: a limit that nothing refuses
+      open = 4 * bound_;
       for (int i = 0; i < 60; ++i, open *= 2) {
         relaxation.set_limit(open);
         multipliers.ascend(relaxation, infinity, steps);
         if (multipliers.proven() != infinity) break;
-        refused = open;
+        refuse(open);
       }
     }
-    while (open - refused > 2e-5 * open) {
+    narrow(relaxation, multipliers, open, 2e-5, steps);
+    enum class Found { Better, None, ProvenNone };
+    const auto search_within = [&](double limit, std::size_t width) {
       spend();
-      const double limit = (refused + open) / 2;
       relaxation.set_limit(limit);
-      multipliers.ascend(relaxation, infinity, steps);
+      multipliers.ascend(relaxation, infinity, steps / 2);
       if (multipliers.proven() == infinity) {
-        refused = limit;
-        refuse(limit);
-      } else {
-        open = limit;
+        if (limit < infinity) refuse(limit);
+        return Found::ProvenNone;
       }
-    }
-    polish(tables.is_hereditary() ? 0.02 : 0.5);
+      LabelSearch search(relaxation, multipliers.best(), check_);
+      const auto found = search.run(infinity, 0, width);
+      labels_ += found.labels;
+      if (found.placement && offer(found.placement->stages)) return Found::Better;
+      if (!found.is_exhaustive) return Found::None;
+      if (limit < infinity) prove(limit, at_limit(CertificateKind::Search, limit, tables, multipliers.by_device()));
+      return Found::ProvenNone;
+    };
     for (std::size_t width = 30; width <= widest && !is_proven() && !is_exhausted(); width *= 10) {
-      // Between what is refused and what is found, then just below what is found: when that fails, it is the best.
-      double failed = std::max(refused, bound_);
-      bool is_last = false;
-      while (!is_proven() && !is_last) {
-        is_last = best_.objective < infinity && best_.objective - failed <= 1e-4 * best_.objective;
-        double limit = is_last ? best_.objective * (1 - resolution) : (failed + best_.objective) / 2;
-        if (best_.objective == infinity) limit = infinity;
-        spend();
-        relaxation.set_limit(limit);
-        multipliers.ascend(relaxation, infinity, steps / 2);
-        if (multipliers.proven() == infinity) {
-          if (limit == infinity) {
-            bound_ = infinity;
-            return;
-          }
-          failed = limit;
-          refuse(limit);
-          continue;
-        }
-        LabelSearch search(relaxation, multipliers.best(), check_);
-        const auto found = search.run(infinity, 0, width);
-        labels_ += found.labels;
-        if (found.placement && offer(found.placement->stages)) {
-          is_last = false;
-          continue;
-        }
-        if (found.is_exhaustive && limit == infinity) {
-          bound_ = infinity;
-          return;
-        }
-        if (limit == infinity) break;
-        failed = limit;
-        if (found.is_exhaustive) {
-          prove(limit, at_limit(CertificateKind::Search, limit, tables, multipliers.by_device()));
+      // Just below what is known; where that succeeds, halfway to what is refused, again and again.
+      while (!is_proven()) {
+        const Found below = search_within(best_.objective * (1 - resolution), width);
+        if (below == Found::ProvenNone && best_.objective == infinity) bound_ = infinity;
+        if (below != Found::Better) break;
+        for (double failed = bound_; best_.objective - failed > 1e-4 * best_.objective;) {
+          const double limit = (failed + best_.objective) / 2;
+          if (search_within(limit, width) != Found::Better) failed = limit;
         }
       }
     }
@@ -370,7 +420,7 @@ class ExactSearch {
   {
     Ladder ladder(weights_.alpha);
     const auto lowest = floor();
-    polish(tables.is_hereditary() ? 0.05 : 1);
+    polish(repetition_ ? 0.05 : 1);
     if (lowest) ladder.add(*lowest);
     PathRelaxation relaxation(tables, check_);
     std::optional<PhaseFlow> flow;
@@ -381,10 +431,21 @@ class ExactSearch {
     price(all, flow, relaxation, 2);
     ladder.add(all);
     conclude(ladder, tables);
-    if (!flow) search_rung(ladder, ladder.rungs().size() - 1, relaxation, 1000);
-    conclude(ladder, tables);
-    if (all.multipliers.empty() || best_.objective == infinity) return;
-    refine(ladder, flow, relaxation);
+    const std::size_t last = ladder.rungs().size() - 1;
+    // Few devices: the labels may run out at once.
+    const bool is_small = cost_.devices() <= 10 || weights_.alpha == 0 || best_.objective == infinity;
+    for (std::size_t width = 1000; is_small && bound_ < infinity; width *= 10) {
+      search_rung(ladder, last, relaxation, width);
+      conclude(ladder, tables);
+      if (best_.objective < infinity || width >= widest || is_exhausted()) break;
+    }
+    if (best_.objective == infinity) return;
+    for (double before = 0; weights_.alpha == 0 && !is_proven() && bound_ > before * (1 + 1e-4);) {
+      before = bound_;
+      price(ladder.rungs()[last], flow, relaxation, 4);
+      conclude(ladder, tables);
+    }
+    refine(ladder, flow, relaxation, finest);
     for (std::size_t width = 300; width <= widest && !is_proven() && !is_exhausted(); width *= 4) {
       const double before = best_.objective;
       const auto order = ladder.by_value();
@@ -394,7 +455,7 @@ class ExactSearch {
         conclude(ladder, tables);
       }
       if (best_.objective < before) polish(0.1);
-      refine(ladder, flow, relaxation);
+      refine(ladder, flow, relaxation, finest);
       conclude(ladder, tables);
     }
   }
@@ -432,23 +493,24 @@ class ExactSearch {
   }
 
   /// Cuts the weakest rung again and again, until it is as fine as rungs get.
-  void refine(Ladder& ladder, std::optional<PhaseFlow>& flow, PathRelaxation& relaxation)
+  void refine(Ladder& ladder, std::optional<PhaseFlow>& flow, PathRelaxation& relaxation, std::size_t most_rounds)
   {
     const double alpha = weights_.alpha;
     const StageTables& tables = relaxation.tables();
-    for (std::size_t round = 0; alpha > 0 && !is_proven(); ++round) {
+    for (std::size_t round = 0; alpha > 0 && !is_proven() && round < most_rounds; ++round) {
       const std::size_t weakest = ladder.weakest();
       const Ladder::Rung rung = ladder.rungs()[weakest];
       if (ladder.value(rung) >= best_.objective * (1 - resolution)) break;
+      const double middle = (rung.from + rung.limit) / 2;
       double limit = (best_.objective - rung.sum) / alpha;  // the upper part is done with
-      if (!(limit < rung.limit && limit > rung.from * (1 + 1e-9))) {
+      if (!(limit < middle && limit > rung.from * (1 + 1e-9)) && rung.limit < infinity) {
         if (alpha * (rung.limit - rung.from) <= finest_rung * best_.objective) break;
-        limit = (rung.from + rung.limit) / 2;
+        limit = middle;
       }
       Ladder::Rung lower = ladder.split(weakest, limit);
       price(lower, flow, relaxation, 1);
       ladder.add(lower);
-      if (flow && round % 3 == 0) solve_flow(*flow, lower, 300);
+      if (flow && most_rounds == finest && round % 3 == 0) solve_flow(*flow, lower, 300);
       conclude(ladder, tables);
     }
   }
@@ -478,12 +540,13 @@ class ExactSearch {
   }
 
   static constexpr std::size_t most_groups = 12;
+  static constexpr std::size_t finest = 10'000;  // rounds: as fine as rungs get
   static constexpr std::size_t most_states = 4'096'000;
   static constexpr std::size_t most_states_for_sums = 20'000;
   static constexpr std::size_t widest = 1'000'000;
   static constexpr std::size_t most_labels_by_default = 300'000;
 
-  const Problem& problem_;
+  const Problem problem_;
   const CostModel& cost_;
   SearchClock clock_;
   std::function<void()> check_;
@@ -498,6 +561,13 @@ class ExactSearch {
 };
 
 }  // namespace
+
+Bound bound_without_transfers(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& known)
+{
+  Goal free = goal;
+  free.communication = Communication::None;
+  return ExactSearch({cost, free, {}}).bound_beside(known);
+}
 
 Placement place_exactly(const Problem& problem)
 {

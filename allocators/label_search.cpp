@@ -45,6 +45,7 @@ LabelSearch::Answer LabelSearch::run(double ceiling, double least_bottleneck, st
   for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {
     unused += static_cast<double>(tables_.devices_of(kind).size()) * multipliers_[kind];
   }
+  all_multipliers_ = unused;
   const Label start{0, 0, 0, 0, unused, 0, no_parent, 0, static_cast<std::uint32_t>(tables_.layers())};
   labels_.push_back({start});
   for (stages_ = 0; stages_ < tables_.devices() && !labels_.back().empty(); ++stages_) {
@@ -122,7 +123,7 @@ void LabelSearch::add_child(const Label& label, std::size_t kind)
   if (completion == infinity) return;
   double bound = label.sum + completion - label.unused;
   if (weights_.beta == 0) {
-    if (bound > 1e-9 * label.unused) return;
+    if (bound > 1e-9 * all_multipliers_) return;
   } else {
     const double bottleneck = std::max({least_bottleneck_, label.bottleneck, label.compute});
     bound += weights_.alpha * bottleneck;

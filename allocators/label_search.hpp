@@ -74,6 +74,7 @@ class LabelSearch {
   ObjectiveWeights weights_;
   std::size_t words_;  // of a set of devices
   std::vector<std::uint64_t> random_;
+  double all_multipliers_ = 0;
   double ceiling_ = 0;
   double least_bottleneck_ = 0;
   std::size_t width_ = 0;

@@ -27,6 +27,9 @@ constexpr std::string_view external_prefix = "exec:";
 /// What a bound and an objective may differ by in rounding; the checker's tolerance.
 constexpr double tolerance = 1e-9;
 
+/// Layers times devices up to which every plan gets a bound by multipliers: some tenths of a second.
+constexpr std::size_t most_for_certified_bound = 2'000'000;
+
 const Policy* find_policy(std::string_view name)
 {
   const auto& all = policies();
@@ -72,7 +75,7 @@ std::vector<StagePlacement> over_chain_of(const ChainView& view, std::vector<Sta
 /// Writes what the cost model says of the placement, and how good it is. Returns the bound as it is proven: above the
 /// objective only when the placement breaks what the bound builds on, its memory.
 Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<StagePlacement>& stages,
-                    const CostModel& cost)
+                    const CostModel& cost, const CostModel& chain_cost)
 {
   const auto evaluation = cost.evaluate(stages, plan.goal);
   plan.objective = evaluation.objective;
@@ -89,9 +92,13 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
     plan.predicted->peak_memory[name] = stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
   }
 
+  // The best of what is proven: by the policy, or in short for any plan.
   Bound bound = objective_bound(cost, plan.goal);
-  if (placement.objective_bound && *placement.objective_bound > bound.value) {
-    bound = {*placement.objective_bound, placement.certificate};
+  if (placement.objective_bound) {
+    if (*placement.objective_bound > bound.value) bound = {*placement.objective_bound, placement.certificate};
+  } else if (chain_cost.layers() * chain_cost.devices() <= most_for_certified_bound) {
+    Bound certified = bound_without_transfers(chain_cost, plan.goal, placement.stages);
+    if (certified.value > bound.value) bound = std::move(certified);
   }
   plan.objective_bound = std::min(bound.value, evaluation.objective);
   plan.certificate = bound.certificate;
@@ -189,7 +196,7 @@ Plan allocate(const std::string& name, const Workload& workload, const Cluster& 
                                  view.workload.layers.size());
     }
   } else {
-    proven_bound = make_claims(plan, placement, over_layers_of(view, placement.stages), CostModel(workload, cluster));
+    proven_bound = make_claims(plan, placement, over_layers_of(view, placement.stages), CostModel(workload, cluster), chain_cost);
   }
   check(plan, workload, cluster);
   ensure(!plan.objective || proven_bound <= *plan.objective * (1 + tolerance),
