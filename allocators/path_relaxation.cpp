@@ -340,7 +340,7 @@ void PathRelaxation::solve_end()
   for_each_way_in(tables_->level_of(1), last_stage_.first, kind, room_beside(kind),
                   [&](std::size_t before, double reached, double gradient) {
                     const double cost = tables_->stage_cost(compute, gradient);
-                    if (!within_limit(cost) || beta_ * cost + reached >= best) return;
+                    if (!within_limit(cost) || !(beta_ * cost + reached < best)) return;
                     best = beta_ * cost + reached;
                     last_stage_.group_before = static_cast<std::uint32_t>(before);
                   });
@@ -391,7 +391,7 @@ PathRelaxation::Choice PathRelaxation::last_stage_of(const Front& front) const
       const auto offer = [&](double base, double back, std::size_t group_before) {
         const double cost = tables_->stage_cost(compute, back + tables_->outputs(kind, cut)[next]);
         const double sum = base + beta_ * cost;
-        if (!within_limit(cost) || sum >= best) return;
+        if (!within_limit(cost) || !(sum < best)) return;  // 0 x infinity is no number
         best = sum;
         chosen = {static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(first),
                   static_cast<std::uint32_t>(group_before)};
