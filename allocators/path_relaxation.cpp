@@ -11,6 +11,35 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
+template <Communication communication>
+double cost_of(double compute, double send)
+{
+  if (communication == Communication::None) return compute;
+  return communication == Communication::Overlapped ? std::max(compute, send) : compute + send;
+}
+
+/// A stage after layers that cost `base`: the least by the group that it sends to. Written to be vectorised.
+template <Communication communication>
+void extend(double base, double compute, double back, double beta, double most, std::size_t groups,
+            const double* __restrict outputs, double* __restrict leaving)
+{
+  for (std::size_t next = 0; next < groups; ++next) {
+    const double cost = cost_of<communication>(compute, back + outputs[next]);
+    const double sum = base + beta * cost;
+    const double allowed = cost <= most ? sum : infinity;
+    leaving[next] = allowed < leaving[next] ? allowed : leaving[next];
+  }
+}
+
+/// A stage that goes on with a run: from each room before to the room that it needs.
+void stay_on(double more, std::size_t rooms, const double* __restrict reached, double* __restrict within)
+{
+  for (std::size_t room = 0; room < rooms; ++room) {
+    const double sum = reached[room] + more;
+    within[room] = sum < within[room] ? sum : within[room];
+  }
+}
+
 }  // namespace
 
 PathRelaxation::PathRelaxation(const StageTables& tables, const std::function<void()>& check)
@@ -217,9 +246,7 @@ void PathRelaxation::solve_separable(std::size_t level, std::size_t cut)
       const double more = own + beta_ * (gradients[group] + outputs[group]);
       const std::size_t step = rooms_.step(kind);
       rooms_.for_each_stretch_with(kind, [&](std::size_t begin, std::size_t end) {
-        for (std::size_t room = begin; room < end; ++room) {
-          within[room] = std::min(within[room], reached[room - step] + more);
-        }
+        stay_on(more, end - begin, reached + begin - step, within + begin);
       });
     });
     for (std::size_t next = 0; next < groups_; ++next) {
@@ -240,10 +267,6 @@ void PathRelaxation::solve_coupled(std::size_t level, std::size_t cut)
 template <Communication communication>
 void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t kind)
 {
-  const auto cost_of = [](double compute, double send) {
-    if constexpr (communication == Communication::None) return compute;
-    return communication == Communication::Overlapped ? std::max(compute, send) : compute + send;
-  };
   const std::size_t kinds = tables_->kinds();
   const std::size_t groups = groups_;
   const std::size_t group = tables_->group_of(kind);
@@ -251,17 +274,13 @@ void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t k
   const std::size_t step = rooms_.step(kind);
   const double beta = beta_;
   const double most = most_;
-  const double* __restrict outputs = tables_->outputs(kind, cut);
+  const double* outputs = tables_->outputs(kind, cut);
   const double least_output = *std::min_element(outputs, outputs + groups);
-  double* __restrict leaving = leaving_.data();
-  double* __restrict within = &staying_[row(level, cut) * rooms_.states_in_all() + rooms_.offset(group)];
+  double* leaving = leaving_.data();
+  double* within = &staying_[row(level, cut) * rooms_.states_in_all() + rooms_.offset(group)];
   std::fill(leaving, leaving + groups, infinity);
-  const auto extend = [=](double base, double compute, double back) {
-    for (std::size_t next = 0; next < groups; ++next) {
-      const double cost = cost_of(compute, back + outputs[next]);
-      const double sum = cost <= most ? base + beta * cost : infinity;
-      leaving[next] = sum < leaving[next] ? sum : leaving[next];
-    }
+  const auto extend_from = [&](double base, double compute, double back) {
+    extend<communication>(base, compute, back, beta, most, groups, outputs, leaving);
   };
   double entered = infinity;  // leaving[group], without what stays in the group
   double worst = infinity;    // the largest of `leaving` that can be reached
@@ -275,7 +294,7 @@ void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t k
     const double compute = tables_->compute(kind, first, cut);
     if (first == 0) {
       if (!tables_->fits(level, kind, first, cut)) continue;
-      extend(begin_on(kind), compute, 0);
+      extend_from(begin_on(kind), compute, 0);
       entered = leaving[group];
       find_worst();
       continue;
@@ -292,8 +311,8 @@ void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t k
       const double* others = entering(before, first, group);
       const auto from = [&](double reached_there, double back) {
         const double base = reached_there + own;
-        const double cost = cost_of(compute, back + least_output);
-        if (cost <= most && base + beta * cost < worst) extend(base, compute, back);
+        const double cost = cost_of<communication>(compute, back + least_output);
+        if (cost <= most && base + beta * cost < worst) extend_from(base, compute, back);
       };
       for (std::size_t other = 0; other < groups; ++other) {
         if (others[other] < infinity) from(others[other], gradients[other]);
@@ -303,14 +322,11 @@ void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t k
       leaving[group] = entered;
       find_worst();
     }
-    const double cost = cost_of(compute, gradients[group] + outputs[group]);
+    const double cost = cost_of<communication>(compute, gradients[group] + outputs[group]);
     if (reached_at_best == infinity || !(cost <= most)) continue;
     const double more = own + beta * cost;
     rooms_.for_each_stretch_with(kind, [=](std::size_t begin, std::size_t end) {
-      for (std::size_t room = begin; room < end; ++room) {
-        const double sum = reached[room - step] + more;
-        within[room] = sum < within[room] ? sum : within[room];
-      }
+      stay_on(more, end - begin, reached + begin - step, within + begin);
     });
   }
   keep(level, cut, kind, leaving, entered);
