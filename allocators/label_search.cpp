@@ -69,7 +69,8 @@ void LabelSearch::extend(std::uint32_t parent)
   for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {
     // Devices of a kind are alike: the first free one stands for all.
     const auto& devices = tables_.devices_of(kind);
-    const auto free = std::find_if(devices.begin(), devices.end(), [&](auto device) { return !contains(used, device); });
+    const auto free =
+        std::find_if(devices.begin(), devices.end(), [&](auto device) { return !contains(used, device); });
     if (free != devices.end()) put_before(label, parent, kind, *free);
   }
 }
@@ -94,6 +95,9 @@ void LabelSearch::put_before(const Label& next, std::uint32_t parent, std::size_
     label.sent = tables_.output(kind, next_kind, end);
   }
   const std::size_t level = tables_.level_of(stages_);
+  const std::uint64_t* used = &used_[parent * words_];
+  const std::size_t room = relaxation_.rooms().room_left(
+      tables_, tables_.group_of(kind), [&](std::uint32_t other) { return other == device || contains(used, other); });
   std::size_t longest = end;
   for (std::size_t first = end; first-- > 0;) {
     label.compute = tables_.compute(kind, first, end);
@@ -104,22 +108,23 @@ void LabelSearch::put_before(const Label& next, std::uint32_t parent, std::size_
     }
     longest = first;
     label.cut = static_cast<std::uint32_t>(first);
-    if (!(tables_.is_hereditary() && weights_.beta == 0)) add_child(label, kind);
+    if (!(tables_.is_hereditary() && weights_.beta == 0)) add_child(label, kind, room);
   }
   if (tables_.is_hereditary() && weights_.beta == 0 && longest < end) {
     label.compute = tables_.compute(kind, longest, end);
-    add_child(label, kind);
+    add_child(label, kind, room);
   }
 }
 
-void LabelSearch::add_child(const Label& label, std::size_t kind)
+/// `room` is what the devices left make of a run before the label (run_rooms.hpp).
+void LabelSearch::add_child(const Label& label, std::size_t kind, std::size_t room)
 {
   if (label.cut == 0) {
     finish(label, kind);
     return;
   }
   if (stages_ + 1 == tables_.devices()) return;
-  const double completion = relaxation_.least_completion(stages_ + 1, label.cut, kind, label.compute, label.sent);
+  const double completion = relaxation_.least_completion(stages_ + 1, label.cut, kind, label.compute, label.sent, room);
   if (completion == infinity) return;
   double bound = label.sum + completion - label.unused;
   if (weights_.beta == 0) {

@@ -60,7 +60,7 @@ class LabelSearch {
   static bool is_better(const Child& a, const Child& b) { return a.bound < b.bound; }
   void extend(std::uint32_t parent);
   void put_before(const Label& next, std::uint32_t parent, std::size_t kind, std::uint32_t device);
-  void add_child(const Label& label, std::size_t kind);
+  void add_child(const Label& label, std::size_t kind, std::size_t room);
   void finish(const Label& label, std::size_t kind);
   void keep_width();
   void keep_best();
@@ -78,7 +78,7 @@ class LabelSearch {
   double ceiling_ = 0;
   double least_bottleneck_ = 0;
   std::size_t width_ = 0;
-  std::size_t stages_ = 0;  // of the labels being extended
+  std::size_t stages_ = 0;                  // of the labels being extended
   std::vector<std::vector<Label>> labels_;  // by length
   std::vector<std::uint64_t> used_;         // of the last length's labels
   std::vector<Child> children_;

@@ -11,6 +11,35 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
+template <Communication communication>
+double cost_of(double compute, double send)
+{
+  if (communication == Communication::None) return compute;
+  return communication == Communication::Overlapped ? std::max(compute, send) : compute + send;
+}
+
+/// A stage after layers that cost `base`: the least by the group that it sends to. Written to be vectorised.
+template <Communication communication>
+void extend(double base, double compute, double back, double beta, double most, std::size_t groups,
+            const double* __restrict outputs, double* __restrict leaving)
+{
+  for (std::size_t next = 0; next < groups; ++next) {
+    const double cost = cost_of<communication>(compute, back + outputs[next]);
+    const double sum = base + beta * cost;
+    const double allowed = cost <= most ? sum : infinity;
+    leaving[next] = allowed < leaving[next] ? allowed : leaving[next];
+  }
+}
+
+/// A stage that goes on with a run: from each room before to the room that it needs.
+void stay_on(double more, std::size_t rooms, const double* __restrict reached, double* __restrict within)
+{
+  for (std::size_t room = 0; room < rooms; ++room) {
+    const double sum = reached[room] + more;
+    within[room] = sum < within[room] ? sum : within[room];
+  }
+}
+
 }  // namespace
 
 PathRelaxation::PathRelaxation(const StageTables& tables, const std::function<void()>& check)
@@ -18,44 +47,48 @@ PathRelaxation::PathRelaxation(const StageTables& tables, const std::function<vo
       check_(check),
       layers_(tables.layers()),
       groups_(tables.groups()),
-      beta_(tables.weights().beta)
+      rooms_(tables, tables.levels() * (layers_ + 1)),
+      beta_(tables.weights().beta),
+      window_(tables.levels() * (layers_ + 1) * tables.kinds())
 {
+  const std::size_t rows = tables.levels() * (layers_ + 1);
   if (tables.is_hereditary()) {
     kernel_ = Kernel::Window;
-    window_.resize(tables.levels() * (layers_ + 1) * tables.kinds());
+    value_.resize(rows);
+    choice_.resize(rows);
     queue_.resize(tables.kinds() * layers_);
+  } else {
+    entering_.resize(rows * groups_ * groups_);
+    staying_.resize(rows * rooms_.states_in_all());
+    least_before_.resize(rows * tables.kinds());
+    leaving_.resize(groups_);
   }
 }
 
 void PathRelaxation::set_limit(double limit)
 {
   limit_ = limit;
+  most_ = limit * (1 + 1e-12);
   if (kernel_ != Kernel::Window) {
     const bool is_separable = limit == infinity && tables_->goal().communication == Communication::Serial;
     kernel_ = is_separable ? Kernel::Separable : Kernel::Coupled;
-    if (is_separable) {
-      way_in_.resize(tables_->levels() * (layers_ + 1) * tables_->kinds());
-      way_in_group_.resize(way_in_.size());
-    }
   }
-  nexts_ = kernel_ == Kernel::Coupled ? groups_ : 1;
-  const std::size_t states = tables_->levels() * (layers_ + 1) * groups_ * nexts_;
-  value_.resize(states);
-  choice_.resize(states);
-  if (kernel_ == Kernel::Window) tabulate_windows();
+  tabulate_windows();
 }
 
 void PathRelaxation::tabulate_windows()
 {
+  const bool is_exact = kernel_ == Kernel::Window;
   for (std::size_t level = 0; level < tables_->levels(); ++level) {
     for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
       std::size_t first = 0;
       for (std::size_t cut = 1; cut <= layers_; ++cut) {
         while (first < cut && (!within_limit(tables_->compute(kind, first, cut)) ||
-                               tables_->furthest(level, kind, first) < cut)) {
+                               (is_exact ? tables_->furthest(level, kind, first) < cut
+                                         : tables_->surely_too_long(kind, first, cut)))) {
           ++first;
         }
-        window_[(level * (layers_ + 1) + cut) * tables_->kinds() + kind] = static_cast<std::uint32_t>(first);
+        furthest_first(level, cut, kind) = static_cast<std::uint32_t>(first);
       }
     }
     check_();
@@ -65,21 +98,26 @@ void PathRelaxation::tabulate_windows()
 double PathRelaxation::solve(const std::vector<double>& multipliers)
 {
   multipliers_ = multipliers;
-  std::fill(value_.begin(), value_.end(), infinity);
+  if (kernel_ == Kernel::Window) {
+    std::fill(value_.begin(), value_.end(), infinity);
+  } else {
+    std::fill(entering_.begin(), entering_.end(), infinity);
+    std::fill(staying_.begin(), staying_.end(), infinity);
+  }
   for (std::size_t level = tables_->levels(); level-- > 0;) {
-    switch (kernel_) {
-      case Kernel::Window:
-        solve_windows(level);
-        break;
-      case Kernel::Separable:
-        solve_separable(level);
-        break;
-      case Kernel::Coupled:
-        for (std::size_t cut = 1; cut < layers_; ++cut) {
-          if (cut % 16 == 0) check_();
-          solve_coupled(level, cut);
-        }
-        break;
+    if (kernel_ == Kernel::Window) solve_windows(level);
+    for (std::size_t cut = 1; kernel_ != Kernel::Window && cut < layers_; ++cut) {
+      if (cut % 16 == 0) check_();
+      if (kernel_ == Kernel::Separable) {
+        solve_separable(level, cut);
+      } else if (tables_->goal().communication == Communication::Overlapped) {
+        solve_coupled<Communication::Overlapped>(level, cut);
+      } else if (tables_->goal().communication == Communication::Serial) {
+        solve_coupled<Communication::Serial>(level, cut);
+      } else {
+        solve_coupled<Communication::None>(level, cut);
+      }
+      find_least_before(level, cut);
     }
     check_();
   }
@@ -90,13 +128,13 @@ double PathRelaxation::solve(const std::vector<double>& multipliers)
 void PathRelaxation::solve_windows(std::size_t level)
 {
   const std::size_t kinds = tables_->kinds();
-  const double* before = &value_[state(level_before(level), 0, 0, 0)];
-  double* value = &value_[state(level, 0, 0, 0)];
-  Choice* choice = &choice_[state(level, 0, 0, 0)];
+  const double* before = &value_[row(level_before(level), 0)];
+  double* value = &value_[row(level, 0)];
+  Choice* choice = &choice_[row(level, 0)];
   value[0] = 0;
   if (beta_ == 0) {
     for (std::size_t cut = 1; cut <= layers_; ++cut) {
-      const std::uint32_t* first = &window_[(level * (layers_ + 1) + cut) * kinds];
+      const std::uint32_t* first = &window_[row(level, cut) * kinds];
       double best = infinity;
       std::size_t best_kind = 0;
       for (std::size_t kind = 0; kind < kinds; ++kind) {
@@ -115,7 +153,7 @@ void PathRelaxation::solve_windows(std::size_t level)
   std::vector<std::uint32_t> head(kinds, 0);
   std::vector<std::uint32_t> tail(kinds, 0);
   for (std::size_t cut = 1; cut <= layers_; ++cut) {
-    const std::uint32_t* first = &window_[(level * (layers_ + 1) + cut) * kinds];
+    const std::uint32_t* first = &window_[row(level, cut) * kinds];
     const double reached = before[cut - 1];
     const double work_before = tables_->work(cut - 1);
     const double work = tables_->work(cut);
@@ -145,139 +183,201 @@ void PathRelaxation::solve_windows(std::size_t level)
   }
 }
 
-/// Calls visit(kind, first, compute) for each stage that ends at `cut` within memory and, by its compute alone, within
-/// the limit.
+/// Calls visit(first, compute) for each stage on `kind` that ends at `cut` within memory and, by its compute alone,
+/// within the limit; the longest first.
 template <typename Visit>
-void PathRelaxation::for_each_last_stage(std::size_t level, std::size_t cut, const Visit& visit) const
+void PathRelaxation::for_each_last_stage(std::size_t level, std::size_t cut, std::size_t kind, const Visit& visit) const
 {
+  for (std::size_t first = window_[row(level, cut) * tables_->kinds() + kind]; first < cut; ++first) {
+    if (tables_->fits(level, kind, first, cut)) visit(first, tables_->compute(kind, first, cut));
+  }
+}
+
+/// What stages on `kind` that end at `cut` cost at least: `leaving` by the group behind them, whatever the run; where
+/// they begin a run or the chain, `entered`.
+void PathRelaxation::keep(std::size_t level, std::size_t cut, std::size_t kind, const double* leaving, double entered)
+{
+  const std::size_t group = tables_->group_of(kind);
+  double* to_group = &entering_[row(level, cut) * groups_ * groups_ + group];
+  for (std::size_t next = 0; next < groups_; ++next) {
+    if (next != group) to_group[next * groups_] = std::min(to_group[next * groups_], leaving[next]);
+  }
+  double* within = &staying_[row(level, cut) * rooms_.states_in_all() + rooms_.offset(group)];
+  rooms_.for_each_stretch_with(kind, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t room = begin; room < end; ++room) within[room] = std::min(within[room], entered);
+  });
+}
+
+void PathRelaxation::find_least_before(std::size_t level, std::size_t cut)
+{
+  double* least = &least_before_[row(level, cut) * tables_->kinds()];
   for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
-    for (std::size_t first = cut; first-- > 0;) {
-      const double compute = tables_->compute(kind, first, cut);
-      if (!within_limit(compute)) break;
-      if (!tables_->fits(level, kind, first, cut)) {
-        if (tables_->surely_too_long(kind, first, cut)) break;
-        continue;
-      }
-      visit(kind, first, compute);
-    }
+    const std::size_t group = tables_->group_of(kind);
+    const double* others = entering(level, cut, group);
+    least[kind] = std::min(*std::min_element(others, others + groups_), staying(level, cut, group)[room_beside(kind)]);
   }
 }
 
-/// way_in_[cut][kind]: everything before a stage of `kind` that begins at `cut`, with its transfers over the cut.
-void PathRelaxation::find_ways_in(std::size_t level, std::size_t cut)
-{
-  for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
-    const std::size_t at = (level * (layers_ + 1) + cut) * tables_->kinds() + kind;
-    if (cut == 0) {
-      way_in_[at] = beta_ * tables_->input_cost(kind);
-      continue;
-    }
-    const double* gradients = tables_->gradients(kind, cut);
-    const double* outputs = &least_output_[(tables_->size_of(cut) * groups_ + tables_->group_of(kind)) * groups_];
-    way_in_[at] = infinity;
-    for (std::size_t group = 0; group < groups_; ++group) {
-      const double candidate = value_[state(level, cut, group, 0)] + beta_ * (outputs[group] + gradients[group]);
-      if (candidate < way_in_[at]) {
-        way_in_[at] = candidate;
-        way_in_group_[at] = static_cast<std::uint32_t>(group);
-      }
-    }
-  }
-}
-
-void PathRelaxation::solve_separable(std::size_t level)
-{
-  if (least_output_.empty()) {  // [size][to][from]
-    least_output_.assign(tables_->sizes() * groups_ * groups_, infinity);
-    for (std::size_t cut = 0; cut <= layers_; ++cut) {
-      for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
-        const double* outputs = tables_->outputs(kind, cut);
-        for (std::size_t to = 0; to < groups_; ++to) {
-          double& least = least_output_[(tables_->size_of(cut) * groups_ + to) * groups_ + tables_->group_of(kind)];
-          least = std::min(least, outputs[to]);
-        }
-      }
-    }
-  }
-  const std::size_t kinds = tables_->kinds();
-  const std::size_t before = level_before(level);
-  if (before == level) find_ways_in(level, 0);
-  for (std::size_t cut = 1; cut < layers_; ++cut) {
-    if (cut % 64 == 0) check_();
-    for_each_last_stage(level, cut, [&](std::size_t kind, std::size_t first, double compute) {
-      const double candidate =
-          way_in_[(before * (layers_ + 1) + first) * kinds + kind] + beta_ * compute + multipliers_[kind];
-      const std::size_t at = state(level, cut, tables_->group_of(kind), 0);
-      if (candidate < value_[at]) {
-        value_[at] = candidate;
-        choice_[at] = {static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(first),
-                       way_in_group_[(before * (layers_ + 1) + first) * kinds + kind]};
-      }
-    });
-    find_ways_in(level, cut);
-  }
-  if (before != level) find_ways_in(level, 0);
-}
-
-void PathRelaxation::solve_coupled(std::size_t level, std::size_t cut)
+/// A stage's cost is its compute and what it sends each way: what lies before it does not care about what lies behind.
+void PathRelaxation::solve_separable(std::size_t level, std::size_t cut)
 {
   const std::size_t before = level_before(level);
-  const Communication communication = tables_->goal().communication;
-  const double most = limit_ * (1 + 1e-12);
-  for_each_last_stage(level, cut, [&](std::size_t kind, std::size_t first, double compute) {
+  std::vector<double> best;
+  for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
     const std::size_t group = tables_->group_of(kind);
     const double* outputs = tables_->outputs(kind, cut);
-    double* value = &value_[state(level, cut, group, 0)];
-    Choice* choice = &choice_[state(level, cut, group, 0)];
-    const auto extend = [&](double base, double back, std::uint32_t group_before) {
-      if (base == infinity) return;
-      for (std::size_t next = 0; next < groups_; ++next) {
-        const double send = back + outputs[next];
-        const double cost = communication == Communication::None         ? compute
-                            : communication == Communication::Overlapped ? std::max(compute, send)
-                                                                         : compute + send;
-        const double candidate = base + beta_ * cost;
-        if (candidate < value[next] && cost <= most) {
-          value[next] = candidate;
-          choice[next] = {static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(first), group_before};
-        }
+    double* within = &staying_[row(level, cut) * rooms_.states_in_all() + rooms_.offset(group)];
+    double entered = infinity;
+    double stayed = infinity;
+    for_each_last_stage(level, cut, kind, [&](std::size_t first, double compute) {
+      if (first == 0) {
+        entered = std::min(entered, begin_on(kind) + beta_ * compute);
+        return;
       }
-    };
+      const double* gradients = tables_->gradients(kind, first);
+      const double* others = entering(before, first, group);
+      const double own = multipliers_[kind] + beta_ * compute;
+      for (std::size_t other = 0; other < groups_; ++other) {
+        entered = std::min(entered, others[other] + own + beta_ * gradients[other]);
+      }
+      const double* reached = staying(before, first, group);
+      if (reached[room_beside(kind)] == infinity) return;
+      stayed = std::min(stayed, reached[room_beside(kind)] + own + beta_ * gradients[group]);
+      const double more = own + beta_ * (gradients[group] + outputs[group]);
+      const std::size_t step = rooms_.step(kind);
+      rooms_.for_each_stretch_with(kind, [&](std::size_t begin, std::size_t end) {
+        stay_on(more, end - begin, reached + begin - step, within + begin);
+      });
+    });
+    for (std::size_t next = 0; next < groups_; ++next) {
+      leaving_[next] = std::min(entered, stayed) + beta_ * outputs[next];
+    }
+    keep(level, cut, kind, leaving_.data(), entered + beta_ * outputs[group]);
+  }
+}
+
+template <Communication communication>
+void PathRelaxation::solve_coupled(std::size_t level, std::size_t cut)
+{
+  for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) extend_by<communication>(level, cut, kind);
+}
+
+/// Stages on `kind` that end at `cut`, the longest first: those behind them are reached later and cost more, so that
+/// most of the shorter ones need no look.
+template <Communication communication>
+void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t kind)
+{
+  const std::size_t kinds = tables_->kinds();
+  const std::size_t groups = groups_;
+  const std::size_t group = tables_->group_of(kind);
+  const std::size_t before = level_before(level);
+  const std::size_t step = rooms_.step(kind);
+  const double beta = beta_;
+  const double most = most_;
+  const double* outputs = tables_->outputs(kind, cut);
+  const double least_output = *std::min_element(outputs, outputs + groups);
+  double* leaving = leaving_.data();
+  double* within = &staying_[row(level, cut) * rooms_.states_in_all() + rooms_.offset(group)];
+  std::fill(leaving, leaving + groups, infinity);
+  const auto extend_from = [&](double base, double compute, double back) {
+    extend<communication>(base, compute, back, beta, most, groups, outputs, leaving);
+  };
+  double entered = infinity;  // leaving[group], without what stays in the group
+  double worst = infinity;    // the largest of `leaving` that can be reached
+  const auto find_worst = [&] {
+    worst = entered;
+    for (std::size_t next = 0; next < groups; ++next) {
+      if (outputs[next] <= most && next != group) worst = std::max(worst, leaving[next]);
+    }
+  };
+  for (std::size_t first = window_[row(level, cut) * kinds + kind]; first < cut; ++first) {
+    const double compute = tables_->compute(kind, first, cut);
     if (first == 0) {
-      if (within_limit(tables_->input_cost(kind))) {
-        extend(multipliers_[kind] + beta_ * tables_->input_cost(kind), 0, 0);
-      }
-      return;
+      if (!tables_->fits(level, kind, first, cut)) continue;
+      extend_from(begin_on(kind), compute, 0);
+      entered = leaving[group];
+      find_worst();
+      continue;
     }
+    const double own = multipliers_[kind];
+    const double least = least_before_[row(before, first) * kinds + kind] + own + beta * compute;
+    if (least == infinity) continue;
+    const double* reached = staying(before, first, group);
+    const double reached_at_best = reached[room_beside(kind)];
+    if (least >= worst && reached_at_best == infinity) continue;
+    if (!tables_->fits(level, kind, first, cut)) continue;
     const double* gradients = tables_->gradients(kind, first);
-    for (std::size_t group_before = 0; group_before < groups_; ++group_before) {
-      extend(value_[state(before, first, group_before, group)] + multipliers_[kind], gradients[group_before],
-             static_cast<std::uint32_t>(group_before));
+    if (least < worst) {
+      const double* others = entering(before, first, group);
+      const auto from = [&](double reached_there, double back) {
+        const double base = reached_there + own;
+        const double cost = cost_of<communication>(compute, back + least_output);
+        if (cost <= most && base + beta * cost < worst) extend_from(base, compute, back);
+      };
+      for (std::size_t other = 0; other < groups; ++other) {
+        if (others[other] < infinity) from(others[other], gradients[other]);
+      }
+      entered = leaving[group];
+      if (reached_at_best < infinity) from(reached_at_best, gradients[group]);
+      leaving[group] = entered;
+      find_worst();
     }
-  });
+    const double cost = cost_of<communication>(compute, gradients[group] + outputs[group]);
+    if (reached_at_best == infinity || !(cost <= most)) continue;
+    const double more = own + beta * cost;
+    rooms_.for_each_stretch_with(kind, [=](std::size_t begin, std::size_t end) {
+      stay_on(more, end - begin, reached + begin - step, within + begin);
+    });
+  }
+  keep(level, cut, kind, leaving, entered);
 }
 
 /// The last stage: nothing behind it to send to.
 void PathRelaxation::solve_end()
 {
   if (kernel_ == Kernel::Window) {
-    best_ = value_[state(0, layers_, 0, 0)];
-    last_stage_ = choice_[state(0, layers_, 0, 0)];
+    best_ = value_[row(0, layers_)];
+    last_stage_ = choice_[row(0, layers_)];
     return;
   }
   best_ = infinity;
-  for_each_last_stage(0, layers_, [&](std::size_t kind, std::size_t first, double compute) {
-    const double candidate = multipliers_[kind] + least_completion(1, first, kind, compute, 0);
-    if (candidate < best_) {
+  for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
+    for_each_last_stage(0, layers_, kind, [&](std::size_t first, double compute) {
+      const double candidate = multipliers_[kind] + least_completion(1, first, kind, compute, 0);
+      if (candidate >= best_) return;
       best_ = candidate;
       last_stage_ = {static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(first), 0};
-      if (first > 0) last_stage_.group_before = group_before_of(1, first, kind, compute, 0);
-    }
-  });
+    });
+  }
+  if (best_ == infinity || last_stage_.first == 0) return;
+  const std::size_t kind = last_stage_.kind;
+  const double compute = tables_->compute(kind, last_stage_.first, layers_);
+  double best = infinity;
+  for_each_way_in(tables_->level_of(1), last_stage_.first, kind, room_beside(kind),
+                  [&](std::size_t before, double reached, double gradient) {
+                    const double cost = tables_->stage_cost(compute, gradient);
+                    if (!within_limit(cost) || !(beta_ * cost + reached < best)) return;
+                    best = beta_ * cost + reached;
+                    last_stage_.group_before = static_cast<std::uint32_t>(before);
+                  });
+}
+
+/// Calls visit(group before, least of the layers before, gradients sent back) for a stage on `kind` that begins at
+/// `cut`; a run that it goes on with has found `room`.
+template <typename Visit>
+void PathRelaxation::for_each_way_in(std::size_t level, std::size_t cut, std::size_t kind, std::size_t room,
+                                     const Visit& visit) const
+{
+  const std::size_t group = tables_->group_of(kind);
+  const double* gradients = tables_->gradients(kind, cut);
+  const double* others = entering(level, cut, group);
+  for (std::size_t before = 0; before < groups_; ++before) {
+    visit(before, before == group ? staying(level, cut, group)[room] : others[before], gradients[before]);
+  }
 }
 
 double PathRelaxation::least_completion(std::size_t stages, std::size_t cut, std::size_t kind, double compute,
-                                        double sent) const
+                                        double sent, std::size_t room) const
 {
   const std::size_t level = tables_->level_of(stages);
   if (cut == 0) {
@@ -285,37 +385,42 @@ double PathRelaxation::least_completion(std::size_t stages, std::size_t cut, std
     const double input = tables_->input_cost(kind);
     return within_limit(cost) && within_limit(input) ? beta_ * (cost + input) : infinity;
   }
-  if (kernel_ == Kernel::Window) return beta_ * compute + value_[state(level, cut, 0, 0)];
-  if (kernel_ == Kernel::Separable) {
-    return beta_ * (compute + sent) + way_in_[(level * (layers_ + 1) + cut) * tables_->kinds() + kind];
-  }
-  const double* gradients = tables_->gradients(kind, cut);
-  const std::size_t group = tables_->group_of(kind);
+  if (kernel_ == Kernel::Window) return beta_ * compute + value_[row(level, cut)];
   double best = infinity;
-  for (std::size_t before = 0; before < groups_; ++before) {
-    const double cost = tables_->stage_cost(compute, sent + gradients[before]);
-    if (!within_limit(cost)) continue;
-    best = std::min(best, beta_ * cost + value_[state(level, cut, before, group)]);
-  }
+  for_each_way_in(level, cut, kind, room, [&](std::size_t, double reached, double gradient) {
+    const double cost = tables_->stage_cost(compute, sent + gradient);
+    if (within_limit(cost)) best = std::min(best, beta_ * cost + reached);
+  });
   return best;
 }
 
-std::uint32_t PathRelaxation::group_before_of(std::size_t stages, std::size_t cut, std::size_t kind, double compute,
-                                              double sent) const
+/// The stage that ends a front, by what it takes to reach it.
+PathRelaxation::Choice PathRelaxation::last_stage_of(const Front& front) const
 {
-  const std::size_t level = tables_->level_of(stages);
-  if (kernel_ == Kernel::Separable) {
-    return way_in_group_[(level * (layers_ + 1) + cut) * tables_->kinds() + kind];
-  }
-  const double* gradients = tables_->gradients(kind, cut);
+  const auto& [level, cut, group, next, room] = front;
+  const std::size_t before = level_before(level);
+  Choice chosen;
   double best = infinity;
-  std::uint32_t chosen = 0;
-  for (std::size_t before = 0; before < groups_; ++before) {
-    const double cost = tables_->stage_cost(compute, sent + gradients[before]);
-    const double candidate = beta_ * cost + value_[state(level, cut, before, tables_->group_of(kind))];
-    if (!within_limit(cost) || candidate >= best) continue;
-    best = candidate;
-    chosen = static_cast<std::uint32_t>(before);
+  for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
+    if (tables_->group_of(kind) != group || !rooms_.has(room, kind)) continue;
+    for_each_last_stage(level, cut, kind, [&](std::size_t first, double compute) {
+      const auto offer = [&](double base, double back, std::size_t group_before) {
+        const double cost = tables_->stage_cost(compute, back + tables_->outputs(kind, cut)[next]);
+        const double sum = base + beta_ * cost;
+        if (!within_limit(cost) || !(sum < best)) return;  // 0 x infinity is no number
+        best = sum;
+        chosen = {static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(first),
+                  static_cast<std::uint32_t>(group_before)};
+      };
+      if (first == 0) {
+        offer(begin_on(kind), 0, group);
+        return;
+      }
+      for_each_way_in(before, first, kind, room - rooms_.step(kind),
+                      [&](std::size_t group_before, double reached, double gradient) {
+                        offer(reached + multipliers_[kind], gradient, group_before);
+                      });
+    });
   }
   return chosen;
 }
@@ -325,11 +430,18 @@ std::vector<PathRelaxation::Choice> PathRelaxation::choices() const
   ensure(best_ < infinity, "a relaxation without a sequence has no uses");
   std::vector<Choice> found = {last_stage_};
   std::size_t level = tables_->level_of(1);
-  while (found.back().first > 0) {
-    const Choice& next = found.back();
-    const std::size_t next_group = nexts_ == 1 ? 0 : tables_->group_of(next.kind);
-    found.push_back(choice_[state(level, next.first, next.group_before, next_group)]);
-    level = level_before(level);
+  if (kernel_ == Kernel::Window) {
+    for (; found.back().first > 0; level = level_before(level)) {
+      found.push_back(choice_[row(level, found.back().first)]);
+    }
+    return found;
+  }
+  std::size_t room = rooms_.all(tables_->group_of(last_stage_.kind));
+  for (; found.back().first > 0; level = level_before(level)) {
+    const auto& [kind, first, before] = found.back();
+    const std::size_t group = tables_->group_of(kind);
+    room = before == group ? room - rooms_.step(kind) : rooms_.all(before);
+    found.push_back(last_stage_of({level, first, before, group, room}));
   }
   return found;
 }

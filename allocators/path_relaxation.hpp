@@ -1,21 +1,24 @@
 #pragma once
 
+#include "allocators/run_rooms.hpp"
 #include "allocators/stage_tables.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 namespace isobar::allocators {
 
 /// The relaxation behind `path` certificates (core/certificate.hpp): the cheapest sequence of stages that cuts the
-/// chain, where a device may be used again and again and each use costs its multiplier.
+/// chain, where a device may be used again and again, though not within a run, and each use costs its multiplier.
 ///
 /// Three kernels give the same numbers. Without transfers and where memory is hereditary, a sliding-window minimum:
 /// O(levels x kinds x layers). With serial transfers and no limit, costs are separable:
-/// O(levels x layers x (kinds x (window + groups) + groups²)). Else O(levels x layers x kinds x window x groups²);
-/// window is the number of layers that a stage can hold within limit and memory.
+/// O(levels x layers x kinds x (window x rooms + groups)). Else, at worst,
+/// O(levels x layers x kinds x window x (groups² + rooms)), of which bounds skip most. Window is the number of layers
+/// that a stage can hold within limit and memory, rooms those of one group (run_rooms.hpp).
 class PathRelaxation {
  public:
   /// `check` is called now and then and may throw. Keeps references.
@@ -36,8 +39,16 @@ class PathRelaxation {
 
   /// For a search that builds placements from the end. Its first stage so far begins at `cut` on `kind`, computes and
   /// sends (activations on) so long, and `stages` stages are placed, this one included. Returns the least that this
-  /// stage and everything before it add: beta x their costs and the multipliers of the stages before.
-  double least_completion(std::size_t stages, std::size_t cut, std::size_t kind, double compute, double sent) const;
+  /// stage and everything before it add: beta x their costs and the multipliers of the stages before. Those in the same
+  /// group right before it find `room` there (run_rooms.hpp); room_beside(kind) is as much as there can be.
+  double least_completion(std::size_t stages, std::size_t cut, std::size_t kind, double compute, double sent,
+                          std::size_t room) const;
+  double least_completion(std::size_t stages, std::size_t cut, std::size_t kind, double compute, double sent) const
+  {
+    return least_completion(stages, cut, kind, compute, sent, room_beside(kind));
+  }
+  const RunRooms& rooms() const { return rooms_; }
+  std::size_t room_beside(std::size_t kind) const { return rooms_.all(tables_->group_of(kind)) - rooms_.step(kind); }
 
  private:
   enum class Kernel { Window, Separable, Coupled };
@@ -46,45 +57,81 @@ class PathRelaxation {
     std::uint32_t first = 0;
     std::uint32_t group_before = 0;
   };
+  /// The layers before `cut`: their last stage in `group`, the one behind the cut in `next`. Where these are the same,
+  /// the run that ends at the cut has used no more than `room`.
+  struct Front {
+    std::size_t level;
+    std::size_t cut;
+    std::size_t group;
+    std::size_t next;
+    std::size_t room;
+  };
 
-  std::size_t state(std::size_t level, std::size_t cut, std::size_t group, std::size_t next) const
+  std::size_t row(std::size_t level, std::size_t cut) const { return level * (layers_ + 1) + cut; }
+  /// The least of a front between two groups, by the group before; with no use for the one that stays.
+  const double* entering(std::size_t level, std::size_t cut, std::size_t next) const
   {
-    return ((level * (layers_ + 1) + cut) * groups_ + group) * nexts_ + next;
+    return &entering_[(row(level, cut) * groups_ + next) * groups_];
+  }
+  /// The least of a front within a group, by room; never more with more of it.
+  const double* staying(std::size_t level, std::size_t cut, std::size_t group) const
+  {
+    return &staying_[row(level, cut) * rooms_.states_in_all() + rooms_.offset(group)];
   }
   std::size_t level_before(std::size_t level) const { return tables_->level_of(level + 1); }
-  bool within_limit(double cost) const { return cost <= limit_ * (1 + 1e-12); }
+  bool within_limit(double cost) const { return cost <= most_; }
+  /// beta x what stands before the chain and the multiplier of the first stage; infinite beyond the limit.
+  double begin_on(std::size_t kind) const
+  {
+    const double input = tables_->input_cost(kind);
+    return within_limit(input) ? multipliers_[kind] + beta_ * input : std::numeric_limits<double>::infinity();
+  }
+  std::uint32_t& furthest_first(std::size_t level, std::size_t cut, std::size_t kind)
+  {
+    return window_[row(level, cut) * tables_->kinds() + kind];
+  }
   void tabulate_windows();
   void solve_windows(std::size_t level);
-  void solve_separable(std::size_t level);
-  void find_ways_in(std::size_t level, std::size_t cut);
+  void solve_separable(std::size_t level, std::size_t cut);
+  template <Communication communication>
   void solve_coupled(std::size_t level, std::size_t cut);
+  template <Communication communication>
+  void extend_by(std::size_t level, std::size_t cut, std::size_t kind);
+  void keep(std::size_t level, std::size_t cut, std::size_t kind, const double* leaving, double entered);
+  void find_least_before(std::size_t level, std::size_t cut);
   void solve_end();
-  std::uint32_t group_before_of(std::size_t stages, std::size_t cut, std::size_t kind, double compute,
-                                double sent) const;
+  Choice last_stage_of(const Front& front) const;
   std::vector<Choice> choices() const;  // of the sequence found, last stage first
   template <typename Visit>
-  void for_each_last_stage(std::size_t level, std::size_t cut, const Visit& visit) const;
+  void for_each_last_stage(std::size_t level, std::size_t cut, std::size_t kind, const Visit& visit) const;
+  template <typename Visit>
+  void for_each_way_in(std::size_t level, std::size_t cut, std::size_t kind, std::size_t room,
+                       const Visit& visit) const;
 
   const StageTables* tables_;
   std::function<void()> check_;
   std::size_t layers_;
   std::size_t groups_;
-  std::size_t nexts_ = 1;  // groups of the next stage that a state tells apart
+  RunRooms rooms_;
   Kernel kernel_ = Kernel::Coupled;
   double beta_;
   double limit_ = 0;
+  double most_ = 0;  // the limit with room for rounding
   std::vector<double> multipliers_;
-  std::vector<double> value_;   // [level][cut][group of last stage][group of next stage]
-  std::vector<Choice> choice_;  // likewise
   double best_ = 0;
   Choice last_stage_;
-  // Window kernel: the furthest beginning of a stage that ends at a cut; the cut itself when there is none.
+  /// The furthest beginning that a stage that ends at a cut may have; the cut itself when there is none. Exact for the
+  /// window kernel, else a bound.
   std::vector<std::uint32_t> window_;  // [level][cut][kind]
-  std::vector<std::uint32_t> queue_;   // [kind][layers]
-  // Separable kernel: the least to reach a stage of a kind at a cut, with both transfers over the cut.
-  std::vector<double> way_in_;               // [level][cut][kind]
-  std::vector<std::uint32_t> way_in_group_;  // likewise
-  std::vector<double> least_output_;         // [size][to group][from group]
+  // Window kernel.
+  std::vector<double> value_;         // [level][cut]
+  std::vector<Choice> choice_;        // likewise
+  std::vector<std::uint32_t> queue_;  // [kind][layers]
+  // The others.
+  std::vector<double> entering_;      // [level][cut][group behind][group before]
+  std::vector<double> staying_;       // [level][cut][group][room]
+  std::vector<double> least_before_;  // [level][cut][kind behind]: the least of entering and staying
+  std::vector<double> leaving_;       // [group]: scratch
 };
 
 }  // namespace isobar::allocators

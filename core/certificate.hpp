@@ -23,6 +23,9 @@ std::string_view name_of(CertificateKind kind);  ///< "none", "fractional", "pat
 std::optional<CertificateKind> certificate_kind_from_name(std::string_view name);
 std::vector<std::string> certificate_kind_names();
 
+/// Up to so many ways to use the kinds of a group in a run, they are counted apart.
+inline constexpr std::size_t most_run_rooms = 128;
+
 /// What proves a lower bound on an objective alpha x max + beta x sum of the stages' costs s_i: (1, 0) for bottleneck,
 /// (0, 1) for sequential, (M-1, 1) for pipeline. docs/certificates.md has the proofs.
 ///
@@ -33,6 +36,11 @@ std::vector<std::string> certificate_kind_names();
 /// lies in ]T_{j-1}, T_j] (T_0 = 0) costs at least alpha T_{j-1} + beta-part(U(T_j, u_j) - sum u_j): none exists where
 /// U is infinite, or, for beta = 0, where U exceeds sum u_j. Above the last rung the objective exceeds
 /// (alpha + beta) T_R. The bound is the least of all these.
+///
+/// Neighbouring stages in one group are a run; what placements cannot do, runs may not either. Let the devices of a
+/// group be of kinds, those of one kind alike in everything that U looks at. A run uses each kind at most as often as
+/// it has devices, where the product of (devices of the kind + 1) over the group's kinds is at most `most_run_rooms`;
+/// elsewhere a run is at most as long as the group has devices. Where there is one group, runs are as they like.
 ///
 /// Two things make U easier, and smaller. Devices are put into groups, and a stage pays for a transfer to a group what
 /// the nearest device of it asks, itself left out. A stage with n stages after it holds the micro-batches in flight of

@@ -62,6 +62,57 @@ GroupTransfers::GroupTransfers(const Chain& chain, const std::vector<std::size_t
   }
 }
 
+bool GroupTransfers::are_alike(std::size_t a, std::size_t b) const
+{
+  const auto same_rows = [&](const std::vector<double>& table) {
+    const auto row = [&](std::size_t device) {
+      return table.begin() + static_cast<std::ptrdiff_t>(device * cuts_ * groups_);
+    };
+    return table.empty() || std::equal(row(a), row(a + 1), row(b));
+  };
+  return same_rows(output_) && same_rows(gradient_);
+}
+
+Runs::Runs(const Chain& chain, const GroupTransfers& transfers, const std::vector<double>& multipliers)
+    : ways_(transfers.groups(), 1)
+{
+  std::vector<std::size_t> devices_of_kind;
+  std::vector<std::size_t> devices_of_group(transfers.groups(), 0);
+  for (std::size_t i = 0; i < chain.devices; ++i) {
+    const auto alike = std::find_if(representatives_.begin(), representatives_.end(), [&](std::size_t other) {
+      return transfers.group_of(i) == transfers.group_of(other) && chain.speed[i] == chain.speed[other] &&
+             chain.memory[i] == chain.memory[other] && chain.input_s[i] == chain.input_s[other] &&
+             multipliers[i] == multipliers[other] && transfers.are_alike(i, other);
+    });
+    const auto kind = static_cast<std::size_t>(alike - representatives_.begin());
+    if (alike == representatives_.end()) {
+      representatives_.push_back(i);
+      group_of_kind_.push_back(transfers.group_of(i));
+      devices_of_kind.push_back(0);
+    }
+    kinds_.push_back(kind);
+    ++devices_of_kind[kind];
+    ++devices_of_group[transfers.group_of(i)];
+  }
+  shares_.assign(representatives_.size(), 0);
+  most_.assign(representatives_.size(), 0);
+  for (std::size_t group = 0; transfers.groups() > 1 && group < transfers.groups(); ++group) {
+    std::size_t apart = 1;
+    for (std::size_t kind = 0; kind < representatives_.size(); ++kind) {
+      if (group_of_kind_[kind] == group) apart = std::min(apart * (devices_of_kind[kind] + 1), most_run_rooms + 1);
+    }
+    for (std::size_t kind = 0; kind < representatives_.size(); ++kind) {
+      if (group_of_kind_[kind] != group) continue;
+      const bool is_apart = apart <= most_run_rooms;
+      shares_[kind] = is_apart ? ways_[group] : 1;
+      most_[kind] = is_apart ? devices_of_kind[kind] : devices_of_group[group];
+      ways_[group] = shares_[kind] * (most_[kind] + 1);
+    }
+  }
+  ways_before_ = {0};
+  for (const std::size_t ways : ways_) ways_before_.push_back(ways_before_.back() + ways);
+}
+
 std::size_t levels_of(const Chain& chain, const Certificate& certificate)
 {
   if (chain.is_sky || chain.goal.schedule != Schedule::OneForwardOneBackward) return 1;
@@ -74,7 +125,14 @@ std::string fault_of_size(const Chain& chain, const GroupTransfers& transfers, s
   constexpr double most = 2e8;
   const double groups = static_cast<double>(transfers.groups());
   const double cuts = static_cast<double>(chain.layers + 1);
-  const double numbers = static_cast<double>(levels) * cuts * groups * groups;
+  std::vector<std::size_t> devices(transfers.groups(), 0);
+  for (std::size_t i = 0; i < chain.devices; ++i) ++devices[transfers.group_of(i)];
+  double ways = 0;  // at most
+  for (const std::size_t count : devices) {
+    const std::size_t apart = count < 16 ? std::min(most_run_rooms, std::size_t{1} << count) : most_run_rooms;
+    ways += static_cast<double>(std::max(apart, count + 1));
+  }
+  const double numbers = static_cast<double>(levels) * cuts * (groups == 1 ? 1 : groups * groups + ways);
   if (numbers <= most) return "";
   return fmt::format(
       "certificate: {} groups at {} levels over {} layers make a table of {:.3g} numbers; at most {:.3g} "
@@ -87,13 +145,15 @@ PathTable::PathTable(const Chain& chain, const GroupTransfers& transfers, std::s
     : chain_(chain),
       transfers_(transfers),
       multipliers_(rung.multipliers),
+      runs_(chain, transfers, rung.multipliers),
       levels_(levels),
       cuts_(chain.layers + 1),
       groups_(transfers.groups()),
       limit_(rung.limit ? rung.limit->value * (1 + rounding) : infinity),
       beta_(chain.beta()),
       sum_(std::accumulate(rung.multipliers.begin(), rung.multipliers.end(), 0.0)),
-      least_(levels * cuts_ * groups_ * groups_, infinity)
+      least_(levels * cuts_ * groups_ * groups_, infinity),
+      staying_(levels * cuts_ * runs_.ways_before(groups_), infinity)
 {
   if (chain.goal.communication == Communication::None && memory_is_hereditary(chain)) {
     fill_without_transfers();
@@ -105,7 +165,11 @@ PathTable::PathTable(const Chain& chain, const GroupTransfers& transfers, std::s
 double PathTable::all() const
 {
   double least = infinity;
-  for (std::size_t group = 0; group < groups_; ++group) least = std::min(least, before(chain_.layers, 0, group, 0));
+  for (std::size_t group = 0; group < groups_; ++group) {
+    for (std::size_t next = 0; next < groups_; ++next) {
+      least = std::min(least, before(chain_.layers, 0, group, next, runs_.everything(group)));
+    }
+  }
   return least;
 }
 
@@ -120,50 +184,73 @@ void PathTable::fill()
       for (std::size_t group = 0; group < groups_; ++group) {
         for (std::size_t next = 0; next < groups_; ++next) {
           double& least = least_of_any_group_[(level * cuts_ + cut) * groups_ + next];
-          least = std::min(least, least_[index(level, cut, group, next)]);
+          least = std::min(least, before(cut, level, group, next, runs_.everything(group)));
         }
       }
     }
   }
 }
 
-/// The last stage before `end`, on each device and from each cut, with what comes before it.
 void PathTable::fill_cell(std::size_t end, std::size_t level)
 {
-  const bool is_last = end == chain_.layers;
+  for (std::size_t kind = 0; kind < runs_.representatives().size(); ++kind) fill_cell_by(kind, end, level);
+}
+
+/// The last stage before `end`, on a device of the kind and from each cut, with what comes before it.
+void PathTable::fill_cell_by(std::size_t kind, std::size_t end, std::size_t level)
+{
+  const std::size_t i = runs_.representatives()[kind];
+  const std::size_t group = transfers_.group_of(i);
   const std::size_t level_before = std::min(level + 1, levels_ - 1);
   const std::uint64_t held = chain_.held_by(level);
-  for (std::size_t i = 0; i < chain_.devices; ++i) {
-    const std::size_t group = transfers_.group_of(i);
-    const double memory = chain_.memory[i] * (1 + memory_tolerance);
-    const double* output = is_last ? transfers_.nothing() : transfers_.output(i, end);
-    double* least = &least_[index(level, end, group, 0)];
-    double worst = *std::max_element(least, least + groups_);
-    const auto offer = [&](double compute, double before, double sent_back) {
-      for (std::size_t next = 0; next < groups_; ++next) {
-        const double cost = chain_.cost(compute, output[next] + sent_back);
-        const double sum = before + beta_ * cost;
-        if (cost <= limit_ && sum < least[next]) least[next] = sum;
-      }
-    };
-    for (std::size_t first = end; first-- > 0;) {
-      const double compute = chain_.compute_s(i, first, end);
-      if (compute > limit_ || chain_.need_of_layers(first, end, held) > memory) break;
-      if (chain_.need(first, end, held) > memory) continue;
-      if (first == 0) {
-        const double input = chain_.cost(0, chain_.input_s[i]);
-        if (input <= limit_) offer(compute, multipliers_[i] + beta_ * input, 0);
-        continue;
-      }
-      const double least_before = least_of_any_group_[(level_before * cuts_ + first) * groups_ + group];
-      if (multipliers_[i] + beta_ * compute + least_before >= worst) continue;
-      const double* gradient = transfers_.gradient(i, first);
-      for (std::size_t previous = 0; previous < groups_; ++previous) {
-        const double before = least_[index(level_before, first, previous, group)];
-        if (before < infinity) offer(compute, multipliers_[i] + before, gradient[previous]);
-      }
-      worst = *std::max_element(least, least + groups_);
+  const double memory = chain_.memory[i] * (1 + memory_tolerance);
+  const double* output = end == chain_.layers ? transfers_.nothing() : transfers_.output(i, end);
+  double* least = &least_[index(level, end, group, 0)];
+  double* stays = &staying_[stay(level, end, group)];
+  double entered = infinity;  // the least at the beginning of a run
+  const auto offer = [&](double compute, double before, double sent_back, bool begins_run) {
+    for (std::size_t next = 0; next < groups_; ++next) {
+      if (next == group && !begins_run) continue;
+      const double cost = chain_.cost(compute, output[next] + sent_back);
+      if (!(cost <= limit_)) continue;
+      double& known = next == group ? entered : least[next];
+      known = std::min(known, before + beta_ * cost);
     }
+  };
+  const auto worst_of_all = [&] {
+    double worst = entered;
+    for (std::size_t next = 0; next < groups_; ++next) {
+      if (next != group) worst = std::max(worst, least[next]);
+    }
+    return worst;
+  };
+  for (std::size_t first = end; first-- > 0;) {
+    const double compute = chain_.compute_s(i, first, end);
+    if (compute > limit_ || chain_.need_of_layers(first, end, held) > memory) break;
+    if (chain_.need(first, end, held) > memory) continue;
+    if (first == 0) {
+      const double input = chain_.cost(0, chain_.input_s[i]);
+      if (input <= limit_) offer(compute, multipliers_[i] + beta_ * input, 0, true);
+      continue;
+    }
+    const double* gradient = transfers_.gradient(i, first);
+    const double least_before = least_of_any_group_[(level_before * cuts_ + first) * groups_ + group];
+    if (multipliers_[i] + beta_ * compute + least_before < worst_of_all()) {
+      for (std::size_t previous = 0; previous < groups_; ++previous) {
+        const double before = this->before(first, level_before, previous, group, runs_.without(i));
+        if (before < infinity) offer(compute, multipliers_[i] + before, gradient[previous], previous != group);
+      }
+    }
+    const double cost = chain_.cost(compute, output[group] + gradient[group]);
+    if (!(cost <= limit_)) continue;
+    const double* stayed = &staying_[stay(level_before, first, group)];
+    for (std::size_t way = 0; way < runs_.ways(group); ++way) {
+      const auto left = runs_.with_use(way, kind);
+      if (left) stays[way] = std::min(stays[way], stayed[*left] + multipliers_[i] + beta_ * cost);
+    }
+  }
+  for (std::size_t way = 0; way < runs_.ways(group); ++way) {
+    if (runs_.with_use(way, kind)) stays[way] = std::min(stays[way], entered);
   }
 }
 
@@ -181,12 +268,12 @@ void PathTable::fill_without_transfers()
     for (std::size_t level = 0; level < levels; ++level) {
       const std::size_t level_before = std::min(level + 1, levels_ - 1);
       const std::uint64_t held = chain_.held_by(level);
-      double& least = least_[index(level, end, 0, 0)];
+      double& least = staying_[stay(level, end, 0)];
       for (std::size_t i = 0; i < chain_.devices; ++i) {
         auto& [cuts, front] = windows[level * chain_.devices + i];
         const double per_flop = beta_ / chain_.speed[i];
         const auto key = [&, per_flop](std::size_t cut) {
-          const double before = cut == 0 ? 0 : least_[index(level_before, cut, 0, 0)];
+          const double before = cut == 0 ? 0 : staying_[stay(level_before, cut, 0)];
           return before - per_flop * chain_.work[cut];
         };
         const double newest = key(end - 1);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,8 @@ class GroupTransfers {
   /// Activations over a cut to each group; gradients back likewise.
   const double* output(std::size_t device, std::size_t cut) const { return row(output_, device, cut); }
   const double* gradient(std::size_t device, std::size_t cut) const { return row(gradient_, device, cut); }
+  /// True when transfers of two devices take as long at every cut.
+  bool are_alike(std::size_t a, std::size_t b) const;
   /// No transfer to any group.
   const double* nothing() const { return nothing_.data(); }
 
@@ -103,17 +106,69 @@ class GroupTransfers {
   std::vector<double> gradient_;  // likewise
 };
 
+/// What a run, neighbouring stages in one group, may still use of its group: a number for each way that there is.
+/// Devices of a group are one kind where nothing tells them apart (core/certificate.hpp).
+class Runs {
+ public:
+  Runs(const Chain& chain, const GroupTransfers& transfers, const std::vector<double>& multipliers);
+
+  /// One device of each kind.
+  const std::vector<std::size_t>& representatives() const { return representatives_; }
+  /// Ways of a group; the last one has everything.
+  std::size_t ways(std::size_t group) const { return ways_[group]; }
+  std::size_t everything(std::size_t group) const { return ways_[group] - 1; }
+  /// Ways of all groups before this one; of all for the number of groups.
+  std::size_t ways_before(std::size_t group) const { return ways_before_[group]; }
+  /// What is left of one way with a device of the kind used; none where there is none left.
+  std::optional<std::size_t> with_use(std::size_t way, std::size_t kind) const
+  {
+    const std::size_t share = shares_[kind];
+    if (share == 0) return way;
+    if (way / share % (most_[kind] + 1) == 0) return std::nullopt;
+    return way - share;
+  }
+  /// What is left of everything after one use of the device.
+  std::size_t without(std::size_t device) const
+  {
+    return everything(group_of_kind_[kinds_[device]]) - shares_[kinds_[device]];
+  }
+  /// What is left of the device's group where devices are used, itself among them.
+  template <typename IsUsed>
+  std::size_t left_beside(std::size_t device, const IsUsed& is_used) const
+  {
+    const std::size_t group = group_of_kind_[kinds_[device]];
+    std::size_t left = everything(group);
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      if (group_of_kind_[kinds_[i]] == group && is_used(i)) left -= shares_[kinds_[i]];
+    }
+    return left;
+  }
+
+ private:
+  std::vector<std::size_t> kinds_;          // of each device
+  std::vector<std::size_t> group_of_kind_;  // and of each kind:
+  std::vector<std::size_t> representatives_;
+  std::vector<std::size_t> shares_;  // what a use takes from a way; 0 where uses are not counted
+  std::vector<std::size_t> most_;    // uses that are counted together with this kind's
+  std::vector<std::size_t> ways_;    // of each group
+  std::vector<std::size_t> ways_before_;
+};
+
 /// The least cost of all layers before a cut, in stages that each cost `limit` at most and fit on their device, where a
-/// stage on device d costs its multiplier more and devices may be used again: beta x (input + sum of s_i) + sum of u_d.
+/// stage on device d costs its multiplier more and devices may be used again, though not within a run:
+/// beta x (input + sum of s_i) + sum of u_d.
 class PathTable {
  public:
   PathTable(const Chain& chain, const GroupTransfers& transfers, std::size_t levels, const Certificate::Rung& rung);
 
   /// Layers before `cut`, the last stage on a device of `group`, the next on one of `next`; `after` stages follow.
-  double before(std::size_t cut, std::size_t after, std::size_t group, std::size_t next) const
+  /// Where the groups are the same, the stages before find what is `left` of it.
+  double before(std::size_t cut, std::size_t after, std::size_t group, std::size_t next, std::size_t left) const
   {
-    return least_[index(std::min(after, levels_ - 1), cut, group, next)];
+    const std::size_t level = std::min(after, levels_ - 1);
+    return group == next ? staying_[stay(level, cut, group) + left] : least_[index(level, cut, group, next)];
   }
+  const Runs& runs() const { return runs_; }
   /// All layers: U(T, u).
   double all() const;
   /// `limit`, rounded up.
@@ -125,20 +180,27 @@ class PathTable {
   {
     return ((level * cuts_ + cut) * groups_ + group) * groups_ + next;
   }
+  std::size_t stay(std::size_t level, std::size_t cut, std::size_t group) const
+  {
+    return (level * cuts_ + cut) * runs_.ways_before(groups_) + runs_.ways_before(group);
+  }
   void fill();
   void fill_cell(std::size_t cut, std::size_t level);
+  void fill_cell_by(std::size_t kind, std::size_t cut, std::size_t level);
   void fill_without_transfers();
 
   const Chain& chain_;
   const GroupTransfers& transfers_;
   const std::vector<double>& multipliers_;
+  Runs runs_;
   std::size_t levels_;
   std::size_t cuts_;
   std::size_t groups_;
   double limit_;
   double beta_;
   double sum_ = 0;
-  std::vector<double> least_;
+  std::vector<double> least_;               // [level][cut][group][next], between groups
+  std::vector<double> staying_;             // [level][cut][group][what is left], within a group
   std::vector<double> least_of_any_group_;  // [level][cut][next]
 };
 

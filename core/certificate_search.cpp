@@ -141,13 +141,15 @@ class RungSearch {
       DeviceSet with_device = used;
       with_device[i / 64] |= std::uint64_t{1} << (i % 64);
       const double memory = chain_.memory[i] * (1 + memory_tolerance);
+      const std::size_t left =
+          table_.runs().left_beside(i, [&](std::size_t device) { return holds(with_device, device); });
       for (std::size_t first = end; first-- > 0;) {
         label.compute = chain_.compute_s(i, first, end);
         if (label.compute > table_.limit() || chain_.need_of_layers(first, end, held) > memory) break;
         if (chain_.need(first, end, held) > memory) continue;
         if (first == 0) {
           finish(label);
-        } else if (may_go_on(label, first)) {
+        } else if (may_go_on(label, first, left)) {
           kept_ += labels_[first].add(label, with_device);
           if (kept_ > static_cast<long>(most_labels)) too_many_ = true;
         }
@@ -173,15 +175,15 @@ class RungSearch {
   }
 
   /// False when no way to go on ends below the bound, by the table's least cost of the layers before `cut`, from which
-  /// the multipliers of the devices that are left are taken off.
-  bool may_go_on(const Label& label, std::size_t cut) const
+  /// the multipliers of the devices that are left are taken off. Those of the label's group are `left_of_group`.
+  bool may_go_on(const Label& label, std::size_t cut, std::size_t left_of_group) const
   {
     const double left = table_.sum_of_multipliers() - label.multipliers;
     const double slack = rounding * (table_.sum_of_multipliers() + 1e3 * below_);
     const std::size_t group = transfers_.group_of(label.device);
     const double* gradient = transfers_.gradient(label.device, cut);
     for (std::size_t before = 0; before < transfers_.groups(); ++before) {
-      const double least = table_.before(cut, label.stages, before, group);
+      const double least = table_.before(cut, label.stages, before, group, left_of_group);
       const double cost = chain_.cost(label.compute, label.sent_on + gradient[before]);
       if (!(least < infinity) || cost > table_.limit()) continue;
       const double gained = std::max(0.0, least - left);

@@ -131,6 +131,23 @@ Certificate random_path(std::mt19937_64& random, const Workload& workload, const
   return certificate;
 }
 
+TEST(PathCertificate, UsesEachDeviceOnceInARunWithinAGroup)
+{
+  // Four layers, one a device; d0 to d2 are one place, d3 is far away.
+  const Workload workload = chain({1, 1, 1, 1}, 0, 10, 1);
+  Cluster devices = cluster({3, 3, 3, 3}, {Seconds(0), BytesPerSecond(1e9)}, 15);
+  std::vector<Path> paths(25, {Seconds(0), BytesPerSecond(1e9)});
+  for (std::size_t i = 0; i < 3; ++i) paths[i * 5 + 3] = paths[15 + i] = {Seconds(5), BytesPerSecond(1e9)};
+  devices.network = std::make_shared<MatrixNetwork>(5, std::move(paths));
+  const Goal goal = goal_of(Objective::Sequential, Communication::Serial);
+  const auto proven = [&](std::vector<double> multipliers, std::vector<std::size_t> groups) {
+    return proven_by(goal, path({{{}, std::move(multipliers)}}, std::move(groups)), workload, devices);
+  };
+  EXPECT_NEAR(proven({0, 0, 0, 0}, {}), 4, 1e-6);
+  EXPECT_NEAR(proven({0, 0, 0, 0}, {0, 0, 0, 1}), 14, 1e-6);
+  EXPECT_NEAR(proven({0, 0.1, 0, 0}, {0, 0, 0, 1}), 14, 1e-6);  // d1 is a kind of its own
+}
+
 TEST(PathCertificate, NeverProvesMoreThanTheBestOfAllPlacements)
 {
   std::mt19937_64 random(41);
@@ -138,7 +155,8 @@ TEST(PathCertificate, NeverProvesMoreThanTheBestOfAllPlacements)
   for (int instance = 0; instance < 400; ++instance) {
     const Workload workload = random_chain(random, 1 + random() % 6);
     const double memory = instance % 3 == 0 ? 1e9 : 60 * std::pow(0.5, static_cast<double>(random() % 4));
-    const Cluster cluster = random_cluster(random, 1 + random() % 4, memory);
+    const Cluster cluster = instance % 2 == 0 ? random_cluster(random, 1 + random() % 4, memory)
+                                              : random_sites(random, 2, 1 + random() % 2, memory);
     const CostModel cost(workload, cluster);
     const auto goals = all_goals(1 + random() % 5);
     const auto least = least_objectives(cost, goals, true);
@@ -161,7 +179,8 @@ TEST(SearchCertificate, HoldsAtTheOptimumAndNotAbove)
   for (int instance = 0; instance < 150; ++instance) {
     const Workload workload = random_chain(random, 1 + random() % 6);
     const double memory = instance % 3 == 0 ? 1e9 : 60 * std::pow(0.5, static_cast<double>(random() % 4));
-    const Cluster cluster = random_cluster(random, 1 + random() % 4, memory);
+    const Cluster cluster = instance % 2 == 0 ? random_cluster(random, 1 + random() % 4, memory)
+                                              : random_sites(random, 2, 1 + random() % 2, memory);
     const CostModel cost(workload, cluster);
     const auto goals = all_goals(1 + random() % 5);
     const auto least = least_objectives(cost, goals, true);

@@ -75,6 +75,38 @@ inline Cluster random_cluster(std::mt19937_64& random, std::size_t devices, doub
   return result;
 }
 
+/// A random cluster of sites: devices of two speeds and memories, equal paths within a site and between two sites.
+inline Cluster random_sites(std::mt19937_64& random, std::size_t sites, std::size_t devices_per_site, double memory)
+{
+  std::uniform_real_distribution<double> unit(0, 1);
+  Cluster result;
+  result.name = "sites";
+  const std::size_t devices = sites * devices_per_site;
+  const double speeds[] = {1 + 3 * unit(random), 1 + 3 * unit(random)};
+  const double memories[] = {memory * (0.5 + unit(random)), memory * (0.5 + unit(random))};
+  for (std::size_t i = 0; i < devices; ++i) {
+    const std::size_t type = random() % 2;
+    result.devices.push_back(device("d" + std::to_string(i), speeds[type], memories[type]));
+    result.devices.back().site = "site" + std::to_string(i / devices_per_site);
+  }
+  std::vector<Path> between;
+  for (std::size_t i = 0; i < (sites + 1) * (sites + 1); ++i) {
+    between.push_back({Seconds(0.3 * unit(random)), BytesPerSecond(0.3 + 2 * unit(random))});
+  }
+  const Path within{Seconds(0.01 * unit(random)), BytesPerSecond(2 + 8 * unit(random))};
+  std::vector<Path> paths;
+  for (std::size_t i = 0; i <= devices; ++i) {
+    for (std::size_t j = 0; j <= devices; ++j) {
+      const std::size_t from = i / devices_per_site;
+      const std::size_t to = j / devices_per_site;
+      paths.push_back(from == to ? within : between[from * (sites + 1) + to]);
+    }
+  }
+  result.network = std::make_shared<MatrixNetwork>(devices + 1, std::move(paths));
+  if (unit(random) < 0.3) result.data_server = "server";
+  return result;
+}
+
 /// A random chain of layers, some without work; work, bytes and parameters of the order of 1.
 inline Workload random_chain(std::mt19937_64& random, std::size_t layers)
 {
