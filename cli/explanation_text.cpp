@@ -70,7 +70,8 @@ std::string text_of_faster(const std::vector<Explanation::Relaxation>& relaxatio
 {
   if (relaxations.empty()) return "";
   const auto& best = relaxations.front();
-  if (best.saves <= 1e-9 * objective) return fmt::format("  10 % more {} of any one of them saves nothing\n", what);
+  if (best.saves <= 1e-9 * objective)
+    return fmt::format("  10 % more {} of any one of those tried saves nothing\n", what);
   return fmt::format("  10 % more {} of {} saves {} ({})\n", what, best.name, text_of(best.saves),
                      percent(best.saves / objective));
 }
@@ -127,8 +128,7 @@ std::string device_counts_of(const std::vector<const ComparisonRow*>& rows, std:
   const auto& worth = first.explanation->worth_using;
   std::string text = fmt::format("{}, M = {}: if transfers were free, {} of {} devices would be worth using",
                                  name_of(first.goal.objective), first.goal.microbatches, worth.by_speed, devices);
-  if (worth.with_memory != worth.by_speed)
-    text += fmt::format(", {} with the memory that they need", worth.with_memory);
+  if (worth.with_memory != worth.by_speed) text += fmt::format(", the fastest {} to hold the model", worth.with_memory);
   text += ";";
   for (const auto* row : rows) {
     text +=
