@@ -17,14 +17,15 @@ import json
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
 from exact_tables import ROOT, Isobar, Table, instance
 
-ENCODERS = 160
 PREFIX, PERIOD = 1, 3  # layers before the encoders, and of each: as Sky splits BERT
-INSTANCES = tuple((nodes, spread, fill) for nodes in (16, 32, 64) for spread in (2, 4) for fill in (0, 0.8))
+ENCODERS = {16: 160, 32: 160, 64: 160, 256: 640, 1024: 2560}  # by nodes
+INSTANCES = tuple((nodes, spread, fill) for nodes in ENCODERS for spread in (2, 4) for fill in (0, 0.8, 0.95))
 BELOW = 1 - 1e-6
 
 HIGHS = """
@@ -56,7 +57,7 @@ class Question:
             work.append(work[-1] + layer["forward_flops"] + layer["backward_flops"])
             memory.append(memory[-1] + layer["sky_memory_bytes"])
         self.layers = len(layers)
-        self.end = PREFIX + PERIOD * ENCODERS
+        self.end = PREFIX + PERIOD * sum("attention" in layer["name"] for layer in layers)
         self.sink = self.node_of(self.layers)
         self.arcs = []  # (device, from, to, covers)
         for index, device in enumerate(self.devices):
@@ -172,7 +173,7 @@ def main():
     parser.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"))
     parser.add_argument("--time-limit", type=float, default=60, help="seconds for each question (default: 60)")
     parser.add_argument("--highs-python", help="an interpreter that has highspy")
-    parser.add_argument("--nodes", default="16,32,64")
+    parser.add_argument("--nodes", default=",".join(map(str, ENCODERS)))
     parser.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "results/exact")
     options = parser.parse_args()
     solvers = {"cbc": ask_cbc} if shutil.which("cbc") else {}
@@ -185,17 +186,20 @@ def main():
                    "highs_answer", "highs_s", "highs_calls", "time_limit_s"))
     with tempfile.TemporaryDirectory() as folder:
         isobar = Isobar(options, pathlib.Path(folder))
-        workload = isobar.bert(ENCODERS)
         for nodes, spread, fill in INSTANCES:
             if str(nodes) not in options.nodes.split(","):
                 continue
+            workload = isobar.bert(ENCODERS[nodes])
             platform = isobar.sky(nodes, spread, fill, workload)
             problem = problem_of(isobar, platform, workload)
             plan, _ = isobar.plan(platform, workload, "exact", options.time_limit, "--objective", "bottleneck",
                                   "--communication", "none")
+            if plan is None or plan["objective_s"] is None:
+                print(platform.stem, spread, fill, "no plan", file=sys.stderr)
+                continue
             for name, factor in (("optimum", 1), ("below", BELOW)):
                 limit = plan["objective_s"] * factor
-                row = instance(platform.stem, nodes - 1, ENCODERS, spread, fill)
+                row = instance(platform.stem, nodes - 1, ENCODERS[nodes], spread, fill)
                 row |= {"limit": name, "limit_s": limit, "exact_outcome": plan["outcome"],
                         "exact_search_s": f"{plan['wall']['search_s']:.3f}", "time_limit_s": options.time_limit}
                 for solver, ask in solvers.items():
