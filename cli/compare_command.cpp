@@ -1,4 +1,5 @@
 #include "cli/command.hpp"
+#include "cli/explanation_text.hpp"
 #include "core/child_process.hpp"
 #include "core/files.hpp"
 #include "core/interrupt.hpp"
@@ -26,6 +27,7 @@ struct CompareOptions {
   std::vector<std::string> objectives = {"pipeline"};
   std::string row_time_limit = "30min";
   std::string output;
+  bool explain = false;
   bool json = false;
 };
 
@@ -41,7 +43,7 @@ std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator
   return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-void fill(ComparisonRow& row, const std::string& answer_json)
+void fill(ComparisonRow& row, const std::string& answer_json, const Inputs& inputs, bool explain)
 {
   const auto answer = nlohmann::json::parse(answer_json);
   const Plan plan = plan_from_json(answer["plan"].get<std::string>(), "plan");
@@ -52,6 +54,9 @@ void fill(ComparisonRow& row, const std::string& answer_json)
   row.objective_bound = plan.objective_bound;
   row.step_bound = plan.step_bound;
   if (plan.predicted) row.bottleneck = plan.predicted->bottleneck;
+  if (explain && !plan.stages.empty()) {
+    row.explanation = results::explain(plan, inputs.workload, inputs.platform.cluster());
+  }
   if (!answer.contains("result")) return;
   row.step_time = Seconds(answer["result"]["step_time_s"].get<double>());
   Bytes peak;
@@ -104,14 +109,15 @@ ExitCode compare(const CompareOptions& options)
                     [&](std::size_t index, const ChildResult& result) {
                       ComparisonRow& row = rows[index];
                       row.reason = result.message;
-                      if (result.status == ChildResult::Status::Done) fill(row, result.output);
+                      if (result.status == ChildResult::Status::Done) fill(row, result.output, inputs, options.explain);
                       progress.done(++ended);
                     });
   } catch (const Interrupted&) {
     // What was found so far is written below; rows that did not end say so.
   }
   if (!options.output.empty()) write_file_atomically(options.output, comparison_to_csv(rows));
-  print(options.json ? comparison_to_json(rows) : comparison_table(rows));
+  print(options.json ? comparison_to_json(rows)
+                     : comparison_table(rows) + explanations_of(rows, inputs.platform.cluster().devices.size()));
   throw_if_interrupted();
   return exit_code_of(rows);
 }
@@ -133,6 +139,7 @@ void add_compare_command(CLI::App& app, Action& action)
   command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
       ->capture_default_str();
   command->add_option("-o,--output", options->output, "table to write (CSV)");
+  command->add_flag("--explain", options->explain, "say what binds each plan, and what relaxing it is worth");
   command->add_flag("--json", options->json, "print the rows as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return compare(*options); }; });

@@ -13,6 +13,11 @@ FlopsPerSecond Device::speed_at(DType dtype) const
   return given == speed_in.end() ? speed : given->second;
 }
 
+Path Network::path_with(std::size_t from, std::size_t to, const std::string& /*link*/, double /*factor*/) const
+{
+  return path(from, to);
+}
+
 MatrixNetwork::MatrixNetwork(std::size_t endpoints, std::vector<Path> paths)
     : endpoints_(endpoints), paths_(std::move(paths))
 {
@@ -27,6 +32,13 @@ std::shared_ptr<const MatrixNetwork> MatrixNetwork::uniform(std::size_t endpoint
 std::vector<std::string> MatrixNetwork::links(std::size_t from, std::size_t to) const
 {
   return {fmt::format("{}-{}", from, to)};
+}
+
+Path MatrixNetwork::path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const
+{
+  Path result = path(from, to);
+  if (link == links(from, to).front()) result.bandwidth = result.bandwidth * factor;
+  return result;
 }
 
 std::optional<std::size_t> Cluster::device_index(const std::string& device_name) const

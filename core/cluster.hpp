@@ -46,6 +46,9 @@ class Network {
   virtual Path path(std::size_t from, std::size_t to) const = 0;
   /// Names of the links that a transfer passes, in order; transfers that share one share its bandwidth.
   virtual std::vector<std::string> links(std::size_t from, std::size_t to) const = 0;
+  /// The path if one link had `factor` times its bandwidth; latencies and windows stay. A network that knows no single
+  /// links answers the path as it is.
+  virtual Path path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const;
 };
 
 /// Every path written down; for clusters made in code, and for tests. Links are private to their pair.
@@ -58,6 +61,7 @@ class MatrixNetwork : public Network {
 
   Path path(std::size_t from, std::size_t to) const override { return paths_[from * endpoints_ + to]; }
   std::vector<std::string> links(std::size_t from, std::size_t to) const override;
+  Path path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const override;
 
  private:
   std::size_t endpoints_;

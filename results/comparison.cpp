@@ -62,24 +62,26 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
   Json list = Json::array();
   for (const auto& row : rows) {
     const auto gap = gap_of(row);
-    list.push_back({{"platform", row.platform},
-                    {"workload", row.workload},
-                    {"allocator", row.allocator},
-                    {"objective", name_of(row.goal.objective)},
-                    {"communication", name_of(row.goal.communication)},
-                    {"schedule", name_of(row.goal.schedule)},
-                    {"microbatches", row.goal.microbatches},
-                    {"seed", row.seed},
-                    {"outcome", row.outcome},
-                    {"reason", row.reason},
-                    {"stages", row.stages},
-                    {"objective_s", number(row.objective)},
-                    {"objective_bound_s", number(row.objective_bound)},
-                    {"gap_fraction", gap ? Json(*gap) : Json(nullptr)},
-                    {"bottleneck_s", number(row.bottleneck)},
-                    {"step_time_s", number(row.step_time)},
-                    {"step_bound_s", number(row.step_bound)},
-                    {"peak_memory_bytes", number(row.peak_memory)}});
+    Json entry = {{"platform", row.platform},
+                  {"workload", row.workload},
+                  {"allocator", row.allocator},
+                  {"objective", name_of(row.goal.objective)},
+                  {"communication", name_of(row.goal.communication)},
+                  {"schedule", name_of(row.goal.schedule)},
+                  {"microbatches", row.goal.microbatches},
+                  {"seed", row.seed},
+                  {"outcome", row.outcome},
+                  {"reason", row.reason},
+                  {"stages", row.stages},
+                  {"objective_s", number(row.objective)},
+                  {"objective_bound_s", number(row.objective_bound)},
+                  {"gap_fraction", gap ? Json(*gap) : Json(nullptr)},
+                  {"bottleneck_s", number(row.bottleneck)},
+                  {"step_time_s", number(row.step_time)},
+                  {"step_bound_s", number(row.step_bound)},
+                  {"peak_memory_bytes", number(row.peak_memory)}};
+    if (row.explanation) entry["explanation"] = Json::parse(explanation_to_json(*row.explanation));
+    list.push_back(std::move(entry));
   }
   return Json{{"schema", "isobar-comparison/1"}, {"rows", std::move(list)}}.dump(
              2, ' ', false, nlohmann::json::error_handler_t::replace) +

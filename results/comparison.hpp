@@ -2,6 +2,7 @@
 
 #include "core/plan.hpp"
 #include "core/units.hpp"
+#include "results/explanation.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -26,7 +27,8 @@ struct ComparisonRow {
   std::optional<Seconds> step_bound;
   std::optional<Bytes> peak_memory;  ///< of the fullest device, simulated
   std::size_t stages = 0;
-  std::string reason;  ///< when there is no plan, or no simulation
+  std::string reason;                      ///< when there is no plan, or no simulation
+  std::optional<Explanation> explanation;  ///< when it was asked for and there is a plan
 };
 
 /// results.csv: the columns of docs/formats.md, rows sorted, numbers with full precision, nothing that varies between

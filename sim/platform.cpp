@@ -320,6 +320,13 @@ class SimGridNetwork : public Network {
     return names;
   }
 
+  Path path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const override
+  {
+    if (from == to) return path(from, to);
+    const auto found = route(from, to);
+    return {found.latency, std::min(routes_->bandwidth_with(found, link, factor), found.rate_cap)};
+  }
+
  private:
   static constexpr Path unknown = {Seconds(-1), BytesPerSecond(0)};
 

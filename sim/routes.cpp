@@ -50,6 +50,24 @@ Seconds Routes::latency(const sg4::Host& from, const sg4::Host& to, std::vector<
   return Seconds(now);
 }
 
+/// What one transfer over the route gets of a link.
+BytesPerSecond Routes::share(const Route& route, const sg4::Link* link) const
+{
+  const auto nominal = nominal_.find(link);
+  const BytesPerSecond bandwidth =
+      nominal == nominal_.end() ? BytesPerSecond(link->get_bandwidth()) : nominal->second.bandwidth;
+  return bandwidth / loads_of(route.links, link);
+}
+
+BytesPerSecond Routes::bandwidth_with(const Route& route, const std::string& name, double factor) const
+{
+  BytesPerSecond bandwidth = unlimited;
+  for (const auto* link : route.links) {
+    bandwidth = std::min(bandwidth, share(route, link) * (link->get_name() == name ? factor : 1));
+  }
+  return bandwidth;
+}
+
 Route Routes::between(const sg4::Host& from, const sg4::Host& to) const
 {
   Route route;
@@ -57,10 +75,7 @@ Route Routes::between(const sg4::Host& from, const sg4::Host& to) const
   route.bandwidth = route.rate_cap = unlimited;
   Bytes least_in_flight(std::numeric_limits<double>::infinity());
   for (const auto* link : route.links) {
-    const auto nominal = nominal_.find(link);
-    const BytesPerSecond bandwidth =
-        nominal == nominal_.end() ? BytesPerSecond(link->get_bandwidth()) : nominal->second.bandwidth;
-    route.bandwidth = std::min(route.bandwidth, bandwidth / loads_of(route.links, link));
+    route.bandwidth = std::min(route.bandwidth, share(route, link));
     const auto window = in_flight_.find(link);
     if (window != in_flight_.end()) least_in_flight = std::min(least_in_flight, window->second);
   }

@@ -2,6 +2,7 @@
 
 #include "core/units.hpp"
 
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -34,6 +35,8 @@ class Routes {
 
   /// One look-up in SimGrid (two where a link has a window): 1 us in most zones, 100 us in Dijkstra zones.
   Route between(const simgrid::s4u::Host& from, const simgrid::s4u::Host& to) const;
+  /// The bandwidth of a route if the link of this name had `factor` times its own.
+  BytesPerSecond bandwidth_with(const Route& route, const std::string& name, double factor) const;
 
  private:
   struct Nominal {
@@ -42,6 +45,7 @@ class Routes {
   };
   Seconds latency(const simgrid::s4u::Host& from, const simgrid::s4u::Host& to,
                   std::vector<simgrid::s4u::Link*>& links) const;
+  BytesPerSecond share(const Route& route, const simgrid::s4u::Link* link) const;
 
   std::unordered_map<const simgrid::s4u::Link*, Nominal> nominal_;  // of links with a profile
   std::unordered_map<const simgrid::s4u::Link*, Bytes> in_flight_;  // flows x window, of links that have one

@@ -59,5 +59,30 @@ class Compare(CommandTest):
         self.assertEqual([row["outcome"] for row in rows], ["feasible", "failed"])
         self.assertEqual(rows[1]["reason"], "was ended at the time limit of 1 s")
 
+    def test_explains_what_binds_each_plan(self):
+        # Layers of 3 s on slow and 1.5 s on fast; each transfer takes 0.11 s. even gives slow two of them.
+        text = self.run_isobar("compare", *self.small_inputs(), "--allocators", "even", "--objective",
+                               "sequential,pipeline", "--explain").stdout
+        self.assertIn("""
+even, sequential (sequential, M = 1, communication serial): 7.72 s
+  largest stage cost: stage 0 on slow, 6.11 s, by its compute (6.00 s)
+  largest shares: slow 77.7 %, fast 19.4 %; links wire 2.8 %
+  10 % more speed of slow saves 545 ms (7.1 %)
+  10 % more bandwidth of wire saves 18.2 ms (0.2 %)
+  no placement is better by more than 3.22 s (41.7 %)
+""", text)
+        self.assertTrue(text.endswith("""
+sequential, M = 1: if transfers were free, 1 of 2 devices would be worth using; even uses 2
+pipeline, M = 8: if transfers were free, 2 of 2 devices would be worth using; even uses 2
+"""), text)
+
+    def test_explains_in_json_too_and_only_when_asked(self):
+        inputs = *self.small_inputs(), "--allocators", "even,chain-dp", "--objective", "bottleneck"
+        row = self.json_of("compare", *inputs, "--explain")["rows"][0]
+        self.assertEqual(row["explanation"]["bottleneck"]["device"], "slow")
+        self.assertEqual(row["explanation"]["devices_worth_using"], 2)
+        self.assertAlmostEqual(row["explanation"]["gap_s"], row["objective_s"] - row["objective_bound_s"])
+        self.assertNotIn("explanation", self.json_of("compare", *inputs)["rows"][0])
+
     def test_names_the_nearest_allocator_before_it_runs_any(self):
         self.assertIn("did you mean even?", self.fault_of("compare", SKY16, BERT24, "--allocators", "chain-dp,evn"))

@@ -1,0 +1,162 @@
+#include "cli/explanation_text.hpp"
+
+#include "core/quantity_text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace isobar::cli {
+
+namespace {
+
+using results::ComparisonRow;
+using results::Explanation;
+
+/// Names, shares, prices and links shown of each kind; the JSON has all.
+constexpr std::size_t most_shown = 3;
+
+template <typename Entries, typename TextOf>
+std::string first_few(const Entries& entries, const TextOf& text_of_entry, const char* separator = ", ")
+{
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most_shown, entries.size()); ++i) {
+    text += (i == 0 ? "" : separator) + text_of_entry(entries[i]);
+  }
+  if (entries.size() > most_shown) text += fmt::format(" and {} more", entries.size() - most_shown);
+  return text;
+}
+
+std::string percent(double fraction)
+{
+  return fmt::format("{:.1f} %", 100 * fraction);
+}
+
+std::string plain(const std::string& name)
+{
+  return name;
+}
+
+std::string text_of_bottleneck(const Explanation::Bottleneck& bottleneck, const Goal& goal)
+{
+  const std::string where = bottleneck.stage ? fmt::format("stage {} on {}", *bottleneck.stage, bottleneck.device)
+                                             : fmt::format("input from {}", bottleneck.device);
+  std::string text = fmt::format("  largest stage cost: {}, {}, ", where, text_of(bottleneck.cost));
+  if (bottleneck.is_transfer) {
+    text += fmt::format("by its transfers over {}", first_few(bottleneck.links, plain));
+    if (goal.communication == Communication::Serial) text += fmt::format(" ({})", text_of(bottleneck.send));
+  } else {
+    text += "by its compute";
+    if (goal.communication == Communication::Serial) text += fmt::format(" ({})", text_of(bottleneck.compute));
+  }
+  if (bottleneck.near > 0) {
+    text += fmt::format("; {} other stage{} within 1 %", bottleneck.near, bottleneck.near == 1 ? "" : "s");
+  }
+  return text + "\n";
+}
+
+std::string text_of_shares(const Explanation& explanation)
+{
+  const auto share = [](const auto& entry) { return fmt::format("{} {}", entry.name, percent(entry.fraction)); };
+  std::string text = fmt::format("  largest shares: {}", first_few(explanation.devices, share));
+  if (!explanation.links.empty()) {
+    text += fmt::format("{}links {}", explanation.devices.empty() ? "" : "; ", first_few(explanation.links, share));
+  }
+  return text + "\n";
+}
+
+/// The best of the relaxations of a kind; the JSON has all that were tried.
+std::string text_of_faster(const std::vector<Explanation::Relaxation>& relaxations, const char* what, Seconds objective)
+{
+  if (relaxations.empty()) return "";
+  const auto& best = relaxations.front();
+  if (best.saves <= 1e-9 * objective)
+    return fmt::format("  10 % more {} of any one of those tried saves nothing\n", what);
+  return fmt::format("  10 % more {} of {} saves {} ({})\n", what, best.name, text_of(best.saves),
+                     percent(best.saves / objective));
+}
+
+std::string text_of_prices(const Explanation& explanation, const Goal& goal)
+{
+  std::string text;
+  if (!explanation.prices.empty()) {
+    const bool is_fraction = goal.objective == Objective::Bottleneck;
+    text += fmt::format("  one more device lowers the bound by {}: {}\n", is_fraction ? "about" : "at most",
+                        first_few(explanation.prices, [](const auto& price) {
+                          return fmt::format("{} (like {}{})", text_of(price.saves), price.device,
+                                             price.is_idle ? ", which is idle" : "");
+                        }));
+  }
+  if (!explanation.not_worth_using.empty()) {
+    text += fmt::format("  idle, and no use for the bound: {}\n", first_few(explanation.not_worth_using, plain));
+  }
+  return text;
+}
+
+std::string block_of(const ComparisonRow& row)
+{
+  const Explanation& explanation = *row.explanation;
+  const Seconds objective = row.objective.value();
+  std::string text =
+      fmt::format("{}, {} ({}, M = {}, communication {}): {:.6g} s\n", row.allocator, name_of(row.goal.objective),
+                  name_of(row.goal.schedule), row.goal.microbatches, name_of(row.goal.communication), objective.value);
+  text += text_of_bottleneck(explanation.bottleneck, row.goal);
+  if (row.goal.objective != Objective::Bottleneck) text += text_of_shares(explanation);
+  if (!explanation.full.empty()) {
+    text += fmt::format("  memory is full: {}\n", first_few(explanation.full, [](const auto& full) {
+                          return fmt::format("{} ({} of {})", full.device, text_of(full.used), text_of(full.has));
+                        }));
+  }
+  text += text_of_faster(explanation.faster_devices, "speed", objective);
+  text += text_of_faster(explanation.faster_links, "bandwidth", objective);
+  text += text_of_prices(explanation, row.goal);
+  text += row.outcome == "optimal" ? "  no placement is better\n"
+                                   : fmt::format("  no placement is better by more than {} ({})\n",
+                                                 text_of(explanation.gap), percent(explanation.gap / objective));
+  return text;
+}
+
+bool is_same(const Goal& a, const Goal& b)
+{
+  return a.objective == b.objective && a.schedule == b.schedule && a.microbatches == b.microbatches;
+}
+
+/// "pipeline, M = 8: 36 of 63 devices are worth using …; chain-dp uses 37, even 63".
+std::string device_counts_of(const std::vector<const ComparisonRow*>& rows, std::size_t devices)
+{
+  const ComparisonRow& first = *rows.front();
+  const auto& worth = first.explanation->worth_using;
+  std::string text = fmt::format("{}, M = {}: if transfers were free, {} of {} devices would be worth using",
+                                 name_of(first.goal.objective), first.goal.microbatches, worth.by_speed, devices);
+  if (worth.with_memory != worth.by_speed) text += fmt::format(", the fastest {} to hold the model", worth.with_memory);
+  text += ";";
+  for (const auto* row : rows) {
+    text +=
+        fmt::format("{} {} uses {}", row == rows.front() ? "" : ",", row->allocator, row->explanation->devices_used);
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string explanations_of(const std::vector<ComparisonRow>& rows, std::size_t devices)
+{
+  std::string text;
+  std::vector<std::vector<const ComparisonRow*>> by_goal;
+  for (const auto& row : rows) {
+    if (!row.explanation) continue;
+    text += "\n" + block_of(row);
+    const auto group = std::find_if(by_goal.begin(), by_goal.end(),
+                                    [&row](const auto& others) { return is_same(others.front()->goal, row.goal); });
+    if (group == by_goal.end()) {
+      by_goal.push_back({&row});
+    } else {
+      group->push_back(&row);
+    }
+  }
+  if (!by_goal.empty()) text += "\n";
+  for (const auto& group : by_goal) text += device_counts_of(group, devices);
+  return text;
+}
+
+}  // namespace isobar::cli

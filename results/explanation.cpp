@@ -1,0 +1,351 @@
+#include "results/explanation.hpp"
+
+#include "core/errors.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+
+namespace isobar::results {
+
+namespace {
+
+/// Devices and links of the largest shares that are tried faster, beside the bottleneck's.
+constexpr std::size_t most_tried = 3;
+constexpr double full_fraction = 0.99;
+
+struct Transfer {
+  std::size_t from = 0;
+  std::size_t to = 0;
+  Seconds time;
+};
+
+/// What one s_i is made of: a stage's, or the data server's.
+struct Part {
+  std::optional<std::size_t> stage;
+  std::size_t endpoint = 0;
+  Seconds compute;
+  std::vector<Transfer> sends;
+  Seconds send;
+  Seconds cost;
+};
+
+std::vector<StagePlacement> placement_of(const Plan& plan, const Cluster& cluster)
+{
+  std::map<std::string, std::size_t> index;
+  for (std::size_t i = 0; i < cluster.devices.size(); ++i) index[cluster.devices[i].name] = i;
+  std::vector<StagePlacement> stages;
+  for (const auto& stage : plan.stages) {
+    stages.push_back({index.at(stage.device()), stage.first_layer, stage.last_layer});
+  }
+  return stages;
+}
+
+std::vector<Part> parts_of(const std::vector<StagePlacement>& stages, const CostModel& cost, const Goal& goal)
+{
+  std::vector<Part> parts;
+  const Cluster& cluster = cost.cluster();
+  if (cluster.data_server) {
+    const std::size_t server = cluster.data_server_index();
+    const std::size_t first = stages.front().device;
+    parts.push_back({std::nullopt, server, Seconds(0), {{server, first, cost.input_time(first)}}, {}, {}});
+  }
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& [device, first, last] = stages[i];
+    Part part = {i, device, cost.compute_time(device, first, last), {}, {}, {}};
+    if (i > 0) {
+      const std::size_t before = stages[i - 1].device;
+      part.sends.push_back({device, before, cost.gradient_time(before, device, first)});
+    }
+    if (i + 1 < stages.size()) {
+      const std::size_t next = stages[i + 1].device;
+      part.sends.push_back({device, next, cost.output_time(device, next, last + 1)});
+    }
+    parts.push_back(std::move(part));
+  }
+  for (Part& part : parts) {
+    for (const auto& transfer : part.sends) part.send += transfer.time;
+    part.cost = CostModel::stage_cost(goal.communication, part.compute, part.send);
+  }
+  return parts;
+}
+
+bool compute_counts(const Part& part, Communication communication)
+{
+  return communication != Communication::Overlapped || part.compute >= part.send;
+}
+
+bool transfers_count(const Part& part, Communication communication)
+{
+  return communication == Communication::Serial || !compute_counts(part, communication);
+}
+
+const std::string& name_of_endpoint(const Cluster& cluster, std::size_t endpoint)
+{
+  return endpoint < cluster.devices.size() ? cluster.devices[endpoint].name : cluster.data_server.value();
+}
+
+void add_once(std::vector<std::string>& names, const std::string& name)
+{
+  if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+}
+
+Explanation::Bottleneck bottleneck_of(const std::vector<Part>& parts, const Part& largest, const Cluster& cluster,
+                                      Communication communication)
+{
+  Explanation::Bottleneck bottleneck = {
+      .stage = largest.stage,
+      .device = name_of_endpoint(cluster, largest.endpoint),
+      .cost = largest.cost,
+      .compute = largest.compute,
+      .send = largest.send,
+      .is_transfer = communication != Communication::None && largest.send > largest.compute,
+      .links = {},
+      .near = 0};
+  if (communication != Communication::None) {
+    for (const auto& transfer : largest.sends) {
+      for (const auto& link : cluster.network->links(transfer.from, transfer.to)) add_once(bottleneck.links, link);
+    }
+  }
+  for (const auto& part : parts) {
+    if (&part != &largest && part.stage && part.cost >= 0.99 * largest.cost) ++bottleneck.near;
+  }
+  return bottleneck;
+}
+
+std::vector<Explanation::Share> shares_of(const std::map<std::string, Seconds>& times, Seconds objective)
+{
+  std::vector<Explanation::Share> shares;
+  for (const auto& [name, time] : times) {
+    if (time > Seconds(0)) shares.push_back({name, time, time / objective});
+  }
+  std::stable_sort(shares.begin(), shares.end(), [](const auto& a, const auto& b) { return a.time > b.time; });
+  return shares;
+}
+
+void add_shares(Explanation& explanation, const std::vector<Part>& parts, const Part& largest, const Cluster& cluster,
+                const Goal& goal, Seconds objective)
+{
+  std::map<std::string, Seconds> devices;
+  std::map<std::string, Seconds> links;
+  for (const auto& part : parts) {
+    // How often its cost stands in the objective.
+    const Seconds in_sum(&part == &largest ? 1 : 0);
+    const double times = CostModel::objective_of(goal.objective, goal.microbatches, in_sum, Seconds(1)).value;
+    if (compute_counts(part, goal.communication)) {
+      devices[name_of_endpoint(cluster, part.endpoint)] += times * part.compute;
+    }
+    if (!transfers_count(part, goal.communication)) continue;
+    for (const auto& transfer : part.sends) {
+      std::vector<std::string> route;
+      for (const auto& link : cluster.network->links(transfer.from, transfer.to)) add_once(route, link);
+      for (const auto& link : route) links[link] += times * transfer.time;
+    }
+  }
+  explanation.devices = shares_of(devices, objective);
+  explanation.links = shares_of(links, objective);
+}
+
+std::vector<Explanation::FullMemory> full_memory(const std::vector<StagePlacement>& stages, const CostModel& cost,
+                                                 const Goal& goal)
+{
+  std::vector<Explanation::FullMemory> full;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& [index, first, last] = stages[i];
+    const Device& device = cost.cluster().devices[index];
+    const auto in_flight = microbatches_in_flight(goal.schedule, stages.size() - 1 - i, goal.microbatches);
+    const Bytes used = cost.memory(first, last, in_flight);
+    const bool one_more_fits = (first > 0 && cost.memory(first - 1, last, in_flight) <= device.memory) ||
+                               (last + 1 < cost.layers() && cost.memory(first, last + 1, in_flight) <= device.memory);
+    const bool has_neighbours = stages.size() > 1;
+    if (used >= full_fraction * device.memory || (has_neighbours && !one_more_fits)) {
+      full.push_back({device.name, used, device.memory});
+    }
+  }
+  return full;
+}
+
+/// A network with one link faster.
+class FasterLink : public Network {
+ public:
+  FasterLink(std::shared_ptr<const Network> network, std::string link)
+      : network_(std::move(network)), link_(std::move(link))
+  {
+  }
+  Path path(std::size_t from, std::size_t to) const override
+  {
+    return network_->path_with(from, to, link_, relaxation);
+  }
+  std::vector<std::string> links(std::size_t from, std::size_t to) const override { return network_->links(from, to); }
+
+ private:
+  std::shared_ptr<const Network> network_;
+  std::string link_;
+};
+
+/// The bottleneck's own and those of the largest shares, each once.
+std::vector<std::string> candidates(std::vector<std::string> names, const std::vector<Explanation::Share>& shares)
+{
+  for (std::size_t i = 0; i < std::min(most_tried, shares.size()); ++i) add_once(names, shares[i].name);
+  return names;
+}
+
+template <typename Change>
+std::vector<Explanation::Relaxation> relaxations(const std::vector<std::string>& names, const CostModel& cost,
+                                                 const std::vector<StagePlacement>& stages, const Goal& goal,
+                                                 const Change& change)
+{
+  const Seconds objective = cost.evaluate(stages, goal).objective;
+  std::vector<Explanation::Relaxation> result;
+  for (const auto& name : names) {
+    Cluster changed = cost.cluster();
+    change(changed, name);
+    const Seconds relaxed = CostModel(cost.workload(), changed).evaluate(stages, goal).objective;
+    result.push_back({name, std::max(Seconds(0), objective - relaxed)});
+  }
+  std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.saves > b.saves; });
+  return result;
+}
+
+void speed_up(Cluster& cluster, const std::string& name)
+{
+  const auto index = cluster.device_index(name);
+  if (!index) return;  // the data server computes nothing
+  Device& device = cluster.devices[*index];
+  device.speed *= relaxation;
+  for (auto& [dtype, speed] : device.speed_in) speed *= relaxation;
+}
+
+/// Of each device: the largest multiplier of all rungs, or, for the bottleneck, its part of the last rung's.
+std::vector<double> multipliers_of(const Plan& plan, std::size_t devices)
+{
+  std::vector<double> result(devices, 0);
+  const auto& rungs = plan.certificate.rungs;
+  if (plan.goal.objective == Objective::Bottleneck) {
+    const auto& last = rungs.back().multipliers;
+    const double all = std::accumulate(last.begin(), last.end(), 0.0);
+    for (std::size_t i = 0; i < devices && all > 0; ++i) result[i] = last[i] / all;
+    return result;
+  }
+  for (const auto& rung : rungs) {
+    for (std::size_t i = 0; i < devices; ++i) result[i] = std::max(result[i], rung.multipliers[i]);
+  }
+  return result;
+}
+
+void add_prices(Explanation& explanation, const Plan& plan, const std::vector<StagePlacement>& stages,
+                const Cluster& cluster)
+{
+  if (plan.certificate.kind != CertificateKind::Path || plan.certificate.rungs.empty()) return;
+  std::vector<bool> is_used(cluster.devices.size(), false);
+  for (const auto& stage : stages) is_used[stage.device] = true;
+  const Seconds bound = plan.objective_bound.value_or(Seconds(0));
+  const auto multipliers = multipliers_of(plan, cluster.devices.size());
+  for (std::size_t i = 0; i < multipliers.size(); ++i) {
+    const std::string& name = cluster.devices[i].name;
+    const double u = multipliers[i];
+    if (u > 0) {
+      const bool is_fraction = plan.goal.objective == Objective::Bottleneck;
+      explanation.prices.push_back({name, u, is_fraction ? bound * (u / (1 + u)) : Seconds(u), !is_used[i]});
+    } else if (!is_used[i]) {
+      explanation.not_worth_using.push_back(name);
+    }
+  }
+  std::stable_sort(explanation.prices.begin(), explanation.prices.end(),
+                   [](const auto& a, const auto& b) { return a.multiplier > b.multiplier; });
+}
+
+}  // namespace
+
+Explanation explain(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  ensure(!plan.stages.empty(), "only a plan with stages can be explained");
+  const CostModel cost(workload, cluster);
+  const Goal& goal = plan.goal;
+  const auto stages = placement_of(plan, cluster);
+  const Seconds objective = cost.evaluate(stages, goal).objective;
+  const auto parts = parts_of(stages, cost, goal);
+  const Part& largest =
+      *std::max_element(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.cost < b.cost; });
+
+  Explanation explanation;
+  explanation.bottleneck = bottleneck_of(parts, largest, cluster, goal.communication);
+  add_shares(explanation, parts, largest, cluster, goal, objective);
+  explanation.full = full_memory(stages, cost, goal);
+  const bool max_counts = goal.objective != Objective::Sequential;
+  std::vector<std::string> binding_devices;
+  std::vector<std::string> binding_links;
+  if (max_counts) {
+    if (largest.stage) binding_devices.push_back(explanation.bottleneck.device);
+    binding_links = explanation.bottleneck.links;
+  }
+  explanation.faster_devices =
+      relaxations(candidates(binding_devices, explanation.devices), cost, stages, goal, speed_up);
+  explanation.faster_links = relaxations(candidates(binding_links, explanation.links), cost, stages, goal,
+                                         [](Cluster& changed, const std::string& name) {
+                                           changed.network = std::make_shared<FasterLink>(changed.network, name);
+                                         });
+  add_prices(explanation, plan, stages, cluster);
+  explanation.gap = objective - plan.objective_bound.value_or(Seconds(0));
+  explanation.devices_used = stages.size();
+  explanation.worth_using = devices_worth_using(cost, goal);
+  return explanation;
+}
+
+std::string explanation_to_json(const Explanation& explanation)
+{
+  using Json = nlohmann::ordered_json;
+  const auto list = [](const auto& entries, const auto& entry_of) {
+    Json result = Json::array();
+    for (const auto& entry : entries) result.push_back(entry_of(entry));
+    return result;
+  };
+  const auto shares = [&list](const auto& entries, const char* what) {
+    return list(entries, [what](const auto& share) {
+      return Json{{what, share.name}, {"time_s", share.time.value}, {"objective_fraction", share.fraction}};
+    });
+  };
+  const auto faster = [&list](const auto& entries, const char* what, const char* factor) {
+    return list(entries, [what, factor](const auto& entry) {
+      return Json{{what, entry.name}, {factor, relaxation}, {"saves_s", entry.saves.value}};
+    });
+  };
+  const auto& bottleneck = explanation.bottleneck;
+  const Json json = {
+      {"bottleneck",
+       {{"stage", bottleneck.stage ? Json(*bottleneck.stage) : Json(nullptr)},
+        {"device", bottleneck.device},
+        {"cost_s", bottleneck.cost.value},
+        {"compute_s", bottleneck.compute.value},
+        {"send_s", bottleneck.send.value},
+        {"binds", bottleneck.is_transfer ? "transfer" : "compute"},
+        {"links", bottleneck.links},
+        {"other_stages_within_1_percent", bottleneck.near}}},
+      {"device_shares", shares(explanation.devices, "device")},
+      {"link_shares", shares(explanation.links, "link")},
+      {"full_memory",
+       list(explanation.full,
+            [](const auto& full) {
+              return Json{{"device", full.device}, {"used_bytes", full.used.value}, {"memory_bytes", full.has.value}};
+            })},
+      {"faster_devices", faster(explanation.faster_devices, "device", "speed_factor")},
+      {"faster_links", faster(explanation.faster_links, "link", "bandwidth_factor")},
+      {"shadow_prices", list(explanation.prices,
+                             [](const auto& price) {
+                               return Json{{"device", price.device},
+                                           {"multiplier", price.multiplier},
+                                           {"saves_s", price.saves.value},
+                                           {"idle", price.is_idle}};
+                             })},
+      {"not_worth_using", explanation.not_worth_using},
+      {"gap_s", explanation.gap.value},
+      {"devices_used", explanation.devices_used},
+      {"devices_worth_using", explanation.worth_using.by_speed},
+      {"devices_worth_using_with_memory", explanation.worth_using.with_memory}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace isobar::results
