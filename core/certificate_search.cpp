@@ -37,9 +37,11 @@ bool holds(const DeviceSet& set, std::size_t device)
   return (set[device / 64] >> (device % 64) & 1) != 0;
 }
 
-/// True when every way to go on costs the first no more.
-bool is_as_good(const Label& a, const Label& b)
+/// True when every way to go on costs the first no more. Where the sum does not count, neither does a cost within the
+/// limit; of the first stage all is still open.
+bool is_as_good(const Label& a, const Label& b, bool counts_sum)
 {
+  if (!counts_sum) return a.compute <= b.compute && a.sent_on <= b.sent_on;
   return std::max(a.largest, a.compute) <= std::max(b.largest, b.compute) && a.sum + a.compute <= b.sum + b.compute &&
          a.sum + a.sent_on <= b.sum + b.sent_on && a.compute <= b.compute && a.sent_on <= b.sent_on;
 }
@@ -48,15 +50,15 @@ bool is_as_good(const Label& a, const Label& b)
 class LabelsAtCut {
  public:
   /// Returns by how many the labels grew: 1, 0 or less.
-  long add(const Label& label, const DeviceSet& used)
+  long add(const Label& label, const DeviceSet& used, bool counts_sum)
   {
     std::string key(reinterpret_cast<const char*>(used.data()), used.size() * sizeof(std::uint64_t));
     key.append(reinterpret_cast<const char*>(&label.device), sizeof label.device);
     auto& same = labels_[std::move(key)];
     for (const Label& known : same) {
-      if (is_as_good(known, label)) return 0;
+      if (is_as_good(known, label, counts_sum)) return 0;
     }
-    const auto dropped = std::erase_if(same, [&](const Label& known) { return is_as_good(label, known); });
+    const auto dropped = std::erase_if(same, [&](const Label& known) { return is_as_good(label, known, counts_sum); });
     same.push_back(label);
     return 1 - static_cast<long>(dropped);
   }
@@ -115,6 +117,27 @@ class RungSearch {
  private:
   bool is_over() const { return too_many_ || least_ < infinity; }
 
+  /// True when exchanging the two devices changes nothing.
+  bool are_twins(std::size_t i, std::size_t j) const
+  {
+    const auto& cluster = *chain_.cluster;
+    if (chain_.memory[i] != chain_.memory[j] || chain_.speed[i] != chain_.speed[j] ||
+        chain_.input_s[i] != chain_.input_s[j] || multipliers_[i] != multipliers_[j]) {
+      return false;
+    }
+    if (chain_.goal.communication == Communication::None) return true;
+    const auto same = [&](std::size_t a, std::size_t b, std::size_t c, std::size_t d) {
+      const Path one = cluster.path(a, b);
+      const Path other = cluster.path(c, d);
+      return one.latency == other.latency && one.bandwidth == other.bandwidth;
+    };
+    if (!same(i, j, j, i)) return false;
+    for (std::size_t k = 0; k < chain_.devices; ++k) {
+      if (k != i && k != j && !(same(i, k, j, k) && same(k, i, k, j))) return false;
+    }
+    return true;
+  }
+
   double objective(double largest, double sum) const { return chain_.alpha() * largest + chain_.beta() * sum; }
 
   /// Puts each device that is left before the label's stages, from each cut.
@@ -125,6 +148,7 @@ class RungSearch {
     const std::uint64_t held = chain_.held_by(stages);
     for (std::size_t i = 0; i < chain_.devices; ++i) {
       if (holds(used, i)) continue;
+      if (twin_before_[i] && !holds(used, *twin_before_[i])) continue;  // the same with names exchanged
       Label label;
       label.device = i;
       label.stages = stages + 1;
@@ -150,7 +174,7 @@ class RungSearch {
         if (first == 0) {
           finish(label);
         } else if (may_go_on(label, first, left)) {
-          kept_ += labels_[first].add(label, with_device);
+          kept_ += labels_[first].add(label, with_device, chain_.beta() != 0);
           if (kept_ > static_cast<long>(most_labels)) too_many_ = true;
         }
         if (is_over()) return;
@@ -196,6 +220,7 @@ class RungSearch {
     return false;
   }
 
+  std::vector<std::optional<std::size_t>> twin_before_;  // a device that is no different, the last before it
   const Chain& chain_;
   const GroupTransfers& transfers_;
   const PathTable& table_;
