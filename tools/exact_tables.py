@@ -190,9 +190,10 @@ def bottleneck_table(isobar, options):
         if beside and plan:
             bound = plan["objective_bound_s"]
             other, cpu = isobar.plan(platform, workload, "sky-optimal", options.sky_time_limit, *goal)
-            objective = other["objective_s"]
+            objective = other["objective_s"] if other else None  # a build without CBC has no sky-optimal
             gap = "" if objective is None else f"{(objective - bound) / objective:.6g}"
-            row |= {"sky_optimal_outcome": other["outcome"], "sky_optimal_objective_s": objective,
+            row |= {"sky_optimal_outcome": other["outcome"] if other else "failed",
+                    "sky_optimal_objective_s": objective,
                     "sky_optimal_gap_fraction": gap, "sky_optimal_cpu_s": f"{cpu:.2f}",
                     "sky_optimal_limit_s": options.sky_time_limit}
         table.add(row)
