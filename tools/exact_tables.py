@@ -33,16 +33,16 @@ README = """# Tables of the exact allocator
 
 makes all of this again ({options}). Written on: {machine}. One command at a time. Times differ from machine to machine, and with them what `timed_out` rows reach; `optimal` rows do not.
 
-Platforms `skyN` are `isobar platform generate sky --nodes N --speed-spread S`, one data server and N−1 workers. Memory: `unlimited`, or the fraction of all memory that the model fills by Sky's estimator, so less memory per worker in the same proportions. `bertE` is `workloads/bert160.yaml` with E encoders (3 E + 3 units).
+Platforms `skyN` are `isobar platform generate sky --nodes N --speed-spread S`, one data server and N−1 workers. Memory is no limit, or less on every worker in the same proportion, so that the model fills that fraction of all of it by Sky's estimator. `bertE` is `workloads/bert160.yaml` with E encoders (3 E + 3 units).
 `types8xN` are N devices of each of {types} types on a star, with their own memory.
 
 | column | meaning |
 |---|---|
 | `platform`, `devices`, `workload`, `layers`, `speed_spread`, `memory_filled_fraction` | the instance; the last is empty without a limit |
 | `objective`, `communication`, `microbatches`, `allocator` | the question, where it varies |
-| `outcome` | the plan's: `optimal` is proven |
+| `outcome` | the plan's: `optimal` is proven; `failed`: the command ended without a plan |
 | `objective_s`, `objective_bound_s`, `gap_fraction`, `certificate` | of the plan file (docs/formats.md) |
-| `verified` | `isobar verify` recomputed every claim: `yes`, `no`, or `gave up` after {verify} s |
+| `verified` | {verified} |
 | `cpu_s` | CPU seconds of the whole command `isobar plan`, reading the platform and the checker included |
 | `search_s` | wall seconds of the search alone |
 | `limit_s` | `--time-limit` of the row |
@@ -190,9 +190,10 @@ def bottleneck_table(isobar, options):
         if beside and plan:
             bound = plan["objective_bound_s"]
             other, cpu = isobar.plan(platform, workload, "sky-optimal", options.sky_time_limit, *goal)
-            objective = other["objective_s"]
+            objective = other["objective_s"] if other else None  # a build without CBC has no sky-optimal
             gap = "" if objective is None else f"{(objective - bound) / objective:.6g}"
-            row |= {"sky_optimal_outcome": other["outcome"], "sky_optimal_objective_s": objective,
+            row |= {"sky_optimal_outcome": other["outcome"] if other else "failed",
+                    "sky_optimal_objective_s": objective,
                     "sky_optimal_gap_fraction": gap, "sky_optimal_cpu_s": f"{cpu:.2f}",
                     "sky_optimal_limit_s": options.sky_time_limit}
         table.add(row)
@@ -284,8 +285,11 @@ def main():
         isobar = Isobar(options, pathlib.Path(folder))
         for name in chosen:
             tables[name](isobar, options)
+    verified = "empty: not verified here"
+    if options.verify_limit:
+        verified = f"`isobar verify` recomputed every claim: `yes`, `no`, or `gave up` after {options.verify_limit:g} s"
     (options.output / "README.md").write_text(README.format(
-        options=said_of(options), machine=machine(), types=len(TYPES), verify=f"{options.verify_limit:g}",
+        options=said_of(options), machine=machine(), types=len(TYPES), verified=verified,
         sky=f"{options.sky_time_limit:g}"))
 
 

@@ -202,8 +202,9 @@ def main():
                 row = instance(platform.stem, nodes - 1, ENCODERS[nodes], spread, fill)
                 row |= {"limit": name, "limit_s": limit, "exact_outcome": plan["outcome"],
                         "exact_search_s": f"{plan['wall']['search_s']:.3f}", "time_limit_s": options.time_limit}
+                question = Question(problem, limit)
                 for solver, ask in solvers.items():
-                    question = Question(problem, limit)
+                    question.cuts = []
                     answer, seconds, calls = answer_of(question, ask, isobar.folder, options.time_limit)
                     row |= {"binaries": len(question.arcs), "rows": question.rows, f"{solver}_answer": answer,
                             f"{solver}_s": f"{seconds:.2f}", f"{solver}_calls": calls}

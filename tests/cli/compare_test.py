@@ -76,6 +76,15 @@ sequential, M = 1: if transfers were free, 1 of 2 devices would be worth using; 
 pipeline, M = 8: if transfers were free, 2 of 2 devices would be worth using; even uses 2
 """), text)
 
+    def test_more_bandwidth_saves_nothing_where_a_window_limits_the_transfer(self):
+        platform, workload = self.small_inputs()
+        xml = pathlib.Path(platform).read_text()
+        wire = '<link id="wire" bandwidth="1GBps" latency="10ms"'
+        self.write("small.xml", xml.replace(wire + "/>", wire + '><prop id="window" value="1 MB"/></link>'))
+        options = "--allocators", "even", "--objective", "sequential", "--explain"
+        self.assertIn("10 % more bandwidth of any one of those tried saves nothing",
+                      self.run_isobar("compare", platform, workload, *options).stdout)
+
     def test_explains_in_json_too_and_only_when_asked(self):
         inputs = *self.small_inputs(), "--allocators", "even,chain-dp", "--objective", "bottleneck"
         row = self.json_of("compare", *inputs, "--explain")["rows"][0]

@@ -1,0 +1,75 @@
+#include "cli/explanation_text.hpp"
+
+#include <gtest/gtest.h>
+
+namespace isobar::cli {
+namespace {
+
+using results::ComparisonRow;
+
+/// A row whose plan is proven by multipliers, with more of everything than is shown.
+ComparisonRow row_of(Objective objective)
+{
+  ComparisonRow row;
+  row.allocator = "exact";
+  row.goal = Goal::with_defaults(objective);
+  row.outcome = "feasible";
+  row.objective = Seconds(4);
+  auto& explanation = row.explanation.emplace();
+  explanation.bottleneck = {.stage = 3,
+                            .device = "d3",
+                            .cost = Seconds(0.5),
+                            .compute = Seconds(0.25),
+                            .send = Seconds(0.5),
+                            .is_transfer = true,
+                            .links = {"up", "wan", "down", "in"},
+                            .near = 1};
+  explanation.devices = {{"d3", Seconds(2), 0.5}};
+  explanation.links = {{"wan", Seconds(1), 0.25}};
+  explanation.full = {{"d3", Bytes(0x1p30), Bytes(0x1p31)}};
+  explanation.faster_devices = {{"d3", Seconds(0)}};
+  explanation.faster_links = {{"wan", Seconds(0.04)}};
+  explanation.prices = {{"d1", 0.25, Seconds(0.3), true}, {"d3", 0.125, Seconds(0.2), false}};
+  explanation.not_worth_using = {"d5", "d6", "d7", "d8", "d9"};
+  explanation.gap = Seconds(0.04);
+  explanation.devices_used = 4;
+  explanation.worth_using = {2, 5};
+  return row;
+}
+
+TEST(ExplanationsOf, ShowsTheFirstFewOfEverythingAndHowManyMoreThereAre)
+{
+  EXPECT_EQ(explanations_of({row_of(Objective::Pipeline)}, 9), R"(
+exact, pipeline (1f1b, M = 8, communication overlapped): 4 s
+  largest stage cost: stage 3 on d3, 500 ms, by its transfers over up, wan, down and 1 more; 1 other stage within 1 %
+  largest shares: d3 50.0 %; links wan 25.0 %
+  memory is full: d3 (1.00 GiB of 2.00 GiB)
+  10 % more speed of any one of those tried saves nothing
+  10 % more bandwidth of wan saves 40.0 ms (1.0 %)
+  one more device lowers the bound by at most: 300 ms (like d1, which is idle), 200 ms (like d3)
+  idle, and no use for the bound: d5, d6, d7 and 2 more
+  no placement is better by more than 40.0 ms (1.0 %)
+
+pipeline, M = 8: if transfers were free, 2 of 9 devices would be worth using, the fastest 5 to hold the model; exact uses 4
+)");
+}
+
+TEST(ExplanationsOf, CallsWhatOneMoreDeviceDoesToTheBottleneckAnEstimate)
+{
+  auto row = row_of(Objective::Bottleneck);
+  row.outcome = "optimal";
+  row.explanation->bottleneck.stage.reset();
+  const std::string text = explanations_of({row}, 9);
+  EXPECT_NE(text.find("input from d3"), std::string::npos) << text;
+  EXPECT_NE(text.find("lowers the bound by about: 300 ms"), std::string::npos) << text;
+  EXPECT_EQ(text.find("largest shares"), std::string::npos) << text;
+  EXPECT_NE(text.find("no placement is better\n"), std::string::npos) << text;
+}
+
+TEST(ExplanationsOf, SaysNothingOfRowsThatHaveNone)
+{
+  EXPECT_EQ(explanations_of({ComparisonRow()}, 9), "");
+}
+
+}  // namespace
+}  // namespace isobar::cli
