@@ -10,6 +10,7 @@ namespace isobar::allocators {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr std::uint32_t no_cut = ~std::uint32_t{0};
 
 template <Communication communication>
 double cost_of(double compute, double send)
@@ -62,6 +63,22 @@ PathRelaxation::PathRelaxation(const StageTables& tables, const std::function<vo
     staying_.resize(rows * rooms_.states_in_all());
     least_before_.resize(rows * tables.kinds());
     leaving_.resize(groups_);
+    rises_.resize(rows * groups_);
+    seen_.resize(tables.sizes());
+    std::vector<std::uint32_t> last(tables.sizes(), no_cut);
+    for (std::uint32_t cut = 0; cut <= layers_; ++cut) {
+      std::uint32_t& known = last[tables.size_of(cut)];
+      previous_.push_back(known == no_cut ? cut : known);
+      known = cut;
+    }
+    least_gradient_.assign(tables.kinds() * tables.sizes(), infinity);
+    for (std::size_t kind = 0; kind < tables.kinds(); ++kind) {
+      for (std::size_t cut = 0; cut <= layers_; ++cut) {
+        const double* gradients = tables.gradients(kind, cut);
+        least_gradient_[kind * tables.sizes() + tables.size_of(cut)] =
+            *std::min_element(gradients, gradients + groups_);
+      }
+    }
   }
 }
 
@@ -118,6 +135,7 @@ double PathRelaxation::solve(const std::vector<double>& multipliers)
         solve_coupled<Communication::None>(level, cut);
       }
       find_least_before(level, cut);
+      find_rises(level, cut);
     }
     check_();
   }
@@ -218,6 +236,20 @@ void PathRelaxation::find_least_before(std::size_t level, std::size_t cut)
   }
 }
 
+void PathRelaxation::find_rises(std::size_t level, std::size_t cut)
+{
+  const std::size_t previous = previous_[cut];
+  for (std::size_t group = 0; group < groups_; ++group) {
+    const auto no_less = [](const double* a, const double* b, std::size_t count) {
+      return std::equal(a, a + count, b, [](double x, double y) { return x >= y; });
+    };
+    rises_[row(level, cut) * groups_ + group] =
+        previous != cut && previous > 0 &&
+        no_less(entering(level, cut, group), entering(level, previous, group), groups_) &&
+        no_less(staying(level, cut, group), staying(level, previous, group), rooms_.states(group));
+  }
+}
+
 /// A stage's cost is its compute and what it sends each way: what lies before it does not care about what lies behind.
 void PathRelaxation::solve_separable(std::size_t level, std::size_t cut)
 {
@@ -262,8 +294,8 @@ void PathRelaxation::solve_coupled(std::size_t level, std::size_t cut)
   for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) extend_by<communication>(level, cut, kind);
 }
 
-/// Stages on `kind` that end at `cut`, the longest first: those behind them are reached later and cost more, so that
-/// most of the shorter ones need no look.
+/// Stages on `kind` that end at `cut`, the longest first: the others begin later, where more has been paid. When the
+/// compute of one is hidden behind its transfers, those that begin at later cuts of the same size are no better.
 template <Communication communication>
 void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t kind)
 {
@@ -290,7 +322,15 @@ void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t k
       if (outputs[next] <= most && next != group) worst = std::max(worst, leaving[next]);
     }
   };
+  std::fill(seen_.begin(), seen_.end(), Seen{no_cut, false});
   for (std::size_t first = window_[row(level, cut) * kinds + kind]; first < cut; ++first) {
+    const std::size_t size = tables_->size_of(first);
+    Seen& seen = seen_[size];
+    if (communication == Communication::Overlapped && seen.is_hidden && seen.first == previous_[first] &&
+        rises_[row(before, first) * groups + group] != 0) {
+      seen.first = static_cast<std::uint32_t>(first);
+      continue;
+    }
     const double compute = tables_->compute(kind, first, cut);
     if (first == 0) {
       if (!tables_->fits(level, kind, first, cut)) continue;
@@ -306,6 +346,8 @@ void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t k
     const double reached_at_best = reached[room_beside(kind)];
     if (least >= worst && reached_at_best == infinity) continue;
     if (!tables_->fits(level, kind, first, cut)) continue;
+    seen = {static_cast<std::uint32_t>(first),
+            compute <= least_gradient_[kind * tables_->sizes() + size] + least_output};
     const double* gradients = tables_->gradients(kind, first);
     if (least < worst) {
       const double* others = entering(before, first, group);

@@ -99,6 +99,7 @@ class PathRelaxation {
   void extend_by(std::size_t level, std::size_t cut, std::size_t kind);
   void keep(std::size_t level, std::size_t cut, std::size_t kind, const double* leaving, double entered);
   void find_least_before(std::size_t level, std::size_t cut);
+  void find_rises(std::size_t level, std::size_t cut);
   void solve_end();
   Choice last_stage_of(const Front& front) const;
   std::vector<Choice> choices() const;  // of the sequence found, last stage first
@@ -128,10 +129,18 @@ class PathRelaxation {
   std::vector<Choice> choice_;        // likewise
   std::vector<std::uint32_t> queue_;  // [kind][layers]
   // The others.
-  std::vector<double> entering_;      // [level][cut][group behind][group before]
-  std::vector<double> staying_;       // [level][cut][group][room]
-  std::vector<double> least_before_;  // [level][cut][kind behind]: the least of entering and staying
-  std::vector<double> leaving_;       // [group]: scratch
+  std::vector<double> entering_;         // [level][cut][group behind][group before]
+  std::vector<double> staying_;          // [level][cut][group][room]
+  std::vector<double> least_before_;     // [level][cut][kind behind]: the least of entering and staying
+  std::vector<std::uint32_t> previous_;  // [cut]: the cut before it of the same size; itself when there is none
+  std::vector<std::uint8_t> rises_;      // [level][cut][group behind]: all of it at least what `previous_` has
+  std::vector<double> least_gradient_;   // [kind][size]
+  std::vector<double> leaving_;          // [group]: scratch
+  struct Seen {
+    std::uint32_t first;
+    bool is_hidden;  // its compute, behind any of its transfers
+  };
+  std::vector<Seen> seen_;  // [size]: scratch
 };
 
 }  // namespace isobar::allocators
