@@ -30,7 +30,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double resolution = 1e-10;
 /// Rungs whose limits are closer (relative to the objective) are not cut any more.
 constexpr double finest_rung = 1e-5;
-/// Layers by which potentials have to fall short of the chain: well above rounding.
+/// Of the repetitions that are looked for; a transformer layer in Sky's split has three parts.
 constexpr std::size_t longest_period = 3;
 
 struct OutOfLimits {};

@@ -10,8 +10,8 @@
 
 namespace isobar::allocators {
 
-/// A chain that repeats: `prefix` layers, then `repeats` times `period` layers, then the rest. Layers repeat where their
-/// work and their memory do. At least one layer is prefix: it is where the chain begins.
+/// A chain that repeats: `prefix` layers, then `repeats` times `period` layers, then the rest. Layers repeat where
+/// their work and their memory do. At least one layer is prefix: it is where the chain begins.
 struct Repetition {
   std::size_t prefix = 1;
   std::size_t period = 1;
@@ -31,9 +31,9 @@ std::optional<Repetition> repetition_of(const CostModel& cost, std::size_t longe
 /// placement is a trail from the beginning to the end with at most one arc of each device; it is one exactly if arcs
 /// balance at each phase, hang together and cover the chain. Whether such a choice exists is an integer program with as
 /// many rows as phases and few more. It is solved by a dynamic programme over devices whose state is the imbalance at
-/// each node; potentials of the nodes (the duals of those rows) tell what a device loses by each choice, and states that
-/// have lost more than there is to lose are dropped. That is what makes it small: 1,023 devices take some ten thousand
-/// states at a time.
+/// each node; potentials of the nodes (the duals of those rows) tell what a device loses by each choice, and states
+/// that have lost more than there is to lose are dropped. That is what makes it small: 1,023 devices take some ten
+/// thousand states at a time.
 ///
 /// Time O(devices x states x arcs of a device). Memory the same divided by the arcs. Source: the arcs are our own; the
 /// pruning is reduced-cost fixing (Dantzig, Fulkerson, Johnson, 1954).
@@ -65,6 +65,9 @@ class PhaseFlow {
   double next_limit(double limit) const;
 
  private:
+  /// Covers are whole numbers of layers; potentials are not.
+  static constexpr double cover_resolution = 1e-6;
+
   struct Arc {
     std::uint8_t from;
     std::uint8_t to;

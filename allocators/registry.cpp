@@ -123,8 +123,7 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
 const std::vector<Policy>& policies()
 {
   static const std::vector<Policy> all = {
-      chain_dp_policy,     even_policy,        exact_policy,
-      local_search_policy, sky_dynamic_policy, sky_dynamic_fixed_policy,
+      chain_dp_policy,    even_policy, exact_policy, local_search_policy, sky_dynamic_policy, sky_dynamic_fixed_policy,
 #ifdef ISOBAR_HAS_CBC
       sky_optimal_policy,
 #endif
@@ -196,7 +195,8 @@ Plan allocate(const std::string& name, const Workload& workload, const Cluster& 
                                  view.workload.layers.size());
     }
   } else {
-    proven_bound = make_claims(plan, placement, over_layers_of(view, placement.stages), CostModel(workload, cluster), chain_cost);
+    proven_bound =
+        make_claims(plan, placement, over_layers_of(view, placement.stages), CostModel(workload, cluster), chain_cost);
   }
   check(plan, workload, cluster);
   ensure(!plan.objective || proven_bound <= *plan.objective * (1 + tolerance),

@@ -49,8 +49,8 @@ class StageTables {
   bool places_are_exact() const { return places_are_exact_; }
 
   double slowness(std::size_t kind) const { return slowness_[kind]; }  ///< seconds per FLOP
-  double input(std::size_t kind) const { return input_[kind]; }       ///< seconds
-  double work(std::size_t end) const { return work_[end]; }           ///< FLOPs of the layers before `end`
+  double input(std::size_t kind) const { return input_[kind]; }        ///< seconds
+  double work(std::size_t end) const { return work_[end]; }            ///< FLOPs of the layers before `end`
   double compute(std::size_t kind, std::size_t first, std::size_t end) const
   {
     return (work_[end] - work_[first]) * slowness_[kind];

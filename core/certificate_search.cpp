@@ -91,6 +91,12 @@ class RungSearch {
         below_(bound * (1 - tolerance)),
         labels_(chain.layers + 1)
   {
+    for (std::size_t i = 0; i < chain_.devices; ++i) {
+      twin_before_.emplace_back();
+      for (std::size_t j = 0; j < i; ++j) {
+        if (are_twins(i, j)) twin_before_.back() = j;
+      }
+    }
   }
 
   /// Adds to `labels` how many were kept; ends when there are too many.
