@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 namespace isobar::allocators {
@@ -113,7 +114,9 @@ class ExactSearch {
   std::string reason_for_none() const
   {
     if (const auto reason = oversized_layer(cost_, problem_.goal)) return *reason;
-    return "no choice and order of devices holds the chain; " + memory_that_would_do();
+    const auto nearest = overfull_stage(cost_, problem_.goal, best_start(problem_, clock_));
+    return fmt::format("no choice and order of devices holds the chain{}; {}",
+                       nearest ? "; the nearest found leaves " + *nearest : "", memory_that_would_do());
   }
 
   /// The least factor of all memory, in percent, with which quick placements fit.
@@ -468,6 +471,8 @@ class ExactSearch {
     if (flow) {
       rung.sum = flow->least_sum(rung.limit);
       rung.multipliers = by_device(tables, flow->multipliers());
+      // Large multipliers cancel: what rounding may have added is not claimed.
+      rung.sum -= 6e-12 * std::accumulate(rung.multipliers.begin(), rung.multipliers.end(), std::abs(rung.sum));
       return;
     }
     relaxation.set_limit(rung.limit);

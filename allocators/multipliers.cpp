@@ -40,7 +40,7 @@ double Multipliers::value_of(double least, const std::vector<double>& multiplier
   const double all = all_of(multipliers);
   if (tables_->weights().beta == 0) return least > all * (1 + 1e-9) ? infinity : 0;
   // Large multipliers cancel: what rounding may have added is not claimed.
-  return least - all - 1e-14 * all;
+  return least - all - 3e-12 * (least + all);
 }
 
 void Multipliers::ascend(PathRelaxation& relaxation, double target, std::size_t steps)

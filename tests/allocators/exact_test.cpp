@@ -18,6 +18,14 @@ namespace {
 
 using namespace testing_support;  // NOLINT: a test file
 
+// Every placement of some instances is tried; the sanitizers make that ten times as long.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int enough = 160;
+#else
+constexpr int enough = 2'000;
+#endif
+constexpr int few = enough / 50;
+
 std::string name_of_goal(const Goal& goal)
 {
   return std::string(name_of(goal.objective)) + " " + std::string(name_of(goal.communication)) + " " +
@@ -62,7 +70,7 @@ TEST(Exact, EqualsBruteForceOverAllOrdersSubsetsAndSplitsForEveryGoal)
   std::mt19937_64 random(20261121);
   std::size_t feasible = 0;
   std::size_t infeasible = 0;
-  const int instances = std::getenv("ISOBAR_INSTANCES") ? atoi(std::getenv("ISOBAR_INSTANCES")) : 300;
+  constexpr int instances = enough;
   for (int instance = 0; instance < instances; ++instance) {
     const bool is_large = instance % 100 == 99;
     const std::size_t devices = is_large ? 5 + random() % 3 : 1 + random() % 4;
@@ -105,6 +113,138 @@ TEST(Exact, EqualsBruteForceOverAllOrdersSubsetsAndSplitsForEveryGoal)
   }
   EXPECT_GT(feasible, static_cast<std::size_t>(instances));
   EXPECT_GT(infeasible, static_cast<std::size_t>(instances) / 10);
+}
+
+TEST(Exact, BoundsAreBelowTheOptimumAndTheOptimumIsBelowEveryAllocator)
+{
+  std::mt19937_64 random(7);
+  for (int instance = 0; instance < few; ++instance) {
+    const Workload workload = random_chain(random, 2 + random() % 10);
+    const Cluster cluster = random_cluster(random, 2 + random() % 4, instance % 2 == 0 ? 1e9 : 40);
+    for (const auto& goal : all_goals(1 + random() % 4)) {
+      const Plan best = allocate("exact", workload, cluster, goal, {});
+      if (best.stages.empty()) continue;
+      EXPECT_EQ(best.outcome, Outcome::Optimal) << name_of_goal(goal);
+      for (const auto& policy : policies()) {
+        if (policy.name == "sky-optimal" || policy.name == "exact") continue;
+        SearchLimits limits;
+        limits.budget = 300;
+        const Plan plan = allocate(std::string(policy.name), workload, cluster, goal, limits);
+        if (plan.stages.empty()) continue;
+        EXPECT_GE(plan.objective->value, best.objective->value * (1 - 1e-9)) << policy.name << name_of_goal(goal);
+        EXPECT_LE(plan.objective_bound->value, best.objective->value * (1 + 1e-9)) << policy.name << name_of_goal(goal);
+        const auto faults = faults_of_certificate(plan, workload, cluster);
+        EXPECT_TRUE(faults.empty()) << policy.name << name_of_goal(goal) << faults.front();
+      }
+    }
+  }
+}
+
+TEST(Exact, RenamingOrReorderingDevicesChangesNoOptimum)
+{
+  std::mt19937_64 random(11);
+  for (int instance = 0; instance < few; ++instance) {
+    const Workload workload = random_chain(random, 3 + random() % 8);
+    Cluster cluster = random_cluster(random, 4, 60);
+    cluster.data_server.reset();
+    cluster.network = MatrixNetwork::uniform(5, {Seconds(0.1), BytesPerSecond(2)});
+    Cluster other = cluster;
+    std::shuffle(other.devices.begin(), other.devices.end(), random);
+    for (auto& device : other.devices) device.name = "renamed-" + device.name;
+    for (const auto& goal : all_goals(3)) {
+      const Plan plan = allocate("exact", workload, cluster, goal, {});
+      const Plan same = allocate("exact", workload, other, goal, {});
+      ASSERT_EQ(plan.objective.has_value(), same.objective.has_value());
+      if (plan.objective) EXPECT_NEAR(plan.objective->value, same.objective->value, 1e-9 * plan.objective->value);
+    }
+  }
+}
+
+TEST(Exact, ScalingSpeedsScalesAnObjectiveWithoutTransfers)
+{
+  std::mt19937_64 random(12);
+  for (int instance = 0; instance < few; ++instance) {
+    const Workload workload = random_chain(random, 3 + random() % 8);
+    const Cluster cluster = random_cluster(random, 4, 60);
+    Cluster faster = cluster;
+    for (auto& device : faster.devices) device.speed *= 3;
+    for (auto goal : all_goals(3)) {
+      goal.communication = Communication::None;
+      const Plan plan = allocate("exact", workload, cluster, goal, {});
+      const Plan third = allocate("exact", workload, faster, goal, {});
+      ASSERT_EQ(plan.objective.has_value(), third.objective.has_value());
+      if (plan.objective) EXPECT_NEAR(plan.objective->value, 3 * third.objective->value, 1e-8 * plan.objective->value);
+    }
+  }
+}
+
+TEST(Exact, OneMoreDeviceOrMoreMemoryNeverHurts)
+{
+  std::mt19937_64 random(13);
+  for (int instance = 0; instance < few; ++instance) {
+    const Workload workload = random_chain(random, 3 + random() % 7);
+    const Cluster more = random_cluster(random, 4, 40);
+    Cluster less = more;
+    less.data_server.reset();
+    Cluster same = more;
+    same.data_server.reset();
+    less.devices.pop_back();
+    Cluster roomier = same;
+    for (auto& device : roomier.devices) device.memory *= 1.3;
+    // Paths of a network are numbered by its endpoints: with a device less they are uniform.
+    for (Cluster* cluster : {&less, &same, &roomier}) {
+      cluster->network = MatrixNetwork::uniform(cluster->devices.size() + 1, {Seconds(0.1), BytesPerSecond(2)});
+    }
+    for (const auto& goal : all_goals(3)) {
+      const Plan with = allocate("exact", workload, same, goal, {});
+      const Plan without = allocate("exact", workload, less, goal, {});
+      const Plan with_memory = allocate("exact", workload, roomier, goal, {});
+      if (without.objective) {
+        ASSERT_TRUE(with.objective.has_value());
+        EXPECT_LE(with.objective->value, without.objective->value * (1 + 1e-9)) << name_of_goal(goal);
+      }
+      if (with.objective) {
+        ASSERT_TRUE(with_memory.objective.has_value());
+        EXPECT_LE(with_memory.objective->value, with.objective->value * (1 + 1e-9)) << name_of_goal(goal);
+      }
+    }
+  }
+}
+
+TEST(Exact, ProvesTheBottleneckOfSkysClusters)
+{
+  for (const auto& [devices, encoders] : {std::pair{3, 10}, {15, 24}, {31, 80}, {63, 160}}) {
+    const Workload workload = sky_bert(static_cast<std::uint64_t>(encoders));
+    const Cluster cluster = sky_cluster(static_cast<std::size_t>(devices));
+    const Goal goal{Objective::Bottleneck, Communication::None, Schedule::OneForwardOneBackward, 8};
+    const Plan plan = allocate("exact", workload, cluster, goal, {});
+    EXPECT_EQ(plan.outcome, Outcome::Optimal) << devices;
+    EXPECT_LE(plan.gap_fraction().value(), 1e-9) << devices;
+    EXPECT_TRUE(faults_of_certificate(plan, workload, cluster).empty()) << devices;
+  }
+}
+
+TEST(Exact, SaysWhatWouldDoWhereNoOrderHoldsTheChain)
+{
+  const Workload workload = chain({1, 1, 1}, 1 << 27);  // 1 GiB each with its gradient
+  const Cluster platform = cluster({1, 1}, {Seconds(0), BytesPerSecond(1e9)}, 1.5 * 0x1p30);
+  const Plan plan = allocate("exact", workload, platform, Goal{}, {});
+  EXPECT_EQ(plan.outcome, Outcome::Infeasible);
+  EXPECT_NE(plan.reason.find("no choice and order of devices holds the chain"), std::string::npos) << plan.reason;
+  EXPECT_NE(plan.reason.find("% more memory on every device would do"), std::string::npos) << plan.reason;
+}
+
+TEST(Exact, AnswersTheSameForTheSameBudget)
+{
+  const Workload workload = sky_bert(24);
+  const Cluster cluster = sky_cluster(15);
+  SearchLimits limits;
+  limits.budget = 12;
+  const CostModel cost(workload, cluster);
+  const Placement one = place_exactly({cost, Goal{}, limits});
+  const Placement two = place_exactly({cost, Goal{}, limits});
+  EXPECT_EQ(cost.evaluate(one.stages, Goal{}).objective.value, cost.evaluate(two.stages, Goal{}).objective.value);
+  EXPECT_EQ(one.objective_bound->value, two.objective_bound->value);
 }
 
 }  // namespace isobar::allocators
