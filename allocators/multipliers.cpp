@@ -10,8 +10,18 @@ namespace isobar::allocators {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Steps without a better bound after which steps get shorter.
-constexpr std::size_t patience = 5;
+/// Steps without a better bound after which less is aimed for, from the best multipliers again.
+constexpr std::size_t patience = 7;
+/// The share of the direction before in each direction.
+constexpr double inertia = 0.3;
+
+double squared_length(const std::vector<double>& vector)
+{
+  double sum = 0;
+  for (const double value : vector) sum += value * value;
+  return sum;
+}
+
 }  // namespace
 
 Multipliers::Multipliers(const StageTables& tables) : tables_(&tables), best_(tables.kinds(), 0)
@@ -53,74 +63,62 @@ void Multipliers::ascend(PathRelaxation& relaxation, double target, std::size_t 
     count.push_back(static_cast<double>(tables_->devices_of(kind).size()));
     squares += count.back() * count.back();
   }
-  const auto score_of = [&](double least, const std::vector<double>& multipliers) {
-    return least == infinity ? infinity : least - all_of(multipliers);
-  };
-  double least = relaxation.solve(best_);
-  double best_score = score_of(least, best_);
-  proven_ = value_of(least, best_);
-  if (best_score == infinity || proven_ >= target) return;
+  std::vector<double> current = best_;
+  double least = relaxation.solve(current);
+  proven_ = value_of(least, current);
+  if (proven_ == infinity || proven_ >= target) return;
+  double score = least - all_of(current);
+  double best_score = score;
+  // What to gain beyond the best: the step is as long as it would take if the relaxation were linear.
+  double gain = 0.05 * (is_ratio ? 1 : std::abs(score));
   std::vector<std::uint32_t> uses;
-  relaxation.count_uses(uses);
-  std::vector<double> average(uses.begin(), uses.end());
+  std::vector<double> gradient(kinds);
   std::vector<double> direction(kinds);
-  std::vector<double> current(kinds);
-  double length = 0.5;
-  double newest_share = 0.4;
+  bool is_fresh = true;
   std::size_t failures = 0;
-  for (std::size_t step = 0; step < steps && length > 1e-4; ++step) {
+  for (std::size_t step = 0; step < steps && gain > 1e-9 * (is_ratio ? 1 : std::abs(best_score)); ++step) {
+    relaxation.count_uses(uses);
     // Multipliers of a ratio keep their sum: the step goes along that plane.
     double along = 1;
     if (is_ratio) {
       along = 0;
-      for (std::size_t kind = 0; kind < kinds; ++kind) along += average[kind] * count[kind] / squares;
+      for (std::size_t kind = 0; kind < kinds; ++kind) along += uses[kind] * count[kind] / squares;
     }
-    double norm = 0;
     for (std::size_t kind = 0; kind < kinds; ++kind) {
-      direction[kind] = average[kind] - along * count[kind];
-      if (best_[kind] == 0 && direction[kind] < 0) direction[kind] = 0;
-      norm += direction[kind] * direction[kind];
+      gradient[kind] = uses[kind] - along * count[kind];
+      if (current[kind] == 0 && gradient[kind] < 0) gradient[kind] = 0;
     }
-    if (norm <= 1e-12) break;
-    const double aim = is_ratio ? 0.005 : std::min(target, best_score + 0.1 * std::abs(best_score)) * (1 + 1e-9);
-    const double stride = length * (aim - best_score) / norm;
+    if (squared_length(gradient) <= 1e-12) break;  // no multipliers are better
     for (std::size_t kind = 0; kind < kinds; ++kind) {
-      current[kind] = std::max(0.0, best_[kind] + stride * direction[kind]);
+      direction[kind] = is_fresh ? gradient[kind] : (1 - inertia) * gradient[kind] + inertia * direction[kind];
+      if (current[kind] == 0 && direction[kind] < 0) direction[kind] = 0;
+    }
+    is_fresh = false;
+    if (squared_length(direction) <= 1e-12) direction = gradient;
+    const double aim = is_ratio ? std::min(0.005, best_score + gain) : std::min(target * (1 + 1e-9), best_score + gain);
+    const double stride = (aim - score) / squared_length(direction);
+    for (std::size_t kind = 0; kind < kinds; ++kind) {
+      current[kind] = std::max(0.0, current[kind] + stride * direction[kind]);
     }
     if (is_ratio) {
       const double all = all_of(current);
       for (double& multiplier : current) multiplier /= all;
     }
     least = relaxation.solve(current);
-    const double score = score_of(least, current);
-    if (score == infinity) {
-      best_ = current;
-      proven_ = infinity;
-      return;
-    }
-    relaxation.count_uses(uses);
-    // The share of the newest uses by which the average comes closest to one use of each device.
-    double across = 0;
-    double gap = 0;
-    double slope = 0;
-    for (std::size_t kind = 0; kind < kinds; ++kind) {
-      const double change = uses[kind] - average[kind];
-      across -= change * (average[kind] - along * count[kind]);
-      gap += change * change;
-      slope += (uses[kind] - along * count[kind]) * direction[kind];
-    }
-    const double share = gap > 0 ? std::clamp(across / gap, newest_share / 10, newest_share) : newest_share;
-    for (std::size_t kind = 0; kind < kinds; ++kind) average[kind] += share * (uses[kind] - average[kind]);
+    score = least - all_of(current);
     if (score > best_score) {
-      if (slope > 0) length = std::min(2.0, length * 1.3);
+      if (score > best_score + 0.3 * gain) gain *= 1.5;
       best_score = score;
       best_ = current;
       proven_ = value_of(least, current);
       failures = 0;
-      if (proven_ >= target) return;
-    } else if (++failures % patience == 0) {
-      length *= 0.6;
-      newest_share = std::max(0.02, newest_share * 0.8);
+      if (proven_ == infinity || proven_ >= target) return;
+    } else if (++failures == patience) {
+      failures = 0;
+      gain *= 0.5;
+      is_fresh = true;
+      current = best_;
+      score = relaxation.solve(current) - all_of(current);
     }
   }
   relaxation.solve(best_);
