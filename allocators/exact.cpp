@@ -54,14 +54,10 @@ class ExactSearch {
   Bound bound_beside(const std::vector<StagePlacement>& known)
   {
     offer(known);
-    if (bound_ < best_.objective) {
-      const StageTables tables(cost_, problem_.goal, most_groups, check_);
-      if (tables.is_hereditary()) repetition_ = repetition_of(cost_, longest_period);
-      if (weights_.beta == 0) {
-        bound_bottleneck(tables);
-      } else {
-        bound_sum(tables);
-      }
+    try {
+      if (bound_ < best_.objective) bound_only();
+    } catch (const OutOfLimits&) {
+      // What was proven before the process was asked to stop holds.
     }
     if (certificate_.kind == CertificateKind::None) return objective_bound(cost_, problem_.goal);
     return {Seconds(bound_), certificate_};
@@ -78,6 +74,17 @@ class ExactSearch {
   }
 
  private:
+  void bound_only()
+  {
+    const StageTables tables(cost_, problem_.goal, most_groups, check_);
+    if (tables.is_hereditary()) repetition_ = repetition_of(cost_, longest_period);
+    if (weights_.beta == 0) {
+      bound_bottleneck(tables);
+    } else {
+      bound_sum(tables);
+    }
+  }
+
   void search()
   {
     const StageTables tables(cost_, problem_.goal, most_groups, check_);

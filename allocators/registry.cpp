@@ -181,6 +181,7 @@ Plan allocate(const std::string& name, const Workload& workload, const Cluster& 
   problem.limits.start = over_chain_of(view, limits.start);
   Placement placement = is_external(name) ? place_externally(name.substr(external_prefix.size()), problem)
                                           : find_policy(name)->place(problem);
+  const Seconds search_time = clock.elapsed();
 
   Plan plan;
   Seconds proven_bound;
@@ -201,7 +202,7 @@ Plan allocate(const std::string& name, const Workload& workload, const Cluster& 
   check(plan, workload, cluster);
   ensure(!plan.objective || proven_bound <= *plan.objective * (1 + tolerance),
          "a lower bound is above the objective of a plan");
-  plan.search_time = clock.elapsed();
+  plan.search_time = search_time;
   return plan;
 }
 

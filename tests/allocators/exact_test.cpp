@@ -155,7 +155,9 @@ TEST(Exact, RenamingOrReorderingDevicesChangesNoOptimum)
       const Plan plan = allocate("exact", workload, cluster, goal, {});
       const Plan same = allocate("exact", workload, other, goal, {});
       ASSERT_EQ(plan.objective.has_value(), same.objective.has_value());
-      if (plan.objective) EXPECT_NEAR(plan.objective->value, same.objective->value, 1e-9 * plan.objective->value);
+      if (plan.objective) {
+        EXPECT_NEAR(plan.objective->value, same.objective->value, 1e-9 * plan.objective->value);
+      }
     }
   }
 }
@@ -173,7 +175,9 @@ TEST(Exact, ScalingSpeedsScalesAnObjectiveWithoutTransfers)
       const Plan plan = allocate("exact", workload, cluster, goal, {});
       const Plan third = allocate("exact", workload, faster, goal, {});
       ASSERT_EQ(plan.objective.has_value(), third.objective.has_value());
-      if (plan.objective) EXPECT_NEAR(plan.objective->value, 3 * third.objective->value, 1e-8 * plan.objective->value);
+      if (plan.objective) {
+        EXPECT_NEAR(plan.objective->value, 3 * third.objective->value, 1e-8 * plan.objective->value);
+      }
     }
   }
 }
