@@ -4,6 +4,7 @@
 #include <limits>
 #include <random>
 #include <unordered_map>
+#include <utility>
 
 namespace isobar::allocators {
 
@@ -20,11 +21,11 @@ bool contains(const std::uint64_t* set, std::size_t device)
 }  // namespace
 
 LabelSearch::LabelSearch(const PathRelaxation& relaxation, const std::vector<double>& multipliers,
-                         const std::function<void()>& check)
+                         std::function<void()> check)
     : tables_(relaxation.tables()),
       relaxation_(relaxation),
       multipliers_(multipliers),
-      check_(check),
+      check_(std::move(check)),
       weights_(tables_.weights()),
       words_((tables_.devices() + 63) / 64)
 {

@@ -27,8 +27,7 @@ struct FoundPlacement {
 class LabelSearch {
  public:
   /// The relaxation has its limit set and is solved with `multipliers` (by kind). `check` may throw.
-  LabelSearch(const PathRelaxation& relaxation, const std::vector<double>& multipliers,
-              const std::function<void()>& check);
+  LabelSearch(const PathRelaxation& relaxation, const std::vector<double>& multipliers, std::function<void()> check);
 
   struct Answer {
     std::optional<FoundPlacement> placement;  ///< the best below the ceiling

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace isobar::allocators {
 
@@ -27,7 +28,8 @@ void extend(double base, double compute, double back, double beta, double most, 
   for (std::size_t next = 0; next < groups; ++next) {
     const double cost = cost_of<communication>(compute, back + outputs[next]);
     const double sum = base + beta * cost;
-    const double allowed = cost <= most ? sum : infinity;
+    double allowed = infinity;
+    if (cost <= most) allowed = sum;
     leaving[next] = allowed < leaving[next] ? allowed : leaving[next];
   }
 }
@@ -43,9 +45,9 @@ void stay_on(double more, std::size_t rooms, const double* __restrict reached, d
 
 }  // namespace
 
-PathRelaxation::PathRelaxation(const StageTables& tables, const std::function<void()>& check)
+PathRelaxation::PathRelaxation(const StageTables& tables, std::function<void()> check)
     : tables_(&tables),
-      check_(check),
+      check_(std::move(check)),
       layers_(tables.layers()),
       groups_(tables.groups()),
       rooms_(tables, tables.levels() * (layers_ + 1)),
@@ -439,15 +441,14 @@ double PathRelaxation::least_completion(std::size_t stages, std::size_t cut, std
 /// The stage that ends a front, by what it takes to reach it.
 PathRelaxation::Choice PathRelaxation::last_stage_of(const Front& front) const
 {
-  const auto& [level, cut, group, next, room] = front;
-  const std::size_t before = level_before(level);
+  const std::size_t before = level_before(front.level);
   Choice chosen;
   double best = infinity;
   for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
-    if (tables_->group_of(kind) != group || !rooms_.has(room, kind)) continue;
-    for_each_last_stage(level, cut, kind, [&](std::size_t first, double compute) {
+    if (tables_->group_of(kind) != front.group || !rooms_.has(front.room, kind)) continue;
+    for_each_last_stage(front.level, front.cut, kind, [&](std::size_t first, double compute) {
       const auto offer = [&](double base, double back, std::size_t group_before) {
-        const double cost = tables_->stage_cost(compute, back + tables_->outputs(kind, cut)[next]);
+        const double cost = tables_->stage_cost(compute, back + tables_->outputs(kind, front.cut)[front.next]);
         const double sum = base + beta_ * cost;
         if (!within_limit(cost) || !(sum < best)) return;  // 0 x infinity is no number
         best = sum;
@@ -455,10 +456,10 @@ PathRelaxation::Choice PathRelaxation::last_stage_of(const Front& front) const
                   static_cast<std::uint32_t>(group_before)};
       };
       if (first == 0) {
-        offer(begin_on(kind), 0, group);
+        offer(begin_on(kind), 0, front.group);
         return;
       }
-      for_each_way_in(before, first, kind, room - rooms_.step(kind),
+      for_each_way_in(before, first, kind, front.room - rooms_.step(kind),
                       [&](std::size_t group_before, double reached, double gradient) {
                         offer(reached + multipliers_[kind], gradient, group_before);
                       });

@@ -22,7 +22,7 @@ namespace isobar::allocators {
 class PathRelaxation {
  public:
   /// `check` is called now and then and may throw. Keeps references.
-  PathRelaxation(const StageTables& tables, const std::function<void()>& check);
+  PathRelaxation(const StageTables& tables, std::function<void()> check);
 
   const StageTables& tables() const { return *tables_; }
 

@@ -13,7 +13,7 @@ namespace isobar::allocators {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr std::uint16_t no_arc = 0xffff;
+constexpr std::uint32_t no_arc = ~std::uint32_t{0};
 /// Layers that an imbalance of 1 counts when states have to be dropped: it decides among equal losses.
 constexpr double balance_weight = 1e-3;
 
@@ -217,7 +217,8 @@ class PhaseFlow::Outlook {
     }
     if (left == 0) return {0, 0};
     const std::size_t changes = static_cast<std::size_t>(left + 3) / 4;
-    return {changes > flow_.devices_.size() - i ? infinity : least_[changes - 1], left};
+    if (changes > flow_.devices_.size() - i) return {infinity, left};
+    return {least_[changes - 1], left};
   }
 
  private:
@@ -262,7 +263,7 @@ std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(double ceiling, 
   if (to_lose < 0) return std::nullopt;
   struct Step {
     std::uint32_t parent;
-    std::uint16_t arc;
+    std::uint32_t arc;
   };
   struct State {
     std::uint64_t key;
@@ -309,10 +310,10 @@ std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(double ceiling, 
     for (std::uint32_t i = 0; i < states.size(); ++i) {
       const State& state = states[i];
       if (state.loss + most <= to_lose) put(state.key, state.loss + most, {i, no_arc});
-      for (std::uint16_t arc = 0; arc < arcs.size(); ++arc) {
+      for (std::size_t arc = 0; arc < arcs.size(); ++arc) {
         const double loss = state.loss + most - gain(arcs[arc]);
         if (loss > to_lose) continue;
-        if (const auto after = key.after(state.key, arcs[arc])) put(*after, loss, {i, arc});
+        if (const auto after = key.after(state.key, arcs[arc])) put(*after, loss, {i, static_cast<std::uint32_t>(arc)});
       }
     }
     if (next.size() > most_states) {

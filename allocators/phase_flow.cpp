@@ -48,11 +48,11 @@ std::optional<Repetition> repetition_of(const CostModel& cost, std::size_t longe
   return best;
 }
 
-PhaseFlow::PhaseFlow(const StageTables& tables, const Repetition& repetition, const std::function<void()>& check)
+PhaseFlow::PhaseFlow(const StageTables& tables, const Repetition& repetition, std::function<void()> check)
     : tables_(tables),
       counts_costs_(tables.weights().beta != 0),
       repetition_(repetition),
-      check_(check),
+      check_(std::move(check)),
       nodes_(repetition.prefix + repetition.period + tables.layers() - repetition.end() + 1),
       arcs_(tables.kinds()),
       potential_(nodes_ + 1, 0)
@@ -165,16 +165,13 @@ void PhaseFlow::add_arc(std::vector<Arc>& arcs, std::size_t kind, std::size_t fi
     if (shortest == nullptr || known.covers < shortest->covers) shortest = &known;
     if (longest == nullptr || known.covers > longest->covers) longest = &known;
   }
-  if (shortest == nullptr || (all && counts_costs_)) {
+  const bool is_one = shortest == longest;
+  if (shortest == nullptr || (counts_costs_ && (all || is_one))) {
     arcs.push_back(arc);
-  } else if (!counts_costs_) {
-    if (arc.covers > longest->covers) *longest = arc;
-  } else if (shortest == longest) {
-    arcs.push_back(arc);
-  } else if (arc.covers < shortest->covers) {
-    *shortest = arc;
   } else if (arc.covers > longest->covers) {
     *longest = arc;
+  } else if (counts_costs_ && arc.covers < shortest->covers) {
+    *shortest = arc;
   }
 }
 

@@ -39,7 +39,7 @@ std::optional<Repetition> repetition_of(const CostModel& cost, std::size_t longe
 /// pruning is reduced-cost fixing (Dantzig, Fulkerson, Johnson, 1954).
 class PhaseFlow {
  public:
-  PhaseFlow(const StageTables& tables, const Repetition& repetition, const std::function<void()>& check);
+  PhaseFlow(const StageTables& tables, const Repetition& repetition, std::function<void()> check);
 
   /// False when a state does not fit into 64 bits: many phases or layers outside the repetition.
   bool is_small_enough() const;
