@@ -41,7 +41,7 @@ class ExactSearch {
   explicit ExactSearch(const Problem& problem)
       : problem_(problem),
         cost_(problem.cost),
-        clock_(problem.limits),
+        clock_(limits_of(problem)),
         check_([this] {
           if (clock_.is_over()) throw OutOfLimits{};
         }),
@@ -68,7 +68,7 @@ class ExactSearch {
     try {
       if (bound_ < infinity) search();
     } catch (const OutOfLimits&) {
-      is_over_ = true;
+      is_over_ = problem_.limits.budget || problem_.limits.time_limit || interrupted();
     }
     return answer();
   }
@@ -85,10 +85,23 @@ class ExactSearch {
     }
   }
 
+  /// Without limits: what takes some ten seconds at 64 devices.
+  static SearchLimits limits_of(const Problem& problem)
+  {
+    SearchLimits limits = problem.limits;
+    const bool is_quick = problem.goal.communication == Communication::None || problem.cost.devices() <= 20;
+    if (!limits.budget && !limits.time_limit) limits.budget = is_quick ? 2'000 : 15;
+    return limits;
+  }
+
   void search()
   {
     const StageTables tables(cost_, problem_.goal, most_groups, check_);
     offer(best_start(problem_, clock_));
+    if (problem_.goal.communication != Communication::None) {
+      const Bound free = bound_without_transfers(cost_, problem_.goal, best_.stages);
+      if (free.certificate.kind == CertificateKind::Path) prove(free.value.value, free.certificate);
+    }
     if (tables.is_hereditary()) repetition_ = repetition_of(cost_, longest_period);
     if (weights_.beta == 0) {
       if (repetition_ && search_phases(tables)) return;

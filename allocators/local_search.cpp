@@ -40,7 +40,7 @@ class LocalSearch {
   {
   }
 
-  std::vector<StagePlacement> run(std::vector<StagePlacement> start)
+  std::vector<StagePlacement> run(const std::vector<StagePlacement>& start)
   {
     costs_.assign(start);
     if (!costs_.fits() && !repair()) return costs_.placement();
@@ -256,10 +256,10 @@ std::uint64_t default_budget(const CostModel& cost)
 
 }  // namespace
 
-std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, std::vector<StagePlacement> start,
+std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& start,
                                     SearchClock& clock, std::uint64_t seed, Seconds bound, std::uint64_t budget)
 {
-  return LocalSearch(cost, goal, clock, seed, bound, budget).run(std::move(start));
+  return LocalSearch(cost, goal, clock, seed, bound, budget).run(start);
 }
 
 Placement place_by_local_search(const Problem& problem)
@@ -275,7 +275,7 @@ Placement place_by_local_search(const Problem& problem)
   share.time_limit = clock.left();
   if (share.time_limit && limits.polish) *share.time_limit *= 1 - polish_time_fraction;
   SearchClock search_clock(share);
-  stages = improve(cost, goal, std::move(stages), search_clock, limits.seed, objective_bound(cost, goal).value, budget);
+  stages = improve(cost, goal, stages, search_clock, limits.seed, objective_bound(cost, goal).value, budget);
 
   Placement placement;
   if (const auto overfull = overfull_stage(cost, goal, stages)) {

@@ -18,7 +18,7 @@ namespace isobar::allocators {
 /// of `start` may not hold: then the excess is brought down first, and the result is the placement of least excess
 /// where that fails. Never worse than a start that fits; the same for the same seed and budget where there is no time
 /// limit. Some 0.2 us a move at 64 stages.
-std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, std::vector<StagePlacement> start,
+std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& start,
                                     SearchClock& clock, std::uint64_t seed, Seconds bound, std::uint64_t budget);
 
 /// Local search from the plan that was given as a start, else from the best of several quick ones

@@ -10,6 +10,9 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
+/// Groups where there are too many places.
+constexpr std::size_t coarse_groups = 4;
+
 bool same_path(const Path& a, const Path& b)
 {
   return a.latency == b.latency && a.bandwidth == b.bandwidth;
@@ -111,7 +114,9 @@ void StageTables::find_kinds(std::size_t most_groups)
   groups_ = *std::max_element(group.begin(), group.end()) + 1;
   places_are_exact_ = groups_ <= most_groups;
   if (!places_are_exact_) {
-    group = coarser(cluster, most_groups);
+    // The cost of a pass grows with the square of the groups, unless sums are separable.
+    const bool is_separable = goal_.communication == Communication::Serial && weights_.alpha == 0;
+    group = coarser(cluster, is_separable ? most_groups : std::min(most_groups, coarse_groups));
     groups_ = *std::max_element(group.begin(), group.end()) + 1;
   }
   places_ = *std::max_element(place.begin(), place.end()) + 1;
