@@ -31,6 +31,8 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double resolution = 1e-10;
 /// Rungs whose limits are closer (relative to the objective) are not cut any more.
 constexpr double finest_rung = 1e-5;
+/// Rungs wider than this are cut before their multipliers are made good.
+constexpr double coarse_rung = 0.03;
 /// Of the repetitions that are looked for; a transformer layer in Sky's split has three parts.
 constexpr std::size_t longest_period = 3;
 
@@ -179,7 +181,17 @@ class ExactSearch {
     if (best_.stages.empty() || is_proven()) return;
     const auto moves = static_cast<std::uint64_t>(
         share * 256 * std::clamp(static_cast<double>(cost_.layers() * cost_.devices()), 64.0, 62'500.0));
-    offer(improve(cost_, problem_.goal, best_.stages, clock_, problem_.limits.seed, Seconds(bound_), moves));
+    const auto left = clock_.left();
+    if (left && problem_.goal.communication != Communication::None) {
+      // People who wait get a longer walk: a third of what is left.
+      SearchLimits limits;
+      limits.time_limit = *left * (share / 3);
+      SearchClock clock(limits);
+      constexpr auto unlimited = std::uint64_t{1} << 40;
+      offer(improve(cost_, problem_.goal, best_.stages, clock, problem_.limits.seed, Seconds(bound_), unlimited));
+    } else {
+      offer(improve(cost_, problem_.goal, best_.stages, clock_, problem_.limits.seed, Seconds(bound_), moves));
+    }
     check_();
   }
 
@@ -499,9 +511,10 @@ class ExactSearch {
     Multipliers multipliers = nearest_multipliers_ ? *nearest_multipliers_ : Multipliers(tables);
     const double target = std::isfinite(best_.objective) ? best_.objective - weights_.alpha * rung.from : infinity;
     multipliers.ascend(relaxation, target, static_cast<std::size_t>(effort * (tables.is_hereditary() ? 100 : 25)));
-    rung.sum = std::max(rung.sum, multipliers.proven());
-    rung.multipliers = multipliers.by_device();
     nearest_multipliers_ = multipliers;
+    if (!rung.multipliers.empty() && multipliers.proven() <= rung.sum) return;
+    rung.sum = multipliers.proven();
+    rung.multipliers = multipliers.by_device();
   }
 
   void conclude(const Ladder& ladder, const StageTables& tables)
@@ -526,6 +539,11 @@ class ExactSearch {
       const std::size_t weakest = ladder.weakest();
       const Ladder::Rung rung = ladder.rungs()[weakest];
       if (ladder.value(rung) >= best_.objective * (1 - resolution)) break;
+      if (!flow && !rung.is_priced_well && alpha * (rung.limit - rung.from) <= coarse_rung * best_.objective) {
+        price_well(ladder, weakest, flow, relaxation);
+        conclude(ladder, tables);
+        continue;
+      }
       const double middle = (rung.from + rung.limit) / 2;
       double limit = (best_.objective - rung.sum) / alpha;  // the upper part is done with
       if (!(limit < middle && limit > rung.from * (1 + 1e-9)) && rung.limit < infinity) {
@@ -537,6 +555,20 @@ class ExactSearch {
       ladder.add(lower);
       if (flow && most_rounds == finest && round % 3 == 0) solve_flow(*flow, lower, 300);
       conclude(ladder, tables);
+    }
+  }
+
+  /// More steps for one rung; what they prove holds for smaller limits too.
+  void price_well(Ladder& ladder, std::size_t index, std::optional<PhaseFlow>& flow, PathRelaxation& relaxation)
+  {
+    Ladder::Rung priced = ladder.rungs()[index];
+    priced.is_priced_well = true;
+    price(priced, flow, relaxation, 6);
+    ladder.rungs()[index] = priced;
+    for (Ladder::Rung& rung : ladder.rungs()) {
+      if (rung.limit > priced.limit || rung.sum >= priced.sum) continue;
+      rung.sum = priced.sum;
+      rung.multipliers = priced.multipliers;
     }
   }
 

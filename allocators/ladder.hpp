@@ -17,6 +17,7 @@ class Ladder {
     double limit = std::numeric_limits<double>::infinity();
     double sum = 0;                   ///< no placement within the limit has less; infinite: there is none
     std::vector<double> multipliers;  ///< by device: they prove the sum
+    bool is_priced_well = false;      ///< its multipliers had many steps
     bool is_searched = false;         ///< a search found that no placement in here beats the best one known
   };
 
