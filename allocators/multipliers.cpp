@@ -106,6 +106,7 @@ void Multipliers::ascend(PathRelaxation& relaxation, double target, std::size_t 
     }
     least = relaxation.solve(current);
     score = least - all_of(current);
+    if (std::isnan(score)) break;  // multipliers without end: nothing is within the limit
     if (score > best_score) {
       if (score > best_score + 0.3 * gain) gain *= 1.5;
       best_score = score;
