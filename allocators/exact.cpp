@@ -11,10 +11,6 @@
 #include "allocators/search_clock.hpp"
 #include "allocators/stage_tables.hpp"
 #include "allocators/start_placements.hpp"
-#include "core/errors.hpp"
-#include "core/quantity_text.hpp"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -125,35 +121,12 @@ class ExactSearch {
       placement.outcome = is_over_ && !is_proven() ? Outcome::TimedOut : Outcome::Feasible;
     } else if (bound_ == infinity) {
       placement.outcome = Outcome::Infeasible;
-      placement.reason = reason_for_none();
+      placement.reason = why_none_fits(problem_, clock_);
     } else {
       placement.outcome = Outcome::TimedOut;
       placement.reason = "the limits came before any plan was found; more time or budget would do";
     }
     return placement;
-  }
-
-  std::string reason_for_none() const
-  {
-    if (const auto reason = oversized_layer(cost_, problem_.goal)) return *reason;
-    const auto nearest = overfull_stage(cost_, problem_.goal, best_start(problem_, clock_));
-    return fmt::format("no choice and order of devices holds the chain{}; {}",
-                       nearest ? "; the nearest found leaves " + *nearest : "", memory_that_would_do());
-  }
-
-  /// The least factor of all memory, in percent, with which quick placements fit.
-  std::string memory_that_would_do() const
-  {
-    for (int percent = 5; percent <= 100'000; percent += percent < 100 ? 5 : percent / 2) {
-      Cluster larger = cost_.cluster();
-      for (auto& device : larger.devices) device.memory *= 1 + percent / 100.0;
-      const CostModel cost(cost_.workload(), larger);
-      const auto stages = best_start({cost, problem_.goal, {}}, clock_);
-      if (!stages.empty() && !overfull_stage(cost, problem_.goal, stages)) {
-        return fmt::format("{} % more memory on every device would do", percent);
-      }
-    }
-    return "more memory on every device would do";
   }
 
   bool is_proven() const { return bound_ >= best_.objective * (1 - 1e-9); }
@@ -221,13 +194,6 @@ class ExactSearch {
     return certificate;
   }
 
-  static std::vector<double> by_device(const StageTables& tables, const std::vector<double>& by_kind)
-  {
-    std::vector<double> multipliers;
-    for (std::size_t i = 0; i < tables.devices(); ++i) multipliers.push_back(by_kind[tables.kind_of(i)]);
-    return multipliers;
-  }
-
   /// The largest limit that potentials alone refuse, to 1e-9 relative; the flow keeps its potentials.
   double refused_by_potentials(PhaseFlow& flow, double refused, double known)
   {
@@ -252,7 +218,7 @@ class ExactSearch {
       const double refused = refused_by_potentials(flow, bound_ * (1 - 1e-6), best_.objective);
       const double limit = std::min(refused, best_.objective * (1 - resolution));
       if (limit > bound_) {
-        prove(limit, at_limit(CertificateKind::Path, limit, tables, by_device(tables, flow.multipliers())));
+        prove(limit, at_limit(CertificateKind::Path, limit, tables, tables.by_device(flow.multipliers())));
       }
       return;
     }
@@ -305,7 +271,7 @@ class ExactSearch {
     if (!flow.is_small_enough()) return false;
     double refused = refused_by_potentials(flow, bound_ * (1 - 1e-6), best_.objective);
     if (refused > bound_) {
-      prove(refused, at_limit(CertificateKind::Path, refused, tables, by_device(tables, flow.multipliers())));
+      prove(refused, at_limit(CertificateKind::Path, refused, tables, tables.by_device(flow.multipliers())));
     }
     // Just above it solutions have little to lose and states are few: climb from there.
     double stride = 1e-5 * refused;
@@ -335,7 +301,7 @@ class ExactSearch {
     }
     const double limit = best_.objective * (1 - resolution);
     if (flow.potentials_refuse(limit)) {
-      prove(limit, at_limit(CertificateKind::Path, limit, tables, by_device(tables, flow.multipliers())));
+      prove(limit, at_limit(CertificateKind::Path, limit, tables, tables.by_device(flow.multipliers())));
     } else if (limit > bound_) {
       prove(limit, at_limit(CertificateKind::PhaseFlow, limit, tables, {}));
     }
@@ -447,7 +413,7 @@ class ExactSearch {
     if (excess <= 1e-9 * all) return std::nullopt;
     const double worth = std::isfinite(best_.objective) ? best_.objective : bound_ * 1e4;
     for (double& ratio : ratios) ratio *= 2 * worth / excess;
-    rung.multipliers = by_device(tables, ratios);
+    rung.multipliers = tables.by_device(ratios);
     return rung;
   }
 
@@ -502,7 +468,7 @@ class ExactSearch {
     const StageTables& tables = relaxation.tables();
     if (flow) {
       rung.sum = flow->least_sum(rung.limit);
-      rung.multipliers = by_device(tables, flow->multipliers());
+      rung.multipliers = tables.by_device(flow->multipliers());
       // Large multipliers cancel: what rounding may have added is not claimed.
       rung.sum -= 6e-12 * std::accumulate(rung.multipliers.begin(), rung.multipliers.end(), std::abs(rung.sum));
       return;

@@ -180,6 +180,13 @@ void StageTables::tabulate_transfers()
   }
 }
 
+std::vector<double> StageTables::by_device(const std::vector<double>& by_kind) const
+{
+  std::vector<double> values;
+  for (const std::uint32_t kind : kind_of_device_) values.push_back(by_kind[kind]);
+  return values;
+}
+
 std::vector<std::size_t> StageTables::groups_of_devices() const
 {
   std::vector<std::size_t> groups;

@@ -115,6 +115,8 @@ class StageTables {
   /// the longest stages matter to the bottleneck.
   bool is_hereditary() const { return is_hereditary_; }
 
+  /// Values of the kinds as values of the devices, in the order of the cluster.
+  std::vector<double> by_device(const std::vector<double>& by_kind) const;
   /// The groups of the devices, as a certificate holds them; empty when there is one.
   std::vector<std::size_t> groups_of_devices() const;
 

@@ -5,6 +5,8 @@
 #include "allocators/memory_fit.hpp"
 #include "allocators/sky_dynamic.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -156,6 +158,24 @@ class Starts {
 std::vector<StagePlacement> best_start(const Problem& problem, const SearchClock& clock)
 {
   return Starts(problem, clock).best();
+}
+
+std::string why_none_fits(const Problem& problem, const SearchClock& clock)
+{
+  const CostModel& cost = problem.cost;
+  if (const auto layer = oversized_layer(cost, problem.goal)) return *layer;
+  const auto nearest = overfull_stage(cost, problem.goal, best_start(problem, clock));
+  const std::string none = "no choice and order of devices holds the chain" +
+                           (nearest ? "; the nearest found leaves " + *nearest : std::string());
+  for (int percent = 5; percent <= 100'000; percent += percent < 100 ? 5 : percent / 2) {
+    Cluster larger = cost.cluster();
+    for (auto& device : larger.devices) device.memory *= 1 + percent / 100.0;
+    const CostModel with_more(cost.workload(), larger);
+    const auto stages = best_start({with_more, problem.goal, {}}, clock);
+    if (stages.empty() || overfull_stage(with_more, problem.goal, stages)) continue;
+    return fmt::format("{}; {} % more memory on every device would do", none, percent);
+  }
+  return none + "; more memory on every device would do";
 }
 
 }  // namespace isobar::allocators
