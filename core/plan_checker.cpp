@@ -269,8 +269,7 @@ class Checker {
       return;
     }
     std::vector<PlayedStage> played;
-    for (std::size_t i = 0; i < stages_.size(); ++i) {
-      const StageFacts& stage = stages_[i];
+    for (const StageFacts& stage : stages_) {
       played.push_back(
           {stage.forward_s, stage.backward_s, stage.update_s, stage.sent_forward_s, stage.sent_backward_s});
     }
