@@ -18,16 +18,6 @@
 /// element; e = T·H elements of a hidden state, p = B·A·S² attention probabilities.
 namespace isobar {
 
-struct BertSizes {
-  std::uint64_t encoders = 1;
-  std::uint64_t hidden = 1;
-  std::uint64_t heads = 1;
-  std::uint64_t intermediate = 1;
-  std::uint64_t vocabulary = 1;
-  std::uint64_t positions = 1;
-  std::uint64_t classes = 1;
-};
-
 /// BERT with a classifier, cut as Sky Computing cuts it: an embedding, three units per encoder, pooler and classifier;
 /// 3·encoders + 3 layers.
 ///
@@ -54,15 +44,6 @@ struct BertSizes {
 /// | classifier | BH + 2B·classes | BH         |
 void build_bert(const BertSizes& sizes, Workload& workload);
 
-struct GptSizes {
-  std::uint64_t layers = 1;
-  std::uint64_t hidden = 1;
-  std::uint64_t heads = 1;
-  std::uint64_t intermediate = 1;
-  std::uint64_t vocabulary = 1;
-  std::uint64_t positions = 1;
-};
-
 /// A decoder with normalisation before attention and MLP, as GPT-2 and GPT-3; layers + 2 layers.
 ///
 /// |           | parameters                 | multiply-adds         | activations                     | output |
@@ -74,15 +55,6 @@ struct GptSizes {
 /// The head's VH is the embedding's matrix again: where the model ties the two, first and last stage each hold a copy,
 /// so parameters sum to VH more than the model's unique ones. Input: one int64 tensor, 8·T bytes.
 void build_gpt(const GptSizes& sizes, Workload& workload);
-
-struct LlamaSizes {
-  std::uint64_t layers = 1;
-  std::uint64_t hidden = 1;
-  std::uint64_t heads = 1;
-  std::uint64_t kv_heads = 1;
-  std::uint64_t intermediate = 1;
-  std::uint64_t vocabulary = 1;
-};
 
 /// A decoder with RMS normalisation, SwiGLU and grouped-query attention, without biases, dropout and tied matrices, as
 /// Llama 2 and 3; layers + 2 layers. K = H·kv_heads/A is the width of keys and of values.
@@ -96,12 +68,6 @@ struct LlamaSizes {
 /// Without dropout the softmax output alone is kept of the probabilities; SwiGLU keeps gate, its activation, up and
 /// their product. Input: one int64 tensor, 8·T bytes.
 void build_llama(const LlamaSizes& sizes, Workload& workload);
-
-struct ResnetSizes {
-  std::uint64_t depth = 50;  ///< 50 or 152
-  std::uint64_t image = 224;
-  std::uint64_t classes = 1000;
-};
 
 /// ResNet with bottleneck blocks (He et al. 2015, table 1), the stride in the 3x3 convolution as in torchvision: stem,
 /// one layer per block, head; 18 or 52 layers.

@@ -9,8 +9,10 @@ namespace isobar {
 
 namespace {
 
-constexpr NameTable<Optimizer, 3> optimizers = {
-    {{Optimizer::Sgd, "sgd"}, {Optimizer::Momentum, "momentum"}, {Optimizer::Adam, "adam"}}};
+constexpr NameTable<Optimizer, 4> optimizers = {{{Optimizer::Sgd, "sgd"},
+                                                 {Optimizer::Momentum, "momentum"},
+                                                 {Optimizer::Adam, "adam"},
+                                                 {Optimizer::AdamW, "adamw"}}};
 constexpr NameTable<MemoryModel, 2> memory_models = {{{MemoryModel::Training, "training"}, {MemoryModel::Sky, "sky"}}};
 
 }  // namespace
@@ -56,6 +58,8 @@ double update_flops_per_parameter(Optimizer optimizer)
       return 4;  // v = mu v + g; w -= lr v
     case Optimizer::Adam:
       return 12;  // two moments (2 x 3), two corrections, root, sum, quotient and step (6)
+    case Optimizer::AdamW:
+      return 14;  // adam's, and w -= lr decay w
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/dtype.hpp"
+#include "core/model_sizes.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace isobar {
 
-enum class Optimizer { Sgd, Momentum, Adam };
+enum class Optimizer { Sgd, Momentum, Adam, AdamW };
 
 /// How the memory of a stage is counted.
 enum class MemoryModel {
@@ -41,6 +42,14 @@ struct Layer {
   std::vector<std::size_t> inputs;  ///< layers that this one reads, all before it; empty: it reads the data
 };
 
+/// How a model learns. Placement does not depend on it, the executor does.
+struct Training {
+  double learning_rate = 0.01;
+  double weight_decay = 0;          ///< adamw: apart from the gradient; the others: added to it
+  double dropout = 0;               ///< of bert and gpt: the probability, below 1
+  std::optional<double> clip_norm;  ///< largest norm of all gradients together, all stages'; none: not clipped
+};
+
 /// A model as a graph of layers, in an order in which each layer comes after its inputs, and how it is trained.
 struct Workload {
   std::string name;
@@ -50,6 +59,8 @@ struct Workload {
   DType dtype = DType::Float32;
   Optimizer optimizer = Optimizer::Sgd;
   MemoryModel memory_model = MemoryModel::Training;
+  Training training;
+  ModelSizes model;
   Bytes input;  ///< data of one micro-batch
 };
 
@@ -63,11 +74,11 @@ Workload workload_from_text(const std::string& text, const std::string& name);
 std::string workload_to_json(const Workload& workload);
 
 /// Bytes per parameter that stay on the device between steps: the parameter, its gradient and the optimizer's state.
-/// float32: 4 + 4 + (sgd 0, momentum 4, adam 8). bf16 and fp16: 2 + 2 + a float32 master copy of 4 + the same state
-/// in float32, which makes adam's well-known 16 (Rajbhandari et al., ZeRO, 2020, section 3.1).
+/// float32: 4 + 4 + (sgd 0, momentum 4, adam and adamw 8). bf16 and fp16: 2 + 2 + a float32 master copy of 4 + the same
+/// state in float32, which makes adam's well-known 16 (Rajbhandari et al., ZeRO, 2020, section 3.1).
 double bytes_per_parameter(DType dtype, Optimizer optimizer);
 
-/// Floating-point operations of the optimizer's step per parameter: sgd 2, momentum 4, adam 12.
+/// Floating-point operations of the optimizer's step per parameter: sgd 2, momentum 4, adam 12, adamw 14.
 double update_flops_per_parameter(Optimizer optimizer);
 
 }  // namespace isobar

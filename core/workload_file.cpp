@@ -60,7 +60,10 @@ Build read_bert(MappingReader& model, const Workload& workload, const FaultList&
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_long_sequences(model, workload.sequence, sizes.positions);
   }
-  return [sizes](Workload& built) { build_bert(sizes, built); };
+  return [sizes](Workload& built) {
+    built.model = sizes;
+    build_bert(sizes, built);
+  };
 }
 
 Build read_gpt(MappingReader& model, const Workload& workload, const FaultList& faults)
@@ -76,7 +79,10 @@ Build read_gpt(MappingReader& model, const Workload& workload, const FaultList& 
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_long_sequences(model, workload.sequence, sizes.positions);
   }
-  return [sizes](Workload& built) { build_gpt(sizes, built); };
+  return [sizes](Workload& built) {
+    built.model = sizes;
+    build_gpt(sizes, built);
+  };
 }
 
 Build read_llama(MappingReader& model, const FaultList& faults)
@@ -92,7 +98,10 @@ Build read_llama(MappingReader& model, const FaultList& faults)
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_uneven_parts(model, "kv_heads", sizes.kv_heads, "heads", sizes.heads);
   }
-  return [sizes](Workload& built) { build_llama(sizes, built); };
+  return [sizes](Workload& built) {
+    built.model = sizes;
+    build_llama(sizes, built);
+  };
 }
 
 Build read_resnet(MappingReader& model)
@@ -101,7 +110,10 @@ Build read_resnet(MappingReader& model)
   sizes.depth = model.required_choice("depth", {"50", "152"}) == "50" ? 50 : 152;
   sizes.image = model.optional_count("image", 32, 16384).value_or(sizes.image);
   sizes.classes = model.optional_count("classes", 1, widest).value_or(sizes.classes);
-  return [sizes](Workload& built) { build_resnet(sizes, built); };
+  return [sizes](Workload& built) {
+    built.model = sizes;
+    build_resnet(sizes, built);
+  };
 }
 
 using Positions = std::unordered_map<std::string, std::size_t>;
@@ -183,6 +195,19 @@ Build read_list(MappingReader& model, const Workload& workload, FaultList& fault
   };
 }
 
+/// What only the executor needs; listed layers cannot be executed.
+Training read_training(MappingReader& model, bool knows_dropout)
+{
+  Training training;
+  training.learning_rate = model.optional_number("learning_rate").value_or(training.learning_rate);
+  training.weight_decay = model.optional_number("weight_decay").value_or(training.weight_decay);
+  if (knows_dropout) training.dropout = model.optional_number("dropout").value_or(training.dropout);
+  if (training.dropout >= 1) model.add_fault("dropout", fmt::format("{} is not below 1", training.dropout));
+  training.clip_norm = model.optional_number("clip_norm");
+  if (training.clip_norm && *training.clip_norm == 0) model.add_fault("clip_norm", "is 0; write a positive norm");
+  return training;
+}
+
 const std::vector<std::string> models = {"bert", "gpt", "llama", "resnet", "layers"};
 
 Workload workload_from_document(const DocumentNode& document, const std::string& name)
@@ -207,6 +232,7 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
   if (const auto memory_model = file.optional_choice("memory_model", memory_model_names())) {
     workload.memory_model = *memory_model_from_name(*memory_model);
   }
+  if (model != "layers") workload.training = read_training(file, model == "bert" || model == "gpt");
   const bool knows_sky_memory = model == "bert" || model == "layers";
   if (workload.memory_model == MemoryModel::Sky && !knows_sky_memory) {
     file.add_fault("memory_model", fmt::format("sky is not known of {}; write training", model));

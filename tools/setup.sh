@@ -32,3 +32,33 @@ configure() {
 build() {
   cmake --build build/release --target "$@" -- --quiet
 }
+
+# Names a LibTorch in CMAKE_PREFIX_PATH: the one that is there already, else the pinned wheel's, fetched once into
+# ~/.cache/isobar (or $ISOBAR_CACHE).
+need_libtorch() {
+  [ -z "${CMAKE_PREFIX_PATH:-}" ] || return 0
+  local cache=${ISOBAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/isobar}
+  local folder
+  folder=$cache/libtorch-$(sha256sum tools/libtorch.txt | cut -c1-12)
+  export CMAKE_PREFIX_PATH=$folder/torch
+  [ -d "$folder" ] && return
+  echo "Fetching LibTorch (544 MB) into $folder"
+  mkdir -p "$cache"
+  local fresh
+  fresh=$(mktemp -d "$cache/fetching.XXXXXX")
+  # The wheel's libraries are the same for every Python: one is named, so that one hash does.
+  python3 -m pip download --quiet --no-deps --only-binary=:all: --require-hashes --implementation cp --python-version 3.11 \
+    --abi cp311 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 \
+    --requirement tools/libtorch.txt --dest "$fresh/wheels"
+  python3 - "$fresh" <<'UNPACK'
+import pathlib, sys, zipfile
+root = pathlib.Path(sys.argv[1])
+for wheel in (root / "wheels").iterdir():
+    with zipfile.ZipFile(wheel) as files:
+        wanted = ("torch/lib/", "torch/include/", "torch-2", "nvidia/")
+        files.extractall(root / "unpacked", [name for name in files.namelist() if name.startswith(wanted)])
+UNPACK
+  # Whoever comes second keeps the first one's.
+  mv -T "$fresh/unpacked" "$folder" 2>/dev/null || [ -d "$folder" ]
+  rm -rf "$fresh"
+}

@@ -1,0 +1,52 @@
+# Finds LibTorch >= 2.6 by its headers and libraries alone: in a folder of CMAKE_PREFIX_PATH (an unpacked libtorch, a
+# `torch` wheel, or what torch.utils.cmake_prefix_path prints). The wheel's own TorchConfig.cmake stops where it was
+# built with CUDA and no CUDA toolkit is found; this module does not, since the CPU's libraries need none of it.
+#
+#   LibTorch::cpu    headers, libtorch_cpu, libc10
+#   LibTorch_CUDA    TRUE when libc10_cuda is there and the CUDA toolkit of its major version too, then
+#   LibTorch::cuda   the above, libc10_cuda and the CUDA run time. libtorch_cuda is loaded when a GPU is asked for.
+find_path(LibTorch_INCLUDE_DIR ATen/ATen.h HINTS ENV CMAKE_PREFIX_PATH
+          PATH_SUFFIXES include torch/include ../../include NO_CMAKE_SYSTEM_PATH)
+foreach(library torch_cpu c10 c10_cuda)
+  find_library(LibTorch_${library} ${library} HINTS ${LibTorch_INCLUDE_DIR}/../lib NO_DEFAULT_PATH)
+endforeach()
+foreach(file torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+  if(NOT LibTorch_VERSION AND EXISTS "${LibTorch_INCLUDE_DIR}/${file}")
+    file(STRINGS "${LibTorch_INCLUDE_DIR}/${file}" lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+    string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
+    list(JOIN numbers "." LibTorch_VERSION)
+  endif()
+endforeach()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(LibTorch REQUIRED_VARS LibTorch_INCLUDE_DIR LibTorch_torch_cpu LibTorch_c10
+  VERSION_VAR LibTorch_VERSION REASON_FAILURE_MESSAGE
+  "name its folder in CMAKE_PREFIX_PATH; tools/setup.sh fetches it from the torch wheel for ./test")
+
+if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
+  cmake_path(GET LibTorch_c10 PARENT_PATH library_folder)
+  add_library(LibTorch::cpu INTERFACE IMPORTED)
+  # The wheel brings a newer fmt, whose folder comes before the system's: with these headers, fmt is compiled in.
+  target_compile_definitions(LibTorch::cpu INTERFACE FMT_HEADER_ONLY=1)
+  target_include_directories(LibTorch::cpu SYSTEM INTERFACE
+    "${LibTorch_INCLUDE_DIR}" "${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
+  # Operators register themselves when the library is loaded, so it stays even where no symbol of it is named.
+  target_link_libraries(LibTorch::cpu INTERFACE -Wl,--push-state,--no-as-needed "${LibTorch_torch_cpu}"
+                        "${LibTorch_c10}" -Wl,--pop-state "-Wl,-rpath,${library_folder}")
+
+  set(LibTorch_CUDA FALSE)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER AND LibTorch_c10_cuda)
+    find_package(CUDAToolkit REQUIRED)
+    file(STRINGS "${LibTorch_c10_cuda}" wanted_runtime REGEX "libcudart\\.so\\.${CUDAToolkit_VERSION_MAJOR}" LIMIT_COUNT 1)
+    if(wanted_runtime)
+      set(LibTorch_CUDA TRUE)
+      add_library(LibTorch::cuda INTERFACE IMPORTED)
+      target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu "${LibTorch_c10_cuda}" CUDA::cudart)
+    else()
+      message(STATUS "LibTorch is not built for CUDA ${CUDAToolkit_VERSION_MAJOR}, the toolkit found; building for CPU")
+    endif()
+  endif()
+endif()
+mark_as_advanced(LibTorch_INCLUDE_DIR LibTorch_torch_cpu LibTorch_c10 LibTorch_c10_cuda)

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+/// The sizes that a generator of core/models.hpp makes layers from, and the executor its modules.
+namespace isobar {
+
+struct BertSizes {
+  std::uint64_t encoders = 1;
+  std::uint64_t hidden = 1;
+  std::uint64_t heads = 1;
+  std::uint64_t intermediate = 1;
+  std::uint64_t vocabulary = 1;
+  std::uint64_t positions = 1;
+  std::uint64_t classes = 1;
+};
+
+struct GptSizes {
+  std::uint64_t layers = 1;
+  std::uint64_t hidden = 1;
+  std::uint64_t heads = 1;
+  std::uint64_t intermediate = 1;
+  std::uint64_t vocabulary = 1;
+  std::uint64_t positions = 1;
+};
+
+struct LlamaSizes {
+  std::uint64_t layers = 1;
+  std::uint64_t hidden = 1;
+  std::uint64_t heads = 1;
+  std::uint64_t kv_heads = 1;
+  std::uint64_t intermediate = 1;
+  std::uint64_t vocabulary = 1;
+};
+
+struct ResnetSizes {
+  std::uint64_t depth = 50;  ///< 50 or 152
+  std::uint64_t image = 224;
+  std::uint64_t classes = 1000;
+};
+
+/// Sizes of the generator that a workload was made by; none for listed layers, which nobody knows how to compute.
+using ModelSizes = std::variant<std::monostate, BertSizes, GptSizes, LlamaSizes, ResnetSizes>;
+
+}  // namespace isobar
