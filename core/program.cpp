@@ -11,8 +11,9 @@ constexpr NameTable<Lane, lane_count> lanes = {{{Lane::Compute, "compute"},
                                                 {Lane::SendGradient, "send gradient"},
                                                 {Lane::ReceiveActivation, "receive activation"},
                                                 {Lane::ReceiveGradient, "receive gradient"}}};
-constexpr NameTable<Opcode, 5> opcodes = {{{Opcode::Forward, "Forward"},
+constexpr NameTable<Opcode, 6> opcodes = {{{Opcode::Forward, "Forward"},
                                            {Opcode::Backward, "Backward"},
+                                           {Opcode::AllReduce, "AllReduce"},
                                            {Opcode::Update, "Update"},
                                            {Opcode::Send, "Send"},
                                            {Opcode::Recv, "Recv"}}};

@@ -17,7 +17,7 @@ inline constexpr std::size_t lane_count = 5;
 inline constexpr std::array<Lane, lane_count> all_lanes = {Lane::Compute, Lane::SendActivation, Lane::SendGradient,
                                                            Lane::ReceiveActivation, Lane::ReceiveGradient};
 
-enum class Opcode : std::uint8_t { Forward, Backward, Update, Send, Recv };
+enum class Opcode : std::uint8_t { Forward, Backward, AllReduce, Update, Send, Recv };
 
 std::string_view name_of(Lane lane);      ///< "compute", "send activation", …
 std::string_view name_of(Opcode opcode);  ///< "Forward", "Send", …
@@ -28,7 +28,8 @@ struct Wait {
   std::uint64_t count = 0;  ///< 0: nothing to wait for
 };
 
-/// One piece of work of one rank in one step.
+/// One piece of work of one rank in one step. An AllReduce is the work of all ranks that have one, together: a ring in
+/// the order of the ranks (docs/costs.md).
 struct Instruction {
   Opcode opcode = Opcode::Forward;
   Lane lane = Lane::Compute;
@@ -37,7 +38,7 @@ struct Instruction {
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
   Flops work;                  ///< of Forward, Backward, Update
-  Bytes size;                  ///< of Send, Recv
+  Bytes size;                  ///< of Send, Recv; of AllReduce: what each rank brings
   std::size_t peer = 0;        ///< of Send, Recv: the other rank
   /// Of Send: its Recv is instruction `peer_position` of the receive lane of the same payload on `peer`; of Recv
   /// likewise its Send. A transfer starts when both have come to their turn and their waits are over; it ends both.

@@ -42,6 +42,11 @@ std::vector<std::string> memory_model_names()
   return names_in(memory_models);
 }
 
+bool stages_agree(const Workload& workload)
+{
+  return workload.training.clip_norm.has_value() || workload.dtype == DType::Float16;
+}
+
 double bytes_per_parameter(DType dtype, Optimizer optimizer)
 {
   const double master_copy = dtype == DType::Float32 ? 0 : 4;

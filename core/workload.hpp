@@ -64,6 +64,12 @@ struct Workload {
   Bytes input;  ///< data of one micro-batch
 };
 
+/// True when all stages add up what they know of their gradients before the update: their norm is clipped, or fp16's
+/// loss is scaled.
+bool stages_agree(const Workload& workload);
+/// What each stage brings then: the sum of squares and the number of gradients that are not finite, as doubles.
+inline constexpr Bytes agreement_size{16};
+
 /// Reads a workload file (docs/formats.md): a generator and its sizes, or a list of layers.
 /// @throws InputError naming file, line and key of every fault.
 Workload read_workload(const std::filesystem::path& file);

@@ -5,8 +5,8 @@
 namespace isobar::exec {
 
 /// The data that a micro-batch brings to the first layer: synthetic, from the key alone. `Workload::input` bytes.
-/// bert: token ids, attention mask (1 for a token, 0 for padding; the padding at the end of a sample), segment ids, each
-/// int64 [micro_batch, sequence] · gpt, llama: token ids, int64 [micro_batch, sequence] · resnet: images
+/// bert: token ids, attention mask (1 for a token, 0 for padding; the padding at the end of a sample), segment ids,
+/// each int64 [micro_batch, sequence] · gpt, llama: token ids, int64 [micro_batch, sequence] · resnet: images
 /// [micro_batch, 3, image, image] in the workload's dtype.
 Tensors synthetic_inputs(const Workload& workload, const RandomKey& key, const std::string& device);
 

@@ -26,7 +26,10 @@ struct StageWork {
 class PipelineProgram : public Program {
  public:
   PipelineProgram(const Plan& plan, const Workload& workload, const Cluster& cluster)
-      : order_(order_of(plan)), microbatches_(plan.goal.microbatches), has_data_server_(cluster.data_server.has_value())
+      : order_(order_of(plan)),
+        microbatches_(plan.goal.microbatches),
+        has_data_server_(cluster.data_server.has_value()),
+        stages_agree_(stages_agree(workload) && plan.stages.size() > 1)
   {
     ensure(!plan.stages.empty() && microbatches_ > 0, "a program is made of a feasible plan");
     const CostModel costs(workload, cluster);
@@ -66,7 +69,7 @@ class PipelineProgram : public Program {
     if (!is_stage(rank)) return lane == Lane::SendActivation ? microbatches_ : 0;
     switch (lane) {
       case Lane::Compute:
-        return 2 * microbatches_ + 1;
+        return 2 * microbatches_ + (stages_agree_ ? 2 : 1);
       case Lane::SendActivation:
       case Lane::ReceiveGradient:
         return is_last(rank) ? 0 : microbatches_;
@@ -146,7 +149,12 @@ class PipelineProgram : public Program {
   Instruction compute(std::size_t rank, std::uint64_t position) const
   {
     const StageWork& stage = stages_[rank];
-    if (position == 2 * microbatches_) {
+    if (position == 2 * microbatches_ && stages_agree_) {
+      Instruction agreement = of_stage(rank, Opcode::AllReduce, Lane::Compute, 0, Wait{});
+      agreement.size = agreement_size;
+      return agreement;
+    }
+    if (position >= 2 * microbatches_) {
       Instruction update = of_stage(rank, Opcode::Update, Lane::Compute, 0, Wait{});
       update.work = stage.update;
       return update;
@@ -188,6 +196,7 @@ class PipelineProgram : public Program {
   std::unique_ptr<ComputeOrder> order_;
   std::uint64_t microbatches_;
   bool has_data_server_;
+  bool stages_agree_;
 };
 
 }  // namespace

@@ -1,0 +1,115 @@
+#include "exec/interpreter.hpp"
+
+#include "core/interrupt.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace isobar::exec {
+
+namespace {
+
+class Player {
+ public:
+  Player(const Program& program, std::size_t rank, std::uint64_t steps, RankWork& work, TraceSink* sink)
+      : program_(program), rank_(rank), steps_(steps), work_(work), sink_(sink)
+  {
+    for (const Lane lane : all_lanes) lengths_[static_cast<std::size_t>(lane)] = program.length(rank, lane);
+  }
+
+  void play(const std::function<void(std::uint64_t)>& step_ended)
+  {
+    std::vector<std::thread> threads;
+    for (const Lane lane : all_lanes) {
+      if (lane != Lane::Compute && length(lane) > 0) threads.emplace_back([this, lane] { play_lane(lane, {}); });
+    }
+    if (length(Lane::Compute) > 0) play_lane(Lane::Compute, step_ended);
+    for (auto& thread : threads) thread.join();
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  std::uint64_t length(Lane lane) const { return lengths_[static_cast<std::size_t>(lane)]; }
+
+  void play_lane(Lane lane, const std::function<void(std::uint64_t)>& step_ended)
+  {
+    try {
+      for (std::uint64_t step = 0; step < steps_; ++step) {
+        for (std::uint64_t position = 0; position < length(lane); ++position) {
+          const Instruction instruction = program_.at(rank_, lane, position);
+          if (!wait_for(step, instruction.wait)) return;
+          play_instruction(step, instruction);
+        }
+        if (step_ended) step_ended(step);
+      }
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
+
+  void play_instruction(std::uint64_t step, const Instruction& instruction)
+  {
+    throw_if_interrupted();
+    TraceEvent event{step, rank_, instruction, steady_time(), Seconds(0), work_.memory()};
+    work_.run(step, instruction);
+    event.end = steady_time();
+    event.memory = std::max(event.memory, work_.memory());
+    const std::lock_guard lock(mutex_);
+    if (sink_) sink_->record(event);
+    ++completed_[static_cast<std::size_t>(instruction.lane)];
+    progress_.notify_all();
+  }
+
+  /// False when another lane has failed meanwhile.
+  bool wait_for(std::uint64_t step, const Wait& wait)
+  {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t needed = wait.count == 0 ? 0 : step * length(wait.lane) + wait.count;
+    progress_.wait(lock, [&] { return failure_ || completed_[static_cast<std::size_t>(wait.lane)] >= needed; });
+    return !failure_;
+  }
+
+  void fail(const std::exception_ptr& failure)
+  {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) return;
+      failure_ = failure;
+      progress_.notify_all();
+    }
+    work_.cancel();
+  }
+
+  const Program& program_;
+  std::size_t rank_;
+  std::uint64_t steps_;
+  RankWork& work_;
+  TraceSink* sink_;
+  std::array<std::uint64_t, lane_count> lengths_{};
+
+  std::mutex mutex_;
+  std::condition_variable progress_;
+  std::array<std::uint64_t, lane_count> completed_{};  // over all steps
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+void play(const Program& program, std::size_t rank, std::uint64_t steps, RankWork& work, TraceSink* sink,
+          const std::function<void(std::uint64_t)>& step_ended)
+{
+  Player(program, rank, steps, work, sink).play(step_ended);
+}
+
+Seconds steady_time()
+{
+  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "core/program.hpp"
+#include "core/trace.hpp"
+#include "core/units.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace isobar::exec {
+
+/// What the instructions of one rank do.
+class RankWork {
+ public:
+  RankWork() = default;
+  RankWork(const RankWork&) = delete;
+  RankWork& operator=(const RankWork&) = delete;
+  virtual ~RankWork() = default;
+
+  /// Called from the lane's own thread, in the lane's order, once all that the instruction waits for is done.
+  virtual void run(std::uint64_t step, const Instruction& instruction) = 0;
+  /// What the rank holds now.
+  virtual Bytes memory() const = 0;
+  /// Called once from any thread when an instruction failed: ends whatever `run` waits for.
+  virtual void cancel() noexcept = 0;
+};
+
+/// Plays `steps` steps of one rank's part of a program: the compute lane on the calling thread, every other lane that
+/// has instructions on a thread of its own, so that transfers overlap computation and receives are posted ahead. A
+/// lane goes on to the next step by itself.
+///
+/// Events go to `sink` (may be null) in the order in which they end, with times of the steady clock, one at a time but
+/// from any of the threads. `step_ended` is called on the calling thread after the compute lane's last instruction of
+/// each step; a rank without a compute lane, the data server, is not asked.
+/// @throws whatever failed first in `run`, `step_ended` or `sink`; Interrupted. All threads have ended then.
+void play(const Program& program, std::size_t rank, std::uint64_t steps, RankWork& work, TraceSink* sink,
+          const std::function<void(std::uint64_t step)>& step_ended);
+
+/// The steady clock's time, as events have it.
+Seconds steady_time();
+
+}  // namespace isobar::exec

@@ -1,0 +1,86 @@
+#include "exec/memory_meter.hpp"
+
+#include "core/errors.hpp"
+#include "core/quantity_text.hpp"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <fmt/format.h>
+
+#include <new>
+
+namespace isobar::exec {
+
+namespace {
+
+thread_local MemoryMeter* meter_of_thread = nullptr;
+
+/// Stands before each piece of memory; as long as LibTorch's alignment on the CPU.
+struct alignas(64) Header {
+  MemoryMeter* meter;
+  std::size_t bytes;
+};
+
+void give_back(void* data)
+{
+  if (data == nullptr) return;
+  auto* header = static_cast<Header*>(data) - 1;
+  if (header->meter != nullptr) header->meter->give_back(header->bytes);
+  c10::free_cpu(header);
+}
+
+/// LibTorch's own way of taking memory on the CPU, with a header that says whose it is.
+class MeteringAllocator : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override
+  {
+    const c10::Device cpu(c10::DeviceType::CPU);
+    if (bytes == 0) return {nullptr, nullptr, &give_back, cpu};
+    if (meter_of_thread != nullptr) meter_of_thread->take(bytes);
+    void* memory = nullptr;
+    try {
+      memory = c10::alloc_cpu(bytes + sizeof(Header));
+    } catch (...) {
+      if (meter_of_thread != nullptr) meter_of_thread->give_back(bytes);
+      throw;
+    }
+    auto* header = new (memory) Header{meter_of_thread, bytes};
+    return {header + 1, header + 1, &give_back, cpu};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+};
+
+}  // namespace
+
+void MemoryMeter::take(std::size_t bytes)
+{
+  const std::size_t now = current_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (cap_ != 0 && now > cap_) {
+    give_back(bytes);
+    throw EnvironmentError(fmt::format(
+        "{}: out of memory: {} asked for beside {} held, of {}", rank_, text_of(Bytes(static_cast<double>(bytes))),
+        text_of(Bytes(static_cast<double>(now - bytes))), text_of(Bytes(static_cast<double>(cap_)))));
+  }
+  std::size_t peak = peak_.load(std::memory_order_relaxed);
+  while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+}
+
+MeteredThread::MeteredThread(MemoryMeter& meter) : before_(meter_of_thread)
+{
+  meter_of_thread = &meter;
+}
+MeteredThread::~MeteredThread()
+{
+  meter_of_thread = before_;
+}
+
+void meter_cpu_memory()
+{
+  static MeteringAllocator allocator;
+  constexpr std::uint8_t above_the_default = 1;
+  c10::SetAllocator(c10::DeviceType::CPU, &allocator, above_the_default);
+}
+
+}  // namespace isobar::exec

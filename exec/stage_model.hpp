@@ -1,0 +1,64 @@
+#pragma once
+
+#include "core/workload.hpp"
+#include "exec/transport.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace isobar::exec {
+
+/// What one stage is to train.
+struct StageOptions {
+  std::size_t first_layer = 0;
+  std::size_t last_layer = 0;           ///< inclusive
+  std::vector<std::size_t> recomputed;  ///< layers that keep their input alone until the backward pass, sorted
+  std::uint64_t microbatches = 1;       ///< of a step: each one's loss counts 1/microbatches
+  std::uint64_t seed = 1;
+  std::string device = "cpu";  ///< "cpu", "cuda:0"
+};
+
+/// What stages add up before they update where stages_agree(workload): sums over all parameters of all stages.
+struct GradientFacts {
+  double sum_of_squares = 0;  ///< of the gradients, unscaled
+  double not_finite = 0;      ///< parameters with a gradient that is not finite
+
+  bool finite() const { return not_finite == 0; }
+};
+
+/// The layers of one stage, trained: forward and backward by micro-batch, then one update. One thread at a time.
+///
+/// fp16 scales the loss by 2^16, halved when a gradient is not finite (that step is left out) and doubled after 2,000
+/// good steps; every stage comes to the same scale, since all see the same facts (Micikevicius et al. 2018, "Mixed
+/// Precision Training", section 3.2).
+class StageModel {
+ public:
+  StageModel(const Workload& workload, const StageOptions& options);
+  ~StageModel();
+  StageModel(const StageModel&) = delete;
+  StageModel& operator=(const StageModel&) = delete;
+
+  /// The first stage's inputs are a micro-batch's data. Keeps what backward needs. The last stage's outputs stay here:
+  /// it computes the loss and returns an empty message.
+  Message forward(std::uint64_t step, std::uint64_t microbatch, Message inputs);
+  /// From the gradients of what `forward` returned (of the last stage: none) to those of its inputs.
+  Message backward(std::uint64_t microbatch, const Message& gradients);
+  GradientFacts gradient_facts() const;
+  /// The optimizer's step, by the facts of all stages together, which count only where stages_agree(workload); then
+  /// gradients are forgotten.
+  void update(const GradientFacts& agreed);
+
+  /// Mean loss of the micro-batches since the last call. The last stage alone has one.
+  double take_loss();
+  /// Copies to the CPU, layer by layer in the order of the layers; for tests.
+  Tensors parameters() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace isobar::exec

@@ -1,0 +1,41 @@
+#pragma once
+
+#include "core/program.hpp"
+#include "exec/layer_module.hpp"
+
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace isobar::exec {
+
+/// What passes between two stages: tensors, and for each whether a gradient comes back for it (the attention mask of
+/// BERT has none). Gradients travel as a message too, those of the differentiable tensors in their order.
+struct Message {
+  Tensors tensors;
+  std::vector<bool> differentiable;
+};
+
+/// One rank's way to the others. Each lane's transfers come from that lane's thread alone.
+class Transport {
+ public:
+  Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  virtual ~Transport() = default;
+
+  /// Returns when the transfer has ended on this side: the message's memory is free to go.
+  /// @throws EnvironmentError naming peer, stage, micro-batch and bytes: the peer is gone, or the deadline has passed.
+  virtual void send(const Instruction& instruction, const Message& message) = 0;
+  virtual Message receive(const Instruction& instruction) = 0;
+  /// Sums over all ranks; every rank gets bitwise the same.
+  virtual void all_reduce_sum(std::span<double> values) = 0;
+  /// From any thread: whatever waits ends with an EnvironmentError.
+  virtual void cancel() noexcept = 0;
+};
+
+/// Transports between ranks that are threads of this process: tensors change hands, nothing is copied.
+/// `deadline`: how long one end of a transfer waits for the other.
+std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, Seconds deadline);
+
+}  // namespace isobar::exec
