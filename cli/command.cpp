@@ -1,8 +1,8 @@
 #include "cli/command.hpp"
 
+#include "core/chrome_trace.hpp"
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
-#include "results/chrome_trace.hpp"
 #include "results/result.hpp"
 #include "schedules/schedule.hpp"
 #include "sim/simulation.hpp"
@@ -193,7 +193,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   results::StageMeter meter(program->ranks());
   std::vector<TraceSink*> sinks = {&meter};
   std::ofstream trace_stream;
-  std::optional<results::ChromeTraceWriter> writer;
+  std::optional<ChromeTraceWriter> writer;
   if (!trace_file.empty()) {
     trace_stream.open(trace_file, std::ios::binary);
     if (!trace_stream) throw EnvironmentError(trace_file + ": cannot write there");

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar {
 
 /// Writes a trace as Chrome trace JSON (docs/formats.md), which ui.perfetto.dev and chrome://tracing open: a process
 /// per device, a track per lane, an event per instruction, times in microseconds. Writes as it goes; O(1) memory.
@@ -21,4 +21,4 @@ class ChromeTraceWriter : public TraceSink {
   std::ostream* out_;
 };
 
-}  // namespace isobar::results
+}  // namespace isobar

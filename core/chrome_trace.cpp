@@ -1,11 +1,11 @@
-#include "results/chrome_trace.hpp"
+#include "core/chrome_trace.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
 
-namespace isobar::results {
+namespace isobar {
 
 namespace {
 
@@ -31,7 +31,9 @@ bool is_transfer(const Instruction& instruction)
 /// "Forward 3", "Send activation 3", "Update".
 std::string name_of_event(const Instruction& instruction)
 {
-  if (instruction.opcode == Opcode::Update) return "Update";
+  if (instruction.opcode == Opcode::Update || instruction.opcode == Opcode::AllReduce) {
+    return std::string(name_of(instruction.opcode));
+  }
   const bool activation = instruction.lane == Lane::SendActivation || instruction.lane == Lane::ReceiveActivation;
   const char* payload = !is_transfer(instruction) ? "" : activation ? " activation" : " gradient";
   return fmt::format("{}{} {}", name_of(instruction.opcode), payload, instruction.microbatch);
@@ -85,4 +87,4 @@ void ChromeTraceWriter::finish()
   *out_ << "\n]}\n" << std::flush;
 }
 
-}  // namespace isobar::results
+}  // namespace isobar
