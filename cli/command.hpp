@@ -28,6 +28,8 @@ void add_compare_command(CLI::App& app, Action& action);
 void add_list_command(CLI::App& app, Action& action);
 void add_platform_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
+/// Those that isobar-exec does: run.
+void add_executor_commands(CLI::App& app, Action& action);
 
 /// PLATFORM, WORKLOAD and --devices, as most commands take them.
 struct InputOptions {

@@ -39,7 +39,7 @@ struct Instruction {
   std::size_t last_layer = 0;  ///< inclusive
   Flops work;                  ///< of Forward, Backward, Update
   Bytes size;                  ///< of Send, Recv; of AllReduce: what each rank brings
-  std::size_t peer = 0;        ///< of Send, Recv: the other rank
+  std::size_t peer = 0;        ///< of Send, Recv: the other rank; of AllReduce: the next one of the ring
   /// Of Send: its Recv is instruction `peer_position` of the receive lane of the same payload on `peer`; of Recv
   /// likewise its Send. A transfer starts when both have come to their turn and their waits are over; it ends both.
   std::uint64_t peer_position = 0;

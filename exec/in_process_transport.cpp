@@ -21,8 +21,8 @@ using Clock = std::chrono::steady_clock;
 /// Where all ranks of the process meet.
 class MeetingPlace {
  public:
-  MeetingPlace(std::size_t ranks, Seconds deadline)
-      : ranks_(ranks), deadline_(std::chrono::duration<double>(deadline.value)), contributions_(ranks)
+  MeetingPlace(std::size_t summing_ranks, Seconds deadline)
+      : deadline_(std::chrono::duration<double>(deadline.value)), contributions_(summing_ranks)
   {
   }
 
@@ -55,7 +55,7 @@ class MeetingPlace {
     std::unique_lock lock(mutex_);
     contributions_[rank].assign(values.begin(), values.end());
     const std::uint64_t round = round_;
-    if (++arrived_ == ranks_) {
+    if (++arrived_ == contributions_.size()) {
       sum_.assign(values.size(), 0);
       for (const auto& contribution : contributions_) {
         ensure(contribution.size() == sum_.size(), "ranks reduce as many values");
@@ -67,7 +67,7 @@ class MeetingPlace {
     }
     wait(
         lock, [&] { return round_ != round; },
-        [&] { return fmt::format("rank {}: all-reduce: {} of {} ranks came", rank, arrived_, ranks_); });
+        [&] { return fmt::format("rank {}: all-reduce: {} of {} ranks came", rank, arrived_, contributions_.size()); });
     std::copy(sum_.begin(), sum_.end(), values.begin());
   }
 
@@ -92,7 +92,6 @@ class MeetingPlace {
     if (!in_time) throw EnvironmentError(fmt::format("{} within {:.3g} s", what(), deadline_.count()));
   }
 
-  std::size_t ranks_;
   std::chrono::duration<double> deadline_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -123,9 +122,10 @@ class InProcessTransport : public Transport {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, Seconds deadline)
+std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, std::size_t summing_ranks,
+                                                              Seconds deadline)
 {
-  const auto place = std::make_shared<MeetingPlace>(ranks, deadline);
+  const auto place = std::make_shared<MeetingPlace>(summing_ranks, deadline);
   std::vector<std::unique_ptr<Transport>> transports;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     transports.push_back(std::make_unique<InProcessTransport>(rank, place));

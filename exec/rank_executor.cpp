@@ -41,11 +41,9 @@ Message RankExecutor::Shelf::take(std::uint64_t microbatch)
   return std::move(found.mapped());
 }
 
-RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size_t rank, const RankOptions& options,
-                           Transport& transport)
+RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size_t rank, const RankOptions& options)
     : workload_(workload),
       options_(options),
-      transport_(transport),
       stages_(plan.stages.size()),
       rank_(rank),
       has_data_server_(plan.data_server.has_value()),
@@ -74,17 +72,17 @@ void RankExecutor::run(std::uint64_t step, const Instruction& instruction)
       compute(step, instruction);
       return;
     case Lane::SendActivation:
-      transport_.send(instruction, rank_ == stages_ ? micro_batch_data(step, instruction.microbatch)
-                                                    : activations_to_send_.take(instruction.microbatch));
+      transport_->send(instruction, rank_ == stages_ ? micro_batch_data(step, instruction.microbatch)
+                                                     : activations_to_send_.take(instruction.microbatch));
       return;
     case Lane::SendGradient:
-      transport_.send(instruction, gradients_to_send_.take(instruction.microbatch));
+      transport_->send(instruction, gradients_to_send_.take(instruction.microbatch));
       return;
     case Lane::ReceiveActivation:
-      received_activations_.put(instruction.microbatch, transport_.receive(instruction));
+      received_activations_.put(instruction.microbatch, transport_->receive(instruction));
       return;
     case Lane::ReceiveGradient:
-      received_gradients_.put(instruction.microbatch, transport_.receive(instruction));
+      received_gradients_.put(instruction.microbatch, transport_->receive(instruction));
       return;
   }
 }
@@ -110,7 +108,7 @@ void RankExecutor::compute(std::uint64_t step, const Instruction& instruction)
     case Opcode::AllReduce: {
       const GradientFacts own = model_->gradient_facts();
       std::array<double, 2> sums = {own.sum_of_squares, own.not_finite};
-      transport_.all_reduce_sum(sums);
+      transport_->all_reduce_sum(sums);
       agreed_ = {sums[0], sums[1]};
       return;
     }

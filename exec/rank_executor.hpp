@@ -25,16 +25,19 @@ struct RankOptions {
 /// Does a rank's instructions for real: a stage's on its layers, or the data server's, which sends each micro-batch.
 class RankExecutor : public RankWork {
  public:
-  /// Rank `plan.stages.size()` is the data server. `transport` must outlive it.
-  RankExecutor(const Workload& workload, const Plan& plan, std::size_t rank, const RankOptions& options,
-               Transport& transport);
+  /// Makes the stage's parameters. Rank `plan.stages.size()` is the data server.
+  RankExecutor(const Workload& workload, const Plan& plan, std::size_t rank, const RankOptions& options);
+  /// Before the first instruction; `transport` must outlive it.
+  void connect(Transport& transport) { transport_ = &transport; }
 
   void run(std::uint64_t step, const Instruction& instruction) override;
   Bytes memory() const override { return meter_.current(); }
-  void cancel() noexcept override { transport_.cancel(); }
+  void cancel() noexcept override { transport_->cancel(); }
 
   Bytes peak_memory() const { return meter_.peak(); }
-  /// Mean loss of a step; the last stage alone has one.
+  /// True of the last stage alone.
+  bool has_loss() const { return rank_ + 1 == stages_; }
+  /// Mean loss of the micro-batches since the last call.
   double take_loss() { return model_->take_loss(); }
   const StageModel& model() const { return *model_; }
 
@@ -56,7 +59,7 @@ class RankExecutor : public RankWork {
 
   const Workload& workload_;
   RankOptions options_;
-  Transport& transport_;
+  Transport* transport_ = nullptr;
   std::size_t stages_;
   std::size_t rank_;
   bool has_data_server_;

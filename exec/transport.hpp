@@ -28,14 +28,15 @@ class Transport {
   /// @throws EnvironmentError naming peer, stage, micro-batch and bytes: the peer is gone, or the deadline has passed.
   virtual void send(const Instruction& instruction, const Message& message) = 0;
   virtual Message receive(const Instruction& instruction) = 0;
-  /// Sums over all ranks; every rank gets bitwise the same.
+  /// Sums over all stages' ranks (the data server takes no part); every rank gets bitwise the same.
   virtual void all_reduce_sum(std::span<double> values) = 0;
   /// From any thread: whatever waits ends with an EnvironmentError.
   virtual void cancel() noexcept = 0;
 };
 
 /// Transports between ranks that are threads of this process: tensors change hands, nothing is copied.
-/// `deadline`: how long one end of a transfer waits for the other.
-std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, Seconds deadline);
+/// The first `summing_ranks` of them take part in sums. `deadline`: how long one end of a transfer waits for the other.
+std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, std::size_t summing_ranks,
+                                                              Seconds deadline);
 
 }  // namespace isobar::exec

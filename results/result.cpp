@@ -43,8 +43,9 @@ void StageMeter::record(const TraceEvent& event)
   Sums& sums = sums_[event.rank];
   const Seconds duration = event.end - event.begin;
   const Lane lane = event.instruction.lane;
-  if (lane == Lane::Compute) sums.compute += duration;
-  if (lane == Lane::SendActivation || lane == Lane::SendGradient) sums.send += duration;
+  const bool is_all_reduce = event.instruction.opcode == Opcode::AllReduce;
+  if (lane == Lane::Compute && !is_all_reduce) sums.compute += duration;
+  if (lane == Lane::SendActivation || lane == Lane::SendGradient || is_all_reduce) sums.send += duration;
   sums.peak_memory = std::max(sums.peak_memory, event.memory);
 }
 

@@ -15,7 +15,7 @@ namespace isobar::results {
 struct StageMetrics {
   std::string device;
   Seconds compute;    ///< forward, backward and update
-  Seconds send;       ///< transfers that it sends: activations to the next stage and gradients to the one before
+  Seconds send;       ///< transfers that it sends: activations on, gradients back, and its part of an AllReduce
   Seconds idle;       ///< step time without compute
   Bytes peak_memory;  ///< the largest of all steps
 };

@@ -152,6 +152,7 @@ class PipelineProgram : public Program {
     if (position == 2 * microbatches_ && stages_agree_) {
       Instruction agreement = of_stage(rank, Opcode::AllReduce, Lane::Compute, 0, Wait{});
       agreement.size = agreement_size;
+      agreement.peer = (rank + 1) % stages_.size();
       return agreement;
     }
     if (position >= 2 * microbatches_) {

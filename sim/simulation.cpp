@@ -2,8 +2,8 @@
 
 #include "core/errors.hpp"
 #include "core/interrupt.hpp"
-#include "sim/routes.hpp"
 #include "sim/simgrid_compat.hpp"
+#include "sim/simulation_state.hpp"
 
 #include <fmt/format.h>
 
@@ -16,6 +16,7 @@
 #include <limits>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 namespace isobar::sim {
 
@@ -45,51 +46,6 @@ Lane other_end(Lane lane)
   throw std::logic_error("the compute lane has no other end");
 }
 
-struct LinkState {
-  explicit LinkState(sg4::Link* of) : link(of) {}
-
-  sg4::Link* link;
-  std::uint64_t bytes = 0;
-  Seconds busy_time;
-  Seconds busy_since;
-  std::size_t transfers = 0;  // under way
-};
-
-/// What transfers from one rank to another meet; looked up once.
-struct Channel {
-  std::size_t to = 0;
-  Route route;
-  std::vector<LinkState*> links;  // of route.links, in the same order
-};
-
-struct LaneState {
-  std::size_t rank = 0;
-  Lane lane = Lane::Compute;
-  std::uint64_t length = 0;
-  std::uint64_t completed = 0;
-  Instruction turn;  // instruction `completed`, unless that is the end
-  bool running = false;
-  Seconds begin;
-  Bytes memory;  // of the rank, at `begin`
-  sg4::ActivityPtr activity;
-  // Of a transfer, in the sender's lane:
-  const Channel* channel = nullptr;
-  BytesPerSecond fixed_bound;  // SimGrid lets it be no faster than this, whatever a bandwidth profile does
-  Seconds flow_begin;          // `begin`, unless a new flow carries what remained
-
-  bool at_end() const { return completed == length; }
-};
-
-struct RankState {
-  sg4::Host* host = nullptr;
-  double host_flops_per_flop = 0;  // host speed / device speed
-  FlopsPerSecond speed;
-  Bytes memory;
-  std::array<LaneState, lane_count> lanes;
-
-  LaneState& lane(Lane which) { return lanes[static_cast<std::size_t>(which)]; }
-};
-
 /// A state machine per rank and lane, driven by the completion of SimGrid's activities.
 class Simulation {
  public:
@@ -111,6 +67,7 @@ class Simulation {
       }
       speed_changed(*state.host);  // a profile's values at time 0 are there already
       if (state.lane(Lane::Compute).length > 0) {
+        ++computing_ranks_;
         ensure(state.speed.value > 0, "a rank that computes needs a speed");
         state.host_flops_per_flop = state.host->get_speed() / state.speed.value;
       }
@@ -205,6 +162,7 @@ class Simulation {
   void try_to_start(LaneState& lane)
   {
     if (!is_ready(lane)) return;
+    if (lane.is_all_reduce()) return join_all_reduce(lane);
     if (lane.lane == Lane::Compute) return start_compute(lane);
     LaneState& other = ranks_.at(lane.turn.peer).lane(other_end(lane.lane));
     if (!is_ready(other) || other.completed != lane.turn.peer_position) return;
@@ -243,20 +201,52 @@ class Simulation {
   void start_transfer(LaneState& send, LaneState& receive)
   {
     send.channel = &channel(send, receive.rank);
-    need_on(*ranks_[send.rank].host, send);
-    need_on(*ranks_[receive.rank].host, send);
-    for (const auto* link : send.channel->route.links) need_on(*link, send);
+    need_what_it_uses(send);
     begin(send);
     begin(receive);
-    for (auto* link : send.channel->links) {
-      if (link->transfers++ == 0) link->busy_since = send.begin;
-    }
+    hold_links(send);
     start_comm(send, payload(send));
   }
 
-  static std::uint64_t payload(const LaneState& send)
+  /// The ring starts when all have come.
+  void join_all_reduce(LaneState& lane)
   {
-    return static_cast<std::uint64_t>(std::llround(send.turn.size.value));
+    if (std::find(reducing_.begin(), reducing_.end(), &lane) != reducing_.end()) return;
+    reducing_.push_back(&lane);
+    if (reducing_.size() < computing_ranks_) return;
+    for (auto* part : reducing_) begin(*part);
+    reduce_rounds_left_ = 2 * (computing_ranks_ - 1);
+    start_reduce_round();
+  }
+
+  /// Every rank sends a part of what it has to the next; the next round needs what came.
+  void start_reduce_round()
+  {
+    if (reduce_rounds_left_ == 0) {
+      for (auto* part : std::exchange(reducing_, {})) complete(*part);
+      return;
+    }
+    --reduce_rounds_left_;
+    reduce_parts_left_ = reducing_.size();
+    for (auto* part : reducing_) {
+      part->channel = &channel(*part, part->turn.peer);
+      need_what_it_uses(*part);
+      hold_links(*part);
+      start_comm(*part, payload(*part));
+    }
+  }
+
+  void end_reduce_part(LaneState& part)
+  {
+    release_links(part);
+    if (--reduce_parts_left_ == 0) start_reduce_round();
+  }
+
+  /// What one transfer carries; of an AllReduce in each round.
+  std::uint64_t payload(const LaneState& send) const
+  {
+    const double parts = send.is_all_reduce() ? static_cast<double>(computing_ranks_) : 1;
+    return static_cast<std::uint64_t>(std::llround(std::ceil(send.turn.size.value / parts)));
   }
 
   void start_comm(LaneState& send, std::uint64_t bytes)
@@ -294,7 +284,9 @@ class Simulation {
     ended_ = std::move(lane->activity);
     if (activity.get_state() != sg4::Activity::State::FINISHED) return blame_what_is_off(*lane);
     if (++report_.activities % 1024 == 0) throw_if_interrupted();
-    if (lane->lane == Lane::Compute) {
+    if (lane->is_all_reduce()) {
+      end_reduce_part(*lane);
+    } else if (lane->lane == Lane::Compute) {
       complete(*lane);
     } else {
       complete_transfer(*lane);
@@ -302,12 +294,24 @@ class Simulation {
     start_what_can();
   }
 
-  void complete_transfer(LaneState& send)
+  void hold_links(const LaneState& send)
+  {
+    for (auto* link : send.channel->links) {
+      if (link->transfers++ == 0) link->busy_since = now();
+    }
+  }
+
+  void release_links(const LaneState& send)
   {
     for (auto* link : send.channel->links) {
       link->bytes += payload(send);
       if (--link->transfers == 0) link->busy_time += now() - link->busy_since;
     }
+  }
+
+  void complete_transfer(LaneState& send)
+  {
+    release_links(send);
     LaneState& receive = ranks_[send.turn.peer].lane(other_end(send.lane));
     complete(send);
     complete(receive);
@@ -427,14 +431,18 @@ class Simulation {
                              (now() - simulation_begin_).value, description(lane)));
   }
 
+  void need_what_it_uses(const LaneState& lane) const
+  {
+    need_on(*ranks_[lane.rank].host, lane);
+    if (!lane.uses_network()) return;
+    need_on(*ranks_[lane.turn.peer].host, lane);
+    for (const auto* link : lane.channel->route.links) need_on(*link, lane);
+  }
+
   /// The fault of an activity that SimGrid let fail.
   void blame_what_is_off(const LaneState& lane) const
   {
-    need_on(*ranks_[lane.rank].host, lane);
-    if (lane.lane != Lane::Compute) {
-      need_on(*ranks_[lane.turn.peer].host, lane);
-      for (const auto* link : lane.channel->route.links) need_on(*link, lane);
-    }
+    need_what_it_uses(lane);
     throw std::logic_error("SimGrid let fail " + description(lane));
   }
 
@@ -457,7 +465,7 @@ class Simulation {
   /// Of an activity alone on its host or links; receives count with their sends.
   Seconds nominal_time(const LaneState& lane) const
   {
-    if (lane.lane == Lane::Compute) return lane.turn.work / ranks_[lane.rank].speed;
+    if (!lane.uses_network()) return lane.turn.work / ranks_[lane.rank].speed;
     if (lane.turn.opcode == Opcode::Recv) return Seconds(0);
     const Route& route = lane.channel->route;
     return route.latency + lane.turn.size / std::min(route.bandwidth, route.rate_cap);
@@ -466,7 +474,7 @@ class Simulation {
   InputError standstill_fault(const LaneState& lane) const
   {
     std::string what = "host " + ranks_[lane.rank].host->get_name();
-    if (lane.lane != Lane::Compute && !lane.channel->route.links.empty()) {
+    if (lane.uses_network() && !lane.channel->route.links.empty()) {
       const auto& links = lane.channel->route.links;
       const auto has_less = [](const auto* a, const auto* b) { return a->get_bandwidth() < b->get_bandwidth(); };
       what = "link " + (*std::min_element(links.begin(), links.end(), has_less))->get_name();
@@ -483,9 +491,10 @@ class Simulation {
   {
     const Instruction& turn = lane.turn;
     const bool is_transfer = lane.lane != Lane::Compute;
-    return fmt::format("{}{} (rank {}, step {})", is_transfer ? name_of(lane.lane) : name_of(turn.opcode),
-                       turn.opcode == Opcode::Update ? "" : fmt::format(" of micro-batch {}", turn.microbatch),
-                       lane.rank, step_);
+    return fmt::format(
+        "{}{} (rank {}, step {})", is_transfer ? name_of(lane.lane) : name_of(turn.opcode),
+        turn.opcode == Opcode::Update || lane.is_all_reduce() ? "" : fmt::format(" of micro-batch {}", turn.microbatch),
+        lane.rank, step_);
   }
 
   std::string waiting_instructions() const
@@ -517,6 +526,11 @@ class Simulation {
   std::map<std::pair<std::size_t, std::size_t>, Channel> channels_;  // by rank of sender and receiver
   std::deque<LinkState> links_;
   std::unordered_map<const sg4::Link*, LinkState*> state_of_link_;
+
+  std::size_t computing_ranks_ = 0;
+  std::vector<LaneState*> reducing_;  // the compute lanes that have come to their AllReduce
+  std::size_t reduce_rounds_left_ = 0;
+  std::size_t reduce_parts_left_ = 0;  // of the round under way
 
   std::vector<LaneState*> to_try_;
   std::size_t open_lanes_ = 0;  // with instructions left in this step

@@ -1,0 +1,68 @@
+// The command isobar-exec: runs plans on real devices. `isobar run` and its like hand over to it.
+
+#include "core/interrupt.hpp"
+#include "exec/run_command.hpp"
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+namespace isobar::exec {
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar-exec run workloads/bert10.yaml --plan plan.json --spawn
+
+Exit codes: 0 done · 1 a bug of ours · 2 a wrong file, option or plan · 3 the machine failed · 4 infeasible
+            130 interrupted
+)";
+
+ExitCode run(int argc, char** argv)
+{
+  CLI::App app("Isobar's executor: trains a model as a plan says, on real devices.", "isobar-exec");
+  app.set_version_flag("--version", "isobar-exec " ISOBAR_VERSION);
+  app.footer(footer);
+  app.require_subcommand(1);
+  Action action;
+  add_run_command(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    app.exit(asked);
+    return ExitCode::Done;
+  } catch (const CLI::ParseError& error) {
+    throw InputError(std::string(error.what()) + "; see isobar-exec --help");
+  }
+  return action();
+}
+
+}  // namespace
+}  // namespace isobar::exec
+
+int main(int argc, char** argv)
+{
+  using namespace isobar;
+  catch_interrupts();
+  ExitCode code = ExitCode::OurBug;
+  std::string message;
+  try {
+    code = exec::run(argc, argv);
+  } catch (const Interrupted&) {
+    code = ExitCode::Interrupted;
+    message = "interrupted";
+  } catch (const InputError& error) {
+    code = ExitCode::InputError;
+    message = error.what();
+  } catch (const EnvironmentError& error) {
+    code = ExitCode::EnvironmentError;
+    message = error.what();
+  } catch (const std::bad_alloc&) {
+    code = ExitCode::EnvironmentError;
+    message = "out of memory";
+  } catch (const std::exception& error) {
+    message = std::string("a bug of ours, please report it: ") + error.what();
+  }
+  if (!message.empty()) std::fprintf(stderr, "isobar: %s\n", message.c_str());
+  return static_cast<int>(code);
+}

@@ -1,0 +1,105 @@
+#include "exec/rank_report.hpp"
+
+#include "core/errors.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+using Json = nlohmann::json;
+
+}  // namespace
+
+std::string report_to_json(const RankReport& report)
+{
+  Json lanes = Json::array();
+  for (const auto& times : report.lanes) {
+    Json lane = Json::array();
+    for (const auto& time : times) lane.push_back({time.begin.value, time.end.value, time.memory.value});
+    lanes.push_back(std::move(lane));
+  }
+  return Json{{"lanes", std::move(lanes)}, {"losses", report.losses}, {"peak_memory_bytes", report.peak_memory.value}}
+      .dump();
+}
+
+RankReport report_from_json(const std::string& text)
+{
+  try {
+    const auto json = Json::parse(text);
+    RankReport report;
+    for (std::size_t lane = 0; lane < lane_count; ++lane) {
+      for (const auto& time : json.at("lanes").at(lane)) {
+        report.lanes[lane].push_back({Seconds(time.at(0)), Seconds(time.at(1)), Bytes(time.at(2))});
+      }
+    }
+    for (const auto& loss : json.at("losses")) {
+      // JSON has no word for what is not finite; a loss that diverged comes as null.
+      report.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
+    }
+    report.peak_memory = Bytes(json.at("peak_memory_bytes"));
+    return report;
+  } catch (const Json::exception& error) {
+    throw InputError("a rank's report", error.what());
+  }
+}
+
+void RankRecorder::record(const TraceEvent& event)
+{
+  report_->lanes[static_cast<std::size_t>(event.instruction.lane)].push_back({event.begin, event.end, event.memory});
+}
+
+MeasuredRun::MeasuredRun(const Program& program, std::uint64_t steps, std::vector<RankReport> reports)
+    : program_(&program), steps_(steps), reports_(std::move(reports)), begin_(std::numeric_limits<double>::infinity())
+{
+  ensure(reports_.size() == program.ranks(), "a run has a report of every rank");
+  for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
+    for (const Lane lane : all_lanes) {
+      const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
+      ensure(times.size() == steps * program.length(rank, lane), "a report holds every instruction");
+      if (!times.empty()) begin_ = std::min(begin_, times.front().begin);
+    }
+  }
+}
+
+std::vector<Seconds> MeasuredRun::step_times() const
+{
+  std::vector<Seconds> ends(steps_, begin_);
+  for (const auto& report : reports_) {
+    for (const auto& times : report.lanes) {
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        Seconds& end = ends[i / (times.size() / steps_)];
+        end = std::max(end, times[i].end);
+      }
+    }
+  }
+  std::vector<Seconds> durations;
+  Seconds before = begin_;
+  for (const Seconds end : ends) durations.push_back(end - std::exchange(before, end));
+  return durations;
+}
+
+void MeasuredRun::replay(TraceSink& sink) const
+{
+  std::vector<TraceEvent> events;
+  for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
+    for (const Lane lane : all_lanes) {
+      const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
+      const std::uint64_t length = program_->length(rank, lane);
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        events.push_back({i / length, rank, program_->at(rank, lane, i % length), times[i].begin - begin_,
+                          times[i].end - begin_, times[i].memory});
+      }
+    }
+  }
+  std::stable_sort(events.begin(), events.end(),
+                   [](const TraceEvent& a, const TraceEvent& b) { return a.end < b.end; });
+  for (const auto& event : events) sink.record(event);
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "core/program.hpp"
+#include "core/trace.hpp"
+#include "core/units.hpp"
+
+#include <array>
+#include <string>
+#include <vector>
+
+namespace isobar::exec {
+
+/// When one instruction ran, by the steady clock, and what its rank held then.
+struct InstructionTime {
+  Seconds begin;
+  Seconds end;
+  Bytes memory;
+};
+
+/// What one rank measured.
+struct RankReport {
+  /// By lane: the instructions of all steps in the lane's order.
+  std::array<std::vector<InstructionTime>, lane_count> lanes;
+  std::vector<double> losses;  ///< by step; of the last stage alone
+  Bytes peak_memory;
+};
+
+/// How a rank that is a process of its own hands its report over.
+std::string report_to_json(const RankReport& report);
+/// @throws InputError when `text` is no report.
+RankReport report_from_json(const std::string& text);
+
+/// Keeps the times of one rank's events.
+class RankRecorder : public TraceSink {
+ public:
+  explicit RankRecorder(RankReport& report) : report_(&report) {}
+  void record(const TraceEvent& event) override;
+
+ private:
+  RankReport* report_;
+};
+
+/// Every rank's part of a run on one clock.
+class MeasuredRun {
+ public:
+  /// `reports` by rank, complete: each lane has as many times as the program has instructions in `steps` steps.
+  MeasuredRun(const Program& program, std::uint64_t steps, std::vector<RankReport> reports);
+
+  /// From the end of the step before, of the first: from the first instruction's begin, to the end of the last of its
+  /// instructions on any rank.
+  std::vector<Seconds> step_times() const;
+  const std::vector<RankReport>& ranks() const { return reports_; }
+  /// All events in the order in which they ended, times since the first instruction's begin.
+  void replay(TraceSink& sink) const;
+
+ private:
+  const Program* program_;
+  std::uint64_t steps_;
+  std::vector<RankReport> reports_;
+  Seconds begin_;
+};
+
+}  // namespace isobar::exec

@@ -1,0 +1,197 @@
+#include "exec/run.hpp"
+
+#include "core/child_process.hpp"
+#include "core/errors.hpp"
+#include "exec/rank_executor.hpp"
+#include "exec/tcp_transport.hpp"
+
+#include <fmt/format.h>
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <charconv>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <thread>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+constexpr double shortest_deadline_s = 30;
+constexpr double steps_until_deadline = 10;
+
+RankOptions rank_options(const RunOptions& options, const Plan& plan, std::size_t rank)
+{
+  RankOptions of_rank;
+  of_rank.seed = options.seed;
+  of_rank.device = options.device;
+  if (options.emulate && rank < plan.stages.size()) {
+    of_rank.slowdown = plan.stages[rank].devices.front().slowdown;
+    of_rank.memory_cap = plan.stages[rank].devices.front().memory;
+  }
+  return of_rank;
+}
+
+/// Plays one rank to the end over its transport.
+RankReport play_rank(const Program& program, std::size_t rank, RankExecutor& executor, const RunOptions& options,
+                     const StepEnded& step_ended)
+{
+  at::set_num_threads(static_cast<int>(options.threads));
+  RankReport report;
+  RankRecorder recorder(report);
+  const bool has_loss = executor.has_loss();
+  Seconds before = steady_time();
+  play(program, rank, options.steps, executor, &recorder, [&](std::uint64_t step) {
+    if (!has_loss) return;
+    report.losses.push_back(executor.take_loss());
+    const Seconds now = steady_time();
+    step_ended({step, report.losses.back(), now - std::exchange(before, now)});
+  });
+  report.peak_memory = executor.peak_memory();
+  return report;
+}
+
+}  // namespace
+
+Seconds default_deadline(const Plan& plan)
+{
+  const Seconds step = plan.predicted ? plan.predicted->step_time : Seconds(0);
+  return std::max(Seconds(shortest_deadline_s), steps_until_deadline * step);
+}
+
+MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Program& program,
+                           const RunOptions& options, const StepEnded& step_ended)
+{
+  const auto transports = in_process_transports(program.ranks(), plan.stages.size(), options.deadline);
+  std::vector<std::unique_ptr<RankExecutor>> executors;
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+    executors.push_back(std::make_unique<RankExecutor>(workload, plan, rank, rank_options(options, plan, rank)));
+    executors.back()->connect(*transports[rank]);
+  }
+  std::vector<RankReport> reports(program.ranks());
+  std::mutex mutex;
+  std::exception_ptr first_failure;
+  const auto play_one = [&](std::size_t rank) {
+    try {
+      reports[rank] = play_rank(program, rank, *executors[rank], options, step_ended);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!first_failure) first_failure = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 1; rank < program.ranks(); ++rank) threads.emplace_back(play_one, rank);
+  play_one(0);
+  for (auto& thread : threads) thread.join();
+  if (first_failure) std::rethrow_exception(first_failure);
+  return {program, options.steps, std::move(reports)};
+}
+
+namespace {
+
+TcpOptions tcp_options(const RunOptions& options, const Plan& plan, std::string world)
+{
+  TcpOptions tcp;
+  tcp.flows = options.flows;
+  tcp.world = std::move(world);
+  tcp.connect_deadline = options.deadline;
+  tcp.summing_ranks = plan.stages.size();
+  return tcp;
+}
+
+/// Builds the rank's stage, then meets the others, so that nobody's deadline runs while parameters are made.
+template <typename MakeWorld>
+RankReport run_over_tcp(const Workload& workload, const Plan& plan, const Program& program, std::size_t rank,
+                        const RunOptions& options, const StepEnded& step_ended, MakeWorld make_world)
+{
+  RankExecutor executor(workload, plan, rank, rank_options(options, plan, rank));
+  const auto transport = tcp_transport(rank, make_world(), options.deadline);
+  executor.connect(*transport);
+  return play_rank(program, rank, executor, options, step_ended);
+}
+
+std::string random_word()
+{
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+/// "rank 1 (device b)".
+std::string rank_in_words(const Plan& plan, std::size_t rank)
+{
+  return rank < plan.stages.size() ? fmt::format("rank {} ({})", rank, plan.stages[rank].device())
+                                   : fmt::format("rank {} (data server)", rank);
+}
+
+/// Host and port of "host:port" and of "[IPv6 address]:port".
+Endpoint endpoint_of(const std::string& text)
+{
+  const auto colon = text.rfind(':');
+  const auto fault = [&] {
+    return InputError("--ranks", in_quotes(text) + " is no place; write host:port, such as 10.0.0.2:29500");
+  };
+  if (colon == std::string::npos || colon == 0) throw fault();
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
+  if (error != std::errc() || end != text.data() + text.size() || port == 0) throw fault();
+  return {host, port};
+}
+
+}  // namespace
+
+MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const Program& program,
+                             const RunOptions& options, const StepEnded& step_ended)
+{
+  const auto links = links_of(program);
+  const auto tcp = tcp_options(options, plan, random_word());
+  std::vector<Endpoint> endpoints;
+  std::vector<TcpListener> listeners;
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+    listeners.emplace_back(Endpoint{"127.0.0.1", 0});
+    endpoints.push_back({"127.0.0.1", listeners.back().port()});
+  }
+  std::vector<std::function<std::string()>> work;
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+    work.emplace_back([&, rank] {
+      TcpListener own = std::move(listeners[rank]);
+      listeners.clear();  // the others' are theirs alone, so that a rank that dies is gone
+      return report_to_json(run_over_tcp(workload, plan, program, rank, options, step_ended, [&] {
+        return std::make_unique<TcpWorld>(rank, endpoints, links, tcp, std::move(own));
+      }));
+    });
+  }
+  // The others follow the first that fails, by its closed connections or by their deadlines; its reason is the reason.
+  std::optional<std::string> first_failure;
+  const auto ended = [&](std::size_t rank, const ChildResult& result) {
+    if (result.status == ChildResult::Status::Done || first_failure) return;
+    first_failure = fmt::format("{}: {}", rank_in_words(plan, rank), result.message);
+  };
+  constexpr Seconds no_limit(1e9);
+  const auto results = run_in_children(work, work.size(), no_limit, ended);
+  if (first_failure) throw EnvironmentError(*first_failure);
+  std::vector<RankReport> reports;
+  for (const auto& result : results) reports.push_back(report_from_json(result.output));
+  return {program, options.steps, std::move(reports)};
+}
+
+RankReport run_rank(const Workload& workload, const Plan& plan, const Program& program, std::size_t rank,
+                    const std::vector<std::string>& endpoints, const RunOptions& options, const StepEnded& step_ended)
+{
+  std::vector<Endpoint> places;
+  for (const auto& endpoint : endpoints) places.push_back(endpoint_of(endpoint));
+  if (places.size() != program.ranks()) {
+    throw InputError("--ranks", fmt::format("names {} places; the plan has {} ranks", places.size(), program.ranks()));
+  }
+  return run_over_tcp(workload, plan, program, rank, options, step_ended, [&] {
+    return std::make_unique<TcpWorld>(rank, places, links_of(program), tcp_options(options, plan, hash_of(plan)));
+  });
+}
+
+}  // namespace isobar::exec

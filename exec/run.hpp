@@ -1,0 +1,53 @@
+#pragma once
+
+#include "core/plan.hpp"
+#include "core/program.hpp"
+#include "core/workload.hpp"
+#include "exec/rank_report.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace isobar::exec {
+
+/// What a run is asked for.
+struct RunOptions {
+  std::uint64_t steps = 10;
+  std::uint64_t seed = 1;
+  std::string device = "cpu";
+  std::size_t threads = 1;  ///< of each rank, for its computation on a CPU
+  std::size_t flows = 1;    ///< TCP connections of each link
+  bool emulate = false;     ///< ranks are as slow, and have as little memory, as the plan takes their devices for
+  Seconds deadline;         ///< of each transfer: how long one rank waits for another
+};
+
+/// A step's end as the rank with the loss sees it.
+struct StepReport {
+  std::uint64_t step = 0;
+  double loss = 0;
+  Seconds duration;  ///< since the end of the step before
+};
+using StepEnded = std::function<void(const StepReport&)>;
+
+/// Ten times the predicted step, but at least 30 s: no transfer of a healthy run waits as long.
+Seconds default_deadline(const Plan& plan);
+
+/// Trains with every rank a thread of this process; tensors pass between them without a copy.
+/// @throws the first rank's failure once all have ended.
+MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Program& program,
+                           const RunOptions& options, const StepEnded& step_ended);
+
+/// Trains with every rank a process of its own on this machine, over TCP on the loopback interface. Call it before
+/// this process has threads. `step_ended` is called in the process of the last stage.
+/// @throws EnvironmentError naming the rank that failed first, where and why, once all have ended.
+MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const Program& program,
+                             const RunOptions& options, const StepEnded& step_ended);
+
+/// One rank of a run whose others are elsewhere: `endpoints` ("host:port") of all ranks, its own included.
+RankReport run_rank(const Workload& workload, const Plan& plan, const Program& program, std::size_t rank,
+                    const std::vector<std::string>& endpoints, const RunOptions& options, const StepEnded& step_ended);
+
+}  // namespace isobar::exec

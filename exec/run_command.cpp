@@ -1,0 +1,269 @@
+#include "exec/run_command.hpp"
+
+#include "core/chrome_trace.hpp"
+#include "core/files.hpp"
+#include "core/plan.hpp"
+#include "core/quantity_text.hpp"
+#include "core/workload.hpp"
+#include "exec/run.hpp"
+#include "schedules/schedule.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar simulate platform.xml workloads/bert10.yaml --plan plan.json --stamp
+  isobar run workloads/bert10.yaml --plan plan.json --spawn --steps 20 --trace measured.json
+)";
+
+struct CommandOptions {
+  std::string workload;
+  std::string plan;
+  bool spawn = false;
+  bool in_process = false;
+  std::optional<std::size_t> rank;
+  std::vector<std::string> ranks;
+  bool unvalidated = false;
+  std::size_t threads = 0;  // 0: what the machine has, shared out
+  std::optional<std::string> deadline;
+  std::string trace;
+  std::string log;
+  std::string output;
+  bool json = false;
+  RunOptions run;
+};
+
+/// The middle of the steps after the first, which makes room for what the others use again.
+Seconds typical_step(std::vector<Seconds> times)
+{
+  if (times.size() > 1) times.erase(times.begin());
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+/// One line for a person and one for the log at the end of each step, from the rank that has the loss.
+class StepLog {
+ public:
+  StepLog(const CommandOptions& options, double samples) : samples_(samples), quiet_(options.json)
+  {
+    if (options.log.empty()) return;
+    log_.open(options.log, std::ios::trunc);
+    if (!log_) throw EnvironmentError(options.log + ": cannot write there");
+  }
+
+  void operator()(const StepReport& step)
+  {
+    const double rate = samples_ / step.duration.value;
+    if (!quiet_) {
+      if (step.step == 0) fmt::print("{:>5}  {:>10}  {:>10}  {:>9}\n", "step", "loss", "samples/s", "step s");
+      fmt::print("{:>5}  {:>10.6g}  {:>10.4g}  {:>9.4g}\n", step.step, step.loss, rate, step.duration.value);
+      std::fflush(stdout);
+    }
+    if (!log_.is_open()) return;
+    log_ << nlohmann::ordered_json{{"step", step.step},
+                                   {"loss", step.loss},
+                                   {"step_time_s", step.duration.value},
+                                   {"samples_per_s", rate}}
+                .dump()
+         << std::endl;
+    if (!log_) throw EnvironmentError("the log cannot be written; is the disk full?");
+  }
+
+ private:
+  double samples_;
+  bool quiet_;
+  std::ofstream log_;
+};
+
+/// Time that a stage computes in a typical step.
+Seconds compute_time(const RankReport& report, std::uint64_t steps)
+{
+  const auto& times = report.lanes[static_cast<std::size_t>(Lane::Compute)];
+  std::vector<Seconds> by_step(steps);
+  for (std::size_t i = 0; i < times.size(); ++i) by_step[i / (times.size() / steps)] += times[i].end - times[i].begin;
+  return typical_step(by_step);
+}
+
+nlohmann::ordered_json result_of(const Plan& plan, const MeasuredRun& measured, const CommandOptions& options,
+                                 double samples)
+{
+  using Json = nlohmann::ordered_json;
+  const auto step_times = measured.step_times();
+  const Seconds typical = typical_step(step_times);
+  Json stages = Json::array();
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const std::string& device = plan.stages[i].device();
+    Json stage = {{"device", device},
+                  {"compute_s", compute_time(measured.ranks()[i], options.run.steps).value},
+                  {"peak_memory_bytes", measured.ranks()[i].peak_memory.value}};
+    if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
+    stages.push_back(std::move(stage));
+  }
+  Json result = {{"schema", "isobar-run/1"},
+                 {"step_time_s", typical.value},
+                 {"simulated_step_time_s", plan.stamp ? Json(plan.stamp->step_time.value) : Json(nullptr)},
+                 {"samples_per_s", samples / typical.value},
+                 {"step_times_s", Json::array()},
+                 {"losses", measured.ranks()[plan.stages.size() - 1].losses},
+                 {"stages", std::move(stages)}};
+  for (const Seconds time : step_times) result["step_times_s"].push_back(time.value);
+  return result;
+}
+
+std::string summary_of(const nlohmann::ordered_json& result)
+{
+  std::string text;
+  const double step = result["step_time_s"];
+  if (result["simulated_step_time_s"].is_null()) {
+    text = fmt::format("\nstep {:.4g} s (median after the first), {:.4g} samples/s; not simulated before\n\n", step,
+                       result["samples_per_s"].get<double>());
+  } else {
+    const double simulated = result["simulated_step_time_s"];
+    text = fmt::format("\nstep {:.4g} s (median after the first), {:.4g} samples/s; simulated {:.4g} s ({:+.1f} %)\n\n",
+                       step, result["samples_per_s"].get<double>(), simulated, 100 * (simulated / step - 1));
+  }
+  text += fmt::format("{:<16}  {:>9}  {:>11}  {:>9}\n", "device", "compute s", "peak memory", "simulated");
+  for (const auto& stage : result["stages"]) {
+    const auto simulated = stage.find("simulated_peak_memory_bytes");
+    text += fmt::format("{:<16}  {:>9.4g}  {:>11}  {:>9}\n", stage["device"].get<std::string>(),
+                        stage["compute_s"].get<double>(), text_of(Bytes(stage["peak_memory_bytes"].get<double>())),
+                        simulated == stage.end() ? "–" : text_of(Bytes(simulated->get<double>())));
+  }
+  return text;
+}
+
+void write_trace(const std::string& file, const Plan& plan, const MeasuredRun& measured)
+{
+  std::vector<std::string> names;
+  for (const auto& stage : plan.stages) names.push_back(stage.device());
+  if (plan.data_server) names.push_back(*plan.data_server);
+  std::ostringstream text;
+  ChromeTraceWriter writer(text, names);
+  measured.replay(writer);
+  writer.finish();
+  write_file_atomically(file, text.str());
+}
+
+Seconds deadline_from(const std::string& text)
+{
+  try {
+    return seconds_from_text(text);
+  } catch (const std::invalid_argument& fault) {
+    throw InputError("--deadline", fault.what());
+  }
+}
+
+void check_options(const CommandOptions& options)
+{
+  const int ways = static_cast<int>(options.spawn) + static_cast<int>(options.in_process) +
+                   static_cast<int>(options.rank.has_value());
+  if (ways != 1) {
+    throw InputError(
+        "say where the ranks run: --spawn (processes on this machine), --in-process (threads of this one), or --rank N "
+        "with --ranks HOST:PORT,… (this one here, the others elsewhere)");
+  }
+  if (options.rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together");
+  constexpr std::uint64_t most_steps = 1'000'000'000;
+  if (options.run.steps < 1 || options.run.steps > most_steps) {
+    throw InputError("--steps", fmt::format("{} is not in 1 to {}", options.run.steps, most_steps));
+  }
+  if (options.run.flows < 1 || options.run.flows > 64) {
+    throw InputError("--flows", fmt::format("{} is not in 1 to 64", options.run.flows));
+  }
+}
+
+/// Refuses a plan that does not fit this workload, or that nobody has simulated.
+void check_plan(const Plan& plan, const Workload& workload, const std::string& workload_hash,
+                const CommandOptions& options)
+{
+  std::vector<std::string> lines;
+  for (const auto& fault : placement_faults_of(plan, workload)) lines.push_back(options.plan + ": " + fault);
+  if (!options.unvalidated) {
+    for (const auto& fault : faults_of_stamp(plan, workload_hash, ISOBAR_VERSION)) {
+      lines.push_back(options.plan + ": " + fault);
+    }
+  }
+  if (!lines.empty()) throw InputError(lines);
+}
+
+ExitCode run(CommandOptions options)
+{
+  check_options(options);
+  const Plan plan = read_plan(options.plan);
+  const std::string workload_text = read_file(options.workload);
+  const Workload workload = with_recomputation(workload_from_text(workload_text, options.workload), plan.recompute);
+  if (plan.stages.empty()) {
+    fmt::print("{}: there is no placement to run ({}): {}\n", options.plan, name_of(plan.outcome), shown(plan.reason));
+    return ExitCode::Infeasible;
+  }
+  check_plan(plan, workload, fingerprint(workload_text), options);
+
+  const auto program = schedules::make_program(plan, workload);
+  const std::size_t here = options.rank ? 1 : program->ranks();
+  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
+  options.run.threads = options.threads > 0 ? options.threads : std::max<std::size_t>(1, cores / here);
+  options.run.deadline = options.deadline ? deadline_from(*options.deadline) : default_deadline(plan);
+  const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
+  StepLog log(options, samples);
+  const StepEnded step_ended = [&log](const StepReport& step) { log(step); };
+
+  if (options.rank) {
+    if (*options.rank >= program->ranks()) {
+      throw InputError("--rank", fmt::format("{} is not below the plan's {} ranks", *options.rank, program->ranks()));
+    }
+    const auto report = run_rank(workload, plan, *program, *options.rank, options.ranks, options.run, step_ended);
+    if (!options.output.empty()) write_file_atomically(options.output, report_to_json(report));
+    return ExitCode::Done;
+  }
+  const auto run_all = options.spawn ? run_in_processes : run_in_process;
+  const MeasuredRun measured = run_all(workload, plan, *program, options.run, step_ended);
+  if (!options.trace.empty()) write_trace(options.trace, plan, measured);
+  const auto result = result_of(plan, measured, options, samples);
+  const std::string text = result.dump(2) + "\n";
+  if (!options.output.empty()) write_file_atomically(options.output, text);
+  fmt::print("{}", options.json ? text : summary_of(result));
+  return ExitCode::Done;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("run", "train a model as a plan says");
+  auto options = std::make_shared<CommandOptions>();
+  command->add_option("WORKLOAD", options->workload, "workload file (YAML)")->required();
+  command->add_option("--plan", options->plan, "plan file (JSON)")->required();
+  command->add_flag("--spawn", options->spawn, "every rank a process on this machine, over TCP");
+  command->add_flag("--in-process", options->in_process, "every rank a thread of this process");
+  command->add_option("--rank", options->rank, "which rank this process is, with --ranks");
+  command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
+  command->add_option("--steps", options->run.steps, "steps to train (default: 10)");
+  command->add_option("--seed", options->run.seed, "of parameters, data and dropout (default: 1)");
+  command->add_option("--threads", options->threads, "of each rank's computation (default: cores / ranks)");
+  command->add_option("--flows", options->run.flows, "TCP connections of each link (default: 1)");
+  command->add_flag("--emulate", options->run.emulate,
+                    "make each rank as slow, and its memory as small, as the plan takes its device for");
+  command->add_flag("--unvalidated", options->unvalidated, "run a plan that was not simulated as it is");
+  command->add_option("--deadline", options->deadline,
+                      "how long a transfer may wait (default: 10 predicted steps, at least 30 s)");
+  command->add_option("--trace", options->trace, "measured timeline to write (Chrome trace JSON)");
+  command->add_option("--log", options->log, "a line of JSON for each step");
+  command->add_option("-o,--output", options->output, "result file to write (JSON)");
+  command->add_flag("--json", options->json, "print the result as JSON");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return run(*options); }; });
+}
+
+}  // namespace isobar::exec

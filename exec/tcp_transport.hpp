@@ -1,0 +1,19 @@
+#pragma once
+
+#include "core/program.hpp"
+#include "exec/tcp_world.hpp"
+#include "exec/transport.hpp"
+
+#include <memory>
+#include <vector>
+
+namespace isobar::exec {
+
+/// The one-way links that a program's transfers take: a channel for activations, one for gradients.
+std::vector<LinkName> links_of(const Program& program);
+
+/// A rank's transport over TCP. A message's header says the type and shape of each tensor; tensors elsewhere than on
+/// the CPU are copied there first. `deadline`: of each transfer and sum.
+std::unique_ptr<Transport> tcp_transport(std::size_t rank, std::unique_ptr<TcpWorld> world, Seconds deadline);
+
+}  // namespace isobar::exec

@@ -1,0 +1,339 @@
+#include "core/errors.hpp"
+#include "core/models.hpp"
+#include "core/plan.hpp"
+#include "exec/batch.hpp"
+#include "exec/run.hpp"
+#include "schedules/schedule.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include <cmath>
+#include <numeric>
+
+namespace isobar::exec {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr std::uint64_t seed = 7;
+
+Workload small_bert()
+{
+  Workload workload;
+  workload.name = "bert2";
+  workload.micro_batch = 2;
+  workload.sequence = 8;
+  const BertSizes sizes{
+      .encoders = 2, .hidden = 16, .heads = 2, .intermediate = 24, .vocabulary = 50, .positions = 10, .classes = 3};
+  workload.model = sizes;
+  build_bert(sizes, workload);
+  return workload;
+}
+
+Workload small_gpt()
+{
+  Workload workload;
+  workload.name = "gpt4";
+  workload.micro_batch = 2;
+  workload.sequence = 8;
+  const GptSizes sizes{.layers = 4, .hidden = 16, .heads = 2, .intermediate = 32, .vocabulary = 40, .positions = 8};
+  workload.model = sizes;
+  build_gpt(sizes, workload);
+  return workload;
+}
+
+/// Layers split over the stages as evenly as whole layers allow.
+Plan split(const Workload& workload, std::size_t stages, Schedule schedule, std::uint64_t microbatches)
+{
+  Plan plan;
+  plan.goal.schedule = schedule;
+  plan.goal.microbatches = microbatches;
+  const std::size_t layers = workload.layers.size();
+  for (std::size_t i = 0; i < stages; ++i) {
+    Stage stage;
+    stage.devices.push_back({fmt::format("device-{}", i)});
+    stage.first_layer = i * layers / stages;
+    stage.last_layer = (i + 1) * layers / stages - 1;
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+RunOptions options_for(std::uint64_t steps)
+{
+  RunOptions options;
+  options.steps = steps;
+  options.seed = seed;
+  options.deadline = Seconds(60);
+  return options;
+}
+
+enum class Way { InProcess, Tcp };
+
+std::vector<double> losses_of(const Workload& workload, const Plan& plan, Way way, const RunOptions& options)
+{
+  const auto program = schedules::make_program(plan, workload);
+  const auto run = way == Way::InProcess ? run_in_process : run_in_processes;
+  const auto measured = run(workload, plan, *program, options, [](const StepReport&) {});
+  return measured.ranks()[plan.stages.size() - 1].losses;
+}
+
+/// What anybody would write with LibTorch: the whole model in one graph, micro-batch by micro-batch.
+std::vector<double> losses_of_a_plain_loop(const Workload& workload, std::uint64_t steps, std::uint64_t microbatches)
+{
+  at::set_num_threads(1);
+  std::vector<std::unique_ptr<LayerModule>> layers;
+  Tensors parameters;
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    layers.push_back(make_layer_module(workload, i, seed, "cpu"));
+    for (const auto& parameter : layers.back()->parameters()) parameters.push_back(parameter);
+  }
+  const Training& training = workload.training;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  if (workload.optimizer == Optimizer::AdamW) {
+    optimizer = std::make_unique<torch::optim::AdamW>(
+        parameters, torch::optim::AdamWOptions(training.learning_rate).weight_decay(training.weight_decay));
+  } else if (workload.optimizer == Optimizer::Adam) {
+    optimizer = std::make_unique<torch::optim::Adam>(
+        parameters, torch::optim::AdamOptions(training.learning_rate).weight_decay(training.weight_decay));
+  } else {
+    optimizer = std::make_unique<torch::optim::SGD>(parameters,
+                                                    torch::optim::SGDOptions(training.learning_rate)
+                                                        .momentum(workload.optimizer == Optimizer::Momentum ? 0.9 : 0)
+                                                        .weight_decay(training.weight_decay));
+  }
+  std::vector<double> losses;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    Tensors of_step;
+    for (std::uint64_t microbatch = 0; microbatch < microbatches; ++microbatch) {
+      const RandomKey key{seed, step, microbatch};
+      Tensors passed = synthetic_inputs(workload, key, "cpu");
+      for (auto& layer : layers) passed = layer->forward(passed, key);
+      const auto loss = loss_of(workload, passed, synthetic_labels(workload, key, "cpu"));
+      (loss / static_cast<double>(microbatches)).backward();
+      of_step.push_back(loss.detach());
+    }
+    if (training.clip_norm) torch::nn::utils::clip_grad_norm_(parameters, *training.clip_norm);
+    optimizer->step();
+    optimizer->zero_grad();
+    losses.push_back(at::stack(of_step).to(at::kDouble).mean().item<double>());
+  }
+  return losses;
+}
+
+void expect_close(const std::vector<double>& losses, const std::vector<double>& expected, double relative)
+{
+  ASSERT_EQ(losses.size(), expected.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_LE(std::abs(losses[i] - expected[i]), relative * std::abs(expected[i])) << "step " << i;
+  }
+}
+
+struct Split {
+  std::string model;
+  std::size_t stages;
+  Schedule schedule;
+  Way way;
+};
+
+std::string name_of_split(const testing::TestParamInfo<Split>& info)
+{
+  const Split& split = info.param;
+  const char* schedule = split.schedule == Schedule::Sequential ? "Sequential"
+                         : split.schedule == Schedule::GPipe    ? "GPipe"
+                                                                : "OneForwardOneBackward";
+  return fmt::format("{}On{}Stages{}{}", split.model, split.stages, schedule,
+                     split.way == Way::InProcess ? "InProcess" : "OverTcp");
+}
+
+std::vector<Split> all_splits()
+{
+  std::vector<Split> splits;
+  for (const char* model : {"Bert", "Gpt"}) {
+    for (const std::size_t stages : {1U, 2U, 3U, 4U}) {
+      for (const Schedule schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+        for (const Way way : {Way::InProcess, Way::Tcp}) splits.push_back({model, stages, schedule, way});
+      }
+    }
+  }
+  return splits;
+}
+
+class AnySplit : public testing::TestWithParam<Split> {
+ protected:
+  static constexpr std::uint64_t microbatches = 4;
+  static constexpr std::uint64_t steps = 20;
+
+  static Workload workload() { return GetParam().model == "Bert" ? small_bert() : small_gpt(); }
+  /// GPipe adds gradients up from the last micro-batch to the first; the others in the plain loop's order.
+  static double tolerance() { return GetParam().schedule == Schedule::GPipe ? 1e-5 : 0; }
+
+  static void expect_the_plain_loops_losses(const Workload& workload, const Plan& plan)
+  {
+    const auto losses = losses_of(workload, plan, GetParam().way, options_for(steps));
+    expect_close(losses, losses_of_a_plain_loop(workload, steps, microbatches), tolerance());
+  }
+  static Plan plan(const Workload& workload)
+  {
+    return split(workload, GetParam().stages, GetParam().schedule, microbatches);
+  }
+};
+
+TEST_P(AnySplit, HasThePlainLoopsLosses)
+{
+  expect_the_plain_loops_losses(workload(), plan(workload()));
+}
+
+TEST_P(AnySplit, HasThePlainLoopsLossesWithDropoutAndRecomputation)
+{
+  Workload dropping = workload();
+  dropping.training.dropout = 0.2;
+  Plan plan_ = plan(dropping);
+  for (std::size_t layer = 0; layer < dropping.layers.size(); layer += 2) plan_.recompute.push_back(layer);
+  expect_the_plain_loops_losses(dropping, plan_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Executor, AnySplit, testing::ValuesIn(all_splits()), name_of_split);
+
+TEST(Executor, RecomputesEveryLayerWithTheSameLosses)
+{
+  const Workload workload = small_gpt();
+  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward, 4);
+  plan.recompute.resize(workload.layers.size());
+  std::iota(plan.recompute.begin(), plan.recompute.end(), 0);
+  expect_close(losses_of(workload, plan, Way::InProcess, options_for(5)), losses_of_a_plain_loop(workload, 5, 4), 0);
+}
+
+TEST(Executor, FollowsThePlainLoopWithEveryOptimizer)
+{
+  for (const Optimizer optimizer : {Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam, Optimizer::AdamW}) {
+    Workload workload = small_gpt();
+    workload.optimizer = optimizer;
+    workload.training.weight_decay = 0.1;
+    const Plan plan = split(workload, 3, Schedule::OneForwardOneBackward, 2);
+    expect_close(losses_of(workload, plan, Way::InProcess, options_for(6)), losses_of_a_plain_loop(workload, 6, 2), 0);
+  }
+}
+
+TEST(Executor, ClipsTheNormOfAllStagesTogether)
+{
+  Workload workload = small_gpt();
+  workload.training.clip_norm = 0.01;
+  workload.training.learning_rate = 1;
+  const auto expected = losses_of_a_plain_loop(workload, 10, 2);
+  for (const Way way : {Way::Tcp, Way::InProcess}) {
+    for (const std::size_t stages : {1U, 3U}) {
+      const Plan plan = split(workload, stages, Schedule::OneForwardOneBackward, 2);
+      expect_close(losses_of(workload, plan, way, options_for(10)), expected, 1e-5);
+    }
+  }
+}
+
+TEST(Executor, TrainsInHalfPrecisionTheSameHoweverItIsSplit)
+{
+  for (const DType dtype : {DType::BFloat16, DType::Float16}) {
+    Workload workload = small_bert();
+    workload.dtype = dtype;
+    workload.layers.clear();
+    build_bert(std::get<BertSizes>(workload.model), workload);
+    const auto one = losses_of(workload, split(workload, 1, Schedule::Sequential, 2), Way::InProcess, options_for(6));
+    const auto three = losses_of(workload, split(workload, 3, Schedule::Sequential, 2), Way::InProcess, options_for(6));
+    EXPECT_TRUE(std::isfinite(one.back()));
+    EXPECT_NE(one.front(), one.back());
+    expect_close(three, one, 0);
+  }
+}
+
+TEST(Executor, TakesItsDataFromTheDataServer)
+{
+  const Workload workload = small_bert();
+  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward, 4);
+  plan.data_server = "server";
+  const auto expected = losses_of_a_plain_loop(workload, 3, 4);
+  for (const Way way : {Way::Tcp, Way::InProcess}) {
+    expect_close(losses_of(workload, plan, way, options_for(3)), expected, 0);
+  }
+}
+
+TEST(Executor, StretchesTheComputationOfASlowDevice)
+{
+  Workload workload = small_gpt();
+  workload.micro_batch = 16;
+  Plan plan = split(workload, 1, Schedule::Sequential, 1);
+  const auto program = schedules::make_program(plan, workload);
+  RunOptions options = options_for(10);
+  const auto compute_of = [&] {
+    const auto measured = run_in_process(workload, plan, *program, options, [](const StepReport&) {});
+    auto times = measured.step_times();
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2].value;
+  };
+  const double nominal = compute_of();
+  options.emulate = true;
+  plan.stages.front().devices.front().slowdown = 20;
+  // Sleeping takes at least its time; how much a busy machine adds nobody knows.
+  EXPECT_GT(compute_of(), 5 * nominal);
+}
+
+TEST(Executor, RefusesMemoryBeyondTheDevices)
+{
+  const Workload workload = small_gpt();
+  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward, 4);
+  plan.stages[1].devices.front().memory = Bytes(10'000);
+  const auto program = schedules::make_program(plan, workload);
+  RunOptions options = options_for(2);
+  options.emulate = true;
+  EXPECT_THAT([&] { run_in_process(workload, plan, *program, options, [](const StepReport&) {}); },
+              ThrowsMessage<EnvironmentError>(HasSubstr("rank 1 (device-1): out of memory: ")));
+}
+
+TEST(Executor, EndsAllRanksWhenOneFailsAndSaysWhich)
+{
+  const Workload workload = small_gpt();
+  const Plan plan = split(workload, 3, Schedule::OneForwardOneBackward, 4);
+  const auto program = schedules::make_program(plan, workload);
+  const auto fail = [](const StepReport& step) {
+    if (step.step == 2) throw EnvironmentError("the disk is full");
+  };
+  EXPECT_THAT([&] { run_in_processes(workload, plan, *program, options_for(1000), fail); },
+              ThrowsMessage<EnvironmentError>("rank 2 (device-2): the disk is full"));
+  EXPECT_THAT([&] { run_in_process(workload, plan, *program, options_for(1000), fail); },
+              ThrowsMessage<EnvironmentError>("the disk is full"));
+}
+
+TEST(Executor, MeasuresEveryInstructionInItsPlace)
+{
+  const Workload workload = small_gpt();
+  const Plan plan = split(workload, 3, Schedule::OneForwardOneBackward, 4);
+  const auto program = schedules::make_program(plan, workload);
+  const auto measured = run_in_process(workload, plan, *program, options_for(3), [](const StepReport&) {});
+
+  struct Sink : TraceSink {
+    void record(const TraceEvent& event) override { events.push_back(event); }
+    std::vector<TraceEvent> events;
+  } sink;
+  measured.replay(sink);
+  std::uint64_t expected = 0;
+  for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+    for (const Lane lane : all_lanes) expected += 3 * program->length(rank, lane);
+  }
+  ASSERT_EQ(sink.events.size(), expected);
+  for (std::size_t i = 1; i < sink.events.size(); ++i) EXPECT_LE(sink.events[i - 1].end, sink.events[i].end);
+  EXPECT_EQ(sink.events.front().instruction.opcode, Opcode::Forward);
+  for (const auto& event : sink.events) {
+    EXPECT_GE(event.begin.value, 0);
+    EXPECT_LE(event.begin, event.end);
+    if (event.instruction.opcode == Opcode::Forward) {
+      EXPECT_GT(event.memory.value, 0);
+    }
+  }
+  EXPECT_EQ(measured.step_times().size(), 3U);
+}
+
+}  // namespace
+}  // namespace isobar::exec
