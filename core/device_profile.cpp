@@ -1,0 +1,118 @@
+#include "core/device_profile.hpp"
+
+#include "core/document.hpp"
+#include "core/errors.hpp"
+#include "core/files.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <optional>
+
+namespace isobar {
+
+namespace {
+
+constexpr auto schema = "isobar-profile/1";
+
+LayerProfile read_layer(MappingReader& entry)
+{
+  LayerProfile layer;
+  layer.name = entry.required_text("name");
+  layer.forward = Seconds(entry.required_number("forward_s"));
+  layer.backward = Seconds(entry.required_number("backward_s"));
+  layer.update = Seconds(entry.required_number("update_s"));
+  layer.spread_fraction = entry.required_number("spread_fraction");
+  layer.activations = Bytes(entry.required_number("activations_bytes"));
+  entry.refuse_unknown();
+  return layer;
+}
+
+/// Says what of the profile is not the workload's.
+std::optional<std::string> mismatch(const DeviceProfile& profile, const Workload& workload)
+{
+  if (profile.dtype != workload.dtype) {
+    return fmt::format("dtype: measured in {}; the workload is in {}", name_of(profile.dtype), name_of(workload.dtype));
+  }
+  if (profile.micro_batch != workload.micro_batch || profile.sequence != workload.sequence) {
+    return fmt::format("micro_batch: measured with {} samples of {}; the workload has {} of {}", profile.micro_batch,
+                       profile.sequence, workload.micro_batch, workload.sequence);
+  }
+  if (profile.layers.size() != workload.layers.size()) {
+    return fmt::format("layers: {} were measured; the workload has {}", profile.layers.size(), workload.layers.size());
+  }
+  for (std::size_t i = 0; i < profile.layers.size(); ++i) {
+    if (profile.layers[i].name == workload.layers[i].name) continue;
+    return fmt::format("layers[{}].name: {} was measured; the workload has {}", i, in_quotes(profile.layers[i].name),
+                       in_quotes(workload.layers[i].name));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string profile_to_json(const DeviceProfile& profile)
+{
+  using Json = nlohmann::ordered_json;
+  Json layers = Json::array();
+  for (const auto& layer : profile.layers) {
+    layers.push_back({{"name", layer.name},
+                      {"forward_s", layer.forward.value},
+                      {"backward_s", layer.backward.value},
+                      {"update_s", layer.update.value},
+                      {"spread_fraction", layer.spread_fraction},
+                      {"activations_bytes", layer.activations.value}});
+  }
+  const Json document = {{"schema", schema},
+                         {"device", profile.device},
+                         {"speed_flops", profile.speed.value},
+                         {"memory_bytes", profile.memory.value},
+                         {"dtype", name_of(profile.dtype)},
+                         {"micro_batch", profile.micro_batch},
+                         {"sequence", profile.sequence},
+                         {"layers", std::move(layers)}};
+  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+DeviceProfile read_profile(const std::filesystem::path& file)
+{
+  const std::string name = file.string();
+  const auto document = parse_json(read_file(file), name);
+  FaultList faults(name);
+  MappingReader reader(document, "", faults);
+  reader.required_choice("schema", {schema});
+  faults.throw_if_any();
+  DeviceProfile profile;
+  profile.device = reader.required_text("device");
+  profile.speed = FlopsPerSecond(reader.required_number("speed_flops"));
+  profile.memory = Bytes(reader.required_number("memory_bytes"));
+  profile.dtype = dtype_from_name(reader.required_choice("dtype", dtype_names())).value_or(DType::Float32);
+  profile.micro_batch = reader.required_count("micro_batch", 1);
+  profile.sequence = reader.required_count("sequence", 1);
+  for (const auto& node : reader.required_sequence("layers")) {
+    MappingReader entry(node, fmt::format("layers[{}].", profile.layers.size()), faults);
+    profile.layers.push_back(read_layer(entry));
+  }
+  if (faults.empty() && profile.speed.value <= 0) reader.add_fault("speed_flops", "is 0; write what was measured");
+  reader.refuse_unknown();
+  faults.throw_if_any();
+  return profile;
+}
+
+void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload, Cluster& cluster)
+{
+  if (const auto fault = mismatch(profile, workload)) throw InputError(file, *fault);
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    Layer& layer = workload.layers[i];
+    layer.forward = profile.layers[i].forward * profile.speed;
+    layer.backward = profile.layers[i].backward * profile.speed;
+    layer.update = profile.layers[i].update * profile.speed;
+  }
+  for (auto& device : cluster.devices) {
+    if (device.type != profile.device) continue;
+    device.speed = profile.speed;
+    device.speed_in.clear();
+  }
+}
+
+}  // namespace isobar

@@ -1,0 +1,47 @@
+#pragma once
+
+#include "core/cluster.hpp"
+#include "core/dtype.hpp"
+#include "core/units.hpp"
+#include "core/workload.hpp"
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace isobar {
+
+/// What one layer took on a device, for one micro-batch: medians of repetitions.
+struct LayerProfile {
+  std::string name;
+  Seconds forward;
+  Seconds backward;
+  Seconds update;
+  double spread_fraction = 0;  ///< (upper quartile − lower quartile) / median of forward and backward together
+  Bytes activations;           ///< kept from forward until backward
+};
+
+/// A workload's layers measured on one device.
+struct DeviceProfile {
+  std::string device;    ///< its type, as in Device::type
+  FlopsPerSecond speed;  ///< work of all layers / time of all layers, forward and backward
+  Bytes memory;          ///< that the device has
+  DType dtype = DType::Float32;
+  std::uint64_t micro_batch = 1;
+  std::uint64_t sequence = 1;
+  std::vector<LayerProfile> layers;
+};
+
+/// profile.json, schema isobar-profile/1 (docs/formats.md).
+std::string profile_to_json(const DeviceProfile& profile);
+/// @throws InputError naming file, line and key of every fault.
+DeviceProfile read_profile(const std::filesystem::path& file);
+
+/// The workload with the work that the measured times mean at the profile's speed, and its devices in the cluster at
+/// that speed; so that a layer takes on such a device what was measured, and on another one that time × profile's speed
+/// / its speed.
+/// @throws InputError, naming `file`, when the profile is of other layers, another dtype or another micro-batch.
+void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload, Cluster& cluster);
+
+}  // namespace isobar

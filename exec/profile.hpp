@@ -1,0 +1,24 @@
+#pragma once
+
+#include "core/device_profile.hpp"
+#include "core/workload.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace isobar::exec {
+
+struct ProfileOptions {
+  std::uint64_t seed = 1;
+  std::string device = "cpu";
+  std::size_t threads = 1;
+  std::size_t warm_up = 3;       ///< passes that do not count
+  std::size_t repetitions = 15;  ///< passes that do
+};
+
+/// Times every layer of the workload on a device, each kind once: layers with the same name but for its numbers, and
+/// the same sizes, are one kind. Runs alone; a busy machine shows in the spread.
+DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& options);
+
+}  // namespace isobar::exec
