@@ -21,7 +21,7 @@ endforeach()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch REQUIRED_VARS LibTorch_INCLUDE_DIR LibTorch_torch_cpu LibTorch_c10
   VERSION_VAR LibTorch_VERSION REASON_FAILURE_MESSAGE
-  "name its folder in CMAKE_PREFIX_PATH; tools/setup.sh fetches it from the torch wheel for ./test")
+  "name its folder in CMAKE_PREFIX_PATH, or let tools/setup.sh fetch it from the torch wheel")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   cmake_path(GET LibTorch_c10 PARENT_PATH library_folder)
