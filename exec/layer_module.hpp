@@ -48,7 +48,7 @@ class LayerModule {
 
 /// The module of layer `layer`, on `device` ("cpu", "cuda:0"). Its parameters follow from seed and layer alone (made on
 /// the CPU, then moved), so that any split of a model begins as the same model.
-/// Made one by one from streams of its own; torch's global generators are left alone.
+/// Drawn from streams of its own: torch's global generators are left alone.
 /// @throws InputError when the workload lists its layers instead of naming a model, or is a llama with heads of an odd
 /// width, which rotary positions cannot turn.
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
