@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <variant>
 
@@ -39,6 +40,12 @@ struct ResnetSizes {
   std::uint64_t image = 224;
   std::uint64_t classes = 1000;
 };
+
+/// Blocks of each of the four stages: He et al. 2015 (arXiv 1512.03385), table 1.
+inline std::array<std::uint64_t, 4> blocks_per_stage(const ResnetSizes& sizes)
+{
+  return {3, sizes.depth == 50 ? 4U : 8U, sizes.depth == 50 ? 6U : 36U, 3};
+}
 
 /// Sizes of the generator that a workload was made by; none for listed layers, which nobody knows how to compute.
 using ModelSizes = std::variant<std::monostate, BertSizes, GptSizes, LlamaSizes, ResnetSizes>;

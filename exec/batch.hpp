@@ -4,17 +4,20 @@
 
 namespace isobar::exec {
 
-/// The data that a micro-batch brings to the first layer: synthetic, from the key alone. `Workload::input` bytes.
+/// The data that a micro-batch brings to the first layer: synthetic, from the key alone (drawn on the CPU, then moved).
+/// `Workload::input` bytes.
 /// bert: token ids, attention mask (1 for a token, 0 for padding; the padding at the end of a sample), segment ids,
 /// each int64 [micro_batch, sequence] · gpt, llama: token ids, int64 [micro_batch, sequence] · resnet: images
 /// [micro_batch, 3, image, image] in the workload's dtype.
+/// @throws InputError when the workload lists its layers.
 Tensors synthetic_inputs(const Workload& workload, const RandomKey& key, const std::string& device);
 
 /// What the loss compares the last layer's output with, from the key alone: bert and resnet: a class for each sample,
 /// int64 [micro_batch]; gpt and llama: the token that follows each, int64 [micro_batch, sequence].
+/// @throws InputError when the workload lists its layers.
 at::Tensor synthetic_labels(const Workload& workload, const RandomKey& key, const std::string& device);
 
-/// The mean cross-entropy of a micro-batch, a float32 scalar.
-at::Tensor loss_of(const Workload& workload, const Tensors& outputs, const at::Tensor& labels);
+/// The mean cross-entropy of what the last layer handed on, over all labels; a float32 scalar, computed in float32.
+at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels);
 
 }  // namespace isobar::exec

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
-
 namespace isobar {
 
 namespace {
@@ -55,7 +53,7 @@ void build_resnet(const ResnetSizes& sizes, Workload& workload)
                           .activations = workload.input.value + z * 2 * convolved + 8 * pooled,
                           .output = z * pooled});
 
-  const std::array<std::uint64_t, 4> blocks = {3, sizes.depth == 50 ? 4U : 8U, sizes.depth == 50 ? 6U : 36U, 3};
+  const auto blocks = blocks_per_stage(sizes);
   for (std::size_t stage = 0; stage < blocks.size(); ++stage) {
     const std::uint64_t width = std::uint64_t{64} << stage;
     for (std::uint64_t i = 0; i < blocks[stage]; ++i) {

@@ -1,0 +1,131 @@
+#include "exec/batch.hpp"
+
+#include "exec/model_layer.hpp"
+#include "exec/random.hpp"
+
+#include <ATen/ATen.h>
+
+#include <variant>
+
+namespace isobar::exec {
+
+namespace {
+
+/// Draws what one micro-batch is made of, on the CPU.
+class Sampler {
+ public:
+  explicit Sampler(const RandomKey& key) : key_(key) {}
+
+  /// Whole numbers from `low` to below `end`.
+  at::Tensor whole_numbers(Stream stream, std::uint64_t low, std::uint64_t end, at::IntArrayRef shape) const
+  {
+    return at::randint(static_cast<std::int64_t>(low), static_cast<std::int64_t>(end), shape, generator(stream),
+                       at::kLong);
+  }
+
+  at::Tensor normal(Stream stream, at::IntArrayRef shape) const
+  {
+    return at::randn(shape, generator(stream), at::kFloat);
+  }
+
+ private:
+  at::Generator generator(Stream stream) const
+  {
+    return generator_for(stream, {key_.seed, key_.step, key_.microbatch}, "cpu");
+  }
+
+  RandomKey key_;
+};
+
+std::int64_t samples_of(const Workload& workload)
+{
+  return static_cast<std::int64_t>(workload.micro_batch);
+}
+
+/// One token more than the model reads: its data are all but the last, its labels all but the first.
+at::Tensor text(const Workload& workload, const Sampler& sampler, std::uint64_t vocabulary)
+{
+  const auto length = static_cast<std::int64_t>(workload.sequence) + 1;
+  return sampler.whole_numbers(Stream::Tokens, 0, vocabulary, {samples_of(workload), length});
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& sampler, const BertSizes& sizes)
+{
+  const auto sequence = workload.sequence;
+  const auto one_each = [&](Stream stream, std::uint64_t low, std::uint64_t end) {
+    return sampler.whole_numbers(stream, low, end, {samples_of(workload), 1});
+  };
+  const auto places = at::arange(static_cast<std::int64_t>(sequence), at::kLong);
+  const auto mask = (places < one_each(Stream::Lengths, (sequence + 1) / 2, sequence + 1)).to(at::kLong);
+  const auto segments = (places >= one_each(Stream::Segments, 0, sequence + 1)).to(at::kLong);
+  return {text(workload, sampler, sizes.vocabulary).slice(1, 0, -1) * mask, mask, segments};
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& sampler, const GptSizes& sizes)
+{
+  return {text(workload, sampler, sizes.vocabulary).slice(1, 0, -1).contiguous()};
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& sampler, const LlamaSizes& sizes)
+{
+  return {text(workload, sampler, sizes.vocabulary).slice(1, 0, -1).contiguous()};
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& sampler, const ResnetSizes& sizes)
+{
+  const auto side = static_cast<std::int64_t>(sizes.image);
+  return {cast(sampler.normal(Stream::Images, {samples_of(workload), 3, side, side}), workload.dtype)};
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& /*sampler*/, std::monostate /*listed*/)
+{
+  refuse_listed_layers(workload);
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const BertSizes& sizes)
+{
+  return sampler.whole_numbers(Stream::Classes, 0, sizes.classes, {samples_of(workload)});
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const ResnetSizes& sizes)
+{
+  return sampler.whole_numbers(Stream::Classes, 0, sizes.classes, {samples_of(workload)});
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const GptSizes& sizes)
+{
+  return text(workload, sampler, sizes.vocabulary).slice(1, 1).contiguous();
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const LlamaSizes& sizes)
+{
+  return text(workload, sampler, sizes.vocabulary).slice(1, 1).contiguous();
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& /*sampler*/, std::monostate /*listed*/)
+{
+  refuse_listed_layers(workload);
+}
+
+}  // namespace
+
+Tensors synthetic_inputs(const Workload& workload, const RandomKey& key, const std::string& device)
+{
+  auto inputs = std::visit([&](const auto& sizes) { return inputs_of(workload, Sampler(key), sizes); }, workload.model);
+  for (auto& input : inputs) input = input.to(at::Device(device));
+  return inputs;
+}
+
+at::Tensor synthetic_labels(const Workload& workload, const RandomKey& key, const std::string& device)
+{
+  const auto labels =
+      std::visit([&](const auto& sizes) { return labels_of(workload, Sampler(key), sizes); }, workload.model);
+  return labels.to(at::Device(device));
+}
+
+at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels)
+{
+  return at::cross_entropy_loss(outputs.at(0).to(at::kFloat).flatten(0, -2), labels.flatten());
+}
+
+}  // namespace isobar::exec

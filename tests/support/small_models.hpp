@@ -1,0 +1,88 @@
+#pragma once
+
+#include "core/models.hpp"
+#include "core/workload.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <variant>
+#include <vector>
+
+/// Models of the shipped workloads in sizes that a CPU computes at once.
+namespace isobar::testing_support {
+
+/// The files of workloads/, by name.
+inline std::vector<std::filesystem::path> shipped_workloads()
+{
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(ISOBAR_SOURCE_DIR) / "workloads")) {
+    files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+inline std::filesystem::path shipped_workload(const std::string& name)
+{
+  return std::filesystem::path(ISOBAR_SOURCE_DIR) / "workloads" / (name + ".yaml");
+}
+
+inline void shrink(std::monostate /*listed*/, Workload& /*workload*/) {}
+
+inline void shrink(BertSizes& sizes, Workload& workload)
+{
+  sizes.encoders = std::min<std::uint64_t>(sizes.encoders, 24) / 8;
+  sizes.heads = 3;
+  sizes.hidden = 15;
+  sizes.intermediate = 22;
+  sizes.vocabulary = 31;
+  sizes.positions = 13;
+  build_bert(sizes, workload);
+}
+
+inline void shrink(GptSizes& sizes, Workload& workload)
+{
+  sizes.layers = 1 + sizes.layers % 5 % 3;
+  sizes.heads = 2 + sizes.heads % 3;
+  sizes.hidden = 5 * sizes.heads;
+  sizes.intermediate = 17;
+  sizes.vocabulary = 29;
+  sizes.positions = 11;
+  build_gpt(sizes, workload);
+}
+
+inline void shrink(LlamaSizes& sizes, Workload& workload)
+{
+  sizes.layers = 2;
+  sizes.heads = 6;
+  sizes.kv_heads = 2;
+  sizes.hidden = 36;
+  sizes.intermediate = 19;
+  sizes.vocabulary = 37;
+  build_llama(sizes, workload);
+}
+
+/// Its channels follow from its depth and stay, so the images are few.
+inline void shrink(ResnetSizes& sizes, Workload& workload)
+{
+  workload.micro_batch = 2;
+  sizes.image = 32;
+  sizes.classes = 7;
+  build_resnet(sizes, workload);
+}
+
+/// The workload of a file, its model shrunk: three samples of seven tokens, or two images.
+inline Workload small_model(const std::filesystem::path& file, DType dtype = DType::Float32, double dropout = 0)
+{
+  auto workload = read_workload(file);
+  workload.layers.clear();
+  workload.dtype = dtype;
+  workload.micro_batch = 3;
+  if (workload.sequence > 1) workload.sequence = 7;
+  workload.training.dropout = dropout;
+  std::visit([&](auto& sizes) { shrink(sizes, workload); }, workload.model);
+  return workload;
+}
+
+}  // namespace isobar::testing_support
