@@ -1,0 +1,34 @@
+#pragma once
+
+#include "core/units.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+namespace isobar::exec {
+
+using Clock = std::chrono::steady_clock;
+
+/// The time `wait` from now; in 30 years if it is longer, so that an infinite wait does not overflow.
+inline Clock::time_point deadline_in(Seconds wait)
+{
+  const std::chrono::duration<double> length(std::min(wait.value, 1e9));
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(length);
+}
+
+inline Seconds time_since(Clock::time_point begin)
+{
+  return Seconds(std::chrono::duration<double>(Clock::now() - begin).count());
+}
+
+/// Negative once it has passed.
+inline Seconds time_until(Clock::time_point deadline)
+{
+  return Seconds(-time_since(deadline).value);
+}
+
+/// As messages show a wait, such as "0.2 s": three digits, to the millisecond.
+std::string in_seconds(Seconds wait);
+
+}  // namespace isobar::exec

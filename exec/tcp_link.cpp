@@ -1,0 +1,375 @@
+#include "exec/tcp_link.hpp"
+
+#include "core/errors.hpp"
+#include "core/interrupt.hpp"
+#include "exec/clock.hpp"
+
+#include <fmt/format.h>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <initializer_list>
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <optional>
+
+namespace isobar::exec {
+
+namespace asio = boost::asio;
+
+class TcpLoop {
+ public:
+  asio::io_context context{1};  // one thread at a time
+};
+
+namespace {
+
+using boost::system::error_code;
+using Socket = asio::generic::stream_protocol::socket;
+
+constexpr std::uint32_t frame_mark = 0x4d425349;                // "ISBM"
+constexpr std::size_t shortest_striped = std::size_t{1} << 16;  // below, a second connection costs more than it brings
+constexpr std::size_t longest_turn = std::size_t{1} << 22;      // what one call of the system may move
+
+constexpr std::size_t no_payload = std::numeric_limits<std::size_t>::max();
+
+static_assert(std::endian::native == std::endian::little, "frames travel as they lie in memory");
+
+/// What the first connection carries before the header.
+struct Frame {
+  std::uint32_t mark = frame_mark;
+  std::uint32_t header = 0;
+  std::uint64_t payload = 0;
+};
+
+/// Cuts buffers into `count` runs of similar size, in order.
+template <typename Buffer, typename Byte>
+std::vector<std::vector<Buffer>> stripes_of(std::span<const std::span<Byte>> buffers, std::size_t total,
+                                            std::size_t count)
+{
+  std::vector<std::vector<Buffer>> stripes(count);
+  std::size_t stripe = 0;
+  std::size_t position = 0;
+  for (auto buffer : buffers) {
+    while (!buffer.empty()) {
+      const auto end = total / count * (stripe + 1) + total % count * (stripe + 1) / count;
+      const auto length = std::min(buffer.size(), end - position);
+      stripes[stripe].emplace_back(buffer.data(), length);
+      buffer = buffer.subspan(length);
+      position += length;
+      if (position == end) ++stripe;
+    }
+  }
+  return stripes;
+}
+
+template <typename Byte>
+std::size_t total_of(std::span<const std::span<Byte>> buffers)
+{
+  std::size_t total = 0;
+  for (const auto& buffer : buffers) total += buffer.size();
+  return total;
+}
+
+std::string text_of(const error_code& error)
+{
+  const bool gone = error == asio::error::eof || error == asio::error::connection_reset ||
+                    error == asio::error::broken_pipe || error == asio::error::connection_aborted;
+  return gone ? "connection closed by the peer" : error.message();
+}
+
+}  // namespace
+
+Descriptor::~Descriptor()
+{
+  if (is_open()) ::close(number_);
+}
+
+std::shared_ptr<TcpLoop> make_tcp_loop()
+{
+  return std::make_shared<TcpLoop>();
+}
+
+class TcpLink::Impl {
+ public:
+  Impl(const LinkName& name, std::size_t self, const std::string& title, std::vector<Descriptor> flows,
+       std::shared_ptr<TcpLoop> loop);
+
+  // The parts of an operation. Each begins something; `operate` waits for it.
+  void begin_send(Bytes header, std::span<const Bytes> payload);
+  void begin_frame();
+  void begin_header();
+  void begin_payload(const Room& room);
+
+  /// Runs `work`; when it fails, closes the links and waits until nothing touches the caller's buffers any more.
+  template <typename Work>
+  static void operate(std::initializer_list<Impl*> links, Work work);
+  /// Until the first link has nothing under way; fails as soon as one of them does.
+  static void wait_for(Impl& awaited, std::initializer_list<Impl*> links, Clock::time_point deadline);
+  void receive(const Room& room, std::initializer_list<Impl*> links, Clock::time_point deadline);
+
+  void cancel();
+
+  std::shared_ptr<TcpLoop> loop;
+  bool sends = false;
+  std::atomic<std::uint64_t> sent = 0;
+
+ private:
+  void begin();
+  void close(const std::string& reason);
+  void write(std::size_t flow, const std::vector<asio::const_buffer>& buffers, std::size_t before_payload);
+  void read(std::size_t flow, const std::vector<asio::mutable_buffer>& buffers, std::size_t before_payload);
+  /// What asio asks and tells while and when bytes move over a flow.
+  auto watch(std::size_t flow, std::size_t before_payload);
+  auto end_of(std::size_t flow, std::size_t before_payload);
+  [[noreturn]] void fail(const std::string& reason) const;
+
+  std::string label_;
+  std::vector<Socket> flows_;
+  std::string unusable_;  ///< why; "" while it is usable
+
+  // The operation under way.
+  Clock::time_point began_;
+  std::size_t under_way_ = 0;
+  std::optional<std::string> fault_;
+  std::optional<std::uint64_t> total_;  ///< of the payload, once it is known
+  std::vector<std::uint64_t> moved_;    ///< of the payload, over each flow
+  Frame frame_;
+  std::vector<std::byte> header_;
+
+  // What another thread may touch.
+  std::mutex mutex_;
+  std::vector<int> open_;
+  std::atomic<bool> cancelled_ = false;
+};
+
+TcpLink::Impl::Impl(const LinkName& name, std::size_t self, const std::string& title, std::vector<Descriptor> flows,
+                    std::shared_ptr<TcpLoop> tcp_loop)
+    : loop(std::move(tcp_loop)), sends(self == name.from)
+{
+  ensure(self == name.from || self == name.to, "the end of a link is at one of its ranks");
+  ensure(!flows.empty(), "a link has at least one connection");
+  label_ = sends ? fmt::format("rank {}: send to rank {} ({})", self, name.to, title)
+                 : fmt::format("rank {}: receive from rank {} ({})", self, name.from, title);
+  for (auto& flow : flows) {
+    const int number = flow.number();
+    ::fcntl(number, F_SETFD, FD_CLOEXEC);
+    // The family matters only where a socket is opened.
+    flows_.emplace_back(loop->context, asio::generic::stream_protocol(AF_UNSPEC, 0), number);
+    flow.release();
+    open_.push_back(number);
+  }
+}
+
+template <typename Work>
+void TcpLink::Impl::operate(std::initializer_list<Impl*> links, Work work)
+{
+  for (auto* link : links) link->begin();
+  try {
+    work();
+  } catch (const std::exception& error) {
+    for (auto* link : links) link->close(error.what());
+    auto& context = (*links.begin())->loop->context;
+    context.restart();
+    context.run();
+    throw;
+  }
+}
+
+void TcpLink::Impl::begin()
+{
+  began_ = Clock::now();
+  total_.reset();
+  moved_.assign(flows_.size(), 0);
+  if (!unusable_.empty()) throw EnvironmentError(fmt::format("{}: unusable after an error: {}", label_, unusable_));
+  if (cancelled_) throw EnvironmentError(label_ + ": cancelled");
+}
+
+void TcpLink::Impl::wait_for(Impl& awaited, std::initializer_list<Impl*> links, Clock::time_point deadline)
+{
+  auto& context = awaited.loop->context;
+  while (true) {
+    for (const auto* link : links) {
+      if (link->fault_) link->fail(*link->fault_);
+    }
+    if (awaited.under_way_ == 0) return;
+    throw_if_interrupted();
+    // In short waits, since a signal that another thread gets wakes nobody here.
+    const auto next_look = std::min(deadline, Clock::now() + std::chrono::milliseconds(100));
+    context.restart();  // it stops whenever it has nothing left to do
+    if (context.run_one_until(next_look) == 0 && Clock::now() >= deadline) awaited.fail("deadline passed");
+  }
+}
+
+void TcpLink::Impl::fail(const std::string& reason) const
+{
+  std::string progress = "no message";
+  if (total_) {
+    progress = fmt::format("{} of {} B", std::accumulate(moved_.begin(), moved_.end(), std::uint64_t{0}), *total_);
+  }
+  throw EnvironmentError(fmt::format("{}: {} after {}: {}", label_, progress, in_seconds(time_since(began_)),
+                                     cancelled_ ? "cancelled" : reason));
+}
+
+void TcpLink::Impl::close(const std::string& reason)
+{
+  if (unusable_.empty()) unusable_ = reason;
+  const std::scoped_lock lock(mutex_);
+  open_.clear();
+  error_code ignored;
+  for (auto& flow : flows_) flow.close(ignored);
+}
+
+void TcpLink::Impl::cancel()
+{
+  cancelled_ = true;
+  // The system wakes whoever waits on the connection, here and at the other end.
+  const std::scoped_lock lock(mutex_);
+  for (const int flow : open_) ::shutdown(flow, SHUT_RDWR);
+}
+
+auto TcpLink::Impl::watch(std::size_t flow, std::size_t before_payload)
+{
+  return [this, flow, before_payload](const error_code& error, std::size_t bytes) {
+    moved_[flow] = bytes - std::min(bytes, before_payload);
+    return error ? 0 : longest_turn;
+  };
+}
+
+auto TcpLink::Impl::end_of(std::size_t flow, std::size_t before_payload)
+{
+  return [this, flow, before_payload](const error_code& error, std::size_t bytes) {
+    moved_[flow] = bytes - std::min(bytes, before_payload);
+    --under_way_;
+    if (error && !fault_) fault_ = text_of(error);
+  };
+}
+
+void TcpLink::Impl::write(std::size_t flow, const std::vector<asio::const_buffer>& buffers, std::size_t before_payload)
+{
+  ++under_way_;
+  // The sockets write with MSG_NOSIGNAL, so a peer that is gone is an error and no SIGPIPE.
+  asio::async_write(flows_[flow], buffers, watch(flow, before_payload), end_of(flow, before_payload));
+}
+
+void TcpLink::Impl::read(std::size_t flow, const std::vector<asio::mutable_buffer>& buffers, std::size_t before_payload)
+{
+  ++under_way_;
+  asio::async_read(flows_[flow], buffers, watch(flow, before_payload), end_of(flow, before_payload));
+}
+
+void TcpLink::Impl::begin_send(Bytes header, std::span<const Bytes> payload)
+{
+  const auto total = total_of(payload);
+  total_ = total;
+  frame_ = {.mark = frame_mark, .header = static_cast<std::uint32_t>(header.size()), .payload = total};
+  const auto stripes = stripes_of<asio::const_buffer>(payload, total, total < shortest_striped ? 1 : flows_.size());
+  std::vector<asio::const_buffer> first = {asio::buffer(&frame_, sizeof frame_),
+                                           asio::buffer(header.data(), header.size())};
+  first.insert(first.end(), stripes[0].begin(), stripes[0].end());
+  write(0, first, sizeof frame_ + header.size());
+  for (std::size_t flow = 1; flow < stripes.size(); ++flow) write(flow, stripes[flow], 0);
+}
+
+void TcpLink::Impl::begin_frame()
+{
+  read(0, {asio::buffer(&frame_, sizeof frame_)}, no_payload);
+}
+
+void TcpLink::Impl::begin_header()
+{
+  if (frame_.mark != frame_mark) fail("what came is no message");
+  if (frame_.header > longest_header) {
+    fail(fmt::format("a header of {} B came; the longest may have {} B", frame_.header, longest_header));
+  }
+  header_.resize(frame_.header);
+  read(0, {asio::buffer(header_.data(), header_.size())}, no_payload);
+}
+
+void TcpLink::Impl::begin_payload(const Room& room)
+{
+  const auto buffers = room(header_);
+  const auto total = total_of<std::byte>(buffers);
+  total_ = frame_.payload;
+  if (total != frame_.payload) {
+    fail(fmt::format("a payload of {} B came and there is room for {} B", frame_.payload, total));
+  }
+  const auto stripes =
+      stripes_of<asio::mutable_buffer, std::byte>(buffers, total, total < shortest_striped ? 1 : flows_.size());
+  for (std::size_t flow = 0; flow < stripes.size(); ++flow) read(flow, stripes[flow], 0);
+}
+
+void TcpLink::Impl::receive(const Room& room, std::initializer_list<Impl*> links, Clock::time_point deadline)
+{
+  begin_frame();
+  wait_for(*this, links, deadline);
+  begin_header();
+  wait_for(*this, links, deadline);
+  begin_payload(room);
+  wait_for(*this, links, deadline);
+}
+
+TcpLink::TcpLink(const LinkName& name, std::size_t self, const std::string& title, std::vector<Descriptor> flows,
+                 std::shared_ptr<TcpLoop> loop)
+    : impl_(std::make_unique<Impl>(name, self, title, std::move(flows), std::move(loop)))
+{
+}
+
+TcpLink::~TcpLink() = default;
+
+void TcpLink::send(Bytes header, std::span<const Bytes> payload, Seconds deadline)
+{
+  ensure(impl_->sends, "messages are sent on the sending end of a link");
+  ensure(header.size() <= longest_header, "a header has at most 1 MiB");
+  const auto end = deadline_in(deadline);
+  Impl::operate({impl_.get()}, [&] {
+    impl_->begin_send(header, payload);
+    Impl::wait_for(*impl_, {impl_.get()}, end);
+  });
+  impl_->sent += total_of(payload);
+}
+
+void TcpLink::receive(const Room& room, Seconds deadline)
+{
+  ensure(!impl_->sends, "messages are received on the receiving end of a link");
+  const auto end = deadline_in(deadline);
+  Impl::operate({impl_.get()}, [&] { impl_->receive(room, {impl_.get()}, end); });
+}
+
+void TcpLink::exchange(TcpLink& out, Bytes header, std::span<const Bytes> payload, TcpLink& in, const Room& room,
+                       Seconds deadline)
+{
+  ensure(out.impl_->loop == in.impl_->loop, "an exchange takes two links of one loop");
+  ensure(out.impl_->sends && !in.impl_->sends, "an exchange sends on the first link and receives on the second");
+  ensure(header.size() <= longest_header, "a header has at most 1 MiB");
+  const auto end = deadline_in(deadline);
+  const auto both = {in.impl_.get(), out.impl_.get()};
+  Impl::operate(both, [&] {
+    out.impl_->begin_send(header, payload);
+    in.impl_->receive(room, both, end);
+    Impl::wait_for(*out.impl_, both, end);
+  });
+  out.impl_->sent += total_of(payload);
+}
+
+void TcpLink::cancel()
+{
+  impl_->cancel();
+}
+
+std::uint64_t TcpLink::bytes_sent() const
+{
+  return impl_->sent;
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,60 @@
+#pragma once
+
+#include "core/units.hpp"
+#include "exec/tcp_connect.hpp"
+#include "exec/tcp_link.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace isobar::exec {
+
+/// One rank's links to the other ranks of a run, over TCP, and sums over all ranks.
+///
+/// Links may be used side by side, each end by one thread at a time; so may the sums, which have links of their own.
+/// There are no threads here. The destructor closes all connections, and is not to run while a link is used.
+class TcpWorld {
+ public:
+  /// The channel of the sums' links.
+  static constexpr std::uint32_t reserved_channel = 0xffffffff;
+
+  /// Connects rank `rank` of `ranks` with all others. `links` may be those of all ranks, each once; the two ranks of a
+  /// link must both name it. Returns when all ranks are there.
+  /// @throws InputError for options out of their range and for a rank without a port; EnvironmentError when the port
+  /// is taken, when ranks are not there by the deadline (it names those that this rank waits for) or turn this rank
+  /// away; Interrupted. A host's name is looked up by the system, which may take longer than the deadline.
+  TcpWorld(std::size_t rank, const std::vector<Endpoint>& ranks, const std::vector<LinkName>& links,
+           const TcpOptions& options);
+  /// The same over a listener that is open already, on the rank's port.
+  TcpWorld(std::size_t rank, const std::vector<Endpoint>& ranks, const std::vector<LinkName>& links,
+           const TcpOptions& options, TcpListener listener);
+  TcpWorld(const TcpWorld&) = delete;
+  TcpWorld& operator=(const TcpWorld&) = delete;
+  ~TcpWorld();
+
+  /// This rank's end of a link; lives as long as the world.
+  TcpLink& link(const LinkName& name);
+
+  /// Replaces `values` by their sums over all ranks, bitwise the same on every rank, in the same order at each call.
+  /// All ranks call it with as many values; with none it is a barrier. One thread at a time.
+  ///
+  /// A ring: reduce-scatter, then all-gather, in 2 (N-1) rounds for N ranks. Each rank sends 2 (N-1)/N of the bytes of
+  /// `values`, and allocates 1/N of them. docs/costs.md, "The executor's transport".
+  /// @throws EnvironmentError as TcpLink does, and when another rank sums another number of values.
+  void all_reduce_sum(std::span<float> values, Seconds deadline);
+  void all_reduce_sum(std::span<double> values, Seconds deadline);
+
+  /// From any thread: all operations under way on all links, and all later ones, fail with "cancelled".
+  void cancel();
+  /// Payload bytes sent over all links, the sums' included; from any thread.
+  std::uint64_t bytes_sent() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace isobar::exec
