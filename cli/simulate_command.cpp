@@ -22,6 +22,7 @@ struct SimulateOptions {
   std::uint64_t iterations = 1;
   std::string trace;
   std::string output;
+  bool stamp = false;
   bool json = false;
 };
 
@@ -73,6 +74,23 @@ void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& 
   throw InputError(lines);
 }
 
+/// What the executor is shown of a simulation.
+Stamp stamp_of(const std::string& result_json, const Plan& plan, const Inputs& inputs)
+{
+  const auto result = nlohmann::json::parse(result_json);
+  Stamp stamp;
+  stamp.step_time = Seconds(result["step_time_s"].get<double>());
+  for (const auto& stage : result["stages"]) {
+    stamp.peak_memory[stage["device"].get<std::string>()] = Bytes(stage["peak_memory_bytes"].get<double>());
+  }
+  stamp.platform_hash = inputs.platform_fingerprint.hash;
+  stamp.workload_hash = inputs.workload_fingerprint.hash;
+  stamp.plan_hash = hash_of(plan);
+  stamp.version = ISOBAR_VERSION;
+  stamp.simgrid_version = result["simgrid_version"].get<std::string>();
+  return stamp;
+}
+
 ExitCode simulate(const SimulateOptions& options)
 {
   constexpr std::uint64_t most_iterations = 1'000'000;
@@ -80,7 +98,7 @@ ExitCode simulate(const SimulateOptions& options)
     throw InputError("--iterations", fmt::format("{} is not in 1 to {}", options.iterations, most_iterations));
   }
   refuse_overwriting({options.inputs.platform, options.inputs.workload, options.plan}, {options.output, options.trace});
-  const Plan plan = read_plan(options.plan);
+  Plan plan = read_plan(options.plan);
   const Inputs inputs = load(options.inputs);
   check_plan(plan, options, inputs);
   if (plan.stages.empty()) {
@@ -97,6 +115,10 @@ ExitCode simulate(const SimulateOptions& options)
   const std::string result = run_in_child(work, no_limit).output_or_throw();
   if (trace) trace->keep();
   if (!options.output.empty()) write_file_atomically(options.output, result);
+  if (options.stamp) {
+    plan.stamp = stamp_of(result, plan, inputs);
+    write_file_atomically(options.plan, plan_to_json(plan));
+  }
   print(options.json ? result : summary_of(result));
   return ExitCode::Done;
 }
@@ -112,6 +134,7 @@ void add_simulate_command(CLI::App& app, Action& action)
   add_count(*command, "--iterations", options->iterations, "steps to play (default: 1)");
   command->add_option("--trace", options->trace, "timeline to write (Chrome trace JSON, for ui.perfetto.dev)");
   command->add_option("-o,--output", options->output, "result file to write (JSON)");
+  command->add_flag("--stamp", options->stamp, "write into the plan file what was simulated and what came of it");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return simulate(*options); }; });

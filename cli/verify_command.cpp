@@ -32,6 +32,18 @@ void compare(const char* key, const Fingerprint& claimed, const Fingerprint& giv
                                given.name, given.hash));
 }
 
+/// What was simulated; the simulation itself is not made again.
+void check_stamp(const Plan& plan, const Inputs& inputs, Faults& faults)
+{
+  if (!plan.stamp) return;
+  const auto compare_hash = [&faults](const char* key, const std::string& claimed, const std::string& given) {
+    if (claimed != given) faults.push_back(fmt::format("stamp.{}: claims hash {}; it is {}", key, claimed, given));
+  };
+  compare_hash("platform", plan.stamp->platform_hash, inputs.platform_fingerprint.hash);
+  compare_hash("workload", plan.stamp->workload_hash, inputs.workload_fingerprint.hash);
+  compare_hash("plan", plan.stamp->plan_hash, hash_of(plan));
+}
+
 /// (objective - what is proven) / objective.
 double proven_gap(const Plan& plan, Seconds proven)
 {
@@ -86,6 +98,7 @@ ExitCode verify(const VerifyOptions& options)
   Faults faults;
   compare("platform", plan.platform, inputs.platform_fingerprint, faults);
   compare("workload", plan.workload, inputs.workload_fingerprint, faults);
+  check_stamp(plan, inputs, faults);
   for (auto& fault : faults_of(plan, inputs.workload, cluster)) faults.push_back(std::move(fault));
   const CertificateCheck check = check_certificate(plan, inputs.workload, cluster);
   faults.insert(faults.end(), check.faults.begin(), check.faults.end());

@@ -100,6 +100,17 @@ struct Fingerprint {
   std::string hash;  ///< 64-bit FNV-1a of the bytes, hexadecimal; guards against mistakes, not against forgery
 };
 
+/// What a simulation of a plan found, and of what, so that an executor knows that it runs what was simulated.
+struct Stamp {
+  Seconds step_time;
+  std::map<std::string, Bytes> peak_memory;  ///< by device
+  std::string platform_hash;                 ///< of the files that were simulated, as in Fingerprint
+  std::string workload_hash;
+  std::string plan_hash;  ///< `hash_of` the plan
+  std::string version;    ///< Isobar's
+  std::string simgrid_version;
+};
+
 /// Which device runs which layers, and what the allocator claims of it. The only thing that passes from allocators to
 /// the simulator and the executor.
 struct Plan {
@@ -115,6 +126,7 @@ struct Plan {
   Certificate certificate;                 ///< how the bound was proven
   Fingerprint platform;
   Fingerprint workload;
+  std::optional<Stamp> stamp;
   Seconds search_time;  ///< wall clock; under "wall" in the file
 
   /// (objective - bound) / objective; none when either is missing.
@@ -126,6 +138,13 @@ std::string plan_to_json(const Plan& plan);
 /// @throws InputError naming file, line and key of every fault.
 Plan plan_from_json(const std::string& text, const std::string& name);
 Plan read_plan(const std::filesystem::path& file);
+
+/// The fingerprint of the plan's JSON without "stamp" and "wall": the same however a file is indented.
+std::string hash_of(const Plan& plan);
+/// What an executor of this version, given a workload with this hash, may not take the plan's stamp for: one line per
+/// thing that does not fit, or one that it has none; empty when all fits.
+std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& workload_hash,
+                                         const std::string& version);
 
 /// Recomputes everything that a plan says with an evaluator of its own, which shares no code with the cost model:
 /// every layer exactly once and in order, devices exist and are used once, memory holds under the schedule, predicted

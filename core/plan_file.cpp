@@ -25,20 +25,36 @@ Json to_json(const Stage& stage)
   return {{"devices", std::move(devices)}, {"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}};
 }
 
+Json to_json(const std::map<std::string, Bytes>& sizes)
+{
+  Json object = Json::object();
+  for (const auto& [name, size] : sizes) object[name] = size.value;
+  return object;
+}
+
 Json to_json(const Predicted& predicted)
 {
-  Json memory = Json::object();
-  for (const auto& [device, size] : predicted.peak_memory) memory[device] = size.value;
   return {{"step_time_s", predicted.step_time.value},
           {"step_time_by", name_of(predicted.step_time_by)},
           {"bottleneck_s", predicted.bottleneck.value},
           {"sequential_s", predicted.sequential.value},
-          {"peak_memory_bytes", std::move(memory)}};
+          {"peak_memory_bytes", to_json(predicted.peak_memory)}};
 }
 
 Json to_json(const Fingerprint& fingerprint)
 {
   return {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
+}
+
+Json to_json(const Stamp& stamp)
+{
+  return {{"step_time_s", stamp.step_time.value},
+          {"peak_memory_bytes", to_json(stamp.peak_memory)},
+          {"platform", stamp.platform_hash},
+          {"workload", stamp.workload_hash},
+          {"plan", stamp.plan_hash},
+          {"version", stamp.version},
+          {"simgrid_version", stamp.simgrid_version}};
 }
 
 bool has_multipliers(CertificateKind kind)
@@ -159,6 +175,16 @@ Stage read_stage(MappingReader& reader, FaultList& faults)
   return stage;
 }
 
+std::map<std::string, Bytes> read_sizes(MappingReader& parent, const std::string& key, FaultList& faults)
+{
+  using Sizes = std::map<std::string, Bytes>;
+  return read_mapping<Sizes>(parent, key, faults, [](MappingReader& reader) {
+    Sizes sizes;
+    for (const auto& name : reader.keys()) sizes[name] = Bytes(reader.required_number(name));
+    return sizes;
+  });
+}
+
 Predicted read_predicted(MappingReader& reader, FaultList& faults)
 {
   Predicted predicted;
@@ -168,12 +194,7 @@ Predicted read_predicted(MappingReader& reader, FaultList& faults)
   }
   predicted.bottleneck = Seconds(reader.required_number("bottleneck_s"));
   predicted.sequential = Seconds(reader.required_number("sequential_s"));
-  using Memory = std::map<std::string, Bytes>;
-  predicted.peak_memory = read_mapping<Memory>(reader, "peak_memory_bytes", faults, [](MappingReader& memory) {
-    Memory sizes;
-    for (const auto& device : memory.keys()) sizes[device] = Bytes(memory.required_number(device));
-    return sizes;
-  });
+  predicted.peak_memory = read_sizes(reader, "peak_memory_bytes", faults);
   return predicted;
 }
 
@@ -185,9 +206,21 @@ Fingerprint read_fingerprint(MappingReader& reader)
   return result;
 }
 
-}  // namespace
+Stamp read_stamp(MappingReader& reader, FaultList& faults)
+{
+  Stamp stamp;
+  stamp.step_time = Seconds(reader.required_number("step_time_s"));
+  stamp.peak_memory = read_sizes(reader, "peak_memory_bytes", faults);
+  stamp.platform_hash = reader.required_text("platform");
+  stamp.workload_hash = reader.required_text("workload");
+  stamp.plan_hash = reader.required_text("plan");
+  stamp.version = reader.required_text("version");
+  stamp.simgrid_version = reader.required_text("simgrid_version");
+  return stamp;
+}
 
-std::string plan_to_json(const Plan& plan)
+/// Everything but what depends on the machine's speed, and what was added to the plan afterwards.
+Json lasting_part_of(const Plan& plan)
 {
   Json stages = Json::array();
   for (const auto& stage : plan.stages) stages.push_back(to_json(stage));
@@ -208,8 +241,27 @@ std::string plan_to_json(const Plan& plan)
   document["step_bound_s"] = or_null(plan.step_bound);
   document["certificate"] = to_json(plan.certificate);
   document["inputs"] = {{"platform", to_json(plan.platform)}, {"workload", to_json(plan.workload)}};
-  document["wall"] = {{"search_s", plan.search_time.value}};
+  return document;
+}
+
+std::string text_of(const Json& document)
+{
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string plan_to_json(const Plan& plan)
+{
+  Json document = lasting_part_of(plan);
+  if (plan.stamp) document["stamp"] = to_json(*plan.stamp);
+  document["wall"] = {{"search_s", plan.search_time.value}};
+  return text_of(document);
+}
+
+std::string hash_of(const Plan& plan)
+{
+  return fingerprint(text_of(lasting_part_of(plan)));
 }
 
 Plan plan_from_json(const std::string& text, const std::string& name)
@@ -247,6 +299,10 @@ Plan plan_from_json(const std::string& text, const std::string& name)
     auto platform = read_mapping<Fingerprint>(inputs, "platform", faults, read_fingerprint);
     return Inputs(std::move(platform), read_mapping<Fingerprint>(inputs, "workload", faults, read_fingerprint));
   });
+  if (reader.optional("stamp")) {
+    plan.stamp = read_mapping<Stamp>(reader, "stamp", faults,
+                                     [&faults](MappingReader& member) { return read_stamp(member, faults); });
+  }
   plan.search_time = Seconds(read_mapping<double>(
       reader, "wall", faults, [](MappingReader& wall) { return wall.required_number("search_s"); }));
   reader.refuse_unknown();

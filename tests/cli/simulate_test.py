@@ -94,6 +94,39 @@ class Simulate(CommandTest):
         self.assertIn('certificate.kind: "trust me" is not one of none, fractional, path, search, phase-flow',
                       self.fault_of("simulate", *inputs, "--plan", plan))
 
+    def stamped_plan(self):
+        """Inputs, and a plan of them that was simulated with --stamp."""
+        inputs = self.small_inputs()
+        plan = self.make_plan(*inputs)
+        return inputs, plan, self.json_of("simulate", *inputs, "--plan", plan, "--stamp")
+
+    def test_a_stamp_says_what_was_simulated_and_leaves_the_rest_of_the_plan(self):
+        before = json.loads(pathlib.Path(self.make_plan(*self.small_inputs())).read_text())
+        _, plan, result = self.stamped_plan()
+        content = json.loads(pathlib.Path(plan).read_text())
+        stamp = content.pop("stamp")
+        self.assertEqual(content | {"wall": None}, before | {"wall": None})
+        self.assertEqual(stamp["step_time_s"], result["step_time_s"])
+        self.assertEqual(stamp["peak_memory_bytes"], before["predicted"]["peak_memory_bytes"])
+        self.assertEqual(stamp["platform"], before["inputs"]["platform"]["hash"])
+        self.assertEqual(stamp["workload"], before["inputs"]["workload"]["hash"])
+        self.assertRegex(stamp["plan"], r"^[0-9a-f]{16}$")
+        versions = f"isobar {stamp['version']} (SimGrid {stamp['simgrid_version']})"
+        self.assertEqual(self.run_isobar("--version").stdout.strip(), versions)
+
+    def test_stamping_twice_gives_the_same_bytes(self):
+        inputs, plan, _ = self.stamped_plan()
+        first = pathlib.Path(plan).read_bytes()
+        self.run_isobar("simulate", *inputs, "--plan", plan, "--stamp")
+        self.assertEqual(pathlib.Path(plan).read_bytes(), first)
+
+    def test_without_asking_for_it_nothing_is_stamped(self):
+        inputs, plan, _ = self.stamped_plan()
+        stamped = pathlib.Path(plan).read_bytes()
+        self.run_isobar("simulate", *inputs, "--plan", plan, "--iterations", 2)
+        self.assertEqual(pathlib.Path(plan).read_bytes(), stamped)
+        self.assertNotIn("stamp", json.loads(pathlib.Path(self.make_plan(*inputs)).read_text()))
+
     def test_an_infeasible_plan_is_answered_with_4(self):
         inputs = self.small_inputs(memory="1 GB")
         plan = self.make_plan(*inputs, expect=4)

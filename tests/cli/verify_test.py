@@ -274,6 +274,30 @@ class Verify(CommandTest):
         self.assertEqual(answer["faults"], ["objective_bound_s: claims 4.5; it is 0 by the certificate none"])
         self.assertIsNone(answer["proven_bound_s"])
 
+    # Stamps
+
+    def stamped(self):
+        plan = self.certified()
+        self.run_isobar("simulate", *self.inputs, "--plan", plan, "--stamp")
+        return plan, json.loads(pathlib.Path(plan).read_text())["stamp"]
+
+    def test_a_stamped_plan_that_holds(self):
+        plan, _ = self.stamped()
+        self.assertIn("every claim holds", self.run_isobar("verify", *self.inputs, plan).stdout)
+
+    def test_a_plan_edited_after_it_was_stamped(self):
+        plan, stamp = self.stamped()
+        self.edit(plan, allocator="by hand")
+        result = self.run_isobar("verify", *self.inputs, plan, expect=5)
+        self.assertRegex(result.stdout, re.escape(f"{plan}: stamp.plan: claims hash {stamp['plan']}; it is ") +
+                         r"\w{16}\n$")
+
+    def test_a_stamp_of_other_files(self):
+        plan, stamp = self.stamped()
+        self.edit(plan, stamp=stamp | {"platform": "0123", "workload": "4567"})
+        self.assert_false(plan, f"stamp.platform: claims hash 0123; it is {stamp['platform']}",
+                          f"stamp.workload: claims hash 4567; it is {stamp['workload']}")
+
     # What cannot be read
 
     def test_a_gap_that_does_not_follow(self):

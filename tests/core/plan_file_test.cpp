@@ -62,6 +62,61 @@ TEST(PlanFile, KeepsAnInfeasiblePlanWithItsReason)
   EXPECT_FALSE(again.gap_fraction());
 }
 
+Plan some_stamped_plan()
+{
+  Plan plan = some_plan();
+  plan.stamp = Stamp{Seconds(29.25), {{"d0", Bytes(22)}, {"d1", Bytes(60)}}, "0", "w", hash_of(plan), "1.2.3", "3.32"};
+  return plan;
+}
+
+TEST(PlanFile, KeepsAStamp)
+{
+  const auto plan = some_stamped_plan();
+  const auto again = plan_from_json(plan_to_json(plan), "plan.json");
+  EXPECT_EQ(plan_to_json(again), plan_to_json(plan));
+  ASSERT_TRUE(again.stamp);
+  EXPECT_EQ(again.stamp->step_time, Seconds(29.25));
+  EXPECT_EQ(again.stamp->peak_memory, plan.stamp->peak_memory);
+}
+
+TEST(HashOf, IsOfAllButStampAndWall)
+{
+  Plan plan = some_stamped_plan();
+  const auto hash = hash_of(plan);
+  plan.stamp.reset();
+  plan.search_time = Seconds(7);
+  EXPECT_EQ(hash_of(plan), hash);
+  EXPECT_EQ(hash_of(plan_from_json(plan_to_json(plan), "plan.json")), hash);
+  plan.stages[0].devices[0].name = "d7";
+  EXPECT_NE(hash_of(plan), hash);
+}
+
+TEST(FaultsOfStamp, FindsNoneInAStampThatFits)
+{
+  EXPECT_THAT(faults_of_stamp(some_stamped_plan(), "w", "1.2.3"), testing::IsEmpty());
+}
+
+TEST(FaultsOfStamp, SaysHowToStampAPlanThatHasNone)
+{
+  EXPECT_THAT(faults_of_stamp(some_plan(), "w", "1.2.3"),
+              testing::ElementsAre("has no stamp; run isobar simulate platform.xml workload.yaml --plan … --stamp, or "
+                                   "say --unvalidated"));
+}
+
+TEST(FaultsOfStamp, NamesEachThingThatDoesNotFit)
+{
+  Plan plan = some_stamped_plan();
+  const auto stamped = plan.stamp->plan_hash;
+  plan.goal.microbatches = 4;
+  EXPECT_THAT(faults_of_stamp(plan, "v", "1.3.0"),
+              testing::ElementsAre("stamp.plan: made for a plan with hash " + stamped + "; this one has " +
+                                       hash_of(plan) + ": simulate it again with --stamp",
+                                   "stamp.workload: made for a workload with hash w; this one has v: simulate it again "
+                                   "with --stamp",
+                                   "stamp.version: made by isobar 1.2.3; this is 1.3.0: simulate it again with "
+                                   "--stamp"));
+}
+
 TEST(PlanFile, HasTheGapOfObjectiveAndBound)
 {
   Plan plan = some_plan();

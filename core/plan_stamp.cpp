@@ -1,0 +1,30 @@
+#include "core/plan.hpp"
+
+#include <fmt/format.h>
+
+namespace isobar {
+
+std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& workload_hash, const std::string& version)
+{
+  if (!plan.stamp) {
+    return {fmt::format("has no stamp; run isobar simulate {} {} --plan … --stamp, or say --unvalidated",
+                        plan.platform.name, plan.workload.name)};
+  }
+  std::vector<std::string> faults;
+  const auto compare = [&faults](const char* what, const std::string& stamped, const std::string& actual) {
+    if (stamped == actual) return;
+    faults.push_back(
+        fmt::format("stamp.{0}: made for a {0} with hash {1}; this one has {2}: simulate it again with "
+                    "--stamp",
+                    what, stamped, actual));
+  };
+  compare("plan", plan.stamp->plan_hash, hash_of(plan));
+  compare("workload", plan.stamp->workload_hash, workload_hash);
+  if (plan.stamp->version != version) {
+    faults.push_back(fmt::format("stamp.version: made by isobar {}; this is {}: simulate it again with --stamp",
+                                 plan.stamp->version, version));
+  }
+  return faults;
+}
+
+}  // namespace isobar
