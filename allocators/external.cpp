@@ -52,9 +52,9 @@ class AnswerReader {
     }
     MappingReader reader(document, "", faults_);
     // What else a plan file holds are claims; ours are computed.
-    for (const char* claim :
-         {"schema", "allocator", "objective", "communication", "schedule", "microbatches", "predicted", "objective_s",
-          "objective_bound_s", "gap_fraction", "step_bound_s", "certificate", "inputs", "stamp", "wall"}) {
+    for (const char* claim : {"schema", "allocator", "objective", "communication", "schedule", "microbatches",
+                              "predicted", "objective_s", "objective_bound_s", "gap_fraction", "step_bound_s",
+                              "certificate", "inputs", "data_server", "stamp", "wall"}) {
       reader.optional(claim);
     }
     Placement placement;

@@ -118,7 +118,8 @@ struct Plan {
   Goal goal;
   Outcome outcome = Outcome::Feasible;
   std::string reason;  ///< when infeasible: the device, what it needs, what it has, the nearest change that would do
-  std::vector<Stage> stages;  ///< in chain order; empty when infeasible
+  std::vector<Stage> stages;               ///< in chain order; empty when infeasible
+  std::optional<std::string> data_server;  ///< the cluster's, for an executor, which knows no cluster
   std::optional<Predicted> predicted;
   std::optional<Seconds> objective;
   std::optional<Seconds> objective_bound;  ///< no placement has a smaller objective

@@ -116,6 +116,10 @@ class Checker {
             workload_.layers.size(), workload_.layers.size() - 1);
     }
     if (plan_.goal.microbatches < 1) fault("microbatches: 0; a step has at least 1");
+    if (plan_.data_server != cluster_.data_server) {
+      fault("data_server: claims {}; it is {} on platform {}", plan_.data_server.value_or("none"),
+            cluster_.data_server.value_or("none"), cluster_.name);
+    }
   }
 
   double transfer_s(std::size_t from, std::size_t to, Bytes size) const

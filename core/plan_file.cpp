@@ -234,6 +234,7 @@ Json lasting_part_of(const Plan& plan)
                    {"outcome", name_of(plan.outcome)}};
   if (!plan.reason.empty()) document["reason"] = plan.reason;
   document["stages"] = std::move(stages);
+  if (plan.data_server) document["data_server"] = *plan.data_server;
   document["predicted"] = plan.predicted ? to_json(*plan.predicted) : Json(nullptr);
   document["objective_s"] = or_null(plan.objective);
   document["objective_bound_s"] = or_null(plan.objective_bound);
@@ -284,6 +285,7 @@ Plan plan_from_json(const std::string& text, const std::string& name)
   plan.reason = reader.optional_text("reason").value_or("");
   plan.stages = read_objects<Stage>(reader, "stages", faults,
                                     [&faults](MappingReader& stage) { return read_stage(stage, faults); });
+  plan.data_server = reader.optional_text("data_server");
   if (const auto* predicted = reader.required("predicted"); predicted && predicted->kind != DocumentNode::Kind::Null) {
     plan.predicted = read_mapping<Predicted>(
         reader, "predicted", faults, [&faults](MappingReader& member) { return read_predicted(member, faults); });

@@ -20,6 +20,10 @@ class Plan(CommandTest):
                                                   "sequential_s", "peak_memory_bytes"})
         self.assertEqual(plan["predicted"]["step_time_by"], "formula")
 
+    def test_names_the_data_server_where_there_is_one(self):
+        self.assertEqual(self.json_of("plan", SKY16, BERT24, "--allocator", "even")["data_server"], "node-0")
+        self.assertNotIn("data_server", self.json_of("plan", *self.small_inputs(), "--allocator", "even"))
+
     def test_sequential_has_defaults_of_its_own(self):
         plan = self.json_of("plan", SKY16, BERT24, "--allocator", "even", "--objective", "sequential")
         self.assertEqual((plan["communication"], plan["schedule"], plan["microbatches"]), ("serial", "sequential", 1))

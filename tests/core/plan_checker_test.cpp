@@ -93,6 +93,16 @@ TEST(FaultsOf, NamesADeviceThatIsUsedTwice)
   EXPECT_THAT(sound.faults(), ElementsAre("stages[1]: device d1 runs stage 0 already; each device runs one stage"));
 }
 
+TEST(FaultsOf, NamesADataServerThatIsNotTheClusters)
+{
+  Sound sound;
+  sound.plan.data_server = "store";
+  EXPECT_THAT(sound.faults(), ElementsAre("data_server: claims store; it is none on platform cluster"));
+  sound.plan.data_server.reset();
+  sound.devices.data_server = "data";
+  EXPECT_THAT(sound.faults(), ElementsAre("data_server: claims none; it is data on platform cluster"));
+}
+
 TEST(FaultsOf, RefusesSeveralDevicesForOneStage)
 {
   Sound sound;

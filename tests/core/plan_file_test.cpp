@@ -62,6 +62,14 @@ TEST(PlanFile, KeepsAnInfeasiblePlanWithItsReason)
   EXPECT_FALSE(again.gap_fraction());
 }
 
+TEST(PlanFile, KeepsTheDataServer)
+{
+  Plan plan = some_plan();
+  EXPECT_EQ(plan_to_json(plan).find("data_server"), std::string::npos);
+  plan.data_server = "store";
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").data_server, "store");
+}
+
 Plan some_stamped_plan()
 {
   Plan plan = some_plan();

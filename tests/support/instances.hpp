@@ -148,6 +148,7 @@ inline Plan plan_of(const std::vector<StagePlacement>& stages, const CostModel& 
   plan.goal = goal;
   plan.platform = {"platform.xml", "0"};
   plan.workload = {"workload.yaml", "0"};
+  plan.data_server = cost.cluster().data_server;
   const auto evaluation = cost.evaluate(stages, goal);
   plan.objective = evaluation.objective;
   plan.objective_bound = Seconds(0);
