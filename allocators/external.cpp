@@ -54,7 +54,7 @@ class AnswerReader {
     // What else a plan file holds are claims; ours are computed.
     for (const char* claim : {"schema", "allocator", "objective", "communication", "schedule", "microbatches",
                               "predicted", "objective_s", "objective_bound_s", "gap_fraction", "step_bound_s",
-                              "certificate", "inputs", "data_server", "stamp", "wall"}) {
+                              "certificate", "inputs", "recompute", "data_server", "stamp", "wall"}) {
       reader.optional(claim);
     }
     Placement placement;

@@ -135,7 +135,7 @@ class SkyProgram {
   {
     auto stages = stages_of_counts(even_counts(work_.size(), in_.slowness.size()));
     for (const auto& [device, first, last] : stages) {
-      double memory = 0;
+      double memory = in_.stage_memory;
       for (std::size_t j = first; j <= last; ++j) memory += in_.layer_memory[j];
       if (memory > memory_share * in_.device_memory[device]) return {};
     }
@@ -217,7 +217,7 @@ class SkyProgram {
     const double none = COIN_DBL_MAX;
     for (int i = 0; i < devices_; ++i) {
       const auto device = static_cast<std::size_t>(i);
-      begin_row(-none, memory_share);  // C1
+      begin_row(-none, std::max(0.0, memory_share - in_.stage_memory / in_.device_memory[device]));  // C1
       for (int j = 0; j < layers_; ++j) {
         add(x(i, j), in_.layer_memory[static_cast<std::size_t>(j)] / in_.device_memory[device]);
       }
@@ -260,7 +260,7 @@ std::string infeasible_reason(const CostModel& cost, const Goal& goal, const Sky
   const auto& devices = cost.cluster().devices;
   const auto largest = std::max_element(devices.begin(), devices.end(),
                                         [](const Device& a, const Device& b) { return a.memory < b.memory; });
-  const Bytes need(std::accumulate(inputs.layer_memory.begin(), inputs.layer_memory.end(), 0.0));
+  const Bytes need(std::accumulate(inputs.layer_memory.begin(), inputs.layer_memory.end(), inputs.stage_memory));
   const Bytes has(std::accumulate(inputs.device_memory.begin(), inputs.device_memory.end(), 0.0));
   return fmt::format(
       "{} and the {} devices have {} in all: CBC proves that no order of them holds contiguous parts; {} more memory "

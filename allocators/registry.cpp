@@ -189,6 +189,7 @@ Plan allocate(const std::string& name, const Workload& workload, const Cluster& 
   plan.goal = goal;
   plan.outcome = placement.outcome;
   plan.reason = std::move(placement.reason);
+  plan.recompute = workload.recompute;
   plan.data_server = cluster.data_server;
   if (placement.stages.empty()) {
     ensure(plan.outcome == Outcome::Infeasible || plan.outcome == Outcome::TimedOut, "a plan without stages");

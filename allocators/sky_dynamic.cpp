@@ -26,7 +26,7 @@ class SkyDynamic {
     const auto counts = even_counts(inputs.multiply_adds.size(), devices_);
     for (std::size_t j = 0; j < devices_; ++j) p_[j + 1] = p_[j] + counts[j];
     for (std::size_t j = 0; j < devices_; ++j) {
-      memory_.push_back(sum(in_.layer_memory, j));
+      memory_.push_back(in_.stage_memory + sum(in_.layer_memory, j));
       load_.push_back(in_.slowness[j] * sum(in_.multiply_adds, j));
       if (memory_[j] > in_.device_memory[j]) ++overfull_;
     }
@@ -110,7 +110,7 @@ class SkyDynamic {
     p_[j + 1] = to;
     for (const std::size_t device : {j, j + 1}) {
       if (memory_[device] > in_.device_memory[device]) --overfull_;
-      memory_[device] = sum(in_.layer_memory, device);
+      memory_[device] = in_.stage_memory + sum(in_.layer_memory, device);
       load_[device] = in_.slowness[device] * sum(in_.multiply_adds, device);
       if (memory_[device] > in_.device_memory[device]) ++overfull_;
     }
@@ -145,12 +145,13 @@ Placement place(const Problem& problem, bool index_mended)
   const SkyInputs inputs = sky_inputs(problem.cost, problem.goal);
   const auto smallest = std::min_element(inputs.device_memory.begin(), inputs.device_memory.end());
   const auto least = std::min_element(inputs.layer_memory.begin(), inputs.layer_memory.end());
-  if (!(*smallest > *least)) {
+  const double least_of_a_stage = inputs.stage_memory + *least;
+  if (!(*smallest > least_of_a_stage)) {
     return infeasible(fmt::format(
         "device {} has {} and the smallest layer, {}, needs {}: this policy gives every device a layer; without that "
         "device, or by allocator chain-dp, it may fit",
         devices[static_cast<std::size_t>(smallest - inputs.device_memory.begin())].name, text_of(Bytes(*smallest)),
-        least - inputs.layer_memory.begin(), text_of(Bytes(*least))));
+        least - inputs.layer_memory.begin(), text_of(Bytes(least_of_a_stage))));
   }
   SkyDynamic search(inputs, problem.limits, index_mended);
   if (!search.fit_memory()) {
@@ -183,11 +184,13 @@ SkyInputs sky_inputs(const CostModel& cost, const Goal& goal)
     inputs.device_memory.push_back(cost.cluster().devices[i].memory.value);
   }
   const auto& layers = cost.workload().layers;
+  inputs.stage_memory = cost.workload().recompute_buffer.value;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     inputs.multiply_adds.push_back(layers[i].forward.value / 2);
     inputs.layer_memory.push_back(cost.memory_ignores_schedule()
                                       ? layers[i].sky_memory.value
-                                      : stage_memory(cost, goal, {0, i, i}, cost.devices() - 1).value);
+                                      : stage_memory(cost, goal, {0, i, i}, cost.devices() - 1).value -
+                                            inputs.stage_memory);
   }
   return inputs;
 }

@@ -16,6 +16,7 @@ struct SkyInputs {
   /// memory of a stage of that layer at the head of the longest chain, so that sums of layers are never below what a
   /// stage needs; a workload that fits tightly may be called infeasible then.
   std::vector<double> layer_memory;
+  double stage_memory = 0;  ///< of every stage, besides its layers': the buffer for recomputation
 };
 SkyInputs sky_inputs(const CostModel& cost, const Goal& goal);
 

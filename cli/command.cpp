@@ -36,10 +36,75 @@ Value chosen(const std::string& option, const std::string& word, FromName from_n
                                        nearest.empty() ? "" : "; did you mean " + nearest + "?"));
 }
 
+std::optional<std::uint64_t> whole_number(std::string_view text)
+{
+  std::uint64_t number = 0;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return fault == std::errc{} && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
+
+void require_layer(const std::string& where, std::size_t layer, const Workload& workload)
+{
+  if (layer < workload.layers.size()) return;
+  throw InputError(
+      where, fmt::format("layer {}; workload {} has layers 0 to {}", layer, workload.name, workload.layers.size() - 1));
+}
+
+/// "none", "all", or layers and ranges of them in order, such as "3-10,12".
+std::vector<std::size_t> layers_from_option(const std::string& option, const std::string& text,
+                                            const Workload& workload)
+{
+  std::vector<std::size_t> layers;
+  if (text == "none") return layers;
+  if (text == "all") {
+    layers.resize(workload.layers.size());
+    std::iota(layers.begin(), layers.end(), std::size_t{0});
+    return layers;
+  }
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view item(text.data() + begin, end - begin);
+    const std::size_t dash = item.find('-');
+    const auto first = whole_number(item.substr(0, dash));
+    const auto last = dash == item.npos ? first : whole_number(item.substr(dash + 1));
+    if (!first || !last || *first > *last || (!layers.empty() && *first <= layers.back())) {
+      throw InputError(option,
+                       fmt::format("{} is neither none, all, nor layers in order, such as 3-10,12", in_quotes(text)));
+    }
+    require_layer(option, *last, workload);
+    for (std::size_t layer = *first; layer <= *last; ++layer) layers.push_back(layer);
+    begin = end + 1;
+  }
+  return layers;
+}
+
 bool is_device(const std::string& file)
 {
   std::error_code unknown;
   return std::filesystem::exists(file, unknown) && !std::filesystem::is_regular_file(file, unknown);
+}
+
+Inputs read_inputs(const InputOptions& options)
+{
+  const std::string workload_text = read_file(options.workload);
+  Workload workload = workload_from_text(workload_text, options.workload);
+  sim::Platform platform = load_platform(options.platform, options.devices);
+  Fingerprint platform_fingerprint{options.platform, platform.hash()};
+  return {std::move(platform),
+          std::move(workload),
+          std::move(platform_fingerprint),
+          {options.workload, fingerprint(workload_text)}};
+}
+
+/// `where` says who asks for it.
+void recompute(Workload& workload, const std::vector<std::size_t>& layers, const std::string& where)
+{
+  if (layers.empty()) return;
+  if (workload.memory_model == MemoryModel::Sky) {
+    throw InputError(where, "memory_model sky knows nothing of recomputation; write memory_model: training");
+  }
+  require_layer(where, layers.back(), workload);
+  workload = with_recomputation(workload, layers);
 }
 
 /// Passes each event on to several sinks.
@@ -71,16 +136,19 @@ sim::Platform load_platform(const std::string& file, const std::string& devices_
                              devices_file.empty() ? std::nullopt : std::optional<std::filesystem::path>(devices_file));
 }
 
-Inputs load(const InputOptions& options)
+Inputs load(const InputOptions& options, const GoalOptions& goal)
 {
-  const std::string workload_text = read_file(options.workload);
-  Workload workload = workload_from_text(workload_text, options.workload);
-  sim::Platform platform = load_platform(options.platform, options.devices);
-  Fingerprint platform_fingerprint{options.platform, platform.hash()};
-  return {std::move(platform),
-          std::move(workload),
-          std::move(platform_fingerprint),
-          {options.workload, fingerprint(workload_text)}};
+  Inputs inputs = read_inputs(options);
+  const std::string option = "--recompute";
+  recompute(inputs.workload, layers_from_option(option, goal.recompute, inputs.workload), option);
+  return inputs;
+}
+
+Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file)
+{
+  Inputs inputs = read_inputs(options);
+  recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
+  return inputs;
 }
 
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
@@ -88,12 +156,9 @@ CLI::Option* add_count(CLI::App& command, const std::string& name, std::function
 {
   constexpr std::uint64_t largest = std::uint64_t{1} << 53;
   const auto read = [name, set = std::move(set)](const std::string& text) {
-    std::uint64_t count = 0;
-    const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), count);
-    if (fault != std::errc{} || end != text.data() + text.size() || count > largest) {
-      throw InputError(name, in_quotes(text) + " is no whole number from 0 to 2^53");
-    }
-    set(count);
+    const auto count = whole_number(text);
+    if (!count || *count > largest) throw InputError(name, in_quotes(text) + " is no whole number from 0 to 2^53");
+    set(*count);
   };
   return command.add_option_function<std::string>(name, read, what)->type_name("COUNT");
 }
@@ -130,6 +195,9 @@ void GoalOptions::add_to(CLI::App& command)
             "work that a search may do, in the policy's own units; same result everywhere");
   command.add_option("--time-limit", time_limit, "time that a search may take, such as 30s");
   add_count(command, "--seed", seed, "start of the random numbers of policies that draw any (default: 1)");
+  command.add_option("--recompute", recompute,
+                     "layers that recompute their activations in the backward pass: none, all, or a list such as "
+                     "3-10,12 (default: none)");
   command.add_flag("--polish", polish,
                    "make the step time by the schedule's exact recurrence small at the end "
                    "(allocator local-search)");

@@ -43,16 +43,13 @@ struct InputOptions {
 /// A platform with the devices file that was named, if any.
 sim::Platform load_platform(const std::string& file, const std::string& devices_file);
 
-/// A platform and a workload, read and checked.
+/// A platform and a workload, read and checked, the workload with the recomputation that was asked for.
 struct Inputs {
   sim::Platform platform;
   Workload workload;
   Fingerprint platform_fingerprint;
   Fingerprint workload_fingerprint;
 };
-/// @throws InputError with every fault of the first file that has one.
-Inputs load(const InputOptions& options);
-
 /// What to plan for and how far to search, as `plan` and `compare` take it.
 struct GoalOptions {
   std::optional<std::string> communication;
@@ -62,6 +59,7 @@ struct GoalOptions {
   std::optional<std::string> time_limit;
   std::uint64_t seed = 1;
   bool polish = false;
+  std::string recompute = "none";
 
   void add_to(CLI::App& command);
   /// The goal for an objective: what was said, and the objective's own defaults for the rest.
@@ -70,6 +68,11 @@ struct GoalOptions {
   /// @throws InputError when --polish is on and one of the allocators or goals does not go with it.
   void check_polish(const std::vector<std::string>& allocators, const std::vector<Goal>& goals) const;
 };
+
+/// With --recompute. @throws InputError with every fault of the first file that has one, or naming the option.
+Inputs load(const InputOptions& options, const GoalOptions& goal);
+/// With what a plan recomputes. @throws InputError likewise, or naming the plan's file.
+Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
 
 /// An option that takes a whole number, 0 to 2^53; CLI11 itself would take a negative one for a huge one.
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,

@@ -83,7 +83,7 @@ ExitCode compare(const CompareOptions& options)
   for (const auto& objective : options.objectives) goals.push_back(options.goal.goal(objective));
   for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
   options.goal.check_polish(options.allocators, goals);
-  const Inputs inputs = load(options.inputs);
+  const Inputs inputs = load(options.inputs, options.goal);
 
   std::vector<ComparisonRow> rows;
   std::vector<std::function<std::string()>> work;

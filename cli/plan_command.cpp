@@ -75,7 +75,7 @@ ExitCode make_plan(const PlanOptions& options)
   options.goal.check_polish({options.allocator}, {goal});
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
   refuse_overwriting({options.inputs.platform, options.inputs.workload, options.start}, {options.output});
-  const Inputs inputs = load(options.inputs);
+  const Inputs inputs = load(options.inputs, options.goal);
   const Cluster& cluster = inputs.platform.cluster();
   if (!options.start.empty()) limits.start = start_of(options.start, inputs);
   Plan plan = allocators::allocate(options.allocator, inputs.workload, cluster, goal, limits);

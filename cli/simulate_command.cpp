@@ -99,7 +99,7 @@ ExitCode simulate(const SimulateOptions& options)
   }
   refuse_overwriting({options.inputs.platform, options.inputs.workload, options.plan}, {options.output, options.trace});
   Plan plan = read_plan(options.plan);
-  const Inputs inputs = load(options.inputs);
+  const Inputs inputs = load(options.inputs, plan, options.plan);
   check_plan(plan, options, inputs);
   if (plan.stages.empty()) {
     const nlohmann::ordered_json answer = {{"outcome", name_of(plan.outcome)}, {"reason", plan.reason}};

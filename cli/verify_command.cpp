@@ -93,7 +93,7 @@ std::string text_of(const Plan& plan, const VerifyOptions& options, const Certif
 ExitCode verify(const VerifyOptions& options)
 {
   const Plan plan = read_plan(options.plan);
-  const Inputs inputs = load(options.inputs);
+  const Inputs inputs = load(options.inputs, plan, options.plan);
   const Cluster& cluster = inputs.platform.cluster();
   Faults faults;
   compare("platform", plan.platform, inputs.platform_fingerprint, faults);

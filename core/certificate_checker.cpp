@@ -34,6 +34,7 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Goal& asked)
       devices(given.devices.size()),
       goal(asked),
       is_sky(chain.memory_model == MemoryModel::Sky),
+      recompute_buffer(chain.recompute_buffer.value),
       cluster(&given)
 {
   const double per_parameter = bytes_per_parameter(chain.dtype, chain.optimizer);

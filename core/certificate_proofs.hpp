@@ -36,6 +36,7 @@ struct Chain {
   std::vector<double> parameter_bytes;  ///< of the layers before each cut
   std::vector<double> activations;      ///< likewise, of one micro-batch
   std::vector<double> sky_memory;       ///< likewise
+  double recompute_buffer = 0;          ///< of every stage
   std::vector<double> output;           ///< bytes over each cut, forward
   std::vector<double> gradient;         ///< and back
   std::vector<double> speed;            ///< of each device
@@ -47,7 +48,7 @@ struct Chain {
   {
     return (work[end_cut] - work[first_cut]) / speed[device];
   }
-  /// Bytes that the layers between two cuts need without buffers for transfers; never less with one layer more.
+  /// Bytes that the layers between two cuts need without buffers; never less with one layer more.
   double need_of_layers(std::size_t first_cut, std::size_t end_cut, std::uint64_t held) const
   {
     if (is_sky) return sky_memory[end_cut] - sky_memory[first_cut];
@@ -59,7 +60,7 @@ struct Chain {
   /// Bytes that the layers between two cuts need with `held` micro-batches in flight.
   double need(std::size_t first_cut, std::size_t end_cut, std::uint64_t held) const
   {
-    return need_of_layers(first_cut, end_cut, held) + buffer(first_cut) + buffer(end_cut);
+    return need_of_layers(first_cut, end_cut, held) + buffer(first_cut) + buffer(end_cut) + recompute_buffer;
   }
   /// s_i.
   double cost(double compute, double send) const

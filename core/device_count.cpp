@@ -29,9 +29,9 @@ double memory_of_model(const CostModel& cost, const Goal& goal)
   const auto in_flight = microbatches_in_flight(goal.schedule, 0, goal.microbatches);
   const double all = cost.memory(0, end - 1, in_flight).value;
   if (cost.memory_ignores_schedule()) return all;
-  return all -
-         (cost.boundary_output(0) + cost.boundary_gradient(0) + cost.boundary_output(end) + cost.boundary_gradient(end))
-             .value;
+  const Bytes buffers = cost.boundary_output(0) + cost.boundary_gradient(0) + cost.boundary_output(end) +
+                        cost.boundary_gradient(end) + cost.workload().recompute_buffer;
+  return all - buffers.value;
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ struct DeviceCount {
 /// of them equal: bottleneck F / S_k, so every device is worth using; sequential k F / S_k, so one is; pipeline
 /// (M-1+k) F / S_k. There device k+1 helps if and only if v_{k+1} / S_k > 1 / (M-1+k); once one does not help, no later
 /// one does, since the left side times (M-1+k) only falls. Ties go to fewer devices. Memory as in the fractional bound:
-/// in the aggregate, each layer with what it needs in the last stage and without buffers for transfers.
+/// in the aggregate, each layer with what it needs in the last stage and without buffers.
 /// O(D log D + L).
 DeviceCount devices_worth_using(const CostModel& cost, const Goal& goal);
 

@@ -119,6 +119,7 @@ struct Plan {
   Outcome outcome = Outcome::Feasible;
   std::string reason;  ///< when infeasible: the device, what it needs, what it has, the nearest change that would do
   std::vector<Stage> stages;               ///< in chain order; empty when infeasible
+  std::vector<std::size_t> recompute;      ///< layers that recompute their activations, ascending: with_recomputation
   std::optional<std::string> data_server;  ///< the cluster's, for an executor, which knows no cluster
   std::optional<Predicted> predicted;
   std::optional<Seconds> objective;
@@ -147,10 +148,11 @@ std::string hash_of(const Plan& plan);
 std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& workload_hash,
                                          const std::string& version);
 
-/// Recomputes everything that a plan says with an evaluator of its own, which shares no code with the cost model:
-/// every layer exactly once and in order, devices exist and are used once, memory holds under the schedule, predicted
-/// times, objective, step bound and memory as claimed to 1e-9 relative, the bound not above the objective.
-/// An infeasible plan, and one whose search timed out before any was found, needs a reason and no stages.
+/// Recomputes everything that a plan says, of the workload with the plan's recomputation, with an evaluator of its own,
+/// which shares no code with the cost model: every layer exactly once and in order, devices exist and are used once,
+/// memory holds under the schedule, predicted times, objective, step bound and memory as claimed to 1e-9 relative, the
+/// bound not above the objective. An infeasible plan, and one whose search timed out before any was found, needs a
+/// reason and no stages.
 /// @returns one line per fault, "" prefixes left to the caller; empty when the plan holds. O(layers + stages).
 std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
 

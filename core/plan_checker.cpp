@@ -116,6 +116,10 @@ class Checker {
             workload_.layers.size(), workload_.layers.size() - 1);
     }
     if (plan_.goal.microbatches < 1) fault("microbatches: 0; a step has at least 1");
+    if (plan_.recompute != workload_.recompute) {
+      fault("recompute: {} layers, which are not the {} that recompute in the workload as it is given here",
+            plan_.recompute.size(), workload_.recompute.size());
+    }
     if (plan_.data_server != cluster_.data_server) {
       fault("data_server: claims {}; it is {} on platform {}", plan_.data_server.value_or("none"),
             cluster_.data_server.value_or("none"), cluster_.name);
@@ -169,7 +173,7 @@ class Checker {
         }
         facts.peak_bytes = parameters * bytes_per_parameter(workload_.dtype, workload_.optimizer) + activations * held +
                            cuts.output[stage.first_layer].value + cuts.gradient[stage.first_layer].value +
-                           cuts.output[end].value + cuts.gradient[end].value;
+                           cuts.output[end].value + cuts.gradient[end].value + workload_.recompute_buffer.value;
       }
       stages_.push_back(facts);
     }

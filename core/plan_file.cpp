@@ -5,6 +5,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <functional>
+
 namespace isobar {
 
 namespace {
@@ -234,6 +237,7 @@ Json lasting_part_of(const Plan& plan)
                    {"outcome", name_of(plan.outcome)}};
   if (!plan.reason.empty()) document["reason"] = plan.reason;
   document["stages"] = std::move(stages);
+  if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
   if (plan.data_server) document["data_server"] = *plan.data_server;
   document["predicted"] = plan.predicted ? to_json(*plan.predicted) : Json(nullptr);
   document["objective_s"] = or_null(plan.objective);
@@ -285,6 +289,15 @@ Plan plan_from_json(const std::string& text, const std::string& name)
   plan.reason = reader.optional_text("reason").value_or("");
   plan.stages = read_objects<Stage>(reader, "stages", faults,
                                     [&faults](MappingReader& stage) { return read_stage(stage, faults); });
+  if (reader.optional("recompute")) {
+    plan.recompute =
+        read_list<std::size_t>(reader, "recompute", faults,
+                               [](MappingReader& item, const std::string& key) { return item.required_count(key); });
+    if (std::adjacent_find(plan.recompute.begin(), plan.recompute.end(), std::greater_equal<>()) !=
+        plan.recompute.end()) {
+      reader.add_fault("recompute", "is not ascending; list each layer once, in order");
+    }
+  }
   plan.data_server = reader.optional_text("data_server");
   if (const auto* predicted = reader.required("predicted"); predicted && predicted->kind != DocumentNode::Kind::Null) {
     plan.predicted = read_mapping<Predicted>(
@@ -301,7 +314,7 @@ Plan plan_from_json(const std::string& text, const std::string& name)
     auto platform = read_mapping<Fingerprint>(inputs, "platform", faults, read_fingerprint);
     return Inputs(std::move(platform), read_mapping<Fingerprint>(inputs, "workload", faults, read_fingerprint));
   });
-  if (reader.has("stamp")) {
+  if (reader.optional("stamp")) {
     plan.stamp = read_mapping<Stamp>(reader, "stamp", faults,
                                      [&faults](MappingReader& member) { return read_stamp(member, faults); });
   }

@@ -61,7 +61,7 @@ class Program {
   virtual ~Program() = default;
 
   virtual std::size_t ranks() const = 0;
-  /// Memory that the rank holds throughout: parameters, gradients, optimizer state, transfer buffers.
+  /// Memory that the rank holds throughout: parameters, gradients, optimizer state, buffers.
   virtual Bytes resident_memory(std::size_t rank) const = 0;
   virtual std::uint64_t length(std::size_t rank, Lane lane) const = 0;
   /// Instruction `position` (0..length-1) of a lane.

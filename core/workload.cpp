@@ -1,9 +1,12 @@
 #include "core/workload.hpp"
 
+#include "core/errors.hpp"
 #include "core/names.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include <algorithm>
 
 namespace isobar {
 
@@ -45,6 +48,24 @@ std::vector<std::string> memory_model_names()
 bool stages_agree(const Workload& workload)
 {
   return workload.training.clip_norm.has_value() || workload.dtype == DType::Float16;
+}
+
+Workload with_recomputation(const Workload& workload, const std::vector<std::size_t>& layers)
+{
+  ensure(workload.memory_model == MemoryModel::Training && workload.recompute.empty(),
+         "layers recompute once, and in the memory of training");
+  Workload result = workload;
+  result.recompute = layers;
+  for (const std::size_t recomputed : layers) {
+    Layer& layer = result.layers.at(recomputed);
+    Bytes read = layer.inputs.empty() ? workload.input : Bytes(0);
+    for (const std::size_t input : layer.inputs) read += workload.layers[input].output;
+    const Bytes kept = std::min(read, layer.activations);
+    result.recompute_buffer = std::max(result.recompute_buffer, layer.activations - kept);
+    layer.activations = kept;
+    layer.backward += layer.forward;
+  }
+  return result;
 }
 
 double bytes_per_parameter(DType dtype, Optimizer optimizer)
@@ -92,6 +113,7 @@ std::string workload_to_json(const Workload& workload)
                          {"optimizer", name_of(workload.optimizer)},
                          {"memory_model", name_of(workload.memory_model)},
                          {"input_bytes", workload.input.value},
+                         {"recompute_buffer_bytes", workload.recompute_buffer.value},
                          {"layers", std::move(layers)}};
   return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -18,7 +18,7 @@ enum class Optimizer { Sgd, Momentum, Adam, AdamW };
 
 /// How the memory of a stage is counted.
 enum class MemoryModel {
-  Training,  ///< parameters, gradients, optimizer state, activations x micro-batches in flight, transfer buffers
+  Training,  ///< parameters, gradients, optimizer state, activations x micro-batches in flight, buffers
   Sky        ///< Sky Computing's published estimator per unit; knows neither schedule nor micro-batches
 };
 
@@ -62,6 +62,9 @@ struct Workload {
   Training training;
   ModelSizes model;
   Bytes input;  ///< data of one micro-batch
+  /// Layers that compute their activations anew in the backward pass, ascending (see with_recomputation).
+  std::vector<std::size_t> recompute;
+  Bytes recompute_buffer;  ///< for the activations of one of them at a time, beyond what it keeps; every stage has it
 };
 
 /// True when all stages add up what they know of their gradients before the update: their norm is clipped, or fp16's
@@ -78,6 +81,12 @@ Workload workload_from_text(const std::string& text, const std::string& name);
 
 /// The layers as JSON (schema isobar-workload/1, docs/formats.md): what an external allocator reads.
 std::string workload_to_json(const Workload& workload);
+
+/// The workload where `layers` (ascending) compute their activations anew in the backward pass: each keeps what it
+/// reads alone, if that is less, and its backward work grows by its forward work. Whoever asks for work and memory
+/// takes the result as any other workload. For memory_model training, and once. O(layers + edges).
+/// Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.
+Workload with_recomputation(const Workload& workload, const std::vector<std::size_t>& layers);
 
 /// Bytes per parameter that stay on the device between steps: the parameter, its gradient and the optimizer's state.
 /// float32: 4 + 4 + (sgd 0, momentum 4, adam and adamw 8). bf16 and fp16: 2 + 2 + a float32 master copy of 4 + the same

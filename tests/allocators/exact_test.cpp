@@ -140,6 +140,42 @@ TEST(Exact, BoundsAreBelowTheOptimumAndTheOptimumIsBelowEveryAllocator)
   }
 }
 
+TEST(Exact, EqualsBruteForceAndBeatsEveryAllocatorWhereLayersRecompute)
+{
+  std::mt19937_64 random(17);
+  std::size_t feasible = 0;
+  std::size_t infeasible = 0;
+  for (int instance = 0; instance < few; ++instance) {
+    const Workload workload = with_random_recomputation(random, random_chain(random, 1 + random() % 7));
+    const Cluster cluster =
+        random_cluster(random, 1 + random() % 3, 160 * std::pow(0.5, static_cast<double>(random() % 4)));
+    const CostModel cost(workload, cluster);
+    const auto goals = all_goals(1 + random() % 5);
+    const auto least = least_objectives(cost, goals, true);
+    for (std::size_t i = 0; i < goals.size(); ++i) {
+      const std::string where = "instance " + std::to_string(instance) + ": " + name_of_goal(goals[i]);
+      const Plan best = allocate("exact", workload, cluster, goals[i], {});
+      EXPECT_EQ(best.recompute, workload.recompute);
+      ++(best.stages.empty() ? infeasible : feasible);
+      ASSERT_EQ(best.stages.empty(), std::isinf(least[i])) << where;
+      if (best.stages.empty()) continue;
+      ASSERT_NEAR(best.objective->value, least[i], 1e-9 * least[i]) << where;
+      ASSERT_NEAR(best.objective_bound->value, least[i], 1e-9 * least[i]) << where;
+      ASSERT_TRUE(faults_of_certificate(best, workload, cluster).empty()) << where;
+      if (i % 9 != 0) continue;  // one goal of each objective for the others
+      for (const auto& policy : policies()) {
+        SearchLimits limits;
+        limits.budget = 100;
+        const Plan plan = allocate(std::string(policy.name), workload, cluster, goals[i], limits);
+        if (plan.stages.empty()) continue;
+        EXPECT_GE(plan.objective->value, least[i] * (1 - 1e-9)) << where << policy.name;
+      }
+    }
+  }
+  EXPECT_GT(feasible, infeasible);
+  EXPECT_GT(infeasible, 0u);
+}
+
 TEST(Exact, RenamingOrReorderingDevicesChangesNoOptimum)
 {
   std::mt19937_64 random(11);

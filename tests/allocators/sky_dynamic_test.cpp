@@ -71,6 +71,19 @@ Goal bottleneck_goal()
 
 }  // namespace
 
+TEST(SkyDynamic, CountsTheBufferOfRecomputationOncePerDevice)
+{
+  // Each layer keeps 0 of its 10 bytes; one at a time has them back.
+  const Workload workload = with_recomputation(chain({1, 1, 1, 1}, 0, 10), {0, 1, 2, 3});
+  const Goal goal = bottleneck_goal();
+  for (const std::string policy : {"sky-dynamic", "sky-dynamic-fixed"}) {
+    EXPECT_EQ(allocate(policy, workload, cluster({1, 1}, {Seconds(0), BytesPerSecond(1)}, 11), goal, {}).stages.size(),
+              2u);
+    EXPECT_TRUE(
+        allocate(policy, workload, cluster({1, 1}, {Seconds(0), BytesPerSecond(1)}, 9), goal, {}).stages.empty());
+  }
+}
+
 TEST(SkyDynamic, GivesThePublishedCounts)
 {
   const auto rows = reference_rows();

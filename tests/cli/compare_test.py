@@ -33,6 +33,13 @@ class Compare(CommandTest):
             # The update comes on top: 2 FLOP per parameter.
             self.assertAlmostEqual(row["step_time_s"] / row["objective_s"], 1, places=4)
 
+    def test_recomputes_as_plan_does(self):
+        inputs = self.small_inputs()
+        row, = self.json_of("compare", *inputs, "--allocators", "even", "--recompute", "1-2", "--explain")["rows"]
+        plan = self.json_of("plan", *inputs, "--allocator", "even", "--recompute", "1-2")
+        self.assertEqual(row["objective_s"], plan["objective_s"])
+        self.assertEqual(row["peak_memory_bytes"], max(plan["predicted"]["peak_memory_bytes"].values()))
+
     def test_a_placement_that_does_not_fit_says_why_and_the_rest_go_on(self):
         inputs = SKY16, "workloads/bert80.yaml"
         rows = {row["allocator"]: row for row in self.json_of("compare", *inputs)["rows"]}

@@ -24,6 +24,59 @@ class Plan(CommandTest):
         self.assertEqual(self.json_of("plan", SKY16, BERT24, "--allocator", "even")["data_server"], "node-0")
         self.assertNotIn("data_server", self.json_of("plan", *self.small_inputs(), "--allocator", "even"))
 
+    def test_recomputed_layers_take_their_forward_again_and_keep_what_they_read(self):
+        plan = self.json_of("plan", *self.small_inputs(), "--allocator", "even", "--objective", "sequential",
+                            "--recompute", "1-2")
+        self.assertEqual(plan["recompute"], [1, 2])
+        # slow: a and b forward (2 s), b and a back (3 + 2 s); fast: c forward (0.5 s) and back (1.5 s); two transfers.
+        self.assertAlmostEqual(plan["objective_s"], 7 + 2 + 2 * 0.11)
+        # 8 B a parameter, what a keeps, what b reads, the buffers over the cut, and the rest of b while it recomputes.
+        self.assertAlmostEqual(plan["predicted"]["peak_memory_bytes"]["slow"], 16e3 + 1e9 + 0.1e9 + 0.2e9 + 0.9e9)
+        self.assertNotIn("recompute", self.json_of("plan", *self.small_inputs(), "--allocator", "even",
+                                                   "--recompute", "none"))
+
+    def test_recomputation_makes_room(self):
+        inputs = self.small_inputs(memory="2.15 GB")
+        self.make_plan(*inputs, "--objective", "sequential", expect=4)
+        plan = self.make_plan(*inputs, "--objective", "sequential", "--recompute", "all")
+        self.assertEqual(json.loads(pathlib.Path(plan).read_text())["recompute"], [0, 1, 2])
+
+    def test_refuses_a_recomputation_that_is_no_list_of_layers(self):
+        inputs = self.small_inputs()
+        for text in ("some", "1,", "2-1", "1,1", "0-1,1", "2,0", "-1", "1 2", "0x1"):
+            self.assertEqual(
+                self.fault_of("plan", *inputs, "--allocator", "even", f"--recompute={text}"),
+                f'--recompute: "{text}" is neither none, all, nor layers in order, such as 3-10,12')
+        for text in ("3", "0-3", "1-9007199254740992"):
+            self.assertEqual(self.fault_of("compare", *inputs, "--recompute", text),
+                             f"--recompute: layer {text.split('-')[-1]}; workload small has layers 0 to 2")
+
+    def test_sky_s_memory_model_knows_no_recomputation(self):
+        self.assertEqual(
+            self.fault_of("plan", SKY16, BERT24, "--allocator", "even", "--recompute", "all"),
+            "--recompute: memory_model sky knows nothing of recomputation; write memory_model: training")
+
+    def test_a_start_recomputes_what_the_plan_does(self):
+        inputs = self.small_inputs()
+        start = self.make_plan(*inputs, "--recompute", "1")
+        options = "--allocator", "local-search", "--start", start
+        self.assertEqual(self.json_of("plan", *inputs, *options, "--recompute", "1")["recompute"], [1])
+        self.assertEqual(self.fault_of("plan", *inputs, *options),
+                         f"{start}: recompute: 1 layers, which are not the 0 that recompute in the workload as it is "
+                         "given here")
+
+    def test_an_external_policy_reads_the_workload_as_it_is_recomputed(self):
+        problem = self.folder / "problem.json"
+        answer = '{"stages": [{"device": "fast", "first_layer": 0, "last_layer": 2}]}'
+        policy = self.write("policy.sh", f"#!/bin/sh\ncat > {problem}\necho '{answer}'\n")
+        pathlib.Path(policy).chmod(0o755)
+        plan = self.json_of("plan", *self.small_inputs(), "--allocator", f"exec:{policy}", "--recompute", "all")
+        self.assertEqual(plan["recompute"], [0, 1, 2])
+        workload = json.loads(problem.read_text())["workload"]
+        self.assertEqual([layer["backward_flops"] for layer in workload["layers"]], [3e12] * 3)
+        self.assertEqual([layer["activations_bytes"] for layer in workload["layers"]], [0, 1e8, 1e8])
+        self.assertEqual(workload["recompute_buffer_bytes"], 1e9)
+
     def test_sequential_has_defaults_of_its_own(self):
         plan = self.json_of("plan", SKY16, BERT24, "--allocator", "even", "--objective", "sequential")
         self.assertEqual((plan["communication"], plan["schedule"], plan["microbatches"]), ("serial", "sequential", 1))

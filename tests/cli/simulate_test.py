@@ -94,6 +94,26 @@ class Simulate(CommandTest):
         self.assertIn('certificate.kind: "trust me" is not one of none, fractional, path, search, phase-flow',
                       self.fault_of("simulate", *inputs, "--plan", plan))
 
+    def test_recomputed_layers_are_played_with_their_work_and_memory(self):
+        inputs = self.small_inputs()
+        plan = self.make_plan(*inputs, "--recompute", "1-2")
+        trace = self.folder / "trace.json"
+        result = self.json_of("simulate", *inputs, "--plan", plan, "--trace", trace)
+        backward = {event["pid"]: event["args"]["flops"] for event in json.loads(trace.read_text())["traceEvents"]
+                    if event["name"].startswith("Backward")}
+        self.assertEqual(sorted(backward.values()), [3e12, 5e12])
+        predicted = json.loads(pathlib.Path(plan).read_text())["predicted"]["peak_memory_bytes"]
+        for stage in result["stages"]:
+            self.assertAlmostEqual(stage["peak_memory_bytes"] / predicted[stage["device"]], 1, places=9)
+        self.assertIn("every claim holds", self.run_isobar("verify", *inputs, plan).stdout)
+
+    def test_a_recomputation_of_a_layer_that_is_not_there_is_refused(self):
+        inputs = self.small_inputs()
+        plan = self.make_plan(*inputs)
+        self.edit_plan(plan, recompute=[1, 7])
+        self.assertEqual(self.fault_of("simulate", *inputs, "--plan", plan),
+                         f"{plan}: recompute: layer 7; workload small has layers 0 to 2")
+
     def stamped_plan(self):
         """Inputs, and a plan of them that was simulated with --stamp."""
         inputs = self.small_inputs()

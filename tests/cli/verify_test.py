@@ -251,6 +251,13 @@ class Verify(CommandTest):
         faults = self.run_isobar("verify", *self.inputs, plan, expect=5).stdout.splitlines()
         self.assertEqual(faults[0], f"{plan}: objective_s: claims 7.5; it is 7.72 on this platform and workload")
 
+    def test_another_recomputation(self):
+        self.inputs = self.small_inputs()
+        plan = self.make_plan(*self.inputs, *GOAL, "--recompute", "1-2")
+        self.edit(plan, recompute=[2])
+        faults = self.run_isobar("verify", *self.inputs, plan, expect=5).stdout.splitlines()
+        self.assertEqual(faults[0], f"{plan}: objective_s: claims 9; it is 8 on this platform and workload")
+
     def test_another_workload(self):
         plan = self.certified()
         other = self.write("other.yaml", WORKLOAD.replace("1000", "1001"))

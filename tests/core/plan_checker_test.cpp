@@ -49,6 +49,30 @@ TEST(FaultsOf, AgreesWithTheCostModelOnRandomPlans)
   }
 }
 
+TEST(FaultsOf, AgreesWithTheCostModelWhereLayersRecompute)
+{
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 1000; ++round) {
+    const std::size_t layers = 1 + random() % 12;
+    const auto workload =
+        testing_support::with_random_recomputation(random, testing_support::random_chain(random, layers));
+    const auto platform = testing_support::random_cluster(random, 4, 1e9);
+    const CostModel cost(workload, platform);
+    const auto stages = testing_support::random_placement(random, layers, 4);
+    for (const auto& goal : testing_support::all_goals(1 + random() % 9)) {
+      ASSERT_THAT(faults_of(plan_of(stages, cost, goal), workload, platform), IsEmpty());
+    }
+  }
+}
+
+TEST(FaultsOf, RefusesAWorkloadThatRecomputesOtherLayers)
+{
+  Sound sound;
+  sound.plan.recompute = {0, 2};
+  EXPECT_THAT(sound.faults(), ElementsAre("recompute: 2 layers, which are not the 0 that recompute in the workload as "
+                                          "it is given here"));
+}
+
 TEST(FaultsOf, NamesALayerThatIsPlacedNowhere)
 {
   Sound sound;

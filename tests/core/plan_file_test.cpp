@@ -70,6 +70,14 @@ TEST(PlanFile, KeepsTheDataServer)
   EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").data_server, "store");
 }
 
+TEST(PlanFile, KeepsTheLayersThatRecompute)
+{
+  Plan plan = some_plan();
+  EXPECT_EQ(plan_to_json(plan).find("recompute"), std::string::npos);
+  plan.recompute = {0, 2};
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").recompute, plan.recompute);
+}
+
 Plan some_stamped_plan()
 {
   Plan plan = some_plan();

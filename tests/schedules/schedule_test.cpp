@@ -237,6 +237,34 @@ TEST(EverySchedule, CarriesTheWorkOfItsLayers)
   });
 }
 
+TEST(EverySchedule, CarriesTheRecomputationOfItsLayers)
+{
+  for (const Schedule schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+    const Workload plain = unequal_chain(6);
+    const Workload workload = with_recomputation(plain, {2, 3, 4});
+    const Cluster cluster = equal_devices(3, true);
+    const Plan plan = plan_of(schedule, 3, 4);
+    const auto program = make_program(plan, workload, cluster);
+    const auto program_before = make_program(plan, plain, cluster);
+    ZeroTimeInterpreter interpreter(*program);
+    ASSERT_TRUE(interpreter.run());
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      double recomputed = 0;
+      if (rank == 1) recomputed = (plain.layers[2].forward + plain.layers[3].forward).value;
+      if (rank == 2) recomputed = plain.layers[4].forward.value;
+      for (std::uint64_t position = 0; position < 8; ++position) {
+        const Instruction instruction = program->at(rank, Lane::Compute, position);
+        const Instruction before = program_before->at(rank, Lane::Compute, position);
+        const bool is_backward = instruction.opcode == Opcode::Backward;
+        EXPECT_NEAR(instruction.work.value, before.work.value + (is_backward ? recomputed : 0), 1);
+      }
+      const auto in_flight = microbatches_in_flight(schedule, 2 - rank, 4);
+      EXPECT_EQ(interpreter.peak(rank), CostModel(workload, cluster).memory(2 * rank, 2 * rank + 1, in_flight));
+      EXPECT_EQ(program->resident_memory(rank) - program_before->resident_memory(rank), workload.recompute_buffer);
+    }
+  }
+}
+
 TEST(EverySchedule, PairsEachSendWithItsReceiveBothWays)
 {
   for_every_pipeline([](const Pipeline& pipeline) {

@@ -126,6 +126,17 @@ inline Workload random_chain(std::mt19937_64& random, std::size_t layers)
   return workload;
 }
 
+/// The workload with about half of its layers recomputing, in the memory of training.
+inline Workload with_random_recomputation(std::mt19937_64& random, Workload workload)
+{
+  workload.memory_model = MemoryModel::Training;
+  std::vector<std::size_t> layers;
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    if (random() % 2 == 0) layers.push_back(i);
+  }
+  return with_recomputation(workload, layers);
+}
+
 /// Every goal there is, for M micro-batches (1 for schedule sequential).
 inline std::vector<Goal> all_goals(std::uint64_t microbatches)
 {
@@ -148,6 +159,7 @@ inline Plan plan_of(const std::vector<StagePlacement>& stages, const CostModel& 
   plan.goal = goal;
   plan.platform = {"platform.xml", "0"};
   plan.workload = {"workload.yaml", "0"};
+  plan.recompute = cost.workload().recompute;
   plan.data_server = cost.cluster().data_server;
   const auto evaluation = cost.evaluate(stages, goal);
   plan.objective = evaluation.objective;
