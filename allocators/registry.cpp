@@ -85,11 +85,12 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
     plan.predicted->step_time = step_time_by_recurrence(cost, stages, plan.goal);
     plan.predicted->step_time_by = StepTimeBy::Recurrence;
   }
+  const FlopsPerSecond fastest = fastest_speed(cost.cluster(), cost.workload().dtype);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
-    const std::string& name = cost.cluster().devices[device].name;
-    plan.stages.push_back({{{name, 1}}, first, last});
-    plan.predicted->peak_memory[name] = stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
+    const Device& used = cost.cluster().devices[device];
+    plan.stages.push_back({{{used.name, 1, fastest / cost.speed(device), used.memory}}, first, last});
+    plan.predicted->peak_memory[used.name] = stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
   }
 
   // The best of what is proven: by the policy, or in short for any plan.

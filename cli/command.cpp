@@ -252,7 +252,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
                           const std::string& trace_file)
 {
   const Cluster& cluster = inputs.platform.cluster();
-  const auto program = schedules::make_program(plan, inputs.workload, cluster);
+  const auto program = schedules::make_program(plan, inputs.workload);
   std::vector<std::string> devices;
   for (const auto& stage : plan.stages) devices.push_back(stage.device());
   std::vector<std::string> hosts = devices;

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 namespace isobar {
 
 FlopsPerSecond Device::speed_at(DType dtype) const
@@ -47,6 +49,13 @@ std::optional<std::size_t> Cluster::device_index(const std::string& device_name)
     if (devices[i].name == device_name) return i;
   }
   return std::nullopt;
+}
+
+FlopsPerSecond fastest_speed(const Cluster& cluster, DType dtype)
+{
+  FlopsPerSecond fastest;
+  for (const auto& device : cluster.devices) fastest = std::max(fastest, device.speed_at(dtype));
+  return fastest;
 }
 
 std::string cluster_to_json(const Cluster& cluster)

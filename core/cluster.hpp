@@ -85,6 +85,9 @@ struct Cluster {
   std::optional<std::size_t> device_index(const std::string& device_name) const;
 };
 
+/// The rate of the fastest device. O(devices).
+FlopsPerSecond fastest_speed(const Cluster& cluster, DType dtype);
+
 /// The cluster as JSON (schema isobar-cluster/1, docs/formats.md): what an external allocator reads. O(devices²).
 std::string cluster_to_json(const Cluster& cluster);
 

@@ -23,6 +23,7 @@ CostModel::CostModel(const Workload& workload, const Cluster& cluster)
       cluster_(&cluster),
       forward_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.forward.value; })),
       backward_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.backward.value; })),
+      update_(prefix_sums(workload.layers, [&](const Layer& layer) { return update_work(workload, layer).value; })),
       parameters_(
           prefix_sums(workload.layers, [](const Layer& layer) { return static_cast<double>(layer.parameters); })),
       activations_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.activations.value; })),
@@ -36,8 +37,7 @@ CostModel::CostModel(const Workload& workload, const Cluster& cluster)
 
 Seconds CostModel::update_time(std::size_t device, std::size_t first, std::size_t last) const
 {
-  const double parameters = parameters_[last + 1] - parameters_[first];
-  return Flops(parameters * update_flops_per_parameter(workload_->optimizer)) / speed_[device];
+  return Flops(update_[last + 1] - update_[first]) / speed_[device];
 }
 
 Seconds CostModel::output_time(std::size_t from, std::size_t to, std::size_t layer) const

@@ -79,6 +79,7 @@ class CostModel {
   std::vector<FlopsPerSecond> speed_;
   std::vector<double> forward_;      // prefix sums, FLOP
   std::vector<double> backward_;     // prefix sums, FLOP
+  std::vector<double> update_;       // prefix sums, FLOP
   std::vector<double> parameters_;   // prefix sums, count
   std::vector<double> activations_;  // prefix sums, bytes
   std::vector<double> sky_memory_;   // prefix sums, bytes

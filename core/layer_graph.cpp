@@ -152,6 +152,7 @@ ChainView chain_view(const Workload& workload)
       const Layer& layer = workload.layers[i];
       sum.forward += layer.forward;
       sum.backward += layer.backward;
+      if (layer.update) sum.update = sum.update.value_or(Flops(0)) + *layer.update;
       sum.parameters += layer.parameters;
       sum.activations += layer.activations;
       sum.sky_memory += layer.sky_memory;

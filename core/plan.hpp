@@ -73,6 +73,9 @@ std::uint64_t microbatches_in_flight(Schedule schedule, std::size_t stages_after
 struct StageDevice {
   std::string name;
   double share = 1;
+  // What an executor, which knows no cluster, needs to emulate the device:
+  std::optional<double> slowdown = {};  ///< how many times slower it is than the cluster's fastest
+  std::optional<Bytes> memory = {};     ///< that it has
 };
 
 /// Neighbouring layers that run on one device. (Several devices per stage are kept in the file for later schedules;
@@ -155,5 +158,8 @@ std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& wo
 /// reason and no stages.
 /// @returns one line per fault, "" prefixes left to the caller; empty when the plan holds. O(layers + stages).
 std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
+
+/// The same of the placement alone: every layer exactly once and in order, each device once, a micro-batch at least.
+std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& workload);
 
 }  // namespace isobar

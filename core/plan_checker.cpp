@@ -39,7 +39,7 @@ struct StageFacts {
 class Checker {
  public:
   Checker(const Plan& plan, const Workload& workload, const Cluster& cluster)
-      : plan_(plan), workload_(workload), cluster_(cluster)
+      : plan_(plan), workload_(workload), cluster_(cluster), fastest_(fastest_speed(cluster, workload.dtype))
   {
   }
 
@@ -54,6 +54,12 @@ class Checker {
     collect();
     check_memory();
     check_claims();
+    return std::move(faults_);
+  }
+
+  std::vector<std::string> placement_faults()
+  {
+    check_placement();
     return std::move(faults_);
   }
 
@@ -105,6 +111,7 @@ class Checker {
         fault("stages[{}]: layer {} is placed nowhere; the stages hold every layer in order", i, next_layer);
         return;
       }
+      if (device != index_of.end()) check_device(i, cluster_.devices[device->second]);
       next_layer = stage.last_layer + 1;
       devices_.push_back(device == index_of.end() ? 0 : device->second);
     }
@@ -123,6 +130,21 @@ class Checker {
     if (plan_.data_server != cluster_.data_server) {
       fault("data_server: claims {}; it is {} on platform {}", plan_.data_server.value_or("none"),
             cluster_.data_server.value_or("none"), cluster_.name);
+    }
+  }
+
+  /// What the plan tells an executor of a device.
+  void check_device(std::size_t stage, const Device& device)
+  {
+    const StageDevice& claimed = plan_.stages[stage].devices.front();
+    const double slowdown = fastest_ / device.speed_at(workload_.dtype);
+    if (claimed.slowdown && !agree(*claimed.slowdown, slowdown)) {
+      fault("stages[{}].devices[0].slowdown: claims {:.9g}; it is {:.9g} on platform {}", stage, *claimed.slowdown,
+            slowdown, cluster_.name);
+    }
+    if (claimed.memory && !agree(claimed.memory->value, device.memory.value)) {
+      fault("stages[{}].devices[0].memory_bytes: claims {:.9g}; it is {:.9g} on platform {}", stage,
+            claimed.memory->value, device.memory.value, cluster_.name);
     }
   }
 
@@ -146,17 +168,21 @@ class Checker {
       double sky = 0;
       double forward = 0;
       double backward = 0;
+      double update = 0;
       for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
         const Layer& layer = workload_.layers[k];
         forward += layer.forward.value;
         backward += layer.backward.value;
         parameters += static_cast<double>(layer.parameters);
+        update += layer.update
+                      ? layer.update->value
+                      : static_cast<double>(layer.parameters) * update_flops_per_parameter(workload_.optimizer);
         activations += layer.activations.value;
         sky += layer.sky_memory.value;
       }
       facts.forward_s = forward / speed;
       facts.backward_s = backward / speed;
-      facts.update_s = parameters * update_flops_per_parameter(workload_.optimizer) / speed;
+      facts.update_s = update / speed;
       const std::size_t end = stage.last_layer + 1;
       if (i + 1 < stages) facts.sent_forward_s = transfer_s(facts.device, devices_[i + 1], cuts.output[end]);
       if (i > 0) {
@@ -306,6 +332,7 @@ class Checker {
   const Plan& plan_;
   const Workload& workload_;
   const Cluster& cluster_;
+  FlopsPerSecond fastest_;
   std::vector<std::size_t> devices_;  // of each stage
   std::vector<StageFacts> stages_;
   double input_s_ = 0;
@@ -317,6 +344,21 @@ class Checker {
 std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   return Checker(plan, workload, cluster).faults();
+}
+
+std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& workload)
+{
+  Cluster own;  // that has what the plan names
+  for (const auto& stage : plan.stages) {
+    for (const auto& used : stage.devices) {
+      Device& device = own.devices.emplace_back();
+      device.name = used.name;
+      device.speed = FlopsPerSecond(1 / used.slowdown.value_or(1));
+      device.memory = used.memory.value_or(Bytes(0));
+    }
+  }
+  own.data_server = plan.data_server;
+  return Checker(plan, workload, own).placement_faults();
 }
 
 }  // namespace isobar

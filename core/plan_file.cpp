@@ -24,7 +24,12 @@ Json or_null(const std::optional<Seconds>& time)
 Json to_json(const Stage& stage)
 {
   Json devices = Json::array();
-  for (const auto& device : stage.devices) devices.push_back({{"name", device.name}, {"share", device.share}});
+  for (const auto& device : stage.devices) {
+    Json object = {{"name", device.name}, {"share", device.share}};
+    if (device.slowdown) object["slowdown"] = *device.slowdown;
+    if (device.memory) object["memory_bytes"] = device.memory->value;
+    devices.push_back(std::move(object));
+  }
   return {{"devices", std::move(devices)}, {"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}};
 }
 
@@ -171,7 +176,10 @@ Stage read_stage(MappingReader& reader, FaultList& faults)
   Stage stage;
   stage.devices = read_objects<StageDevice>(reader, "devices", faults, [](MappingReader& device) {
     const std::string name = device.required_text("name");
-    return StageDevice{name, device.required_number("share")};
+    StageDevice used{name, device.required_number("share")};
+    used.slowdown = device.optional_number("slowdown", 1);
+    if (const auto memory = device.optional_number("memory_bytes")) used.memory = Bytes(*memory);
+    return used;
   });
   stage.first_layer = reader.required_count("first_layer");
   stage.last_layer = reader.required_count("last_layer");

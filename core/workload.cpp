@@ -75,6 +75,12 @@ double bytes_per_parameter(DType dtype, Optimizer optimizer)
   return 2 * size_of(dtype) + master_copy + state;
 }
 
+Flops update_work(const Workload& workload, const Layer& layer)
+{
+  if (layer.update) return *layer.update;
+  return Flops(static_cast<double>(layer.parameters) * update_flops_per_parameter(workload.optimizer));
+}
+
 double update_flops_per_parameter(Optimizer optimizer)
 {
   switch (optimizer) {

@@ -34,6 +34,7 @@ struct Layer {
   std::string name;
   Flops forward;
   Flops backward;
+  std::optional<Flops> update;  ///< measured; otherwise parameters x update_flops_per_parameter
   std::uint64_t parameters = 0;
   Bytes activations;                ///< kept from forward until backward, in the workload's dtype
   Bytes output;                     ///< what each layer that reads this one receives
@@ -92,6 +93,9 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
 /// float32: 4 + 4 + (sgd 0, momentum 4, adam and adamw 8). bf16 and fp16: 2 + 2 + a float32 master copy of 4 + the same
 /// state in float32, which makes adam's well-known 16 (Rajbhandari et al., ZeRO, 2020, section 3.1).
 double bytes_per_parameter(DType dtype, Optimizer optimizer);
+
+/// Work of the optimizer's step on a layer.
+Flops update_work(const Workload& workload, const Layer& layer);
 
 /// Floating-point operations of the optimizer's step per parameter: sgd 2, momentum 4, adam 12, adamw 14.
 double update_flops_per_parameter(Optimizer optimizer);

@@ -31,8 +31,8 @@ RankOptions rank_options(const RunOptions& options, const Plan& plan, std::size_
   of_rank.seed = options.seed;
   of_rank.device = options.device;
   if (options.emulate && rank < plan.stages.size()) {
-    of_rank.slowdown = plan.stages[rank].devices.front().slowdown;
-    of_rank.memory_cap = plan.stages[rank].devices.front().memory;
+    of_rank.slowdown = plan.stages[rank].devices.front().slowdown.value_or(1);
+    of_rank.memory_cap = plan.stages[rank].devices.front().memory.value_or(Bytes(0));
   }
   return of_rank;
 }

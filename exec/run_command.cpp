@@ -195,6 +195,13 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
       lines.push_back(options.plan + ": " + fault);
     }
   }
+  if (options.run.emulate) {
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      if (plan.stages[i].devices.front().slowdown) continue;
+      lines.push_back(fmt::format("{}: stages[{}].devices[0].slowdown: missing, and --emulate needs it; plan again",
+                                  options.plan, i));
+    }
+  }
   if (!lines.empty()) throw InputError(lines);
 }
 

@@ -24,7 +24,8 @@ struct TcpOptions {
   /// All ranks of a run say the same word of at most 64 bytes, and turn away whoever says another one. It keeps runs
   /// apart; it is no secret and no protection.
   std::string world;
-  Seconds connect_deadline{60};             ///< from the beginning until all ranks are connected
+  Seconds connect_deadline{60};              ///< from the beginning until all ranks are connected
+  std::optional<std::size_t> summing_ranks;  ///< only the first ones take part in sums; default: all
   std::optional<std::string> bind_address;  ///< what to listen on instead of the endpoint's own host, such as "0.0.0.0"
 };
 

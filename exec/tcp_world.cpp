@@ -13,6 +13,9 @@ namespace isobar::exec {
 
 namespace {
 
+/// Of the links of sums where not all ranks take part, beside reserved_channel.
+constexpr std::uint32_t summing_of_some = TcpWorld::reserved_channel - 1;
+
 /// The header of a message of a sum.
 struct RoundHeader {
   std::uint64_t values = 0;      ///< of the whole sum
@@ -26,7 +29,7 @@ void check_inputs(std::size_t rank, const std::vector<Endpoint>& ranks, const st
   ensure(rank < ranks.size(), "a world's rank is one of its ranks");
   for (const auto& link : links) {
     ensure(link.from < ranks.size() && link.to < ranks.size() && link.from != link.to, "a link is between two ranks");
-    ensure(link.channel != TcpWorld::reserved_channel, "the sums' channel is reserved");
+    ensure(link.channel < summing_of_some, "the sums' channels are reserved");
   }
   if (options.flows < 1 || options.flows > 64) {
     throw InputError("flows", fmt::format("{} connections for each link; it may have 1 to 64", options.flows));
@@ -54,63 +57,91 @@ class TcpWorld::Impl {
        TcpListener listener);
 
   template <typename Value>
-  void all_reduce_sum(std::span<Value> values, Seconds deadline);
+  void all_reduce_sum(std::span<Value> values, Seconds deadline)
+  {
+    ensure(rank_ < summing_.size, "a rank sums that takes part in sums");
+    all_reduce_sum(summing_, values, deadline);
+  }
 
   std::map<LinkName, std::unique_ptr<TcpLink>> links;
 
  private:
+  /// The first `size` ranks, each with links to its neighbours.
+  struct Ring {
+    std::size_t size = 1;
+    std::uint32_t channel = reserved_channel;
+    TcpLink* to_next = nullptr;
+    TcpLink* from_previous = nullptr;
+  };
+
+  LinkName to_next(const Ring& ring) const
+  {
+    return {.from = rank_, .to = (rank_ + 1) % ring.size, .channel = ring.channel};
+  }
+  LinkName from_previous(const Ring& ring) const
+  {
+    return {.from = (rank_ + ring.size - 1) % ring.size, .to = rank_, .channel = ring.channel};
+  }
+  bool is_in(const Ring& ring) const { return rank_ < ring.size && ring.size > 1; }
+  template <typename Value>
+  void all_reduce_sum(const Ring& ring, std::span<Value> values, Seconds wait);
+
   std::size_t rank_;
-  std::size_t ranks_;
-  TcpLink* to_next_ = nullptr;
-  TcpLink* from_previous_ = nullptr;
+  Ring all_;      // who is to be there
+  Ring summing_;  // who takes part in sums
 };
 
 TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::vector<LinkName> names,
                      const TcpOptions& options, TcpListener listener)
-    : rank_(rank), ranks_(ranks.size())
+    : rank_(rank)
 {
-  if (ranks_ == 1) return;
+  all_.size = ranks.size();
+  summing_.size = options.summing_ranks.value_or(ranks.size());
+  summing_.channel = summing_.size == all_.size ? reserved_channel : summing_of_some;
+  if (ranks.size() == 1) return;
   const auto deadline = deadline_in(options.connect_deadline);
-  const LinkName to_next = {.from = rank_, .to = (rank_ + 1) % ranks_, .channel = reserved_channel};
-  const LinkName from_previous = {.from = (rank_ + ranks_ - 1) % ranks_, .to = rank_, .channel = reserved_channel};
-  names.push_back(to_next);
-  names.push_back(from_previous);
-  const auto ring = make_tcp_loop();
-  for (auto& [name, flows] : connect_links(rank, ranks, names, options, std::move(listener), deadline)) {
-    const bool of_sums = name.channel == reserved_channel;
-    const auto title = of_sums ? "sum over all ranks" : fmt::format("channel {}", name.channel);
-    links[name] = std::make_unique<TcpLink>(name, rank_, title, std::move(flows), of_sums ? ring : make_tcp_loop());
+  names.insert(names.end(), {to_next(all_), from_previous(all_)});
+  if (is_in(summing_) && summing_.channel != all_.channel) {
+    names.insert(names.end(), {to_next(summing_), from_previous(summing_)});
   }
-  to_next_ = links.at(to_next).get();
-  from_previous_ = links.at(from_previous).get();
+  const auto loop = make_tcp_loop();
+  for (auto& [name, flows] : connect_links(rank, ranks, names, options, std::move(listener), deadline)) {
+    const bool of_sums = name.channel >= summing_of_some;
+    const auto title = of_sums ? "sum over all ranks" : fmt::format("channel {}", name.channel);
+    links[name] = std::make_unique<TcpLink>(name, rank_, title, std::move(flows), of_sums ? loop : make_tcp_loop());
+  }
+  for (Ring* ring : {&all_, &summing_}) {
+    if (!is_in(*ring)) continue;
+    ring->to_next = links.at(to_next(*ring)).get();
+    ring->from_previous = links.at(from_previous(*ring)).get();
+  }
   // The neighbours being there says nothing of the rest.
   try {
-    all_reduce_sum(std::span<double>(), time_until(deadline));
+    all_reduce_sum(all_, std::span<double>(), time_until(deadline));
   } catch (const EnvironmentError& error) {
     throw EnvironmentError(fmt::format("{} (ranks beyond the neighbours are awaited)", error.what()));
   }
 }
 
 template <typename Value>
-void TcpWorld::Impl::all_reduce_sum(std::span<Value> values, Seconds wait)
+void TcpWorld::Impl::all_reduce_sum(const Ring& ring, std::span<Value> values, Seconds wait)
 {
-  if (ranks_ == 1) return;
+  const std::size_t ranks = ring.size;
+  if (ranks == 1) return;
   const auto deadline = deadline_in(wait);
   const auto chunk = [&](std::size_t index) {
-    index %= ranks_;
-    const auto begin_of = [&](std::size_t i) {
-      return values.size() / ranks_ * i + values.size() % ranks_ * i / ranks_;
-    };
+    index %= ranks;
+    const auto begin_of = [&](std::size_t i) { return values.size() / ranks * i + values.size() % ranks * i / ranks; };
     return values.subspan(begin_of(index), begin_of(index + 1) - begin_of(index));
   };
-  std::vector<Value> arrived(values.size() / ranks_ + 1);
+  std::vector<Value> arrived(values.size() / ranks + 1);
   RoundHeader header = {.values = values.size(), .value_size = sizeof(Value), .round = 0};
-  for (; header.round < 2 * (ranks_ - 1); ++header.round) {
+  for (; header.round < 2 * (ranks - 1); ++header.round) {
     // Reduce-scatter: rank i passes chunk i-r on in round r, and adds the one that arrives to its own. After N-1 rounds
     // chunk i+1 is whole; all-gather passes on whole chunks, in the same order.
-    const bool scatters = header.round < ranks_ - 1;
-    const auto leaving = std::as_bytes(chunk(rank_ + 2 * ranks_ - header.round));
-    const auto chunk_here = chunk(rank_ + 2 * ranks_ - header.round - 1);
+    const bool scatters = header.round < ranks - 1;
+    const auto leaving = std::as_bytes(chunk(rank_ + 2 * ranks - header.round));
+    const auto chunk_here = chunk(rank_ + 2 * ranks - header.round - 1);
     const auto arriving = scatters ? std::span(arrived).first(chunk_here.size()) : chunk_here;
     const auto room = [&](TcpLink::Bytes bytes) -> std::vector<std::span<std::byte>> {
       RoundHeader theirs;
@@ -118,13 +149,13 @@ void TcpWorld::Impl::all_reduce_sum(std::span<Value> values, Seconds wait)
       if (std::memcmp(&theirs, &header, sizeof theirs) != 0) {
         throw EnvironmentError(fmt::format(
             "rank {}: sum over all ranks: {} values of {} B, round {}; rank {} sums {} values of {} B, round {}", rank_,
-            header.values, header.value_size, header.round, (rank_ + ranks_ - 1) % ranks_, theirs.values,
+            header.values, header.value_size, header.round, (rank_ + ranks - 1) % ranks, theirs.values,
             theirs.value_size, theirs.round));
       }
       return {std::as_writable_bytes(arriving)};
     };
-    TcpLink::exchange(*to_next_, std::as_bytes(std::span(&header, 1)), std::array{leaving}, *from_previous_, room,
-                      time_until(deadline));
+    TcpLink::exchange(*ring.to_next, std::as_bytes(std::span(&header, 1)), std::array{leaving}, *ring.from_previous,
+                      room, time_until(deadline));
     for (std::size_t i = 0; scatters && i < chunk_here.size(); ++i) chunk_here[i] += arrived[i];
   }
 }

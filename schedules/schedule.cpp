@@ -25,29 +25,28 @@ struct StageWork {
 /// Stages in a chain: the compute lane follows the schedule's order; the lanes of transfers follow from that.
 class PipelineProgram : public Program {
  public:
-  PipelineProgram(const Plan& plan, const Workload& workload, const Cluster& cluster)
+  PipelineProgram(const Plan& plan, const Workload& workload)
       : order_(order_of(plan)),
         microbatches_(plan.goal.microbatches),
-        has_data_server_(cluster.data_server.has_value()),
+        has_data_server_(plan.data_server.has_value()),
         stages_agree_(stages_agree(workload) && plan.stages.size() > 1)
   {
     ensure(!plan.stages.empty() && microbatches_ > 0, "a program is made of a feasible plan");
-    const CostModel costs(workload, cluster);
+    const Cluster nowhere;  // what a stage needs is the same on every device
+    const CostModel costs(workload, nowhere);
     const Boundaries boundaries = boundaries_of(workload);
     for (const auto& stage : plan.stages) {
       ensure(stage.devices.size() == 1, "a stage of several devices has no schedule yet");
       StageWork work;
       work.first_layer = stage.first_layer;
       work.last_layer = stage.last_layer;
-      double parameters = 0;
       for (std::size_t i = stage.first_layer; i <= stage.last_layer; ++i) {
         const Layer& layer = workload.layers.at(i);
         work.forward += layer.forward;
         work.backward += layer.backward;
-        parameters += static_cast<double>(layer.parameters);
+        work.update += update_work(workload, layer);
         if (!costs.memory_ignores_schedule()) work.activations += layer.activations;
       }
-      work.update = Flops(parameters * update_flops_per_parameter(workload.optimizer));
       work.resident = costs.memory(stage.first_layer, stage.last_layer, 0);
       stages_.push_back(work);
       activation_size_.push_back(boundaries.output.at(stage.first_layer));
@@ -202,9 +201,9 @@ class PipelineProgram : public Program {
 
 }  // namespace
 
-std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, const Cluster& cluster)
+std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload)
 {
-  return std::make_unique<PipelineProgram>(plan, workload, cluster);
+  return std::make_unique<PipelineProgram>(plan, workload);
 }
 
 }  // namespace isobar::schedules

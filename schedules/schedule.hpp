@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/cluster.hpp"
 #include "core/plan.hpp"
 #include "core/program.hpp"
 #include "core/workload.hpp"
@@ -9,8 +8,8 @@
 
 namespace isobar::schedules {
 
-/// The Program of a checked, feasible plan. Rank i runs stage i; rank S, where the cluster has one, is the data server.
+/// The Program of a checked, feasible plan. Rank i runs stage i; rank S, where the plan names one, is the data server.
 /// O(stages + layers) time and memory, however many micro-batches. Keeps no reference to its arguments.
-std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, const Cluster& cluster);
+std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload);
 
 }  // namespace isobar::schedules

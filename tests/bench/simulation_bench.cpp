@@ -91,7 +91,7 @@ Measurement measure_ours(const std::filesystem::path& file, std::size_t stages, 
     workload.layers.push_back(layer);
     plan.stages.push_back({{{fmt::format("d{}", i), 1.0}}, i, i});
   }
-  const auto program = schedules::make_program(plan, workload, platform.cluster());
+  const auto program = schedules::make_program(plan, workload);
   const auto ranks = sim::rank_hosts(plan, workload, platform.cluster());
   EventCounter counter;
   const double begin = cpu_seconds();

@@ -161,9 +161,10 @@ struct Pipeline {
         has_data_server(with_data_server),
         workload(unequal_chain(2 * stages)),
         cluster(equal_devices(stages, has_data_server)),
-        plan(plan_of(schedule, stages, microbatches)),
-        program(make_program(plan, workload, cluster))
+        plan(plan_of(schedule, stages, microbatches))
   {
+    if (has_data_server) plan.data_server = cluster.data_server;
+    program = make_program(plan, workload);
   }
 
   Schedule schedule;
@@ -244,8 +245,8 @@ TEST(EverySchedule, CarriesTheRecomputationOfItsLayers)
     const Workload workload = with_recomputation(plain, {2, 3, 4});
     const Cluster cluster = equal_devices(3, true);
     const Plan plan = plan_of(schedule, 3, 4);
-    const auto program = make_program(plan, workload, cluster);
-    const auto program_before = make_program(plan, plain, cluster);
+    const auto program = make_program(plan, workload);
+    const auto program_before = make_program(plan, plain);
     ZeroTimeInterpreter interpreter(*program);
     ASSERT_TRUE(interpreter.run());
     for (std::size_t rank = 0; rank < 3; ++rank) {
@@ -368,7 +369,7 @@ TEST(EverySchedule, HoldsSkysEstimateWhateverTheMicroBatches)
   for_every_pipeline([](const Pipeline& pipeline) {
     Workload workload = pipeline.workload;
     workload.memory_model = MemoryModel::Sky;
-    const auto sky = make_program(pipeline.plan, workload, pipeline.cluster);
+    const auto sky = make_program(pipeline.plan, workload);
     ZeroTimeInterpreter interpreter(*sky);
     ASSERT_TRUE(interpreter.run());
     for (std::size_t rank = 0; rank < pipeline.stages; ++rank) {
@@ -379,8 +380,7 @@ TEST(EverySchedule, HoldsSkysEstimateWhateverTheMicroBatches)
 
 std::string compute_lane(Schedule schedule, std::size_t stages, std::uint64_t microbatches, std::size_t rank)
 {
-  const auto program =
-      make_program(plan_of(schedule, stages, microbatches), unequal_chain(2 * stages), equal_devices(stages, false));
+  const auto program = make_program(plan_of(schedule, stages, microbatches), unequal_chain(2 * stages));
   std::string text;
   for (std::uint64_t position = 0; position < program->length(rank, Lane::Compute); ++position) {
     const Instruction instruction = program->at(rank, Lane::Compute, position);
@@ -413,7 +413,7 @@ std::string message_of(Call call)
 
 TEST(MakeProgram, RefusesPositionsAndRanksThatItHasNot)
 {
-  const auto program = make_program(plan_of(Schedule::GPipe, 2, 3), unequal_chain(4), equal_devices(2, false));
+  const auto program = make_program(plan_of(Schedule::GPipe, 2, 3), unequal_chain(4));
   EXPECT_EQ(message_of([&] { program->at(0, Lane::Compute, 7); }), "a position beyond the end of its lane");
   EXPECT_EQ(message_of([&] { program->at(0, Lane::SendActivation, 3); }), "a position beyond the end of its lane");
   EXPECT_EQ(message_of([&] { program->at(0, Lane::SendGradient, 0); }), "a position beyond the end of its lane");
@@ -423,15 +423,13 @@ TEST(MakeProgram, RefusesPositionsAndRanksThatItHasNot)
 
 TEST(MakeProgram, RefusesPlansWithoutStages)
 {
-  EXPECT_EQ(message_of([] { make_program(Plan{}, unequal_chain(4), equal_devices(2, false)); }),
-            "a program is made of a feasible plan");
+  EXPECT_EQ(message_of([] { make_program(Plan{}, unequal_chain(4)); }), "a program is made of a feasible plan");
 }
 
 TEST(MakeProgram, CountsBillionsOfMicroBatchesWithoutMemoryForThem)
 {
   const std::uint64_t microbatches = 5'000'000'000;
-  const auto program = make_program(plan_of(Schedule::OneForwardOneBackward, 3, microbatches), unequal_chain(6),
-                                    equal_devices(3, false));
+  const auto program = make_program(plan_of(Schedule::OneForwardOneBackward, 3, microbatches), unequal_chain(6));
   EXPECT_EQ(program->length(0, Lane::Compute), 2 * microbatches + 1);
   EXPECT_EQ(program->at(0, Lane::Compute, 2 * microbatches - 1).microbatch, microbatches - 1);
   EXPECT_EQ(program->at(2, Lane::Compute, microbatches).microbatch, microbatches / 2);

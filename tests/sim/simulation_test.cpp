@@ -246,7 +246,7 @@ TEST(Simulate, RecordsEachInstructionOnceInTheOrderOfTheirEnds)
   const Platform platform = file.load();
   const Workload workload = equal_layers(3, Bytes(50e6), Bytes(30e6));
   const Plan plan = one_layer_per_device(names(3), Schedule::OneForwardOneBackward, 4);
-  const auto program = schedules::make_program(plan, workload, platform.cluster());
+  const auto program = schedules::make_program(plan, workload);
   EventList trace;
   simulate(platform, *program, rank_hosts(plan, workload, platform.cluster()), 2, &trace);
 

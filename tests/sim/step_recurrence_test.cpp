@@ -92,7 +92,8 @@ double simulated_over_recurrence(unsigned seed)
     const auto& [device, first, last] = placement.back();
     plan.stages.push_back({{{cluster.devices[device].name, 1}}, first, last});
   }
-  const auto program = schedules::make_program(plan, workload, cluster);
+  plan.data_server = cluster.data_server;
+  const auto program = schedules::make_program(plan, workload);
   const auto report = simulate(platform, *program, rank_hosts(plan, workload, cluster), 1, nullptr);
   const CostModel cost(workload, cluster);
   return report.step_times.at(0) / step_time_by_recurrence(cost, placement, plan.goal);

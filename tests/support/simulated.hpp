@@ -149,10 +149,11 @@ class EventList : public TraceSink {
   std::vector<TraceEvent> events;
 };
 
-inline SimulationReport simulate_plan(const Platform& platform, const Workload& workload, const Plan& plan,
+inline SimulationReport simulate_plan(const Platform& platform, const Workload& workload, Plan plan,
                                       std::uint64_t iterations = 1, TraceSink* sink = nullptr)
 {
-  const auto program = schedules::make_program(plan, workload, platform.cluster());
+  plan.data_server = platform.cluster().data_server;
+  const auto program = schedules::make_program(plan, workload);
   return simulate(platform, *program, rank_hosts(plan, workload, platform.cluster()), iterations, sink);
 }
 
