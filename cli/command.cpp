@@ -1,6 +1,7 @@
 #include "cli/command.hpp"
 
 #include "core/chrome_trace.hpp"
+#include "core/device_profile.hpp"
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
 #include "results/result.hpp"
@@ -66,7 +67,7 @@ std::vector<std::size_t> layers_from_option(const std::string& option, const std
     const std::string_view item(text.data() + begin, end - begin);
     const std::size_t dash = item.find('-');
     const auto first = whole_number(item.substr(0, dash));
-    const auto last = dash == item.npos ? first : whole_number(item.substr(dash + 1));
+    const auto last = dash == std::string_view::npos ? first : whole_number(item.substr(dash + 1));
     if (!first || !last || *first > *last || (!layers.empty() && *first <= layers.back())) {
       throw InputError(option,
                        fmt::format("{} is neither none, all, nor layers in order, such as 3-10,12", in_quotes(text)));
@@ -89,11 +90,19 @@ Inputs read_inputs(const InputOptions& options)
   const std::string workload_text = read_file(options.workload);
   Workload workload = workload_from_text(workload_text, options.workload);
   sim::Platform platform = load_platform(options.platform, options.devices);
+  std::optional<Fingerprint> measured;
+  if (!options.profile.empty()) {
+    const DeviceProfile profile = read_profile(options.profile);
+    apply_profile(profile, options.profile, workload);
+    platform.set_measured_speed(profile.device, profile.speed);
+    measured = Fingerprint{options.profile, fingerprint(read_file(options.profile))};
+  }
   Fingerprint platform_fingerprint{options.platform, platform.hash()};
   return {std::move(platform),
           std::move(workload),
           std::move(platform_fingerprint),
-          {options.workload, fingerprint(workload_text)}};
+          {options.workload, fingerprint(workload_text)},
+          std::move(measured)};
 }
 
 /// `where` says who asks for it.
@@ -128,6 +137,7 @@ void InputOptions::add_to(CLI::App& command)
   command.add_option("WORKLOAD", workload, "workload file (YAML)")->required();
   command.add_option("--devices", devices,
                      "props for the platform's hosts (YAML); default: NAME.devices.yaml beside it");
+  command.add_option("--profile", profile, "measured times of the workload's layers (JSON, made by isobar profile)");
 }
 
 sim::Platform load_platform(const std::string& file, const std::string& devices_file)
@@ -286,6 +296,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   }
   result.activities = report.activities;
   result.network = sim::network_settings();
+  result.profile = inputs.profile_fingerprint;
   result.simgrid_version = sim::simgrid_version();
   result.simulate_time = report.wall_time;
   return result_to_json(result);

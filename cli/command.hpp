@@ -28,7 +28,7 @@ void add_compare_command(CLI::App& app, Action& action);
 void add_list_command(CLI::App& app, Action& action);
 void add_platform_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
-/// Those that isobar-exec does: run.
+/// Those that isobar-exec does: run, profile.
 void add_executor_commands(CLI::App& app, Action& action);
 
 /// PLATFORM, WORKLOAD and --devices, as most commands take them.
@@ -36,6 +36,7 @@ struct InputOptions {
   std::string platform;
   std::string workload;
   std::string devices;
+  std::string profile;
 
   void add_to(CLI::App& command);
 };
@@ -49,7 +50,11 @@ struct Inputs {
   Workload workload;
   Fingerprint platform_fingerprint;
   Fingerprint workload_fingerprint;
+  std::optional<Fingerprint> profile_fingerprint;  ///< where times were measured
 };
+/// Stands for the profile where times are work over nominal speed.
+inline const Fingerprint unmeasured{"no profile", "none"};
+
 /// What to plan for and how far to search, as `plan` and `compare` take it.
 struct GoalOptions {
   std::optional<std::string> communication;

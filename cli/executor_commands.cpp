@@ -47,6 +47,7 @@ void add(CLI::App& app, Action& action, const std::string& name, const std::stri
 void add_executor_commands(CLI::App& app, Action& action)
 {
   add(app, action, "run", "train a model as a plan says, on real devices (isobar-exec)");
+  add(app, action, "profile", "time every layer on this machine (isobar-exec)");
 }
 
 }  // namespace isobar::cli

@@ -81,6 +81,7 @@ ExitCode make_plan(const PlanOptions& options)
   Plan plan = allocators::allocate(options.allocator, inputs.workload, cluster, goal, limits);
   plan.platform = inputs.platform_fingerprint;
   plan.workload = inputs.workload_fingerprint;
+  plan.profile = inputs.profile_fingerprint;
   const std::string json = plan_to_json(plan);
   if (!options.output.empty()) write_file_atomically(options.output, json);
   print(options.json ? json : summary_of(plan, cluster));

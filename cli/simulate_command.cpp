@@ -70,6 +70,7 @@ void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& 
   };
   compare("platform", plan.platform, inputs.platform_fingerprint);
   compare("workload", plan.workload, inputs.workload_fingerprint);
+  compare("profile", plan.profile.value_or(unmeasured), inputs.profile_fingerprint.value_or(unmeasured));
   for (const auto& fault : faults) lines.push_back(options.plan + ": " + fault);
   throw InputError(lines);
 }

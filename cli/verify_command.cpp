@@ -98,6 +98,7 @@ ExitCode verify(const VerifyOptions& options)
   Faults faults;
   compare("platform", plan.platform, inputs.platform_fingerprint, faults);
   compare("workload", plan.workload, inputs.workload_fingerprint, faults);
+  compare("profile", plan.profile.value_or(unmeasured), inputs.profile_fingerprint.value_or(unmeasured), faults);
   check_stamp(plan, inputs, faults);
   for (auto& fault : faults_of(plan, inputs.workload, cluster)) faults.push_back(std::move(fault));
   const CertificateCheck check = check_certificate(plan, inputs.workload, cluster);

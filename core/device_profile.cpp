@@ -99,7 +99,7 @@ DeviceProfile read_profile(const std::filesystem::path& file)
   return profile;
 }
 
-void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload, Cluster& cluster)
+void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload)
 {
   if (const auto fault = mismatch(profile, workload)) throw InputError(file, *fault);
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
@@ -107,11 +107,6 @@ void apply_profile(const DeviceProfile& profile, const std::string& file, Worklo
     layer.forward = profile.layers[i].forward * profile.speed;
     layer.backward = profile.layers[i].backward * profile.speed;
     layer.update = profile.layers[i].update * profile.speed;
-  }
-  for (auto& device : cluster.devices) {
-    if (device.type != profile.device) continue;
-    device.speed = profile.speed;
-    device.speed_in.clear();
   }
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/cluster.hpp"
 #include "core/dtype.hpp"
 #include "core/units.hpp"
 #include "core/workload.hpp"
@@ -38,10 +37,9 @@ std::string profile_to_json(const DeviceProfile& profile);
 /// @throws InputError naming file, line and key of every fault.
 DeviceProfile read_profile(const std::filesystem::path& file);
 
-/// The workload with the work that the measured times mean at the profile's speed, and its devices in the cluster at
-/// that speed; so that a layer takes on such a device what was measured, and on another one that time × profile's speed
-/// / its speed.
+/// Gives the workload's layers the work that their measured times mean at the profile's speed. So a layer takes what was
+/// measured on a device of that speed, and on another one that time × the profile's speed / the device's.
 /// @throws InputError, naming `file`, when the profile is of other layers, another dtype or another micro-batch.
-void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload, Cluster& cluster);
+void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload);
 
 }  // namespace isobar

@@ -131,6 +131,7 @@ struct Plan {
   Certificate certificate;                 ///< how the bound was proven
   Fingerprint platform;
   Fingerprint workload;
+  std::optional<Fingerprint> profile;  ///< of what the layers took when they were measured
   std::optional<Stamp> stamp;
   Seconds search_time;  ///< wall clock; under "wall" in the file
 

@@ -254,6 +254,7 @@ Json lasting_part_of(const Plan& plan)
   document["step_bound_s"] = or_null(plan.step_bound);
   document["certificate"] = to_json(plan.certificate);
   document["inputs"] = {{"platform", to_json(plan.platform)}, {"workload", to_json(plan.workload)}};
+  if (plan.profile) document["inputs"]["profile"] = to_json(*plan.profile);
   return document;
 }
 
@@ -317,10 +318,12 @@ Plan plan_from_json(const std::string& text, const std::string& name)
   plan.step_bound = read_seconds(reader, "step_bound_s");
   plan.certificate = read_mapping<Certificate>(
       reader, "certificate", faults, [&faults](MappingReader& member) { return read_certificate(member, faults); });
-  using Inputs = std::pair<Fingerprint, Fingerprint>;
-  std::tie(plan.platform, plan.workload) = read_mapping<Inputs>(reader, "inputs", faults, [&](MappingReader& inputs) {
-    auto platform = read_mapping<Fingerprint>(inputs, "platform", faults, read_fingerprint);
-    return Inputs(std::move(platform), read_mapping<Fingerprint>(inputs, "workload", faults, read_fingerprint));
+  struct InputsRead {};
+  read_mapping<InputsRead>(reader, "inputs", faults, [&](MappingReader& inputs) {
+    plan.platform = read_mapping<Fingerprint>(inputs, "platform", faults, read_fingerprint);
+    plan.workload = read_mapping<Fingerprint>(inputs, "workload", faults, read_fingerprint);
+    if (inputs.has("profile")) plan.profile = read_mapping<Fingerprint>(inputs, "profile", faults, read_fingerprint);
+    return InputsRead{};
   });
   if (reader.optional("stamp")) {
     plan.stamp = read_mapping<Stamp>(reader, "stamp", faults,

@@ -1,7 +1,7 @@
 // The command isobar-exec: runs plans on real devices. `isobar run` and its like hand over to it.
 
 #include "core/interrupt.hpp"
-#include "exec/run_command.hpp"
+#include "exec/commands.hpp"
 
 #include <cstdio>
 #include <exception>
@@ -26,6 +26,7 @@ ExitCode run(int argc, char** argv)
   app.require_subcommand(1);
   Action action;
   add_run_command(app, action);
+  add_profile_command(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

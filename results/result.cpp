@@ -25,16 +25,19 @@ std::string result_to_json(const Result& result)
   for (const auto step : result.step_times) steps.push_back(step.value);
   Json network = Json::object();
   for (const auto& [option, value] : result.network) network[option] = value;
-  const Json document = {{"schema", "isobar-result/1"},
-                         {"step_time_s", result.step_time.value},
-                         {"step_bound_s", result.step_bound.value},
-                         {"step_times_s", std::move(steps)},
-                         {"stages", std::move(stages)},
-                         {"links", std::move(links)},
-                         {"activities", result.activities},
-                         {"network", std::move(network)},
-                         {"simgrid_version", result.simgrid_version},
-                         {"wall", {{"simulate_s", result.simulate_time.value}}}};
+  const Json document = {
+      {"schema", "isobar-result/1"},
+      {"step_time_s", result.step_time.value},
+      {"step_bound_s", result.step_bound.value},
+      {"step_times_s", std::move(steps)},
+      {"stages", std::move(stages)},
+      {"links", std::move(links)},
+      {"activities", result.activities},
+      {"network", std::move(network)},
+      {"simgrid_version", result.simgrid_version},
+      {"profile",
+       result.profile ? Json{{"name", result.profile->name}, {"hash", result.profile->hash}} : Json(nullptr)},
+      {"wall", {{"simulate_s", result.simulate_time.value}}}};
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

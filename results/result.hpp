@@ -1,10 +1,12 @@
 #pragma once
 
+#include "core/plan.hpp"
 #include "core/trace.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +39,7 @@ struct Result {
   std::uint64_t activities = 0;
   std::vector<std::pair<std::string, std::string>> network;  ///< the model and every factor
   std::string simgrid_version;
+  std::optional<Fingerprint> profile;  ///< what layers took when they were measured; none: work over nominal speed
   Seconds simulate_time;  ///< wall clock of the engine's run alone; under "wall" in the file
 };
 

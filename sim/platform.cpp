@@ -413,6 +413,15 @@ Platform Platform::load(const std::filesystem::path& file, const std::optional<s
   return platform;
 }
 
+void Platform::set_measured_speed(const std::string& device_type, FlopsPerSecond speed)
+{
+  for (auto& device : cluster_.devices) {
+    if (device.type != device_type) continue;
+    device.speed = speed;
+    device.speed_in.clear();
+  }
+}
+
 std::string simgrid_version()
 {
   int major = 0;

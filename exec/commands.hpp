@@ -11,7 +11,8 @@ namespace isobar::exec {
 /// What a subcommand does once its options are read; returns the exit code.
 using Action = std::function<ExitCode()>;
 
-/// Adds `run` to `app`; when the user chose it, `action` is set to what it does.
+/// Each adds one subcommand to `app`; when the user chose it, `action` is set to what it does.
 void add_run_command(CLI::App& app, Action& action);
+void add_profile_command(CLI::App& app, Action& action);
 
 }  // namespace isobar::exec
