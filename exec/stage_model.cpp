@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "exec/batch.hpp"
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -171,7 +172,7 @@ struct StageModel::State {
     if (!is_last()) return passed;
 
     Piece loss{leaves_of(passed), {}};
-    loss.outputs = {loss_of(workload, loss.inputs, synthetic_labels(workload, in_flight.key, options.device))};
+    loss.outputs = {loss_of(loss.inputs, synthetic_labels(workload, in_flight.key, options.device))};
     losses.push_back(loss.outputs.front().detach());
     loss.outputs.front() = loss.outputs.front() * (loss_scale / static_cast<double>(options.microbatches));
     in_flight.pieces.push_back(std::move(loss));

@@ -114,7 +114,7 @@ std::vector<double> losses_of_a_plain_loop(const Workload& workload, std::uint64
       const RandomKey key{seed, step, microbatch};
       Tensors passed = synthetic_inputs(workload, key, "cpu");
       for (auto& layer : layers) passed = layer->forward(passed, key);
-      const auto loss = loss_of(workload, passed, synthetic_labels(workload, key, "cpu"));
+      const auto loss = loss_of(passed, synthetic_labels(workload, key, "cpu"));
       (loss / static_cast<double>(microbatches)).backward();
       of_step.push_back(loss.detach());
     }
