@@ -620,7 +620,7 @@ class GoalSearch {
         fmt::format("device {}: {} and it has {} when the devices behind it are full", device.name,
                     need_in_words(0, stage.last_layer, stage_memory(problem_.cost, problem_.goal, stage, 0)),
                     text_of(device.memory));
-    if (const auto percent = enough_memory_percent()) {
+    if (const auto percent = enough_memory_in_order()) {
       text += fmt::format("; {} % more memory on every device would do", *percent);
     }
     return text;
@@ -710,26 +710,15 @@ class GoalSearch {
     }
   }
 
-  /// The least whole percentage by which more memory on every device makes the chain fit; none when 1,000 % do not or
+  /// The least whole percentage by which more memory on every device makes the chain fit; none when none does or
   /// the limits come first.
-  std::optional<int> enough_memory_percent()
+  std::optional<int> enough_memory_in_order()
   {
     try {
-      const auto fits = [&](int percent) {
+      return enough_memory_percent([&](int percent) {
         ChainSearch<communication> search(problem_.cost, problem_.goal, 1 + percent / 100.0, clock_);
         return search.within(infinity).has_value();
-      };
-      int high = 1;
-      while (!fits(high)) {
-        if (high > 1000) return std::nullopt;
-        high *= 2;
-      }
-      int low = high / 2;
-      while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        (fits(middle) ? high : low) = middle;
-      }
-      return high;
+      });
     } catch (const OutOfLimits&) {
       return std::nullopt;
     }

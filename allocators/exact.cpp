@@ -40,9 +40,7 @@ class ExactSearch {
       : problem_(problem),
         cost_(problem.cost),
         clock_(limits_of(problem)),
-        check_([this] {
-          if (clock_.is_over()) throw OutOfLimits{};
-        }),
+        check_([this] { check(); }),
         weights_(weights_of(problem.goal)),
         bound_(objective_bound(cost_, problem.goal).value.value)
   {
@@ -154,18 +152,19 @@ class ExactSearch {
     if (best_.stages.empty() || is_proven()) return;
     const auto moves = static_cast<std::uint64_t>(
         share * 256 * std::clamp(static_cast<double>(cost_.layers() * cost_.devices()), 64.0, 62'500.0));
-    const auto left = clock_.left();
-    if (left && problem_.goal.communication != Communication::None) {
-      // People who wait get a longer walk: a third of what is left.
-      SearchLimits limits;
-      limits.time_limit = *left * (share / 3);
-      SearchClock clock(limits);
-      constexpr auto unlimited = std::uint64_t{1} << 40;
-      offer(improve(cost_, problem_.goal, best_.stages, clock, problem_.limits.seed, Seconds(bound_), unlimited));
-    } else {
-      offer(improve(cost_, problem_.goal, best_.stages, clock_, problem_.limits.seed, Seconds(bound_), moves));
-    }
+    offer(improve(cost_, problem_.goal, best_.stages, clock_, problem_.limits.seed, Seconds(bound_), moves));
     check_();
+  }
+
+  /// Looks at the limits. People who wait get longer walks too, in turns with the proof: a third of the time.
+  void check()
+  {
+    if (clock_.is_over()) throw OutOfLimits{};
+    if (best_.stages.empty() || !clock_.left() || problem_.goal.communication == Communication::None) return;
+    if (clock_.elapsed() < next_walk_) return;
+    SearchClock clock({.budget = {}, .time_limit = std::min(clock_.elapsed() / 2, *clock_.left())});
+    offer(improve(cost_, problem_.goal, best_.stages, clock, problem_.limits.seed, Seconds(bound_), 1ULL << 40));
+    next_walk_ = clock_.elapsed() * (5.0 / 3);  // twice the walk from now
   }
 
   /// Without limits a search ends when it has kept so many labels; some seconds.
@@ -580,6 +579,7 @@ class ExactSearch {
   double bound_;
   Certificate certificate_;
   bool is_over_ = false;
+  Seconds next_walk_{0.2};  // on the clock
   std::size_t labels_ = 0;  // kept so far
 };
 

@@ -14,6 +14,7 @@ namespace isobar::allocators {
 namespace {
 
 constexpr Seconds default_time_limit(300);
+constexpr std::size_t longest_reason = 500;
 
 std::string problem_to_json(const Problem& problem)
 {
@@ -61,7 +62,7 @@ class AnswerReader {
     const auto outcome = reader.optional_choice("outcome", outcome_names());
     if (outcome) placement.outcome = outcome_from_name(*outcome).value_or(Outcome::Feasible);
     if (placement.outcome == Outcome::Optimal) placement.outcome = Outcome::Feasible;
-    placement.reason = reader.optional_text("reason").value_or("");
+    placement.reason = shown(reader.optional_text("reason").value_or(""), longest_reason);
     const bool may_lack_stages = placement.outcome == Outcome::Infeasible || placement.outcome == Outcome::TimedOut;
     if (!may_lack_stages || reader.has("stages")) read_stages(reader);
     reader.refuse_unknown();

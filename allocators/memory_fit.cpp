@@ -35,6 +35,22 @@ std::optional<std::string> oversized_layer(const CostModel& cost, const Goal& go
   return std::nullopt;
 }
 
+std::optional<int> enough_memory_percent(const std::function<bool(int percent)>& fits)
+{
+  constexpr int most = 100'000;
+  int high = 1;
+  while (!fits(high)) {
+    if (high == most) return std::nullopt;
+    high = std::min(2 * high, most);
+  }
+  int low = high / 2;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (fits(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
 bool surely_fits_in_order(const CostModel& cost, const Goal& goal)
 {
   std::size_t end = cost.layers();

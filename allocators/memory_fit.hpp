@@ -4,6 +4,7 @@
 #include "core/plan.hpp"
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,10 @@ std::string need_in_words(std::size_t first, std::size_t last, Bytes need);
 
 /// The first layer that no device can hold, in words; none when each fits somewhere on its own. O(layers + devices).
 std::optional<std::string> oversized_layer(const CostModel& cost, const Goal& goal);
+
+/// The least whole percentage of more memory on every device with which a chain fits, as far as `fits` can tell; none
+/// when 100,000 % are too few. Some 10 to 30 calls.
+std::optional<int> enough_memory_percent(const std::function<bool(int percent)>& fits);
 
 /// True when filling the devices from the last backwards places the whole chain: then chain-dp finds a plan. False
 /// proves nothing, since leaving a small device out lowers the micro-batches in flight before it. O(layers + devices).

@@ -167,15 +167,15 @@ std::string why_none_fits(const Problem& problem, const SearchClock& clock)
   const auto nearest = overfull_stage(cost, problem.goal, best_start(problem, clock));
   const std::string none = "no choice and order of devices holds the chain" +
                            (nearest ? "; the nearest found leaves " + *nearest : std::string());
-  for (int percent = 5; percent <= 100'000; percent += percent < 100 ? 5 : percent / 2) {
+  const auto percent = enough_memory_percent([&](int more) {
     Cluster larger = cost.cluster();
-    for (auto& device : larger.devices) device.memory *= 1 + percent / 100.0;
+    for (auto& device : larger.devices) device.memory *= 1 + more / 100.0;
     const CostModel with_more(cost.workload(), larger);
     const auto stages = best_start({with_more, problem.goal, {}}, clock);
-    if (stages.empty() || overfull_stage(with_more, problem.goal, stages)) continue;
-    return fmt::format("{}; {} % more memory on every device would do", none, percent);
-  }
-  return none + "; more memory on every device would do";
+    return !stages.empty() && !overfull_stage(with_more, problem.goal, stages);
+  });
+  return percent ? fmt::format("{}; {} % more memory on every device would do", none, *percent)
+                 : none + "; more memory on every device would do";
 }
 
 }  // namespace isobar::allocators

@@ -133,11 +133,11 @@ class Tee : public TraceSink {
 
 void InputOptions::add_to(CLI::App& command)
 {
-  command.add_option("PLATFORM", platform, "SimGrid platform file (XML)")->required();
-  command.add_option("WORKLOAD", workload, "workload file (YAML)")->required();
-  command.add_option("--devices", devices,
-                     "props for the platform's hosts (YAML); default: NAME.devices.yaml beside it");
-  command.add_option("--profile", profile, "measured times of the workload's layers (JSON, made by isobar profile)");
+  add_file(command, "PLATFORM", platform, "SimGrid platform file (XML)")->required();
+  add_file(command, "WORKLOAD", workload, "workload file (YAML)")->required();
+  add_file(command, "--devices", devices,
+           "props for the platform's hosts (YAML); default: NAME.devices.yaml beside it");
+  add_file(command, "--profile", profile, "measured times of the workload's layers (JSON, made by isobar profile)");
 }
 
 sim::Platform load_platform(const std::string& file, const std::string& devices_file)
@@ -171,6 +171,23 @@ CLI::Option* add_count(CLI::App& command, const std::string& name, std::function
     set(*count);
   };
   return command.add_option_function<std::string>(name, read, what)->type_name("COUNT");
+}
+
+std::string fault_of_file_name(const std::string& name)
+{
+  return name.empty() ? "the name is empty; name a file" : "";
+}
+
+OutputFile::OutputFile(const std::string& name)
+{
+  if (!name.empty()) file_.emplace(name);
+}
+
+void OutputFile::write(const std::string& content)
+{
+  if (!file_) return;
+  file_->write(content);
+  file_->keep();
 }
 
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs)
@@ -321,6 +338,12 @@ void Progress::done(std::size_t count)
   const double left_s = passed_s / static_cast<double>(count) * static_cast<double>(total_ - count);
   fmt::print(stderr, "\r\033[K{}: {} of {}, about {:.0f} s left", what_, count, total_, left_s);
   std::fflush(stderr);
+}
+
+std::string reason_of(const Plan& plan)
+{
+  constexpr std::size_t longest = 500;
+  return shown(plan.reason, longest);
 }
 
 void print(const std::string& text)

@@ -2,6 +2,7 @@
 
 #include "allocators/allocator.hpp"
 #include "core/errors.hpp"
+#include "core/files.hpp"
 #include "core/plan.hpp"
 #include "core/units.hpp"
 #include "core/workload.hpp"
@@ -89,6 +90,26 @@ CLI::Option* add_count(CLI::App& command, const std::string& name, Count& value,
       command, name, [&value](std::uint64_t count) { value = count; }, what);
 }
 
+/// What CLI11 refuses the name of a file for, or "".
+std::string fault_of_file_name(const std::string& name);
+/// An option or argument that names a file; an empty name, such as that of an unset variable, is refused.
+template <typename File>
+CLI::Option* add_file(CLI::App& command, const std::string& name, File& file, const std::string& what)
+{
+  return command.add_option(name, file, what)->check(fault_of_file_name);
+}
+
+/// The file that a command writes when its work is done, opened before it begins: work that cannot be written is not
+/// done. Until then what was there before stays; "" is no file.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::string& name);
+  void write(const std::string& content);
+
+ private:
+  std::optional<TemporaryFile> file_;
+};
+
 /// @throws InputError when an output of a command ("" where there is none) is one of its inputs or another output.
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);
 
@@ -116,6 +137,9 @@ class Progress {
   bool on_terminal_;
   bool shown_ = false;
 };
+
+/// Why a plan has no stages, on one line; cut where it is long.
+std::string reason_of(const Plan& plan);
 
 /// Prints to stdout and makes a closed pipe or full disk an EnvironmentError.
 void print(const std::string& text);

@@ -1,7 +1,6 @@
 #include "cli/command.hpp"
 #include "cli/explanation_text.hpp"
 #include "core/child_process.hpp"
-#include "core/files.hpp"
 #include "core/interrupt.hpp"
 #include "results/comparison.hpp"
 
@@ -74,16 +73,30 @@ ExitCode exit_code_of(const std::vector<ComparisonRow>& rows)
                                                                       : ExitCode::Infeasible;
 }
 
+/// @throws InputError where it would end a search before the search's own limit does, and so lose what was found.
+Seconds row_time_limit_of(const CompareOptions& options, const allocators::SearchLimits& limits)
+{
+  const Seconds limit = seconds_from_option("--row-time-limit", options.row_time_limit);
+  if (limit <= Seconds(0)) throw InputError("--row-time-limit", "0 s is no time to plan in; write more");
+  if (limits.time_limit && limit <= *limits.time_limit) {
+    throw InputError("--row-time-limit",
+                     fmt::format("{} is not more than --time-limit {}, so no search would come to its end; write more",
+                                 shown(options.row_time_limit), shown(*options.goal.time_limit)));
+  }
+  return limit;
+}
+
 ExitCode compare(const CompareOptions& options)
 {
   const auto limits = options.goal.limits();
   refuse_overwriting({options.inputs.platform, options.inputs.workload}, {options.output});
-  const Seconds row_time_limit = seconds_from_option("--row-time-limit", options.row_time_limit);
+  const Seconds row_time_limit = row_time_limit_of(options, limits);
   std::vector<Goal> goals;
   for (const auto& objective : options.objectives) goals.push_back(options.goal.goal(objective));
   for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
   options.goal.check_polish(options.allocators, goals);
   const Inputs inputs = load(options.inputs, options.goal);
+  OutputFile output(options.output);
 
   std::vector<ComparisonRow> rows;
   std::vector<std::function<std::string()>> work;
@@ -115,7 +128,7 @@ ExitCode compare(const CompareOptions& options)
   } catch (const Interrupted&) {
     // What was found so far is written below; rows that did not end say so.
   }
-  if (!options.output.empty()) write_file_atomically(options.output, comparison_to_csv(rows));
+  output.write(comparison_to_csv(rows));
   print(options.json ? comparison_to_json(rows)
                      : comparison_table(rows) + explanations_of(rows, inputs.platform.cluster().devices.size()));
   throw_if_interrupted();
@@ -138,7 +151,7 @@ void add_compare_command(CLI::App& app, Action& action)
   options->goal.add_to(*command);
   command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
       ->capture_default_str();
-  command->add_option("-o,--output", options->output, "table to write (CSV)");
+  add_file(*command, "-o,--output", options->output, "table to write (CSV)");
   command->add_flag("--explain", options->explain, "say what binds each plan, and what relaxing it is worth");
   command->add_flag("--json", options->json, "print the rows as JSON");
   command->footer(footer);

@@ -1,5 +1,4 @@
 #include "cli/command.hpp"
-#include "core/files.hpp"
 #include "core/interrupt.hpp"
 #include "core/quantity_text.hpp"
 #include "results/table.hpp"
@@ -30,7 +29,7 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
   std::string text = fmt::format("{}: {} plan for objective {} (communication {}, schedule {}, M = {})\n",
                                  plan.allocator, name_of(plan.outcome), name_of(plan.goal.objective),
                                  name_of(plan.goal.communication), name_of(plan.goal.schedule), plan.goal.microbatches);
-  if (!plan.reason.empty()) text += plan.reason + "\n";
+  if (!plan.reason.empty()) text += reason_of(plan) + "\n";
   if (plan.stages.empty()) return text;
   text += fmt::format("objective {:.6g} s, no plan below {:.6g} s ({}), gap {:.2f} %\n", plan.objective.value().value,
                       plan.objective_bound.value().value, name_of(plan.certificate.kind),
@@ -78,12 +77,13 @@ ExitCode make_plan(const PlanOptions& options)
   const Inputs inputs = load(options.inputs, options.goal);
   const Cluster& cluster = inputs.platform.cluster();
   if (!options.start.empty()) limits.start = start_of(options.start, inputs);
+  OutputFile output(options.output);
   Plan plan = allocators::allocate(options.allocator, inputs.workload, cluster, goal, limits);
   plan.platform = inputs.platform_fingerprint;
   plan.workload = inputs.workload_fingerprint;
   plan.profile = inputs.profile_fingerprint;
   const std::string json = plan_to_json(plan);
-  if (!options.output.empty()) write_file_atomically(options.output, json);
+  output.write(json);
   print(options.json ? json : summary_of(plan, cluster));
   throw_if_interrupted();
   return plan.stages.empty() ? ExitCode::Infeasible : ExitCode::Done;
@@ -100,8 +100,8 @@ void add_plan_command(CLI::App& app, Action& action)
       ->required();
   command->add_option("--objective", options->objective, "sequential, bottleneck, pipeline")->capture_default_str();
   options->goal.add_to(*command);
-  command->add_option("--start", options->start, "plan file to start from (allocator local-search)");
-  command->add_option("-o,--output", options->output, "plan file to write (JSON), also when infeasible");
+  add_file(*command, "--start", options->start, "plan file to start from (allocator local-search)");
+  add_file(*command, "-o,--output", options->output, "plan file to write (JSON), also when infeasible");
   command->add_flag("--json", options->json, "print the plan as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return make_plan(*options); }; });

@@ -41,7 +41,7 @@ struct Output {
 
   void add_to(CLI::App& command)
   {
-    command.add_option("-o,--output", file, "platform file to write; default: print it");
+    add_file(command, "-o,--output", file, "platform file to write; default: print it");
   }
   ExitCode write(const std::string& xml) const
   {
@@ -154,8 +154,8 @@ void add_import(CLI::App& parent, Action& action)
   auto* command = parent.add_subcommand("import", "sites joined as measured (docs/platforms.md: the CSV columns)");
   auto options = std::make_shared<ImportCommand>();
   auto& import = options->import;
-  command->add_option("MATRIX", import.matrix, "CSV: from, to, bandwidth_gbit_s, rtt_ms")->required();
-  command->add_option("--sites", import.sites, "CSV: site, devices, lan_bandwidth_gbit_s, lan_rtt_ms, …")->required();
+  add_file(*command, "MATRIX", import.matrix, "CSV: from, to, bandwidth_gbit_s, rtt_ms")->required();
+  add_file(*command, "--sites", import.sites, "CSV: site, devices, lan_bandwidth_gbit_s, lan_rtt_ms, …")->required();
   command->add_flag("--undirected", import.undirected, "each pair stands once, for both directions");
   add_window_options(*command, import);
   options->output.add_to(*command);
@@ -193,8 +193,8 @@ void add_show(CLI::App& parent, Action& action)
 {
   auto* command = parent.add_subcommand("show", "the devices of a platform file and what lies between them");
   auto options = std::make_shared<ShowCommand>();
-  command->add_option("PLATFORM", options->platform, "SimGrid platform file (XML)")->required();
-  command->add_option("--devices", options->devices, "props for the platform's hosts (YAML)");
+  add_file(*command, "PLATFORM", options->platform, "SimGrid platform file (XML)")->required();
+  add_file(*command, "--devices", options->devices, "props for the platform's hosts (YAML)");
   command->add_flag("--json", options->json, "print the cluster as JSON, every pair of devices included");
   command->callback([options, &action] {
     action = [options] {

@@ -1,11 +1,11 @@
 #include "cli/command.hpp"
 #include "core/certificate_checker.hpp"
 #include "core/child_process.hpp"
-#include "core/files.hpp"
 #include "core/quantity_text.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 namespace isobar::cli {
@@ -52,7 +52,8 @@ std::string summary_of(const std::string& result_json)
       results::table_of({"device", "compute", "send", "idle", "peak memory"}, stages));
 }
 
-/// Refuses a plan that does not hold on these inputs, and says what differs.
+/// Refuses a plan that does not hold on these inputs, and says what differs. One that holds though it was made for
+/// other inputs is played, with a note: a platform whose links alone are slower is what somebody may want to try.
 void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& inputs)
 {
   auto faults = faults_of(plan, inputs.workload, inputs.platform.cluster());
@@ -61,16 +62,19 @@ void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& 
   if (faults.empty() && (kind == CertificateKind::None || kind == CertificateKind::Fractional)) {
     faults = faults_of_certificate(plan, inputs.workload, inputs.platform.cluster());
   }
-  if (faults.empty()) return;
   std::vector<std::string> lines;
   const auto compare = [&](const char* what, const Fingerprint& made_for, const Fingerprint& given) {
     if (made_for.hash == given.hash) return;
     lines.push_back(fmt::format("{}: inputs.{}: made for {} (hash {}); this is {} (hash {})", options.plan, what,
-                                made_for.name, made_for.hash, given.name, given.hash));
+                                shown(made_for.name), shown(made_for.hash), given.name, given.hash));
   };
   compare("platform", plan.platform, inputs.platform_fingerprint);
   compare("workload", plan.workload, inputs.workload_fingerprint);
   compare("profile", plan.profile.value_or(unmeasured), inputs.profile_fingerprint.value_or(unmeasured));
+  if (faults.empty()) {
+    for (const auto& line : lines) spdlog::warn("{}", line);
+    return;
+  }
   for (const auto& fault : faults) lines.push_back(options.plan + ": " + fault);
   throw InputError(lines);
 }
@@ -106,19 +110,21 @@ ExitCode simulate(const SimulateOptions& options)
     const nlohmann::ordered_json answer = {{"outcome", name_of(plan.outcome)}, {"reason", plan.reason}};
     print(options.json ? answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
                        : fmt::format("{}: there is no placement to simulate ({}): {}\n", options.plan,
-                                     name_of(plan.outcome), plan.reason));
+                                     name_of(plan.outcome), reason_of(plan)));
     return ExitCode::Infeasible;
   }
+  OutputFile output(options.output);
+  OutputFile stamped(options.stamp ? options.plan : "");
   std::optional<TemporaryFile> trace;
   if (!options.trace.empty()) trace.emplace(options.trace);
   const auto work = [&] { return simulate_plan(inputs, plan, options.iterations, trace ? trace->name() : ""); };
   constexpr Seconds no_limit(1e9);
   const std::string result = run_in_child(work, no_limit).output_or_throw();
   if (trace) trace->keep();
-  if (!options.output.empty()) write_file_atomically(options.output, result);
+  output.write(result);
   if (options.stamp) {
     plan.stamp = stamp_of(result, plan, inputs);
-    write_file_atomically(options.plan, plan_to_json(plan));
+    stamped.write(plan_to_json(plan));
   }
   print(options.json ? result : summary_of(result));
   return ExitCode::Done;
@@ -131,10 +137,10 @@ void add_simulate_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("simulate", "play a plan on its platform with SimGrid");
   auto options = std::make_shared<SimulateOptions>();
   options->inputs.add_to(*command);
-  command->add_option("--plan", options->plan, "plan file (JSON)")->required();
+  add_file(*command, "--plan", options->plan, "plan file (JSON)")->required();
   add_count(*command, "--iterations", options->iterations, "steps to play (default: 1)");
-  command->add_option("--trace", options->trace, "timeline to write (Chrome trace JSON, for ui.perfetto.dev)");
-  command->add_option("-o,--output", options->output, "result file to write (JSON)");
+  add_file(*command, "--trace", options->trace, "timeline to write (Chrome trace JSON, for ui.perfetto.dev)");
+  add_file(*command, "-o,--output", options->output, "result file to write (JSON)");
   command->add_flag("--stamp", options->stamp, "write into the plan file what was simulated and what came of it");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);

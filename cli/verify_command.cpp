@@ -15,6 +15,7 @@ constexpr auto footer = R"(Example:
   isobar verify platforms/sky64.xml workloads/bert160.yaml plan.json
 
 Exit codes: 0 every claim holds · 2 a file that cannot be read · 5 a false claim
+An infeasible plan claims nothing that a file can prove: 0 then says that nothing in it is false.
 )";
 
 struct VerifyOptions {
@@ -28,8 +29,8 @@ using Faults = std::vector<std::string>;
 void compare(const char* key, const Fingerprint& claimed, const Fingerprint& given, Faults& faults)
 {
   if (claimed.hash == given.hash) return;
-  faults.push_back(fmt::format("inputs.{}: claims {} (hash {}); it is {} (hash {})", key, claimed.name, claimed.hash,
-                               given.name, given.hash));
+  faults.push_back(fmt::format("inputs.{}: claims {} (hash {}); it is {} (hash {})", key, shown(claimed.name),
+                               shown(claimed.hash), given.name, given.hash));
 }
 
 /// What was simulated; the simulation itself is not made again.
@@ -37,11 +38,18 @@ void check_stamp(const Plan& plan, const Inputs& inputs, Faults& faults)
 {
   if (!plan.stamp) return;
   const auto compare_hash = [&faults](const char* key, const std::string& claimed, const std::string& given) {
-    if (claimed != given) faults.push_back(fmt::format("stamp.{}: claims hash {}; it is {}", key, claimed, given));
+    if (claimed == given) return;
+    faults.push_back(fmt::format("stamp.{}: claims hash {}; it is {}", key, shown(claimed), given));
   };
   compare_hash("platform", plan.stamp->platform_hash, inputs.platform_fingerprint.hash);
   compare_hash("workload", plan.stamp->workload_hash, inputs.workload_fingerprint.hash);
   compare_hash("plan", plan.stamp->plan_hash, hash_of(plan));
+}
+
+/// False where nobody can tell from the file: no certificate proves that there is no placement.
+bool is_proven(const Plan& plan, const Faults& faults)
+{
+  return faults.empty() && !plan.stages.empty();
 }
 
 /// (objective - what is proven) / objective.
@@ -51,22 +59,30 @@ double proven_gap(const Plan& plan, Seconds proven)
   return std::max(0.0, (*plan.objective - proven) / *plan.objective);
 }
 
+std::string bound_of(const Plan& plan, const CertificateCheck& check)
+{
+  return fmt::format("no plan below {:.6g} s: certificate {} proves {:.6g} s", plan.objective_bound.value().value,
+                     name_of(plan.certificate.kind), check.proven.value);
+}
+
 std::string json_of(const Plan& plan, const VerifyOptions& options, const CertificateCheck& check, const Faults& faults,
                     std::size_t layers)
 {
   using Json = nlohmann::ordered_json;
-  const bool is_placed = !plan.stages.empty();
-  const bool holds = faults.empty() && is_placed;
+  const bool holds = faults.empty();
+  const auto number = [holds](bool is_known, double value) { return holds && is_known ? Json(value) : Json(nullptr); };
+  const Seconds none(0);
   const Json answer = {
       {"schema", "isobar-verification/1"},
       {"plan", options.plan},
-      {"holds", faults.empty()},
+      {"holds", holds},
+      {"proven", is_proven(plan, faults)},
       {"outcome", name_of(plan.outcome)},
       {"certificate", name_of(plan.certificate.kind)},
-      {"objective_s", holds ? Json(plan.objective.value().value) : Json(nullptr)},
-      {"objective_bound_s", holds ? Json(plan.objective_bound.value().value) : Json(nullptr)},
-      {"proven_bound_s", holds && std::isfinite(check.proven.value) ? Json(check.proven.value) : Json(nullptr)},
-      {"gap_fraction", holds ? Json(proven_gap(plan, check.proven)) : Json(nullptr)},
+      {"objective_s", number(plan.objective.has_value(), plan.objective.value_or(none).value)},
+      {"objective_bound_s", number(plan.objective_bound.has_value(), plan.objective_bound.value_or(none).value)},
+      {"proven_bound_s", number(plan.objective_bound && std::isfinite(check.proven.value), check.proven.value)},
+      {"gap_fraction", number(plan.objective.has_value(), proven_gap(plan, check.proven))},
       {"layers", layers},
       {"devices", plan.stages.size()},
       {"faults", faults}};
@@ -80,14 +96,16 @@ std::string text_of(const Plan& plan, const VerifyOptions& options, const Certif
   for (const auto& fault : faults) text += fmt::format("{}: {}\n", options.plan, fault);
   if (!faults.empty()) return text;
   if (plan.stages.empty()) {
-    return fmt::format("{}: {}, so there is nothing to prove: {}\n", options.plan, name_of(plan.outcome), plan.reason);
+    text = fmt::format("{}: {}: {}\n", options.plan, name_of(plan.outcome), reason_of(plan));
+    text += plan.outcome == Outcome::Infeasible
+                ? "nothing in it is false, but that there is no placement is not proven by this file\n"
+                : "nothing in it is false, and there is no placement in it\n";
+    return plan.objective_bound ? text + bound_of(plan, check) + "\n" : text;
   }
   return fmt::format(
-      "{}: every claim holds\nobjective {:.6g} s ({}, communication {}), {} layers on {} devices\n"
-      "no plan below {:.6g} s: certificate {} proves {:.6g} s, gap {:.2f} %\n",
+      "{}: every claim holds\nobjective {:.6g} s ({}, communication {}), {} layers on {} devices\n{}, gap {:.2f} %\n",
       options.plan, plan.objective.value().value, name_of(plan.goal.objective), name_of(plan.goal.communication),
-      layers, plan.stages.size(), plan.objective_bound.value().value, name_of(plan.certificate.kind),
-      check.proven.value, 100 * proven_gap(plan, check.proven));
+      layers, plan.stages.size(), bound_of(plan, check), 100 * proven_gap(plan, check.proven));
 }
 
 ExitCode verify(const VerifyOptions& options)
@@ -115,7 +133,7 @@ void add_verify_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("verify", "recompute every claim of a plan, and its bound from the certificate");
   auto options = std::make_shared<VerifyOptions>();
   options->inputs.add_to(*command);
-  command->add_option("PLAN", options->plan, "plan file (JSON)")->required();
+  add_file(*command, "PLAN", options->plan, "plan file (JSON)")->required();
   command->add_flag("--json", options->json, "print the findings as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return verify(*options); }; });

@@ -2,6 +2,7 @@
 
 #include "core/certificate_proofs.hpp"
 #include "core/layer_graph.hpp"
+#include "core/quantity_text.hpp"
 
 #include <fmt/format.h>
 
@@ -29,13 +30,25 @@ std::vector<double> sums_before_cuts(const Workload& workload, Read read)
 
 }  // namespace
 
-Chain::Chain(const Workload& chain, const Cluster& given, const Goal& asked)
+void Effort::refuse_steps() const
+{
+  throw TooMuchEffort{fmt::format("certificate: needs more than {} steps to check; it is not checked", most_steps_)};
+}
+
+void Effort::refuse_bytes(const char* what)
+{
+  throw TooMuchEffort{fmt::format("certificate: needs more than {} GB for {} to check; it is not checked",
+                                  most_bytes / 1'000'000'000, what)};
+}
+
+Chain::Chain(const Workload& chain, const Cluster& given, const Goal& asked, Effort& spent)
     : layers(chain.layers.size()),
       devices(given.devices.size()),
       goal(asked),
       is_sky(chain.memory_model == MemoryModel::Sky),
       recompute_buffer(chain.recompute_buffer.value),
-      cluster(&given)
+      cluster(&given),
+      effort(spent)
 {
   const double per_parameter = bytes_per_parameter(chain.dtype, chain.optimizer);
   work = sums_before_cuts(chain, [](const Layer& layer) { return layer.forward.value + layer.backward.value; });
@@ -115,8 +128,8 @@ Faults faults_of_rungs(const Certificate& certificate, std::size_t devices)
       faults.push_back(key + ".limit_s: claims none; it is a number, since a rung follows");
     }
     if (limit && !(std::isfinite(limit->value) && limit->value > below)) {
-      faults.push_back(
-          fmt::format("{}.limit_s: claims {:.9g}; it is above {:.9g}, since rungs ascend", key, limit->value, below));
+      const auto [claim, fact] = told_apart(limit->value, below);
+      faults.push_back(fmt::format("{}.limit_s: claims {}; it is above {}, since rungs ascend", key, claim, fact));
     }
     if (limit) below = limit->value;
     if (multipliers.size() != devices) {
@@ -148,10 +161,10 @@ double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults
   }
   faults = faults_of_rungs(certificate, chain.devices);
   if (!faults.empty()) return 0;
-  const proofs::GroupTransfers transfers(chain, certificate.groups);
-  const auto too_large = proofs::fault_of_size(chain, transfers, proofs::levels_of(chain, certificate));
+  const auto too_large = proofs::fault_of_size(chain, certificate.groups, proofs::levels_of(chain, certificate));
   if (!too_large.empty()) faults.push_back(too_large);
   if (!faults.empty()) return 0;
+  const proofs::GroupTransfers transfers(chain, certificate.groups);
   if (certificate.kind == CertificateKind::Path) return proofs::path_bound(chain, transfers, certificate);
 
   const double claimed = plan.objective_bound->value;
@@ -161,26 +174,35 @@ double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults
   const auto found = proofs::search_below(chain, transfers, certificate, searched);
   if (!found.fault.empty()) faults.push_back(found.fault);
   if (found.least < searched) {
-    faults.push_back(fmt::format("objective_bound_s: claims {:.9g}; it is at most {:.9g}, which a placement takes",
-                                 claimed, found.least));
+    const auto [claim, fact] = told_apart(claimed, found.least);
+    faults.push_back(
+        fmt::format("objective_bound_s: claims {}; it is at most {}, which a placement takes", claim, fact));
   }
   return searched;
 }
 
 }  // namespace
 
-CertificateCheck check_certificate(const Plan& plan, const Workload& workload, const Cluster& cluster)
+CertificateCheck check_certificate(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                                   std::uint64_t most_steps)
 {
   CertificateCheck check;
-  if (plan.stages.empty() || !plan.objective_bound) return check;
+  if (plan.outcome == Outcome::Infeasible || !plan.objective_bound) return check;
   const ChainView view = chain_view(workload);
-  const proofs::Chain chain(view.workload, cluster, plan.goal);
-  const double proven = proven_bound(plan, chain, check.faults);
+  proofs::Effort effort(most_steps);
+  const proofs::Chain chain(view.workload, cluster, plan.goal, effort);
+  double proven = 0;
+  try {
+    proven = proven_bound(plan, chain, check.faults);
+  } catch (const proofs::TooMuchEffort& refusal) {
+    check.faults.push_back(refusal.fault);
+  }
   if (!check.faults.empty()) return check;
   constexpr double tolerance = 1e-9;
   if (!(plan.objective_bound->value <= proven * (1 + tolerance))) {  // also when it is no number
-    check.faults.push_back(fmt::format("objective_bound_s: claims {:.9g}; it is {:.9g} by the certificate {}",
-                                       plan.objective_bound->value, proven, name_of(plan.certificate.kind)));
+    const auto [claim, fact] = told_apart(plan.objective_bound->value, proven);
+    check.faults.push_back(fmt::format("objective_bound_s: claims {}; it is {} by the certificate {}", claim, fact,
+                                       name_of(plan.certificate.kind)));
   } else {
     check.proven = Seconds(proven);
   }

@@ -2,13 +2,20 @@
 // front of the chain to its end.
 
 #include "core/certificate_proofs.hpp"
-#include "core/interrupt.hpp"
 
 #include <fmt/format.h>
 
 #include <numeric>
 
 namespace isobar::proofs {
+
+namespace {
+
+// About, beside the innermost loop of a path's table.
+constexpr std::uint64_t steps_of_path = 100;
+constexpr std::uint64_t steps_of_window = 8;
+
+}  // namespace
 
 bool memory_is_hereditary(const Chain& chain)
 {
@@ -41,6 +48,7 @@ GroupTransfers::GroupTransfers(const Chain& chain, const std::vector<std::size_t
     for (std::size_t j = 0; j < chain.devices; ++j) {
       if (j == i) continue;
       const Path path = chain.cluster->path(i, j);
+      chain.effort.take(steps_of_path);
       auto& known = paths[group_of(j)];
       const bool is_worse = std::any_of(known.begin(), known.end(), [&](const Path& other) {
         return other.latency <= path.latency && other.bandwidth >= path.bandwidth;
@@ -51,6 +59,7 @@ GroupTransfers::GroupTransfers(const Chain& chain, const std::vector<std::size_t
       known.push_back(path);
     }
     for (std::size_t cut = 1; cut < chain.layers; ++cut) {
+      chain.effort.take(chain.devices);
       for (std::size_t group = 0; group < groups_; ++group) {
         const std::size_t at = (i * cuts_ + cut) * groups_ + group;
         for (const Path& path : paths[group]) {
@@ -79,6 +88,7 @@ Runs::Runs(const Chain& chain, const GroupTransfers& transfers, const std::vecto
   std::vector<std::size_t> devices_of_kind;
   std::vector<std::size_t> devices_of_group(transfers.groups(), 0);
   for (std::size_t i = 0; i < chain.devices; ++i) {
+    chain.effort.take(representatives_.size() + chain.layers * transfers.groups());
     const auto alike = std::find_if(representatives_.begin(), representatives_.end(), [&](std::size_t other) {
       return transfers.group_of(i) == transfers.group_of(other) && chain.speed[i] == chain.speed[other] &&
              chain.memory[i] == chain.memory[other] && chain.input_s[i] == chain.input_s[other] &&
@@ -120,24 +130,30 @@ std::size_t levels_of(const Chain& chain, const Certificate& certificate)
   return std::min(certificate.levels, static_cast<std::size_t>(most));
 }
 
-std::string fault_of_size(const Chain& chain, const GroupTransfers& transfers, std::size_t levels)
+std::string fault_of_size(const Chain& chain, const std::vector<std::size_t>& group_of_device, std::size_t levels)
 {
   constexpr double most = 2e8;
-  const double groups = static_cast<double>(transfers.groups());
+  const bool counts_transfers = chain.goal.communication != Communication::None;
+  std::vector<std::size_t> devices = {chain.devices};  // of each group
+  if (counts_transfers && !group_of_device.empty()) {
+    devices.assign(1 + *std::max_element(group_of_device.begin(), group_of_device.end()), 0);
+    for (const std::size_t group : group_of_device) ++devices[group];
+  }
+  const double groups = static_cast<double>(devices.size());
   const double cuts = static_cast<double>(chain.layers + 1);
-  std::vector<std::size_t> devices(transfers.groups(), 0);
-  for (std::size_t i = 0; i < chain.devices; ++i) ++devices[transfers.group_of(i)];
   double ways = 0;  // at most
   for (const std::size_t count : devices) {
     const std::size_t apart = count < 16 ? std::min(most_run_rooms, std::size_t{1} << count) : most_run_rooms;
     ways += static_cast<double>(std::max(apart, count + 1));
   }
-  const double numbers = static_cast<double>(levels) * cuts * (groups == 1 ? 1 : groups * groups + ways);
+  const double path = static_cast<double>(levels) * cuts * (groups == 1 ? 1 : groups * groups + ways);
+  const double transfers = counts_transfers ? 2 * static_cast<double>(chain.devices) * cuts * groups : 0;
+  const double numbers = std::max(path, transfers);
   if (numbers <= most) return "";
   return fmt::format(
       "certificate: {} groups at {} levels over {} layers make a table of {:.3g} numbers; at most {:.3g} "
       "are checked",
-      transfers.groups(), levels, chain.layers, numbers, most);
+      devices.size(), levels, chain.layers, numbers, most);
 }
 
 PathTable::PathTable(const Chain& chain, const GroupTransfers& transfers, std::size_t levels,
@@ -177,10 +193,10 @@ void PathTable::fill()
 {
   least_of_any_group_.assign(levels_ * cuts_ * groups_, infinity);
   for (std::size_t cut = 1; cut < cuts_; ++cut) {
-    throw_if_interrupted();
     const std::size_t levels = cut == chain_.layers ? 1 : levels_;
     for (std::size_t level = 0; level < levels; ++level) {
       fill_cell(cut, level);
+      chain_.effort.take(groups_ * groups_);
       for (std::size_t group = 0; group < groups_; ++group) {
         for (std::size_t next = 0; next < groups_; ++next) {
           double& least = least_of_any_group_[(level * cuts_ + cut) * groups_ + next];
@@ -225,6 +241,7 @@ void PathTable::fill_cell_by(std::size_t kind, std::size_t end, std::size_t leve
     return worst;
   };
   for (std::size_t first = end; first-- > 0;) {
+    chain_.effort.take(1 + groups_ + runs_.ways(group));
     const double compute = chain_.compute_s(i, first, end);
     if (compute > limit_ || chain_.need_of_layers(first, end, held) > memory) break;
     if (chain_.need(first, end, held) > memory) continue;
@@ -263,8 +280,11 @@ void PathTable::fill_without_transfers()
     std::size_t front = 0;
   };
   std::vector<Window> windows(levels_ * chain_.devices);
+  std::size_t kept = 0;  // in all queues
   for (std::size_t end = 1; end < cuts_; ++end) {
     const std::size_t levels = end == chain_.layers ? 1 : levels_;
+    chain_.effort.take(levels * chain_.devices * steps_of_window);
+    Effort::ensure_room(kept, sizeof(std::uint32_t), "the cuts of a path");
     for (std::size_t level = 0; level < levels; ++level) {
       const std::size_t level_before = std::min(level + 1, levels_ - 1);
       const std::uint64_t held = chain_.held_by(level);
@@ -278,8 +298,10 @@ void PathTable::fill_without_transfers()
         };
         const double newest = key(end - 1);
         if (newest < infinity) {
+          kept -= cuts.size();
           while (cuts.size() > front && key(cuts.back()) >= newest) cuts.pop_back();
           cuts.push_back(static_cast<std::uint32_t>(end - 1));
+          kept += cuts.size();
         }
         const double memory = chain_.memory[i] * (1 + memory_tolerance);
         while (front < cuts.size() &&

@@ -7,7 +7,6 @@
 // layers. Taking cuts together only allows more: whatever is taken as repeating, a proof is valid.
 
 #include "core/certificate_proofs.hpp"
-#include "core/interrupt.hpp"
 
 #include <fmt/format.h>
 
@@ -23,6 +22,9 @@ namespace {
 
 constexpr std::size_t most_states = 4'000'000;
 constexpr std::size_t longest_period = 4;
+// About, with its share of the table, and beside the innermost loop of a path's table.
+constexpr std::uint64_t bytes_of_state = 112;
+constexpr std::uint64_t steps_of_arc = 50;
 
 /// The layers first..end-1 each equal the one `period` before them, but for the first `period`; period 1 and no layers
 /// where nothing repeats.
@@ -84,6 +86,7 @@ Flow flow_within(const Chain& chain, double limit)
   flow.nodes = flow.sink + 1;
   const std::uint64_t held = chain.held_by(0);
   for (std::size_t i = 0; i < chain.devices; ++i) {
+    chain.effort.take(chain.layers * steps_of_arc);
     const double memory = chain.memory[i] * (1 + memory_tolerance);
     auto& arcs = flow.arcs.emplace_back();
     std::unordered_map<std::size_t, std::size_t> arc_between;
@@ -154,14 +157,17 @@ bool trim(Flow& flow)
 /// + price(from) - price(to), or 0, and price(sink) - price(source). These make the sum small: subgradient steps.
 class Prices {
  public:
-  explicit Prices(const Flow& flow, double layers) : flow_(flow), best_(flow.nodes, 0)
+  Prices(const Flow& flow, double layers, Effort& effort) : flow_(flow), best_(flow.nodes, 0)
   {
+    std::uint64_t steps = flow.nodes;
+    for (const auto& arcs : flow.arcs) steps += 1 + arcs.size();
     std::vector<double> price(flow.nodes, 0);
     std::vector<double> slope(flow.nodes);
     best_sum_ = sum_at(price, slope);
     double step_scale = 1;
     std::size_t since_best = 0;
     for (int step = 0; step < 4000; ++step) {
+      effort.take(steps);
       const double sum = sum_at(price, slope);
       if (sum < best_sum_ - 1e-9) {
         best_sum_ = sum;
@@ -251,9 +257,9 @@ enum class Answer { Exists, None, TooManyStates };
 
 /// Whether some flow covers all layers: over the devices one by one, the most layers for each imbalance of the nodes
 /// and each way that the phases hang together, without those that the prices leave no hope.
-Answer cover(const Flow& flow, double layers)
+Answer cover(const Flow& flow, double layers, Effort& effort)
 {
-  const Prices prices(flow, layers);
+  const Prices prices(flow, layers, effort);
   constexpr double rounding_of_sums = 1e-6;
   if (prices.most_layers() < layers - rounding_of_sums) return Answer::None;
   struct Turn {
@@ -297,7 +303,8 @@ Answer cover(const Flow& flow, double layers)
       if (!is_new && known->second.layers < value.layers) known->second = value;
     };
     for (const auto& [key, value] : states) {
-      throw_if_interrupted();
+      effort.take((1 + turn.arcs->size()) * (steps_of_arc + key.size()));
+      Effort::ensure_room(states.size() + next.size(), bytes_of_state + key.size(), "the states of a flow");
       keep(key, value);
       for (const Arc& arc : *turn.arcs) {
         std::string with_arc = key;
@@ -337,7 +344,7 @@ double phase_flow_bound(const Chain& chain, const Certificate& certificate, std:
 
   const double limit = certificate.rungs.front().limit->value;
   Flow flow = flow_within(chain, limit * (1 + rounding));
-  const Answer answer = trim(flow) ? cover(flow, static_cast<double>(chain.layers)) : Answer::None;
+  const Answer answer = trim(flow) ? cover(flow, static_cast<double>(chain.layers), chain.effort) : Answer::None;
   if (answer == Answer::None) return limit;
   faults.push_back(answer == Answer::Exists
                        ? fmt::format("certificate.limit_s: claims {:.9g}; it is not proven, since a flow over the "

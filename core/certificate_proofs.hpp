@@ -2,6 +2,7 @@
 
 #include "core/certificate.hpp"
 #include "core/cluster.hpp"
+#include "core/interrupt.hpp"
 #include "core/plan.hpp"
 #include "core/workload.hpp"
 
@@ -24,9 +25,42 @@ constexpr double rounding = 1e-12;
 /// What a placement's memory may exceed a device's by, as the plan checker allows.
 constexpr double memory_tolerance = 1e-9;
 
+/// The certificate is refused, since checking it would take more than Effort allows.
+struct TooMuchEffort {
+  std::string fault;
+};
+
+/// What a check may take: a small file can ask for any amount of work.
+class Effort {
+ public:
+  explicit Effort(std::uint64_t most_steps) : most_steps_(most_steps) {}
+
+  /// Takes some steps, few enough for an interrupt to wait for. @throws TooMuchEffort, Interrupted
+  void take(std::uint64_t steps)
+  {
+    throw_if_interrupted();
+    steps_ += steps;
+    if (steps_ > most_steps_) refuse_steps();
+  }
+  /// @throws TooMuchEffort where `what`, so many of so many bytes each, are too large to keep.
+  static void ensure_room(std::uint64_t count, std::uint64_t bytes, const char* what)
+  {
+    if (count > most_bytes / bytes) refuse_bytes(what);
+  }
+
+ private:
+  static constexpr std::uint64_t most_bytes = 2'000'000'000;
+
+  [[noreturn]] void refuse_steps() const;
+  [[noreturn]] static void refuse_bytes(const char* what);
+
+  std::uint64_t most_steps_;
+  std::uint64_t steps_ = 0;
+};
+
 /// A chain of layers on a cluster, by sums of its own from the layers and the cluster. Cut k lies before layer k.
 struct Chain {
-  Chain(const Workload& chain, const Cluster& devices, const Goal& asked);
+  Chain(const Workload& chain, const Cluster& devices, const Goal& asked, Effort& spent);
 
   std::size_t layers = 0;
   std::size_t devices = 0;
@@ -43,6 +77,7 @@ struct Chain {
   std::vector<double> memory;           ///< of each device
   std::vector<double> input_s;          ///< what each device waits for its input; 0 where it is local
   const Cluster* cluster = nullptr;
+  Effort& effort;  ///< of all that is proven of it
 
   double compute_s(std::size_t device, std::size_t first_cut, std::size_t end_cut) const
   {
@@ -208,8 +243,8 @@ class PathTable {
 /// As many levels as can differ: micro-batches in flight beyond M, and stages beyond the devices, tell nothing apart.
 std::size_t levels_of(const Chain& chain, const Certificate& certificate);
 
-/// What a table of this size would be refused for; "" when it can be made.
-std::string fault_of_size(const Chain& chain, const GroupTransfers& transfers, std::size_t levels);
+/// What tables for such groups of devices, counted from 0 without gaps, would be refused for; "" when they can be made.
+std::string fault_of_size(const Chain& chain, const std::vector<std::size_t>& group_of_device, std::size_t levels);
 
 double path_bound(const Chain& chain, const GroupTransfers& transfers, const Certificate& certificate);
 

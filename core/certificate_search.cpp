@@ -1,7 +1,6 @@
 // The claim that no placement is below a bound, searched again over the devices themselves (docs/certificates.md).
 
 #include "core/certificate_proofs.hpp"
-#include "core/interrupt.hpp"
 
 #include <fmt/format.h>
 
@@ -18,6 +17,9 @@ namespace {
 
 constexpr double tolerance = 1e-9;
 constexpr std::uint64_t most_labels = 20'000'000;
+// About, with its share of the table, and beside the innermost loop of a path's table.
+constexpr std::uint64_t bytes_of_label = 216;
+constexpr std::uint64_t steps_of_label = 100;
 
 /// The stages from a cut to the end of the chain, seen from the stage before them.
 struct Label {
@@ -50,18 +52,21 @@ bool is_as_good(const Label& a, const Label& b, bool counts_sum)
 class LabelsAtCut {
  public:
   /// Returns by how many the labels grew: 1, 0 or less.
-  long add(const Label& label, const DeviceSet& used, bool counts_sum)
+  long add(const Label& label, const DeviceSet& used, bool counts_sum, Effort& effort)
   {
     std::string key(reinterpret_cast<const char*>(used.data()), used.size() * sizeof(std::uint64_t));
     key.append(reinterpret_cast<const char*>(&label.device), sizeof label.device);
     auto& same = labels_[std::move(key)];
+    effort.take(steps_of_label + same.size());
     for (const Label& known : same) {
       if (is_as_good(known, label, counts_sum)) return 0;
     }
     const auto dropped = std::erase_if(same, [&](const Label& known) { return is_as_good(label, known, counts_sum); });
     same.push_back(label);
+    size_ += 1 - static_cast<long>(dropped);
     return 1 - static_cast<long>(dropped);
   }
+  long size() const { return size_; }
 
   void for_each(std::size_t words, const std::function<void(const Label&, const DeviceSet&)>& visit) const
   {
@@ -72,9 +77,10 @@ class LabelsAtCut {
     }
   }
 
-  void clear() { labels_ = {}; }
+  void clear() { *this = {}; }
 
  private:
+  long size_ = 0;
   std::unordered_map<std::string, std::vector<Label>> labels_;
 };
 
@@ -109,6 +115,7 @@ class RungSearch {
       labels_[cut].for_each(words, [&](const Label& label, const DeviceSet& used) {
         if (!is_over()) extend(cut, &label, used);
       });
+      live_ -= labels_[cut].size();
       labels_[cut].clear();
       if (labels + static_cast<std::uint64_t>(kept_) > most_labels) too_many_ = true;
     }
@@ -137,6 +144,7 @@ class RungSearch {
       const Path other = cluster.path(c, d);
       return one.latency == other.latency && one.bandwidth == other.bandwidth;
     };
+    chain_.effort.take(chain_.devices);
     if (!same(i, j, j, i)) return false;
     for (std::size_t k = 0; k < chain_.devices; ++k) {
       if (k != i && k != j && !(same(i, k, j, k) && same(k, i, k, j))) return false;
@@ -149,10 +157,10 @@ class RungSearch {
   /// Puts each device that is left before the label's stages, from each cut.
   void extend(std::size_t end, const Label* after, const DeviceSet& used)
   {
-    throw_if_interrupted();
     const std::size_t stages = after == nullptr ? 0 : after->stages;
     const std::uint64_t held = chain_.held_by(stages);
     for (std::size_t i = 0; i < chain_.devices; ++i) {
+      chain_.effort.take(chain_.devices);
       if (holds(used, i)) continue;
       if (twin_before_[i] && !holds(used, *twin_before_[i])) continue;  // the same with names exchanged
       Label label;
@@ -174,13 +182,18 @@ class RungSearch {
       const std::size_t left =
           table_.runs().left_beside(i, [&](std::size_t device) { return holds(with_device, device); });
       for (std::size_t first = end; first-- > 0;) {
+        chain_.effort.take(1 + transfers_.groups());
         label.compute = chain_.compute_s(i, first, end);
         if (label.compute > table_.limit() || chain_.need_of_layers(first, end, held) > memory) break;
         if (chain_.need(first, end, held) > memory) continue;
         if (first == 0) {
           finish(label);
         } else if (may_go_on(label, first, left)) {
-          kept_ += labels_[first].add(label, with_device, chain_.beta() != 0);
+          const long grown = labels_[first].add(label, with_device, chain_.beta() != 0, chain_.effort);
+          kept_ += grown;
+          live_ += grown;
+          Effort::ensure_room(static_cast<std::uint64_t>(live_), bytes_of_label + with_device.size() * 8,
+                              "the labels of a search");
           if (kept_ > static_cast<long>(most_labels)) too_many_ = true;
         }
         if (is_over()) return;
@@ -236,6 +249,7 @@ class RungSearch {
   std::vector<LabelsAtCut> labels_;
   double least_ = infinity;
   long kept_ = 0;
+  long live_ = 0;  // kept, and not yet extended
   bool too_many_ = false;
 };
 

@@ -35,6 +35,12 @@ constexpr std::size_t most_output_bytes = 256 << 20;
 /// What of a last line is shown.
 constexpr std::size_t shown_error_bytes = 300;
 
+Clock::time_point deadline_in(Seconds time)
+{
+  const std::chrono::duration<double> left(std::min(time.value, 1e9));
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
+}
+
 struct Pipe {
   int read_end = -1;
   int write_end = -1;
@@ -125,9 +131,7 @@ class Child {
 
   /// Forks; `body` runs in the child with the write ends of its output and error pipes and the read end of its input.
   Child(const std::function<void(int output, int error, int input)>& body, std::string input, Seconds time_limit)
-      : input_text_(std::move(input)),
-        deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                     std::chrono::duration<double>(std::min(time_limit.value, 1e9))))
+      : input_text_(std::move(input)), deadline_(deadline_in(time_limit))
   {
     std::fflush(nullptr);
     const pid_t parent = getpid();
@@ -187,6 +191,8 @@ class Child {
     return status;
   }
   bool overdue() const { return Clock::now() >= deadline_; }
+  /// Brings the time limit forward.
+  void hurry(Seconds time_left) { deadline_ = std::min(deadline_, deadline_in(time_left)); }
 
   /// Kills the child with all that it started, and reaps it.
   void end_now()
@@ -314,7 +320,8 @@ const std::string& ChildResult::output_or_throw() const
 
 std::vector<ChildResult> run_in_children(const std::vector<std::function<std::string()>>& work, std::size_t parallel,
                                          Seconds time_limit,
-                                         const std::function<void(std::size_t, const ChildResult&)>& on_end)
+                                         const std::function<void(std::size_t, const ChildResult&)>& on_end,
+                                         std::optional<Seconds> grace_after_fault)
 {
   std::vector<ChildResult> results(work.size());
   std::vector<std::pair<std::size_t, std::unique_ptr<Child>>> running;
@@ -346,6 +353,9 @@ std::vector<ChildResult> run_in_children(const std::vector<std::function<std::st
       const std::size_t ended_index = index;
       entry = running.erase(entry);
       ++done;
+      if (grace_after_fault && results[ended_index].status != ChildResult::Status::Done) {
+        for (const auto& other : running) other.second->hurry(*grace_after_fault);
+      }
       if (on_end) on_end(ended_index, results[ended_index]);
     }
   }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,13 @@ struct ChildResult {
 
 /// Runs each piece of work in a forked child of its own, `parallel` at a time, and returns their results in order.
 /// A child that crashes or hangs costs its own result and nothing else. Children get SIGKILL when this process dies.
-/// `on_end`, if given, is called at each end with the work's index and result.
+/// `on_end`, if given, is called at each end with the work's index and result. Where the work belongs together, the
+/// others are ended `grace_after_fault` after one of them has failed.
 /// @throws Interrupted after killing and reaping all children when the process was asked to stop.
 std::vector<ChildResult> run_in_children(const std::vector<std::function<std::string()>>& work, std::size_t parallel,
                                          Seconds time_limit,
-                                         const std::function<void(std::size_t, const ChildResult&)>& on_end = {});
+                                         const std::function<void(std::size_t, const ChildResult&)>& on_end = {},
+                                         std::optional<Seconds> grace_after_fault = {});
 
 /// One piece of work in one child.
 ChildResult run_in_child(const std::function<std::string()>& work, Seconds time_limit);

@@ -37,8 +37,8 @@ std::string profile_to_json(const DeviceProfile& profile);
 /// @throws InputError naming file, line and key of every fault.
 DeviceProfile read_profile(const std::filesystem::path& file);
 
-/// Gives the workload's layers the work that their measured times mean at the profile's speed. So a layer takes what was
-/// measured on a device of that speed, and on another one that time × the profile's speed / the device's.
+/// Gives the workload's layers the work that their measured times mean at the profile's speed. So a layer takes what
+/// was measured on a device of that speed, and on another one that time × the profile's speed / the device's.
 /// @throws InputError, naming `file`, when the profile is of other layers, another dtype or another micro-batch.
 void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload);
 

@@ -37,10 +37,11 @@ class TreeBuilder {
 
   void null(int line) { add(node_of(DocumentNode::Kind::Null, line)); }
 
-  void scalar(int line, const std::string& text, bool quoted)
+  void scalar(int line, const std::string& text, bool quoted, bool is_text)
   {
     DocumentNode node = node_of(DocumentNode::Kind::Scalar, line);
     node.quoted = quoted;
+    node.is_text = is_text;
     node.scalar = text;
     add(std::move(node));
   }
@@ -147,7 +148,7 @@ class YamlEvents : public YAML::EventHandler {
     if (tree_.expects_key()) {
       tree_.key(line_of(mark), value);
     } else {
-      tree_.scalar(line_of(mark), value, is_quoted);
+      tree_.scalar(line_of(mark), value, is_quoted, true);
     }
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -250,7 +251,7 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
   bool number_integer(number_integer_t value) override { return plain(fmt::to_string(value)); }
   bool number_unsigned(number_unsigned_t value) override { return plain(fmt::to_string(value)); }
   bool number_float(number_float_t, const string_t& text) override { return plain(text); }
-  bool string(string_t& text) override { return tree_.scalar(position_.line, text, true), true; }
+  bool string(string_t& text) override { return tree_.scalar(position_.line, text, true, true), true; }
   bool binary(binary_t&) override { return false; }
   bool start_object(std::size_t) override { return tree_.open(DocumentNode::Kind::Mapping, position_.line), true; }
   bool key(string_t& text) override { return tree_.key(position_.line, text), true; }
@@ -267,7 +268,7 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  bool plain(const std::string& text) { return tree_.scalar(position_.line, text, false), true; }
+  bool plain(const std::string& text) { return tree_.scalar(position_.line, text, false, false), true; }
 
   TreeBuilder& tree_;
   const JsonPosition& position_;
@@ -348,6 +349,11 @@ DocumentNode parse_yaml(const std::string& file, const std::string& name)
 DocumentNode parse_json(const std::string& text, const std::string& name)
 {
   TreeBuilder tree(name);
+  // nlohmann takes it for the end of the file.
+  if (const auto nul = text.find('\0'); nul != std::string::npos) {
+    const auto lines_before = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(nul), '\n');
+    tree.fail(1 + static_cast<int>(lines_before), "not JSON: the control character \\x00; write text in UTF-8");
+  }
   JsonPosition position;
   JsonEvents events(tree, position);
   nlohmann::json::sax_parse(CountingIterator(text.data(), position),
@@ -440,14 +446,22 @@ auto MappingReader::read_scalar(Presence presence, const std::string& key, const
   }
 }
 
+std::optional<std::string> MappingReader::read_text(Presence presence, const std::string& key)
+{
+  return read_scalar(presence, key, "a text", [](const DocumentNode& node) {
+    if (!node.is_text) throw std::invalid_argument(fmt::format("{0} is not a text; write \"{0}\"", shown(node.scalar)));
+    return node.scalar;
+  });
+}
+
 std::string MappingReader::required_text(const std::string& key)
 {
-  return read_scalar(Presence::Required, key, "a text", [](const auto& node) { return node.scalar; }).value_or("");
+  return read_text(Presence::Required, key).value_or("");
 }
 
 std::optional<std::string> MappingReader::optional_text(const std::string& key)
 {
-  return read_scalar(Presence::Optional, key, "a text", [](const auto& node) { return node.scalar; });
+  return read_text(Presence::Optional, key);
 }
 
 std::optional<std::uint64_t> MappingReader::read_count(Presence presence, const std::string& key, std::uint64_t lowest,

@@ -22,6 +22,8 @@ struct DocumentNode {
   Kind kind = Kind::Null;
   int line = 0;         ///< from 1; of a mapping's member: the line of its key
   bool quoted = false;  ///< a scalar written in quotes: a text, never a number
+  bool is_text =
+      true;  ///< false for numbers and truth values of JSON; what stands in YAML may be a text without quotes
   std::string scalar;
   std::vector<DocumentNode> items;  ///< of a sequence
   struct Member;
@@ -78,6 +80,7 @@ class MappingReader {
   const DocumentNode* required(const std::string& key);
   const DocumentNode* optional(const std::string& key);
 
+  /// In JSON a string alone.
   std::string required_text(const std::string& key);
   std::optional<std::string> optional_text(const std::string& key);
   /// A whole number in [lowest, highest].
@@ -118,6 +121,7 @@ class MappingReader {
                                           std::uint64_t highest);
   std::optional<double> read_number(Presence presence, const std::string& key, double lowest);
   std::optional<Bytes> read_bytes(Presence presence, const std::string& key);
+  std::optional<std::string> read_text(Presence presence, const std::string& key);
   std::optional<Flops> read_flops(Presence presence, const std::string& key);
   std::optional<std::string> read_choice(Presence presence, const std::string& key,
                                          const std::vector<std::string>& choices);

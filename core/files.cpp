@@ -19,7 +19,10 @@ namespace isobar {
 TemporaryFile::TemporaryFile(const std::filesystem::path& target) : target_(target)
 {
   std::error_code ignored;
-  if (std::filesystem::is_symlink(target, ignored)) target_ = std::filesystem::weakly_canonical(target, ignored);
+  constexpr int most_links = 40;  // as Linux follows
+  for (int link = 0; link < most_links && std::filesystem::is_symlink(target_, ignored); ++link) {
+    target_ = target_.parent_path() / std::filesystem::read_symlink(target_, ignored);  // which need not be there
+  }
   replaces_ = !std::filesystem::exists(target_, ignored) || std::filesystem::is_regular_file(target_, ignored);
   name_ = replaces_ ? target_.string() + ".XXXXXX" : target_.string();
   descriptor_ = replaces_ ? mkostemp(name_.data(), O_CLOEXEC) : open(name_.c_str(), O_WRONLY | O_CLOEXEC);

@@ -10,8 +10,8 @@ namespace isobar {
 std::string read_file(const std::filesystem::path& file);
 
 /// A file under a temporary name beside its target: it replaces the target when it is kept and vanishes otherwise, so
-/// that a fault never costs what was there before. A symbolic link stays one: its target is replaced. A device or pipe
-/// (such as /dev/stdout) is written to as it is. @throws EnvironmentError when the disk refuses.
+/// that a fault never costs what was there before. A symbolic link stays one: its target is replaced, or made. A device
+/// or pipe (such as /dev/stdout) is written to as it is. @throws EnvironmentError when the disk refuses.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::filesystem::path& target);

@@ -2,8 +2,10 @@
 // cost_model.cpp, so that a fault in one shows against the other. What both build on are the nouns: paths, rates, the
 // bytes of a cut, and the constants of an optimizer.
 
+#include "core/errors.hpp"
 #include "core/layer_graph.hpp"
 #include "core/plan.hpp"
+#include "core/quantity_text.hpp"
 #include "core/step_player.hpp"
 
 #include <fmt/format.h>
@@ -70,10 +72,33 @@ class Checker {
     faults_.push_back(fmt::format(text, std::forward<Values>(values)...));
   }
 
+  /// Where there is no placement, nothing can be said of it. A search that timed out may have proven a bound.
   void check_absence()
   {
     if (plan_.reason.empty()) fault("reason: missing; a plan without stages says why");
     if (!plan_.stages.empty()) fault("stages: {} in an infeasible plan; it has none", plan_.stages.size());
+    refuse_claim("predicted", plan_.predicted.has_value());
+    refuse_claim("objective_s", plan_.objective.has_value());
+    refuse_claim("step_bound_s", plan_.step_bound.has_value());
+    refuse_claim("stamp", plan_.stamp.has_value());
+    if (plan_.outcome == Outcome::Infeasible) refuse_claim("objective_bound_s", plan_.objective_bound.has_value());
+    if (plan_.certificate.kind != CertificateKind::None && !plan_.objective_bound) {
+      fault("certificate.kind: claims {}; it is none, since there is no objective_bound_s to prove",
+            name_of(plan_.certificate.kind));
+    }
+    check_data_server();
+  }
+
+  void refuse_claim(const char* key, bool is_there)
+  {
+    if (is_there) fault("{}: a claim of a plan without stages; leave it out or write null", key);
+  }
+
+  void check_data_server()
+  {
+    if (plan_.data_server == cluster_.data_server) return;
+    fault("data_server: claims {}; it is {} on platform {}", shown(plan_.data_server.value_or("none")),
+          cluster_.data_server.value_or("none"), cluster_.name);
   }
 
   void check_placement()
@@ -94,9 +119,9 @@ class Checker {
       }
       const auto device = index_of.find(stage.device());
       if (device == index_of.end()) {
-        fault("stages[{}]: device {} is not on platform {}", i, stage.device(), cluster_.name);
+        fault("stages[{}]: device {} is not on platform {}", i, shown(stage.device()), cluster_.name);
       } else if (const auto [first_use, is_new] = stage_of_device.emplace(stage.device(), i); !is_new) {
-        fault("stages[{}]: device {} runs stage {} already; each device runs one stage", i, stage.device(),
+        fault("stages[{}]: device {} runs stage {} already; each device runs one stage", i, shown(stage.device()),
               first_use->second);
       }
       if (stage.first_layer > stage.last_layer) {
@@ -127,10 +152,7 @@ class Checker {
       fault("recompute: {} layers, which are not the {} that recompute in the workload as it is given here",
             plan_.recompute.size(), workload_.recompute.size());
     }
-    if (plan_.data_server != cluster_.data_server) {
-      fault("data_server: claims {}; it is {} on platform {}", plan_.data_server.value_or("none"),
-            cluster_.data_server.value_or("none"), cluster_.name);
-    }
+    check_data_server();
   }
 
   /// What the plan tells an executor of a device.
@@ -213,9 +235,9 @@ class Checker {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       const Device& device = cluster_.devices[stages_[i].device];
       if (stages_[i].peak_bytes > device.memory.value * (1 + tolerance)) {
-        fault("stages[{}]: layers {} to {} need {:.6g} GiB on device {}, which has {:.6g} GiB", i,
-              plan_.stages[i].first_layer, plan_.stages[i].last_layer, stages_[i].peak_bytes / 0x1p30, device.name,
-              device.memory.value / 0x1p30);
+        const auto [needs, has] = told_apart(stages_[i].peak_bytes / 0x1p30, device.memory.value / 0x1p30, 6);
+        fault("stages[{}]: layers {} to {} need {} GiB on device {}, which has {} GiB", i, plan_.stages[i].first_layer,
+              plan_.stages[i].last_layer, needs, device.name, has);
       }
     }
   }
@@ -231,7 +253,8 @@ class Checker {
     if (!claimed) {
       fault("{}: missing; it is {:.9g} on this platform and workload", key, found);
     } else if (!agree(claimed->value, found)) {
-      fault("{}: claims {:.9g}; it is {:.9g} on this platform and workload", key, claimed->value, found);
+      const auto [claim, fact] = told_apart(claimed->value, found);
+      fault("{}: claims {}; it is {} on this platform and workload", key, claim, fact);
     }
   }
 
@@ -281,13 +304,13 @@ class Checker {
     if (!plan_.objective_bound) {
       fault("objective_bound_s: missing; 0 claims nothing");
     } else if (!(plan_.objective_bound->value <= objective * (1 + tolerance))) {  // also when it is no number
-      fault("objective_bound_s: {:.9g} is above objective_s {:.9g}; a lower bound cannot be",
-            plan_.objective_bound->value, objective);
+      const auto [bound, found] = told_apart(plan_.objective_bound->value, objective);
+      fault("objective_bound_s: {} is above objective_s {}; a lower bound cannot be", bound, found);
     }
     if (plan_.outcome == Outcome::Optimal &&
         !(plan_.objective_bound && plan_.objective_bound->value >= objective * (1 - tolerance))) {
-      fault("outcome: optimal, but the bound {:.9g} leaves a gap to the objective {:.9g}; call it feasible",
-            plan_.objective_bound ? plan_.objective_bound->value : 0, objective);
+      const auto [bound, found] = told_apart(plan_.objective_bound ? plan_.objective_bound->value : 0, objective);
+      fault("outcome: optimal, but the bound {} leaves a gap to the objective {}; call it feasible", bound, found);
     }
   }
 
@@ -320,8 +343,8 @@ class Checker {
       if (entry == claimed.end()) {
         fault("predicted.peak_memory_bytes.{}: missing; it is {:.9g}", device, stage.peak_bytes);
       } else if (!agree(entry->second.value, stage.peak_bytes)) {
-        fault("predicted.peak_memory_bytes.{}: claims {:.9g}; it is {:.9g}", device, entry->second.value,
-              stage.peak_bytes);
+        const auto [claim, fact] = told_apart(entry->second.value, stage.peak_bytes);
+        fault("predicted.peak_memory_bytes.{}: claims {}; it is {}", device, claim, fact);
       }
     }
     if (claimed.size() > stages_.size()) {

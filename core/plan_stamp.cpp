@@ -1,3 +1,4 @@
+#include "core/errors.hpp"
 #include "core/plan.hpp"
 
 #include <fmt/format.h>
@@ -8,7 +9,7 @@ std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& wo
 {
   if (!plan.stamp) {
     return {fmt::format("has no stamp; run isobar simulate {} {} --plan … --stamp, or say --unvalidated",
-                        plan.platform.name, plan.workload.name)};
+                        shown(plan.platform.name), shown(plan.workload.name))};
   }
   std::vector<std::string> faults;
   const auto compare = [&faults](const char* what, const std::string& stamped, const std::string& actual) {
@@ -16,13 +17,13 @@ std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& wo
     faults.push_back(
         fmt::format("stamp.{0}: made for a {0} with hash {1}; this one has {2}: simulate it again with "
                     "--stamp",
-                    what, stamped, actual));
+                    what, shown(stamped), actual));
   };
   compare("plan", plan.stamp->plan_hash, hash_of(plan));
   compare("workload", plan.stamp->workload_hash, workload_hash);
   if (plan.stamp->version != version) {
     faults.push_back(fmt::format("stamp.version: made by isobar {}; this is {}: simulate it again with --stamp",
-                                 plan.stamp->version, version));
+                                 shown(plan.stamp->version), version));
   }
   return faults;
 }

@@ -8,6 +8,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <stdexcept>
 #include <vector>
 
@@ -205,6 +206,12 @@ double value_from_text(std::string_view text, const Kind& kind)
   double number = 0;
   const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   const double value = number * unit->factor;
+  // from_chars has one name for both ends of the range.
+  const bool is_too_small =
+      fault != std::errc{} ? std::strtod(std::string(digits).c_str(), nullptr) < 1 : number > 0 && value == 0;
+  if (is_too_small) {
+    refuse(fmt::format("{} is too small to tell from 0 {}", in_quotes(text), kind.units.front().name));
+  }
   if (fault != std::errc{} || !(value <= largest_value)) {
     refuse(fmt::format("{} is out of range; the largest is {:.0e} {}", in_quotes(text), largest_value,
                        kind.units.front().name));
@@ -284,6 +291,16 @@ std::string text_of(BytesPerSecond bandwidth)
 std::string text_of(FlopsPerSecond speed)
 {
   return text_of(Flops(speed.value)) + "/s";
+}
+
+std::pair<std::string, std::string> told_apart(double a, double b, int digits)
+{
+  constexpr int all_digits = 17;
+  std::pair<std::string, std::string> texts;
+  do {
+    texts = {fmt::format("{:.{}g}", a, digits), fmt::format("{:.{}g}", b, digits)};
+  } while (texts.first == texts.second && ++digits <= all_digits);
+  return texts;
 }
 
 }  // namespace isobar

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace isobar {
 
@@ -31,5 +32,8 @@ std::string text_of(Seconds time);
 std::string text_of(Flops work);
 std::string text_of(BytesPerSecond bandwidth);
 std::string text_of(FlopsPerSecond speed);
+
+/// Two numbers in so many significant digits, or in as many more as it takes until unequal ones look unequal.
+std::pair<std::string, std::string> told_apart(double a, double b, int digits = 9);
 
 }  // namespace isobar

@@ -124,7 +124,7 @@ std::vector<std::size_t> read_inputs(MappingReader& entry, const Positions& posi
   std::vector<std::size_t> inputs;
   for (const auto& input : entry.required_sequence("inputs")) {
     const auto known = positions.find(input.scalar);
-    if (input.kind != DocumentNode::Kind::Scalar) {
+    if (input.kind != DocumentNode::Kind::Scalar || !input.is_text) {
       entry.add_fault("inputs", "holds something else than names; write a list of layers' names");
     } else if (known == positions.end()) {
       entry.add_fault("inputs", in_quotes(input.scalar) + " is no layer; write names of layers above");

@@ -38,7 +38,7 @@ class LayerModule {
   /// of a micro-batch, exec/batch.hpp). Records for autograd as usual. The attention mask of BERT passes through
   /// without a gradient; what passes through is the same tensor, not a copy. Where the dtype is bf16 or fp16 the caller
   /// has switched autocast on for the device; parameters and activations do not go together otherwise. Batch
-  /// normalisation counts a pass in its running statistics where gradients are recorded, so a recomputation once.
+  /// normalisation counts every pass in its running statistics, a recomputed one too.
   virtual Tensors forward(const Tensors& inputs, const RandomKey& key) = 0;
   /// In float32, whatever the workload's dtype (autocast casts), in a fixed order.
   virtual const Tensors& parameters() const = 0;

@@ -44,7 +44,7 @@ class MeteredThread {
   MemoryMeter* before_;
 };
 
-/// From now on every tensor on the CPU is counted. Called once, before the first tensor.
+/// From now on every tensor on the CPU is counted; earlier ones never are.
 void meter_cpu_memory();
 
 }  // namespace isobar::exec

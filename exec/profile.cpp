@@ -111,6 +111,7 @@ std::string processor_name(std::size_t threads)
 
 DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& options)
 {
+  meter_cpu_memory();
   at::set_num_threads(static_cast<int>(options.threads));
   DeviceProfile profile;
   profile.device = processor_name(options.threads);

@@ -2,7 +2,6 @@
 #include "core/quantity_text.hpp"
 #include "exec/commands.hpp"
 #include "exec/link_probe.hpp"
-#include "exec/memory_meter.hpp"
 #include "exec/profile.hpp"
 
 #include <fmt/format.h>
@@ -88,7 +87,6 @@ ExitCode profile(const CommandOptions& options)
   }
   if (options.profile.repetitions < 1) throw InputError("--repetitions", "0 passes measure nothing");
   const Workload workload = read_workload(options.workload);
-  meter_cpu_memory();
   const DeviceProfile measured = measure_profile(workload, options.profile);
   const LinkMeasurement link = probe_loopback(options.flows);
   const std::string json = profile_to_json(measured);

@@ -47,10 +47,11 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
       stages_(plan.stages.size()),
       rank_(rank),
       has_data_server_(plan.data_server.has_value()),
-      meter_(rank < plan.stages.size() ? fmt::format("rank {} ({})", rank, plan.stages[rank].device())
+      meter_(rank < plan.stages.size() ? fmt::format("rank {} ({})", rank, shown(plan.stages[rank].device()))
                                        : fmt::format("rank {} (data server)", rank),
              options.memory_cap)
 {
+  meter_cpu_memory();
   const MeteredThread metered(meter_);
   if (rank_ == stages_) return;
   const Stage& stage = plan.stages[rank_];

@@ -115,6 +115,13 @@ RankReport run_over_tcp(const Workload& workload, const Plan& plan, const Progra
   return play_rank(program, rank, executor, options, step_ended);
 }
 
+/// True of what a rank says when another one is gone or stands still.
+bool follows_from_another(const std::string& message)
+{
+  return message.find(TcpLink::closed_by_peer) != std::string::npos ||
+         message.find(TcpLink::deadline_passed) != std::string::npos;
+}
+
 std::string random_word()
 {
   std::random_device random;
@@ -167,14 +174,21 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
       }));
     });
   }
-  // The others follow the first that fails, by its closed connections or by their deadlines; its reason is the reason.
+  // Whoever fails closes its connections, and the others fail after it, though they may end before it.
   std::optional<std::string> first_failure;
+  std::optional<std::string> first_cause;
   const auto ended = [&](std::size_t rank, const ChildResult& result) {
-    if (result.status == ChildResult::Status::Done || first_failure) return;
-    first_failure = fmt::format("{}: {}", rank_in_words(plan, rank), result.message);
+    if (result.status == ChildResult::Status::Done) return;
+    const bool stands_still = result.status == ChildResult::Status::TimedOut;
+    const std::string failure =
+        fmt::format("{}: {}", rank_in_words(plan, rank), stands_still ? "did not answer" : result.message);
+    if (!first_failure) first_failure = failure;
+    if (!first_cause && !follows_from_another(result.message)) first_cause = failure;
   };
   constexpr Seconds no_limit(1e9);
-  const auto results = run_in_children(work, work.size(), no_limit, ended);
+  constexpr Seconds grace(5);
+  const auto results = run_in_children(work, work.size(), no_limit, ended, grace);
+  if (first_cause) throw EnvironmentError(*first_cause);
   if (first_failure) throw EnvironmentError(*first_failure);
   std::vector<RankReport> reports;
   for (const auto& result : results) reports.push_back(report_from_json(result.output));

@@ -5,7 +5,6 @@
 #include "core/plan.hpp"
 #include "core/quantity_text.hpp"
 #include "core/workload.hpp"
-#include "exec/memory_meter.hpp"
 #include "exec/run.hpp"
 #include "schedules/schedule.hpp"
 
@@ -223,7 +222,6 @@ ExitCode run(CommandOptions options)
   const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
   options.run.threads = options.threads > 0 ? options.threads : std::max<std::size_t>(1, cores / here);
   options.run.deadline = options.deadline ? deadline_from(*options.deadline) : default_deadline(plan);
-  meter_cpu_memory();
   const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
   StepLog log(options, samples);
   const StepEnded step_ended = [&log](const StepReport& step) { log(step); };

@@ -85,7 +85,7 @@ std::string text_of(const error_code& error)
 {
   const bool gone = error == asio::error::eof || error == asio::error::connection_reset ||
                     error == asio::error::broken_pipe || error == asio::error::connection_aborted;
-  return gone ? "connection closed by the peer" : error.message();
+  return gone ? TcpLink::closed_by_peer : error.message();
 }
 
 }  // namespace
@@ -207,7 +207,7 @@ void TcpLink::Impl::wait_for(Impl& awaited, std::initializer_list<Impl*> links, 
     // In short waits, since a signal that another thread gets wakes nobody here.
     const auto next_look = std::min(deadline, Clock::now() + std::chrono::milliseconds(100));
     context.restart();  // it stops whenever it has nothing left to do
-    if (context.run_one_until(next_look) == 0 && Clock::now() >= deadline) awaited.fail("deadline passed");
+    if (context.run_one_until(next_look) == 0 && Clock::now() >= deadline) awaited.fail(TcpLink::deadline_passed);
   }
 }
 

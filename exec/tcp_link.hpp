@@ -64,6 +64,9 @@ class TcpLink {
   /// Given a message's header, the buffers to fill with its payload, together as long as it.
   using Room = std::function<std::vector<std::span<std::byte>>(Bytes header)>;
   static constexpr std::size_t longest_header = std::size_t{1} << 20;
+  /// In the error of an operation whose other end is gone, or too late.
+  static constexpr const char* closed_by_peer = "connection closed by the peer";
+  static constexpr const char* deadline_passed = "deadline passed";
 
   /// The end of `name` at rank `self`, over connected sockets in the same order at both ends. Messages of errors call
   /// the link `title`, such as "channel 2". Links of the same loop are used by the same thread.

@@ -249,7 +249,8 @@ void add_prices(Explanation& explanation, const Plan& plan, const std::vector<St
     const double u = multipliers[i];
     if (u > 0) {
       const bool is_fraction = plan.goal.objective == Objective::Bottleneck;
-      explanation.prices.push_back({name, u, is_fraction ? bound * (u / (1 + u)) : Seconds(u), !is_used[i]});
+      const Seconds saves = is_fraction ? bound * (u / (1 + u)) : std::min(Seconds(u), bound);
+      explanation.prices.push_back({name, u, saves, !is_used[i]});
     } else if (!is_used[i]) {
       explanation.not_worth_using.push_back(name);
     }

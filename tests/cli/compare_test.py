@@ -66,6 +66,22 @@ class Compare(CommandTest):
         self.assertEqual([row["outcome"] for row in rows], ["feasible", "failed"])
         self.assertEqual(rows[1]["reason"], "was ended at the time limit of 1 s")
 
+    def test_refuses_a_limit_of_a_row_that_cuts_the_search_short(self):
+        inputs = "compare", SKY16, BERT24
+        self.assertEqual(self.fault_of(*inputs, "--time-limit", "20s", "--row-time-limit", "10s"),
+                         "--row-time-limit: 10s is not more than --time-limit 20s, so no search would come to its end; "
+                         "write more")
+        self.assertEqual(self.fault_of(*inputs, "--row-time-limit", "0s"),
+                         "--row-time-limit: 0 s is no time to plan in; write more")
+
+    def test_no_device_is_worth_more_than_the_bound(self):
+        for row in self.json_of("compare", "platforms/sky4.xml", "workloads/bert10.yaml", "--allocators", "even",
+                                "--explain")["rows"]:
+            prices = row["explanation"]["shadow_prices"]
+            self.assertGreater(len(prices), 0)
+            for price in prices:
+                self.assertLessEqual(price["saves_s"], row["objective_bound_s"])
+
     def test_explains_what_binds_each_plan(self):
         # Layers of 3 s on slow and 1.5 s on fast; each transfer takes 0.11 s. even gives slow two of them.
         text = self.run_isobar("compare", *self.small_inputs(), "--allocators", "even", "--objective",

@@ -1,3 +1,4 @@
+import json
 import os
 import pathlib
 import signal
@@ -56,6 +57,20 @@ class Interrupt(CommandTest):
         self.interrupted(signal.SIGTERM, "plan", *self.small_inputs(), "-o", output, "--allocator")
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()),
                          ["policy runs", "policy.sh", "small.xml", "small.yaml"])
+
+    def test_verifying_ends_at_once(self):
+        plan = self.make_plan("platforms/sky64.xml", "workloads/bert160.yaml")
+        content = json.loads(pathlib.Path(plan).read_text())
+        content["certificate"] = {"kind": "search", "levels": 8, "rungs": [{"limit_s": None, "multipliers": 63 * [0]}]}
+        pathlib.Path(plan).write_text(json.dumps(content))
+        process = subprocess.Popen([ISOBAR, "verify", "platforms/sky64.xml", "workloads/bert160.yaml", plan], cwd=ROOT,
+                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(3)
+        os.kill(process.pid, signal.SIGINT)
+        asked = time.monotonic()
+        output, errors = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, output, errors), (130, "", "isobar: interrupted\n"))
+        self.assertLess(time.monotonic() - asked, 3)
 
     def test_a_simulation_leaves_no_child_and_no_half_trace(self):
         platform, workload = self.small_inputs()

@@ -207,6 +207,43 @@ class Plan(CommandTest):
         self.assertEqual(self.fault_of("plan", platform, "none.yaml", "--allocator", "even"), "none.yaml: no such file")
         self.assertEqual(self.fault_of("plan", "none.xml", workload, "--allocator", "even"), "none.xml: no such file")
 
+    def test_an_empty_name_is_no_file(self):
+        start = self.make_plan(*self.small_inputs())
+        for arguments, option in ((["plan", *self.small_inputs(), "--allocator", "even", "-o", ""], "--output"),
+                                  (["plan", *self.small_inputs(), "--allocator", "local-search", "--start", ""],
+                                   "--start"),
+                                  (["plan", "", BERT24, "--allocator", "even"], "PLATFORM"),
+                                  (["plan", SKY16, "", "--allocator", "even"], "WORKLOAD"),
+                                  (["plan", *self.small_inputs(), "--allocator", "even", "--devices", ""], "--devices"),
+                                  (["simulate", *self.small_inputs(), "--plan", start, "--trace", ""], "--trace"),
+                                  (["simulate", *self.small_inputs(), "--plan", ""], "--plan"),
+                                  (["compare", *self.small_inputs(), "-o", ""], "--output"),
+                                  (["verify", *self.small_inputs(), ""], "PLAN"),
+                                  (["platform", "show", ""], "PLATFORM")):
+            with self.subTest(arguments):
+                self.assertEqual(self.fault_of(*arguments),
+                                 f"{option}: the name is empty; name a file; see isobar --help")
+
+    def test_a_place_that_cannot_be_written_costs_no_search(self):
+        ran = self.folder / "ran"
+        policy = self.write("policy.sh", f"#!/bin/sh\ntouch '{ran}'\n")
+        pathlib.Path(policy).chmod(0o755)
+        for command, option in (("plan", "--allocator"), ("compare", "--allocators")):
+            fault = self.fault_of(command, *self.small_inputs(), option, f"exec:{policy}", "-o", "no/such/folder/x",
+                                  expect=3)
+            self.assertEqual(fault, "no/such/folder/x: cannot write there: No such file or directory")
+            self.assertFalse(ran.exists())
+
+    def test_a_reason_of_a_program_is_shown_on_one_line(self):
+        answer = json.dumps({"outcome": "infeasible", "reason": "\x1b[2Jdone\n" + 1000 * "x"})
+        policy = self.write("policy.sh", f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+        pathlib.Path(policy).chmod(0o755)
+        for command, option in (("plan", "--allocator"), ("compare", "--allocators")):
+            output = self.run_isobar(command, *self.small_inputs(), option, f"exec:{policy}", expect=4).stdout
+            self.assertIn("\\x1b[2Jdone\\x0axxx", output)
+            self.assertNotIn("\x1b", output)
+            self.assertIn("xxx…\n", output)
+
     def test_says_that_a_folder_to_write_to_is_not_there(self):
         fault = self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "-o", self.folder / "no/plan.json", expect=3)
         self.assertIn("No such file or directory", fault)

@@ -70,6 +70,15 @@ class Simulate(CommandTest):
                          r"\w{16}\); this is platforms/sky4\.xml \(hash \w{16}\)")
         self.assertEqual(faults[1], f"{plan}: stages[3]: device node-4 is not on platform sky4")
 
+    def test_a_plan_that_holds_elsewhere_too_is_played_with_a_note(self):
+        platform, workload = self.small_inputs()
+        plan = self.make_plan(platform, workload)
+        other = self.write("other.xml", pathlib.Path(platform).read_text() + "<!-- another -->\n")
+        result = self.run_isobar("simulate", other, workload, "--plan", plan)
+        self.assertRegex(result.stderr, "^isobar: " + re.escape(f"{plan}: inputs.platform: made for {platform} (hash ") +
+                         r"\w{16}\); this is " + re.escape(other) + r" \(hash \w{16}\)\n$")
+        self.assertEqual(self.run_isobar("simulate", platform, workload, "--plan", plan).stderr, "")
+
     def test_a_plan_for_another_workload_is_refused_with_what_differs(self):
         plan = self.make_plan(SKY16, BERT24)
         faults = self.fault_of("simulate", SKY16, "workloads/bert80.yaml", "--plan", plan).splitlines()

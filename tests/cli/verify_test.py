@@ -55,6 +55,7 @@ class Verify(CommandTest):
         answer = self.json_of("verify", *self.inputs, plan)
         self.assertEqual(answer["schema"], "isobar-verification/1")
         self.assertTrue(answer["holds"])
+        self.assertTrue(answer["proven"])
         self.assertAlmostEqual(answer["proven_bound_s"], 4.5, places=9)
         self.assertEqual(answer["certificate"], "path")
         self.assertEqual(answer["faults"], [])
@@ -65,11 +66,66 @@ class Verify(CommandTest):
                 plan = self.make_plan(SKY16, BERT24, "--objective", objective, allocator=allocator)
                 self.assertIn("every claim holds", self.run_isobar("verify", SKY16, BERT24, plan).stdout)
 
-    def test_an_infeasible_plan_has_nothing_to_prove(self):
-        inputs = self.small_inputs(memory="1 GB")
-        plan = self.make_plan(*inputs, allocator="chain-dp", expect=4)
-        result = self.run_isobar("verify", *inputs, plan)
-        self.assertIn(": infeasible, so there is nothing to prove: ", result.stdout)
+    def infeasible(self, **changes):
+        """A plan that says that nothing fits, on the small inputs, where something does."""
+        plan = self.certified()
+        self.edit(plan, **{"outcome": "infeasible", "reason": "the moon", "stages": [], "predicted": None,
+                           "objective_s": None, "objective_bound_s": None, "gap_fraction": None, "step_bound_s": None,
+                           "certificate": {"kind": "none"}, **changes})
+        return plan
+
+    def test_an_infeasible_plan_is_not_false_and_not_proven(self):
+        plan = self.infeasible()
+        self.assertEqual(self.run_isobar("verify", *self.inputs, plan).stdout,
+                         f"{plan}: infeasible: the moon\n"
+                         "nothing in it is false, but that there is no placement is not proven by this file\n")
+        answer = self.json_of("verify", *self.inputs, plan)
+        self.assertEqual((answer["holds"], answer["proven"], answer["objective_bound_s"]), (True, False, None))
+
+    def test_claims_of_an_infeasible_plan(self):
+        self.assert_false(self.infeasible(objective_bound_s=1e9, step_bound_s=1),
+                          *(f"{key}: a claim of a plan without stages; leave it out or write null"
+                            for key in ("step_bound_s", "objective_bound_s")))
+
+    def test_the_bound_of_a_search_that_timed_out(self):
+        rungs = {"kind": "path", "levels": 1, "rungs": [{"limit_s": None, "multipliers": [0, 0]}]}
+        plan = self.infeasible(outcome="timed_out", objective_bound_s=4.5, certificate=rungs)
+        self.assertEqual(self.run_isobar("verify", *self.inputs, plan).stdout,
+                         f"{plan}: timed_out: the moon\nnothing in it is false, and there is no placement in it\n"
+                         "no plan below 4.5 s: certificate path proves 4.5 s\n")
+        answer = self.json_of("verify", *self.inputs, plan)
+        self.assertEqual((answer["holds"], answer["proven"], answer["objective_bound_s"]), (True, False, 4.5))
+        self.edit(plan, objective_bound_s=1e9)
+        self.assert_false(plan, "objective_bound_s: claims 1e+09; it is 4.5 by the certificate path")
+
+    def test_what_a_plan_says_is_shown_on_one_line(self):
+        escape = "\x1b[2J\nevery claim holds"
+        shown = "\\x1b[2J\\x0aevery claim holds"
+        plan = self.infeasible(reason=escape)
+        for command in (["verify", *self.inputs, plan], ["simulate", *self.inputs, "--plan", plan]):
+            output = self.run_isobar(*command, expect=4 if command[0] == "simulate" else 0).stdout
+            self.assertIn(f": {shown}\n", output)
+        inputs = json.loads(pathlib.Path(plan).read_text())["inputs"]
+        for key in ("name", "hash"):
+            self.edit(plan, inputs={**inputs, "platform": {**inputs["platform"], "hash": "0", key: escape}})
+            output = self.run_isobar("verify", *self.inputs, plan, expect=5).stdout
+            self.assertIn(shown, output)
+            self.assertNotIn("\x1b", output)
+        self.run_isobar("plan", *self.inputs, "--allocator", "even", "-o", plan)
+        self.replace(plan, '"name": "slow"', '"name": ' + json.dumps(escape))
+        self.assertIn(f"stages[0]: device {shown} is not on platform small",
+                      self.run_isobar("verify", *self.inputs, plan, expect=5).stdout)
+
+    def test_texts_that_are_none(self):
+        plan = self.certified()
+        self.edit(plan, allocator=True)
+        self.assert_unreadable(plan, 'allocator: true is not a text; write "true"')
+
+    def test_text_behind_the_end(self):
+        plan = self.certified()
+        with open(plan, "a") as file:
+            file.write("\0 and more")
+        self.assert_unreadable(plan, "not JSON: the control character \\x00; write text in UTF-8")
 
     def test_a_search_that_finds_nothing_below_the_bound(self):
         plan = self.certified(kind="search")

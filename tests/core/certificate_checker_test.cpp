@@ -338,6 +338,51 @@ TEST(Certificate, IsRefusedWhereItIsMalformed)
   EXPECT_THAT(faults(path({{{}, {1, 1}}}, {}, 0)), ElementsAre("certificate.levels: claims 0; it is at least 1"));
 }
 
+TEST(Certificate, IsRefusedWhereCheckingItTakesTooMuch)
+{
+  const TwoByTwo problem;
+  const Goal goal = goal_of(Objective::Pipeline, Communication::Serial, 4);
+  for (const auto kind : {CertificateKind::Path, CertificateKind::Search}) {
+    std::vector<Certificate::Rung> rungs;
+    for (int i = 1; i <= 1000; ++i) rungs.push_back({Seconds(i), {1, 1}});
+    const Plan plan = claim(goal, 0.1, {kind, {0, 1}, 1, rungs});
+    EXPECT_THAT(check_certificate(plan, problem.workload, problem.devices, 10'000).faults,
+                ElementsAre("certificate: needs more than 10000 steps to check; it is not checked"));
+    EXPECT_THAT(check_certificate(plan, problem.workload, problem.devices).faults, IsEmpty());
+  }
+  const Plan flow = claim(goal_of(Objective::Bottleneck, Communication::None), 0.9,
+                          {CertificateKind::PhaseFlow, {}, 1, {{Seconds(0.9), {}}}});
+  EXPECT_THAT(check_certificate(flow, problem.workload, problem.devices, 10).faults,
+              ElementsAre("certificate: needs more than 10 steps to check; it is not checked"));
+}
+
+TEST(Certificate, IsRefusedWhereItsTablesWouldBeTooLarge)
+{
+  // Two tables of 401 cuts for each of 600 devices and groups; no memory is taken for them.
+  const Workload workload = chain(std::vector<double>(400, 1), 0, 10);
+  const Cluster devices = cluster(std::vector<double>(600, 1), {Seconds(1), BytesPerSecond(1)});
+  std::vector<std::size_t> groups(600);
+  std::iota(groups.begin(), groups.end(), std::size_t{0});
+  const Plan plan = claim(goal_of(Objective::Sequential, Communication::Serial), 0,
+                          path({{{}, std::vector<double>(600, 0)}}, groups));
+  EXPECT_THAT(faults_of_certificate(plan, workload, devices),
+              ElementsAre("certificate: 600 groups at 1 levels over 400 layers make a table of 2.89e+08 numbers; at "
+                          "most 2e+08 are checked"));
+}
+
+TEST(Certificate, OfASearchThatTimedOutIsCheckedToo)
+{
+  const TwoByTwo problem;
+  const Goal goal = goal_of(Objective::Sequential, Communication::None);
+  Plan plan = claim(goal, 1, path({{{}, {0, 0}}}));
+  plan.stages.clear();
+  plan.outcome = Outcome::TimedOut;
+  EXPECT_THAT(faults_of_certificate(plan, problem.workload, problem.devices), IsEmpty());
+  plan.objective_bound = Seconds(1e9);
+  EXPECT_THAT(faults_of_certificate(plan, problem.workload, problem.devices),
+              ElementsAre("objective_bound_s: claims 1e+09; it is 1 by the certificate path"));
+}
+
 TEST(Certificate, SurvivesWritingAndReading)
 {
   const TwoByTwo problem;

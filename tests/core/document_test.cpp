@@ -195,6 +195,8 @@ TEST(ParseJson, RefusesWhatIsNoJson)
             "be escaped to \\u000A or \\n");
   EXPECT_EQ(json_fault("[\"\xFF\"]"),
             "x.json:1: not JSON: syntax error while parsing value - invalid string: ill-formed UTF-8 byte");
+  EXPECT_EQ(json_fault(std::string("[1,\n2]\0 more", 13)),
+            "x.json:2: not JSON: the control character \\x00; write text in UTF-8");
 }
 
 TEST(ParseJson, RefusesAKeyGivenTwiceAndDeepNesting)
@@ -326,6 +328,19 @@ TEST(MappingReader, RefusesOtherKindsOfValue)
             "x.yaml:2: b: is a mapping; write a whole number from 0 to 1\n"
             "x.yaml:3: d: has no value; write a text\n"
             "x.yaml:4: e: is a single value; write a list");
+}
+
+TEST(MappingReader, TakesStringsOfJsonAloneForTexts)
+{
+  const auto node = parse_json("{\"a\": true,\n\"b\": 1.50,\n\"c\": \"1\"}", "x.json");
+  FaultList faults("x.json");
+  MappingReader reader(node, "", faults);
+  reader.required_text("a");
+  reader.optional_text("b");
+  EXPECT_EQ(reader.required_text("c"), "1");
+  EXPECT_EQ(fault_of([&] { faults.throw_if_any(); }),
+            "x.json:1: a: true is not a text; write \"true\"\nx.json:2: b: 1.50 is not a text; write \"1.50\"");
+  EXPECT_EQ(reader_fault("a: true\n", [](auto& yaml) { yaml.required_text("a"); }), "accepted");
 }
 
 TEST(MappingReader, NamesTheNearestChoice)

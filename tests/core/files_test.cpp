@@ -46,6 +46,17 @@ TEST(WriteFileAtomically, WritesThroughASymbolicLink)
   EXPECT_EQ(read_file(folder.path / "target"), "new");
 }
 
+TEST(WriteFileAtomically, MakesTheTargetOfASymbolicLinkThatLeadsNowhere)
+{
+  const Folder folder;
+  fs::create_symlink("target", folder.path / "link");
+  fs::create_symlink("link", folder.path / "link of link");
+  write_file_atomically(folder.path / "link of link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder.path / "link"));
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(folder.path / "target")));
+  EXPECT_EQ(read_file(folder.path / "target"), "new");
+}
+
 TEST(WriteFileAtomically, WritesToADeviceAsItIs)
 {
   write_file_atomically("/dev/null", "gone");

@@ -3,6 +3,7 @@
 #include "core/cost_model.hpp"
 #include "tests/support/instances.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -164,6 +165,50 @@ TEST(FaultsOf, TakesNoPlanForAnAnswerOfASearchThatTimedOut)
   plan.outcome = Outcome::TimedOut;
   plan.reason = "found none in 1 s";
   EXPECT_THAT(faults_of(plan, sound.workload, sound.devices), IsEmpty());
+}
+
+TEST(FaultsOf, FindsEveryClaimOfAPlanWithoutStages)
+{
+  Sound sound;
+  sound.plan.stages.clear();
+  sound.plan.outcome = Outcome::Infeasible;
+  sound.plan.reason = "too large";
+  sound.plan.stamp.emplace();
+  sound.plan.data_server = "d\x1b[2J";
+  const auto is_refused = [](const std::string& key) {
+    return key + ": a claim of a plan without stages; leave it out or write null";
+  };
+  EXPECT_THAT(
+      sound.faults(),
+      ElementsAre(is_refused("predicted"), is_refused("objective_s"), is_refused("step_bound_s"), is_refused("stamp"),
+                  is_refused("objective_bound_s"), "data_server: claims d\\x1b[2J; it is none on platform cluster"));
+  Plan plan;
+  plan.outcome = Outcome::TimedOut;
+  plan.reason = "found none in 1 s";
+  plan.objective_bound = Seconds(1);  // what it is worth, its certificate says
+  EXPECT_THAT(faults_of(plan, sound.workload, sound.devices), IsEmpty());
+  plan.objective_bound.reset();
+  plan.certificate.kind = CertificateKind::Path;
+  EXPECT_THAT(faults_of(plan, sound.workload, sound.devices),
+              ElementsAre("certificate.kind: claims path; it is none, since there is no objective_bound_s to prove"));
+}
+
+TEST(FaultsOf, ShowsNamesOnOneLine)
+{
+  Sound sound;
+  sound.plan.stages[0].devices[0].name = "d\n" + std::string(100, '1');
+  EXPECT_THAT(sound.faults(),
+              testing::Contains("stages[0]: device d\\x0a" + std::string(58, '1') + "… is not on platform cluster"));
+}
+
+TEST(FaultsOf, ShowsSoManyDigitsThatNumbersDiffer)
+{
+  Sound sound;
+  const double objective = sound.plan.objective->value;
+  *sound.plan.objective *= 1 + 2e-9;
+  EXPECT_THAT(sound.faults(), ElementsAre(fmt::format("objective_s: claims {:.10g}; it is {:.10g} on this platform and "
+                                                      "workload",
+                                                      sound.plan.objective->value, objective)));
 }
 
 /// One field changed, and the start of the fault that it gives.

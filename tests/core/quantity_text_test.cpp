@@ -120,12 +120,15 @@ TEST(QuantityText, RefusesTrailingTextAndOtherNotations)
   EXPECT_EQ(fault_of(seconds_from_text, "3 parsec"), "\"3 parsec\" is not a time; the units are s, ms, us, ns, min, h");
 }
 
-TEST(QuantityText, RefusesWhatIsNegativeOrTooLarge)
+TEST(QuantityText, RefusesWhatIsNegativeTooLargeOrTooSmall)
 {
   EXPECT_EQ(fault_of(bytes_from_text, "-3 GB"), "\"-3 GB\" is negative; a size is 0 or more");
   EXPECT_EQ(fault_of(seconds_from_text, "-0.5 s"), "\"-0.5 s\" is negative; a time is 0 or more");
   EXPECT_EQ(fault_of(bytes_from_text, "1e999 B"), "\"1e999 B\" is out of range; the largest is 1e+18 B");
   EXPECT_EQ(fault_of(bytes_from_text, "1e308 TB"), "\"1e308 TB\" is out of range; the largest is 1e+18 B");
+  EXPECT_EQ(fault_of(seconds_from_text, "1e-400s"), "\"1e-400s\" is too small to tell from 0 s");
+  EXPECT_EQ(fault_of(seconds_from_text, "1e-320 ns"), "\"1e-320 ns\" is too small to tell from 0 s");
+  EXPECT_EQ(seconds_from_text("0e-400 s"), Seconds(0));
 }
 
 TEST(QuantityText, NamesTheUnitThatAMisspellingMeans)
@@ -178,6 +181,14 @@ TEST(TextOf, ShowsThreeSignificantDigitsAndAPrefix)
   EXPECT_EQ(text_of(Flops(2.1e9)), "2.10 GFLOP");
   EXPECT_EQ(text_of(FlopsPerSecond(9.3e12)), "9.30 TFLOP/s");
   EXPECT_EQ(text_of(BytesPerSecond(1.25e9)), "1.25 GB/s");
+}
+
+TEST(ToldApart, ShowsNineDigitsOrAsManyAsItTakes)
+{
+  EXPECT_EQ(told_apart(1, 2), std::pair(std::string("1"), std::string("2")));
+  EXPECT_EQ(told_apart(1.0 / 3, 0.3333333333), std::pair(std::string("0.33333333333"), std::string("0.3333333333")));
+  EXPECT_EQ(told_apart(1, std::nextafter(1, 2)), std::pair(std::string("1"), std::string("1.0000000000000002")));
+  EXPECT_EQ(told_apart(0.1, 0.1).first, "0.10000000000000001");
 }
 
 TEST(TextOf, RoundsUpToTheNextPrefix)
