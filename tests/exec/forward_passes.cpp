@@ -1,6 +1,9 @@
 #include "tests/exec/forward_passes.hpp"
 
+#include <gtest/gtest.h>
+
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
@@ -9,6 +12,15 @@
 namespace isobar::exec {
 
 namespace {
+
+/// Torch's threads wait for each other by spinning, which takes minutes where other tests share the cores; these sizes
+/// need no more than one.
+class OneThread final : public testing::Environment {
+ public:
+  void SetUp() override { at::set_num_threads(1); }
+};
+
+const auto* const one_thread = testing::AddGlobalTestEnvironment(new OneThread);
 
 /// Autocast on the CPU for as long as it lives, if the dtype wants it.
 class Autocast {
