@@ -38,11 +38,8 @@ class ConvolutionLayer : public ModelLayer {
   {
     const auto& weight = parameter(convolution.weight);
     const auto convolved = at::conv2d(images, weight, {}, convolution.stride, weight.size(2) / 2);
-    // A pass that records no gradients will be computed again, and is counted then.
-    const bool counts = at::GradMode::is_enabled();
     return at::batch_norm(convolved, parameter(convolution.norm_weight), parameter(convolution.norm_bias),
-                          counts ? convolution.running_mean : at::Tensor(),
-                          counts ? convolution.running_variance : at::Tensor(), /*training=*/true, /*momentum=*/0.1,
+                          convolution.running_mean, convolution.running_variance, /*training=*/true, /*momentum=*/0.1,
                           /*eps=*/1e-5, at::globalContext().userEnabledCuDNN());
   }
 

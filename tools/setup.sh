@@ -2,7 +2,7 @@
 
 build_packages=(ca-certificates g++ cmake ninja-build pkg-config ccache libsimgrid-dev libyaml-cpp-dev libboost-graph-dev
                 libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpugixml-dev coinor-libcbc-dev zlib1g-dev)
-test_packages=(libgtest-dev libgmock-dev librapidcheck-dev python3 git clang-format-14)
+test_packages=(libgtest-dev libgmock-dev librapidcheck-dev python3 python3-pip git clang-format-14)
 
 # Installs the packages that are not there, by apt-get as root or with sudo. Takes no time when all are there.
 need_packages() {
@@ -22,10 +22,10 @@ need_packages() {
 # The cache serves every clone, wherever it lies.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=ccache
 
-# configure TESTS: TESTS is ON, or OFF, which leaves a build folder with tests as it is.
+# configure ALL: ALL is ON, for the executor and the tests too, or OFF, which leaves a build folder with them as it is.
 configure() {
   [ "$1" = OFF ] && [ -f build/release/build.ninja ] && return
-  cmake --preset release -DISOBAR_BUILD_TESTS="$1" --log-level=WARNING >/dev/null
+  cmake --preset release -DISOBAR_BUILD_TESTS="$1" -DISOBAR_BUILD_EXEC="$1" --log-level=WARNING >/dev/null
 }
 
 # build TARGET...: says what it does only when there is something to do.
