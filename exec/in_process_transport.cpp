@@ -88,7 +88,7 @@ class MeetingPlace {
   void wait(std::unique_lock<std::mutex>& lock, Condition condition, What what)
   {
     const bool in_time = changed_.wait_for(lock, deadline_, [&] { return cancelled_ || condition(); });
-    if (cancelled_) throw EnvironmentError(what() + ": cancelled");
+    if (cancelled_) throw Cancelled(what() + ": cancelled");
     if (!in_time) throw EnvironmentError(fmt::format("{} within {:.3g} s", what(), deadline_.count()));
   }
 

@@ -1,7 +1,6 @@
 #include "exec/model_layer.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 

@@ -75,20 +75,22 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
   }
   std::vector<RankReport> reports(program.ranks());
   std::mutex mutex;
-  std::exception_ptr first_failure;
+  std::exception_ptr cause;
   const auto play_one = [&](std::size_t rank) {
     try {
       reports[rank] = play_rank(program, rank, *executors[rank], options, step_ended);
+    } catch (const Cancelled&) {
+      // Another rank has failed, and says why.
     } catch (...) {
       const std::lock_guard lock(mutex);
-      if (!first_failure) first_failure = std::current_exception();
+      if (!cause) cause = std::current_exception();
     }
   };
   std::vector<std::thread> threads;
   for (std::size_t rank = 1; rank < program.ranks(); ++rank) threads.emplace_back(play_one, rank);
   play_one(0);
   for (auto& thread : threads) thread.join();
-  if (first_failure) std::rethrow_exception(first_failure);
+  if (cause) std::rethrow_exception(cause);
   return {program, options.steps, std::move(reports)};
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/errors.hpp"
 #include "core/program.hpp"
 #include "exec/layer_module.hpp"
 
@@ -16,6 +17,12 @@ struct Message {
   std::vector<bool> differentiable;
 };
 
+/// A transfer was given up because something else has failed.
+class Cancelled : public EnvironmentError {
+ public:
+  using EnvironmentError::EnvironmentError;
+};
+
 /// One rank's way to the others. Each lane's transfers come from that lane's thread alone.
 class Transport {
  public:
@@ -30,7 +37,7 @@ class Transport {
   virtual Message receive(const Instruction& instruction) = 0;
   /// Sums over all stages' ranks (the data server takes no part); every rank gets bitwise the same.
   virtual void all_reduce_sum(std::span<double> values) = 0;
-  /// From any thread: whatever waits ends with an EnvironmentError.
+  /// From any thread: whatever waits ends with an EnvironmentError, in one process Cancelled.
   virtual void cancel() noexcept = 0;
 };
 
