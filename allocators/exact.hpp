@@ -10,7 +10,7 @@ namespace isobar::allocators {
 /// The best placement over the devices in any order, any of them left out, with a certificate of how good it is.
 ///
 /// A good placement first: quick ones (start_placements.hpp), made better by local search. Then proof and search in
-/// turns, by what the problem allows:
+/// turns, by what the problem allows (with a time limit and communication, local search has its turns too):
 /// - Repeating chains without transfers, memory that shrinks with the stage: phase flow (phase_flow.hpp). For the
 ///   bottleneck it ends with the optimum, at 1,023 different devices in about a second. For sums its potentials price
 ///   each limit on the largest cost, and its dynamic programme finds placements near that price.

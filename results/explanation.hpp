@@ -46,7 +46,7 @@ struct Explanation {
   struct ShadowPrice {
     std::string device;
     double multiplier = 0;  ///< seconds; for the bottleneck a fraction of all devices' (docs/allocators.md)
-    Seconds saves;          ///< what one more device like it takes off the bound, at most (bottleneck: about)
+    Seconds saves;          ///< what one more device like it takes off the bound, at most all (bottleneck: about)
     bool is_idle = false;
   };
 

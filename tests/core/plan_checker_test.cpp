@@ -205,7 +205,7 @@ TEST(FaultsOf, ShowsSoManyDigitsThatNumbersDiffer)
 {
   Sound sound;
   const double objective = sound.plan.objective->value;
-  *sound.plan.objective *= 1 + 2e-9;
+  *sound.plan.objective *= 1 + 1.1e-9;
   EXPECT_THAT(sound.faults(), ElementsAre(fmt::format("objective_s: claims {:.10g}; it is {:.10g} on this platform and "
                                                       "workload",
                                                       sound.plan.objective->value, objective)));

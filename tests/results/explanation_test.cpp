@@ -136,10 +136,12 @@ TEST(Explain, ReadsMultipliersAsPricesOfOneMoreDevice)
   const ThreeAndTwo problem(2);
   Plan plan = problem.plan(goal_of(Objective::Sequential, Communication::None));
   plan.certificate = {CertificateKind::Path, {}, 1, {{Seconds(8), {0.5, 1, 0}}, {std::nullopt, {0.25, 2, 0}}}};
+  plan.objective_bound = Seconds(1.5);
   const auto of_sum = problem.explained(plan);
   ASSERT_EQ(of_sum.prices.size(), 2U);
   EXPECT_EQ(of_sum.prices[0].device, "d1");
-  EXPECT_DOUBLE_EQ(of_sum.prices[0].saves.value, 2);  // the largest of its rungs
+  EXPECT_DOUBLE_EQ(of_sum.prices[0].multiplier, 2);     // the largest of its rungs
+  EXPECT_DOUBLE_EQ(of_sum.prices[0].saves.value, 1.5);  // no more than the bound is
   EXPECT_DOUBLE_EQ(of_sum.prices[1].saves.value, 0.5);
   EXPECT_THAT(of_sum.not_worth_using, ElementsAre("d2"));
 
@@ -175,12 +177,14 @@ TEST(Explain, PricesOneMoreDeviceNotBelowWhatItTakesOffTheBound)
     plan.certificate = {CertificateKind::Path, {}, 1, {low, high}};
     const double bound = check_certificate(plan, workload, devices).proven.value;
     if (!std::isfinite(bound)) continue;
+    plan.objective_bound = Seconds(bound);
     for (const auto& price : explain(plan, workload, devices).prices) {
       Cluster more = devices;
       const std::size_t device = devices.device_index(price.device).value();
       more.devices.push_back(devices.devices[device]);
       more.devices.back().name = "copy";
       Plan claim = plan;
+      claim.objective_bound = Seconds(0);
       for (auto& rung : claim.certificate.rungs) rung.multipliers.push_back(rung.multipliers[device]);
       EXPECT_GE(check_certificate(claim, workload, more).proven.value, bound - price.saves.value - 1e-9);
     }
