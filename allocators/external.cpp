@@ -104,7 +104,7 @@ class AnswerReader {
       }
       MappingReader member(devices.front(), stage.path_of("devices[0]."), faults_);
       device = member.required_text("name");
-      member.optional_number("share");
+      for (const char* ours : {"share", "slowdown", "memory_bytes"}) member.optional_number(ours);
       member.refuse_unknown();
     }
     if (device.empty()) return;  // a fault already

@@ -53,6 +53,7 @@ class Checker {
     }
     check_placement();
     if (!faults_.empty()) return std::move(faults_);
+    for (std::size_t i = 0; i < plan_.stages.size(); ++i) check_device(i, cluster_.devices[devices_[i]]);
     collect();
     check_memory();
     check_claims();
@@ -136,7 +137,6 @@ class Checker {
         fault("stages[{}]: layer {} is placed nowhere; the stages hold every layer in order", i, next_layer);
         return;
       }
-      if (device != index_of.end()) check_device(i, cluster_.devices[device->second]);
       next_layer = stage.last_layer + 1;
       devices_.push_back(device == index_of.end() ? 0 : device->second);
     }
@@ -373,12 +373,7 @@ std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& w
 {
   Cluster own;  // that has what the plan names
   for (const auto& stage : plan.stages) {
-    for (const auto& used : stage.devices) {
-      Device& device = own.devices.emplace_back();
-      device.name = used.name;
-      device.speed = FlopsPerSecond(1 / used.slowdown.value_or(1));
-      device.memory = used.memory.value_or(Bytes(0));
-    }
+    for (const auto& used : stage.devices) own.devices.emplace_back().name = used.name;
   }
   own.data_server = plan.data_server;
   return Checker(plan, workload, own).placement_faults();

@@ -40,7 +40,7 @@ struct Result {
   std::vector<std::pair<std::string, std::string>> network;  ///< the model and every factor
   std::string simgrid_version;
   std::optional<Fingerprint> profile;  ///< what layers took when they were measured; none: work over nominal speed
-  Seconds simulate_time;  ///< wall clock of the engine's run alone; under "wall" in the file
+  Seconds simulate_time;               ///< wall clock of the engine's run alone; under "wall" in the file
 };
 
 /// Deterministic but for "wall".

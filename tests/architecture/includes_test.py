@@ -13,8 +13,8 @@ MAY_INCLUDE = {
     "sim": ({"core", "schedules", "sim"}, ("fmt/",), {"*": ("simgrid/", "xbt/", "pugixml.hpp")}),
     "exec": (
         {"core", "schedules", "exec"},
-        ("fmt/",),
-        {"*": ("torch/", "ATen/", "c10/", "cuda", "nccl", "boost/asio", "openssl/", "nlohmann/", "CLI/", "spdlog/")},
+        ("fmt/", "CLI/"),
+        {"*": ("torch/", "ATen/", "c10/", "cuda", "nccl", "boost/asio", "openssl/", "nlohmann/", "spdlog/")},
     ),
     "results": ({"core", "results"}, ("fmt/",), {"*": ("nlohmann/", "sqlite3.h")}),
     "cli": ({"core", "allocators", "schedules", "sim", "results", "cli"}, ("fmt/", "CLI/", "spdlog/"), {"*": ("nlohmann/",)}),

@@ -70,7 +70,7 @@ class Interrupt(CommandTest):
         asked = time.monotonic()
         output, errors = process.communicate(timeout=60)
         self.assertEqual((process.returncode, output, errors), (130, "", "isobar: interrupted\n"))
-        self.assertLess(time.monotonic() - asked, 3)
+        self.assertLess(time.monotonic() - asked, 10)
 
     def test_a_simulation_leaves_no_child_and_no_half_trace(self):
         platform, workload = self.small_inputs()

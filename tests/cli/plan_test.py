@@ -14,7 +14,10 @@ class Plan(CommandTest):
                     "inputs", "wall"):
             self.assertIn(key, plan)
         self.assertEqual([stage["last_layer"] - stage["first_layer"] + 1 for stage in plan["stages"]], [5] * 15)
-        self.assertEqual(plan["stages"][1]["devices"], [{"name": "node-2", "share": 1.0}])
+        device, = plan["stages"][1]["devices"]
+        self.assertEqual((device["name"], device["share"]), ("node-2", 1.0))
+        self.assertGreater(device["slowdown"], 1)
+        self.assertGreater(device["memory_bytes"], 1e9)
         self.assertEqual((plan["objective"], plan["schedule"], plan["microbatches"]), ("pipeline", "1f1b", 8))
         self.assertEqual(set(plan["predicted"]), {"step_time_s", "step_time_by", "bottleneck_s",
                                                   "sequential_s", "peak_memory_bytes"})
