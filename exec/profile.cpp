@@ -69,6 +69,7 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   std::vector<double> update;
   std::vector<double> both;
   for (std::size_t i = 0; i < options.warm_up + options.repetitions; ++i) {
+    kind.output = {};
     const Bytes before = meter.current();
     const double t0 = steady_time().value;
     kind.output = model.forward(i, 0, input);

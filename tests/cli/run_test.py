@@ -1,0 +1,143 @@
+"""isobar run and isobar profile: the commands of the executor, from a profile to a measured run."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from tests.cli.support import ISOBAR, ROOT, CommandTest
+
+MODEL = """model: gpt
+layers: 3
+hidden: 32
+heads: 2
+vocabulary: 60
+sequence: 16
+micro_batch: 2
+optimizer: adam
+learning_rate: 0.01
+"""
+
+
+class Run(CommandTest):
+    def profiled(self, *options):
+        workload = self.write("model.yaml", MODEL)
+        live = str(self.folder / "live")
+        self.run_isobar("profile", workload, "--slowdowns", "1,2", "--repetitions", 3, "-o", live, *options)
+        return workload, live + ".xml", live + ".profile.json"
+
+    def stamped_plan(self):
+        workload, platform, profile = self.profiled()
+        plan = self.make_plan(platform, workload, "--profile", profile, "--microbatches", 4)
+        self.run_isobar("simulate", platform, workload, "--profile", profile, "--plan", plan, "--stamp")
+        return workload, plan
+
+    def test_profile_plan_simulate_run(self):
+        workload, plan = self.stamped_plan()
+        trace, log, output = (self.folder / name for name in ("trace.json", "log.jsonl", "run.json"))
+        printed = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--emulate", "--steps", 3, "--trace",
+                                  trace, "--log", log, "-o", output).stdout
+        self.assertIn("samples/s", printed)
+        result = json.loads(output.read_text())
+        self.assertEqual(result["schema"], "isobar-run/1")
+        self.assertEqual(len(result["losses"]), 3)
+        self.assertEqual(len(result["step_times_s"]), 3)
+        self.assertEqual([stage["device"] for stage in result["stages"]], ["rank-0", "rank-1"])
+        stamp = json.loads(pathlib.Path(plan).read_text())["stamp"]
+        self.assertEqual(result["simulated_step_time_s"], stamp["step_time_s"])
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], [0, 1, 2])
+        self.assertEqual([line["loss"] for line in lines], result["losses"])
+        events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+        # Two stages: 4 forwards, 4 backwards and an update each; 4 activations and 4 gradients, sent and received.
+        self.assertEqual(len(events), 3 * (2 * 9 + 2 * 8))
+
+        again = json.loads(self.run_isobar("run", workload, "--plan", plan, "--in-process", "--steps", 3,
+                                           "--json").stdout)
+        self.assertEqual(again["losses"], result["losses"])
+
+    def test_ranks_of_their_own_meet_over_tcp(self):
+        workload, plan = self.stamped_plan()
+        ranks = "127.0.0.1:21741,127.0.0.1:21742"
+        processes = [subprocess.Popen([ISOBAR, "run", workload, "--plan", plan, "--rank", str(rank), "--ranks", ranks,
+                                       "--steps", "2", "--flows", "2"], cwd=ROOT, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
+        said = [process.communicate(timeout=120) for process in processes]
+        self.assertEqual([process.returncode for process in processes], [0, 0], said)
+        self.assertIn("loss", said[1][0])
+
+    def test_a_plan_is_simulated_before_it_runs(self):
+        workload, platform, profile = self.profiled()
+        plan = self.make_plan(platform, workload, "--profile", profile, "--microbatches", 2)
+        fault = self.fault_of("run", workload, "--plan", plan, "--in-process")
+        self.assertIn(f"{plan}: has no stamp; run isobar simulate", fault)
+        self.run_isobar("run", workload, "--plan", plan, "--in-process", "--steps", 1, "--unvalidated")
+
+        self.run_isobar("simulate", platform, workload, "--profile", profile, "--plan", plan, "--stamp")
+        content = json.loads(pathlib.Path(plan).read_text())
+        content["microbatches"] = 3
+        pathlib.Path(plan).write_text(json.dumps(content))
+        self.assertIn("stamp.plan: made for a plan with hash",
+                      self.fault_of("run", workload, "--plan", plan, "--in-process"))
+        other = self.write("other.yaml", MODEL.replace("vocabulary: 60", "vocabulary: 61"))
+        self.assertIn("stamp.workload: ", self.fault_of("run", other, "--plan", plan, "--in-process"))
+
+    def test_wrong_options_are_said_in_one_line(self):
+        workload, plan = self.stamped_plan()
+        base = ("run", workload, "--plan", plan)
+        self.assertIn("say where the ranks run: ", self.fault_of(*base))
+        self.assertIn("say where the ranks run: ", self.fault_of(*base, "--spawn", "--in-process"))
+        self.assertEqual(self.fault_of(*base, "--rank", 0), "--rank and --ranks go together")
+        self.assertEqual(self.fault_of(*base, "--spawn", "--steps", 0), "--steps: 0 is not in 1 to 1000000000")
+        self.assertEqual(self.fault_of(*base, "--spawn", "--flows", 65), "--flows: 65 is not in 1 to 64")
+        self.assertEqual(self.fault_of(*base, "--rank", 2, "--ranks", "a:1,b:2"),
+                         "--rank: 2 is not below the plan's 2 ranks")
+        self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "127.0.0.1:21743"),
+                         "--ranks: names 1 places; the plan has 2 ranks")
+        self.assertIn("write host:port", self.fault_of(*base, "--rank", 0, "--ranks", "here,there"))
+        self.assertIn("--deadline: ", self.fault_of(*base, "--spawn", "--deadline", "soon"))
+        missing = self.fault_of("run", str(self.folder / "no.yaml"), "--plan", plan, "--spawn")
+        self.assertIn("no.yaml: no such file", missing)
+
+    def test_listed_layers_say_what_they_cost_and_not_what_they_compute(self):
+        platform, workload = self.small_inputs()
+        plan = self.make_plan(platform, workload)
+        self.assertIn("layers", self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"))
+
+    def started(self):
+        workload, plan = self.stamped_plan()
+        process = subprocess.Popen([ISOBAR, "run", workload, "--plan", plan, "--spawn", "--steps", "1000000",
+                                    "--deadline", "3s"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True)
+        self.addCleanup(process.kill)
+        while not process.stdout.readline().split()[:1] == ["5"]:
+            self.assertIsNone(process.poll())
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        self.assertEqual(len(children), 2)
+        return process, [int(child) for child in children]
+
+    def ended(self, process, children, code):
+        errors = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, code, errors)
+        for child in children:
+            self.assertFalse(os.path.exists(f"/proc/{child}"), "a rank outlives the run")
+        return errors
+
+    def test_a_rank_that_is_killed_ends_the_run_with_its_name(self):
+        process, children = self.started()
+        os.kill(children[1], signal.SIGKILL)
+        self.assertEqual(self.ended(process, children, 3), "isobar: rank 1 (rank-1): died of signal 9 (Killed)\n")
+
+    def test_a_rank_that_stands_still_ends_the_run_by_the_deadline(self):
+        process, children = self.started()
+        os.kill(children[0], signal.SIGSTOP)
+        began = time.monotonic()
+        self.assertEqual(self.ended(process, children, 3), "isobar: rank 0 (rank-0): did not answer\n")
+        self.assertGreater(time.monotonic() - began, 2)
+
+    def test_an_interrupt_ends_all_ranks(self):
+        process, children = self.started()
+        os.kill(process.pid, signal.SIGINT)
+        self.assertEqual(self.ended(process, children, 130), "isobar: interrupted\n")
