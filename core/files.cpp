@@ -13,10 +13,11 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 namespace isobar {
 
-TemporaryFile::TemporaryFile(const std::filesystem::path& target) : target_(target)
+TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(target))
 {
   std::error_code ignored;
   constexpr int most_links = 40;  // as Linux follows

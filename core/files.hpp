@@ -14,7 +14,7 @@ std::string read_file(const std::filesystem::path& file);
 /// or pipe (such as /dev/stdout) is written to as it is. @throws EnvironmentError when the disk refuses.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::filesystem::path& target);
+  explicit TemporaryFile(std::filesystem::path target);
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
   ~TemporaryFile();
