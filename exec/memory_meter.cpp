@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <new>
+#include <utility>
 
 namespace isobar::exec {
 
@@ -17,7 +18,7 @@ thread_local MemoryMeter* meter_of_thread = nullptr;
 
 /// Stands before each piece of memory; as long as LibTorch's alignment on the CPU.
 struct alignas(64) Header {
-  MemoryMeter* meter;
+  std::shared_ptr<MemoryCount> count;  // none where nobody counts
   std::size_t bytes;
 };
 
@@ -25,7 +26,8 @@ void give_back(void* data)
 {
   if (data == nullptr) return;
   auto* header = static_cast<Header*>(data) - 1;
-  if (header->meter != nullptr) header->meter->give_back(header->bytes);
+  if (header->count) header->count->current.fetch_sub(header->bytes, std::memory_order_relaxed);
+  header->~Header();
   c10::free_cpu(header);
 }
 
@@ -36,15 +38,15 @@ class MeteringAllocator : public c10::Allocator {
   {
     const c10::Device cpu(c10::DeviceType::CPU);
     if (bytes == 0) return {nullptr, nullptr, &give_back, cpu};
-    if (meter_of_thread != nullptr) meter_of_thread->take(bytes);
+    std::shared_ptr<MemoryCount> count = meter_of_thread == nullptr ? nullptr : meter_of_thread->take(bytes);
     void* memory = nullptr;
     try {
       memory = c10::alloc_cpu(bytes + sizeof(Header));
     } catch (...) {
-      if (meter_of_thread != nullptr) meter_of_thread->give_back(bytes);
+      if (count) count->current.fetch_sub(bytes, std::memory_order_relaxed);
       throw;
     }
-    auto* header = new (memory) Header{meter_of_thread, bytes};
+    auto* header = new (memory) Header{std::move(count), bytes};
     return {header + 1, header + 1, &give_back, cpu};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
@@ -53,18 +55,19 @@ class MeteringAllocator : public c10::Allocator {
 
 }  // namespace
 
-void MemoryMeter::take(std::size_t bytes)
+std::shared_ptr<MemoryCount> MemoryMeter::take(std::size_t bytes)
 {
-  const std::size_t now = current_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  const std::size_t now = count_->current.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (cap_ != 0 && now > cap_) {
-    give_back(bytes);
+    count_->current.fetch_sub(bytes, std::memory_order_relaxed);
     throw EnvironmentError(fmt::format(
         "{}: out of memory: {} asked for beside {} held, of {}", rank_, text_of(Bytes(static_cast<double>(bytes))),
         text_of(Bytes(static_cast<double>(now - bytes))), text_of(Bytes(static_cast<double>(cap_)))));
   }
-  std::size_t peak = peak_.load(std::memory_order_relaxed);
-  while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  std::size_t peak = count_->peak.load(std::memory_order_relaxed);
+  while (now > peak && !count_->peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
   }
+  return count_;
 }
 
 MeteredThread::MeteredThread(MemoryMeter& meter) : before_(meter_of_thread)

@@ -4,13 +4,20 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <string>
 
 namespace isobar::exec {
 
+/// What a meter has counted; lives as long as the last piece of memory that counts there.
+struct MemoryCount {
+  std::atomic<std::size_t> current = 0;
+  std::atomic<std::size_t> peak = 0;
+};
+
 /// Counts the memory that a rank's threads take for tensors on the CPU, and refuses what goes beyond a cap.
 ///
-/// Memory belongs to the rank whose thread took it, wherever it is given back. Thread-safe.
+/// Memory belongs to the rank whose thread took it, wherever it is given back, and may outlive the meter. Thread-safe.
 class MemoryMeter {
  public:
   /// `cap`: 0 is none. `rank` names the rank in the refusal: "rank 1 (device b)".
@@ -18,21 +25,20 @@ class MemoryMeter {
   MemoryMeter(const MemoryMeter&) = delete;
   MemoryMeter& operator=(const MemoryMeter&) = delete;
 
-  Bytes current() const { return Bytes(static_cast<double>(current_.load(std::memory_order_relaxed))); }
-  Bytes peak() const { return Bytes(static_cast<double>(peak_.load(std::memory_order_relaxed))); }
+  Bytes current() const { return Bytes(static_cast<double>(count_->current.load(std::memory_order_relaxed))); }
+  Bytes peak() const { return Bytes(static_cast<double>(count_->peak.load(std::memory_order_relaxed))); }
 
+  /// Counts `bytes` as held; whoever gives them back takes them from the count.
   /// @throws EnvironmentError where it would go beyond the cap; nothing is taken then.
-  void take(std::size_t bytes);
-  void give_back(std::size_t bytes) noexcept { current_.fetch_sub(bytes, std::memory_order_relaxed); }
+  std::shared_ptr<MemoryCount> take(std::size_t bytes);
 
  private:
   std::string rank_;
   std::size_t cap_;
-  std::atomic<std::size_t> current_ = 0;
-  std::atomic<std::size_t> peak_ = 0;
+  std::shared_ptr<MemoryCount> count_ = std::make_shared<MemoryCount>();
 };
 
-/// While it lives, tensors that this thread makes on the CPU count for `meter`, which must outlive them.
+/// While it lives, tensors that this thread makes on the CPU count for `meter`, which must outlive it.
 class MeteredThread {
  public:
   explicit MeteredThread(MemoryMeter& meter);
