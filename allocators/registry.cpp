@@ -85,11 +85,11 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
     plan.predicted->step_time = step_time_by_recurrence(cost, stages, plan.goal);
     plan.predicted->step_time_by = StepTimeBy::Recurrence;
   }
-  const FlopsPerSecond fastest = fastest_speed(cost.cluster(), cost.workload().dtype);
+  const FlopsPerSecond reference = reference_speed(cost.cluster(), cost.workload().dtype);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
     const Device& used = cost.cluster().devices[device];
-    plan.stages.push_back({{{used.name, 1, fastest / cost.speed(device), used.memory}}, first, last});
+    plan.stages.push_back({{{used.name, 1, reference / cost.speed(device), used.memory}}, first, last});
     plan.predicted->peak_memory[used.name] = stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
   }
 

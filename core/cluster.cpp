@@ -51,8 +51,9 @@ std::optional<std::size_t> Cluster::device_index(const std::string& device_name)
   return std::nullopt;
 }
 
-FlopsPerSecond fastest_speed(const Cluster& cluster, DType dtype)
+FlopsPerSecond reference_speed(const Cluster& cluster, DType dtype)
 {
+  if (cluster.measured_speed) return *cluster.measured_speed;
   FlopsPerSecond fastest;
   for (const auto& device : cluster.devices) fastest = std::max(fastest, device.speed_at(dtype));
   return fastest;

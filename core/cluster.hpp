@@ -77,6 +77,8 @@ struct Cluster {
   /// No profile of the platform makes anything more than this many times faster than its nominal value, infinity where
   /// nothing is known; lower bounds on simulated time are divided by it.
   double profile_speedup = 1;
+  /// Of the machine that layers were measured on, where they were: what emulation slows down.
+  std::optional<FlopsPerSecond> measured_speed;
 
   std::size_t data_server_index() const { return devices.size(); }
   /// From one endpoint to another (see Network).
@@ -85,8 +87,9 @@ struct Cluster {
   std::optional<std::size_t> device_index(const std::string& device_name) const;
 };
 
-/// The rate of the fastest device. O(devices).
-FlopsPerSecond fastest_speed(const Cluster& cluster, DType dtype);
+/// The rate that a device's slowdown counts from: of the machine that was measured, else of the fastest device.
+/// O(devices).
+FlopsPerSecond reference_speed(const Cluster& cluster, DType dtype);
 
 /// The cluster as JSON (schema isobar-cluster/1, docs/formats.md): what an external allocator reads. O(devices²).
 std::string cluster_to_json(const Cluster& cluster);

@@ -74,7 +74,7 @@ struct StageDevice {
   std::string name;
   double share = 1;
   // What an executor, which knows no cluster, needs to emulate the device:
-  std::optional<double> slowdown = {};  ///< how many times slower it is than the cluster's fastest
+  std::optional<double> slowdown = {};  ///< how many times slower it is than reference_speed(cluster)
   std::optional<Bytes> memory = {};     ///< that it has
 };
 

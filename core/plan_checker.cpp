@@ -41,7 +41,7 @@ struct StageFacts {
 class Checker {
  public:
   Checker(const Plan& plan, const Workload& workload, const Cluster& cluster)
-      : plan_(plan), workload_(workload), cluster_(cluster), fastest_(fastest_speed(cluster, workload.dtype))
+      : plan_(plan), workload_(workload), cluster_(cluster), reference_(reference_speed(cluster, workload.dtype))
   {
   }
 
@@ -159,7 +159,7 @@ class Checker {
   void check_device(std::size_t stage, const Device& device)
   {
     const StageDevice& claimed = plan_.stages[stage].devices.front();
-    const double slowdown = fastest_ / device.speed_at(workload_.dtype);
+    const double slowdown = reference_ / device.speed_at(workload_.dtype);
     if (claimed.slowdown && !agree(*claimed.slowdown, slowdown)) {
       fault("stages[{}].devices[0].slowdown: claims {:.9g}; it is {:.9g} on platform {}", stage, *claimed.slowdown,
             slowdown, cluster_.name);
@@ -355,7 +355,7 @@ class Checker {
   const Plan& plan_;
   const Workload& workload_;
   const Cluster& cluster_;
-  FlopsPerSecond fastest_;
+  FlopsPerSecond reference_;
   std::vector<std::size_t> devices_;  // of each stage
   std::vector<StageFacts> stages_;
   double input_s_ = 0;

@@ -177,7 +177,7 @@ Stage read_stage(MappingReader& reader, FaultList& faults)
   stage.devices = read_objects<StageDevice>(reader, "devices", faults, [](MappingReader& device) {
     const std::string name = device.required_text("name");
     StageDevice used{name, device.required_number("share")};
-    used.slowdown = device.optional_number("slowdown", 1);
+    used.slowdown = device.optional_number("slowdown");
     if (const auto memory = device.optional_number("memory_bytes")) used.memory = Bytes(*memory);
     return used;
   });

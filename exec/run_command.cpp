@@ -197,9 +197,12 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   }
   if (options.run.emulate) {
     for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-      if (plan.stages[i].devices.front().slowdown) continue;
-      lines.push_back(fmt::format("{}: stages[{}].devices[0].slowdown: missing, and --emulate needs it; plan again",
-                                  options.plan, i));
+      const auto slowdown = plan.stages[i].devices.front().slowdown;
+      constexpr double fastest_that_can_be = 1 - 1e-9;
+      if (slowdown && *slowdown >= fastest_that_can_be) continue;
+      lines.push_back(fmt::format("{}: stages[{}].devices[0].slowdown: {}", options.plan, i,
+                                  slowdown ? fmt::format("{:.6g}; --emulate slows devices down, 1 and more", *slowdown)
+                                           : "missing, and --emulate needs it; plan again"));
     }
   }
   if (!lines.empty()) throw InputError(lines);

@@ -415,6 +415,7 @@ Platform Platform::load(const std::filesystem::path& file, const std::optional<s
 
 void Platform::set_measured_speed(const std::string& device_type, FlopsPerSecond speed)
 {
+  cluster_.measured_speed = speed;
   for (auto& device : cluster_.devices) {
     if (device.type != device_type) continue;
     device.speed = speed;

@@ -27,7 +27,8 @@ class Platform {
                        const std::optional<std::filesystem::path>& devices_file = {});
 
   const Cluster& cluster() const { return cluster_; }
-  /// What was measured on devices of a type goes before what the file says of them, in all dtypes.
+  /// What was measured on a machine goes before what the file says of devices of its type, in all dtypes; it is what
+  /// slowdowns count from.
   void set_measured_speed(const std::string& device_type, FlopsPerSecond speed);
   /// What the simulator needs of the way between two hosts (sim/routes.hpp).
   const Routes& routes() const { return *routes_; }
