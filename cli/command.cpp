@@ -9,6 +9,7 @@
 #include "sim/simulation.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <unistd.h>
 #include <charconv>
@@ -317,6 +318,22 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   result.simgrid_version = sim::simgrid_version();
   result.simulate_time = report.wall_time;
   return result_to_json(result);
+}
+
+Stamp stamp_of(const std::string& result_json, const Plan& plan, const Inputs& inputs)
+{
+  const auto result = nlohmann::json::parse(result_json);
+  Stamp stamp;
+  stamp.step_time = Seconds(result["step_time_s"].get<double>());
+  for (const auto& stage : result["stages"]) {
+    stamp.peak_memory[stage["device"].get<std::string>()] = Bytes(stage["peak_memory_bytes"].get<double>());
+  }
+  stamp.platform_hash = inputs.platform_fingerprint.hash;
+  stamp.workload_hash = inputs.workload_fingerprint.hash;
+  stamp.plan_hash = hash_of(plan);
+  stamp.version = ISOBAR_VERSION;
+  stamp.simgrid_version = result["simgrid_version"].get<std::string>();
+  return stamp;
 }
 
 Progress::Progress(std::string what, std::size_t total)

@@ -29,8 +29,13 @@ void add_compare_command(CLI::App& app, Action& action);
 void add_list_command(CLI::App& app, Action& action);
 void add_platform_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
-/// Those that isobar-exec does: run, profile.
+void add_validate_command(CLI::App& app, Action& action);
+/// Those that isobar-exec does: run, profile, doctor.
 void add_executor_commands(CLI::App& app, Action& action);
+
+/// Runs isobar-exec with these arguments to its end, and returns its exit code; unless that is Done it has said why on
+/// stderr. What it prints to stdout is dropped. @throws EnvironmentError when it dies of a signal.
+ExitCode run_executor(const std::vector<std::string>& arguments);
 
 /// PLATFORM, WORKLOAD and --devices, as most commands take them.
 struct InputOptions {
@@ -120,6 +125,9 @@ Seconds seconds_from_option(const std::string& option, const std::string& text);
 /// the Chrome trace goes, or "". Once per process.
 std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t iterations,
                           const std::string& trace_file);
+
+/// What the executor is shown of a simulation, whose result is given as JSON.
+Stamp stamp_of(const std::string& result_json, const Plan& plan, const Inputs& inputs);
 
 /// Says on stderr, on a terminal alone, how far long work has come: "compare: 3 of 8, about 12 s left".
 class Progress {

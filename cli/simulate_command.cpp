@@ -79,23 +79,6 @@ void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& 
   throw InputError(lines);
 }
 
-/// What the executor is shown of a simulation.
-Stamp stamp_of(const std::string& result_json, const Plan& plan, const Inputs& inputs)
-{
-  const auto result = nlohmann::json::parse(result_json);
-  Stamp stamp;
-  stamp.step_time = Seconds(result["step_time_s"].get<double>());
-  for (const auto& stage : result["stages"]) {
-    stamp.peak_memory[stage["device"].get<std::string>()] = Bytes(stage["peak_memory_bytes"].get<double>());
-  }
-  stamp.platform_hash = inputs.platform_fingerprint.hash;
-  stamp.workload_hash = inputs.workload_fingerprint.hash;
-  stamp.plan_hash = hash_of(plan);
-  stamp.version = ISOBAR_VERSION;
-  stamp.simgrid_version = result["simgrid_version"].get<std::string>();
-  return stamp;
-}
-
 ExitCode simulate(const SimulateOptions& options)
 {
   constexpr std::uint64_t most_iterations = 1'000'000;

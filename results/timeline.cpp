@@ -1,0 +1,227 @@
+#include "results/timeline.hpp"
+
+#include "core/errors.hpp"
+#include "core/files.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+namespace isobar::results {
+
+namespace {
+
+/// One instruction of one step.
+struct Place {
+  std::size_t rank = 0;
+  Lane lane = Lane::Compute;
+  std::uint64_t step = 0;
+  std::uint64_t position = 0;
+};
+
+bool is_transfer(const Instruction& instruction)
+{
+  return instruction.opcode == Opcode::Send || instruction.opcode == Opcode::Recv;
+}
+
+/// The lane at the other end of a transfer.
+Lane other_end_of(Lane lane)
+{
+  switch (lane) {
+    case Lane::SendActivation:
+      return Lane::ReceiveActivation;
+    case Lane::SendGradient:
+      return Lane::ReceiveGradient;
+    case Lane::ReceiveActivation:
+      return Lane::SendActivation;
+    case Lane::ReceiveGradient:
+      return Lane::SendGradient;
+    case Lane::Compute:
+      break;
+  }
+  throw std::logic_error("the compute lane has no other end");
+}
+
+/// Walks from instructions to what they waited for.
+class PathFinder {
+ public:
+  explicit PathFinder(const Timeline& timeline) : timeline_(timeline), program_(timeline.program()) {}
+
+  Instruction instruction(const Place& place) const { return program_.at(place.rank, place.lane, place.position); }
+  Seconds end(const Place& place) const { return timeline_.at(place.rank, place.lane, place.step, place.position).end; }
+
+  /// The instruction of the step that ended last.
+  Place last_of(std::uint64_t step) const
+  {
+    std::optional<Place> last;
+    for (std::size_t rank = 0; rank < program_.ranks(); ++rank) {
+      for (const Lane lane : all_lanes) {
+        const std::uint64_t length = program_.length(rank, lane);
+        if (length > 0) keep_later(last, {rank, lane, step, length - 1});
+      }
+    }
+    ensure(last.has_value(), "a program has instructions");
+    return *last;
+  }
+
+  /// Of all that the instruction waited for, what ended last; nothing of the first instructions of all.
+  std::optional<Place> before(const Place& place) const
+  {
+    std::optional<Place> last;
+    const Instruction at_place = instruction(place);
+    keep_what_one_end_waits_for(last, place, at_place);
+    if (is_transfer(at_place)) {
+      const Place other{at_place.peer, other_end_of(place.lane), place.step, at_place.peer_position};
+      keep_what_one_end_waits_for(last, other, instruction(other));
+    }
+    if (at_place.opcode == Opcode::AllReduce) {
+      for (std::size_t rank = at_place.peer; rank != place.rank;) {
+        const Place other{rank, place.lane, place.step, position_of_all_reduce(rank)};
+        const Instruction there = instruction(other);
+        keep_what_one_end_waits_for(last, other, there);
+        rank = there.peer;
+      }
+    }
+    return last;
+  }
+
+ private:
+  void keep_later(std::optional<Place>& last, const Place& place) const
+  {
+    if (!last || end(place) > end(*last)) last = place;
+  }
+
+  void keep_what_one_end_waits_for(std::optional<Place>& last, const Place& place, const Instruction& at_place) const
+  {
+    if (place.position > 0) {
+      keep_later(last, {place.rank, place.lane, place.step, place.position - 1});
+    } else if (place.step > 0) {
+      keep_later(last, {place.rank, place.lane, place.step - 1, program_.length(place.rank, place.lane) - 1});
+    }
+    if (at_place.wait.count > 0)
+      keep_later(last, {place.rank, at_place.wait.lane, place.step, at_place.wait.count - 1});
+  }
+
+  std::uint64_t position_of_all_reduce(std::size_t rank) const
+  {
+    std::uint64_t position = program_.length(rank, Lane::Compute);
+    while (position > 0) {
+      if (program_.at(rank, Lane::Compute, --position).opcode == Opcode::AllReduce) return position;
+    }
+    throw std::logic_error("every rank of the ring has an AllReduce");
+  }
+
+  const Timeline& timeline_;
+  const Program& program_;
+};
+
+}  // namespace
+
+Timeline Timeline::read(const std::filesystem::path& file, const Program& program)
+{
+  using Json = nlohmann::json;
+  const auto fault = [&](const std::string& what) { return InputError(file.string(), what); };
+  Timeline timeline(program);
+  try {
+    const Json trace = Json::parse(read_file(file));
+    if (trace.at("otherData").at("schema") != "isobar-trace/1") throw fault("schema: not isobar-trace/1");
+    for (const auto& event : trace.at("traceEvents")) {
+      if (event.at("ph") != "X") continue;
+      const auto rank = event.at("pid").get<std::size_t>();
+      const auto lane = event.at("tid").get<std::size_t>();
+      if (rank >= program.ranks() || lane >= lane_count) {
+        throw fault(fmt::format("an event of rank {}, track {}; the plan has {} ranks", rank, lane, program.ranks()));
+      }
+      const Seconds begin(1e-6 * event.at("ts").get<double>());
+      timeline.spans_[rank][lane].push_back({begin, begin + Seconds(1e-6 * event.at("dur").get<double>())});
+      timeline.steps_ = std::max(timeline.steps_, event.at("args").at("step").get<std::uint64_t>() + 1);
+    }
+  } catch (const Json::exception& error) {
+    throw fault(error.what());
+  }
+  if (timeline.steps_ == 0) throw fault("traceEvents: holds no instruction");
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+    for (const Lane lane : all_lanes) {
+      auto& spans = timeline.spans_[rank][static_cast<std::size_t>(lane)];
+      const std::uint64_t expected = timeline.steps_ * program.length(rank, lane);
+      if (spans.size() != expected) {
+        throw fault(fmt::format("rank {}, {}: {} instructions in {} steps; the plan has {}: a trace of another plan",
+                                rank, name_of(lane), spans.size(), timeline.steps_, expected));
+      }
+      std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+    }
+  }
+  return timeline;
+}
+
+const Timeline::Span& Timeline::at(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const
+{
+  return spans_[rank][static_cast<std::size_t>(lane)][step * program_->length(rank, lane) + position];
+}
+
+std::vector<Seconds> Timeline::step_times() const
+{
+  const PathFinder finder(*this);
+  std::vector<Seconds> times;
+  Seconds before;
+  for (std::uint64_t step = 0; step < steps_; ++step) {
+    const Seconds end = finder.end(finder.last_of(step));
+    times.push_back(end - std::exchange(before, end));
+  }
+  return times;
+}
+
+Seconds Timeline::duration(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const
+{
+  const Span& here = at(rank, lane, step, position);
+  const Instruction instruction = program_->at(rank, lane, position);
+  if (!is_transfer(instruction)) return here.end - here.begin;
+  const Span& there = at(instruction.peer, other_end_of(lane), step, instruction.peer_position);
+  return std::max(here.end, there.end) - std::max(here.begin, there.begin);
+}
+
+std::vector<Seconds> steps_that_count(std::vector<Seconds> times)
+{
+  if (times.size() > 1) times.erase(times.begin());
+  return times;
+}
+
+Seconds median_of(std::vector<Seconds> values)
+{
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::vector<PathShare> critical_path(const Timeline& timeline, std::uint64_t step)
+{
+  const PathFinder finder(timeline);
+  std::map<std::tuple<std::size_t, Opcode, std::size_t>, Seconds> times;
+  for (std::optional<Place> place = finder.last_of(step); place && place->step == step;) {
+    const Instruction instruction = finder.instruction(*place);
+    const auto before = finder.before(*place);
+    const Seconds since =
+        before ? finder.end(*before) : timeline.at(place->rank, place->lane, place->step, place->position).begin;
+    const bool receives = instruction.opcode == Opcode::Recv;
+    const bool sends = instruction.opcode == Opcode::Send;
+    times[{receives ? instruction.peer : place->rank, receives ? Opcode::Send : instruction.opcode,
+           receives ? place->rank
+           : sends  ? instruction.peer
+                    : 0}] += finder.end(*place) - since;
+    place = before;
+  }
+  std::vector<PathShare> shares;
+  for (const auto& [key, time] : times) {
+    shares.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), time});
+  }
+  std::stable_sort(shares.begin(), shares.end(),
+                   [](const PathShare& a, const PathShare& b) { return a.time > b.time; });
+  return shares;
+}
+
+}  // namespace isobar::results
