@@ -76,8 +76,12 @@ std::string profile_to_json(const DeviceProfile& profile)
 
 DeviceProfile read_profile(const std::filesystem::path& file)
 {
-  const std::string name = file.string();
-  const auto document = parse_json(read_file(file), name);
+  return profile_from_json(read_file(file), file.string());
+}
+
+DeviceProfile profile_from_json(const std::string& text, const std::string& name)
+{
+  const auto document = parse_json(text, name);
   FaultList faults(name);
   MappingReader reader(document, "", faults);
   reader.required_choice("schema", {schema});

@@ -35,6 +35,7 @@ struct DeviceProfile {
 /// profile.json, schema isobar-profile/1 (docs/formats.md).
 std::string profile_to_json(const DeviceProfile& profile);
 /// @throws InputError naming file, line and key of every fault.
+DeviceProfile profile_from_json(const std::string& text, const std::string& name);
 DeviceProfile read_profile(const std::filesystem::path& file);
 
 /// Gives the workload's layers the work that their measured times mean at the profile's speed. So a layer takes what

@@ -14,5 +14,6 @@ using Action = std::function<ExitCode()>;
 /// Each adds one subcommand to `app`; when the user chose it, `action` is set to what it does.
 void add_run_command(CLI::App& app, Action& action);
 void add_profile_command(CLI::App& app, Action& action);
+void add_doctor_command(CLI::App& app, Action& action);
 
 }  // namespace isobar::exec

@@ -1,6 +1,7 @@
 #include "exec/profile.hpp"
 
 #include "exec/batch.hpp"
+#include "exec/device_name.hpp"
 #include "exec/interpreter.hpp"
 #include "exec/memory_meter.hpp"
 #include "exec/stage_model.hpp"
@@ -11,7 +12,6 @@
 
 #include <unistd.h>
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <utility>
 
@@ -93,19 +93,6 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   kind.profile.update = Seconds(quantile(update, 0.5));
   kind.profile.spread_fraction = (quantile(both, 0.75) - quantile(both, 0.25)) / quantile(both, 0.5);
   return kind;
-}
-
-/// "AMD EPYC 7B13, 2 threads": what the processor calls itself.
-std::string processor_name(std::size_t threads)
-{
-  std::ifstream file("/proc/cpuinfo");
-  std::string model = "CPU";
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("model name")) continue;
-    model = line.substr(line.find(':') + 2);
-    break;
-  }
-  return fmt::format("{}, {} thread{}", model, threads, threads == 1 ? "" : "s");
 }
 
 }  // namespace

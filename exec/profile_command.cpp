@@ -1,13 +1,14 @@
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
 #include "exec/commands.hpp"
-#include "exec/link_probe.hpp"
 #include "exec/profile.hpp"
+#include "exec/world_profile.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,52 +19,27 @@ namespace {
 constexpr auto footer = R"(Example:
   isobar profile workloads/bert10.yaml --slowdowns 1,2,4 -o live
   isobar plan live.xml workloads/bert10.yaml --profile live.profile.json --allocator exact -o plan.json
+Every rank says the same but for its number:
+  isobar profile workloads/bert10.yaml --rank 0 --ranks 10.0.0.1:29500,10.0.0.2:29500 -o live
 )";
 
 struct CommandOptions {
   std::string workload;
   std::string output;
-  std::vector<double> slowdowns = {1};
+  std::vector<double> slowdowns;  // empty: 1 for each device
+  std::optional<std::size_t> rank;
+  std::vector<std::string> ranks;
   std::size_t flows = 1;
   bool json = false;
   ProfileOptions profile;
 };
 
-/// A platform of devices like this one, each so many times slower: what --emulate makes of ranks on this machine.
-std::string platform_of(const DeviceProfile& profile, const CommandOptions& options, const LinkMeasurement& link)
-{
-  std::string hosts;
-  std::string links;
-  std::string routes;
-  const std::size_t count = options.slowdowns.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    const bool as_measured = options.slowdowns[i] == 1;
-    hosts += fmt::format(
-        "    <host id=\"rank-{}\" speed=\"{:.17g}f\">\n      <prop id=\"memory\" value=\"{:.0f} B\"/>\n{}    </host>\n",
-        i, profile.speed.value / options.slowdowns[i], profile.memory.value / static_cast<double>(count),
-        as_measured ? fmt::format("      <prop id=\"device\" value=\"{}\"/>\n", profile.device) : "");
-    for (std::size_t j = 0; j < count; ++j) {
-      if (i == j) continue;
-      links += fmt::format("    <link id=\"{0}-{1}\" bandwidth=\"{2:.17g}Bps\" latency=\"{3:.17g}s\"/>\n", i, j,
-                           link.bandwidth.value, link.latency.value);
-      routes += fmt::format(
-          "    <route src=\"rank-{0}\" dst=\"rank-{1}\" symmetrical=\"NO\"><link_ctn id=\"{0}-{1}\"/></route>\n", i, j);
-    }
-  }
-  return fmt::format(
-      "<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
-      "<!-- Measured by isobar profile: {} at {} -->\n"
-      "<platform version=\"4.1\">\n  <zone id=\"world\" routing=\"Full\">\n{}{}{}  </zone>\n</platform>\n",
-      profile.device, text_of(profile.speed), hosts, links, routes);
-}
-
 /// Kinds of layers, each once, by what they take.
-std::string summary_of(const DeviceProfile& profile, const LinkMeasurement& link)
+std::string table_of(const DeviceProfile& profile)
 {
-  std::string text =
-      fmt::format("{}: {} over {} layers; loopback {} and {}\n\n{:<20}  {:>10}  {:>10}  {:>10}  {:>7}  {:>11}\n",
-                  profile.device, text_of(profile.speed), profile.layers.size(), text_of(link.latency),
-                  text_of(link.bandwidth), "layer", "forward", "backward", "update", "spread", "activations");
+  std::string text = fmt::format("{}: {} over {} layers\n\n{:<20}  {:>10}  {:>10}  {:>10}  {:>7}  {:>11}\n",
+                                 profile.device, text_of(profile.speed), profile.layers.size(), "layer", "forward",
+                                 "backward", "update", "spread", "activations");
   std::vector<const LayerProfile*> kinds;
   for (const auto& layer : profile.layers) {
     const auto is_same = [&](const LayerProfile* other) {
@@ -78,7 +54,17 @@ std::string summary_of(const DeviceProfile& profile, const LinkMeasurement& link
   return text;
 }
 
-ExitCode profile(const CommandOptions& options)
+std::string table_of(const std::vector<LinkMeasurement>& links)
+{
+  std::string text = fmt::format("\n{:<20}  {:>10}  {:>10}  {:>11}\n", "from, to", "flows", "latency", "bandwidth");
+  for (const auto& link : links) {
+    text += fmt::format("{:<20}  {:>10}  {:>10}  {:>11}\n", fmt::format("rank-{}, rank-{}", link.from, link.to),
+                        link.flows, text_of(link.latency), text_of(link.bandwidth));
+  }
+  return text;
+}
+
+void check_options(const CommandOptions& options)
 {
   for (const double slowdown : options.slowdowns) {
     if (!(slowdown >= 1 && slowdown <= 1e6)) {
@@ -86,13 +72,36 @@ ExitCode profile(const CommandOptions& options)
     }
   }
   if (options.profile.repetitions < 1) throw InputError("--repetitions", "0 passes measure nothing");
+  if (options.flows < 1 || options.flows > 64) {
+    throw InputError("--flows", fmt::format("{} is not in 1 to 64", options.flows));
+  }
+  if (options.rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together");
+  if (!options.rank) return;
+  if (*options.rank >= options.ranks.size()) {
+    throw InputError("--rank", fmt::format("{} is not below the {} of --ranks", *options.rank, options.ranks.size()));
+  }
+  if (!options.slowdowns.empty() && options.slowdowns.size() != options.ranks.size()) {
+    throw InputError("--slowdowns",
+                     fmt::format("{} devices, and --ranks names {}", options.slowdowns.size(), options.ranks.size()));
+  }
+}
+
+ExitCode profile(CommandOptions options)
+{
+  check_options(options);
   const Workload workload = read_workload(options.workload);
-  const DeviceProfile measured = measure_profile(workload, options.profile);
-  const LinkMeasurement link = probe_loopback(options.flows);
-  const std::string json = profile_to_json(measured);
+  if (options.slowdowns.empty()) options.slowdowns.assign(std::max<std::size_t>(1, options.ranks.size()), 1);
+  const auto measure_device = [&] { return measure_profile(workload, options.profile); };
+  std::vector<Endpoint> ranks;
+  for (const auto& place : options.ranks) ranks.push_back(endpoint_from_text("--ranks", place));
+  const auto world = options.rank ? measure_world(*options.rank, ranks, options.flows, measure_device)
+                                  : measure_this_machine(options.slowdowns.size(), options.flows, measure_device);
+  if (!world) return ExitCode::Done;  // rank 0 writes what all have measured
+  const std::string json = profile_to_json(world->devices.front());
   write_file_atomically(options.output + ".profile.json", json);
-  write_file_atomically(options.output + ".xml", platform_of(measured, options, link));
-  fmt::print("{}", options.json ? json : summary_of(measured, link));
+  write_file_atomically(options.output + ".links.csv", links_to_csv(world->links));
+  write_file_atomically(options.output + ".xml", platform_of(*world, options.slowdowns, options.flows));
+  fmt::print("{}", options.json ? json : table_of(world->devices.front()) + table_of(world->links));
   return ExitCode::Done;
 }
 
@@ -100,19 +109,23 @@ ExitCode profile(const CommandOptions& options)
 
 void add_profile_command(CLI::App& app, Action& action)
 {
-  auto* command =
-      app.add_subcommand("profile", "time every layer on this machine; writes NAME.profile.json and NAME.xml");
+  auto* command = app.add_subcommand("profile",
+                                     "time every layer on a device, and the links between ranks; writes "
+                                     "NAME.profile.json, NAME.links.csv and NAME.xml");
   auto options = std::make_shared<CommandOptions>();
   command->add_option("WORKLOAD", options->workload, "workload file (YAML)")->required();
-  command->add_option("-o,--output", options->output, "NAME of the two files to write")->required();
+  command->add_option("-o,--output", options->output, "NAME of the files to write, by rank 0")->required();
   command
       ->add_option("--slowdowns", options->slowdowns,
-                   "devices of the platform: how many times slower than this machine each is (default: 1)")
+                   "devices of the platform: how many times slower than its machine each is (default: 1)")
       ->delimiter(',');
   command->add_option("--threads", options->profile.threads, "of the computation (default: 1)");
   command->add_option("--repetitions", options->profile.repetitions, "passes that count, after 3 (default: 15)");
   command->add_option("--seed", options->profile.seed, "of parameters and data (default: 1)");
-  command->add_option("--flows", options->flows, "TCP connections of a link (default: 1)");
+  command->add_option("--rank", options->rank, "which rank this process is, with --ranks");
+  command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
+  command->add_option("--flows", options->flows,
+                      "TCP connections of a link in NAME.xml; 1, 2, 4, … up to as many are measured (default: 1)");
   command->add_flag("--json", options->json, "print the profile as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return profile(*options); }; });

@@ -16,6 +16,16 @@ using Json = nlohmann::json;
 
 }  // namespace
 
+void RankReport::shift(Seconds offset)
+{
+  for (auto& times : lanes) {
+    for (auto& time : times) {
+      time.begin += offset;
+      time.end += offset;
+    }
+  }
+}
+
 std::string report_to_json(const RankReport& report)
 {
   Json lanes = Json::array();

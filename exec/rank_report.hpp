@@ -23,6 +23,9 @@ struct RankReport {
   std::array<std::vector<InstructionTime>, lane_count> lanes;
   std::vector<double> losses;  ///< by step; of the last stage alone
   Bytes peak_memory;
+
+  /// To a clock that shows `offset` more.
+  void shift(Seconds offset);
 };
 
 /// How a rank that is a process of its own hands its report over.

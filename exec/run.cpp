@@ -3,6 +3,7 @@
 #include "core/child_process.hpp"
 #include "core/errors.hpp"
 #include "exec/rank_executor.hpp"
+#include "exec/side_channel.hpp"
 #include "exec/tcp_transport.hpp"
 
 #include <fmt/format.h>
@@ -10,7 +11,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <charconv>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -106,17 +106,6 @@ TcpOptions tcp_options(const RunOptions& options, const Plan& plan, std::string 
   return tcp;
 }
 
-/// Builds the rank's stage, then meets the others, so that nobody's deadline runs while parameters are made.
-template <typename MakeWorld>
-RankReport run_over_tcp(const Workload& workload, const Plan& plan, const Program& program, std::size_t rank,
-                        const RunOptions& options, const StepEnded& step_ended, MakeWorld make_world)
-{
-  RankExecutor executor(workload, plan, rank, rank_options(options, plan, rank));
-  const auto transport = tcp_transport(rank, make_world(), options.deadline);
-  executor.connect(*transport);
-  return play_rank(program, rank, executor, options, step_ended);
-}
-
 /// True of what a rank says when another one is gone or stands still.
 bool follows_from_another(const std::string& message)
 {
@@ -137,22 +126,6 @@ std::string rank_in_words(const Plan& plan, std::size_t rank)
                                    : fmt::format("rank {} (data server)", rank);
 }
 
-/// Host and port of "host:port" and of "[IPv6 address]:port".
-Endpoint endpoint_of(const std::string& text)
-{
-  const auto colon = text.rfind(':');
-  const auto fault = [&] {
-    return InputError("--ranks", in_quotes(text) + " is no place; write host:port, such as 10.0.0.2:29500");
-  };
-  if (colon == std::string::npos || colon == 0) throw fault();
-  std::string host = text.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
-  if (error != std::errc() || end != text.data() + text.size() || port == 0) throw fault();
-  return {host, port};
-}
-
 }  // namespace
 
 MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const Program& program,
@@ -171,9 +144,12 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
     work.emplace_back([&, rank] {
       TcpListener own = std::move(listeners[rank]);
       listeners.clear();  // the others' are theirs alone, so that a rank that dies is gone
-      return report_to_json(run_over_tcp(workload, plan, program, rank, options, step_ended, [&] {
-        return std::make_unique<TcpWorld>(rank, endpoints, links, tcp, std::move(own));
-      }));
+      // The stage first, then the others, so that nobody's deadline runs while parameters are made.
+      RankExecutor executor(workload, plan, rank, rank_options(options, plan, rank));
+      TcpWorld world(rank, endpoints, links, tcp, std::move(own));
+      const auto transport = tcp_transport(rank, world, options.deadline);
+      executor.connect(*transport);
+      return report_to_json(play_rank(program, rank, executor, options, step_ended));
     });
   }
   // Whoever fails closes its connections, and the others fail after it, though they may end before it.
@@ -197,17 +173,30 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
   return {program, options.steps, std::move(reports)};
 }
 
-RankReport run_rank(const Workload& workload, const Plan& plan, const Program& program, std::size_t rank,
-                    const std::vector<std::string>& endpoints, const RunOptions& options, const StepEnded& step_ended)
+std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program,
+                                    std::size_t rank, const std::vector<std::string>& endpoints,
+                                    const RunOptions& options, const StepEnded& step_ended)
 {
   std::vector<Endpoint> places;
-  for (const auto& endpoint : endpoints) places.push_back(endpoint_of(endpoint));
+  for (const auto& endpoint : endpoints) places.push_back(endpoint_from_text("--ranks", endpoint));
   if (places.size() != program.ranks()) {
     throw InputError("--ranks", fmt::format("names {} places; the plan has {} ranks", places.size(), program.ranks()));
   }
-  return run_over_tcp(workload, plan, program, rank, options, step_ended, [&] {
-    return std::make_unique<TcpWorld>(rank, places, links_of(program), tcp_options(options, plan, hash_of(plan)));
-  });
+  RankExecutor executor(workload, plan, rank, rank_options(options, plan, rank));
+  auto links = links_of(program);
+  for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
+  TcpWorld world(rank, places, links, tcp_options(options, plan, hash_of(plan)));
+  SideChannel side_channel(world, rank, places.size(), options.deadline);
+  const Seconds offset = side_channel.clock_offset();
+  const auto transport = tcp_transport(rank, world, options.deadline);
+  executor.connect(*transport);
+  RankReport report = play_rank(program, rank, executor, options, step_ended);
+  report.shift(offset);
+  const auto texts = side_channel.gather(report_to_json(report));
+  if (rank != 0) return std::nullopt;
+  std::vector<RankReport> reports;
+  for (const auto& text : texts) reports.push_back(report_from_json(text));
+  return MeasuredRun(program, options.steps, std::move(reports));
 }
 
 }  // namespace isobar::exec

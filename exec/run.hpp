@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,8 +47,10 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const Program& program,
                              const RunOptions& options, const StepEnded& step_ended);
 
-/// One rank of a run whose others are elsewhere: `endpoints` ("host:port") of all ranks, its own included.
-RankReport run_rank(const Workload& workload, const Plan& plan, const Program& program, std::size_t rank,
-                    const std::vector<std::string>& endpoints, const RunOptions& options, const StepEnded& step_ended);
+/// One rank of a run whose others are elsewhere: `endpoints` ("host:port") of all ranks, its own included. Rank 0 gets
+/// what all have measured, times by its own clock; the others get nothing.
+std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program,
+                                    std::size_t rank, const std::vector<std::string>& endpoints,
+                                    const RunOptions& options, const StepEnded& step_ended);
 
 }  // namespace isobar::exec

@@ -16,7 +16,6 @@
 #include <memory>
 #include <optional>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 namespace isobar::exec {
@@ -36,7 +35,6 @@ struct CommandOptions {
   std::optional<std::size_t> rank;
   std::vector<std::string> ranks;
   bool unvalidated = false;
-  std::size_t threads = 0;  // 0: what the machine has, shared out
   std::optional<std::string> deadline;
   std::string trace;
   std::string log;
@@ -208,6 +206,16 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   if (!lines.empty()) throw InputError(lines);
 }
 
+/// Writes and prints what all ranks have measured.
+void report(const Plan& plan, const MeasuredRun& measured, const CommandOptions& options, double samples)
+{
+  if (!options.trace.empty()) write_trace(options.trace, plan, measured);
+  const auto result = result_of(plan, measured, options, samples);
+  const std::string text = result.dump(2) + "\n";
+  if (!options.output.empty()) write_file_atomically(options.output, text);
+  fmt::print("{}", options.json ? text : summary_of(result));
+}
+
 ExitCode run(CommandOptions options)
 {
   check_options(options);
@@ -221,9 +229,6 @@ ExitCode run(CommandOptions options)
   check_plan(plan, workload, fingerprint(workload_text), options);
 
   const auto program = schedules::make_program(plan, workload);
-  const std::size_t here = options.rank ? 1 : program->ranks();
-  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
-  options.run.threads = options.threads > 0 ? options.threads : std::max<std::size_t>(1, cores / here);
   options.run.deadline = options.deadline ? deadline_from(*options.deadline) : default_deadline(plan);
   const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
   StepLog log(options, samples);
@@ -233,17 +238,15 @@ ExitCode run(CommandOptions options)
     if (*options.rank >= program->ranks()) {
       throw InputError("--rank", fmt::format("{} is not below the plan's {} ranks", *options.rank, program->ranks()));
     }
-    const auto report = run_rank(workload, plan, *program, *options.rank, options.ranks, options.run, step_ended);
-    if (!options.output.empty()) write_file_atomically(options.output, report_to_json(report));
-    return ExitCode::Done;
   }
-  const auto run_all = options.spawn ? run_in_processes : run_in_process;
-  const MeasuredRun measured = run_all(workload, plan, *program, options.run, step_ended);
-  if (!options.trace.empty()) write_trace(options.trace, plan, measured);
-  const auto result = result_of(plan, measured, options, samples);
-  const std::string text = result.dump(2) + "\n";
-  if (!options.output.empty()) write_file_atomically(options.output, text);
-  fmt::print("{}", options.json ? text : summary_of(result));
+  const auto measured = [&]() -> std::optional<MeasuredRun> {
+    if (options.rank) {
+      return run_rank(workload, plan, *program, *options.rank, options.ranks, options.run, step_ended);
+    }
+    return (options.spawn ? run_in_processes : run_in_process)(workload, plan, *program, options.run, step_ended);
+  }();
+  if (!measured) return ExitCode::Done;  // rank 0 says what all have measured
+  report(plan, *measured, options, samples);
   return ExitCode::Done;
 }
 
@@ -257,11 +260,12 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("--plan", options->plan, "plan file (JSON)")->required();
   command->add_flag("--spawn", options->spawn, "every rank a process on this machine, over TCP");
   command->add_flag("--in-process", options->in_process, "every rank a thread of this process");
-  command->add_option("--rank", options->rank, "which rank this process is, with --ranks");
+  command->add_option("--rank", options->rank,
+                      "which rank this process is, with --ranks; rank 0 writes and prints what all have measured");
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
   command->add_option("--steps", options->run.steps, "steps to train (default: 10)");
   command->add_option("--seed", options->run.seed, "of parameters, data and dropout (default: 1)");
-  command->add_option("--threads", options->threads, "of each rank's computation (default: cores / ranks)");
+  command->add_option("--threads", options->run.threads, "of each rank's computation (default: 1)");
   command->add_option("--flows", options->run.flows, "TCP connections of each link (default: 1)");
   command->add_flag("--emulate", options->run.emulate,
                     "make each rank as slow, and its memory as small, as the plan takes its device for");

@@ -17,6 +17,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <deque>
 #include <memory>
 #include <string_view>
@@ -419,6 +420,21 @@ std::map<LinkName, std::vector<Descriptor>> connect_links(std::size_t rank, cons
                                                           TcpListener listener, Clock::time_point deadline)
 {
   return Connecting(rank, ranks, links, options, std::move(listener)).run(deadline);
+}
+
+Endpoint endpoint_from_text(const std::string& option, const std::string& text)
+{
+  const auto colon = text.rfind(':');
+  const auto fault = [&] {
+    return InputError(option, in_quotes(text) + " is no place; write host:port, such as 10.0.0.2:29500");
+  };
+  if (colon == std::string::npos || colon == 0) throw fault();
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
+  if (error != std::errc() || end != text.data() + text.size() || port == 0) throw fault();
+  return {host, port};
 }
 
 }  // namespace isobar::exec

@@ -19,6 +19,9 @@ struct Endpoint {
   std::uint16_t port = 0;
 };
 
+/// From "host:port" and "[IPv6 address]:port". @throws InputError naming the option.
+Endpoint endpoint_from_text(const std::string& option, const std::string& text);
+
 struct TcpOptions {
   std::size_t flows = 1;  ///< connections of each link, 1..64
   /// All ranks of a run say the same word of at most 64 bytes, and turn away whoever says another one. It keeps runs

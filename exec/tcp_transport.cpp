@@ -78,8 +78,7 @@ Message room_for(TcpLink::Bytes bytes)
 
 class TcpTransport : public Transport {
  public:
-  TcpTransport(std::size_t rank, std::unique_ptr<TcpWorld> world, Seconds deadline)
-      : rank_(rank), world_(std::move(world)), deadline_(deadline)
+  TcpTransport(std::size_t rank, TcpWorld& world, Seconds deadline) : rank_(rank), world_(&world), deadline_(deadline)
   {
   }
 
@@ -132,7 +131,7 @@ class TcpTransport : public Transport {
   }
 
   std::size_t rank_;
-  std::unique_ptr<TcpWorld> world_;
+  TcpWorld* world_;
   Seconds deadline_;
 };
 
@@ -151,9 +150,9 @@ std::vector<LinkName> links_of(const Program& program)
   return {links.begin(), links.end()};
 }
 
-std::unique_ptr<Transport> tcp_transport(std::size_t rank, std::unique_ptr<TcpWorld> world, Seconds deadline)
+std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, Seconds deadline)
 {
-  return std::make_unique<TcpTransport>(rank, std::move(world), deadline);
+  return std::make_unique<TcpTransport>(rank, world, deadline);
 }
 
 }  // namespace isobar::exec

@@ -13,7 +13,8 @@ namespace isobar::exec {
 std::vector<LinkName> links_of(const Program& program);
 
 /// A rank's transport over TCP. A message's header says the type and shape of each tensor; tensors elsewhere than on
-/// the CPU are copied there first. `deadline`: of each transfer and sum.
-std::unique_ptr<Transport> tcp_transport(std::size_t rank, std::unique_ptr<TcpWorld> world, Seconds deadline);
+/// the CPU are copied there first. `world` must outlive it. `deadline`: of each transfer and
+/// sum.
+std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, Seconds deadline);
 
 }  // namespace isobar::exec

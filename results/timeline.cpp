@@ -47,6 +47,16 @@ Lane other_end_of(Lane lane)
   throw std::logic_error("the compute lane has no other end");
 }
 
+/// Of a rank's one AllReduce of a step.
+std::uint64_t position_of_all_reduce(const Program& program, std::size_t rank)
+{
+  std::uint64_t position = program.length(rank, Lane::Compute);
+  while (position > 0) {
+    if (program.at(rank, Lane::Compute, --position).opcode == Opcode::AllReduce) return position;
+  }
+  throw std::logic_error("every rank of the ring has an AllReduce");
+}
+
 /// Walks from instructions to what they waited for.
 class PathFinder {
  public:
@@ -81,7 +91,7 @@ class PathFinder {
     }
     if (at_place.opcode == Opcode::AllReduce) {
       for (std::size_t rank = at_place.peer; rank != place.rank;) {
-        const Place other{rank, place.lane, place.step, position_of_all_reduce(rank)};
+        const Place other{rank, place.lane, place.step, position_of_all_reduce(program_, rank)};
         const Instruction there = instruction(other);
         keep_what_one_end_waits_for(last, other, there);
         rank = there.peer;
@@ -105,15 +115,6 @@ class PathFinder {
     }
     if (at_place.wait.count > 0)
       keep_later(last, {place.rank, at_place.wait.lane, place.step, at_place.wait.count - 1});
-  }
-
-  std::uint64_t position_of_all_reduce(std::size_t rank) const
-  {
-    std::uint64_t position = program_.length(rank, Lane::Compute);
-    while (position > 0) {
-      if (program_.at(rank, Lane::Compute, --position).opcode == Opcode::AllReduce) return position;
-    }
-    throw std::logic_error("every rank of the ring has an AllReduce");
   }
 
   const Timeline& timeline_;
@@ -180,6 +181,15 @@ Seconds Timeline::duration(std::size_t rank, Lane lane, std::uint64_t step, std:
 {
   const Span& here = at(rank, lane, step, position);
   const Instruction instruction = program_->at(rank, lane, position);
+  if (instruction.opcode == Opcode::AllReduce) {
+    Seconds last_begin = here.begin;
+    for (std::size_t other = instruction.peer; other != rank;) {
+      const std::uint64_t there = position_of_all_reduce(*program_, other);
+      last_begin = std::max(last_begin, at(other, lane, step, there).begin);
+      other = program_->at(other, lane, there).peer;
+    }
+    return here.end - last_begin;
+  }
   if (!is_transfer(instruction)) return here.end - here.begin;
   const Span& there = at(instruction.peer, other_end_of(lane), step, instruction.peer_position);
   return std::max(here.end, there.end) - std::max(here.begin, there.begin);

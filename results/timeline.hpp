@@ -29,7 +29,8 @@ class Timeline {
   const Span& at(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
   /// From the end of the step before, of the first from 0, to the end of its last instruction on any rank.
   std::vector<Seconds> step_times() const;
-  /// How long a transfer was under way, from the moment when both ends had come to it; the time of anything else.
+  /// How long it took from the moment when all that take part had come to it: both ends of a transfer, every rank of an
+  /// AllReduce.
   Seconds duration(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
 
  private:

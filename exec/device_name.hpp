@@ -1,0 +1,11 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace isobar::exec {
+
+/// "AMD EPYC 7B13, 2 threads": what the processor calls itself, and how much of it is used.
+std::string processor_name(std::size_t threads);
+
+}  // namespace isobar::exec

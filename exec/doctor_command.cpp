@@ -1,0 +1,102 @@
+#include "core/files.hpp"
+#include "exec/commands.hpp"
+#include "exec/doctor.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <memory>
+
+namespace isobar::exec {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar doctor --plan plan.json
+Every rank says the same but for its number:
+  isobar doctor --rank 0 --ranks 10.0.0.1:29500,10.0.0.2:29500
+)";
+
+struct CommandOptions {
+  std::string plan;
+  std::string workload;
+  std::vector<std::string> ranks;
+  bool json = false;
+  DoctorOptions doctor;
+};
+
+const char* name_of(Finding::Verdict verdict)
+{
+  switch (verdict) {
+    case Finding::Verdict::Good:
+      return "good";
+    case Finding::Verdict::Doubtful:
+      return "doubtful";
+    case Finding::Verdict::Bad:
+      return "bad";
+  }
+  return "";
+}
+
+void check_options(const CommandOptions& options)
+{
+  const auto& [plan, micro_batch, sequence, threads, flows, rank, ranks] = options.doctor;
+  if (rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together");
+  if (rank && *rank >= options.ranks.size()) {
+    throw InputError("--rank", fmt::format("{} is not below the {} of --ranks", *rank, options.ranks.size()));
+  }
+  if (flows < 1 || flows > 64) throw InputError("--flows", fmt::format("{} is not in 1 to 64", flows));
+  if (threads < 1) throw InputError("--threads", "0 compute nothing");
+}
+
+ExitCode doctor(CommandOptions options)
+{
+  check_options(options);
+  for (const auto& place : options.ranks) options.doctor.ranks.push_back(endpoint_from_text("--ranks", place));
+  if (!options.plan.empty()) options.doctor.plan = read_plan(options.plan);
+  if (!options.workload.empty()) {
+    const Workload workload = read_workload(options.workload);
+    options.doctor.micro_batch = workload.micro_batch;
+    options.doctor.sequence = workload.sequence;
+    if (options.doctor.plan) {
+      auto faults = placement_faults_of(*options.doctor.plan, workload);
+      for (auto& fault : faults) fault = options.plan + ": " + fault;
+      if (!faults.empty()) throw InputError(faults);
+    }
+  }
+  const auto findings = examine(options.doctor);
+  if (options.json) {
+    nlohmann::ordered_json json = {{"schema", "isobar-doctor/1"}, {"findings", nlohmann::ordered_json::array()}};
+    for (const auto& finding : findings) {
+      json["findings"].push_back(
+          {{"verdict", name_of(finding.verdict)}, {"subject", finding.subject}, {"text", finding.text}});
+    }
+    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    for (const auto& finding : findings) {
+      fmt::print("{:<8}  {:<16}  {}\n", name_of(finding.verdict), finding.subject, finding.text);
+    }
+  }
+  const auto is_bad = [](const Finding& finding) { return finding.verdict == Finding::Verdict::Bad; };
+  return std::any_of(findings.begin(), findings.end(), is_bad) ? ExitCode::EnvironmentError : ExitCode::Done;
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("doctor", "say what this machine can do for a plan, and what stands in the way");
+  auto options = std::make_shared<CommandOptions>();
+  command->add_option("--plan", options->plan, "plan file (JSON), whose memory must be there");
+  command->add_option("--workload", options->workload, "workload file (YAML), whose micro-batch is timed");
+  command->add_option("--threads", options->doctor.threads, "of the computation (default: 1)");
+  command->add_option("--flows", options->doctor.flows, "TCP connections of a link, at most (default: 4)");
+  command->add_option("--rank", options->doctor.rank, "which rank this process is, with --ranks");
+  command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
+  command->add_flag("--json", options->json, "print the findings as JSON");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return doctor(*options); }; });
+}
+
+}  // namespace isobar::exec
