@@ -4,6 +4,7 @@
 #include "exec/batch.hpp"
 #include "exec/run.hpp"
 #include "schedules/schedule.hpp"
+#include "tests/exec/plain_loop.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -83,46 +84,12 @@ std::vector<double> losses_of(const Workload& workload, const Plan& plan, Way wa
   return measured.ranks()[plan.stages.size() - 1].losses;
 }
 
-/// What anybody would write with LibTorch: the whole model in one graph, micro-batch by micro-batch.
 std::vector<double> losses_of_a_plain_loop(const Workload& workload, std::uint64_t steps, std::uint64_t microbatches)
 {
   at::set_num_threads(1);
-  std::vector<std::unique_ptr<LayerModule>> layers;
-  Tensors parameters;
-  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
-    layers.push_back(make_layer_module(workload, i, seed, "cpu"));
-    for (const auto& parameter : layers.back()->parameters()) parameters.push_back(parameter);
-  }
-  const Training& training = workload.training;
-  std::unique_ptr<torch::optim::Optimizer> optimizer;
-  if (workload.optimizer == Optimizer::AdamW) {
-    optimizer = std::make_unique<torch::optim::AdamW>(
-        parameters, torch::optim::AdamWOptions(training.learning_rate).weight_decay(training.weight_decay));
-  } else if (workload.optimizer == Optimizer::Adam) {
-    optimizer = std::make_unique<torch::optim::Adam>(
-        parameters, torch::optim::AdamOptions(training.learning_rate).weight_decay(training.weight_decay));
-  } else {
-    optimizer = std::make_unique<torch::optim::SGD>(parameters,
-                                                    torch::optim::SGDOptions(training.learning_rate)
-                                                        .momentum(workload.optimizer == Optimizer::Momentum ? 0.9 : 0)
-                                                        .weight_decay(training.weight_decay));
-  }
+  PlainLoop loop(workload, seed, microbatches);
   std::vector<double> losses;
-  for (std::uint64_t step = 0; step < steps; ++step) {
-    Tensors of_step;
-    for (std::uint64_t microbatch = 0; microbatch < microbatches; ++microbatch) {
-      const RandomKey key{seed, step, microbatch};
-      Tensors passed = synthetic_inputs(workload, key, "cpu");
-      for (auto& layer : layers) passed = layer->forward(passed, key);
-      const auto loss = loss_of(passed, synthetic_labels(workload, key, "cpu"));
-      (loss / static_cast<double>(microbatches)).backward();
-      of_step.push_back(loss.detach());
-    }
-    if (training.clip_norm) torch::nn::utils::clip_grad_norm_(parameters, *training.clip_norm);
-    optimizer->step();
-    optimizer->zero_grad();
-    losses.push_back(at::stack(of_step).to(at::kDouble).mean().item<double>());
-  }
+  for (std::uint64_t step = 0; step < steps; ++step) losses.push_back(loop.step());
   return losses;
 }
 
