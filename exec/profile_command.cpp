@@ -1,6 +1,7 @@
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
 #include "exec/commands.hpp"
+#include "exec/device.hpp"
 #include "exec/link_probe.hpp"
 #include "exec/profile.hpp"
 
@@ -26,6 +27,7 @@ struct CommandOptions {
   std::vector<double> slowdowns = {1};
   std::size_t flows = 1;
   bool json = false;
+  std::string device = "cpu";
   ProfileOptions profile;
 };
 
@@ -64,6 +66,11 @@ std::string summary_of(const DeviceProfile& profile, const LinkMeasurement& link
       fmt::format("{}: {} over {} layers; loopback {} and {}\n\n{:<20}  {:>10}  {:>10}  {:>10}  {:>7}  {:>11}\n",
                   profile.device, text_of(profile.speed), profile.layers.size(), text_of(link.latency),
                   text_of(link.bandwidth), "layer", "forward", "backward", "update", "spread", "activations");
+  if (profile.host_to_device && profile.device_to_host) {
+    text = fmt::format("copies to the device {}, from it {}; ", text_of(*profile.host_to_device),
+                       text_of(*profile.device_to_host)) +
+           text;
+  }
   std::vector<const LayerProfile*> kinds;
   for (const auto& layer : profile.layers) {
     const auto is_same = [&](const LayerProfile* other) {
@@ -109,13 +116,19 @@ void add_profile_command(CLI::App& app, Action& action)
       ->add_option("--slowdowns", options->slowdowns,
                    "devices of the platform: how many times slower than this machine each is (default: 1)")
       ->delimiter(',');
+  command->add_option("--device", options->device, "cpu, cuda or cuda:N (default: cpu)");
   command->add_option("--threads", options->profile.threads, "of the computation (default: 1)");
   command->add_option("--repetitions", options->profile.repetitions, "passes that count, after 3 (default: 15)");
   command->add_option("--seed", options->profile.seed, "of parameters and data (default: 1)");
   command->add_option("--flows", options->flows, "TCP connections of a link (default: 1)");
   command->add_flag("--json", options->json, "print the profile as JSON");
   command->footer(footer);
-  command->callback([options, &action] { action = [options] { return profile(*options); }; });
+  command->callback([options, &action] {
+    action = [options] {
+      options->profile.device = device_from_text(options->device);
+      return profile(*options);
+    };
+  });
 }
 
 }  // namespace isobar::exec
