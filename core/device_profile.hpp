@@ -20,7 +20,7 @@ struct LayerProfile {
   Seconds update;
   double spread_fraction = 0;  ///< (upper quartile − lower quartile) / median of forward and backward together
   Bytes activations;           ///< kept from forward until backward
-  std::optional<Bytes> peak;   ///< held at once while it was trained alone: parameters, their state, activations, outputs
+  std::optional<Bytes> peak;   ///< held at once while it trained alone, with its parameters and all
 };
 
 /// A workload's layers measured on one device.

@@ -13,7 +13,8 @@ namespace isobar::exec {
 std::string device_from_text(const std::string& text);
 bool is_gpu(const std::string& device);
 
-/// Makes a device ready in this process. A GPU is opened before anything is made on it, never before a fork.
+/// Makes a device ready in this process. A GPU is opened before torch computes anything, on the CPU either (it looks
+/// for its GPU library once and for all), and never before a fork.
 /// @throws EnvironmentError with one line that says why it cannot be used: built without CUDA, no GPU, no
 /// libtorch_cuda.
 void open_device(const std::string& device);

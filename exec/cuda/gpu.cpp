@@ -19,7 +19,7 @@ namespace isobar::exec::gpu {
 
 namespace {
 
-using c10::CachingDeviceAllocator::TraceEntry;
+using c10::cuda::CUDACachingAllocator::TraceEntry;
 
 void check(cudaError_t status, const char* what)
 {

@@ -71,6 +71,7 @@ class Gpu : public testing::Test {
 
   static MeasuredRun run(const Workload& workload, const Plan& plan, const RunOptions& options)
   {
+    open_device("cuda:0");  // for a run on the CPU too: torch looks for its GPU library once
     // The run keeps a reference to its program.
     static std::vector<std::unique_ptr<Program>> programs;
     programs.push_back(schedules::make_program(plan, workload));
@@ -93,7 +94,7 @@ class Gpu : public testing::Test {
 
 TEST_F(Gpu, HasTheCpusLossesWithAnyNumberOfStages)
 {
-  for (const char* name : {"bert24", "gpt2_124m", "llama_8b", "resnet50"}) {
+  for (const char* name : {"bert24", "gpt2_124m", "llama_8b"}) {
     const Workload workload = model(name);
     const auto expected = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
     for (const std::size_t stages : {1U, 2U, 4U}) {
