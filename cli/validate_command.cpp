@@ -72,14 +72,14 @@ std::string simulate(const ValidateOptions& options, Plan& plan, const Inputs& i
 ExitCode run(const ValidateOptions& options)
 {
   return run_executor({"run", options.workload, "--plan", options.file(".plan.json"),
-                       options.in_process ? "--in-process" : "--spawn", "--emulate",
+                       options.in_process ? "--in-process" : "--spawn", "--emulate", "--device", options.device,
                        "--steps", std::to_string(options.steps), "--seed", std::to_string(options.goal.seed), "--trace",
                        options.file(".measured.json"), "-o", options.file(".run.json")});
 }
 
 ExitCode profile(const ValidateOptions& options)
 {
-  return run_executor({"profile", options.workload, "--slowdowns", options.slowdowns,
+  return run_executor({"profile", options.workload, "--slowdowns", options.slowdowns, "--device", options.device,
                        "--seed", std::to_string(options.goal.seed), "-o", options.output});
 }
 
@@ -170,7 +170,7 @@ void add_validate_command(CLI::App& app, Action& action)
   command->add_option("--objective", options->objective, "sequential, bottleneck, pipeline")->capture_default_str();
   options->goal.add_to(*command);
   add_count(*command, "--steps", options->steps, "steps to train (default: 10)");
-  command->add_option("--device", options->device, "cpu, cuda, cuda:1")->capture_default_str();
+  command->add_option("--device", options->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->add_flag("--in-process", options->in_process, "ranks are threads of one process; default: processes");
   command->add_option("--tolerance", options->tolerance, "error of the step time that is still good (default: 0.1)");
   command->add_flag("--json", options->json, "print the comparison as JSON");

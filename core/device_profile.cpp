@@ -24,6 +24,7 @@ LayerProfile read_layer(MappingReader& entry)
   layer.update = Seconds(entry.required_number("update_s"));
   layer.spread_fraction = entry.required_number("spread_fraction");
   layer.activations = Bytes(entry.required_number("activations_bytes"));
+  if (const auto peak = entry.optional_number("peak_memory_bytes")) layer.peak = Bytes(*peak);
   entry.refuse_unknown();
   return layer;
 }
@@ -62,15 +63,18 @@ std::string profile_to_json(const DeviceProfile& profile)
                       {"update_s", layer.update.value},
                       {"spread_fraction", layer.spread_fraction},
                       {"activations_bytes", layer.activations.value}});
+    if (layer.peak) layers.back()["peak_memory_bytes"] = layer.peak->value;
   }
-  const Json document = {{"schema", schema},
-                         {"device", profile.device},
-                         {"speed_flops", profile.speed.value},
-                         {"memory_bytes", profile.memory.value},
-                         {"dtype", name_of(profile.dtype)},
-                         {"micro_batch", profile.micro_batch},
-                         {"sequence", profile.sequence},
-                         {"layers", std::move(layers)}};
+  Json document = {{"schema", schema},
+                   {"device", profile.device},
+                   {"speed_flops", profile.speed.value},
+                   {"memory_bytes", profile.memory.value},
+                   {"dtype", name_of(profile.dtype)},
+                   {"micro_batch", profile.micro_batch},
+                   {"sequence", profile.sequence}};
+  if (profile.host_to_device) document["host_to_device_bytes_per_s"] = profile.host_to_device->value;
+  if (profile.device_to_host) document["device_to_host_bytes_per_s"] = profile.device_to_host->value;
+  document["layers"] = std::move(layers);
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -93,6 +97,12 @@ DeviceProfile profile_from_json(const std::string& text, const std::string& name
   profile.dtype = dtype_from_name(reader.required_choice("dtype", dtype_names())).value_or(DType::Float32);
   profile.micro_batch = reader.required_count("micro_batch", 1);
   profile.sequence = reader.required_count("sequence", 1);
+  const auto rate = [&](const char* key) -> std::optional<BytesPerSecond> {
+    const auto number = reader.optional_number(key);
+    return number ? std::optional(BytesPerSecond(*number)) : std::nullopt;
+  };
+  profile.host_to_device = rate("host_to_device_bytes_per_s");
+  profile.device_to_host = rate("device_to_host_bytes_per_s");
   for (const auto& node : reader.required_sequence("layers")) {
     MappingReader entry(node, fmt::format("layers[{}].", profile.layers.size()), faults);
     profile.layers.push_back(read_layer(entry));

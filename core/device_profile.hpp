@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct LayerProfile {
   Seconds update;
   double spread_fraction = 0;  ///< (upper quartile − lower quartile) / median of forward and backward together
   Bytes activations;           ///< kept from forward until backward
+  std::optional<Bytes> peak;   ///< held at once while it trained alone, with its parameters and all
 };
 
 /// A workload's layers measured on one device.
@@ -29,6 +31,9 @@ struct DeviceProfile {
   DType dtype = DType::Float32;
   std::uint64_t micro_batch = 1;
   std::uint64_t sequence = 1;
+  /// Of copies between a GPU and pinned memory of its host; a CPU has none.
+  std::optional<BytesPerSecond> host_to_device;
+  std::optional<BytesPerSecond> device_to_host;
   std::vector<LayerProfile> layers;
 };
 

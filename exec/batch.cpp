@@ -1,5 +1,6 @@
 #include "exec/batch.hpp"
 
+#include "exec/device.hpp"
 #include "exec/model_layer.hpp"
 #include "exec/random.hpp"
 
@@ -112,7 +113,7 @@ at::Tensor labels_of(const Workload& workload, const Sampler& /*sampler*/, std::
 Tensors synthetic_inputs(const Workload& workload, const RandomKey& key, const std::string& device)
 {
   auto inputs = std::visit([&](const auto& sizes) { return inputs_of(workload, Sampler(key), sizes); }, workload.model);
-  for (auto& input : inputs) input = input.to(at::Device(device));
+  for (auto& input : inputs) input = on_device(input, device);
   return inputs;
 }
 
@@ -120,7 +121,7 @@ at::Tensor synthetic_labels(const Workload& workload, const RandomKey& key, cons
 {
   const auto labels =
       std::visit([&](const auto& sizes) { return labels_of(workload, Sampler(key), sizes); }, workload.model);
-  return labels.to(at::Device(device));
+  return on_device(labels, device);
 }
 
 at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels)

@@ -2,7 +2,9 @@
 
 #include "core/quantity_text.hpp"
 #include "exec/clock.hpp"
+#include "exec/device.hpp"
 #include "exec/device_name.hpp"
+#include "exec/device_queue.hpp"
 #include "exec/side_channel.hpp"
 
 #include <fmt/format.h>
@@ -28,9 +30,13 @@ constexpr std::int64_t width = 1024;
 constexpr std::int64_t heads = 16;
 constexpr int repetitions = 7;
 
-/// The median time of some calls after a first one.
-Seconds time_of(const std::function<void()>& work)
+/// The median time of some calls after a first one, until the device has done what they ask for.
+Seconds time_of(const std::string& device, const std::function<void()>& call)
 {
+  const auto work = [&] {
+    call();
+    mark_of_this_thread(device).wait();
+  };
   work();
   std::vector<Seconds> times;
   for (int i = 0; i < repetitions; ++i) {
@@ -55,9 +61,16 @@ Finding processor(std::size_t threads)
   return {Verdict::Good, "processor", text};
 }
 
-/// What programs may take without swapping.
-Bytes available_memory()
+Finding gpu(const std::string& device)
 {
+  const GpuFacts facts = facts_of_gpu(device);
+  return {Verdict::Good, device, fmt::format("{}, {}", facts.name, text_of(facts.memory))};
+}
+
+/// What a GPU has, or what programs may take of a machine without swapping.
+Bytes available_memory(const std::string& device)
+{
+  if (is_gpu(device)) return facts_of_gpu(device).memory;
   std::ifstream file("/proc/meminfo");
   std::string key;
   double kibibytes = 0;
@@ -69,7 +82,7 @@ Bytes available_memory()
 
 Finding memory(const DoctorOptions& options)
 {
-  const Bytes available = available_memory();
+  const Bytes available = available_memory(options.device);
   Bytes needed;
   if (options.plan && options.plan->predicted) {
     for (std::size_t rank = 0; rank < options.plan->stages.size(); ++rank) {
@@ -87,9 +100,9 @@ Finding products(const DoctorOptions& options)
 {
   const torch::NoGradGuard no_graph;
   const auto rows = static_cast<std::int64_t>(options.micro_batch * options.sequence);
-  const at::Tensor left = at::ones({rows, width});
-  const at::Tensor right = at::ones({width, width});
-  const Seconds time = time_of([&] { at::matmul(left, right); });
+  const at::Tensor left = at::ones({rows, width}, at::Device(options.device));
+  const at::Tensor right = at::ones({width, width}, at::Device(options.device));
+  const Seconds time = time_of(options.device, [&] { at::matmul(left, right); });
   const Flops work(2.0 * static_cast<double>(rows) * width * width);
   return {Verdict::Good, "matrix product",
           fmt::format("{} at [{}, {}] x [{}, {}], float32", text_of(work / time), rows, width, width, width)};
@@ -100,8 +113,8 @@ Finding attention(const DoctorOptions& options)
   const torch::NoGradGuard no_graph;
   const auto batch = static_cast<std::int64_t>(options.micro_batch);
   const auto sequence = static_cast<std::int64_t>(options.sequence);
-  const at::Tensor tokens = at::ones({batch, heads, sequence, width / heads});
-  const Seconds time = time_of([&] { at::scaled_dot_product_attention(tokens, tokens, tokens); });
+  const at::Tensor tokens = at::ones({batch, heads, sequence, width / heads}, at::Device(options.device));
+  const Seconds time = time_of(options.device, [&] { at::scaled_dot_product_attention(tokens, tokens, tokens); });
   return {Verdict::Good, "attention",
           fmt::format("{} for {} samples of {} tokens, {} heads of {}, float32", text_of(time), batch, sequence, heads,
                       width / heads)};
@@ -112,7 +125,7 @@ Finding sleep_accuracy()
 {
   constexpr std::chrono::milliseconds asked{1};
   constexpr Seconds good{2e-4};
-  const Seconds late = time_of([&] { std::this_thread::sleep_for(asked); }) - Seconds(1e-3);
+  const Seconds late = time_of("cpu", [&] { std::this_thread::sleep_for(asked); }) - Seconds(1e-3);
   const std::string text = fmt::format("{} late after {} ms", text_of(late), asked.count());
   if (late < good) return {Verdict::Good, "sleep", text};
   return {Verdict::Doubtful, "sleep", text + ": --emulate stretches short instructions too far"};
@@ -153,13 +166,13 @@ std::vector<Finding> network(const DoctorOptions& options)
 
 std::vector<Finding> examine(const DoctorOptions& options)
 {
+  open_device(options.device);
   at::set_num_threads(static_cast<int>(options.threads));
-  std::vector<Finding> findings = {{Verdict::Good, "LibTorch", TORCH_VERSION},
-                                   processor(options.threads),
-                                   memory(options),
-                                   products(options),
-                                   attention(options),
-                                   sleep_accuracy()};
+  std::vector<Finding> findings = {{Verdict::Good, "LibTorch", TORCH_VERSION}, processor(options.threads)};
+  if (is_gpu(options.device)) findings.push_back(gpu(options.device));
+  for (auto& finding : {memory(options), products(options), attention(options), sleep_accuracy()}) {
+    findings.push_back(finding);
+  }
   for (auto& finding : network(options)) findings.push_back(std::move(finding));
   return findings;
 }

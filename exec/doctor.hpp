@@ -23,6 +23,7 @@ struct DoctorOptions {
   std::optional<Plan> plan;       ///< whose memory must be there
   std::uint64_t micro_batch = 8;  ///< of the products and the attention that are timed
   std::uint64_t sequence = 128;
+  std::string device = "cpu";  ///< "cpu", "cuda:0"
   std::size_t threads = 1;
   std::size_t flows = 4;            ///< links are measured with 1 and with as many connections
   std::optional<std::size_t> rank;  ///< with `ranks`: this one's links to and from the others; else loopback alone

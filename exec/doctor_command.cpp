@@ -1,5 +1,6 @@
 #include "core/files.hpp"
 #include "exec/commands.hpp"
+#include "exec/device.hpp"
 #include "exec/doctor.hpp"
 
 #include <fmt/format.h>
@@ -22,6 +23,7 @@ struct CommandOptions {
   std::string plan;
   std::string workload;
   std::vector<std::string> ranks;
+  std::string device = "cpu";
   bool json = false;
   DoctorOptions doctor;
 };
@@ -41,18 +43,20 @@ const char* name_of(Finding::Verdict verdict)
 
 void check_options(const CommandOptions& options)
 {
-  const auto& [plan, micro_batch, sequence, threads, flows, rank, ranks] = options.doctor;
+  const auto& rank = options.doctor.rank;
+  const std::size_t flows = options.doctor.flows;
   if (rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together");
   if (rank && *rank >= options.ranks.size()) {
     throw InputError("--rank", fmt::format("{} is not below the {} of --ranks", *rank, options.ranks.size()));
   }
   if (flows < 1 || flows > 64) throw InputError("--flows", fmt::format("{} is not in 1 to 64", flows));
-  if (threads < 1) throw InputError("--threads", "0 compute nothing");
+  if (options.doctor.threads < 1) throw InputError("--threads", "0 compute nothing");
 }
 
 ExitCode doctor(CommandOptions options)
 {
   check_options(options);
+  options.doctor.device = device_from_text(options.device);
   for (const auto& place : options.ranks) options.doctor.ranks.push_back(endpoint_from_text("--ranks", place));
   if (!options.plan.empty()) options.doctor.plan = read_plan(options.plan);
   if (!options.workload.empty()) {
@@ -90,6 +94,7 @@ void add_doctor_command(CLI::App& app, Action& action)
   auto options = std::make_shared<CommandOptions>();
   command->add_option("--plan", options->plan, "plan file (JSON), whose memory must be there");
   command->add_option("--workload", options->workload, "workload file (YAML), whose micro-batch is timed");
+  command->add_option("--device", options->device, "cpu, cuda or cuda:N (default: cpu)");
   command->add_option("--threads", options->doctor.threads, "of the computation (default: 1)");
   command->add_option("--flows", options->doctor.flows, "TCP connections of a link, at most (default: 4)");
   command->add_option("--rank", options->doctor.rank, "which rank this process is, with --ranks");

@@ -26,7 +26,7 @@ void give_back(void* data)
 {
   if (data == nullptr) return;
   auto* header = static_cast<Header*>(data) - 1;
-  if (header->count) header->count->current.fetch_sub(header->bytes, std::memory_order_relaxed);
+  if (header->count) header->count->remove(header->bytes);
   header->~Header();
   c10::free_cpu(header);
 }
@@ -43,7 +43,7 @@ class MeteringAllocator : public c10::Allocator {
     try {
       memory = c10::alloc_cpu(bytes + sizeof(Header));
     } catch (...) {
-      if (count) count->current.fetch_sub(bytes, std::memory_order_relaxed);
+      if (count) count->remove(bytes);
       throw;
     }
     auto* header = new (memory) Header{std::move(count), bytes};
@@ -55,19 +55,31 @@ class MeteringAllocator : public c10::Allocator {
 
 }  // namespace
 
+void MemoryCount::raise_peak(std::size_t to)
+{
+  std::size_t before = peak.load(std::memory_order_relaxed);
+  while (to > before && !peak.compare_exchange_weak(before, to, std::memory_order_relaxed)) {
+  }
+}
+
 std::shared_ptr<MemoryCount> MemoryMeter::take(std::size_t bytes)
 {
   const std::size_t now = count_->current.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (cap_ != 0 && now > cap_) {
-    count_->current.fetch_sub(bytes, std::memory_order_relaxed);
+    count_->remove(bytes);
     throw EnvironmentError(fmt::format(
         "{}: out of memory: {} asked for beside {} held, of {}", rank_, text_of(Bytes(static_cast<double>(bytes))),
         text_of(Bytes(static_cast<double>(now - bytes))), text_of(Bytes(static_cast<double>(cap_)))));
   }
-  std::size_t peak = count_->peak.load(std::memory_order_relaxed);
-  while (now > peak && !count_->peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
-  }
+  count_->raise_peak(now);
   return count_;
+}
+
+void MemoryMeter::refuse_excess() const
+{
+  if (cap_ == 0 || peak().value <= static_cast<double>(cap_)) return;
+  throw EnvironmentError(fmt::format("{}: out of memory: {} held at once, of {}", rank_, text_of(peak()),
+                                     text_of(Bytes(static_cast<double>(cap_)))));
 }
 
 MeteredThread::MeteredThread(MemoryMeter& meter) : before_(meter_of_thread)

@@ -9,13 +9,17 @@
 
 namespace isobar::exec {
 
-/// What a meter has counted; lives as long as the last piece of memory that counts there.
+/// What a meter has counted; lives as long as the last piece of memory that counts there. Thread-safe.
 struct MemoryCount {
   std::atomic<std::size_t> current = 0;
   std::atomic<std::size_t> peak = 0;
+
+  void add(std::size_t bytes) { raise_peak(current.fetch_add(bytes, std::memory_order_relaxed) + bytes); }
+  void raise_peak(std::size_t to);
+  void remove(std::size_t bytes) { current.fetch_sub(bytes, std::memory_order_relaxed); }
 };
 
-/// Counts the memory that a rank's threads take for tensors on the CPU, and refuses what goes beyond a cap.
+/// Counts the memory that a rank's tensors take, and refuses what goes beyond a cap.
 ///
 /// Memory belongs to the rank whose thread took it, wherever it is given back, and may outlive the meter. Thread-safe.
 class MemoryMeter {
@@ -31,6 +35,11 @@ class MemoryMeter {
   /// Counts `bytes` as held; whoever gives them back takes them from the count.
   /// @throws EnvironmentError where it would go beyond the cap; nothing is taken then.
   std::shared_ptr<MemoryCount> take(std::size_t bytes);
+
+  /// For memory that cannot be refused as it is taken, a GPU's: counted there, and looked at now and then.
+  std::shared_ptr<MemoryCount> count() const { return count_; }
+  /// @throws EnvironmentError where the peak is beyond the cap.
+  void refuse_excess() const;
 
  private:
   std::string rank_;

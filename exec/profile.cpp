@@ -1,8 +1,10 @@
 #include "exec/profile.hpp"
 
+#include "core/errors.hpp"
 #include "exec/batch.hpp"
+#include "exec/device.hpp"
 #include "exec/device_name.hpp"
-#include "exec/interpreter.hpp"
+#include "exec/device_queue.hpp"
 #include "exec/memory_meter.hpp"
 #include "exec/stage_model.hpp"
 
@@ -13,6 +15,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 namespace isobar::exec {
@@ -51,10 +54,16 @@ Message gradient_for(const Message& output)
   return gradient;
 }
 
+/// When the passes of one repetition began and ended.
+struct Repetition {
+  Mark forward_begin, forward_end, backward_begin, backward_end, update_end;
+};
+
 Kind measure(const Workload& workload, std::size_t layer, const Message& input, const ProfileOptions& options)
 {
   MemoryMeter meter("the layer", Bytes(0));
-  const MeteredThread metered(meter);
+  DeviceQueue queue(options.device, DeviceQueue::Kind::Computations, meter);
+  const DeviceQueue::Scope scope(queue);
   StageOptions stage;
   stage.first_layer = stage.last_layer = layer;
   stage.seed = options.seed;
@@ -68,26 +77,33 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   std::vector<double> backward;
   std::vector<double> update;
   std::vector<double> both;
+  const auto count = [&](const Repetition& times) {
+    forward.push_back((times.forward_end.time() - times.forward_begin.time()).value);
+    backward.push_back((times.backward_end.time() - times.backward_begin.time()).value);
+    update.push_back((times.update_end.time() - times.backward_end.time()).value);
+    both.push_back(forward.back() + backward.back());
+  };
+  std::optional<Repetition> last;  // counted once the next one is queued, so that the device never waits for the host
   for (std::size_t i = 0; i < options.warm_up + options.repetitions; ++i) {
     kind.output = {};
     const Bytes before = meter.current();
-    const double t0 = steady_time().value;
+    Repetition times;
+    times.forward_begin = queue.mark();
     kind.output = model.forward(i, 0, input);
-    const double t1 = steady_time().value;
+    times.forward_end = queue.mark();
     kind.profile.activations = meter.current() - before;
     const Message gradient = gradient_for(kind.output);
-    const double t2 = steady_time().value;
+    times.backward_begin = queue.mark();
     model.backward(0, gradient);
-    const double t3 = steady_time().value;
+    times.backward_end = queue.mark();
     model.update({});
-    const double t4 = steady_time().value;
+    times.update_end = queue.mark();
     if (has_loss) model.take_loss();
-    if (i < options.warm_up) continue;
-    forward.push_back(t1 - t0);
-    backward.push_back(t3 - t2);
-    update.push_back(t4 - t3);
-    both.push_back(t1 - t0 + t3 - t2);
+    if (last) count(*last);
+    if (i >= options.warm_up) last = times;
   }
+  count(*last);
+  kind.profile.peak = meter.peak();
   kind.profile.forward = Seconds(quantile(forward, 0.5));
   kind.profile.backward = Seconds(quantile(backward, 0.5));
   kind.profile.update = Seconds(quantile(update, 0.5));
@@ -95,15 +111,44 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   return kind;
 }
 
-}  // namespace
-
-DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& options)
+/// Of copies from one to the other, one of which lies on a GPU and one in pinned memory: the median of some.
+BytesPerSecond copy_bandwidth(DeviceQueue& queue, const at::Tensor& to, const at::Tensor& from)
 {
-  meter_cpu_memory();
-  at::set_num_threads(static_cast<int>(options.threads));
+  constexpr int copies = 10;
+  std::vector<double> times;
+  for (int i = 0; i <= copies; ++i) {
+    const Mark begin = queue.mark();
+    to.copy_(from, /*non_blocking=*/true);
+    const Mark end = queue.mark();
+    if (i > 0) times.push_back((end.time() - begin.time()).value);  // the first one warms up
+  }
+  return Bytes(static_cast<double>(from.nbytes())) / Seconds(quantile(times, 0.5));
+}
+
+void measure_copies(const std::string& device, DeviceProfile& profile)
+{
+  constexpr std::int64_t size = std::int64_t{1} << 28;
+  MemoryMeter meter("copies", Bytes(0));
+  DeviceQueue queue(device, DeviceQueue::Kind::Transfers, meter);
+  const DeviceQueue::Scope scope(queue);
+  const auto there = at::zeros({size}, at::TensorOptions(at::Device(device)).dtype(at::kByte));
+  const auto here = at::zeros({size}, at::TensorOptions(at::kByte).pinned_memory(true));
+  profile.host_to_device = copy_bandwidth(queue, there, here);
+  profile.device_to_host = copy_bandwidth(queue, here, there);
+}
+
+DeviceProfile measure_on_open_device(const Workload& workload, const ProfileOptions& options)
+{
   DeviceProfile profile;
-  profile.device = processor_name(options.threads);
-  profile.memory = Bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+  if (is_gpu(options.device)) {
+    const GpuFacts gpu = facts_of_gpu(options.device);
+    profile.device = gpu.name;
+    profile.memory = gpu.memory;
+    measure_copies(options.device, profile);
+  } else {
+    profile.device = processor_name(options.threads);
+    profile.memory = Bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+  }
   profile.dtype = workload.dtype;
   profile.micro_batch = workload.micro_batch;
   profile.sequence = workload.sequence;
@@ -127,6 +172,20 @@ DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& op
   }
   profile.speed = work / time;
   return profile;
+}
+
+}  // namespace
+
+DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& options)
+{
+  meter_cpu_memory();
+  open_device(options.device);
+  at::set_num_threads(static_cast<int>(options.threads));
+  try {
+    return measure_on_open_device(workload, options);
+  } catch (const c10::OutOfMemoryError& error) {
+    throw EnvironmentError(fmt::format("out of memory: {}", shown(error.what_without_backtrace(), 300)));
+  }
 }
 
 }  // namespace isobar::exec

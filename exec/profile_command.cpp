@@ -1,6 +1,7 @@
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
 #include "exec/commands.hpp"
+#include "exec/device.hpp"
 #include "exec/profile.hpp"
 #include "exec/world_profile.hpp"
 
@@ -31,15 +32,21 @@ struct CommandOptions {
   std::vector<std::string> ranks;
   std::size_t flows = 1;
   bool json = false;
+  std::string device = "cpu";
   ProfileOptions profile;
 };
 
 /// Kinds of layers, each once, by what they take.
 std::string table_of(const DeviceProfile& profile)
 {
-  std::string text = fmt::format("{}: {} over {} layers\n\n{:<20}  {:>10}  {:>10}  {:>10}  {:>7}  {:>11}\n",
-                                 profile.device, text_of(profile.speed), profile.layers.size(), "layer", "forward",
-                                 "backward", "update", "spread", "activations");
+  std::string text =
+      fmt::format("{}: {} over {} layers\n", profile.device, text_of(profile.speed), profile.layers.size());
+  if (profile.host_to_device && profile.device_to_host) {
+    text += fmt::format("copies to the device {}, from it {}\n", text_of(*profile.host_to_device),
+                        text_of(*profile.device_to_host));
+  }
+  text += fmt::format("\n{:<20}  {:>10}  {:>10}  {:>10}  {:>7}  {:>11}\n", "layer", "forward", "backward", "update",
+                      "spread", "activations");
   std::vector<const LayerProfile*> kinds;
   for (const auto& layer : profile.layers) {
     const auto is_same = [&](const LayerProfile* other) {
@@ -94,8 +101,9 @@ ExitCode profile(CommandOptions options)
   const auto measure_device = [&] { return measure_profile(workload, options.profile); };
   std::vector<Endpoint> ranks;
   for (const auto& place : options.ranks) ranks.push_back(endpoint_from_text("--ranks", place));
-  const auto world = options.rank ? measure_world(*options.rank, ranks, options.flows, measure_device)
-                                  : measure_this_machine(options.slowdowns.size(), options.flows, measure_device);
+  const auto world = options.rank
+                         ? measure_world(*options.rank, ranks, options.flows, options.profile.device, measure_device)
+                         : measure_this_machine(options.slowdowns.size(), options.flows, measure_device);
   if (!world) return ExitCode::Done;  // rank 0 writes what all have measured
   const std::string json = profile_to_json(world->devices.front());
   write_file_atomically(options.output + ".profile.json", json);
@@ -119,6 +127,7 @@ void add_profile_command(CLI::App& app, Action& action)
       ->add_option("--slowdowns", options->slowdowns,
                    "devices of the platform: how many times slower than its machine each is (default: 1)")
       ->delimiter(',');
+  command->add_option("--device", options->device, "cpu, cuda or cuda:N (default: cpu)");
   command->add_option("--threads", options->profile.threads, "of the computation (default: 1)");
   command->add_option("--repetitions", options->profile.repetitions, "passes that count, after 3 (default: 15)");
   command->add_option("--seed", options->profile.seed, "of parameters and data (default: 1)");
@@ -128,7 +137,12 @@ void add_profile_command(CLI::App& app, Action& action)
                       "TCP connections of a link in NAME.xml; 1, 2, 4, … up to as many are measured (default: 1)");
   command->add_flag("--json", options->json, "print the profile as JSON");
   command->footer(footer);
-  command->callback([options, &action] { action = [options] { return profile(*options); }; });
+  command->callback([options, &action] {
+    action = [options] {
+      options->profile.device = device_from_text(options->device);
+      return profile(*options);
+    };
+  });
 }
 
 }  // namespace isobar::exec

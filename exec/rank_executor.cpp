@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "exec/batch.hpp"
+#include "exec/device.hpp"
 
 #include <fmt/format.h>
 
@@ -11,6 +12,7 @@
 #include <array>
 #include <chrono>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 namespace isobar::exec {
@@ -23,6 +25,24 @@ double thread_seconds()
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// What `work` does and returns; a GPU without room for it is no bug of ours.
+template <typename Work>
+auto within_memory(const std::string& rank, Work work)
+{
+  try {
+    return work();
+  } catch (const c10::OutOfMemoryError& error) {
+    throw EnvironmentError(fmt::format("{}: out of memory: {}", rank, shown(error.what_without_backtrace(), 300)));
+  }
+}
+
+/// "rank 1 (device b)".
+std::string name_of_rank(const Plan& plan, std::size_t rank)
+{
+  return rank < plan.stages.size() ? fmt::format("rank {} ({})", rank, shown(plan.stages[rank].device()))
+                                   : fmt::format("rank {} (data server)", rank);
 }
 
 }  // namespace
@@ -47,92 +67,139 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
       stages_(plan.stages.size()),
       rank_(rank),
       has_data_server_(plan.data_server.has_value()),
-      meter_(rank < plan.stages.size() ? fmt::format("rank {} ({})", rank, shown(plan.stages[rank].device()))
-                                       : fmt::format("rank {} (data server)", rank),
-             options.memory_cap)
+      name_(name_of_rank(plan, rank)),
+      meter_(name_, options.memory_cap)
 {
   meter_cpu_memory();
-  const MeteredThread metered(meter_);
-  if (rank_ == stages_) return;
+  if (is_data_server()) options_.device = "cpu";
+  open_device(options_.device);
+  for (const Lane each : all_lanes) {
+    const auto kind = each == Lane::Compute ? DeviceQueue::Kind::Computations : DeviceQueue::Kind::Transfers;
+    lanes_[static_cast<std::size_t>(each)] = std::make_unique<DeviceLane>(options_.device, kind, meter_);
+  }
+  if (is_data_server()) return;
+  const DeviceQueue::Scope scope(lane(Lane::Compute).queue);
   const Stage& stage = plan.stages[rank_];
   StageOptions stage_options;
   stage_options.first_layer = stage.first_layer;
   stage_options.last_layer = stage.last_layer;
   stage_options.recomputed = plan.recompute;
   stage_options.microbatches = plan.goal.microbatches;
-  stage_options.seed = options.seed;
-  stage_options.device = options.device;
-  model_ = std::make_unique<StageModel>(workload, stage_options);
+  stage_options.seed = options_.seed;
+  stage_options.device = options_.device;
+  model_ = within_memory(name_, [&] { return std::make_unique<StageModel>(workload, stage_options); });
 }
 
 void RankExecutor::run(std::uint64_t step, const Instruction& instruction)
 {
-  const MeteredThread metered(meter_);
+  DeviceLane& of_instruction = lane(instruction.lane);
+  const DeviceQueue::Scope scope(of_instruction.queue);
+  within_memory(name_, [&] { run_in_queue(step, instruction, of_instruction); });
+  meter_.refuse_excess();
+}
+
+void RankExecutor::run_in_queue(std::uint64_t step, const Instruction& instruction, DeviceLane& lane)
+{
+  const std::uint64_t microbatch = instruction.microbatch;
   switch (instruction.lane) {
     case Lane::Compute:
-      compute(step, instruction);
+      compute(step, instruction, lane);
       return;
     case Lane::SendActivation:
-      transport_->send(instruction, rank_ == stages_ ? micro_batch_data(step, instruction.microbatch)
-                                                     : activations_to_send_.take(instruction.microbatch));
+      send(instruction, is_data_server() ? micro_batch_data(step, microbatch) : activations_to_send_.take(microbatch),
+           lane);
       return;
     case Lane::SendGradient:
-      transport_->send(instruction, gradients_to_send_.take(instruction.microbatch));
+      send(instruction, gradients_to_send_.take(microbatch), lane);
       return;
     case Lane::ReceiveActivation:
-      received_activations_.put(instruction.microbatch, transport_->receive(instruction));
+      received_activations_.put(microbatch, receive(instruction, lane));
       return;
     case Lane::ReceiveGradient:
-      received_gradients_.put(instruction.microbatch, transport_->receive(instruction));
+      received_gradients_.put(microbatch, receive(instruction, lane));
       return;
   }
 }
 
-void RankExecutor::compute(std::uint64_t step, const Instruction& instruction)
+void RankExecutor::send(const Instruction& instruction, const Message& message, DeviceLane& lane)
 {
-  const std::uint64_t microbatch = instruction.microbatch;
-  const bool is_first = rank_ == 0;
-  const bool is_last = rank_ + 1 == stages_;
-  const Seconds begin = steady_time();
+  lane.queue.await(message);
+  const Mark begin = lane.queue.mark();
+  transport_->send(instruction, message);
+  lane.ran(begin, lane.queue.mark());
+}
+
+Message RankExecutor::receive(const Instruction& instruction, DeviceLane& lane)
+{
+  const Mark begin = lane.queue.mark();
+  Message message = transport_->receive(instruction);
+  lane.queue.await(message);
+  for (auto& tensor : message.tensors) tensor = on_device(tensor, options_.device);
+  message.ready = lane.queue.mark();
+  lane.ran(begin, message.ready);
+  return message;
+}
+
+void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, DeviceLane& lane)
+{
+  const Seconds begin_on_host = steady_time();
   const double worked_before = thread_seconds();
+  Message inputs = compute_inputs(step, instruction);
+  lane.queue.await(inputs);
+  const bool is_slow = options_.slowdown > 1 && instruction.opcode != Opcode::AllReduce;
+  const Mark begin = lane.queue.mark();
+  if (is_slow) lane.queue.begin_slow_work();
+  Message outputs = computed(step, instruction, std::move(inputs));
+  // A slower device is one that is done later: the rest of its time is slept away. What the thread has worked counts,
+  // not what it has waited for the processor, so that more ranks than processors stretch alike.
+  if (is_slow && lane.queue.is_on_gpu()) {
+    lane.queue.end_slow_work(options_.slowdown);
+  } else if (is_slow) {
+    const double end = begin_on_host.value + options_.slowdown * (thread_seconds() - worked_before);
+    std::this_thread::sleep_for(std::chrono::duration<double>(end - steady_time().value));
+  }
+  outputs.ready = lane.queue.mark();
+  lane.ran(begin, outputs.ready);
+  if (instruction.opcode == Opcode::Forward && !is_last()) {
+    activations_to_send_.put(instruction.microbatch, std::move(outputs));
+  } else if (instruction.opcode == Opcode::Backward && rank_ > 0) {
+    gradients_to_send_.put(instruction.microbatch, std::move(outputs));
+  }
+}
+
+Message RankExecutor::compute_inputs(std::uint64_t step, const Instruction& instruction)
+{
+  if (instruction.opcode == Opcode::Forward) {
+    if (rank_ == 0 && !has_data_server_) return micro_batch_data(step, instruction.microbatch);
+    return received_activations_.take(instruction.microbatch);
+  }
+  if (instruction.opcode == Opcode::Backward && !is_last()) return received_gradients_.take(instruction.microbatch);
+  return {};
+}
+
+Message RankExecutor::computed(std::uint64_t step, const Instruction& instruction, Message inputs)
+{
   switch (instruction.opcode) {
-    case Opcode::Forward: {
-      Message outputs = model_->forward(step, microbatch, stage_inputs(step, microbatch));
-      if (!is_last) activations_to_send_.put(microbatch, std::move(outputs));
-      break;
-    }
-    case Opcode::Backward: {
-      Message gradients = model_->backward(microbatch, is_last ? Message{} : received_gradients_.take(microbatch));
-      if (!is_first) gradients_to_send_.put(microbatch, std::move(gradients));
-      break;
-    }
+    case Opcode::Forward:
+      return model_->forward(step, instruction.microbatch, std::move(inputs));
+    case Opcode::Backward:
+      return model_->backward(instruction.microbatch, inputs);
     case Opcode::AllReduce: {
       const GradientFacts own = model_->gradient_facts();
       std::array<double, 2> sums = {own.sum_of_squares, own.not_finite};
       transport_->all_reduce_sum(sums);
       agreed_ = {sums[0], sums[1]};
-      return;
+      return {};
     }
     case Opcode::Update:
       if (stages_ == 1 && stages_agree(workload_)) agreed_ = model_->gradient_facts();
       model_->update(agreed_);
-      break;
+      return {};
     case Opcode::Send:
     case Opcode::Recv:
-      throw std::logic_error("a transfer on the compute lane");
+      break;
   }
-  // A slower device is one that is done later: the rest of its time is slept away. What the thread has worked counts,
-  // not what it has waited for the processor, so that more ranks than processors stretch alike.
-  if (options_.slowdown > 1) {
-    const double end = begin.value + options_.slowdown * (thread_seconds() - worked_before);
-    std::this_thread::sleep_for(std::chrono::duration<double>(end - steady_time().value));
-  }
-}
-
-Message RankExecutor::stage_inputs(std::uint64_t step, std::uint64_t microbatch)
-{
-  if (rank_ == 0 && !has_data_server_) return micro_batch_data(step, microbatch);
-  return received_activations_.take(microbatch);
+  throw std::logic_error("a transfer on the compute lane");
 }
 
 Message RankExecutor::micro_batch_data(std::uint64_t step, std::uint64_t microbatch) const
@@ -141,6 +208,57 @@ Message RankExecutor::micro_batch_data(std::uint64_t step, std::uint64_t microba
   message.tensors = synthetic_inputs(workload_, {options_.seed, step, microbatch}, options_.device);
   message.differentiable.assign(message.tensors.size(), false);
   return message;
+}
+
+void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
+{
+  constexpr std::size_t most_under_way = 2;
+  DeviceQueue& queue = lane(Lane::Compute).queue;
+  StepEnd last{step, {}, {}};
+  {
+    const DeviceQueue::Scope scope(queue);
+    if (is_last()) last.loss.push_back(copy_begun(model_->take_loss()));
+    last.end = queue.mark();
+  }
+  steps_under_way_.push_back(std::move(last));
+  while (!steps_under_way_.empty() &&
+         (steps_under_way_.size() > most_under_way || steps_under_way_.front().end.passed())) {
+    tell(steps_under_way_.front(), ended);
+    steps_under_way_.pop_front();
+  }
+}
+
+void RankExecutor::finish(const StepEnded& ended, RankReport& report)
+{
+  for (const auto& step : steps_under_way_) tell(step, ended);
+  steps_under_way_.clear();
+  for (const Lane each : all_lanes) lane(each).write_times(report.lanes[static_cast<std::size_t>(each)]);
+  report.peak_memory = meter_.peak();
+}
+
+void RankExecutor::tell(const StepEnd& step, const StepEnded& ended) const
+{
+  const Seconds end = step.end.time();  // from here on the loss is there
+  ended(step.step, end, step.loss.empty() ? std::nullopt : std::optional(step.loss.front().item<double>()));
+}
+
+void RankExecutor::DeviceLane::ran(const Mark& begin, const Mark& end)
+{
+  if (!queue.is_on_gpu()) return;
+  queued_.emplace_back(begin, end);
+  while (!queued_.empty() && queued_.front().second.passed()) resolve_first();
+}
+
+void RankExecutor::DeviceLane::resolve_first()
+{
+  ended_.emplace_back(queued_.front().first.time(), queued_.front().second.time());
+  queued_.pop_front();
+}
+
+void RankExecutor::DeviceLane::write_times(std::vector<InstructionTime>& times)
+{
+  while (!queued_.empty()) resolve_first();
+  for (std::size_t i = 0; i < ended_.size(); ++i) std::tie(times[i].begin, times[i].end) = ended_[i];
 }
 
 }  // namespace isobar::exec

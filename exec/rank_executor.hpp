@@ -2,15 +2,23 @@
 
 #include "core/plan.hpp"
 #include "core/workload.hpp"
+#include "exec/device_queue.hpp"
 #include "exec/interpreter.hpp"
 #include "exec/memory_meter.hpp"
+#include "exec/rank_report.hpp"
 #include "exec/stage_model.hpp"
 #include "exec/transport.hpp"
 
+#include <array>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace isobar::exec {
 
@@ -19,13 +27,18 @@ struct RankOptions {
   std::uint64_t seed = 1;
   std::string device = "cpu";
   double slowdown = 1;  ///< computation is stretched to this many times what it takes; 1: not at all
-  Bytes memory_cap;     ///< 0: none
+  Bytes memory_cap;     ///< 0: none. On a GPU an instruction that goes beyond it is told when it has
 };
 
 /// Does a rank's instructions for real: a stage's on its layers, or the data server's, which sends each micro-batch.
+///
+/// On a GPU every lane is a queue of its own, and an instruction is done for the host when its work is queued: what
+/// needs its results waits for them on the device. The host waits for the device in two places alone, between steps
+/// and where stages agree on their gradients.
 class RankExecutor : public RankWork {
  public:
-  /// Makes the stage's parameters. Rank `plan.stages.size()` is the data server.
+  /// Opens the device and makes the stage's parameters. Rank `plan.stages.size()` is the data server, always on the
+  /// CPU.
   RankExecutor(const Workload& workload, const Plan& plan, std::size_t rank, const RankOptions& options);
   /// Before the first instruction; `transport` must outlive it.
   void connect(Transport& transport) { transport_ = &transport; }
@@ -34,11 +47,16 @@ class RankExecutor : public RankWork {
   Bytes memory() const override { return meter_.current(); }
   void cancel() noexcept override { transport_->cancel(); }
 
-  Bytes peak_memory() const { return meter_.peak(); }
-  /// True of the last stage alone.
-  bool has_loss() const { return rank_ + 1 == stages_; }
-  /// Mean loss of the micro-batches since the last call.
-  double take_loss() { return model_->take_loss(); }
+  /// What became of a step: its mean loss, of the last stage alone.
+  using StepEnded = std::function<void(std::uint64_t step, Seconds end, std::optional<double> loss)>;
+  /// Called between two steps. Tells of every step that the device has ended, in their order: on the CPU of this one. A
+  /// GPU may be two steps behind the host; where it is more, waits for it, or the memory of queued work would grow.
+  void end_step(std::uint64_t step, const StepEnded& ended);
+  /// Called after the last step: waits for the device, tells of the other steps, and gives the report what was measured
+  /// there: times of a GPU instead of the host's, and the peak memory.
+  void finish(const StepEnded& ended, RankReport& report);
+
+  bool is_on_gpu() const { return lanes_.front()->queue.is_on_gpu(); }
   const StageModel& model() const { return *model_; }
 
  private:
@@ -53,9 +71,40 @@ class RankExecutor : public RankWork {
     std::map<std::uint64_t, Message> messages_;
   };
 
-  void compute(std::uint64_t step, const Instruction& instruction);
-  Message stage_inputs(std::uint64_t step, std::uint64_t microbatch);
+  /// A lane's place on the device, and when its instructions ran there, in their order.
+  class DeviceLane {
+   public:
+    DeviceLane(const std::string& device, DeviceQueue::Kind kind, MemoryMeter& meter) : queue(device, kind, meter) {}
+
+    void ran(const Mark& begin, const Mark& end);
+    void write_times(std::vector<InstructionTime>& times);
+
+    DeviceQueue queue;
+
+   private:
+    void resolve_first();
+
+    std::deque<std::pair<Mark, Mark>> queued_;
+    std::vector<std::pair<Seconds, Seconds>> ended_;
+  };
+
+  struct StepEnd {
+    std::uint64_t step;
+    Tensors loss;  // none, or a scalar that is whole once `end` has passed
+    Mark end;
+  };
+
+  void run_in_queue(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
+  void send(const Instruction& instruction, const Message& message, DeviceLane& lane);
+  Message receive(const Instruction& instruction, DeviceLane& lane);
+  void compute(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
+  Message compute_inputs(std::uint64_t step, const Instruction& instruction);
+  Message computed(std::uint64_t step, const Instruction& instruction, Message inputs);
   Message micro_batch_data(std::uint64_t step, std::uint64_t microbatch) const;
+  DeviceLane& lane(Lane lane) { return *lanes_[static_cast<std::size_t>(lane)]; }
+  bool is_data_server() const { return rank_ == stages_; }
+  bool is_last() const { return rank_ + 1 == stages_; }
+  void tell(const StepEnd& step, const StepEnded& ended) const;
 
   const Workload& workload_;
   RankOptions options_;
@@ -63,13 +112,16 @@ class RankExecutor : public RankWork {
   std::size_t stages_;
   std::size_t rank_;
   bool has_data_server_;
+  std::string name_;
   MemoryMeter meter_;
+  std::array<std::unique_ptr<DeviceLane>, lane_count> lanes_;
   std::unique_ptr<StageModel> model_;  // none of the data server
   Shelf received_activations_;
   Shelf activations_to_send_;
   Shelf received_gradients_;
   Shelf gradients_to_send_;
   GradientFacts agreed_;  // of all stages, from the step's AllReduce
+  std::deque<StepEnd> steps_under_way_;
 };
 
 }  // namespace isobar::exec

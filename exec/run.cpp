@@ -2,6 +2,7 @@
 
 #include "core/child_process.hpp"
 #include "core/errors.hpp"
+#include "exec/device.hpp"
 #include "exec/rank_executor.hpp"
 #include "exec/side_channel.hpp"
 #include "exec/tcp_transport.hpp"
@@ -44,15 +45,14 @@ RankReport play_rank(const Program& program, std::size_t rank, RankExecutor& exe
   at::set_num_threads(static_cast<int>(options.threads));
   RankReport report;
   RankRecorder recorder(report);
-  const bool has_loss = executor.has_loss();
   Seconds before = steady_time();
-  play(program, rank, options.steps, executor, &recorder, [&](std::uint64_t step) {
-    if (!has_loss) return;
-    report.losses.push_back(executor.take_loss());
-    const Seconds now = steady_time();
-    step_ended({step, report.losses.back(), now - std::exchange(before, now)});
-  });
-  report.peak_memory = executor.peak_memory();
+  const auto ended = [&](std::uint64_t step, Seconds end, std::optional<double> loss) {
+    if (!loss) return;
+    report.losses.push_back(*loss);
+    step_ended({step, *loss, end - std::exchange(before, end)});
+  };
+  play(program, rank, options.steps, executor, &recorder, [&](std::uint64_t step) { executor.end_step(step, ended); });
+  executor.finish(ended, report);
   return report;
 }
 
@@ -73,6 +73,7 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
     executors.push_back(std::make_unique<RankExecutor>(workload, plan, rank, rank_options(options, plan, rank)));
     executors.back()->connect(*transports[rank]);
   }
+  const NoHostSync no_host_sync(options.device);
   std::vector<RankReport> reports(program.ranks());
   std::mutex mutex;
   std::exception_ptr cause;
@@ -147,8 +148,9 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
       // The stage first, then the others, so that nobody's deadline runs while parameters are made.
       RankExecutor executor(workload, plan, rank, rank_options(options, plan, rank));
       TcpWorld world(rank, endpoints, links, tcp, std::move(own));
-      const auto transport = tcp_transport(rank, world, options.deadline);
+      const auto transport = tcp_transport(rank, world, options.deadline, executor.is_on_gpu());
       executor.connect(*transport);
+      const NoHostSync no_host_sync(options.device);
       return report_to_json(play_rank(program, rank, executor, options, step_ended));
     });
   }
@@ -188,8 +190,9 @@ std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, 
   TcpWorld world(rank, places, links, tcp_options(options, plan, hash_of(plan)));
   SideChannel side_channel(world, rank, places.size(), options.deadline);
   const Seconds offset = side_channel.clock_offset();
-  const auto transport = tcp_transport(rank, world, options.deadline);
+  const auto transport = tcp_transport(rank, world, options.deadline, executor.is_on_gpu());
   executor.connect(*transport);
+  const NoHostSync no_host_sync(options.device);
   RankReport report = play_rank(program, rank, executor, options, step_ended);
   report.shift(offset);
   const auto texts = side_channel.gather(report_to_json(report));

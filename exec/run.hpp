@@ -18,11 +18,11 @@ namespace isobar::exec {
 struct RunOptions {
   std::uint64_t steps = 10;
   std::uint64_t seed = 1;
-  std::string device = "cpu";
-  std::size_t threads = 1;  ///< of each rank, for its computation on a CPU
-  std::size_t flows = 1;    ///< TCP connections of each link
-  bool emulate = false;     ///< ranks are as slow, and have as little memory, as the plan takes their devices for
-  Seconds deadline;         ///< of each transfer: how long one rank waits for another
+  std::string device = "cpu";  ///< of every rank here: "cpu", "cuda:0"
+  std::size_t threads = 1;     ///< of each rank, for its computation on a CPU
+  std::size_t flows = 1;       ///< TCP connections of each link
+  bool emulate = false;        ///< ranks are as slow, and have as little memory, as the plan takes their devices for
+  Seconds deadline;            ///< of each transfer: how long one rank waits for another
 };
 
 /// A step's end as the rank with the loss sees it.

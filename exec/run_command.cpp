@@ -5,6 +5,7 @@
 #include "core/plan.hpp"
 #include "core/quantity_text.hpp"
 #include "core/workload.hpp"
+#include "exec/device.hpp"
 #include "exec/run.hpp"
 #include "schedules/schedule.hpp"
 
@@ -35,6 +36,7 @@ struct CommandOptions {
   std::optional<std::size_t> rank;
   std::vector<std::string> ranks;
   bool unvalidated = false;
+  std::string device = "cpu";
   std::optional<std::string> deadline;
   std::string trace;
   std::string log;
@@ -219,6 +221,7 @@ void report(const Plan& plan, const MeasuredRun& measured, const CommandOptions&
 ExitCode run(CommandOptions options)
 {
   check_options(options);
+  options.run.device = device_from_text(options.device);
   const Plan plan = read_plan(options.plan);
   const std::string workload_text = read_file(options.workload);
   const Workload workload = with_recomputation(workload_from_text(workload_text, options.workload), plan.recompute);
@@ -265,6 +268,7 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
   command->add_option("--steps", options->run.steps, "steps to train (default: 10)");
   command->add_option("--seed", options->run.seed, "of parameters, data and dropout (default: 1)");
+  command->add_option("--device", options->device, "of every rank here: cpu, cuda or cuda:N (default: cpu)");
   command->add_option("--threads", options->run.threads, "of each rank's computation (default: 1)");
   command->add_option("--flows", options->run.flows, "TCP connections of each link (default: 1)");
   command->add_flag("--emulate", options->run.emulate,

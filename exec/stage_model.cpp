@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "exec/batch.hpp"
+#include "exec/device.hpp"
 
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
@@ -209,7 +210,8 @@ struct StageModel::State {
       sum += gradient.to(at::kDouble).square().sum();
       not_finite += at::isfinite(gradient).all().logical_not();
     }
-    return {sum.item<double>() / (loss_scale * loss_scale), not_finite.item<double>()};
+    const Tensors both = on_cpu({sum, not_finite});
+    return {both[0].item<double>() / (loss_scale * loss_scale), both[1].item<double>()};
   }
 
   void update(const GradientFacts& agreed)
@@ -278,11 +280,11 @@ void StageModel::update(const GradientFacts& agreed)
   state_->update(agreed);
 }
 
-double StageModel::take_loss()
+at::Tensor StageModel::take_loss()
 {
   const Tensors losses = std::exchange(state_->losses, {});
   ensure(!losses.empty(), "the last stage has a loss after a step");
-  return at::stack(losses).to(at::kDouble).mean().item<double>();
+  return at::stack(losses).to(at::kDouble).mean();
 }
 
 Tensors StageModel::parameters() const

@@ -46,13 +46,15 @@ class StageModel {
   Message forward(std::uint64_t step, std::uint64_t microbatch, Message inputs);
   /// From the gradients of what `forward` returned (of the last stage: none) to those of its inputs.
   Message backward(std::uint64_t microbatch, const Message& gradients);
+  /// On a GPU the calling thread waits until its queue has come so far.
   GradientFacts gradient_facts() const;
   /// The optimizer's step, by the facts of all stages together, which count only where stages_agree(workload); then
   /// gradients are forgotten.
   void update(const GradientFacts& agreed);
 
-  /// Mean loss of the micro-batches since the last call. The last stage alone has one.
-  double take_loss();
+  /// Mean loss of the micro-batches since the last call, a float64 scalar where the stage is. The last stage alone has
+  /// one.
+  at::Tensor take_loss();
   /// Copies to the CPU, layer by layer in the order of the layers; for tests.
   Tensors parameters() const;
 

@@ -1,6 +1,7 @@
 #include "exec/tcp_transport.hpp"
 
 #include "core/errors.hpp"
+#include "exec/device.hpp"
 
 #include <fmt/format.h>
 
@@ -60,7 +61,7 @@ class HeaderReader {
 };
 
 /// Tensors as a header describes them, to be filled.
-Message room_for(TcpLink::Bytes bytes)
+Message room_for(TcpLink::Bytes bytes, bool for_gpu)
 {
   constexpr std::int64_t most_dimensions = 16;
   constexpr std::int64_t longest = std::int64_t{1} << 40;
@@ -71,24 +72,24 @@ Message room_for(TcpLink::Bytes bytes)
     message.differentiable.push_back(header.word(1) == 1);
     std::vector<std::int64_t> shape(static_cast<std::size_t>(header.word(most_dimensions)));
     for (auto& length : shape) length = header.word(longest);
-    message.tensors.push_back(at::empty(shape, type));
+    message.tensors.push_back(at::empty(shape, at::TensorOptions(type).pinned_memory(for_gpu)));
   }
   return message;
 }
 
 class TcpTransport : public Transport {
  public:
-  TcpTransport(std::size_t rank, TcpWorld& world, Seconds deadline) : rank_(rank), world_(&world), deadline_(deadline)
+  TcpTransport(std::size_t rank, TcpWorld& world, Seconds deadline, bool for_gpu)
+      : rank_(rank), world_(&world), deadline_(deadline), for_gpu_(for_gpu)
   {
   }
 
   void send(const Instruction& instruction, const Message& message) override
   {
-    Tensors kept;  // contiguous on the CPU, until they are sent
+    const Tensors kept = on_cpu(message.tensors);  // until they are sent
     std::vector<TcpLink::Bytes> payload;
-    for (const auto& tensor : message.tensors) {
-      kept.push_back(tensor.cpu().contiguous());
-      payload.emplace_back(static_cast<const std::byte*>(kept.back().const_data_ptr()), kept.back().nbytes());
+    for (const auto& tensor : kept) {
+      payload.emplace_back(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
     }
     const auto header = header_of(message);
     explained(instruction, [&] {
@@ -101,7 +102,7 @@ class TcpTransport : public Transport {
   {
     Message message;
     const auto room = [&](TcpLink::Bytes header) {
-      message = room_for(header);
+      message = room_for(header, for_gpu_);
       std::vector<std::span<std::byte>> buffers;
       for (const auto& tensor : message.tensors) {
         buffers.emplace_back(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
@@ -133,6 +134,7 @@ class TcpTransport : public Transport {
   std::size_t rank_;
   TcpWorld* world_;
   Seconds deadline_;
+  bool for_gpu_;
 };
 
 }  // namespace
@@ -150,9 +152,9 @@ std::vector<LinkName> links_of(const Program& program)
   return {links.begin(), links.end()};
 }
 
-std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, Seconds deadline)
+std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, Seconds deadline, bool for_gpu)
 {
-  return std::make_unique<TcpTransport>(rank, world, deadline);
+  return std::make_unique<TcpTransport>(rank, world, deadline, for_gpu);
 }
 
 }  // namespace isobar::exec

@@ -12,9 +12,9 @@ namespace isobar::exec {
 /// The one-way links that a program's transfers take: a channel for activations, one for gradients.
 std::vector<LinkName> links_of(const Program& program);
 
-/// A rank's transport over TCP. A message's header says the type and shape of each tensor; tensors elsewhere than on
-/// the CPU are copied there first. `world` must outlive it. `deadline`: of each transfer and
-/// sum.
-std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, Seconds deadline);
+/// A rank's transport over TCP. A message's header says the type and shape of each tensor. Tensors on a GPU go through
+/// pinned memory on the CPU: a send waits in its own thread until they are there, and what is received lies there if
+/// `for_gpu`. `world` must outlive it. `deadline`: of each transfer and sum.
+std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, Seconds deadline, bool for_gpu);
 
 }  // namespace isobar::exec

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/program.hpp"
+#include "exec/device_queue.hpp"
 #include "exec/layer_module.hpp"
 
 #include <memory>
@@ -11,10 +12,12 @@
 namespace isobar::exec {
 
 /// What passes between two stages: tensors, and for each whether a gradient comes back for it (the attention mask of
-/// BERT has none). Gradients travel as a message too, those of the differentiable tensors in their order.
+/// BERT has none). Gradients travel as a message too, those of the differentiable tensors in their order. Tensors on a
+/// GPU have their values once `ready` has passed.
 struct Message {
   Tensors tensors;
   std::vector<bool> differentiable;
+  Mark ready;
 };
 
 /// A transfer was given up because something else has failed.
@@ -31,7 +34,8 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
   virtual ~Transport() = default;
 
-  /// Returns when the transfer has ended on this side: the message's memory is free to go.
+  /// Returns when the transfer has ended on this side: the message's memory is free to go. On a GPU the calling
+  /// thread's queue comes after `ready`.
   /// @throws EnvironmentError naming peer, stage, micro-batch and bytes: the peer is gone, or the deadline has passed.
   virtual void send(const Instruction& instruction, const Message& message) = 0;
   virtual Message receive(const Instruction& instruction) = 0;

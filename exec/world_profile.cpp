@@ -21,18 +21,20 @@ using Json = nlohmann::ordered_json;
 constexpr Seconds patience{600};
 constexpr auto word = "profile";
 
-/// A number that is the same for all processes on a machine, and for no two machines; 52 bits, which a double holds.
-double machine_number()
+/// A number that is the same for all processes on a device of a machine, and for no two of them; 52 bits, which a
+/// double holds.
+double device_number(const std::string& device)
 {
-  const std::string hash = fingerprint(read_file("/proc/sys/kernel/random/boot_id"));
+  const std::string hash = fingerprint(read_file("/proc/sys/kernel/random/boot_id") + device);
   return static_cast<double>(std::stoull(hash.substr(0, 13), nullptr, 16));
 }
 
-/// Which machine each rank is on: the first rank there.
-std::vector<std::size_t> first_rank_of_machine(TcpWorld& world, std::size_t rank, std::size_t ranks)
+/// Which device each rank is on: the first rank there.
+std::vector<std::size_t> first_rank_of_device(TcpWorld& world, std::size_t rank, std::size_t ranks,
+                                              const std::string& device)
 {
   std::vector<double> numbers(ranks);
-  numbers[rank] = machine_number();
+  numbers[rank] = device_number(device);
   world.all_reduce_sum(std::span(numbers), patience);
   std::vector<std::size_t> first;
   for (const double number : numbers) {
@@ -41,11 +43,11 @@ std::vector<std::size_t> first_rank_of_machine(TcpWorld& world, std::size_t rank
   return first;
 }
 
-/// A machine's profile as each of its `ranks` devices has it.
-DeviceProfile shared(DeviceProfile machine, std::size_t ranks)
+/// A device's profile as each of the `ranks` that share it has it.
+DeviceProfile shared(DeviceProfile device, std::size_t ranks)
 {
-  machine.memory = Bytes(machine.memory.value / static_cast<double>(ranks));
-  return machine;
+  device.memory = Bytes(device.memory.value / static_cast<double>(ranks));
+  return device;
 }
 
 Json json_of(const LinkMeasurement& link)
@@ -90,7 +92,7 @@ WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_flows, con
 }
 
 std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<Endpoint>& ranks, std::size_t most_flows,
-                                          const MeasureDevice& measure_device)
+                                          const std::string& device, const MeasureDevice& measure_device)
 {
   TcpOptions options;
   options.world = word;
@@ -99,7 +101,7 @@ std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<En
   Json own = {{"profile", nullptr}, {"links", Json::array()}};
   {
     TcpWorld world(rank, ranks, {}, options);
-    first = first_rank_of_machine(world, rank, ranks.size());
+    first = first_rank_of_device(world, rank, ranks.size(), device);
   }
   if (first[rank] == rank) own["profile"] = profile_to_json(measure_device());
   for (const auto& link : probe_links(rank, ranks, most_flows, word)) own["links"].push_back(json_of(link));
@@ -108,20 +110,20 @@ std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<En
   const auto texts = SideChannel(world, rank, ranks.size(), patience).gather(own.dump());
   if (rank != 0) return std::nullopt;
   WorldProfile measured;
-  std::vector<DeviceProfile> machines(ranks.size());
+  std::vector<DeviceProfile> profiles(ranks.size());
   for (std::size_t other = 0; other < ranks.size(); ++other) {
     const std::string name = fmt::format("rank {}'s profile", other);
     try {
       const Json json = Json::parse(texts[other]);
-      if (first[other] == other) machines[other] = profile_from_json(json.at("profile"), name);
+      if (first[other] == other) profiles[other] = profile_from_json(json.at("profile"), name);
       for (const auto& link : json.at("links")) measured.links.push_back(link_from(link));
     } catch (const Json::exception& error) {
       throw EnvironmentError(fmt::format("{} makes no sense: {}", name, error.what()));
     }
   }
-  for (const std::size_t machine : first) {
-    const auto count = static_cast<std::size_t>(std::count(first.begin(), first.end(), machine));
-    measured.devices.push_back(shared(machines[machine], count));
+  for (const std::size_t device_of : first) {
+    const auto count = static_cast<std::size_t>(std::count(first.begin(), first.end(), device_of));
+    measured.devices.push_back(shared(profiles[device_of], count));
   }
   return measured;
 }

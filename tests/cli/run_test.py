@@ -98,8 +98,17 @@ class Run(CommandTest):
                          "--ranks: names 1 places; the plan has 2 ranks")
         self.assertIn("write host:port", self.fault_of(*base, "--rank", 0, "--ranks", "here,there"))
         self.assertIn("--deadline: ", self.fault_of(*base, "--spawn", "--deadline", "soon"))
+        self.assertEqual(self.fault_of(*base, "--spawn", "--device", "tpu"),
+                         '--device: "tpu" is no device; write cpu, cuda, or cuda:N such as cuda:1')
         missing = self.fault_of("run", str(self.folder / "no.yaml"), "--plan", plan, "--spawn")
         self.assertIn("no.yaml: no such file", missing)
+
+    def test_a_gpu_that_is_not_there_is_said_in_one_line(self):
+        workload, plan = self.stamped_plan()
+        base = ("--device", "cuda:77")
+        for way in ("--in-process", "--spawn"):
+            self.assertIn("--device cuda", self.fault_of("run", workload, "--plan", plan, way, *base, expect=3))
+        self.assertIn("--device cuda", self.fault_of("profile", workload, "-o", self.folder / "gpu", *base, expect=3))
 
     def test_listed_layers_say_what_they_cost_and_not_what_they_compute(self):
         platform, workload = self.small_inputs()

@@ -77,6 +77,23 @@ TEST(DeviceProfile, SurvivesWritingAndReading)
   EXPECT_EQ(profile_to_json(read_profile(file.path())), written);
 }
 
+TEST(DeviceProfile, KeepsWhatNotEveryProfileHas)
+{
+  DeviceProfile profile = small_profile();
+  {
+    const ProfileFile without(profile_to_json(profile));
+    EXPECT_FALSE(read_profile(without.path()).host_to_device);
+    EXPECT_FALSE(read_profile(without.path()).layers[1].peak);
+  }
+  profile.layers[1].peak = Bytes(5000);
+  profile.host_to_device = BytesPerSecond(5e10);
+  profile.device_to_host = BytesPerSecond(4e10);
+  const ProfileFile file(profile_to_json(profile));
+  EXPECT_EQ(read_profile(file.path()).layers[1].peak, Bytes(5000));
+  EXPECT_EQ(read_profile(file.path()).host_to_device, BytesPerSecond(5e10));
+  EXPECT_EQ(read_profile(file.path()).device_to_host, BytesPerSecond(4e10));
+}
+
 TEST(DeviceProfile, GivesLayersTheTimesThatWereMeasuredAtItsSpeedAndInProportionAtOthers)
 {
   const DeviceProfile profile = small_profile();

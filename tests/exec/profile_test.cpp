@@ -23,6 +23,8 @@ TEST(MeasureProfile, TimesEachKindOfLayerOnceAndNamesEveryLayer)
     EXPECT_GT(layer.backward.value, 0);
     EXPECT_GT(layer.update.value, 0);
     EXPECT_GT(layer.activations.value, 0);
+    const Bytes parameters(4 * static_cast<double>(workload.layers[i].parameters));
+    EXPECT_GE(layer.peak.value(), layer.activations + parameters);
     EXPECT_GE(layer.spread_fraction, 0);
     total += layer.forward + layer.backward;
   }

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "core/units.hpp"
+#include "exec/device.hpp"
+#include "exec/memory_meter.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+/// What of a GPU CUDA's own headers alone give: exec/cuda where LibTorch and the toolkit have CUDA, else
+/// exec/no_gpu.cpp, which opens none. Of these `open` comes first. A `stream` is CUDA's own handle; nothing here waits
+/// for a stream.
+namespace isobar::exec::gpu {
+
+/// @throws EnvironmentError as open_device does.
+void open(std::size_t index);
+GpuFacts facts_of(std::size_t index);
+
+/// From now on tensors made on `stream` count there until they are given back, as bytes that were asked for.
+void count_memory(const void* stream, std::shared_ptr<MemoryCount> count);
+
+void forbid_host_sync(bool forbidden);
+
+/// Queues a kernel that keeps the device's time in the 8 bytes at `begin`, device memory.
+void keep_time(std::uint64_t* begin, void* stream);
+/// Queues a kernel that ends once `slowdown` times as long has passed since `begin` as had when the kernel began.
+void stretch(const std::uint64_t* begin, double slowdown, void* stream);
+
+}  // namespace isobar::exec::gpu

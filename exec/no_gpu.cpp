@@ -1,0 +1,42 @@
+#include "core/errors.hpp"
+#include "exec/gpu.hpp"
+
+namespace isobar::exec::gpu {
+
+namespace {
+
+[[noreturn]] void refuse()
+{
+  throw EnvironmentError("--device cuda: built without CUDA; build with a LibTorch for CUDA and nvcc of its version");
+}
+
+}  // namespace
+
+void open(std::size_t /*index*/)
+{
+  refuse();
+}
+
+GpuFacts facts_of(std::size_t /*index*/)
+{
+  refuse();
+}
+
+void count_memory(const void* /*stream*/, std::shared_ptr<MemoryCount> /*count*/)
+{
+  refuse();
+}
+
+void forbid_host_sync(bool /*forbidden*/) {}
+
+void keep_time(std::uint64_t* /*begin*/, void* /*stream*/)
+{
+  refuse();
+}
+
+void stretch(const std::uint64_t* /*begin*/, double /*slowdown*/, void* /*stream*/)
+{
+  refuse();
+}
+
+}  // namespace isobar::exec::gpu

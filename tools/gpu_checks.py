@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Checks the executor on this machine's GPU with what build/release holds, and writes results/gpu: the tests labelled
+`gpu`, then for each model and dtype profile -> plan -> simulate -> run with 1, 2 and 4 stages in one process.
+
+Exits with 0 when all holds, 1 when a check fails, 77 when there is no GPU. Rows that do not fit into --budget are left
+out and named; call again with --models and --dtypes for them, rows that are there are kept.
+"""
+
+import argparse
+import csv
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build/release"
+ISOBAR = BUILD / "bin/isobar"
+RESULTS = ROOT / "results/gpu"
+MODELS = ("gpt2_124m", "gpt2_350m", "bert_large", "gpt2_774m", "gpt2_1.5b")
+DTYPES = ("float32", "bf16")
+STAGES = (1, 2, 4)
+MICROBATCHES = 4
+STEPS = 6
+LARGEST_ERROR = 0.05
+LARGEST_LOSS_DIFFERENCE = {"float32": 1e-5, "bf16": 1e-2}
+COLUMNS = ("workload", "dtype", "stages", "microbatches", "simulated_step_time_s", "predicted_step_time_s",
+           "measured_step_time_s", "error_fraction", "loss_difference_fraction", "idle_fraction",
+           "simulated_peak_memory_bytes", "measured_peak_memory_bytes")
+README = """# The executor on one GPU
+
+    tools/gpu_checks.py
+
+makes this again. Written on: {machine}.
+
+N stages share the one GPU, so the schedule is `sequential`: one micro-batch is in flight, one stage computes at a time, and N devices like this one with links that take no time would be as fast, but for one thing. Their updates run beside
+other stages' work, here they do not. So the prediction for one GPU is the simulated step and the measured updates of all stages but the first. Other schedules are checked by their losses alone (`ctest -L gpu`): their stages contend for the GPU, which no
+plan for N devices predicts. Nothing here speaks of several GPUs or of links between them.
+
+| column | meaning |
+|---|---|
+| `workload`, `dtype` | `workloads/NAME.yaml`, its dtype replaced |
+| `stages`, `microbatches` | of the plan: layers split evenly, schedule `sequential` |
+| `simulated_step_time_s` | the stamp's, from the measured profile |
+| `predicted_step_time_s` | the same and the updates of the stages after the first |
+| `measured_step_time_s` | median of {steps} steps but the first |
+| `error_fraction` | predicted / measured − 1; at most {error} either way |
+| `loss_difference_fraction` | largest difference to the losses of one stage; at most {float32} in float32, {bf16} in bf16 |
+| `idle_fraction` | 1 − time that the stages compute / step: what the GPU waits for the host |
+| `simulated_peak_memory_bytes`, `measured_peak_memory_bytes` | of the fullest stage |
+
+The host waits for the GPU in no step: torch's sync debug mode is on, and would have ended the run.
+"""
+
+
+def isobar(*arguments):
+    result = subprocess.run([ISOBAR, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise SystemExit(f"isobar {' '.join(map(str, arguments))}: exit {result.returncode}\n{result.stderr}")
+    return result.stdout
+
+
+def platform_of(profile, devices):
+    """So many devices like the measured one; what one hands to another takes no time."""
+    names = [f"gpu-{i}" for i in range(devices)]
+    hosts = "".join(f'    <host id="{name}" speed="{profile["speed_flops"]!r}f">'
+                    f'<prop id="memory" value="{profile["memory_bytes"] / devices:.0f} B"/>'
+                    f'<prop id="device" value="{profile["device"]}"/></host>\n' for name in names)
+    link = '    <link id="in-process" bandwidth="1e15Bps" latency="0s" sharing_policy="FATPIPE"/>\n'
+    routes = "".join(f'    <route src="{a}" dst="{b}"><link_ctn id="in-process"/></route>\n'
+                     for i, a in enumerate(names) for b in names[i + 1:])
+    return ('<?xml version="1.0"?>\n<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">\n'
+            f'<platform version="4.1">\n  <zone id="world" routing="Full">\n{hosts}{link}{routes}  </zone>\n</platform>\n')
+
+
+def updates_after_the_first_stage(profile, plan):
+    return sum(profile["layers"][layer]["update_s"] for stage in plan["stages"][1:]
+               for layer in range(stage["first_layer"], stage["last_layer"] + 1))
+
+
+def checked_row(name, workload, dtype, profile_file, folder, stages, losses_of_one):
+    profile = json.loads(profile_file.read_text())
+    platform, plan = folder / f"{stages}.xml", folder / f"{stages}.json"
+    platform.write_text(platform_of(profile, stages))
+    from_profile = ("--profile", profile_file)
+    isobar("plan", platform, workload, *from_profile, "--allocator", "even", "--objective", "sequential",
+           "--microbatches", MICROBATCHES, "-o", plan)
+    isobar("simulate", platform, workload, *from_profile, "--plan", plan, "--stamp")
+    result = json.loads(isobar("run", workload, "--plan", plan, "--in-process", "--device", "cuda", "--steps", STEPS,
+                               "--json"))
+    losses = result["losses"]
+    reference = losses_of_one or losses
+    measured = result["step_time_s"]
+    predicted = result["simulated_step_time_s"] + updates_after_the_first_stage(profile, json.loads(plan.read_text()))
+    row = dict(zip(COLUMNS, (
+        name, dtype, stages, MICROBATCHES, result["simulated_step_time_s"], predicted, measured,
+        predicted / measured - 1, max(abs(a / b - 1) for a, b in zip(losses, reference)),
+        1 - sum(stage["compute_s"] for stage in result["stages"]) / measured,
+        max(stage["simulated_peak_memory_bytes"] for stage in result["stages"]),
+        max(stage["peak_memory_bytes"] for stage in result["stages"]))))
+    return {key: f"{value:.6g}" if isinstance(value, float) else str(value) for key, value in row.items()}, losses
+
+
+def faults_of(row):
+    where = f"{row['workload']} {row['dtype']} on {row['stages']} stages"
+    if not abs(float(row["error_fraction"])) <= LARGEST_ERROR:
+        yield f"{where}: predicted {row['predicted_step_time_s']} s, measured {row['measured_step_time_s']} s"
+    if not float(row["loss_difference_fraction"]) <= LARGEST_LOSS_DIFFERENCE[row["dtype"]]:
+        yield f"{where}: losses differ from those of one stage by {row['loss_difference_fraction']}"
+
+
+def machine():
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,power.limit", "--format=csv,noheader"]
+    gpu = subprocess.run(query, capture_output=True, text=True).stdout.splitlines()[0]
+    libtorch = re.search(r"^LibTorch_INCLUDE_DIR:\w+=(.*)$", (BUILD / "CMakeCache.txt").read_text(), re.M).group(1)
+    header = pathlib.Path(libtorch) / "torch/headeronly/version.h"
+    version = ".".join(re.findall(r"define TORCH_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header.read_text()))
+    return f"{gpu}; {os.cpu_count()} cores; LibTorch {version}"
+
+
+def kept_rows():
+    file = RESULTS / "steps.csv"
+    if not file.exists():
+        return []
+    with file.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+def write_results(rows):
+    RESULTS.mkdir(exist_ok=True)
+    rows.sort(key=lambda row: (MODELS.index(row["workload"]), DTYPES.index(row["dtype"]), int(row["stages"])))
+    with (RESULTS / "steps.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    (RESULTS / "README.md").write_text(README.format(machine=machine(), steps=STEPS, error=LARGEST_ERROR,
+                                                     **LARGEST_LOSS_DIFFERENCE))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
+    parser.add_argument("--budget", type=float, default=480, help="seconds after which nothing new begins")
+    options = parser.parse_args()
+    began = time.monotonic()
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        probe = subprocess.run([ISOBAR, "profile", ROOT / "workloads/gpt2_124m.yaml", "--device", "cuda", "--repetitions",
+                                "1", "-o", folder / "probe"], capture_output=True, text=True)
+        if probe.returncode == 3:
+            print(f"skipped: {probe.stderr.strip()}")
+            return 77
+
+        faults, left = [], []
+        tests = subprocess.run(["ctest", "--test-dir", BUILD, "-L", "^gpu$", "--output-on-failure"])
+        if tests.returncode != 0:
+            faults.append("tests labelled gpu fail")
+        rows = kept_rows()
+        for model in options.models:
+            for dtype in options.dtypes:
+                if time.monotonic() - began > options.budget:
+                    left.append(f"{model} {dtype}")
+                    continue
+                workload = folder / f"{model}-{dtype}.yaml"
+                workload.write_text((ROOT / f"workloads/{model}.yaml").read_text().replace("dtype: float32",
+                                                                                           f"dtype: {dtype}"))
+                isobar("profile", workload, "--device", "cuda", "-o", folder / "live")
+                losses_of_one = None
+                for stages in STAGES:
+                    row, losses = checked_row(model, workload, dtype, folder / "live.profile.json", folder, stages,
+                                              losses_of_one)
+                    losses_of_one = losses_of_one or losses
+                    faults.extend(faults_of(row))
+                    rows = [kept for kept in rows if any(kept[key] != row[key] for key in COLUMNS[:3])] + [row]
+                    write_results(rows)
+                    print(", ".join(f"{key} {row[key]}" for key in COLUMNS[:10]), flush=True)
+    for line in (*faults, *(f"not begun: {name}" for name in left)):
+        print(line)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
