@@ -253,13 +253,13 @@ def bed(network, relay):
             made.remove()
 
 
-def platform_xml(network, hosts, machine=""):
+def platform_xml(network, hosts):
     """SimGrid's XML of the network as it is configured.
 
-    `hosts`: for each host its `<host>` element, made of name and speed by whoever knows the devices; `machine`: further
-    elements of the zone. A link of R Mbit/s carries R · PAYLOAD of payload, as (MTU − IP − TCP − time stamps) / (MTU +
-    Ethernet). An access link is `up.N` and `down.N`, a trunk one link for each direction, which all transfers over it
-    share; the trunk's delay is its latency.
+    `hosts`: the `<host>` elements, made by whoever knows the devices. Those that are more than the network has stand
+    apart, behind a link of 1 s. A link of R Mbit/s carries R · PAYLOAD of payload, as (MTU − IP − TCP − time stamps) /
+    (MTU + Ethernet). An access link is `up.N` and `down.N`; a trunk is one link for each direction, which all transfers
+    over it share, with the delay as its latency.
     """
     names = [re.search(r'id="([^"]+)"', element).group(1) for element in hosts]
 
@@ -267,17 +267,21 @@ def platform_xml(network, hosts, machine=""):
         rate = mbit * 1e6 / 8 * PAYLOAD
         return f'    <link id="{name}" bandwidth="{rate:.0f}Bps" latency="{latency_ms:g}ms"/>'
 
-    links, routes = [], []
+    def way(one, other):
+        if max(one, other) >= len(network.hosts):
+            return ["apart"]
+        sites = network.hosts[one].site, network.hosts[other].site
+        return [f"up.{one}", *([] if sites[0] == sites[1] else [f"trunk.{sites[0]}.{sites[1]}"]), f"down.{other}"]
+
+    links = [link("apart", 1000, 1000)]
     for index, host in enumerate(network.hosts):
-        links += [link(f"{way}.{index}", host.mbit, ACCESS_LATENCY_MS) for way in ("up", "down")]
+        links += [link(f"{direction}.{index}", host.mbit, ACCESS_LATENCY_MS) for direction in ("up", "down")]
     for site, other in itertools.permutations(network.sites(), 2):
         if trunk := network.trunk(site, other):
             links.append(link(f"trunk.{site}.{other}", trunk.mbit, trunk.delay_ms + ACCESS_LATENCY_MS))
-    for one, other in itertools.permutations(range(len(names)), 2):
-        sites = network.hosts[one].site, network.hosts[other].site
-        between = [] if sites[0] == sites[1] else [f"trunk.{sites[0]}.{sites[1]}"]
-        way = "".join(f'<link_ctn id="{name}"/>' for name in [f"up.{one}", *between, f"down.{other}"])
-        routes.append(f'    <route src="{names[one]}" dst="{names[other]}" symmetrical="NO">{way}</route>')
-    body = "\n".join([*hosts, *links, *routes])
+    routes = [f'    <route src="{names[one]}" dst="{names[other]}" symmetrical="NO">'
+              + "".join(f'<link_ctn id="{name}"/>' for name in way(one, other)) + "</route>"
+              for one, other in itertools.permutations(range(len(names)), 2)]
+    body = "\n".join([*(f"    {host}" for host in hosts), *links, *routes])
     return ("<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
-            f'<platform version="4.1">\n  <zone id="bed" routing="Full">\n{body}\n{machine}  </zone>\n</platform>\n')
+            f'<platform version="4.1">\n  <zone id="bed" routing="Full">\n{body}\n  </zone>\n</platform>\n')
