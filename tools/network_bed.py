@@ -5,10 +5,10 @@
         ... made.addresses[0] ...
 
 Every host and every site's router is a namespace. A host hangs on its router by a veth pair; two routers are joined by
-a trunk: a veth pair or, where it has a delay, two TAP devices with tests/net/tap_relay.cpp between them. Each end of each
-link sends at its rate by a token bucket (`tc` tbf), so that all that goes over a trunk in one direction shares it. The
-queues before the buckets are long: nothing is lost, as in a network that marks instead of dropping. The namespaces have
-a TCP whose windows and slow start after a pause do not bind (HOST_SETTINGS).
+a trunk: a veth pair or, where it has a delay, two TAP devices with tests/net/tap_relay.cpp between them. Each end of
+each link sends at its rate by a token bucket (`tc` tbf), so that all that goes over a trunk in one direction shares it.
+The queues before the buckets are long, and nothing is lost. TCP's windows do not bind, and open once for a connection:
+HOST_SETTINGS.
 
 Nothing outside the bed's own namespaces is touched. They are gone when the block ends, however it ends; what a killed
 process left behind is removed by the next bed.
@@ -162,49 +162,46 @@ class Bed:
         run("ip", "-n", namespace, "address", "add", address, "dev", device)
         # 1 ms of the rate and at least two frames may pass at once.
         burst = max(2 * FRAME, int(mbit * 1e6 / 8 * 1e-3))
-        run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{mbit:g}mbit", "burst", burst,
-            "limit", QUEUE)
+        run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{mbit:g}mbit", "burst",
+            burst, "limit", QUEUE)
 
     def add_host(self, index):
         host = self.network.hosts[index]
         name, router, device = self.host(index), self.router(host.site), f"host{index}"
         network = f"10.{self.number(host.site)}.{index}"
         self.add_namespace(name, HOST_SETTINGS)
-        run("ip", "-n", router, "link", "add", device, "type", "veth", "peer", "name", "nic", "netns", name)
+        run("ip", "-n", router, "link", "add", device, "type", "veth", "peer", "nic", "netns", name)
         self.bring_up(router, device, f"{network}.1/30", host.mbit)
         self.bring_up(name, "nic", f"{network}.2/30", host.mbit)
         run("ip", "-n", name, "route", "add", "default", "via", f"{network}.1")
 
     def add_trunks(self):
-        joined = [(site, other, self.network.trunk(site, other))
-                  for site, other in itertools.combinations(self.network.sites(), 2) if self.network.trunk(site, other)]
-        wires = []
-        for number, (site, other, trunk) in enumerate(joined):
-            if trunk.delay_ms > 0:
-                wires.append((f"trunk{number}a", f"trunk{number}b", trunk.delay_ms))
-        if wires:
-            self.start_relay(wires)
-        for number, (site, other, trunk) in enumerate(joined):
-            ends = [(self.router(site), f"trunk{number}a"), (self.router(other), f"trunk{number}b")]
-            if trunk.delay_ms > 0:
-                for router, device in ends:
+        pairs = [pair for pair in itertools.combinations(self.network.sites(), 2) if self.network.trunk(*pair)]
+        delays = [self.network.trunk(*pair).delay_ms for pair in pairs]
+        if any(delays):
+            self.start_relay([f"trunk{number}a,trunk{number}b,{delay:g}" for number, delay in enumerate(delays)
+                              if delay])
+        for number, pair in enumerate(pairs):
+            routers, devices = [self.router(site) for site in pair], [f"trunk{number}a", f"trunk{number}b"]
+            if delays[number]:
+                for router, device in zip(routers, devices):
                     run("ip", "-n", f"{self.prefix}-relay", "link", "set", device, "netns", router)
             else:
-                run("ip", "-n", ends[0][0], "link", "add", ends[0][1], "type", "veth", "peer", "name", ends[1][1], "netns",
-                    ends[1][0])
-            for end, (router, device) in enumerate(ends):
-                self.bring_up(router, device, f"10.200.{number}.{end + 1}/30", trunk.mbit)
-            run("ip", "-n", ends[0][0], "route", "add", f"10.{self.number(other)}.0.0/16", "via", f"10.200.{number}.2")
-            run("ip", "-n", ends[1][0], "route", "add", f"10.{self.number(site)}.0.0/16", "via", f"10.200.{number}.1")
+                run("ip", "-n", routers[0], "link", "add", devices[0], "type", "veth", "peer", devices[1], "netns",
+                    routers[1])
+            addresses = [f"10.200.{number}.1", f"10.200.{number}.2"]
+            for end in (0, 1):
+                self.bring_up(routers[end], devices[end], f"{addresses[end]}/30", self.network.trunk(*pair).mbit)
+            for end in (0, 1):
+                run("ip", "-n", routers[end], "route", "add", f"10.{self.number(pair[1 - end])}.0.0/16", "via",
+                    addresses[1 - end])
 
     def start_relay(self, wires):
         name = f"{self.prefix}-relay"
         self.add_namespace(name, {})
         # It ends when its standard input does, so also when this process is killed.
-        process = subprocess.Popen(["ip", "netns", "exec", name, self.relay,
-                                    *(f"{one},{other},{delay:g}" for one, other, delay in wires)],
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   start_new_session=True)
+        process = subprocess.Popen(["ip", "netns", "exec", name, self.relay, *wires], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         self.processes.append(process)
         if process.stdout.readline() != "ready\n":
             raise Failed(process.stderr.read().strip() or f"{self.relay}: did not start")
@@ -271,7 +268,8 @@ def platform_xml(network, hosts):
         if max(one, other) >= len(network.hosts):
             return ["apart"]
         sites = network.hosts[one].site, network.hosts[other].site
-        return [f"up.{one}", *([] if sites[0] == sites[1] else [f"trunk.{sites[0]}.{sites[1]}"]), f"down.{other}"]
+        between = [] if sites[0] == sites[1] else [f"trunk.{sites[0]}.{sites[1]}"]
+        return [f"up.{one}", *between, f"down.{other}"]
 
     links = [link("apart", 1000, 1000)]
     for index, host in enumerate(network.hosts):
@@ -284,4 +282,4 @@ def platform_xml(network, hosts):
               for one, other in itertools.permutations(range(len(names)), 2)]
     body = "\n".join([*(f"    {host}" for host in hosts), *links, *routes])
     return ("<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
-            f'<platform version="4.1">\n  <zone id="bed" routing="Full">\n{body}\n  </zone>\n</platform>\n')
+            f'<platform version="4.1">\n  <zone id="network" routing="Full">\n{body}\n  </zone>\n</platform>\n')

@@ -27,7 +27,7 @@ import network_bed
 from network_bed import Host, Network, Trunk
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SLOWDOWNS = (3, 4, 5, 6)  # of the ranks: together they ask for less than one of two processors
+SLOWDOWNS = (4, 6, 8, 10)  # of the ranks: together they ask for 64 % of one of two processors
 ACCESS_MBIT = 500
 PORT = 29500
 LEFT_OUT = 2  # steps at the beginning, in which memory is got and TCP's windows open
@@ -175,7 +175,8 @@ class Validation:
                 "delay_ms": case.delay_ms, "predicted_s": round(predicted["step_time_s"], 4),
                 "measured_s": round(measured, 4), "error_fraction": round(predicted["step_time_s"] / measured - 1, 4),
                 "predicted_compute_s": round(sum(stage["compute_s"] for stage in predicted["stages"]), 4),
-                "measured_compute_s": round(sum(compute_time(report, case, self.options.steps) for report in reports), 4),
+                "measured_compute_s": round(sum(compute_time(report, case, self.options.steps)
+                                                for report in reports), 4),
                 "measured_spread_fraction": round((quartiles[2] - quartiles[0]) / measured, 4)}
 
 
@@ -219,8 +220,8 @@ def write_tables(rows, options):
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    lines = ["| ranks | schedule, M | workload | sites | trunk | predicted s | measured s | error | compute: predicted s "
-             "| measured s | spread |", "|---|---|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| ranks | schedule, M | workload | sites | trunk | predicted s | measured s | error "
+             "| compute: predicted s | measured s | spread |", "|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         lines.append("| {ranks} | {schedule}, {microbatches} | {workload} | {sites} | {trunk_mbit_per_s:g} Mbit/s, "
                      "{delay_ms:g} ms | {predicted_s:.3f} | {measured_s:.3f} | {percent:+.1f} % | "
@@ -250,7 +251,9 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for case in chosen:
-            folder = options.keep / f"{case.workload}-{case.schedule}-{case.sites}" if options.keep else pathlib.Path(temporary)
+            folder = pathlib.Path(temporary)
+            if options.keep:
+                folder = options.keep / f"{case.workload}-{case.schedule}-{case.sites}"
             folder.mkdir(parents=True, exist_ok=True)
             if not rows:
                 validation = Validation(options, folder)
