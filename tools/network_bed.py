@@ -253,10 +253,9 @@ def bed(network, relay):
 def platform_xml(network, hosts):
     """SimGrid's XML of the network as it is configured.
 
-    `hosts`: the `<host>` elements, made by whoever knows the devices. Those that are more than the network has stand
-    apart, behind a link of 1 s. A link of R Mbit/s carries R · PAYLOAD of payload, as (MTU − IP − TCP − time stamps) /
-    (MTU + Ethernet). An access link is `up.N` and `down.N`; a trunk is one link for each direction, which all transfers
-    over it share, with the delay as its latency.
+    `hosts`: the `<host>` element of each host, made by whoever knows the devices. A link of R Mbit/s carries R · PAYLOAD
+    of payload, as (MTU − IP − TCP − time stamps) / (MTU + Ethernet). An access link is `up.N` and `down.N`; a trunk is
+    one link for each direction, which all transfers over it share, with the delay as its latency.
     """
     names = [re.search(r'id="([^"]+)"', element).group(1) for element in hosts]
 
@@ -265,13 +264,11 @@ def platform_xml(network, hosts):
         return f'    <link id="{name}" bandwidth="{rate:.0f}Bps" latency="{latency_ms:g}ms"/>'
 
     def way(one, other):
-        if max(one, other) >= len(network.hosts):
-            return ["apart"]
         sites = network.hosts[one].site, network.hosts[other].site
         between = [] if sites[0] == sites[1] else [f"trunk.{sites[0]}.{sites[1]}"]
         return [f"up.{one}", *between, f"down.{other}"]
 
-    links = [link("apart", 1000, 1000)]
+    links = []
     for index, host in enumerate(network.hosts):
         links += [link(f"{direction}.{index}", host.mbit, ACCESS_LATENCY_MS) for direction in ("up", "down")]
     for site, other in itertools.permutations(network.sites(), 2):

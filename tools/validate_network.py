@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Writes results/validation/network.{csv,md}: predicted step times beside those measured over a real, shaped network.
 
-For each combination: `isobar profile` of the workload (once), a platform file of the network as it is configured,
+For each combination: `isobar profile` of the workload, a platform file of the network as it is configured,
 `isobar plan`, `isobar simulate --stamp`, then the network itself (network_bed.py) and `isobar run` with every rank in a
 namespace of its own. Exit code 5 when the mean error is above 10 % or one above 20 %; 77, with the reason, where
 namespaces are not to be had.
 """
 
 import argparse
+import contextlib
 import csv
 import json
 import os
@@ -95,59 +96,46 @@ def parser():
 
 
 class Validation:
-    """Runs the commands in a folder for what they read and write."""
+    """Predicts and measures one row, in a folder for what the commands read and write."""
 
     def __init__(self, options, folder):
         self.options = options
         self.folder = folder
-        self.profiles = {}
+        folder.mkdir(parents=True, exist_ok=True)
 
     def isobar(self, *arguments):
         result = subprocess.run([self.options.isobar, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
         if result.returncode != 0:
             sys.exit(f"validate_network.py: isobar {' '.join(map(str, arguments))}: {result.stderr.strip()}")
 
-    def profile(self, workload):
-        """The profile's file, made once."""
-        if workload not in self.profiles:
-            name = self.folder / workload
-            self.isobar("profile", ROOT / f"examples/{workload}.yaml", "-o", name, "--repetitions", 25)
-            self.profiles[workload] = pathlib.Path(f"{name}.profile.json")
-        return self.profiles[workload]
-
     def platform(self, case, profile):
-        """The network as it is configured, and devices that are so many times slower than the profiled one.
-
-        That one is a host too, since --emulate slows by the ratio to the platform's fastest; no layer fits into it.
-        """
+        """The network as it is configured, and devices that are so many times slower than the profiled one."""
         measured = json.loads(profile.read_text())
         count = len(case.sites)
         speeds = [measured["speed_flops"] / SLOWDOWNS[rank] for rank in range(count)]
         hosts = [f'<host id="rank-{rank}" speed="{speed:.17g}f">'
                  f'<prop id="memory" value="{measured["memory_bytes"] / count:.0f} B"/></host>'
                  for rank, speed in enumerate(speeds)]
-        hosts.append(f'<host id="this-machine" speed="{measured["speed_flops"]:.17g}f">'
-                     '<prop id="memory" value="1 B"/></host>')
-        file = self.folder / "bed.xml"
+        file = self.folder / "network.xml"
         file.write_text(network_bed.platform_xml(case.network(), hosts))
         return file
 
     def predict(self, case, workload, plan):
         """The simulation's result; the stamped plan is in its file then."""
-        profile = self.profile(case.workload)
-        bed = self.platform(case, profile)
-        shared = (bed, workload, "--profile", profile)
+        self.isobar("profile", workload, "-o", self.folder / "machine", "--repetitions", 25)
+        profile = self.folder / "machine.profile.json"
+        shared = (self.platform(case, profile), workload, "--profile", profile)
         # Every device is worth using for the bottleneck; chain-dp keeps them in the order of the ranks.
         self.isobar("plan", *shared, "--allocator", "chain-dp", "--objective", "bottleneck", "--communication", "none",
                     "--schedule", case.schedule, "--microbatches", case.microbatches(), "-o", plan)
-        result = self.folder / "result.json"
-        self.isobar("simulate", *shared, "--plan", plan, "--stamp", "--iterations", 3, "-o", result, "--trace",
+        file = self.folder / "result.json"
+        self.isobar("simulate", *shared, "--plan", plan, "--stamp", "--iterations", 3, "-o", file, "--trace",
                     self.folder / "simulated.json")
-        stages = json.loads(result.read_text())["stages"]
-        devices = [stage["device"] for stage in stages]
+        result = json.loads(file.read_text())
+        devices = [stage["device"] for stage in result["stages"]]
         if devices != [f"rank-{rank}" for rank in range(len(case.sites))]:
             sys.exit(f"validate_network.py: the plan uses {', '.join(devices)}, not each rank once")
-        return json.loads(result.read_text())
+        return result
 
     def measure(self, case, workload, plan):
         """The reports of all ranks."""
@@ -158,9 +146,9 @@ class Validation:
                                       places, "--emulate", "--threads", 1, "--steps", self.options.steps, "-o", report],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
                      for rank, report in enumerate(reports)]
-            for rank, process in enumerate(ranks):
-                if process.wait() != 0:
-                    sys.exit(f"validate_network.py: rank {rank}: {process.stderr.read().strip()}")
+            said = [process.communicate()[1].strip() for process in ranks]
+            if any(process.returncode != 0 for process in ranks):
+                sys.exit("\n".join(f"validate_network.py: rank {rank}: {text}" for rank, text in enumerate(said) if text))
         return [json.loads(report.read_text()) for report in reports]
 
     def row(self, case):
@@ -246,20 +234,17 @@ def main():
         print(f"validate_network.py: skipped, no namespaces: {reason}", file=sys.stderr)
         sys.exit(77)
     chosen = [CASES[int(number) - 1] for number in options.cases.split(",")] if options.cases else CASES
-    # What else runs on the machine is to disturb neither the profile nor the ranks.
-    os.setpriority(os.PRIO_PROCESS, 0, -20)
+    # What else runs on the machine is to disturb the profile and the ranks little.
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for case in chosen:
             folder = pathlib.Path(temporary)
             if options.keep:
                 folder = options.keep / f"{case.workload}-{case.schedule}-{case.sites}"
-            folder.mkdir(parents=True, exist_ok=True)
-            if not rows:
-                validation = Validation(options, folder)
-            validation.folder = folder
             began = time.monotonic()
-            rows.append(validation.row(case))
+            rows.append(Validation(options, folder).row(case))
             print(*rows[-1].values(), f"[{time.monotonic() - began:.0f} s]", file=sys.stderr)
     sys.exit(0 if write_tables(rows, options) else 5)
 
