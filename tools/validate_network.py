@@ -8,6 +8,7 @@ namespaces are not to be had.
 """
 
 import argparse
+import collections
 import contextlib
 import csv
 import json
@@ -31,6 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLOWDOWNS = (4, 6, 8, 10)  # of the ranks: together they ask for 64 % of one of two processors
 ACCESS_MBIT = 500
 PORT = 29500
+COMPUTE_LANE = 0  # of traces (docs/formats.md)
 LEFT_OUT = 2  # steps at the beginning, in which memory is got and TCP's windows open
 MOST_MEAN_FRACTION, MOST_FRACTION = 0.10, 0.20
 COLUMNS = ("ranks", "schedule", "workload", "microbatches", "sites", "trunk_mbit_per_s", "delay_ms", "predicted_s",
@@ -95,6 +97,15 @@ def parser():
     return result
 
 
+def go_first():
+    """Real-time priority for a process, where that is allowed.
+
+    A profile counts the time that passes, waiting for a processor included; emulated ranks count what they work.
+    """
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+
+
 class Validation:
     """Predicts and measures one row, in a folder for what the commands read and write."""
 
@@ -103,8 +114,9 @@ class Validation:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def isobar(self, *arguments):
-        result = subprocess.run([self.options.isobar, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
+    def isobar(self, *arguments, **how):
+        result = subprocess.run([self.options.isobar, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
+                                **how)
         if result.returncode != 0:
             sys.exit(f"validate_network.py: isobar {' '.join(map(str, arguments))}: {result.stderr.strip()}")
 
@@ -121,8 +133,8 @@ class Validation:
         return file
 
     def predict(self, case, workload, plan):
-        """The simulation's result; the stamped plan is in its file then."""
-        self.isobar("profile", workload, "-o", self.folder / "machine", "--repetitions", 25)
+        """The simulated seconds of a step; the stamped plan is in its file then."""
+        self.isobar("profile", workload, "-o", self.folder / "machine", "--repetitions", 25, preexec_fn=go_first)
         profile = self.folder / "machine.profile.json"
         shared = (self.platform(case, profile), workload, "--profile", profile)
         # Every device is worth using for the bottleneck; chain-dp keeps them in the order of the ranks.
@@ -135,60 +147,44 @@ class Validation:
         devices = [stage["device"] for stage in result["stages"]]
         if devices != [f"rank-{rank}" for rank in range(len(case.sites))]:
             sys.exit(f"validate_network.py: the plan uses {', '.join(devices)}, not each rank once")
-        return result
+        return result["step_time_s"]
 
     def measure(self, case, workload, plan):
-        """The reports of all ranks."""
-        reports = [self.folder / f"rank{rank}.json" for rank in range(len(case.sites))]
+        """Seconds of each step; rank 0 writes them, and the trace of all ranks."""
+        file = self.folder / "run.json"
         with network_bed.bed(case.network(), self.options.relay) as bed:
             places = ",".join(f"{address}:{PORT}" for address in bed.addresses)
             ranks = [bed.start(rank, [self.options.isobar, "run", workload, "--plan", plan, "--rank", rank, "--ranks",
-                                      places, "--emulate", "--threads", 1, "--steps", self.options.steps, "-o", report],
+                                      places, "--emulate", "--threads", 1, "--steps", self.options.steps, "-o", file,
+                                      "--trace", self.folder / "measured.json"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-                     for rank, report in enumerate(reports)]
+                     for rank in range(len(case.sites))]
             said = [process.communicate()[1].strip() for process in ranks]
-            if any(process.returncode != 0 for process in ranks):
-                sys.exit("\n".join(f"validate_network.py: rank {rank}: {text}" for rank, text in enumerate(said) if text))
-        return [json.loads(report.read_text()) for report in reports]
+        if any(process.returncode != 0 for process in ranks):
+            sys.exit("\n".join(f"validate_network.py: rank {rank}: {text}" for rank, text in enumerate(said) if text))
+        return json.loads(file.read_text())["step_times_s"]
+
+    def compute_s(self, trace, first_step):
+        """Seconds of all forwards, backwards and updates of a step: the median of those from `first_step` on."""
+        times = collections.defaultdict(float)
+        for event in json.loads((self.folder / trace).read_text())["traceEvents"]:
+            if event["ph"] == "X" and event["tid"] == COMPUTE_LANE and event["name"] != "AllReduce":
+                times[event["args"]["step"]] += event["dur"] * 1e-6
+        return statistics.median(time_s for step, time_s in times.items() if step >= first_step)
 
     def row(self, case):
         workload, plan = ROOT / f"examples/{case.workload}.yaml", self.folder / "plan.json"
         predicted = self.predict(case, workload, plan)
-        reports = self.measure(case, workload, plan)
-        times = step_times(reports, self.options.steps)[LEFT_OUT:]
+        times = self.measure(case, workload, plan)[LEFT_OUT:]
         measured = statistics.median(times)
         quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [measured] * 3
         return {"ranks": len(case.sites), "schedule": case.schedule, "workload": case.workload,
                 "microbatches": case.microbatches(), "sites": case.sites, "trunk_mbit_per_s": case.mbit,
-                "delay_ms": case.delay_ms, "predicted_s": round(predicted["step_time_s"], 4),
-                "measured_s": round(measured, 4), "error_fraction": round(predicted["step_time_s"] / measured - 1, 4),
-                "predicted_compute_s": round(sum(stage["compute_s"] for stage in predicted["stages"]), 4),
-                "measured_compute_s": round(sum(compute_time(report, case, self.options.steps)
-                                                for report in reports), 4),
+                "delay_ms": case.delay_ms, "predicted_s": round(predicted, 4), "measured_s": round(measured, 4),
+                "error_fraction": round(predicted / measured - 1, 4),
+                "predicted_compute_s": round(self.compute_s("simulated.json", 0), 4),
+                "measured_compute_s": round(self.compute_s("measured.json", LEFT_OUT), 4),
                 "measured_spread_fraction": round((quartiles[2] - quartiles[0]) / measured, 4)}
-
-
-def step_times(reports, steps):
-    """Seconds of each step, from the end of the one before to the end of its last instruction on any rank.
-
-    All ranks are processes of one machine, whose steady clock their reports share.
-    """
-    lanes = [lane for report in reports for lane in report["lanes"] if lane]
-    ends = [min(lane[0][0] for lane in lanes)]
-    for step in range(steps):
-        ends.append(max(lane[(step + 1) * (len(lane) // steps) - 1][1] for lane in lanes))
-    return [end - before for before, end in zip(ends, ends[1:])]
-
-
-def compute_time(report, case, steps):
-    """Seconds that a rank's forwards, backwards and update take in a step: the median of the steps that count."""
-    lane = report["lanes"][0]
-    length = len(lane) // steps
-    microbatches = 2 * case.microbatches()
-    # Between the last backward and the update stages may wait for an agreement, which is no computation.
-    computing = [*range(microbatches), length - 1]
-    return statistics.median(sum(lane[step * length + i][1] - lane[step * length + i][0] for i in computing)
-                             for step in range(LEFT_OUT, steps))
 
 
 def machine():
@@ -234,9 +230,6 @@ def main():
         print(f"validate_network.py: skipped, no namespaces: {reason}", file=sys.stderr)
         sys.exit(77)
     chosen = [CASES[int(number) - 1] for number in options.cases.split(",")] if options.cases else CASES
-    # What else runs on the machine is to disturb the profile and the ranks little.
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, -20)
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for case in chosen:
