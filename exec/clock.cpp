@@ -2,9 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <time.h>
 #include <cmath>
 
 namespace isobar::exec {
+
+Seconds thread_time()
+{
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return Seconds(static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec));
+}
 
 std::string in_seconds(Seconds wait)
 {

@@ -22,6 +22,9 @@ inline Seconds time_since(Clock::time_point begin)
   return Seconds(std::chrono::duration<double>(Clock::now() - begin).count());
 }
 
+/// Processor time of the calling thread.
+Seconds thread_time();
+
 /// Negative once it has passed.
 inline Seconds time_until(Clock::time_point deadline)
 {

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "exec/batch.hpp"
+#include "exec/clock.hpp"
 #include "exec/device.hpp"
 #include "exec/device_name.hpp"
 #include "exec/device_queue.hpp"
@@ -77,6 +78,8 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   std::vector<double> backward;
   std::vector<double> update;
   std::vector<double> both;
+  // On a CPU by what the thread works: others who work there do not count, and emulation stretches the same.
+  const auto mark = [&] { return queue.is_on_gpu() ? queue.mark() : Mark(thread_time()); };
   const auto count = [&](const Repetition& times) {
     forward.push_back((times.forward_end.time() - times.forward_begin.time()).value);
     backward.push_back((times.backward_end.time() - times.backward_begin.time()).value);
@@ -88,16 +91,16 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
     kind.output = {};
     const Bytes before = meter.current();
     Repetition times;
-    times.forward_begin = queue.mark();
+    times.forward_begin = mark();
     kind.output = model.forward(i, 0, input);
-    times.forward_end = queue.mark();
+    times.forward_end = mark();
     kind.profile.activations = meter.current() - before;
     const Message gradient = gradient_for(kind.output);
-    times.backward_begin = queue.mark();
+    times.backward_begin = mark();
     model.backward(0, gradient);
-    times.backward_end = queue.mark();
+    times.backward_end = mark();
     model.update({});
-    times.update_end = queue.mark();
+    times.update_end = mark();
     if (has_loss) model.take_loss();
     if (last) count(*last);
     if (i >= options.warm_up) last = times;

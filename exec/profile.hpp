@@ -18,8 +18,8 @@ struct ProfileOptions {
 };
 
 /// Times every layer of the workload on a device, each kind once: layers with the same name but for its numbers, and
-/// the same sizes, are one kind. Runs alone; a busy machine shows in the spread. On a GPU a pass takes what the
-/// device's clock says while the host launches the next ones, as in a run.
+/// the same sizes, are one kind. On a CPU a pass takes what the computing thread works, so that others at work there
+/// hardly count; on a GPU what the device's clock says while the host launches the next ones, as in a run.
 /// @throws EnvironmentError as open_device does, and when a layer does not fit in the GPU.
 DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& options);
 

@@ -2,13 +2,13 @@
 
 #include "core/errors.hpp"
 #include "exec/batch.hpp"
+#include "exec/clock.hpp"
 #include "exec/device.hpp"
 
 #include <fmt/format.h>
 
 #include <torch/torch.h>
 
-#include <time.h>
 #include <array>
 #include <chrono>
 #include <thread>
@@ -18,14 +18,6 @@
 namespace isobar::exec {
 
 namespace {
-
-/// Processor time of this thread.
-double thread_seconds()
-{
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 /// What `work` does and returns; a GPU without room for it is no bug of ours.
 template <typename Work>
@@ -143,7 +135,7 @@ Message RankExecutor::receive(const Instruction& instruction, DeviceLane& lane)
 void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, DeviceLane& lane)
 {
   const Seconds begin_on_host = steady_time();
-  const double worked_before = thread_seconds();
+  const Seconds worked_before = thread_time();
   Message inputs = compute_inputs(step, instruction);
   lane.queue.await(inputs);
   const bool is_slow = options_.slowdown > 1 && instruction.opcode != Opcode::AllReduce;
@@ -155,7 +147,7 @@ void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, D
   if (is_slow && lane.queue.is_on_gpu()) {
     lane.queue.end_slow_work(options_.slowdown);
   } else if (is_slow) {
-    const double end = begin_on_host.value + options_.slowdown * (thread_seconds() - worked_before);
+    const double end = begin_on_host.value + options_.slowdown * (thread_time() - worked_before).value;
     std::this_thread::sleep_for(std::chrono::duration<double>(end - steady_time().value));
   }
   outputs.ready = lane.queue.mark();

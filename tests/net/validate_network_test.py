@@ -1,0 +1,36 @@
+"""tools/validate_network.py on one short row: that prediction and measurement are of the same thing."""
+
+import csv
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class ValidateNetwork(unittest.TestCase):
+    def test_predicts_a_step_over_a_network_that_it_makes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            output = pathlib.Path(folder)
+            result = subprocess.run([sys.executable, ROOT / "tools/validate_network.py", "--isobar",
+                                     os.environ["ISOBAR"], "--relay", os.environ["TAP_RELAY"], "--cases", "4",
+                                     "--steps", "4", "-o", output], capture_output=True, text=True)
+            if result.returncode == 77:
+                self.skipTest(result.stderr.strip())
+            # 5: an error above what the table tolerates, as other work on the machine can make.
+            self.assertIn(result.returncode, (0, 5), result.stderr)
+            with (output / "network.csv").open() as file:
+                row, = csv.DictReader(file)
+            self.assertIn("--cases 4 --steps 4", (output / "network.md").read_text())
+        predicted, measured = float(row["predicted_s"]), float(row["measured_s"])
+        self.assertAlmostEqual(float(row["error_fraction"]), predicted / measured - 1, places=3)
+        self.assertLess(abs(predicted / measured - 1), 0.5)
+        # No step is shorter than what the slower of its two ranks computes.
+        self.assertGreater(measured, float(row["measured_compute_s"]) / 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Writes results/validation/network.{csv,md}: predicted step times beside those measured over a real, shaped network.
+
+For each combination: `isobar profile` of the workload, a platform file of the network as it is configured,
+`isobar plan`, `isobar simulate --stamp`, then the network itself (network_bed.py) and `isobar run` with every rank in a
+namespace of its own. Exit code 5 when the mean error is above 10 % or one above 20 %; 77, with the reason, where
+namespaces are not to be had.
+"""
+
+import argparse
+import collections
+import csv
+import json
+import os
+import pathlib
+import platform
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+import network_bed
+from network_bed import Host, Network, Trunk
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SLOWDOWNS = (4, 6, 8, 10)  # of the ranks: together they ask for 64 % of one of two processors
+ACCESS_MBIT = 500
+PORT = 29500
+COMPUTE_LANE = 0  # of traces (docs/formats.md)
+LEFT_OUT = 2  # steps at the beginning, in which memory is got and TCP's windows open
+MOST_MEAN_FRACTION, MOST_FRACTION = 0.10, 0.20
+COLUMNS = ("ranks", "schedule", "workload", "microbatches", "sites", "trunk_mbit_per_s", "delay_ms", "predicted_s",
+           "measured_s", "error_fraction", "predicted_compute_s", "measured_compute_s", "measured_spread_fraction")
+
+
+class Case(NamedTuple):
+    """One row: `sites` has a letter for the site of each rank's host; every two sites have a trunk."""
+
+    workload: str
+    schedule: str
+    sites: str
+    mbit: float
+    delay_ms: float
+
+    def network(self):
+        sites = sorted(set(self.sites))
+        return Network(tuple(Host(site, ACCESS_MBIT) for site in self.sites),
+                       {(a, b): Trunk(self.mbit, self.delay_ms) for a in sites for b in sites if a < b})
+
+    def microbatches(self):
+        return 2 if self.schedule == "sequential" else 6
+
+
+CASES = (
+    Case("tiny_gpt", "sequential", "ab", 50, 20),
+    Case("tiny_gpt", "1f1b", "ab", 100, 60),
+    Case("tiny_bert", "sequential", "ab", 100, 100),
+    Case("tiny_bert", "1f1b", "ab", 200, 20),
+    Case("tiny_gpt", "sequential", "abc", 100, 60),
+    Case("tiny_gpt", "1f1b", "aba", 50, 0),
+    Case("tiny_bert", "sequential", "aba", 200, 100),
+    Case("tiny_bert", "1f1b", "abc", 100, 20),
+    Case("tiny_gpt", "sequential", "abab", 500, 100),
+    Case("tiny_gpt", "1f1b", "abab", 50, 20),
+    Case("tiny_bert", "sequential", "aabb", 50, 60),
+    Case("tiny_bert", "1f1b", "abab", 100, 20),
+)
+
+TABLE = """# Predicted and measured step times over a shaped network
+
+    {command}
+
+Measured on {machine}. Method, and what it does not show: [docs/executor.md](../../docs/executor.md).
+
+{rows}
+
+Mean error {mean:.1f} %, largest {largest:.1f} %, {count} combinations; {steps} steps each, the median of all but the first {left_out}. Error: predicted over measured, less 1.
+
+Ranks 0 to 3 are emulated {slowdowns} times slower than the machine. A letter is the site of a rank; any two sites are joined by one trunk of the named rate in each direction, which all their transfers share, and the named delay one way. Access links have {access} Mbit/s. `compute` is the forwards, backwards and updates of all stages in a step: what the profile, not the network, is answerable for. `spread` is (upper − lower quartile) / median of the measured steps.
+"""
+
+
+def parser():
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"))
+    result.add_argument("--relay", default=str(ROOT / "build/release/bin/tap_relay"))
+    result.add_argument("--cases", help="numbers of the rows to make, from 1, such as 1,5,12 (default: all)")
+    result.add_argument("--steps", type=int, default=7, help=f"of each run, at least {LEFT_OUT + 1} (default: 7)")
+    result.add_argument("--keep", type=pathlib.Path, help="folder for platforms, plans, traces and reports")
+    result.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "results/validation")
+    return result
+
+
+class Validation:
+    """Predicts and measures one row, in a folder for what the commands read and write."""
+
+    def __init__(self, options, folder):
+        self.options = options
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def isobar(self, *arguments):
+        result = subprocess.run([self.options.isobar, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
+        if result.returncode != 0:
+            sys.exit(f"validate_network.py: isobar {' '.join(map(str, arguments))}: {result.stderr.strip()}")
+
+    def platform(self, case, profile):
+        """The network as it is configured, and devices that are so many times slower than the profiled one."""
+        measured = json.loads(profile.read_text())
+        count = len(case.sites)
+        speeds = [measured["speed_flops"] / SLOWDOWNS[rank] for rank in range(count)]
+        hosts = [f'<host id="rank-{rank}" speed="{speed:.17g}f">'
+                 f'<prop id="memory" value="{measured["memory_bytes"] / count:.0f} B"/></host>'
+                 for rank, speed in enumerate(speeds)]
+        file = self.folder / "network.xml"
+        file.write_text(network_bed.platform_xml(case.network(), hosts))
+        return file
+
+    def predict(self, case, workload, plan):
+        """The simulated seconds of a step; the stamped plan is in its file then."""
+        self.isobar("profile", workload, "-o", self.folder / "machine", "--repetitions", 25)
+        profile = self.folder / "machine.profile.json"
+        shared = (self.platform(case, profile), workload, "--profile", profile)
+        # Every device is worth using for the bottleneck; chain-dp keeps them in the order of the ranks.
+        self.isobar("plan", *shared, "--allocator", "chain-dp", "--objective", "bottleneck", "--communication", "none",
+                    "--schedule", case.schedule, "--microbatches", case.microbatches(), "-o", plan)
+        file = self.folder / "result.json"
+        self.isobar("simulate", *shared, "--plan", plan, "--stamp", "--iterations", 3, "-o", file, "--trace",
+                    self.folder / "simulated.json")
+        result = json.loads(file.read_text())
+        devices = [stage["device"] for stage in result["stages"]]
+        if devices != [f"rank-{rank}" for rank in range(len(case.sites))]:
+            sys.exit(f"validate_network.py: the plan uses {', '.join(devices)}, not each rank once")
+        return result["step_time_s"]
+
+    def measure(self, case, workload, plan):
+        """Seconds of each step; rank 0 writes them, and the trace of all ranks."""
+        file = self.folder / "run.json"
+        with network_bed.bed(case.network(), self.options.relay) as bed:
+            places = ",".join(f"{address}:{PORT}" for address in bed.addresses)
+            ranks = [bed.start(rank, [self.options.isobar, "run", workload, "--plan", plan, "--rank", rank, "--ranks",
+                                      places, "--emulate", "--threads", 1, "--steps", self.options.steps, "-o", file,
+                                      "--trace", self.folder / "measured.json"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                     for rank in range(len(case.sites))]
+            said = [process.communicate()[1].strip() for process in ranks]
+        if any(process.returncode != 0 for process in ranks):
+            sys.exit("\n".join(f"validate_network.py: rank {rank}: {text}" for rank, text in enumerate(said) if text))
+        return json.loads(file.read_text())["step_times_s"]
+
+    def compute_s(self, trace, first_step):
+        """Seconds of all forwards, backwards and updates of a step: the median of those from `first_step` on."""
+        times = collections.defaultdict(float)
+        for event in json.loads((self.folder / trace).read_text())["traceEvents"]:
+            if event["ph"] == "X" and event["tid"] == COMPUTE_LANE and event["name"] != "AllReduce":
+                times[event["args"]["step"]] += event["dur"] * 1e-6
+        return statistics.median(time_s for step, time_s in times.items() if step >= first_step)
+
+    def row(self, case):
+        workload, plan = ROOT / f"examples/{case.workload}.yaml", self.folder / "plan.json"
+        predicted = self.predict(case, workload, plan)
+        times = self.measure(case, workload, plan)[LEFT_OUT:]
+        measured = statistics.median(times)
+        quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [measured] * 3
+        return {"ranks": len(case.sites), "schedule": case.schedule, "workload": case.workload,
+                "microbatches": case.microbatches(), "sites": case.sites, "trunk_mbit_per_s": case.mbit,
+                "delay_ms": case.delay_ms, "predicted_s": round(predicted, 4), "measured_s": round(measured, 4),
+                "error_fraction": round(predicted / measured - 1, 4),
+                "predicted_compute_s": round(self.compute_s("simulated.json", 0), 4),
+                "measured_compute_s": round(self.compute_s("measured.json", LEFT_OUT), 4),
+                "measured_spread_fraction": round((quartiles[2] - quartiles[0]) / measured, 4)}
+
+
+def machine():
+    models = re.findall(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    iproute = re.search(r"iproute2-[\d.]+\d", network_bed.run("ip", "-V")).group()
+    return (f"{models[0] if models else 'an unknown processor'}, {os.cpu_count()} processors, "
+            f"Linux {platform.release().split('-')[0]}, {iproute}")
+
+
+def version(options):
+    return subprocess.run([options.isobar, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def write_tables(rows, options):
+    options.output.mkdir(parents=True, exist_ok=True)
+    with (options.output / "network.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    lines = ["| ranks | schedule, M | workload | sites | trunk | predicted s | measured s | error "
+             "| compute: predicted s | measured s | spread |", "|---|---|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        lines.append("| {ranks} | {schedule}, {microbatches} | {workload} | {sites} | {trunk_mbit_per_s:g} Mbit/s, "
+                     "{delay_ms:g} ms | {predicted_s:.3f} | {measured_s:.3f} | {percent:+.1f} % | "
+                     "{predicted_compute_s:.3f} | {measured_compute_s:.3f} | {spread:.1f} % |".format(
+                         percent=100 * row["error_fraction"], spread=100 * row["measured_spread_fraction"], **row))
+    errors = [abs(row["error_fraction"]) for row in rows]
+    (options.output / "network.md").write_text(TABLE.format(
+        command=shlex.join(["tools/validate_network.py", *sys.argv[1:]]), machine=f"{machine()}, {version(options)}",
+        rows="\n".join(lines), mean=100 * statistics.mean(errors), largest=100 * max(errors), count=len(rows),
+        steps=options.steps, left_out=LEFT_OUT, slowdowns=", ".join(map(str, SLOWDOWNS)), access=ACCESS_MBIT))
+    return statistics.mean(errors) <= MOST_MEAN_FRACTION and max(errors) <= MOST_FRACTION
+
+
+def main():
+    options = parser().parse_args()
+    if options.steps <= LEFT_OUT:
+        sys.exit(f"validate_network.py: --steps: at least {LEFT_OUT + 1}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are removed
+    try:
+        network_bed.check_available()
+    except network_bed.Unavailable as reason:
+        print(f"validate_network.py: skipped, no namespaces: {reason}", file=sys.stderr)
+        sys.exit(77)
+    chosen = [CASES[int(number) - 1] for number in options.cases.split(",")] if options.cases else CASES
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for case in chosen:
+            folder = pathlib.Path(temporary)
+            if options.keep:
+                folder = options.keep / f"{case.workload}-{case.schedule}-{case.sites}"
+            began = time.monotonic()
+            rows.append(Validation(options, folder).row(case))
+            print(*rows[-1].values(), f"[{time.monotonic() - began:.0f} s]", file=sys.stderr)
+    sys.exit(0 if write_tables(rows, options) else 5)
+
+
+if __name__ == "__main__":
+    main()
