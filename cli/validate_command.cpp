@@ -2,6 +2,7 @@
 
 #include "core/child_process.hpp"
 #include "core/interrupt.hpp"
+#include "results/table.hpp"
 #include "results/validation.hpp"
 #include "schedules/schedule.hpp"
 
@@ -12,6 +13,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace isobar::cli {
 
@@ -25,7 +30,7 @@ struct ValidateOptions {
   std::string workload;
   std::string output;
   GoalOptions goal;
-  std::string allocator = "exact";
+  std::vector<std::string> allocators = {"exact"};
   std::string objective = "pipeline";
   std::string slowdowns = "1";
   std::uint64_t steps = 10;
@@ -34,8 +39,17 @@ struct ValidateOptions {
   double tolerance = 0.1;
   bool json = false;
 
-  /// NAME.xml, NAME.plan.json, …: what a part of the work leaves for the next, and for the user.
+  /// NAME.xml, NAME.profile.json: of this machine.
   std::string file(const std::string& ending) const { return output + ending; }
+};
+
+/// One allocator's plan, from its making to its measurement.
+struct Trial {
+  std::string allocator;
+  std::string name;  // of its files; with several allocators NAME.ALLOCATOR
+
+  /// NAME.plan.json, …: what a part of the work leaves for the next, and for the user.
+  std::string file(const std::string& ending) const { return name + ending; }
 };
 
 /// Says on a terminal which part of the work has begun.
@@ -45,10 +59,10 @@ void say(const std::string& what)
 }
 
 /// The plan for the platform that was measured; it has no stages when there is none.
-Plan make_plan(const ValidateOptions& options, const Goal& goal, const Inputs& inputs)
+Plan make_plan(const ValidateOptions& options, const Trial& trial, const Goal& goal, const Inputs& inputs)
 {
   Plan plan =
-      allocators::allocate(options.allocator, inputs.workload, inputs.platform.cluster(), goal, options.goal.limits());
+      allocators::allocate(trial.allocator, inputs.workload, inputs.platform.cluster(), goal, options.goal.limits());
   plan.platform = inputs.platform_fingerprint;
   plan.workload = inputs.workload_fingerprint;
   plan.profile = inputs.profile_fingerprint;
@@ -56,11 +70,11 @@ Plan make_plan(const ValidateOptions& options, const Goal& goal, const Inputs& i
 }
 
 /// Plays the plan, writes NAME.simulated.json, and stamps it. Returns the result.
-std::string simulate(const ValidateOptions& options, Plan& plan, const Inputs& inputs)
+std::string simulate(const ValidateOptions& options, const Trial& trial, Plan& plan, const Inputs& inputs)
 {
   constexpr std::uint64_t enough = 3;  // the first may differ, the others are alike
   constexpr Seconds no_limit(1e9);
-  TemporaryFile trace(options.file(".simulated.json"));
+  TemporaryFile trace(trial.file(".simulated.json"));
   const auto work = [&] { return simulate_plan(inputs, plan, std::min(enough, options.steps), trace.name()); };
   const std::string result = run_in_child(work, no_limit).output_or_throw();
   trace.keep();
@@ -69,12 +83,27 @@ std::string simulate(const ValidateOptions& options, Plan& plan, const Inputs& i
 }
 
 /// What isobar-exec measured of the plan: NAME.measured.json and NAME.run.json.
-ExitCode run(const ValidateOptions& options)
+ExitCode run(const ValidateOptions& options, const Trial& trial)
 {
-  return run_executor({"run", options.workload, "--plan", options.file(".plan.json"),
-                       options.in_process ? "--in-process" : "--spawn", "--emulate", "--device", options.device,
-                       "--steps", std::to_string(options.steps), "--seed", std::to_string(options.goal.seed), "--trace",
-                       options.file(".measured.json"), "-o", options.file(".run.json")});
+  std::vector<std::string> arguments = {"run",
+                                        options.workload,
+                                        "--plan",
+                                        trial.file(".plan.json"),
+                                        options.in_process ? "--in-process" : "--spawn",
+                                        "--emulate",
+                                        "--device",
+                                        options.device,
+                                        "--steps",
+                                        std::to_string(options.steps),
+                                        "--seed",
+                                        std::to_string(options.goal.seed),
+                                        "--trace",
+                                        trial.file(".measured.json"),
+                                        "-o",
+                                        trial.file(".run.json")};
+  // A GPU is as steady as its profile; on a CPU emulated devices are made so.
+  if (options.device == "cpu") arguments.insert(arguments.end(), {"--profile", options.file(".profile.json")});
+  return run_executor(arguments);
 }
 
 ExitCode profile(const ValidateOptions& options)
@@ -94,30 +123,76 @@ std::vector<results::Pair<Bytes>> peak_memory_of(const std::string& simulated, c
   return pairs;
 }
 
-results::Validation compare(const ValidateOptions& options, const Plan& plan, const Inputs& inputs,
-                            const std::string& simulated)
+results::Validation compare(const Trial& trial, const Plan& plan, const Inputs& inputs, const std::string& simulated)
 {
   const auto program = schedules::make_program(plan, inputs.workload);
   std::vector<std::string> devices;
   for (const auto& stage : plan.stages) devices.push_back(stage.device());
   if (plan.data_server) devices.push_back(*plan.data_server);
-  return results::validate(results::Timeline::read(options.file(".simulated.json"), *program),
-                           results::Timeline::read(options.file(".measured.json"), *program), devices,
-                           peak_memory_of(simulated, read_file(options.file(".run.json"))));
+  return results::validate(results::Timeline::read(trial.file(".simulated.json"), *program),
+                           results::Timeline::read(trial.file(".measured.json"), *program), plan.allocator, devices,
+                           peak_memory_of(simulated, read_file(trial.file(".run.json"))));
 }
 
-ExitCode validate(const ValidateOptions& options)
+void check_options(const ValidateOptions& options, const Goal& goal)
 {
   if (!(options.tolerance >= 0 && options.tolerance <= 1e6)) {
     throw InputError("--tolerance", fmt::format("{} is not in 0 to 1e6; 0.1 is 10 %", options.tolerance));
   }
   if (options.steps < 2) throw InputError("--steps", "the first step does not count; ask for 2 at least");
-  const Goal goal = options.goal.goal(options.objective);
-  allocators::require_policy(options.allocator);
-  options.goal.check_polish({options.allocator}, {goal});
-  OutputFile plan_file(options.file(".plan.json"));
-  OutputFile output(options.file(".validation.json"));
+  for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
+  options.goal.check_polish(options.allocators, {goal});
+}
 
+std::vector<Trial> trials_of(const ValidateOptions& options)
+{
+  if (options.allocators.size() == 1) return {{options.allocators.front(), options.output}};
+  std::vector<Trial> trials;
+  for (const auto& allocator : options.allocators) trials.push_back({allocator, options.output + "." + allocator});
+  return trials;
+}
+
+/// Plans, simulates, runs and compares; writes `validation` when all went well.
+ExitCode try_out(const ValidateOptions& options, const Trial& trial, const Goal& goal, const Inputs& inputs,
+                 std::optional<results::Validation>& validation)
+{
+  say(trial.allocator + ": plan");
+  OutputFile plan_file(trial.file(".plan.json"));
+  OutputFile output(trial.file(".validation.json"));
+  Plan plan = make_plan(options, trial, goal, inputs);
+  if (plan.stages.empty()) {
+    plan_file.write(plan_to_json(plan));
+    throw_if_interrupted();
+    fmt::print(stderr, "isobar: {}: there is no placement to validate ({}): {}\n", trial.allocator,
+               name_of(plan.outcome), reason_of(plan));
+    return ExitCode::Infeasible;
+  }
+  say(trial.allocator + ": simulate");
+  const std::string simulated = simulate(options, trial, plan, inputs);
+  plan_file.write(plan_to_json(plan));
+  say(trial.allocator + ": run");
+  if (const ExitCode code = run(options, trial); code != ExitCode::Done) return code;
+  validation = compare(trial, plan, inputs, simulated);
+  output.write(validation_to_json(*validation, options.tolerance));
+  return ExitCode::Done;
+}
+
+/// What a person reads of several plans: who was foretold to be fast, and who was.
+std::string summary_of(const std::vector<Trial>& trials, const std::vector<results::Validation>& validations)
+{
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    const auto& step = validations[i].step_time;
+    rows.push_back({trials[i].allocator, fmt::format("{:.4g}", step.predicted.value),
+                    fmt::format("{:.4g}", step.measured.value), fmt::format("{:+.1f} %", 100 * step.error_fraction())});
+  }
+  return results::table_of({"allocator", "predicted s", "measured s", "error"}, rows);
+}
+
+ExitCode validate(const ValidateOptions& options)
+{
+  const Goal goal = options.goal.goal(options.objective);
+  check_options(options, goal);
   say("profile");
   if (const ExitCode code = profile(options); code != ExitCode::Done) return code;
   InputOptions files;
@@ -126,28 +201,22 @@ ExitCode validate(const ValidateOptions& options)
   files.profile = options.file(".profile.json");
   const Inputs inputs = load(files, options.goal);
 
-  say("plan");
-  Plan plan = make_plan(options, goal, inputs);
-  if (plan.stages.empty()) {
-    plan_file.write(plan_to_json(plan));
-    throw_if_interrupted();
-    print(fmt::format("{}: there is no placement to validate ({}): {}\n", options.workload, name_of(plan.outcome),
-                      reason_of(plan)));
-    return ExitCode::Infeasible;
+  const auto trials = trials_of(options);
+  std::vector<results::Validation> validations;
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  double largest_error = 0;
+  for (const auto& trial : trials) {
+    std::optional<results::Validation> validation;
+    if (const ExitCode code = try_out(options, trial, goal, inputs, validation); code != ExitCode::Done) return code;
+    largest_error = std::max(largest_error, std::abs(validation->step_time.error_fraction()));
+    json.push_back(nlohmann::ordered_json::parse(validation_to_json(*validation, options.tolerance)));
+    validations.push_back(std::move(*validation));
   }
-  say("simulate");
-  const std::string simulated = simulate(options, plan, inputs);
-  plan_file.write(plan_to_json(plan));
-
-  say("run");
-  if (const ExitCode code = run(options); code != ExitCode::Done) return code;
-  const auto validation = compare(options, plan, inputs, simulated);
-  const std::string json = validation_to_json(validation, options.tolerance);
-  output.write(json);
-  print(options.json ? json : text_of(validation));
-  const double error = std::abs(validation.step_time.error_fraction());
-  if (error <= options.tolerance) return ExitCode::Done;
-  fmt::print(stderr, "isobar: the step time is {:.1f} % off; --tolerance is {:.1f} %\n", 100 * error,
+  print(options.json             ? json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+        : validations.size() > 1 ? summary_of(trials, validations)
+                                 : text_of(validations.front()));
+  if (largest_error <= options.tolerance) return ExitCode::Done;
+  fmt::print(stderr, "isobar: the step time is {:.1f} % off; --tolerance is {:.1f} %\n", 100 * largest_error,
              100 * options.tolerance);
   return ExitCode::CheckFailed;
 }
@@ -166,7 +235,10 @@ void add_validate_command(CLI::App& app, Action& action)
       ->required();
   command->add_option("--slowdowns", options->slowdowns,
                       "devices: how many times slower than this machine each is (default: 1)");
-  command->add_option("--allocator", options->allocator, "policy (isobar list allocators)")->capture_default_str();
+  command
+      ->add_option("--allocator", options->allocators,
+                   "policies (isobar list allocators); of several, the files are named NAME.POLICY.… (default: exact)")
+      ->delimiter(',');
   command->add_option("--objective", options->objective, "sequential, bottleneck, pipeline")->capture_default_str();
   options->goal.add_to(*command);
   add_count(*command, "--steps", options->steps, "steps to train (default: 10)");

@@ -7,6 +7,7 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <fmt/format.h>
 
+#include <malloc.h>
 #include <new>
 #include <utility>
 
@@ -93,6 +94,13 @@ MeteredThread::~MeteredThread()
 
 void meter_cpu_memory()
 {
+#ifdef __GLIBC__
+  constexpr int never = -1;
+  constexpr int ahead = 64 << 20;
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, never);
+  mallopt(M_TOP_PAD, ahead);
+#endif
   static MeteringAllocator allocator;
   constexpr std::uint8_t above_the_default = 1;
   c10::SetAllocator(c10::DeviceType::CPU, &allocator, above_the_default);

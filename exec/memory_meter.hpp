@@ -59,7 +59,8 @@ class MeteredThread {
   MemoryMeter* before_;
 };
 
-/// From now on every tensor on the CPU is counted; earlier ones never are.
+/// From now on every tensor on the CPU is counted; earlier ones never are. What is given back stays with the process: a
+/// step takes the same memory as the one before, and pages from the system would have to be cleared each time.
 void meter_cpu_memory();
 
 }  // namespace isobar::exec

@@ -138,7 +138,7 @@ void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, D
   const Seconds worked_before = thread_time();
   Message inputs = compute_inputs(step, instruction);
   lane.queue.await(inputs);
-  const bool is_slow = options_.slowdown > 1 && instruction.opcode != Opcode::AllReduce;
+  const bool is_slow = (options_.slowdown > 1 || options_.speed) && instruction.opcode != Opcode::AllReduce;
   const Mark begin = lane.queue.mark();
   if (is_slow) lane.queue.begin_slow_work();
   Message outputs = computed(step, instruction, std::move(inputs));
@@ -147,8 +147,9 @@ void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, D
   if (is_slow && lane.queue.is_on_gpu()) {
     lane.queue.end_slow_work(options_.slowdown);
   } else if (is_slow) {
-    const double end = begin_on_host.value + options_.slowdown * (thread_time() - worked_before).value;
-    std::this_thread::sleep_for(std::chrono::duration<double>(end - steady_time().value));
+    const Seconds takes =
+        options_.speed ? instruction.work / *options_.speed : options_.slowdown * (thread_time() - worked_before);
+    std::this_thread::sleep_for(std::chrono::duration<double>((begin_on_host + takes - steady_time()).value));
   }
   outputs.ready = lane.queue.mark();
   lane.ran(begin, outputs.ready);

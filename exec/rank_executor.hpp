@@ -26,6 +26,8 @@ namespace isobar::exec {
 struct RankOptions {
   std::uint64_t seed = 1;
   std::string device = "cpu";
+  /// Computation takes its work / this, where the machine is fast enough: a device of that speed. On a CPU.
+  std::optional<FlopsPerSecond> speed;
   double slowdown = 1;  ///< computation is stretched to this many times what it takes; 1: not at all
   Bytes memory_cap;     ///< 0: none. On a GPU an instruction that goes beyond it is told when it has
 };

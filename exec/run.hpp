@@ -22,7 +22,10 @@ struct RunOptions {
   std::size_t threads = 1;     ///< of each rank, for its computation on a CPU
   std::size_t flows = 1;       ///< TCP connections of each link
   bool emulate = false;        ///< ranks are as slow, and have as little memory, as the plan takes their devices for
-  Seconds deadline;            ///< of each transfer: how long one rank waits for another
+  /// With `emulate` on a CPU: the profiled speed, by which the program counts its work. Slower ranks then compute as
+  /// steadily as the profile says; else they take so many times what their threads work.
+  std::optional<FlopsPerSecond> profiled_speed;
+  Seconds deadline;  ///< of each transfer: how long one rank waits for another
 };
 
 /// A step's end as the rank with the loss sees it.

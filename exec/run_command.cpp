@@ -1,6 +1,7 @@
 #include "exec/commands.hpp"
 
 #include "core/chrome_trace.hpp"
+#include "core/device_profile.hpp"
 #include "core/files.hpp"
 #include "core/plan.hpp"
 #include "core/quantity_text.hpp"
@@ -35,6 +36,7 @@ struct CommandOptions {
   bool in_process = false;
   std::optional<std::size_t> rank;
   std::vector<std::string> ranks;
+  std::string profile;
   bool unvalidated = false;
   std::string device = "cpu";
   std::optional<std::string> deadline;
@@ -87,17 +89,21 @@ class StepLog {
   std::ofstream log_;
 };
 
-/// Time that a stage computes in a typical step.
-Seconds compute_time(const RankReport& report, std::uint64_t steps)
+/// Time that a stage computes in a typical step; an AllReduce waits for others.
+Seconds compute_time(const Program& program, std::size_t rank, const RankReport& report, std::uint64_t steps)
 {
   const auto& times = report.lanes[static_cast<std::size_t>(Lane::Compute)];
+  const std::uint64_t length = program.length(rank, Lane::Compute);
   std::vector<Seconds> by_step(steps);
-  for (std::size_t i = 0; i < times.size(); ++i) by_step[i / (times.size() / steps)] += times[i].end - times[i].begin;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    if (program.at(rank, Lane::Compute, i % length).opcode == Opcode::AllReduce) continue;
+    by_step[i / length] += times[i].end - times[i].begin;
+  }
   return typical_step(by_step);
 }
 
-nlohmann::ordered_json result_of(const Plan& plan, const MeasuredRun& measured, const CommandOptions& options,
-                                 double samples)
+nlohmann::ordered_json result_of(const Plan& plan, const Program& program, const MeasuredRun& measured,
+                                 const CommandOptions& options, double samples)
 {
   using Json = nlohmann::ordered_json;
   const auto step_times = measured.step_times();
@@ -106,7 +112,7 @@ nlohmann::ordered_json result_of(const Plan& plan, const MeasuredRun& measured, 
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const std::string& device = plan.stages[i].device();
     Json stage = {{"device", device},
-                  {"compute_s", compute_time(measured.ranks()[i], options.run.steps).value},
+                  {"compute_s", compute_time(program, i, measured.ranks()[i], options.run.steps).value},
                   {"peak_memory_bytes", measured.ranks()[i].peak_memory.value}};
     if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
     stages.push_back(std::move(stage));
@@ -209,13 +215,34 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
 }
 
 /// Writes and prints what all ranks have measured.
-void report(const Plan& plan, const MeasuredRun& measured, const CommandOptions& options, double samples)
+void report(const Plan& plan, const Program& program, const MeasuredRun& measured, const CommandOptions& options,
+            double samples)
 {
   if (!options.trace.empty()) write_trace(options.trace, plan, measured);
-  const auto result = result_of(plan, measured, options, samples);
+  const auto result = result_of(plan, program, measured, options, samples);
   const std::string text = result.dump(2) + "\n";
   if (!options.output.empty()) write_file_atomically(options.output, text);
   fmt::print("{}", options.json ? text : summary_of(result));
+}
+
+/// The workload, with the work that its profiled times mean where a profile is given.
+Workload read_inputs(const Plan& plan, const std::string& workload_text, CommandOptions& options)
+{
+  Workload workload = workload_from_text(workload_text, options.workload);
+  if (options.profile.empty()) return workload;
+  if (!options.run.emulate || is_gpu(options.run.device)) {
+    throw InputError("--profile", "says how fast emulated devices are; it goes with --emulate on a CPU");
+  }
+  const std::string hash = fingerprint(read_file(options.profile));
+  if (!plan.profile || plan.profile->hash != hash) {
+    throw InputError(options.profile,
+                     fmt::format("has hash {}; the plan was made with {}", hash,
+                                 plan.profile ? "a profile with hash " + shown(plan.profile->hash) : "none"));
+  }
+  const DeviceProfile profile = read_profile(options.profile);
+  apply_profile(profile, options.profile, workload);
+  options.run.profiled_speed = profile.speed;
+  return workload;
 }
 
 ExitCode run(CommandOptions options)
@@ -224,7 +251,7 @@ ExitCode run(CommandOptions options)
   options.run.device = device_from_text(options.device);
   const Plan plan = read_plan(options.plan);
   const std::string workload_text = read_file(options.workload);
-  const Workload workload = with_recomputation(workload_from_text(workload_text, options.workload), plan.recompute);
+  const Workload workload = with_recomputation(read_inputs(plan, workload_text, options), plan.recompute);
   if (plan.stages.empty()) {
     fmt::print("{}: there is no placement to run ({}): {}\n", options.plan, name_of(plan.outcome), shown(plan.reason));
     return ExitCode::Infeasible;
@@ -249,7 +276,7 @@ ExitCode run(CommandOptions options)
     return (options.spawn ? run_in_processes : run_in_process)(workload, plan, *program, options.run, step_ended);
   }();
   if (!measured) return ExitCode::Done;  // rank 0 says what all have measured
-  report(plan, *measured, options, samples);
+  report(plan, *program, *measured, options, samples);
   return ExitCode::Done;
 }
 
@@ -273,6 +300,8 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("--flows", options->run.flows, "TCP connections of each link (default: 1)");
   command->add_flag("--emulate", options->run.emulate,
                     "make each rank as slow, and its memory as small, as the plan takes its device for");
+  command->add_option("--profile", options->profile,
+                      "with --emulate: the plan's profile, so that ranks compute as steadily as it says");
   command->add_flag("--unvalidated", options->unvalidated, "run a plan that was not simulated as it is");
   command->add_option("--deadline", options->deadline,
                       "how long a transfer may wait (default: 10 predicted steps, at least 30 s)");

@@ -133,10 +133,11 @@ std::string text_of_path(const char* title, const std::vector<PathValidation>& p
 
 }  // namespace
 
-Validation validate(const Timeline& predicted, const Timeline& measured, const std::vector<std::string>& devices,
-                    const std::vector<Pair<Bytes>>& peak_memory)
+Validation validate(const Timeline& predicted, const Timeline& measured, const std::string& allocator,
+                    const std::vector<std::string>& devices, const std::vector<Pair<Bytes>>& peak_memory)
 {
   Validation validation;
+  validation.allocator = allocator;
   validation.step_time = {median_of(steps_that_count(predicted.step_times())),
                           median_of(steps_that_count(measured.step_times()))};
   for (std::size_t rank = 0; rank < peak_memory.size(); ++rank) {
@@ -157,7 +158,7 @@ Validation validate(const Timeline& predicted, const Timeline& measured, const s
 std::string validation_to_json(const Validation& validation, double tolerance)
 {
   using Json = nlohmann::ordered_json;
-  Json json = {{"schema", "isobar-validation/1"}};
+  Json json = {{"schema", "isobar-validation/1"}, {"allocator", validation.allocator}};
   add_pair(json, "step_time", "s", validation.step_time);
   json["tolerance_fraction"] = tolerance;
   json["within_tolerance"] = std::abs(validation.step_time.error_fraction()) <= tolerance;

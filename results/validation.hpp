@@ -46,6 +46,7 @@ struct PathValidation {
 
 /// A simulated run and a measured run of the same program, laid over each other.
 struct Validation {
+  std::string allocator;    ///< of the plan
   Pair<Seconds> step_time;  ///< medians of the steps after the first
   std::vector<StageValidation> stages;
   std::vector<InstructionValidation> instructions;  ///< by rank; Recv counts as its Send
@@ -53,10 +54,10 @@ struct Validation {
   std::vector<PathValidation> measured_path;        ///< of the step whose time is the median
 };
 
-/// Compares two timelines of the same program. `devices` names its ranks; `peak_memory` is by stage.
-/// O(instructions log instructions).
-Validation validate(const Timeline& predicted, const Timeline& measured, const std::vector<std::string>& devices,
-                    const std::vector<Pair<Bytes>>& peak_memory);
+/// Compares two timelines of the same program, of a plan by `allocator`. `devices` names its ranks; `peak_memory` is by
+/// stage. O(instructions log instructions).
+Validation validate(const Timeline& predicted, const Timeline& measured, const std::string& allocator,
+                    const std::vector<std::string>& devices, const std::vector<Pair<Bytes>>& peak_memory);
 
 /// validation.json, schema isobar-validation/1 (docs/formats.md). `tolerance`: largest error of the step time that is
 /// still good; the file says whether it is.

@@ -28,7 +28,7 @@ import network_bed
 from network_bed import Host, Network, Trunk
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SLOWDOWNS = (4, 6, 8, 10)  # of the ranks: together they ask for 64 % of one of two processors
+SLOWDOWNS = (6, 9, 12, 15)  # of the ranks: together they ask for 43 % of one of two processors
 ACCESS_MBIT = 500
 PORT = 29500
 COMPUTE_LANE = 0  # of traces (docs/formats.md)
@@ -53,7 +53,7 @@ class Case(NamedTuple):
                        {(a, b): Trunk(self.mbit, self.delay_ms) for a in sites for b in sites if a < b})
 
     def microbatches(self):
-        return 2 if self.schedule == "sequential" else 6
+        return 2 if self.schedule == "sequential" else 4
 
 
 CASES = (
@@ -61,13 +61,11 @@ CASES = (
     Case("tiny_gpt", "1f1b", "ab", 100, 60),
     Case("tiny_bert", "sequential", "ab", 100, 100),
     Case("tiny_bert", "1f1b", "ab", 200, 20),
-    Case("tiny_gpt", "sequential", "abc", 100, 60),
     Case("tiny_gpt", "1f1b", "aba", 50, 0),
     Case("tiny_bert", "sequential", "aba", 200, 100),
     Case("tiny_bert", "1f1b", "abc", 100, 20),
     Case("tiny_gpt", "sequential", "abab", 500, 100),
     Case("tiny_gpt", "1f1b", "abab", 50, 20),
-    Case("tiny_bert", "sequential", "aabb", 50, 60),
     Case("tiny_bert", "1f1b", "abab", 100, 20),
 )
 
@@ -81,7 +79,7 @@ Measured on {machine}. Method, and what it does not show: [docs/executor.md](../
 
 Mean error {mean:.1f} %, largest {largest:.1f} %, {count} combinations; {steps} steps each, the median of all but the first {left_out}. Error: predicted over measured, less 1.
 
-Ranks 0 to 3 are emulated {slowdowns} times slower than the machine. A letter is the site of a rank; any two sites are joined by one trunk of the named rate in each direction, which all their transfers share, and the named delay one way. Access links have {access} Mbit/s. `compute` is the forwards, backwards and updates of all stages in a step: what the profile, not the network, is answerable for. `spread` is (upper − lower quartile) / median of the measured steps.
+Ranks 0 to 3 are emulated {slowdowns} times slower than the machine. A letter is the site of a rank; any two sites are joined by one trunk of the named rate in each direction, which all their transfers share, and the named delay one way. Access links have {access} Mbit/s. `compute` is the forwards, backwards and updates of all stages in a step: emulated, so that they take what the profile says wherever the machine is fast enough. `spread` is (upper − lower quartile) / median of the measured steps.
 """
 
 
@@ -90,7 +88,9 @@ def parser():
     result.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"))
     result.add_argument("--relay", default=str(ROOT / "build/release/bin/tap_relay"))
     result.add_argument("--cases", help="numbers of the rows to make, from 1, such as 1,5,12 (default: all)")
-    result.add_argument("--steps", type=int, default=7, help=f"of each run, at least {LEFT_OUT + 1} (default: 7)")
+    result.add_argument("--steps", type=int, default=5, help=f"of each run, at least {LEFT_OUT + 1} (default: 5)")
+    result.add_argument("--repetitions", type=int, default=1,
+                        help="of each row, from its profile on; the one with the middle error counts (default: 1)")
     result.add_argument("--keep", type=pathlib.Path, help="folder for platforms, plans, traces and reports")
     result.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "results/validation")
     return result
@@ -144,7 +144,8 @@ class Validation:
         with network_bed.bed(case.network(), self.options.relay) as bed:
             places = ",".join(f"{address}:{PORT}" for address in bed.addresses)
             ranks = [bed.start(rank, [self.options.isobar, "run", workload, "--plan", plan, "--rank", rank, "--ranks",
-                                      places, "--emulate", "--threads", 1, "--steps", self.options.steps, "-o", file,
+                                      places, "--emulate", "--profile", self.folder / "machine.profile.json",
+                                      "--steps", self.options.steps, "-o", file,
                                       "--trace", self.folder / "measured.json"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
                      for rank in range(len(case.sites))]
@@ -212,6 +213,8 @@ def main():
     options = parser().parse_args()
     if options.steps <= LEFT_OUT:
         sys.exit(f"validate_network.py: --steps: at least {LEFT_OUT + 1}")
+    if options.repetitions < 1:
+        sys.exit("validate_network.py: --repetitions: at least 1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are removed
     try:
         network_bed.check_available()
@@ -226,8 +229,11 @@ def main():
             if options.keep:
                 folder = options.keep / f"{case.workload}-{case.schedule}-{case.sites}"
             began = time.monotonic()
-            rows.append(Validation(options, folder).row(case))
-            print(*rows[-1].values(), f"[{time.monotonic() - began:.0f} s]", file=sys.stderr)
+            tried = [Validation(options, folder).row(case) for _ in range(options.repetitions)]
+            tried.sort(key=lambda row: row["error_fraction"])
+            rows.append(tried[len(tried) // 2])
+            print(*rows[-1].values(), [row["error_fraction"] for row in tried],
+                  f"[{time.monotonic() - began:.0f} s]", file=sys.stderr)
     sys.exit(0 if write_tables(rows, options) else 5)
 
 

@@ -84,6 +84,17 @@ class Run(CommandTest):
         other = self.write("other.yaml", MODEL.replace("vocabulary: 60", "vocabulary: 61"))
         self.assertIn("stamp.workload: ", self.fault_of("run", other, "--plan", plan, "--in-process"))
 
+    def test_emulated_ranks_are_as_fast_as_the_plans_own_profile_says(self):
+        workload, plan = self.stamped_plan()
+        profile = str(self.folder / "live.profile.json")
+        base = ("run", workload, "--plan", plan, "--in-process", "--steps", 2)
+        self.run_isobar(*base, "--emulate", "--profile", profile)
+        self.assertEqual(self.fault_of(*base, "--profile", profile),
+                         "--profile: says how fast emulated devices are; it goes with --emulate on a CPU")
+        other = self.write("other.json", pathlib.Path(profile).read_text() + " ")
+        self.assertRegex(self.fault_of(*base, "--emulate", "--profile", other),
+                         "other.json: has hash .*; the plan was made with a profile with hash ")
+
     def test_wrong_options_are_said_in_one_line(self):
         workload, plan = self.stamped_plan()
         base = ("run", workload, "--plan", plan)

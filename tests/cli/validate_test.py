@@ -21,8 +21,9 @@ class Validate(CommandTest):
 
     def test_everything_from_a_profile_to_the_comparison(self):
         name, result = self.validate("--tolerance", 1000, "--json")
-        comparison = json.loads(result.stdout)
+        [comparison] = json.loads(result.stdout)
         self.assertEqual(comparison, json.loads(name.with_suffix(".validation.json").read_text()))
+        self.assertEqual(comparison["allocator"], "exact")
         self.assertEqual(comparison["schema"], "isobar-validation/1")
         self.assertTrue(comparison["within_tolerance"])
         plan = json.loads(name.with_suffix(".plan.json").read_text())
@@ -40,6 +41,13 @@ class Validate(CommandTest):
             self.assertLess(abs(total / comparison[f"{side}_step_time_s"] - 1), 0.75)
         for ending in ("xml", "profile.json", "links.csv", "simulated.json", "measured.json", "run.json"):
             self.assertTrue(name.with_suffix("." + ending).exists(), ending)
+
+    def test_several_allocators_are_tried_on_one_profile(self):
+        name, result = self.validate("--tolerance", 1000, "--allocator", "even,exact")
+        self.assertRegex(result.stdout, r"allocator +predicted s +measured s +error\n(.*\n)even .*\nexact ")
+        plans = [json.loads(pathlib.Path(f"{name}.{policy}.plan.json").read_text()) for policy in ("even", "exact")]
+        self.assertEqual(plans[0]["inputs"]["profile"], plans[1]["inputs"]["profile"])
+        self.assertEqual([plan["allocator"] for plan in plans], ["even", "exact"])
 
     def test_an_error_above_the_tolerance_is_a_failed_check(self):
         name, result = self.validate("--tolerance", 0, expect=5)

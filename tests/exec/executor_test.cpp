@@ -247,6 +247,27 @@ TEST(Executor, StretchesTheComputationOfASlowDevice)
   EXPECT_GT(compute_of(), 5 * nominal);
 }
 
+TEST(Executor, GivesSlowedRanksTheTimeOfTheirProfileAndLeavesOthersAlone)
+{
+  const Workload workload = small_gpt();
+  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward, 2);
+  plan.stages[0].devices.front().slowdown = 1;
+  plan.stages[1].devices.front().slowdown = 4;
+  const auto program = schedules::make_program(plan, workload);
+  RunOptions options = options_for(4);
+  options.emulate = true;
+  // So slow that the machine's own time is little beside it.
+  const Instruction first = program->at(1, Lane::Compute, 0);
+  options.profiled_speed = first.work / Seconds(0.05);
+  const auto measured = run_in_process(workload, plan, *program, options, [](const StepReport&) {});
+  const auto forward_of = [&](std::size_t rank) {
+    const InstructionTime& time = measured.ranks()[rank].lanes[static_cast<std::size_t>(Lane::Compute)].front();
+    return (time.end - time.begin).value;
+  };
+  EXPECT_GE(forward_of(1), 0.2);
+  EXPECT_LT(forward_of(0), 0.2);
+}
+
 TEST(Executor, RefusesMemoryBeyondTheDevices)
 {
   const Workload workload = small_gpt();

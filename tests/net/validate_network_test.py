@@ -17,17 +17,18 @@ class ValidateNetwork(unittest.TestCase):
             output = pathlib.Path(folder)
             result = subprocess.run([sys.executable, ROOT / "tools/validate_network.py", "--isobar",
                                      os.environ["ISOBAR"], "--relay", os.environ["TAP_RELAY"], "--cases", "4",
-                                     "--steps", "4", "-o", output], capture_output=True, text=True)
+                                     "--steps", "4", "--repetitions", "1", "-o", output], capture_output=True, text=True)
             if result.returncode == 77:
                 self.skipTest(result.stderr.strip())
             # 5: an error above what the table tolerates, as other work on the machine can make.
             self.assertIn(result.returncode, (0, 5), result.stderr)
             with (output / "network.csv").open() as file:
                 row, = csv.DictReader(file)
-            self.assertIn("--cases 4 --steps 4", (output / "network.md").read_text())
+            self.assertIn("--cases 4 --steps 4 --repetitions 1", (output / "network.md").read_text())
         predicted, measured = float(row["predicted_s"]), float(row["measured_s"])
         self.assertAlmostEqual(float(row["error_fraction"]), predicted / measured - 1, places=3)
-        self.assertLess(abs(predicted / measured - 1), 0.5)
+        # Other work on the machine may make either longer.
+        self.assertTrue(1 / 3 < predicted / measured < 3, (predicted, measured))
         # No step is shorter than what the slower of its two ranks computes.
         self.assertGreater(measured, float(row["measured_compute_s"]) / 2)
 

@@ -168,7 +168,8 @@ TEST(Validation, OfATimelineWithItselfHasNoErrors)
   const TraceFile file;
   file.write_steps(program, 2, 0.5);
   const auto timeline = Timeline::read(file.name(), program);
-  const auto validation = validate(timeline, timeline, {"a", "b"}, {{Bytes(1), Bytes(1)}, {Bytes(2), Bytes(2)}});
+  const auto validation =
+      validate(timeline, timeline, "even", {"a", "b"}, {{Bytes(1), Bytes(1)}, {Bytes(2), Bytes(2)}});
   EXPECT_EQ(validation.step_time.error_fraction(), 0);
   for (const auto& stage : validation.stages) {
     EXPECT_EQ(stage.compute.error_fraction(), 0);
@@ -186,7 +187,8 @@ TEST(Validation, SaysWhichInstructionsTookLonger)
   const auto predicted = Timeline::read(file.name(), program);
   file.write_steps(program, 4, 1);
   const auto measured = Timeline::read(file.name(), program);
-  const auto validation = validate(predicted, measured, {"a", "b"}, {{Bytes(3), Bytes(2)}, {Bytes(1), Bytes(0)}});
+  const auto validation =
+      validate(predicted, measured, "even", {"a", "b"}, {{Bytes(3), Bytes(2)}, {Bytes(1), Bytes(0)}});
   EXPECT_NEAR(validation.step_time.error_fraction(), 11.75 / 12.75 - 1, 1e-9);
   EXPECT_NEAR(validation.stages[0].compute.measured.value, 3.5, 1e-9);
   EXPECT_NEAR(validation.stages[0].peak_memory.error_fraction(), 0.5, 1e-12);
