@@ -76,7 +76,7 @@ std::string simulate(const ValidateOptions& options, const Trial& trial, Plan& p
   constexpr Seconds no_limit(1e9);
   TemporaryFile trace(trial.file(".simulated.json"));
   const auto work = [&] { return simulate_plan(inputs, plan, std::min(enough, options.steps), trace.name()); };
-  const std::string result = run_in_child(work, no_limit).output_or_throw();
+  std::string result = run_in_child(work, no_limit).output_or_throw();
   trace.keep();
   plan.stamp = stamp_of(result, plan, inputs);
   return result;

@@ -34,7 +34,8 @@ RankOptions rank_options(const RunOptions& options, const Plan& plan, std::size_
   if (options.emulate && rank < plan.stages.size()) {
     of_rank.slowdown = plan.stages[rank].devices.front().slowdown.value_or(1);
     constexpr double as_it_is = 1 + 1e-9;
-    if (options.profiled_speed && of_rank.slowdown > as_it_is) of_rank.speed = *options.profiled_speed / of_rank.slowdown;
+    if (options.profiled_speed && of_rank.slowdown > as_it_is)
+      of_rank.speed = *options.profiled_speed / of_rank.slowdown;
     of_rank.memory_cap = plan.stages[rank].devices.front().memory.value_or(Bytes(0));
   }
   return of_rank;
