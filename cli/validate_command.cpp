@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstdio>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -142,6 +143,11 @@ void check_options(const ValidateOptions& options, const Goal& goal)
   if (options.steps < 2) throw InputError("--steps", "the first step does not count; ask for 2 at least");
   for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
   options.goal.check_polish(options.allocators, {goal});
+  std::set<std::string> named;
+  for (const auto& allocator : options.allocators) {
+    if (named.insert(allocator).second) continue;
+    throw InputError("--allocator", allocator + " is named twice, and so would be its files");
+  }
 }
 
 std::vector<Trial> trials_of(const ValidateOptions& options)

@@ -50,7 +50,7 @@ void check_options(const CommandOptions& options)
     throw InputError("--rank", fmt::format("{} is not below the {} of --ranks", *rank, options.ranks.size()));
   }
   if (flows < 1 || flows > 64) throw InputError("--flows", fmt::format("{} is not in 1 to 64", flows));
-  if (options.doctor.threads < 1) throw InputError("--threads", "0 compute nothing");
+  check_threads(options.doctor.threads);
 }
 
 ExitCode doctor(CommandOptions options)

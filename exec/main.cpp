@@ -9,6 +9,14 @@
 #include <string>
 
 namespace isobar::exec {
+
+void check_threads(std::size_t threads)
+{
+  constexpr std::size_t most = 1024;
+  if (threads >= 1 && threads <= most) return;
+  throw InputError("--threads", std::to_string(threads) + " is not in 1 to " + std::to_string(most));
+}
+
 namespace {
 
 constexpr auto footer = R"(Example:

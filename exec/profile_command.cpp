@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -78,6 +79,7 @@ void check_options(const CommandOptions& options)
       throw InputError("--slowdowns", fmt::format("{} is not in 1 to 1e6", slowdown));
     }
   }
+  check_threads(options.profile.threads);
   if (options.profile.repetitions < 1) throw InputError("--repetitions", "0 passes measure nothing");
   if (options.flows < 1 || options.flows > 64) {
     throw InputError("--flows", fmt::format("{} is not in 1 to 64", options.flows));
@@ -98,6 +100,12 @@ ExitCode profile(CommandOptions options)
   check_options(options);
   const Workload workload = read_workload(options.workload);
   if (options.slowdowns.empty()) options.slowdowns.assign(std::max<std::size_t>(1, options.ranks.size()), 1);
+  // Opened before anything is measured: what cannot be written is not measured.
+  std::deque<TemporaryFile> files;
+  const bool writes = options.rank.value_or(0) == 0;
+  for (const char* ending : {".profile.json", ".links.csv", ".xml"}) {
+    if (writes) files.emplace_back(options.output + ending);
+  }
   const auto measure_device = [&] { return measure_profile(workload, options.profile); };
   std::vector<Endpoint> ranks;
   for (const auto& place : options.ranks) ranks.push_back(endpoint_from_text("--ranks", place));
@@ -106,9 +114,10 @@ ExitCode profile(CommandOptions options)
                          : measure_this_machine(options.slowdowns.size(), options.flows, measure_device);
   if (!world) return ExitCode::Done;  // rank 0 writes what all have measured
   const std::string json = profile_to_json(world->devices.front());
-  write_file_atomically(options.output + ".profile.json", json);
-  write_file_atomically(options.output + ".links.csv", links_to_csv(world->links));
-  write_file_atomically(options.output + ".xml", platform_of(*world, options.slowdowns, options.flows));
+  files[0].write(json);
+  files[1].write(links_to_csv(world->links));
+  files[2].write(platform_of(*world, options.slowdowns, options.flows));
+  for (auto& file : files) file.keep();
   fmt::print("{}", options.json ? json : table_of(world->devices.front()) + table_of(world->links));
   return ExitCode::Done;
 }

@@ -150,7 +150,7 @@ std::string summary_of(const nlohmann::ordered_json& result)
   return text;
 }
 
-void write_trace(const std::string& file, const Plan& plan, const MeasuredRun& measured)
+void write_trace(TemporaryFile& file, const Plan& plan, const MeasuredRun& measured)
 {
   std::vector<std::string> names;
   for (const auto& stage : plan.stages) names.push_back(stage.device());
@@ -159,7 +159,8 @@ void write_trace(const std::string& file, const Plan& plan, const MeasuredRun& m
   ChromeTraceWriter writer(text, names);
   measured.replay(writer);
   writer.finish();
-  write_file_atomically(file, text.str());
+  file.write(text.str());
+  file.keep();
 }
 
 Seconds deadline_from(const std::string& text)
@@ -185,6 +186,7 @@ void check_options(const CommandOptions& options)
   if (options.run.steps < 1 || options.run.steps > most_steps) {
     throw InputError("--steps", fmt::format("{} is not in 1 to {}", options.run.steps, most_steps));
   }
+  check_threads(options.run.threads);
   if (options.run.flows < 1 || options.run.flows > 64) {
     throw InputError("--flows", fmt::format("{} is not in 1 to 64", options.run.flows));
   }
@@ -214,14 +216,30 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   if (!lines.empty()) throw InputError(lines);
 }
 
+/// What a run writes at its end, opened before it begins: what cannot be written is not trained. Rank 0 writes for all.
+struct Outputs {
+  explicit Outputs(const CommandOptions& options)
+  {
+    if (options.rank.value_or(0) != 0) return;
+    if (!options.trace.empty()) trace.emplace(options.trace);
+    if (!options.output.empty()) result.emplace(options.output);
+  }
+
+  std::optional<TemporaryFile> trace;
+  std::optional<TemporaryFile> result;
+};
+
 /// Writes and prints what all ranks have measured.
 void report(const Plan& plan, const Program& program, const MeasuredRun& measured, const CommandOptions& options,
-            double samples)
+            double samples, Outputs& outputs)
 {
-  if (!options.trace.empty()) write_trace(options.trace, plan, measured);
+  if (outputs.trace) write_trace(*outputs.trace, plan, measured);
   const auto result = result_of(plan, program, measured, options, samples);
   const std::string text = result.dump(2) + "\n";
-  if (!options.output.empty()) write_file_atomically(options.output, text);
+  if (outputs.result) {
+    outputs.result->write(text);
+    outputs.result->keep();
+  }
   fmt::print("{}", options.json ? text : summary_of(result));
 }
 
@@ -262,6 +280,7 @@ ExitCode run(CommandOptions options)
   options.run.deadline = options.deadline ? deadline_from(*options.deadline) : default_deadline(plan);
   const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
   StepLog log(options, samples);
+  Outputs outputs(options);
   const StepEnded step_ended = [&log](const StepReport& step) { log(step); };
 
   if (options.rank) {
@@ -276,7 +295,7 @@ ExitCode run(CommandOptions options)
     return (options.spawn ? run_in_processes : run_in_process)(workload, plan, *program, options.run, step_ended);
   }();
   if (!measured) return ExitCode::Done;  // rank 0 says what all have measured
-  report(plan, *program, *measured, options, samples);
+  report(plan, *program, *measured, options, samples, outputs);
   return ExitCode::Done;
 }
 

@@ -102,6 +102,7 @@ class Run(CommandTest):
         self.assertIn("say where the ranks run: ", self.fault_of(*base, "--spawn", "--in-process"))
         self.assertEqual(self.fault_of(*base, "--rank", 0), "--rank and --ranks go together")
         self.assertEqual(self.fault_of(*base, "--spawn", "--steps", 0), "--steps: 0 is not in 1 to 1000000000")
+        self.assertEqual(self.fault_of(*base, "--spawn", "--threads", 0), "--threads: 0 is not in 1 to 1024")
         self.assertEqual(self.fault_of(*base, "--spawn", "--flows", 65), "--flows: 65 is not in 1 to 64")
         self.assertEqual(self.fault_of(*base, "--rank", 2, "--ranks", "a:1,b:2"),
                          "--rank: 2 is not below the plan's 2 ranks")
@@ -120,6 +121,14 @@ class Run(CommandTest):
         for way in ("--in-process", "--spawn"):
             self.assertIn("--device cuda", self.fault_of("run", workload, "--plan", plan, way, *base, expect=3))
         self.assertIn("--device cuda", self.fault_of("profile", workload, "-o", self.folder / "gpu", *base, expect=3))
+
+    def test_what_cannot_be_written_is_not_trained(self):
+        workload, plan = self.stamped_plan()
+        for option in ("-o", "--trace", "--log"):
+            result = self.run_isobar("run", workload, "--plan", plan, "--in-process", "--steps", 1, option,
+                                     self.folder / "no/such/folder", expect=3)
+            self.assertIn("cannot write there", result.stderr)
+            self.assertNotIn("loss", result.stdout)
 
     def test_listed_layers_say_what_they_cost_and_not_what_they_compute(self):
         platform, workload = self.small_inputs()

@@ -63,6 +63,8 @@ class Validate(CommandTest):
         self.assertEqual(self.fault_of(*base, "--steps", 1), "--steps: the first step does not count; ask for 2 at least")
         self.assertIn("--slowdowns", self.fault_of(*base, "--slowdowns", "0.5"))
         self.assertIn("exakt", self.fault_of(*base, "--allocator", "exakt"))
+        self.assertEqual(self.fault_of(*base, "--allocator", "even,even"),
+                         "--allocator: even is named twice, and so would be its files")
         self.assertIn("no.yaml: no such file", self.fault_of("validate", self.folder / "no.yaml", "-o", name))
         self.assertEqual(list(self.folder.glob("v*")), [])
 
@@ -125,6 +127,7 @@ class SeveralRanks(CommandTest):
         self.assertEqual(self.fault_of(*base, "--rank", 2, "--ranks", PORTS), "--rank: 2 is not below the 2 of --ranks")
         self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", PORTS, "--slowdowns", "1,2,3"),
                          "--slowdowns: 3 devices, and --ranks names 2")
+        self.assertEqual(self.fault_of(*base, "--threads", 0), "--threads: 0 is not in 1 to 1024")
         self.assertEqual(self.fault_of(*base, "--flows", 65), "--flows: 65 is not in 1 to 64")
 
 
