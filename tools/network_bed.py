@@ -99,6 +99,10 @@ def check_available():
         try:
             run("tc", "-n", name, "qdisc", "add", "dev", "lo", "root", "tbf", "rate", "1mbit", "burst", FRAME, "limit",
                 QUEUE)
+            run("ip", "-n", name, "link", "add", "one", "type", "veth", "peer", "other")
+            run("ip", "netns", "exec", name, "ip", "tuntap", "add", "dev", "tap", "mode", "tap")
+            for key, value in {**HOST_SETTINGS, **ROUTER_SETTINGS}.items():
+                run("ip", "netns", "exec", name, "sysctl", "-q", "-w", f"{key}={value}")
         finally:
             run("ip", "netns", "del", name)
     except Failed as failure:
