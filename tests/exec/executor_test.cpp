@@ -4,6 +4,7 @@
 #include "exec/batch.hpp"
 #include "exec/run.hpp"
 #include "schedules/schedule.hpp"
+#include "tests/exec/even_split.hpp"
 #include "tests/exec/plain_loop.hpp"
 
 #include <fmt/format.h>
@@ -46,23 +47,6 @@ Workload small_gpt()
   workload.model = sizes;
   build_gpt(sizes, workload);
   return workload;
-}
-
-/// Layers split over the stages as evenly as whole layers allow.
-Plan split(const Workload& workload, std::size_t stages, Schedule schedule, std::uint64_t microbatches)
-{
-  Plan plan;
-  plan.goal.schedule = schedule;
-  plan.goal.microbatches = microbatches;
-  const std::size_t layers = workload.layers.size();
-  for (std::size_t i = 0; i < stages; ++i) {
-    Stage stage;
-    stage.devices.push_back({fmt::format("device-{}", i)});
-    stage.first_layer = i * layers / stages;
-    stage.last_layer = (i + 1) * layers / stages - 1;
-    plan.stages.push_back(stage);
-  }
-  return plan;
 }
 
 RunOptions options_for(std::uint64_t steps)
@@ -147,7 +131,7 @@ class AnySplit : public testing::TestWithParam<Split> {
   }
   static Plan plan(const Workload& workload)
   {
-    return split(workload, GetParam().stages, GetParam().schedule, microbatches);
+    return even_split(workload, GetParam().stages, GetParam().schedule, microbatches);
   }
 };
 
@@ -170,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(Executor, AnySplit, testing::ValuesIn(all_splits()), na
 TEST(Executor, RecomputesEveryLayerWithTheSameLosses)
 {
   const Workload workload = small_gpt();
-  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward, 4);
+  Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, 4);
   plan.recompute.resize(workload.layers.size());
   std::iota(plan.recompute.begin(), plan.recompute.end(), 0);
   expect_close(losses_of(workload, plan, Way::InProcess, options_for(5)), losses_of_a_plain_loop(workload, 5, 4), 0);
@@ -182,7 +166,7 @@ TEST(Executor, FollowsThePlainLoopWithEveryOptimizer)
     Workload workload = small_gpt();
     workload.optimizer = optimizer;
     workload.training.weight_decay = 0.1;
-    const Plan plan = split(workload, 3, Schedule::OneForwardOneBackward, 2);
+    const Plan plan = even_split(workload, 3, Schedule::OneForwardOneBackward, 2);
     expect_close(losses_of(workload, plan, Way::InProcess, options_for(6)), losses_of_a_plain_loop(workload, 6, 2), 0);
   }
 }
@@ -195,7 +179,7 @@ TEST(Executor, ClipsTheNormOfAllStagesTogether)
   const auto expected = losses_of_a_plain_loop(workload, 10, 2);
   for (const Way way : {Way::Tcp, Way::InProcess}) {
     for (const std::size_t stages : {1U, 3U}) {
-      const Plan plan = split(workload, stages, Schedule::OneForwardOneBackward, 2);
+      const Plan plan = even_split(workload, stages, Schedule::OneForwardOneBackward, 2);
       expect_close(losses_of(workload, plan, way, options_for(10)), expected, 1e-5);
     }
   }
@@ -208,8 +192,10 @@ TEST(Executor, TrainsInHalfPrecisionTheSameHoweverItIsSplit)
     workload.dtype = dtype;
     workload.layers.clear();
     build_bert(std::get<BertSizes>(workload.model), workload);
-    const auto one = losses_of(workload, split(workload, 1, Schedule::Sequential, 2), Way::InProcess, options_for(6));
-    const auto three = losses_of(workload, split(workload, 3, Schedule::Sequential, 2), Way::InProcess, options_for(6));
+    const auto one =
+        losses_of(workload, even_split(workload, 1, Schedule::Sequential, 2), Way::InProcess, options_for(6));
+    const auto three =
+        losses_of(workload, even_split(workload, 3, Schedule::Sequential, 2), Way::InProcess, options_for(6));
     EXPECT_TRUE(std::isfinite(one.back()));
     EXPECT_NE(one.front(), one.back());
     expect_close(three, one, 0);
@@ -219,7 +205,7 @@ TEST(Executor, TrainsInHalfPrecisionTheSameHoweverItIsSplit)
 TEST(Executor, TakesItsDataFromTheDataServer)
 {
   const Workload workload = small_bert();
-  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward, 4);
+  Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, 4);
   plan.data_server = "server";
   const auto expected = losses_of_a_plain_loop(workload, 3, 4);
   for (const Way way : {Way::Tcp, Way::InProcess}) {
@@ -231,7 +217,7 @@ TEST(Executor, StretchesTheComputationOfASlowDevice)
 {
   Workload workload = small_gpt();
   workload.micro_batch = 16;
-  Plan plan = split(workload, 1, Schedule::Sequential, 1);
+  Plan plan = even_split(workload, 1, Schedule::Sequential, 1);
   const auto program = schedules::make_program(plan, workload);
   RunOptions options = options_for(10);
   const auto compute_of = [&] {
@@ -250,7 +236,7 @@ TEST(Executor, StretchesTheComputationOfASlowDevice)
 TEST(Executor, GivesSlowedRanksTheTimeOfTheirProfileAndLeavesOthersAlone)
 {
   const Workload workload = small_gpt();
-  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward, 2);
+  Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, 2);
   plan.stages[0].devices.front().slowdown = 1;
   plan.stages[1].devices.front().slowdown = 4;
   const auto program = schedules::make_program(plan, workload);
@@ -271,7 +257,7 @@ TEST(Executor, GivesSlowedRanksTheTimeOfTheirProfileAndLeavesOthersAlone)
 TEST(Executor, RefusesMemoryBeyondTheDevices)
 {
   const Workload workload = small_gpt();
-  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward, 4);
+  Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, 4);
   plan.stages[1].devices.front().memory = Bytes(10'000);
   const auto program = schedules::make_program(plan, workload);
   RunOptions options = options_for(2);
@@ -283,7 +269,7 @@ TEST(Executor, RefusesMemoryBeyondTheDevices)
 TEST(Executor, EndsAllRanksWhenOneFailsAndSaysWhich)
 {
   const Workload workload = small_gpt();
-  const Plan plan = split(workload, 3, Schedule::OneForwardOneBackward, 4);
+  const Plan plan = even_split(workload, 3, Schedule::OneForwardOneBackward, 4);
   const auto program = schedules::make_program(plan, workload);
   const auto fail = [](const StepReport& step) {
     if (step.step == 2) throw EnvironmentError("the disk is full");
@@ -297,7 +283,7 @@ TEST(Executor, EndsAllRanksWhenOneFailsAndSaysWhich)
 TEST(Executor, MeasuresEveryInstructionInItsPlace)
 {
   const Workload workload = small_gpt();
-  const Plan plan = split(workload, 3, Schedule::OneForwardOneBackward, 4);
+  const Plan plan = even_split(workload, 3, Schedule::OneForwardOneBackward, 4);
   const auto program = schedules::make_program(plan, workload);
   const auto measured = run_in_process(workload, plan, *program, options_for(3), [](const StepReport&) {});
 

@@ -4,6 +4,7 @@
 #include "exec/profile.hpp"
 #include "exec/run.hpp"
 #include "schedules/schedule.hpp"
+#include "tests/exec/even_split.hpp"
 #include "tests/support/small_models.hpp"
 
 #include <fmt/format.h>
@@ -43,21 +44,9 @@ class Gpu : public testing::Test {
     return testing_support::small_model(testing_support::shipped_workload(name), dtype);
   }
 
-  /// Layers split over the stages as evenly as whole layers allow.
   static Plan split(const Workload& workload, std::size_t stages, Schedule schedule)
   {
-    Plan plan;
-    plan.goal.schedule = schedule;
-    plan.goal.microbatches = microbatches;
-    const std::size_t layers = workload.layers.size();
-    for (std::size_t i = 0; i < stages; ++i) {
-      Stage stage;
-      stage.devices.push_back({fmt::format("device-{}", i)});
-      stage.first_layer = i * layers / stages;
-      stage.last_layer = (i + 1) * layers / stages - 1;
-      plan.stages.push_back(stage);
-    }
-    return plan;
+    return even_split(workload, stages, schedule, microbatches);
   }
 
   static RunOptions options_on(const std::string& device, std::uint64_t steps = 10)
