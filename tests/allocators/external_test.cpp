@@ -3,11 +3,11 @@
 #include "core/errors.hpp"
 #include "tests/support/bad_files.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -25,25 +25,17 @@ class Program {
  public:
   explicit Program(const std::string& script)
   {
-    std::string folder = (fs::temp_directory_path() / "isobar-external.XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) throw EnvironmentError("no temporary folder");
-    folder_ = folder;
-    before_ = fs::current_path();
-    fs::current_path(folder_);
+    fs::current_path(folder_.path());
     std::ofstream("policy") << "#!/bin/sh\n" << script << "\n";
     fs::permissions("policy", fs::perms::owner_all);
   }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
-  ~Program()
-  {
-    fs::current_path(before_);
-    fs::remove_all(folder_);
-  }
+  ~Program() { fs::current_path(before_); }
 
  private:
-  fs::path folder_;
-  fs::path before_;
+  TemporaryFolder folder_;
+  fs::path before_ = fs::current_path();
 };
 
 /// Four layers on two devices, placed by a program that prints `answer`.

@@ -9,11 +9,11 @@
 #include "sim/platform.hpp"
 #include "sim/simgrid_compat.hpp"
 #include "sim/simulation.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -237,7 +237,8 @@ void simulate_beside_bare(benchmark::State& state)
 {
   const auto stages = static_cast<std::size_t>(state.range(0));
   const auto microbatches = static_cast<std::uint64_t>(state.range(1));
-  const auto file = std::filesystem::temp_directory_path() / fmt::format("isobar-simulation-bench-{}.xml", getpid());
+  const testing_support::TemporaryFolder folder;
+  const auto file = folder.path() / "star.xml";
   write_star(file, stages);
   Measurement ours;
   Measurement bare;
@@ -248,7 +249,6 @@ void simulate_beside_bare(benchmark::State& state)
     if (bare.activities == 0 || beside.cpu_s < bare.cpu_s) bare = beside;
     state.SetIterationTime(measured.cpu_s);
   }
-  std::filesystem::remove(file);
   if (ours.activities != bare.activities || std::abs(ours.step_time_s / bare.step_time_s - 1) > 1e-9) {
     state.SkipWithError("the two did not simulate the same");
   }

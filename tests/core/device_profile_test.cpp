@@ -4,11 +4,11 @@
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
 #include <filesystem>
 
 namespace isobar {
@@ -46,14 +46,7 @@ Workload workload_of(const DeviceProfile& profile)
 /// A profile file for as long as it lives.
 class ProfileFile {
  public:
-  explicit ProfileFile(const std::string& content)
-      : path_(std::filesystem::temp_directory_path() / fmt::format("isobar-profile-{}.json", getpid()))
-  {
-    write_file_atomically(path_, content);
-  }
-  ProfileFile(const ProfileFile&) = delete;
-  ProfileFile& operator=(const ProfileFile&) = delete;
-  ~ProfileFile() { std::filesystem::remove(path_); }
+  explicit ProfileFile(const std::string& content) : path_(folder_.write("profile.json", content)) {}
 
   const std::filesystem::path& path() const { return path_; }
   std::string fault() const
@@ -67,6 +60,7 @@ class ProfileFile {
   }
 
  private:
+  testing_support::TemporaryFolder folder_;
   std::filesystem::path path_;
 };
 

@@ -1,6 +1,7 @@
 #include "core/files.hpp"
 
 #include "core/errors.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,11 +17,8 @@ namespace fs = std::filesystem;
 
 /// A folder of the test's own.
 struct Folder {
-  fs::path path = fs::temp_directory_path() / ("isobar-files-test-" + std::to_string(getpid()));
-  Folder() { fs::create_directories(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { fs::remove_all(path); }
+  testing_support::TemporaryFolder temporary;
+  fs::path path = temporary.path();
   std::size_t files() const
   {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));

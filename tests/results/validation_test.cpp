@@ -2,12 +2,12 @@
 
 #include "core/chrome_trace.hpp"
 #include "core/errors.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -70,21 +70,14 @@ class TwoStages : public Program {
 /// Writes traces of the program into a file of its own.
 class TraceFile {
  public:
-  TraceFile() : name_(std::filesystem::temp_directory_path() / ("isobar-trace-" + std::to_string(getpid()) + ".json"))
-  {
-  }
-  TraceFile(const TraceFile&) = delete;
-  TraceFile& operator=(const TraceFile&) = delete;
-  ~TraceFile() { std::filesystem::remove(name_); }
-
-  const std::filesystem::path& name() const { return name_; }
-  void write(const std::string& content) const { std::ofstream(name_) << content; }
+  std::filesystem::path name() const { return folder_.path() / "trace.json"; }
+  void write(const std::string& content) const { folder_.write("trace.json", content); }
 
   /// `steps` steps one after another, with transfers of `transfer`: a takes 1 + 2 s, b 3 + 4 s, updates half a second.
   /// Receives are posted when a step begins.
   void write_steps(const Program& program, std::uint64_t steps, double transfer) const
   {
-    std::ofstream out(name_);
+    std::ofstream out(name());
     ChromeTraceWriter writer(out, {"a", "b"});
     double start = 0;
     for (std::uint64_t step = 0; step < steps; ++step) {
@@ -111,7 +104,7 @@ class TraceFile {
   }
 
  private:
-  std::filesystem::path name_;
+  testing_support::TemporaryFolder folder_;
 };
 
 std::string fault_of(const TraceFile& file, const Program& program)

@@ -1,8 +1,8 @@
 #include "sim/platform_generator.hpp"
 
 #include "core/errors.hpp"
-#include "core/files.hpp"
 #include "tests/support/bad_files.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <pugixml.hpp>
@@ -43,21 +43,10 @@ std::string attribute(const pugi::xml_node& zone, const char* link, const char* 
 /// Files that tests write, in a folder of their own that goes with them.
 class ImportMatrix : public testing::Test {
  protected:
-  ImportMatrix()
-  {
-    std::string pattern = (fs::temp_directory_path() / "isobar-import-XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~ImportMatrix() override { fs::remove_all(folder_); }
-
-  fs::path write(const std::string& name, const std::string& content) const
-  {
-    write_file_atomically(folder_ / name, content);
-    return folder_ / name;
-  }
+  fs::path write(const std::string& name, const std::string& content) const { return folder_.write(name, content); }
 
  private:
-  fs::path folder_;
+  testing_support::TemporaryFolder folder_;
 };
 
 TEST_F(ImportMatrix, GivesEachDirectionOfAPairItsOwnLink)

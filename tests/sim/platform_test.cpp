@@ -4,11 +4,11 @@
 #include "core/files.hpp"
 #include "sim/routes.hpp"
 #include "sim/simgrid_compat.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -41,10 +41,8 @@ std::vector<std::string> names_of(const Cluster& cluster)
 /// A platform file that a test writes, in a directory of the test's own.
 std::filesystem::path write_platform(const std::string& content, const std::string& name = "test.xml")
 {
-  const auto directory = std::filesystem::path(::testing::TempDir()) / fmt::format("isobar_platform_{}", getpid());
-  std::filesystem::create_directories(directory);
-  std::ofstream(directory / name) << content;
-  return directory / name;
+  static const testing_support::TemporaryFolder folder;  // until the process ends: what its tests write differs in name
+  return folder.write(name, content);
 }
 
 const std::string head = "<?xml version=\"1.0\"?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n";
@@ -277,10 +275,10 @@ TEST(Platform, HashesTheProfilesAndTheDevicesFileToo)
   const std::string platform = head +
                                "<platform version=\"4.1\"><zone id=\"z\" routing=\"Full\">"
                                "<host id=\"a\" speed=\"1Tf\" speed_file=\"load.profile\"/></zone></platform>";
-  const auto file = write_platform(platform);
+  const auto file = write_platform(platform, "hashed.xml");
   const std::string devices = "a: {memory: 1 GiB}\n";
   write_platform("0 1\n", "load.profile");
-  write_platform(devices, "test.devices.yaml");
+  write_platform(devices, "hashed.devices.yaml");
   EXPECT_EQ(Platform::load(file).hash(), fingerprint(platform + devices + "0 1\n"));
 }
 

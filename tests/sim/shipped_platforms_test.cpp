@@ -1,12 +1,12 @@
 #include "core/files.hpp"
 #include "sim/platform.hpp"
 #include "sim/platform_generator.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <pugixml.hpp>
 
-#include <unistd.h>
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
@@ -251,15 +251,14 @@ class LargeStar : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(LargeStar, IsMadeAndLoadedInSeconds)
 {
-  const auto file = fs::temp_directory_path() / fmt::format("isobar-star-{}-{}.xml", GetParam(), getpid());
+  const testing_support::TemporaryFolder folder;
   const std::clock_t start = std::clock();
   StarOptions options;
   options.devices = {{GetParam(), ""}};
   options.speed_spread = 4;
-  write_file_atomically(file, generate_star(options));
+  const auto file = folder.write("star.xml", generate_star(options));
   const auto platform = Platform::load(file);
   const double cpu_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-  fs::remove(file);
   ASSERT_EQ(platform.cluster().devices.size(), GetParam());
   EXPECT_EQ(platform.cluster().devices.back().name, fmt::format("device-{}", GetParam() - 1));
   EXPECT_LT(cpu_s, 10);  // a fraction of a second in a release build; sanitizers take ten times as long

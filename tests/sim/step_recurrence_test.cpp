@@ -4,14 +4,12 @@
 #include "schedules/schedule.hpp"
 #include "sim/platform.hpp"
 #include "sim/simulation.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
 #include <array>
-#include <filesystem>
-#include <fstream>
 #include <random>
 
 namespace isobar::sim {
@@ -75,10 +73,8 @@ double simulated_over_recurrence(unsigned seed)
 {
   std::mt19937_64 random(seed);
   const std::size_t devices = 1 + random() % 6;
-  const auto file = std::filesystem::temp_directory_path() / fmt::format("isobar-recurrence-{}-{}.xml", getpid(), seed);
-  std::ofstream(file) << full_mesh(random, devices, random() % 2 == 0);
-  const Platform platform = Platform::load(file);
-  std::filesystem::remove(file);
+  const testing_support::TemporaryFolder folder;
+  const Platform platform = Platform::load(folder.write("mesh.xml", full_mesh(random, devices, random() % 2 == 0)));
   const Cluster& cluster = platform.cluster();
   const std::size_t layers = devices + random() % 6;
   const Workload workload = random_workload(random, layers);

@@ -8,13 +8,11 @@
 #include "schedules/schedule.hpp"
 #include "sim/platform.hpp"
 #include "sim/simulation.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
 
-#include <unistd.h>
 #include <array>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <set>
 #include <string>
@@ -27,16 +25,7 @@ namespace isobar::sim {
 /// A platform file in a folder of its own, and its profiles beside it.
 class PlatformFile {
  public:
-  explicit PlatformFile(const std::string& name = "test")
-      : folder_(std::filesystem::temp_directory_path() /
-                fmt::format("isobar-simulation-test-{}", static_cast<long>(getpid()))),
-        name_(name)
-  {
-    std::filesystem::create_directory(folder_);
-  }
-  PlatformFile(const PlatformFile&) = delete;
-  PlatformFile& operator=(const PlatformFile&) = delete;
-  ~PlatformFile() { std::filesystem::remove_all(folder_); }
+  explicit PlatformFile(const std::string& name = "test") : name_(name) {}
 
   void device(const std::string& host, const std::string& speed, const std::string& attributes = "",
               const std::string& props = "")
@@ -65,7 +54,7 @@ class PlatformFile {
   }
   std::string profile(const std::string& name, const std::string& content) const
   {
-    write(name, content);
+    folder_.write(name, content);
     return name;  // SimGrid looks beside the platform file
   }
   /// Pairs without a route get one over a link that nothing here uses.
@@ -77,17 +66,16 @@ class PlatformFile {
         if (from != to && !routed_.contains({from, to})) route(from, to, {"elsewhere"});
       }
     }
-    write(name_ + ".xml",
-          fmt::format("<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
-                      "<platform version=\"4.1\">\n<zone id=\"world\" routing=\"Full\">\n{}{}{}</zone>\n</platform>\n",
-                      hosts_, links_, routes_));
-    return Platform::load(folder_ / (name_ + ".xml"));
+    folder_.write(
+        name_ + ".xml",
+        fmt::format("<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
+                    "<platform version=\"4.1\">\n<zone id=\"world\" routing=\"Full\">\n{}{}{}</zone>\n</platform>\n",
+                    hosts_, links_, routes_));
+    return Platform::load(folder_.path() / (name_ + ".xml"));
   }
 
  private:
-  void write(const std::string& name, const std::string& content) const { std::ofstream(folder_ / name) << content; }
-
-  std::filesystem::path folder_;
+  testing_support::TemporaryFolder folder_;
   std::string name_;
   std::vector<std::string> endpoints_;
   std::set<std::pair<std::string, std::string>> routed_;
