@@ -118,7 +118,9 @@ class TcpLink::Impl {
   static void wait_for(Impl& awaited, std::initializer_list<Impl*> links, Clock::time_point deadline);
   void receive(const Room& room, std::initializer_list<Impl*> links, Clock::time_point deadline);
 
-  void cancel();
+  // The parts of cancelling.
+  void refuse() { cancelled_ = true; }
+  void shut_down();
 
   std::shared_ptr<TcpLoop> loop;
   bool sends = false;
@@ -230,9 +232,8 @@ void TcpLink::Impl::close(const std::string& reason)
   for (auto& flow : flows_) flow.close(ignored);
 }
 
-void TcpLink::Impl::cancel()
+void TcpLink::Impl::shut_down()
 {
-  cancelled_ = true;
   // The system wakes whoever waits on the connection, here and at the other end.
   const std::scoped_lock lock(mutex_);
   for (const int flow : open_) ::shutdown(flow, SHUT_RDWR);
@@ -362,9 +363,11 @@ void TcpLink::exchange(TcpLink& out, Bytes header, std::span<const Bytes> payloa
   out.impl_->sent += total_of(payload);
 }
 
-void TcpLink::cancel()
+void TcpLink::cancel(std::span<TcpLink* const> links)
 {
-  impl_->cancel();
+  // All know it before the first peer does, or one would take the peer's closing for the cause.
+  for (auto* link : links) link->impl_->refuse();
+  for (auto* link : links) link->impl_->shut_down();
 }
 
 std::uint64_t TcpLink::bytes_sent() const

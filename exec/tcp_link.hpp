@@ -85,9 +85,9 @@ class TcpLink {
   static void exchange(TcpLink& out, Bytes header, std::span<const Bytes> payload, TcpLink& in, const Room& room,
                        Seconds deadline);
 
-  /// From any thread: an operation under way, and all later ones, fail with "cancelled". The other end fails with
-  /// "connection closed by the peer", a sender at the latest when this end is gone.
-  void cancel();
+  /// From any thread: operations under way on any of the links, and all later ones, fail with "cancelled". The other
+  /// ends fail with "connection closed by the peer", a sender at the latest when this end is gone.
+  static void cancel(std::span<TcpLink* const> links);
   /// Payload bytes of all messages sent so far; from any thread.
   std::uint64_t bytes_sent() const;
 

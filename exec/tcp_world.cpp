@@ -194,7 +194,9 @@ void TcpWorld::all_reduce_sum(std::span<double> values, Seconds deadline)
 
 void TcpWorld::cancel()
 {
-  for (const auto& [name, link] : impl_->links) link->cancel();
+  std::vector<TcpLink*> links;
+  for (const auto& [name, link] : impl_->links) links.push_back(link.get());
+  TcpLink::cancel(links);
 }
 
 std::uint64_t TcpWorld::bytes_sent() const
