@@ -2,6 +2,8 @@
 
 #include "core/names.hpp"
 
+#include <stdexcept>
+
 namespace isobar {
 
 namespace {
@@ -19,6 +21,23 @@ constexpr NameTable<Opcode, 6> opcodes = {{{Opcode::Forward, "Forward"},
                                            {Opcode::Recv, "Recv"}}};
 
 }  // namespace
+
+Lane other_end(Lane lane)
+{
+  switch (lane) {
+    case Lane::SendActivation:
+      return Lane::ReceiveActivation;
+    case Lane::SendGradient:
+      return Lane::ReceiveGradient;
+    case Lane::ReceiveActivation:
+      return Lane::SendActivation;
+    case Lane::ReceiveGradient:
+      return Lane::SendGradient;
+    case Lane::Compute:
+      break;
+  }
+  throw std::logic_error("the compute lane has no other end");
+}
 
 std::string_view name_of(Lane lane)
 {

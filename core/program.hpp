@@ -19,6 +19,9 @@ inline constexpr std::array<Lane, lane_count> all_lanes = {Lane::Compute, Lane::
 
 enum class Opcode : std::uint8_t { Forward, Backward, AllReduce, Update, Send, Recv };
 
+/// The lane of the other end of a transfer; std::logic_error for the compute lane, which has none.
+Lane other_end(Lane lane);
+
 std::string_view name_of(Lane lane);      ///< "compute", "send activation", …
 std::string_view name_of(Opcode opcode);  ///< "Forward", "Send", …
 

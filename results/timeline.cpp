@@ -29,24 +29,6 @@ bool is_transfer(const Instruction& instruction)
   return instruction.opcode == Opcode::Send || instruction.opcode == Opcode::Recv;
 }
 
-/// The lane at the other end of a transfer.
-Lane other_end_of(Lane lane)
-{
-  switch (lane) {
-    case Lane::SendActivation:
-      return Lane::ReceiveActivation;
-    case Lane::SendGradient:
-      return Lane::ReceiveGradient;
-    case Lane::ReceiveActivation:
-      return Lane::SendActivation;
-    case Lane::ReceiveGradient:
-      return Lane::SendGradient;
-    case Lane::Compute:
-      break;
-  }
-  throw std::logic_error("the compute lane has no other end");
-}
-
 /// Of a rank's one AllReduce of a step.
 std::uint64_t position_of_all_reduce(const Program& program, std::size_t rank)
 {
@@ -86,7 +68,7 @@ class PathFinder {
     const Instruction at_place = instruction(place);
     keep_what_one_end_waits_for(last, place, at_place);
     if (is_transfer(at_place)) {
-      const Place other{at_place.peer, other_end_of(place.lane), place.step, at_place.peer_position};
+      const Place other{at_place.peer, other_end(place.lane), place.step, at_place.peer_position};
       keep_what_one_end_waits_for(last, other, instruction(other));
     }
     if (at_place.opcode == Opcode::AllReduce) {
@@ -191,7 +173,7 @@ Seconds Timeline::duration(std::size_t rank, Lane lane, std::uint64_t step, std:
     return here.end - last_begin;
   }
   if (!is_transfer(instruction)) return here.end - here.begin;
-  const Span& there = at(instruction.peer, other_end_of(lane), step, instruction.peer_position);
+  const Span& there = at(instruction.peer, other_end(lane), step, instruction.peer_position);
   return std::max(here.end, there.end) - std::max(here.begin, there.begin);
 }
 

@@ -29,23 +29,6 @@ constexpr double patience = 1000;  // times the nominal duration of what is unde
 // stands still keeps this rate (flop/s, byte/s): hardly above SimGrid's precision of 1e-5, nothing within a week.
 constexpr double standstill_rate = 1e-4;
 
-Lane other_end(Lane lane)
-{
-  switch (lane) {
-    case Lane::SendActivation:
-      return Lane::ReceiveActivation;
-    case Lane::ReceiveActivation:
-      return Lane::SendActivation;
-    case Lane::SendGradient:
-      return Lane::ReceiveGradient;
-    case Lane::ReceiveGradient:
-      return Lane::SendGradient;
-    case Lane::Compute:
-      break;
-  }
-  throw std::logic_error("the compute lane has no other end");
-}
-
 /// A state machine per rank and lane, driven by the completion of SimGrid's activities.
 class Simulation {
  public:

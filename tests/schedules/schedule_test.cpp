@@ -65,20 +65,6 @@ bool is_receive(Lane lane)
   return lane == Lane::ReceiveActivation || lane == Lane::ReceiveGradient;
 }
 
-Lane other_end(Lane lane)
-{
-  switch (lane) {
-    case Lane::SendActivation:
-      return Lane::ReceiveActivation;
-    case Lane::ReceiveActivation:
-      return Lane::SendActivation;
-    case Lane::SendGradient:
-      return Lane::ReceiveGradient;
-    default:
-      return Lane::SendGradient;
-  }
-}
-
 /// Plays a program in which nothing takes time, and records what holds at each moment.
 class ZeroTimeInterpreter {
  public:
