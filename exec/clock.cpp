@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <time.h>
 #include <cmath>
+#include <ctime>
 
 namespace isobar::exec {
 
