@@ -59,7 +59,7 @@ fs::path build_revision(const std::string& revision, const fs::path& inside)
                                        in_quotes(revision))));
 
   const fs::path place = root / "build" / "base" / commit;
-  const fs::path program = place / "build" / "bin" / "isobar";
+  fs::path program = place / "build" / "bin" / "isobar";
   if (is_program(program)) return program;
   if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "check: building {} in {}\n", revision, place.string());
   fs::create_directories(place);
