@@ -7,6 +7,7 @@
 #include "core/errors.hpp"
 #include "core/quantity_text.hpp"
 
+#include <coin/CbcConfig.h>
 #include <fmt/format.h>
 #include <coin/CbcEventHandler.hpp>
 #include <coin/CbcModel.hpp>
@@ -271,6 +272,11 @@ std::string infeasible_reason(const CostModel& cost, const Goal& goal, const Sky
 }
 
 }  // namespace
+
+std::string cbc_version()
+{
+  return CBC_VERSION;
+}
 
 Placement place_by_sky_milp(const Problem& problem)
 {

@@ -2,6 +2,8 @@
 
 #include "allocators/allocator.hpp"
 
+#include <string>
+
 namespace isobar::allocators {
 
 /// Sky Computing's published mixed-integer program, solved by CBC. Only in builds with CBC (ISOBAR_HAS_CBC).
@@ -26,6 +28,9 @@ namespace isobar::allocators {
 ///
 /// Source: hpcaitech/SkyComputing 456c749, `optimal_allocate`.
 Placement place_by_sky_milp(const Problem& problem);
+
+/// CBC's version, such as "2.10.8": another may find another plan.
+std::string cbc_version();
 
 inline constexpr Policy sky_optimal_policy = {
     .name = "sky-optimal",

@@ -26,6 +26,7 @@ using Action = std::function<ExitCode()>;
 void add_plan_command(CLI::App& app, Action& action);
 void add_simulate_command(CLI::App& app, Action& action);
 void add_compare_command(CLI::App& app, Action& action);
+void add_check_command(CLI::App& app, Action& action);
 void add_list_command(CLI::App& app, Action& action);
 void add_platform_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);

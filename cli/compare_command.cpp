@@ -1,14 +1,12 @@
 #include "cli/command.hpp"
 #include "cli/explanation_text.hpp"
-#include "core/child_process.hpp"
+#include "cli/rows.hpp"
 #include "core/interrupt.hpp"
 #include "results/comparison.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <thread>
 
 namespace isobar::cli {
 
@@ -32,45 +30,12 @@ struct CompareOptions {
 
 using results::ComparisonRow;
 
-/// One row, in a child: plans, and simulates what came of it. Returns both as JSON.
-std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
-                              const allocators::SearchLimits& limits)
-{
-  const Plan plan = allocators::allocate(allocator, inputs.workload, inputs.platform.cluster(), goal, limits);
-  nlohmann::json answer = {{"plan", plan_to_json(plan)}};
-  if (!plan.stages.empty()) answer["result"] = nlohmann::json::parse(simulate_plan(inputs, plan, 1, ""));
-  return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-void fill(ComparisonRow& row, const std::string& answer_json, const Inputs& inputs, bool explain)
-{
-  const auto answer = nlohmann::json::parse(answer_json);
-  const Plan plan = plan_from_json(answer["plan"].get<std::string>(), "plan");
-  row.outcome = name_of(plan.outcome);
-  row.reason = plan.reason;
-  row.stages = plan.stages.size();
-  row.objective = plan.objective;
-  row.objective_bound = plan.objective_bound;
-  row.step_bound = plan.step_bound;
-  if (plan.predicted) row.bottleneck = plan.predicted->bottleneck;
-  if (explain && !plan.stages.empty()) {
-    row.explanation = results::explain(plan, inputs.workload, inputs.platform.cluster());
-  }
-  if (!answer.contains("result")) return;
-  row.step_time = Seconds(answer["result"]["step_time_s"].get<double>());
-  Bytes peak;
-  for (const auto& stage : answer["result"]["stages"]) {
-    peak = std::max(peak, Bytes(stage["peak_memory_bytes"].get<double>()));
-  }
-  row.peak_memory = peak;
-}
-
 ExitCode exit_code_of(const std::vector<ComparisonRow>& rows)
 {
   const auto any = [&rows](auto predicate) { return std::any_of(rows.begin(), rows.end(), predicate); };
   if (any([](const auto& row) { return row.step_time.has_value(); })) return ExitCode::Done;
-  return any([](const auto& row) { return row.outcome == "failed"; }) ? ExitCode::EnvironmentError
-                                                                      : ExitCode::Infeasible;
+  return any([](const auto& row) { return row.outcome == results::failed_outcome; }) ? ExitCode::EnvironmentError
+                                                                                     : ExitCode::Infeasible;
 }
 
 /// @throws InputError where it would end a search before the search's own limit does, and so lose what was found.
@@ -102,29 +67,17 @@ ExitCode compare(const CompareOptions& options)
   std::vector<std::function<std::string()>> work;
   for (const Goal& goal : goals) {
     for (const auto& allocator : options.allocators) {
-      ComparisonRow row;
-      row.platform = options.inputs.platform;
-      row.workload = options.inputs.workload;
-      row.allocator = allocator;
-      row.goal = goal;
-      row.seed = limits.seed;
-      row.outcome = "failed";
-      row.reason = "interrupted";
-      rows.push_back(std::move(row));
+      rows.push_back(row_to_make(options.inputs, allocator, goal, limits.seed));
       work.emplace_back(
           [&inputs, &limits, &allocator, goal] { return plan_and_simulate(inputs, allocator, goal, limits); });
     }
   }
+  const auto explain = [&](ComparisonRow& row, const Plan& plan) {
+    if (!options.explain || plan.stages.empty()) return;
+    row.explanation = results::explain(plan, inputs.workload, inputs.platform.cluster());
+  };
   try {
-    Progress progress("compare", work.size());
-    std::size_t ended = 0;
-    run_in_children(work, std::thread::hardware_concurrency(), row_time_limit,
-                    [&](std::size_t index, const ChildResult& result) {
-                      ComparisonRow& row = rows[index];
-                      row.reason = result.message;
-                      if (result.status == ChildResult::Status::Done) fill(row, result.output, inputs, options.explain);
-                      progress.done(++ended);
-                    });
+    make_rows("compare", rows, work, row_time_limit, explain);
   } catch (const Interrupted&) {
     // What was found so far is written below; rows that did not end say so.
   }

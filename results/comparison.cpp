@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <tuple>
 
 namespace isobar::results {
 
@@ -29,21 +28,24 @@ std::string rounded(const std::optional<Unit>& quantity, double unit, const char
 {
   return quantity ? fmt::format(fmt::runtime(format), quantity->value / unit) : "–";
 }
-
-auto key_of(const ComparisonRow& row)
-{
-  return std::tuple(row.platform, row.workload, row.allocator, name_of(row.goal.objective),
-                    name_of(row.goal.communication), name_of(row.goal.schedule), row.goal.microbatches, row.seed);
-}
-
 }  // namespace
+
+RowKey key_of(const ComparisonRow& row)
+{
+  return {row.platform,
+          row.workload,
+          row.allocator,
+          name_of(row.goal.objective),
+          name_of(row.goal.communication),
+          name_of(row.goal.schedule),
+          row.goal.microbatches,
+          row.seed};
+}
 
 std::string comparison_to_csv(std::vector<ComparisonRow> rows)
 {
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return key_of(a) < key_of(b); });
-  std::string csv =
-      "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
-      "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes\n";
+  std::string csv = std::string(comparison_header) + "\n";
   for (const auto& row : rows) {
     const auto gap = gap_of(row);
     csv += csv_line({row.platform, row.workload, row.allocator, std::string(name_of(row.goal.objective)),

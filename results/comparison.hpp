@@ -7,9 +7,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace isobar::results {
+
+/// The outcome of a row whose allocator or simulation did not end well.
+inline constexpr std::string_view failed_outcome = "failed";
 
 /// One row of a comparison: an allocator's plan for one goal, and what the simulation says of it.
 struct ComparisonRow {
@@ -18,7 +23,7 @@ struct ComparisonRow {
   std::string allocator;
   Goal goal;
   std::uint64_t seed = 1;
-  /// The outcome's name, or "failed" when the allocator or the simulation did not end well.
+  /// The outcome's name, or `failed_outcome`.
   std::string outcome;
   std::optional<Seconds> objective;
   std::optional<Seconds> objective_bound;
@@ -28,12 +33,28 @@ struct ComparisonRow {
   std::optional<Bytes> peak_memory;  ///< of the fullest device, simulated
   std::size_t stages = 0;
   std::string reason;                      ///< when there is no plan, or no simulation
+  std::optional<Seconds> plan_time;        ///< processor time of planning; in no file
   std::optional<Explanation> explanation;  ///< when it was asked for and there is a plan
 };
+
+/// The first line of results.csv.
+inline constexpr std::string_view comparison_header =
+    "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
+    "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes";
+
+/// What tells rows apart: platform, workload, allocator, objective, communication, schedule, micro-batches, seed.
+/// Tables are sorted by it.
+using RowKey = std::tuple<std::string, std::string, std::string, std::string_view, std::string_view, std::string_view,
+                          std::uint64_t, std::uint64_t>;
+RowKey key_of(const ComparisonRow& row);
 
 /// results.csv: the columns of docs/formats.md, rows sorted, numbers with full precision, nothing that varies between
 /// runs.
 std::string comparison_to_csv(std::vector<ComparisonRow> rows);
+/// Reads what comparison_to_csv wrote; gaps are not kept, since objective and bound say them. Refuses other columns,
+/// numbers that are not finite or negative, unknown names and rows given twice. `name` is the file's.
+/// @throws InputError with "name:line: column: …" for every fault.
+std::vector<ComparisonRow> comparison_from_csv(const std::string& text, const std::string& name);
 /// The rows as JSON (schema isobar-comparison/1), in the order given.
 std::string comparison_to_json(const std::vector<ComparisonRow>& rows);
 /// For people, in the order given; reasons of rows without a plan below.

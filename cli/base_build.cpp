@@ -1,0 +1,159 @@
+#include "cli/base_build.hpp"
+
+#include "core/child_process.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+namespace isobar::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Seconds most_for_git(60);
+constexpr Seconds most_for_a_build(7200);
+
+/// What a command of Git's prints, without the line's end; `fault` says what it means that it fails.
+std::string git(const fs::path& folder, std::vector<std::string> arguments, const InputError& fault)
+{
+  arguments.insert(arguments.begin(), {"git", "-C", folder.string()});
+  const ChildResult result = run_command(arguments, "", most_for_git);
+  if (result.status != ChildResult::Status::Done) throw fault;
+  std::string text = result.output;
+  while (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+/// Runs a part of the build; what it says goes to the log.
+void build_step(const std::vector<std::string>& arguments, const fs::path& log)
+{
+  const ChildResult result = run_command(arguments, "", most_for_a_build);
+  std::ofstream(log, std::ios::app) << result.output << result.message << '\n';
+  if (result.status == ChildResult::Status::Done) return;
+  throw EnvironmentError(
+      fmt::format("--base: {} {} (its output: {})", arguments.front(), result.message, log.string()));
+}
+
+bool is_program(const fs::path& file)
+{
+  return fs::is_regular_file(file) && access(file.c_str(), X_OK) == 0;
+}
+
+fs::path build_revision(const std::string& revision, const fs::path& inside)
+{
+  const fs::path folder = fs::absolute(inside).parent_path();
+  const fs::path root = git(folder, {"rev-parse", "--show-toplevel"},
+                            InputError("--base", fmt::format("{} lies in no Git repository; name an isobar program",
+                                                             shown(inside.string()))));
+  const std::string commit = git(root, {"rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}"},
+                                 InputError("--base", fmt::format("{} is neither a program nor a revision of {}",
+                                                                  in_quotes(revision), shown(root.string()))));
+  git(root, {"cat-file", "-e", commit + ":cli/compare_command.cpp"},
+      InputError("--base", fmt::format("{} is no revision of Isobar; name the isobar program of the other build",
+                                       in_quotes(revision))));
+
+  const fs::path place = root / "build" / "base" / commit;
+  fs::path program = place / "build" / "bin" / "isobar";
+  if (is_program(program)) return program;
+  if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "check: building {} in {}\n", revision, place.string());
+  fs::create_directories(place);
+  const fs::path source = place / "source";
+  const fs::path log = place / "build.log";
+  if (!fs::exists(source)) {
+    const fs::path archive = place / "source.tar";
+    const fs::path unpacked = place / "unpacked";  // takes its name when it is whole
+    fs::create_directories(unpacked);
+    build_step({"git", "-C", root.string(), "archive", "--output", archive.string(), commit}, log);
+    build_step({"tar", "--extract", "--file", archive.string(), "--directory", unpacked.string()}, log);
+    fs::rename(unpacked, source);
+    fs::remove(archive);
+  }
+  const fs::path build = place / "build";
+  build_step({"cmake", "-S", source.string(), "-B", build.string(), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+              "-DCMAKE_RUNTIME_OUTPUT_DIRECTORY=" + (build / "bin").string(), "-DISOBAR_BUILD_TESTS=OFF"},
+             log);
+  build_step({"cmake", "--build", build.string(), "--target", "isobar_cli"}, log);
+  return program;
+}
+
+std::vector<std::string> command_for(const fs::path& program, const results::ComparisonRow& row,
+                                     const std::map<std::string, std::uint64_t>& budgets)
+{
+  std::vector<std::string> arguments = {program.string(),  "compare",
+                                        row.platform,      row.workload,
+                                        "--allocators",    row.allocator,
+                                        "--objective",     std::string(name_of(row.goal.objective)),
+                                        "--communication", std::string(name_of(row.goal.communication)),
+                                        "--schedule",      std::string(name_of(row.goal.schedule)),
+                                        "--microbatches",  std::to_string(row.goal.microbatches),
+                                        "--seed",          std::to_string(row.seed),
+                                        "--json"};
+  if (const auto budget = budgets.find(row.allocator); budget != budgets.end()) {
+    arguments.insert(arguments.end(), {"--budget", std::to_string(budget->second)});
+  }
+  return arguments;
+}
+
+/// In what the other build has printed.
+void fill(results::ComparisonRow& row, const ChildResult& result)
+{
+  row.outcome = results::failed_outcome;
+  const auto document = nlohmann::json::parse(result.output, nullptr, false);
+  if (!document.is_object() || !document.contains("rows") || document["rows"].size() != 1) {
+    row.reason = result.message.empty() ? "its answer is no table of one row" : result.message;
+    return;
+  }
+  const auto& answer = document["rows"].front();
+  const auto number = [&answer](const char* key, auto& quantity) {
+    if (answer.at(key).is_number()) quantity.emplace(answer.at(key).template get<double>());
+  };
+  row.outcome = answer.at("outcome").get<std::string>();
+  row.reason = answer.at("reason").get<std::string>();
+  number("objective_s", row.objective);
+  number("objective_bound_s", row.objective_bound);
+  number("step_time_s", row.step_time);
+  number("step_bound_s", row.step_bound);
+  number("peak_memory_bytes", row.peak_memory);
+}
+
+}  // namespace
+
+fs::path base_program(const std::string& base, const fs::path& inside)
+{
+  return is_program(base) ? fs::absolute(base) : build_revision(base, inside);
+}
+
+std::vector<results::ComparisonRow> rows_by(const fs::path& program, std::vector<results::ComparisonRow> rows,
+                                            const std::map<std::string, std::uint64_t>& budgets, Seconds row_time_limit)
+{
+  // Each command is waited for in a child, which passes on what it printed and, behind a NUL, how it ended: compare
+  // exits with 4 where a row is infeasible, and that is an answer.
+  std::vector<std::function<std::string()>> work;
+  for (const auto& row : rows) {
+    work.emplace_back([command = command_for(program, row, budgets), row_time_limit] {
+      const ChildResult result = run_command(command, "", row_time_limit);
+      return result.output + '\0' + result.message;
+    });
+  }
+  Progress progress("check: the other build", rows.size());
+  std::size_t ended = 0;
+  run_in_children(work, std::thread::hardware_concurrency(), row_time_limit,
+                  [&](std::size_t index, const ChildResult& child) {
+                    ChildResult result = child;
+                    if (const auto end = child.output.rfind('\0'); end != std::string::npos) {
+                      result.output = child.output.substr(0, end);
+                      result.message = child.output.substr(end + 1);
+                    }
+                    fill(rows[index], result);
+                    progress.done(++ended);
+                  });
+  return rows;
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,236 @@
+#include "cli/base_build.hpp"
+#include "cli/command.hpp"
+#include "cli/rows.hpp"
+#include "core/child_process.hpp"
+#include "results/baseline.hpp"
+#include "results/baseline_meta.hpp"
+
+#ifdef ISOBAR_HAS_CBC
+#include "allocators/milp.hpp"
+#endif
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <thread>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar check results/baselines/quality.csv
+
+NAME.meta.json beside NAME.csv says which rows there are to be; docs/quality_gate.md shows how to begin one.
+Exit codes: 0 every row as approved · 2 not comparable, or a file that cannot be read · 5 a change, for better or worse
+)";
+
+struct CheckOptions {
+  std::string baseline;
+  std::string base;
+  std::string junit;
+  std::string markdown;
+  std::string row_time_limit = "10min";
+  bool approve = false;
+  bool json = false;
+
+  /// NAME.meta.json of NAME.csv.
+  std::string meta() const { return std::filesystem::path(baseline).replace_extension(".meta.json").string(); }
+};
+
+using results::BaselineCheck;
+using results::BaselineMeta;
+using results::ComparisonRow;
+using results::Provenance;
+
+results::BaselineMeta read_meta(const CheckOptions& options)
+{
+  if (!options.baseline.ends_with(".csv")) {
+    throw InputError(options.baseline, "a baseline's name ends in .csv; NAME.meta.json says what is in NAME.csv");
+  }
+  if (!std::filesystem::exists(options.meta())) {
+    throw InputError(options.meta(), "no such file; it says which rows there are to be (docs/quality_gate.md)");
+  }
+  BaselineMeta meta = results::baseline_meta_from_json(read_file(options.meta()), options.meta());
+  for (const auto& allocator : meta.allocators) {
+    try {
+      allocators::require_policy(allocator);
+    } catch (const InputError& fault) {
+      throw InputError(options.meta() + ": grid.allocators", fault.what());
+    }
+  }
+  return meta;
+}
+
+/// Hashes of the platforms and workloads of the rows, each read once, so that a fault of a file is said before anything
+/// is planned. A platform in a child of its own: a process holds one.
+std::map<std::string, std::string> hashes_of_inputs(const std::vector<ComparisonRow>& rows, Seconds time_limit)
+{
+  std::map<std::string, std::string> hashes;
+  std::set<std::string> platforms;
+  for (const auto& row : rows) {
+    platforms.insert(row.platform);
+    if (hashes.contains(row.workload)) continue;
+    const std::string text = read_file(row.workload);
+    workload_from_text(text, row.workload);
+    hashes[row.workload] = fingerprint(text);
+  }
+  std::vector<std::function<std::string()>> work;
+  for (const auto& platform : platforms) work.emplace_back([platform] { return load_platform(platform, "").hash(); });
+  const auto results = run_in_children(work, std::thread::hardware_concurrency(), time_limit);
+  auto result = results.begin();
+  for (const auto& platform : platforms) hashes[platform] = (result++)->output_or_throw();
+  return hashes;
+}
+
+std::optional<std::string> cbc_version_for(const BaselineMeta& meta)
+{
+#ifdef ISOBAR_HAS_CBC
+  const auto& used = meta.allocators;
+  if (std::find(used.begin(), used.end(), allocators::sky_optimal_policy.name) != used.end()) {
+    return allocators::cbc_version();
+  }
+#else
+  static_cast<void>(meta);
+#endif
+  return std::nullopt;
+}
+
+void require_comparable(const CheckOptions& options, const Provenance& approved, const Provenance& now)
+{
+  auto reasons = results::reasons_not_to_compare(approved, now);
+  if (reasons.empty()) return;
+  for (auto& reason : reasons) {
+    reason = fmt::format(
+        "{}: {}, so the rows cannot be compared; use what they were made with, or make them anew with "
+        "--approve",
+        options.meta(), reason);
+  }
+  throw InputError(reasons);
+}
+
+std::vector<ComparisonRow> baseline_rows(const CheckOptions& options)
+{
+  if (!std::filesystem::exists(options.baseline)) {
+    if (options.approve) return {};
+    throw InputError(options.baseline, "no such file; isobar check --approve makes it");
+  }
+  return results::comparison_from_csv(read_file(options.baseline), options.baseline);
+}
+
+/// Plans and simulates each row, in a child of its own.
+void make(std::vector<ComparisonRow>& rows, const BaselineMeta& meta, Seconds row_time_limit)
+{
+  std::vector<std::function<std::string()>> work;
+  for (auto& row : rows) {
+    InputOptions files;
+    files.platform = row.platform;
+    files.workload = row.workload;
+    allocators::SearchLimits limits;
+    limits.seed = row.seed;
+    if (const auto budget = meta.budgets.find(row.allocator); budget != meta.budgets.end())
+      limits.budget = budget->second;
+    row = row_to_make(files, row.allocator, row.goal, row.seed);
+    work.emplace_back([files, allocator = row.allocator, goal = row.goal, limits] {
+      return plan_and_simulate(load(files, GoalOptions{}), allocator, goal, limits);
+    });
+  }
+  make_rows("check", rows, work, row_time_limit);
+}
+
+/// Limits as they were; where there is none, or it does not hold any more, one with room for other machines and noise.
+std::map<std::string, double> limits_to_approve(const BaselineCheck& check, std::map<std::string, double> limits)
+{
+  constexpr double room = 4;
+  for (const auto& time : check.plan_times) {
+    if (!time.limit || time.is_over()) limits[time.allocator] = std::ceil(room * std::max(1.0, time.ratio_to_even));
+  }
+  return limits;
+}
+
+ExitCode approve(const CheckOptions& options, const BaselineCheck& check, BaselineMeta meta, Provenance now,
+                 OutputFile& csv_file, OutputFile& meta_file)
+{
+  const auto failed = std::count_if(check.changes.begin(), check.changes.end(), [](const results::Change& change) {
+    return change.kind == results::ChangeKind::Failed;
+  });
+  if (failed > 0) {
+    fmt::print(stderr, "isobar: {} rows failed, and what failed cannot be approved; nothing was written\n", failed);
+    return ExitCode::CheckFailed;
+  }
+  meta.plan_time_limits = limits_to_approve(check, std::move(meta.plan_time_limits));
+  meta.approved = std::move(now);
+  csv_file.write(comparison_to_csv(check.rows));
+  meta_file.write(baseline_meta_to_json(meta));
+  fmt::print(stderr, "isobar: approved; {} and {} are written\n", options.baseline, options.meta());
+  return ExitCode::Done;
+}
+
+ExitCode check(const CheckOptions& options)
+{
+  const Seconds row_time_limit = seconds_from_option("--row-time-limit", options.row_time_limit);
+  if (options.approve && !options.base.empty()) {
+    throw InputError("--approve", "approves rows of this build, and --base compares with another's; choose one");
+  }
+  refuse_overwriting({options.baseline, options.meta()}, {options.junit, options.markdown});
+  const BaselineMeta meta = read_meta(options);
+  std::vector<ComparisonRow> rows = meta.rows();
+  if (!meta.approved && !options.approve && options.base.empty()) {
+    throw InputError(options.meta(), "approved: missing: no rows were approved yet; isobar check --approve does that");
+  }
+  Provenance now{ISOBAR_VERSION, sim::simgrid_version(), cbc_version_for(meta), sim::network_settings(),
+                 hashes_of_inputs(rows, row_time_limit)};
+  if (meta.approved && !options.approve && options.base.empty()) require_comparable(options, *meta.approved, now);
+  std::vector<ComparisonRow> before;
+  if (options.base.empty()) before = baseline_rows(options);
+  OutputFile csv_file(options.approve ? options.baseline : "");
+  OutputFile meta_file(options.approve ? options.meta() : "");
+  OutputFile junit_file(options.junit);
+  OutputFile markdown_file(options.markdown);
+  std::string against = options.baseline;
+  if (!options.base.empty()) {
+    against = options.base;
+    before = rows_by(base_program(options.base, options.baseline), rows, meta.budgets, row_time_limit);
+    std::erase_if(before, [](const ComparisonRow& row) { return row.outcome == results::failed_outcome; });
+  }
+
+  make(rows, meta, row_time_limit);
+  const BaselineCheck answer = results::check_baseline(before, std::move(rows), meta.plan_time_limits);
+  junit_file.write(check_to_junit(answer, against));
+  markdown_file.write(check_to_markdown(answer, against));
+  print(options.json ? check_to_json(answer, against) : check_to_text(answer, against));
+  if (options.approve) return approve(options, answer, meta, std::move(now), csv_file, meta_file);
+  if (answer.holds()) return ExitCode::Done;
+  if (options.base.empty()) {
+    for (const auto& input : results::changed_inputs(*meta.approved, now)) fmt::print(stderr, "isobar: {}\n", input);
+    fmt::print(stderr, "isobar: if that is meant: isobar check {} --approve\n", options.baseline);
+  }
+  return ExitCode::CheckFailed;
+}
+
+}  // namespace
+
+void add_check_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("check", "plan and simulate every row of a baseline again; any change fails");
+  auto options = std::make_shared<CheckOptions>();
+  add_file(*command, "BASELINE", options->baseline, "approved rows (NAME.csv, with NAME.meta.json beside)")->required();
+  command->add_flag("--approve", options->approve, "take today's rows for the baseline, better or worse");
+  command->add_option("--base", options->base,
+                      "compare with the rows of another build, not with BASELINE's: an isobar program, or a revision "
+                      "of Isobar's repository, which is built");
+  add_file(*command, "--junit", options->junit, "report to write, for CI (JUnit's XML)");
+  add_file(*command, "--markdown", options->markdown, "summary to write, for a pull request");
+  command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "print the changes as JSON");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return check(*options); }; });
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,99 @@
+#include "cli/rows.hpp"
+
+#include "core/child_process.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <sys/resource.h>
+#include <algorithm>
+#include <thread>
+
+namespace isobar::cli {
+
+namespace {
+
+using results::ComparisonRow;
+
+/// Processor time of this process and of those that it has waited for, such as an external policy.
+Seconds processor_time()
+{
+  const auto seconds_of = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  Seconds sum;
+  for (const auto who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage usage{};
+    getrusage(who, &usage);
+    sum += Seconds(seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime));
+  }
+  return sum;
+}
+
+Plan fill(ComparisonRow& row, const std::string& answer_json)
+{
+  const auto answer = nlohmann::json::parse(answer_json);
+  Plan plan = plan_from_json(answer["plan"].get<std::string>(), "plan");
+  row.outcome = name_of(plan.outcome);
+  row.reason = plan.reason;
+  row.stages = plan.stages.size();
+  row.objective = plan.objective;
+  row.objective_bound = plan.objective_bound;
+  row.step_bound = plan.step_bound;
+  row.plan_time = Seconds(answer["plan_time_s"].get<double>());
+  if (plan.predicted) row.bottleneck = plan.predicted->bottleneck;
+  if (!answer.contains("result")) return plan;
+  row.step_time = Seconds(answer["result"]["step_time_s"].get<double>());
+  Bytes peak;
+  for (const auto& stage : answer["result"]["stages"]) {
+    peak = std::max(peak, Bytes(stage["peak_memory_bytes"].get<double>()));
+  }
+  row.peak_memory = peak;
+  return plan;
+}
+
+}  // namespace
+
+ComparisonRow row_to_make(const InputOptions& inputs, const std::string& allocator, const Goal& goal,
+                          std::uint64_t seed)
+{
+  ComparisonRow row;
+  row.platform = inputs.platform;
+  row.workload = inputs.workload;
+  row.allocator = allocator;
+  row.goal = goal;
+  row.seed = seed;
+  row.outcome = results::failed_outcome;
+  row.reason = "interrupted";
+  return row;
+}
+
+std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+                              const allocators::SearchLimits& limits)
+{
+  const Seconds begin = processor_time();
+  const Plan plan = allocators::allocate(allocator, inputs.workload, inputs.platform.cluster(), goal, limits);
+  const Seconds plan_time = processor_time() - begin;
+  nlohmann::json answer = {{"plan", plan_to_json(plan)}, {"plan_time_s", plan_time.value}};
+  if (!plan.stages.empty()) answer["result"] = nlohmann::json::parse(simulate_plan(inputs, plan, 1, ""));
+  return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void make_rows(const std::string& what, std::vector<ComparisonRow>& rows,
+               const std::vector<std::function<std::string()>>& work, Seconds row_time_limit, const OnPlan& on_plan)
+{
+  Progress progress(what, work.size());
+  std::size_t ended = 0;
+  run_in_children(work, std::thread::hardware_concurrency(), row_time_limit,
+                  [&](std::size_t index, const ChildResult& result) {
+                    ComparisonRow& row = rows[index];
+                    row.reason = result.message;
+                    if (result.status == ChildResult::Status::Done) {
+                      const Plan plan = fill(row, result.output);
+                      if (on_plan) on_plan(row, plan);
+                    }
+                    progress.done(++ended);
+                  });
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "cli/command.hpp"
+#include "core/plan.hpp"
+#include "results/comparison.hpp"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace isobar::cli {
+
+/// A row of a table before anything is known of it: it says that it failed, being interrupted.
+results::ComparisonRow row_to_make(const InputOptions& inputs, const std::string& allocator, const Goal& goal,
+                                   std::uint64_t seed);
+
+/// Plans by a policy and simulates what came of it: the work of one row, for `make_rows`. Once per process.
+std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+                              const allocators::SearchLimits& limits);
+
+/// What is told of each row that was planned, once it is filled.
+using OnPlan = std::function<void(results::ComparisonRow&, const Plan&)>;
+
+/// Does the work of each row, which ends in `plan_and_simulate`, in a child of its own, as many at a time as there are
+/// cores, and fills the rows. Work that fails or outlasts the limit leaves a failed row with the reason. `what` names
+/// it all on a terminal. @throws Interrupted; the rows that had ended are filled then.
+void make_rows(const std::string& what, std::vector<results::ComparisonRow>& rows,
+               const std::vector<std::function<std::string()>>& work, Seconds row_time_limit,
+               const OnPlan& on_plan = {});
+
+}  // namespace isobar::cli

@@ -1,0 +1,288 @@
+import csv
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import xml.etree.ElementTree
+
+from tests.cli.support import ISOBAR, ROOT, CommandTest
+
+# Gives the whole model to the device that MINE names.
+POLICY = """#!/usr/bin/env python3
+import json, sys
+problem = json.load(sys.stdin)
+last = len(problem["workload"]["layers"]) - 1
+json.dump({"stages": [{"device": "MINE", "first_layer": 0, "last_layer": last}]}, sys.stdout)
+"""
+
+
+class Check(CommandTest):
+    """A baseline of two policies and two objectives on the small inputs."""
+
+    def setUp(self):
+        super().setUp()
+        self.platform, self.workload = self.small_inputs()
+        self.baseline = self.folder / "q.csv"
+        self.meta = self.folder / "q.meta.json"
+        self.write_meta(["even", "chain-dp"])
+
+    def write_meta(self, allocators, **more):
+        grid = {"platforms": [self.platform], "workloads": [self.workload], "allocators": allocators,
+                "objectives": ["sequential", "pipeline"]}
+        self.meta.write_text(json.dumps({"schema": "isobar-baseline/1", "grid": grid, **more}))
+
+    def change_meta(self, change):
+        meta = json.loads(self.meta.read_text())
+        change(meta)
+        self.meta.write_text(json.dumps(meta))
+
+    def approve(self):
+        return self.run_isobar("check", self.baseline, "--approve")
+
+    def check(self, *options, expect=0):
+        return self.run_isobar("check", self.baseline, *options, expect=expect)
+
+    def rows(self):
+        with self.baseline.open() as file:
+            return list(csv.DictReader(file))
+
+    def change_row(self, allocator, objective, column, change):
+        rows = self.rows()
+        for row in rows:
+            if (row["allocator"], row["objective"]) == (allocator, objective):
+                row[column] = change(row[column])
+        with self.baseline.open("w") as file:
+            writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def label(self, rest):
+        return f"{self.platform} × {self.workload}, {rest}"
+
+    def policy(self, device):
+        path = pathlib.Path(self.write("policy.py", POLICY.replace("MINE", device)))
+        path.chmod(0o755)
+        return f"exec:{path}"
+
+    def test_what_was_approved_holds_and_the_files_stay(self):
+        self.approve()
+        files = self.baseline.read_bytes(), self.meta.read_bytes()
+        result = self.check()
+        self.assertEqual(result.stdout, f"4 rows, all as in {self.baseline}\n"
+                                        "geometric mean of step times, new / old: 1.000000 (4 rows)\n")
+        self.assertEqual(files, (self.baseline.read_bytes(), self.meta.read_bytes()))
+
+    def test_approving_twice_writes_the_same_bytes(self):
+        self.approve()
+        files = self.baseline.read_bytes(), self.meta.read_bytes()
+        self.approve()
+        self.assertEqual(files, (self.baseline.read_bytes(), self.meta.read_bytes()))
+
+    def test_writes_the_rows_that_compare_writes(self):
+        self.approve()
+        output = self.folder / "results.csv"
+        self.run_isobar("compare", self.platform, self.workload, "--allocators", "even,chain-dp", "--objective",
+                        "sequential,pipeline", "-o", output)
+        self.assertEqual(output.read_text(), self.baseline.read_text())
+
+    def test_finds_a_plan_that_is_a_hundredth_of_a_percent_worse(self):
+        self.approve()
+        # The baseline's plan was that much faster.
+        self.change_row("even", "sequential", "step_time_s", lambda text: repr(float(text) / 1.0001))
+        result = self.check(expect=5)
+        self.assertRegex(result.stdout, r"^worse   .* (\d+\.\d+) s -> (\d+\.\d+) s \(\+0\.01 %\)\n4 rows, not as in "
+                                        r".*: 1 worse\ngeometric mean of step times, new / old: 1\.000025 \(4 rows\)\n$")
+        self.assertIn(self.label("even, sequential (serial, sequential, M = 1, seed 1): step time"), result.stdout)
+
+    def test_finds_a_better_plan_and_asks_for_approval(self):
+        self.approve()
+        self.change_row("chain-dp", "pipeline", "step_time_s", lambda text: repr(float(text) * 2))
+        before = self.baseline.read_bytes()
+        result = self.check(expect=5)
+        self.assertIn("better  ", result.stdout)
+        self.assertIn("(-50 %)", result.stdout)
+        self.assertEqual(result.stderr, f"isobar: if that is meant: isobar check {self.baseline} --approve\n")
+        self.assertEqual(self.baseline.read_bytes(), before)
+        self.assertIn("better  ", self.approve().stdout)
+        self.check()
+
+    def test_finds_a_row_that_the_baseline_lacks_and_one_that_nobody_plans(self):
+        self.approve()
+        lines = self.baseline.read_text().splitlines(keepends=True)
+        self.baseline.write_text("".join(lines[:1] + lines[2:]))
+        self.assertRegex(self.check(expect=5).stdout,
+                         r"^new     .*chain-dp, pipeline .*, and nothing to compare it with\n")
+        self.baseline.write_text("".join(lines))
+        self.change_meta(lambda meta: meta["grid"].update(objectives=["sequential"]))
+        result = self.check(expect=5)
+        self.assertRegex(result.stdout, r"(?m)^missing .*even, pipeline .*: nobody plans it any more$")
+        self.assertIn("2 rows, not as in", result.stdout)
+
+    def test_refuses_another_simgrid_and_another_network(self):
+        self.approve()
+        version = json.loads(self.meta.read_text())["approved"]["simgrid_version"]
+        self.change_meta(lambda meta: meta["approved"].update(simgrid_version="2.71"))
+        refusal = "so the rows cannot be compared; use what they were made with, or make them anew with --approve"
+        self.assertEqual(self.fault_of("check", self.baseline),
+                         f"{self.meta}: approved.simgrid_version: the rows were made with 2.71; this is {version}, "
+                         + refusal)
+        self.approve()
+        self.change_meta(lambda meta: meta["approved"]["network"].update({"network/model": "LV08"}))
+        self.assertEqual(self.fault_of("check", self.baseline),
+                         f"{self.meta}: approved.network.network/model: the rows were made with LV08; this is CM02, "
+                         + refusal)
+
+    def test_a_deliberately_bad_policy_fails_the_check(self):
+        self.write_meta(["even", self.policy("fast")])
+        self.approve()
+        self.check()
+        self.policy("slow")
+        result = self.check(expect=5)
+        self.assertEqual(result.stdout.count("worse   "), 2, result.stdout)
+        self.assertIn("(+100 %)", result.stdout)
+
+    def test_a_policy_that_fails_is_a_change_and_cannot_be_approved(self):
+        self.write_meta(["even", self.policy("fast")])
+        self.approve()
+        before = self.baseline.read_bytes()
+        self.policy("nowhere")
+        result = self.check(expect=5)
+        self.assertEqual(result.stdout.count("failed  "), 2, result.stdout)
+        self.assertIn("nowhere", result.stdout)
+        result = self.run_isobar("check", self.baseline, "--approve", expect=5)
+        self.assertIn("2 rows failed, and what failed cannot be approved; nothing was written", result.stderr)
+        self.assertEqual(self.baseline.read_bytes(), before)
+
+    def test_says_which_inputs_are_not_the_ones_that_were_approved(self):
+        self.approve()
+        path = pathlib.Path(self.platform)
+        path.write_text(path.read_text().replace("2Tf", "4Tf"))
+        self.assertIn(f"isobar: {self.platform}: is not the file that the rows were approved with\n",
+                      self.check(expect=5).stderr)
+
+    def test_limits_what_planning_takes_beside_even(self):
+        # Half a second of work, where even's time counts as a twentieth at least.
+        slow = POLICY.replace("import json, sys", "import json, sys, time\nwhile time.process_time() < 0.5: pass")
+        path = pathlib.Path(self.write("policy.py", slow.replace("MINE", "fast")))
+        path.chmod(0o755)
+        self.write_meta(["even", f"exec:{path}"])
+        self.approve()
+        limit = json.loads(self.meta.read_text())["plan_time_limits"][f"exec:{path}"]
+        self.assertGreater(limit, 4)
+        self.check()
+        self.change_meta(lambda meta: meta["plan_time_limits"].update({f"exec:{path}": 2}))
+        result = self.check(expect=5)
+        self.assertRegex(result.stdout, r"slower  exec:.*: planning takes [\d.]+ times what even takes; the limit is 2\n"
+                                        r"4 rows, all as in")
+
+    def test_a_work_budget_reaches_the_policy(self):
+        policy = pathlib.Path(self.write("policy.py", POLICY.replace('"MINE"', '"fast" if problem["limits"]["budget"] == 3 '
+                                                                              'else "slow"')))
+        policy.chmod(0o755)
+        allocator = f"exec:{policy}"
+        self.write_meta([allocator], budgets={allocator: 3})
+        self.approve()
+        self.change_meta(lambda meta: meta.update(budgets={allocator: 4}))
+        self.assertEqual(self.check(expect=5).stdout.count("worse   "), 2)
+
+    def test_writes_reports_for_ci_and_for_pull_requests(self):
+        self.approve()
+        self.change_row("even", "sequential", "step_time_s", lambda text: repr(float(text) * 2))
+        junit, markdown = self.folder / "junit.xml", self.folder / "summary.md"
+        self.check("--junit", junit, "--markdown", markdown, expect=5)
+        suite = xml.etree.ElementTree.parse(junit).getroot()
+        self.assertEqual((suite.tag, suite.get("tests"), suite.get("failures")), ("testsuite", "5", "1"))
+        failure, = suite.findall("testcase/failure")
+        self.assertRegex(failure.get("message"), r"^better: step time .* \(-50 %\)$")
+        self.assertTrue(markdown.read_text().startswith("### Quality of plans: changed\n"))
+        self.assertIn("| better | ", markdown.read_text())
+
+    def test_says_the_same_to_machines(self):
+        self.approve()
+        report = self.json_of("check", self.baseline)
+        self.assertEqual((report["holds"], report["rows"], report["changes"]), (True, 4, []))
+        self.change_row("even", "sequential", "peak_memory_bytes", lambda text: repr(float(text) + 1e6))
+        change, = self.json_of("check", self.baseline, expect=5)["changes"]
+        self.assertEqual((change["change"], change["allocator"], change["objective"]), ("better", "even", "sequential"))
+
+    def test_compares_two_builds(self):
+        other = self.folder / "other"
+        # As this build, but for one policy's step times.
+        other.write_text(f"""#!/usr/bin/env python3
+import json, subprocess, sys
+result = subprocess.run([{ISOBAR!r}, *sys.argv[1:]], capture_output=True, text=True)
+if "chain-dp" in sys.argv: result.stdout = result.stdout.replace('"step_time_s": ', '"step_time_s": 1')
+sys.stdout.write(result.stdout)
+sys.stderr.write(result.stderr)
+sys.exit(result.returncode)
+""")
+        other.chmod(0o755)
+        self.assertIn(f"4 rows, all as in {ISOBAR}\n", self.check("--base", ISOBAR).stdout)
+        result = self.check("--base", other, expect=5)
+        self.assertEqual(result.stdout.count("better  "), 2, result.stdout)
+        self.assertIn(f"4 rows, not as in {other}: 2 better\n", result.stdout)
+        self.assertEqual(result.stderr, "")
+
+    def test_rows_that_the_other_build_cannot_make_are_new(self):
+        other = self.folder / "other"
+        other.write_text(f"#!/bin/sh\ncase \"$*\" in *chain-dp*) exit 2;; esac\nexec {ISOBAR} \"$@\"\n")
+        other.chmod(0o755)
+        self.assertEqual(self.check("--base", other, expect=5).stdout.count("new     "), 2)
+
+    def test_refuses_a_base_that_is_no_build(self):
+        self.assertEqual(self.fault_of("check", self.baseline, "--base", "main"),
+                         f"--base: {self.baseline} lies in no Git repository; name an isobar program")
+        subprocess.run(["git", "init", "--quiet", self.folder], check=True)
+        self.assertEqual(self.fault_of("check", self.baseline, "--base", "main"),
+                         f"--base: \"main\" is neither a program nor a revision of {os.path.realpath(self.folder)}")
+        commit = ["git", "-C", self.folder, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet",
+                  "--allow-empty", "-m", "a"]
+        subprocess.run(commit, check=True)
+        self.assertEqual(self.fault_of("check", self.baseline, "--base", "HEAD"),
+                         "--base: \"HEAD\" is no revision of Isobar; name the isobar program of the other build")
+        self.assertEqual(self.fault_of("check", self.baseline, "--base", ISOBAR, "--approve"),
+                         "--approve: approves rows of this build, and --base compares with another's; choose one")
+
+    def test_refuses_a_baseline_that_is_not_there_or_was_never_approved(self):
+        self.assertEqual(self.fault_of("check", self.folder / "none.csv"),
+                         f"{self.folder}/none.meta.json: no such file; it says which rows there are to be "
+                         "(docs/quality_gate.md)")
+        self.assertEqual(self.fault_of("check", self.meta),
+                         f"{self.meta}: a baseline's name ends in .csv; NAME.meta.json says what is in NAME.csv")
+        self.assertEqual(self.fault_of("check", self.baseline),
+                         f"{self.meta}: approved: missing: no rows were approved yet; isobar check --approve does that")
+        self.approve()
+        self.baseline.unlink()
+        self.assertEqual(self.fault_of("check", self.baseline),
+                         f"{self.baseline}: no such file; isobar check --approve makes it")
+
+    def test_refuses_faults_of_its_files_before_it_plans(self):
+        self.approve()
+        self.change_row("even", "pipeline", "outcome", lambda _: "good")
+        self.assertEqual(self.fault_of("check", self.baseline),
+                         f"{self.baseline}:4: outcome: \"good\" is none of optimal, feasible, infeasible, timed_out, "
+                         "failed")
+        self.write_meta(["evn"])
+        self.assertEqual(self.fault_of("check", self.baseline),
+                         f"{self.meta}: grid.allocators: allocator: \"evn\" is not known; did you mean even?")
+        self.write_meta(["even"])
+        pathlib.Path(self.workload).write_text("model: bert\n")
+        self.assertIn("small.yaml:1: ", self.fault_of("check", self.baseline, "--approve"))
+
+    def test_the_example_gates_an_external_policy_and_finds_a_bad_one(self):
+        for folder in ("platforms", "workloads", "examples"):
+            shutil.copytree(ROOT / folder, self.folder / folder)
+        example = "examples/gate/external.csv"
+
+        def check():
+            return subprocess.run([ISOBAR, "check", example], cwd=self.folder, capture_output=True, text=True)
+
+        result = check()
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        policy = self.folder / "examples/external_policy.py"
+        # Layers in proportion to slowness.
+        policy.write_text(policy.read_text().replace('device["speed_flops_per_s"] for', '1 / device["speed_flops_per_s"] for'))
+        result = check()
+        self.assertEqual(result.returncode, 5, result.stdout + result.stderr)
+        self.assertIn("worse   ", result.stdout)
