@@ -12,8 +12,8 @@
 #include <torch/torch.h>
 #include <torch/version.h>
 
-#include <stdlib.h>
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <string>

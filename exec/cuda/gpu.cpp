@@ -10,7 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include <dlfcn.h>
-#include <stdlib.h>
+#include <cstdlib>
 #include <mutex>
 #include <unordered_map>
 #include <utility>

@@ -92,14 +92,13 @@ struct Split {
   Way way;
 };
 
-std::string name_of_split(const testing::TestParamInfo<Split>& info)
+std::ostream& operator<<(std::ostream& out, const Split& split)
 {
-  const Split& split = info.param;
   const char* schedule = split.schedule == Schedule::Sequential ? "Sequential"
                          : split.schedule == Schedule::GPipe    ? "GPipe"
                                                                 : "OneForwardOneBackward";
-  return fmt::format("{}On{}Stages{}{}", split.model, split.stages, schedule,
-                     split.way == Way::InProcess ? "InProcess" : "OverTcp");
+  return out << fmt::format("{}On{}Stages{}{}", split.model, split.stages, schedule,
+                            split.way == Way::InProcess ? "InProcess" : "OverTcp");
 }
 
 std::vector<Split> all_splits()
@@ -149,7 +148,7 @@ TEST_P(AnySplit, HasThePlainLoopsLossesWithDropoutAndRecomputation)
   expect_the_plain_loops_losses(dropping, plan_);
 }
 
-INSTANTIATE_TEST_SUITE_P(Executor, AnySplit, testing::ValuesIn(all_splits()), name_of_split);
+INSTANTIATE_TEST_SUITE_P(Executor, AnySplit, testing::ValuesIn(all_splits()), testing::PrintToStringParamName());
 
 TEST(Executor, RecomputesEveryLayerWithTheSameLosses)
 {
