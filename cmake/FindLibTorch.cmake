@@ -18,10 +18,20 @@ foreach(file torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
   endif()
 endforeach()
 
+# PyPI's wheels before 2.7 have the old ABI of C++'s strings, which none of Debian's libraries has. Told by a constructor
+# that takes one.
+set(reason "name its folder in CMAKE_PREFIX_PATH, or let tools/setup.sh fetch it from the torch wheel")
+if(LibTorch_c10)
+  file(STRINGS "${LibTorch_c10}" old_abi REGEX "_ZN3c106DeviceC[12]ERKSs" LIMIT_COUNT 1)
+  if(old_abi)
+    set(reason "${LibTorch_c10} is built for the old C++ ABI: take the wheel of 2.7 or later, or a libtorch whose name has cxx11-abi")
+    unset(LibTorch_c10 CACHE)
+  endif()
+endif()
+
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch REQUIRED_VARS LibTorch_INCLUDE_DIR LibTorch_torch_cpu LibTorch_c10
-  VERSION_VAR LibTorch_VERSION REASON_FAILURE_MESSAGE
-  "name its folder in CMAKE_PREFIX_PATH, or let tools/setup.sh fetch it from the torch wheel")
+  VERSION_VAR LibTorch_VERSION REASON_FAILURE_MESSAGE "${reason}")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   cmake_path(GET LibTorch_c10 PARENT_PATH library_folder)

@@ -28,20 +28,27 @@ bool is_transfer(const Instruction& instruction)
   return instruction.opcode == Opcode::Send || instruction.opcode == Opcode::Recv;
 }
 
+/// "activation", "gradient".
+const char* payload_of(const Instruction& transfer)
+{
+  const bool activation = transfer.lane == Lane::SendActivation || transfer.lane == Lane::ReceiveActivation;
+  return activation ? "activation" : "gradient";
+}
+
 /// "Forward 3", "Send activation 3", "Update".
 std::string name_of_event(const Instruction& instruction)
 {
   if (instruction.opcode == Opcode::Update || instruction.opcode == Opcode::AllReduce) {
     return std::string(name_of(instruction.opcode));
   }
-  const bool activation = instruction.lane == Lane::SendActivation || instruction.lane == Lane::ReceiveActivation;
-  const char* payload = !is_transfer(instruction) ? "" : activation ? " activation" : " gradient";
-  return fmt::format("{}{} {}", name_of(instruction.opcode), payload, instruction.microbatch);
+  if (!is_transfer(instruction)) return fmt::format("{} {}", name_of(instruction.opcode), instruction.microbatch);
+  return fmt::format("{} {} {}", name_of(instruction.opcode), payload_of(instruction), instruction.microbatch);
 }
 
 }  // namespace
 
-ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<std::string>& ranks) : out_(&out)
+ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<std::string>& ranks)
+    : out_(&out), recorded_(ranks.size())
 {
   using Json = nlohmann::ordered_json;
   *out_ << R"({"displayTimeUnit":"ms","otherData":{"schema":"isobar-trace/1"},"traceEvents":[)";
@@ -80,6 +87,35 @@ void ChromeTraceWriter::record(const TraceEvent& event)
       R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
       name_of_event(instruction), name_of(instruction.opcode), event.rank, static_cast<int>(instruction.lane),
       microseconds(begin), microseconds(ticks_of(event.end) - begin), details);
+  const std::uint64_t position = position_of(event);
+  if (is_transfer(instruction)) record_end_of_arrow(event, position);
+}
+
+std::uint64_t ChromeTraceWriter::position_of(const TraceEvent& event)
+{
+  Recorded& recorded = recorded_.at(event.rank)[static_cast<std::size_t>(event.instruction.lane)];
+  if (recorded.step != event.step) recorded = {event.step, 0};
+  return recorded.instructions++;
+}
+
+void ChromeTraceWriter::record_end_of_arrow(const TraceEvent& event, std::uint64_t position)
+{
+  const Instruction& transfer = event.instruction;
+  const bool sends = transfer.opcode == Opcode::Send;
+  const Receive receive = sends ? Receive(event.step, transfer.peer, other_end(transfer.lane), transfer.peer_position)
+                                : Receive(event.step, event.rank, transfer.lane, position);
+  const auto [arrow, is_new] = arrows_.try_emplace(receive, next_arrow_);
+  // From the begin of the sending to the end of the receiving, each within its own event.
+  *out_ << fmt::format(
+      ",\n"
+      R"({{"ph":"{}","name":"{} {}","cat":"transfer","id":{},"pid":{},"tid":{},"ts":{}}})",
+      sends ? "s" : R"(f","bp":"e)", payload_of(transfer), transfer.microbatch, arrow->second, event.rank,
+      static_cast<int>(transfer.lane), microseconds(ticks_of(sends ? event.begin : event.end)));
+  if (is_new) {
+    ++next_arrow_;
+  } else {
+    arrows_.erase(arrow);
+  }
 }
 
 void ChromeTraceWriter::finish()

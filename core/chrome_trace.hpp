@@ -2,14 +2,19 @@
 
 #include "core/trace.hpp"
 
+#include <array>
+#include <cstdint>
+#include <map>
 #include <ostream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace isobar {
 
 /// Writes a trace as Chrome trace JSON (docs/formats.md), which ui.perfetto.dev and chrome://tracing open: a process
-/// per device, a track per lane, an event per instruction, times in microseconds. Writes as it goes; O(1) memory.
+/// per device, a track per lane, an event per instruction, an arrow per transfer, times in microseconds. Writes as it
+/// goes: memory for the transfers alone that one end has ended and the other has not.
 class ChromeTraceWriter : public TraceSink {
  public:
   /// `ranks` names the device of each rank, the data server's last. `finish` must follow the last event.
@@ -18,7 +23,21 @@ class ChromeTraceWriter : public TraceSink {
   void finish();
 
  private:
+  /// A transfer by its receiving end: step, rank, lane, position.
+  using Receive = std::tuple<std::uint64_t, std::size_t, Lane, std::uint64_t>;
+  struct Recorded {
+    std::uint64_t step = 0;
+    std::uint64_t instructions = 0;  ///< of that step
+  };
+
+  /// How many of the lane's instructions came before this one in its step.
+  std::uint64_t position_of(const TraceEvent& event);
+  void record_end_of_arrow(const TraceEvent& event, std::uint64_t position);
+
   std::ostream* out_;
+  std::vector<std::array<Recorded, lane_count>> recorded_;  // by rank
+  std::map<Receive, std::uint64_t> arrows_;                 // of which one end is written
+  std::uint64_t next_arrow_ = 1;
 };
 
 }  // namespace isobar

@@ -106,7 +106,7 @@ struct DeviceQueue::Stream {
   {
   }
 
-  void* handle() const { return c10::impl::VirtualGuardImpl(stream.device_type()).getStreamNativeHandle(stream); }
+  void* handle() const { return gpu::handle_of(stream); }
   std::uint64_t* begin_of_work() const { return static_cast<std::uint64_t*>(begin.mutable_data_ptr()); }
 
   c10::Stream stream;

@@ -8,6 +8,10 @@
 #include <cstdint>
 #include <memory>
 
+namespace c10 {
+class Stream;
+}  // namespace c10
+
 /// What of a GPU CUDA's own headers alone give: exec/cuda where LibTorch and the toolkit have CUDA, else
 /// exec/no_gpu.cpp, which opens none. Of these `open` comes first. A `stream` is CUDA's own handle; nothing here waits
 /// for a stream.
@@ -16,6 +20,9 @@ namespace isobar::exec::gpu {
 /// @throws EnvironmentError as open_device does.
 void open(std::size_t index);
 GpuFacts facts_of(std::size_t index);
+
+/// CUDA's own handle of one of LibTorch's streams on a GPU.
+void* handle_of(const c10::Stream& stream);
 
 /// From now on tensors made on `stream` count there until they are given back, as bytes that were asked for.
 void count_memory(const void* stream, std::shared_ptr<MemoryCount> count);

@@ -22,6 +22,11 @@ GpuFacts facts_of(std::size_t /*index*/)
   refuse();
 }
 
+void* handle_of(const c10::Stream& /*stream*/)
+{
+  refuse();
+}
+
 void count_memory(const void* /*stream*/, std::shared_ptr<MemoryCount> /*count*/)
 {
   refuse();

@@ -15,6 +15,7 @@
 
 #include <unistd.h>
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
@@ -40,7 +41,7 @@ std::string kind_of(const Layer& layer)
 double quantile(std::vector<double> values, double fraction)
 {
   std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(fraction * static_cast<double>(values.size() - 1) + 0.5)];
+  return values[static_cast<std::size_t>(std::lround(fraction * static_cast<double>(values.size() - 1)))];
 }
 
 /// As if the layers behind had sent it back.

@@ -7,6 +7,7 @@
 #include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
 #include <dlfcn.h>
@@ -101,6 +102,11 @@ GpuFacts facts_of(std::size_t index)
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, static_cast<int>(index)), "the GPU's properties");
   return {properties.name, Bytes(static_cast<double>(properties.totalGlobalMem))};
+}
+
+void* handle_of(const c10::Stream& stream)
+{
+  return c10::cuda::CUDAStream(stream).stream();
 }
 
 void count_memory(const void* stream, std::shared_ptr<MemoryCount> count)

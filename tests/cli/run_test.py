@@ -8,6 +8,7 @@ import subprocess
 import time
 
 from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.trace import assert_is_trace, compute_s
 
 MODEL = """model: gpt
 layers: 3
@@ -50,9 +51,10 @@ class Run(CommandTest):
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         self.assertEqual([line["step"] for line in lines], [0, 1, 2])
         self.assertEqual([line["loss"] for line in lines], result["losses"])
-        events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+        events = assert_is_trace(self, trace)
         # Two stages: 4 forwards, 4 backwards and an update each; 4 activations and 4 gradients, sent and received.
         self.assertEqual(len(events), 3 * (2 * 9 + 2 * 8))
+        self.assertEqual(set(compute_s(events)), {0, 1})
 
         again = json.loads(self.run_isobar("run", workload, "--plan", plan, "--in-process", "--steps", 3,
                                            "--json").stdout)

@@ -3,6 +3,7 @@ import pathlib
 import re
 
 from tests.cli.support import BERT24, SKY16, CommandTest
+from tests.cli.trace import assert_is_trace, compute_s
 
 
 class Simulate(CommandTest):
@@ -54,14 +55,12 @@ class Simulate(CommandTest):
         inputs = self.small_inputs()
         plan = self.make_plan(*inputs)
         trace = self.folder / "trace.json"
-        self.run_isobar("simulate", *inputs, "--plan", plan, "--trace", trace)
-        events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
-        self.assertEqual(len(events), 2 * (8 + 8 + 1) + 4 * 8)  # work, and each transfer on both sides
-        ends = {}
-        for event in sorted(events, key=lambda event: event["ts"]):
-            track = event["pid"], event["tid"]
-            self.assertGreaterEqual(event["ts"] + 1e-4, ends.get(track, 0))
-            ends[track] = event["ts"] + event["dur"]
+        result = self.json_of("simulate", *inputs, "--plan", plan, "--iterations", 2, "--trace", trace)
+        events = assert_is_trace(self, trace)
+        self.assertEqual(len(events), 2 * (2 * (8 + 8 + 1) + 4 * 8))  # work, and each transfer on both sides
+        busy = compute_s(events)
+        for rank, stage in enumerate(result["stages"]):
+            self.assertAlmostEqual(busy[rank] / 2, stage["compute_s"], places=6)
 
     def test_a_plan_for_another_cluster_is_refused_with_what_differs(self):
         plan = self.make_plan(SKY16, BERT24)

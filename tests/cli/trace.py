@@ -1,0 +1,71 @@
+"""What every trace must be, simulated or measured: the rules of the Chrome trace format that its viewers rely on."""
+
+import collections
+import json
+import pathlib
+
+NUMBER = (int, float)
+FIELDS = {
+    "M": {"name": str, "pid": int, "args": dict},
+    "X": {"name": str, "cat": str, "pid": int, "tid": int, "ts": NUMBER, "dur": NUMBER, "args": dict},
+    "s": {"name": str, "cat": str, "id": int, "pid": int, "tid": int, "ts": NUMBER},
+    "f": {"name": str, "cat": str, "id": int, "pid": int, "tid": int, "ts": NUMBER, "bp": str},
+}
+TRANSFER = {"s": "Send", "f": "Recv"}
+
+
+def read_trace(path):
+    return json.loads(pathlib.Path(path).read_text())
+
+
+def assert_is_trace(test, path, tick_us=1e-4):
+    """Fields and their types, tracks without overlap, arrows in pairs that each begin and end within their events.
+    Returns the events of instructions."""
+    events = read_trace(path)["traceEvents"]
+    for event in events:
+        fields = FIELDS[event["ph"]]
+        for field, kind in fields.items():
+            test.assertIsInstance(event[field], kind, event)
+        if event["ph"] != "M":
+            test.assertGreaterEqual(event["ts"], 0, event)
+    named = {event["pid"] for event in events if event["name"] == "process_name"}
+    tracks = collections.defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            test.assertGreaterEqual(event["dur"], 0, event)
+            tracks[event["pid"], event["tid"]].append(event)
+    test.assertLessEqual({process for process, _ in tracks}, named)
+    for track in tracks.values():
+        track.sort(key=lambda event: event["ts"])
+        for event, following in zip(track, track[1:]):
+            test.assertLessEqual(event["ts"] + event["dur"], following["ts"] + tick_us, following)
+
+    arrows = collections.defaultdict(dict)
+    for event in events:
+        if event["ph"] in TRANSFER:
+            test.assertNotIn(event["ph"], arrows[event["id"]], event)
+            arrows[event["id"]][event["ph"]] = event
+    transfers = [event for track in tracks.values() for event in track if event["cat"] in TRANSFER.values()]
+    test.assertEqual(2 * len(arrows), len(transfers))
+    for ends in arrows.values():
+        test.assertEqual(set(ends), set(TRANSFER))
+        steps = set()
+        for phase, end in ends.items():
+            within = [event for event in tracks[end["pid"], end["tid"]] if event["cat"] == TRANSFER[phase] and
+                      event["ts"] - tick_us <= end["ts"] <= event["ts"] + event["dur"] + tick_us and
+                      event["name"] == f"{TRANSFER[phase]} {end['name']}"]
+            test.assertEqual(len(within), 1, end)
+            steps.add(within[0]["args"]["step"])
+        test.assertEqual(len(steps), 1, ends)
+        test.assertEqual(ends["s"]["name"], ends["f"]["name"])
+        test.assertLessEqual(ends["s"]["ts"], ends["f"]["ts"] + tick_us, ends)
+    return [event for track in tracks.values() for event in track]
+
+
+def compute_s(events):
+    """Seconds of computation by process."""
+    busy = collections.Counter()
+    for event in events:
+        if event["cat"] in ("Forward", "Backward", "Update"):
+            busy[event["pid"]] += 1e-6 * event["dur"]
+    return busy
