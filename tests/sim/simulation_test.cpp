@@ -339,19 +339,6 @@ TEST(Simulate, PassesOverInstructionsWithoutWork)
   EXPECT_EQ(trace.events.size(), 2U * (2 * 7 + 4 * 3));
 }
 
-template <typename Call>
-std::string message_of(Call call)
-{
-  try {
-    call();
-  } catch (const InputError& error) {
-    return std::string("InputError ") + error.what();
-  } catch (const std::logic_error& error) {
-    return std::string("bug ") + error.what();
-  }
-  return "no error";
-}
-
 TEST(Simulate, NamesTheInstructionsOfAProgramThatWaitsForItself)
 {
   PlatformFile file;

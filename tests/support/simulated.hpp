@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/child_process.hpp"
+#include "core/errors.hpp"
 #include "core/plan.hpp"
 #include "core/program.hpp"
 #include "core/trace.hpp"
@@ -15,6 +16,7 @@
 #include <array>
 #include <functional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -210,6 +212,20 @@ inline std::vector<RankHost> at_one_gigaflop(const std::vector<std::string>& hos
   std::vector<RankHost> ranks;
   for (const auto& host : hosts) ranks.push_back({host, FlopsPerSecond(1e9)});
   return ranks;
+}
+
+/// The kind and the message of what `call` throws; "no error" when it throws nothing.
+template <typename Call>
+std::string message_of(Call call)
+{
+  try {
+    call();
+  } catch (const InputError& error) {
+    return std::string("InputError ") + error.what();
+  } catch (const std::logic_error& error) {
+    return std::string("bug ") + error.what();
+  }
+  return "no error";
 }
 
 }  // namespace isobar::sim
