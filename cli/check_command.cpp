@@ -173,7 +173,7 @@ ExitCode approve(const CheckOptions& options, const BaselineCheck& check, Baseli
 
 ExitCode check(const CheckOptions& options)
 {
-  const Seconds row_time_limit = seconds_from_option("--row-time-limit", options.row_time_limit);
+  const Seconds row_time_limit = row_time_limit_from(options.row_time_limit);
   if (options.approve && !options.base.empty()) {
     throw InputError("--approve", "approves rows of this build, and --base compares with another's; choose one");
   }

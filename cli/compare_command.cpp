@@ -41,8 +41,7 @@ ExitCode exit_code_of(const std::vector<ComparisonRow>& rows)
 /// @throws InputError where it would end a search before the search's own limit does, and so lose what was found.
 Seconds row_time_limit_of(const CompareOptions& options, const allocators::SearchLimits& limits)
 {
-  const Seconds limit = seconds_from_option("--row-time-limit", options.row_time_limit);
-  if (limit <= Seconds(0)) throw InputError("--row-time-limit", "0 s is no time to plan in; write more");
+  const Seconds limit = row_time_limit_from(options.row_time_limit);
   if (limits.time_limit && limit <= *limits.time_limit) {
     throw InputError("--row-time-limit",
                      fmt::format("{} is not more than --time-limit {}, so no search would come to its end; write more",

@@ -54,6 +54,13 @@ Plan fill(ComparisonRow& row, const std::string& answer_json)
 
 }  // namespace
 
+Seconds row_time_limit_from(const std::string& text)
+{
+  const Seconds limit = seconds_from_option("--row-time-limit", text);
+  if (limit <= Seconds(0)) throw InputError("--row-time-limit", "0 s is no time to plan in; write more");
+  return limit;
+}
+
 ComparisonRow row_to_make(const InputOptions& inputs, const std::string& allocator, const Goal& goal,
                           std::uint64_t seed)
 {

@@ -10,6 +10,9 @@
 
 namespace isobar::cli {
 
+/// What --row-time-limit says. @throws InputError when that is no time, or none at all.
+Seconds row_time_limit_from(const std::string& text);
+
 /// A row of a table before anything is known of it: it says that it failed, being interrupted.
 results::ComparisonRow row_to_make(const InputOptions& inputs, const std::string& allocator, const Goal& goal,
                                    std::uint64_t seed);

@@ -270,6 +270,10 @@ sys.exit(result.returncode)
         pathlib.Path(self.workload).write_text("model: bert\n")
         self.assertIn("small.yaml:1: ", self.fault_of("check", self.baseline, "--approve"))
 
+    def test_refuses_no_time_for_a_row(self):
+        self.assertEqual(self.fault_of("check", self.baseline, "--row-time-limit", "0s"),
+                         "--row-time-limit: 0 s is no time to plan in; write more")
+
     def test_the_example_gates_an_external_policy_and_finds_a_bad_one(self):
         for folder in ("platforms", "workloads", "examples"):
             shutil.copytree(ROOT / folder, self.folder / folder)
