@@ -25,8 +25,8 @@ class Readme(CommandTest):
                 continue  # the test that runs this one
             # ./demo builds, then does this; files go to a folder of the test's own.
             line = command.replace("./demo", "isobar compare platforms/sky64.xml workloads/bert160.yaml --objective sequential,pipeline")
-            line = re.sub(r"^isobar ", f"'{ISOBAR}' ", line.replace("build/release/bin/isobar", "isobar"))
             line = line.replace("/tmp/", f"{self.folder}/")
+            line = re.sub(r"^isobar ", f"'{ISOBAR}' ", line.replace("build/release/bin/isobar", "isobar"))
             with self.subTest(command):
                 result = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=300)
                 printed = (result.stdout + result.stderr).replace(f"{self.folder}/", "/tmp/")
