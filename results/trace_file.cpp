@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace isobar::results {
@@ -85,6 +87,27 @@ TraceEvent event_of(const Json& json)
 std::string description_of(std::size_t rank, const Instruction& instruction)
 {
   return fmt::format("{} {} of rank {}", name_of(instruction.opcode), instruction.microbatch, rank);
+}
+
+/// The names of the processes that have tracks.
+std::vector<std::string> devices_of(const Json& events)
+{
+  std::map<std::uint64_t, std::string> names;
+  for (const auto& event : events) {
+    if (event.at("ph") == "M" && event.at("name") == "process_name") {
+      names[count_of(event, "pid", most_ranks)] = event.at("args").at("name").get<std::string>();
+    }
+  }
+  std::set<std::uint64_t> ranks;
+  for (const auto& event : events) {
+    if (event.at("ph") == "M" && event.at("name") == "thread_name") ranks.insert(count_of(event, "pid", most_ranks));
+  }
+  std::vector<std::string> devices;
+  for (const auto rank : ranks) {
+    if (rank != devices.size()) throw InputError(fmt::format("process {} is missing", devices.size()));
+    devices.push_back(names[rank]);
+  }
+  return devices;
 }
 
 class RecordedProgram : public Program {
@@ -244,19 +267,9 @@ TraceFile read_trace(const std::filesystem::path& file)
     if (!json.is_object() || json.value("/otherData/schema"_json_pointer, "") != "isobar-trace/1") {
       throw InputError("otherData.schema: not isobar-trace/1; a trace of isobar simulate or isobar run is needed");
     }
+    trace.devices = devices_of(json.at("traceEvents"));
     for (const auto& event : json.at("traceEvents")) {
-      const std::string phase = event.at("ph");
-      if (phase == "X") {
-        trace.events.push_back(event_of(event));
-      } else if (phase == "M" && event.at("name") == "thread_name" && event.at("tid") == 0) {
-        const auto rank = count_of(event, "pid", most_ranks);
-        trace.devices.resize(std::max<std::size_t>(trace.devices.size(), rank + 1));
-      }
-    }
-    for (const auto& event : json.at("traceEvents")) {
-      if (event.at("ph") != "M" || event.at("name") != "process_name") continue;
-      const auto rank = count_of(event, "pid", most_ranks);
-      if (rank < trace.devices.size()) trace.devices[rank] = event.at("args").at("name").get<std::string>();
+      if (event.at("ph") == "X") trace.events.push_back(event_of(event));
     }
   } catch (const Json::exception& error) {
     throw InputError(trace.name, error.what());

@@ -26,24 +26,22 @@ struct Side {
   Seconds shift;  ///< onto the clock of the merged trace
 };
 
-Seconds begin_of_step(const TraceFile& trace, const std::optional<std::uint64_t>& step)
+Seconds begin_of_step(const std::vector<Seconds>& times, const std::optional<std::uint64_t>& step)
 {
-  const auto program = recorded_program(trace);
-  const auto timeline = Timeline::of(trace, *program);
-  const auto times = timeline.step_times();
   const std::uint64_t chosen = step ? std::min<std::uint64_t>(*step, times.size() - 1) : typical_step(times);
   Seconds begin;
   for (std::uint64_t i = 0; i < chosen; ++i) begin += times[i];
   return begin;
 }
 
-void check_same_plan(const TraceFile& predicted, const TraceFile& measured)
+/// Of each, in the order of the arguments. @throws InputError where the two are not of the same plan.
+std::array<std::vector<Seconds>, 2> step_times_of(const TraceFile& predicted, const TraceFile& measured)
 {
   if (predicted.devices != measured.devices) {
     throw InputError(measured.name, "has other devices than " + predicted.name + "; two traces of one plan are needed");
   }
   const auto program = recorded_program(predicted);
-  Timeline::of(measured, *program);  // throws where the numbers of instructions differ
+  return {Timeline::of(predicted, *program).step_times(), Timeline::of(measured, *program).step_times()};
 }
 
 /// Whole tenths of nanoseconds, as traces have them.
@@ -72,9 +70,13 @@ std::string merged_trace(const std::filesystem::path& predicted, const std::file
                          const std::optional<std::uint64_t>& step)
 {
   std::array<Side, 2> sides = {{{"predicted", read_trace(predicted), {}}, {"measured", read_trace(measured), {}}}};
-  check_same_plan(sides[0].trace, sides[1].trace);
-  const Seconds of_predicted = begin_of_step(sides[0].trace, step);
-  const Seconds of_measured = begin_of_step(sides[1].trace, step);
+  const auto times = step_times_of(sides[0].trace, sides[1].trace);
+  const std::size_t most_steps = std::max(times[0].size(), times[1].size());
+  if (step && *step >= most_steps) {
+    throw InputError("--step", fmt::format("{}; the traces have steps 0 to {}", *step, most_steps - 1));
+  }
+  const Seconds of_predicted = begin_of_step(times[0], step);
+  const Seconds of_measured = begin_of_step(times[1], step);
   const Seconds latest = std::max(of_predicted, of_measured);
   sides[0].shift = latest - of_predicted;
   sides[1].shift = latest - of_measured;

@@ -135,6 +135,9 @@ TEST(TraceFile, RefusesWhatIsNoTrace)
                "traceEvents: holds no instruction");
   expect_fault(trace_of(1, {event_of("\"a\"", 0, "Forward", work)}), "pid: \"a\": not a whole number below 1000000");
   expect_fault(trace_of(1, {event_of("1", 0, "Forward", work)}), "an event of process 1, which has no name");
+  expect_fault(R"({"otherData": {"schema": "isobar-trace/1"}, "traceEvents": [
+                   {"ph": "M", "name": "thread_name", "pid": 1, "tid": 0, "args": {"name": "compute"}}]})",
+               "process 0 is missing");
   expect_fault(trace_of(1, {event_of("0", 5, "Forward", work)}), "tid: 5: not a whole number below 5");
   expect_fault(trace_of(1, {event_of("0", 0, "Jump", work)}), "cat: Jump: no instruction");
   expect_fault(trace_of(1, {event_of("0", 1, "Forward", work)}), "a Forward on track send activation");

@@ -56,6 +56,7 @@ TEST_F(TraceMerge, LetsTheStepBeginThatIsAskedFor)
 {
   const auto trace = merged(3);
   EXPECT_NEAR(begins_of(trace, 3).at(1), begins_of(trace, 0).at(0), 1e-3);
+  EXPECT_THAT([&] { merged(4); }, testing::ThrowsMessage<InputError>("--step: 4; the traces have steps 0 to 3"));
 }
 
 TEST_F(TraceMerge, KeepsDevicesTogetherAndArrowsApart)
