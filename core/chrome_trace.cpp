@@ -37,11 +37,6 @@ std::string process_metadata(std::size_t process, const char* what, const char* 
   return ",\n" + json_of({{"ph", "M"}, {"name", what}, {"pid", process}, {"args", {{key, value}}}});
 }
 
-bool is_transfer(const Instruction& instruction)
-{
-  return instruction.opcode == Opcode::Send || instruction.opcode == Opcode::Recv;
-}
-
 /// "activation", "gradient".
 const char* payload_of(const Instruction& transfer)
 {

@@ -22,11 +22,6 @@ struct Place {
   std::uint64_t position = 0;
 };
 
-bool is_transfer(const Instruction& instruction)
-{
-  return instruction.opcode == Opcode::Send || instruction.opcode == Opcode::Recv;
-}
-
 /// Of a rank's one AllReduce of a step.
 std::uint64_t position_of_all_reduce(const Program& program, std::size_t rank)
 {

@@ -66,12 +66,12 @@ TraceEvent event_of(const Json& json)
   instruction.microbatch = count_of(details, "microbatch", any);
   instruction.first_layer = count_of(details, "first_layer", any);
   instruction.last_layer = count_of(details, "last_layer", any);
-  const bool is_transfer = instruction.opcode == Opcode::Send || instruction.opcode == Opcode::Recv;
-  if (is_transfer == (instruction.lane == Lane::Compute)) {
+  const bool transfers = is_transfer(instruction);
+  if (transfers == (instruction.lane == Lane::Compute)) {
     throw InputError(fmt::format("a {} on track {}", name_of(instruction.opcode), name_of(instruction.lane)));
   }
-  if (is_transfer || instruction.opcode == Opcode::AllReduce) instruction.peer = count_of(details, "peer", most_ranks);
-  if (is_transfer) {
+  if (transfers || instruction.opcode == Opcode::AllReduce) instruction.peer = count_of(details, "peer", most_ranks);
+  if (transfers) {
     instruction.peer_position = count_of(details, "peer_position", any);
     instruction.size = Bytes(details.at("bytes").get<double>());
   } else {
@@ -153,7 +153,7 @@ class RecordedProgram : public Program {
                                    description_of(rank, instruction), instruction.wait.count,
                                    name_of(instruction.wait.lane), length(rank, instruction.wait.lane)));
     }
-    if (instruction.opcode != Opcode::Send && instruction.opcode != Opcode::Recv) return;
+    if (!is_transfer(instruction)) return;
     const Lane other = other_end(instruction.lane);
     const bool is_there = instruction.peer < ranks() && instruction.peer_position < length(instruction.peer, other) &&
                           at(instruction.peer, other, instruction.peer_position).peer == rank;
