@@ -1,7 +1,5 @@
 """isobar trace: what it says of traces, of the two commands that write them and of PyTorch's profiler."""
 
-import shutil
-import subprocess
 import unittest
 
 from tests.cli.support import BERT24, ROOT, SKY16, CommandTest
@@ -96,18 +94,6 @@ class Trace(CommandTest):
         empty = self.write("empty.json", "{}")
         self.assertEqual(self.fault_of("trace", "stats", empty), f"{empty}: otherData.schema: not isobar-trace/1; a trace "
                          "of isobar simulate or isobar run is needed")
-
-    @unittest.skipUnless(shutil.which("trace_processor_shell"), "there is no trace_processor_shell on the PATH")
-    def test_opens_in_perfetto(self):
-        trace, _ = self.simulated(SKY16, BERT24)
-        query = self.write("query.sql", "select count(*) as n from slice; select count(*) as n from flow; "
-                                        "select count(*) as n from stats where severity = 'error' and value > 0;")
-        answer = subprocess.run(["trace_processor_shell", "-q", query, str(trace)], capture_output=True, text=True,
-                                timeout=300, check=True).stdout
-        counts = [int(line) for line in answer.split() if line.isdigit()]
-        events = read_trace(trace)["traceEvents"]
-        self.assertEqual(counts, [sum(event["ph"] == "X" for event in events), sum(event["ph"] == "s" for event in events),
-                                  0])
 
 
 if __name__ == "__main__":
