@@ -17,6 +17,7 @@
 #include <array>
 #include <cmath>
 #include <csignal>
+#include <fstream>
 #include <limits>
 #include <set>
 #include <stdexcept>
@@ -454,6 +455,19 @@ Platform Platform::load(const std::filesystem::path& file, const std::optional<s
   platform.network_ = std::make_shared<const SimGridNetwork>(endpoints.all(), platform.routes_);
   cluster.network = platform.network_;
   cluster.profile_speedup = scan.profile_speedup;
+  return platform;
+}
+
+Platform Platform::from_text(const std::string& xml, const std::string& name)
+{
+  // SimGrid reads files alone; this one takes no place on the disk and goes with the process.
+  const int descriptor = memfd_create("platform", MFD_CLOEXEC);
+  if (descriptor < 0) throw EnvironmentError("no memory for a platform file");
+  const std::string file = fmt::format("/proc/self/fd/{}", descriptor);
+  std::ofstream(file, std::ios::binary) << xml;
+  Platform platform = load(file);
+  close(descriptor);
+  platform.cluster_.name = name;
   return platform;
 }
 

@@ -31,6 +31,9 @@ class Platform {
   static Platform load(const std::filesystem::path& file,
                        const std::optional<std::filesystem::path>& devices_file = {});
 
+  /// A platform that lies in no file, such as one that a generator has just made.
+  static Platform from_text(const std::string& xml, const std::string& name);
+
   const Cluster& cluster() const { return cluster_; }
   /// What was measured on a machine goes before what the file says of devices of its type, in all dtypes; it is what
   /// slowdowns count from.
