@@ -103,7 +103,8 @@ Inputs read_inputs(const InputOptions& options)
           std::move(workload),
           std::move(platform_fingerprint),
           {options.workload, fingerprint(workload_text)},
-          std::move(measured)};
+          std::move(measured),
+          options.devices.empty() ? std::nullopt : std::optional(options.devices)};
 }
 
 /// `where` says who asks for it.
@@ -276,6 +277,16 @@ Seconds seconds_from_option(const std::string& option, const std::string& text)
   }
 }
 
+Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+               const allocators::SearchLimits& limits)
+{
+  Plan plan = allocators::allocate(allocator, inputs.workload, inputs.platform.cluster(), goal, limits);
+  plan.platform = inputs.platform_fingerprint;
+  plan.workload = inputs.workload_fingerprint;
+  plan.profile = inputs.profile_fingerprint;
+  return plan;
+}
+
 std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t iterations,
                           const std::string& trace_file)
 {
@@ -314,8 +325,10 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   }
   result.activities = report.activities;
   result.network = sim::network_settings();
-  result.profile = inputs.profile_fingerprint;
   result.simgrid_version = sim::simgrid_version();
+  result.plan = plan;
+  result.inputs = {inputs.platform_fingerprint, inputs.devices_file, inputs.workload_fingerprint,
+                   inputs.profile_fingerprint};
   result.simulate_time = report.wall_time;
   return result_to_json(result);
 }

@@ -58,6 +58,7 @@ struct Inputs {
   Fingerprint platform_fingerprint;
   Fingerprint workload_fingerprint;
   std::optional<Fingerprint> profile_fingerprint;  ///< where times were measured
+  std::optional<std::string> devices_file;         ///< where one was named
 };
 /// Stands for the profile where times are work over nominal speed.
 inline const Fingerprint unmeasured{"no profile", "none"};
@@ -121,6 +122,10 @@ void refuse_overwriting(const std::vector<std::string>& inputs, const std::vecto
 
 /// Reads an option's "30s". @throws InputError naming the option.
 Seconds seconds_from_option(const std::string& option, const std::string& text);
+
+/// Plans by a policy, and says in the plan what it was made for.
+Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+               const allocators::SearchLimits& limits);
 
 /// Plays a plan in this process and returns its result (a Result of results/result.hpp) as JSON. `trace_file`: where
 /// the Chrome trace goes, or "". Once per process.

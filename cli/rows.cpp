@@ -30,10 +30,8 @@ Seconds processor_time()
   return sum;
 }
 
-Plan fill(ComparisonRow& row, const std::string& answer_json)
+void fill(ComparisonRow& row, const Plan& plan, const nlohmann::json& answer)
 {
-  const auto answer = nlohmann::json::parse(answer_json);
-  Plan plan = plan_from_json(answer["plan"].get<std::string>(), "plan");
   row.outcome = name_of(plan.outcome);
   row.reason = plan.reason;
   row.stages = plan.stages.size();
@@ -42,14 +40,14 @@ Plan fill(ComparisonRow& row, const std::string& answer_json)
   row.step_bound = plan.step_bound;
   row.plan_time = Seconds(answer["plan_time_s"].get<double>());
   if (plan.predicted) row.bottleneck = plan.predicted->bottleneck;
-  if (!answer.contains("result")) return plan;
-  row.step_time = Seconds(answer["result"]["step_time_s"].get<double>());
+  if (!answer.contains("result")) return;
+  const auto result = nlohmann::json::parse(answer["result"].get<std::string>());
+  row.step_time = Seconds(result["step_time_s"].get<double>());
   Bytes peak;
-  for (const auto& stage : answer["result"]["stages"]) {
+  for (const auto& stage : result["stages"]) {
     peak = std::max(peak, Bytes(stage["peak_memory_bytes"].get<double>()));
   }
   row.peak_memory = peak;
-  return plan;
 }
 
 }  // namespace
@@ -79,10 +77,10 @@ std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator
                               const allocators::SearchLimits& limits)
 {
   const Seconds begin = processor_time();
-  const Plan plan = allocators::allocate(allocator, inputs.workload, inputs.platform.cluster(), goal, limits);
+  const Plan plan = make_plan(inputs, allocator, goal, limits);
   const Seconds plan_time = processor_time() - begin;
   nlohmann::json answer = {{"plan", plan_to_json(plan)}, {"plan_time_s", plan_time.value}};
-  if (!plan.stages.empty()) answer["result"] = nlohmann::json::parse(simulate_plan(inputs, plan, 1, ""));
+  if (!plan.stages.empty()) answer["result"] = simulate_plan(inputs, plan, 1, "");
   return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -96,8 +94,10 @@ void make_rows(const std::string& what, std::vector<ComparisonRow>& rows,
                     ComparisonRow& row = rows[index];
                     row.reason = result.message;
                     if (result.status == ChildResult::Status::Done) {
-                      const Plan plan = fill(row, result.output);
-                      if (on_plan) on_plan(row, plan);
+                      const auto answer = nlohmann::json::parse(result.output);
+                      const Plan plan = plan_from_json(answer["plan"].get<std::string>(), "plan");
+                      fill(row, plan, answer);
+                      if (on_plan) on_plan(row, plan, answer.value("result", ""));
                     }
                     progress.done(++ended);
                   });

@@ -21,8 +21,8 @@ results::ComparisonRow row_to_make(const InputOptions& inputs, const std::string
 std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                               const allocators::SearchLimits& limits);
 
-/// What is told of each row that was planned, once it is filled.
-using OnPlan = std::function<void(results::ComparisonRow&, const Plan&)>;
+/// What is told of each row that was planned, once it is filled: its plan and, as JSON, its result, "" without one.
+using OnPlan = std::function<void(results::ComparisonRow&, const Plan&, const std::string&)>;
 
 /// Does the work of each row, which ends in `plan_and_simulate`, in a child of its own, as many at a time as there are
 /// cores, and fills the rows. Work that fails or outlasts the limit leaves a failed row with the reason. `what` names
