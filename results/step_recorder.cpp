@@ -1,0 +1,41 @@
+#include "results/step_recorder.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace isobar::results {
+
+void StepRecorder::record(const TraceEvent& event)
+{
+  if (event.step > 0 || event.instruction.opcode == Opcode::Recv) return;
+  ++recorded_.instructions;
+  if (recorded_.events.size() < most_) recorded_.events.push_back(event);
+  const Instruction& instruction = event.instruction;
+  if (instruction.opcode == Opcode::Send) recorded_.sent[{event.rank, instruction.peer}] += instruction.size;
+}
+
+void record_step(const Timeline& timeline, std::uint64_t step, TraceSink& sink)
+{
+  const Program& program = timeline.program();
+  const auto times = timeline.step_times();
+  const Seconds begin = std::accumulate(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(step), Seconds(0));
+  std::vector<TraceEvent> events;
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+    for (const Lane lane : all_lanes) {
+      for (std::uint64_t position = 0; position < program.length(rank, lane); ++position) {
+        const auto& span = timeline.at(rank, lane, step, position);
+        const Instruction instruction = program.at(rank, lane, position);
+        Seconds start = span.begin;
+        if (instruction.opcode == Opcode::Send) {  // posted early, it waits for the other end
+          const auto& other = timeline.at(instruction.peer, other_end(lane), step, instruction.peer_position);
+          start = std::max(start, other.begin);
+        }
+        events.push_back({0, rank, instruction, start - begin, span.end - begin, Bytes(0)});
+      }
+    }
+  }
+  std::stable_sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.end < b.end; });
+  for (const auto& event : events) sink.record(event);
+}
+
+}  // namespace isobar::results
