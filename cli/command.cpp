@@ -107,17 +107,6 @@ Inputs read_inputs(const InputOptions& options)
           options.devices.empty() ? std::nullopt : std::optional(options.devices)};
 }
 
-/// `where` says who asks for it.
-void recompute(Workload& workload, const std::vector<std::size_t>& layers, const std::string& where)
-{
-  if (layers.empty()) return;
-  if (workload.memory_model == MemoryModel::Sky) {
-    throw InputError(where, "memory_model sky knows nothing of recomputation; write memory_model: training");
-  }
-  require_layer(where, layers.back(), workload);
-  workload = with_recomputation(workload, layers);
-}
-
 /// Passes each event on to several sinks.
 class Tee : public TraceSink {
  public:
@@ -161,6 +150,16 @@ Inputs load(const InputOptions& options, const Plan& plan, const std::string& pl
   Inputs inputs = read_inputs(options);
   recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
   return inputs;
+}
+
+void recompute(Workload& workload, const std::vector<std::size_t>& layers, const std::string& where)
+{
+  if (layers.empty()) return;
+  if (workload.memory_model == MemoryModel::Sky) {
+    throw InputError(where, "memory_model sky knows nothing of recomputation; write memory_model: training");
+  }
+  require_layer(where, layers.back(), workload);
+  workload = with_recomputation(workload, layers);
 }
 
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,

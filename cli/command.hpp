@@ -31,6 +31,8 @@ void add_list_command(CLI::App& app, Action& action);
 void add_platform_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
 void add_validate_command(CLI::App& app, Action& action);
+void add_report_command(CLI::App& app, Action& action);
+void add_plot_command(CLI::App& app, Action& action);
 /// Those that isobar-exec does: run, profile, doctor.
 void add_executor_commands(CLI::App& app, Action& action);
 
@@ -86,6 +88,9 @@ struct GoalOptions {
 Inputs load(const InputOptions& options, const GoalOptions& goal);
 /// With what a plan recomputes. @throws InputError likewise, or naming the plan's file.
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
+
+/// Gives the workload the recomputation of `layers` (ascending). @throws InputError naming `where`, who asks for it.
+void recompute(Workload& workload, const std::vector<std::size_t>& layers, const std::string& where);
 
 /// An option that takes a whole number, 0 to 2^53; CLI11 itself would take a negative one for a huge one.
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
