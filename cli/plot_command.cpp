@@ -108,9 +108,7 @@ std::string draw(const std::string& report_json, const std::string& chart, const
 
 ExitCode plot(const PlotOptions& options)
 {
-  std::vector<std::string> read = options.inputs.results;
-  read.push_back(options.inputs.measured);
-  refuse_overwriting(read, {options.output});
+  refuse_overwriting(options.inputs.results, {options.output});
   const std::string browser = options.browser.empty() ? find_browser() : options.browser;
   OutputFile output(options.output);
   const std::string svg = draw(make_report(options.inputs), options.chart, browser);
@@ -133,7 +131,6 @@ void add_plot_command(CLI::App& app, Action& action)
       ->required()
       ->check(CLI::IsMember(charts));
   add_file(*command, "-o,--output", options->output, "figure to write (SVG)")->required();
-  add_file(*command, "--measured", options->inputs.measured, "trace of isobar run, to show below the simulated step");
   add_file(*command, "--browser", options->browser, "Chromium to draw with (default: the one on the PATH)");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return plot(*options); }; });

@@ -17,6 +17,7 @@ const seconds = known(value => value >= 1 ? `${digits(value, 5)} s` : prefixed(v
 const bytes = known(value => prefixed(value, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]]));
 const rate = unit => known(value => prefixed(value, [[1e15, `P${unit}`], [1e12, `T${unit}`], [1e9, `G${unit}`], [1e6, `M${unit}`], [1e3, `k${unit}`], [1, unit]]));
 const speed = rate("FLOP/s");
+const work = rate("FLOP");
 const bandwidth = value => value === null ? "no limit" : rate("B/s")(value);
 const percent = known(value => `${digits(100 * value, 3)} %`);
 const change = known(value => Math.abs(value) < 5e-5 ? "±0 %" : `${value > 0 ? "+" : "−"}${(100 * Math.abs(value)).toFixed(2)} %`);
@@ -152,9 +153,12 @@ function map() {
   LOADS.forEach(([most, color, name], k) => {
     const least = k ? LOADS[k - 1][0] : 0;
     const loaded = wires.filter(wire => wire[2] >= least && wire[2] < most);
-    loaded.forEach((wire, i) => data.push({
-      type: "scatter", mode: "lines", x: [wire[0][0], wire[1][0]], y: [wire[0][1], wire[1][1]], line: {color, width: wire[4]}, hoverinfo: "skip",
-      name: `busy ${name}`, legendgroup: name, showlegend: i === 0}));
+    const widths = [...new Set(loaded.map(wire => wire[4]))];
+    widths.forEach((width, i) => {
+      const alike = loaded.filter(wire => wire[4] === width);
+      const ends = axis => alike.flatMap(([from, to]) => [from[axis], to[axis], null]);
+      data.push({type: "scatter", mode: "lines", x: ends(0), y: ends(1), line: {color, width}, hoverinfo: "skip", name: `busy ${name}`, legendgroup: name, showlegend: i === 0});
+    });
   });
   data.push({type: "scatter", mode: "markers", name: "links", showlegend: false, x: wires.map(([from, to]) => (from[0] + to[0]) / 2),
              y: wires.map(([from, to]) => (from[1] + to[1]) / 2), marker: {size: 14, opacity: 0}, hovertext: wires.map(wire => wire[3]), hoverinfo: "text"});
@@ -183,12 +187,11 @@ const kind_of = (events, i) => events.opcode[i] === "Send" ? (events.lane[i] ===
 const rank_name = rank => rank < run.stages.length ? run.stages[rank].device : run.sites.find(site => site.is_data_server)?.name ?? `rank ${rank}`;
 function told(events, i) {
   const stage = run.stages[events.rank[i]];
-  const sends = events.opcode[i] === "Send";
+  const sends = ["Send", "AllReduce"].includes(events.opcode[i]);
   return {name: ["Update", "AllReduce"].includes(events.opcode[i]) ? events.opcode[i] : `${kind_of(events, i)} ${events.microbatch[i]}`,
           where: stage ? `stage ${events.rank[i]} on ${stage.device}` : `data server ${rank_name(events.rank[i])}`,
-          layers: stage && !sends ? layers(stage) : "", what: sends ? bytes(events.bytes[i]) : speed_of(events, i)};
+          layers: stage && !sends ? layers(stage) : "", what: sends ? bytes(events.bytes[i]) : work(events.flops[i])};
 }
-const speed_of = (events, i) => prefixed(events.flops[i], [[1e15, "PFLOP"], [1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1, "FLOP"]]);
 
 function timeline_of(recorded, until) {
   const {events} = recorded;

@@ -1,11 +1,12 @@
 import json
 import pathlib
+import subprocess
 import tempfile
 import unittest
 import xml.dom.minidom
 
 from tests.cli.browser import browser, need_browser
-from tests.cli.support import CommandTest
+from tests.cli.support import ISOBAR, ROOT, CommandTest
 
 GEO = "platforms/geo_8cities.xml"
 GPT = "workloads/gpt2_124m.yaml"
@@ -117,8 +118,24 @@ class ReportCommand(ResultTest):
         best = [each["step_time_s"] for each in run["what_ifs"]]
         self.assertEqual(best, sorted(best))
 
+    def test_a_change_that_cannot_be_simulated_says_why(self):
+        platform, workload = self.small_inputs()
+        self.write("wire.bw", "0 1e9\n")
+        xml = pathlib.Path(platform).read_text()
+        self.write("small.xml", xml.replace('latency="10ms"', 'latency="10ms" bandwidth_file="wire.bw"'))
+        run, = self.json_of("report", self.result_of(platform, workload))["runs"]
+        answer = next(each for each in run["what_ifs"] if each["change"] == "+10 % bandwidth of wire")
+        self.assertIsNone(answer["step_time_s"])
+        self.assertIn("wire", answer["fault"])
+        self.assertIn("fault", run["what_ifs"][-1])  # after those that have an answer
+
+    def test_recomputed_layers_stay_recomputed(self):
+        result = self.result_of(*self.small_inputs(), options=("--recompute", "1-2"))
+        run, = self.json_of("report", result)["runs"]
+        flops = {events for events in run["timeline"]["events"]["flops"]}
+        self.assertLessEqual({3e12, 5e12}, flops)
+
     def test_plans_anew_when_asked(self):
-        # Of 3 GB, slow holds one layer; a tenth more does not make it two, but a faster device may be given more.
         result = self.result_of(*self.small_inputs(), allocator="chain-dp")
         run, = self.json_of("report", result, "--plan-anew")["runs"]
         for answer in run["what_ifs"]:
@@ -219,6 +236,11 @@ class ReportCommand(ResultTest):
         self.assertEqual(self.fault_of("plot", result, "--chart", "plan", "-o", figure, "--browser", nowhere, expect=3),
                          f"{nowhere}: cannot start: No such file or directory")
         self.assertFalse(figure.exists())
+        alone = subprocess.run([ISOBAR, "plot", result, "--chart", "plan", "-o", figure], cwd=ROOT, capture_output=True,
+                               text=True, env={"PATH": str(nowhere)})
+        self.assertEqual((alone.returncode, alone.stderr),
+                         (3, "isobar: no browser to draw with: none of chromium, chromium-browser, google-chrome, "
+                          "google-chrome-stable is on the PATH; install chromium, or name one with --browser\n"))
         self.assertIn("--chart: pie not in {", self.fault_of("plot", result, "--chart", "pie", "-o", figure))
 
 
@@ -304,7 +326,8 @@ class Page(unittest.TestCase):
         self.assertEqual(count("#bounds-chart .bars .point path"), len(run["what_ifs"]))
         devices = sum(len(site["devices"]) for site in run["sites"])
         self.assertEqual(count("#map-chart .point"), devices + len(run["connections"]) + len(run["stages"]))
-        self.assertEqual(count("#map-chart .scatterlayer .js-line"), len(run["connections"]) + len(run["stages"]))
+        lines = page.eval_on_selector_all("#map-chart .scatterlayer .js-line", "all => all.map(each => each.getAttribute('d')).join('')")
+        self.assertEqual(lines.count("M"), len(run["connections"]) + len(run["stages"]))
 
     def test_its_numbers_are_those_of_the_results(self):
         page = self.open(self.geo[0])
