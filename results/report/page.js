@@ -118,7 +118,7 @@ function plan() {
 /// Where devices and sites stand: sites on a ring, devices of a site in a spiral round it.
 function places() {
   const turn = Math.PI * (3 - Math.sqrt(5));
-  const radius = site => site.devices.length < 2 ? 0.35 : 0.5 * Math.sqrt(site.devices.length) + 0.4;
+  const radius = site => site.devices.length < 2 ? 0.35 : 0.55 * Math.sqrt(site.devices.length) + 0.35;
   const widest = Math.max(...run.sites.map(radius));
   const ring = run.sites.length === 1 ? 0
     : run.sites.length === 2 ? (radius(run.sites[0]) + radius(run.sites[1])) / 3 + 0.8 : Math.max(2 * widest, 1.5 * widest / Math.sin(Math.PI / run.sites.length));
