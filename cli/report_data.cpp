@@ -109,13 +109,12 @@ Seconds play(const sim::Platform& platform, const Plan& plan, const Workload& wo
 results::MeasuredStep read_measured(const std::string& file, const Run& run)
 {
   const auto program = schedules::make_program(run.result.plan, run.workload);
-  const auto timeline = results::Timeline::read(file, *program);
+  const auto timeline = results::Timeline::of(results::read_trace(file), *program);
   const auto times = timeline.step_times();
   results::MeasuredStep measured;
   measured.file = file;
-  measured.time = results::median_of(results::steps_that_count(times));
-  const auto found = std::find(times.rbegin(), times.rend(), measured.time);
-  measured.step = static_cast<std::uint64_t>(std::distance(found, times.rend()) - 1);
+  measured.step = results::typical_step(times);
+  measured.time = times[measured.step];
   results::StepRecorder recorder(results::most_drawn);
   results::record_step(timeline, measured.step, recorder);
   measured.recorded = recorder.recorded();

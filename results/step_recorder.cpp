@@ -23,14 +23,8 @@ void record_step(const Timeline& timeline, std::uint64_t step, TraceSink& sink)
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     for (const Lane lane : all_lanes) {
       for (std::uint64_t position = 0; position < program.length(rank, lane); ++position) {
-        const auto& span = timeline.at(rank, lane, step, position);
-        const Instruction instruction = program.at(rank, lane, position);
-        Seconds start = span.begin;
-        if (instruction.opcode == Opcode::Send) {  // posted early, it waits for the other end
-          const auto& other = timeline.at(instruction.peer, other_end(lane), step, instruction.peer_position);
-          start = std::max(start, other.begin);
-        }
-        events.push_back({0, rank, instruction, start - begin, span.end - begin, Bytes(0)});
+        const auto span = timeline.work(rank, lane, step, position);
+        events.push_back({0, rank, program.at(rank, lane, position), span.begin - begin, span.end - begin, Bytes(0)});
       }
     }
   }
