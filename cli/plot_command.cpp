@@ -58,7 +58,7 @@ std::string find_browser()
   for (const auto& name : names) {
     for (std::size_t begin = 0; begin <= path.size();) {
       const std::size_t end = std::min(path.find(':', begin), path.size());
-      const std::string file = path.substr(begin, end - begin) + "/" + name;
+      std::string file = path.substr(begin, end - begin) + "/" + name;
       if (access(file.c_str(), X_OK) == 0) return file;
       begin = end + 1;
     }
