@@ -103,18 +103,8 @@ Inputs read_inputs(const InputOptions& options)
           std::move(workload),
           std::move(platform_fingerprint),
           {options.workload, fingerprint(workload_text)},
-          std::move(measured)};
-}
-
-/// `where` says who asks for it.
-void recompute(Workload& workload, const std::vector<std::size_t>& layers, const std::string& where)
-{
-  if (layers.empty()) return;
-  if (workload.memory_model == MemoryModel::Sky) {
-    throw InputError(where, "memory_model sky knows nothing of recomputation; write memory_model: training");
-  }
-  require_layer(where, layers.back(), workload);
-  workload = with_recomputation(workload, layers);
+          std::move(measured),
+          options.devices.empty() ? std::nullopt : std::optional(options.devices)};
 }
 
 /// Passes each event on to several sinks.
@@ -172,6 +162,16 @@ Inputs load(const InputOptions& options, const Plan& plan, const std::string& pl
 void recompute_layers(Workload& workload, const std::string& option, const std::string& layers)
 {
   recompute(workload, layers_from_option(option, layers, workload), option);
+}
+
+void recompute(Workload& workload, const std::vector<std::size_t>& layers, const std::string& where)
+{
+  if (layers.empty()) return;
+  if (workload.memory_model == MemoryModel::Sky) {
+    throw InputError(where, "memory_model sky knows nothing of recomputation; write memory_model: training");
+  }
+  require_layer(where, layers.back(), workload);
+  workload = with_recomputation(workload, layers);
 }
 
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
@@ -288,6 +288,16 @@ Seconds seconds_from_option(const std::string& option, const std::string& text)
   }
 }
 
+Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+               const allocators::SearchLimits& limits)
+{
+  Plan plan = allocators::allocate(allocator, inputs.workload, inputs.platform.cluster(), goal, limits);
+  plan.platform = inputs.platform_fingerprint;
+  plan.workload = inputs.workload_fingerprint;
+  plan.profile = inputs.profile_fingerprint;
+  return plan;
+}
+
 std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t iterations,
                           const std::string& trace_file)
 {
@@ -331,8 +341,10 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   }
   result.activities = report.activities;
   result.network = sim::network_settings();
-  result.profile = inputs.profile_fingerprint;
   result.simgrid_version = sim::simgrid_version();
+  result.plan = plan;
+  result.inputs = {inputs.platform_fingerprint, inputs.devices_file, inputs.workload_fingerprint,
+                   inputs.profile_fingerprint};
   result.simulate_time = report.wall_time;
   return result_to_json(result);
 }

@@ -33,6 +33,8 @@ void add_platform_command(CLI::App& app, Action& action);
 void add_trace_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
 void add_validate_command(CLI::App& app, Action& action);
+void add_report_command(CLI::App& app, Action& action);
+void add_plot_command(CLI::App& app, Action& action);
 /// Those that isobar-exec does: run, profile, doctor.
 void add_executor_commands(CLI::App& app, Action& action);
 
@@ -60,6 +62,7 @@ struct Inputs {
   Fingerprint platform_fingerprint;
   Fingerprint workload_fingerprint;
   std::optional<Fingerprint> profile_fingerprint;  ///< where times were measured
+  std::optional<std::string> devices_file;         ///< where one was named
 };
 /// Stands for the profile where times are work over nominal speed.
 inline const Fingerprint unmeasured{"no profile", "none"};
@@ -88,6 +91,8 @@ Inputs load(const InputOptions& options, const GoalOptions& goal);
 /// With what a plan recomputes. @throws InputError likewise, or naming the plan's file.
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
 
+/// Gives the workload the recomputation of `layers` (ascending). @throws InputError naming `where`, who asks for it.
+void recompute(Workload& workload, const std::vector<std::size_t>& layers, const std::string& where);
 /// Makes layers recompute their activations: "none", "all", or a list such as "3-10,12". @throws InputError naming
 /// `option`.
 void recompute_layers(Workload& workload, const std::string& option, const std::string& layers);
@@ -127,6 +132,10 @@ void refuse_overwriting(const std::vector<std::string>& inputs, const std::vecto
 
 /// Reads an option's "30s". @throws InputError naming the option.
 Seconds seconds_from_option(const std::string& option, const std::string& text);
+
+/// Plans by a policy, and says in the plan what it was made for.
+Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+               const allocators::SearchLimits& limits);
 
 /// Plays a plan in this process and returns its result (a Result of results/result.hpp) as JSON. `trace_file`: where
 /// the Chrome trace goes, or "". Once per process.

@@ -6,6 +6,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
 namespace isobar::cli {
 
 namespace {
@@ -22,6 +26,7 @@ struct CompareOptions {
   std::vector<std::string> objectives = {"pipeline"};
   std::string row_time_limit = "30min";
   std::string output;
+  std::string keep;
   bool explain = false;
   bool json = false;
 };
@@ -38,6 +43,42 @@ Seconds row_time_limit_of(const CompareOptions& options, const allocators::Searc
                                  shown(options.row_time_limit), shown(*options.goal.time_limit)));
   }
   return limit;
+}
+
+/// The files of one row's plan and result, both there as soon as the row has ended.
+struct KeptFiles {
+  std::string plan;
+  std::string result;
+};
+
+/// FOLDER/OBJECTIVE.ALLOCATOR.plan.json and .result.json; what no file's name has (exec:PROGRAM) becomes "-".
+KeptFiles kept_files_of(const std::string& folder, const ComparisonRow& row)
+{
+  std::string name = fmt::format("{}.{}", name_of(row.goal.objective), row.allocator);
+  for (char& character : name) {
+    const bool fits = std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '.' || character == '-';
+    if (!fits) character = '-';
+  }
+  const std::string path = (std::filesystem::path(folder) / name).string();
+  return {path + ".plan.json", path + ".result.json"};
+}
+
+/// Makes the folder. @throws InputError when it is none, or when two rows, or a row and an input, share a file.
+void prepare_folder(const CompareOptions& options, const std::vector<ComparisonRow>& rows)
+{
+  if (options.keep.empty()) return;
+  std::error_code unknown;
+  if (std::filesystem::exists(options.keep, unknown) && !std::filesystem::is_directory(options.keep, unknown)) {
+    throw InputError(options.keep, "is no folder; name one, or a new one");
+  }
+  std::filesystem::create_directories(options.keep, unknown);
+  if (unknown) throw EnvironmentError(fmt::format("{}: cannot make the folder: {}", options.keep, unknown.message()));
+  std::vector<std::string> outputs = {options.output};
+  for (const auto& row : rows) {
+    const auto files = kept_files_of(options.keep, row);
+    outputs.insert(outputs.end(), {files.plan, files.result});
+  }
+  refuse_overwriting({options.inputs.platform, options.inputs.workload}, outputs);
 }
 
 ExitCode compare(const CompareOptions& options)
@@ -61,12 +102,17 @@ ExitCode compare(const CompareOptions& options)
           [&inputs, &limits, &allocator, goal] { return plan_and_simulate(inputs, allocator, goal, limits); });
     }
   }
-  const auto explain = [&](ComparisonRow& row, const Plan& plan) {
-    if (!options.explain || plan.stages.empty()) return;
-    row.explanation = results::explain(plan, inputs.workload, inputs.platform.cluster());
+  prepare_folder(options, rows);
+  const auto explain_and_keep = [&](ComparisonRow& row, const RowAnswer& answer) {
+    if (answer.plan.stages.empty()) return;
+    if (options.explain) row.explanation = results::explain(answer.plan, inputs.workload, inputs.platform.cluster());
+    if (options.keep.empty()) return;
+    const auto files = kept_files_of(options.keep, row);
+    write_file_atomically(files.plan, plan_to_json(answer.plan));
+    write_file_atomically(files.result, answer.result);
   };
   try {
-    make_rows("compare", rows, work, row_time_limit, explain);
+    make_rows("compare", rows, work, row_time_limit, explain_and_keep);
   } catch (const Interrupted&) {
     // What was found so far is written below; rows that did not end say so.
   }
@@ -94,6 +140,8 @@ void add_compare_command(CLI::App& app, Action& action)
   command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
       ->capture_default_str();
   add_file(*command, "-o,--output", options->output, "table to write (CSV)");
+  add_file(*command, "--keep", options->keep,
+           "folder for each placement's OBJECTIVE.ALLOCATOR.plan.json and .result.json, for isobar report");
   command->add_flag("--explain", options->explain, "say what binds each plan, and what relaxing it is worth");
   command->add_flag("--json", options->json, "print the rows as JSON");
   command->footer(footer);

@@ -66,7 +66,7 @@ std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inpu
   return stages;
 }
 
-ExitCode make_plan(const PlanOptions& options)
+ExitCode plan(const PlanOptions& options)
 {
   const Goal goal = options.goal.goal(options.objective);
   auto limits = options.goal.limits();
@@ -78,15 +78,12 @@ ExitCode make_plan(const PlanOptions& options)
   const Cluster& cluster = inputs.platform.cluster();
   if (!options.start.empty()) limits.start = start_of(options.start, inputs);
   OutputFile output(options.output);
-  Plan plan = allocators::allocate(options.allocator, inputs.workload, cluster, goal, limits);
-  plan.platform = inputs.platform_fingerprint;
-  plan.workload = inputs.workload_fingerprint;
-  plan.profile = inputs.profile_fingerprint;
-  const std::string json = plan_to_json(plan);
+  const Plan found = make_plan(inputs, options.allocator, goal, limits);
+  const std::string json = plan_to_json(found);
   output.write(json);
-  print(options.json ? json : summary_of(plan, cluster));
+  print(options.json ? json : summary_of(found, cluster));
   throw_if_interrupted();
-  return plan.stages.empty() ? ExitCode::Infeasible : ExitCode::Done;
+  return found.stages.empty() ? ExitCode::Infeasible : ExitCode::Done;
 }
 
 }  // namespace
@@ -104,7 +101,7 @@ void add_plan_command(CLI::App& app, Action& action)
   add_file(*command, "-o,--output", options->output, "plan file to write (JSON), also when infeasible");
   command->add_flag("--json", options->json, "print the plan as JSON");
   command->footer(footer);
-  command->callback([options, &action] { action = [options] { return make_plan(*options); }; });
+  command->callback([options, &action] { action = [options] { return plan(*options); }; });
 }
 
 }  // namespace isobar::cli

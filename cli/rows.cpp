@@ -57,33 +57,35 @@ std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator
                               const allocators::SearchLimits& limits)
 {
   const Seconds begin = processor_time();
-  const Plan plan = allocators::allocate(allocator, inputs.workload, inputs.platform.cluster(), goal, limits);
+  const Plan plan = make_plan(inputs, allocator, goal, limits);
   const Seconds plan_time = processor_time() - begin;
   nlohmann::json answer = {{"plan", plan_to_json(plan)}, {"plan_time_s", plan_time.value}};
-  if (!plan.stages.empty()) answer["result"] = nlohmann::json::parse(simulate_plan(inputs, plan, 1, ""));
+  if (!plan.stages.empty()) answer["result"] = simulate_plan(inputs, plan, 1, "");
   return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Plan fill_row(ComparisonRow& row, const std::string& answer_json)
+RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
 {
-  const auto answer = nlohmann::json::parse(answer_json);
-  Plan plan = plan_from_json(answer["plan"].get<std::string>(), "plan");
+  const auto json = nlohmann::json::parse(answer_json);
+  RowAnswer answer{plan_from_json(json["plan"].get<std::string>(), "plan"), json.value("result", "")};
+  const Plan& plan = answer.plan;
   row.outcome = name_of(plan.outcome);
   row.reason = plan.reason;
   row.stages = plan.stages.size();
   row.objective = plan.objective;
   row.objective_bound = plan.objective_bound;
   row.step_bound = plan.step_bound;
-  row.plan_time = Seconds(answer["plan_time_s"].get<double>());
+  row.plan_time = Seconds(json["plan_time_s"].get<double>());
   if (plan.predicted) row.bottleneck = plan.predicted->bottleneck;
-  if (!answer.contains("result")) return plan;
-  row.step_time = Seconds(answer["result"]["step_time_s"].get<double>());
+  if (answer.result.empty()) return answer;
+  const auto result = nlohmann::json::parse(answer.result);
+  row.step_time = Seconds(result["step_time_s"].get<double>());
   Bytes peak;
-  for (const auto& stage : answer["result"]["stages"]) {
+  for (const auto& stage : result["stages"]) {
     peak = std::max(peak, Bytes(stage["peak_memory_bytes"].get<double>()));
   }
   row.peak_memory = peak;
-  return plan;
+  return answer;
 }
 
 ExitCode exit_code_of(const std::vector<ComparisonRow>& rows)
@@ -104,8 +106,8 @@ void make_rows(const std::string& what, std::vector<ComparisonRow>& rows,
                     ComparisonRow& row = rows[index];
                     row.reason = result.message;
                     if (result.status == ChildResult::Status::Done) {
-                      const Plan plan = fill_row(row, result.output);
-                      if (on_plan) on_plan(row, plan);
+                      const RowAnswer answer = fill_row(row, result.output);
+                      if (on_plan) on_plan(row, answer);
                     }
                     progress.done(++ended);
                   });

@@ -21,14 +21,19 @@ results::ComparisonRow row_to_make(const InputOptions& inputs, const std::string
 std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                               const allocators::SearchLimits& limits);
 
-/// Fills a row with what `plan_and_simulate` has answered, and returns the plan.
-Plan fill_row(results::ComparisonRow& row, const std::string& answer_json);
+/// What a row's work has answered.
+struct RowAnswer {
+  Plan plan;
+  std::string result;  ///< a Result of results/result.hpp as JSON; "" where nothing was simulated
+};
+/// Fills a row with what `plan_and_simulate` has answered.
+RowAnswer fill_row(results::ComparisonRow& row, const std::string& answer_json);
 
 /// Done when a row was simulated; else EnvironmentError when one failed, or Infeasible.
 ExitCode exit_code_of(const std::vector<results::ComparisonRow>& rows);
 
 /// What is told of each row that was planned, once it is filled.
-using OnPlan = std::function<void(results::ComparisonRow&, const Plan&)>;
+using OnPlan = std::function<void(results::ComparisonRow&, const RowAnswer&)>;
 
 /// Does the work of each row, which ends in `plan_and_simulate`, in a child of its own, as many at a time as there are
 /// cores, and fills the rows. Work that fails or outlasts the limit leaves a failed row with the reason. `what` names

@@ -316,6 +316,7 @@ SweepRow SweepRuns::row_of(std::size_t run, const std::optional<sim::Platform>& 
                 workloads_.at(workload_source(run)),
                 {source.name, platform_hashes_.at(source)},
                 {sweep_.text(run, "workload"), workload_hashes_.at(sweep_.text(run, "workload"))},
+                {},
                 {}};
   change(inputs.platform, sweep_, run);
   ComparisonRow row = empty_row(run);

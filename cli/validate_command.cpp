@@ -59,17 +59,6 @@ void say(const std::string& what)
   if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "validate: {}\n", what);
 }
 
-/// The plan for the platform that was measured; it has no stages when there is none.
-Plan make_plan(const ValidateOptions& options, const Trial& trial, const Goal& goal, const Inputs& inputs)
-{
-  Plan plan =
-      allocators::allocate(trial.allocator, inputs.workload, inputs.platform.cluster(), goal, options.goal.limits());
-  plan.platform = inputs.platform_fingerprint;
-  plan.workload = inputs.workload_fingerprint;
-  plan.profile = inputs.profile_fingerprint;
-  return plan;
-}
-
 /// Plays the plan, writes NAME.simulated.json, and stamps it. Returns the result.
 std::string simulate(const ValidateOptions& options, const Trial& trial, Plan& plan, const Inputs& inputs)
 {
@@ -165,7 +154,7 @@ ExitCode try_out(const ValidateOptions& options, const Trial& trial, const Goal&
   say(trial.allocator + ": plan");
   OutputFile plan_file(trial.file(".plan.json"));
   OutputFile output(trial.file(".validation.json"));
-  Plan plan = make_plan(options, trial, goal, inputs);
+  Plan plan = make_plan(inputs, trial.allocator, goal, options.goal.limits());
   if (plan.stages.empty()) {
     plan_file.write(plan_to_json(plan));
     throw_if_interrupted();

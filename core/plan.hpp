@@ -16,6 +16,8 @@
 
 namespace isobar {
 
+struct DocumentNode;
+
 /// What an allocator makes small; a formula over the cost s_i of each stage (docs/costs.md).
 enum class Objective {
   Sequential,  ///< sum of s_i: one micro-batch in flight
@@ -141,8 +143,12 @@ struct Plan {
 
 /// plan.json, schema isobar-plan/1 (docs/formats.md). Deterministic but for "wall".
 std::string plan_to_json(const Plan& plan);
+/// The same without "stamp" and "wall": what `hash_of` is of, and what a result keeps. Can be read again.
+std::string lasting_plan_to_json(const Plan& plan);
 /// @throws InputError naming file, line and key of every fault.
 Plan plan_from_json(const std::string& text, const std::string& name);
+/// Of a plan within another file, such as a result: `name` is the file's, `path` stands before each key ("plan.").
+Plan plan_from_document(const DocumentNode& document, const std::string& name, const std::string& path = "");
 Plan read_plan(const std::filesystem::path& file);
 
 /// The fingerprint of the plan's JSON without "stamp" and "wall": the same however a file is indented.

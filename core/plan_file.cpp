@@ -273,16 +273,25 @@ std::string plan_to_json(const Plan& plan)
   return text_of(document);
 }
 
+std::string lasting_plan_to_json(const Plan& plan)
+{
+  return text_of(lasting_part_of(plan));
+}
+
 std::string hash_of(const Plan& plan)
 {
-  return fingerprint(text_of(lasting_part_of(plan)));
+  return fingerprint(lasting_plan_to_json(plan));
 }
 
 Plan plan_from_json(const std::string& text, const std::string& name)
 {
-  const DocumentNode document = parse_json(text, name);
+  return plan_from_document(parse_json(text, name), name);
+}
+
+Plan plan_from_document(const DocumentNode& document, const std::string& name, const std::string& path)
+{
   FaultList faults(name);
-  MappingReader reader(document, "", faults);
+  MappingReader reader(document, path, faults);
   Plan plan;
   reader.required_choice("schema", {schema});
   plan.allocator = reader.required_text("allocator");
@@ -329,8 +338,10 @@ Plan plan_from_json(const std::string& text, const std::string& name)
     plan.stamp = read_mapping<Stamp>(reader, "stamp", faults,
                                      [&faults](MappingReader& member) { return read_stamp(member, faults); });
   }
-  plan.search_time = Seconds(read_mapping<double>(
-      reader, "wall", faults, [](MappingReader& wall) { return wall.required_number("search_s"); }));
+  if (reader.optional("wall")) {
+    plan.search_time = Seconds(read_mapping<double>(
+        reader, "wall", faults, [](MappingReader& wall) { return wall.required_number("search_s"); }));
+  }
   reader.refuse_unknown();
   const auto gap = plan.gap_fraction();
   const bool same_gap = claimed_gap.has_value() == gap.has_value() && (!gap || std::abs(*gap - *claimed_gap) <= 1e-9);

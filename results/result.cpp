@@ -6,9 +6,28 @@
 
 namespace isobar::results {
 
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const Fingerprint& fingerprint)
+{
+  return {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
+}
+
+Json to_json(const ResultInputs& inputs)
+{
+  Json object = {{"platform", to_json(inputs.platform)}};
+  if (inputs.devices) object["devices"] = *inputs.devices;
+  object["workload"] = to_json(inputs.workload);
+  if (inputs.profile) object["profile"] = to_json(*inputs.profile);
+  return object;
+}
+
+}  // namespace
+
 std::string result_to_json(const Result& result)
 {
-  using Json = nlohmann::ordered_json;
   Json stages = Json::array();
   for (const auto& stage : result.stages) {
     stages.push_back({{"device", stage.device},
@@ -25,19 +44,19 @@ std::string result_to_json(const Result& result)
   for (const auto step : result.step_times) steps.push_back(step.value);
   Json network = Json::object();
   for (const auto& [option, value] : result.network) network[option] = value;
-  const Json document = {
-      {"schema", "isobar-result/1"},
-      {"step_time_s", result.step_time.value},
-      {"step_bound_s", result.step_bound.value},
-      {"step_times_s", std::move(steps)},
-      {"stages", std::move(stages)},
-      {"links", std::move(links)},
-      {"activities", result.activities},
-      {"network", std::move(network)},
-      {"simgrid_version", result.simgrid_version},
-      {"profile",
-       result.profile ? Json{{"name", result.profile->name}, {"hash", result.profile->hash}} : Json(nullptr)},
-      {"wall", {{"simulate_s", result.simulate_time.value}}}};
+  const Json document = {{"schema", "isobar-result/1"},
+                         {"step_time_s", result.step_time.value},
+                         {"step_bound_s", result.step_bound.value},
+                         {"step_times_s", std::move(steps)},
+                         {"stages", std::move(stages)},
+                         {"links", std::move(links)},
+                         {"activities", result.activities},
+                         {"network", std::move(network)},
+                         {"simgrid_version", result.simgrid_version},
+                         {"profile", result.inputs.profile ? to_json(*result.inputs.profile) : Json(nullptr)},
+                         {"plan", Json::parse(lasting_plan_to_json(result.plan))},
+                         {"inputs", to_json(result.inputs)},
+                         {"wall", {{"simulate_s", result.simulate_time.value}}}};
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

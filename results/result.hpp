@@ -29,6 +29,14 @@ struct LinkMetrics {
   double busy_fraction = 0;  ///< of the step's time, with at least one transfer under way
 };
 
+/// The files of a simulation, as they were named, to find and recognise them again.
+struct ResultInputs {
+  Fingerprint platform;                ///< the hash covers its devices file and profile files
+  std::optional<std::string> devices;  ///< the devices file, where one was named
+  Fingerprint workload;
+  std::optional<Fingerprint> profile;  ///< what layers took when they were measured; none: work over nominal speed
+};
+
 /// The outcome of one simulation, or of one measured run: result.json (schema isobar-result/1, docs/formats.md).
 struct Result {
   Seconds step_time;  ///< mean over the steps
@@ -39,12 +47,15 @@ struct Result {
   std::uint64_t activities = 0;
   std::vector<std::pair<std::string, std::string>> network;  ///< the model and every factor
   std::string simgrid_version;
-  std::optional<Fingerprint> profile;  ///< what layers took when they were measured; none: work over nominal speed
-  Seconds simulate_time;               ///< wall clock of the engine's run alone; under "wall" in the file
+  Plan plan;              ///< what was simulated; without stamp and wall time
+  ResultInputs inputs;    ///< on what
+  Seconds simulate_time;  ///< wall clock of the engine's run alone; under "wall" in the file
 };
 
 /// Deterministic but for "wall".
 std::string result_to_json(const Result& result);
+/// @throws InputError naming file, line and key of every fault.
+Result result_from_json(const std::string& text, const std::string& name);
 
 /// Adds a trace up as it comes. O(ranks) memory.
 class StageMeter : public TraceSink {

@@ -1,8 +1,9 @@
 # Sourced by ./demo, ./test and .ci/run: installs what is missing and builds preset `release` into build/release.
 
 build_packages=(ca-certificates g++ cmake ninja-build pkg-config ccache libsimgrid-dev libyaml-cpp-dev libboost-graph-dev
-                libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpugixml-dev coinor-libcbc-dev zlib1g-dev libsqlite3-dev)
-test_packages=(libgtest-dev libgmock-dev librapidcheck-dev python3 python3-pip git clang-format-14)
+                libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpugixml-dev coinor-libcbc-dev zlib1g-dev
+                libsqlite3-dev python3 python3-pip)
+test_packages=(libgtest-dev libgmock-dev librapidcheck-dev git clang-format-14 chromium)
 
 # Installs the packages that are not there, by apt-get as root or with sudo. Takes no time when all are there.
 need_packages() {
@@ -33,32 +34,50 @@ build() {
   cmake --build build/release --target "$@" -- --quiet
 }
 
-# Names a LibTorch in CMAKE_PREFIX_PATH: the one that is there already, else the pinned wheel's, fetched once into
-# ~/.cache/isobar (or $ISOBAR_CACHE).
-need_libtorch() {
-  [ -z "${CMAKE_PREFIX_PATH:-}" ] || return 0
+# need_wheels NAME SIZE PREFIX...: the pinned wheels of tools/NAME.txt, fetched once and unpacked, as far as their files
+# begin with a prefix, into the folder that `wheels` then names, in ~/.cache/isobar (or $ISOBAR_CACHE).
+need_wheels() {
+  local name=$1 size=$2
   local cache=${ISOBAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/isobar}
-  local folder
-  folder=$cache/libtorch-$(sha256sum tools/libtorch.txt | cut -c1-12)
-  export CMAKE_PREFIX_PATH=$folder/torch
-  [ -d "$folder" ] && return
-  echo "Fetching LibTorch (544 MB) into $folder"
+  wheels=$cache/$name-$(sha256sum "tools/$name.txt" | cut -c1-12)
+  [ -d "$wheels" ] && return
+  echo "Fetching $name ($size) into $wheels"
   mkdir -p "$cache"
   local fresh
   fresh=$(mktemp -d "$cache/fetching.XXXXXX")
-  # The wheel's libraries are the same for every Python: one is named, so that one hash does.
+  # One Python is named, so that one hash does; of LibTorch and plotly.js what is wanted is the same for all.
   python3 -m pip download --quiet --no-deps --only-binary=:all: --require-hashes --implementation cp --python-version 3.11 \
     --abi cp311 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 \
-    --requirement tools/libtorch.txt --dest "$fresh/wheels"
-  python3 - "$fresh" <<'UNPACK'
-import pathlib, sys, zipfile
-root = pathlib.Path(sys.argv[1])
+    --platform manylinux1_x86_64 --platform any --requirement "tools/$name.txt" --dest "$fresh/wheels"
+  python3 - "$fresh" "${@:3}" <<'UNPACK'
+import os, pathlib, sys, zipfile
+root, prefixes = pathlib.Path(sys.argv[1]), tuple(sys.argv[2:])
 for wheel in (root / "wheels").iterdir():
     with zipfile.ZipFile(wheel) as files:
-        wanted = ("torch/lib/", "torch/include/", "torch-2", "nvidia/")
-        files.extractall(root / "unpacked", [name for name in files.namelist() if name.startswith(wanted)])
+        for entry in files.infolist():
+            if entry.filename.startswith(prefixes):
+                path = files.extract(entry, root / "unpacked")
+                if mode := entry.external_attr >> 16 & 0o777:
+                    os.chmod(path, mode)
 UNPACK
   # Whoever comes second keeps the first one's.
-  mv -T "$fresh/unpacked" "$folder" 2>/dev/null || [ -d "$folder" ]
+  mv -T "$fresh/unpacked" "$wheels" 2>/dev/null || [ -d "$wheels" ]
   rm -rf "$fresh"
+}
+
+# Names a LibTorch in CMAKE_PREFIX_PATH: the one that is there already, else the pinned wheel's.
+need_libtorch() {
+  [ -z "${CMAKE_PREFIX_PATH:-}" ] || return 0
+  need_wheels libtorch "544 MB" torch/lib/ torch/include/ torch-2 nvidia/
+  export CMAKE_PREFIX_PATH=$wheels/torch
+}
+
+# plotly.js for the command's reports, where cmake/FindPlotlyJs.cmake looks.
+need_plotly() {
+  [ -n "${PlotlyJs_ROOT:-}" ] || need_wheels plotly "10 MB" plotly/package_data/plotly.min.js plotly-
+}
+
+# What drives a browser in the tests, where tests/cli/browser.py looks.
+need_playwright() {
+  need_wheels playwright "54 MB" ""
 }

@@ -1,0 +1,57 @@
+#include "cli/command.hpp"
+#include "cli/page_parts.hpp"
+#include "cli/report_data.hpp"
+
+#include <fmt/format.h>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar compare platforms/geo_2regions.xml workloads/gpt2_774m.yaml --keep results
+  isobar report results/*.result.json -o report.html
+)";
+
+struct ReportOptions {
+  ReportInputs inputs;
+  std::string output = "report.html";
+  bool json = false;
+};
+
+ExitCode report(const ReportOptions& options)
+{
+  std::vector<std::string> read = options.inputs.results;
+  read.push_back(options.inputs.measured);
+  const std::string target = options.json ? "" : options.output;
+  refuse_overwriting(read, {target});
+  OutputFile output(target);
+  const std::string json = make_report(options.inputs);
+  if (options.json) {
+    print(json + "\n");
+    return ExitCode::Done;
+  }
+  output.write(results::page_of(page_parts(), json));
+  print(fmt::format("{}: {} placement{}; open it in a browser\n", options.output, options.inputs.results.size(),
+                    options.inputs.results.size() == 1 ? "" : "s"));
+  return ExitCode::Done;
+}
+
+}  // namespace
+
+void add_report_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("report", "show placements, their steps and what bounds them, in one page");
+  auto options = std::make_shared<ReportOptions>();
+  add_file(*command, "RESULT", options->inputs.results, "result files (JSON), of simulate -o or compare --keep")
+      ->required();
+  add_file(*command, "-o,--output", options->output, "page to write (HTML)")->capture_default_str();
+  add_file(*command, "--measured", options->inputs.measured, "trace of isobar run, to show below the simulated step");
+  command->add_flag("--plan-anew", options->inputs.plans_anew,
+                    "also let each plan's policy plan for every change of the platform");
+  command->add_flag("--json", options->json, "print what the page would show as JSON, and write no page");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return report(*options); }; });
+}
+
+}  // namespace isobar::cli

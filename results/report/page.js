@@ -1,0 +1,441 @@
+// Draws the report in #report (isobar-report/1). Numbers are computed in C++; this file only shows them.
+"use strict";
+(() => {
+const report = JSON.parse(document.getElementById("report").textContent);
+let run = report.runs[0];
+
+// ---- Text -------------------------------------------------------------------------------------------------------
+
+const digits = (value, most) => Number(value.toPrecision(most)).toString();
+const prefixed = (value, steps) => {
+  const [size, unit] = steps.find(([size]) => Math.abs(value) >= size) ?? steps.at(-1);
+  return `${digits(value / size, 3)} ${unit}`;
+};
+const MISSING = "–";
+const known = text_of => value => value === null || value === undefined ? MISSING : text_of(value);
+const seconds = known(value => value >= 1 ? `${digits(value, 5)} s` : prefixed(value, [[1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]]));
+const bytes = known(value => prefixed(value, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]]));
+const rate = unit => known(value => prefixed(value, [[1e15, `P${unit}`], [1e12, `T${unit}`], [1e9, `G${unit}`], [1e6, `M${unit}`], [1e3, `k${unit}`], [1, unit]]));
+const speed = rate("FLOP/s");
+const work = rate("FLOP");
+const bandwidth = value => value === null ? "no limit" : rate("B/s")(value);
+const percent = known(value => `${digits(100 * value, 3)} %`);
+const change = known(value => Math.abs(value) < 5e-5 ? "±0 %" : `${value > 0 ? "+" : "−"}${(100 * Math.abs(value)).toFixed(2)} %`);
+const layers = stage => stage.first_layer === stage.last_layer ? `${stage.first_layer}` : `${stage.first_layer}–${stage.last_layer}`;
+const cut = (text, most) => [...text].length > most ? `${[...text].slice(0, most - 1).join("")}…` : text;
+// Plotly reads tags and entities in what it shows; names are plain text.
+const plain = (text, most = 60) => cut(text, most).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const lines = (...parts) => parts.filter(Boolean).join("<br>");
+
+const labels = (() => {
+  const one_objective = new Set(report.runs.map(each => each.objective)).size === 1;
+  const short = report.runs.map(each => one_objective ? each.allocator : `${each.objective} · ${each.allocator}`);
+  return short.map((label, i) => short.filter(other => other === label).length > 1 ? `${label} (${report.runs[i].file})` : label);
+})();
+
+// ---- Colours ----------------------------------------------------------------------------------------------------
+
+let printing = false;
+const drawn_for_paper = () => printing || report.figure !== undefined;
+function theme() {
+  const styles = getComputedStyle(document.documentElement);
+  const of = name => styles.getPropertyValue(`--${name}`).trim();
+  return drawn_for_paper()
+    ? {back: "#ffffff", text: "#000000", quiet: "#444444", line: "#d5dae1", accent: "#0b5cab", idle: "#c3c9d1"}
+    : {back: of("back"), text: of("text"), quiet: of("quiet"), line: of("line"), accent: of("accent"), idle: of("idle")};
+}
+// Along the chain; neighbours differ in lightness too.
+const colour_of_stage = (stage, count) => `hsl(${Math.round(210 + 290 * stage / Math.max(1, count))}, 52%, ${stage % 2 ? 62 : 48}%)`;
+const KINDS = [["Forward", "#3f7fd6"], ["Backward", "#dd8a2e"], ["AllReduce", "#8a8f98"], ["Update", "#8463c9"],
+               ["Send activation", "#2f9b78"], ["Send gradient", "#c05a86"]];
+const LOADS = [[0.05, "#8aa0b8", "under 5 %"], [0.25, "#4f8fc0", "5 to 25 %"], [0.5, "#d9a441", "25 to 50 %"], [0.75, "#dd7a2e", "50 to 75 %"],
+               [Infinity, "#cc3d3d", "75 % and more"]];
+
+function layout_of(more) {
+  const {back, text, line} = theme();
+  const axis = {gridcolor: line, linecolor: line, zeroline: false, automargin: true, fixedrange: true};
+  const layout = {
+    paper_bgcolor: back, plot_bgcolor: back, margin: {l: 60, r: 16, t: 24, b: 44}, hovermode: "closest",
+    font: {family: 'system-ui, "Helvetica Neue", Arial, sans-serif', size: 12, color: text},
+    legend: {orientation: "h", y: 1.02, yanchor: "bottom", x: 0}, bargap: 0.25, ...more};
+  for (const name of Object.keys(layout).filter(name => /^[xy]axis/.test(name))) layout[name] = {...axis, ...layout[name]};
+  return layout;
+}
+const heading = (text, x, y) => ({text, x, y, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false});
+
+// ---- Charts: each gives what Plotly draws -----------------------------------------------------------------------
+
+function comparison() {
+  const {accent, idle, text} = theme();
+  const rows = report.runs.map((_, i) => i);
+  const colours = report.runs.map(each => each === run ? accent : idle);
+  const panel = (number, values, text_of, name) => ({
+    type: "bar", orientation: "h", name, y: rows, x: values, xaxis: `x${number}`, marker: {color: colours}, text: values.map(text_of),
+    textposition: "auto", insidetextanchor: "start", textangle: 0, hovertext: values.map((value, i) => lines(plain(labels[i]), `${name} ${text_of(value)}`)), hoverinfo: "text"});
+  const bounds = report.runs.map(each => each.step_bound_s);
+  return {
+    data: [panel("", report.runs.map(each => each.step_time_s), seconds, "step time"),
+           {type: "scatter", mode: "markers", name: "step bound", y: rows, x: bounds, hoverinfo: "text",
+            marker: {symbol: "line-ns-open", size: 20, color: text, line: {width: 2, color: text}},
+            hovertext: bounds.map((value, i) => lines(plain(labels[i]), `no schedule of this plan takes less than ${seconds(value)}`))},
+           panel("2", report.runs.map(each => each.gap_fraction), percent, "gap"),
+           panel("3", report.runs.map(each => each.peak_memory_bytes / 2 ** 30), value => `${digits(value, 3)} GiB`, "memory")],
+    layout: layout_of({
+      height: 90 + 34 * rows.length, showlegend: false, margin: {l: 60, r: 16, t: 30, b: 30},
+      yaxis: {tickvals: rows, ticktext: labels.map(label => plain(label, 36)), autorange: "reversed", showgrid: false},
+      xaxis: {domain: [0, 0.5], rangemode: "tozero"}, xaxis2: {domain: [0.54, 0.75], rangemode: "tozero", tickformat: ".0%"},
+      xaxis3: {domain: [0.79, 1], rangemode: "tozero"},
+      annotations: [heading("step time in s; mark: no schedule takes less", 0, 1), heading("gap to the bound", 0.54, 1),
+                    heading("fullest device, GiB", 0.79, 1)]})};
+}
+
+function plan() {
+  const {idle, quiet} = theme();
+  const stages = run.stages;
+  const x = stages.map((_, i) => i);
+  const colours = stages.map((_, i) => colour_of_stage(i, stages.length));
+  const hover = stages.map((stage, i) => lines(
+    `stage ${i} on ${plain(stage.device)}`, stage.type && plain(stage.type), `layers ${layers(stage)}: ${plain(stage.first_layer_name)} to ${plain(stage.last_layer_name)}`,
+    speed(stage.speed_flops_per_s), `${bytes(stage.peak_memory_bytes)} of ${bytes(stage.memory_bytes)}`,
+    `computes ${seconds(stage.compute_s)}, sends ${seconds(stage.send_s)}, idle ${seconds(stage.idle_s)}`));
+  const bars = (y, axis, name, more) => ({type: "bar", name, x, y, yaxis: axis, marker: {color: colours}, hovertext: hover, hoverinfo: "text", ...more});
+  const few = stages.length <= 24;
+  return {
+    data: [bars(stages.map(stage => stage.last_layer - stage.first_layer + 1), "y", "layers", {text: few ? stages.map(layers) : undefined, textposition: "auto"}),
+           bars(stages.map(stage => stage.compute_s), "y2", "computes"),
+           bars(stages.map(stage => stage.speed_flops_per_s / 1e12), "y3", "speed"),
+           bars(stages.map(stage => stage.memory_bytes / 2 ** 30), "y4", "has", {marker: {color: "rgba(0,0,0,0)", line: {color: quiet, width: 1}}}),
+           bars(stages.map(stage => stage.peak_memory_bytes / 2 ** 30), "y4", "uses")],
+    layout: layout_of({
+      height: 560, showlegend: false, barmode: "overlay", margin: {l: 60, r: 16, t: 26, b: 30},
+      xaxis: {tickvals: x, ticktext: stages.map(stage => plain(stage.device, 22)), tickangle: few && stages.length < 9 ? 0 : -60, anchor: "y4", showgrid: false,
+              tickmode: stages.length > 70 ? "auto" : "array", range: [-0.6, stages.length - 0.4]},
+      yaxis: {domain: [0.79, 1]}, yaxis2: {domain: [0.525, 0.735]}, yaxis3: {domain: [0.26, 0.47]}, yaxis4: {domain: [0, 0.205]},
+      annotations: [heading("layers", 0, 1), heading("computes in a step, s", 0, 0.735), heading("speed, TFLOP/s", 0, 0.47),
+                    heading("memory used of available, GiB", 0, 0.205)]})};
+}
+
+/// Where devices and sites stand: sites on a ring, devices of a site in a spiral round it.
+function places() {
+  const turn = Math.PI * (3 - Math.sqrt(5));
+  const radius = site => site.devices.length < 2 ? 0.35 : 0.55 * Math.sqrt(site.devices.length) + 0.35;
+  const widest = Math.max(...run.sites.map(radius));
+  const ring = run.sites.length === 1 ? 0
+    : run.sites.length === 2 ? (radius(run.sites[0]) + radius(run.sites[1])) / 3 + 0.8 : Math.max(2 * widest, 1.5 * widest / Math.sin(Math.PI / run.sites.length));
+  return run.sites.map((site, i) => {
+    const angle = Math.PI - 2 * Math.PI * i / run.sites.length;
+    const centre = [1.5 * ring * Math.cos(angle), ring * Math.sin(angle)];
+    const devices = site.devices.map((_, k) => site.devices.length === 1 ? centre
+      : [centre[0] + 0.55 * Math.sqrt(k + 0.8) * Math.cos(k * turn), centre[1] + 0.55 * Math.sqrt(k + 0.8) * Math.sin(k * turn)]);
+    return {centre, devices, radius: radius(site)};
+  });
+}
+
+function map() {
+  const {idle, text, back} = theme();
+  const place = places();
+  const wires = [];  // from, to, busy_fraction, hover text, width
+  for (const each of run.connections) {
+    const {a, b} = each;
+    const busy = each.busiest_link?.busy_fraction ?? 0;
+    wires.push([place[a].centre, place[b].centre, busy, lines(
+      `${plain(run.sites[a].name)} ↔ ${plain(run.sites[b].name)}`, `${bytes(each.a_to_b_bytes)} there, ${bytes(each.b_to_a_bytes)} back, a step`,
+      each.busiest_link && `busiest link ${plain(each.busiest_link.name)}: ${percent(busy)} of the step`,
+      `${bandwidth(each.bandwidth_bytes_per_s)}, ${seconds(each.latency_s)} one way`), 3 + 7 * busy]);
+  }
+  run.sites.forEach((site, i) => site.devices.forEach((device, k) => {
+    if (device.stage === null || site.devices.length === 1) return;
+    const link = run.stages[device.stage].own_link;
+    if (link) wires.push([place[i].devices[k], place[i].centre, link.busy_fraction, lines(`link ${plain(link.name)} of ${plain(device.name)}`,
+      `${bytes(link.bytes)} a step, busy ${percent(link.busy_fraction)} of it`), 2]);
+  }));
+  const data = [];
+  LOADS.forEach(([most, color, name], k) => {
+    const least = k ? LOADS[k - 1][0] : 0;
+    const loaded = wires.filter(wire => wire[2] >= least && wire[2] < most);
+    const widths = [...new Set(loaded.map(wire => wire[4]))];
+    widths.forEach((width, i) => {
+      const alike = loaded.filter(wire => wire[4] === width);
+      const ends = axis => alike.flatMap(([from, to]) => [from[axis], to[axis], null]);
+      data.push({type: "scatter", mode: "lines", x: ends(0), y: ends(1), line: {color, width}, hoverinfo: "skip", name: `busy ${name}`, legendgroup: name, showlegend: i === 0});
+    });
+  });
+  data.push({type: "scatter", mode: "markers", name: "links", showlegend: false, x: wires.map(([from, to]) => (from[0] + to[0]) / 2),
+             y: wires.map(([from, to]) => (from[1] + to[1]) / 2), marker: {size: 14, opacity: 0}, hovertext: wires.map(wire => wire[3]), hoverinfo: "text"});
+  const fastest = Math.max(...run.sites.flatMap(site => site.devices.map(device => device.speed_flops_per_s)));
+  const dots = run.sites.flatMap((site, i) => site.devices.map((device, k) => ({device, at: place[i].devices[k]})));
+  const many = dots.length > 80;
+  data.push({type: "scatter", mode: many ? "markers" : "markers+text", name: "devices", showlegend: false, x: dots.map(dot => dot.at[0]), y: dots.map(dot => dot.at[1]),
+             text: dots.map(({device}) => device.stage === null ? "" : `${device.stage}`), textfont: {size: 10, color: "#ffffff"},
+             marker: {size: dots.map(({device}) => (many ? 6 : 15) + (many ? 8 : 11) * Math.sqrt(device.speed_flops_per_s / fastest)), opacity: 1, line: {color: back, width: 1},
+                      color: dots.map(({device}) => device.stage === null ? idle : colour_of_stage(device.stage, run.stages.length).replace(/\d+%\)$/, "42%)"))},
+             hovertext: dots.map(({device}) => lines(plain(device.name), device.type && plain(device.type), `${speed(device.speed_flops_per_s)}, ${bytes(device.memory_bytes)}`,
+               device.stage === null ? "idle" : `stage ${device.stage}, layers ${layers(run.stages[device.stage])}`)), hoverinfo: "text"});
+  const servers = run.sites.flatMap((site, i) => site.is_data_server ? [i] : []);
+  data.push({type: "scatter", mode: "markers", name: "data server", showlegend: servers.length > 0, x: servers.map(i => place[i].centre[0]), y: servers.map(i => place[i].centre[1]),
+             marker: {symbol: "square", size: 16, color: text}, hovertext: servers.map(i => `data server ${plain(run.sites[i].name)}`), hoverinfo: "text"});
+  const names = run.sites.map((site, i) => ({text: plain(site.name, 28), x: place[i].centre[0], y: place[i].centre[1] + place[i].radius + 0.15, showarrow: false, yanchor: "bottom"}));
+  const loads = run.connections.length > 12 ? [] : run.connections.map(({a, b, a_to_b_bytes, b_to_a_bytes, busiest_link}) => ({
+    text: lines(bytes(a_to_b_bytes + b_to_a_bytes), busiest_link && `busy ${percent(busiest_link.busy_fraction)}`), showarrow: false, bgcolor: back, font: {size: 11},
+    x: (place[a].centre[0] + place[b].centre[0]) / 2, y: (place[a].centre[1] + place[b].centre[1]) / 2}));
+  const hidden = {visible: false, fixedrange: true};
+  return {data, layout: layout_of({height: run.sites.length === 1 ? 460 : 560, margin: {l: 8, r: 8, t: 34, b: 8}, xaxis: hidden, yaxis: {...hidden, scaleanchor: "x"},
+                                   annotations: [...names, ...loads]})};
+}
+
+const kind_of = (events, i) => events.opcode[i] === "Send" ? (events.lane[i] === "send activation" ? "Send activation" : "Send gradient") : events.opcode[i];
+const rank_name = rank => rank < run.stages.length ? run.stages[rank].device : run.sites.find(site => site.is_data_server)?.name ?? `rank ${rank}`;
+function told(events, i) {
+  const stage = run.stages[events.rank[i]];
+  const sends = ["Send", "AllReduce"].includes(events.opcode[i]);
+  return {name: ["Update", "AllReduce"].includes(events.opcode[i]) ? events.opcode[i] : `${kind_of(events, i)} ${events.microbatch[i]}`,
+          where: stage ? `stage ${events.rank[i]} on ${stage.device}` : `data server ${rank_name(events.rank[i])}`,
+          layers: stage && !sends ? layers(stage) : "", what: sends ? bytes(events.bytes[i]) : work(events.flops[i])};
+}
+
+function timeline_of(recorded, until) {
+  const {events} = recorded;
+  const ranks = run.stages.length + (run.sites.some(site => site.is_data_server) ? 1 : 0);
+  const shape = {Send: {"send activation": [0.2, 0.16], "send gradient": [0.37, 0.16]}};
+  const data = KINDS.map(([kind, color]) => {
+    const own = events.rank.map((_, i) => i).filter(i => kind_of(events, i) === kind);
+    const bar = own.map(i => shape[events.opcode[i]]?.[events.lane[i]] ?? [-0.17, 0.54]);
+    return {type: "bar", orientation: "h", name: kind, marker: {color, line: {width: 0}}, y: own.map((i, k) => events.rank[i] + bar[k][0]), width: bar.map(([, width]) => width),
+            base: own.map(i => events.begin_s[i]), x: own.map(i => events.end_s[i] - events.begin_s[i]), hoverinfo: "text",
+            hovertext: own.map(i => {
+              const {name, where, layers: which, what} = told(events, i);
+              return lines(name, plain(where), which && `layers ${which}`, what, `${seconds(events.begin_s[i])} to ${seconds(events.end_s[i])}: ${seconds(events.end_s[i] - events.begin_s[i])}`);
+            }),
+            text: events.rank.length > 600 || kind.startsWith("Send") ? undefined : own.map(i => `${events.microbatch[i]}`), textposition: "inside", insidetextanchor: "middle", textangle: 0};
+  }).filter(trace => trace.x.length > 0);
+  return {data, layout: layout_of({
+    height: Math.min(1800, 120 + Math.max(14, Math.min(46, 900 / ranks)) * ranks), barmode: "overlay", uniformtext: {minsize: 8, mode: "hide"}, dragmode: "zoom",
+    xaxis: {title: {text: "seconds since the step began"}, range: [0, until], fixedrange: false},
+    yaxis: {tickvals: [...Array(ranks).keys()], ticktext: [...Array(ranks).keys()].map(rank => plain(rank_name(rank), 22)), range: [ranks - 0.4, -0.6], showgrid: false,
+            tickmode: ranks > 70 ? "auto" : "array"}})};
+}
+const whole_step = () => Math.max(run.first_step_time_s, run.measured?.step_time_s ?? 0);
+const timeline = () => timeline_of(run.timeline, whole_step());
+const measured = () => timeline_of(run.measured.timeline, whole_step());
+
+function what_if() {
+  const {accent, idle} = theme();
+  const rows = run.what_ifs.filter(each => !each.fault);
+  const y = rows.map((_, i) => i);
+  const relative = time => time === null ? null : time / run.first_step_time_s - 1;
+  const bars = (name, key, color) => ({type: "bar", orientation: "h", name, y, x: rows.map(each => relative(each[key])), marker: {color}, text: rows.map(each => change(relative(each[key]))),
+    textposition: "auto", cliponaxis: false, hoverinfo: "text", hovertext: rows.map(each => lines(plain(each.change), `${name}: ${seconds(each[key])}, ${change(relative(each[key]))}`))});
+  const anew = rows.some(each => each.planned_anew_step_time_s !== null);
+  return {data: [bars("plan kept", "step_time_s", accent), ...(anew ? [bars("planned anew", "planned_anew_step_time_s", idle)] : [])],
+          layout: layout_of({height: 70 + (anew ? 42 : 28) * rows.length, showlegend: anew, margin: {l: 60, r: 60, t: 24, b: 44}, bargap: 0.3,
+                             xaxis: {title: {text: "step time, change"}, tickformat: ".1%", rangemode: "tozero"},
+                             yaxis: {tickvals: y, ticktext: rows.map(each => plain(each.change, 56)), autorange: "reversed", showgrid: false}})};
+}
+
+// ---- The page ---------------------------------------------------------------------------------------------------
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(name, value);
+  made.append(...children.filter(child => child !== null && child !== undefined));
+  return made;
+}
+
+/// Cells are texts, or [number, text] with the number as it is in the JSON.
+function table(label, header, rows, current = -1) {
+  const cell = (content, tag, is_number) => {
+    const [value, text] = Array.isArray(content) ? content : [undefined, content];
+    return element(tag, {class: is_number ? "number" : undefined, scope: tag === "th" ? "col" : undefined, "data-value": value ?? undefined}, text);
+  };
+  const numeric = header.map((_, column) => rows.some(row => Array.isArray(row[column])));
+  return element("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": label},
+    element("table", {}, element("caption", {hidden: ""}, label), element("thead", {}, element("tr", {}, ...header.map((text, column) => cell(text, "th", numeric[column])))),
+      element("tbody", {}, ...rows.map((row, i) => element("tr", {"aria-current": i === current ? "true" : undefined}, ...row.map((content, column) => cell(content, "td", numeric[column])))))));
+}
+
+const charts = new Map();  // id → function
+function chart(id, draw, label, caption) {
+  charts.set(id, draw);
+  return element("figure", {}, element("div", {class: "chart", id, tabindex: "0", role: "img", "aria-label": label}), caption ? element("figcaption", {}, caption) : null);
+}
+const fold = (summary, ...content) => element("details", {}, element("summary", {}, summary), ...content);
+const section = (id, title, ...content) => element("section", {id, "aria-labelledby": `${id}-title`}, element("h2", {id: `${id}-title`}, title), ...content);
+
+function comparison_section() {
+  const rows = report.runs.map((each, i) => [labels[i], each.objective, `${each.schedule}, M = ${each.microbatches}`, each.outcome, [each.stages.length, `${each.stages.length}`],
+    [each.step_time_s, seconds(each.step_time_s)], [each.step_bound_s, seconds(each.step_bound_s)], [each.objective_s, seconds(each.objective_s)],
+    [each.objective_bound_s, seconds(each.objective_bound_s)], [each.gap_fraction, percent(each.gap_fraction)], [each.peak_memory_bytes, bytes(each.peak_memory_bytes)]]);
+  return section("comparison", "Allocators compared",
+    report.runs.length > 1 ? chart("comparison-chart", comparison, "Step time, gap and memory of each placement; the table below has the numbers") : null,
+    table("Placements", ["placement", "objective", "schedule", "outcome", "stages", "step time", "step bound", "objective value", "bound", "gap", "fullest device"], rows, report.runs.indexOf(run)));
+}
+
+function summary_section() {
+  const fact = (name, value, text, note) => element("div", {}, element("dt", {}, name), element("dd", {"data-fact": name, "data-value": value ?? ""}, text, note ? element("small", {}, note) : null));
+  const busiest = run.links.reduce((best, link) => link.busy_fraction > (best?.busy_fraction ?? -1) ? link : best, null);
+  const used = run.stages.length, all = run.sites.reduce((sum, site) => sum + site.devices.length, 0);
+  return section("summary", "Summary", element("dl", {class: "facts"},
+    fact("step time", run.step_time_s, seconds(run.step_time_s), "simulated"), fact("step bound", run.step_bound_s, seconds(run.step_bound_s), "no schedule of this plan takes less"),
+    fact("gap", run.gap_fraction, percent(run.gap_fraction), "of the objective to its bound"), fact("fullest device", run.peak_memory_bytes, bytes(run.peak_memory_bytes)),
+    fact("devices used", used, `${used} of ${all}`), busiest ? fact("busiest link", busiest.busy_fraction, percent(busiest.busy_fraction), cut(busiest.name, 40)) : null,
+    run.measured ? fact("measured step", run.measured.step_time_s, seconds(run.measured.step_time_s), `step ${run.measured.step} of ${cut(run.measured.file, 40)}`) : null));
+}
+
+function map_section() {
+  const connections = run.connections.map(each => [`${run.sites[each.a].name} ↔ ${run.sites[each.b].name}`, [each.a_to_b_bytes, bytes(each.a_to_b_bytes)], [each.b_to_a_bytes, bytes(each.b_to_a_bytes)],
+    [each.busiest_link?.busy_fraction ?? null, percent(each.busiest_link?.busy_fraction)], each.busiest_link?.name ?? MISSING, [each.bandwidth_bytes_per_s, bandwidth(each.bandwidth_bytes_per_s)], [each.latency_s, seconds(each.latency_s)]]);
+  const links = [...run.links].sort((a, b) => b.busy_fraction - a.busy_fraction).map(link => [link.name, [link.bytes, bytes(link.bytes)], [link.busy_fraction, percent(link.busy_fraction)]]);
+  return section("map", "Cluster", chart("map-chart", map, `Map of ${run.sites.length} sites, their devices and the load of their links; the tables below have the numbers`,
+    "Dots are devices, larger ones faster, coloured and numbered by stage; grey ones are idle. Lines are links, coloured by the part of the step in which a transfer is under way."),
+    connections.length ? table("Between sites", ["sites", "there, a step", "back, a step", "busy", "busiest link", "bandwidth", "latency"], connections) : null,
+    fold(`All ${links.length} links that carried something`, table("Links", ["link", "payload a step", "busy"], links)));
+}
+
+function plan_section() {
+  const rows = run.stages.map((stage, i) => [[i, `${i}`], stage.device, run.sites[stage.site].name, layers(stage), [stage.speed_flops_per_s, speed(stage.speed_flops_per_s)],
+    [stage.peak_memory_bytes, bytes(stage.peak_memory_bytes)], [stage.memory_bytes, bytes(stage.memory_bytes)], [stage.compute_s, seconds(stage.compute_s)], [stage.send_s, seconds(stage.send_s)],
+    [stage.idle_s, seconds(stage.idle_s)]]);
+  return section("plan", "Plan", chart("plan-chart", plan, `Layers, compute time, speed and memory of ${run.stages.length} stages; the table below has the numbers`,
+    "Stages in the order of the pipeline. Outlines are the memory that a device has."),
+    fold("All stages", table("Stages", ["stage", "device", "site", "layers", "speed", "memory used", "of", "computes", "sends", "idle"], rows)));
+}
+
+const MOST_ROWS = 500;
+function instruction_table(recorded) {
+  const {events} = recorded;
+  const rows = events.rank.slice(0, MOST_ROWS).map((_, i) => {
+    const {name, where, layers: which, what} = told(events, i);
+    return [name, where, which, what, [events.begin_s[i], seconds(events.begin_s[i])], [events.end_s[i], seconds(events.end_s[i])]];
+  });
+  const details = fold(rows.length < recorded.instructions ? `The first ${rows.length} instructions` : `All ${rows.length} instructions`);
+  details.classList.add("long");
+  details.addEventListener("toggle", () => details.append(table("Instructions", ["instruction", "where", "layers", "work or payload", "begins", "ends"], rows)), {once: true});
+  return details;
+}
+
+function tools_of(id) {
+  const chart_of = () => document.getElementById(id);
+  const range = () => chart_of().layout.xaxis.range;
+  const set = (from, to) => {
+    const end = whole_step(), width = Math.min(to - from, 1.05 * end), begin = Math.max(-0.02 * end, Math.min(from, 1.02 * end - width));
+    Plotly.relayout(chart_of(), {"xaxis.range": [begin, begin + width]});
+  };
+  const zoom = factor => { const [from, to] = range(), middle = (from + to) / 2, half = (to - from) / 2 * factor; set(middle - half, middle + half); };
+  const move = part => { const [from, to] = range(); set(from + part * (to - from), to + part * (to - from)); };
+  const actions = {"+": ["zoom in", () => zoom(0.5)], "−": ["zoom out", () => zoom(2)], "◀": ["earlier", () => move(-0.25)], "▶": ["later", () => move(0.25)],
+                   "whole step": ["whole step", () => set(0, whole_step())]};
+  const keys = {"+": "+", "=": "+", "-": "−", ArrowLeft: "◀", ArrowRight: "▶", 0: "whole step", Home: "whole step"};
+  queueMicrotask(() => chart_of().addEventListener("keydown", event => {
+    if (!keys[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    actions[keys[event.key]][1]();
+  }));
+  return element("div", {class: "tools", role: "group", "aria-label": "Zoom"}, ...Object.entries(actions).map(([text, [name, act]]) => {
+    const button = element("button", {type: "button", "aria-label": name, title: name}, text);
+    button.addEventListener("click", act);
+    return button;
+  }), element("span", {class: "quiet"}, "or drag; with the chart in focus: + − ← → 0"));
+}
+
+function timeline_section() {
+  const {instructions, events} = run.timeline;
+  const shown = events.rank.length < instructions
+    ? `Shows the first ${events.rank.length} of ${instructions} instructions; isobar simulate --trace writes all.` : `${instructions} instructions.`;
+  return section("timeline", "One step", tools_of("timeline-chart"),
+    chart("timeline-chart", timeline, "Timeline of the simulated step, a row for each device; the table below lists its instructions",
+      `Simulated. ${shown} Each device computes in its upper row and sends below it; a transfer stands where it is sent from.`),
+    instruction_table(run.timeline),
+    ...(run.measured ? [tools_of("measured-chart"), chart("measured-chart", measured, "Timeline of the measured step", `Measured: step ${run.measured.step} of ${run.measured.file}.`),
+      instruction_table(run.measured.timeline)] : []));
+}
+
+function bound_text() {
+  const {bottleneck, full_memory} = run.explanation;
+  const where = bottleneck.stage === null ? `the input from ${bottleneck.device}` : `stage ${bottleneck.stage} on ${bottleneck.device}`;
+  const by = bottleneck.binds === "compute" ? `by its compute, ${seconds(bottleneck.compute_s)} a micro-batch` : `by its transfers over ${bottleneck.links.slice(0, 3).join(", ")}`;
+  const near = bottleneck.other_stages_within_1_percent;
+  const full = full_memory.length ? ` Memory is full on ${full_memory.slice(0, 3).map(each => each.device).join(", ")}${full_memory.length > 3 ? ` and ${full_memory.length - 3} more` : ""}.` : "";
+  return `By the formula (objective ${run.objective}, communication ${run.communication}), the largest stage cost is that of ${where}: ${seconds(bottleneck.cost_s)}, ${by}${
+    near ? `; ${near} other stage${near > 1 ? "s are" : " is"} within 1 %` : ""}.${full}`;
+}
+
+function bounds_section() {
+  const relative = time => time === null ? null : time / run.first_step_time_s - 1;
+  const anew = run.what_ifs.some(each => each.planned_anew_step_time_s !== null);
+  const rows = run.what_ifs.map(each => [each.change, [each.step_time_s, seconds(each.step_time_s)], [relative(each.step_time_s), change(relative(each.step_time_s))],
+    ...(anew ? [[each.planned_anew_step_time_s, seconds(each.planned_anew_step_time_s)], [relative(each.planned_anew_step_time_s), change(relative(each.planned_anew_step_time_s))]] : []), each.fault ?? ""]);
+  const best = run.what_ifs.find(each => !each.fault);
+  const best_time = best ? Math.min(...[best.step_time_s, best.planned_anew_step_time_s].filter(time => time !== null)) : null;
+  const answer = !best || best_time >= run.first_step_time_s * (1 - 5e-5) ? "None of the changes tried makes the step shorter."
+    : `Of the changes tried, ${best.change} is worth most: ${change(relative(best_time))}.`;
+  return section("bounds", "What bounds the step", element("p", {}, bound_text()), element("p", {id: "next-change"}, answer),
+    chart("bounds-chart", what_if, "What each change of the platform does to the step time; the table below has the numbers",
+      `Each change was simulated with the plan kept; it can also make a step longer, where transfers then meet others${anew ? "; the lighter bars are new plans by the same policy with its default seed and limits" : ""}.`),
+    table("Changes", ["change", "step time, plan kept", "change", ...(anew ? ["step time, planned anew", "change"] : []), ""], rows));
+}
+
+const CONFIG = {displayModeBar: false, responsive: true, doubleClick: "reset"};
+async function draw_all() {
+  for (const [id, draw] of charts) {
+    const {data, layout} = draw();
+    if (printing) layout.width = 680;
+    await Plotly.react(document.getElementById(id), data, layout, CONFIG);
+  }
+}
+
+function choice() {
+  if (report.runs.length < 2) return null;
+  const select = element("select", {id: "run"}, ...labels.map((label, i) => element("option", {value: i}, label)));
+  select.value = report.runs.indexOf(run);
+  select.addEventListener("change", () => { run = report.runs[select.value]; build(); document.getElementById("run").focus(); });
+  return element("div", {class: "choice"}, element("label", {for: "run"}, "Placement shown below: "), select, element("span", {class: "quiet"}, ` ${run.file}`));
+}
+
+function build() {
+  charts.clear();
+  const sections = [comparison_section(), choice(), summary_section(), map_section(), plan_section(), timeline_section(), run.what_ifs.length ? bounds_section() : null].filter(Boolean);
+  document.getElementById("main").replaceChildren(...sections);
+  document.getElementById("sections").replaceChildren(...sections.filter(each => each.tagName === "SECTION").map(each =>
+    element("li", {}, element("a", {href: `#${each.id}`}, each.querySelector("h2").textContent))));
+  return draw_all();
+}
+
+// Hexadecimal digits stand in HTML as they are, whatever the figure holds.
+async function draw_figure() {
+  const {data, layout} = {comparison, plan, map, timeline}[report.figure]();
+  const size = {width: 900, height: layout.height};
+  const url = await Plotly.toImage({data, layout: {...layout, ...size}}, {format: "svg", ...size});
+  const svg = new TextEncoder().encode(decodeURIComponent(url.slice(url.indexOf(",") + 1)));
+  const figure = document.createElement("pre");
+  figure.id = "figure";
+  figure.textContent = Array.from(svg, byte => byte.toString(16).padStart(2, "0")).join("");
+  document.documentElement.replaceChildren(figure);
+}
+
+function start() {
+  if (report.figure !== undefined) {
+    let state = 1;  // Plotly numbers its clip paths at random; a figure is the same each time
+    Math.random = () => (state = state * 48271 % 2147483647) / 2147483647;
+    return draw_figure();
+  }
+  document.title = `${report.workload.name} on ${report.platform.name}`;
+  document.getElementById("about").textContent = `${report.workload.name} on ${report.platform.name}${report.profile ? `, times measured in ${report.profile.name}` : ""}`;
+  document.getElementById("provenance").textContent = `isobar ${report.isobar_version}, SimGrid ${report.simgrid_version} (${
+    Object.entries(report.network).map(([option, value]) => `${option} ${value}`).join(", ")}). Platform ${report.platform.hash}, workload ${report.workload.hash}.`;
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw_all);
+  const opened = [];
+  addEventListener("beforeprint", () => {
+    printing = true;
+    for (const each of document.querySelectorAll("details:not(.long):not([open])")) { each.open = true; opened.push(each); }
+    draw_all();
+  });
+  addEventListener("afterprint", () => {
+    printing = false;
+    for (const each of opened.splice(0)) each.open = false;
+    draw_all();
+  });
+  return build();
+}
+
+start().then(() => { document.documentElement.dataset.drawn = "true"; });
+})();

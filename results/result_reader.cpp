@@ -1,0 +1,133 @@
+#include "core/document.hpp"
+#include "results/result.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace isobar::results {
+
+namespace {
+
+/// The members of a list of objects, each read by `read`.
+template <typename Value, typename Read>
+std::vector<Value> read_objects(MappingReader& parent, const std::string& key, FaultList& faults, const Read& read)
+{
+  std::vector<Value> values;
+  for (const auto& node : parent.required_sequence(key)) {
+    MappingReader reader(node, fmt::format("{}[{}].", key, values.size()), faults);
+    values.push_back(read(reader));
+    reader.refuse_unknown();
+  }
+  return values;
+}
+
+/// A member that is an object, read by `read`; nothing where there is none.
+template <typename Read>
+void read_object(MappingReader& parent, const std::string& key, FaultList& faults, const Read& read)
+{
+  const DocumentNode* node = parent.required(key);
+  if (node == nullptr) return;
+  MappingReader reader(*node, parent.path_of(key) + ".", faults);
+  read(reader);
+  reader.refuse_unknown();
+}
+
+Fingerprint read_fingerprint(MappingReader& parent, const std::string& key, FaultList& faults)
+{
+  Fingerprint result;
+  read_object(parent, key, faults, [&result](MappingReader& reader) {
+    result.name = reader.required_text("name");
+    result.hash = reader.required_text("hash");
+  });
+  return result;
+}
+
+std::vector<Seconds> read_step_times(MappingReader& reader, FaultList& faults)
+{
+  std::vector<Seconds> times;
+  for (const auto& node : reader.required_sequence("step_times_s")) {
+    DocumentNode member;
+    member.kind = DocumentNode::Kind::Mapping;
+    member.line = node.line;
+    const std::string name = fmt::format("step_times_s[{}]", times.size());
+    member.members.push_back({name, node});
+    times.emplace_back(MappingReader(member, "", faults).required_number(name));
+  }
+  return times;
+}
+
+StageMetrics read_stage(MappingReader& reader)
+{
+  StageMetrics stage;
+  stage.device = reader.required_text("device");
+  stage.compute = Seconds(reader.required_number("compute_s"));
+  stage.send = Seconds(reader.required_number("send_s"));
+  stage.idle = Seconds(reader.required_number("idle_s"));
+  stage.peak_memory = Bytes(reader.required_number("peak_memory_bytes"));
+  return stage;
+}
+
+LinkMetrics read_link(MappingReader& reader)
+{
+  LinkMetrics link;
+  link.name = reader.required_text("name");
+  link.bytes = Bytes(reader.required_number("bytes"));
+  link.busy_fraction = reader.required_number("busy_fraction");
+  return link;
+}
+
+ResultInputs read_inputs(MappingReader& reader, FaultList& faults)
+{
+  ResultInputs inputs;
+  inputs.platform = read_fingerprint(reader, "platform", faults);
+  inputs.devices = reader.optional_text("devices");
+  inputs.workload = read_fingerprint(reader, "workload", faults);
+  if (reader.has("profile")) inputs.profile = read_fingerprint(reader, "profile", faults);
+  return inputs;
+}
+
+void check_stages(const Result& result, MappingReader& reader)
+{
+  const auto& stages = result.plan.stages;
+  const bool same =
+      stages.size() == result.stages.size() &&
+      std::equal(stages.begin(), stages.end(), result.stages.begin(),
+                 [](const Stage& a, const StageMetrics& b) { return !a.devices.empty() && a.device() == b.device; });
+  if (!same) reader.add_fault("stages", "are not those of the plan");
+  if (result.step_times.empty()) reader.add_fault("step_times_s", "is empty; a simulation plays a step at least");
+}
+
+}  // namespace
+
+Result result_from_json(const std::string& text, const std::string& name)
+{
+  const DocumentNode document = parse_json(text, name);
+  FaultList faults(name);
+  MappingReader reader(document, "", faults);
+  Result result;
+  reader.required_choice("schema", {"isobar-result/1"});
+  result.step_time = Seconds(reader.required_number("step_time_s"));
+  result.step_bound = Seconds(reader.required_number("step_bound_s"));
+  result.step_times = read_step_times(reader, faults);
+  result.stages = read_objects<StageMetrics>(reader, "stages", faults, read_stage);
+  result.links = read_objects<LinkMetrics>(reader, "links", faults, read_link);
+  result.activities = reader.required_count("activities");
+  read_object(reader, "network", faults, [&result](MappingReader& network) {
+    for (const auto& option : network.keys()) result.network.emplace_back(option, network.required_text(option));
+  });
+  result.simgrid_version = reader.required_text("simgrid_version");
+  reader.required("profile");  // said again, and read, in inputs
+  const DocumentNode* plan = reader.required("plan");
+  read_object(reader, "inputs", faults, [&](MappingReader& inputs) { result.inputs = read_inputs(inputs, faults); });
+  read_object(reader, "wall", faults,
+              [&result](MappingReader& wall) { result.simulate_time = Seconds(wall.required_number("simulate_s")); });
+  reader.refuse_unknown();
+  faults.throw_if_any();
+  result.plan = plan_from_document(*plan, name, "plan.");
+  check_stages(result, reader);
+  faults.throw_if_any();
+  return result;
+}
+
+}  // namespace isobar::results

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Makes the README's pictures anew: docs/images/report.png, the first screens of a report, and timeline.svg.
+
+    source tools/setup.sh; need_playwright; ISOBAR=build/release/bin/isobar python3 tools/report_picture.py
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from tests.cli.browser import browser
+from tests.cli.support import ISOBAR, ROOT
+
+PLATFORM = "platforms/geo_8cities.xml"
+WORKLOAD = "workloads/gpt2_1.5b.yaml"
+
+
+def main():
+    images = ROOT / "docs/images"
+    with tempfile.TemporaryDirectory() as folder:
+        def isobar(*arguments):
+            subprocess.run([pathlib.Path(ISOBAR).resolve(), *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        isobar("compare", PLATFORM, WORKLOAD, "--keep", folder)
+        # By names alone, so that the page shows no folder of this machine.
+        results = sorted(pathlib.Path(folder).glob("*.result.json"))
+        page = pathlib.Path(folder) / "report.html"
+        isobar("report", *results, "-o", page)
+        isobar("plot", results[0], "--chart", "timeline", "-o", images / "timeline.svg")
+        page.write_text(page.read_text().replace(f"{folder}/", "results/"))
+        with browser() as chromium:
+            opened = chromium.new_page(viewport={"width": 1180, "height": 1500}, color_scheme="light")
+            opened.goto(page.as_uri())
+            opened.wait_for_selector("html[data-drawn]", state="attached")
+            end = opened.locator("#timeline h2").bounding_box()["y"]
+            opened.screenshot(path=images / "report.png", clip={"x": 0, "y": 0, "width": 1180, "height": end}, full_page=True)
+    for image in (images / "report.png", images / "timeline.svg"):
+        print(f"{image.relative_to(ROOT)}: {image.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
