@@ -176,7 +176,7 @@ std::string submit(const JobArray& array, const std::set<std::size_t>& tasks)
     if (array.options.empty()) throw EnvironmentError(complaint);
     throw InputError("--slurm-options", complaint);
   }
-  const std::string job = result.output.substr(0, result.output.find_first_of(";\n"));
+  std::string job = result.output.substr(0, result.output.find_first_of(";\n"));
   if (number_in(job)) return job;
   throw EnvironmentError(
       fmt::format("sbatch gave no job id, but {}", in_quotes(on_one_line(result.output + result.errors))));
