@@ -150,8 +150,7 @@ sim::Platform load_platform(const std::string& file, const std::string& devices_
 Inputs load(const InputOptions& options, const GoalOptions& goal)
 {
   Inputs inputs = read_inputs(options);
-  const std::string option = "--recompute";
-  recompute(inputs.workload, layers_from_option(option, goal.recompute, inputs.workload), option);
+  recompute_layers(inputs.workload, "--recompute", goal.recompute);
   return inputs;
 }
 
@@ -160,6 +159,11 @@ Inputs load(const InputOptions& options, const Plan& plan, const std::string& pl
   Inputs inputs = read_inputs(options);
   recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
   return inputs;
+}
+
+void recompute_layers(Workload& workload, const std::string& option, const std::string& layers)
+{
+  recompute(workload, layers_from_option(option, layers, workload), option);
 }
 
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,

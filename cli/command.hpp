@@ -26,6 +26,7 @@ using Action = std::function<ExitCode()>;
 void add_plan_command(CLI::App& app, Action& action);
 void add_simulate_command(CLI::App& app, Action& action);
 void add_compare_command(CLI::App& app, Action& action);
+void add_sweep_command(CLI::App& app, Action& action);
 void add_check_command(CLI::App& app, Action& action);
 void add_list_command(CLI::App& app, Action& action);
 void add_platform_command(CLI::App& app, Action& action);
@@ -85,6 +86,10 @@ struct GoalOptions {
 Inputs load(const InputOptions& options, const GoalOptions& goal);
 /// With what a plan recomputes. @throws InputError likewise, or naming the plan's file.
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
+
+/// Makes layers recompute their activations: "none", "all", or a list such as "3-10,12". @throws InputError naming
+/// `option`.
+void recompute_layers(Workload& workload, const std::string& option, const std::string& layers);
 
 /// An option that takes a whole number, 0 to 2^53; CLI11 itself would take a negative one for a huge one.
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,

@@ -6,8 +6,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace isobar::cli {
 
 namespace {
@@ -29,14 +27,6 @@ struct CompareOptions {
 };
 
 using results::ComparisonRow;
-
-ExitCode exit_code_of(const std::vector<ComparisonRow>& rows)
-{
-  const auto any = [&rows](auto predicate) { return std::any_of(rows.begin(), rows.end(), predicate); };
-  if (any([](const auto& row) { return row.step_time.has_value(); })) return ExitCode::Done;
-  return any([](const auto& row) { return row.outcome == results::failed_outcome; }) ? ExitCode::EnvironmentError
-                                                                                     : ExitCode::Infeasible;
-}
 
 /// @throws InputError where it would end a search before the search's own limit does, and so lose what was found.
 Seconds row_time_limit_of(const CompareOptions& options, const allocators::SearchLimits& limits)

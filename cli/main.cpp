@@ -31,6 +31,7 @@ ExitCode run(int argc, char** argv)
   add_plan_command(app, action);
   add_simulate_command(app, action);
   add_compare_command(app, action);
+  add_sweep_command(app, action);
   add_check_command(app, action);
   add_list_command(app, action);
   add_platform_command(app, action);

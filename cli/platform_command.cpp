@@ -1,4 +1,5 @@
 #include "cli/command.hpp"
+#include "cli/generators.hpp"
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
 #include "results/table.hpp"
@@ -16,24 +17,6 @@ constexpr auto footer = R"(Examples:
   isobar platform generate star --devices 8xA10+8xT4 --bandwidth "10 Gbit/s" -o mixed.xml
   isobar platform import matrix.csv --sites sites.csv -o wan.xml
 )";
-
-/// An option whose text is a quantity; it is read after parsing, so that a fault names the option and exits with 2.
-template <typename Value, typename FromText>
-void add_quantity(CLI::App& command, const std::string& name, Value& value, FromText from_text, const std::string& what)
-{
-  command
-      .add_option_function<std::string>(
-          name,
-          [&value, name, from_text](const std::string& text) {
-            try {
-              value = from_text(text);
-            } catch (const std::invalid_argument& fault) {
-              throw InputError(name, fault.what());
-            }
-          },
-          what)
-      ->type_name("TEXT");
-}
 
 /// Writes to -o, or prints.
 struct Output {
@@ -54,94 +37,13 @@ struct Output {
   }
 };
 
-struct SkyCommand {
-  sim::SkyOptions sky;
-  Output output;
-};
-
-void add_sky(CLI::App& parent, Action& action)
+void add_generator(CLI::App& parent, Action& action, const Generator& generator)
 {
-  auto* command = parent.add_subcommand("sky", "the emulated cluster of Sky Computing: a data server and N-1 workers");
-  auto options = std::make_shared<SkyCommand>();
-  auto& sky = options->sky;
-  add_count(*command, "--nodes", sky.nodes, "nodes, the server included (default: 64)");
-  command->add_option("--speed-spread", sky.speed_spread, "the slowest worker is at most so many times slower")
-      ->capture_default_str();
-  add_quantity(*command, "--memory", sky.memory, bytes_from_text, "memory of a worker before it is divided");
-  add_quantity(*command, "--bandwidth", sky.bandwidth, bandwidth_from_text, "bandwidth of a link before it is divided");
-  add_quantity(*command, "--latency", sky.latency, seconds_from_text, "latency of each node's link");
-  options->output.add_to(*command);
-  command->callback(
-      [options, &action] { action = [options] { return options->output.write(sim::generate_sky(options->sky)); }; });
-}
-
-/// Options of devices that have no type.
-template <typename Options>
-void add_device_options(CLI::App& command, Options& options)
-{
-  add_quantity(command, "--devices", options.devices, sim::device_groups_from_text,
-               "a count, or types such as 8xA10+8xT4");
-  add_quantity(command, "--speed", options.speed, speed_from_text, "float32 rate of devices without a type");
-  add_quantity(command, "--memory", options.memory, bytes_from_text, "memory of devices without a type");
-}
-
-struct StarCommand {
-  sim::StarOptions star;
-  Output output;
-};
-
-void add_star(CLI::App& parent, Action& action)
-{
-  auto* command = parent.add_subcommand("star", "devices on a link of their own to one switch");
-  auto options = std::make_shared<StarCommand>();
-  auto& star = options->star;
-  add_device_options(*command, star);
-  add_quantity(*command, "--bandwidth", star.bandwidth, bandwidth_from_text, "of each device's link, per direction");
-  add_quantity(*command, "--latency", star.latency, seconds_from_text, "of each device's link");
-  command->add_option("--speed-spread", star.speed_spread, "slowest device: so many times slower")
-      ->capture_default_str();
-  command->add_option("--memory-spread", star.memory_spread, "smallest device: so many times less")
-      ->capture_default_str();
-  command->add_option("--bandwidth-spread", star.bandwidth_spread, "narrowest link: so many times less")
-      ->capture_default_str();
-  add_count(*command, "--seed", star.seed, "start of the random numbers of the spreads (default: 0)");
-  options->output.add_to(*command);
-  command->callback(
-      [options, &action] { action = [options] { return options->output.write(sim::generate_star(options->star)); }; });
-}
-
-/// --flows and --window, as sites and import take them.
-template <typename Options>
-void add_window_options(CLI::App& command, Options& options)
-{
-  add_count(command, "--flows", options.flows, "TCP flows of a transfer between sites; absent: no window law");
-  add_quantity(command, "--window", options.window, bytes_from_text, "bytes in flight per flow (default: 2.65 MB)");
-}
-
-struct SitesCommand {
-  sim::SitesOptions sites;
-  Output output;
-};
-
-void add_sites(CLI::App& parent, Action& action)
-{
-  auto* command =
-      parent.add_subcommand("sites", "equal sites, each two joined by an equal wide-area link per direction");
-  auto options = std::make_shared<SitesCommand>();
-  auto& sites = options->sites;
-  add_count(*command, "--sites", sites.sites, "how many (default: 2)");
-  add_device_options(*command, sites);
-  add_quantity(*command, "--lan-bandwidth", sites.lan_bandwidth, bandwidth_from_text, "of each device's link");
-  add_quantity(*command, "--lan-rtt", sites.lan_rtt, seconds_from_text, "round trip between two devices of a site");
-  add_quantity(*command, "--wan-bandwidth", sites.wan_bandwidth, bandwidth_from_text, "of each directed pair of sites");
-  add_quantity(*command, "--wan-rtt", sites.wan_rtt, seconds_from_text, "round trip between devices of two sites");
-  add_quantity(*command, "--egress", sites.egress, bandwidth_from_text, "cap of all that leaves a site");
-  add_quantity(*command, "--ingress", sites.ingress, bandwidth_from_text, "cap of all that enters a site");
-  add_window_options(*command, sites);
-  options->output.add_to(*command);
-  command->callback([options, &action] {
-    action = [options] { return options->output.write(sim::generate_sites(options->sites)); };
-  });
+  auto* command = parent.add_subcommand(std::string(generator.name), std::string(generator.what));
+  auto output = std::make_shared<Output>();
+  const auto make = generator.add_options(*command);
+  output->add_to(*command);
+  command->callback([=, &action] { action = [=] { return output->write(make()); }; });
 }
 
 struct ImportCommand {
@@ -215,9 +117,7 @@ void add_platform_command(CLI::App& app, Action& action)
   add_show(*command, action);
   auto* generate = command->add_subcommand("generate", "make a platform file from a few options");
   generate->require_subcommand(1);
-  add_sky(*generate, action);
-  add_star(*generate, action);
-  add_sites(*generate, action);
+  for (const auto& generator : generators()) add_generator(*generate, action, generator);
   add_import(*command, action);
 }
 

@@ -30,28 +30,6 @@ Seconds processor_time()
   return sum;
 }
 
-Plan fill(ComparisonRow& row, const std::string& answer_json)
-{
-  const auto answer = nlohmann::json::parse(answer_json);
-  Plan plan = plan_from_json(answer["plan"].get<std::string>(), "plan");
-  row.outcome = name_of(plan.outcome);
-  row.reason = plan.reason;
-  row.stages = plan.stages.size();
-  row.objective = plan.objective;
-  row.objective_bound = plan.objective_bound;
-  row.step_bound = plan.step_bound;
-  row.plan_time = Seconds(answer["plan_time_s"].get<double>());
-  if (plan.predicted) row.bottleneck = plan.predicted->bottleneck;
-  if (!answer.contains("result")) return plan;
-  row.step_time = Seconds(answer["result"]["step_time_s"].get<double>());
-  Bytes peak;
-  for (const auto& stage : answer["result"]["stages"]) {
-    peak = std::max(peak, Bytes(stage["peak_memory_bytes"].get<double>()));
-  }
-  row.peak_memory = peak;
-  return plan;
-}
-
 }  // namespace
 
 Seconds row_time_limit_from(const std::string& text)
@@ -86,6 +64,36 @@ std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator
   return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+Plan fill_row(ComparisonRow& row, const std::string& answer_json)
+{
+  const auto answer = nlohmann::json::parse(answer_json);
+  Plan plan = plan_from_json(answer["plan"].get<std::string>(), "plan");
+  row.outcome = name_of(plan.outcome);
+  row.reason = plan.reason;
+  row.stages = plan.stages.size();
+  row.objective = plan.objective;
+  row.objective_bound = plan.objective_bound;
+  row.step_bound = plan.step_bound;
+  row.plan_time = Seconds(answer["plan_time_s"].get<double>());
+  if (plan.predicted) row.bottleneck = plan.predicted->bottleneck;
+  if (!answer.contains("result")) return plan;
+  row.step_time = Seconds(answer["result"]["step_time_s"].get<double>());
+  Bytes peak;
+  for (const auto& stage : answer["result"]["stages"]) {
+    peak = std::max(peak, Bytes(stage["peak_memory_bytes"].get<double>()));
+  }
+  row.peak_memory = peak;
+  return plan;
+}
+
+ExitCode exit_code_of(const std::vector<ComparisonRow>& rows)
+{
+  const auto any = [&rows](auto predicate) { return std::any_of(rows.begin(), rows.end(), predicate); };
+  if (any([](const auto& row) { return row.step_time.has_value(); })) return ExitCode::Done;
+  return any([](const auto& row) { return row.outcome == results::failed_outcome; }) ? ExitCode::EnvironmentError
+                                                                                     : ExitCode::Infeasible;
+}
+
 void make_rows(const std::string& what, std::vector<ComparisonRow>& rows,
                const std::vector<std::function<std::string()>>& work, Seconds row_time_limit, const OnPlan& on_plan)
 {
@@ -96,7 +104,7 @@ void make_rows(const std::string& what, std::vector<ComparisonRow>& rows,
                     ComparisonRow& row = rows[index];
                     row.reason = result.message;
                     if (result.status == ChildResult::Status::Done) {
-                      const Plan plan = fill(row, result.output);
+                      const Plan plan = fill_row(row, result.output);
                       if (on_plan) on_plan(row, plan);
                     }
                     progress.done(++ended);

@@ -21,6 +21,12 @@ results::ComparisonRow row_to_make(const InputOptions& inputs, const std::string
 std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                               const allocators::SearchLimits& limits);
 
+/// Fills a row with what `plan_and_simulate` has answered, and returns the plan.
+Plan fill_row(results::ComparisonRow& row, const std::string& answer_json);
+
+/// Done when a row was simulated; else EnvironmentError when one failed, or Infeasible.
+ExitCode exit_code_of(const std::vector<results::ComparisonRow>& rows);
+
 /// What is told of each row that was planned, once it is filled.
 using OnPlan = std::function<void(results::ComparisonRow&, const Plan&)>;
 

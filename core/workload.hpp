@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/document.hpp"
 #include "core/dtype.hpp"
 #include "core/model_sizes.hpp"
 #include "core/units.hpp"
@@ -79,6 +80,17 @@ inline constexpr Bytes agreement_size{16};
 Workload read_workload(const std::filesystem::path& file);
 /// The same from text; `name` stands for the file in messages.
 Workload workload_from_text(const std::string& text, const std::string& name);
+
+/// Members that take the place of a workload file's, or are added to them, such as one run's of a sweep.
+struct WorkloadOverrides {
+  std::string file;  ///< where they stand
+  std::string path;  ///< what stands before their keys in messages, such as "workload."
+  int line = 0;      ///< of the workload there
+  std::vector<DocumentNode::Member> members;
+};
+/// The workload with these members. A fault that they bring in names their file, and their line where it knows one.
+/// @throws InputError also when the file is wrong without them.
+Workload workload_from_text(const std::string& text, const std::string& name, const WorkloadOverrides& overrides);
 
 /// The layers as JSON (schema isobar-workload/1, docs/formats.md): what an external allocator reads.
 std::string workload_to_json(const Workload& workload);

@@ -210,10 +210,16 @@ Training read_training(MappingReader& model, bool knows_dropout)
 
 const std::vector<std::string> models = {"bert", "gpt", "llama", "resnet", "layers"};
 
-Workload workload_from_document(const DocumentNode& document, const std::string& name)
+/// A file of messages, and what they put before each key.
+struct FaultPlace {
+  std::string file;
+  std::string path;
+};
+
+Workload workload_from_document(const DocumentNode& document, const std::string& name, const FaultPlace& place)
 {
-  FaultList faults(name);
-  MappingReader file(document, "", faults);
+  FaultList faults(place.file);
+  MappingReader file(document, place.path, faults);
   const auto model = file.required_choice("model", models);
   faults.throw_if_any();  // without the model nobody knows which keys are right
 
@@ -254,11 +260,36 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
   return workload;
 }
 
+DocumentNode parse(const std::string& text, const std::string& name)
+{
+  return name.ends_with(".json") ? parse_json(text, name) : parse_yaml(text, name);
+}
+
 }  // namespace
 
 Workload workload_from_text(const std::string& text, const std::string& name)
 {
-  return workload_from_document(name.ends_with(".json") ? parse_json(text, name) : parse_yaml(text, name), name);
+  return workload_from_document(parse(text, name), name, {name, ""});
+}
+
+Workload workload_from_text(const std::string& text, const std::string& name, const WorkloadOverrides& overrides)
+{
+  DocumentNode document = parse(text, name);
+  Workload workload = workload_from_document(document, name, {name, ""});
+  if (overrides.members.empty()) return workload;
+  // The file is right by itself, so whatever is wrong from here on comes from the overrides.
+  document.line = overrides.line;
+  for (auto& member : document.members) member.value.line = overrides.line;
+  for (const auto& override : overrides.members) {
+    const auto same = std::find_if(document.members.begin(), document.members.end(),
+                                   [&](const auto& member) { return member.key == override.key; });
+    if (same == document.members.end()) {
+      document.members.push_back(override);
+    } else {
+      same->value = override.value;
+    }
+  }
+  return workload_from_document(document, name, {overrides.file, overrides.path});
 }
 
 Workload read_workload(const std::filesystem::path& file)

@@ -11,12 +11,6 @@ namespace isobar::results {
 
 namespace {
 
-std::optional<double> gap_of(const ComparisonRow& row)
-{
-  if (!row.objective || !row.objective_bound || row.objective->value <= 0) return std::nullopt;
-  return (*row.objective - *row.objective_bound) / *row.objective;
-}
-
 template <typename Unit>
 std::string exact(const std::optional<Unit>& quantity)
 {
@@ -28,7 +22,14 @@ std::string rounded(const std::optional<Unit>& quantity, double unit, const char
 {
   return quantity ? fmt::format(fmt::runtime(format), quantity->value / unit) : "–";
 }
+
 }  // namespace
+
+std::optional<double> gap_of(const ComparisonRow& row)
+{
+  if (!row.objective || !row.objective_bound || row.objective->value <= 0) return std::nullopt;
+  return (*row.objective - *row.objective_bound) / *row.objective;
+}
 
 RowKey key_of(const ComparisonRow& row)
 {

@@ -48,6 +48,9 @@ using RowKey = std::tuple<std::string, std::string, std::string, std::string_vie
                           std::uint64_t, std::uint64_t>;
 RowKey key_of(const ComparisonRow& row);
 
+/// (objective - bound) / objective, where both are known.
+std::optional<double> gap_of(const ComparisonRow& row);
+
 /// results.csv: the columns of docs/formats.md, rows sorted, numbers with full precision, nothing that varies between
 /// runs.
 std::string comparison_to_csv(std::vector<ComparisonRow> rows);

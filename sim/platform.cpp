@@ -17,6 +17,7 @@
 #include <array>
 #include <cmath>
 #include <csignal>
+#include <fstream>
 #include <limits>
 #include <set>
 #include <stdexcept>
@@ -294,6 +295,78 @@ void try_in_child(const std::string& file, const PlatformScan& scan, const Endpo
   result.output_or_throw();
 }
 
+Device device_of(const ScannedHost& host)
+{
+  const Props& props = host.props;
+  return {.name = host.name,
+          .type = props.device.value_or(""),
+          .site = props.site.value_or(""),
+          .speed = FlopsPerSecond(sg4::Engine::get_instance()->host_by_name(host.name)->get_speed()),
+          .speed_in = props.speed_in,
+          .memory = *props.memory,
+          .price_usd_per_hour = props.price_usd_per_hour};
+}
+
+/// Profile files as SimGrid looks for them: in the working directory first, then beside the platform file.
+std::optional<std::string> read_profile_file(const std::filesystem::path& platform, const std::string& name)
+{
+  const std::filesystem::path beside = platform.parent_path() / name;
+  for (const auto& file : {std::filesystem::path(name), beside}) {
+    if (std::filesystem::is_regular_file(file)) return read_file(file);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::filesystem::path> devices_file_beside(const std::filesystem::path& platform)
+{
+  auto file = platform;
+  file.replace_extension(".devices.yaml");
+  if (std::filesystem::exists(file)) return file;
+  return std::nullopt;
+}
+
+void scale_devices(Cluster& cluster, Property property, double factor, const std::optional<std::string>& name)
+{
+  if (name && !cluster.device_index(*name)) {
+    throw InputError(cluster.name, fmt::format("there is no device {} to scale", shown(*name)));
+  }
+  for (auto& device : cluster.devices) {
+    if (name && device.name != *name) continue;
+    if (property == Property::Memory) {
+      device.memory = factor * device.memory;
+      continue;
+    }
+    device.speed = factor * device.speed;
+    for (auto& [dtype, speed] : device.speed_in) speed = factor * speed;
+  }
+}
+
+void scale_links(const Cluster& cluster, const Routes& routes, Property property, double factor,
+                 const std::optional<std::string>& name)
+{
+  std::vector<sg4::Link*> links;
+  if (!name) {
+    links = sg4::Engine::get_instance()->get_all_links();
+  } else if (auto* link = sg4::Link::by_name_or_null(*name)) {
+    links.push_back(link);
+  } else {
+    throw InputError(cluster.name, fmt::format("there is no link {} to scale", shown(*name)));
+  }
+  for (auto* link : links) {
+    if (routes.has_profile(*link)) {
+      throw InputError(cluster.name,
+                       fmt::format("a profile sets link {}; only links without one can be scaled", link->get_name()));
+    }
+    if (property == Property::Bandwidth) {
+      link->set_bandwidth(factor * link->get_bandwidth());
+    } else {
+      link->set_latency(factor * link->get_latency());
+    }
+  }
+}
+
+}  // namespace
+
 /// Paths by SimGrid's routes. Not for several threads: neither the cache nor SimGrid is.
 class SimGridNetwork : public Network {
  public:
@@ -319,6 +392,9 @@ class SimGridNetwork : public Network {
     for (const auto* link : route(from, to).links) names.push_back(link->get_name());
     return names;
   }
+
+  /// Links have changed.
+  void forget_paths() const { kept_.clear(); }
 
   Path path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const override
   {
@@ -350,38 +426,6 @@ class SimGridNetwork : public Network {
   mutable std::vector<Path> kept_;  // from x endpoints + to
 };
 
-Device device_of(const ScannedHost& host)
-{
-  const Props& props = host.props;
-  return {.name = host.name,
-          .type = props.device.value_or(""),
-          .site = props.site.value_or(""),
-          .speed = FlopsPerSecond(sg4::Engine::get_instance()->host_by_name(host.name)->get_speed()),
-          .speed_in = props.speed_in,
-          .memory = *props.memory,
-          .price_usd_per_hour = props.price_usd_per_hour};
-}
-
-/// Profile files as SimGrid looks for them: in the working directory first, then beside the platform file.
-std::optional<std::string> read_profile_file(const std::filesystem::path& platform, const std::string& name)
-{
-  const std::filesystem::path beside = platform.parent_path() / name;
-  for (const auto& file : {std::filesystem::path(name), beside}) {
-    if (std::filesystem::is_regular_file(file)) return read_file(file);
-  }
-  return std::nullopt;
-}
-
-std::optional<std::filesystem::path> devices_file_beside(const std::filesystem::path& platform)
-{
-  auto file = platform;
-  file.replace_extension(".devices.yaml");
-  if (std::filesystem::exists(file)) return file;
-  return std::nullopt;
-}
-
-}  // namespace
-
 Platform Platform::load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file)
 {
   static bool loaded = false;
@@ -408,9 +452,36 @@ Platform Platform::load(const std::filesystem::path& file, const std::optional<s
   cluster.name = file.stem().string();
   for (const auto* host : endpoints.devices) cluster.devices.push_back(device_of(*host));
   if (endpoints.data_server != nullptr) cluster.data_server = endpoints.data_server->name;
-  cluster.network = std::make_shared<const SimGridNetwork>(endpoints.all(), platform.routes_);
+  platform.network_ = std::make_shared<const SimGridNetwork>(endpoints.all(), platform.routes_);
+  cluster.network = platform.network_;
   cluster.profile_speedup = scan.profile_speedup;
   return platform;
+}
+
+Platform Platform::from_text(const std::string& xml, const std::string& name)
+{
+  // SimGrid reads files alone; this one takes no place on the disk and goes with the process.
+  const int descriptor = memfd_create("platform", MFD_CLOEXEC);
+  if (descriptor < 0) throw EnvironmentError("no memory for a platform file");
+  const std::string file = fmt::format("/proc/self/fd/{}", descriptor);
+  std::ofstream(file, std::ios::binary) << xml;
+  Platform platform = load(file);
+  close(descriptor);
+  platform.cluster_.name = name;
+  return platform;
+}
+
+void Platform::scale(Property property, double factor, const std::optional<std::string>& name)
+{
+  if (!std::isfinite(factor) || factor <= 0) {
+    throw InputError(cluster_.name, fmt::format("scaled by {}; a factor is more than 0", factor));
+  }
+  if (property == Property::Speed || property == Property::Memory) {
+    scale_devices(cluster_, property, factor, name);
+  } else {
+    scale_links(cluster_, *routes_, property, factor, name);
+    network_->forget_paths();
+  }
 }
 
 void Platform::set_measured_speed(const std::string& device_type, FlopsPerSecond speed)

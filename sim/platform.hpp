@@ -2,6 +2,7 @@
 
 #include "core/cluster.hpp"
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -12,6 +13,10 @@
 namespace isobar::sim {
 
 class Routes;
+class SimGridNetwork;
+
+/// What a study may change about a platform.
+enum class Property : std::uint8_t { Speed, Memory, Bandwidth, Latency };
 
 /// A SimGrid platform file loaded into this process's one engine, and the cluster that it describes.
 ///
@@ -26,10 +31,18 @@ class Platform {
   static Platform load(const std::filesystem::path& file,
                        const std::optional<std::filesystem::path>& devices_file = {});
 
+  /// A platform that lies in no file, such as one that a generator has just made.
+  static Platform from_text(const std::string& xml, const std::string& name);
+
   const Cluster& cluster() const { return cluster_; }
   /// What was measured on a machine goes before what the file says of devices of its type, in all dtypes; it is what
   /// slowdowns count from.
   void set_measured_speed(const std::string& device_type, FlopsPerSecond speed);
+  /// Multiplies what the file says, until the process ends: of one device (Speed, Memory; speeds in all dtypes) or one
+  /// link (Bandwidth, Latency), or of all of them. Plans and simulations from now on see it; `hash` does not. What a
+  /// Vivaldi zone makes of coordinates stays. O(devices) or O(links).
+  /// @throws InputError for a factor that is not positive, a name that is not there, a link that a profile sets.
+  void scale(Property property, double factor, const std::optional<std::string>& name = {});
   /// What the simulator needs of the way between two hosts (sim/routes.hpp).
   const Routes& routes() const { return *routes_; }
   /// Fingerprint of the platform file, its devices file and its profile files.
@@ -39,6 +52,7 @@ class Platform {
   Platform() = default;
   Cluster cluster_;
   std::shared_ptr<const Routes> routes_;
+  std::shared_ptr<const SimGridNetwork> network_;
   std::string hash_;
 };
 

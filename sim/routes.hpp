@@ -37,6 +37,8 @@ class Routes {
   Route between(const simgrid::s4u::Host& from, const simgrid::s4u::Host& to) const;
   /// The bandwidth of a route if the link of this name had `factor` times its own.
   BytesPerSecond bandwidth_with(const Route& route, const std::string& name, double factor) const;
+  /// Whether a profile sets its bandwidth or latency.
+  bool has_profile(const simgrid::s4u::Link& link) const { return nominal_.count(&link) > 0; }
 
  private:
   struct Nominal {

@@ -1,7 +1,7 @@
 # Sourced by ./demo, ./test and .ci/run: installs what is missing and builds preset `release` into build/release.
 
 build_packages=(ca-certificates g++ cmake ninja-build pkg-config ccache libsimgrid-dev libyaml-cpp-dev libboost-graph-dev
-                libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpugixml-dev coinor-libcbc-dev zlib1g-dev)
+                libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpugixml-dev coinor-libcbc-dev zlib1g-dev libsqlite3-dev)
 test_packages=(libgtest-dev libgmock-dev librapidcheck-dev python3 python3-pip git clang-format-14 slurm-wlm munge)
 
 # Installs the packages that are not there, by apt-get as root or with sudo. Takes no time when all are there.

@@ -153,11 +153,13 @@ INSTANTIATE_TEST_SUITE_P(
         Expected{"windows", {"a", "b", "c", "d"}, 2, 3, 1e-6, 10e9, {"lan"}}));
 
 /// Platforms whose links keep their nominal values.
-class EveryTransfer : public ::testing::TestWithParam<const char*> {};
+class EveryTransfer : public ::testing::TestWithParam<const char*> {
+ protected:
+  Platform platform_ = Platform::load(instances / "platforms" / (std::string(GetParam()) + ".xml"));
+};
 
-TEST_P(EveryTransfer, TakesInSimGridTheTimeThatItsPathSays)
+void expect_transfers_as_paths_say(const Platform& platform)
 {
-  const auto platform = Platform::load(instances / "platforms" / (std::string(GetParam()) + ".xml"));
   const Cluster& cluster = platform.cluster();
   const auto* engine = sg4::Engine::get_instance();
   const std::size_t last = cluster.devices.size() - 1;
@@ -180,6 +182,31 @@ TEST_P(EveryTransfer, TakesInSimGridTheTimeThatItsPathSays)
           << size << " bytes from " << cluster.devices[from].name << " to " << cluster.devices[to].name;
     }
   }
+}
+
+TEST_P(EveryTransfer, TakesInSimGridTheTimeThatItsPathSays)
+{
+  expect_transfers_as_paths_say(platform_);
+}
+
+TEST_P(EveryTransfer, DoesSoAfterItsLinksWereScaled)
+{
+  const std::size_t last = platform_.cluster().devices.size() - 1;
+  const Path before = platform_.cluster().path(0, last);
+  platform_.scale(Property::Bandwidth, 0.25);
+  const double window_rate = platform_.cluster().path(0, last).bandwidth.value;
+  if (std::string(GetParam()) != "windows") {
+    EXPECT_NEAR(window_rate, 0.25 * before.bandwidth.value, 1);
+  }
+  platform_.scale(Property::Latency, 3);
+  const Path after = platform_.cluster().path(0, last);
+  EXPECT_LE(after.bandwidth.value, window_rate);
+  if (std::string(GetParam()) == "vivaldi_peers") {
+    EXPECT_EQ(after.latency, before.latency);  // it is that of coordinates
+  } else {
+    EXPECT_NEAR(after.latency.value, 3 * before.latency.value, 1e-12);
+  }
+  expect_transfers_as_paths_say(platform_);
 }
 
 INSTANTIATE_TEST_SUITE_P(Platforms, EveryTransfer,
@@ -280,6 +307,45 @@ TEST(Platform, HashesTheProfilesAndTheDevicesFileToo)
   write_platform("0 1\n", "load.profile");
   write_platform(devices, "hashed.devices.yaml");
   EXPECT_EQ(Platform::load(file).hash(), fingerprint(platform + devices + "0 1\n"));
+}
+
+TEST(Platform, ScalesOneDeviceInAllItsRates)
+{
+  auto platform = Platform::load(instances / "platforms/star_cluster.xml");
+  const auto before = platform.cluster().devices;
+  platform.scale(Property::Speed, 2, before[1].name);
+  platform.scale(Property::Memory, 0.5);
+  const auto& after = platform.cluster().devices;
+  EXPECT_EQ(after[0].speed, before[0].speed);
+  EXPECT_EQ(after[1].speed, 2.0 * before[1].speed);
+  EXPECT_EQ(after[1].speed_at(DType::BFloat16), 2.0 * before[1].speed_at(DType::BFloat16));
+  EXPECT_EQ(after[0].memory, 0.5 * before[0].memory);
+}
+
+TEST(Platform, ScalesOneLinkAndLeavesTheOthers)
+{
+  auto platform = Platform::load(instances / "platforms/floyd.xml");
+  const auto& network = *platform.cluster().network;
+  const std::string link = network.links(0, 1).front();
+  const Path before = network.path(0, 1);
+  const Path expected = network.path_with(0, 1, link, 0.01);
+  ASSERT_NE(expected.bandwidth, before.bandwidth);
+  platform.scale(Property::Bandwidth, 0.01, link);
+  EXPECT_NEAR(network.path(0, 1).bandwidth.value, expected.bandwidth.value, 1e-6);
+  EXPECT_EQ(network.path(0, 1).latency, before.latency);
+}
+
+TEST(Platform, RefusesToScaleWhatItCannot)
+{
+  auto platform = Platform::load(instances / "platforms/profiles.xml");
+  const auto expect_refused = [&](Property property, double factor, const std::optional<std::string>& name,
+                                  const std::string& message) {
+    EXPECT_THAT([&] { platform.scale(property, factor, name); }, ::testing::ThrowsMessage<InputError>(message));
+  };
+  expect_refused(Property::Speed, 0, {}, "profiles: scaled by 0; a factor is more than 0");
+  expect_refused(Property::Memory, 2, "x", "profiles: there is no device x to scale");
+  expect_refused(Property::Latency, 2, "x", "profiles: there is no link x to scale");
+  expect_refused(Property::Bandwidth, 2, "l", "profiles: a profile sets link l; only links without one can be scaled");
 }
 
 TEST(Platform, GivesATransferToTheSameDeviceNoTime)
