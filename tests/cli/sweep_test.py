@@ -1,0 +1,396 @@
+"""isobar sweep: what it runs, what it exports, and what it keeps when it is ended, filled up or run twice."""
+
+import contextlib
+import csv
+import json
+import math
+import os
+import pathlib
+import resource
+import signal
+import sqlite3
+import statistics
+import subprocess
+import time
+
+from tests.cli.support import ISOBAR, PLATFORM, ROOT, WORKLOAD, CommandTest
+
+GRID = """platform:
+  generate: sky
+  nodes: [4, 8]
+  speed-spread: [2, 7]
+workload: {file: workloads/bert10.yaml, encoders: [4, 10]}
+allocator: [even, chain-dp]
+objective: sequential
+"""
+
+
+class Sweep(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.database = self.folder / "sweep.db"
+
+    def opened(self):
+        return contextlib.closing(sqlite3.connect(self.database))
+
+    def sweep_command(self, content, *options, name="sweep.yaml"):
+        return ("sweep", self.write(name, content), "--database", self.database, *options)
+
+    def rows_of(self, content, *options, expect=0):
+        """The rows of the JSON lines."""
+        lines = self.folder / "rows.jsonl"
+        self.run_isobar(*self.sweep_command(content, "--jsonl", lines, *options), expect=expect)
+        return [json.loads(line) for line in lines.read_text().splitlines()]
+
+    def fault(self, content):
+        return self.fault_of(*self.sweep_command(content)).replace(f"{self.folder}/", "")
+
+    def small_sweep(self, *more):
+        platform, workload = self.small_inputs()
+        return "\n".join((f"platform: {platform}", f"workload: {workload}", *more)) + "\n"
+
+
+class Grids(Sweep):
+    def test_runs_every_combination_in_the_order_of_the_file(self):
+        rows = self.rows_of(GRID)
+        expected = [(nodes, spread, encoders, allocator) for nodes in (4, 8) for spread in (2, 7)
+                    for encoders in (4, 10) for allocator in ("even", "chain-dp")]
+        self.assertEqual([(row["platform_nodes"], row["platform_speed_spread"], row["workload_encoders"],
+                           row["allocator"]) for row in rows], expected)
+        self.assertEqual({row["outcome"] for row in rows} - {"feasible", "optimal"}, set())
+
+    def test_a_run_gives_what_compare_gives(self):
+        rows = self.rows_of(GRID)
+        xml = self.folder / "sky.xml"
+        self.run_isobar("platform", "generate", "sky", "--nodes", 8, "--speed-spread", 7, "-o", xml)
+        other = self.json_of("compare", xml, "workloads/bert10.yaml", "--allocators", "even,chain-dp", "--objective",
+                             "sequential")["rows"]
+        mine = [row for row in rows if (row["platform_nodes"], row["platform_speed_spread"], row["workload_encoders"])
+                == (8, 7, 10)]
+        for key in ("outcome", "objective_s", "objective_bound_s", "gap_fraction", "step_time_s", "step_bound_s",
+                    "peak_memory_bytes", "bottleneck_s", "stages", "schedule", "communication", "microbatches"):
+            self.assertEqual([row[key] for row in mine], [row[key] for row in other], key)
+
+    def test_zipped_lists_go_together(self):
+        rows = self.rows_of(GRID + "zip: [[platform.nodes, workload.encoders]]\n")
+        self.assertEqual([(row["platform_nodes"], row["workload_encoders"]) for row in rows],
+                         [(4, 4)] * 4 + [(8, 10)] * 4)
+
+    def test_scales_a_platform(self):
+        rows = self.rows_of(self.small_sweep("allocator: even", "objective: sequential", "scale:",
+                                             "  speed: [1, 2]", "  bandwidth: [1, 4]"))
+        # even: 6 s + 1.5 s; two transfers of 0.1 GB at 1 GB/s, 10 ms each.
+        self.assertEqual([(row["scale_bandwidth"], row["scale_speed"]) for row in rows],
+                         [(1, 1), (1, 2), (4, 1), (4, 2)])
+        expected = [7.72, 3.97, 7.57, 3.82]
+        for row, objective in zip(rows, expected):
+            self.assertAlmostEqual(row["objective_s"], objective, places=9)
+
+    def test_more_latency_and_less_memory_do_what_they_should(self):
+        rows = self.rows_of(self.small_sweep("allocator: even", "objective: sequential", "scale:",
+                                             "  latency: [1, 3]", "  memory: [1, 0.1]"))
+        self.assertEqual([row["outcome"] for row in rows], ["feasible", "infeasible"] * 2)
+        self.assertAlmostEqual(rows[2]["objective_s"] - rows[0]["objective_s"], 0.04, places=9)
+        self.assertRegex(rows[1]["reason"], "slow|fast")
+
+    def test_a_key_of_a_workload_may_be_one_that_its_file_leaves_out(self):
+        rows = self.rows_of("platform: platforms/sky4.xml\nallocator: even\n"
+                            "workload: {file: workloads/bert10.yaml, dropout: [0, 0.5], micro_batch: [16, 32]}\n"
+                            "objective: sequential\n")
+        self.assertEqual([(row["workload_dropout"], row["workload_micro_batch"]) for row in rows],
+                         [(0, 16), (0, 32), (0.5, 16), (0.5, 32)])
+        self.assertLess(rows[0]["step_time_s"], rows[1]["step_time_s"])
+        self.assertEqual(rows[0]["step_time_s"], rows[2]["step_time_s"])
+
+    def test_a_budget_may_be_each_allocators_own(self):
+        rows = self.rows_of(self.small_sweep("allocator: [even, local-search]", "budget: {local-search: 50}"))
+        self.assertEqual([row["outcome"] for row in rows], ["feasible"] * 2)
+        with self.opened() as database:
+            definitions = database.execute("SELECT definition FROM runs").fetchall()
+        self.assertEqual(sorted(json.loads(text)["allocator"] + str(json.loads(text).get("budget"))
+                                for text, in definitions), ["evenNone", "local-search50"])
+
+    def test_exports_are_read_back_as_they_are(self):
+        table = self.folder / "rows.csv"
+        rows = self.rows_of(GRID, "--csv", table)
+        with table.open(newline="") as file:
+            read = list(csv.DictReader(file))
+        self.assertEqual(list(read[0]), list(rows[0]))
+        for line, row in zip(read, rows, strict=True):
+            for column, value in row.items():
+                if isinstance(value, (int, float)):
+                    self.assertEqual(float(line[column]), value)
+                else:
+                    self.assertEqual(line[column], value or "")
+
+
+class Repetitions(Sweep):
+    NOISY = "allocator: even\nobjective: sequential\nnoise: 0.2\nrepetitions: 3\nplatform: {}\nworkload: {}\n"
+
+    def test_have_seeds_that_differ_and_a_mean_with_its_interval(self):
+        summary = self.folder / "summary.csv"
+        rows = self.rows_of(self.NOISY.format(*self.small_inputs()), "--summary", summary)
+        self.assertEqual([row["seed"] for row in rows], [1, 2, 3])
+        times = [row["step_time_s"] for row in rows]
+        self.assertEqual(len(set(times)), 3)
+        with summary.open(newline="") as file:
+            point, = csv.DictReader(file)
+        # Student's t for two degrees of freedom in closed form: P(|t| <= x) = x / sqrt(2 + x^2).
+        student = 0.95 * math.sqrt(2 / (1 - 0.95 ** 2))
+        self.assertAlmostEqual(float(point["step_time_mean_s"]), statistics.mean(times), places=12)
+        self.assertAlmostEqual(float(point["step_time_ci95_s"]),
+                               student * statistics.stdev(times) / math.sqrt(3), places=9)
+        self.assertEqual((point["runs"], point["simulated_runs"]), ("3", "3"))
+
+    def test_the_same_seed_draws_the_same_noise(self):
+        first = self.rows_of(self.NOISY.format(*self.small_inputs()))
+        self.database = self.folder / "other.db"
+        self.assertEqual(self.rows_of(self.NOISY.format(*self.small_inputs())), first)
+
+    def test_a_star_whose_seed_is_not_said_is_drawn_anew_by_each_seed(self):
+        sweep = ("platform: {generate: star, devices: 4, speed-spread: 3SEED}\nworkload: workloads/bert10.yaml\n"
+                 "objective: sequential\nallocator: even\nseed: [1, 2]\n")
+        drawn = [row["step_time_s"] for row in self.rows_of(sweep.replace("SEED", ""))]
+        said = [row["step_time_s"] for row in self.rows_of(sweep.replace("SEED", ", seed: 1"))]
+        self.assertEqual(len(set(drawn)), 2)
+        self.assertEqual(said, [drawn[0]] * 2)
+
+
+class Faults(Sweep):
+    def test_name_the_line_of_the_sweep_file(self):
+        self.assertEqual(self.fault("""platform: {generate: sky, nodes: [1, 16]}
+workload:
+  file: workloads/bert10.yaml
+  encoders: [10, x]
+allocator: even
+"""), """sweep.yaml:1: platform.nodes: 1 is out of range; write a number from 2 to 65536
+sweep.yaml:4: workload.encoders: "x" is not a whole number; write a whole number from 1 to 333332""")
+        self.assertEqual(self.fault("""platform: platforms/sky4.xml
+workload: {file: workloads/bert10.yaml, encodrs: [3, 4]}
+allocator: even
+"""), """sweep.yaml:2: workload.encodrs: unknown key; the keys here are classes, clip_norm, dropout, dtype, encoders, heads, hidden, intermediate, learning_rate, memory_model, micro_batch, model, optimizer, positions, sequence, vocabulary, weight_decay""")
+
+    def test_of_keys_and_values_come_all_at_once(self):
+        self.assertEqual(self.fault("""platform:
+  generate: sky
+  speed-sprad: [2, 7]
+workload: workloads/bert10.yaml
+allocator: [even, evn]
+objective: sequentia
+noise: [0, -0.1]
+scale: {bandwidth: 0}
+seed: [1, 2]
+repetitions: 2
+zip: [[a, noise], [allocator, seed, noise]]
+schedul: 1f1b
+"""), """sweep.yaml:3: platform.speed-sprad: unknown key; did you mean speed-spread?
+sweep.yaml:5: allocator: "evn" is not known; did you mean even?
+sweep.yaml:6: objective: "sequentia" is not one of sequential, bottleneck, pipeline; did you mean sequential?
+sweep.yaml:7: noise: "-0.1" is out of range; write a number, 0 or more
+sweep.yaml:8: scale.bandwidth: is no factor; write a number above 0
+sweep.yaml:10: repetitions: and a list of seeds; write one of the two
+sweep.yaml:11: zip: "a" is no parameter of this sweep; those are platform, workload, allocator, objective, scale.bandwidth, noise, seed
+sweep.yaml:11: zip: "noise" stands in it twice; remove one
+sweep.yaml:12: schedul: unknown key; did you mean schedule?""")
+
+    def test_lists_that_go_together_are_equally_long_and_values_stand_once(self):
+        self.assertEqual(self.fault(GRID.replace("[4, 8]", "[4, 8, 16]") +
+                                    "zip: [[platform.nodes, workload.encoders]]\n"),
+                         "sweep.yaml:8: zip: platform.nodes has 3 values and workload.encoders has 2; lists that go "
+                         "together are equally long")
+        self.assertEqual(self.fault(GRID.replace("[4, 8]", "[4, 4]")),
+                         'sweep.yaml:3: platform.nodes: "4" is given twice; remove one')
+
+    def test_of_files_say_what_is_missing(self):
+        self.assertEqual(self.fault("platform: [nowhere.xml]\nworkload: nothing.yaml\nallocator: even\n"),
+                         'sweep.yaml:1: platform: "nowhere.xml": no such file; names are read from the working folder\n'
+                         "nothing.yaml: no such file")
+        self.assertEqual(self.fault("allocator: even\n"), "sweep.yaml:1: platform: missing; write a value\n"
+                         "sweep.yaml:1: workload: missing; write a value")
+
+    def test_other_files_are_no_databases(self):
+        self.database = self.write("sweep.db", "a text that is longer than a hundred bytes, as SQLite's header is" * 3)
+        self.assertEqual(self.fault(GRID), "sweep.db: is no sound database (file is not a database); name another")
+        self.database = self.folder / "other.db"
+        with self.opened() as other, other:
+            other.execute("CREATE TABLE runs (a)")
+        self.assertEqual(self.fault(GRID), "other.db: is a database, but none of a sweep's; name another")
+
+    def test_an_output_is_no_input(self):
+        sweep = self.write("sweep.yaml", GRID)
+        self.assertEqual(self.fault_of("sweep", sweep, "--database", self.database, "--csv", sweep),
+                         f"{sweep}: is an input; name another file to write")
+
+    def test_nothing_is_exported_from_no_database(self):
+        self.assertEqual(self.fault_of(*self.sweep_command(GRID, "--export-only")),
+                         f"{self.database}: no such file; without --export-only the sweep makes it")
+
+
+class FailedRuns(Sweep):
+    def test_are_rows_that_say_why_and_the_rest_go_on(self):
+        crash = self.write("crash.sh", "#!/bin/sh\necho broken >&2\nexit 7\n")
+        hang = self.write("hang.sh", "#!/bin/sh\nsleep 600\n")
+        for program in (crash, hang):
+            pathlib.Path(program).chmod(0o755)
+        bad = self.write("bad.xml", PLATFORM.replace("MEMORY", "16 GB").replace('speed="1Tf"', 'speed="-1Tf"'))
+        platform, workload = self.small_inputs()
+        content = (f"platform: [{platform}, {bad}]\nworkload: {workload}\n"
+                   f"allocator: [even, 'exec:{crash}', 'exec:{hang}']\n")
+        rows = self.rows_of(content, "--row-time-limit", "1s")
+        self.assertEqual([row["outcome"] for row in rows], ["feasible"] + ["failed"] * 5)
+        self.assertIn("exited with code 7; its last words: broken", rows[1]["reason"])
+        self.assertEqual(rows[2]["reason"], "was ended at the time limit of 1 s")
+        for row in rows[3:]:
+            self.assertIn("bad.xml:5", row["reason"])
+
+    def test_are_run_again_only_when_asked(self):
+        program = self.write("policy.sh", "#!/bin/sh\nexit 7\n")
+        pathlib.Path(program).chmod(0o755)
+        content = self.small_sweep(f"allocator: [even, 'exec:{program}']")
+        first = self.rows_of(content)
+        with self.opened() as database, database:
+            database.execute("UPDATE runs SET reason = 'of old' WHERE outcome = 'failed'")
+        self.assertEqual([row["reason"] for row in self.rows_of(content)], ["", "of old"])
+        self.assertEqual(self.rows_of(content, "--retry-failed"), first)
+
+    def test_alone_end_with_3(self):
+        program = self.write("policy.sh", "#!/bin/sh\nexit 7\n")
+        pathlib.Path(program).chmod(0o755)
+        self.rows_of(self.small_sweep(f"allocator: 'exec:{program}'"), expect=3)
+
+
+SLOW_GRID = """platform: platforms/sky64.xml
+workload: {file: workloads/bert160.yaml, encoders: [40, 80, 100, 120]}
+allocator: [even, sky-dynamic, chain-dp]
+objective: [sequential, pipeline]
+seed: [1, 2, 3]
+"""
+
+
+class SlowSweep(Sweep):
+    def exports(self, *names):
+        return [(self.folder / name).read_bytes() for name in names]
+
+    def started(self, content, *options, **popen):
+        return subprocess.Popen([ISOBAR, *map(str, self.sweep_command(content, *options))], cwd=ROOT, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **popen)
+
+    def rows_there(self):
+        if not self.database.exists():
+            return 0
+        try:
+            with self.opened() as database:
+                return database.execute("SELECT count(*) FROM runs").fetchone()[0]
+        except sqlite3.OperationalError:  # it is just being made
+            return 0
+
+    def wait_for_rows(self, count, process):
+        for _ in range(2000):
+            if self.rows_there() >= count or process.poll() is not None:
+                break
+            time.sleep(0.02)
+        self.assertIsNone(process.poll(), "it ended before it could be stopped")
+        self.assertGreaterEqual(self.rows_there(), count)
+
+
+class Resuming(SlowSweep):
+    def test_after_a_kill_gives_the_same_bytes_as_an_undisturbed_run(self):
+        process = self.started(SLOW_GRID)
+        self.wait_for_rows(8, process)
+        process.kill()
+        process.communicate(timeout=60)
+        kept = self.rows_there()
+        self.assertGreaterEqual(kept, 8)
+        self.assertLess(kept, 72)
+        self.run_isobar(*self.sweep_command(SLOW_GRID, "--csv", self.folder / "a.csv", "--jsonl", self.folder / "a.jsonl",
+                                            "--summary", self.folder / "a.sum"))
+        self.database = self.folder / "undisturbed.db"
+        self.run_isobar(*self.sweep_command(SLOW_GRID, "--csv", self.folder / "b.csv", "--jsonl", self.folder / "b.jsonl",
+                                            "--summary", self.folder / "b.sum", "--jobs", 1))
+        self.assertEqual(self.exports("a.csv", "a.jsonl", "a.sum"), self.exports("b.csv", "b.jsonl", "b.sum"))
+        self.assertEqual((self.folder / "a.csv").read_text().count("\n"), 73)
+
+    def test_an_interrupt_keeps_what_was_found(self):
+        process = self.started(SLOW_GRID, "--csv", self.folder / "a.csv")
+        self.wait_for_rows(4, process)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, output), (130, ""))
+        there = self.rows_there()
+        self.assertEqual(errors, f"isobar: {there} of 72 runs are in {self.database}; the same command goes on\n"
+                                 "isobar: interrupted\n")
+        self.assertFalse((self.folder / "a.csv").exists())
+        result = self.run_isobar(*self.sweep_command(SLOW_GRID, "--export-only", "--csv", self.folder / "a.csv"))
+        self.assertIn(f"{there} of 72 runs", result.stdout)
+        self.assertEqual((self.folder / "a.csv").read_text().count("\n"), there + 1)
+
+    def test_a_second_start_runs_nothing_that_is_there(self):
+        marker = self.folder / "calls"
+        program = self.write("policy.sh", f"#!/bin/sh\necho call >> '{marker}'\nexit 7\n")
+        pathlib.Path(program).chmod(0o755)
+        content = self.small_sweep(f"allocator: [even, 'exec:{program}']")
+        first = self.rows_of(content)
+        self.assertEqual(self.rows_of(content), first)
+        self.assertEqual(marker.read_text(), "call\n")
+        # A wider sweep in the same database makes what is new; a changed program, platform or workload makes it again.
+        self.assertEqual(len(self.rows_of(content + "microbatches: [8, 16]\n")), 4)
+        self.assertEqual(marker.read_text(), "call\n" * 2)
+        self.write("small.yaml", WORKLOAD.replace("0.1 GB", "0.2 GB"))
+        self.assertNotEqual(self.rows_of(content), first)
+        self.assertEqual(marker.read_text(), "call\n" * 3)
+
+    def test_two_sweeps_on_one_database_at_once_give_each_its_rows(self):
+        both = SLOW_GRID, SLOW_GRID.replace("[1, 2, 3]", "[3, 4, 5]")
+        processes = []
+        for i, content in enumerate(both):
+            command = self.sweep_command(content, "--csv", self.folder / f"{i}.csv", name=f"sweep{i}.yaml")
+            processes.append(subprocess.Popen([ISOBAR, *map(str, command)], cwd=ROOT, text=True,
+                                              stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        for process in processes:
+            output, errors = process.communicate(timeout=300)
+            self.assertEqual(process.returncode, 0, output + errors)
+        with self.opened() as database:
+            self.assertEqual(database.execute("PRAGMA integrity_check").fetchone()[0], "ok")
+            self.assertEqual(database.execute("SELECT count(*) FROM runs").fetchone()[0], 120)
+        self.database = self.folder / "alone.db"
+        for i, content in enumerate(both):
+            self.run_isobar(*self.sweep_command(content, "--csv", self.folder / f"alone{i}.csv"))
+            self.assertEqual(*self.exports(f"{i}.csv", f"alone{i}.csv"))
+
+
+class FullDisk(SlowSweep):
+    def assert_goes_on(self, errors):
+        self.assertRegex(errors, rf"^isobar: {self.database}: .*; the rows that it has stay\n$")
+        kept = self.rows_there()
+        self.assertGreater(kept, 0)
+        self.assertLess(kept, 72)
+        with self.opened() as database:
+            self.assertEqual(database.execute("PRAGMA integrity_check").fetchone()[0], "ok")
+        self.run_isobar(*self.sweep_command(SLOW_GRID, "--csv", self.folder / "a.csv"))
+        self.assertEqual((self.folder / "a.csv").read_text().count("\n"), 73)
+
+    def test_says_so_and_loses_nothing_that_was_written(self):
+        def limit_files():  # Python ignores SIGXFSZ, and so do its children here: writing fails as on a full disk
+            resource.setrlimit(resource.RLIMIT_FSIZE, (96 << 10, resource.RLIM_INFINITY))
+
+        process = self.started(SLOW_GRID, preexec_fn=limit_files, restore_signals=False)
+        output, errors = process.communicate(timeout=300)
+        self.assertEqual((process.returncode, output), (3, ""), errors)
+        self.assert_goes_on(errors)
+
+    def test_a_file_system_without_room_says_so(self):
+        mount = self.folder / "small"
+        mount.mkdir()
+        if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", mount],
+                                               capture_output=True).returncode != 0:
+            self.skipTest("only root may mount a file system, and not in every container")
+        try:
+            self.database = mount / "sweep.db"
+            process = self.started(SLOW_GRID)
+            output, errors = process.communicate(timeout=300)
+            self.assertEqual((process.returncode, output), (3, ""), errors)
+            self.assertIn("No space left on device", errors)
+            subprocess.run(["mount", "-o", "remount,size=8m", mount], check=True)
+            self.assert_goes_on(errors)
+        finally:
+            subprocess.run(["umount", mount], check=True)
