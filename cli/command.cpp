@@ -125,6 +125,14 @@ class Tee : public TraceSink {
   {
     for (TraceSink* sink : sinks_) sink->record(event);
   }
+  void memory_changed(std::size_t rank, Seconds time, Bytes memory) override
+  {
+    for (TraceSink* sink : sinks_) sink->memory_changed(rank, time, memory);
+  }
+  void link_changed(const std::string& link, Seconds time, std::size_t transfers) override
+  {
+    for (TraceSink* sink : sinks_) sink->link_changed(link, time, transfers);
+  }
 
  private:
   std::vector<TraceSink*> sinks_;
@@ -288,7 +296,12 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   std::vector<std::string> devices;
   for (const auto& stage : plan.stages) devices.push_back(stage.device());
   std::vector<std::string> hosts = devices;
-  if (cluster.data_server) hosts.push_back(*cluster.data_server);
+  std::vector<std::string> sites;
+  for (const auto& device : devices) sites.push_back(cluster.devices[cluster.device_index(device).value()].site);
+  if (cluster.data_server) {
+    hosts.push_back(*cluster.data_server);
+    sites.emplace_back();
+  }
 
   results::StageMeter meter(program->ranks());
   std::vector<TraceSink*> sinks = {&meter};
@@ -297,7 +310,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   if (!trace_file.empty()) {
     trace_stream.open(trace_file, std::ios::binary);
     if (!trace_stream) throw EnvironmentError(trace_file + ": cannot write there");
-    sinks.push_back(&writer.emplace(trace_stream, hosts));
+    sinks.push_back(&writer.emplace(trace_stream, hosts, sites));
   }
   Tee tee(sinks);
   const auto report =

@@ -130,9 +130,9 @@ results::Validation compare(const Trial& trial, const Plan& plan, const Inputs& 
   std::vector<std::string> devices;
   for (const auto& stage : plan.stages) devices.push_back(stage.device());
   if (plan.data_server) devices.push_back(*plan.data_server);
-  return results::validate(results::Timeline::read(trial.file(".simulated.json"), *program),
-                           results::Timeline::read(trial.file(".measured.json"), *program), plan.allocator, devices,
-                           peak_memory_of(simulated, read_file(trial.file(".run.json"))));
+  return results::validate(results::Timeline::of(results::read_trace(trial.file(".simulated.json")), *program),
+                           results::Timeline::of(results::read_trace(trial.file(".measured.json")), *program),
+                           plan.allocator, devices, peak_memory_of(simulated, read_file(trial.file(".run.json"))));
 }
 
 void check_options(const ValidateOptions& options, const Goal& goal)

@@ -1,5 +1,7 @@
 #include "core/chrome_trace.hpp"
 
+#include "core/errors.hpp"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -23,9 +25,16 @@ std::string microseconds(long long ticks)
   return fmt::format("{}.{:04}", ticks / ticks_per_microsecond, ticks % ticks_per_microsecond);
 }
 
-bool is_transfer(const Instruction& instruction)
+std::string json_of(const nlohmann::ordered_json& value)
 {
-  return instruction.opcode == Opcode::Send || instruction.opcode == Opcode::Recv;
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// What the viewers show of a process: its "process_name", "process_sort_index" and "process_labels".
+std::string process_metadata(std::size_t process, const char* what, const char* key,
+                             const nlohmann::ordered_json& value)
+{
+  return ",\n" + json_of({{"ph", "M"}, {"name", what}, {"pid", process}, {"args", {{key, value}}}});
 }
 
 /// "activation", "gradient".
@@ -47,27 +56,27 @@ std::string name_of_event(const Instruction& instruction)
 
 }  // namespace
 
-ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<std::string>& ranks)
+ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<std::string>& ranks,
+                                     const std::vector<std::string>& sites)
     : out_(&out), recorded_(ranks.size())
 {
-  using Json = nlohmann::ordered_json;
-  *out_ << R"({"displayTimeUnit":"ms","otherData":{"schema":"isobar-trace/1"},"traceEvents":[)";
-  const char* separator = "\n";
+  ensure(sites.empty() || sites.size() == ranks.size(), "a site for each rank, or for none");
+  std::string metadata;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const Json process = {{"ph", "M"}, {"name", "process_name"}, {"pid", rank}, {"args", {{"name", ranks[rank]}}}};
-    const Json order = {{"ph", "M"}, {"name", "process_sort_index"}, {"pid", rank}, {"args", {{"sort_index", rank}}}};
-    *out_ << separator << process.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << ",\n"
-          << order.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    separator = ",\n";
+    metadata += process_metadata(rank, "process_name", "name", ranks[rank]);
+    metadata += process_metadata(rank, "process_sort_index", "sort_index", rank);
+    if (!sites.empty() && !sites[rank].empty()) {
+      metadata += process_metadata(rank, "process_labels", "labels", sites[rank]);
+    }
     for (const Lane lane : all_lanes) {
-      const Json track = {{"ph", "M"},
-                          {"name", "thread_name"},
-                          {"pid", rank},
-                          {"tid", static_cast<int>(lane)},
-                          {"args", {{"name", name_of(lane)}}}};
-      *out_ << separator << track.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      metadata += ",\n" + json_of({{"ph", "M"},
+                                   {"name", "thread_name"},
+                                   {"pid", rank},
+                                   {"tid", static_cast<int>(lane)},
+                                   {"args", {{"name", name_of(lane)}}}});
     }
   }
+  *out_ << R"({"displayTimeUnit":"ms","otherData":{"schema":"isobar-trace/1"},"traceEvents":[)" << metadata.substr(1);
 }
 
 void ChromeTraceWriter::record(const TraceEvent& event)
@@ -78,9 +87,15 @@ void ChromeTraceWriter::record(const TraceEvent& event)
       fmt::format(R"("step":{},"stage":{},"microbatch":{},"first_layer":{},"last_layer":{})", event.step,
                   instruction.stage, instruction.microbatch, instruction.first_layer, instruction.last_layer);
   if (is_transfer(instruction)) {
-    details += fmt::format(R"(,"peer":{},"bytes":{})", instruction.peer, instruction.size.value);
+    details += fmt::format(R"(,"peer":{},"peer_position":{},"bytes":{})", instruction.peer, instruction.peer_position,
+                           instruction.size.value);
   } else {
     details += fmt::format(R"(,"flops":{},"memory_bytes":{})", instruction.work.value, event.memory.value);
+  }
+  if (instruction.opcode == Opcode::AllReduce) details += fmt::format(R"(,"peer":{})", instruction.peer);
+  if (instruction.wait.count > 0) {
+    details += fmt::format(R"(,"wait_tid":{},"wait_count":{})", static_cast<int>(instruction.wait.lane),
+                           instruction.wait.count);
   }
   *out_ << fmt::format(
       ",\n"
@@ -116,6 +131,29 @@ void ChromeTraceWriter::record_end_of_arrow(const TraceEvent& event, std::uint64
   } else {
     arrows_.erase(arrow);
   }
+}
+
+void ChromeTraceWriter::memory_changed(std::size_t rank, Seconds time, Bytes memory)
+{
+  *out_ << fmt::format(
+      ",\n"
+      R"({{"ph":"C","name":"memory","pid":{},"ts":{},"args":{{"bytes":{}}}}})",
+      rank, microseconds(ticks_of(time)), memory.value);
+}
+
+void ChromeTraceWriter::link_changed(const std::string& link, Seconds time, std::size_t transfers)
+{
+  const std::size_t process = recorded_.size();
+  if (links_.empty()) {
+    *out_ << process_metadata(process, "process_name", "name", "links")
+          << process_metadata(process, "process_sort_index", "sort_index", process);
+  }
+  const auto [name, is_new] = links_.try_emplace(link);
+  if (is_new) name->second = json_of(link);
+  *out_ << fmt::format(
+      ",\n"
+      R"({{"ph":"C","name":{},"pid":{},"ts":{},"args":{{"transfers":{}}}}})",
+      name->second, process, microseconds(ticks_of(time)), transfers);
 }
 
 void ChromeTraceWriter::finish()

@@ -13,13 +13,18 @@
 namespace isobar {
 
 /// Writes a trace as Chrome trace JSON (docs/formats.md), which ui.perfetto.dev and chrome://tracing open: a process
-/// per device, a track per lane, an event per instruction, an arrow per transfer, times in microseconds. Writes as it
-/// goes: memory for the transfers alone that one end has ended and the other has not.
+/// per device, a track per lane, an event per instruction, an arrow per transfer, a counter for the memory of each
+/// device and the transfers on each link, times in microseconds. Writes as it goes: memory for the links, and for the
+/// transfers that one end has ended and the other has not.
 class ChromeTraceWriter : public TraceSink {
  public:
-  /// `ranks` names the device of each rank, the data server's last. `finish` must follow the last event.
-  ChromeTraceWriter(std::ostream& out, const std::vector<std::string>& ranks);
+  /// `ranks` names the device of each rank, the data server's last, and `sites` where each stands ("": not known; none
+  /// at all where no site is). `finish` must follow the last event.
+  ChromeTraceWriter(std::ostream& out, const std::vector<std::string>& ranks,
+                    const std::vector<std::string>& sites = {});
   void record(const TraceEvent& event) override;
+  void memory_changed(std::size_t rank, Seconds time, Bytes memory) override;
+  void link_changed(const std::string& link, Seconds time, std::size_t transfers) override;
   void finish();
 
  private:
@@ -38,6 +43,7 @@ class ChromeTraceWriter : public TraceSink {
   std::vector<std::array<Recorded, lane_count>> recorded_;  // by rank
   std::map<Receive, std::uint64_t> arrows_;                 // of which one end is written
   std::uint64_t next_arrow_ = 1;
+  std::map<std::string, std::string> links_;  // as JSON spells them
 };
 
 }  // namespace isobar

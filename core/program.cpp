@@ -48,4 +48,9 @@ std::string_view name_of(Opcode opcode)
   return name_in(opcodes, opcode);
 }
 
+bool is_transfer(const Instruction& instruction)
+{
+  return instruction.opcode == Opcode::Send || instruction.opcode == Opcode::Recv;
+}
+
 }  // namespace isobar

@@ -51,6 +51,9 @@ struct Instruction {
   Bytes releases;  ///< activation memory given back when it ends
 };
 
+/// Send or Recv.
+bool is_transfer(const Instruction& instruction);
+
 /// One step of a plan, rank by rank and lane by lane: ranks 0..S-1 run the stages in chain order, rank S is the data
 /// server if there is one. The simulator and the executor interpret the same Program.
 ///

@@ -4,6 +4,7 @@
 #include "core/units.hpp"
 
 #include <cstddef>
+#include <string>
 
 namespace isobar {
 
@@ -17,7 +18,7 @@ struct TraceEvent {
   Bytes memory;  ///< of the rank, at `begin`, this instruction's own included
 };
 
-/// Takes a trace as it comes, ordered by `end`, so that a long run needs no memory for it.
+/// Takes a trace as it comes, events ordered by `end`, so that a long run needs no memory for it.
 class TraceSink {
  public:
   TraceSink() = default;
@@ -25,6 +26,11 @@ class TraceSink {
   TraceSink& operator=(const TraceSink&) = delete;
   virtual ~TraceSink() = default;
   virtual void record(const TraceEvent& event) = 0;
+  /// What the rank holds from `time` on; told for each rank in the order of time.
+  virtual void memory_changed(std::size_t /*rank*/, Seconds /*time*/, Bytes /*memory*/) {}
+  /// How many transfers are on a link from `time` on; told for each link in the order of time. Where links are not
+  /// known, a way from one device to another stands for one: "a → b".
+  virtual void link_changed(const std::string& /*link*/, Seconds /*time*/, std::size_t /*transfers*/) {}
 };
 
 }  // namespace isobar

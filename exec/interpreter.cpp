@@ -59,9 +59,13 @@ class Player {
     TraceEvent event{step, rank_, instruction, steady_time(), Seconds(0), work_.memory()};
     work_.run(step, instruction);
     event.end = steady_time();
-    event.memory = std::max(event.memory, work_.memory());
     const std::lock_guard lock(mutex_);
-    if (sink_) sink_->record(event);
+    const Bytes memory = work_.memory();
+    event.memory = std::max(event.memory, memory);
+    if (sink_) {
+      sink_->memory_changed(rank_, steady_time(), memory);
+      sink_->record(event);
+    }
     ++completed_[static_cast<std::size_t>(instruction.lane)];
     progress_.notify_all();
   }

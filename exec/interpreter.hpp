@@ -31,8 +31,9 @@ class RankWork {
 /// lane goes on to the next step by itself.
 ///
 /// Events go to `sink` (may be null) in the order in which they end, with times of the steady clock, one at a time but
-/// from any of the threads. `step_ended` is called on the calling thread after the compute lane's last instruction of
-/// each step; a rank without a compute lane, the data server, is not asked.
+/// from any of the threads; what the rank holds is looked at after each instruction. `step_ended` is called on the
+/// calling thread after the compute lane's last instruction of each step; a rank without a compute lane, the data
+/// server, is not asked.
 /// @throws whatever failed first in `run`, `step_ended` or `sink`; Interrupted. All threads have ended then.
 void play(const Program& program, std::size_t rank, std::uint64_t steps, RankWork& work, TraceSink* sink,
           const std::function<void(std::uint64_t step)>& step_ended);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace isobar::exec {
@@ -24,6 +25,7 @@ void RankReport::shift(Seconds offset)
       time.end += offset;
     }
   }
+  for (auto& sample : memory) sample.time += offset;
 }
 
 std::string report_to_json(const RankReport& report)
@@ -34,7 +36,12 @@ std::string report_to_json(const RankReport& report)
     for (const auto& time : times) lane.push_back({time.begin.value, time.end.value, time.memory.value});
     lanes.push_back(std::move(lane));
   }
-  return Json{{"lanes", std::move(lanes)}, {"losses", report.losses}, {"peak_memory_bytes", report.peak_memory.value}}
+  Json memory = Json::array();
+  for (const auto& sample : report.memory) memory.push_back({sample.time.value, sample.memory.value});
+  return Json{{"lanes", std::move(lanes)},
+              {"memory", std::move(memory)},
+              {"losses", report.losses},
+              {"peak_memory_bytes", report.peak_memory.value}}
       .dump();
 }
 
@@ -47,6 +54,9 @@ RankReport report_from_json(const std::string& text)
       for (const auto& time : json.at("lanes").at(lane)) {
         report.lanes[lane].push_back({Seconds(time.at(0)), Seconds(time.at(1)), Bytes(time.at(2))});
       }
+    }
+    for (const auto& sample : json.at("memory")) {
+      report.memory.push_back({Seconds(sample.at(0)), Bytes(sample.at(1))});
     }
     for (const auto& loss : json.at("losses")) {
       // JSON has no word for what is not finite; a loss that diverged comes as null.
@@ -62,6 +72,12 @@ RankReport report_from_json(const std::string& text)
 void RankRecorder::record(const TraceEvent& event)
 {
   report_->lanes[static_cast<std::size_t>(event.instruction.lane)].push_back({event.begin, event.end, event.memory});
+}
+
+void RankRecorder::memory_changed(std::size_t /*rank*/, Seconds time, Bytes memory)
+{
+  auto& samples = report_->memory;
+  if (samples.empty() || samples.back().memory != memory) samples.push_back({time, memory});
 }
 
 MeasuredRun::MeasuredRun(const Program& program, std::uint64_t steps, std::vector<RankReport> reports)
@@ -94,7 +110,7 @@ std::vector<Seconds> MeasuredRun::step_times() const
   return durations;
 }
 
-void MeasuredRun::replay(TraceSink& sink) const
+void MeasuredRun::replay(TraceSink& sink, const std::vector<std::string>& devices) const
 {
   std::vector<TraceEvent> events;
   for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
@@ -110,6 +126,42 @@ void MeasuredRun::replay(TraceSink& sink) const
   std::stable_sort(events.begin(), events.end(),
                    [](const TraceEvent& a, const TraceEvent& b) { return a.end < b.end; });
   for (const auto& event : events) sink.record(event);
+  for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
+    for (const auto& sample : reports_[rank].memory) {
+      sink.memory_changed(rank, std::max(Seconds(0), sample.time - begin_), sample.memory);
+    }
+  }
+  replay_links(sink, devices);
+}
+
+void MeasuredRun::replay_links(TraceSink& sink, const std::vector<std::string>& devices) const
+{
+  struct Change {
+    Seconds time;
+    bool begins = false;
+  };
+  std::map<std::string, std::vector<Change>> changes;
+  for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
+    for (const Lane lane : {Lane::Compute, Lane::SendActivation, Lane::SendGradient}) {
+      const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
+      const std::uint64_t length = program_->length(rank, lane);
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        const Instruction instruction = program_->at(rank, lane, i % length);
+        if (instruction.opcode != Opcode::Send && instruction.opcode != Opcode::AllReduce) continue;
+        auto& of_way = changes[devices.at(rank) + " → " + devices.at(instruction.peer)];
+        of_way.push_back({times[i].begin - begin_, true});
+        of_way.push_back({times[i].end - begin_, false});
+      }
+    }
+  }
+  for (auto& [way, of_way] : changes) {
+    std::stable_sort(of_way.begin(), of_way.end(), [](const Change& a, const Change& b) { return a.time < b.time; });
+    std::size_t transfers = 0;
+    for (const auto& change : of_way) {
+      transfers = change.begins ? transfers + 1 : transfers - 1;
+      sink.link_changed(way, change.time, transfers);
+    }
+  }
 }
 
 }  // namespace isobar::exec

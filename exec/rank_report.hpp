@@ -17,11 +17,18 @@ struct InstructionTime {
   Bytes memory;
 };
 
+/// What a rank held at a moment of the steady clock.
+struct MemorySample {
+  Seconds time;
+  Bytes memory;
+};
+
 /// What one rank measured.
 struct RankReport {
   /// By lane: the instructions of all steps in the lane's order.
   std::array<std::vector<InstructionTime>, lane_count> lanes;
-  std::vector<double> losses;  ///< by step; of the last stage alone
+  std::vector<MemorySample> memory;  ///< after each instruction that changed it, in the order of time
+  std::vector<double> losses;        ///< by step; of the last stage alone
   Bytes peak_memory;
 
   /// To a clock that shows `offset` more.
@@ -33,11 +40,12 @@ std::string report_to_json(const RankReport& report);
 /// @throws InputError when `text` is no report.
 RankReport report_from_json(const std::string& text);
 
-/// Keeps the times of one rank's events.
+/// Keeps the times of one rank's events and what it held.
 class RankRecorder : public TraceSink {
  public:
   explicit RankRecorder(RankReport& report) : report_(&report) {}
   void record(const TraceEvent& event) override;
+  void memory_changed(std::size_t rank, Seconds time, Bytes memory) override;
 
  private:
   RankReport* report_;
@@ -53,10 +61,13 @@ class MeasuredRun {
   /// instructions on any rank.
   std::vector<Seconds> step_times() const;
   const std::vector<RankReport>& ranks() const { return reports_; }
-  /// All events in the order in which they ended, times since the first instruction's begin.
-  void replay(TraceSink& sink) const;
+  /// All events in the order in which they ended, memory, and as links the ways between ranks, named by `devices`;
+  /// times since the first instruction's begin.
+  void replay(TraceSink& sink, const std::vector<std::string>& devices) const;
 
  private:
+  void replay_links(TraceSink& sink, const std::vector<std::string>& devices) const;
+
   const Program* program_;
   std::uint64_t steps_;
   std::vector<RankReport> reports_;

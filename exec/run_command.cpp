@@ -157,7 +157,7 @@ void write_trace(TemporaryFile& file, const Plan& plan, const MeasuredRun& measu
   if (plan.data_server) names.push_back(*plan.data_server);
   std::ostringstream text;
   ChromeTraceWriter writer(text, names);
-  measured.replay(writer);
+  measured.replay(writer, names);
   writer.finish();
   file.write(text.str());
   file.keep();

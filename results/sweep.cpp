@@ -109,8 +109,8 @@ class SweepReader {
   }
   static void check_factor(MappingReader& reader, const std::string& key)
   {
-    const auto before = reader.required_number(key);
-    if (before == 0) reader.add_fault(key, "is no factor; write a number above 0");
+    const double factor = reader.required_number(key);
+    if (factor == 0) reader.add_fault(key, "is no factor; write a number above 0");
   }
 
   /// `platform` or `workload`: file names, or a mapping. True in the latter case.
@@ -138,7 +138,6 @@ class SweepReader {
     const std::string generator = platform.required_choice("generate", vocabulary_->generators);
     if (!faults_.empty()) return;  // without the generator nobody knows its options
     sweep_.parameters_.push_back({"platform", {*generate}});
-    std::set<std::string> read;
     for (const auto& option : vocabulary_->options_of_generator(generator)) {
       add_parameter(platform, option, "platform." + option, [](MappingReader&, const std::string&) {});
     }
@@ -271,9 +270,10 @@ class SweepReader {
     }
   }
 
-  void set_strides()
+  /// Parameters that vary together, in the order of the first of each.
+  std::vector<std::vector<std::size_t>> groups() const
   {
-    std::vector<std::vector<std::size_t>> groups;  // in the order of their first parameters
+    std::vector<std::vector<std::size_t>> groups;
     std::vector<bool> grouped(sweep_.parameters_.size(), false);
     for (std::size_t i = 0; i < sweep_.parameters_.size(); ++i) {
       if (grouped[i]) continue;
@@ -284,11 +284,18 @@ class SweepReader {
       for (const auto member : group) grouped[member] = true;
       groups.push_back(std::move(group));
     }
+    return groups;
+  }
+
+  void set_strides()
+  {
+    auto fastest_first = groups();
+    std::reverse(fastest_first.begin(), fastest_first.end());
     sweep_.strides_.assign(sweep_.parameters_.size(), 1);
-    for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
-      check_once(*group);
-      for (const auto member : *group) sweep_.strides_[member] = sweep_.runs_;
-      sweep_.runs_ *= sweep_.parameters_[group->front()].values.size();
+    for (const auto& group : fastest_first) {
+      check_once(group);
+      for (const auto member : group) sweep_.strides_[member] = sweep_.runs_;
+      sweep_.runs_ *= sweep_.parameters_[group.front()].values.size();
       if (sweep_.runs_ <= most_runs) continue;
       faults_.add(1, "", fmt::format("more than {} runs; write shorter lists, or several sweeps", most_runs));
       return;

@@ -1,10 +1,8 @@
 #include "results/timeline.hpp"
 
 #include "core/errors.hpp"
-#include "core/files.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <map>
@@ -23,11 +21,6 @@ struct Place {
   std::uint64_t step = 0;
   std::uint64_t position = 0;
 };
-
-bool is_transfer(const Instruction& instruction)
-{
-  return instruction.opcode == Opcode::Send || instruction.opcode == Opcode::Recv;
-}
 
 /// Of a rank's one AllReduce of a step.
 std::uint64_t position_of_all_reduce(const Program& program, std::size_t rank)
@@ -105,29 +98,17 @@ class PathFinder {
 
 }  // namespace
 
-Timeline Timeline::read(const std::filesystem::path& file, const Program& program)
+Timeline Timeline::of(const TraceFile& trace, const Program& program)
 {
-  using Json = nlohmann::json;
-  const auto fault = [&](const std::string& what) { return InputError(file.string(), what); };
+  const auto fault = [&](const std::string& what) { return InputError(trace.name, what); };
   Timeline timeline(program);
-  try {
-    const Json trace = Json::parse(read_file(file));
-    if (trace.at("otherData").at("schema") != "isobar-trace/1") throw fault("schema: not isobar-trace/1");
-    for (const auto& event : trace.at("traceEvents")) {
-      if (event.at("ph") != "X") continue;
-      const auto rank = event.at("pid").get<std::size_t>();
-      const auto lane = event.at("tid").get<std::size_t>();
-      if (rank >= program.ranks() || lane >= lane_count) {
-        throw fault(fmt::format("an event of rank {}, track {}; the plan has {} ranks", rank, lane, program.ranks()));
-      }
-      const Seconds begin(1e-6 * event.at("ts").get<double>());
-      timeline.spans_[rank][lane].push_back({begin, begin + Seconds(1e-6 * event.at("dur").get<double>())});
-      timeline.steps_ = std::max(timeline.steps_, event.at("args").at("step").get<std::uint64_t>() + 1);
+  for (const auto& event : trace.events) {
+    if (event.rank >= program.ranks()) {
+      throw fault(fmt::format("an event of rank {}; the plan has {} ranks", event.rank, program.ranks()));
     }
-  } catch (const Json::exception& error) {
-    throw fault(error.what());
+    timeline.spans_[event.rank][static_cast<std::size_t>(event.instruction.lane)].push_back({event.begin, event.end});
+    timeline.steps_ = std::max(timeline.steps_, event.step + 1);
   }
-  if (timeline.steps_ == 0) throw fault("traceEvents: holds no instruction");
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     for (const Lane lane : all_lanes) {
       auto& spans = timeline.spans_[rank][static_cast<std::size_t>(lane)];
@@ -159,7 +140,7 @@ std::vector<Seconds> Timeline::step_times() const
   return times;
 }
 
-Seconds Timeline::duration(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const
+Timeline::Span Timeline::work(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const
 {
   const Span& here = at(rank, lane, step, position);
   const Instruction instruction = program_->at(rank, lane, position);
@@ -170,11 +151,11 @@ Seconds Timeline::duration(std::size_t rank, Lane lane, std::uint64_t step, std:
       last_begin = std::max(last_begin, at(other, lane, step, there).begin);
       other = program_->at(other, lane, there).peer;
     }
-    return here.end - last_begin;
+    return {last_begin, here.end};
   }
-  if (!is_transfer(instruction)) return here.end - here.begin;
+  if (!is_transfer(instruction)) return here;
   const Span& there = at(instruction.peer, other_end(lane), step, instruction.peer_position);
-  return std::max(here.end, there.end) - std::max(here.begin, there.begin);
+  return {std::max(here.begin, there.begin), std::max(here.end, there.end)};
 }
 
 std::vector<Seconds> steps_that_count(std::vector<Seconds> times)
@@ -188,6 +169,12 @@ Seconds median_of(std::vector<Seconds> values)
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+std::uint64_t typical_step(const std::vector<Seconds>& times)
+{
+  const auto first = times.size() > 1 ? times.begin() + 1 : times.begin();
+  return static_cast<std::uint64_t>(std::find(first, times.end(), median_of({first, times.end()})) - times.begin());
 }
 
 std::vector<PathShare> critical_path(const Timeline& timeline, std::uint64_t step)

@@ -3,11 +3,10 @@
 #include "core/program.hpp"
 #include "core/trace.hpp"
 #include "core/units.hpp"
+#include "results/trace_file.hpp"
 
 #include <array>
 #include <cstdint>
-#include <filesystem>
-#include <string>
 #include <vector>
 
 namespace isobar::results {
@@ -20,18 +19,16 @@ class Timeline {
     Seconds end;
   };
 
-  /// From a Chrome trace as `isobar simulate` and `isobar run` write it (docs/formats.md), of this program, which must
-  /// outlive it. @throws InputError when the file is no such trace or one of another program.
-  static Timeline read(const std::filesystem::path& file, const Program& program);
+  /// From a trace of this program, which must outlive it. @throws InputError when it is one of another program.
+  static Timeline of(const TraceFile& trace, const Program& program);
 
   const Program& program() const { return *program_; }
   std::uint64_t steps() const { return steps_; }
   const Span& at(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
   /// From the end of the step before, of the first from 0, to the end of its last instruction on any rank.
   std::vector<Seconds> step_times() const;
-  /// How long it took from the moment when all that take part had come to it: both ends of a transfer, every rank of an
-  /// AllReduce.
-  Seconds duration(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
+  /// From the moment when all that take part had come to it, both ends of a transfer or every rank of an AllReduce.
+  Span work(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
 
  private:
   explicit Timeline(const Program& program) : program_(&program), spans_(program.ranks()) {}
@@ -43,6 +40,9 @@ class Timeline {
 
 /// Without the first, which makes room for what the others use again.
 std::vector<Seconds> steps_that_count(std::vector<Seconds> times);
+
+/// The step of the median time of those that count. `times` holds one at least.
+std::uint64_t typical_step(const std::vector<Seconds>& times);
 
 /// The value in the middle; of an even number, the upper one. `values` holds one at least. O(n).
 Seconds median_of(std::vector<Seconds> values);

@@ -35,7 +35,8 @@ std::map<Kind, Seconds> median_durations(const Timeline& timeline)
         const bool sends = instruction.opcode == Opcode::Send;
         auto& of_kind = durations[{rank, instruction.opcode, sends ? instruction.peer : 0}];
         for (std::uint64_t step = first_that_counts(timeline); step < timeline.steps(); ++step) {
-          of_kind.push_back(timeline.duration(rank, lane, step, position));
+          const auto work = timeline.work(rank, lane, step, position);
+          of_kind.push_back(work.end - work.begin);
         }
       }
     }
@@ -54,7 +55,8 @@ Seconds compute_time(const Timeline& timeline, std::size_t rank)
     Seconds sum;
     for (std::uint64_t position = 0; position < program.length(rank, Lane::Compute); ++position) {
       if (program.at(rank, Lane::Compute, position).opcode == Opcode::AllReduce) continue;
-      sum += timeline.duration(rank, Lane::Compute, step, position);
+      const auto work = timeline.work(rank, Lane::Compute, step, position);
+      sum += work.end - work.begin;
     }
     by_step.push_back(sum);
   }

@@ -66,6 +66,7 @@ class Simulation {
     const auto wall_begin = std::chrono::steady_clock::now();
     last_progress_ = simulation_begin_ = now();
     guarded([&] {
+      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) tell_memory(rank);
       begin_step();
       start_what_can();
     });
@@ -162,6 +163,7 @@ class Simulation {
   {
     RankState& rank = ranks_[lane.rank];
     rank.memory += lane.turn.acquires;
+    if (lane.turn.acquires.value > 0) tell_memory(lane.rank);
     lane.running = true;
     lane.begin = now();
     lane.memory = rank.memory;
@@ -281,6 +283,7 @@ class Simulation {
   {
     for (auto* link : send.channel->links) {
       if (link->transfers++ == 0) link->busy_since = now();
+      tell_transfers(*link);
     }
   }
 
@@ -289,7 +292,18 @@ class Simulation {
     for (auto* link : send.channel->links) {
       link->bytes += payload(send);
       if (--link->transfers == 0) link->busy_time += now() - link->busy_since;
+      tell_transfers(*link);
     }
+  }
+
+  void tell_memory(std::size_t rank) const
+  {
+    if (sink_ != nullptr) sink_->memory_changed(rank, now() - simulation_begin_, ranks_[rank].memory);
+  }
+
+  void tell_transfers(const LinkState& link) const
+  {
+    if (sink_ != nullptr) sink_->link_changed(link.link->get_name(), now() - simulation_begin_, link.transfers);
   }
 
   void complete_transfer(LaneState& send)
@@ -309,6 +323,7 @@ class Simulation {
                      lane.memory});
     }
     rank.memory -= lane.turn.releases;
+    if (lane.turn.releases.value > 0) tell_memory(lane.rank);
     lane.running = false;
     --running_;
     ++lane.completed;

@@ -8,6 +8,7 @@ NUMBER = (int, float)
 FIELDS = {
     "M": {"name": str, "pid": int, "args": dict},
     "X": {"name": str, "cat": str, "pid": int, "tid": int, "ts": NUMBER, "dur": NUMBER, "args": dict},
+    "C": {"name": str, "pid": int, "ts": NUMBER, "args": dict},
     "s": {"name": str, "cat": str, "id": int, "pid": int, "tid": int, "ts": NUMBER},
     "f": {"name": str, "cat": str, "id": int, "pid": int, "tid": int, "ts": NUMBER, "bp": str},
 }
@@ -19,8 +20,8 @@ def read_trace(path):
 
 
 def assert_is_trace(test, path, tick_us=1e-4):
-    """Fields and their types, tracks without overlap, arrows in pairs that each begin and end within their events.
-    Returns the events of instructions."""
+    """Fields and their types, tracks without overlap, counters in the order of time, arrows in pairs that each begin and
+    end within their events. Returns the events of instructions."""
     events = read_trace(path)["traceEvents"]
     for event in events:
         fields = FIELDS[event["ph"]]
@@ -39,6 +40,19 @@ def assert_is_trace(test, path, tick_us=1e-4):
         track.sort(key=lambda event: event["ts"])
         for event, following in zip(track, track[1:]):
             test.assertLessEqual(event["ts"] + event["dur"], following["ts"] + tick_us, following)
+
+    counters = collections.defaultdict(list)
+    for event in events:
+        if event["ph"] == "C":
+            counters[event["pid"], event["name"]].append(event)
+            test.assertIn(event["pid"], named)
+    test.assertLessEqual({process for process, _ in tracks}, {process for process, name in counters if name == "memory"})
+    for counter in counters.values():
+        for event, following in zip(counter, counter[1:]):
+            test.assertLessEqual(event["ts"], following["ts"], following)
+        for event in counter:
+            (value,) = event["args"].values()
+            test.assertGreaterEqual(value, 0, event)
 
     arrows = collections.defaultdict(dict)
     for event in events:

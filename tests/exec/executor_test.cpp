@@ -288,9 +288,32 @@ TEST(Executor, MeasuresEveryInstructionInItsPlace)
 
   struct Sink : TraceSink {
     void record(const TraceEvent& event) override { events.push_back(event); }
+    void memory_changed(std::size_t rank, Seconds time, Bytes memory) override
+    {
+      EXPECT_GE(time, last_of_rank[rank]);
+      last_of_rank[rank] = time;
+      most_of_rank[rank] = std::max(most_of_rank[rank], memory);
+    }
+    void link_changed(const std::string& link, Seconds time, std::size_t transfers) override
+    {
+      EXPECT_GE(time, last_of_link[link]);
+      last_of_link[link] = time;
+      on_link[link] = transfers;
+    }
     std::vector<TraceEvent> events;
+    std::map<std::size_t, Seconds> last_of_rank;
+    std::map<std::size_t, Bytes> most_of_rank;
+    std::map<std::string, Seconds> last_of_link;
+    std::map<std::string, std::size_t> on_link;
   } sink;
-  measured.replay(sink);
+  measured.replay(sink, {"a", "b", "c"});
+  for (const auto& [rank, most] : sink.most_of_rank) {
+    EXPECT_GT(most, Bytes(0));
+    EXPECT_LE(most, measured.ranks()[rank].peak_memory);
+  }
+  EXPECT_EQ(sink.most_of_rank.size(), 3u);
+  EXPECT_THAT(sink.on_link, ::testing::ElementsAre(std::pair("a → b", 0u), std::pair("b → a", 0u),
+                                                   std::pair("b → c", 0u), std::pair("c → b", 0u)));
   std::uint64_t expected = 0;
   for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
     for (const Lane lane : all_lanes) expected += 3 * program->length(rank, lane);

@@ -1,0 +1,85 @@
+#include "cli/command.hpp"
+#include "results/kineto.hpp"
+#include "results/timeline.hpp"
+#include "results/trace_file.hpp"
+#include "results/trace_merge.hpp"
+#include "results/trace_stats.hpp"
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Examples:
+  isobar trace stats trace.json
+  isobar trace merge predicted.json measured.json -o both.json
+)";
+
+struct StatsOptions {
+  std::string trace;
+  bool json = false;
+};
+
+struct MergeOptions {
+  std::string predicted;
+  std::string measured;
+  std::optional<std::uint64_t> step;
+  std::string output;
+};
+
+ExitCode stats(const StatsOptions& options)
+{
+  if (const auto kineto = results::read_kineto(options.trace)) {
+    print(options.json ? kineto_to_json(*kineto) : kineto_to_text(*kineto));
+    return ExitCode::Done;
+  }
+  const auto trace = results::read_trace(options.trace);
+  const auto program = results::recorded_program(trace);
+  const auto found = results::stats_of(results::Timeline::of(trace, *program), trace.devices);
+  print(options.json ? stats_to_json(found) : stats_to_text(found));
+  return ExitCode::Done;
+}
+
+ExitCode merge(const MergeOptions& options)
+{
+  refuse_overwriting({options.predicted, options.measured}, {options.output});
+  OutputFile output(options.output);
+  output.write(results::merged_trace(options.predicted, options.measured, options.step));
+  return ExitCode::Done;
+}
+
+void add_stats(CLI::App& trace, Action& action)
+{
+  auto* command = trace.add_subcommand("stats", "say where the time of a trace went");
+  auto options = std::make_shared<StatsOptions>();
+  add_file(*command, "TRACE", options->trace, "trace of simulate, of run, or of PyTorch's profiler")->required();
+  command->add_flag("--json", options->json, "print it as JSON");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return stats(*options); }; });
+}
+
+void add_merge(CLI::App& trace, Action& action)
+{
+  auto* command = trace.add_subcommand("merge", "lay a measured trace below the predicted one, in one file");
+  auto options = std::make_shared<MergeOptions>();
+  add_file(*command, "PREDICTED", options->predicted, "trace of simulate")->required();
+  add_file(*command, "MEASURED", options->measured, "trace of run, of the same plan")->required();
+  add_count(
+      *command, "--step", [options](std::uint64_t step) { options->step = step; },
+      "the step that begins at the same moment in both, from 0 (default: each one's typical step)");
+  add_file(*command, "-o,--output", options->output, "trace to write (Chrome trace JSON)")->required();
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return merge(*options); }; });
+}
+
+}  // namespace
+
+void add_trace_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("trace", "say what traces show, and merge them");
+  command->require_subcommand(1);
+  command->footer(footer);
+  add_stats(*command, action);
+  add_merge(*command, action);
+}
+
+}  // namespace isobar::cli

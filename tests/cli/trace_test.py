@@ -1,0 +1,100 @@
+"""isobar trace: what it says of traces, of the two commands that write them and of PyTorch's profiler."""
+
+import unittest
+
+from tests.cli.support import BERT24, ROOT, SKY16, CommandTest
+from tests.cli.trace import assert_is_trace, compute_s, read_trace
+
+
+class Trace(CommandTest):
+    def simulated(self, platform, workload, *options):
+        plan = self.make_plan(platform, workload, *options)
+        trace = self.folder / "trace.json"
+        result = self.json_of("simulate", platform, workload, "--plan", plan, "--trace", trace)
+        return trace, result
+
+    def test_busy_times_are_those_of_the_result(self):
+        trace, result = self.simulated(SKY16, BERT24)
+        events = assert_is_trace(self, trace)
+        busy = compute_s(events)
+        stats = self.json_of("trace", "stats", trace)
+        self.assertAlmostEqual(stats["step_time_s"], result["step_time_s"], places=9)
+        of_device = {device["device"]: device for device in stats["devices"]}
+        for rank, stage in enumerate(result["stages"]):
+            device = of_device[stage["device"]]
+            self.assertAlmostEqual(device["busy_s"], stage["compute_s"], places=8)
+            self.assertAlmostEqual(device["busy_s"], busy[rank], places=8)
+            self.assertAlmostEqual(device["idle_s"], stage["idle_s"], places=8)
+            self.assertAlmostEqual(device["idle_s"], device["idle_link_s"] + device["idle_straggler_s"] +
+                                   device["idle_bubble_s"], places=8)
+        server = of_device["node-0"]
+        self.assertEqual(server["busy_s"], 0)
+        self.assertIsNone(server["idle_s"])
+        self.assertAlmostEqual(sum(share["fraction"] for share in stats["critical_path_by_kind"]), 1)
+        self.assertAlmostEqual(sum(share["time_s"] for share in stats["critical_path"]), result["step_time_s"], places=6)
+
+    def test_counters_peak_where_the_result_says(self):
+        trace, result = self.simulated(SKY16, BERT24)
+        events = read_trace(trace)["traceEvents"]
+        memory = [event for event in events if event["ph"] == "C" and event["name"] == "memory"]
+        for rank, stage in enumerate(result["stages"]):
+            most = max(event["args"]["bytes"] for event in memory if event["pid"] == rank)
+            self.assertAlmostEqual(most / stage["peak_memory_bytes"], 1, places=9)
+        links = {event["name"] for event in events if event["ph"] == "C" and event["name"] != "memory"}
+        self.assertEqual(links, {link["name"] for link in result["links"]})
+        for link in result["links"]:
+            changes = [event for event in events if event["ph"] == "C" and event["name"] == link["name"]]
+            busy_us = sum(after["ts"] - before["ts"] for before, after in zip(changes, changes[1:])
+                          if before["args"]["transfers"] > 0)
+            self.assertAlmostEqual(1e-6 * busy_us / result["step_time_s"], link["busy_fraction"], places=6)
+            self.assertEqual(changes[-1]["args"]["transfers"], 0)
+
+    def test_names_the_site_of_each_device(self):
+        trace, _ = self.simulated("platforms/two_sites.xml", "workloads/gpt2_124m.yaml")
+        labels = {event["pid"]: event["args"]["labels"] for event in read_trace(trace)["traceEvents"]
+                  if event["name"] == "process_labels"}
+        self.assertEqual(set(labels.values()), {"site-0", "site-1"})
+
+    def test_prints_a_table(self):
+        trace, _ = self.simulated(*self.small_inputs())
+        printed = self.run_isobar("trace", "stats", trace).stdout
+        self.assertIn("mean of 1 step: ", printed)
+        self.assertRegex(printed, r"slow +\d")
+        self.assertIn("critical path of step 0: ", printed)
+
+    def test_merges_two_traces_of_a_plan(self):
+        inputs = self.small_inputs()
+        trace, _ = self.simulated(*inputs)
+        merged = self.folder / "merged.json"
+        self.run_isobar("trace", "merge", trace, trace, "-o", merged)
+        events = assert_is_trace(self, merged)
+        self.assertEqual(len(events), 2 * len(assert_is_trace(self, trace)))
+        self.assertEqual(self.fault_of("trace", "stats", merged),
+                         f"{merged}: otherData.schema: not isobar-trace/1; a trace of isobar simulate or isobar run is "
+                         "needed")
+
+    def test_reads_a_trace_of_pytorchs_profiler(self):
+        stats = self.json_of("trace", "stats", "tests/instances/traces/kineto_cpu.json")
+        self.assertEqual(stats["schema"], "isobar-kineto-stats/1")
+        events = [event for event in read_trace(ROOT / "tests/instances/traces/kineto_cpu.json")["traceEvents"]
+                  if event.get("cat") == "cpu_op"]
+        self.assertEqual(sum(stream["events"] for stream in stats["streams"]), len(events))
+        for stream in stats["streams"]:
+            self.assertGreater(stream["busy_s"], 0)
+            self.assertLessEqual(stream["busy_s"], stats["span_s"] + 1e-9)
+        self.assertEqual(stats["gpus"], [])
+
+    def test_refuses_wrong_files_in_one_line(self):
+        trace, _ = self.simulated(*self.small_inputs())
+        missing = self.folder / "missing.json"
+        self.assertEqual(self.fault_of("trace", "stats", missing), f"{missing}: no such file")
+        broken = self.write("broken.json", trace.read_text()[:-20])
+        self.assertIn("parse error", self.fault_of("trace", "stats", broken))
+        self.assertIn("is an input", self.fault_of("trace", "merge", trace, trace, "-o", trace))
+        empty = self.write("empty.json", "{}")
+        self.assertEqual(self.fault_of("trace", "stats", empty), f"{empty}: otherData.schema: not isobar-trace/1; a trace "
+                         "of isobar simulate or isobar run is needed")
+
+
+if __name__ == "__main__":
+    unittest.main()
