@@ -1,5 +1,6 @@
 #include "cli/command.hpp"
 #include "cli/rows.hpp"
+#include "cli/sweep_on_slurm.hpp"
 #include "cli/sweep_runs.hpp"
 #include "core/interrupt.hpp"
 
@@ -29,21 +30,26 @@ struct SweepOptions {
   std::size_t jobs = 0;
   bool retry_failed = false;
   bool export_only = false;
+  bool slurm = false;
+  std::string slurm_options;
+  std::string rows;
+  std::string runs;
   bool json = false;
 
+  std::size_t jobs_or(std::size_t standard) const { return jobs == 0 ? standard : jobs; }
   std::string database_file() const
   {
     return database.empty() ? std::filesystem::path(sweep).stem().string() + ".db" : database;
   }
 };
 
-/// Makes the runs that the database lacks.
-void make_missing(const SweepOptions& options, const SweepRuns& runs, results::SweepStore& store)
+/// Makes the runs that the database lacks, on this machine.
+void make_here(const SweepOptions& options, const SweepRuns& runs, results::SweepStore& store)
 {
   const auto missing = runs.missing_in(store, options.retry_failed);
   std::size_t made = 0;
   try {
-    runs.make(missing, options.jobs == 0 ? std::thread::hardware_concurrency() : options.jobs,
+    runs.make(missing, options.jobs_or(std::thread::hardware_concurrency()),
               row_time_limit_from(options.row_time_limit), [&](const results::SweepRow& row) {
                 store.put(row);
                 ++made;
@@ -55,10 +61,24 @@ void make_missing(const SweepOptions& options, const SweepRuns& runs, results::S
   }
 }
 
+void make_by_tasks(const SweepOptions& options, const SweepRuns& runs, results::SweepStore& store)
+{
+  SlurmSweep sweep;
+  sweep.database = options.database_file();
+  sweep.task_options = {"--row-time-limit", options.row_time_limit, "--jobs", fmt::format("{}", options.jobs_or(1))};
+  sweep.sbatch_options = options.slurm_options;
+  sweep.retry_failed = options.retry_failed;
+  make_on_slurm(runs, store, sweep);
+}
+
 ExitCode sweep(const SweepOptions& options)
 {
-  row_time_limit_from(options.row_time_limit);
+  const Seconds row_time_limit = row_time_limit_from(options.row_time_limit);
   const SweepRuns runs(options.sweep);
+  if (!options.rows.empty()) {
+    make_into_folder(runs, options.runs, options.rows, options.jobs_or(1), row_time_limit);
+    return ExitCode::Done;
+  }
   refuse_overwriting(runs.inputs(), {options.database_file(), options.csv, options.json_lines, options.summary});
   if (options.export_only && !std::filesystem::exists(options.database_file())) {
     throw InputError(options.database_file(), "no such file; without --export-only the sweep makes it");
@@ -67,7 +87,11 @@ ExitCode sweep(const SweepOptions& options)
   OutputFile json_lines(options.json_lines);
   OutputFile summary(options.summary);
   results::SweepStore store(options.database_file());
-  if (!options.export_only) make_missing(options, runs, store);
+  if (options.slurm) {
+    make_by_tasks(options, runs, store);
+  } else if (!options.export_only) {
+    make_here(options, runs, store);
+  }
 
   const auto found = runs.results_in(store);
   csv.write(sweep_to_csv(runs.sweep(), found));
@@ -94,8 +118,26 @@ void add_sweep_command(CLI::App& app, Action& action)
   command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
       ->capture_default_str();
   command->add_flag("--retry-failed", options->retry_failed, "run those again that failed");
-  command->add_flag("--export-only", options->export_only, "run nothing; write what the database has");
+  auto* export_only =
+      command->add_flag("--export-only", options->export_only, "run nothing; write what the database has");
+  auto* slurm = command
+                    ->add_flag("--slurm", options->slurm,
+                               "make the runs as a job array of the Slurm cluster, --jobs at a time in a task (1)")
+                    ->excludes(export_only);
+  command
+      ->add_option("--slurm-options", options->slurm_options,
+                   "options for its sbatch, such as \"--partition=long --time=60\"")
+      ->needs(slurm);
+  auto* rows =
+      add_file(*command, "--rows", options->rows,
+               "instead of all: make the runs of --runs alone, each row a file of this folder, as a task does");
+  auto* range = command->add_option("--runs", options->runs, "FIRST-LAST, from 0")->needs(rows);
+  rows->needs(range);
   command->add_flag("--json", options->json, "print the means as JSON");
+  for (const auto* other :
+       {"--database", "--csv", "--jsonl", "--summary", "--retry-failed", "--json", "--export-only", "--slurm"}) {
+    rows->excludes(command->get_option(other));
+  }
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return sweep(*options); }; });
 }

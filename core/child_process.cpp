@@ -204,6 +204,7 @@ class Child {
   }
 
   std::string& output() { return output_text_; }
+  std::string& errors() { return error_text_; }
 
   bool says_too_much() const { return output_text_.size() > most_output_bytes; }
   std::string last_words() const { return shown(last_line(error_text_), shown_error_bytes); }
@@ -391,12 +392,13 @@ ChildResult run_command(const std::vector<std::string>& arguments, const std::st
     exchange({&child});
   }
   if (WIFEXITED(*status) && WEXITSTATUS(*status) == 0) {
-    return {ChildResult::Status::Done, std::move(child.output()), ""};
+    return {ChildResult::Status::Done, std::move(child.output()), "", std::move(child.errors())};
   }
   if (WIFEXITED(*status) && WEXITSTATUS(*status) == cannot_start) {
     throw EnvironmentError(fmt::format("{}: {}", arguments.front(), child.last_words()));
   }
-  return {ChildResult::Status::Crashed, std::move(child.output()), child.end_in_words(*status)};
+  std::string end = child.end_in_words(*status);
+  return {ChildResult::Status::Crashed, std::move(child.output()), std::move(end), std::move(child.errors())};
 }
 
 }  // namespace isobar

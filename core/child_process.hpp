@@ -23,6 +23,7 @@ struct ChildResult {
   Status status = Status::Done;
   std::string output;
   std::string message;
+  std::string errors = {};  ///< of `run_command`: what it said on stderr, the last 64 KiB of it
 
   /// Rethrows a fault as the exception that it was in the child (a crash or time-out as EnvironmentError).
   const std::string& output_or_throw() const;

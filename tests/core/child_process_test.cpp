@@ -104,6 +104,14 @@ TEST(RunInChildren, AnInterruptEndsEveryChild)
       testing::ExitedWithCode(130), "");
 }
 
+TEST(RunCommand, GivesWhatAProgramSaidOnStderrApartFromWhatItPrinted)
+{
+  const auto failed = run_command({"/bin/sh", "-c", "echo printed; echo one >&2; echo two >&2; exit 3"}, "", ample);
+  EXPECT_EQ(failed.output, "printed\n");
+  EXPECT_EQ(failed.errors, "one\ntwo\n");
+  EXPECT_EQ(run_command({"/bin/sh", "-c", "echo warning >&2"}, "", ample).errors, "warning\n");
+}
+
 TEST(RunCommand, FeedsTheInputAndReturnsTheOutput)
 {
   const std::string input(1'000'000, 'y');

@@ -18,7 +18,7 @@ std::map<int, double> begins_of(const nlohmann::json& trace, int step)
 {
   std::map<int, double> begins;
   for (const auto& event : trace["traceEvents"]) {
-    if (event["cat"] != "Forward" || event["args"]["step"] != step) continue;
+    if (event.value("cat", "") != "Forward" || event["args"]["step"] != step) continue;
     begins[event["pid"].get<int>()] = event["ts"].get<double>();
   }
   return begins;
