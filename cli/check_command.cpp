@@ -67,25 +67,38 @@ results::BaselineMeta read_meta(const CheckOptions& options)
   return meta;
 }
 
-/// Hashes of the platforms and workloads of the rows, each read once, so that a fault of a file is said before anything
-/// is planned. A platform in a child of its own: a process holds one.
-std::map<std::string, std::string> hashes_of_inputs(const std::vector<ComparisonRow>& rows, Seconds time_limit)
+/// What all rows are made of.
+struct GridFiles {
+  std::map<std::string, std::string> hashes;  ///< of platforms and workloads
+  std::vector<std::string> read;              ///< every file
+};
+
+/// Each file read once, so that its fault is said before anything is planned. A platform in a child of its own: a
+/// process holds one.
+GridFiles files_of(const std::vector<ComparisonRow>& rows, Seconds time_limit)
 {
-  std::map<std::string, std::string> hashes;
+  GridFiles files;
+  auto& hashes = files.hashes;
   std::set<std::string> platforms;
   for (const auto& row : rows) {
     platforms.insert(row.platform);
+    files.read.push_back(program_of(row.allocator));
     if (hashes.contains(row.workload)) continue;
     const std::string text = read_file(row.workload);
     workload_from_text(text, row.workload);
     hashes[row.workload] = fingerprint(text);
+    files.read.push_back(row.workload);
   }
   std::vector<std::function<std::string()>> work;
-  for (const auto& platform : platforms) work.emplace_back([platform] { return load_platform(platform, "").hash(); });
+  for (const auto& platform : platforms) work.emplace_back([platform] { return platform_files_json(platform, ""); });
   const auto results = run_in_children(work, std::thread::hardware_concurrency(), time_limit);
   auto result = results.begin();
-  for (const auto& platform : platforms) hashes[platform] = (result++)->output_or_throw();
-  return hashes;
+  for (const auto& platform : platforms) {
+    auto found = platform_files_from((result++)->output_or_throw());
+    hashes[platform] = std::move(found.hash);
+    files.read.insert(files.read.end(), found.files.begin(), found.files.end());
+  }
+  return files;
 }
 
 std::optional<std::string> cbc_version_for(const BaselineMeta& meta)
@@ -121,6 +134,15 @@ std::vector<ComparisonRow> baseline_rows(const CheckOptions& options)
     throw InputError(options.baseline, "no such file; isobar check --approve makes it");
   }
   return results::comparison_from_csv(read_file(options.baseline), options.baseline);
+}
+
+/// @throws InputError when a base answers to no row: it is no isobar, or does not work here.
+void require_some_answer(const std::vector<ComparisonRow>& rows, const std::string& base)
+{
+  const auto failed = [](const ComparisonRow& row) { return row.outcome == results::failed_outcome; };
+  if (!std::all_of(rows.begin(), rows.end(), failed)) return;
+  throw InputError("--base", fmt::format("{} makes none of the {} rows; of the first it says: {}", shown(base),
+                                         rows.size(), shown(rows.front().reason, 300)));
 }
 
 /// Plans and simulates each row, in a child of its own.
@@ -177,14 +199,16 @@ ExitCode check(const CheckOptions& options)
   if (options.approve && !options.base.empty()) {
     throw InputError("--approve", "approves rows of this build, and --base compares with another's; choose one");
   }
-  refuse_overwriting({options.baseline, options.meta()}, {options.junit, options.markdown});
   const BaselineMeta meta = read_meta(options);
   std::vector<ComparisonRow> rows = meta.rows();
   if (!meta.approved && !options.approve && options.base.empty()) {
     throw InputError(options.meta(), "approved: missing: no rows were approved yet; isobar check --approve does that");
   }
+  GridFiles files = files_of(rows, row_time_limit);
+  files.read.insert(files.read.end(), {options.baseline, options.meta(), options.base});
+  refuse_overwriting(files.read, {options.junit, options.markdown});
   Provenance now{ISOBAR_VERSION, sim::simgrid_version(), cbc_version_for(meta), sim::network_settings(),
-                 hashes_of_inputs(rows, row_time_limit)};
+                 std::move(files.hashes)};
   if (meta.approved && !options.approve && options.base.empty()) require_comparable(options, *meta.approved, now);
   std::vector<ComparisonRow> before;
   if (options.base.empty()) before = baseline_rows(options);
@@ -196,6 +220,7 @@ ExitCode check(const CheckOptions& options)
   if (!options.base.empty()) {
     against = options.base;
     before = rows_by(base_program(options.base, options.baseline), rows, meta.budgets, row_time_limit);
+    require_some_answer(before, options.base);
     std::erase_if(before, [](const ComparisonRow& row) { return row.outcome == results::failed_outcome; });
   }
 
@@ -221,9 +246,11 @@ void add_check_command(CLI::App& app, Action& action)
   auto options = std::make_shared<CheckOptions>();
   add_file(*command, "BASELINE", options->baseline, "approved rows (NAME.csv, with NAME.meta.json beside)")->required();
   command->add_flag("--approve", options->approve, "take today's rows for the baseline, better or worse");
-  command->add_option("--base", options->base,
-                      "compare with the rows of another build, not with BASELINE's: an isobar program, or a revision "
-                      "of Isobar's repository, which is built");
+  command
+      ->add_option("--base", options->base,
+                   "compare with the rows of another build, not with BASELINE's: an isobar program, or a revision "
+                   "of Isobar's repository, which is built")
+      ->check(fault_of_file_name);
   add_file(*command, "--junit", options->junit, "report to write, for CI (JUnit's XML)");
   add_file(*command, "--markdown", options->markdown, "summary to write, for a pull request");
   command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")

@@ -191,6 +191,33 @@ std::string fault_of_file_name(const std::string& name)
   return name.empty() ? "the name is empty; name a file" : "";
 }
 
+std::vector<std::string> Inputs::files() const
+{
+  std::vector<std::string> files = platform.files();
+  files.push_back(workload_fingerprint.name);
+  if (profile_fingerprint) files.push_back(profile_fingerprint->name);
+  return files;
+}
+
+std::string program_of(const std::string& allocator)
+{
+  constexpr std::string_view external = "exec:";
+  return allocator.starts_with(external) ? allocator.substr(external.size()) : "";
+}
+
+std::string platform_files_json(const std::string& file, const std::string& devices_file)
+{
+  const sim::Platform platform = load_platform(file, devices_file);
+  const nlohmann::json answer = {{"hash", platform.hash()}, {"files", platform.files()}};
+  return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+PlatformFiles platform_files_from(const std::string& json)
+{
+  const auto answer = nlohmann::json::parse(json);
+  return {answer.at("hash"), answer.at("files")};
+}
+
 OutputFile::OutputFile(const std::string& name)
 {
   if (!name.empty()) file_.emplace(name);
@@ -205,14 +232,17 @@ void OutputFile::write(const std::string& content)
 
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs)
 {
-  const auto same_file = [](const std::string& a, const std::string& b) {
+  const auto place_of = [](const std::string& file) {
     std::error_code unknown;
-    return std::filesystem::weakly_canonical(a, unknown) == std::filesystem::weakly_canonical(b, unknown);
+    auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(file, unknown), unknown);
+    return unknown ? std::filesystem::path(file) : place;
   };
+  const auto same_file = [&](const std::string& a, const std::string& b) { return place_of(a) == place_of(b); };
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].empty()) continue;
     for (const auto& input : inputs) {
-      if (same_file(outputs[i], input)) throw InputError(outputs[i], "is an input; name another file to write");
+      if (!input.empty() && same_file(outputs[i], input))
+        throw InputError(outputs[i], "is an input; name another file to write");
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (!outputs[j].empty() && same_file(outputs[i], outputs[j]) && !is_device(outputs[i])) {

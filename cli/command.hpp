@@ -63,6 +63,9 @@ struct Inputs {
   Fingerprint workload_fingerprint;
   std::optional<Fingerprint> profile_fingerprint;  ///< where times were measured
   std::optional<std::string> devices_file;         ///< where one was named
+
+  /// Every file that was read.
+  std::vector<std::string> files() const;
 };
 /// Stands for the profile where times are work over nominal speed.
 inline const Fingerprint unmeasured{"no profile", "none"};
@@ -126,6 +129,18 @@ class OutputFile {
  private:
   std::optional<TemporaryFile> file_;
 };
+
+/// The program of a policy exec:PROGRAM; "" for others.
+std::string program_of(const std::string& allocator);
+
+/// What a platform is known by, and the files that it was read from.
+struct PlatformFiles {
+  std::string hash;
+  std::vector<std::string> files;
+};
+/// Work for a child, since a process holds one platform: loads it, and says its PlatformFiles.
+std::string platform_files_json(const std::string& file, const std::string& devices_file);
+PlatformFiles platform_files_from(const std::string& json);
 
 /// @throws InputError when an output of a command ("" where there is none) is one of its inputs or another output.
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);

@@ -63,8 +63,9 @@ KeptFiles kept_files_of(const std::string& folder, const ComparisonRow& row)
   return {path + ".plan.json", path + ".result.json"};
 }
 
-/// Makes the folder. @throws InputError when it is none, or when two rows, or a row and an input, share a file.
-void prepare_folder(const CompareOptions& options, const std::vector<ComparisonRow>& rows)
+/// Makes the folder. @throws InputError when it is none, or when two rows, or a row and a file of `read`, share a file.
+void prepare_folder(const CompareOptions& options, const std::vector<ComparisonRow>& rows,
+                    const std::vector<std::string>& read)
 {
   if (options.keep.empty()) return;
   std::error_code unknown;
@@ -78,19 +79,21 @@ void prepare_folder(const CompareOptions& options, const std::vector<ComparisonR
     const auto files = kept_files_of(options.keep, row);
     outputs.insert(outputs.end(), {files.plan, files.result});
   }
-  refuse_overwriting({options.inputs.platform, options.inputs.workload}, outputs);
+  refuse_overwriting(read, outputs);
 }
 
 ExitCode compare(const CompareOptions& options)
 {
   const auto limits = options.goal.limits();
-  refuse_overwriting({options.inputs.platform, options.inputs.workload}, {options.output});
   const Seconds row_time_limit = row_time_limit_of(options, limits);
   std::vector<Goal> goals;
   for (const auto& objective : options.objectives) goals.push_back(options.goal.goal(objective));
   for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
   options.goal.check_polish(options.allocators, goals);
   const Inputs inputs = load(options.inputs, options.goal);
+  auto read = inputs.files();
+  for (const auto& allocator : options.allocators) read.push_back(program_of(allocator));
+  refuse_overwriting(read, {options.output});
   OutputFile output(options.output);
 
   std::vector<ComparisonRow> rows;
@@ -102,7 +105,7 @@ ExitCode compare(const CompareOptions& options)
           [&inputs, &limits, &allocator, goal] { return plan_and_simulate(inputs, allocator, goal, limits); });
     }
   }
-  prepare_folder(options, rows);
+  prepare_folder(options, rows, read);
   const auto explain_and_keep = [&](ComparisonRow& row, const RowAnswer& answer) {
     if (answer.plan.stages.empty()) return;
     if (options.explain) row.explanation = results::explain(answer.plan, inputs.workload, inputs.platform.cluster());

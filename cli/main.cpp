@@ -81,8 +81,9 @@ int main(int argc, char** argv)
     code = ExitCode::EnvironmentError;
     spdlog::error("out of memory");
   } catch (const std::filesystem::filesystem_error& error) {
-    code = ExitCode::EnvironmentError;
-    spdlog::error("{}", error.what());
+    const bool names_it_wrongly = error.code() == std::errc::filename_too_long;
+    code = names_it_wrongly ? ExitCode::InputError : ExitCode::EnvironmentError;
+    spdlog::error("{}: {}", shown(error.path1().string()), error.code().message());
   } catch (const std::exception& error) {
     spdlog::error("a bug of ours, please report it: {}", error.what());
   }

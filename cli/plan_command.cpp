@@ -73,8 +73,10 @@ ExitCode plan(const PlanOptions& options)
   allocators::require_policy(options.allocator);
   options.goal.check_polish({options.allocator}, {goal});
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
-  refuse_overwriting({options.inputs.platform, options.inputs.workload, options.start}, {options.output});
   const Inputs inputs = load(options.inputs, options.goal);
+  auto read = inputs.files();
+  read.insert(read.end(), {options.start, program_of(options.allocator)});
+  refuse_overwriting(read, {options.output});
   const Cluster& cluster = inputs.platform.cluster();
   if (!options.start.empty()) limits.start = start_of(options.start, inputs);
   OutputFile output(options.output);

@@ -32,7 +32,9 @@ class TemporaryFolder {
  public:
   TemporaryFolder()
   {
-    std::string name = (std::filesystem::temp_directory_path() / "isobar.XXXXXX").string();
+    std::error_code fault;
+    std::string name = (std::filesystem::temp_directory_path(fault) / "isobar.XXXXXX").string();
+    if (fault) throw EnvironmentError("TMPDIR: names no folder; a browser needs one to write to");
     if (mkdtemp(name.data()) == nullptr) throw EnvironmentError(name + ": cannot make a folder there");
     path_ = name;
   }
@@ -108,10 +110,11 @@ std::string draw(const std::string& report_json, const std::string& chart, const
 
 ExitCode plot(const PlotOptions& options)
 {
-  refuse_overwriting(options.inputs.results, {options.output});
+  ReportInputs inputs = options.inputs;
+  inputs.target = options.output;
   const std::string browser = options.browser.empty() ? find_browser() : options.browser;
   OutputFile output(options.output);
-  const std::string svg = draw(make_report(options.inputs), options.chart, browser);
+  const std::string svg = draw(make_report(inputs), options.chart, browser);
   output.write(svg);
   print(fmt::format("{}: {}\n", options.output, options.chart));
   return ExitCode::Done;

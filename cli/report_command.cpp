@@ -21,12 +21,10 @@ struct ReportOptions {
 
 ExitCode report(const ReportOptions& options)
 {
-  std::vector<std::string> read = options.inputs.results;
-  read.push_back(options.inputs.measured);
-  const std::string target = options.json ? "" : options.output;
-  refuse_overwriting(read, {target});
-  OutputFile output(target);
-  const std::string json = make_report(options.inputs);
+  ReportInputs inputs = options.inputs;
+  inputs.target = options.json ? "" : options.output;
+  OutputFile output(inputs.target);
+  const std::string json = make_report(inputs);
   if (options.json) {
     print(json + "\n");
     return ExitCode::Done;

@@ -108,8 +108,13 @@ Seconds play(const sim::Platform& platform, const Plan& plan, const Workload& wo
 
 results::MeasuredStep read_measured(const std::string& file, const Run& run)
 {
+  const auto trace = results::read_trace(file);
+  std::vector<std::string> devices;
+  for (const auto& stage : run.result.plan.stages) devices.push_back(stage.device());
+  if (run.result.plan.data_server) devices.push_back(*run.result.plan.data_server);
+  if (trace.devices != devices) throw InputError(file, "has other devices than the plan of " + run.file);
   const auto program = schedules::make_program(run.result.plan, run.workload);
-  const auto timeline = results::Timeline::of(results::read_trace(file), *program);
+  const auto timeline = results::Timeline::of(trace, *program);
   const auto times = timeline.step_times();
   results::MeasuredStep measured;
   measured.file = file;
@@ -126,6 +131,9 @@ std::string record_run(const Run& run, const sim::Platform& platform, const std:
 {
   results::StepRecorder recorder(results::most_drawn);
   const Result& result = run.result;
+  if (result.network != sim::network_settings()) {
+    throw InputError(run.file, "network: simulated with other options than this Isobar's; simulate again");
+  }
   const Seconds again = play(platform, result.plan, run.workload, &recorder);
   const Seconds said = result.step_times.front();
   if (std::abs(again.value - said.value) > 1e-9 * said.value) {
@@ -226,6 +234,10 @@ std::string make_report(const ReportInputs& inputs)
   }
   auto runs = read_runs(inputs.results);
   Inputs files = inputs_of(runs.front());
+  auto read = files.files();
+  read.insert(read.end(), inputs.results.begin(), inputs.results.end());
+  read.push_back(inputs.measured);
+  refuse_overwriting(read, {inputs.target});
   for (auto& run : runs) check_plan(run, files);
 
   Simulations simulations;

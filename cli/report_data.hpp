@@ -11,6 +11,7 @@ namespace isobar::cli {
 struct ReportInputs {
   std::vector<std::string> results;  ///< files of isobar simulate -o or isobar compare --keep
   std::string measured;              ///< a trace of isobar run, or ""
+  std::string target;                ///< what will be written, or ""; it must be none of the files that are read
   bool asks_what_if = true;
   bool plans_anew = false;  ///< also lets each plan's policy answer to every change
 };

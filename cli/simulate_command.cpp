@@ -85,9 +85,11 @@ ExitCode simulate(const SimulateOptions& options)
   if (options.iterations < 1 || options.iterations > most_iterations) {
     throw InputError("--iterations", fmt::format("{} is not in 1 to {}", options.iterations, most_iterations));
   }
-  refuse_overwriting({options.inputs.platform, options.inputs.workload, options.plan}, {options.output, options.trace});
   Plan plan = read_plan(options.plan);
   const Inputs inputs = load(options.inputs, plan, options.plan);
+  auto read = inputs.files();
+  read.push_back(options.plan);
+  refuse_overwriting(read, {options.output, options.trace});
   check_plan(plan, options, inputs);
   if (plan.stages.empty()) {
     const nlohmann::ordered_json answer = {{"outcome", name_of(plan.outcome)}, {"reason", plan.reason}};

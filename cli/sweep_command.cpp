@@ -79,7 +79,10 @@ ExitCode sweep(const SweepOptions& options)
     make_into_folder(runs, options.runs, options.rows, options.jobs_or(1), row_time_limit);
     return ExitCode::Done;
   }
-  refuse_overwriting(runs.inputs(), {options.database_file(), options.csv, options.json_lines, options.summary});
+  // SQLite keeps what is new beside the database.
+  const std::string database = options.database_file();
+  refuse_overwriting(runs.inputs(), {database, database + "-wal", database + "-shm", options.csv, options.json_lines,
+                                     options.summary});
   if (options.export_only && !std::filesystem::exists(options.database_file())) {
     throw InputError(options.database_file(), "no such file; without --export-only the sweep makes it");
   }

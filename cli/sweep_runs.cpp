@@ -3,6 +3,7 @@
 #include "cli/generators.hpp"
 #include "cli/rows.hpp"
 #include "core/child_process.hpp"
+#include "core/interrupt.hpp"
 #include "core/pcg64.hpp"
 
 #ifdef ISOBAR_HAS_CBC
@@ -30,7 +31,6 @@ using results::SweepRow;
 
 /// Of loading one platform, to know its hash.
 constexpr Seconds longest_load(600);
-constexpr std::string_view external_policy = "exec:";
 
 std::map<std::string, std::string> texts_of(const std::vector<DocumentNode::Member>& members)
 {
@@ -131,6 +131,7 @@ SweepRuns::SweepRuns(const std::string& file) : sweep_(read_sweep(file))
 {
   FaultsOfRuns faults(file);
   for (std::size_t run = 0; run < sweep_.runs(); ++run) {
+    throw_if_interrupted();
     const PlatformSource platform = platform_source(run);
     if (!platform_hashes_.contains(platform)) check_platform(run, platform, faults);
     const WorkloadSource workload = workload_source(run);
@@ -211,13 +212,15 @@ void SweepRuns::hash_platform_files()
   std::vector<std::function<std::string()>> work;
   for (const auto& entry : platform_hashes_) {
     const PlatformSource& source = entry.first;
-    work.emplace_back([source] { return load_platform(source.name, source.devices).hash(); });
+    work.emplace_back([source] { return platform_files_json(source.name, source.devices); });
   }
   const auto answers = run_in_children(work, std::thread::hardware_concurrency(), longest_load);
   auto answer = answers.begin();
   for (auto& [source, hash] : platform_hashes_) {
-    const bool is_sound = answer->status == ChildResult::Status::Done;
-    hash = is_sound ? answer->output : "refused " + fingerprint(read_file(source.name));
+    PlatformFiles found{"refused " + fingerprint(read_file(source.name)), {source.name, source.devices}};
+    if (answer->status == ChildResult::Status::Done) found = platform_files_from(answer->output);
+    hash = std::move(found.hash);
+    platform_files_.insert(platform_files_.end(), found.files.begin(), found.files.end());
     ++answer;
   }
 }
@@ -226,10 +229,10 @@ std::vector<std::string> SweepRuns::inputs() const
 {
   std::vector<std::string> files = {sweep_.file()};
   for (const auto& [file, hash] : workload_hashes_) files.push_back(file);
-  if (sweep_.generates_platforms()) return files;
-  for (const auto& [source, hash] : platform_hashes_) {
-    files.push_back(source.name);
-    if (!source.devices.empty()) files.push_back(source.devices);
+  files.insert(files.end(), platform_files_.begin(), platform_files_.end());
+  for (const auto& parameter : sweep_.parameters()) {
+    if (parameter.name != "allocator") continue;
+    for (const auto& allocator : parameter.values) files.push_back(program_of(allocator.scalar));
   }
   return files;
 }
@@ -254,10 +257,8 @@ std::string SweepRuns::definition(std::size_t run) const
 #ifdef ISOBAR_HAS_CBC
   if (row.allocator == allocators::sky_optimal_policy.name) definition["cbc"] = allocators::cbc_version();
 #endif
-  if (row.allocator.starts_with(external_policy)) {
-    const std::string program = row.allocator.substr(external_policy.size());
-    if (is_file(program)) definition["program"] = fingerprint(read_file(program));
-  }
+  const std::string program = program_of(row.allocator);
+  if (is_file(program)) definition["program"] = fingerprint(read_file(program));
   definition["objective"] = name_of(row.goal.objective);
   definition["communication"] = name_of(row.goal.communication);
   definition["schedule"] = name_of(row.goal.schedule);
@@ -271,6 +272,7 @@ std::vector<std::size_t> SweepRuns::missing_in(const results::SweepStore& store,
 {
   std::vector<std::size_t> missing;
   for (std::size_t run = 0; run < sweep_.runs(); ++run) {
+    throw_if_interrupted();
     const auto row = store.row(definition(run));
     if (!row || (failed && row->outcome == results::failed_outcome)) missing.push_back(run);
   }
@@ -281,6 +283,7 @@ std::vector<results::SweepResult> SweepRuns::results_in(const results::SweepStor
 {
   std::vector<results::SweepResult> found;
   for (std::size_t run = 0; run < sweep_.runs(); ++run) {
+    throw_if_interrupted();
     auto row = store.row(definition(run));
     if (!row) continue;
     const ComparisonRow key = empty_row(run);

@@ -73,6 +73,7 @@ class SweepRuns {
 
   results::Sweep sweep_;
   std::map<PlatformSource, std::string> platform_hashes_;
+  std::vector<std::string> platform_files_;  // of all platforms that are files
   std::map<std::string, std::string> workload_hashes_;
   std::map<WorkloadSource, Workload> workloads_;
 };

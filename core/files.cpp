@@ -1,6 +1,7 @@
 #include "core/files.hpp"
 
 #include "core/errors.hpp"
+#include "core/interrupt.hpp"
 
 #include <fmt/format.h>
 
@@ -12,7 +13,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <sstream>
+#include <string>
+#include <system_error>
 #include <utility>
 
 namespace isobar {
@@ -27,6 +29,7 @@ TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(t
   replaces_ = !std::filesystem::exists(target_, ignored) || std::filesystem::is_regular_file(target_, ignored);
   name_ = replaces_ ? target_.string() + ".XXXXXX" : target_.string();
   descriptor_ = replaces_ ? mkostemp(name_.data(), O_CLOEXEC) : open(name_.c_str(), O_WRONLY | O_CLOEXEC);
+  if (descriptor_ < 0 && errno == EINTR) throw_if_interrupted();
   if (descriptor_ < 0) fail("cannot write there");
 }
 
@@ -63,14 +66,28 @@ void TemporaryFile::fail(const char* what) const
 
 std::string read_file(const std::filesystem::path& file)
 {
-  if (std::filesystem::is_directory(file)) throw InputError(file.string(), "is a directory; name a file");
+  std::error_code fault;
+  const auto status = std::filesystem::status(file, fault);
+  if (status.type() == std::filesystem::file_type::none) throw InputError(shown(file.string()), fault.message());
+  if (std::filesystem::is_directory(status)) throw InputError(file.string(), "is a directory; name a file");
   std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    throw InputError(file.string(), std::filesystem::exists(file) ? "cannot be read" : "no such file");
+  if (!stream) throw InputError(file.string(), std::filesystem::exists(status) ? "cannot be read" : "no such file");
+  // A pipe or device may have no end.
+  constexpr std::size_t most_of_a_pipe = std::size_t{1} << 30;
+  constexpr std::size_t piece = std::size_t{1} << 20;
+  const bool may_be_endless = !std::filesystem::is_regular_file(status);
+  std::string content;
+  while (stream) {
+    throw_if_interrupted();
+    const std::size_t before = content.size();
+    content.resize(before + piece);
+    stream.read(content.data() + before, piece);
+    content.resize(before + static_cast<std::size_t>(stream.gcount()));
+    if (may_be_endless && content.size() > most_of_a_pipe) {
+      throw InputError(file.string(), "is no file and has more than 1 GiB; write it into a file");
+    }
   }
-  std::ostringstream content;
-  content << stream.rdbuf();
-  return content.str();
+  return content;
 }
 
 void write_file_atomically(const std::filesystem::path& file, std::string_view content)

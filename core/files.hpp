@@ -6,7 +6,8 @@
 
 namespace isobar {
 
-/// The whole file. @throws InputError when it cannot be read ("FILE: no such file").
+/// The whole file. @throws InputError when it cannot be read ("FILE: no such file"), and for a pipe or device of more
+/// than 1 GiB; Interrupted.
 std::string read_file(const std::filesystem::path& file);
 
 /// A file under a temporary name beside its target: it replaces the target when it is kept and vanishes otherwise, so

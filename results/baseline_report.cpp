@@ -1,3 +1,4 @@
+#include "core/utf8.hpp"
 #include "results/baseline.hpp"
 #include "results/table.hpp"
 
@@ -45,7 +46,13 @@ std::string plan_time_in_words(const PlanTime& time)
 std::string escaped(std::string_view text)
 {
   std::string safe;
-  for (const char c : text) {
+  for (std::size_t length = 0; !text.empty(); text.remove_prefix(std::max<std::size_t>(length, 1))) {
+    length = utf8_length(text);
+    if (length > 1) {
+      safe += text.substr(0, length);
+      continue;
+    }
+    const char c = length == 0 ? '\0' : text.front();
     switch (c) {
       case '&':
         safe += "&amp;";

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 namespace isobar::results {
 
@@ -95,7 +97,21 @@ void check_stages(const Result& result, MappingReader& reader)
       std::equal(stages.begin(), stages.end(), result.stages.begin(),
                  [](const Stage& a, const StageMetrics& b) { return !a.devices.empty() && a.device() == b.device; });
   if (!same) reader.add_fault("stages", "are not those of the plan");
-  if (result.step_times.empty()) reader.add_fault("step_times_s", "is empty; a simulation plays a step at least");
+  if (result.step_times.empty()) {
+    reader.add_fault("step_times_s", "is empty; a simulation plays a step at least");
+    return;
+  }
+  const Seconds total = std::accumulate(result.step_times.begin(), result.step_times.end(), Seconds(0));
+  const double mean = total.value / static_cast<double>(result.step_times.size());
+  if (std::abs(result.step_time.value - mean) > 1e-9 * mean) {
+    reader.add_fault("step_time_s", fmt::format("{}; the mean of step_times_s is {}", result.step_time.value, mean));
+  }
+  constexpr double all_the_time = 1 + 1e-9;
+  for (std::size_t i = 0; i < result.links.size(); ++i) {
+    if (result.links[i].busy_fraction <= all_the_time) continue;
+    reader.add_fault(fmt::format("links[{}].busy_fraction", i),
+                     fmt::format("{}; no link is busy for longer than the step", result.links[i].busy_fraction));
+  }
 }
 
 }  // namespace

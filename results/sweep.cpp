@@ -13,7 +13,7 @@ namespace isobar::results {
 
 namespace {
 
-constexpr std::size_t most_runs = 10'000'000;
+constexpr std::size_t most_runs = 1'000'000;
 constexpr std::uint64_t most_repetitions = 10'000;
 constexpr std::uint64_t most_microbatches = 1'000'000'000;
 
@@ -192,8 +192,10 @@ class SweepReader {
       }
       scale.refuse_unknown();
     }
-    add_parameter(file_, "noise", "noise",
-                  [](MappingReader& reader, const std::string& key) { reader.required_number(key); });
+    add_parameter(file_, "noise", "noise", [](MappingReader& reader, const std::string& key) {
+      constexpr double most_noise = 10;
+      if (reader.required_number(key) > most_noise) reader.add_fault(key, "is above 10; write less");
+    });
   }
 
   void read_seeds()

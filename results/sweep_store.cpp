@@ -2,6 +2,7 @@
 
 #include "core/document.hpp"
 #include "core/errors.hpp"
+#include "core/interrupt.hpp"
 
 #include <fmt/format.h>
 #include <sqlite3.h>
@@ -9,6 +10,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 namespace isobar::results {
 
@@ -19,6 +21,15 @@ constexpr int application_id = 0x69736f62;
 constexpr int schema_version = 1;
 /// How long another process may hold the database before we give up.
 constexpr int patience_milliseconds = 60'000;
+constexpr int pause_milliseconds = 20;
+
+/// SQLite asks it while another process holds the database; 0 gives up.
+int wait_for_others(void* /*unused*/, int calls)
+{
+  if (interrupted() || calls >= patience_milliseconds / pause_milliseconds) return 0;
+  sqlite3_sleep(pause_milliseconds);
+  return 1;
+}
 
 constexpr auto create_table = R"(
   CREATE TABLE IF NOT EXISTS runs (
@@ -163,8 +174,9 @@ class SweepStore::Statement {
 SweepStore::SweepStore(const std::string& file) : file_(file)
 {
   try {
-    if (sqlite3_open(file.c_str(), &database_) != SQLITE_OK) fail();
-    sqlite3_busy_timeout(database_, patience_milliseconds);
+    // SQLite gives names such as ":memory:" a meaning of its own; a path it takes as it is.
+    if (sqlite3_open(std::filesystem::absolute(file).c_str(), &database_) != SQLITE_OK) fail();
+    sqlite3_busy_handler(database_, wait_for_others, nullptr);
     prepare_schema();
     select_ = std::make_unique<Statement>(*this, select_row);
     insert_ = std::make_unique<Statement>(*this, insert_row);
@@ -190,7 +202,8 @@ void SweepStore::prepare_schema() const
     return statement.count(0);
   };
   const bool is_new = pragma("schema_version") == 0;
-  if (!is_new && pragma("application_id") != application_id) {
+  const auto owner = pragma("application_id");
+  if (owner != application_id && !(is_new && owner == 0)) {
     throw InputError(file_, "is a database, but none of a sweep's; name another");
   }
   if (!is_new && pragma("user_version") != schema_version) {
@@ -241,11 +254,10 @@ void SweepStore::write_ahead() const
 {
   // What is committed stands in a log beside the database, which outlives the process. SQLite does not wait for others
   // here, whatever the time-out is.
-  constexpr int pause_milliseconds = 20;
   for (int waited = 0;; waited += pause_milliseconds) {
     const int status = sqlite3_exec(database_, "PRAGMA journal_mode = WAL", nullptr, nullptr, nullptr);
     if (status == SQLITE_OK) break;
-    if (status != SQLITE_BUSY || waited >= patience_milliseconds) fail();
+    if (status != SQLITE_BUSY || interrupted() || waited >= patience_milliseconds) fail();
     sqlite3_sleep(pause_milliseconds);
   }
   execute("PRAGMA synchronous = NORMAL");
@@ -259,14 +271,17 @@ void SweepStore::execute(const char* sql) const
 void SweepStore::fail() const
 {
   const int status = sqlite3_errcode(database_) & 0xff;
+  if (status == SQLITE_BUSY) throw_if_interrupted();
   if (status == SQLITE_NOTADB || status == SQLITE_CORRUPT) {
     throw InputError(file_, fmt::format("is no sound database ({}); name another", sqlite3_errmsg(database_)));
   }
-  const int system_error = sqlite3_system_errno(database_);
+  const int system_error = status == SQLITE_IOERR || status == SQLITE_CANTOPEN ? sqlite3_system_errno(database_) : 0;
   const std::string cause = status == SQLITE_FULL ? std::strerror(ENOSPC)
                             : system_error != 0   ? std::strerror(system_error)
                                                   : sqlite3_errmsg(database_);
-  throw EnvironmentError(fmt::format("{}: {}; the rows that it has stay", file_, cause));
+  std::error_code unknown;
+  const bool has_rows = std::filesystem::exists(file_, unknown);
+  throw EnvironmentError(fmt::format("{}: {}{}", file_, cause, has_rows ? "; the rows that it has stay" : ""));
 }
 
 }  // namespace isobar::results

@@ -255,6 +255,14 @@ class WaitChecker {
   std::vector<std::array<std::uint64_t, lane_count>> done_;  // by rank and lane
 };
 
+/// What the JSON library says, without its own numbers.
+std::string words_of(const std::string& what)
+{
+  constexpr std::size_t longest = 300;
+  const auto end = what.starts_with("[json.exception") ? what.find("] ") : std::string::npos;
+  return shown(end == std::string::npos ? what : what.substr(end + 2), longest);
+}
+
 }  // namespace
 
 TraceFile read_trace(const std::filesystem::path& file)
@@ -262,17 +270,23 @@ TraceFile read_trace(const std::filesystem::path& file)
   TraceFile trace;
   trace.name = file.string();
   const std::string text = read_file(file);
+  std::optional<std::size_t> event_number;
   try {
     const Json json = Json::parse(text);
     if (!json.is_object() || json.value("/otherData/schema"_json_pointer, "") != "isobar-trace/1") {
       throw InputError("otherData.schema: not isobar-trace/1; a trace of isobar simulate or isobar run is needed");
     }
     trace.devices = devices_of(json.at("traceEvents"));
+    event_number = 0;
     for (const auto& event : json.at("traceEvents")) {
       if (event.at("ph") == "X") trace.events.push_back(event_of(event));
+      ++*event_number;
     }
   } catch (const Json::exception& error) {
-    throw InputError(trace.name, error.what());
+    // "[json.exception.out_of_range.403] key 'ts' not found"
+    const std::string what = error.what();
+    throw InputError(trace.name,
+                     event_number ? fmt::format("traceEvents[{}]: {}", *event_number, words_of(what)) : words_of(what));
   } catch (const InputError& fault) {
     throw InputError(trace.name, fault.what());
   }

@@ -1,5 +1,6 @@
 #include "results/trace_stats.hpp"
 
+#include "core/errors.hpp"
 #include "core/quantity_text.hpp"
 #include "results/intervals.hpp"
 #include "results/table.hpp"
@@ -210,7 +211,7 @@ std::string stats_to_text(const TraceStats& stats)
 {
   std::vector<std::vector<std::string>> rows;
   for (const auto& of_device : stats.devices) {
-    std::vector<std::string> row = {of_device.device};
+    std::vector<std::string> row = {shown(of_device.device)};
     const auto add = [&row](Seconds time) { row.push_back(text_of(time)); };
     add(of_device.busy);
     add(of_device.communication);

@@ -71,8 +71,9 @@ GeneratorCommand& GeneratorCommand::seed(const std::string& name, std::uint64_t 
 
 GeneratorCommand& GeneratorCommand::spread(const std::string& name, double factor)
 {
-  if (!(factor >= 1) || !std::isfinite(factor)) {
-    throw InputError(name, fmt::format("{} is out of range; write a factor of 1 or more", factor));
+  constexpr double widest = 1e9;
+  if (!(factor >= 1 && factor <= widest)) {
+    throw InputError(name, fmt::format("{} is out of range; write a factor from 1 to 1e9", factor));
   }
   return append(name, fmt::format("{}", factor));
 }

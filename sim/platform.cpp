@@ -308,11 +308,11 @@ Device device_of(const ScannedHost& host)
 }
 
 /// Profile files as SimGrid looks for them: in the working directory first, then beside the platform file.
-std::optional<std::string> read_profile_file(const std::filesystem::path& platform, const std::string& name)
+std::optional<std::filesystem::path> find_profile_file(const std::filesystem::path& platform, const std::string& name)
 {
   const std::filesystem::path beside = platform.parent_path() / name;
   for (const auto& file : {std::filesystem::path(name), beside}) {
-    if (std::filesystem::is_regular_file(file)) return read_file(file);
+    if (std::filesystem::is_regular_file(file)) return file;
   }
   return std::nullopt;
 }
@@ -325,6 +325,11 @@ std::optional<std::filesystem::path> devices_file_beside(const std::filesystem::
   return std::nullopt;
 }
 
+[[noreturn]] void refuse_scaled(const Cluster& cluster, double factor, const char* what, const std::string& whose)
+{
+  throw InputError(cluster.name, fmt::format("scaled by {}, the {} of {} is out of range", factor, what, shown(whose)));
+}
+
 void scale_devices(Cluster& cluster, Property property, double factor, const std::optional<std::string>& name)
 {
   if (name && !cluster.device_index(*name)) {
@@ -334,9 +339,11 @@ void scale_devices(Cluster& cluster, Property property, double factor, const std
     if (name && device.name != *name) continue;
     if (property == Property::Memory) {
       device.memory = factor * device.memory;
+      if (!std::isfinite(device.memory.value)) refuse_scaled(cluster, factor, "memory", device.name);
       continue;
     }
     device.speed = factor * device.speed;
+    if (!is_rate(device.speed.value)) refuse_scaled(cluster, factor, "speed", device.name);
     for (auto& [dtype, speed] : device.speed_in) speed = factor * speed;
   }
 }
@@ -358,9 +365,13 @@ void scale_links(const Cluster& cluster, const Routes& routes, Property property
                        fmt::format("a profile sets link {}; only links without one can be scaled", link->get_name()));
     }
     if (property == Property::Bandwidth) {
-      link->set_bandwidth(factor * link->get_bandwidth());
+      const double bandwidth = factor * link->get_bandwidth();
+      if (!is_rate(bandwidth)) refuse_scaled(cluster, factor, "bandwidth", link->get_name());
+      link->set_bandwidth(bandwidth);
     } else {
-      link->set_latency(factor * link->get_latency());
+      const double latency = factor * link->get_latency();
+      if (latency > most_latency_s) refuse_scaled(cluster, factor, "latency", link->get_name());
+      link->set_latency(latency);
     }
   }
 }
@@ -432,11 +443,17 @@ Platform Platform::load(const std::filesystem::path& file, const std::optional<s
   ensure(!loaded, "a process loads one platform");
   const std::string name = file.string();
   std::string content = read_file(file);
-  auto scan =
-      scan_platform(content, name, [&](const std::string& profile) { return read_profile_file(file, profile); });
+  std::vector<std::string> files = {name};
+  auto scan = scan_platform(content, name, [&](const std::string& profile) -> std::optional<std::string> {
+    const auto found = find_profile_file(file, profile);
+    if (!found) return std::nullopt;
+    files.push_back(found->string());
+    return read_file(*found);
+  });
   if (const auto props = devices_file ? devices_file : devices_file_beside(file)) {
     const std::string text = read_file(*props);
     apply_devices_file(scan.hosts, text, props->string());
+    files.push_back(props->string());
     content += text;
   }
   for (const auto& profile : scan.profiles) content += profile;
@@ -447,6 +464,7 @@ Platform Platform::load(const std::filesystem::path& file, const std::optional<s
   loaded = true;
   Platform platform;
   platform.hash_ = fingerprint(content);
+  platform.files_ = std::move(files);
   platform.routes_ = std::make_shared<const Routes>(scan);
   Cluster& cluster = platform.cluster_;
   cluster.name = file.stem().string();
@@ -468,6 +486,7 @@ Platform Platform::from_text(const std::string& xml, const std::string& name)
   Platform platform = load(file);
   close(descriptor);
   platform.cluster_.name = name;
+  platform.files_.clear();
   return platform;
 }
 

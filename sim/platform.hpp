@@ -41,12 +41,15 @@ class Platform {
   /// Multiplies what the file says, until the process ends: of one device (Speed, Memory; speeds in all dtypes) or one
   /// link (Bandwidth, Latency), or of all of them. Plans and simulations from now on see it; `hash` does not. What a
   /// Vivaldi zone makes of coordinates stays. O(devices) or O(links).
-  /// @throws InputError for a factor that is not positive, a name that is not there, a link that a profile sets.
+  /// @throws InputError for a factor that is not positive or leads out of what `load` takes, a name that is not there,
+  /// a link that a profile sets.
   void scale(Property property, double factor, const std::optional<std::string>& name = {});
   /// What the simulator needs of the way between two hosts (sim/routes.hpp).
   const Routes& routes() const { return *routes_; }
   /// Fingerprint of the platform file, its devices file and its profile files.
   const std::string& hash() const { return hash_; }
+  /// Those files, as they are found from the working folder.
+  const std::vector<std::string>& files() const { return files_; }
 
  private:
   Platform() = default;
@@ -54,6 +57,7 @@ class Platform {
   std::shared_ptr<const Routes> routes_;
   std::shared_ptr<const SimGridNetwork> network_;
   std::string hash_;
+  std::vector<std::string> files_;
 };
 
 /// SimGrid's version, such as "3.32".

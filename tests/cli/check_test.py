@@ -241,6 +241,9 @@ sys.exit(result.returncode)
         subprocess.run(commit, check=True)
         self.assertEqual(self.fault_of("check", self.baseline, "--base", "HEAD"),
                          "--base: \"HEAD\" is no revision of Isobar; name the isobar program of the other build")
+        self.assertIn("--base: the name is empty", self.fault_of("check", self.baseline, "--base", ""))
+        self.assertRegex(self.fault_of("check", self.baseline, "--base", "/bin/true"),
+                         "^--base: /bin/true makes none of the 4 rows; of the first it says: ")
         self.assertEqual(self.fault_of("check", self.baseline, "--base", ISOBAR, "--approve"),
                          "--approve: approves rows of this build, and --base compares with another's; choose one")
 
@@ -256,6 +259,22 @@ sys.exit(result.returncode)
         self.baseline.unlink()
         self.assertEqual(self.fault_of("check", self.baseline),
                          f"{self.baseline}: no such file; isobar check --approve makes it")
+
+    def test_refuses_to_write_over_what_its_rows_are_made_of(self):
+        self.approve()
+        for file in (self.platform, self.workload, self.baseline, self.meta):
+            for report in ("--junit", "--markdown"):
+                self.assertEqual(self.fault_of("check", self.baseline, report, file),
+                                 f"{file}: is an input; name another file to write")
+
+    def test_a_name_that_is_no_text_leaves_junit_sound(self):
+        self.approve()
+        name = str(self.folder) + "/\udcff"
+        shutil.copy(self.baseline, name + ".csv")
+        shutil.copy(self.meta, name + ".meta.json")
+        junit = self.folder / "junit.xml"
+        self.run_isobar("check", name + ".csv", "--junit", junit)
+        xml.etree.ElementTree.parse(junit)
 
     def test_refuses_faults_of_its_files_before_it_plans(self):
         self.approve()

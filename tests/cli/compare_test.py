@@ -66,6 +66,19 @@ class Compare(CommandTest):
         self.assertEqual([row["outcome"] for row in rows], ["feasible", "failed"])
         self.assertEqual(rows[1]["reason"], "was ended at the time limit of 1 s")
 
+    def test_refuses_to_write_over_whatever_it_reads(self):
+        inputs = self.small_inputs()
+        policy = self.write("policy.py", "#!/usr/bin/env python3\n")
+        devices = self.write("small.devices.yaml", '"slow": {memory: 15 GB}\n')
+        for file in (policy, devices, *inputs):
+            self.assertEqual(self.fault_of("compare", *inputs, "--allocators", f"even,exec:{policy}", "-o", file),
+                             f"{file}: is an input; name another file to write")
+
+    def test_a_name_that_is_too_long_is_said_in_one_line(self):
+        name = "a" * 300
+        for command in (("report", name), ("trace", "stats", name), ("plan", name, name, "--allocator", "even")):
+            self.assertEqual(self.fault_of(*command), f"{'a' * 60}…: File name too long")
+
     def test_refuses_a_limit_of_a_row_that_cuts_the_search_short(self):
         inputs = "compare", SKY16, BERT24
         self.assertEqual(self.fault_of(*inputs, "--time-limit", "20s", "--row-time-limit", "10s"),

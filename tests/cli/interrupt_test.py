@@ -53,8 +53,14 @@ class Interrupt(CommandTest):
         self.assertIn("interrupted", printed)
 
     def test_planning_leaves_no_half_file(self):
+        self.leaves_no_half_file(signal.SIGTERM)
+
+    def test_neither_does_a_terminal_that_closes(self):
+        self.leaves_no_half_file(signal.SIGHUP)
+
+    def leaves_no_half_file(self, sign):
         output = self.folder / "plan.json"
-        self.interrupted(signal.SIGTERM, "plan", *self.small_inputs(), "-o", output, "--allocator")
+        self.interrupted(sign, "plan", *self.small_inputs(), "-o", output, "--allocator")
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()),
                          ["policy runs", "policy.sh", "small.xml", "small.yaml"])
 

@@ -203,6 +203,15 @@ class ReportCommand(ResultTest):
         self.assertRegex(self.fault_of("report", result),
                          rf"^{result}: step_times_s: the first is 1, and [\d.]+ when it is simulated again \(by SimGrid "
                          r"[\d.]+; this is [\d.]+\); simulate again$")
+        self.edit(result, step_times_s=content["step_times_s"], step_time_s=1.0)
+        self.assertRegex(self.fault_of("report", result), rf"^{result}:\d+: step_time_s: 1; the mean of step_times_s is ")
+        self.edit(result, step_time_s=content["step_time_s"], links=[{"name": "wire", "bytes": 1, "busy_fraction": 2}])
+        self.assertIn("links[0].busy_fraction: 2; no link is busy for longer than the step",
+                      self.fault_of("report", result))
+        self.edit(result, links=content["links"], network={**content["network"], "network/model": "LV08"})
+        self.assertEqual(self.fault_of("report", result),
+                         f"{result}: network: simulated with other options than this Isobar's; simulate again")
+        self.edit(result, network=content["network"])
         plan = content["plan"]
         plan["stages"][0]["last_layer"] = 0
         self.edit(result, step_times_s=content["step_times_s"], plan=plan)
@@ -214,6 +223,9 @@ class ReportCommand(ResultTest):
         for command in (("report", result, "-o", result), ("plot", result, "--chart", "map", "-o", result)):
             self.assertEqual(self.fault_of(*command), f"{result}: is an input; name another file to write")
         self.assertEqual(pathlib.Path(result).read_bytes(), before)
+        for file in (self.folder / "small.xml", self.folder / "small.yaml"):
+            self.assertEqual(self.fault_of("report", result, "-o", file),
+                             f"{file}: is an input; name another file to write")
 
     def test_a_measured_trace_goes_with_one_result_and_its_plan(self):
         result = self.result_of(*self.small_inputs())
@@ -226,6 +238,9 @@ class ReportCommand(ResultTest):
         self.assertGreaterEqual(min(run["measured"]["timeline"]["events"]["begin_s"]), 0)
         self.assertEqual(self.fault_of("report", result, result, "--measured", trace),
                          "--measured: is a trace of one plan; name one result")
+        elsewhere = self.write("elsewhere.json", trace.read_text().replace('"slow"', '"elsewhere"'))
+        self.assertEqual(self.fault_of("report", result, "--measured", elsewhere),
+                         f"{elsewhere}: has other devices than the plan of {result}")
         other = self.result_of(*self.small_inputs(), options=("--microbatches", 3))
         self.assertIn("a trace of another plan", self.fault_of("report", other, "--measured", trace))
 

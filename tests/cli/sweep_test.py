@@ -221,12 +221,47 @@ sweep.yaml:12: schedul: unknown key; did you mean schedule?""")
         self.assertEqual(self.fault_of("sweep", sweep, "--database", self.database, "--csv", sweep),
                          f"{sweep}: is an input; name another file to write")
 
+    def test_files_that_inputs_name_are_inputs_too(self):
+        policy = self.write("policy.py", "#!/usr/bin/env python3\n")
+        command = self.sweep_command(self.small_sweep(f"allocator: 'exec:{policy}'"))
+        devices = self.write("small.devices.yaml", '"slow": {memory: 15 GB}\n')
+        for file in (policy, devices, self.folder / "small.xml", self.folder / "small.yaml"):
+            self.assertEqual(self.fault_of(*command, "--csv", file), f"{file}: is an input; name another file to write")
+
+    def test_nothing_is_written_twice_however_it_is_named(self):
+        command = self.sweep_command(self.small_sweep("allocator: even"))
+        for file in (f"{self.folder}/./sweep.db", f"{self.database}-wal"):
+            self.assertEqual(self.fault_of(*command, "--csv", file), f"{file}: is written twice; name two files")
+        self.assertEqual(self.fault_of(*command, "--csv", self.folder / "a", "--jsonl", f"{self.folder}/./a"),
+                         f"{self.folder}/./a: is written twice; name two files")
+
+    def test_a_database_is_a_file_whatever_its_name(self):
+        sweep = self.write("sweep.yaml", self.small_sweep("allocator: even"))
+        subprocess.run([ISOBAR, "sweep", sweep, "--database", ":memory:"], cwd=self.folder, check=True,
+                       capture_output=True)
+        self.assertTrue((self.folder / ":memory:").is_file())
+
+    def test_an_empty_database_of_another_program_stays_its_own(self):
+        with self.opened() as other, other:
+            other.execute("PRAGMA application_id = 99")
+            other.execute("PRAGMA user_version = 7")
+        self.assertEqual(self.fault(self.small_sweep("allocator: even")),
+                         "sweep.db: is a database, but none of a sweep's; name another")
+
     def test_nothing_is_exported_from_no_database(self):
         self.assertEqual(self.fault_of(*self.sweep_command(GRID, "--export-only")),
                          f"{self.database}: no such file; without --export-only the sweep makes it")
 
 
 class FailedRuns(Sweep):
+    def test_of_scales_that_no_platform_may_have_say_so_at_once(self):
+        for scale, what in (("speed: 1e-30", "speed of slow"), ("bandwidth: 1e300", "bandwidth of wire"),
+                            ("latency: 1e30", "latency of wire")):
+            row, = self.rows_of(self.small_sweep("allocator: even", f"scale: {{{scale}}}"), expect=3)
+            self.assertRegex(row["reason"], rf"^small: scaled by 1e[-+]\d+, the {what} is out of range$")
+        self.assertEqual(self.fault(self.small_sweep("allocator: even", "noise: 300")),
+                         "sweep.yaml:4: noise: is above 10; write less")
+
     def test_are_rows_that_say_why_and_the_rest_go_on(self):
         crash = self.write("crash.sh", "#!/bin/sh\necho broken >&2\nexit 7\n")
         hang = self.write("hang.sh", "#!/bin/sh\nsleep 600\n")

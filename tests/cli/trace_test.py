@@ -1,5 +1,6 @@
 """isobar trace: what it says of traces, of the two commands that write them and of PyTorch's profiler."""
 
+import json
 import unittest
 
 from tests.cli.support import BERT24, ROOT, SKY16, CommandTest
@@ -89,7 +90,15 @@ class Trace(CommandTest):
         missing = self.folder / "missing.json"
         self.assertEqual(self.fault_of("trace", "stats", missing), f"{missing}: no such file")
         broken = self.write("broken.json", trace.read_text()[:-20])
-        self.assertIn("parse error", self.fault_of("trace", "stats", broken))
+        self.assertRegex(self.fault_of("trace", "stats", broken), rf"^{broken}: parse error")
+        bare = self.write("bare.json", '{"otherData": {"schema": "isobar-trace/1"}}')
+        self.assertEqual(self.fault_of("trace", "stats", bare), f"{bare}: key 'traceEvents' not found")
+        events = json.loads(trace.read_text())
+        number = next(i for i, event in enumerate(events["traceEvents"]) if event["ph"] == "X")
+        events["traceEvents"][number]["ts"] = "soon"
+        wrong = self.write("wrong.json", json.dumps(events))
+        self.assertEqual(self.fault_of("trace", "stats", wrong),
+                         f"{wrong}: traceEvents[{number}]: type must be number, but is string")
         self.assertIn("is an input", self.fault_of("trace", "merge", trace, trace, "-o", trace))
         empty = self.write("empty.json", "{}")
         self.assertEqual(self.fault_of("trace", "stats", empty), f"{empty}: otherData.schema: not isobar-trace/1; a trace "

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <thread>
 
 namespace isobar {
 namespace {
@@ -24,6 +25,23 @@ struct Folder {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
   }
 };
+
+TEST(ReadFile, RefusesWhatHasNoEnd)
+{
+  EXPECT_THAT(
+      [] { read_file("/dev/zero"); },
+      testing::ThrowsMessage<InputError>("/dev/zero: is no file and has more than 1 GiB; write it into a file"));
+}
+
+TEST(ReadFile, ReadsAPipeToItsEnd)
+{
+  const Folder folder;
+  const fs::path pipe = folder.path / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::thread writer([&pipe] { std::ofstream(pipe) << std::string(3'000'000, 'x'); });
+  EXPECT_EQ(read_file(pipe), std::string(3'000'000, 'x'));
+  writer.join();
+}
 
 TEST(WriteFileAtomically, ReplacesTheFileAndLeavesNothingElse)
 {

@@ -122,7 +122,7 @@ TEST(SweepStore, SaysWhereItCannotBe)
     const SweepStore store("/nowhere/x.db");
     FAIL();
   } catch (const EnvironmentError& fault) {
-    EXPECT_STREQ(fault.what(), "/nowhere/x.db: No such file or directory; the rows that it has stay");
+    EXPECT_STREQ(fault.what(), "/nowhere/x.db: No such file or directory");
   }
 }
 

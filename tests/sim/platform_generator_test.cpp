@@ -337,9 +337,9 @@ TEST(GeneratedPlatforms, AreRefusedWithTheOptionThatIsOutOfRange)
   refuses(sky([](auto& o) { o.nodes = 1; }), "--nodes: 1 is out of range; write a number from 2 to 65536");
   refuses(sky([](auto& o) { o.nodes = 65'537; }), "--nodes: 65537 is out of range; write a number from 2 to 65536");
   refuses(sky([](auto& o) { o.speed_spread = 0.5; }),
-          "--speed-spread: 0.5 is out of range; write a factor of 1 or more");
+          "--speed-spread: 0.5 is out of range; write a factor from 1 to 1e9");
   refuses(sky([nan](auto& o) { o.speed_spread = nan; }),
-          "--speed-spread: nan is out of range; write a factor of 1 or more");
+          "--speed-spread: nan is out of range; write a factor from 1 to 1e9");
   refuses(sky([](auto& o) { o.memory = Bytes(0); }), "--memory: 0B is out of range; write one above 0");
   refuses(sky([](auto& o) { o.bandwidth = BytesPerSecond(0); }),
           "--bandwidth: 0B/s is out of range; write one above 0");
@@ -350,7 +350,7 @@ TEST(GeneratedPlatforms, AreRefusedWithTheOptionThatIsOutOfRange)
           "--devices: 65537 is too many; a platform has at most 65536 devices");
   refuses(star([](auto& o) { o.speed = FlopsPerSecond(0); }), "--speed: 0FLOP/s is out of range; write one above 0");
   refuses(star([](auto& o) { o.memory_spread = 0; }),
-          "--memory-spread: 0 is out of range; write a factor of 1 or more");
+          "--memory-spread: 0 is out of range; write a factor from 1 to 1e9");
   refuses(sites([](auto& o) { o.sites = 0; }), "--sites: 0 is out of range; write a number from 1 to 128");
   refuses(sites([](auto& o) { o.sites = 129; }), "--sites: 129 is out of range; write a number from 1 to 128");
   refuses(sites([](auto& o) {

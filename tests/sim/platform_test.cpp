@@ -304,9 +304,11 @@ TEST(Platform, HashesTheProfilesAndTheDevicesFileToo)
                                "<host id=\"a\" speed=\"1Tf\" speed_file=\"load.profile\"/></zone></platform>";
   const auto file = write_platform(platform, "hashed.xml");
   const std::string devices = "a: {memory: 1 GiB}\n";
-  write_platform("0 1\n", "load.profile");
-  write_platform(devices, "hashed.devices.yaml");
-  EXPECT_EQ(Platform::load(file).hash(), fingerprint(platform + devices + "0 1\n"));
+  const auto profile = write_platform("0 1\n", "load.profile");
+  const auto devices_file = write_platform(devices, "hashed.devices.yaml");
+  const auto loaded = Platform::load(file);
+  EXPECT_EQ(loaded.hash(), fingerprint(platform + devices + "0 1\n"));
+  EXPECT_THAT(loaded.files(), testing::UnorderedElementsAre(file, profile, devices_file));
 }
 
 TEST(Platform, ScalesOneDeviceInAllItsRates)
@@ -343,6 +345,7 @@ TEST(Platform, RefusesToScaleWhatItCannot)
     EXPECT_THAT([&] { platform.scale(property, factor, name); }, ::testing::ThrowsMessage<InputError>(message));
   };
   expect_refused(Property::Speed, 0, {}, "profiles: scaled by 0; a factor is more than 0");
+  expect_refused(Property::Speed, 1e-30, "a", "profiles: scaled by 1e-30, the speed of a is out of range");
   expect_refused(Property::Memory, 2, "x", "profiles: there is no device x to scale");
   expect_refused(Property::Latency, 2, "x", "profiles: there is no link x to scale");
   expect_refused(Property::Bandwidth, 2, "l", "profiles: a profile sets link l; only links without one can be scaled");
