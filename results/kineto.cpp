@@ -5,6 +5,7 @@
 #include "core/quantity_text.hpp"
 #include "results/intervals.hpp"
 #include "results/table.hpp"
+#include "results/trace_file.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -123,9 +124,9 @@ std::optional<KinetoStats> read_kineto(const std::filesystem::path& file)
       ++index;
     }
   } catch (const Json::parse_error& error) {
-    throw InputError(file.string(), error.what());
+    throw InputError(file.string(), words_of_json_fault(error.what()));
   } catch (const Json::exception& error) {
-    throw InputError(file.string(), fmt::format("traceEvents[{}]: {}", index, error.what()));
+    throw InputError(file.string(), fmt::format("traceEvents[{}]: {}", index, words_of_json_fault(error.what())));
   } catch (const InputError& fault) {
     throw InputError(file.string(), fmt::format("traceEvents[{}].{}", index, fault.what()));
   }

@@ -255,15 +255,14 @@ class WaitChecker {
   std::vector<std::array<std::uint64_t, lane_count>> done_;  // by rank and lane
 };
 
-/// What the JSON library says, without its own numbers.
-std::string words_of(const std::string& what)
+}  // namespace
+
+std::string words_of_json_fault(const std::string& what)
 {
   constexpr std::size_t longest = 300;
   const auto end = what.starts_with("[json.exception") ? what.find("] ") : std::string::npos;
   return shown(end == std::string::npos ? what : what.substr(end + 2), longest);
 }
-
-}  // namespace
 
 TraceFile read_trace(const std::filesystem::path& file)
 {
@@ -283,10 +282,8 @@ TraceFile read_trace(const std::filesystem::path& file)
       ++*event_number;
     }
   } catch (const Json::exception& error) {
-    // "[json.exception.out_of_range.403] key 'ts' not found"
-    const std::string what = error.what();
-    throw InputError(trace.name,
-                     event_number ? fmt::format("traceEvents[{}]: {}", *event_number, words_of(what)) : words_of(what));
+    const std::string what = words_of_json_fault(error.what());
+    throw InputError(trace.name, event_number ? fmt::format("traceEvents[{}]: {}", *event_number, what) : what);
   } catch (const InputError& fault) {
     throw InputError(trace.name, fault.what());
   }

@@ -24,4 +24,8 @@ TraceFile read_trace(const std::filesystem::path& file);
 /// @throws InputError when instructions name what is not there, or wait for each other.
 std::unique_ptr<const Program> recorded_program(const TraceFile& trace);
 
+/// What the JSON library says of a fault ("[json.exception.out_of_range.403] key 'ts' not found") without its own
+/// numbers, on one line.
+std::string words_of_json_fault(const std::string& what);
+
 }  // namespace isobar::results

@@ -273,7 +273,7 @@ sys.exit(result.returncode)
         shutil.copy(self.baseline, name + ".csv")
         shutil.copy(self.meta, name + ".meta.json")
         junit = self.folder / "junit.xml"
-        self.run_isobar("check", name + ".csv", "--junit", junit)
+        subprocess.run([ISOBAR, "check", name + ".csv", "--junit", junit], cwd=ROOT, check=True, capture_output=True)
         xml.etree.ElementTree.parse(junit)
 
     def test_refuses_faults_of_its_files_before_it_plans(self):
