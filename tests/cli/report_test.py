@@ -199,7 +199,7 @@ class ReportCommand(ResultTest):
     def test_refuses_numbers_and_plans_that_do_not_hold(self):
         result = self.result_of(*self.small_inputs())
         content = json.loads(pathlib.Path(result).read_text())
-        self.edit(result, step_times_s=[1.0])
+        self.edit(result, step_times_s=[1.0], step_time_s=1.0)
         self.assertRegex(self.fault_of("report", result),
                          rf"^{result}: step_times_s: the first is 1, and [\d.]+ when it is simulated again \(by SimGrid "
                          r"[\d.]+; this is [\d.]+\); simulate again$")

@@ -1,5 +1,6 @@
 """isobar sweep --slurm, on a Slurm of the test's own (tests/support/slurm_cluster.py)."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -167,9 +168,10 @@ class OnACluster(SlurmTest):
 
     def kill_task(self, task):
         for process in self.cluster.processes():
-            words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-            if f"{task}-{task}".encode() in words:
-                os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # others end meanwhile
+                words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+                if f"{task}-{task}".encode() in words:
+                    os.kill(process, signal.SIGKILL)
 
     def test_cancelled_and_killed_tasks_have_no_row_and_a_second_start_submits_them_alone(self):
         file, process, job = self.started_gated()
