@@ -66,11 +66,11 @@ def listening(bed, host, program):
 
 
 def transfer_times(bed, size, pairs):
-    """Seconds until `size` bytes have come from one host to another, for pairs that begin together."""
+    """Seconds until `size` bytes have come from one host to another, since the first pair of them all began."""
     receivers = [listening(bed, receiver, RECEIVE) for _, receiver in pairs]
     senders = [started(bed, sender, SEND, bed.addresses[receiver], str(size)) for sender, receiver in pairs]
     began = [float(sender.stdout.readline()) for sender in senders]
-    return [float(receiver.stdout.readline()) - begin for receiver, begin in zip(receivers, began)]
+    return [float(receiver.stdout.readline()) - min(began) for receiver in receivers]
 
 
 class NetworkBed(unittest.TestCase):
