@@ -124,6 +124,32 @@ at::Tensor synthetic_labels(const Workload& workload, const RandomKey& key, cons
   return on_device(labels, device);
 }
 
+namespace {
+
+class SyntheticBatches final : public BatchSource {
+ public:
+  explicit SyntheticBatches(const Workload& workload) : workload_(&workload) {}
+
+  Tensors inputs(const RandomKey& key, const std::string& device) const override
+  {
+    return synthetic_inputs(*workload_, key, device);
+  }
+  at::Tensor labels(const RandomKey& key, const std::string& device) const override
+  {
+    return synthetic_labels(*workload_, key, device);
+  }
+
+ private:
+  const Workload* workload_;
+};
+
+}  // namespace
+
+std::unique_ptr<BatchSource> synthetic_batches(const Workload& workload)
+{
+  return std::make_unique<SyntheticBatches>(workload);
+}
+
 at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels)
 {
   return at::cross_entropy_loss(outputs.at(0).to(at::kFloat).flatten(0, -2), labels.flatten());

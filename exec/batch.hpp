@@ -4,6 +4,23 @@
 
 namespace isobar::exec {
 
+/// Where micro-batches come from: a pure function of their key. By any number of threads at once.
+class BatchSource {
+ public:
+  BatchSource() = default;
+  BatchSource(const BatchSource&) = delete;
+  BatchSource& operator=(const BatchSource&) = delete;
+  virtual ~BatchSource() = default;
+
+  /// The data that a micro-batch brings to the first layer, as `synthetic_inputs` says.
+  virtual Tensors inputs(const RandomKey& key, const std::string& device) const = 0;
+  /// What the loss compares the last layer's output with, as `synthetic_labels` says.
+  virtual at::Tensor labels(const RandomKey& key, const std::string& device) const = 0;
+};
+
+/// The synthetic data below. `workload` must outlive it.
+std::unique_ptr<BatchSource> synthetic_batches(const Workload& workload);
+
 /// The data that a micro-batch brings to the first layer: synthetic, from the key alone (drawn on the CPU, then moved).
 /// `Workload::input` bytes.
 /// bert: token ids, attention mask (1 for a token, 0 for padding; the padding at the end of a sample), segment ids,

@@ -80,14 +80,18 @@ void RankRecorder::memory_changed(std::size_t /*rank*/, Seconds time, Bytes memo
   if (samples.empty() || samples.back().memory != memory) samples.push_back({time, memory});
 }
 
-MeasuredRun::MeasuredRun(const Program& program, std::uint64_t steps, std::vector<RankReport> reports)
-    : program_(&program), steps_(steps), reports_(std::move(reports)), begin_(std::numeric_limits<double>::infinity())
+MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::vector<RankReport> reports)
+    : program_(&program),
+      first_step_(first_step),
+      reports_(std::move(reports)),
+      begin_(std::numeric_limits<double>::infinity())
 {
   ensure(reports_.size() == program.ranks(), "a run has a report of every rank");
+  for (const auto& report : reports_) steps_ = std::max<std::uint64_t>(steps_, report.losses.size());
   for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
     for (const Lane lane : all_lanes) {
       const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
-      ensure(times.size() == steps * program.length(rank, lane), "a report holds every instruction");
+      ensure(times.size() == steps_ * program.length(rank, lane), "a report holds every instruction");
       if (!times.empty()) begin_ = std::min(begin_, times.front().begin);
     }
   }
@@ -118,7 +122,7 @@ void MeasuredRun::replay(TraceSink& sink, const std::vector<std::string>& device
       const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
       const std::uint64_t length = program_->length(rank, lane);
       for (std::size_t i = 0; i < times.size(); ++i) {
-        events.push_back({i / length, rank, program_->at(rank, lane, i % length), times[i].begin - begin_,
+        events.push_back({first_step_ + i / length, rank, program_->at(rank, lane, i % length), times[i].begin - begin_,
                           times[i].end - begin_, times[i].memory});
       }
     }

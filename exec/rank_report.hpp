@@ -54,8 +54,11 @@ class RankRecorder : public TraceSink {
 /// Every rank's part of a run on one clock.
 class MeasuredRun {
  public:
-  /// `reports` by rank, complete: each lane has as many times as the program has instructions in `steps` steps.
-  MeasuredRun(const Program& program, std::uint64_t steps, std::vector<RankReport> reports);
+  /// `reports` by rank, complete: each lane has as many times as the program has instructions in as many steps as the
+  /// last stage has losses. The first of them is step `first_step`.
+  MeasuredRun(const Program& program, std::uint64_t first_step, std::vector<RankReport> reports);
+
+  std::uint64_t steps() const { return steps_; }
 
   /// From the end of the step before, of the first: from the first instruction's begin, to the end of the last of its
   /// instructions on any rank.
@@ -69,7 +72,8 @@ class MeasuredRun {
   void replay_links(TraceSink& sink, const std::vector<std::string>& devices) const;
 
   const Program* program_;
-  std::uint64_t steps_;
+  std::uint64_t first_step_;
+  std::uint64_t steps_ = 0;
   std::vector<RankReport> reports_;
   Seconds begin_;
 };

@@ -1,6 +1,8 @@
 #pragma once
 
 #include "core/workload.hpp"
+#include "exec/batch.hpp"
+#include "exec/named_tensors.hpp"
 #include "exec/transport.hpp"
 
 #include <cstddef>
@@ -18,7 +20,8 @@ struct StageOptions {
   std::vector<std::size_t> recomputed;  ///< layers that keep their input alone until the backward pass, sorted
   std::uint64_t microbatches = 1;       ///< of a step: each one's loss counts 1/microbatches
   std::uint64_t seed = 1;
-  std::string device = "cpu";  ///< "cpu", "cuda:0"
+  std::string device = "cpu";            ///< "cpu", "cuda:0"
+  const BatchSource* batches = nullptr;  ///< of labels; of the last stage alone
 };
 
 /// What stages add up before they update where stages_agree(workload): sums over all parameters of all stages.
@@ -27,6 +30,13 @@ struct GradientFacts {
   double not_finite = 0;      ///< parameters with a gradient that is not finite
 
   bool finite() const { return not_finite == 0; }
+};
+
+/// What an evaluation found: sums over all labels that count.
+struct EvaluationSums {
+  double loss = 0;     ///< cross-entropy of each label, in nats
+  double labels = 0;   ///< how many
+  double correct = 0;  ///< where the most likely class, or token, is the label
 };
 
 /// The layers of one stage, trained: forward and backward by micro-batch, then one update. One thread at a time.
@@ -55,8 +65,19 @@ class StageModel {
   /// Mean loss of the micro-batches since the last call, a float64 scalar where the stage is. The last stage alone has
   /// one.
   at::Tensor take_loss();
-  /// Copies to the CPU, layer by layer in the order of the layers; for tests.
-  Tensors parameters() const;
+  /// Forward alone: without dropout, and nothing is kept but the last stage's sums, which compare with `batches`.
+  Message evaluate(const BatchSource& batches, std::uint64_t step, std::uint64_t microbatch, const Message& inputs);
+  /// Sums since the last call. Waits for the device. The last stage alone has some.
+  EvaluationSums take_evaluation();
+
+  /// What training goes on from: each parameter as "layers.3.query.weight", what the optimizer keeps of it as
+  /// "optimizer.exp_avg.layers.3.query.weight", and fp16's "loss_scale". Copies on the CPU, whole when it returns.
+  NamedTensors state() const;
+  /// Takes such tensors over; whoever wrote them may have had other layers. State that the optimizer has not got there
+  /// begins anew. @throws InputError naming a tensor that is missing or of another shape or type.
+  void restore(const TensorSource& source);
+  /// The parameters alone, by the same names.
+  void restore_parameters(const TensorSource& source);
 
  private:
   struct State;
