@@ -1,5 +1,6 @@
 #pragma once
 
+#include "exec/dataset.hpp"
 #include "exec/layer_module.hpp"
 
 namespace isobar::exec {
@@ -20,6 +21,11 @@ class BatchSource {
 
 /// The synthetic data below. `workload` must outlive it.
 std::unique_ptr<BatchSource> synthetic_batches(const Workload& workload);
+
+/// A dataset's samples, `microbatches` of a step: of an evaluation (no `drops` in the key) in the order of the file,
+/// else as training takes them. Both must outlive it.
+std::unique_ptr<BatchSource> dataset_batches(const Workload& workload, const Dataset& dataset,
+                                             std::uint64_t microbatches);
 
 /// The data that a micro-batch brings to the first layer: synthetic, from the key alone (drawn on the CPU, then moved).
 /// `Workload::input` bytes.

@@ -78,6 +78,12 @@ Orders RankExecutor::OrderBoard::await(std::uint64_t step)
   return orders_.at(step);
 }
 
+void RankExecutor::OrderBoard::forget()
+{
+  const std::lock_guard lock(mutex_);
+  orders_.clear();
+}
+
 void RankExecutor::OrderBoard::cancel() noexcept
 {
   const std::lock_guard lock(mutex_);
@@ -158,9 +164,9 @@ void RankExecutor::run_in_queue(std::uint64_t step, const Instruction& instructi
 
 bool RankExecutor::goes_on(Lane lane, std::uint64_t step)
 {
-  if (is_data_server()) return data_server_goes_on(step);
-  const Orders orders = orders_.await(step);
+  const Orders orders = is_data_server() ? orders_from_first_stage() : orders_.await(step);
   if (rank_ == 0 && lane == Lane::ReceiveActivation) tell_data_server(orders);
+  if (orders.end) steps_done_ = step + 1;
   return !orders.end;
 }
 
@@ -185,9 +191,9 @@ void RankExecutor::tell_data_server(Orders orders)
   transport_->send(order_transfer(Opcode::Send, Lane::SendGradient, stages_), message);
 }
 
-bool RankExecutor::data_server_goes_on(std::uint64_t /*step*/)
+Orders RankExecutor::orders_from_first_stage()
 {
-  return !transport_->receive(order_transfer(Opcode::Recv, Lane::ReceiveGradient, 0)).orders.end;
+  return transport_->receive(order_transfer(Opcode::Recv, Lane::ReceiveGradient, 0)).orders;
 }
 
 void RankExecutor::cancel() noexcept
@@ -261,6 +267,7 @@ Message RankExecutor::computed(std::uint64_t step, const Instruction& instructio
 {
   switch (instruction.opcode) {
     case Opcode::Forward:
+      if (evaluates_) return model_->evaluate(*options_.batches, step, instruction.microbatch, inputs);
       return model_->forward(step, instruction.microbatch, std::move(inputs));
     case Opcode::Backward:
       return model_->backward(instruction.microbatch, inputs);
@@ -285,7 +292,7 @@ Message RankExecutor::computed(std::uint64_t step, const Instruction& instructio
 Message RankExecutor::micro_batch_data(std::uint64_t step, std::uint64_t microbatch) const
 {
   Message message;
-  message.tensors = options_.batches->inputs({options_.seed, step, microbatch}, options_.device);
+  message.tensors = options_.batches->inputs({options_.seed, step, microbatch, !evaluates_}, options_.device);
   message.differentiable.assign(message.tensors.size(), false);
   return message;
 }
@@ -306,6 +313,14 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
     tell(steps_under_way_.front(), ended);
     steps_under_way_.pop_front();
   }
+}
+
+void RankExecutor::begin_evaluation(const BatchSource& batches, std::uint64_t steps)
+{
+  evaluates_ = true;
+  orders_.forget();
+  options_.batches = &batches;
+  options_.orders = [steps](std::uint64_t step, bool) { return Orders{.checkpoint = false, .end = step + 1 == steps}; };
 }
 
 void RankExecutor::catch_up(const StepEnded& ended)

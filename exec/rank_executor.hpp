@@ -68,6 +68,11 @@ class RankExecutor : public RankWork {
   /// there: times of a GPU instead of the host's, and the peak memory.
   void finish(const StepEnded& ended, RankReport& report);
 
+  /// Of a rank that has played to its end: the steps that are done then, since step 0.
+  std::uint64_t steps_done() const { return steps_done_; }
+  /// From here on forwards alone, `steps` steps from 0 of these data; what `finish` reports is all in before.
+  void begin_evaluation(const BatchSource& batches, std::uint64_t steps);
+
   bool is_on_gpu() const { return lanes_.front()->queue.is_on_gpu(); }
   /// What the first stage has decided of a step that has begun.
   Orders orders_of(std::uint64_t step) { return orders_.await(step); }
@@ -95,6 +100,7 @@ class RankExecutor : public RankWork {
     bool knows(std::uint64_t step);
     /// @throws Cancelled.
     Orders await(std::uint64_t step);
+    void forget();
     void cancel() noexcept;
 
    private:
@@ -129,7 +135,7 @@ class RankExecutor : public RankWork {
 
   void run_in_queue(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
   void send(const Instruction& instruction, Message message, Orders orders, DeviceLane& lane);
-  bool data_server_goes_on(std::uint64_t step);
+  Orders orders_from_first_stage();
   void tell_data_server(Orders orders);
   Message receive(const Instruction& instruction, DeviceLane& lane);
   void compute(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
@@ -151,6 +157,8 @@ class RankExecutor : public RankWork {
   MemoryMeter meter_;
   std::array<std::unique_ptr<DeviceLane>, lane_count> lanes_;
   std::unique_ptr<StageModel> model_;  // none of the data server
+  std::atomic<std::uint64_t> steps_done_ = 0;
+  bool evaluates_ = false;
   Shelf received_activations_;
   Shelf activations_to_send_;
   Shelf received_gradients_;

@@ -38,7 +38,12 @@ std::string report_to_json(const RankReport& report)
   }
   Json memory = Json::array();
   for (const auto& sample : report.memory) memory.push_back({sample.time.value, sample.memory.value});
-  return Json{{"lanes", std::move(lanes)},
+  Json evaluation;
+  if (report.evaluation) {
+    evaluation = {report.evaluation->loss, report.evaluation->labels, report.evaluation->correct};
+  }
+  return Json{{"evaluation", std::move(evaluation)},
+              {"lanes", std::move(lanes)},
               {"memory", std::move(memory)},
               {"losses", report.losses},
               {"peak_memory_bytes", report.peak_memory.value}}
@@ -63,6 +68,11 @@ RankReport report_from_json(const std::string& text)
       report.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
     }
     report.peak_memory = Bytes(json.at("peak_memory_bytes"));
+    if (const auto& sums = json.at("evaluation"); !sums.is_null()) {
+      // As with losses: null is what is not finite.
+      const double loss = sums.at(0).is_null() ? std::numeric_limits<double>::quiet_NaN() : sums.at(0).get<double>();
+      report.evaluation = EvaluationSums{loss, sums.at(1), sums.at(2)};
+    }
     return report;
   } catch (const Json::exception& error) {
     throw InputError("a rank's report", error.what());
@@ -95,6 +105,21 @@ MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::
       if (!times.empty()) begin_ = std::min(begin_, times.front().begin);
     }
   }
+}
+
+const std::vector<double>& MeasuredRun::losses() const
+{
+  const auto has_some = [](const RankReport& report) { return !report.losses.empty(); };
+  return std::find_if(reports_.begin(), reports_.end(), has_some)->losses;
+}
+
+std::optional<EvaluationSums> MeasuredRun::evaluation() const
+{
+  std::optional<EvaluationSums> sums;
+  for (const auto& report : reports_) {
+    if (report.evaluation) sums = report.evaluation;
+  }
+  return sums;
 }
 
 std::vector<Seconds> MeasuredRun::step_times() const

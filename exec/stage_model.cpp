@@ -2,7 +2,9 @@
 
 #include "core/errors.hpp"
 #include "exec/batch.hpp"
+#include "exec/checkpoint.hpp"
 #include "exec/device.hpp"
+#include "exec/stored_tensors.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -138,11 +140,17 @@ std::string form_of(const at::Tensor& tensor)
   return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }
 
+bool has(const TensorSource& source, const std::string& name)
+{
+  return source.find(name) != nullptr;
+}
+
 at::Tensor read_like(const TensorSource& source, const std::string& name, const at::Tensor& like)
 {
-  auto tensor = source.read(name);
+  auto tensor = read_tensor(source, name);
   if (tensor.sizes() != like.sizes() || tensor.scalar_type() != like.scalar_type()) {
-    throw InputError(source.place(), fmt::format("{}: is {}; the workload's is {}", name, form_of(tensor), form_of(like)));
+    throw InputError(source.where(),
+                     fmt::format("{}: is {}; the workload's is {}", name, form_of(tensor), form_of(like)));
   }
   return tensor;
 }
@@ -160,7 +168,7 @@ struct StageModel::State {
       layers.push_back(make_layer_module(workload, layer, options.seed, options.device));
       const auto& of_layer = layers.back()->parameters();
       parameters.insert(parameters.end(), of_layer.begin(), of_layer.end());
-      for (const auto& name : layers.back()->parameter_names()) names.push_back(fmt::format("layers.{}.{}", layer, name));
+      for (const auto& name : layers.back()->parameter_names()) names.push_back(checkpoint_name(layer, name));
     }
     if (!parameters.empty()) optimizer = make_optimizer(workload, parameters);
     if (workload.dtype == DType::Float16) loss_scale = first_loss_scale;
@@ -278,24 +286,16 @@ struct StageModel::State {
     return {};
   }
 
-  NamedTensors state() const
+  std::vector<StoredTensor> state() const
   {
-    const torch::NoGradGuard no_graph;
-    NamedTensors all{names, parameters};
+    std::vector<StoredTensor> all;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      for (const auto& [kind, tensor] : optimizer_state(parameters[i])) {
-        all.names.push_back(state_name(kind, i));
-        all.tensors.push_back(tensor);
-      }
+      all.push_back(stored(names[i], parameters[i]));
+      for (const auto& [kind, tensor] : optimizer_state(parameters[i]))
+        all.push_back(stored(state_name(kind, i), tensor));
     }
-    if (workload.dtype == DType::Float16) {
-      all.names.emplace_back("loss_scale");
-      all.tensors.push_back(at::tensor({loss_scale, static_cast<double>(good_steps)}, at::kDouble));
-    }
-    all.tensors = on_cpu(all.tensors);
-    // On a CPU these are the tensors themselves, which training goes on to change.
-    if (device.is_cpu()) {
-      for (auto& tensor : all.tensors) tensor = tensor.detach().clone();
+    if (workload.dtype == DType::Float16 && options.first_layer == 0) {
+      all.push_back(stored("loss_scale", at::tensor({loss_scale, static_cast<double>(good_steps)}, at::kDouble)));
     }
     return all;
   }
@@ -329,20 +329,17 @@ struct StageModel::State {
 
   std::string state_name(const std::string& kind, std::size_t parameter) const
   {
-    return fmt::format("optimizer.{}.{}", kind, names[parameter]);
-  }
-
-  void restore_parameters(const TensorSource& source)
-  {
-    const torch::NoGradGuard no_graph;
-    for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(read_like(source, names[i], parameters[i]));
+    return fmt::format("{}:{}", names[parameter], kind);
   }
 
   void restore(const TensorSource& source)
   {
-    restore_parameters(source);
-    for (std::size_t i = 0; i < parameters.size(); ++i) restore_optimizer(source, i);
-    if (workload.dtype == DType::Float16 && source.has("loss_scale")) {
+    const torch::NoGradGuard no_graph;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].copy_(read_like(source, names[i], parameters[i]));
+      restore_optimizer(source, i);
+    }
+    if (workload.dtype == DType::Float16 && has(source, "loss_scale")) {
       const auto scale = read_like(source, "loss_scale", at::zeros({2}, at::kDouble));
       loss_scale = scale[0].item<double>();
       good_steps = static_cast<std::uint64_t>(scale[1].item<double>());
@@ -355,7 +352,7 @@ struct StageModel::State {
       return read_like(source, state_name(kind, i), parameters[i]).to(device, /*non_blocking=*/false, /*copy=*/true);
     };
     const auto restore_adam = [&](auto state) {
-      if (!source.has(state_name("exp_avg", i))) return;
+      if (!has(source, state_name("exp_avg", i))) return;
       state->step(read_like(source, state_name("step", i), at::zeros({}, at::kLong)).template item<std::int64_t>());
       state->exp_avg(read("exp_avg"));
       state->exp_avg_sq(read("exp_avg_sq"));
@@ -365,7 +362,7 @@ struct StageModel::State {
       case Optimizer::Sgd:
         return;
       case Optimizer::Momentum: {
-        if (!source.has(state_name("momentum_buffer", i))) return;
+        if (!has(source, state_name("momentum_buffer", i))) return;
         auto state = std::make_unique<torch::optim::SGDParamState>();
         state->momentum_buffer(read("momentum_buffer"));
         optimizer->state()[parameters[i].unsafeGetTensorImpl()] = std::move(state);
@@ -437,17 +434,13 @@ EvaluationSums StageModel::take_evaluation()
   return {sum[0].item<double>(), sum[1].item<double>(), sum[2].item<double>()};
 }
 
-NamedTensors StageModel::state() const
+std::vector<StoredTensor> StageModel::state() const
 {
   return state_->state();
 }
 void StageModel::restore(const TensorSource& source)
 {
   state_->restore(source);
-}
-void StageModel::restore_parameters(const TensorSource& source)
-{
-  state_->restore_parameters(source);
 }
 
 }  // namespace isobar::exec

@@ -2,7 +2,8 @@
 
 #include "core/workload.hpp"
 #include "exec/batch.hpp"
-#include "exec/named_tensors.hpp"
+#include "exec/rank_report.hpp"
+#include "exec/tensor_source.hpp"
 #include "exec/transport.hpp"
 
 #include <cstddef>
@@ -30,13 +31,6 @@ struct GradientFacts {
   double not_finite = 0;      ///< parameters with a gradient that is not finite
 
   bool finite() const { return not_finite == 0; }
-};
-
-/// What an evaluation found: sums over all labels that count.
-struct EvaluationSums {
-  double loss = 0;     ///< cross-entropy of each label, in nats
-  double labels = 0;   ///< how many
-  double correct = 0;  ///< where the most likely class, or token, is the label
 };
 
 /// The layers of one stage, trained: forward and backward by micro-batch, then one update. One thread at a time.
@@ -71,13 +65,11 @@ class StageModel {
   EvaluationSums take_evaluation();
 
   /// What training goes on from: each parameter as "layers.3.query.weight", what the optimizer keeps of it as
-  /// "optimizer.exp_avg.layers.3.query.weight", and fp16's "loss_scale". Copies on the CPU, whole when it returns.
-  NamedTensors state() const;
+  /// "layers.3.query.weight:exp_avg", and of the first stage fp16's "loss_scale". Copies, whole when it returns.
+  std::vector<StoredTensor> state() const;
   /// Takes such tensors over; whoever wrote them may have had other layers. State that the optimizer has not got there
   /// begins anew. @throws InputError naming a tensor that is missing or of another shape or type.
   void restore(const TensorSource& source);
-  /// The parameters alone, by the same names.
-  void restore_parameters(const TensorSource& source);
 
  private:
   struct State;
