@@ -96,6 +96,10 @@ class CheckpointStore {
   /// complete one. What is later than that is left alone: others may be writing it. For one rank.
   void keep_last(std::size_t count) const;
 
+  /// Removes what is later than `step`: what a run left that ended before it was complete. For one rank, before a run
+  /// that goes on from `step` writes anything, so that no two runs' parts meet in one checkpoint.
+  void remove_later_than(std::uint64_t step) const;
+
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path folder_of(std::uint64_t step) const;
 

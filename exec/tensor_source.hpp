@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,8 @@ enum class ElementType { Bool, U8, I8, F8E5M2, F8E4M3, I16, U16, F16, BF16, I32,
 std::string_view name_of(ElementType type);
 /// Bytes of one element.
 std::uint64_t size_of(ElementType type);
+std::optional<ElementType> element_type_from_name(std::string_view name);
+std::vector<std::string> element_type_names();
 
 /// What is known of a tensor without its elements. A shape without dimensions is one element.
 struct TensorFacts {
@@ -26,6 +29,8 @@ struct TensorFacts {
 
   /// Bytes of its elements. @throws InputError naming the tensor when they are more than 2^63.
   std::uint64_t bytes() const;
+  /// The same; none when they are more.
+  std::optional<std::uint64_t> bytes_if_countable() const;
 };
 
 /// A tensor whose elements somebody else keeps, as many bytes as `facts.bytes()`.
