@@ -261,6 +261,7 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
   std::vector<std::function<std::string()>> work;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     work.emplace_back([&, rank] {
+      if (options.stop) catch_interrupts();  // a request to one rank ends them all in good order
       TcpListener own = std::move(listeners[rank]);
       listeners.clear();  // the others' are theirs alone, so that a rank that dies is gone
       // The stage first, then the others, so that nobody's deadline runs while parameters are made.
