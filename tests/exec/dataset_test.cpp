@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <thread>
@@ -220,6 +221,23 @@ TEST_F(Pairs, FitTheWorkload)
       "two.yaml");
   EXPECT_THAT([&] { open("a\ta\tneutral\n", two_classes); },
               ThrowsMessage<InputError>("--data: MNLI has 3 classes; workload two has 2"));
+}
+
+TEST(Datasets, OfTheExamplesFitTheirWorkload)
+{
+  const std::filesystem::path folder = std::filesystem::path(ISOBAR_SOURCE_DIR) / "examples/mnli";
+  const auto data = open_datasets(
+      {.train = folder / "train.tsv", .evaluation = folder / "dev.tsv", .vocabulary = folder / "vocab.txt"},
+      read_workload(folder / "bert.yaml"));
+  EXPECT_EQ(data.train->samples(), 50U);
+  EXPECT_EQ(data.evaluation->evaluation_samples(), 20U);
+  for (const auto& batch : {data.train->evaluation_batch(0, 50), data.evaluation->evaluation_batch(0, 20)}) {
+    EXPECT_EQ(std::count(batch.tokens.begin(), batch.tokens.end(), 1), 0) << "no piece is unknown";
+    for (std::size_t end = 63; end < batch.mask.size(); end += 64) EXPECT_EQ(batch.mask[end], 0) << "none is cut";
+    for (std::int64_t label = 0; label < 3; ++label) {
+      EXPECT_GE(std::count(batch.labels.begin(), batch.labels.end(), label), 6);
+    }
+  }
 }
 
 TEST(Datasets, GoWithTheModelOfTheWorkload)
