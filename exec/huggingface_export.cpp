@@ -84,8 +84,8 @@ Json config_of(const Workload& workload, const LlamaSizes& sizes)
           {"vocab_size", sizes.vocabulary},
           {"max_position_embeddings", workload.sequence},
           {"hidden_act", "silu"},
-          {"rms_norm_eps", 1e-5},
-          {"rope_theta", 500'000.0}};
+          {"rms_norm_eps", sizes.norm_epsilon},
+          {"rope_theta", sizes.rope_theta}};
 }
 
 template <typename Sizes>

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/files.hpp"
+#include "core/huggingface_config.hpp"
 #include "exec/checkpoint.hpp"
 #include "exec/huggingface_export.hpp"
 #include "exec/weight_files.hpp"
@@ -155,6 +156,29 @@ TEST(HuggingFaceWeights, SayWhatModelTheyAreOf)
   EXPECT_EQ(llama.at("model_type"), "llama");
   EXPECT_EQ(llama.at("num_key_value_heads"), 2);
   EXPECT_EQ(llama.at("max_position_embeddings"), 7);
+}
+
+TEST(HuggingFaceWeights, AreExportedWithAConfigurationThatIsImportedAsTheSameModel)
+{
+  for (const auto* name : {"bert10", "gpt2_124m", "llama_8b"}) {
+    auto workload = small_model(shipped_workload(name));
+    if (auto* llama = std::get_if<LlamaSizes>(&workload.model)) {
+      llama->rope_theta = 10'000;
+      llama->norm_epsilon = 1e-6;
+    }
+    const ExportedModel model(std::move(workload));
+    const auto file = (model.export_to("hf") / "config.json").string();
+    const auto imported = workload_from_text(
+        workload_from_huggingface(read_file(file), file, {.sequence = 7, .dtype = {}}), "imported.yaml");
+    ASSERT_EQ(imported.layers.size(), model.workload.layers.size()) << name;
+    for (std::size_t i = 0; i < imported.layers.size(); ++i) {
+      EXPECT_EQ(imported.layers[i].parameters, model.workload.layers[i].parameters) << name << ": " << i;
+    }
+    if (const auto* llama = std::get_if<LlamaSizes>(&imported.model)) {
+      EXPECT_EQ(llama->rope_theta, 10'000);
+      EXPECT_EQ(llama->norm_epsilon, 1e-6);
+    }
+  }
 }
 
 TEST(HuggingFaceWeights, TurnConv1DAndNothingElse)
