@@ -23,6 +23,7 @@ constexpr std::string_view beat = "beat";
 constexpr std::string_view leave = "leave";
 constexpr std::string_view loss = "lost ";  // and then the rank's number, a space, and how it is known
 constexpr std::size_t longest_reason = 1000;
+constexpr auto all_alive = "; all ranks are alive";
 /// The word of who is lost takes no longer from rank 0 to the others, though a machine be busy.
 constexpr Seconds least_grace{1};
 
@@ -228,14 +229,15 @@ void Heartbeat::guard(const std::function<void()>& work)
     work();
   } catch (const EnvironmentError& error) {
     const std::string message = error.what();
-    const bool is_late = contains(message, TcpLink::deadline_passed);
-    const bool is_cut = contains(message, TcpLink::closed_by_peer);
-    if (is_late || is_cut || contains(message, TcpLink::cancelled)) {
-      if (const auto loss = lost(is_cut ? impl_->grace() : Seconds(0))) throw RankLost(*loss);
+    if (!follows_from_another(message)) {
+      impl_->lose_own(message);
+      throw;
     }
-    const EnvironmentError ours(is_late || is_cut ? message + "; all ranks are alive" : message);
-    impl_->lose_own(ours.what());
-    throw EnvironmentError(ours);
+    // Who is dead is known before anybody's deadline passes; a connection may close before it is known why.
+    const auto wait = contains(message, TcpLink::closed_by_peer) ? impl_->grace() : Seconds(0);
+    if (const auto found = lost(wait)) throw RankLost(*found);
+    impl_->lose_own(message + all_alive);
+    throw EnvironmentError(message + all_alive);
   } catch (const Interrupted&) {
     throw;
   } catch (const std::exception& error) {
@@ -244,9 +246,11 @@ void Heartbeat::guard(const std::function<void()>& work)
   }
 }
 
-std::string said_of(const std::string& rank_name, const std::string& message)
+bool follows_from_another(const std::string& message)
 {
-  return message.starts_with(rank_name) ? message : fmt::format("{}: {}", rank_name, message);
+  if (message.ends_with(all_alive)) return false;
+  return contains(message, TcpLink::deadline_passed) || contains(message, TcpLink::closed_by_peer) ||
+         contains(message, TcpLink::cancelled);
 }
 
 }  // namespace isobar::exec

@@ -59,7 +59,8 @@ class Heartbeat {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A message as one of a rank: with the rank's name before it, unless it begins with that.
-std::string said_of(const std::string& rank_name, const std::string& message);
+/// True of what a rank says when another one is gone or late, or when it has given up itself; not once `guard` has
+/// found that all ranks are alive.
+bool follows_from_another(const std::string& message);
 
 }  // namespace isobar::exec

@@ -187,11 +187,5 @@ TEST(Heartbeat, ShowsWhatOthersSayOnOneLine)
   expect_of_others(errors, 2, "rank 2 (c) failed: two\\x0alines");
 }
 
-TEST(Heartbeat, SaysARanksNameOnce)
-{
-  EXPECT_EQ(said_of("rank 1 (b)", "out of memory"), "rank 1 (b): out of memory");
-  EXPECT_EQ(said_of("rank 1 (b)", "rank 1 (b): out of memory"), "rank 1 (b): out of memory");
-}
-
 }  // namespace
 }  // namespace isobar::exec
