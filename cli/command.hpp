@@ -92,7 +92,7 @@ struct GoalOptions {
 
 /// With --recompute. @throws InputError with every fault of the first file that has one, or naming the option.
 Inputs load(const InputOptions& options, const GoalOptions& goal);
-/// With what a plan recomputes. @throws InputError likewise, or naming the plan's file.
+/// With what a plan recomputes, without what it leaves out. @throws InputError likewise, or naming the plan's file.
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
 
 /// Gives the workload the recomputation of `layers` (ascending). @throws InputError naming `where`, who asks for it.
