@@ -214,9 +214,8 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 namespace {
 
 /// Ranks that would begin at different steps do not meet.
-TcpOptions tcp_options(const RunOptions& options, const Plan& plan, const std::string& world)
+TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& plan, const std::string& world)
 {
-  TcpOptions tcp;
   tcp.flows = options.flows;
   tcp.world = fmt::format("{} from step {}", world, options.first_step);
   tcp.connect_deadline = options.deadline;
@@ -251,7 +250,7 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
 {
   const Job job(workload, plan, program, options);
   const auto links = links_of(program);
-  const auto tcp = tcp_options(options, plan, random_word());
+  const auto tcp = tcp_options(tcp_options_of_own_ranks(options.network), options, plan, random_word());
   std::vector<Endpoint> endpoints;
   std::vector<TcpListener> listeners;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
@@ -307,11 +306,13 @@ std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, 
   if (places.size() != program.ranks()) {
     throw InputError("--ranks", fmt::format("names {} places; the plan has {} ranks", places.size(), program.ranks()));
   }
+  const auto tcp = tcp_options(tcp_options_of(options.network, secret_of(options.network), rank, places), options, plan,
+                               hash_of(plan));
   const Job job(workload, plan, program, options);
   const auto executor = make_executor(job, rank);
   auto links = links_of(program);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
-  TcpWorld world(rank, places, links, tcp_options(options, plan, hash_of(plan)));
+  TcpWorld world(rank, places, links, tcp);
   SideChannel side_channel(world, rank, places.size(), options.deadline);
   const Seconds offset = side_channel.clock_offset();
   const auto transport = tcp_transport(rank, world, options.deadline, executor->is_on_gpu());

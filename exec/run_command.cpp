@@ -433,6 +433,7 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("--rank", options->rank,
                       "which rank this process is, with --ranks; rank 0 writes and prints what all have measured");
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
+  add_network_options(*command, options->run.network);
   command->add_option("--steps", options->run.steps, "steps to train in all (default: 10)");
   add_data_options(*command, options->data);
   command->add_option("--checkpoint", options->run.checkpoints.folder,
