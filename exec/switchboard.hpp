@@ -36,13 +36,13 @@ class Switchboard {
   /// The number of the call, for `trouble`.
   std::size_t call(const Endpoint& peer, const Purpose& purpose, Connected connected, TurnedAway turned_away);
 
-  /// Goes on until something has happened, for 0.1 s at most; false if nothing did until `deadline`.
+  /// Goes on until something has happened, for 0.1 s at most; false once the deadline has passed and nothing happened.
   /// @throws Interrupted; EnvironmentError when the system takes no more calls; what the functions above throw.
   bool work(Clock::time_point deadline);
 
   /// Why a call has not been answered yet, such as "Connection refused".
   const std::string& trouble(std::size_t call) const;
-  /// "; 3 callers did not prove the secret, the last one from 10.0.0.7; give all ranks the same", or "" if none did.
+  /// "; 3 calls did not prove the secret (the last one from 10.0.0.7): give all ranks the same one", or "".
   std::string strangers() const;
 
  private:

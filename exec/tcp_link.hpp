@@ -39,6 +39,7 @@ class Descriptor {
 
 /// One connection, encrypted if there is TLS over it.
 struct Flow {
+  Flow() = default;
   Flow(Descriptor connected, std::unique_ptr<Tls> over_it = nullptr)  // NOLINT(google-explicit-constructor)
       : socket(std::move(connected)), tls(std::move(over_it))
   {

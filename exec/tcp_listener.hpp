@@ -31,6 +31,7 @@ class TcpListener {
   explicit TcpListener(Descriptor socket);
 
   std::uint16_t port() const;
+  bool is_ipv6() const;
   int descriptor() const { return socket_.number(); }
   /// The socket goes to the caller.
   Descriptor release() { return std::move(socket_); }
