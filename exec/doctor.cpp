@@ -149,14 +149,14 @@ std::vector<Finding> network(const DoctorOptions& options)
     }
     return findings;
   }
+  TcpOptions tcp = options.tcp;
+  tcp.world = word;
   {
-    TcpOptions tcp;
-    tcp.world = word;
     TcpWorld world(*options.rank, options.ranks, SideChannel::links(options.ranks.size()), tcp);
     const Seconds offset = SideChannel(world, *options.rank, options.ranks.size(), patience).clock_offset();
     findings.push_back({Verdict::Good, "clock", fmt::format("rank 0's shows {:+.6f} s more", offset.value)});
   }
-  for (const auto& link : probe_links(*options.rank, options.ranks, options.flows, word)) {
+  for (const auto& link : probe_links(*options.rank, options.ranks, options.flows, tcp)) {
     findings.push_back(finding_of(link, fmt::format("link to rank {}", link.to)));
   }
   return findings;

@@ -315,8 +315,8 @@ class Guest {
         links_[way] = link_over(std::move(flow), way, options_.rank, options_.rank);
       };
       const auto turned_away = [&refusal](const std::string& reason) { refusal = reason; };
-      calls.push_back(
-          board.call(options_.master, purpose_of(words_of_call(options_, options_.rank, way)), connected, turned_away));
+      calls[way] =
+          board.call(options_.master, purpose_of(words_of_call(options_, options_.rank, way)), connected, turned_away);
     }
     while (links_.size() < ways.size()) {
       const bool goes_on = board.work(deadline_);

@@ -100,9 +100,8 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 
 namespace {
 
-TcpOptions tcp_options(const RunOptions& options, const Plan& plan, std::string world)
+TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& plan, std::string world)
 {
-  TcpOptions tcp;
   tcp.flows = options.flows;
   tcp.world = std::move(world);
   tcp.connect_deadline = options.deadline;
@@ -136,7 +135,7 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
                              const RunOptions& options, const StepEnded& step_ended)
 {
   const auto links = links_of(program);
-  const auto tcp = tcp_options(options, plan, random_word());
+  const auto tcp = tcp_options(tcp_options_of_own_ranks(options.network), options, plan, random_word());
   std::vector<Endpoint> endpoints;
   std::vector<TcpListener> listeners;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
@@ -187,10 +186,12 @@ std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, 
   if (places.size() != program.ranks()) {
     throw InputError("--ranks", fmt::format("names {} places; the plan has {} ranks", places.size(), program.ranks()));
   }
+  const auto tcp = tcp_options(tcp_options_of(options.network, secret_of(options.network), rank, places), options, plan,
+                               hash_of(plan));
   RankExecutor executor(workload, plan, rank, rank_options(options, plan, rank));
   auto links = links_of(program);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
-  TcpWorld world(rank, places, links, tcp_options(options, plan, hash_of(plan)));
+  TcpWorld world(rank, places, links, tcp);
   SideChannel side_channel(world, rank, places.size(), options.deadline);
   const Seconds offset = side_channel.clock_offset();
   const auto transport = tcp_transport(rank, world, options.deadline, executor.is_on_gpu());

@@ -3,6 +3,7 @@
 #include "core/plan.hpp"
 #include "core/program.hpp"
 #include "core/workload.hpp"
+#include "exec/network_options.hpp"
 #include "exec/rank_report.hpp"
 
 #include <cstddef>
@@ -21,6 +22,7 @@ struct RunOptions {
   std::string device = "cpu";  ///< of every rank here: "cpu", "cuda:0"
   std::size_t threads = 1;     ///< of each rank, for its computation on a CPU
   std::size_t flows = 1;       ///< TCP connections of each link
+  NetworkOptions network;      ///< of ranks that are processes
   bool emulate = false;        ///< ranks are as slow, and have as little memory, as the plan takes their devices for
   /// With `emulate` on a CPU: the profiled speed, by which the program counts its work. Slower ranks then compute as
   /// steadily as the profile says; else they take so many times what their threads work.

@@ -312,6 +312,7 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("--rank", options->rank,
                       "which rank this process is, with --ranks; rank 0 writes and prints what all have measured");
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
+  add_network_options(*command, options->run.network);
   command->add_option("--steps", options->run.steps, "steps to train (default: 10)");
   command->add_option("--seed", options->run.seed, "of parameters, data and dropout (default: 1)");
   command->add_option("--device", options->device, "of every rank here: cpu, cuda or cuda:N (default: cpu)");
