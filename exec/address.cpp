@@ -6,9 +6,12 @@
 
 #include <netdb.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <memory>
+#include <string_view>
 #include <system_error>
 
 namespace isobar::exec {
@@ -61,15 +64,17 @@ std::string peer_address(int socket)
   return end_of(socket, ::getpeername);
 }
 
-bool is_loopback(const std::string& address)
-{
-  return address.starts_with("127.") || address == "::1";
-}
-
 std::string address_of_host(const std::string& host)
 {
   const auto found = look_up(host, 0);
   return found ? in_numbers(found->ai_addr, found->ai_addrlen) : "";
+}
+
+std::string host_name()
+{
+  std::array<char, HOST_NAME_MAX + 1> name = {};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
 }
 
 bool is_host_name(const std::string& host)

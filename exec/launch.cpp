@@ -224,7 +224,7 @@ std::optional<LaunchPlace> launch_place(const Environment& environment, const La
   const Launcher* launcher = launcher_of(variables);
   if (!launcher && !flags.rank && !flags.world && !flags.master) return std::nullopt;
   if (!launcher && !(flags.rank && flags.world)) {
-    throw InputError("--rank, --world and --master go together where no launcher says them");
+    throw InputError("--rank goes with --ranks, or with --world and --master where no launcher says them");
   }
   LaunchPlace place;
   const auto said = [&](const std::optional<std::size_t>& flag, const char* name, std::size_t lowest) {
@@ -243,6 +243,8 @@ std::optional<LaunchPlace> launch_place(const Environment& environment, const La
     place.local_rank = variables.number(launcher->local_rank, "", 0, place.world_size);
   }
   place.master = master_of(variables, flags, launcher, place.world_size);
+  const std::string* node = launcher == &slurm ? variables.find("SLURMD_NODENAME") : nullptr;
+  if (node) place.node = *node;
   place.source = source_of(variables, flags, launcher);
   return place;
 }

@@ -26,6 +26,7 @@ struct LaunchPlace {
   std::size_t world_size = 1;
   std::size_t local_rank = 0;  ///< among the ranks of its machine
   Endpoint master;             ///< where rank 0 listens
+  std::string node;            ///< what Slurm calls the machine; "" elsewhere
   std::string source;          ///< for people: who said so, such as "Slurm (SLURM_PROCID, SLURM_NTASKS)"
 };
 

@@ -3,7 +3,7 @@
 #include "core/document.hpp"
 #include "core/errors.hpp"
 #include "core/quantity_text.hpp"
-#include "exec/address.hpp"
+#include "exec/network_options.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -4,6 +4,7 @@
 #include "core/errors.hpp"
 #include "exec/address.hpp"
 #include "exec/clock.hpp"
+#include "exec/network_options.hpp"
 #include "exec/switchboard.hpp"
 #include "exec/text_message.hpp"
 
@@ -114,8 +115,8 @@ class Host {
  private:
   struct Visitor {
     std::map<Way, std::unique_ptr<TcpLink>> links;
-    std::string address;
-    std::uint16_t port = 0;
+    std::string address;  ///< from which it calls
+    Endpoint endpoint;    ///< where it listens
     bool is_here() const { return links.size() == ways.size(); }
   };
 
@@ -138,18 +139,20 @@ class Host {
 };
 
 /// What rank 0 listens on.
-std::string host_to_listen_on(const std::string& master)
+std::string host_to_listen_on(const RendezvousOptions& options)
 {
-  const bool is_the_loopback_interface_here_alone =
-      is_host_name(master) && master != "localhost" && is_loopback(address_of_host(master));
-  return is_the_loopback_interface_here_alone ? "0.0.0.0" : master;
+  const std::string& master = options.master.host;
+  if (!options.bind.empty()) return bind_address_of(options.bind, master);
+  const bool means_other_machines_elsewhere =
+      is_host_name(master) && !is_loopback(master) && is_loopback(address_of_host(master));
+  return means_other_machines_elsewhere ? "0.0.0.0" : master;
 }
 
 Host::Host(const RendezvousOptions& options, const RankFacts& facts, const Preflight& preflight)
     : options_(options),
       preflight_(&preflight),
       deadline_(deadline_in(options.deadline)),
-      own_({.host = host_to_listen_on(options.master.host), .port = 0}),
+      own_({.host = host_to_listen_on(options), .port = 0}),
       board_(options.secret, options.tls),
       guests_(options.ranks)
 {
@@ -157,7 +160,7 @@ Host::Host(const RendezvousOptions& options, const RankFacts& facts, const Prefl
   for (std::size_t rank = 1; rank < options.ranks; ++rank) {
     for (const Way way : ways) expected_[words_of_call(options, rank, way)] = {rank, way};
   }
-  TcpListener listener({.host = host_to_listen_on(options.master.host), .port = options.master.port});
+  TcpListener listener({.host = host_to_listen_on(options), .port = options.master.port});
   board_.listen(
       std::move(listener), [this](const Purpose& purpose) { return objection_to(purpose); },
       [this](const Purpose& purpose, Flow flow) { welcome(purpose, std::move(flow)); });
@@ -204,7 +207,7 @@ PresentRank Host::question(std::size_t rank)
   TcpLink& up = *guest.links.at(Way::Up);
   PresentRank present;
   present.address = guest.address;
-  guest.port = static_cast<std::uint16_t>(std::strtoul(receive_text(up, patience).c_str(), nullptr, 10));
+  guest.endpoint = endpoint_from_text(fmt::format("rank {}", rank), receive_text(up, patience));
   present.facts = facts_from_json(receive_text(up, patience));
   present.round_trip = patience;
   for (int i = 0; i < round_trips; ++i) {
@@ -251,7 +254,7 @@ Decision Host::decide()
   decision.endpoints.resize(guests_.size());
   decision.endpoints[decision.seat_of_rank.front()] = {options_.master.host, own_.port()};
   for (std::size_t rank = 1; rank < guests_.size(); ++rank) {
-    decision.endpoints[decision.seat_of_rank[rank]] = {guests_[rank].address, guests_[rank].port};
+    decision.endpoints[decision.seat_of_rank[rank]] = guests_[rank].endpoint;
   }
   return decision;
 }
@@ -283,8 +286,9 @@ class Guest {
   {
     call();
     TcpLink& up = *links_.at(Way::Up);
-    TcpListener listener({.host = address_, .port = 0});
-    send_text(up, std::to_string(listener.port()), patience);
+    TcpListener listener(
+        {.host = options_.bind.empty() ? address_ : bind_address_of(options_.bind, address_), .port = 0});
+    send_text(up, text_of(endpoint_of(listener)), patience);
     send_text(up, facts_to_json(facts), patience);
     // Rank 0 may have begun to wait only now, and then waits as long.
     const auto end = deadline_in(options_.deadline + grace + patience);
@@ -304,6 +308,14 @@ class Guest {
   }
 
  private:
+  /// Where the others find it: one that listens on all interfaces, at the address that rank 0 is reached from.
+  Endpoint endpoint_of(const TcpListener& listener) const
+  {
+    const std::string host = local_address(listener.descriptor());
+    const bool all_interfaces = host == "0.0.0.0" || host == "::";
+    return {all_interfaces ? address_ : host, listener.port()};
+  }
+
   void call()
   {
     Switchboard board(options_.secret, options_.tls);

@@ -18,6 +18,7 @@ struct RendezvousOptions {
   Endpoint master;  ///< where rank 0 listens
   std::shared_ptr<const Secret> secret;
   bool tls = false;
+  std::string bind;      ///< an address or an interface to listen on; "": the address that the others see
   Seconds deadline{60};  ///< until all ranks are there
 };
 

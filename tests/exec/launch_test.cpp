@@ -98,6 +98,8 @@ TEST(LaunchPlace, OfSlurmMeetsOnTheFirstNodeAtAPortOfTheStep)
   EXPECT_EQ(here->master.host, "n4");
   EXPECT_GE(here->master.port, 20'000);
   EXPECT_LT(here->master.port, 30'000);
+  EXPECT_EQ(here->node, "");
+  EXPECT_EQ(launch_place(with(slurm, "SLURMD_NODENAME", "n5"), {})->node, "n5");
   EXPECT_EQ(here->source, "Slurm (SLURM_PROCID, SLURM_NTASKS)");
   EXPECT_EQ(launch_place(with(slurm, "SLURM_PROCID", "2"), {})->master.port, here->master.port);
   EXPECT_NE(launch_place(with(slurm, "SLURM_STEP_ID", "1"), {})->master.port, here->master.port);
@@ -179,7 +181,7 @@ TEST(LaunchPlace, NamesVariablesThatAreHalfSet)
   EXPECT_THAT(placing(without(slurm, "SLURM_JOB_ID")),
               says("SLURM_JOB_ID: not set; Slurm's srun sets it; else say --master HOST:PORT"));
   EXPECT_THAT(placing({}, {.rank = 1, .world = {}, .master = "a:1"}),
-              says("--rank, --world and --master go together where no launcher says them"));
+              says("--rank goes with --ranks, or with --world and --master where no launcher says them"));
 }
 
 TEST(LaunchPlace, NamesVariablesThatMakeNoSense)

@@ -62,7 +62,8 @@ class Gathering {
     auto listener = quiet_listener("127.0.0.1");
     master = {.host = "127.0.0.1", .port = listener.port()};
     for (std::size_t rank = 0; rank < count; ++rank) {
-      options.push_back({.rank = rank, .ranks = count, .master = master, .secret = some_secret(), .deadline = plenty});
+      options.push_back(
+          {.rank = rank, .ranks = count, .master = master, .secret = some_secret(), .bind = "", .deadline = plenty});
       facts.push_back(facts_of(rank));
       preflight.seats.push_back(std::string(1, static_cast<char>('a' + rank)));
     }
