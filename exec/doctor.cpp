@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -68,21 +67,15 @@ Finding gpu(const std::string& device)
 }
 
 /// What a GPU has, or what programs may take of a machine without swapping.
-Bytes available_memory(const std::string& device)
+Bytes memory_of(const std::string& device)
 {
   if (is_gpu(device)) return facts_of_gpu(device).memory;
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  double kibibytes = 0;
-  for (std::string unit; file >> key >> kibibytes; std::getline(file, unit)) {
-    if (key == "MemAvailable:") return Bytes(1024 * kibibytes);
-  }
-  return Bytes(0);
+  return available_memory();
 }
 
 Finding memory(const DoctorOptions& options)
 {
-  const Bytes available = available_memory(options.device);
+  const Bytes available = memory_of(options.device);
   Bytes needed;
   if (options.plan && options.plan->predicted) {
     for (std::size_t rank = 0; rank < options.plan->stages.size(); ++rank) {

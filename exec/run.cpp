@@ -297,22 +297,20 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
   return {program, options.first_step, std::move(reports)};
 }
 
-std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program,
-                                    std::size_t rank, const std::vector<std::string>& endpoints,
+std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program, RankPlace place,
                                     const RunOptions& options, const StepEnded& step_ended)
 {
-  std::vector<Endpoint> places;
-  for (const auto& endpoint : endpoints) places.push_back(endpoint_from_text("--ranks", endpoint));
-  if (places.size() != program.ranks()) {
-    throw InputError("--ranks", fmt::format("names {} places; the plan has {} ranks", places.size(), program.ranks()));
-  }
-  const auto tcp = tcp_options(tcp_options_of(options.network, secret_of(options.network), rank, places), options, plan,
-                               hash_of(plan));
+  const std::size_t rank = place.rank;
+  const auto& places = place.endpoints;
+  ensure(places.size() == program.ranks(), "every rank has an endpoint");
+  const auto tcp =
+      tcp_options(tcp_options_of(options.network, place.secret, rank, places), options, plan, hash_of(plan));
   const Job job(workload, plan, program, options);
   const auto executor = make_executor(job, rank);
   auto links = links_of(program);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
-  TcpWorld world(rank, places, links, tcp);
+  TcpWorld world = place.listener ? TcpWorld(rank, places, links, tcp, std::move(*place.listener))
+                                  : TcpWorld(rank, places, links, tcp);
   SideChannel side_channel(world, rank, places.size(), options.deadline);
   const Seconds offset = side_channel.clock_offset();
   const auto transport = tcp_transport(rank, world, options.deadline, executor->is_on_gpu());

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,10 +73,17 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const Program& program,
                              const RunOptions& options, const StepEnded& step_ended);
 
-/// One rank of a run whose others are elsewhere: `endpoints` ("host:port") of all ranks, its own included. Rank 0 gets
-/// what all have measured, times by its own clock; the others get nothing.
-std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program,
-                                    std::size_t rank, const std::vector<std::string>& endpoints,
+/// Where one rank of a run stands among the others, which are elsewhere.
+struct RankPlace {
+  std::size_t rank = 0;
+  std::vector<Endpoint> endpoints;  ///< of all ranks, its own included
+  std::shared_ptr<const Secret> secret;
+  std::optional<TcpListener> listener = {};  ///< open at its own endpoint already
+};
+
+/// One rank of a run whose others are elsewhere. Rank 0 gets what all have measured, times by its own clock; the others
+/// get nothing.
+std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program, RankPlace place,
                                     const RunOptions& options, const StepEnded& step_ended);
 
 }  // namespace isobar::exec
