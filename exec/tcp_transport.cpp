@@ -23,8 +23,8 @@ std::uint32_t channel_of(Lane lane)
   return lane == Lane::SendActivation || lane == Lane::ReceiveActivation ? activations : gradients;
 }
 
-/// A message's header: the orders, then for each tensor its type, whether it is differentiable, and its shape, as 64-bit
-/// integers of the machine, which all ranks share.
+/// A message's header: the orders, then for each tensor its type, whether it is differentiable, and its shape, as
+/// 64-bit integers of the machine, which all ranks share.
 std::vector<std::int64_t> header_of(const Message& message)
 {
   std::vector<std::int64_t> header = {message.orders.checkpoint ? 1 : 0, message.orders.end ? 1 : 0};
