@@ -4,7 +4,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 cmake --preset fuzz --log-level=WARNING >/dev/null
-cmake --build --preset fuzz --target fuzz_document fuzz_prescan fuzz_workload
+fuzzers=(tests/fuzz/fuzz_*.cpp)
+fuzzers=("${fuzzers[@]##*/}")
+cmake --build --preset fuzz --target "${fuzzers[@]%.cpp}"
 for fuzzer in build/fuzz/bin/fuzz_*; do
   name=$(basename "$fuzzer")
   corpus=build/fuzz/corpus/$name
