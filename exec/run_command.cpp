@@ -11,7 +11,9 @@
 #include "exec/data_options.hpp"
 #include "exec/dataset.hpp"
 #include "exec/device.hpp"
+#include "exec/replan.hpp"
 #include "exec/run.hpp"
+#include "exec/supervisor.hpp"
 #include "schedules/schedule.hpp"
 
 #include <fmt/format.h>
@@ -45,6 +47,9 @@ struct CommandOptions {
   bool unvalidated = false;
   std::string device = "cpu";
   std::optional<std::string> deadline;
+  std::optional<std::string> heartbeat;
+  std::uint64_t restarts = 0;
+  std::string replan;
   std::string trace;
   std::string log;
   std::string output;
@@ -198,6 +203,15 @@ Seconds seconds_from(const char* option, const std::string& text)
   }
 }
 
+TimeLimits limits_of(const Plan& plan, const CommandOptions& options)
+{
+  const auto asked = [](const char* option, const std::optional<std::string>& text) {
+    return text ? std::optional(seconds_from(option, *text)) : std::nullopt;
+  };
+  return time_limits(plan.predicted ? plan.predicted->step_time : Seconds(0), asked("--deadline", options.deadline),
+                     asked("--heartbeat", options.heartbeat));
+}
+
 /// "100" is a number of steps, "5 min" a time.
 void read_checkpoint_every(const std::string& text, CheckpointOptions& checkpoints)
 {
@@ -229,6 +243,13 @@ void check_options(const CommandOptions& options)
     throw InputError("--steps", fmt::format("{} is not in 1 to {}", options.run.steps, most_steps));
   }
   check_threads(options.run.threads);
+  constexpr std::uint64_t most_restarts = 1'000'000;
+  if (options.restarts > most_restarts) {
+    throw InputError("--restart", fmt::format("{} is not in 0 to {}", options.restarts, most_restarts));
+  }
+  if (!options.replan.empty() && !options.spawn) {
+    throw InputError("--replan", "goes with --spawn: it takes one process that starts all ranks again on the new plan");
+  }
   if (options.run.checkpoints.folder.empty() && (options.resume || !options.checkpoint_every.empty())) {
     throw InputError("--resume and --checkpoint-every go with --checkpoint FOLDER");
   }
@@ -381,7 +402,7 @@ ExitCode run(CommandOptions options)
   check_plan(plan, workload, fingerprint(workload_text), options);
 
   const auto program = schedules::make_program(plan, workload);
-  options.run.deadline = options.deadline ? seconds_from("--deadline", *options.deadline) : default_deadline(plan);
+  options.run.limits = limits_of(plan, options);
   const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
   const Data data(options, workload, plan.goal.microbatches);
   options.run.batches = data.batches.get();
@@ -420,6 +441,40 @@ ExitCode run(CommandOptions options)
   return ExitCode::Interrupted;
 }
 
+bool is_supervised(const CommandOptions& options)
+{
+  return options.restarts > 0 || !options.replan.empty();
+}
+
+/// Starts the run again when it fails, and plans it anew when that does not help, as far as the user asked for it.
+ExitCode run_supervised(CommandOptions options)
+{
+  const std::string& folder = options.run.checkpoints.folder;
+  const auto say = [](const std::string& line) { fmt::print(stderr, "isobar: {}\n", line); };
+  Supervision supervision;
+  supervision.restarts = options.restarts;
+  supervision.say = say;
+  supervision.resume_point = [&folder] {
+    const auto newest = folder.empty() ? std::nullopt : CheckpointStore(folder).newest_complete().step;
+    return fmt::format("step {}", newest.value_or(0));
+  };
+  const auto attempt = [&options, &folder](std::uint64_t failed) {
+    CommandOptions of_attempt = options;
+    if (failed > 0 && !folder.empty()) of_attempt.resume = true;
+    return run(of_attempt);
+  };
+  while (true) {
+    try {
+      return supervise(attempt, supervision);
+    } catch (const AttemptsFailed& failure) {
+      if (options.replan.empty()) throw;
+      options.plan = replan(options.plan, {options.replan, options.workload}, failure.what());
+      if (!folder.empty()) options.resume = true;
+      say(fmt::format("{}; going on from {} by {}", failure.what(), supervision.resume_point(), options.plan));
+    }
+  }
+}
+
 }  // namespace
 
 void add_run_command(CLI::App& app, Action& action)
@@ -452,13 +507,22 @@ void add_run_command(CLI::App& app, Action& action)
                       "with --emulate: the plan's profile, so that ranks compute as steadily as it says");
   command->add_flag("--unvalidated", options->unvalidated, "run a plan that was not simulated as it is");
   command->add_option("--deadline", options->deadline,
-                      "how long a transfer may wait (default: 10 predicted steps, at least 30 s)");
+                      "how long a transfer may wait (default: 30 s and 10 predicted steps, then by what was measured)");
+  command->add_option("--heartbeat", options->heartbeat,
+                      "a rank without a sign of life for so long is dead (default: 10 s, or half of --deadline)");
+  command->add_option("--restart", options->restarts,
+                      "start a run that failed again, so many times, from the newest checkpoint (default: 0)");
+  command->add_option(
+      "--replan", options->replan,
+      "the plan's platform file: once restarts are used up, plan anew without the lost device (--spawn)");
   command->add_option("--trace", options->trace, "measured timeline to write (Chrome trace JSON)");
   command->add_option("--log", options->log, "a line of JSON for each step");
   command->add_option("-o,--output", options->output, "result file to write (JSON)");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);
-  command->callback([options, &action] { action = [options] { return run(*options); }; });
+  command->callback([options, &action] {
+    action = [options] { return is_supervised(*options) ? run_supervised(*options) : run(*options); };
+  });
 }
 
 }  // namespace isobar::exec
