@@ -5,8 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,12 +35,5 @@ std::string name_in(const TensorSource& weights, const WeightSource& source);
 /// `into` is left alone then.
 /// @throws InputError naming the tensor when it is missing otherwise, or has another shape or type.
 bool read_weight(const TensorSource& weights, const WeightSource& source, std::span<float> into);
-
-/// Writes the parameters of a checkpoint (checkpoint_name()) into `folder` as a Hugging Face model: config.json and
-/// model.safetensors, or shards with an index where they are more than `max_shard_bytes`. One tensor at a time is in
-/// memory. Head and embedding are two matrices, and config.json says so.
-/// @throws InputError when the checkpoint is of another model, EnvironmentError when the disk refuses.
-void export_to_huggingface(const Workload& workload, const TensorSource& checkpoint,
-                           const std::filesystem::path& folder, std::uint64_t max_shard_bytes);
 
 }  // namespace isobar::exec

@@ -34,15 +34,20 @@ class MnliFile {
   SentencePair pair(std::uint64_t index) const;
 
  private:
-  /// Where a pair stands in the text.
+  /// Where a column stands in the text; a view would not outlive a move of the file.
   struct Place {
-    std::uint64_t premise = 0, hypothesis = 0;
-    std::uint32_t premise_length = 0, hypothesis_length = 0;
+    std::uint64_t begin = 0;
+    std::uint64_t length = 0;
+  };
+  struct Pair {
+    Place premise, hypothesis;
     std::int64_t label = 0;
   };
 
+  Place place_of(std::string_view column) const;
+
   std::string text_;
-  std::vector<Place> pairs_;
+  std::vector<Pair> pairs_;
   std::uint64_t unlabelled_ = 0;
 };
 

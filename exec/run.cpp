@@ -207,9 +207,8 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 namespace {
 
 /// Ranks that would begin at different steps do not meet.
-TcpOptions tcp_options(const RunOptions& options, const Plan& plan, const std::string& world)
+TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& plan, const std::string& world)
 {
-  TcpOptions tcp;
   tcp.flows = options.flows;
   tcp.world = fmt::format("{} from step {}", world, options.first_step);
   tcp.connect_deadline = options.limits.connect;
@@ -249,7 +248,7 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
   const Job job(workload, plan, program, options);
   const auto links = links_of_run(program);
   const auto names = names_of_ranks(plan);
-  const auto tcp = tcp_options(options, plan, random_word());
+  const auto tcp = tcp_options(tcp_options_of_own_ranks(options.network), options, plan, random_word());
   std::vector<Endpoint> endpoints;
   std::vector<TcpListener> listeners;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
@@ -259,6 +258,7 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
   std::vector<std::function<std::string()>> work;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     work.emplace_back([&, rank] {
+      if (options.stop) catch_interrupts();  // a request to one rank ends them all in good order
       TcpListener own = std::move(listeners[rank]);
       listeners.clear();  // the others' are theirs alone, so that a rank that dies is gone
       // The stage first, then the others, so that nobody's deadline runs while parameters are made.
@@ -282,20 +282,20 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
   return {program, options.first_step, std::move(reports)};
 }
 
-std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program,
-                                    std::size_t rank, const std::vector<std::string>& endpoints,
+std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program, RankPlace place,
                                     const RunOptions& options, const StepEnded& step_ended)
 {
-  std::vector<Endpoint> places;
-  for (const auto& endpoint : endpoints) places.push_back(endpoint_from_text("--ranks", endpoint));
-  if (places.size() != program.ranks()) {
-    throw InputError("--ranks", fmt::format("names {} places; the plan has {} ranks", places.size(), program.ranks()));
-  }
+  const std::size_t rank = place.rank;
+  const auto& places = place.endpoints;
+  ensure(places.size() == program.ranks(), "every rank has an endpoint");
+  const auto tcp =
+      tcp_options(tcp_options_of(options.network, place.secret, rank, places), options, plan, hash_of(plan));
   const Job job(workload, plan, program, options);
   const auto executor = make_executor(job, rank);
   auto links = links_of_run(program);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
-  TcpWorld world(rank, places, links, tcp_options(options, plan, hash_of(plan)));
+  TcpWorld world = place.listener ? TcpWorld(rank, places, links, tcp, std::move(*place.listener))
+                                  : TcpWorld(rank, places, links, tcp);
   Heartbeat heartbeat(world, rank, names_of_ranks(plan), options.limits);
   std::vector<std::string> texts;
   heartbeat.guard([&] {

@@ -6,12 +6,14 @@
 #include "core/workload.hpp"
 #include "exec/batch.hpp"
 #include "exec/deadlines.hpp"
+#include "exec/network_options.hpp"
 #include "exec/rank_report.hpp"
 #include "exec/tensor_source.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,6 +44,7 @@ struct RunOptions {
   std::string device = "cpu";  ///< of every rank here: "cpu", "cuda:0"
   std::size_t threads = 1;     ///< of each rank, for its computation on a CPU
   std::size_t flows = 1;       ///< TCP connections of each link
+  NetworkOptions network;      ///< of ranks that are processes
   bool emulate = false;        ///< ranks are as slow, and have as little memory, as the plan takes their devices for
   /// With `emulate` on a CPU: the profiled speed, by which the program counts its work. Slower ranks then compute as
   /// steadily as the profile says; else they take so many times what their threads work.
@@ -68,10 +71,17 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const Program& program,
                              const RunOptions& options, const StepEnded& step_ended);
 
-/// One rank of a run whose others are elsewhere: `endpoints` ("host:port") of all ranks, its own included. Rank 0 gets
-/// what all have measured, times by its own clock; the others get nothing.
-std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program,
-                                    std::size_t rank, const std::vector<std::string>& endpoints,
+/// Where one rank of a run stands among the others, which are elsewhere.
+struct RankPlace {
+  std::size_t rank = 0;
+  std::vector<Endpoint> endpoints;  ///< of all ranks, its own included
+  std::shared_ptr<const Secret> secret;
+  std::optional<TcpListener> listener = {};  ///< open at its own endpoint already
+};
+
+/// One rank of a run whose others are elsewhere. Rank 0 gets what all have measured, times by its own clock; the others
+/// get nothing.
+std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program, RankPlace place,
                                     const RunOptions& options, const StepEnded& step_ended);
 
 }  // namespace isobar::exec

@@ -7,13 +7,16 @@
 #include "core/plan.hpp"
 #include "core/quantity_text.hpp"
 #include "core/workload.hpp"
+#include "exec/address.hpp"
 #include "exec/checkpoint.hpp"
 #include "exec/data_options.hpp"
 #include "exec/dataset.hpp"
 #include "exec/device.hpp"
-#include "exec/replan.hpp"
+#include "exec/launch_options.hpp"
+#include "exec/rank_facts.hpp"
+#include "exec/rendezvous.hpp"
+#include "exec/restart.hpp"
 #include "exec/run.hpp"
-#include "exec/supervisor.hpp"
 #include "schedules/schedule.hpp"
 
 #include <fmt/format.h>
@@ -43,13 +46,13 @@ struct CommandOptions {
   bool in_process = false;
   std::optional<std::size_t> rank;
   std::vector<std::string> ranks;
+  LaunchOptions launch;
   std::string profile;
   bool unvalidated = false;
   std::string device = "cpu";
   std::optional<std::string> deadline;
   std::optional<std::string> heartbeat;
-  std::uint64_t restarts = 0;
-  std::string replan;
+  RestartOptions restart;
   std::string trace;
   std::string log;
   std::string output;
@@ -228,26 +231,23 @@ void read_checkpoint_every(const std::string& text, CheckpointOptions& checkpoin
   }
 }
 
+constexpr auto ways_to_run =
+    "say where the ranks run: --spawn (processes on this machine), --in-process (threads of this one), or --rank N "
+    "with --ranks HOST:PORT,… (this one here, the others elsewhere); torchrun, srun and mpirun say it themselves";
+
 void check_options(const CommandOptions& options)
 {
-  const int ways = static_cast<int>(options.spawn) + static_cast<int>(options.in_process) +
-                   static_cast<int>(options.rank.has_value());
-  if (ways != 1) {
-    throw InputError(
-        "say where the ranks run: --spawn (processes on this machine), --in-process (threads of this one), or --rank N "
-        "with --ranks HOST:PORT,… (this one here, the others elsewhere)");
-  }
-  if (options.rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together");
+  const bool is_one_rank = options.rank || !options.ranks.empty() || options.launch.any();
+  const int ways =
+      static_cast<int>(options.spawn) + static_cast<int>(options.in_process) + static_cast<int>(is_one_rank);
+  if (ways > 1) throw InputError(ways_to_run);
+  if (!options.ranks.empty() && !options.rank) throw InputError("--rank and --ranks go together");
   constexpr std::uint64_t most_steps = 1'000'000'000;
   if (options.run.steps < 1 || options.run.steps > most_steps) {
     throw InputError("--steps", fmt::format("{} is not in 1 to {}", options.run.steps, most_steps));
   }
   check_threads(options.run.threads);
-  constexpr std::uint64_t most_restarts = 1'000'000;
-  if (options.restarts > most_restarts) {
-    throw InputError("--restart", fmt::format("{} is not in 0 to {}", options.restarts, most_restarts));
-  }
-  if (!options.replan.empty() && !options.spawn) {
+  if (!options.restart.replan.empty() && !options.spawn) {
     throw InputError("--replan", "goes with --spawn: it takes one process that starts all ranks again on the new plan");
   }
   if (options.run.checkpoints.folder.empty() && (options.resume || !options.checkpoint_every.empty())) {
@@ -308,6 +308,64 @@ void report(const Plan& plan, const Program& program, const MeasuredRun& measure
     outputs.result->keep();
   }
   fmt::print("{}", options.json ? text : summary_of(result));
+}
+
+/// Which rank this process is, as flags and launchers say; none where all ranks start here or in places of --ranks.
+std::optional<LaunchPlace> launched_place(const CommandOptions& options)
+{
+  if (options.spawn || options.in_process || !options.ranks.empty()) return std::nullopt;
+  const LaunchFlags flags = {.rank = options.rank, .world = options.launch.world, .master = options.launch.master};
+  auto place = launch_place(environment_of_this_process(), flags);
+  if (!place) throw InputError(ways_to_run);
+  fmt::print(stderr, "isobar: rank {} of {} by {}; rank 0 listens at {}\n", place->rank, place->world_size,
+             shown(place->source, 200), text_of(place->master));
+  return place;
+}
+
+/// What all ranks must be told alike.
+std::string settings_of(const RunOptions& options)
+{
+  return fmt::format("--steps {} --seed {} --flows {}{}", options.steps, options.seed, options.flows,
+                     options.emulate ? " --emulate" : "");
+}
+
+/// The place of a launched rank in the run, once it has met the others.
+RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, const Plan& plan,
+                      const Workload& workload, const std::string& workload_hash)
+{
+  const auto secret = secret_of(options.run.network);  // before torch has threads
+  RankFacts facts = facts_of_device(options.run.device, options.run.threads);
+  facts.host = place.node.empty() ? host_name() : place.node;
+  facts.plan_device = options.launch.plan_device;
+  facts.version = ISOBAR_VERSION;
+  facts.plan_hash = hash_of(plan);
+  facts.workload_hash = workload_hash;
+  facts.settings = settings_of(options.run);
+  Meeting meeting = meet({.rank = place.rank,
+                          .ranks = place.world_size,
+                          .master = place.master,
+                          .secret = secret,
+                          .tls = uses_tls(options.run.network, {place.master}),
+                          .bind = options.run.network.bind,
+                          .deadline = options.run.limits.connect},
+                         facts, preflight_of(plan, workload.dtype, options.launch));
+  fmt::print(stderr, "{}", meeting.in_words);
+  return {meeting.seat, std::move(meeting.endpoints), secret, std::move(meeting.listener)};
+}
+
+/// The place of a rank that --rank and --ranks say.
+RankPlace place_said(const CommandOptions& options, const Program& program)
+{
+  if (*options.rank >= program.ranks()) {
+    throw InputError("--rank", fmt::format("{} is not below the plan's {} ranks", *options.rank, program.ranks()));
+  }
+  std::vector<Endpoint> endpoints;
+  for (const auto& endpoint : options.ranks) endpoints.push_back(endpoint_from_text("--ranks", endpoint));
+  if (endpoints.size() != program.ranks()) {
+    throw InputError("--ranks",
+                     fmt::format("names {} places; the plan has {} ranks", endpoints.size(), program.ranks()));
+  }
+  return {*options.rank, std::move(endpoints), secret_of(options.run.network)};
 }
 
 /// The workload, with the work that its profiled times mean where a profile is given.
@@ -391,6 +449,8 @@ struct Data {
 ExitCode run(CommandOptions options)
 {
   check_options(options);
+  const auto launched = launched_place(options);
+  if (launched && options.device == "cuda:local") options.device = fmt::format("cuda:{}", launched->local_rank);
   options.run.device = device_from_text(options.device);
   const Plan plan = read_plan(options.plan);
   const std::string workload_text = read_file(options.workload);
@@ -416,21 +476,18 @@ ExitCode run(CommandOptions options)
     fmt::print(stderr, "isobar: --steps {}: all of them are done\n", options.run.steps);
     return ExitCode::Done;
   }
+  StepLog log(options, samples);
+  std::optional<RankPlace> place;
+  if (launched) place = meet_others(*launched, options, plan, workload, fingerprint(workload_text));
+  if (!options.ranks.empty()) place = place_said(options, *program);
+  if (place) options.rank = place->rank;
+  Outputs outputs(options);
   const PatientStop stop;
   options.run.stop = &stop;
-  StepLog log(options, samples);
-  Outputs outputs(options);
   const StepEnded step_ended = [&log](const StepReport& step) { log(step); };
 
-  if (options.rank) {
-    if (*options.rank >= program->ranks()) {
-      throw InputError("--rank", fmt::format("{} is not below the plan's {} ranks", *options.rank, program->ranks()));
-    }
-  }
   const auto measured = [&]() -> std::optional<MeasuredRun> {
-    if (options.rank) {
-      return run_rank(workload, plan, *program, *options.rank, options.ranks, options.run, step_ended);
-    }
+    if (place) return run_rank(workload, plan, *program, std::move(*place), options.run, step_ended);
     return (options.spawn ? run_in_processes : run_in_process)(workload, plan, *program, options.run, step_ended);
   }();
   if (!measured) return stop.asked() ? ExitCode::Interrupted : ExitCode::Done;  // rank 0 says what all have measured
@@ -439,40 +496,6 @@ ExitCode run(CommandOptions options)
   if (steps_done == options.run.steps) return ExitCode::Done;
   fmt::print(stderr, "isobar: interrupted; {} of {} steps are done\n", steps_done, options.run.steps);
   return ExitCode::Interrupted;
-}
-
-bool is_supervised(const CommandOptions& options)
-{
-  return options.restarts > 0 || !options.replan.empty();
-}
-
-/// Starts the run again when it fails, and plans it anew when that does not help, as far as the user asked for it.
-ExitCode run_supervised(CommandOptions options)
-{
-  const std::string& folder = options.run.checkpoints.folder;
-  const auto say = [](const std::string& line) { fmt::print(stderr, "isobar: {}\n", line); };
-  Supervision supervision;
-  supervision.restarts = options.restarts;
-  supervision.say = say;
-  supervision.resume_point = [&folder] {
-    const auto newest = folder.empty() ? std::nullopt : CheckpointStore(folder).newest_complete().step;
-    return fmt::format("step {}", newest.value_or(0));
-  };
-  const auto attempt = [&options, &folder](std::uint64_t failed) {
-    CommandOptions of_attempt = options;
-    if (failed > 0 && !folder.empty()) of_attempt.resume = true;
-    return run(of_attempt);
-  };
-  while (true) {
-    try {
-      return supervise(attempt, supervision);
-    } catch (const AttemptsFailed& failure) {
-      if (options.replan.empty()) throw;
-      options.plan = replan(options.plan, {options.replan, options.workload}, failure.what());
-      if (!folder.empty()) options.resume = true;
-      say(fmt::format("{}; going on from {} by {}", failure.what(), supervision.resume_point(), options.plan));
-    }
-  }
 }
 
 }  // namespace
@@ -488,6 +511,8 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("--rank", options->rank,
                       "which rank this process is, with --ranks; rank 0 writes and prints what all have measured");
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
+  add_launch_options(*command, options->launch);
+  add_network_options(*command, options->run.network);
   command->add_option("--steps", options->run.steps, "steps to train in all (default: 10)");
   add_data_options(*command, options->data);
   command->add_option("--checkpoint", options->run.checkpoints.folder,
@@ -510,18 +535,23 @@ void add_run_command(CLI::App& app, Action& action)
                       "how long a transfer may wait (default: 30 s and 10 predicted steps, then by what was measured)");
   command->add_option("--heartbeat", options->heartbeat,
                       "a rank without a sign of life for so long is dead (default: 10 s, or half of --deadline)");
-  command->add_option("--restart", options->restarts,
-                      "start a run that failed again, so many times, from the newest checkpoint (default: 0)");
-  command->add_option(
-      "--replan", options->replan,
-      "the plan's platform file: once restarts are used up, plan anew without the lost device (--spawn)");
+  add_restart_options(*command, options->restart);
   command->add_option("--trace", options->trace, "measured timeline to write (Chrome trace JSON)");
   command->add_option("--log", options->log, "a line of JSON for each step");
   command->add_option("-o,--output", options->output, "result file to write (JSON)");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);
   command->callback([options, &action] {
-    action = [options] { return is_supervised(*options) ? run_supervised(*options) : run(*options); };
+    action = [options] {
+      return run_restarted(options->restart,
+                           {options->workload, options->plan, options->run.checkpoints.folder, options->resume},
+                           [&options](const std::string& plan, bool resume) {
+                             CommandOptions of_attempt = *options;
+                             of_attempt.plan = plan;
+                             of_attempt.resume = resume;
+                             return run(of_attempt);
+                           });
+    };
   });
 }
 

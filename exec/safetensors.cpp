@@ -350,7 +350,8 @@ WrittenSafetensors write_safetensors(const std::filesystem::path& file, std::vec
   try {
     TemporaryFile temporary(file);
     CheckedOutput output(temporary);
-    output.write(std::as_bytes(std::span(bytes_of_length(header.size()))));
+    const auto length = bytes_of_length(header.size());
+    output.write(std::as_bytes(std::span(length)));
     output.write(std::as_bytes(std::span(header)));
     for (const auto& tensor : tensors) {
       const auto elements = elements_of(tensor);

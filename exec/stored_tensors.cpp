@@ -37,7 +37,8 @@ StoredTensor stored(std::string name, const at::Tensor& tensor)
   for (const auto& [element, scalar] : types) {
     if (scalar == here.scalar_type()) copy.facts.type = element;
   }
-  ensure(size_of(copy.facts.type) == here.element_size(), "a tensor's type is one that files have");
+  ensure(size_of(copy.facts.type) == static_cast<std::uint64_t>(here.element_size()),
+         "a tensor's type is one that files have");
   copy.data.resize(here.nbytes());
   if (here.nbytes() > 0) std::memcpy(copy.data.data(), here.const_data_ptr(), here.nbytes());
   return copy;

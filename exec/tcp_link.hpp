@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/units.hpp"
+#include "exec/tls.hpp"
 
 #include <compare>
 #include <cstddef>
@@ -34,6 +35,18 @@ class Descriptor {
 
  private:
   int number_ = -1;
+};
+
+/// One connection, encrypted if there is TLS over it.
+struct Flow {
+  Flow() = default;
+  Flow(Descriptor connected, std::unique_ptr<Tls> over_it = nullptr)  // NOLINT(google-explicit-constructor)
+      : socket(std::move(connected)), tls(std::move(over_it))
+  {
+  }
+
+  Descriptor socket;
+  std::unique_ptr<Tls> tls;
 };
 
 /// A one-way link between two ranks; a channel tells apart the links that go the same way.
@@ -72,7 +85,7 @@ class TcpLink {
 
   /// The end of `name` at rank `self`, over connected sockets in the same order at both ends. Messages of errors call
   /// the link `title`, such as "channel 2". Links of the same loop are used by the same thread.
-  TcpLink(const LinkName& name, std::size_t self, const std::string& title, std::vector<Descriptor> flows,
+  TcpLink(const LinkName& name, std::size_t self, const std::string& title, std::vector<Flow> flows,
           std::shared_ptr<TcpLoop> loop = make_tcp_loop());
   TcpLink(const TcpLink&) = delete;
   TcpLink& operator=(const TcpLink&) = delete;

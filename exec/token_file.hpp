@@ -16,6 +16,8 @@ namespace isobar::exec {
 /// numpy/lib/format.py.
 class TokenFile {
  public:
+  enum class Kind { Uint16, Uint32, Int32, Int64 };
+
   /// `vocabulary`: how many tokens there are; a token is below it.
   /// @throws InputError naming the file: it cannot be read, is no such file, or has another length than it says.
   TokenFile(const std::filesystem::path& file, std::uint64_t vocabulary);
@@ -32,9 +34,9 @@ class TokenFile {
   std::vector<std::int64_t> read(std::uint64_t begin, std::uint64_t length) const;
 
  private:
-  enum class Kind { Uint16, Uint32, Int32, Int64 };
-
-  std::uint64_t read_header(std::uint64_t bytes);
+  void read_header();
+  /// The number of tokens that it promises. `start`: the file's first bytes.
+  std::uint64_t read_npy_header(const std::string& start, std::uint64_t bytes);
   std::string read_bytes(std::uint64_t begin, std::uint64_t length) const;
 
   std::string name_;  // as messages show it

@@ -39,7 +39,10 @@ Weights::Weights(const std::filesystem::path& path)
     }
   }
   where_ = shown(file.string(), file.string().size());
-  if (file.extension() == ".json") return open_shards(file);
+  if (file.extension() == ".json") {
+    open_shards(file);
+    return;
+  }
   files_.emplace_back(file);
   for (auto& name : files_.front().names()) file_of_.emplace(std::move(name), 0);
 }
