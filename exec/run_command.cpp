@@ -325,8 +325,8 @@ std::optional<LaunchPlace> launched_place(const CommandOptions& options)
 /// What all ranks must be told alike.
 std::string settings_of(const RunOptions& options)
 {
-  return fmt::format("--steps {} --seed {} --flows {}{}", options.steps, options.seed, options.flows,
-                     options.emulate ? " --emulate" : "");
+  return fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}", options.steps, options.seed, options.flows,
+                     text_of(options.limits.heartbeat), options.emulate ? " --emulate" : "");
 }
 
 /// The place of a launched rank in the run, once it has met the others.
