@@ -20,8 +20,8 @@ need_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# The cache serves every clone, wherever it lies.
-export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=ccache
+# The cache serves every clone, wherever it lies, and files with a precompiled header too.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros CMAKE_CXX_COMPILER_LAUNCHER=ccache
 
 # configure ALL: ALL is ON, for the executor and the tests too, or OFF, which leaves a build folder with them as it is.
 configure() {
