@@ -15,6 +15,7 @@
 #include "exec/launch_options.hpp"
 #include "exec/rank_facts.hpp"
 #include "exec/rendezvous.hpp"
+#include "exec/restart.hpp"
 #include "exec/run.hpp"
 #include "schedules/schedule.hpp"
 
@@ -50,6 +51,8 @@ struct CommandOptions {
   bool unvalidated = false;
   std::string device = "cpu";
   std::optional<std::string> deadline;
+  std::optional<std::string> heartbeat;
+  RestartOptions restart;
   std::string trace;
   std::string log;
   std::string output;
@@ -203,6 +206,15 @@ Seconds seconds_from(const char* option, const std::string& text)
   }
 }
 
+TimeLimits limits_of(const Plan& plan, const CommandOptions& options)
+{
+  const auto asked = [](const char* option, const std::optional<std::string>& text) {
+    return text ? std::optional(seconds_from(option, *text)) : std::nullopt;
+  };
+  return time_limits(plan.predicted ? plan.predicted->step_time : Seconds(0), asked("--deadline", options.deadline),
+                     asked("--heartbeat", options.heartbeat));
+}
+
 /// "100" is a number of steps, "5 min" a time.
 void read_checkpoint_every(const std::string& text, CheckpointOptions& checkpoints)
 {
@@ -235,6 +247,9 @@ void check_options(const CommandOptions& options)
     throw InputError("--steps", fmt::format("{} is not in 1 to {}", options.run.steps, most_steps));
   }
   check_threads(options.run.threads);
+  if (!options.restart.replan.empty() && !options.spawn) {
+    throw InputError("--replan", "goes with --spawn: it takes one process that starts all ranks again on the new plan");
+  }
   if (options.run.checkpoints.folder.empty() && (options.resume || !options.checkpoint_every.empty())) {
     throw InputError("--resume and --checkpoint-every go with --checkpoint FOLDER");
   }
@@ -310,8 +325,8 @@ std::optional<LaunchPlace> launched_place(const CommandOptions& options)
 /// What all ranks must be told alike.
 std::string settings_of(const RunOptions& options)
 {
-  return fmt::format("--steps {} --seed {} --flows {}{}", options.steps, options.seed, options.flows,
-                     options.emulate ? " --emulate" : "");
+  return fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}", options.steps, options.seed, options.flows,
+                     text_of(options.limits.heartbeat), options.emulate ? " --emulate" : "");
 }
 
 /// The place of a launched rank in the run, once it has met the others.
@@ -332,7 +347,7 @@ RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, c
                           .secret = secret,
                           .tls = uses_tls(options.run.network, {place.master}),
                           .bind = options.run.network.bind,
-                          .deadline = options.run.deadline},
+                          .deadline = options.run.limits.connect},
                          facts, preflight_of(plan, workload.dtype, options.launch));
   fmt::print(stderr, "{}", meeting.in_words);
   return {meeting.seat, std::move(meeting.endpoints), secret, std::move(meeting.listener)};
@@ -447,7 +462,7 @@ ExitCode run(CommandOptions options)
   check_plan(plan, workload, fingerprint(workload_text), options);
 
   const auto program = schedules::make_program(plan, workload);
-  options.run.deadline = options.deadline ? seconds_from("--deadline", *options.deadline) : default_deadline(plan);
+  options.run.limits = limits_of(plan, options);
   const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
   const Data data(options, workload, plan.goal.microbatches);
   options.run.batches = data.batches.get();
@@ -517,13 +532,27 @@ void add_run_command(CLI::App& app, Action& action)
                       "with --emulate: the plan's profile, so that ranks compute as steadily as it says");
   command->add_flag("--unvalidated", options->unvalidated, "run a plan that was not simulated as it is");
   command->add_option("--deadline", options->deadline,
-                      "how long a transfer may wait (default: 10 predicted steps, at least 30 s)");
+                      "how long a transfer may wait (default: 30 s and 10 predicted steps, then by what was measured)");
+  command->add_option("--heartbeat", options->heartbeat,
+                      "a rank without a sign of life for so long is dead (default: 10 s, or half of --deadline)");
+  add_restart_options(*command, options->restart);
   command->add_option("--trace", options->trace, "measured timeline to write (Chrome trace JSON)");
   command->add_option("--log", options->log, "a line of JSON for each step");
   command->add_option("-o,--output", options->output, "result file to write (JSON)");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);
-  command->callback([options, &action] { action = [options] { return run(*options); }; });
+  command->callback([options, &action] {
+    action = [options] {
+      return run_restarted(options->restart,
+                           {options->workload, options->plan, options->run.checkpoints.folder, options->resume},
+                           [&options](const std::string& plan, bool resume) {
+                             CommandOptions of_attempt = *options;
+                             of_attempt.plan = plan;
+                             of_attempt.resume = resume;
+                             return run(of_attempt);
+                           });
+    };
+  });
 }
 
 }  // namespace isobar::exec

@@ -1,12 +1,15 @@
 #include "exec/tcp_transport.hpp"
 
 #include "core/errors.hpp"
+#include "core/quantity_text.hpp"
+#include "exec/clock.hpp"
 #include "exec/device.hpp"
 
 #include <fmt/format.h>
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -81,9 +84,13 @@ Message room_for(TcpLink::Bytes bytes, bool for_gpu)
 
 class TcpTransport : public Transport {
  public:
-  TcpTransport(std::size_t rank, TcpWorld& world, Seconds deadline, bool for_gpu)
-      : rank_(rank), world_(&world), deadline_(deadline), for_gpu_(for_gpu)
+  TcpTransport(std::size_t rank, TcpWorld& world, const Program& program, const TimeLimits& limits, bool for_gpu)
+      : rank_(rank), world_(&world), for_gpu_(for_gpu)
   {
+    for (const Lane lane : all_lanes) {
+      const std::uint64_t per_step = lane == Lane::Compute ? 1 : program.length(rank, lane);
+      deadlines_.emplace_back(limits, std::max<std::uint64_t>(1, per_step));
+    }
   }
 
   void send(const Instruction& instruction, const Message& message) override
@@ -94,9 +101,9 @@ class TcpTransport : public Transport {
       payload.emplace_back(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
     }
     const auto header = header_of(message);
-    explained(instruction, [&] {
+    explained(instruction, [&](Seconds deadline) {
       world_->link({rank_, instruction.peer, channel_of(instruction.lane)})
-          .send(std::as_bytes(std::span(header)), payload, deadline_);
+          .send(std::as_bytes(std::span(header)), payload, deadline);
     });
   }
 
@@ -111,32 +118,45 @@ class TcpTransport : public Transport {
       }
       return buffers;
     };
-    explained(instruction, [&] {
-      world_->link({instruction.peer, rank_, channel_of(instruction.lane)}).receive(room, deadline_);
+    explained(instruction, [&](Seconds deadline) {
+      world_->link({instruction.peer, rank_, channel_of(instruction.lane)}).receive(room, deadline);
     });
     return message;
   }
 
-  void all_reduce_sum(std::span<double> values) override { world_->all_reduce_sum(values, deadline_); }
+  void all_reduce_sum(std::span<double> values) override
+  {
+    timed(Lane::Compute, [&](Seconds deadline) { world_->all_reduce_sum(values, deadline); });
+  }
   void cancel() noexcept override { world_->cancel(); }
 
  private:
+  /// An operation of a lane, given how long it may wait.
+  template <typename Operation>
+  void timed(Lane lane, Operation operation)
+  {
+    OperationDeadline& deadline = deadlines_[static_cast<std::size_t>(lane)];
+    const auto begin = Clock::now();
+    operation(deadline.limit());
+    deadline.done_after(time_since(begin));
+  }
+
   /// Says of a failed transfer what it was to bring.
   template <typename Transfer>
   void explained(const Instruction& instruction, Transfer transfer)
   {
     try {
-      transfer();
+      timed(instruction.lane, transfer);
     } catch (const EnvironmentError& error) {
-      throw EnvironmentError(fmt::format("{} (stage {}, {} of micro-batch {})", error.what(), instruction.stage,
-                                         name_of(instruction.lane), instruction.microbatch));
+      throw EnvironmentError(fmt::format("{} (stage {}, {} of micro-batch {}, {})", error.what(), instruction.stage,
+                                         name_of(instruction.lane), instruction.microbatch, text_of(instruction.size)));
     }
   }
 
   std::size_t rank_;
   TcpWorld* world_;
-  Seconds deadline_;
   bool for_gpu_;
+  std::vector<OperationDeadline> deadlines_;  // by lane, each used by its thread alone
 };
 
 }  // namespace
@@ -157,9 +177,10 @@ std::vector<LinkName> links_of(const Program& program)
   return {links.begin(), links.end()};
 }
 
-std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, Seconds deadline, bool for_gpu)
+std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, const Program& program,
+                                         const TimeLimits& limits, bool for_gpu)
 {
-  return std::make_unique<TcpTransport>(rank, world, deadline, for_gpu);
+  return std::make_unique<TcpTransport>(rank, world, program, limits, for_gpu);
 }
 
 }  // namespace isobar::exec
