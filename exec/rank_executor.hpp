@@ -58,6 +58,7 @@ class RankExecutor : public RankWork {
   /// there: times of a GPU instead of the host's, and the peak memory.
   void finish(const StepEnded& ended, RankReport& report);
 
+  Bytes peak_memory() const { return meter_.peak(); }
   bool is_on_gpu() const { return lanes_.front()->queue.is_on_gpu(); }
   const StageModel& model() const { return *model_; }
 

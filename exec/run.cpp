@@ -42,8 +42,8 @@ RankOptions rank_options(const RunOptions& options, const Plan& plan, std::size_
 }
 
 /// Plays one rank to the end over its transport.
-RankReport play_rank(const Program& program, std::size_t rank, RankExecutor& executor, const RunOptions& options,
-                     const StepEnded& step_ended)
+RankReport play_rank(const Workload& workload, const Program& program, std::size_t rank, RankExecutor& executor,
+                     const RunOptions& options, const StepEnded& step_ended)
 {
   at::set_num_threads(static_cast<int>(options.threads));
   RankReport report;
@@ -52,7 +52,8 @@ RankReport play_rank(const Program& program, std::size_t rank, RankExecutor& exe
   const auto ended = [&](std::uint64_t step, Seconds end, std::optional<double> loss) {
     if (!loss) return;
     report.losses.push_back(*loss);
-    step_ended({step, *loss, end - std::exchange(before, end)});
+    step_ended(
+        {step, *loss, end - std::exchange(before, end), workload.training.learning_rate, executor.peak_memory()});
   };
   play(program, rank, options.steps, executor, &recorder, [&](std::uint64_t step) { executor.end_step(step, ended); });
   executor.finish(ended, report);
@@ -82,7 +83,7 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
   std::exception_ptr cause;
   const auto play_one = [&](std::size_t rank) {
     try {
-      reports[rank] = play_rank(program, rank, *executors[rank], options, step_ended);
+      reports[rank] = play_rank(workload, program, rank, *executors[rank], options, step_ended);
     } catch (const Cancelled&) {
       // Another rank has failed, and says why.
     } catch (...) {
@@ -104,7 +105,8 @@ TcpOptions tcp_options(const RunOptions& options, const Plan& plan, std::string 
 {
   TcpOptions tcp;
   tcp.flows = options.flows;
-  tcp.world = std::move(world);
+  // Ranks of another choice would wait for what is never said.
+  tcp.world = options.transport == TransportChoice::Tcp ? std::move(world) : world + " " + name_of(options.transport);
   tcp.connect_deadline = options.deadline;
   tcp.summing_ranks = plan.stages.size();
   return tcp;
@@ -115,6 +117,17 @@ bool follows_from_another(const std::string& message)
 {
   return message.find(TcpLink::closed_by_peer) != std::string::npos ||
          message.find(TcpLink::deadline_passed) != std::string::npos;
+}
+
+std::unique_ptr<Transport> transport_of(std::size_t rank, TcpWorld& world, const std::vector<LinkName>& links,
+                                        const Plan& plan, const RunOptions& options, const RankExecutor& executor)
+{
+  const std::size_t stages = plan.stages.size();
+  if (options.transport == TransportChoice::Tcp || rank >= stages) {
+    return tcp_transport(rank, world, options.deadline, executor.is_on_gpu());
+  }
+  return nccl_transport(rank, world, links,
+                        {options.transport, options.device, stages, options.deadline, options.tell});
 }
 
 std::string random_word()
@@ -151,10 +164,10 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
       // The stage first, then the others, so that nobody's deadline runs while parameters are made.
       RankExecutor executor(workload, plan, rank, rank_options(options, plan, rank));
       TcpWorld world(rank, endpoints, links, tcp, std::move(own));
-      const auto transport = tcp_transport(rank, world, options.deadline, executor.is_on_gpu());
+      const auto transport = transport_of(rank, world, links, plan, options, executor);
       executor.connect(*transport);
       const NoHostSync no_host_sync(options.device);
-      return report_to_json(play_rank(program, rank, executor, options, step_ended));
+      return report_to_json(play_rank(workload, program, rank, executor, options, step_ended));
     });
   }
   // Whoever fails closes its connections, and the others fail after it, though they may end before it.
@@ -188,15 +201,16 @@ std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, 
     throw InputError("--ranks", fmt::format("names {} places; the plan has {} ranks", places.size(), program.ranks()));
   }
   RankExecutor executor(workload, plan, rank, rank_options(options, plan, rank));
-  auto links = links_of(program);
-  for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
-  TcpWorld world(rank, places, links, tcp_options(options, plan, hash_of(plan)));
+  const auto links = links_of(program);
+  auto all_links = links;
+  for (const auto& link : SideChannel::links(places.size())) all_links.push_back(link);
+  TcpWorld world(rank, places, all_links, tcp_options(options, plan, hash_of(plan)));
   SideChannel side_channel(world, rank, places.size(), options.deadline);
   const Seconds offset = side_channel.clock_offset();
-  const auto transport = tcp_transport(rank, world, options.deadline, executor.is_on_gpu());
+  const auto transport = transport_of(rank, world, links, plan, options, executor);
   executor.connect(*transport);
   const NoHostSync no_host_sync(options.device);
-  RankReport report = play_rank(program, rank, executor, options, step_ended);
+  RankReport report = play_rank(workload, program, rank, executor, options, step_ended);
   report.shift(offset);
   const auto texts = side_channel.gather(report_to_json(report));
   if (rank != 0) return std::nullopt;

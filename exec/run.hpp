@@ -3,7 +3,9 @@
 #include "core/plan.hpp"
 #include "core/program.hpp"
 #include "core/workload.hpp"
+#include "exec/nccl_transport.hpp"
 #include "exec/rank_report.hpp"
+#include "exec/step_report.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -21,20 +23,16 @@ struct RunOptions {
   std::string device = "cpu";  ///< of every rank here: "cpu", "cuda:0"
   std::size_t threads = 1;     ///< of each rank, for its computation on a CPU
   std::size_t flows = 1;       ///< TCP connections of each link
-  bool emulate = false;        ///< ranks are as slow, and have as little memory, as the plan takes their devices for
+  /// Of ranks that are processes.
+  TransportChoice transport = TransportChoice::Tcp;
+  /// Takes a line for each link's transport, where it was to be chosen.
+  std::function<void(const std::string&)> tell;
+  bool emulate = false;  ///< ranks are as slow, and have as little memory, as the plan takes their devices for
   /// With `emulate` on a CPU: the profiled speed, by which the program counts its work. Slower ranks then compute as
   /// steadily as the profile says; else they take so many times what their threads work.
   std::optional<FlopsPerSecond> profiled_speed;
   Seconds deadline;  ///< of each transfer: how long one rank waits for another
 };
-
-/// A step's end as the rank with the loss sees it.
-struct StepReport {
-  std::uint64_t step = 0;
-  double loss = 0;
-  Seconds duration;  ///< since the end of the step before
-};
-using StepEnded = std::function<void(const StepReport&)>;
 
 /// Ten times the predicted step, but at least 30 s: no transfer of a healthy run waits as long.
 Seconds default_deadline(const Plan& plan);
