@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace isobar::exec {
@@ -47,7 +48,7 @@ std::string number_of(double value)
 
 }  // namespace
 
-StepLog::StepLog(const StepLogOptions& options) : options_(options)
+StepLog::StepLog(StepLogOptions options) : options_(std::move(options))
 {
   if (!options_.json_lines.empty()) open_json_lines(json_lines_, options_);
   if (!options_.prometheus.empty()) TemporaryFile can_be_written(options_.prometheus);

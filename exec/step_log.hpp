@@ -26,7 +26,7 @@ class StepLog {
  public:
   /// Opens all of them, so that a run that could not tell does not begin. The others' are left alone: a run has one.
   /// @throws EnvironmentError when one cannot be written; InputError when the file to go on with is no log of ours.
-  explicit StepLog(const StepLogOptions& options);
+  explicit StepLog(StepLogOptions options);
 
   /// @throws EnvironmentError when the disk refuses.
   void operator()(const StepReport& step);
