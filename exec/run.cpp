@@ -3,6 +3,7 @@
 #include "core/child_process.hpp"
 #include "core/errors.hpp"
 #include "exec/device.hpp"
+#include "exec/nccl_transport.hpp"
 #include "exec/rank_executor.hpp"
 #include "exec/side_channel.hpp"
 #include "exec/tcp_transport.hpp"

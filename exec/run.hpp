@@ -3,9 +3,9 @@
 #include "core/plan.hpp"
 #include "core/program.hpp"
 #include "core/workload.hpp"
-#include "exec/nccl_transport.hpp"
 #include "exec/rank_report.hpp"
 #include "exec/step_report.hpp"
+#include "exec/transport_choice.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@ struct RunOptions {
   /// Of ranks that are processes.
   TransportChoice transport = TransportChoice::Tcp;
   /// Takes a line for each link's transport, where it was to be chosen.
-  std::function<void(const std::string&)> tell;
+  std::function<void(const std::string&)> tell = [](const std::string& /*line*/) {};
   bool emulate = false;  ///< ranks are as slow, and have as little memory, as the plan takes their devices for
   /// With `emulate` on a CPU: the profiled speed, by which the program counts its work. Slower ranks then compute as
   /// steadily as the profile says; else they take so many times what their threads work.

@@ -79,7 +79,6 @@ class Gpu : public testing::Test {
                                                 const StepEnded& step_ended)
   {
     options.transport = TransportChoice::Nccl;
-    options.tell = [](const std::string&) {};
     const auto program = schedules::make_program(plan, workload);
     std::vector<std::string> places;
     for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
