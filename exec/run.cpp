@@ -5,6 +5,7 @@
 #include "exec/checkpoint.hpp"
 #include "exec/device.hpp"
 #include "exec/heartbeat.hpp"
+#include "exec/nccl_transport.hpp"
 #include "exec/rank_executor.hpp"
 #include "exec/rank_failures.hpp"
 #include "exec/side_channel.hpp"
@@ -156,7 +157,8 @@ RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, c
                                                                  *loss));
     }
     report.losses.push_back(*loss);
-    step_ended({step, *loss, end - std::exchange(before, end)});
+    step_ended(
+        {step, *loss, end - std::exchange(before, end), job.workload.training.learning_rate, executor.peak_memory()});
   };
   play(job.program, rank, options.first_step, executor, &recorder, [&](std::uint64_t step) {
     executor.end_step(step, ended);
@@ -206,11 +208,11 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 
 namespace {
 
-/// Ranks that would begin at different steps do not meet.
 TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& plan, const std::string& world)
 {
   tcp.flows = options.flows;
-  tcp.world = fmt::format("{} from step {}", world, options.first_step);
+  // Ranks of another choice would wait for what is never said, and ranks that begin at different steps do not meet.
+  tcp.world = fmt::format("{} from step {} by {}", world, options.first_step, name_of(options.transport));
   tcp.connect_deadline = options.limits.connect;
   tcp.summing_ranks = plan.stages.size();
   return tcp;
@@ -230,11 +232,22 @@ std::vector<LinkName> links_of_run(const Program& program)
   return links;
 }
 
+std::unique_ptr<Transport> transport_of(TcpWorld& world, const Job& job, std::size_t rank, bool on_gpu)
+{
+  const RunOptions& options = job.options;
+  const std::size_t stages = job.plan.stages.size();
+  if (options.transport == TransportChoice::Tcp || rank >= stages) {
+    return tcp_transport(rank, world, job.program, options.limits, on_gpu);
+  }
+  return nccl_transport(rank, world, job.program,
+                        {options.transport, options.device, stages, options.limits, options.tell});
+}
+
 /// Plays one rank of a world.
 RankReport play_over(TcpWorld& world, const Job& job, std::size_t rank, RankExecutor& executor,
                      const StepEnded& step_ended)
 {
-  const auto transport = tcp_transport(rank, world, job.program, job.options.limits, executor.is_on_gpu());
+  const auto transport = transport_of(world, job, rank, executor.is_on_gpu());
   executor.connect(*transport);
   const NoHostSync no_host_sync(job.options.device);
   return play_rank(job, rank, executor, step_ended);
