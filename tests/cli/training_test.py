@@ -122,15 +122,16 @@ class Training(CommandTest):
     def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_last_checkpoint(self):
         wild = self.write("wild.yaml", GPT.replace("adam", "sgd").replace("0.01", "1e30"))
         plan = self.plan_on(3, wild)
-        fault = self.fault_of("run", wild, "--plan", plan, "--spawn", "--unvalidated", "--steps", 100, "--checkpoint",
-                              self.folder / "checkpoints", "--checkpoint-every", 1)
+        fault = self.fault_of("run", wild, "--plan", plan, "--spawn", "--unvalidated", "--steps", 100, "--json",
+                              "--checkpoint", self.folder / "checkpoints", "--checkpoint-every", 1)
         self.assertRegex(fault, r"rank 2 \(d2\): step \d+: the loss is -?(nan|inf); training has diverged")
 
     def test_mnli_is_learnt_and_evaluated(self):
         pairs, dev, vocabulary = (ROOT / "examples/mnli" / name for name in ("train.tsv", "dev.tsv", "vocab.txt"))
         words = len(vocabulary.read_text().splitlines())
         workload = self.write("bert.yaml", f"""model: bert
-layers: 2
+encoders: 2
+positions: 32
 hidden: 32
 heads: 2
 intermediate: 64
