@@ -5,6 +5,7 @@
 #include "exec/device.hpp"
 #include "exec/device_name.hpp"
 #include "exec/device_queue.hpp"
+#include "exec/nccl.hpp"
 #include "exec/side_channel.hpp"
 
 #include <fmt/format.h>
@@ -14,7 +15,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -67,22 +67,26 @@ Finding gpu(const std::string& device)
   return {Verdict::Good, device, fmt::format("{}, {}", facts.name, text_of(facts.memory))};
 }
 
+Finding nccl_library(bool on_gpu)
+{
+  try {
+    return {Verdict::Good, "NCCL", nccl::text_of_version(nccl::version())};
+  } catch (const EnvironmentError& error) {
+    return {on_gpu ? Verdict::Doubtful : Verdict::Good, "NCCL",
+            fmt::format("none ({}): tensors go through the host", error.what())};
+  }
+}
+
 /// What a GPU has, or what programs may take of a machine without swapping.
-Bytes available_memory(const std::string& device)
+Bytes memory_of(const std::string& device)
 {
   if (is_gpu(device)) return facts_of_gpu(device).memory;
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  double kibibytes = 0;
-  for (std::string unit; file >> key >> kibibytes; std::getline(file, unit)) {
-    if (key == "MemAvailable:") return Bytes(1024 * kibibytes);
-  }
-  return Bytes(0);
+  return available_memory();
 }
 
 Finding memory(const DoctorOptions& options)
 {
-  const Bytes available = available_memory(options.device);
+  const Bytes available = memory_of(options.device);
   Bytes needed;
   if (options.plan && options.plan->predicted) {
     for (std::size_t rank = 0; rank < options.plan->stages.size(); ++rank) {
@@ -170,6 +174,7 @@ std::vector<Finding> examine(const DoctorOptions& options)
   at::set_num_threads(static_cast<int>(options.threads));
   std::vector<Finding> findings = {{Verdict::Good, "LibTorch", TORCH_VERSION}, processor(options.threads)};
   if (is_gpu(options.device)) findings.push_back(gpu(options.device));
+  findings.push_back(nccl_library(is_gpu(options.device)));
   for (auto& finding : {memory(options), products(options), attention(options), sleep_accuracy()}) {
     findings.push_back(finding);
   }

@@ -21,8 +21,8 @@ need_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# The cache serves every clone, wherever it lies.
-export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=ccache
+# The cache serves every clone, wherever it lies, and files with a precompiled header too.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros CMAKE_CXX_COMPILER_LAUNCHER=ccache
 
 # configure ALL: ALL is ON, for the executor and the tests too, or OFF, which leaves a build folder with them as it is.
 configure() {
@@ -36,19 +36,22 @@ build() {
 }
 
 # need_wheels NAME SIZE PREFIX...: the pinned wheels of tools/NAME.txt, fetched once and unpacked, as far as their files
-# begin with a prefix, into the folder that `wheels` then names, in ~/.cache/isobar (or $ISOBAR_CACHE).
+# begin with a prefix, into the folder that `wheels` then names, in ~/.cache/isobar (or $ISOBAR_CACHE). A folder that has
+# nothing of some prefix, since fewer were wanted once, is completed.
 need_wheels() {
   local name=$1 size=$2
   local cache=${ISOBAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/isobar}
   wheels=$cache/$name-$(sha256sum "tools/$name.txt" | cut -c1-12)
-  [ -d "$wheels" ] && return
+  local prefix missing=
+  for prefix in "${@:3}"; do compgen -G "$wheels/$prefix*" >/dev/null || missing=yes; done
+  [ -z "$missing" ] && return
   echo "Fetching $name ($size) into $wheels"
   mkdir -p "$cache"
   local fresh
   fresh=$(mktemp -d "$cache/fetching.XXXXXX")
   # One Python is named, so that one hash does; of LibTorch and plotly.js what is wanted is the same for all.
   python3 -m pip download --quiet --no-deps --only-binary=:all: --require-hashes --implementation cp --python-version 3.11 \
-    --abi cp311 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 \
+    --abi cp311 --abi abi3 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 \
     --platform manylinux1_x86_64 --platform any --requirement "tools/$name.txt" --dest "$fresh/wheels"
   python3 - "$fresh" "${@:3}" <<'UNPACK'
 import os, pathlib, sys, zipfile
@@ -62,14 +65,19 @@ for wheel in (root / "wheels").iterdir():
                     os.chmod(path, mode)
 UNPACK
   # Whoever comes second keeps the first one's.
-  mv -T "$fresh/unpacked" "$wheels" 2>/dev/null || [ -d "$wheels" ]
+  mv -T "$fresh/unpacked" "$wheels" 2>/dev/null || cp -rn "$fresh/unpacked/." "$wheels"
   rm -rf "$fresh"
+}
+
+# The pinned torch, libraries and Python.
+need_torch() {
+  need_wheels libtorch "544 MB" torch/ torchgen/ functorch/ torch-2 nvidia/
 }
 
 # Names a LibTorch in CMAKE_PREFIX_PATH: the one that is there already, else the pinned wheel's.
 need_libtorch() {
   [ -z "${CMAKE_PREFIX_PATH:-}" ] || return 0
-  need_wheels libtorch "544 MB" torch/lib/ torch/include/ torch-2 nvidia/
+  need_torch
   export CMAKE_PREFIX_PATH=$wheels/torch
 }
 
@@ -81,4 +89,12 @@ need_plotly() {
 # What drives a browser in the tests, where tests/cli/browser.py looks.
 need_playwright() {
   need_wheels playwright "54 MB" ""
+}
+
+# What tests compare us with, where tests/support/peers.py looks: Python's torch, transformers, TensorBoard.
+need_peers() {
+  need_torch
+  local torch=$wheels
+  need_wheels peers "50 MB" ""
+  [ -d "$wheels/cuda" ] || python3 tools/cuda_stand_ins.py "$torch" "$wheels/cuda"
 }

@@ -1,0 +1,37 @@
+"""What tests compare us with: Python's torch (and torchrun), transformers, safetensors, TensorBoard; on the CPU.
+
+Peers run in a process of their own: `subprocess.run([sys.executable, …], env=peers_environment())`. torchrun is
+`sys.executable -m torch.distributed.run`.
+"""
+
+import os
+import sys
+import unittest
+
+from tests.support.wheels import wheels_folder
+
+
+def why_no_peers():
+    """Why a test with peers has to be skipped; None where they are there."""
+    if sys.version_info[:2] != (3, 11):
+        return "the pinned peers are for Python 3.11"
+    needed = wheels_folder("libtorch") / "torch/__init__.py", wheels_folder("peers") / "cuda"
+    if not all(path.exists() for path in needed):
+        return "no peers in the cache; source tools/setup.sh && need_peers"
+    return None
+
+
+def need_peers():
+    """Skips the test where there are no peers."""
+    if reason := why_no_peers():
+        raise unittest.SkipTest(reason)
+
+
+def peers_environment():
+    """This process's environment, in which Python finds the peers and they find neither a GPU nor the network."""
+    libtorch, peers = wheels_folder("libtorch"), wheels_folder("peers")
+    paths = {"PYTHONPATH": [libtorch, peers], "LD_LIBRARY_PATH": [peers / "cuda"]}
+    joined = {name: os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get(name)])])
+              for name, folders in paths.items()}
+    return {**os.environ, **joined, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1"}
