@@ -143,7 +143,10 @@ class Run(CommandTest):
                          '--bind: "nosuch0" is no address, and no interface of this machine; it has .*lo')
         self.assertIn("--bind: 0.0.0.0 is open to other machines",
                       self.fault_of(*base, *places, "--secret-file", secret, "--bind", "0.0.0.0"))
-        self.assertIn("--plain-text excludes --tls", self.fault_of(*base, *places, "--tls", "--plain-text"))
+        self.assertIn("--tls excludes --plain-text", self.fault_of(*base, *places, "--tls", "--plain-text"))
+        self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "10.0.0.1:21744,10.0.0.2:21744", "--secret-file",
+                                       secret, "--device", "cuda", "--transport", "nccl"),
+                         "--transport: nccl encrypts nothing; say --plain-text too, or auto instead of nccl")
         os.chmod(secret, 0o644)
         self.assertEqual(self.fault_of(*base, *places, "--secret-file", secret),
                          f"{secret}: others may read or change this secret (mode 644); run: chmod 600 {secret}")
