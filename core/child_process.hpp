@@ -42,6 +42,10 @@ std::vector<ChildResult> run_in_children(const std::vector<std::function<std::st
 /// One piece of work in one child.
 ChildResult run_in_child(const std::function<std::string()>& work, Seconds time_limit);
 
+/// One piece of work in one child that writes to this process's stderr and may take as long as it will. When this
+/// process is asked to stop the child is asked too (SIGINT), and killed only after `grace`; then Interrupted is thrown.
+ChildResult run_in_deputy(const std::function<std::string()>& work, Seconds grace);
+
 /// Runs a program with `input` on its standard input; `output` is its standard output. Status::Crashed also when it
 /// exits with another code than 0. @throws EnvironmentError when it cannot be started.
 ChildResult run_command(const std::vector<std::string>& arguments, const std::string& input, Seconds time_limit);

@@ -1,10 +1,13 @@
 #pragma once
 
+#include "core/interrupt.hpp"
 #include "core/plan.hpp"
 #include "core/program.hpp"
 #include "core/workload.hpp"
+#include "exec/batch.hpp"
 #include "exec/network_options.hpp"
 #include "exec/rank_report.hpp"
+#include "exec/tensor_source.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -16,9 +19,26 @@
 
 namespace isobar::exec {
 
-/// What a run is asked for.
+/// When a run writes checkpoints, and where: into a folder that all ranks share.
+struct CheckpointOptions {
+  std::string folder;             ///< "": none are written
+  std::uint64_t every_steps = 0;  ///< 0: by steps none; one at the end of the run in any case
+  Seconds every;                  ///< 0: by time none
+  std::size_t keep = 3;           ///< complete ones that stay
+  /// What makes the run, as a JSON object; a checkpoint holds it.
+  std::string run = "{}";
+};
+
+/// What a run is asked for. What is pointed to outlives the run.
 struct RunOptions {
-  std::uint64_t steps = 10;
+  std::uint64_t first_step = 0;               ///< steps that are done already
+  const TensorSource* resume_from = nullptr;  ///< the checkpoint of `first_step`
+  CheckpointOptions checkpoints;
+  const BatchSource* batches = nullptr;     ///< to train on; null: synthetic
+  const BatchSource* evaluation = nullptr;  ///< to evaluate on at the end; null: nothing
+  std::uint64_t evaluation_steps = 0;       ///< of the plan's micro-batches
+  const PatientStop* stop = nullptr;        ///< once it is asked, the step is finished and the run ends
+  std::uint64_t steps = 10;                 ///< in all, those that are done already among them
   std::uint64_t seed = 1;
   std::string device = "cpu";  ///< of every rank here: "cpu", "cuda:0"
   std::size_t threads = 1;     ///< of each rank, for its computation on a CPU
@@ -33,7 +53,7 @@ struct RunOptions {
 
 /// A step's end as the rank with the loss sees it.
 struct StepReport {
-  std::uint64_t step = 0;
+  std::uint64_t step = 0;  ///< from 0
   double loss = 0;
   Seconds duration;  ///< since the end of the step before
 };

@@ -3,9 +3,13 @@
 #include "core/chrome_trace.hpp"
 #include "core/device_profile.hpp"
 #include "core/files.hpp"
+#include "core/interrupt.hpp"
 #include "core/plan.hpp"
 #include "core/quantity_text.hpp"
 #include "core/workload.hpp"
+#include "exec/checkpoint.hpp"
+#include "exec/data_options.hpp"
+#include "exec/dataset.hpp"
 #include "exec/address.hpp"
 #include "exec/device.hpp"
 #include "exec/launch_options.hpp"
@@ -18,6 +22,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -49,6 +54,9 @@ struct CommandOptions {
   std::string log;
   std::string output;
   bool json = false;
+  DataOptions data;
+  std::string checkpoint_every;
+  bool resume = false;
   RunOptions run;
 };
 
@@ -66,7 +74,7 @@ class StepLog {
   StepLog(const CommandOptions& options, double samples) : samples_(samples), quiet_(options.json)
   {
     if (options.log.empty()) return;
-    log_.open(options.log, std::ios::trunc);
+    log_.open(options.log, options.resume ? std::ios::app : std::ios::trunc);
     if (!log_) throw EnvironmentError(options.log + ": cannot write there");
   }
 
@@ -107,8 +115,19 @@ Seconds compute_time(const Program& program, std::size_t rank, const RankReport&
   return typical_step(by_step);
 }
 
-nlohmann::ordered_json result_of(const Plan& plan, const Program& program, const MeasuredRun& measured,
-                                 const CommandOptions& options, double samples)
+/// The mean over all labels, and what is usual to say of it; null where nothing was evaluated.
+nlohmann::ordered_json evaluation_of(const MeasuredRun& measured)
+{
+  const auto sums = measured.evaluation();
+  if (!sums) return nullptr;
+  const double loss = sums->loss / sums->labels;
+  return {{"labels", static_cast<std::uint64_t>(sums->labels)},
+          {"loss", loss},
+          {"perplexity", std::exp(loss)},
+          {"accuracy_fraction", sums->correct / sums->labels}};
+}
+
+nlohmann::ordered_json result_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples)
 {
   using Json = nlohmann::ordered_json;
   const auto step_times = measured.step_times();
@@ -117,7 +136,7 @@ nlohmann::ordered_json result_of(const Plan& plan, const Program& program, const
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const std::string& device = plan.stages[i].device();
     Json stage = {{"device", device},
-                  {"compute_s", compute_time(program, i, measured.ranks()[i], options.run.steps).value},
+                  {"compute_s", compute_time(program, i, measured.ranks()[i], measured.steps()).value},
                   {"peak_memory_bytes", measured.ranks()[i].peak_memory.value}};
     if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
     stages.push_back(std::move(stage));
@@ -126,8 +145,10 @@ nlohmann::ordered_json result_of(const Plan& plan, const Program& program, const
                  {"step_time_s", typical.value},
                  {"simulated_step_time_s", plan.stamp ? Json(plan.stamp->step_time.value) : Json(nullptr)},
                  {"samples_per_s", samples / typical.value},
+                 {"first_step", measured.first_step()},
                  {"step_times_s", Json::array()},
-                 {"losses", measured.ranks()[plan.stages.size() - 1].losses},
+                 {"losses", measured.losses()},
+                 {"evaluation", evaluation_of(measured)},
                  {"stages", std::move(stages)}};
   for (const Seconds time : step_times) result["step_times_s"].push_back(time.value);
   return result;
@@ -144,6 +165,11 @@ std::string summary_of(const nlohmann::ordered_json& result)
     const double simulated = result["simulated_step_time_s"];
     text = fmt::format("\nstep {:.4g} s (median after the first), {:.4g} samples/s; simulated {:.4g} s ({:+.1f} %)\n\n",
                        step, result["samples_per_s"].get<double>(), simulated, 100 * (simulated / step - 1));
+  }
+  if (const auto& evaluation = result["evaluation"]; !evaluation.is_null()) {
+    text += fmt::format("evaluation: loss {:.6g}, accuracy {:.2f} %, perplexity {:.6g}, of {} labels\n\n",
+                        evaluation["loss"].get<double>(), 100 * evaluation["accuracy_fraction"].get<double>(),
+                        evaluation["perplexity"].get<double>(), evaluation["labels"].get<std::uint64_t>());
   }
   text += fmt::format("{:<16}  {:>9}  {:>11}  {:>9}\n", "device", "compute s", "peak memory", "simulated");
   for (const auto& stage : result["stages"]) {
@@ -168,12 +194,28 @@ void write_trace(TemporaryFile& file, const Plan& plan, const MeasuredRun& measu
   file.keep();
 }
 
-Seconds deadline_from(const std::string& text)
+Seconds seconds_from(const char* option, const std::string& text)
 {
   try {
     return seconds_from_text(text);
   } catch (const std::invalid_argument& fault) {
-    throw InputError("--deadline", fault.what());
+    throw InputError(option, fault.what());
+  }
+}
+
+/// "100" is a number of steps, "5 min" a time.
+void read_checkpoint_every(const std::string& text, CheckpointOptions& checkpoints)
+{
+  if (text.empty()) return;
+  constexpr std::size_t longest_count = 9;
+  if (text.find_first_not_of("0123456789") != std::string::npos || text.size() > longest_count) {
+    checkpoints.every = seconds_from("--checkpoint-every", text);
+  } else {
+    checkpoints.every_steps = std::stoull(text);
+  }
+  if (checkpoints.every_steps == 0 && !(checkpoints.every > Seconds(0))) {
+    throw InputError("--checkpoint-every",
+                     in_quotes(text) + "; write a number of steps, such as 100, or a time, such as 10 min");
   }
 }
 
@@ -193,6 +235,10 @@ void check_options(const CommandOptions& options)
     throw InputError("--steps", fmt::format("{} is not in 1 to {}", options.run.steps, most_steps));
   }
   check_threads(options.run.threads);
+  if (options.run.checkpoints.folder.empty() && (options.resume || !options.checkpoint_every.empty())) {
+    throw InputError("--resume and --checkpoint-every go with --checkpoint FOLDER");
+  }
+  if (options.run.checkpoints.keep < 1) throw InputError("--checkpoint-keep", "0; at least one stays");
   if (options.run.flows < 1 || options.run.flows > 64) {
     throw InputError("--flows", fmt::format("{} is not in 1 to 64", options.run.flows));
   }
@@ -240,7 +286,7 @@ void report(const Plan& plan, const Program& program, const MeasuredRun& measure
             double samples, Outputs& outputs)
 {
   if (outputs.trace) write_trace(*outputs.trace, plan, measured);
-  const auto result = result_of(plan, program, measured, options, samples);
+  const auto result = result_of(plan, program, measured, samples);
   const std::string text = result.dump(2) + "\n";
   if (outputs.result) {
     outputs.result->write(text);
@@ -327,6 +373,64 @@ Workload read_inputs(const Plan& plan, const std::string& workload_text, Command
   return workload;
 }
 
+/// The newest complete checkpoint where the run is to go on; none where it begins.
+std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options)
+{
+  const std::string& folder = options.run.checkpoints.folder;
+  if (folder.empty()) return std::nullopt;
+  const CheckpointStore store(folder);
+  const auto newest = store.newest_complete();
+  if (!options.resume) {
+    if (newest.step) {
+      throw InputError(folder, fmt::format("holds a checkpoint of step {} already; go on from it by --resume, or name "
+                                           "another folder",
+                                           *newest.step));
+    }
+    return std::nullopt;
+  }
+  for (const auto& skipped : newest.skipped) fmt::print(stderr, "isobar: left out: {}\n", skipped);
+  if (!newest.step) {
+    fmt::print(stderr, "isobar: {}: no complete checkpoint; beginning at step 0\n", folder);
+    return std::nullopt;
+  }
+  Checkpoint checkpoint = store.open(*newest.step);
+  if (checkpoint.run() != options.run.checkpoints.run) {
+    throw InputError(checkpoint.where(), fmt::format("was written by another run: {}; this one is {}",
+                                                     shown(checkpoint.run(), 300), options.run.checkpoints.run));
+  }
+  fmt::print(stderr, "isobar: going on from {}\n", checkpoint.where());
+  options.run.first_step = checkpoint.step();
+  return checkpoint;
+}
+
+/// What a run's loss curve follows from, besides the program.
+std::string run_facts(const CommandOptions& options, const Plan& plan, const std::string& workload_hash)
+{
+  nlohmann::ordered_json facts = {
+      {"workload", workload_hash}, {"microbatches", plan.goal.microbatches}, {"seed", options.run.seed}};
+  if (!options.data.train.empty()) facts["data"] = fingerprint(read_file(options.data.train));
+  if (!options.data.vocabulary.empty()) facts["vocabulary"] = fingerprint(read_file(options.data.vocabulary));
+  return facts.dump();
+}
+
+/// Data files as the ranks read them.
+struct Data {
+  Data(const CommandOptions& options, const Workload& workload, std::uint64_t microbatches)
+      : datasets(open_datasets(options.data, workload))
+  {
+    if (datasets.train) batches = dataset_batches(workload, *datasets.train, microbatches);
+    if (!datasets.evaluation) return;
+    evaluation = dataset_batches(workload, *datasets.evaluation, microbatches);
+    const std::uint64_t samples_of_step = workload.micro_batch * microbatches;
+    evaluation_steps = (datasets.evaluation->evaluation_samples() + samples_of_step - 1) / samples_of_step;
+  }
+
+  Datasets datasets;
+  std::unique_ptr<BatchSource> batches;
+  std::unique_ptr<BatchSource> evaluation;
+  std::uint64_t evaluation_steps = 0;
+};
+
 ExitCode run(CommandOptions options)
 {
   check_options(options);
@@ -343,23 +447,40 @@ ExitCode run(CommandOptions options)
   check_plan(plan, workload, fingerprint(workload_text), options);
 
   const auto program = schedules::make_program(plan, workload);
-  options.run.deadline = options.deadline ? deadline_from(*options.deadline) : default_deadline(plan);
+  options.run.deadline = options.deadline ? seconds_from("--deadline", *options.deadline) : default_deadline(plan);
   const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
+  const Data data(options, workload, plan.goal.microbatches);
+  options.run.batches = data.batches.get();
+  options.run.evaluation = data.evaluation.get();
+  options.run.evaluation_steps = data.evaluation_steps;
+  read_checkpoint_every(options.checkpoint_every, options.run.checkpoints);
+  options.run.checkpoints.run = run_facts(options, plan, fingerprint(workload_text));
+  const auto checkpoint = checkpoint_to_resume(options);
+  if (checkpoint) options.run.resume_from = &*checkpoint;
+  if (options.run.first_step >= options.run.steps) {
+    fmt::print(stderr, "isobar: --steps {}: all of them are done\n", options.run.steps);
+    return ExitCode::Done;
+  }
   StepLog log(options, samples);
   std::optional<RankPlace> place;
   if (launched) place = meet_others(*launched, options, plan, workload, fingerprint(workload_text));
   if (!options.ranks.empty()) place = place_said(options, *program);
   if (place) options.rank = place->rank;
   Outputs outputs(options);
+  const PatientStop stop;
+  options.run.stop = &stop;
   const StepEnded step_ended = [&log](const StepReport& step) { log(step); };
 
   const auto measured = [&]() -> std::optional<MeasuredRun> {
     if (place) return run_rank(workload, plan, *program, std::move(*place), options.run, step_ended);
     return (options.spawn ? run_in_processes : run_in_process)(workload, plan, *program, options.run, step_ended);
   }();
-  if (!measured) return ExitCode::Done;  // rank 0 says what all have measured
+  if (!measured) return stop.asked() ? ExitCode::Interrupted : ExitCode::Done;  // rank 0 says what all have measured
   report(plan, *program, *measured, options, samples, outputs);
-  return ExitCode::Done;
+  const std::uint64_t steps_done = measured->first_step() + measured->steps();
+  if (steps_done == options.run.steps) return ExitCode::Done;
+  fmt::print(stderr, "isobar: interrupted; {} of {} steps are done\n", steps_done, options.run.steps);
+  return ExitCode::Interrupted;
 }
 
 }  // namespace
@@ -377,7 +498,15 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
   add_launch_options(*command, options->launch);
   add_network_options(*command, options->run.network);
-  command->add_option("--steps", options->run.steps, "steps to train (default: 10)");
+  command->add_option("--steps", options->run.steps, "steps to train in all (default: 10)");
+  add_data_options(*command, options->data);
+  command->add_option("--checkpoint", options->run.checkpoints.folder,
+                      "folder for checkpoints, shared by all ranks; one is written at the end in any case");
+  command->add_option("--checkpoint-every", options->checkpoint_every,
+                      "write one each so many steps, such as 100, or each so long, such as 10 min");
+  command->add_option("--checkpoint-keep", options->run.checkpoints.keep, "so many stay (default: 3)");
+  command->add_flag("--resume", options->resume,
+                    "go on from the newest complete checkpoint, on any split of the model");
   command->add_option("--seed", options->run.seed, "of parameters, data and dropout (default: 1)");
   command->add_option("--device", options->device, "of every rank here: cpu, cuda or cuda:N (default: cpu)");
   command->add_option("--threads", options->run.threads, "of each rank's computation (default: 1)");

@@ -80,6 +80,8 @@ class TcpLink {
   /// In the error of an operation whose other end is gone, or too late.
   static constexpr const char* closed_by_peer = "connection closed by the peer";
   static constexpr const char* deadline_passed = "deadline passed";
+  /// In the error of an operation that this end gave up.
+  static constexpr const char* cancelled = ": cancelled";
 
   /// The end of `name` at rank `self`, over connected sockets in the same order at both ends. Messages of errors call
   /// the link `title`, such as "channel 2". Links of the same loop are used by the same thread.

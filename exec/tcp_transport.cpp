@@ -23,11 +23,11 @@ std::uint32_t channel_of(Lane lane)
   return lane == Lane::SendActivation || lane == Lane::ReceiveActivation ? activations : gradients;
 }
 
-/// A message's header: for each tensor its type, whether it is differentiable, and its shape, as 64-bit integers of
-/// the machine, which all ranks share.
+/// A message's header: the orders, then for each tensor its type, whether it is differentiable, and its shape, as 64-bit
+/// integers of the machine, which all ranks share.
 std::vector<std::int64_t> header_of(const Message& message)
 {
-  std::vector<std::int64_t> header;
+  std::vector<std::int64_t> header = {message.orders.checkpoint ? 1 : 0, message.orders.end ? 1 : 0};
   for (std::size_t i = 0; i < message.tensors.size(); ++i) {
     const auto& tensor = message.tensors[i];
     header.insert(header.end(), {static_cast<std::int64_t>(tensor.scalar_type()),
@@ -67,6 +67,8 @@ Message room_for(TcpLink::Bytes bytes, bool for_gpu)
   constexpr std::int64_t longest = std::int64_t{1} << 40;
   HeaderReader header(bytes);
   Message message;
+  message.orders.checkpoint = header.word(1) == 1;
+  message.orders.end = header.word(1) == 1;
   while (!header.at_end()) {
     const auto type = static_cast<at::ScalarType>(header.word(static_cast<std::int64_t>(at::ScalarType::BFloat16)));
     message.differentiable.push_back(header.word(1) == 1);
@@ -148,6 +150,9 @@ std::vector<LinkName> links_of(const Program& program)
         links.insert({rank, program.at(rank, lane, i).peer, channel_of(lane)});
       }
     }
+    // To a data server, which gets nothing else: what becomes of the step.
+    const bool is_data_server = program.length(rank, Lane::Compute) == 0;
+    if (is_data_server) links.insert({0, rank, gradients});
   }
   return {links.begin(), links.end()};
 }
