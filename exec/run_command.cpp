@@ -7,10 +7,10 @@
 #include "core/plan.hpp"
 #include "core/quantity_text.hpp"
 #include "core/workload.hpp"
+#include "exec/address.hpp"
 #include "exec/checkpoint.hpp"
 #include "exec/data_options.hpp"
 #include "exec/dataset.hpp"
-#include "exec/address.hpp"
 #include "exec/device.hpp"
 #include "exec/launch_options.hpp"
 #include "exec/rank_facts.hpp"
@@ -310,8 +310,8 @@ std::optional<LaunchPlace> launched_place(const CommandOptions& options)
 /// What all ranks must be told alike.
 std::string settings_of(const RunOptions& options)
 {
-  return fmt::format("--steps {} --seed {} --flows {}{}", options.steps, options.seed, options.flows,
-                     options.emulate ? " --emulate" : "");
+  return fmt::format("--steps {} --seed {} --flows {}{}, from step {}", options.steps, options.seed, options.flows,
+                     options.emulate ? " --emulate" : "", options.first_step);
 }
 
 /// The place of a launched rank in the run, once it has met the others.
@@ -325,6 +325,7 @@ RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, c
   facts.version = ISOBAR_VERSION;
   facts.plan_hash = hash_of(plan);
   facts.workload_hash = workload_hash;
+  facts.data_hash = nlohmann::json::parse(options.run.checkpoints.run).value("data", "");
   facts.settings = settings_of(options.run);
   Meeting meeting = meet({.rank = place.rank,
                           .ranks = place.world_size,

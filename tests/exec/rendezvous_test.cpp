@@ -44,6 +44,7 @@ RankFacts facts_of(std::size_t rank)
           .torch_version = "2.11.0",
           .plan_hash = "01",
           .workload_hash = "23",
+          .data_hash = "",
           .settings = ""};
 }
 
