@@ -199,7 +199,6 @@ void Switchboard::Impl::dial(const CallPointer& call)
 
 void Switchboard::Impl::introduce(const CallPointer& call)
 {
-  call->trouble = "no answer";
   const auto claimed = [this, call](const error_code& error, std::size_t) {
     if (error) return dial_again(call, "it hangs up");
     hear(call);

@@ -127,8 +127,8 @@ Tls::Impl::Impl(int socket, Side side, const Key& key) : socket_(socket)
             ::SSL_CTX_set_ciphersuites(context_, "TLS_AES_128_GCM_SHA256") == 1 &&
             ::SSL_CTX_set1_groups_list(context_, "X25519") == 1,
         "use TLS 1.3 with AES-128-GCM and X25519");
-  // The key is all that proves a peer: no certificate is asked for on one side, or believed on the other.
-  ::SSL_CTX_set_verify(context_, SSL_VERIFY_PEER, nullptr);
+  // The key is all that proves a peer: a certificate is neither asked for nor, where one came, believed.
+  if (side == Side::Caller) ::SSL_CTX_set_verify(context_, SSL_VERIFY_PEER, nullptr);
   ::SSL_CTX_set_session_cache_mode(context_, SSL_SESS_CACHE_OFF);
   ::SSL_CTX_set_num_tickets(context_, 0);
   // A peer that dies closes without a word; messages know their length.
