@@ -212,6 +212,8 @@ class Ranks(CommandTest):
         self.assertEqual(self.fault_of(*base, "--rank", 3, "--world", 3, "--master", "a:1"),
                          "--rank: 3 is not below --world, which is 3")
         self.assertIn("say where the ranks run: ", self.fault_of(*base, "--spawn", "--world", 3))
+        self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "a:1,b:2,c:3", "--master", "a:1"),
+                         "--ranks says all places; --world, --master and --plan-device go without it")
         self.assertIn("--map: ", self.fault_of(*base, *self.flags(0), "--map", "sideways"))
         process = self.start(RANK="0")
         self.assertEqual(self.ended([process], 2)[0][1],
