@@ -36,7 +36,7 @@ void add_verify_command(CLI::App& app, Action& action);
 void add_validate_command(CLI::App& app, Action& action);
 void add_report_command(CLI::App& app, Action& action);
 void add_plot_command(CLI::App& app, Action& action);
-/// Those that isobar-exec does: run, profile, doctor.
+/// Those that isobar-exec does: run, profile, doctor, export.
 void add_executor_commands(CLI::App& app, Action& action);
 
 /// Runs isobar-exec with these arguments to its end, and returns its exit code; unless that is Done it has said why on

@@ -369,23 +369,22 @@ ChildResult run_in_child(const std::function<std::string()>& work, Seconds time_
   return run_in_children({work}, 1, time_limit).front();
 }
 
-ChildResult run_in_deputy(const std::function<std::string()>& work, Seconds grace)
+ChildResult run_in_deputy(const std::function<std::string()>& work, const PatientStop& stop)
 {
-  throw_if_interrupted();
+  if (stop.asked()) throw Interrupted();
   constexpr Seconds no_limit(1e9);
   Child child([&work](int output, int, int) { write_all(output, outcome_of(work)); }, "", no_limit);
   bool asked = false;
-  while (!child.overdue()) {
-    if (interrupted() && !std::exchange(asked, true)) {
-      child.ask_to_stop();
-      child.hurry(grace);
-    }
+  while (true) {
+    throw_if_interrupted();  // the child's destructor ends it
+    if (stop.asked() && !std::exchange(asked, true)) child.ask_to_stop();
     exchange({&child});
     const auto status = child.ended();
-    if (status && asked) break;
-    if (status) return result_of_work(child, *status);
+    if (!status) continue;
+    ChildResult result = result_of_work(child, *status);
+    if (asked && result.status != ChildResult::Status::Done) throw Interrupted();
+    return result;
   }
-  throw Interrupted();
 }
 
 ChildResult run_command(const std::vector<std::string>& arguments, const std::string& input, Seconds time_limit)

@@ -44,7 +44,8 @@ const char* payload_of(const Instruction& transfer)
   return activation ? "activation" : "gradient";
 }
 
-/// "Forward 3", "Send activation 3", "Update".
+}  // namespace
+
 std::string name_of_event(const Instruction& instruction)
 {
   if (instruction.opcode == Opcode::Update || instruction.opcode == Opcode::AllReduce) {
@@ -53,8 +54,6 @@ std::string name_of_event(const Instruction& instruction)
   if (!is_transfer(instruction)) return fmt::format("{} {}", name_of(instruction.opcode), instruction.microbatch);
   return fmt::format("{} {} {}", name_of(instruction.opcode), payload_of(instruction), instruction.microbatch);
 }
-
-}  // namespace
 
 ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<std::string>& ranks,
                                      const std::vector<std::string>& sites)

@@ -12,6 +12,9 @@
 
 namespace isobar {
 
+/// What a timeline calls it: "Forward 3", "Send activation 3", "Update".
+std::string name_of_event(const Instruction& instruction);
+
 /// Writes a trace as Chrome trace JSON (docs/formats.md), which ui.perfetto.dev and chrome://tracing open: a process
 /// per device, a track per lane, an event per instruction, an arrow per transfer, a counter for the memory of each
 /// device and the transfers on each link, times in microseconds. Writes as it goes: memory for the links, and for the

@@ -19,10 +19,11 @@ bool is_gpu(const std::string& device);
 /// libtorch_cuda.
 void open_device(const std::string& device);
 
-/// What an open GPU calls itself, and its memory.
+/// What an open GPU calls itself, its memory, and which of the machine's it is.
 struct GpuFacts {
   std::string name;
   Bytes memory;
+  std::string place;  ///< on the PCI bus
 };
 GpuFacts facts_of_gpu(const std::string& device);
 

@@ -5,6 +5,7 @@
 #include "exec/device.hpp"
 #include "exec/device_name.hpp"
 #include "exec/device_queue.hpp"
+#include "exec/nccl.hpp"
 #include "exec/side_channel.hpp"
 
 #include <fmt/format.h>
@@ -64,6 +65,16 @@ Finding gpu(const std::string& device)
 {
   const GpuFacts facts = facts_of_gpu(device);
   return {Verdict::Good, device, fmt::format("{}, {}", facts.name, text_of(facts.memory))};
+}
+
+Finding nccl_library(bool on_gpu)
+{
+  try {
+    return {Verdict::Good, "NCCL", nccl::text_of_version(nccl::version())};
+  } catch (const EnvironmentError& error) {
+    return {on_gpu ? Verdict::Doubtful : Verdict::Good, "NCCL",
+            fmt::format("none ({}): tensors go through the host", error.what())};
+  }
 }
 
 /// What a GPU has, or what programs may take of a machine without swapping.
@@ -163,6 +174,7 @@ std::vector<Finding> examine(const DoctorOptions& options)
   at::set_num_threads(static_cast<int>(options.threads));
   std::vector<Finding> findings = {{Verdict::Good, "LibTorch", TORCH_VERSION}, processor(options.threads)};
   if (is_gpu(options.device)) findings.push_back(gpu(options.device));
+  findings.push_back(nccl_library(is_gpu(options.device)));
   for (auto& finding : {memory(options), products(options), attention(options), sleep_accuracy()}) {
     findings.push_back(finding);
   }

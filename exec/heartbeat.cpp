@@ -161,9 +161,7 @@ class Heartbeat::Impl {
         peer.in->receive(room, limits_.heartbeat);
         if (word == leave) return;
         if (word == beat) continue;
-        auto lost = lost_rank_from(word, names_.size());
-        if (stood_still()) return;
-        lose(lost ? std::move(*lost) : LostRank{peer.rank, names_[peer.rank] + " sends what is no sign of life"});
+        if (!stood_still()) lose(told_by(peer, word));
         return;
       }
     } catch (const Interrupted&) {
@@ -175,6 +173,16 @@ class Heartbeat::Impl {
                            ? fmt::format("{}: no sign of life for {}", names_[peer.rank], in_seconds(limits_.heartbeat))
                            : names_[peer.rank] + " is gone"});
     }
+  }
+
+  /// Who is lost by a peer's word.
+  LostRank told_by(const Peer& peer, std::string_view word) const
+  {
+    const std::string& name = names_[peer.rank];
+    auto lost = lost_rank_from(word, names_.size());
+    if (!lost) return {peer.rank, name + " sends what is no sign of life"};
+    if (lost->rank == rank_) return {peer.rank, fmt::format("{} gave this rank up: {}", name, lost->what)};
+    return std::move(*lost);
   }
 
   /// True where this process was stopped for so long that the others have given it up.

@@ -187,8 +187,8 @@ void make_new_folder(const fs::path& folder)
 
 }  // namespace
 
-void export_to_huggingface(const Workload& workload, const TensorSource& checkpoint, const fs::path& folder,
-                           std::uint64_t max_shard_bytes)
+HuggingFaceModel export_to_huggingface(const Workload& workload, const TensorSource& checkpoint, const fs::path& folder,
+                                       std::uint64_t max_shard_bytes)
 {
   const auto shards = shards_of(tensors_of(workload, checkpoint), max_shard_bytes);
   make_new_folder(folder);
@@ -208,6 +208,7 @@ void export_to_huggingface(const Workload& workload, const TensorSource& checkpo
     write_file_atomically(folder / "model.safetensors.index.json", index.dump(2) + '\n');
   }
   write_file_atomically(folder / "config.json", config_text(workload));
+  return {total / size_of(ElementType::F32), shards.size()};
 }
 
 }  // namespace isobar::exec

@@ -1,9 +1,11 @@
 #include "exec/rank_executor.hpp"
 
+#include "core/chrome_trace.hpp"
 #include "core/errors.hpp"
 #include "exec/batch.hpp"
 #include "exec/clock.hpp"
 #include "exec/device.hpp"
+#include "exec/gpu.hpp"
 
 #include <fmt/format.h>
 
@@ -11,6 +13,7 @@
 
 #include <array>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -125,6 +128,8 @@ void RankExecutor::run(std::uint64_t step, const Instruction& instruction)
 {
   DeviceLane& of_instruction = lane(instruction.lane);
   const DeviceQueue::Scope scope(of_instruction.queue);
+  std::optional<gpu::NamedRange> range;
+  if (of_instruction.queue.is_on_gpu()) range.emplace(name_of_event(instruction));
   within_memory(name_, [&] { run_in_queue(step, instruction, of_instruction); });
   meter_.refuse_excess();
 }

@@ -73,6 +73,7 @@ class RankExecutor : public RankWork {
   /// From here on forwards alone, `steps` steps from 0 of these data; what `finish` reports is all in before.
   void begin_evaluation(const BatchSource& batches, std::uint64_t steps);
 
+  Bytes peak_memory() const { return meter_.peak(); }
   bool is_on_gpu() const { return lanes_.front()->queue.is_on_gpu(); }
   /// What the first stage has decided of a step that has begun.
   Orders orders_of(std::uint64_t step) { return orders_.await(step); }

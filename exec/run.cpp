@@ -4,7 +4,10 @@
 #include "core/errors.hpp"
 #include "exec/checkpoint.hpp"
 #include "exec/device.hpp"
+#include "exec/heartbeat.hpp"
+#include "exec/nccl_transport.hpp"
 #include "exec/rank_executor.hpp"
+#include "exec/rank_failures.hpp"
 #include "exec/side_channel.hpp"
 #include "exec/tcp_transport.hpp"
 #include "schedules/evaluation.hpp"
@@ -25,9 +28,6 @@
 namespace isobar::exec {
 
 namespace {
-
-constexpr double shortest_deadline_s = 30;
-constexpr double steps_until_deadline = 10;
 
 /// What all ranks of a run share.
 struct Job {
@@ -157,7 +157,8 @@ RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, c
                                                                  *loss));
     }
     report.losses.push_back(*loss);
-    step_ended({step, *loss, end - std::exchange(before, end)});
+    step_ended(
+        {step, *loss, end - std::exchange(before, end), job.workload.training.learning_rate, executor.peak_memory()});
   };
   play(job.program, rank, options.first_step, executor, &recorder, [&](std::uint64_t step) {
     executor.end_step(step, ended);
@@ -173,17 +174,11 @@ RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, c
 
 }  // namespace
 
-Seconds default_deadline(const Plan& plan)
-{
-  const Seconds step = plan.predicted ? plan.predicted->step_time : Seconds(0);
-  return std::max(Seconds(shortest_deadline_s), steps_until_deadline * step);
-}
-
 MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Program& program,
                            const RunOptions& options, const StepEnded& step_ended)
 {
   const Job job(workload, plan, program, options);
-  const auto transports = in_process_transports(program.ranks(), plan.stages.size(), options.deadline);
+  const auto transports = in_process_transports(program.ranks(), plan.stages.size(), options.limits.transfer);
   std::vector<std::unique_ptr<RankExecutor>> executors;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     executors.push_back(make_executor(job, rank));
@@ -213,21 +208,14 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 
 namespace {
 
-/// Ranks that would begin at different steps do not meet.
 TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& plan, const std::string& world)
 {
   tcp.flows = options.flows;
-  tcp.world = fmt::format("{} from step {}", world, options.first_step);
-  tcp.connect_deadline = options.deadline;
+  // Ranks of another choice would wait for what is never said, and ranks that begin at different steps do not meet.
+  tcp.world = fmt::format("{} from step {} by {}", world, options.first_step, name_of(options.transport));
+  tcp.connect_deadline = options.limits.connect;
   tcp.summing_ranks = plan.stages.size();
   return tcp;
-}
-
-/// True of what a rank says when another one is gone or stands still.
-bool follows_from_another(const std::string& message)
-{
-  return message.find(TcpLink::closed_by_peer) != std::string::npos ||
-         message.find(TcpLink::deadline_passed) != std::string::npos;
 }
 
 std::string random_word()
@@ -236,11 +224,33 @@ std::string random_word()
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
-/// "rank 1 (device b)".
-std::string rank_in_words(const Plan& plan, std::size_t rank)
+/// The links of a run's ranks, those of the signs of life among them.
+std::vector<LinkName> links_of_run(const Program& program)
 {
-  return rank < plan.stages.size() ? fmt::format("rank {} ({})", rank, plan.stages[rank].device())
-                                   : fmt::format("rank {} (data server)", rank);
+  auto links = links_of(program);
+  for (const auto& link : Heartbeat::links(program.ranks())) links.push_back(link);
+  return links;
+}
+
+std::unique_ptr<Transport> transport_of(TcpWorld& world, const Job& job, std::size_t rank, bool on_gpu)
+{
+  const RunOptions& options = job.options;
+  const std::size_t stages = job.plan.stages.size();
+  if (options.transport == TransportChoice::Tcp || rank >= stages) {
+    return tcp_transport(rank, world, job.program, options.limits, on_gpu);
+  }
+  return nccl_transport(rank, world, job.program,
+                        {options.transport, options.device, stages, options.limits, options.tell});
+}
+
+/// Plays one rank of a world.
+RankReport play_over(TcpWorld& world, const Job& job, std::size_t rank, RankExecutor& executor,
+                     const StepEnded& step_ended)
+{
+  const auto transport = transport_of(world, job, rank, executor.is_on_gpu());
+  executor.connect(*transport);
+  const NoHostSync no_host_sync(job.options.device);
+  return play_rank(job, rank, executor, step_ended);
 }
 
 }  // namespace
@@ -249,7 +259,8 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
                              const RunOptions& options, const StepEnded& step_ended)
 {
   const Job job(workload, plan, program, options);
-  const auto links = links_of(program);
+  const auto links = links_of_run(program);
+  const auto names = names_of_ranks(plan);
   const auto tcp = tcp_options(tcp_options_of_own_ranks(options.network), options, plan, random_word());
   std::vector<Endpoint> endpoints;
   std::vector<TcpListener> listeners;
@@ -266,32 +277,19 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
       // The stage first, then the others, so that nobody's deadline runs while parameters are made.
       const auto executor = make_executor(job, rank);
       TcpWorld world(rank, endpoints, links, tcp, std::move(own));
-      const auto transport = tcp_transport(rank, world, options.deadline, executor->is_on_gpu());
-      executor->connect(*transport);
-      const NoHostSync no_host_sync(options.device);
-      return report_to_json(play_rank(job, rank, *executor, step_ended));
+      Heartbeat heartbeat(world, rank, names, options.limits);
+      RankReport report;
+      heartbeat.guard([&] { report = play_over(world, job, rank, *executor, step_ended); });
+      return report_to_json(report);
     });
   }
   // Whoever fails closes its connections, and the others fail after it, though they may end before it.
-  std::optional<std::string> first_failure;
-  std::optional<std::string> first_cause;
-  bool is_users_fault = false;
-  const auto ended = [&](std::size_t rank, const ChildResult& result) {
-    if (result.status == ChildResult::Status::Done) return;
-    const bool stands_still = result.status == ChildResult::Status::TimedOut;
-    const std::string failure =
-        fmt::format("{}: {}", rank_in_words(plan, rank), stands_still ? "did not answer" : result.message);
-    if (!first_failure) first_failure = failure;
-    if (first_cause || follows_from_another(result.message)) return;
-    first_cause = failure;
-    is_users_fault = result.status == ChildResult::Status::InputFault;
-  };
+  RankFailures failures(names);
+  const auto ended = [&](std::size_t rank, const ChildResult& result) { failures.ended(rank, result); };
   constexpr Seconds no_limit(1e9);
   constexpr Seconds grace(5);
   const auto results = run_in_children(work, work.size(), no_limit, ended, grace);
-  if (is_users_fault) throw InputError(*first_cause);
-  if (first_cause) throw EnvironmentError(*first_cause);
-  if (first_failure) throw EnvironmentError(*first_failure);
+  failures.throw_if_any();
   std::vector<RankReport> reports;
   for (const auto& result : results) reports.push_back(report_from_json(result.output));
   return {program, options.first_step, std::move(reports)};
@@ -307,18 +305,19 @@ std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, 
       tcp_options(tcp_options_of(options.network, place.secret, rank, places), options, plan, hash_of(plan));
   const Job job(workload, plan, program, options);
   const auto executor = make_executor(job, rank);
-  auto links = links_of(program);
+  auto links = links_of_run(program);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
   TcpWorld world = place.listener ? TcpWorld(rank, places, links, tcp, std::move(*place.listener))
                                   : TcpWorld(rank, places, links, tcp);
-  SideChannel side_channel(world, rank, places.size(), options.deadline);
-  const Seconds offset = side_channel.clock_offset();
-  const auto transport = tcp_transport(rank, world, options.deadline, executor->is_on_gpu());
-  executor->connect(*transport);
-  const NoHostSync no_host_sync(options.device);
-  RankReport report = play_rank(job, rank, *executor, step_ended);
-  report.shift(offset);
-  const auto texts = side_channel.gather(report_to_json(report));
+  Heartbeat heartbeat(world, rank, names_of_ranks(plan), options.limits);
+  std::vector<std::string> texts;
+  heartbeat.guard([&] {
+    SideChannel side_channel(world, rank, places.size(), options.limits.transfer);
+    const Seconds offset = side_channel.clock_offset();
+    RankReport report = play_over(world, job, rank, *executor, step_ended);
+    report.shift(offset);
+    texts = side_channel.gather(report_to_json(report));
+  });
   if (rank != 0) return std::nullopt;
   std::vector<RankReport> reports;
   for (const auto& text : texts) reports.push_back(report_from_json(text));

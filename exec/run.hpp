@@ -5,9 +5,12 @@
 #include "core/program.hpp"
 #include "core/workload.hpp"
 #include "exec/batch.hpp"
+#include "exec/deadlines.hpp"
 #include "exec/network_options.hpp"
 #include "exec/rank_report.hpp"
+#include "exec/step_report.hpp"
 #include "exec/tensor_source.hpp"
+#include "exec/transport_choice.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -44,23 +47,16 @@ struct RunOptions {
   std::size_t threads = 1;     ///< of each rank, for its computation on a CPU
   std::size_t flows = 1;       ///< TCP connections of each link
   NetworkOptions network;      ///< of ranks that are processes
-  bool emulate = false;        ///< ranks are as slow, and have as little memory, as the plan takes their devices for
+  /// Of ranks that are processes.
+  TransportChoice transport = TransportChoice::Tcp;
+  /// Takes a line for each link's transport, where it was to be chosen.
+  std::function<void(const std::string&)> tell = [](const std::string& /*line*/) {};
+  bool emulate = false;  ///< ranks are as slow, and have as little memory, as the plan takes their devices for
   /// With `emulate` on a CPU: the profiled speed, by which the program counts its work. Slower ranks then compute as
   /// steadily as the profile says; else they take so many times what their threads work.
   std::optional<FlopsPerSecond> profiled_speed;
-  Seconds deadline;  ///< of each transfer: how long one rank waits for another
+  TimeLimits limits;  ///< how long ranks wait for each other
 };
-
-/// A step's end as the rank with the loss sees it.
-struct StepReport {
-  std::uint64_t step = 0;  ///< from 0
-  double loss = 0;
-  Seconds duration;  ///< since the end of the step before
-};
-using StepEnded = std::function<void(const StepReport&)>;
-
-/// Ten times the predicted step, but at least 30 s: no transfer of a healthy run waits as long.
-Seconds default_deadline(const Plan& plan);
 
 /// Trains with every rank a thread of this process; tensors pass between them without a copy.
 /// @throws the first rank's failure once all have ended.
@@ -69,7 +65,7 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 
 /// Trains with every rank a process of its own on this machine, over TCP on the loopback interface. Call it before
 /// this process has threads. `step_ended` is called in the process of the last stage.
-/// @throws EnvironmentError naming the rank that failed first, where and why, once all have ended.
+/// @throws EnvironmentError naming the rank that the failure began with, where and why, once all have ended.
 MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const Program& program,
                              const RunOptions& options, const StepEnded& step_ended);
 

@@ -15,7 +15,9 @@
 #include "exec/launch_options.hpp"
 #include "exec/rank_facts.hpp"
 #include "exec/rendezvous.hpp"
+#include "exec/restart.hpp"
 #include "exec/run.hpp"
+#include "exec/step_log.hpp"
 #include "schedules/schedule.hpp"
 
 #include <fmt/format.h>
@@ -23,7 +25,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -49,9 +50,12 @@ struct CommandOptions {
   std::string profile;
   bool unvalidated = false;
   std::string device = "cpu";
+  std::optional<std::string> transport;
   std::optional<std::string> deadline;
+  std::optional<std::string> heartbeat;
+  RestartOptions restart;
   std::string trace;
-  std::string log;
+  StepLogOptions log;
   std::string output;
   bool json = false;
   DataOptions data;
@@ -67,40 +71,6 @@ Seconds typical_step(std::vector<Seconds> times)
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
 }
-
-/// One line for a person and one for the log at the end of each step, from the rank that has the loss.
-class StepLog {
- public:
-  StepLog(const CommandOptions& options, double samples) : samples_(samples), quiet_(options.json)
-  {
-    if (options.log.empty()) return;
-    log_.open(options.log, options.resume ? std::ios::app : std::ios::trunc);
-    if (!log_) throw EnvironmentError(options.log + ": cannot write there");
-  }
-
-  void operator()(const StepReport& step)
-  {
-    const double rate = samples_ / step.duration.value;
-    if (!quiet_) {
-      if (step.step == 0) fmt::print("{:>5}  {:>10}  {:>10}  {:>9}\n", "step", "loss", "samples/s", "step s");
-      fmt::print("{:>5}  {:>10.6g}  {:>10.4g}  {:>9.4g}\n", step.step, step.loss, rate, step.duration.value);
-      std::fflush(stdout);
-    }
-    if (!log_.is_open()) return;
-    log_ << nlohmann::ordered_json{{"step", step.step},
-                                   {"loss", step.loss},
-                                   {"step_time_s", step.duration.value},
-                                   {"samples_per_s", rate}}
-                .dump()
-         << std::endl;
-    if (!log_) throw EnvironmentError("the log cannot be written; is the disk full?");
-  }
-
- private:
-  double samples_;
-  bool quiet_;
-  std::ofstream log_;
-};
 
 /// Time that a stage computes in a typical step; an AllReduce waits for others.
 Seconds compute_time(const Program& program, std::size_t rank, const RankReport& report, std::uint64_t steps)
@@ -203,6 +173,15 @@ Seconds seconds_from(const char* option, const std::string& text)
   }
 }
 
+TimeLimits limits_of(const Plan& plan, const CommandOptions& options)
+{
+  const auto asked = [](const char* option, const std::optional<std::string>& text) {
+    return text ? std::optional(seconds_from(option, *text)) : std::nullopt;
+  };
+  return time_limits(plan.predicted ? plan.predicted->step_time : Seconds(0), asked("--deadline", options.deadline),
+                     asked("--heartbeat", options.heartbeat));
+}
+
 /// "100" is a number of steps, "5 min" a time.
 void read_checkpoint_every(const std::string& text, CheckpointOptions& checkpoints)
 {
@@ -238,6 +217,9 @@ void check_options(const CommandOptions& options)
     throw InputError("--steps", fmt::format("{} is not in 1 to {}", options.run.steps, most_steps));
   }
   check_threads(options.run.threads);
+  if (!options.restart.replan.empty() && !options.spawn) {
+    throw InputError("--replan", "goes with --spawn: it takes one process that starts all ranks again on the new plan");
+  }
   if (options.run.checkpoints.folder.empty() && (options.resume || !options.checkpoint_every.empty())) {
     throw InputError("--resume and --checkpoint-every go with --checkpoint FOLDER");
   }
@@ -245,6 +227,20 @@ void check_options(const CommandOptions& options)
   if (options.run.flows < 1 || options.run.flows > 64) {
     throw InputError("--flows", fmt::format("{} is not in 1 to 64", options.run.flows));
   }
+}
+
+void choose_transport(CommandOptions& options)
+{
+  if (!options.transport) return;
+  options.run.transport = transport_from_text(*options.transport);
+  if (options.in_process) throw InputError("--transport", "is for ranks that are processes: --spawn, --rank");
+  if (options.run.transport == TransportChoice::Nccl && !is_gpu(options.run.device)) {
+    throw InputError("--transport", "nccl is for GPUs; it goes with --device cuda");
+  }
+  options.run.tell = [quiet = options.json](const std::string& line) {
+    if (!quiet) fmt::print("{}\n", line);
+    std::fflush(stdout);
+  };
 }
 
 /// Refuses a plan that does not fit this workload, or that nobody has simulated.
@@ -284,6 +280,12 @@ struct Outputs {
   std::optional<TemporaryFile> result;
 };
 
+/// Whether the rank that tells of each step is here: the last stage's.
+bool has_the_loss(const CommandOptions& options, const Plan& plan)
+{
+  return !options.rank || *options.rank + 1 == plan.stages.size();
+}
+
 /// Writes and prints what all ranks have measured.
 void report(const Plan& plan, const Program& program, const MeasuredRun& measured, const CommandOptions& options,
             double samples, Outputs& outputs)
@@ -313,8 +315,9 @@ std::optional<LaunchPlace> launched_place(const CommandOptions& options)
 /// What all ranks must be told alike.
 std::string settings_of(const RunOptions& options)
 {
-  return fmt::format("--steps {} --seed {} --flows {}{}, from step {}", options.steps, options.seed, options.flows,
-                     options.emulate ? " --emulate" : "", options.first_step);
+  return fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}, from step {}", options.steps, options.seed,
+                     options.flows, text_of(options.limits.heartbeat), options.emulate ? " --emulate" : "",
+                     options.first_step);
 }
 
 /// The place of a launched rank in the run, once it has met the others.
@@ -336,7 +339,7 @@ RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, c
                           .secret = secret,
                           .tls = uses_tls(options.run.network, {place.master}),
                           .bind = options.run.network.bind,
-                          .deadline = options.run.deadline},
+                          .deadline = options.run.limits.connect},
                          facts, preflight_of(plan, workload.dtype, options.launch));
   fmt::print(stderr, "{}", meeting.in_words);
   return {meeting.seat, std::move(meeting.endpoints), secret, std::move(meeting.listener)};
@@ -441,6 +444,7 @@ ExitCode run(CommandOptions options)
   const auto launched = launched_place(options);
   if (launched && options.device == "cuda:local") options.device = fmt::format("cuda:{}", launched->local_rank);
   options.run.device = device_from_text(options.device);
+  choose_transport(options);
   const Plan plan = read_plan(options.plan);
   const std::string workload_text = read_file(options.workload);
   const Workload workload = with_recomputation(read_inputs(plan, workload_text, options), plan.recompute);
@@ -451,7 +455,7 @@ ExitCode run(CommandOptions options)
   check_plan(plan, workload, fingerprint(workload_text), options);
 
   const auto program = schedules::make_program(plan, workload);
-  options.run.deadline = options.deadline ? seconds_from("--deadline", *options.deadline) : default_deadline(plan);
+  options.run.limits = limits_of(plan, options);
   const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
   const Data data(options, workload, plan.goal.microbatches);
   options.run.batches = data.batches.get();
@@ -465,15 +469,20 @@ ExitCode run(CommandOptions options)
     fmt::print(stderr, "isobar: --steps {}: all of them are done\n", options.run.steps);
     return ExitCode::Done;
   }
-  StepLog log(options, samples);
   std::optional<RankPlace> place;
   if (launched) place = meet_others(*launched, options, plan, workload, fingerprint(workload_text));
   if (!options.ranks.empty()) place = place_said(options, *program);
   if (place) options.rank = place->rank;
+  options.log.samples = samples;
+  options.log.table = !options.json;
+  options.log.append = options.resume;
+  options.log.first_step = options.run.first_step;
+  std::optional<StepLog> log;
+  if (has_the_loss(options, plan)) log.emplace(options.log);
   Outputs outputs(options);
   const PatientStop stop;
   options.run.stop = &stop;
-  const StepEnded step_ended = [&log](const StepReport& step) { log(step); };
+  const StepEnded step_ended = [&log](const StepReport& step) { log.value()(step); };
 
   const auto measured = [&]() -> std::optional<MeasuredRun> {
     if (place) return run_rank(workload, plan, *program, std::move(*place), options.run, step_ended);
@@ -517,19 +526,38 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("--device", options->device, "of every rank here: cpu, cuda or cuda:N (default: cpu)");
   command->add_option("--threads", options->run.threads, "of each rank's computation (default: 1)");
   command->add_option("--flows", options->run.flows, "TCP connections of each link (default: 1)");
+  command->add_option("--transport", options->transport,
+                      "of ranks that are processes: tcp (default); nccl, from GPU to GPU; auto, nccl where it can be");
   command->add_flag("--emulate", options->run.emulate,
                     "make each rank as slow, and its memory as small, as the plan takes its device for");
   command->add_option("--profile", options->profile,
                       "with --emulate: the plan's profile, so that ranks compute as steadily as it says");
   command->add_flag("--unvalidated", options->unvalidated, "run a plan that was not simulated as it is");
   command->add_option("--deadline", options->deadline,
-                      "how long a transfer may wait (default: 10 predicted steps, at least 30 s)");
+                      "how long a transfer may wait (default: 30 s and 10 predicted steps, then by what was measured)");
+  command->add_option("--heartbeat", options->heartbeat,
+                      "a rank without a sign of life for so long is dead (default: 10 s, or half of --deadline)");
+  add_restart_options(*command, options->restart);
   command->add_option("--trace", options->trace, "measured timeline to write (Chrome trace JSON)");
-  command->add_option("--log", options->log, "a line of JSON for each step");
+  command->add_option("--log", options->log.json_lines, "a line of JSON for each step");
+  command->add_option("--tensorboard", options->log.tensorboard, "a folder of events for TensorBoard");
+  command->add_option("--prometheus", options->log.prometheus,
+                      "the last step in Prometheus' text format, replaced after each");
   command->add_option("-o,--output", options->output, "result file to write (JSON)");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);
-  command->callback([options, &action] { action = [options] { return run(*options); }; });
+  command->callback([options, &action] {
+    action = [options] {
+      return run_restarted(options->restart,
+                           {options->workload, options->plan, options->run.checkpoints.folder, options->resume},
+                           [&options](const std::string& plan, bool resume) {
+                             CommandOptions of_attempt = *options;
+                             of_attempt.plan = plan;
+                             of_attempt.resume = resume;
+                             return run(of_attempt);
+                           });
+    };
+  });
 }
 
 }  // namespace isobar::exec

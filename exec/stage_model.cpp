@@ -4,6 +4,7 @@
 #include "exec/batch.hpp"
 #include "exec/checkpoint.hpp"
 #include "exec/device.hpp"
+#include "exec/memory_meter.hpp"
 #include "exec/stored_tensors.hpp"
 
 #include <fmt/format.h>
@@ -165,11 +166,14 @@ struct StageModel::State {
         segments(segments_of(options))
   {
     for (std::size_t layer = options.first_layer; layer <= options.last_layer; ++layer) {
+      places.push_back(fmt::format("layer {} ({})", layer, shown(workload.layers[layer].name)));
+      const MemoryPlace place(places.back());
       layers.push_back(make_layer_module(workload, layer, options.seed, options.device));
       const auto& of_layer = layers.back()->parameters();
       parameters.insert(parameters.end(), of_layer.begin(), of_layer.end());
       for (const auto& name : layers.back()->parameter_names()) names.push_back(checkpoint_name(layer, name));
     }
+    backward_place = fmt::format("the backward pass of layers {} to {}", options.first_layer, options.last_layer);
     if (!parameters.empty()) optimizer = make_optimizer(workload, parameters);
     if (workload.dtype == DType::Float16) loss_scale = first_loss_scale;
   }
@@ -181,6 +185,7 @@ struct StageModel::State {
     const Autocast autocast(workload.dtype, device.type());
     Tensors passed = inputs;
     for (std::size_t layer = segment.first_layer; layer <= segment.last_layer; ++layer) {
+      const MemoryPlace place(places[layer - options.first_layer]);
       passed = layers[layer - options.first_layer]->forward(passed, key);
     }
     return passed;
@@ -221,6 +226,7 @@ struct StageModel::State {
       for (const auto& output : piece.outputs) {
         if (output.requires_grad()) differentiable.push_back(output);
       }
+      const MemoryPlace place(backward_place);
       if (!differentiable.empty()) torch::autograd::backward(differentiable, passed.tensors);
       passed = gradients_of(piece.inputs);
     }
@@ -379,6 +385,8 @@ struct StageModel::State {
   StageOptions options;
   torch::Device device;
   std::vector<Segment> segments;
+  std::vector<std::string> places;  // of the layers, for messages
+  std::string backward_place;
   std::vector<std::unique_ptr<LayerModule>> layers;
   Tensors parameters;
   std::vector<std::string> names;                      // of the parameters

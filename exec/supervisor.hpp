@@ -14,9 +14,6 @@ class AttemptsFailed : public EnvironmentError {
   using EnvironmentError::EnvironmentError;
 };
 
-/// In the error of a run that would end in the same way again, such as one whose loss is no number.
-inline constexpr const char* would_fail_again = "it would fail again";
-
 struct Supervision {
   std::uint64_t restarts = 0;  ///< how often a failed attempt is followed by another one
   /// Where the next attempt goes on, such as "step 12"; asked after one has failed.
@@ -26,12 +23,10 @@ struct Supervision {
 };
 
 /// Runs a piece of work in a child process of its own, and again when it fails and it is the machine that failed: an
-/// EnvironmentError, or the death of the child. `attempt` is told how many have failed before it, and catches
-/// interrupts by itself. Call it before this process has threads.
-/// @returns what the attempt does that ends well.
-/// @throws AttemptsFailed; InputError and std::logic_error as an attempt throws it, and EnvironmentError with
-/// would_fail_again: they are not repeated; Interrupted, once an attempt that was asked to stop has done so or has
-/// taken more than a minute.
+/// EnvironmentError, or the death of the child. `attempt` is told how many have failed before it. Call it before this
+/// process has threads. When this process is asked to stop, the attempt is asked too, and may come to a good end.
+/// @returns what the attempt returned that ended well.
+/// @throws AttemptsFailed; InputError and std::logic_error as an attempt throws it, which is not repeated; Interrupted.
 ExitCode supervise(const std::function<ExitCode(std::uint64_t failed)>& attempt, const Supervision& supervision);
 
 }  // namespace isobar::exec

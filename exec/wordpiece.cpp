@@ -36,23 +36,32 @@ WordPiece::WordPiece(const std::filesystem::path& vocabulary_file)
   const std::string text = read_file(vocabulary_file);
   FaultList faults(vocabulary_file.string());
   constexpr std::size_t longest_piece = 1000;
+  constexpr int most_faults = 20;
+  int number_of_faults = 0;
   int line = 0;
-  for (std::string_view rest = text; !rest.empty();) {
+  for (std::string_view rest = text; !rest.empty() && number_of_faults < most_faults;) {
     std::string_view piece = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), piece.size() + 1));
     if (piece.ends_with('\r')) piece.remove_suffix(1);
     ++line;
+    const auto refuse = [&](const std::string& what) {
+      faults.add(line, "", what);
+      ++number_of_faults;
+    };
     if (piece.empty()) {
-      faults.add(line, "", "is empty; write a piece of a word on each line");
+      refuse("is empty; write a piece of a word on each line");
     } else if (piece.size() > longest_piece) {
-      faults.add(line, "", fmt::format("has {} bytes; a piece has at most {}", piece.size(), longest_piece));
+      refuse(fmt::format("has {} bytes; a piece has at most {}", piece.size(), longest_piece));
     } else if (!is_utf8(piece)) {
-      faults.add(line, "", in_quotes(piece) + " is no UTF-8");
-    } else if (const auto [known, is_new] = token_of_piece_.try_emplace(std::string(piece), line - 1); !is_new) {
-      faults.add(line, "", fmt::format("{} stands on line {} too; remove one", in_quotes(piece), known->second + 1));
+      refuse(in_quotes(piece) + " is no UTF-8");
+    } else if (const auto known = token_of_piece_.find(std::string(piece)); known != token_of_piece_.end()) {
+      refuse(fmt::format("{} stands on line {} too; remove one", in_quotes(piece), known->second + 1));
+    } else {
+      token_of_piece_.emplace(piece, line - 1);
     }
     if (has_capital(piece)) casing_ = Casing::Cased;
   }
+  faults.throw_if_any();
   const auto required = [&](const std::string& piece) {
     const auto found = token_of_piece_.find(piece);
     if (found == token_of_piece_.end()) faults.add(line, "", piece + " is missing; BERT's vocabularies have it");

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,50 @@ def faults_of(row):
         yield f"{where}: losses differ from those of one stage by {row['loss_difference_fraction']}"
 
 
+def over_nccl(workload, plan, *options):
+    """Two ranks on the one GPU, which NCCL takes for ranks of two machines: the processes."""
+    ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ranks = ",".join(f"127.0.0.1:{port.getsockname()[1]}" for port in ports)
+    for port in ports:
+        port.close()
+    command = [ISOBAR, "run", workload, "--plan", plan, "--ranks", ranks, "--transport", "nccl", "--device", "cuda",
+               "--json", *map(str, options)]
+    return [subprocess.Popen([*command, "--rank", str(rank)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True, env={**os.environ, "NCCL_HOSTID": str(rank), "NCCL_SOCKET_IFNAME": "lo"})
+            for rank in range(2)]
+
+
+def nccl_faults(workload, plan, losses_of_one):
+    """Losses over NCCL beside those of one process; what becomes of a rank whose peer is killed."""
+    ranks = over_nccl(workload, plan, "--steps", STEPS)
+    said = [rank.communicate(timeout=300) for rank in ranks]
+    if any(rank.returncode != 0 for rank in ranks):
+        yield f"over NCCL: {said[0][1].strip()}; {said[1][1].strip()}"
+        return
+    difference = max(abs(a / b - 1) for a, b in zip(json.loads(said[0][0])["losses"], losses_of_one))
+    if not difference <= LARGEST_LOSS_DIFFERENCE["float32"]:
+        yield f"over NCCL losses differ from those of one process by {difference}"
+
+    deadline = 10
+    log = plan.with_suffix(".jsonl")
+    survivor, victim = over_nccl(workload, plan, "--steps", 1_000_000, "--deadline", f"{deadline} s", "--log", log)
+    while victim.poll() is None and not (log.exists() and log.stat().st_size > 0):
+        time.sleep(0.5)
+    victim.kill()
+    victim.communicate()
+    began = time.monotonic()
+    try:
+        error = survivor.communicate(timeout=6 * deadline)[1].strip()
+    except subprocess.TimeoutExpired:
+        survivor.kill()
+        survivor.communicate()
+        yield f"over NCCL a rank goes on {6 * deadline} s after its peer was killed"
+        return
+    print(f"over NCCL a rank ends {time.monotonic() - began:.1f} s after its peer was killed: {error}")
+    if survivor.returncode != 3 or "rank 1" not in error:
+        yield f"over NCCL a rank whose peer was killed exits with {survivor.returncode}: {error}"
+
+
 def machine():
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,power.limit", "--format=csv,noheader"]
     gpu = subprocess.run(query, capture_output=True, text=True).stdout.splitlines()[0]
@@ -176,6 +221,8 @@ def main():
                     row, losses = checked_row(model, workload, dtype, folder / "live.profile.json", folder, stages,
                                               losses_of_one)
                     losses_of_one = losses_of_one or losses
+                    if (stages, dtype, model) == (2, "float32", options.models[0]):
+                        faults.extend(nccl_faults(workload, folder / "2.json", losses))
                     faults.extend(faults_of(row))
                     rows = [kept for kept in rows if any(kept[key] != row[key] for key in COLUMNS[:3])] + [row]
                     write_results(rows)

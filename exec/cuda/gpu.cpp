@@ -9,6 +9,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <dlfcn.h>
 #include <cstdlib>
@@ -101,7 +102,9 @@ GpuFacts facts_of(std::size_t index)
 {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, static_cast<int>(index)), "the GPU's properties");
-  return {properties.name, Bytes(static_cast<double>(properties.totalGlobalMem))};
+  const std::string place =
+      fmt::format("{:04x}:{:02x}:{:02x}", properties.pciDomainID, properties.pciBusID, properties.pciDeviceID);
+  return {properties.name, Bytes(static_cast<double>(properties.totalGlobalMem)), place};
 }
 
 void* handle_of(const c10::Stream& stream)
@@ -118,6 +121,16 @@ void forbid_host_sync(bool forbidden)
 {
   c10::cuda::warning_state().set_sync_debug_mode(forbidden ? c10::cuda::SyncDebugMode::L_ERROR
                                                            : c10::cuda::SyncDebugMode::L_DISABLED);
+}
+
+NamedRange::NamedRange(const std::string& name)
+{
+  nvtxRangePushA(name.c_str());
+}
+
+NamedRange::~NamedRange()
+{
+  nvtxRangePop();
 }
 
 }  // namespace isobar::exec::gpu

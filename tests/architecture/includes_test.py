@@ -14,7 +14,8 @@ MAY_INCLUDE = {
     "exec": (
         {"core", "schedules", "exec"},
         ("fmt/", "CLI/"),
-        {"*": ("torch/", "ATen/", "c10/", "cuda", "nccl", "boost/asio", "openssl/", "nlohmann/", "spdlog/")},
+        {"*": ("torch/", "ATen/", "c10/", "cuda", "nccl", "nvtx3/", "boost/asio", "boost/crc.hpp", "openssl/", "nlohmann/",
+               "spdlog/")},
     ),
     "results": ({"core", "results"}, ("fmt/",), {"*": ("nlohmann/", "sqlite3.h")}),
     "cli": ({"core", "allocators", "schedules", "sim", "results", "cli"}, ("fmt/", "CLI/", "spdlog/"), {"*": ("nlohmann/",)}),

@@ -5,6 +5,7 @@
 #include "exec/run.hpp"
 #include "schedules/schedule.hpp"
 #include "tests/exec/even_split.hpp"
+#include "tests/exec/plain_loop.hpp"
 #include "tests/support/small_models.hpp"
 
 #include <fmt/format.h>
@@ -13,7 +14,12 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <sstream>
+#include <vector>
 
 /// What needs a GPU; label `gpu`. Without one every test is skipped, and says why.
 namespace isobar::exec {
@@ -54,7 +60,7 @@ class Gpu : public testing::Test {
     RunOptions options;
     options.steps = steps;
     options.device = device;
-    options.deadline = Seconds(60);
+    options.limits = time_limits(Seconds(0), Seconds(60));
     return options;
   }
 
@@ -65,6 +71,31 @@ class Gpu : public testing::Test {
     static std::vector<std::unique_ptr<Program>> programs;
     programs.push_back(schedules::make_program(plan, workload));
     return run_in_process(workload, plan, *programs.back(), options, [](const StepReport&) {});
+  }
+
+  /// Each rank a process that takes part in a run with the others, over NCCL: their results. NCCL refuses two ranks on
+  /// one GPU unless it takes them for ranks of two machines.
+  static std::vector<ChildResult> run_over_nccl(const Workload& workload, const Plan& plan, RunOptions options,
+                                                const StepEnded& step_ended)
+  {
+    options.transport = TransportChoice::Nccl;
+    const auto program = schedules::make_program(plan, workload);
+    std::vector<std::string> places;
+    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+      places.push_back(fmt::format("127.0.0.1:{}", TcpListener({"127.0.0.1", 0}).port()));
+    }
+    std::vector<std::function<std::string()>> work;
+    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+      work.emplace_back([&, rank] {
+        setenv("NCCL_HOSTID", std::to_string(rank).c_str(), 1);
+        setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+        const auto measured = run_rank(workload, plan, *program, rank, places, options, step_ended);
+        return measured ? fmt::format("{}", fmt::join(measured->ranks()[plan.stages.size() - 1].losses, " "))
+                        : std::string();
+      });
+    }
+    constexpr Seconds limit(300);
+    return run_in_children(work, work.size(), limit);
   }
 
   static std::vector<double> losses(const Workload& workload, const Plan& plan, const RunOptions& options)
@@ -131,6 +162,72 @@ TEST_F(Gpu, StagesItsTensorsThroughTheHostOverTcp)
   }
   const auto expected = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
   for (const auto& found : over_tcp) expect_close(found, expected, 1e-3);
+}
+
+TEST_F(Gpu, PassesItsTensorsByNcclBetweenTwoRanks)
+{
+  const Workload workload = model("bert24");
+  std::vector<std::vector<double>> by_nccl;  // before this process computes anything itself
+  for (const bool has_data_server : {false, true}) {
+    Plan plan = split(workload, 2, Schedule::OneForwardOneBackward);
+    if (has_data_server) plan.data_server = "server";
+    const auto ranks = run_over_nccl(workload, plan, options_on("cuda:0"), [](const StepReport&) {});
+    for (const auto& rank : ranks) EXPECT_EQ(rank.message, "");
+    std::istringstream numbers(ranks.front().output);
+    by_nccl.emplace_back();
+    for (std::string number; numbers >> number;) by_nccl.back().push_back(std::stod(number));
+  }
+  const auto expected = losses(workload, split(workload, 2, Schedule::OneForwardOneBackward), options_on("cuda:0"));
+  // The data server's draws are the CPU's.
+  const auto on_cpu = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
+  expect_close(by_nccl[0], expected, 1e-6);
+  expect_close(by_nccl[1], on_cpu, 1e-3);
+}
+
+TEST_F(Gpu, EndsByTheDeadlineWhenTheOtherRankOfNcclDies)
+{
+  const Workload workload = model("bert24");
+  RunOptions options = options_on("cuda:0", 1'000'000);
+  options.deadline = Seconds(10);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto ranks =
+      run_over_nccl(workload, split(workload, 2, Schedule::OneForwardOneBackward), options, [](const StepReport& step) {
+        if (step.step == 5) std::_Exit(1);  // the rank with the loss
+      });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(90));
+  EXPECT_EQ(ranks[0].status, ChildResult::Status::EnvironmentFault);
+  EXPECT_THAT(ranks[0].message, HasSubstr("rank 1"));
+  EXPECT_EQ(ranks[1].status, ChildResult::Status::Crashed);
+}
+
+// What the executor adds to a large model's step, of which LibTorch itself takes nearly all.
+TEST_F(Gpu, StepsThroughALargeModelAsFastAsAPlainLoop)
+{
+  open_device("cuda:0");
+  Workload workload = read_workload(testing_support::shipped_workload("gpt2_1.5b"));
+  workload.dtype = DType::BFloat16;
+  constexpr std::uint64_t steps = 6;
+  const auto middle_of = [](std::vector<double> times) {
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  };
+  std::vector<double> plain;
+  {
+    PlainLoop loop(workload, RunOptions().seed, microbatches, "cuda:0");
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      const auto begin = std::chrono::steady_clock::now();
+      loop.step();
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      if (step > 0) plain.push_back(took.count());
+    }
+  }
+  const auto measured = run(workload, split(workload, 1, Schedule::Sequential), options_on("cuda:0", steps));
+  std::vector<double> ours;
+  for (const Seconds time : measured.step_times()) ours.push_back(time.value);
+  ours.erase(ours.begin());
+  fmt::print("step of GPT-2 1.5B in bf16, {} micro-batches: {:.4g} s; in a plain loop: {:.4g} s\n", microbatches,
+             middle_of(ours), middle_of(plain));
+  EXPECT_LT(middle_of(ours), 1.05 * middle_of(plain));
 }
 
 TEST_F(Gpu, TakesItsDataFromTheDataServerInOneProcess)

@@ -179,6 +179,20 @@ TEST(Heartbeat, DistrustsWhatIsNoSignOfLife)
   }
 }
 
+TEST(Heartbeat, SaysWhoGaveUpARankThatIsAlive)
+{
+  World ranks;
+  const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    if (rank == 1) {
+      send(world.link({1, 0, TcpWorld::lasting_channel}), "lost 0 rank 0 (a) is gone", {});
+      return pause(1);
+    }
+    Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));
+    heartbeat.guard([&] { World::receive_data(world, rank); });
+  });
+  expect_of_others(errors, 1, "rank 1 (b) gave this rank up: rank 0 (a) is gone");
+}
+
 TEST(Heartbeat, ShowsWhatOthersSayOnOneLine)
 {
   const auto errors = errors_when(2, Seconds(20), [](TcpWorld&, Heartbeat& heartbeat) {

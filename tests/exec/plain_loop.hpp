@@ -5,16 +5,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace isobar::exec {
 
-/// What anybody would write with LibTorch: the whole model in one graph on the CPU, micro-batch by micro-batch. The
-/// executor is held against it.
+/// What anybody would write with LibTorch: the whole model in one graph on one device, micro-batch by micro-batch,
+/// under autocast unless it is in float32. The executor is held against it.
 class PlainLoop {
  public:
   /// `workload` must outlive it.
-  PlainLoop(const Workload& workload, std::uint64_t seed, std::uint64_t microbatches);
+  PlainLoop(const Workload& workload, std::uint64_t seed, std::uint64_t microbatches, std::string device = "cpu");
   ~PlainLoop();
   PlainLoop(const PlainLoop&) = delete;
   PlainLoop& operator=(const PlainLoop&) = delete;
@@ -25,9 +26,12 @@ class PlainLoop {
  private:
   struct Optimizer;
 
+  at::Tensor loss_of_micro_batch(const RandomKey& key);
+
   const Workload& workload_;
   std::uint64_t seed_;
   std::uint64_t microbatches_;
+  std::string device_;
   std::uint64_t next_step_ = 0;
   std::vector<std::unique_ptr<LayerModule>> layers_;
   Tensors parameters_;

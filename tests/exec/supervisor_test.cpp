@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
 #include <unistd.h>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <stdexcept>
@@ -81,43 +83,52 @@ TEST(Supervisor, RepeatsNothingThatWouldEndTheSameWay)
   };
   EXPECT_THROW(attempt(InputError("--seed", "is no number")), InputError);
   EXPECT_THROW(attempt(std::logic_error("a bug")), std::logic_error);
-  const std::string not_finite = std::string("the loss of step 3 is nan; ") + would_fail_again;
-  EXPECT_EQ(error_of([&] { attempt(EnvironmentError(not_finite)); }), not_finite);
   EXPECT_THAT(told.lines, IsEmpty());
 }
 
 TEST(Supervisor, EndsWithAnAttemptThatWasInterrupted)
 {
   Told told(5);
-  const auto attempt = [](std::uint64_t) {
-    std::raise(SIGTERM);
-    throw_if_interrupted();
-    return ExitCode::Done;
-  };
+  const auto attempt = [](std::uint64_t) -> ExitCode { throw Interrupted(); };
   EXPECT_THROW(supervise(attempt, told.supervision), Interrupted);
   EXPECT_THAT(told.lines, IsEmpty());
 }
 
-TEST(Supervisor, AsksTheAttemptToStopAndWaitsForIt)
+TEST(Supervisor, LetsTheAttemptComeToAGoodEndWhenItIsAskedToStop)
 {
   EXPECT_EXIT(
       {
         catch_interrupts();
         Told told(5);
-        int stopped[2];
-        if (pipe(stopped) != 0) std::exit(1);
+        const auto attempt = [](std::uint64_t) {
+          const PatientStop stop;
+          kill(getppid(), SIGINT);
+          while (!stop.asked()) usleep(10'000);
+          usleep(300'000);  // as one that writes a last checkpoint
+          return ExitCode::Interrupted;
+        };
+        std::exit(static_cast<int>(supervise(attempt, told.supervision)));
+      },
+      testing::ExitedWithCode(130), "");
+}
+
+TEST(Supervisor, EndsTheAttemptWhenItIsAskedTwice)
+{
+  EXPECT_EXIT(
+      {
+        catch_interrupts();
+        Told told(5);
+        const auto attempt = [](std::uint64_t) -> ExitCode {
+          const PatientStop stop;
+          kill(getppid(), SIGINT);
+          while (!stop.asked()) usleep(10'000);
+          kill(getppid(), SIGTERM);
+          for (;;) ::pause();
+        };
         try {
-          supervise(
-              [&](std::uint64_t) {
-                kill(getppid(), SIGINT);
-                while (!interrupted()) usleep(10'000);
-                usleep(300'000);  // as one that writes a last checkpoint
-                return write(stopped[1], "!", 1) == 1 ? ExitCode::Done : ExitCode::OurBug;
-              },
-              told.supervision);
+          supervise(attempt, told.supervision);
         } catch (const Interrupted&) {
-          char mark = 0;
-          std::exit(told.lines.empty() && read(stopped[0], &mark, 1) == 1 ? 130 : 2);
+          std::exit(waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD ? 130 : 1);
         }
       },
       testing::ExitedWithCode(130), "");

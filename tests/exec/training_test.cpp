@@ -43,7 +43,7 @@ RunOptions options_for(std::uint64_t steps)
   RunOptions options;
   options.steps = steps;
   options.seed = seed;
-  options.deadline = Seconds(60);
+  options.limits = time_limits(Seconds(0), Seconds(60));
   return options;
 }
 
