@@ -108,8 +108,8 @@ void compare_with_first(const RankFacts& facts, const RankFacts& first, const st
   const auto compare = [&](const char* what, const std::string& here, const std::string& there) {
     if (here != there) {
       constexpr std::size_t longest = 200;
-      faults.push_back(fmt::format("{}: {} \"{}\"; rank 0 has \"{}\"", name, what, shown(here, longest),
-                                   shown(there, longest)));
+      faults.push_back(
+          fmt::format("{}: {} \"{}\"; rank 0 has \"{}\"", name, what, shown(here, longest), shown(there, longest)));
     }
   };
   compare("Isobar", facts.version, first.version);
