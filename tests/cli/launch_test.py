@@ -160,9 +160,9 @@ class Ranks(CommandTest):
         self.assertEqual(json.loads(output.read_text())["losses"], spawned["losses"])
 
     def test_a_missing_rank_is_named(self):
-        said = self.ended([self.start(*self.flags(rank), "--deadline", "3s") for rank in (0, 2)], 3)
+        said = self.ended([self.start(*self.flags(rank), "--deadline", "10s") for rank in (0, 2)], 3)
         for _, errors in said:
-            self.assertIn(f"isobar: of 3 ranks these have not called {self.master} within 3 s: 1\n", errors)
+            self.assertIn(f"isobar: of 3 ranks these have not called {self.master} within 20 s: 1\n", errors)
 
     def test_two_processes_of_one_rank_are_refused(self):
         said = self.ended([self.start(*self.flags(rank)) for rank in (0, 1, 1)], 2)
@@ -171,9 +171,9 @@ class Ranks(CommandTest):
 
     def test_another_secret_is_refused(self):
         other = secret_file(self.folder, "other", "known to nobody but this one")
-        said = self.ended([self.start(*self.flags(0), "--deadline", "5s"), self.start(*self.flags(1), "--deadline", "5s"),
-                           self.start(*self.flags(2), "--deadline", "5s", secret=other)], 3)
-        self.assertIn("within 5 s: 2", said[0][1])
+        said = self.ended([self.start(*self.flags(0), "--deadline", "10s"), self.start(*self.flags(1), "--deadline", "10s"),
+                           self.start(*self.flags(2), "--deadline", "10s", secret=other)], 3)
+        self.assertIn("within 20 s: 2", said[0][1])
         self.assertIn("did not prove the secret", said[0][1])
         self.assertIn("rank 2: rank 0 does not answer at ", said[2][1])
 
