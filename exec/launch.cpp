@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/files.hpp"
+#include "exec/secret.hpp"
 
 #include <fmt/format.h>
 
@@ -192,7 +193,8 @@ Environment environment_of_this_process()
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text = *entry;
     const auto equals = text.find('=');
-    if (equals != std::string_view::npos) environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+    if (equals == std::string_view::npos || text.substr(0, equals) == Secret::variable) continue;
+    environment.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   return environment;
 }

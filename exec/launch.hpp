@@ -11,6 +11,7 @@ namespace isobar::exec {
 
 /// Names and values.
 using Environment = std::map<std::string, std::string>;
+/// Without the ranks' secret, of which there is to be no copy.
 Environment environment_of_this_process();
 
 /// What the command line says of this process's place; each wins over the environment.

@@ -107,13 +107,16 @@ void compare_with_first(const RankFacts& facts, const RankFacts& first, const st
 {
   const auto compare = [&](const char* what, const std::string& here, const std::string& there) {
     if (here != there) {
-      faults.push_back(fmt::format("{}: {} {}; rank 0 has {}", name, what, in_quotes(here), in_quotes(there)));
+      constexpr std::size_t longest = 200;
+      faults.push_back(
+          fmt::format("{}: {} \"{}\"; rank 0 has \"{}\"", name, what, shown(here, longest), shown(there, longest)));
     }
   };
   compare("Isobar", facts.version, first.version);
   compare("LibTorch", facts.torch_version, first.torch_version);
   compare("a plan with hash", facts.plan_hash, first.plan_hash);
   compare("a workload with hash", facts.workload_hash, first.workload_hash);
+  compare("data with hash", facts.data_hash, first.data_hash);
   compare("options", facts.settings, first.settings);
 }
 
@@ -168,6 +171,7 @@ std::string facts_to_json(const RankFacts& facts)
                                  {"torch_version", facts.torch_version},
                                  {"plan_hash", facts.plan_hash},
                                  {"workload_hash", facts.workload_hash},
+                                 {"data_hash", facts.data_hash},
                                  {"settings", facts.settings}};
   if (facts.plan_device) json["plan_device"] = *facts.plan_device;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -190,6 +194,7 @@ RankFacts facts_from_json(const std::string& text)
   facts.torch_version = reader.required_text("torch_version");
   facts.plan_hash = reader.required_text("plan_hash");
   facts.workload_hash = reader.required_text("workload_hash");
+  facts.data_hash = reader.required_text("data_hash");
   facts.settings = reader.required_text("settings");
   faults.throw_if_any();
   return facts;

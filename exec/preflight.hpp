@@ -23,7 +23,8 @@ struct RankFacts {
   std::string torch_version;
   std::string plan_hash;
   std::string workload_hash;
-  std::string settings;  ///< options that all ranks must share, such as "--steps 10 --seed 1"
+  std::string data_hash;  ///< of what it trains on; "": synthetic data
+  std::string settings;   ///< options that all ranks must share, such as "--steps 10 --seed 1"
 };
 
 std::string facts_to_json(const RankFacts& facts);

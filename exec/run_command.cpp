@@ -209,6 +209,9 @@ void check_options(const CommandOptions& options)
       static_cast<int>(options.spawn) + static_cast<int>(options.in_process) + static_cast<int>(is_one_rank);
   if (ways > 1) throw InputError(ways_to_run);
   if (!options.ranks.empty() && !options.rank) throw InputError("--rank and --ranks go together");
+  if (!options.ranks.empty() && options.launch.any()) {
+    throw InputError("--ranks says all places; --world, --master and --plan-device go without it");
+  }
   constexpr std::uint64_t most_steps = 1'000'000'000;
   if (options.run.steps < 1 || options.run.steps > most_steps) {
     throw InputError("--steps", fmt::format("{} is not in 1 to {}", options.run.steps, most_steps));
@@ -312,8 +315,9 @@ std::optional<LaunchPlace> launched_place(const CommandOptions& options)
 /// What all ranks must be told alike.
 std::string settings_of(const RunOptions& options)
 {
-  return fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}", options.steps, options.seed, options.flows,
-                     text_of(options.limits.heartbeat), options.emulate ? " --emulate" : "");
+  return fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}, from step {}", options.steps, options.seed,
+                     options.flows, text_of(options.limits.heartbeat), options.emulate ? " --emulate" : "",
+                     options.first_step);
 }
 
 /// The place of a launched rank in the run, once it has met the others.
@@ -327,6 +331,7 @@ RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, c
   facts.version = ISOBAR_VERSION;
   facts.plan_hash = hash_of(plan);
   facts.workload_hash = workload_hash;
+  facts.data_hash = nlohmann::json::parse(options.run.checkpoints.run).value("data", "");
   facts.settings = settings_of(options.run);
   Meeting meeting = meet({.rank = place.rank,
                           .ranks = place.world_size,
@@ -501,8 +506,10 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("--plan", options->plan, "plan file (JSON)")->required();
   command->add_flag("--spawn", options->spawn, "every rank a process on this machine, over TCP");
   command->add_flag("--in-process", options->in_process, "every rank a thread of this process");
-  command->add_option("--rank", options->rank,
-                      "which rank this process is, with --ranks; rank 0 writes and prints what all have measured");
+  command->add_option(
+      "--rank", options->rank,
+      "which rank this process is, with --ranks, or with --world and --master; the first stage's rank writes "
+      "and prints what all have measured");
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
   add_launch_options(*command, options->launch);
   add_network_options(*command, options->run.network);

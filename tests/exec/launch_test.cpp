@@ -236,10 +236,13 @@ RC_GTEST_PROP(FirstHost, IsAHostOrAFaultForAnyText, (const std::string& text))
   }
 }
 
-TEST(EnvironmentOfThisProcess, HasItsVariables)
+TEST(EnvironmentOfThisProcess, HasItsVariablesButForTheSecret)
 {
   ::setenv("ISOBAR_TEST_VARIABLE", "a=b", 1);
-  EXPECT_EQ(environment_of_this_process().at("ISOBAR_TEST_VARIABLE"), "a=b");
+  ::setenv("ISOBAR_SECRET", "nobody is to copy this", 1);
+  const auto environment = environment_of_this_process();
+  EXPECT_EQ(environment.at("ISOBAR_TEST_VARIABLE"), "a=b");
+  EXPECT_FALSE(environment.contains("ISOBAR_SECRET"));
 }
 
 }  // namespace

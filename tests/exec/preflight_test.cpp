@@ -35,6 +35,7 @@ PresentRank rank_on(const std::string& host)
                 .torch_version = "2.11.0",
                 .plan_hash = "0123",
                 .workload_hash = "4567",
+                .data_hash = "",
                 .settings = "--steps 10"};
   rank.address = "10.0.0.1";
   return rank;
@@ -81,6 +82,8 @@ TEST(ExamineRanks, NamesWhatARankHasOtherThanTheFirst)
             "rank 2 (z): a plan with hash \"89\"; rank 0 has \"0123\"");
   EXPECT_EQ(reason([](auto& ranks) { ranks[2].facts.workload_hash = "89"; }),
             "rank 2 (z): a workload with hash \"89\"; rank 0 has \"4567\"");
+  EXPECT_EQ(reason([](auto& ranks) { ranks[2].facts.data_hash = "89"; }),
+            "rank 2 (z): data with hash \"89\"; rank 0 has \"\"");
   EXPECT_EQ(reason([](auto& ranks) { ranks[2].facts.settings = "--steps 9"; }),
             "rank 2 (z): options \"--steps 9\"; rank 0 has \"--steps 10\"");
 }

@@ -44,6 +44,7 @@ RankFacts facts_of(std::size_t rank)
           .torch_version = "2.11.0",
           .plan_hash = "01",
           .workload_hash = "23",
+          .data_hash = "",
           .settings = ""};
 }
 
@@ -120,7 +121,7 @@ TEST(Rendezvous, TellsEveryRankWhereTheOthersListen)
     run.run();
     for (std::size_t rank = 0; rank < 3; ++rank) {
       const auto& meeting = run.outcomes[rank].meeting;
-      ASSERT_TRUE(meeting) << rank << tls << run.outcomes[rank].input_fault << run.outcomes[rank].environment_fault;
+      ASSERT_TRUE(meeting) << run.outcomes[rank].input_fault << run.outcomes[rank].environment_fault;
       EXPECT_EQ(meeting->seat, rank);
       ASSERT_EQ(meeting->endpoints.size(), 3);
       EXPECT_EQ(meeting->endpoints[rank].host, "127.0.0.1");
@@ -141,6 +142,18 @@ TEST(Rendezvous, SeatsRanksAsThePlanHasThem)
     EXPECT_EQ(run.outcomes[rank].meeting->seat, 2 - rank);
     EXPECT_EQ(run.outcomes[0].meeting->endpoints[2 - rank].port, run.outcomes[rank].meeting->listener.port());
   }
+}
+
+TEST(Rendezvous, RanksListenWhereTheyAreTold)
+{
+  Gathering run(3);
+  run.options[1].bind = "127.0.0.2";
+  run.options[2].bind = "0.0.0.0";
+  run.run();
+  const auto& meeting = run.outcomes[0].meeting;
+  ASSERT_TRUE(meeting) << run.outcomes[0].environment_fault;
+  EXPECT_EQ(meeting->endpoints[1].host, "127.0.0.2");
+  EXPECT_EQ(meeting->endpoints[2].host, "127.0.0.1");
 }
 
 TEST(Rendezvous, OneRankMeetsItself)

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# examples/launch/mpirun.sh FOLDER [OPTION...]: Open MPI's mpirun starts a process for each of three ranks, which find
+# each other by what it tells them. FOLDER holds the secret and the plan; options go to `isobar run`.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+folder=$1
+shift
+examples/launch/prepare.sh "$folder"
+mpirun -np 3 "${ISOBAR:-build/release/bin/isobar}" run examples/tiny_bert.yaml \
+  --plan "$folder/plan.json" --secret-file "$folder/secret" "$@"

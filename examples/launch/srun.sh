@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# examples/launch/srun.sh FOLDER [OPTION...]: Slurm's srun starts a process for each of three ranks, which find
+# each other by what it tells them. FOLDER holds the secret and the plan; options go to `isobar run`.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+folder=$1
+shift
+examples/launch/prepare.sh "$folder"
+srun --ntasks=3 "${ISOBAR:-build/release/bin/isobar}" run examples/tiny_bert.yaml \
+  --plan "$folder/plan.json" --secret-file "$folder/secret" "$@"

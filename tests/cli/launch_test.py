@@ -1,0 +1,224 @@
+"""isobar run, started once per rank by torchrun, Open MPI's mpirun or Slurm's srun, and what it refuses."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import unittest
+
+from tests.cli.run_test import MODEL
+from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.support import slurm_cluster
+from tests.support.peers import need_peers, peers_environment
+
+STEPS = 2
+PLATFORM = (ROOT / "examples/launch/three_devices.xml").read_text()
+# What launchers say, so that tests begin with none of it.
+SAID_BY = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "OMPI_", "PMI_", "PMIX_", "SLURM", "ISOBAR_", "TORCHELASTIC_")
+
+
+def clean_environment(**more):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SAID_BY)}
+    return kept | more
+
+
+def free_port():
+    """Nobody's now, and below those that connections take by themselves."""
+    while True:
+        port = random.randrange(20000, 30000)
+        with socket.socket() as held:
+            try:
+                held.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass  # taken: look elsewhere
+
+
+class Scripts(CommandTest):
+    """examples/launch: the scripts that users copy."""
+
+    def losses(self, *command, **environment):
+        """Of the script's run, which are those of --spawn bit by bit; and what it said on stderr."""
+        folder = self.folder / "run"
+        script = [ROOT / "examples/launch" / command[0], folder, "--steps", str(STEPS), "-o", folder / "run.json"]
+        done = subprocess.run([*map(str, script), *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=600,
+                              env=clean_environment(ISOBAR=ISOBAR) | environment)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("samples/s;"), 1)  # one rank reports for all
+        spawned = json.loads(self.run_isobar("run", "examples/tiny_bert.yaml", "--plan", folder / "plan.json", "--spawn",
+                                             "--steps", STEPS, "--json").stdout)
+        self.assertEqual(json.loads((folder / "run.json").read_text())["losses"], spawned["losses"])
+        return done.stderr
+
+    def test_torchrun(self):
+        need_peers()
+        tools = self.folder / "tools"
+        tools.mkdir()
+        torchrun = tools / "torchrun"
+        torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+        torchrun.chmod(0o755)
+        environment = {name: value for name, value in peers_environment().items() if not name.startswith(SAID_BY)}
+        said = self.losses("torchrun.sh", **environment | {"PATH": f"{tools}:{environment['PATH']}"})
+        self.assertIn("rank 2 of 3 by torchrun (RANK, WORLD_SIZE); rank 0 listens at localhost:", said)
+        self.assertIn("is the plan's left: cpu (", said)
+
+    @unittest.skipUnless(shutil.which("mpirun"), "mpirun not found; install openmpi-bin")
+    def test_mpirun(self):
+        said = self.losses("mpirun.sh", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                           OMPI_MCA_rmaps_base_oversubscribe="1")
+        self.assertIn("rank 2 of 3 by Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE); rank 0 listens at 127.0.0.1:2",
+                      said)
+
+    def test_srun_on_one_node(self):
+        with slurm_cluster.started(nodes=1, cpus=3) as cluster:
+            said = self.losses("srun.sh", SLURM_CONF=cluster.environment["SLURM_CONF"])
+        self.assertIn("rank 2 of 3 by Slurm (SLURM_PROCID, SLURM_NTASKS); rank 0 listens at 127.0.0.1:2", said)
+
+    def test_srun_on_nodes_that_are_the_plans_devices(self):
+        # The test's nodes are all this machine, which does not know their names: so the master is said.
+        devices = {"left": "n2", "middle": "n0", "right": "n1"}
+        platform = PLATFORM
+        for name, node in devices.items():
+            platform = platform.replace(f'"{name}"', f'"{node}"')
+        workload = self.write("model.yaml", MODEL)
+        plan = self.make_plan(self.write("nodes.xml", platform), workload, "--microbatches", 4)
+        secret = secret_file(self.folder)
+        output = self.folder / "run.json"
+        with slurm_cluster.started(nodes=4, cpus=1) as cluster:
+            done = subprocess.run(["srun", "--nodes=3", "--ntasks=3", ISOBAR, "run", workload, "--plan", plan,
+                                   "--unvalidated", "--secret-file", secret, "-o", str(output)], cwd=ROOT, text=True,
+                                  env=clean_environment(SLURM_CONF=cluster.environment["SLURM_CONF"],
+                                                        ISOBAR_MASTER=f"127.0.0.1:{free_port()}"),
+                                  capture_output=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for rank in range(3):
+            self.assertIn(f"rank {rank} (n{rank}) is the plan's n{rank}: cpu (", done.stderr)
+        spawned = self.json_of("run", workload, "--plan", plan, "--unvalidated", "--spawn")
+        self.assertEqual(json.loads(output.read_text())["losses"], spawned["losses"])
+
+
+def secret_file(folder, name="secret", words="known to the ranks of this test"):
+    path = folder / name
+    path.touch(0o600)
+    path.write_text(words + "\n")
+    return str(path)
+
+
+class Ranks(CommandTest):
+    """Ranks that no launcher started, but are told what one tells them."""
+
+    def setUp(self):
+        super().setUp()
+        self.workload = self.write("model.yaml", MODEL)
+        platform = str(ROOT / "examples/launch/three_devices.xml")
+        self.plan = self.make_plan(platform, self.workload, "--microbatches", 2)
+        self.secret = secret_file(self.folder)
+        self.master = f"127.0.0.1:{free_port()}"
+
+    def start(self, *options, plan=None, secret=None, **environment):
+        process = subprocess.Popen([ISOBAR, "run", self.workload, "--plan", plan or self.plan, "--unvalidated",
+                                    "--secret-file", secret or self.secret, "--steps", "2", *map(str, options)], cwd=ROOT,
+                                   env=clean_environment(**environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True)
+        self.addCleanup(process.kill)
+        return process
+
+    def flags(self, rank, world=3):
+        return "--rank", rank, "--world", world, "--master", self.master
+
+    def ended(self, processes, code):
+        said = [process.communicate(timeout=200) for process in processes]
+        self.assertEqual([process.returncode for process in processes], [code] * len(processes), said)
+        return said
+
+    def test_flags_say_it_too(self):
+        said = self.ended([self.start(*self.flags(rank)) for rank in range(3)], 0)
+        self.assertIn(f"isobar: rank 0 of 3 by --rank, --world, --master; rank 0 listens at {self.master}", said[0][1])
+
+    def test_what_of_two_sources_counts_is_said(self):
+        def environment(rank):
+            host, port = self.master.split(":")
+            return {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": host, "MASTER_PORT": port,
+                    "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "1"}
+        said = self.ended([self.start(**environment(rank)) for rank in range(3)], 0)
+        self.assertIn(f"rank 1 of 3 by torchrun (RANK, WORLD_SIZE), over what Slurm says; rank 0 listens at {self.master}",
+                      said[1][1])
+
+    def test_ranks_are_the_devices_that_they_are_told(self):
+        output = self.folder / "run.json"
+        devices = ["right", "left", "middle"]
+        said = self.ended([self.start(*self.flags(rank), "--plan-device", device, "-o", output)
+                           for rank, device in enumerate(devices)], 0)
+        for device in devices:
+            self.assertIn(f"is the plan's {device}: ", said[0][1])
+        self.assertIn("samples/s;", said[1][0])  # the plan's first device reports for all
+        spawned = self.json_of("run", self.workload, "--plan", self.plan, "--unvalidated", "--spawn", "--steps", 2)
+        self.assertEqual(json.loads(output.read_text())["losses"], spawned["losses"])
+
+    def test_a_missing_rank_is_named(self):
+        said = self.ended([self.start(*self.flags(rank), "--deadline", "10s") for rank in (0, 2)], 3)
+        for _, errors in said:
+            self.assertIn(f"isobar: of 3 ranks these have not called {self.master} within 20 s: 1\n", errors)
+
+    def test_two_processes_of_one_rank_are_refused(self):
+        said = self.ended([self.start(*self.flags(rank)) for rank in (0, 1, 1)], 2)
+        self.assertIn("two processes say that they are rank 1; give each its own", said[0][1])
+        self.assertIn("rank 1 is there already", said[1][1] + said[2][1])
+
+    def test_another_secret_is_refused(self):
+        other = secret_file(self.folder, "other", "known to nobody but this one")
+        said = self.ended([self.start(*self.flags(0), "--deadline", "10s"), self.start(*self.flags(1), "--deadline", "10s"),
+                           self.start(*self.flags(2), "--deadline", "10s", secret=other)], 3)
+        self.assertIn("within 20 s: 2", said[0][1])
+        self.assertIn("did not prove the secret", said[0][1])
+        self.assertIn("rank 2: rank 0 does not answer at ", said[2][1])
+
+    def test_no_secret_is_refused(self):
+        result = self.run_isobar("run", self.workload, "--plan", self.plan, "--unvalidated", *self.flags(0), expect=2)
+        self.assertIn("no secret: give --secret-file FILE", result.stderr)
+
+    def test_ranks_that_disagree_are_refused_with_every_reason(self):
+        other = json.loads(pathlib.Path(self.plan).read_text())
+        other["microbatches"] = 1
+        other = self.write("other.json", json.dumps(other))
+        said = self.ended([self.start(*self.flags(0)), self.start(*self.flags(1), plan=other),
+                           self.start(*self.flags(2), "--seed", 7)], 2)
+        for _, errors in said:
+            self.assertRegex(errors, r"rank 1 \(.*\): a plan with hash \"[0-9a-f]{16}\"; rank 0 has ")
+            self.assertRegex(errors, r"rank 2 \(.*\): options \".*--seed 7.*\"; rank 0 has \".*--seed 1.*\"")
+
+    def test_a_plan_that_needs_more_memory_than_there_is_is_refused(self):
+        large = json.loads(pathlib.Path(self.plan).read_text())
+        large["predicted"]["peak_memory_bytes"]["middle"] = 1e18
+        large = self.write("large.json", json.dumps(large))
+        said = self.ended([self.start(*self.flags(rank), plan=large) for rank in range(3)], 2)
+        for _, errors in said:
+            self.assertRegex(errors, r"rank 0 \(.*\): .* of memory on cpu \(.*\); the plan needs .* there, for left, middle")
+
+    def test_another_number_of_ranks_is_refused(self):
+        said = self.ended([self.start(*self.flags(rank, world=2)) for rank in range(2)], 2)
+        for _, errors in said:
+            self.assertIn("isobar: 2 ranks are here; the plan has 3: left, middle, right\n", errors)
+
+    def test_wrong_places_are_said_in_one_line(self):
+        base = ("run", self.workload, "--plan", self.plan, "--unvalidated")
+        together = "--rank goes with --ranks, or with --world and --master where no launcher says them"
+        self.assertEqual(self.fault_of(*base, "--rank", 0), together)
+        self.assertEqual(self.fault_of(*base, "--master", "a:1"), together)
+        self.assertEqual(self.fault_of(*base, "--rank", 3, "--world", 3, "--master", "a:1"),
+                         "--rank: 3 is not below --world, which is 3")
+        self.assertIn("say where the ranks run: ", self.fault_of(*base, "--spawn", "--world", 3))
+        self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "a:1,b:2,c:3", "--master", "a:1"),
+                         "--ranks says all places; --world, --master and --plan-device go without it")
+        self.assertIn("--map: ", self.fault_of(*base, *self.flags(0), "--map", "sideways"))
+        process = self.start(RANK="0")
+        self.assertEqual(self.ended([process], 2)[0][1],
+                         "isobar: WORLD_SIZE: not set; torchrun sets RANK and WORLD_SIZE together\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
