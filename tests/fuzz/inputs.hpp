@@ -14,12 +14,12 @@
 namespace isobar::fuzz {
 
 /// A fault is text on lines that each name the file.
-inline void check_message(const InputError& fault)
+inline void check_message(const InputError& fault, std::string_view file = "input")
 {
   std::string_view rest = fault.what();
   while (!rest.empty()) {
     const auto line = rest.substr(0, rest.find('\n'));
-    ensure(line.starts_with("input"), "each line of a message begins with the file");
+    ensure(line.starts_with(file), "each line of a message begins with the file");
     for (const char character : line) {
       ensure(static_cast<unsigned char>(character) >= 0x20, "a message holds no control characters");
     }
