@@ -156,6 +156,7 @@ Inputs load(const InputOptions& options, const Plan& plan, const std::string& pl
 {
   Inputs inputs = read_inputs(options);
   recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
+  inputs.platform.leave_out(plan.without, plan_file + ": without");
   return inputs;
 }
 

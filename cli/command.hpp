@@ -30,12 +30,13 @@ void add_sweep_command(CLI::App& app, Action& action);
 void add_check_command(CLI::App& app, Action& action);
 void add_list_command(CLI::App& app, Action& action);
 void add_platform_command(CLI::App& app, Action& action);
+void add_workload_command(CLI::App& app, Action& action);
 void add_trace_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
 void add_validate_command(CLI::App& app, Action& action);
 void add_report_command(CLI::App& app, Action& action);
 void add_plot_command(CLI::App& app, Action& action);
-/// Those that isobar-exec does: run, profile, doctor.
+/// Those that isobar-exec does: run, profile, doctor, export.
 void add_executor_commands(CLI::App& app, Action& action);
 
 /// Runs isobar-exec with these arguments to its end, and returns its exit code; unless that is Done it has said why on
@@ -91,7 +92,7 @@ struct GoalOptions {
 
 /// With --recompute. @throws InputError with every fault of the first file that has one, or naming the option.
 Inputs load(const InputOptions& options, const GoalOptions& goal);
-/// With what a plan recomputes. @throws InputError likewise, or naming the plan's file.
+/// With what a plan recomputes, without what it leaves out. @throws InputError likewise, or naming the plan's file.
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
 
 /// Gives the workload the recomputation of `layers` (ascending). @throws InputError naming `where`, who asks for it.

@@ -54,6 +54,7 @@ void add_executor_commands(CLI::App& app, Action& action)
   add(app, action, "run", "train a model as a plan says, on real devices (isobar-exec)");
   add(app, action, "profile", "time every layer on this machine (isobar-exec)");
   add(app, action, "doctor", "say what this machine can do for a plan, and what stands in the way (isobar-exec)");
+  add(app, action, "export", "write a checkpoint as a Hugging Face model (isobar-exec)");
 }
 
 ExitCode run_executor(const std::vector<std::string>& arguments)

@@ -18,6 +18,7 @@ struct PlanOptions {
   GoalOptions goal;
   std::string allocator;
   std::string objective = "pipeline";
+  std::vector<std::string> without;
   std::string start;
   std::string output;
   bool json = false;
@@ -73,14 +74,16 @@ ExitCode plan(const PlanOptions& options)
   allocators::require_policy(options.allocator);
   options.goal.check_polish({options.allocator}, {goal});
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
-  const Inputs inputs = load(options.inputs, options.goal);
+  Inputs inputs = load(options.inputs, options.goal);
+  inputs.platform.leave_out(options.without, "--without");
   auto read = inputs.files();
   read.insert(read.end(), {options.start, program_of(options.allocator)});
   refuse_overwriting(read, {options.output});
   const Cluster& cluster = inputs.platform.cluster();
   if (!options.start.empty()) limits.start = start_of(options.start, inputs);
   OutputFile output(options.output);
-  const Plan found = make_plan(inputs, options.allocator, goal, limits);
+  Plan found = make_plan(inputs, options.allocator, goal, limits);
+  found.without = options.without;
   const std::string json = plan_to_json(found);
   output.write(json);
   print(options.json ? json : summary_of(found, cluster));
@@ -99,6 +102,7 @@ void add_plan_command(CLI::App& app, Action& action)
       ->required();
   command->add_option("--objective", options->objective, "sequential, bottleneck, pipeline")->capture_default_str();
   options->goal.add_to(*command);
+  command->add_option("--without", options->without, "devices of the platform to leave out, NAME,…")->delimiter(',');
   add_file(*command, "--start", options->start, "plan file to start from (allocator local-search)");
   add_file(*command, "-o,--output", options->output, "plan file to write (JSON), also when infeasible");
   command->add_flag("--json", options->json, "print the plan as JSON");

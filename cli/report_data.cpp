@@ -93,7 +93,8 @@ void check_plan(Run& run, const Inputs& inputs)
   const Plan& plan = run.result.plan;
   run.workload = inputs.workload;
   recompute(run.workload, plan.recompute, run.file + ": plan.recompute");
-  auto faults = faults_of(plan, run.workload, inputs.platform.cluster());
+  const Cluster cluster = without_devices(inputs.platform.cluster(), plan.without, run.file + ": plan.without");
+  auto faults = faults_of(plan, run.workload, cluster);
   for (auto& fault : faults) fault = run.file + ": plan: " + fault;
   if (!faults.empty()) throw InputError(faults);
 }
@@ -170,6 +171,7 @@ std::string answer(const Run& run, sim::Platform& platform, const WhatIf& what_i
   for (const auto& name : what_if.names) platform.scale(property_of(what_if.property), what_if.factor, name);
   Plan plan = run.result.plan;
   if (plan_anew) {
+    platform.leave_out(plan.without, run.file + ": plan.without");
     plan = allocators::allocate(plan.allocator, run.workload, platform.cluster(), plan.goal, {});
     if (plan.stages.empty()) throw InputError(reason_of(plan));
   }

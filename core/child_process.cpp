@@ -191,6 +191,7 @@ class Child {
     return status;
   }
   bool overdue() const { return Clock::now() >= deadline_; }
+  void ask_to_stop() const { kill(pid_, SIGINT); }
   /// Brings the time limit forward.
   void hurry(Seconds time_left) { deadline_ = std::min(deadline_, deadline_in(time_left)); }
 
@@ -366,6 +367,24 @@ std::vector<ChildResult> run_in_children(const std::vector<std::function<std::st
 ChildResult run_in_child(const std::function<std::string()>& work, Seconds time_limit)
 {
   return run_in_children({work}, 1, time_limit).front();
+}
+
+ChildResult run_in_deputy(const std::function<std::string()>& work, const PatientStop& stop)
+{
+  if (stop.asked()) throw Interrupted();
+  constexpr Seconds no_limit(1e9);
+  Child child([&work](int output, int, int) { write_all(output, outcome_of(work)); }, "", no_limit);
+  bool asked = false;
+  while (true) {
+    throw_if_interrupted();  // the child's destructor ends it
+    if (stop.asked() && !std::exchange(asked, true)) child.ask_to_stop();
+    exchange({&child});
+    const auto status = child.ended();
+    if (!status) continue;
+    ChildResult result = result_of_work(child, *status);
+    if (asked && result.status != ChildResult::Status::Done) throw Interrupted();
+    return result;
+  }
 }
 
 ChildResult run_command(const std::vector<std::string>& arguments, const std::string& input, Seconds time_limit)

@@ -51,6 +51,60 @@ std::optional<std::size_t> Cluster::device_index(const std::string& device_name)
   return std::nullopt;
 }
 
+namespace {
+
+/// Some endpoints of a network.
+class PartOfNetwork : public Network {
+ public:
+  /// `endpoints[i]` is the whole network's name for endpoint i.
+  PartOfNetwork(std::shared_ptr<const Network> whole, std::vector<std::size_t> endpoints)
+      : whole_(std::move(whole)), endpoints_(std::move(endpoints))
+  {
+  }
+
+  Path path(std::size_t from, std::size_t to) const override { return whole_->path(endpoints_[from], endpoints_[to]); }
+  std::vector<std::string> links(std::size_t from, std::size_t to) const override
+  {
+    return whole_->links(endpoints_[from], endpoints_[to]);
+  }
+  Path path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const override
+  {
+    return whole_->path_with(endpoints_[from], endpoints_[to], link, factor);
+  }
+
+ private:
+  std::shared_ptr<const Network> whole_;
+  std::vector<std::size_t> endpoints_;
+};
+
+}  // namespace
+
+Cluster without_devices(const Cluster& cluster, const std::vector<std::string>& names, const std::string& where)
+{
+  for (const auto& name : names) {
+    if (cluster.device_index(name)) continue;
+    constexpr std::size_t most_shown = 20;
+    std::string known;
+    for (std::size_t i = 0; i < std::min(cluster.devices.size(), most_shown); ++i) {
+      known += (i == 0 ? "" : ", ") + shown(cluster.devices[i].name);
+    }
+    throw InputError(where, fmt::format("{} is no device of {}; these are: {}{}", in_quotes(name), cluster.name, known,
+                                        cluster.devices.size() > most_shown ? ", …" : ""));
+  }
+  Cluster rest = cluster;
+  rest.devices.clear();
+  std::vector<std::size_t> endpoints;
+  for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
+    if (std::find(names.begin(), names.end(), cluster.devices[i].name) != names.end()) continue;
+    rest.devices.push_back(cluster.devices[i]);
+    endpoints.push_back(i);
+  }
+  if (rest.devices.empty()) throw InputError(where, fmt::format("leaves out every device of {}", cluster.name));
+  if (cluster.data_server) endpoints.push_back(cluster.data_server_index());
+  rest.network = std::make_shared<const PartOfNetwork>(cluster.network, std::move(endpoints));
+  return rest;
+}
+
 FlopsPerSecond reference_speed(const Cluster& cluster, DType dtype)
 {
   if (cluster.measured_speed) return *cluster.measured_speed;

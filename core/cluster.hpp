@@ -87,6 +87,10 @@ struct Cluster {
   std::optional<std::size_t> device_index(const std::string& device_name) const;
 };
 
+/// The cluster as if the named devices were not there. O(devices · names).
+/// @throws InputError, naming `where` asks for it, for a name that no device has, and when none would be left.
+Cluster without_devices(const Cluster& cluster, const std::vector<std::string>& names, const std::string& where);
+
 /// The rate that a device's slowdown counts from: of the machine that was measured, else of the fastest device.
 /// O(devices).
 FlopsPerSecond reference_speed(const Cluster& cluster, DType dtype);

@@ -2,17 +2,24 @@
 
 #include "core/errors.hpp"
 
+#include <sys/mman.h>
+#include <atomic>
 #include <csignal>
+#include <new>
 
 namespace isobar {
 
 namespace {
 
-volatile std::sig_atomic_t asked_to_stop = 0;
+volatile std::sig_atomic_t requests = 0;
+volatile std::sig_atomic_t requests_without_effect = 0;
+std::atomic<std::atomic<bool>*> first_request = nullptr;
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<std::atomic<bool>*>::is_always_lock_free);
 
 extern "C" void ask_to_stop(int)
 {
-  asked_to_stop = 1;
+  if (requests < 2) requests = requests + 1;
+  if (auto* asked = first_request.load()) asked->store(true);
 }
 
 }  // namespace
@@ -32,12 +39,34 @@ void catch_interrupts()
 
 bool interrupted()
 {
-  return asked_to_stop != 0;
+  return requests > requests_without_effect;
 }
 
 void throw_if_interrupted()
 {
   if (interrupted()) throw Interrupted();
+}
+
+PatientStop::PatientStop()
+{
+  void* shared = mmap(nullptr, sizeof(*asked_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) throw std::bad_alloc();
+  throw_if_interrupted();
+  asked_ = new (shared) std::atomic<bool>(false);
+  first_request = asked_;
+  requests_without_effect = 1;
+}
+
+PatientStop::~PatientStop()
+{
+  requests_without_effect = 0;
+  first_request = nullptr;
+  munmap(asked_, sizeof(*asked_));
+}
+
+bool PatientStop::asked() const
+{
+  return asked_->load();
 }
 
 }  // namespace isobar

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+
 namespace isobar {
 
 /// From now on SIGINT, SIGTERM and SIGHUP (unless it is ignored, as under nohup) only set a flag; long work looks at
@@ -11,5 +13,21 @@ bool interrupted();
 
 /// @throws Interrupted once the process was asked to stop.
 void throw_if_interrupted();
+
+/// While it lives, the first request to stop interrupts nothing: work looks at `asked` and comes to a good end by
+/// itself. The second one interrupts. One at a time in a process, made after `catch_interrupts`; processes that are
+/// forked while it lives share it, so that a request to one of them is seen by all.
+class PatientStop {
+ public:
+  PatientStop();
+  PatientStop(const PatientStop&) = delete;
+  PatientStop& operator=(const PatientStop&) = delete;
+  ~PatientStop();
+
+  bool asked() const;
+
+ private:
+  std::atomic<bool>* asked_;  // in memory that forked processes share
+};
 
 }  // namespace isobar

@@ -33,6 +33,8 @@ struct LlamaSizes {
   std::uint64_t kv_heads = 1;
   std::uint64_t intermediate = 1;
   std::uint64_t vocabulary = 1;
+  double rope_theta = 500'000;  ///< base of the rotary positions; Llama 3's
+  double norm_epsilon = 1e-5;   ///< what the mean square of a normalisation is kept above
 };
 
 struct ResnetSizes {

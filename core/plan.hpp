@@ -125,6 +125,7 @@ struct Plan {
   std::string reason;  ///< when infeasible: the device, what it needs, what it has, the nearest change that would do
   std::vector<Stage> stages;               ///< in chain order; empty when infeasible
   std::vector<std::size_t> recompute;      ///< layers that recompute their activations, ascending: with_recomputation
+  std::vector<std::string> without;        ///< devices of the platform that were left out; every claim is of the rest
   std::optional<std::string> data_server;  ///< the cluster's, for an executor, which knows no cluster
   std::optional<Predicted> predicted;
   std::optional<Seconds> objective;

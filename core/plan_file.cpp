@@ -246,6 +246,7 @@ Json lasting_part_of(const Plan& plan)
   if (!plan.reason.empty()) document["reason"] = plan.reason;
   document["stages"] = std::move(stages);
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
+  if (!plan.without.empty()) document["without"] = plan.without;
   if (plan.data_server) document["data_server"] = *plan.data_server;
   document["predicted"] = plan.predicted ? to_json(*plan.predicted) : Json(nullptr);
   document["objective_s"] = or_null(plan.objective);
@@ -315,6 +316,10 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
         plan.recompute.end()) {
       reader.add_fault("recompute", "is not ascending; list each layer once, in order");
     }
+  }
+  if (reader.optional("without")) {
+    plan.without = read_list<std::string>(
+        reader, "without", faults, [](MappingReader& item, const std::string& key) { return item.required_text(key); });
   }
   plan.data_server = reader.optional_text("data_server");
   if (const auto* predicted = reader.required("predicted"); predicted && predicted->kind != DocumentNode::Kind::Null) {

@@ -1,5 +1,6 @@
 #include "core/document.hpp"
 #include "core/files.hpp"
+#include "core/model_limits.hpp"
 #include "core/models.hpp"
 #include "core/workload.hpp"
 
@@ -14,17 +15,16 @@ namespace isobar {
 
 namespace {
 
-/// Sizes beyond any model that has been built, so that a slip of the hand is a fault and not a day of waiting. Within
-/// them a million layers' parameters are below 2^64.
-constexpr std::uint64_t most_layers = 1'000'000;
-constexpr std::uint64_t widest = std::uint64_t{1} << 20;
-constexpr std::uint64_t longest_sequence = std::uint64_t{1} << 24;
-constexpr std::uint64_t largest_vocabulary = std::uint64_t{1} << 24;
-constexpr std::uint64_t most_parameters = 10'000'000'000'000;
-
 std::uint64_t read_width(MappingReader& model, const std::string& key)
 {
   return model.required_count(key, 1, widest);
+}
+
+double read_positive(MappingReader& model, const std::string& key, double default_value)
+{
+  const double value = model.optional_number(key).value_or(default_value);
+  if (value == 0) model.add_fault(key, "is 0; write a positive number");
+  return value;
 }
 
 /// Faults between two keys; asked once each key by itself is right.
@@ -49,10 +49,10 @@ using Build = std::function<void(Workload&)>;
 Build read_bert(MappingReader& model, const Workload& workload, const FaultList& faults)
 {
   BertSizes sizes;
-  sizes.encoders = model.required_count("encoders", 1, (most_layers - 3) / 3);
+  sizes.encoders = model.required_count("encoders", 1, most_encoders);
   sizes.hidden = read_width(model, "hidden");
   sizes.heads = read_width(model, "heads");
-  sizes.intermediate = model.required_count("intermediate", 1, 4 * widest);
+  sizes.intermediate = model.required_count("intermediate", 1, widest_intermediate);
   sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
   sizes.positions = model.required_count("positions", 1, longest_sequence);
   sizes.classes = read_width(model, "classes");
@@ -69,10 +69,10 @@ Build read_bert(MappingReader& model, const Workload& workload, const FaultList&
 Build read_gpt(MappingReader& model, const Workload& workload, const FaultList& faults)
 {
   GptSizes sizes;
-  sizes.layers = model.required_count("layers", 1, most_layers - 2);
+  sizes.layers = model.required_count("layers", 1, most_blocks);
   sizes.hidden = read_width(model, "hidden");
   sizes.heads = read_width(model, "heads");
-  sizes.intermediate = model.optional_count("intermediate", 1, 4 * widest).value_or(4 * sizes.hidden);
+  sizes.intermediate = model.optional_count("intermediate", 1, widest_intermediate).value_or(4 * sizes.hidden);
   sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
   sizes.positions = model.optional_count("positions", 1, longest_sequence).value_or(workload.sequence);
   if (faults.empty()) {
@@ -88,12 +88,14 @@ Build read_gpt(MappingReader& model, const Workload& workload, const FaultList& 
 Build read_llama(MappingReader& model, const FaultList& faults)
 {
   LlamaSizes sizes;
-  sizes.layers = model.required_count("layers", 1, most_layers - 2);
+  sizes.layers = model.required_count("layers", 1, most_blocks);
   sizes.hidden = read_width(model, "hidden");
   sizes.heads = read_width(model, "heads");
   sizes.kv_heads = read_width(model, "kv_heads");
-  sizes.intermediate = model.required_count("intermediate", 1, 4 * widest);
+  sizes.intermediate = model.required_count("intermediate", 1, widest_intermediate);
   sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
+  sizes.rope_theta = read_positive(model, "rope_theta", sizes.rope_theta);
+  sizes.norm_epsilon = read_positive(model, "norm_epsilon", sizes.norm_epsilon);
   if (faults.empty()) {
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_uneven_parts(model, "kv_heads", sizes.kv_heads, "heads", sizes.heads);
@@ -225,7 +227,7 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
 
   Workload workload;
   workload.name = std::filesystem::path(name).stem().string();
-  workload.micro_batch = file.optional_count("micro_batch", 1, widest).value_or(1);
+  workload.micro_batch = file.optional_count("micro_batch", 1, largest_micro_batch).value_or(1);
   if (model == "layers") {
     workload.sequence = file.optional_count("sequence", 1, longest_sequence).value_or(1);
   } else if (model != "resnet") {

@@ -124,6 +124,81 @@ at::Tensor synthetic_labels(const Workload& workload, const RandomKey& key, cons
   return on_device(labels, device);
 }
 
+namespace {
+
+class SyntheticBatches final : public BatchSource {
+ public:
+  explicit SyntheticBatches(const Workload& workload) : workload_(&workload) {}
+
+  Tensors inputs(const RandomKey& key, const std::string& device) const override
+  {
+    return synthetic_inputs(*workload_, key, device);
+  }
+  at::Tensor labels(const RandomKey& key, const std::string& device) const override
+  {
+    return synthetic_labels(*workload_, key, device);
+  }
+
+ private:
+  const Workload* workload_;
+};
+
+class DatasetBatches final : public BatchSource {
+ public:
+  DatasetBatches(const Workload& workload, const Dataset& dataset, std::uint64_t microbatches)
+      : samples_(workload.micro_batch), dataset_(&dataset), microbatches_(microbatches)
+  {
+  }
+
+  Tensors inputs(const RandomKey& key, const std::string& device) const override
+  {
+    const Batch batch = batch_of(key);
+    Tensors tensors;
+    for (const auto* numbers : {&batch.tokens, &batch.mask, &batch.segments}) {
+      if (!numbers->empty()) tensors.push_back(on_device(rows(batch, *numbers), device));
+    }
+    return tensors;
+  }
+
+  at::Tensor labels(const RandomKey& key, const std::string& device) const override
+  {
+    const Batch batch = batch_of(key);
+    return on_device(rows(batch, batch.labels), device);
+  }
+
+ private:
+  Batch batch_of(const RandomKey& key) const
+  {
+    const std::uint64_t first = (key.step * microbatches_ + key.microbatch) * samples_;
+    return key.drops ? dataset_->batch(key.seed, first, samples_) : dataset_->evaluation_batch(first, samples_);
+  }
+
+  /// One number for each sample, or one for each token of it.
+  static at::Tensor rows(const Batch& batch, const std::vector<std::int64_t>& numbers)
+  {
+    const auto samples = static_cast<std::int64_t>(batch.samples);
+    const auto all = at::tensor(numbers, at::kLong);
+    return numbers.size() == batch.samples ? all : all.reshape({samples, -1});
+  }
+
+  std::uint64_t samples_;
+  const Dataset* dataset_;
+  std::uint64_t microbatches_;
+};
+
+}  // namespace
+
+std::unique_ptr<BatchSource> dataset_batches(const Workload& workload, const Dataset& dataset,
+                                             std::uint64_t microbatches)
+{
+  return std::make_unique<DatasetBatches>(workload, dataset, microbatches);
+}
+
+std::unique_ptr<BatchSource> synthetic_batches(const Workload& workload)
+{
+  return std::make_unique<SyntheticBatches>(workload);
+}
+
 at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels)
 {
   return at::cross_entropy_loss(outputs.at(0).to(at::kFloat).flatten(0, -2), labels.flatten());

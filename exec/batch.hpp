@@ -1,8 +1,31 @@
 #pragma once
 
+#include "exec/dataset.hpp"
 #include "exec/layer_module.hpp"
 
 namespace isobar::exec {
+
+/// Where micro-batches come from: a pure function of their key. By any number of threads at once.
+class BatchSource {
+ public:
+  BatchSource() = default;
+  BatchSource(const BatchSource&) = delete;
+  BatchSource& operator=(const BatchSource&) = delete;
+  virtual ~BatchSource() = default;
+
+  /// The data that a micro-batch brings to the first layer, as `synthetic_inputs` says.
+  virtual Tensors inputs(const RandomKey& key, const std::string& device) const = 0;
+  /// What the loss compares the last layer's output with, as `synthetic_labels` says.
+  virtual at::Tensor labels(const RandomKey& key, const std::string& device) const = 0;
+};
+
+/// The synthetic data below. `workload` must outlive it.
+std::unique_ptr<BatchSource> synthetic_batches(const Workload& workload);
+
+/// A dataset's samples, `microbatches` of a step: of an evaluation (no `drops` in the key) in the order of the file,
+/// else as training takes them. Both must outlive it.
+std::unique_ptr<BatchSource> dataset_batches(const Workload& workload, const Dataset& dataset,
+                                             std::uint64_t microbatches);
 
 /// The data that a micro-batch brings to the first layer: synthetic, from the key alone (drawn on the CPU, then moved).
 /// `Workload::input` bytes.

@@ -19,5 +19,6 @@ void check_threads(std::size_t threads);
 void add_run_command(CLI::App& app, Action& action);
 void add_profile_command(CLI::App& app, Action& action);
 void add_doctor_command(CLI::App& app, Action& action);
+void add_export_command(CLI::App& app, Action& action);
 
 }  // namespace isobar::exec

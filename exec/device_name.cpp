@@ -19,4 +19,15 @@ std::string processor_name(std::size_t threads)
   return fmt::format("{}, {} thread{}", model, threads, threads == 1 ? "" : "s");
 }
 
+Bytes available_memory()
+{
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  double kibibytes = 0;
+  for (std::string unit; file >> key >> kibibytes; std::getline(file, unit)) {
+    if (key == "MemAvailable:") return Bytes(1024 * kibibytes);
+  }
+  return Bytes(0);
+}
+
 }  // namespace isobar::exec

@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -79,21 +78,15 @@ Finding nccl_library(bool on_gpu)
 }
 
 /// What a GPU has, or what programs may take of a machine without swapping.
-Bytes available_memory(const std::string& device)
+Bytes memory_of(const std::string& device)
 {
   if (is_gpu(device)) return facts_of_gpu(device).memory;
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  double kibibytes = 0;
-  for (std::string unit; file >> key >> kibibytes; std::getline(file, unit)) {
-    if (key == "MemAvailable:") return Bytes(1024 * kibibytes);
-  }
-  return Bytes(0);
+  return available_memory();
 }
 
 Finding memory(const DoctorOptions& options)
 {
-  const Bytes available = available_memory(options.device);
+  const Bytes available = memory_of(options.device);
   Bytes needed;
   if (options.plan && options.plan->predicted) {
     for (std::size_t rank = 0; rank < options.plan->stages.size(); ++rank) {
@@ -160,14 +153,14 @@ std::vector<Finding> network(const DoctorOptions& options)
     }
     return findings;
   }
+  TcpOptions tcp = options.tcp;
+  tcp.world = word;
   {
-    TcpOptions tcp;
-    tcp.world = word;
     TcpWorld world(*options.rank, options.ranks, SideChannel::links(options.ranks.size()), tcp);
     const Seconds offset = SideChannel(world, *options.rank, options.ranks.size(), patience).clock_offset();
     findings.push_back({Verdict::Good, "clock", fmt::format("rank 0's shows {:+.6f} s more", offset.value)});
   }
-  for (const auto& link : probe_links(*options.rank, options.ranks, options.flows, word)) {
+  for (const auto& link : probe_links(*options.rank, options.ranks, options.flows, tcp)) {
     findings.push_back(finding_of(link, fmt::format("link to rank {}", link.to)));
   }
   return findings;

@@ -28,6 +28,7 @@ struct DoctorOptions {
   std::size_t flows = 4;            ///< links are measured with 1 and with as many connections
   std::optional<std::size_t> rank;  ///< with `ranks`: this one's links to and from the others; else loopback alone
   std::vector<Endpoint> ranks;
+  TcpOptions tcp;  ///< with `ranks`: the secret, TLS and where to listen
 };
 
 /// Looks at the machine: processor, free memory, what matrix products and attention run at, how exactly it sleeps (what

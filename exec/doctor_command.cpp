@@ -2,6 +2,7 @@
 #include "exec/commands.hpp"
 #include "exec/device.hpp"
 #include "exec/doctor.hpp"
+#include "exec/network_options.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -16,7 +17,7 @@ namespace {
 constexpr auto footer = R"(Example:
   isobar doctor --plan plan.json
 Every rank says the same but for its number:
-  isobar doctor --rank 0 --ranks 10.0.0.1:29500,10.0.0.2:29500
+  isobar doctor --rank 0 --ranks 10.0.0.1:29500,10.0.0.2:29500 --secret-file secret
 )";
 
 struct CommandOptions {
@@ -25,6 +26,7 @@ struct CommandOptions {
   std::vector<std::string> ranks;
   std::string device = "cpu";
   bool json = false;
+  NetworkOptions network;
   DoctorOptions doctor;
 };
 
@@ -58,6 +60,9 @@ ExitCode doctor(CommandOptions options)
   check_options(options);
   options.doctor.device = device_from_text(options.device);
   for (const auto& place : options.ranks) options.doctor.ranks.push_back(endpoint_from_text("--ranks", place));
+  if (const auto& rank = options.doctor.rank) {
+    options.doctor.tcp = tcp_options_of(options.network, secret_of(options.network), *rank, options.doctor.ranks);
+  }
   if (!options.plan.empty()) options.doctor.plan = read_plan(options.plan);
   if (!options.workload.empty()) {
     const Workload workload = read_workload(options.workload);
@@ -99,6 +104,7 @@ void add_doctor_command(CLI::App& app, Action& action)
   command->add_option("--flows", options->doctor.flows, "TCP connections of a link, at most (default: 4)");
   command->add_option("--rank", options->doctor.rank, "which rank this process is, with --ranks");
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
+  add_network_options(*command, options->network);
   command->add_flag("--json", options->json, "print the findings as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return doctor(*options); }; });

@@ -17,8 +17,8 @@ namespace {
 
 class Player {
  public:
-  Player(const Program& program, std::size_t rank, std::uint64_t steps, RankWork& work, TraceSink* sink)
-      : program_(program), rank_(rank), steps_(steps), work_(work), sink_(sink)
+  Player(const Program& program, std::size_t rank, std::uint64_t first_step, RankWork& work, TraceSink* sink)
+      : program_(program), rank_(rank), first_step_(first_step), work_(work), sink_(sink)
   {
     for (const Lane lane : all_lanes) lengths_[static_cast<std::size_t>(lane)] = program.length(rank, lane);
   }
@@ -40,13 +40,14 @@ class Player {
   void play_lane(Lane lane, const std::function<void(std::uint64_t)>& step_ended)
   {
     try {
-      for (std::uint64_t step = 0; step < steps_; ++step) {
+      for (std::uint64_t step = first_step_;; ++step) {
         for (std::uint64_t position = 0; position < length(lane); ++position) {
           const Instruction instruction = program_.at(rank_, lane, position);
           if (!wait_for(step, instruction.wait)) return;
           play_instruction(step, instruction);
         }
         if (step_ended) step_ended(step);
+        if (!work_.goes_on(lane, step)) return;
       }
     } catch (...) {
       fail(std::current_exception());
@@ -74,7 +75,7 @@ class Player {
   bool wait_for(std::uint64_t step, const Wait& wait)
   {
     std::unique_lock lock(mutex_);
-    const std::uint64_t needed = wait.count == 0 ? 0 : step * length(wait.lane) + wait.count;
+    const std::uint64_t needed = wait.count == 0 ? 0 : (step - first_step_) * length(wait.lane) + wait.count;
     progress_.wait(lock, [&] { return failure_ || completed_[static_cast<std::size_t>(wait.lane)] >= needed; });
     return !failure_;
   }
@@ -92,7 +93,7 @@ class Player {
 
   const Program& program_;
   std::size_t rank_;
-  std::uint64_t steps_;
+  std::uint64_t first_step_;
   RankWork& work_;
   TraceSink* sink_;
   std::array<std::uint64_t, lane_count> lengths_{};
@@ -105,10 +106,10 @@ class Player {
 
 }  // namespace
 
-void play(const Program& program, std::size_t rank, std::uint64_t steps, RankWork& work, TraceSink* sink,
+void play(const Program& program, std::size_t rank, std::uint64_t first_step, RankWork& work, TraceSink* sink,
           const std::function<void(std::uint64_t)>& step_ended)
 {
-  Player(program, rank, steps, work, sink).play(step_ended);
+  Player(program, rank, first_step, work, sink).play(step_ended);
 }
 
 Seconds steady_time()

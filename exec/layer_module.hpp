@@ -23,6 +23,7 @@ struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
   std::uint64_t microbatch = 0;
+  bool drops = true;  ///< false in an evaluation: no dropout
 };
 
 /// One layer of a workload, to be computed: as many parameters as `Layer::parameters` says, and as many bytes handed on

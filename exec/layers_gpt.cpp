@@ -60,7 +60,7 @@ class GptBlock final : public ModelLayer {
   at::Tensor attend_to_earlier(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
                                const RandomKey& key) const
   {
-    if (dropout() == 0) return at::scaled_dot_product_attention(query, keys, values, {}, 0, true);
+    if (dropout() == 0 || !key.drops) return at::scaled_dot_product_attention(query, keys, values, {}, 0, true);
     // Torch's kernel would draw its dropout from the global generator.
     const auto length = query.size(2);
     constexpr auto never = -std::numeric_limits<double>::infinity();

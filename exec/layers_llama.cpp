@@ -10,17 +10,14 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr double llama_epsilon = 1e-5;
-constexpr double rotation_base = 500'000;
-
 /// Rotary positions (Su et al. 2021, arXiv 2104.09864, section 3.2.2): turns elements i and i + width/2 of a head by
 /// position · base^(-2i/width). In float32: bf16 cannot tell distant positions apart.
 class Rotation {
  public:
-  Rotation(std::int64_t length, std::int64_t width, const at::TensorOptions& like)
+  Rotation(double base, std::int64_t length, std::int64_t width, const at::TensorOptions& like)
   {
     const auto options = like.dtype(at::kFloat);
-    const auto speeds = at::pow(rotation_base, at::arange(0, width, 2, options) * (-1.0 / static_cast<double>(width)));
+    const auto speeds = at::pow(base, at::arange(0, width, 2, options) * (-1.0 / static_cast<double>(width)));
     const auto angles = at::outer(at::arange(length, options), speeds);
     cosine_ = angles.cos();
     sine_ = angles.sin();
@@ -40,12 +37,15 @@ class Rotation {
 /// A layer that normalises by the root of the mean square (Zhang and Sennrich 2019, arXiv 1910.07467).
 class LlamaLayer : public ModelLayer {
  protected:
-  using ModelLayer::ModelLayer;
+  LlamaLayer(const LayerSetup& setup, const LlamaSizes& sizes) : ModelLayer(setup), norm_epsilon_(sizes.norm_epsilon) {}
 
   at::Tensor normalise(std::size_t weight, const at::Tensor& input) const
   {
-    return in_dtype(at::rms_norm(input.to(at::kFloat), input.sizes().back(), parameter(weight), llama_epsilon));
+    return in_dtype(at::rms_norm(input.to(at::kFloat), input.sizes().back(), parameter(weight), norm_epsilon_));
   }
+
+ private:
+  double norm_epsilon_;
 };
 
 class LlamaEmbedding final : public ModelLayer {
@@ -67,7 +67,8 @@ class LlamaEmbedding final : public ModelLayer {
 class LlamaBlock final : public LlamaLayer {
  public:
   LlamaBlock(const LayerSetup& setup, const LlamaSizes& sizes)
-      : LlamaLayer(setup),
+      : LlamaLayer(setup, sizes),
+        rope_theta_(sizes.rope_theta),
         heads_(sizes.heads),
         kv_heads_(sizes.kv_heads),
         attention_norm_(add_constant("attention_norm", {sizes.hidden}, 1)),
@@ -89,7 +90,7 @@ class LlamaBlock final : public LlamaLayer {
     const auto query = split_heads(apply(query_, normalised), heads_);
     const auto keys = split_heads(apply(key_, normalised), kv_heads_);
     const auto values = split_heads(apply(value_, normalised), kv_heads_);
-    const Rotation rotation(query.size(2), query.size(3), query.options());
+    const Rotation rotation(rope_theta_, query.size(2), query.size(3), query.options());
     const auto attended = at::scaled_dot_product_attention(rotation.apply(query), rotation.apply(keys), values, {}, 0,
                                                            true, std::nullopt, /*enable_gqa=*/kv_heads_ != heads_);
     const auto between = hidden + apply(output_, join_heads(attended));
@@ -99,6 +100,7 @@ class LlamaBlock final : public LlamaLayer {
   }
 
  private:
+  double rope_theta_;
   std::uint64_t heads_, kv_heads_;
   std::size_t attention_norm_;
   Linear query_, key_, value_, output_;
@@ -109,7 +111,7 @@ class LlamaBlock final : public LlamaLayer {
 class LlamaHead final : public LlamaLayer {
  public:
   LlamaHead(const LayerSetup& setup, const LlamaSizes& sizes)
-      : LlamaLayer(setup),
+      : LlamaLayer(setup, sizes),
         norm_(add_constant("norm", {sizes.hidden}, 1)),
         words_(add_linear_without_bias("words", sizes.hidden, sizes.vocabulary))
   {

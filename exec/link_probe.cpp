@@ -136,13 +136,11 @@ std::vector<std::size_t> flow_counts(std::size_t most)
 }
 
 std::vector<LinkMeasurement> probe_links(std::size_t rank, const std::vector<Endpoint>& ranks, std::size_t most_flows,
-                                         const std::string& word)
+                                         TcpOptions options)
 {
   std::vector<LinkMeasurement> measured;
   for (const std::size_t flows : flow_counts(most_flows)) {
-    TcpOptions options;
     options.flows = flows;
-    options.world = word;
     options.connect_deadline = patience;
     TcpWorld world(rank, ranks, links_between(ranks.size()), options);
     for (std::size_t from = 0; from < ranks.size(); ++from) {
@@ -162,6 +160,7 @@ LinkMeasurement probe_loopback(std::size_t flows)
   TcpOptions options;
   options.flows = flows;
   options.world = "probe";
+  options.secret = random_secret();
   std::array<TcpListener, 2> listeners = {TcpListener({"127.0.0.1", 0}), TcpListener({"127.0.0.1", 0})};
   const std::vector<Endpoint> ranks = {{"127.0.0.1", listeners[0].port()}, {"127.0.0.1", listeners[1].port()}};
   const std::vector<LinkName> links = {forth(0, 1), answer_to(0, 1)};

@@ -29,10 +29,10 @@ std::vector<std::size_t> flow_counts(std::size_t most);
 
 /// Measures every link of a world of `ranks.size()` ranks with 1, 2, 4, … and `most_flows` connections, one link at a
 /// time, so that each has the network alone. All ranks call it; each returns the links that begin at it. Takes some
-/// seconds for each link. `word`: see TcpOptions::world.
+/// seconds for each link. Of the options, the flows and the deadline are its own.
 /// @throws as TcpWorld and TcpLink do.
 std::vector<LinkMeasurement> probe_links(std::size_t rank, const std::vector<Endpoint>& ranks, std::size_t most_flows,
-                                         const std::string& word);
+                                         TcpOptions options);
 
 /// Measures the loopback interface between two ranks of this process, with that many TCP connections (1..64).
 LinkMeasurement probe_loopback(std::size_t flows);

@@ -36,6 +36,7 @@ ExitCode run(int argc, char** argv)
   add_run_command(app, action);
   add_profile_command(app, action);
   add_doctor_command(app, action);
+  add_export_command(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

@@ -16,6 +16,7 @@ namespace isobar::exec {
 namespace {
 
 thread_local MemoryMeter* meter_of_thread = nullptr;
+thread_local const std::string* place_of_thread = nullptr;
 
 /// Stands before each piece of memory; as long as LibTorch's alignment on the CPU.
 struct alignas(64) Header {
@@ -68,9 +69,11 @@ std::shared_ptr<MemoryCount> MemoryMeter::take(std::size_t bytes)
   const std::size_t now = count_->current.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (cap_ != 0 && now > cap_) {
     count_->remove(bytes);
-    throw EnvironmentError(fmt::format(
-        "{}: out of memory: {} asked for beside {} held, of {}", rank_, text_of(Bytes(static_cast<double>(bytes))),
-        text_of(Bytes(static_cast<double>(now - bytes))), text_of(Bytes(static_cast<double>(cap_)))));
+    const std::string where = place_of_thread == nullptr ? "" : " in " + *place_of_thread;
+    throw EnvironmentError(fmt::format("{}: out of memory{}: {} asked for beside {} held, of {}", rank_, where,
+                                       text_of(Bytes(static_cast<double>(bytes))),
+                                       text_of(Bytes(static_cast<double>(now - bytes))),
+                                       text_of(Bytes(static_cast<double>(cap_)))));
   }
   count_->raise_peak(now);
   return count_;
@@ -90,6 +93,15 @@ MeteredThread::MeteredThread(MemoryMeter& meter) : before_(meter_of_thread)
 MeteredThread::~MeteredThread()
 {
   meter_of_thread = before_;
+}
+
+MemoryPlace::MemoryPlace(const std::string& where) : before_(place_of_thread)
+{
+  place_of_thread = &where;
+}
+MemoryPlace::~MemoryPlace()
+{
+  place_of_thread = before_;
 }
 
 void meter_cpu_memory()

@@ -59,6 +59,19 @@ class MeteredThread {
   MemoryMeter* before_;
 };
 
+/// While it lives, a refusal of memory on this thread says where it came: "layer 3 (block)".
+class MemoryPlace {
+ public:
+  /// `where` must outlive it.
+  explicit MemoryPlace(const std::string& where);
+  MemoryPlace(const MemoryPlace&) = delete;
+  MemoryPlace& operator=(const MemoryPlace&) = delete;
+  ~MemoryPlace();
+
+ private:
+  const std::string* before_;
+};
+
 /// From now on every tensor on the CPU is counted; earlier ones never are. What is given back stays with the process: a
 /// step takes the same memory as the one before, and pages from the system would have to be cleared each time.
 void meter_cpu_memory();

@@ -1,6 +1,6 @@
 #include "exec/message_header.hpp"
 
-#include <fmt/format.h>
+#include "core/errors.hpp"
 
 #include <torch/torch.h>
 
@@ -56,7 +56,7 @@ LinkName link_of(const Instruction& transfer, std::size_t rank)
 
 std::vector<std::int64_t> header_of(const Message& message)
 {
-  std::vector<std::int64_t> header;
+  std::vector<std::int64_t> header = {message.orders.checkpoint ? 1 : 0, message.orders.end ? 1 : 0};
   for (std::size_t i = 0; i < message.tensors.size(); ++i) {
     const auto& tensor = message.tensors[i];
     header.insert(header.end(), {static_cast<std::int64_t>(tensor.scalar_type()),
@@ -72,6 +72,8 @@ Message room_for(TcpLink::Bytes header, Room room)
   constexpr std::int64_t longest = std::int64_t{1} << 40;
   HeaderReader reader(header);
   Message message;
+  message.orders.checkpoint = reader.word(1) == 1;
+  message.orders.end = reader.word(1) == 1;
   while (!reader.at_end()) {
     const auto type = static_cast<at::ScalarType>(reader.word(static_cast<std::int64_t>(at::ScalarType::BFloat16)));
     message.differentiable.push_back(reader.word(1) == 1);
@@ -80,16 +82,6 @@ Message room_for(TcpLink::Bytes header, Room room)
     message.tensors.push_back(at::empty(shape, options_of(room).dtype(type)));
   }
   return message;
-}
-
-void explained(const Instruction& transfer, const std::function<void()>& work)
-{
-  try {
-    work();
-  } catch (const EnvironmentError& error) {
-    throw EnvironmentError(fmt::format("{} (stage {}, {} of micro-batch {})", error.what(), transfer.stage,
-                                       name_of(transfer.lane), transfer.microbatch));
-  }
 }
 
 }  // namespace isobar::exec

@@ -1,14 +1,11 @@
 #pragma once
 
-#include "core/errors.hpp"
 #include "core/program.hpp"
 #include "exec/tcp_link.hpp"
 #include "exec/transport.hpp"
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <string>
 #include <vector>
 
 /// What a rank sends over TCP before a message's tensors, and what the transports that do so share.
@@ -17,16 +14,13 @@ namespace isobar::exec {
 /// The link that a transfer of `rank` takes: a channel for activations, one for gradients.
 LinkName link_of(const Instruction& transfer, std::size_t rank);
 
-/// For each tensor its type, whether it is differentiable, and its shape, as 64-bit integers of the machine, which all
-/// ranks share.
+/// The orders, then for each tensor its type, whether it is differentiable, and its shape, as 64-bit integers of the
+/// machine, which all ranks share.
 std::vector<std::int64_t> header_of(const Message& message);
 
 /// Where tensors are made that a message is to fill: on a GPU, in the calling thread's queue.
 enum class Room { Memory, PinnedMemory, Gpu };
 /// Tensors as a header describes them, to be filled. @throws EnvironmentError when it makes no sense.
 Message room_for(TcpLink::Bytes header, Room room);
-
-/// Says of a transfer that fails what it was to bring.
-void explained(const Instruction& transfer, const std::function<void()>& work);
 
 }  // namespace isobar::exec

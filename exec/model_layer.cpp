@@ -114,7 +114,7 @@ at::Tensor ModelLayer::apply(const LayerNorm& norm, const at::Tensor& input) con
 
 at::Tensor ModelLayer::drop_out(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const
 {
-  if (dropout_ == 0) return input;
+  if (dropout_ == 0 || !key.drops) return input;
   const auto generator = generator_for(Stream::Dropout, {key.seed, key.step, key.microbatch, layer_, which}, device_);
   // Booleans, since the mask is kept until backward: one byte an element, as core/models.hpp counts.
   const auto kept = at::empty(input.sizes(), input.options().dtype(at::kBool)).bernoulli_(1 - dropout_, generator);

@@ -7,6 +7,7 @@
 #include "exec/message_header.hpp"
 #include "exec/nccl.hpp"
 #include "exec/tcp_transport.hpp"
+#include "exec/transfer_waits.hpp"
 
 #include <fmt/format.h>
 
@@ -55,7 +56,7 @@ std::vector<Reach> reaches(std::size_t rank, TcpWorld& world, const NcclOptions&
   sums[numbers * rank] = own.nccl;
   sums[numbers * rank + 1] = own.machine;
   sums[numbers * rank + 2] = own.gpu;
-  world.all_reduce_sum(std::span(sums), options.deadline);
+  world.all_reduce_sum(std::span(sums), options.limits.connect);
   std::vector<Reach> all;
   for (std::size_t i = 0; i < sums.size(); i += numbers) all.push_back({sums[i], sums[i + 1], sums[i + 2]});
   return all;
@@ -86,11 +87,12 @@ nccl::Id agreed_id(const LinkName& name, std::size_t rank, TcpLink& link, Second
 
 class NcclTransport : public Transport {
  public:
-  NcclTransport(std::size_t rank, TcpWorld& world, const NcclOptions& options)
+  NcclTransport(std::size_t rank, TcpWorld& world, const Program& program, const NcclOptions& options)
       : rank_(rank),
         world_(&world),
         options_(options),
-        tcp_(tcp_transport(rank, world, options.deadline, is_gpu(options.device)))
+        waits_(program, rank, options.limits),
+        tcp_(tcp_transport(rank, world, program, options.limits, is_gpu(options.device)))
   {
   }
 
@@ -98,10 +100,10 @@ class NcclTransport : public Transport {
   void connect(const LinkName& link)
   {
     const c10::DeviceGuard guard{at::Device(options_.device)};
-    const auto id = agreed_id(link, rank_, world_->link(link), options_.deadline);
+    const auto id = agreed_id(link, rank_, world_->link(link), options_.limits.connect);
     const auto end = link.from == rank_ ? nccl::Pair::End::Sends : nccl::Pair::End::Receives;
     pairs_[link] =
-        std::make_unique<nccl::Pair>(id, end, title_of(link, rank_), cancelled_, deadline_in(options_.deadline));
+        std::make_unique<nccl::Pair>(id, end, title_of(link, rank_), cancelled_, deadline_in(options_.limits.connect));
   }
 
   void send(const Instruction& instruction, const Message& message) override
@@ -115,9 +117,9 @@ class NcclTransport : public Transport {
     Tensors kept;  // until they are sent
     for (const auto& tensor : message.tensors) kept.push_back(tensor.contiguous());
     const auto header = header_of(message);
-    explained(instruction, [&] {
-      world_->link(link).send(std::as_bytes(std::span(header)), {}, options_.deadline);
-      transfer(*pair->second, kept);
+    waits_.of(instruction, [&](Seconds deadline) {
+      world_->link(link).send(std::as_bytes(std::span(header)), {}, deadline);
+      transfer(*pair->second, kept, deadline);
     });
   }
 
@@ -131,9 +133,9 @@ class NcclTransport : public Transport {
       message = room_for(header, Room::Gpu);
       return {};
     };
-    explained(instruction, [&] {
-      world_->link(link).receive(room, options_.deadline);
-      transfer(*pair->second, message.tensors);
+    waits_.of(instruction, [&](Seconds deadline) {
+      world_->link(link).receive(room, deadline);
+      transfer(*pair->second, message.tensors, deadline);
     });
     return message;
   }
@@ -147,9 +149,9 @@ class NcclTransport : public Transport {
   }
 
  private:
-  void transfer(nccl::Pair& pair, const Tensors& tensors)
+  void transfer(nccl::Pair& pair, const Tensors& tensors, Seconds wait)
   {
-    const auto deadline = deadline_in(options_.deadline);
+    const auto deadline = deadline_in(wait);
     std::vector<nccl::Piece> pieces;
     for (const auto& tensor : tensors) {
       if (tensor.nbytes() > 0) pieces.push_back({tensor.mutable_data_ptr(), tensor.nbytes()});
@@ -164,6 +166,7 @@ class NcclTransport : public Transport {
   std::size_t rank_;
   TcpWorld* world_;
   NcclOptions options_;
+  TransferWaits waits_;
   std::unique_ptr<Transport> tcp_;
   std::atomic<bool> cancelled_ = false;
   Pairs pairs_;  // ends before `cancelled_`, which they look at
@@ -171,12 +174,12 @@ class NcclTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, const std::vector<LinkName>& links,
+std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, const Program& program,
                                           const NcclOptions& options)
 {
-  auto transport = std::make_unique<NcclTransport>(rank, world, options);
+  auto transport = std::make_unique<NcclTransport>(rank, world, program, options);
   const auto all = reaches(rank, world, options);
-  for (const auto& link : links) {
+  for (const auto& link : links_of(program)) {
     if (link.from != rank && link.to != rank) continue;
     // The data server is no stage, and has no GPU.
     const bool between_stages = link.from < options.stages && link.to < options.stages;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/program.hpp"
+#include "exec/deadlines.hpp"
 #include "exec/tcp_world.hpp"
 #include "exec/transport.hpp"
 #include "exec/transport_choice.hpp"
@@ -16,9 +17,9 @@ namespace isobar::exec {
 /// What a rank needs to find its transports.
 struct NcclOptions {
   TransportChoice choice = TransportChoice::Auto;
-  std::string device;                            ///< of this rank
-  std::size_t stages = 0;                        ///< ranks below are stages
-  Seconds deadline;                              ///< of each transfer and sum, and of each communicator's beginning
+  std::string device;      ///< of this rank
+  std::size_t stages = 0;  ///< ranks below are stages
+  TimeLimits limits;
   std::function<void(const std::string&)> tell;  ///< a line for each link that begins here, and what it takes
 };
 
@@ -32,7 +33,7 @@ struct NcclOptions {
 /// its part of a transfer once it has the header, which is sent when all that makes the tensors is queued: so a kernel
 /// of NCCL never waits for what a host has still to launch, be it a module that CUDA first loads while kernels wait.
 /// @throws EnvironmentError when NCCL alone may be used and a stage has none.
-std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, const std::vector<LinkName>& links,
+std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, const Program& program,
                                           const NcclOptions& options);
 
 }  // namespace isobar::exec

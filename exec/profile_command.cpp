@@ -2,6 +2,7 @@
 #include "core/quantity_text.hpp"
 #include "exec/commands.hpp"
 #include "exec/device.hpp"
+#include "exec/network_options.hpp"
 #include "exec/profile.hpp"
 #include "exec/world_profile.hpp"
 
@@ -22,7 +23,7 @@ constexpr auto footer = R"(Example:
   isobar profile workloads/bert10.yaml --slowdowns 1,2,4 -o live
   isobar plan live.xml workloads/bert10.yaml --profile live.profile.json --allocator exact -o plan.json
 Every rank says the same but for its number:
-  isobar profile workloads/bert10.yaml --rank 0 --ranks 10.0.0.1:29500,10.0.0.2:29500 -o live
+  isobar profile workloads/bert10.yaml --rank 0 --ranks 10.0.0.1:29500,10.0.0.2:29500 --secret-file secret -o live
 )";
 
 struct CommandOptions {
@@ -31,6 +32,7 @@ struct CommandOptions {
   std::vector<double> slowdowns;  // empty: 1 for each device
   std::optional<std::size_t> rank;
   std::vector<std::string> ranks;
+  NetworkOptions network;
   std::size_t flows = 1;
   bool json = false;
   std::string device = "cpu";
@@ -109,9 +111,10 @@ ExitCode profile(CommandOptions options)
   const auto measure_device = [&] { return measure_profile(workload, options.profile); };
   std::vector<Endpoint> ranks;
   for (const auto& place : options.ranks) ranks.push_back(endpoint_from_text("--ranks", place));
-  const auto world = options.rank
-                         ? measure_world(*options.rank, ranks, options.flows, options.profile.device, measure_device)
-                         : measure_this_machine(options.slowdowns.size(), options.flows, measure_device);
+  const auto world =
+      options.rank ? measure_world(*options.rank, ranks, options.flows, options.profile.device, measure_device,
+                                   tcp_options_of(options.network, secret_of(options.network), *options.rank, ranks))
+                   : measure_this_machine(options.slowdowns.size(), options.flows, measure_device);
   if (!world) return ExitCode::Done;  // rank 0 writes what all have measured
   const std::string json = profile_to_json(world->devices.front());
   files[0].write(json);
@@ -142,6 +145,7 @@ void add_profile_command(CLI::App& app, Action& action)
   command->add_option("--seed", options->profile.seed, "of parameters and data (default: 1)");
   command->add_option("--rank", options->rank, "which rank this process is, with --ranks");
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
+  add_network_options(*command, options->network);
   command->add_option("--flows", options->flows,
                       "TCP connections of a link in NAME.xml; 1, 2, 4, … up to as many are measured (default: 1)");
   command->add_flag("--json", options->json, "print the profile as JSON");

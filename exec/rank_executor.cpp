@@ -45,15 +45,53 @@ std::string name_of_rank(const Plan& plan, std::size_t rank)
 void RankExecutor::Shelf::put(std::uint64_t microbatch, Message message)
 {
   const std::lock_guard lock(mutex_);
-  messages_[microbatch] = std::move(message);
+  messages_.emplace(microbatch, std::move(message));
 }
 
 Message RankExecutor::Shelf::take(std::uint64_t microbatch)
 {
   const std::lock_guard lock(mutex_);
-  auto found = messages_.extract(microbatch);
-  ensure(!found.empty(), "an instruction finds what it waited for");
-  return std::move(found.mapped());
+  const auto first = messages_.lower_bound(microbatch);
+  ensure(first != messages_.end() && first->first == microbatch, "an instruction finds what it waited for");
+  Message message = std::move(first->second);
+  messages_.erase(first);
+  return message;
+}
+
+void RankExecutor::OrderBoard::post(std::uint64_t step, Orders orders)
+{
+  constexpr std::size_t most = 4;  // all lanes of a rank are in the same step or the next
+  const std::lock_guard lock(mutex_);
+  orders_[step] = orders;
+  if (orders_.size() > most) orders_.erase(orders_.begin());
+  changed_.notify_all();
+}
+
+bool RankExecutor::OrderBoard::knows(std::uint64_t step)
+{
+  const std::lock_guard lock(mutex_);
+  return orders_.contains(step);
+}
+
+Orders RankExecutor::OrderBoard::await(std::uint64_t step)
+{
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return cancelled_ || orders_.contains(step); });
+  if (!orders_.contains(step)) throw Cancelled("another lane has failed");
+  return orders_.at(step);
+}
+
+void RankExecutor::OrderBoard::forget()
+{
+  const std::lock_guard lock(mutex_);
+  orders_.clear();
+}
+
+void RankExecutor::OrderBoard::cancel() noexcept
+{
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  changed_.notify_all();
 }
 
 RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size_t rank, const RankOptions& options)
@@ -82,6 +120,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
   stage_options.microbatches = plan.goal.microbatches;
   stage_options.seed = options_.seed;
   stage_options.device = options_.device;
+  stage_options.batches = options_.batches;
   model_ = within_memory(name_, [&] { return std::make_unique<StageModel>(workload, stage_options); });
 }
 
@@ -103,23 +142,74 @@ void RankExecutor::run_in_queue(std::uint64_t step, const Instruction& instructi
       compute(step, instruction, lane);
       return;
     case Lane::SendActivation:
-      send(instruction, is_data_server() ? micro_batch_data(step, microbatch) : activations_to_send_.take(microbatch),
-           lane);
+      if (is_data_server()) {
+        send(instruction, micro_batch_data(step, microbatch), {}, lane);
+      } else {
+        send(instruction, activations_to_send_.take(microbatch), orders_.await(step), lane);
+      }
       return;
     case Lane::SendGradient:
-      send(instruction, gradients_to_send_.take(microbatch), lane);
+      if (options_.wishes_end()) end_wished_ = true;
+      send(instruction, gradients_to_send_.take(microbatch), {.checkpoint = false, .end = end_wished_}, lane);
       return;
-    case Lane::ReceiveActivation:
-      received_activations_.put(microbatch, receive(instruction, lane));
+    case Lane::ReceiveActivation: {
+      Message message = receive(instruction, lane);
+      if (rank_ > 0) orders_.post(step, message.orders);
+      received_activations_.put(microbatch, std::move(message));
       return;
-    case Lane::ReceiveGradient:
-      received_gradients_.put(microbatch, receive(instruction, lane));
+    }
+    case Lane::ReceiveGradient: {
+      Message message = receive(instruction, lane);
+      if (message.orders.end) end_wished_ = true;
+      received_gradients_.put(microbatch, std::move(message));
       return;
+    }
   }
 }
 
-void RankExecutor::send(const Instruction& instruction, const Message& message, DeviceLane& lane)
+bool RankExecutor::goes_on(Lane lane, std::uint64_t step)
 {
+  const Orders orders = is_data_server() ? orders_from_first_stage() : orders_.await(step);
+  if (rank_ == 0 && lane == Lane::ReceiveActivation) tell_data_server(orders);
+  if (orders.end) steps_done_ = step + 1;
+  return !orders.end;
+}
+
+namespace {
+
+/// The way of orders from the first stage to the data server, which receives nothing else.
+Instruction order_transfer(Opcode opcode, Lane lane, std::size_t peer)
+{
+  Instruction instruction;
+  instruction.opcode = opcode;
+  instruction.lane = lane;
+  instruction.peer = peer;
+  return instruction;
+}
+
+}  // namespace
+
+void RankExecutor::tell_data_server(Orders orders)
+{
+  Message message;
+  message.orders = orders;
+  transport_->send(order_transfer(Opcode::Send, Lane::SendGradient, stages_), message);
+}
+
+Orders RankExecutor::orders_from_first_stage()
+{
+  return transport_->receive(order_transfer(Opcode::Recv, Lane::ReceiveGradient, 0)).orders;
+}
+
+void RankExecutor::cancel() noexcept
+{
+  orders_.cancel();
+  transport_->cancel();
+}
+
+void RankExecutor::send(const Instruction& instruction, Message message, Orders orders, DeviceLane& lane)
+{
+  message.orders = orders;
   lane.queue.await(message);
   const Mark begin = lane.queue.mark();
   transport_->send(instruction, message);
@@ -168,6 +258,9 @@ void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, D
 Message RankExecutor::compute_inputs(std::uint64_t step, const Instruction& instruction)
 {
   if (instruction.opcode == Opcode::Forward) {
+    if (rank_ == 0 && !orders_.knows(step)) {
+      orders_.post(step, options_.orders(step, end_wished_ || options_.wishes_end()));
+    }
     if (rank_ == 0 && !has_data_server_) return micro_batch_data(step, instruction.microbatch);
     return received_activations_.take(instruction.microbatch);
   }
@@ -179,6 +272,7 @@ Message RankExecutor::computed(std::uint64_t step, const Instruction& instructio
 {
   switch (instruction.opcode) {
     case Opcode::Forward:
+      if (evaluates_) return model_->evaluate(*options_.batches, step, instruction.microbatch, inputs);
       return model_->forward(step, instruction.microbatch, std::move(inputs));
     case Opcode::Backward:
       return model_->backward(instruction.microbatch, inputs);
@@ -203,7 +297,7 @@ Message RankExecutor::computed(std::uint64_t step, const Instruction& instructio
 Message RankExecutor::micro_batch_data(std::uint64_t step, std::uint64_t microbatch) const
 {
   Message message;
-  message.tensors = synthetic_inputs(workload_, {options_.seed, step, microbatch}, options_.device);
+  message.tensors = options_.batches->inputs({options_.seed, step, microbatch, !evaluates_}, options_.device);
   message.differentiable.assign(message.tensors.size(), false);
   return message;
 }
@@ -226,10 +320,23 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
   }
 }
 
-void RankExecutor::finish(const StepEnded& ended, RankReport& report)
+void RankExecutor::begin_evaluation(const BatchSource& batches, std::uint64_t steps)
+{
+  evaluates_ = true;
+  orders_.forget();
+  options_.batches = &batches;
+  options_.orders = [steps](std::uint64_t step, bool) { return Orders{.checkpoint = false, .end = step + 1 == steps}; };
+}
+
+void RankExecutor::catch_up(const StepEnded& ended)
 {
   for (const auto& step : steps_under_way_) tell(step, ended);
   steps_under_way_.clear();
+}
+
+void RankExecutor::finish(const StepEnded& ended, RankReport& report)
+{
+  catch_up(ended);
   for (const Lane each : all_lanes) lane(each).write_times(report.lanes[static_cast<std::size_t>(each)]);
   report.peak_memory = meter_.peak();
 }

@@ -2,6 +2,7 @@
 
 #include "core/plan.hpp"
 #include "core/workload.hpp"
+#include "exec/batch.hpp"
 #include "exec/device_queue.hpp"
 #include "exec/interpreter.hpp"
 #include "exec/memory_meter.hpp"
@@ -10,6 +11,8 @@
 #include "exec/transport.hpp"
 
 #include <array>
+#include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
@@ -24,6 +27,12 @@ namespace isobar::exec {
 
 /// How one rank is to work.
 struct RankOptions {
+  /// What the first stage reads, or its data server, and what the last one compares with; outlives the executor.
+  const BatchSource* batches = nullptr;
+  /// Asked by the first stage when it begins a step, with whether any stage behind it wishes to end.
+  std::function<Orders(std::uint64_t step, bool end_wished)> orders;
+  /// Whether this rank wishes to end; asked by each stage while it trains.
+  std::function<bool()> wishes_end = [] { return false; };
   std::uint64_t seed = 1;
   std::string device = "cpu";
   /// Computation takes its work / this, where the machine is fast enough: a device of that speed. On a CPU.
@@ -46,8 +55,9 @@ class RankExecutor : public RankWork {
   void connect(Transport& transport) { transport_ = &transport; }
 
   void run(std::uint64_t step, const Instruction& instruction) override;
+  bool goes_on(Lane lane, std::uint64_t step) override;
   Bytes memory() const override { return meter_.current(); }
-  void cancel() noexcept override { transport_->cancel(); }
+  void cancel() noexcept override;
 
   /// What became of a step: its mean loss, of the last stage alone.
   using StepEnded = std::function<void(std::uint64_t step, Seconds end, std::optional<double> loss)>;
@@ -58,9 +68,19 @@ class RankExecutor : public RankWork {
   /// there: times of a GPU instead of the host's, and the peak memory.
   void finish(const StepEnded& ended, RankReport& report);
 
+  /// Of a rank that has played to its end: the steps that are done then, since step 0.
+  std::uint64_t steps_done() const { return steps_done_; }
+  /// From here on forwards alone, `steps` steps from 0 of these data; what `finish` reports is all in before.
+  void begin_evaluation(const BatchSource& batches, std::uint64_t steps);
+
   Bytes peak_memory() const { return meter_.peak(); }
   bool is_on_gpu() const { return lanes_.front()->queue.is_on_gpu(); }
-  const StageModel& model() const { return *model_; }
+  /// What the first stage has decided of a step that has begun.
+  Orders orders_of(std::uint64_t step) { return orders_.await(step); }
+  /// Waits for the device and tells of every step up to here.
+  void catch_up(const StepEnded& ended);
+  /// Of a stage. Between steps alone.
+  StageModel& model() { return *model_; }
 
  private:
   /// What waits on this rank for its next instruction, by micro-batch.
@@ -71,7 +91,24 @@ class RankExecutor : public RankWork {
 
    private:
     std::mutex mutex_;
-    std::map<std::uint64_t, Message> messages_;
+    std::multimap<std::uint64_t, Message> messages_;  // of one micro-batch in the order of steps
+  };
+
+  /// What the first stage has decided, by step: this rank's lanes wait here until it is known.
+  class OrderBoard {
+   public:
+    void post(std::uint64_t step, Orders orders);
+    bool knows(std::uint64_t step);
+    /// @throws Cancelled.
+    Orders await(std::uint64_t step);
+    void forget();
+    void cancel() noexcept;
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::map<std::uint64_t, Orders> orders_;  // of the last few steps
+    bool cancelled_ = false;
   };
 
   /// A lane's place on the device, and when its instructions ran there, in their order.
@@ -98,7 +135,9 @@ class RankExecutor : public RankWork {
   };
 
   void run_in_queue(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
-  void send(const Instruction& instruction, const Message& message, DeviceLane& lane);
+  void send(const Instruction& instruction, Message message, Orders orders, DeviceLane& lane);
+  Orders orders_from_first_stage();
+  void tell_data_server(Orders orders);
   Message receive(const Instruction& instruction, DeviceLane& lane);
   void compute(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
   Message compute_inputs(std::uint64_t step, const Instruction& instruction);
@@ -119,11 +158,15 @@ class RankExecutor : public RankWork {
   MemoryMeter meter_;
   std::array<std::unique_ptr<DeviceLane>, lane_count> lanes_;
   std::unique_ptr<StageModel> model_;  // none of the data server
+  std::atomic<std::uint64_t> steps_done_ = 0;
+  bool evaluates_ = false;
   Shelf received_activations_;
   Shelf activations_to_send_;
   Shelf received_gradients_;
   Shelf gradients_to_send_;
-  GradientFacts agreed_;  // of all stages, from the step's AllReduce
+  OrderBoard orders_;
+  std::atomic<bool> end_wished_ = false;  // by this stage or one behind it
+  GradientFacts agreed_;                  // of all stages, from the step's AllReduce
   std::deque<StepEnd> steps_under_way_;
 };
 

@@ -38,7 +38,12 @@ std::string report_to_json(const RankReport& report)
   }
   Json memory = Json::array();
   for (const auto& sample : report.memory) memory.push_back({sample.time.value, sample.memory.value});
-  return Json{{"lanes", std::move(lanes)},
+  Json evaluation;
+  if (report.evaluation) {
+    evaluation = {report.evaluation->loss, report.evaluation->labels, report.evaluation->correct};
+  }
+  return Json{{"evaluation", std::move(evaluation)},
+              {"lanes", std::move(lanes)},
               {"memory", std::move(memory)},
               {"losses", report.losses},
               {"peak_memory_bytes", report.peak_memory.value}}
@@ -63,6 +68,11 @@ RankReport report_from_json(const std::string& text)
       report.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
     }
     report.peak_memory = Bytes(json.at("peak_memory_bytes"));
+    if (const auto& sums = json.at("evaluation"); !sums.is_null()) {
+      // As with losses: null is what is not finite.
+      const double loss = sums.at(0).is_null() ? std::numeric_limits<double>::quiet_NaN() : sums.at(0).get<double>();
+      report.evaluation = EvaluationSums{loss, sums.at(1), sums.at(2)};
+    }
     return report;
   } catch (const Json::exception& error) {
     throw InputError("a rank's report", error.what());
@@ -80,17 +90,36 @@ void RankRecorder::memory_changed(std::size_t /*rank*/, Seconds time, Bytes memo
   if (samples.empty() || samples.back().memory != memory) samples.push_back({time, memory});
 }
 
-MeasuredRun::MeasuredRun(const Program& program, std::uint64_t steps, std::vector<RankReport> reports)
-    : program_(&program), steps_(steps), reports_(std::move(reports)), begin_(std::numeric_limits<double>::infinity())
+MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::vector<RankReport> reports)
+    : program_(&program),
+      first_step_(first_step),
+      reports_(std::move(reports)),
+      begin_(std::numeric_limits<double>::infinity())
 {
   ensure(reports_.size() == program.ranks(), "a run has a report of every rank");
+  for (const auto& report : reports_) steps_ = std::max<std::uint64_t>(steps_, report.losses.size());
   for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
     for (const Lane lane : all_lanes) {
       const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
-      ensure(times.size() == steps * program.length(rank, lane), "a report holds every instruction");
+      ensure(times.size() == steps_ * program.length(rank, lane), "a report holds every instruction");
       if (!times.empty()) begin_ = std::min(begin_, times.front().begin);
     }
   }
+}
+
+const std::vector<double>& MeasuredRun::losses() const
+{
+  const auto has_some = [](const RankReport& report) { return !report.losses.empty(); };
+  return std::find_if(reports_.begin(), reports_.end(), has_some)->losses;
+}
+
+std::optional<EvaluationSums> MeasuredRun::evaluation() const
+{
+  std::optional<EvaluationSums> sums;
+  for (const auto& report : reports_) {
+    if (report.evaluation) sums = report.evaluation;
+  }
+  return sums;
 }
 
 std::vector<Seconds> MeasuredRun::step_times() const
@@ -118,7 +147,7 @@ void MeasuredRun::replay(TraceSink& sink, const std::vector<std::string>& device
       const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
       const std::uint64_t length = program_->length(rank, lane);
       for (std::size_t i = 0; i < times.size(); ++i) {
-        events.push_back({i / length, rank, program_->at(rank, lane, i % length), times[i].begin - begin_,
+        events.push_back({first_step_ + i / length, rank, program_->at(rank, lane, i % length), times[i].begin - begin_,
                           times[i].end - begin_, times[i].memory});
       }
     }

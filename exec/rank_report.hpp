@@ -5,6 +5,7 @@
 #include "core/units.hpp"
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,13 @@ struct MemorySample {
   Bytes memory;
 };
 
+/// What an evaluation found: sums over all labels that count.
+struct EvaluationSums {
+  double loss = 0;     ///< cross-entropy of each label, in nats
+  double labels = 0;   ///< how many
+  double correct = 0;  ///< where the most likely class, or token, is the label
+};
+
 /// What one rank measured.
 struct RankReport {
   /// By lane: the instructions of all steps in the lane's order.
@@ -30,6 +38,7 @@ struct RankReport {
   std::vector<MemorySample> memory;  ///< after each instruction that changed it, in the order of time
   std::vector<double> losses;        ///< by step; of the last stage alone
   Bytes peak_memory;
+  std::optional<EvaluationSums> evaluation;  ///< of the last stage alone
 
   /// To a clock that shows `offset` more.
   void shift(Seconds offset);
@@ -54,8 +63,14 @@ class RankRecorder : public TraceSink {
 /// Every rank's part of a run on one clock.
 class MeasuredRun {
  public:
-  /// `reports` by rank, complete: each lane has as many times as the program has instructions in `steps` steps.
-  MeasuredRun(const Program& program, std::uint64_t steps, std::vector<RankReport> reports);
+  /// `reports` by rank, complete: each lane has as many times as the program has instructions in as many steps as the
+  /// last stage has losses. The first of them is step `first_step`.
+  MeasuredRun(const Program& program, std::uint64_t first_step, std::vector<RankReport> reports);
+
+  std::uint64_t first_step() const { return first_step_; }
+  std::uint64_t steps() const { return steps_; }
+  const std::vector<double>& losses() const;
+  std::optional<EvaluationSums> evaluation() const;
 
   /// From the end of the step before, of the first: from the first instruction's begin, to the end of the last of its
   /// instructions on any rank.
@@ -69,7 +84,8 @@ class MeasuredRun {
   void replay_links(TraceSink& sink, const std::vector<std::string>& devices) const;
 
   const Program* program_;
-  std::uint64_t steps_;
+  std::uint64_t first_step_;
+  std::uint64_t steps_ = 0;
   std::vector<RankReport> reports_;
   Seconds begin_;
 };

@@ -2,17 +2,22 @@
 
 #include "core/child_process.hpp"
 #include "core/errors.hpp"
+#include "exec/checkpoint.hpp"
 #include "exec/device.hpp"
+#include "exec/heartbeat.hpp"
 #include "exec/nccl_transport.hpp"
 #include "exec/rank_executor.hpp"
+#include "exec/rank_failures.hpp"
 #include "exec/side_channel.hpp"
 #include "exec/tcp_transport.hpp"
+#include "schedules/evaluation.hpp"
 
 #include <fmt/format.h>
 
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -24,58 +29,159 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr double shortest_deadline_s = 30;
-constexpr double steps_until_deadline = 10;
+/// What all ranks of a run share.
+struct Job {
+  Job(const Workload& workload_, const Plan& plan_, const Program& program_, const RunOptions& options_)
+      : workload(workload_), plan(plan_), program(program_), options(options_), synthetic(synthetic_batches(workload_))
+  {
+    if (options.evaluation) evaluation = schedules::make_evaluation_program(plan, workload);
+  }
 
-RankOptions rank_options(const RunOptions& options, const Plan& plan, std::size_t rank)
+  const Workload& workload;
+  const Plan& plan;
+  const Program& program;
+  const RunOptions& options;
+  std::unique_ptr<BatchSource> synthetic;
+  std::unique_ptr<Program> evaluation;
+};
+
+/// Decides for the first stage, and so for all: whether a step is the last one, and whether a checkpoint follows it.
+class StepDecisions {
+ public:
+  explicit StepDecisions(const RunOptions& options) : options_(options), checkpoint_at_(steady_time()) {}
+
+  Orders operator()(std::uint64_t step, bool end_wished)
+  {
+    const auto& checkpoints = options_.checkpoints;
+    const std::uint64_t done = step + 1;
+    Orders orders;
+    orders.end = done == options_.steps || end_wished;
+    if (checkpoints.folder.empty()) return orders;
+    const bool by_steps = checkpoints.every_steps > 0 && done % checkpoints.every_steps == 0;
+    const bool by_time = checkpoints.every > Seconds(0) && steady_time() - checkpoint_at_ >= checkpoints.every;
+    orders.checkpoint = by_steps || by_time || orders.end;
+    if (orders.checkpoint) checkpoint_at_ = steady_time();
+    return orders;
+  }
+
+ private:
+  const RunOptions& options_;
+  Seconds checkpoint_at_;
+};
+
+RankOptions rank_options(const Job& job, std::size_t rank)
 {
+  const RunOptions& options = job.options;
   RankOptions of_rank;
+  of_rank.batches = options.batches ? options.batches : job.synthetic.get();
+  of_rank.orders = StepDecisions(options);
+  if (options.stop) of_rank.wishes_end = [&options] { return options.stop->asked(); };
   of_rank.seed = options.seed;
   of_rank.device = options.device;
-  if (options.emulate && rank < plan.stages.size()) {
-    of_rank.slowdown = plan.stages[rank].devices.front().slowdown.value_or(1);
+  if (options.emulate && rank < job.plan.stages.size()) {
+    const StageDevice& device = job.plan.stages[rank].devices.front();
+    of_rank.slowdown = device.slowdown.value_or(1);
     constexpr double as_it_is = 1 + 1e-9;
     if (options.profiled_speed && of_rank.slowdown > as_it_is)
       of_rank.speed = *options.profiled_speed / of_rank.slowdown;
-    of_rank.memory_cap = plan.stages[rank].devices.front().memory.value_or(Bytes(0));
+    of_rank.memory_cap = device.memory.value_or(Bytes(0));
   }
   return of_rank;
 }
 
-/// Plays one rank to the end over its transport.
-RankReport play_rank(const Workload& workload, const Program& program, std::size_t rank, RankExecutor& executor,
-                     const RunOptions& options, const StepEnded& step_ended)
+/// A rank with its part of the model, at the step that the run begins with.
+std::unique_ptr<RankExecutor> make_executor(const Job& job, std::size_t rank)
 {
+  auto executor = std::make_unique<RankExecutor>(job.workload, job.plan, rank, rank_options(job, rank));
+  const bool is_stage = rank < job.plan.stages.size();
+  if (is_stage && job.options.resume_from) executor->model().restore(*job.options.resume_from);
+  return executor;
+}
+
+/// A stage's part of each checkpoint. Rank 0 throws old ones away.
+class StageCheckpoints {
+ public:
+  StageCheckpoints(const Job& job, std::size_t rank)
+      : job_(job), rank_(rank), writer_(CheckpointStore(job.options.checkpoints.folder), kept(job, rank))
+  {
+  }
+
+  void write(std::uint64_t steps_done, const StageModel& model)
+  {
+    writer_.finish();  // so that no two are in memory
+    const Stage& stage = job_.plan.stages[rank_];
+    StageSnapshot snapshot;
+    snapshot.step = steps_done;
+    snapshot.stage = rank_;
+    snapshot.stages = job_.plan.stages.size();
+    snapshot.first_layer = stage.first_layer;
+    snapshot.last_layer = stage.last_layer;
+    snapshot.run = job_.options.checkpoints.run;
+    snapshot.tensors = model.state();
+    writer_.write(std::move(snapshot));
+  }
+  void finish() { writer_.finish(); }
+
+ private:
+  static std::optional<std::size_t> kept(const Job& job, std::size_t rank)
+  {
+    return rank == 0 ? std::optional(job.options.checkpoints.keep) : std::nullopt;
+  }
+
+  const Job& job_;
+  std::size_t rank_;
+  AsyncCheckpointWriter writer_;
+};
+
+void evaluate(const Job& job, std::size_t rank, RankExecutor& executor, RankReport& report)
+{
+  executor.begin_evaluation(*job.options.evaluation, job.options.evaluation_steps);
+  play(*job.evaluation, rank, 0, executor, nullptr, {});
+  if (rank + 1 == job.plan.stages.size()) report.evaluation = executor.model().take_evaluation();
+}
+
+/// Plays one rank to the end over its transport.
+RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, const StepEnded& step_ended)
+{
+  const RunOptions& options = job.options;
   at::set_num_threads(static_cast<int>(options.threads));
   RankReport report;
   RankRecorder recorder(report);
+  StageCheckpoints checkpoints(job, rank);
   Seconds before = steady_time();
   const auto ended = [&](std::uint64_t step, Seconds end, std::optional<double> loss) {
     if (!loss) return;
+    if (!std::isfinite(*loss)) {
+      throw InputError(fmt::format("step {}", step), fmt::format("the loss is {}; training has diverged, and a smaller "
+                                                                 "learning_rate, or a clip_norm, may help",
+                                                                 *loss));
+    }
     report.losses.push_back(*loss);
     step_ended(
-        {step, *loss, end - std::exchange(before, end), workload.training.learning_rate, executor.peak_memory()});
+        {step, *loss, end - std::exchange(before, end), job.workload.training.learning_rate, executor.peak_memory()});
   };
-  play(program, rank, options.steps, executor, &recorder, [&](std::uint64_t step) { executor.end_step(step, ended); });
+  play(job.program, rank, options.first_step, executor, &recorder, [&](std::uint64_t step) {
+    executor.end_step(step, ended);
+    if (!executor.orders_of(step).checkpoint) return;
+    executor.catch_up(ended);  // a step that has diverged is not kept
+    checkpoints.write(step + 1, executor.model());
+  });
   executor.finish(ended, report);
+  checkpoints.finish();
+  if (options.evaluation && executor.steps_done() == options.steps) evaluate(job, rank, executor, report);
   return report;
 }
 
 }  // namespace
 
-Seconds default_deadline(const Plan& plan)
-{
-  const Seconds step = plan.predicted ? plan.predicted->step_time : Seconds(0);
-  return std::max(Seconds(shortest_deadline_s), steps_until_deadline * step);
-}
-
 MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Program& program,
                            const RunOptions& options, const StepEnded& step_ended)
 {
-  const auto transports = in_process_transports(program.ranks(), plan.stages.size(), options.deadline);
+  const Job job(workload, plan, program, options);
+  const auto transports = in_process_transports(program.ranks(), plan.stages.size(), options.limits.transfer);
   std::vector<std::unique_ptr<RankExecutor>> executors;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
-    executors.push_back(std::make_unique<RankExecutor>(workload, plan, rank, rank_options(options, plan, rank)));
+    executors.push_back(make_executor(job, rank));
     executors.back()->connect(*transports[rank]);
   }
   const NoHostSync no_host_sync(options.device);
@@ -84,7 +190,7 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
   std::exception_ptr cause;
   const auto play_one = [&](std::size_t rank) {
     try {
-      reports[rank] = play_rank(workload, program, rank, *executors[rank], options, step_ended);
+      reports[rank] = play_rank(job, rank, *executors[rank], step_ended);
     } catch (const Cancelled&) {
       // Another rank has failed, and says why.
     } catch (...) {
@@ -97,38 +203,19 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
   play_one(0);
   for (auto& thread : threads) thread.join();
   if (cause) std::rethrow_exception(cause);
-  return {program, options.steps, std::move(reports)};
+  return {program, options.first_step, std::move(reports)};
 }
 
 namespace {
 
-TcpOptions tcp_options(const RunOptions& options, const Plan& plan, std::string world)
+TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& plan, const std::string& world)
 {
-  TcpOptions tcp;
   tcp.flows = options.flows;
-  // Ranks of another choice would wait for what is never said.
-  tcp.world = options.transport == TransportChoice::Tcp ? std::move(world) : world + " " + name_of(options.transport);
-  tcp.connect_deadline = options.deadline;
+  // Ranks of another choice would wait for what is never said, and ranks that begin at different steps do not meet.
+  tcp.world = fmt::format("{} from step {} by {}", world, options.first_step, name_of(options.transport));
+  tcp.connect_deadline = options.limits.connect;
   tcp.summing_ranks = plan.stages.size();
   return tcp;
-}
-
-/// True of what a rank says when another one is gone or stands still.
-bool follows_from_another(const std::string& message)
-{
-  return message.find(TcpLink::closed_by_peer) != std::string::npos ||
-         message.find(TcpLink::deadline_passed) != std::string::npos;
-}
-
-std::unique_ptr<Transport> transport_of(std::size_t rank, TcpWorld& world, const std::vector<LinkName>& links,
-                                        const Plan& plan, const RunOptions& options, const RankExecutor& executor)
-{
-  const std::size_t stages = plan.stages.size();
-  if (options.transport == TransportChoice::Tcp || rank >= stages) {
-    return tcp_transport(rank, world, options.deadline, executor.is_on_gpu());
-  }
-  return nccl_transport(rank, world, links,
-                        {options.transport, options.device, stages, options.deadline, options.tell});
 }
 
 std::string random_word()
@@ -137,11 +224,33 @@ std::string random_word()
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
-/// "rank 1 (device b)".
-std::string rank_in_words(const Plan& plan, std::size_t rank)
+/// The links of a run's ranks, those of the signs of life among them.
+std::vector<LinkName> links_of_run(const Program& program)
 {
-  return rank < plan.stages.size() ? fmt::format("rank {} ({})", rank, plan.stages[rank].device())
-                                   : fmt::format("rank {} (data server)", rank);
+  auto links = links_of(program);
+  for (const auto& link : Heartbeat::links(program.ranks())) links.push_back(link);
+  return links;
+}
+
+std::unique_ptr<Transport> transport_of(TcpWorld& world, const Job& job, std::size_t rank, bool on_gpu)
+{
+  const RunOptions& options = job.options;
+  const std::size_t stages = job.plan.stages.size();
+  if (options.transport == TransportChoice::Tcp || rank >= stages) {
+    return tcp_transport(rank, world, job.program, options.limits, on_gpu);
+  }
+  return nccl_transport(rank, world, job.program,
+                        {options.transport, options.device, stages, options.limits, options.tell});
+}
+
+/// Plays one rank of a world.
+RankReport play_over(TcpWorld& world, const Job& job, std::size_t rank, RankExecutor& executor,
+                     const StepEnded& step_ended)
+{
+  const auto transport = transport_of(world, job, rank, executor.is_on_gpu());
+  executor.connect(*transport);
+  const NoHostSync no_host_sync(job.options.device);
+  return play_rank(job, rank, executor, step_ended);
 }
 
 }  // namespace
@@ -149,8 +258,10 @@ std::string rank_in_words(const Plan& plan, std::size_t rank)
 MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const Program& program,
                              const RunOptions& options, const StepEnded& step_ended)
 {
-  const auto links = links_of(program);
-  const auto tcp = tcp_options(options, plan, random_word());
+  const Job job(workload, plan, program, options);
+  const auto links = links_of_run(program);
+  const auto names = names_of_ranks(plan);
+  const auto tcp = tcp_options(tcp_options_of_own_ranks(options.network), options, plan, random_word());
   std::vector<Endpoint> endpoints;
   std::vector<TcpListener> listeners;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
@@ -160,64 +271,57 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
   std::vector<std::function<std::string()>> work;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     work.emplace_back([&, rank] {
+      if (options.stop) catch_interrupts();  // a request to one rank ends them all in good order
       TcpListener own = std::move(listeners[rank]);
       listeners.clear();  // the others' are theirs alone, so that a rank that dies is gone
       // The stage first, then the others, so that nobody's deadline runs while parameters are made.
-      RankExecutor executor(workload, plan, rank, rank_options(options, plan, rank));
+      const auto executor = make_executor(job, rank);
       TcpWorld world(rank, endpoints, links, tcp, std::move(own));
-      const auto transport = transport_of(rank, world, links, plan, options, executor);
-      executor.connect(*transport);
-      const NoHostSync no_host_sync(options.device);
-      return report_to_json(play_rank(workload, program, rank, executor, options, step_ended));
+      Heartbeat heartbeat(world, rank, names, options.limits);
+      RankReport report;
+      heartbeat.guard([&] { report = play_over(world, job, rank, *executor, step_ended); });
+      return report_to_json(report);
     });
   }
   // Whoever fails closes its connections, and the others fail after it, though they may end before it.
-  std::optional<std::string> first_failure;
-  std::optional<std::string> first_cause;
-  const auto ended = [&](std::size_t rank, const ChildResult& result) {
-    if (result.status == ChildResult::Status::Done) return;
-    const bool stands_still = result.status == ChildResult::Status::TimedOut;
-    const std::string failure =
-        fmt::format("{}: {}", rank_in_words(plan, rank), stands_still ? "did not answer" : result.message);
-    if (!first_failure) first_failure = failure;
-    if (!first_cause && !follows_from_another(result.message)) first_cause = failure;
-  };
+  RankFailures failures(names);
+  const auto ended = [&](std::size_t rank, const ChildResult& result) { failures.ended(rank, result); };
   constexpr Seconds no_limit(1e9);
   constexpr Seconds grace(5);
   const auto results = run_in_children(work, work.size(), no_limit, ended, grace);
-  if (first_cause) throw EnvironmentError(*first_cause);
-  if (first_failure) throw EnvironmentError(*first_failure);
+  failures.throw_if_any();
   std::vector<RankReport> reports;
   for (const auto& result : results) reports.push_back(report_from_json(result.output));
-  return {program, options.steps, std::move(reports)};
+  return {program, options.first_step, std::move(reports)};
 }
 
-std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program,
-                                    std::size_t rank, const std::vector<std::string>& endpoints,
+std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program, RankPlace place,
                                     const RunOptions& options, const StepEnded& step_ended)
 {
-  std::vector<Endpoint> places;
-  for (const auto& endpoint : endpoints) places.push_back(endpoint_from_text("--ranks", endpoint));
-  if (places.size() != program.ranks()) {
-    throw InputError("--ranks", fmt::format("names {} places; the plan has {} ranks", places.size(), program.ranks()));
-  }
-  RankExecutor executor(workload, plan, rank, rank_options(options, plan, rank));
-  const auto links = links_of(program);
-  auto all_links = links;
-  for (const auto& link : SideChannel::links(places.size())) all_links.push_back(link);
-  TcpWorld world(rank, places, all_links, tcp_options(options, plan, hash_of(plan)));
-  SideChannel side_channel(world, rank, places.size(), options.deadline);
-  const Seconds offset = side_channel.clock_offset();
-  const auto transport = transport_of(rank, world, links, plan, options, executor);
-  executor.connect(*transport);
-  const NoHostSync no_host_sync(options.device);
-  RankReport report = play_rank(workload, program, rank, executor, options, step_ended);
-  report.shift(offset);
-  const auto texts = side_channel.gather(report_to_json(report));
+  const std::size_t rank = place.rank;
+  const auto& places = place.endpoints;
+  ensure(places.size() == program.ranks(), "every rank has an endpoint");
+  const auto tcp =
+      tcp_options(tcp_options_of(options.network, place.secret, rank, places), options, plan, hash_of(plan));
+  const Job job(workload, plan, program, options);
+  const auto executor = make_executor(job, rank);
+  auto links = links_of_run(program);
+  for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
+  TcpWorld world = place.listener ? TcpWorld(rank, places, links, tcp, std::move(*place.listener))
+                                  : TcpWorld(rank, places, links, tcp);
+  Heartbeat heartbeat(world, rank, names_of_ranks(plan), options.limits);
+  std::vector<std::string> texts;
+  heartbeat.guard([&] {
+    SideChannel side_channel(world, rank, places.size(), options.limits.transfer);
+    const Seconds offset = side_channel.clock_offset();
+    RankReport report = play_over(world, job, rank, *executor, step_ended);
+    report.shift(offset);
+    texts = side_channel.gather(report_to_json(report));
+  });
   if (rank != 0) return std::nullopt;
   std::vector<RankReport> reports;
   for (const auto& text : texts) reports.push_back(report_from_json(text));
-  return MeasuredRun(program, options.steps, std::move(reports));
+  return MeasuredRun(program, options.first_step, std::move(reports));
 }
 
 }  // namespace isobar::exec

@@ -1,28 +1,52 @@
 #pragma once
 
+#include "core/interrupt.hpp"
 #include "core/plan.hpp"
 #include "core/program.hpp"
 #include "core/workload.hpp"
+#include "exec/batch.hpp"
+#include "exec/deadlines.hpp"
+#include "exec/network_options.hpp"
 #include "exec/rank_report.hpp"
 #include "exec/step_report.hpp"
+#include "exec/tensor_source.hpp"
 #include "exec/transport_choice.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace isobar::exec {
 
-/// What a run is asked for.
+/// When a run writes checkpoints, and where: into a folder that all ranks share.
+struct CheckpointOptions {
+  std::string folder;             ///< "": none are written
+  std::uint64_t every_steps = 0;  ///< 0: by steps none; one at the end of the run in any case
+  Seconds every;                  ///< 0: by time none
+  std::size_t keep = 3;           ///< complete ones that stay
+  /// What makes the run, as a JSON object; a checkpoint holds it.
+  std::string run = "{}";
+};
+
+/// What a run is asked for. What is pointed to outlives the run.
 struct RunOptions {
-  std::uint64_t steps = 10;
+  std::uint64_t first_step = 0;               ///< steps that are done already
+  const TensorSource* resume_from = nullptr;  ///< the checkpoint of `first_step`
+  CheckpointOptions checkpoints;
+  const BatchSource* batches = nullptr;     ///< to train on; null: synthetic
+  const BatchSource* evaluation = nullptr;  ///< to evaluate on at the end; null: nothing
+  std::uint64_t evaluation_steps = 0;       ///< of the plan's micro-batches
+  const PatientStop* stop = nullptr;        ///< once it is asked, the step is finished and the run ends
+  std::uint64_t steps = 10;                 ///< in all, those that are done already among them
   std::uint64_t seed = 1;
   std::string device = "cpu";  ///< of every rank here: "cpu", "cuda:0"
   std::size_t threads = 1;     ///< of each rank, for its computation on a CPU
   std::size_t flows = 1;       ///< TCP connections of each link
+  NetworkOptions network;      ///< of ranks that are processes
   /// Of ranks that are processes.
   TransportChoice transport = TransportChoice::Tcp;
   /// Takes a line for each link's transport, where it was to be chosen.
@@ -31,11 +55,8 @@ struct RunOptions {
   /// With `emulate` on a CPU: the profiled speed, by which the program counts its work. Slower ranks then compute as
   /// steadily as the profile says; else they take so many times what their threads work.
   std::optional<FlopsPerSecond> profiled_speed;
-  Seconds deadline;  ///< of each transfer: how long one rank waits for another
+  TimeLimits limits;  ///< how long ranks wait for each other
 };
-
-/// Ten times the predicted step, but at least 30 s: no transfer of a healthy run waits as long.
-Seconds default_deadline(const Plan& plan);
 
 /// Trains with every rank a thread of this process; tensors pass between them without a copy.
 /// @throws the first rank's failure once all have ended.
@@ -44,14 +65,21 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 
 /// Trains with every rank a process of its own on this machine, over TCP on the loopback interface. Call it before
 /// this process has threads. `step_ended` is called in the process of the last stage.
-/// @throws EnvironmentError naming the rank that failed first, where and why, once all have ended.
+/// @throws EnvironmentError naming the rank that the failure began with, where and why, once all have ended.
 MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const Program& program,
                              const RunOptions& options, const StepEnded& step_ended);
 
-/// One rank of a run whose others are elsewhere: `endpoints` ("host:port") of all ranks, its own included. Rank 0 gets
-/// what all have measured, times by its own clock; the others get nothing.
-std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program,
-                                    std::size_t rank, const std::vector<std::string>& endpoints,
+/// Where one rank of a run stands among the others, which are elsewhere.
+struct RankPlace {
+  std::size_t rank = 0;
+  std::vector<Endpoint> endpoints;  ///< of all ranks, its own included
+  std::shared_ptr<const Secret> secret;
+  std::optional<TcpListener> listener = {};  ///< open at its own endpoint already
+};
+
+/// One rank of a run whose others are elsewhere. Rank 0 gets what all have measured, times by its own clock; the others
+/// get nothing.
+std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program, RankPlace place,
                                     const RunOptions& options, const StepEnded& step_ended);
 
 }  // namespace isobar::exec

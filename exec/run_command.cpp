@@ -3,10 +3,19 @@
 #include "core/chrome_trace.hpp"
 #include "core/device_profile.hpp"
 #include "core/files.hpp"
+#include "core/interrupt.hpp"
 #include "core/plan.hpp"
 #include "core/quantity_text.hpp"
 #include "core/workload.hpp"
+#include "exec/address.hpp"
+#include "exec/checkpoint.hpp"
+#include "exec/data_options.hpp"
+#include "exec/dataset.hpp"
 #include "exec/device.hpp"
+#include "exec/launch_options.hpp"
+#include "exec/rank_facts.hpp"
+#include "exec/rendezvous.hpp"
+#include "exec/restart.hpp"
 #include "exec/run.hpp"
 #include "exec/step_log.hpp"
 #include "schedules/schedule.hpp"
@@ -15,6 +24,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -36,15 +46,21 @@ struct CommandOptions {
   bool in_process = false;
   std::optional<std::size_t> rank;
   std::vector<std::string> ranks;
+  LaunchOptions launch;
   std::string profile;
   bool unvalidated = false;
   std::string device = "cpu";
   std::optional<std::string> transport;
   std::optional<std::string> deadline;
+  std::optional<std::string> heartbeat;
+  RestartOptions restart;
   std::string trace;
   StepLogOptions log;
   std::string output;
   bool json = false;
+  DataOptions data;
+  std::string checkpoint_every;
+  bool resume = false;
   RunOptions run;
 };
 
@@ -69,8 +85,19 @@ Seconds compute_time(const Program& program, std::size_t rank, const RankReport&
   return typical_step(by_step);
 }
 
-nlohmann::ordered_json result_of(const Plan& plan, const Program& program, const MeasuredRun& measured,
-                                 const CommandOptions& options, double samples)
+/// The mean over all labels, and what is usual to say of it; null where nothing was evaluated.
+nlohmann::ordered_json evaluation_of(const MeasuredRun& measured)
+{
+  const auto sums = measured.evaluation();
+  if (!sums) return nullptr;
+  const double loss = sums->loss / sums->labels;
+  return {{"labels", static_cast<std::uint64_t>(sums->labels)},
+          {"loss", loss},
+          {"perplexity", std::exp(loss)},
+          {"accuracy_fraction", sums->correct / sums->labels}};
+}
+
+nlohmann::ordered_json result_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples)
 {
   using Json = nlohmann::ordered_json;
   const auto step_times = measured.step_times();
@@ -79,7 +106,7 @@ nlohmann::ordered_json result_of(const Plan& plan, const Program& program, const
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const std::string& device = plan.stages[i].device();
     Json stage = {{"device", device},
-                  {"compute_s", compute_time(program, i, measured.ranks()[i], options.run.steps).value},
+                  {"compute_s", compute_time(program, i, measured.ranks()[i], measured.steps()).value},
                   {"peak_memory_bytes", measured.ranks()[i].peak_memory.value}};
     if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
     stages.push_back(std::move(stage));
@@ -88,8 +115,10 @@ nlohmann::ordered_json result_of(const Plan& plan, const Program& program, const
                  {"step_time_s", typical.value},
                  {"simulated_step_time_s", plan.stamp ? Json(plan.stamp->step_time.value) : Json(nullptr)},
                  {"samples_per_s", samples / typical.value},
+                 {"first_step", measured.first_step()},
                  {"step_times_s", Json::array()},
-                 {"losses", measured.ranks()[plan.stages.size() - 1].losses},
+                 {"losses", measured.losses()},
+                 {"evaluation", evaluation_of(measured)},
                  {"stages", std::move(stages)}};
   for (const Seconds time : step_times) result["step_times_s"].push_back(time.value);
   return result;
@@ -106,6 +135,11 @@ std::string summary_of(const nlohmann::ordered_json& result)
     const double simulated = result["simulated_step_time_s"];
     text = fmt::format("\nstep {:.4g} s (median after the first), {:.4g} samples/s; simulated {:.4g} s ({:+.1f} %)\n\n",
                        step, result["samples_per_s"].get<double>(), simulated, 100 * (simulated / step - 1));
+  }
+  if (const auto& evaluation = result["evaluation"]; !evaluation.is_null()) {
+    text += fmt::format("evaluation: loss {:.6g}, accuracy {:.2f} %, perplexity {:.6g}, of {} labels\n\n",
+                        evaluation["loss"].get<double>(), 100 * evaluation["accuracy_fraction"].get<double>(),
+                        evaluation["perplexity"].get<double>(), evaluation["labels"].get<std::uint64_t>());
   }
   text += fmt::format("{:<16}  {:>9}  {:>11}  {:>9}\n", "device", "compute s", "peak memory", "simulated");
   for (const auto& stage : result["stages"]) {
@@ -130,30 +164,63 @@ void write_trace(TemporaryFile& file, const Plan& plan, const MeasuredRun& measu
   file.keep();
 }
 
-Seconds deadline_from(const std::string& text)
+Seconds seconds_from(const char* option, const std::string& text)
 {
   try {
     return seconds_from_text(text);
   } catch (const std::invalid_argument& fault) {
-    throw InputError("--deadline", fault.what());
+    throw InputError(option, fault.what());
   }
 }
 
+TimeLimits limits_of(const Plan& plan, const CommandOptions& options)
+{
+  const auto asked = [](const char* option, const std::optional<std::string>& text) {
+    return text ? std::optional(seconds_from(option, *text)) : std::nullopt;
+  };
+  return time_limits(plan.predicted ? plan.predicted->step_time : Seconds(0), asked("--deadline", options.deadline),
+                     asked("--heartbeat", options.heartbeat));
+}
+
+/// "100" is a number of steps, "5 min" a time.
+void read_checkpoint_every(const std::string& text, CheckpointOptions& checkpoints)
+{
+  if (text.empty()) return;
+  constexpr std::size_t longest_count = 9;
+  if (text.find_first_not_of("0123456789") != std::string::npos || text.size() > longest_count) {
+    checkpoints.every = seconds_from("--checkpoint-every", text);
+  } else {
+    checkpoints.every_steps = std::stoull(text);
+  }
+  if (checkpoints.every_steps == 0 && !(checkpoints.every > Seconds(0))) {
+    throw InputError("--checkpoint-every",
+                     in_quotes(text) + "; write a number of steps, such as 100, or a time, such as 10 min");
+  }
+}
+
+constexpr auto ways_to_run =
+    "say where the ranks run: --spawn (processes on this machine), --in-process (threads of this one), or --rank N "
+    "with --ranks HOST:PORT,… (this one here, the others elsewhere); torchrun, srun and mpirun say it themselves";
+
 void check_options(const CommandOptions& options)
 {
-  const int ways = static_cast<int>(options.spawn) + static_cast<int>(options.in_process) +
-                   static_cast<int>(options.rank.has_value());
-  if (ways != 1) {
-    throw InputError(
-        "say where the ranks run: --spawn (processes on this machine), --in-process (threads of this one), or --rank N "
-        "with --ranks HOST:PORT,… (this one here, the others elsewhere)");
-  }
-  if (options.rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together");
+  const bool is_one_rank = options.rank || !options.ranks.empty() || options.launch.any();
+  const int ways =
+      static_cast<int>(options.spawn) + static_cast<int>(options.in_process) + static_cast<int>(is_one_rank);
+  if (ways > 1) throw InputError(ways_to_run);
+  if (!options.ranks.empty() && !options.rank) throw InputError("--rank and --ranks go together");
   constexpr std::uint64_t most_steps = 1'000'000'000;
   if (options.run.steps < 1 || options.run.steps > most_steps) {
     throw InputError("--steps", fmt::format("{} is not in 1 to {}", options.run.steps, most_steps));
   }
   check_threads(options.run.threads);
+  if (!options.restart.replan.empty() && !options.spawn) {
+    throw InputError("--replan", "goes with --spawn: it takes one process that starts all ranks again on the new plan");
+  }
+  if (options.run.checkpoints.folder.empty() && (options.resume || !options.checkpoint_every.empty())) {
+    throw InputError("--resume and --checkpoint-every go with --checkpoint FOLDER");
+  }
+  if (options.run.checkpoints.keep < 1) throw InputError("--checkpoint-keep", "0; at least one stays");
   if (options.run.flows < 1 || options.run.flows > 64) {
     throw InputError("--flows", fmt::format("{} is not in 1 to 64", options.run.flows));
   }
@@ -221,13 +288,71 @@ void report(const Plan& plan, const Program& program, const MeasuredRun& measure
             double samples, Outputs& outputs)
 {
   if (outputs.trace) write_trace(*outputs.trace, plan, measured);
-  const auto result = result_of(plan, program, measured, options, samples);
+  const auto result = result_of(plan, program, measured, samples);
   const std::string text = result.dump(2) + "\n";
   if (outputs.result) {
     outputs.result->write(text);
     outputs.result->keep();
   }
   fmt::print("{}", options.json ? text : summary_of(result));
+}
+
+/// Which rank this process is, as flags and launchers say; none where all ranks start here or in places of --ranks.
+std::optional<LaunchPlace> launched_place(const CommandOptions& options)
+{
+  if (options.spawn || options.in_process || !options.ranks.empty()) return std::nullopt;
+  const LaunchFlags flags = {.rank = options.rank, .world = options.launch.world, .master = options.launch.master};
+  auto place = launch_place(environment_of_this_process(), flags);
+  if (!place) throw InputError(ways_to_run);
+  fmt::print(stderr, "isobar: rank {} of {} by {}; rank 0 listens at {}\n", place->rank, place->world_size,
+             shown(place->source, 200), text_of(place->master));
+  return place;
+}
+
+/// What all ranks must be told alike.
+std::string settings_of(const RunOptions& options)
+{
+  return fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}", options.steps, options.seed, options.flows,
+                     text_of(options.limits.heartbeat), options.emulate ? " --emulate" : "");
+}
+
+/// The place of a launched rank in the run, once it has met the others.
+RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, const Plan& plan,
+                      const Workload& workload, const std::string& workload_hash)
+{
+  const auto secret = secret_of(options.run.network);  // before torch has threads
+  RankFacts facts = facts_of_device(options.run.device, options.run.threads);
+  facts.host = place.node.empty() ? host_name() : place.node;
+  facts.plan_device = options.launch.plan_device;
+  facts.version = ISOBAR_VERSION;
+  facts.plan_hash = hash_of(plan);
+  facts.workload_hash = workload_hash;
+  facts.settings = settings_of(options.run);
+  Meeting meeting = meet({.rank = place.rank,
+                          .ranks = place.world_size,
+                          .master = place.master,
+                          .secret = secret,
+                          .tls = uses_tls(options.run.network, {place.master}),
+                          .bind = options.run.network.bind,
+                          .deadline = options.run.limits.connect},
+                         facts, preflight_of(plan, workload.dtype, options.launch));
+  fmt::print(stderr, "{}", meeting.in_words);
+  return {meeting.seat, std::move(meeting.endpoints), secret, std::move(meeting.listener)};
+}
+
+/// The place of a rank that --rank and --ranks say.
+RankPlace place_said(const CommandOptions& options, const Program& program)
+{
+  if (*options.rank >= program.ranks()) {
+    throw InputError("--rank", fmt::format("{} is not below the plan's {} ranks", *options.rank, program.ranks()));
+  }
+  std::vector<Endpoint> endpoints;
+  for (const auto& endpoint : options.ranks) endpoints.push_back(endpoint_from_text("--ranks", endpoint));
+  if (endpoints.size() != program.ranks()) {
+    throw InputError("--ranks",
+                     fmt::format("names {} places; the plan has {} ranks", endpoints.size(), program.ranks()));
+  }
+  return {*options.rank, std::move(endpoints), secret_of(options.run.network)};
 }
 
 /// The workload, with the work that its profiled times mean where a profile is given.
@@ -250,9 +375,69 @@ Workload read_inputs(const Plan& plan, const std::string& workload_text, Command
   return workload;
 }
 
+/// The newest complete checkpoint where the run is to go on; none where it begins.
+std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options)
+{
+  const std::string& folder = options.run.checkpoints.folder;
+  if (folder.empty()) return std::nullopt;
+  const CheckpointStore store(folder);
+  const auto newest = store.newest_complete();
+  if (!options.resume) {
+    if (newest.step) {
+      throw InputError(folder, fmt::format("holds a checkpoint of step {} already; go on from it by --resume, or name "
+                                           "another folder",
+                                           *newest.step));
+    }
+    return std::nullopt;
+  }
+  for (const auto& skipped : newest.skipped) fmt::print(stderr, "isobar: left out: {}\n", skipped);
+  if (!newest.step) {
+    fmt::print(stderr, "isobar: {}: no complete checkpoint; beginning at step 0\n", folder);
+    return std::nullopt;
+  }
+  Checkpoint checkpoint = store.open(*newest.step);
+  if (checkpoint.run() != options.run.checkpoints.run) {
+    throw InputError(checkpoint.where(), fmt::format("was written by another run: {}; this one is {}",
+                                                     shown(checkpoint.run(), 300), options.run.checkpoints.run));
+  }
+  fmt::print(stderr, "isobar: going on from {}\n", checkpoint.where());
+  options.run.first_step = checkpoint.step();
+  return checkpoint;
+}
+
+/// What a run's loss curve follows from, besides the program.
+std::string run_facts(const CommandOptions& options, const Plan& plan, const std::string& workload_hash)
+{
+  nlohmann::ordered_json facts = {
+      {"workload", workload_hash}, {"microbatches", plan.goal.microbatches}, {"seed", options.run.seed}};
+  if (!options.data.train.empty()) facts["data"] = fingerprint(read_file(options.data.train));
+  if (!options.data.vocabulary.empty()) facts["vocabulary"] = fingerprint(read_file(options.data.vocabulary));
+  return facts.dump();
+}
+
+/// Data files as the ranks read them.
+struct Data {
+  Data(const CommandOptions& options, const Workload& workload, std::uint64_t microbatches)
+      : datasets(open_datasets(options.data, workload))
+  {
+    if (datasets.train) batches = dataset_batches(workload, *datasets.train, microbatches);
+    if (!datasets.evaluation) return;
+    evaluation = dataset_batches(workload, *datasets.evaluation, microbatches);
+    const std::uint64_t samples_of_step = workload.micro_batch * microbatches;
+    evaluation_steps = (datasets.evaluation->evaluation_samples() + samples_of_step - 1) / samples_of_step;
+  }
+
+  Datasets datasets;
+  std::unique_ptr<BatchSource> batches;
+  std::unique_ptr<BatchSource> evaluation;
+  std::uint64_t evaluation_steps = 0;
+};
+
 ExitCode run(CommandOptions options)
 {
   check_options(options);
+  const auto launched = launched_place(options);
+  if (launched && options.device == "cuda:local") options.device = fmt::format("cuda:{}", launched->local_rank);
   options.run.device = device_from_text(options.device);
   choose_transport(options);
   const Plan plan = read_plan(options.plan);
@@ -265,29 +450,45 @@ ExitCode run(CommandOptions options)
   check_plan(plan, workload, fingerprint(workload_text), options);
 
   const auto program = schedules::make_program(plan, workload);
-  options.run.deadline = options.deadline ? deadline_from(*options.deadline) : default_deadline(plan);
+  options.run.limits = limits_of(plan, options);
   const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
+  const Data data(options, workload, plan.goal.microbatches);
+  options.run.batches = data.batches.get();
+  options.run.evaluation = data.evaluation.get();
+  options.run.evaluation_steps = data.evaluation_steps;
+  read_checkpoint_every(options.checkpoint_every, options.run.checkpoints);
+  options.run.checkpoints.run = run_facts(options, plan, fingerprint(workload_text));
+  const auto checkpoint = checkpoint_to_resume(options);
+  if (checkpoint) options.run.resume_from = &*checkpoint;
+  if (options.run.first_step >= options.run.steps) {
+    fmt::print(stderr, "isobar: --steps {}: all of them are done\n", options.run.steps);
+    return ExitCode::Done;
+  }
+  std::optional<RankPlace> place;
+  if (launched) place = meet_others(*launched, options, plan, workload, fingerprint(workload_text));
+  if (!options.ranks.empty()) place = place_said(options, *program);
+  if (place) options.rank = place->rank;
   options.log.samples = samples;
   options.log.table = !options.json;
+  options.log.append = options.resume;
+  options.log.first_step = options.run.first_step;
   std::optional<StepLog> log;
   if (has_the_loss(options, plan)) log.emplace(options.log);
   Outputs outputs(options);
+  const PatientStop stop;
+  options.run.stop = &stop;
   const StepEnded step_ended = [&log](const StepReport& step) { log.value()(step); };
 
-  if (options.rank) {
-    if (*options.rank >= program->ranks()) {
-      throw InputError("--rank", fmt::format("{} is not below the plan's {} ranks", *options.rank, program->ranks()));
-    }
-  }
   const auto measured = [&]() -> std::optional<MeasuredRun> {
-    if (options.rank) {
-      return run_rank(workload, plan, *program, *options.rank, options.ranks, options.run, step_ended);
-    }
+    if (place) return run_rank(workload, plan, *program, std::move(*place), options.run, step_ended);
     return (options.spawn ? run_in_processes : run_in_process)(workload, plan, *program, options.run, step_ended);
   }();
-  if (!measured) return ExitCode::Done;  // rank 0 says what all have measured
+  if (!measured) return stop.asked() ? ExitCode::Interrupted : ExitCode::Done;  // rank 0 says what all have measured
   report(plan, *program, *measured, options, samples, outputs);
-  return ExitCode::Done;
+  const std::uint64_t steps_done = measured->first_step() + measured->steps();
+  if (steps_done == options.run.steps) return ExitCode::Done;
+  fmt::print(stderr, "isobar: interrupted; {} of {} steps are done\n", steps_done, options.run.steps);
+  return ExitCode::Interrupted;
 }
 
 }  // namespace
@@ -303,7 +504,17 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("--rank", options->rank,
                       "which rank this process is, with --ranks; rank 0 writes and prints what all have measured");
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
-  command->add_option("--steps", options->run.steps, "steps to train (default: 10)");
+  add_launch_options(*command, options->launch);
+  add_network_options(*command, options->run.network);
+  command->add_option("--steps", options->run.steps, "steps to train in all (default: 10)");
+  add_data_options(*command, options->data);
+  command->add_option("--checkpoint", options->run.checkpoints.folder,
+                      "folder for checkpoints, shared by all ranks; one is written at the end in any case");
+  command->add_option("--checkpoint-every", options->checkpoint_every,
+                      "write one each so many steps, such as 100, or each so long, such as 10 min");
+  command->add_option("--checkpoint-keep", options->run.checkpoints.keep, "so many stay (default: 3)");
+  command->add_flag("--resume", options->resume,
+                    "go on from the newest complete checkpoint, on any split of the model");
   command->add_option("--seed", options->run.seed, "of parameters, data and dropout (default: 1)");
   command->add_option("--device", options->device, "of every rank here: cpu, cuda or cuda:N (default: cpu)");
   command->add_option("--threads", options->run.threads, "of each rank's computation (default: 1)");
@@ -316,7 +527,10 @@ void add_run_command(CLI::App& app, Action& action)
                       "with --emulate: the plan's profile, so that ranks compute as steadily as it says");
   command->add_flag("--unvalidated", options->unvalidated, "run a plan that was not simulated as it is");
   command->add_option("--deadline", options->deadline,
-                      "how long a transfer may wait (default: 10 predicted steps, at least 30 s)");
+                      "how long a transfer may wait (default: 30 s and 10 predicted steps, then by what was measured)");
+  command->add_option("--heartbeat", options->heartbeat,
+                      "a rank without a sign of life for so long is dead (default: 10 s, or half of --deadline)");
+  add_restart_options(*command, options->restart);
   command->add_option("--trace", options->trace, "measured timeline to write (Chrome trace JSON)");
   command->add_option("--log", options->log.json_lines, "a line of JSON for each step");
   command->add_option("--tensorboard", options->log.tensorboard, "a folder of events for TensorBoard");
@@ -325,7 +539,18 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("-o,--output", options->output, "result file to write (JSON)");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);
-  command->callback([options, &action] { action = [options] { return run(*options); }; });
+  command->callback([options, &action] {
+    action = [options] {
+      return run_restarted(options->restart,
+                           {options->workload, options->plan, options->run.checkpoints.folder, options->resume},
+                           [&options](const std::string& plan, bool resume) {
+                             CommandOptions of_attempt = *options;
+                             of_attempt.plan = plan;
+                             of_attempt.resume = resume;
+                             return run(of_attempt);
+                           });
+    };
+  });
 }
 
 }  // namespace isobar::exec

@@ -1,11 +1,10 @@
 #include "exec/side_channel.hpp"
 
-#include "core/errors.hpp"
 #include "exec/clock.hpp"
+#include "exec/text_message.hpp"
 
 #include <array>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <span>
 
@@ -65,25 +64,12 @@ Seconds SideChannel::clock_offset()
 std::vector<std::string> SideChannel::gather(const std::string& text)
 {
   if (rank_ != 0) {
-    const std::uint64_t length = text.size();
-    world_->link({rank_, 0, channel})
-        .send(std::as_bytes(std::span(&length, 1)), std::array{std::as_bytes(std::span(text))}, deadline_);
+    send_text(world_->link({rank_, 0, channel}), text, deadline_);
     return {};
   }
-  std::vector<std::string> texts(ranks_);
-  texts.front() = text;
+  std::vector<std::string> texts = {text};
   for (std::size_t other = 1; other < ranks_; ++other) {
-    const auto room = [&](TcpLink::Bytes header) {
-      constexpr std::uint64_t longest = std::uint64_t{1} << 32;
-      std::uint64_t length = 0;
-      if (header.size() == sizeof(length)) std::memcpy(&length, header.data(), sizeof(length));
-      if (header.size() != sizeof(length) || length > longest) {
-        throw EnvironmentError("a rank's report whose header makes no sense");
-      }
-      texts[other].resize(length);
-      return std::vector{std::as_writable_bytes(std::span(texts[other]))};
-    };
-    world_->link({other, 0, channel}).receive(room, deadline_);
+    texts.push_back(receive_text(world_->link({other, 0, channel}), deadline_));
   }
   return texts;
 }

@@ -2,7 +2,13 @@
 
 #include "core/errors.hpp"
 #include "exec/batch.hpp"
+#include "exec/checkpoint.hpp"
 #include "exec/device.hpp"
+#include "exec/memory_meter.hpp"
+#include "exec/stored_tensors.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
@@ -129,6 +135,27 @@ std::vector<Segment> segments_of(const StageOptions& options)
   return segments;
 }
 
+/// "float32 [3, 4]".
+std::string form_of(const at::Tensor& tensor)
+{
+  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+}
+
+bool has(const TensorSource& source, const std::string& name)
+{
+  return source.find(name) != nullptr;
+}
+
+at::Tensor read_like(const TensorSource& source, const std::string& name, const at::Tensor& like)
+{
+  auto tensor = read_tensor(source, name);
+  if (tensor.sizes() != like.sizes() || tensor.scalar_type() != like.scalar_type()) {
+    throw InputError(source.where(),
+                     fmt::format("{}: is {}; the workload's is {}", name, form_of(tensor), form_of(like)));
+  }
+  return tensor;
+}
+
 }  // namespace
 
 struct StageModel::State {
@@ -139,10 +166,14 @@ struct StageModel::State {
         segments(segments_of(options))
   {
     for (std::size_t layer = options.first_layer; layer <= options.last_layer; ++layer) {
+      places.push_back(fmt::format("layer {} ({})", layer, shown(workload.layers[layer].name)));
+      const MemoryPlace place(places.back());
       layers.push_back(make_layer_module(workload, layer, options.seed, options.device));
       const auto& of_layer = layers.back()->parameters();
       parameters.insert(parameters.end(), of_layer.begin(), of_layer.end());
+      for (const auto& name : layers.back()->parameter_names()) names.push_back(checkpoint_name(layer, name));
     }
+    backward_place = fmt::format("the backward pass of layers {} to {}", options.first_layer, options.last_layer);
     if (!parameters.empty()) optimizer = make_optimizer(workload, parameters);
     if (workload.dtype == DType::Float16) loss_scale = first_loss_scale;
   }
@@ -154,6 +185,7 @@ struct StageModel::State {
     const Autocast autocast(workload.dtype, device.type());
     Tensors passed = inputs;
     for (std::size_t layer = segment.first_layer; layer <= segment.last_layer; ++layer) {
+      const MemoryPlace place(places[layer - options.first_layer]);
       passed = layers[layer - options.first_layer]->forward(passed, key);
     }
     return passed;
@@ -173,7 +205,7 @@ struct StageModel::State {
     if (!is_last()) return passed;
 
     Piece loss{leaves_of(passed), {}};
-    loss.outputs = {loss_of(loss.inputs, synthetic_labels(workload, in_flight.key, options.device))};
+    loss.outputs = {loss_of(loss.inputs, options.batches->labels(in_flight.key, options.device))};
     losses.push_back(loss.outputs.front().detach());
     loss.outputs.front() = loss.outputs.front() * (loss_scale / static_cast<double>(options.microbatches));
     in_flight.pieces.push_back(std::move(loss));
@@ -194,6 +226,7 @@ struct StageModel::State {
       for (const auto& output : piece.outputs) {
         if (output.requires_grad()) differentiable.push_back(output);
       }
+      const MemoryPlace place(backward_place);
       if (!differentiable.empty()) torch::autograd::backward(differentiable, passed.tensors);
       passed = gradients_of(piece.inputs);
     }
@@ -244,17 +277,125 @@ struct StageModel::State {
     }
   }
 
+  Message evaluate(const BatchSource& batches, const RandomKey& key, const Message& inputs)
+  {
+    const torch::NoGradGuard no_graph;
+    Tensors passed = inputs.tensors;
+    for (const auto& segment : segments) passed = run(segment, passed, key);
+    if (!is_last()) return message_of(passed);
+    const auto labels = batches.labels(key, options.device).flatten();
+    const auto scores = passed.front().to(at::kFloat).flatten(0, -2);
+    const auto counts = labels >= 0;  // others are left out
+    const auto loss = at::cross_entropy_loss(scores, labels, {}, at::Reduction::Sum);
+    const auto correct = (scores.argmax(-1) == labels).logical_and(counts).sum();
+    evaluations.push_back(at::stack({loss.to(at::kDouble), counts.sum().to(at::kDouble), correct.to(at::kDouble)}));
+    return {};
+  }
+
+  std::vector<StoredTensor> state() const
+  {
+    std::vector<StoredTensor> all;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      all.push_back(stored(names[i], parameters[i]));
+      for (const auto& [kind, tensor] : optimizer_state(parameters[i]))
+        all.push_back(stored(state_name(kind, i), tensor));
+    }
+    if (workload.dtype == DType::Float16 && options.first_layer == 0) {
+      all.push_back(stored("loss_scale", at::tensor({loss_scale, static_cast<double>(good_steps)}, at::kDouble)));
+    }
+    return all;
+  }
+
+  /// What the optimizer keeps of a parameter, by kind; a count of steps as an int64 scalar.
+  std::vector<std::pair<std::string, at::Tensor>> optimizer_state(const at::Tensor& parameter) const
+  {
+    const auto& states = optimizer->state();
+    const auto found = states.find(parameter.unsafeGetTensorImpl());
+    if (found == states.end()) return {};
+    const auto of_adam = [](const auto& state) -> std::vector<std::pair<std::string, at::Tensor>> {
+      return {{"step", at::scalar_tensor(state.step(), at::kLong)},
+              {"exp_avg", state.exp_avg()},
+              {"exp_avg_sq", state.exp_avg_sq()}};
+    };
+    switch (workload.optimizer) {
+      case Optimizer::Sgd:
+        return {};
+      case Optimizer::Momentum: {
+        const auto& state = static_cast<const torch::optim::SGDParamState&>(*found->second);
+        if (!state.momentum_buffer().defined()) return {};
+        return {{"momentum_buffer", state.momentum_buffer()}};
+      }
+      case Optimizer::Adam:
+        return of_adam(static_cast<const torch::optim::AdamParamState&>(*found->second));
+      case Optimizer::AdamW:
+        return of_adam(static_cast<const torch::optim::AdamWParamState&>(*found->second));
+    }
+    throw std::logic_error("an optimizer that nobody makes");
+  }
+
+  std::string state_name(const std::string& kind, std::size_t parameter) const
+  {
+    return fmt::format("{}:{}", names[parameter], kind);
+  }
+
+  void restore(const TensorSource& source)
+  {
+    const torch::NoGradGuard no_graph;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].copy_(read_like(source, names[i], parameters[i]));
+      restore_optimizer(source, i);
+    }
+    if (workload.dtype == DType::Float16 && has(source, "loss_scale")) {
+      const auto scale = read_like(source, "loss_scale", at::zeros({2}, at::kDouble));
+      loss_scale = scale[0].item<double>();
+      good_steps = static_cast<std::uint64_t>(scale[1].item<double>());
+    }
+  }
+
+  void restore_optimizer(const TensorSource& source, std::size_t i)
+  {
+    const auto read = [&](const char* kind) {
+      return read_like(source, state_name(kind, i), parameters[i]).to(device, /*non_blocking=*/false, /*copy=*/true);
+    };
+    const auto restore_adam = [&](auto state) {
+      if (!has(source, state_name("exp_avg", i))) return;
+      state->step(read_like(source, state_name("step", i), at::zeros({}, at::kLong)).template item<std::int64_t>());
+      state->exp_avg(read("exp_avg"));
+      state->exp_avg_sq(read("exp_avg_sq"));
+      optimizer->state()[parameters[i].unsafeGetTensorImpl()] = std::move(state);
+    };
+    switch (workload.optimizer) {
+      case Optimizer::Sgd:
+        return;
+      case Optimizer::Momentum: {
+        if (!has(source, state_name("momentum_buffer", i))) return;
+        auto state = std::make_unique<torch::optim::SGDParamState>();
+        state->momentum_buffer(read("momentum_buffer"));
+        optimizer->state()[parameters[i].unsafeGetTensorImpl()] = std::move(state);
+        return;
+      }
+      case Optimizer::Adam:
+        return restore_adam(std::make_unique<torch::optim::AdamParamState>());
+      case Optimizer::AdamW:
+        return restore_adam(std::make_unique<torch::optim::AdamWParamState>());
+    }
+  }
+
   const Workload& workload;
   StageOptions options;
   torch::Device device;
   std::vector<Segment> segments;
+  std::vector<std::string> places;  // of the layers, for messages
+  std::string backward_place;
   std::vector<std::unique_ptr<LayerModule>> layers;
   Tensors parameters;
+  std::vector<std::string> names;                      // of the parameters
   std::unique_ptr<torch::optim::Optimizer> optimizer;  // none where there is nothing to learn
   double loss_scale = 1;
   std::uint64_t good_steps = 0;
   std::map<std::uint64_t, MicroBatch> in_flight_batches;
-  Tensors losses;  // since the last take_loss
+  Tensors losses;       // since the last take_loss
+  Tensors evaluations;  // since the last take_evaluation: float64 [3], as EvaluationSums
 };
 
 StageModel::StageModel(const Workload& workload, const StageOptions& options)
@@ -287,11 +428,27 @@ at::Tensor StageModel::take_loss()
   return at::stack(losses).to(at::kDouble).mean();
 }
 
-Tensors StageModel::parameters() const
+Message StageModel::evaluate(const BatchSource& batches, std::uint64_t step, std::uint64_t microbatch,
+                             const Message& inputs)
 {
-  Tensors copies;
-  for (const auto& parameter : state_->parameters) copies.push_back(parameter.detach().cpu().clone());
-  return copies;
+  return state_->evaluate(batches, {state_->options.seed, step, microbatch, /*drops=*/false}, inputs);
+}
+
+EvaluationSums StageModel::take_evaluation()
+{
+  const Tensors sums = std::exchange(state_->evaluations, {});
+  if (sums.empty()) return {};
+  const auto sum = on_cpu({at::stack(sums).sum(0)}).front();
+  return {sum[0].item<double>(), sum[1].item<double>(), sum[2].item<double>()};
+}
+
+std::vector<StoredTensor> StageModel::state() const
+{
+  return state_->state();
+}
+void StageModel::restore(const TensorSource& source)
+{
+  state_->restore(source);
 }
 
 }  // namespace isobar::exec

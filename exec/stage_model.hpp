@@ -1,6 +1,9 @@
 #pragma once
 
 #include "core/workload.hpp"
+#include "exec/batch.hpp"
+#include "exec/rank_report.hpp"
+#include "exec/tensor_source.hpp"
 #include "exec/transport.hpp"
 
 #include <cstddef>
@@ -18,7 +21,8 @@ struct StageOptions {
   std::vector<std::size_t> recomputed;  ///< layers that keep their input alone until the backward pass, sorted
   std::uint64_t microbatches = 1;       ///< of a step: each one's loss counts 1/microbatches
   std::uint64_t seed = 1;
-  std::string device = "cpu";  ///< "cpu", "cuda:0"
+  std::string device = "cpu";            ///< "cpu", "cuda:0"
+  const BatchSource* batches = nullptr;  ///< of labels; of the last stage alone
 };
 
 /// What stages add up before they update where stages_agree(workload): sums over all parameters of all stages.
@@ -55,8 +59,17 @@ class StageModel {
   /// Mean loss of the micro-batches since the last call, a float64 scalar where the stage is. The last stage alone has
   /// one.
   at::Tensor take_loss();
-  /// Copies to the CPU, layer by layer in the order of the layers; for tests.
-  Tensors parameters() const;
+  /// Forward alone: without dropout, and nothing is kept but the last stage's sums, which compare with `batches`.
+  Message evaluate(const BatchSource& batches, std::uint64_t step, std::uint64_t microbatch, const Message& inputs);
+  /// Sums since the last call. Waits for the device. The last stage alone has some.
+  EvaluationSums take_evaluation();
+
+  /// What training goes on from: each parameter as "layers.3.query.weight", what the optimizer keeps of it as
+  /// "layers.3.query.weight:exp_avg", and of the first stage fp16's "loss_scale". Copies, whole when it returns.
+  std::vector<StoredTensor> state() const;
+  /// Takes such tensors over; whoever wrote them may have had other layers. State that the optimizer has not got there
+  /// begins anew. @throws InputError naming a tensor that is missing or of another shape or type.
+  void restore(const TensorSource& source);
 
  private:
   struct State;

@@ -8,6 +8,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
@@ -15,8 +16,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
+#include <deque>
 #include <initializer_list>
 #include <limits>
 #include <mutex>
@@ -81,6 +84,103 @@ std::size_t total_of(std::span<const std::span<Byte>> buffers)
   return total;
 }
 
+/// What TLS says of a connection, beside the system's errors.
+class TlsFaults : public boost::system::error_category {
+ public:
+  const char* name() const noexcept override { return "tls"; }
+  std::string message(int) const override { return "what came is not what the peer has sent, or no TLS"; }
+};
+const TlsFaults tls_faults;
+
+/// A connection as asio's functions for streams of bytes take it, encrypted or not.
+class Stream {
+ public:
+  using executor_type = Socket::executor_type;
+
+  Stream(asio::io_context& context, Flow flow)
+      // The family matters only where a socket is opened.
+      : socket_(context, asio::generic::stream_protocol(AF_UNSPEC, 0), flow.socket.release()), tls_(std::move(flow.tls))
+  {
+  }
+
+  executor_type get_executor() { return socket_.get_executor(); }
+  void close()
+  {
+    error_code ignored;
+    socket_.close(ignored);
+  }
+
+  template <typename Buffers, typename Handler>
+  void async_read_some(const Buffers& buffers, Handler&& handler)
+  {
+    if (!tls_) return socket_.async_read_some(buffers, std::forward<Handler>(handler));
+    const auto into = first_of<asio::mutable_buffer>(buffers);
+    step(
+        [this, into] {
+          return tls_->read({static_cast<std::byte*>(into.data()), into.size()});
+        },
+        into.size(), std::forward<Handler>(handler));
+  }
+
+  template <typename Buffers, typename Handler>
+  void async_write_some(const Buffers& buffers, Handler&& handler)
+  {
+    if (!tls_) return socket_.async_write_some(buffers, std::forward<Handler>(handler));
+    auto from = first_of<asio::const_buffer>(buffers);
+    if (from.size() < record_.size()) {
+      // Short ones together, so that a frame, its header and a short payload are one record.
+      from = asio::buffer(record_, asio::buffer_copy(asio::buffer(record_), buffers));
+    }
+    step(
+        [this, from] {
+          return tls_->write({static_cast<const std::byte*>(from.data()), from.size()});
+        },
+        from.size(), std::forward<Handler>(handler));
+  }
+
+ private:
+  /// The first one that is not empty.
+  template <typename Buffer, typename Buffers>
+  static Buffer first_of(const Buffers& buffers)
+  {
+    for (auto at = asio::buffer_sequence_begin(buffers); at != asio::buffer_sequence_end(buffers); ++at) {
+      const Buffer buffer(*at);
+      if (buffer.size() > 0) return buffer;
+    }
+    return {};
+  }
+
+  /// Tries until TLS has moved something or failed, and waits for the socket in between.
+  template <typename Try, typename Handler>
+  void step(Try attempt, std::size_t size, Handler handler)
+  {
+    using Waits = Tls::Progress::Waits;
+    error_code error;
+    std::size_t bytes = 0;
+    if (!socket_.is_open()) {
+      error = asio::error::operation_aborted;  // its number may be another file's by now
+    } else if (size > 0) {
+      const auto progress = attempt();
+      if (progress.waits != Waits::No) {
+        socket_.async_wait(progress.waits == Waits::UntilReadable ? Socket::wait_read : Socket::wait_write,
+                           [this, attempt, size, handler = std::move(handler)](const error_code& failed) mutable {
+                             if (failed) return handler(failed, std::size_t{0});
+                             step(attempt, size, std::move(handler));
+                           });
+        return;
+      }
+      bytes = progress.bytes;
+      if (progress.error != 0) error.assign(progress.error, boost::system::system_category());
+      if (!progress.fault.empty()) error.assign(1, tls_faults);
+    }
+    asio::post(get_executor(), [handler = std::move(handler), error, bytes]() mutable { handler(error, bytes); });
+  }
+
+  Socket socket_;
+  std::unique_ptr<Tls> tls_;
+  std::array<std::byte, Tls::longest_record> record_ = {};
+};
+
 std::string text_of(const error_code& error)
 {
   const bool gone = error == asio::error::eof || error == asio::error::connection_reset ||
@@ -102,7 +202,7 @@ std::shared_ptr<TcpLoop> make_tcp_loop()
 
 class TcpLink::Impl {
  public:
-  Impl(const LinkName& name, std::size_t self, const std::string& title, std::vector<Descriptor> flows,
+  Impl(const LinkName& name, std::size_t self, const std::string& title, std::vector<Flow> flows,
        std::shared_ptr<TcpLoop> loop);
 
   // The parts of an operation. Each begins something; `operate` waits for it.
@@ -137,7 +237,7 @@ class TcpLink::Impl {
   [[noreturn]] void fail(const std::string& reason) const;
 
   std::string label_;
-  std::vector<Socket> flows_;
+  std::deque<Stream> flows_;
   std::string unusable_;  ///< why; "" while it is usable
 
   // The operation under way.
@@ -155,7 +255,7 @@ class TcpLink::Impl {
   std::atomic<bool> cancelled_ = false;
 };
 
-TcpLink::Impl::Impl(const LinkName& name, std::size_t self, const std::string& title, std::vector<Descriptor> flows,
+TcpLink::Impl::Impl(const LinkName& name, std::size_t self, const std::string& title, std::vector<Flow> flows,
                     std::shared_ptr<TcpLoop> tcp_loop)
     : loop(std::move(tcp_loop)), sends(self == name.from)
 {
@@ -164,11 +264,9 @@ TcpLink::Impl::Impl(const LinkName& name, std::size_t self, const std::string& t
   label_ = sends ? fmt::format("rank {}: send to rank {} ({})", self, name.to, title)
                  : fmt::format("rank {}: receive from rank {} ({})", self, name.from, title);
   for (auto& flow : flows) {
-    const int number = flow.number();
+    const int number = flow.socket.number();
     ::fcntl(number, F_SETFD, FD_CLOEXEC);
-    // The family matters only where a socket is opened.
-    flows_.emplace_back(loop->context, asio::generic::stream_protocol(AF_UNSPEC, 0), number);
-    flow.release();
+    flows_.emplace_back(loop->context, std::move(flow));
     open_.push_back(number);
   }
 }
@@ -228,8 +326,7 @@ void TcpLink::Impl::close(const std::string& reason)
   if (unusable_.empty()) unusable_ = reason;
   const std::scoped_lock lock(mutex_);
   open_.clear();
-  error_code ignored;
-  for (auto& flow : flows_) flow.close(ignored);
+  for (auto& flow : flows_) flow.close();
 }
 
 void TcpLink::Impl::shut_down()
@@ -320,7 +417,7 @@ void TcpLink::Impl::receive(const Room& room, std::initializer_list<Impl*> links
   wait_for(*this, links, deadline);
 }
 
-TcpLink::TcpLink(const LinkName& name, std::size_t self, const std::string& title, std::vector<Descriptor> flows,
+TcpLink::TcpLink(const LinkName& name, std::size_t self, const std::string& title, std::vector<Flow> flows,
                  std::shared_ptr<TcpLoop> loop)
     : impl_(std::make_unique<Impl>(name, self, title, std::move(flows), std::move(loop)))
 {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/units.hpp"
+#include "exec/tls.hpp"
 
 #include <compare>
 #include <cstddef>
@@ -36,6 +37,18 @@ class Descriptor {
   int number_ = -1;
 };
 
+/// One connection, encrypted if there is TLS over it.
+struct Flow {
+  Flow() = default;
+  Flow(Descriptor connected, std::unique_ptr<Tls> over_it = nullptr)  // NOLINT(google-explicit-constructor)
+      : socket(std::move(connected)), tls(std::move(over_it))
+  {
+  }
+
+  Descriptor socket;
+  std::unique_ptr<Tls> tls;
+};
+
 /// A one-way link between two ranks; a channel tells apart the links that go the same way.
 struct LinkName {
   std::size_t from = 0;
@@ -67,10 +80,12 @@ class TcpLink {
   /// In the error of an operation whose other end is gone, or too late.
   static constexpr const char* closed_by_peer = "connection closed by the peer";
   static constexpr const char* deadline_passed = "deadline passed";
+  /// In the error of an operation that this end gave up.
+  static constexpr const char* cancelled = ": cancelled";
 
   /// The end of `name` at rank `self`, over connected sockets in the same order at both ends. Messages of errors call
   /// the link `title`, such as "channel 2". Links of the same loop are used by the same thread.
-  TcpLink(const LinkName& name, std::size_t self, const std::string& title, std::vector<Descriptor> flows,
+  TcpLink(const LinkName& name, std::size_t self, const std::string& title, std::vector<Flow> flows,
           std::shared_ptr<TcpLoop> loop = make_tcp_loop());
   TcpLink(const TcpLink&) = delete;
   TcpLink& operator=(const TcpLink&) = delete;

@@ -2,6 +2,7 @@
 
 #include "exec/device.hpp"
 #include "exec/message_header.hpp"
+#include "exec/transfer_waits.hpp"
 
 #include <torch/torch.h>
 
@@ -14,8 +15,8 @@ namespace {
 
 class TcpTransport : public Transport {
  public:
-  TcpTransport(std::size_t rank, TcpWorld& world, Seconds deadline, bool for_gpu)
-      : rank_(rank), world_(&world), deadline_(deadline), for_gpu_(for_gpu)
+  TcpTransport(std::size_t rank, TcpWorld& world, const Program& program, const TimeLimits& limits, bool for_gpu)
+      : rank_(rank), world_(&world), waits_(program, rank, limits), for_gpu_(for_gpu)
   {
   }
 
@@ -27,8 +28,8 @@ class TcpTransport : public Transport {
       payload.emplace_back(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
     }
     const auto header = header_of(message);
-    explained(instruction, [&] {
-      world_->link(link_of(instruction, rank_)).send(std::as_bytes(std::span(header)), payload, deadline_);
+    waits_.of(instruction, [&](Seconds deadline) {
+      world_->link(link_of(instruction, rank_)).send(std::as_bytes(std::span(header)), payload, deadline);
     });
   }
 
@@ -43,17 +44,21 @@ class TcpTransport : public Transport {
       }
       return buffers;
     };
-    explained(instruction, [&] { world_->link(link_of(instruction, rank_)).receive(room, deadline_); });
+    waits_.of(instruction,
+              [&](Seconds deadline) { world_->link(link_of(instruction, rank_)).receive(room, deadline); });
     return message;
   }
 
-  void all_reduce_sum(std::span<double> values) override { world_->all_reduce_sum(values, deadline_); }
+  void all_reduce_sum(std::span<double> values) override
+  {
+    waits_.of_sum([&](Seconds deadline) { world_->all_reduce_sum(values, deadline); });
+  }
   void cancel() noexcept override { world_->cancel(); }
 
  private:
   std::size_t rank_;
   TcpWorld* world_;
-  Seconds deadline_;
+  TransferWaits waits_;
   bool for_gpu_;
 };
 
@@ -68,13 +73,20 @@ std::vector<LinkName> links_of(const Program& program)
         links.insert(link_of(program.at(rank, lane, i), rank));
       }
     }
+    // To a data server, which gets nothing else: what becomes of the step.
+    const bool is_data_server = program.length(rank, Lane::Compute) == 0;
+    if (!is_data_server) continue;
+    Instruction orders;
+    orders.lane = Lane::ReceiveGradient;
+    links.insert(link_of(orders, rank));
   }
   return {links.begin(), links.end()};
 }
 
-std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, Seconds deadline, bool for_gpu)
+std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, const Program& program,
+                                         const TimeLimits& limits, bool for_gpu)
 {
-  return std::make_unique<TcpTransport>(rank, world, deadline, for_gpu);
+  return std::make_unique<TcpTransport>(rank, world, program, limits, for_gpu);
 }
 
 }  // namespace isobar::exec

@@ -195,7 +195,9 @@ void TcpWorld::all_reduce_sum(std::span<double> values, Seconds deadline)
 void TcpWorld::cancel()
 {
   std::vector<TcpLink*> links;
-  for (const auto& [name, link] : impl_->links) links.push_back(link.get());
+  for (const auto& [name, link] : impl_->links) {
+    if (name.channel != lasting_channel) links.push_back(link.get());
+  }
   TcpLink::cancel(links);
 }
 

@@ -20,6 +20,8 @@ class TcpWorld {
  public:
   /// The channel of the sums' links.
   static constexpr std::uint32_t reserved_channel = 0xffffffff;
+  /// The channel of links that `cancel` leaves alone, so that a rank that gives up can say why.
+  static constexpr std::uint32_t lasting_channel = reserved_channel - 2;
 
   /// Connects rank `rank` of `ranks` with all others. `links` may be those of all ranks, each once; the two ranks of a
   /// link must both name it. Returns when all ranks are there.
@@ -47,7 +49,8 @@ class TcpWorld {
   void all_reduce_sum(std::span<float> values, Seconds deadline);
   void all_reduce_sum(std::span<double> values, Seconds deadline);
 
-  /// From any thread: all operations under way on all links, and all later ones, fail with "cancelled".
+  /// From any thread: all operations under way on all links but the lasting ones, and all later ones, fail with
+  /// "cancelled".
   void cancel();
   /// Payload bytes sent over all links, the sums' included; from any thread.
   std::uint64_t bytes_sent() const;

@@ -11,6 +11,12 @@
 
 namespace isobar::exec {
 
+/// What the first stage decides of a step when it begins it; all ranks learn it with what they receive.
+struct Orders {
+  bool checkpoint = false;  ///< once the step is done
+  bool end = false;         ///< it is the last step
+};
+
 /// What passes between two stages: tensors, and for each whether a gradient comes back for it (the attention mask of
 /// BERT has none). Gradients travel as a message too, those of the differentiable tensors in their order. Tensors on a
 /// GPU have their values once `ready` has passed.
@@ -18,6 +24,8 @@ struct Message {
   Tensors tensors;
   std::vector<bool> differentiable;
   Mark ready;
+  /// With activations: of their step. With gradients: what stages behind wish for, `end` alone.
+  Orders orders;
 };
 
 /// A transfer was given up because something else has failed.

@@ -92,9 +92,9 @@ WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_flows, con
 }
 
 std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<Endpoint>& ranks, std::size_t most_flows,
-                                          const std::string& device, const MeasureDevice& measure_device)
+                                          const std::string& device, const MeasureDevice& measure_device,
+                                          TcpOptions options)
 {
-  TcpOptions options;
   options.world = word;
   options.connect_deadline = patience;
   std::vector<std::size_t> first;
@@ -104,7 +104,7 @@ std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<En
     first = first_rank_of_device(world, rank, ranks.size(), device);
   }
   if (first[rank] == rank) own["profile"] = profile_to_json(measure_device());
-  for (const auto& link : probe_links(rank, ranks, most_flows, word)) own["links"].push_back(json_of(link));
+  for (const auto& link : probe_links(rank, ranks, most_flows, options)) own["links"].push_back(json_of(link));
 
   TcpWorld world(rank, ranks, SideChannel::links(ranks.size()), options);
   const auto texts = SideChannel(world, rank, ranks.size(), patience).gather(own.dump());

@@ -24,10 +24,11 @@ WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_flows, con
 
 /// One rank's part in measuring machines that are elsewhere: `ranks` is where all listen. Of the ranks of a machine
 /// with the same `device` ("cpu", "cuda:0") the first measures it, then the links are measured one at a time. Rank 0
-/// gets the whole, the others nothing.
+/// gets the whole, the others nothing. Of the options, the word, the flows and the deadline are its own.
 /// @throws as TcpWorld and TcpLink do.
 std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<Endpoint>& ranks, std::size_t most_flows,
-                                          const std::string& device, const MeasureDevice& measure_device);
+                                          const std::string& device, const MeasureDevice& measure_device,
+                                          TcpOptions options);
 
 /// The SimGrid platform of these devices with the links of `flows` flows, device i so many times slower than its
 /// machine: what `isobar run --emulate --flows` makes of it. Ranks are hosts "rank-0", "rank-1", ….

@@ -513,6 +513,11 @@ void Platform::set_measured_speed(const std::string& device_type, FlopsPerSecond
   }
 }
 
+void Platform::leave_out(const std::vector<std::string>& devices, const std::string& where)
+{
+  if (!devices.empty()) cluster_ = without_devices(cluster_, devices, where);
+}
+
 std::string simgrid_version()
 {
   int major = 0;

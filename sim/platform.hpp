@@ -44,6 +44,9 @@ class Platform {
   /// @throws InputError for a factor that is not positive or leads out of what `load` takes, a name that is not there,
   /// a link that a profile sets.
   void scale(Property property, double factor, const std::optional<std::string>& name = {});
+  /// The cluster is from now on as if these devices were not there; transfers between others pass through them as
+  /// before. `hash` stays. @throws InputError as without_devices does.
+  void leave_out(const std::vector<std::string>& devices, const std::string& where);
   /// What the simulator needs of the way between two hosts (sim/routes.hpp).
   const Routes& routes() const { return *routes_; }
   /// Fingerprint of the platform file, its devices file and its profile files.

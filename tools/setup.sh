@@ -3,6 +3,7 @@
 build_packages=(ca-certificates g++ cmake ninja-build pkg-config ccache libsimgrid-dev libyaml-cpp-dev libboost-graph-dev
                 libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpugixml-dev coinor-libcbc-dev zlib1g-dev
                 libsqlite3-dev python3 python3-pip)
+build_packages+=(libssl-dev)
 test_packages=(libgtest-dev libgmock-dev librapidcheck-dev git clang-format-14 chromium slurm-wlm munge)
 
 # Installs the packages that are not there, by apt-get as root or with sudo. Takes no time when all are there.
@@ -20,8 +21,8 @@ need_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# The cache serves every clone, wherever it lies.
-export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=ccache
+# The cache serves every clone, wherever it lies, and files with a precompiled header too.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros CMAKE_CXX_COMPILER_LAUNCHER=ccache
 
 # configure ALL: ALL is ON, for the executor and the tests too, or OFF, which leaves a build folder with them as it is.
 configure() {

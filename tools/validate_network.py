@@ -141,10 +141,13 @@ class Validation:
     def measure(self, case, workload, plan):
         """Seconds of each step; rank 0 writes them, and the trace of all ranks."""
         file = self.folder / "run.json"
+        secret = self.folder / "secret"
+        secret.write_text(os.urandom(32).hex())
+        secret.chmod(0o600)
         with network_bed.bed(case.network(), self.options.relay) as bed:
             places = ",".join(f"{address}:{PORT}" for address in bed.addresses)
             ranks = [bed.start(rank, [self.options.isobar, "run", workload, "--plan", plan, "--rank", rank, "--ranks",
-                                      places, "--emulate", "--profile", self.folder / "machine.profile.json",
+                                      places, "--secret-file", secret, "--plain-text", "--emulate", "--profile", self.folder / "machine.profile.json",
                                       "--steps", self.options.steps, "-o", file,
                                       "--trace", self.folder / "measured.json"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

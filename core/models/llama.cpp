@@ -7,7 +7,7 @@ namespace isobar {
 
 void build_llama(const LlamaSizes& sizes, Workload& workload)
 {
-  const auto& [layers, hidden, heads, kv_heads, intermediate, vocabulary] = sizes;
+  const auto& [layers, hidden, heads, kv_heads, intermediate, vocabulary, rope_theta, norm_epsilon] = sizes;
   const std::uint64_t kv_width = hidden / heads * kv_heads;
   const auto B = static_cast<double>(workload.micro_batch);
   const auto S = static_cast<double>(workload.sequence);

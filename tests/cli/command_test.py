@@ -8,7 +8,7 @@ class Command(CommandTest):
         self.assertRegex(self.run_isobar("--version").stdout, r"^isobar 0\.\d+\.\d+ \(SimGrid \d+\.\d+(\.\d+)?\)\n$")
 
     def test_every_help_has_an_example(self):
-        for command in ([], ["plan"], ["simulate"], ["compare"], ["list"], ["platform"], ["verify"]):
+        for command in ([], ["plan"], ["simulate"], ["compare"], ["list"], ["platform"], ["verify"], ["workload"]):
             self.assertRegex(self.run_isobar(*command, "--help").stdout, r"Examples?:\n  isobar ")
 
     def test_an_unknown_option_is_a_fault_of_the_user(self):

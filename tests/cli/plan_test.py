@@ -54,6 +54,29 @@ class Plan(CommandTest):
             self.assertEqual(self.fault_of("compare", *inputs, "--recompute", text),
                              f"--recompute: layer {text.split('-')[-1]}; workload small has layers 0 to 2")
 
+    def test_a_device_left_out_is_as_if_it_were_not_there(self):
+        platform, workload = self.small_inputs()
+        plan = self.make_plan(platform, workload, "--without", "fast", allocator="exact")
+        content = json.loads(pathlib.Path(plan).read_text())
+        self.assertEqual(content["without"], ["fast"])
+        self.assertEqual([stage["devices"][0]["name"] for stage in content["stages"]], ["slow"])
+        self.assertEqual(content["outcome"], "optimal")
+        # Its bound is one of the rest alone: with "fast" there is a better plan.
+        self.run_isobar("verify", platform, workload, plan)
+        self.run_isobar("simulate", platform, workload, "--plan", plan, "--stamp")
+        self.run_isobar("verify", platform, workload, plan)
+        content.pop("without")
+        whole = self.write("whole.json", json.dumps(content))
+        self.run_isobar("verify", platform, workload, whole, expect=5)
+        self.assertNotIn("without", self.json_of("plan", platform, workload, "--allocator", "even"))
+
+    def test_a_device_left_out_has_to_be_there(self):
+        inputs = self.small_inputs()
+        self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "even", "--without", "fast,quick"),
+                         '--without: "quick" is no device of small; these are: slow, fast')
+        self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "even", "--without", "slow,fast"),
+                         "--without: leaves out every device of small")
+
     def test_sky_s_memory_model_knows_no_recomputation(self):
         self.assertEqual(
             self.fault_of("plan", SKY16, BERT24, "--allocator", "even", "--recompute", "all"),

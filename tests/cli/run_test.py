@@ -63,12 +63,30 @@ class Run(CommandTest):
     def test_ranks_of_their_own_meet_over_tcp(self):
         workload, plan = self.stamped_plan()
         ranks = "127.0.0.1:21741,127.0.0.1:21742"
-        processes = [subprocess.Popen([ISOBAR, "run", workload, "--plan", plan, "--rank", str(rank), "--ranks", ranks,
-                                       "--steps", "2", "--flows", "2"], cwd=ROOT, stdout=subprocess.PIPE,
-                                      stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
-        said = [process.communicate(timeout=120) for process in processes]
-        self.assertEqual([process.returncode for process in processes], [0, 0], said)
-        self.assertIn("loss", said[1][0])
+        secret = self.secret_file()
+        in_variable = {**os.environ, "ISOBAR_SECRET": pathlib.Path(secret).read_text()}
+
+        def run(options, environment):
+            processes = [subprocess.Popen([ISOBAR, "run", workload, "--plan", plan, "--rank", str(rank), "--ranks",
+                                           ranks, "--steps", "2", "--flows", "2", *options[rank]], cwd=ROOT,
+                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                          env=environment[rank]) for rank in (0, 1)]
+            said = [process.communicate(timeout=120) for process in processes]
+            return [process.returncode for process in processes], said
+
+        from_file = ["--secret-file", secret]
+        for options in ([from_file, []], [["--tls", *from_file], ["--tls", "--bind", "lo"]]):
+            codes, said = run(options, [None, in_variable])
+            self.assertEqual(codes, [0, 0], said)
+            self.assertIn("loss", said[1][0])
+
+        other = ["--secret-file", self.secret_file("other"), "--deadline", "3s"]
+        codes, said = run([[*from_file, "--deadline", "3s"], other], [None, None])
+        self.assertEqual(codes, [3, 3], said)
+        for rank, (_, errors) in enumerate(said):
+            self.assertRegex(errors, f"rank {rank}: still waiting .* for rank {1 - rank} \\(127.0.0.1:2174.: .*"
+                                     "give all ranks the same one")
+            self.assertNotIn(in_variable["ISOBAR_SECRET"], errors)
 
     def test_links_between_cpus_say_that_they_go_over_tcp(self):
         workload, plan = self.stamped_plan()
@@ -118,6 +136,19 @@ class Run(CommandTest):
                          "--rank: 2 is not below the plan's 2 ranks")
         self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "127.0.0.1:21743"),
                          "--ranks: names 1 places; the plan has 2 ranks")
+        places = ("--rank", 0, "--ranks", "127.0.0.1:21744,127.0.0.1:21745")
+        self.assertIn("no secret: give --secret-file FILE or the environment variable ISOBAR_SECRET",
+                      self.fault_of(*base, *places))
+        secret = self.secret_file()
+        self.assertRegex(self.fault_of(*base, *places, "--secret-file", secret, "--bind", "nosuch0"),
+                         '--bind: "nosuch0" is no address, and no interface of this machine; it has .*lo')
+        self.assertIn("--bind: 0.0.0.0 is open to other machines",
+                      self.fault_of(*base, *places, "--secret-file", secret, "--bind", "0.0.0.0"))
+        self.assertIn("--plain-text excludes --tls", self.fault_of(*base, *places, "--tls", "--plain-text"))
+        os.chmod(secret, 0o644)
+        self.assertEqual(self.fault_of(*base, *places, "--secret-file", secret),
+                         f"{secret}: others may read or change this secret (mode 644); run: chmod 600 {secret}")
+        self.assertIn("--secret-file: goes with --rank", self.fault_of(*base, "--spawn", "--secret-file", secret))
         self.assertIn("write host:port", self.fault_of(*base, "--rank", 0, "--ranks", "here,there"))
         self.assertIn("--deadline: ", self.fault_of(*base, "--spawn", "--deadline", "soon"))
         self.assertEqual(self.fault_of(*base, "--spawn", "--transport", "smoke"),
@@ -179,8 +210,8 @@ class Run(CommandTest):
         process, children = self.started()
         os.kill(children[0], signal.SIGSTOP)
         began = time.monotonic()
-        self.assertEqual(self.ended(process, children, 3), "isobar: rank 0 (rank-0): did not answer\n")
-        self.assertGreater(time.monotonic() - began, 2)
+        self.assertEqual(self.ended(process, children, 3), "isobar: rank 0 (rank-0): no sign of life for 1.5 s\n")
+        self.assertGreater(time.monotonic() - began, 1)
 
     def test_an_interrupt_ends_all_ranks(self):
         process, children = self.started()

@@ -52,6 +52,12 @@ class CommandTest(unittest.TestCase):
         path.write_text(content)
         return str(path)
 
+    def secret_file(self, name="secret"):
+        """A new secret in a file that others may not read."""
+        path = pathlib.Path(self.write(name, os.urandom(32).hex()))
+        path.chmod(0o600)
+        return str(path)
+
     def small_inputs(self, memory="16 GB"):
         return self.write("small.xml", PLATFORM.replace("MEMORY", memory)), self.write("small.yaml", WORKLOAD)
 

@@ -73,8 +73,10 @@ class Validate(CommandTest):
 class SeveralRanks(CommandTest):
     def by_two_ranks(self, *arguments):
         """What two ranks print, each its own process."""
-        processes = [subprocess.Popen([ISOBAR, *map(str, arguments), "--rank", str(rank), "--ranks", PORTS], cwd=ROOT,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
+        secret = self.secret_file()
+        processes = [subprocess.Popen([ISOBAR, *map(str, arguments), "--rank", str(rank), "--ranks", PORTS,
+                                       "--secret-file", secret], cwd=ROOT, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
         said = [process.communicate(timeout=200) for process in processes]
         self.assertEqual([process.returncode for process in processes], [0, 0], said)
         return [output for output, _ in said]

@@ -1,28 +1,13 @@
 #include "tests/fuzz/inputs.hpp"
 
-#include "core/files.hpp"
+#include "tests/support/fuzz_replay.hpp"
 
 #include <gtest/gtest.h>
-
-#include <filesystem>
-#include <functional>
 
 namespace isobar {
 namespace {
 
-void replay(const std::string& fuzzer, const std::function<void(const std::string&)>& run)
-{
-  const auto tests = std::filesystem::path(ISOBAR_SOURCE_DIR) / "tests/fuzz";
-  std::size_t inputs = 0;
-  for (const auto* folder : {"corpus", "crashes"}) {
-    if (!std::filesystem::exists(tests / folder / fuzzer)) continue;
-    for (const auto& entry : std::filesystem::directory_iterator(tests / folder / fuzzer)) {
-      EXPECT_NO_THROW(run(read_file(entry.path()))) << entry.path();
-      ++inputs;
-    }
-  }
-  EXPECT_GT(inputs, 0u);
-}
+using testing_support::replay;
 
 TEST(ParseYamlAndJson, SurviveEveryInputThatEverCrashedThem)
 {
@@ -32,6 +17,11 @@ TEST(ParseYamlAndJson, SurviveEveryInputThatEverCrashedThem)
 TEST(WorkloadFromText, SurvivesEveryInputThatEverCrashedIt)
 {
   replay("fuzz_workload", fuzz::workload);
+}
+
+TEST(WorkloadFromHuggingFace, SurvivesEveryInputThatEverCrashedIt)
+{
+  replay("fuzz_huggingface_config", fuzz::huggingface_config);
 }
 
 }  // namespace

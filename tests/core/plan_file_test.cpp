@@ -30,6 +30,14 @@ TEST(PlanFile, SurvivesWritingAndReading)
   EXPECT_EQ(plan_to_json(plan_from_json(json, "plan.json")), json);
 }
 
+TEST(PlanFile, KeepsTheDevicesThatWereLeftOut)
+{
+  auto plan = some_plan();
+  EXPECT_EQ(plan_to_json(plan).find("without"), std::string::npos);
+  plan.without = {"d7", "d2"};
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").without, plan.without);
+}
+
 TEST(PlanFile, KeepsEveryDigitOfRandomPlans)
 {
   std::mt19937_64 random(5);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <ctime>
 #include <ostream>
+#include <variant>
 
 namespace isobar {
 namespace {
@@ -266,6 +267,21 @@ TEST(LlamaWorkload, WithoutGroupsAndGateIsAsManyMatrixProductsAsItsParameters)
   // z=2 e=120 p=5*4*9=180
   EXPECT_EQ(block.activations, Bytes(2 * (6 * 120 + 2 * 15 * 4 + 180 + 4 * 15 * 20)));
   EXPECT_EQ(layer_named(workload, "head").forward, Flops(2 * 15 * 50 * 8));
+}
+
+TEST(LlamaWorkload, IsLlama3UnlessItSaysHowItRotatesAndNormalises)
+{
+  const auto llama_3 = std::get<LlamaSizes>(read_workload(shipped("llama_8b")).model);
+  EXPECT_EQ(llama_3.rope_theta, 500'000);
+  EXPECT_EQ(llama_3.norm_epsilon, 1e-5);
+  const auto llama_1 = std::get<LlamaSizes>(
+      workload_from_text(
+          "{model: llama, layers: 1, hidden: 8, heads: 4, kv_heads: 2, intermediate: 20, vocabulary: 50, "
+          "sequence: 3, rope_theta: 10000, norm_epsilon: 1e-6}",
+          "x.yaml")
+          .model);
+  EXPECT_EQ(llama_1.rope_theta, 10'000);
+  EXPECT_EQ(llama_1.norm_epsilon, 1e-6);
 }
 
 TEST(ResnetWorkload, HasThePublishedParametersAndWork)

@@ -1,11 +1,11 @@
 #include "core/errors.hpp"
-#include "core/models.hpp"
 #include "core/plan.hpp"
 #include "exec/batch.hpp"
 #include "exec/run.hpp"
 #include "schedules/schedule.hpp"
 #include "tests/exec/even_split.hpp"
 #include "tests/exec/plain_loop.hpp"
+#include "tests/exec/small_models.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -24,37 +24,12 @@ using testing::ThrowsMessage;
 
 constexpr std::uint64_t seed = 7;
 
-Workload small_bert()
-{
-  Workload workload;
-  workload.name = "bert2";
-  workload.micro_batch = 2;
-  workload.sequence = 8;
-  const BertSizes sizes{
-      .encoders = 2, .hidden = 16, .heads = 2, .intermediate = 24, .vocabulary = 50, .positions = 10, .classes = 3};
-  workload.model = sizes;
-  build_bert(sizes, workload);
-  return workload;
-}
-
-Workload small_gpt()
-{
-  Workload workload;
-  workload.name = "gpt4";
-  workload.micro_batch = 2;
-  workload.sequence = 8;
-  const GptSizes sizes{.layers = 4, .hidden = 16, .heads = 2, .intermediate = 32, .vocabulary = 40, .positions = 8};
-  workload.model = sizes;
-  build_gpt(sizes, workload);
-  return workload;
-}
-
 RunOptions options_for(std::uint64_t steps)
 {
   RunOptions options;
   options.steps = steps;
   options.seed = seed;
-  options.deadline = Seconds(60);
+  options.limits = time_limits(Seconds(0), Seconds(60));
   return options;
 }
 

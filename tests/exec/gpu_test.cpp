@@ -60,7 +60,7 @@ class Gpu : public testing::Test {
     RunOptions options;
     options.steps = steps;
     options.device = device;
-    options.deadline = Seconds(60);
+    options.limits = time_limits(Seconds(0), Seconds(60));
     return options;
   }
 

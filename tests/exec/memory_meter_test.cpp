@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 
 namespace isobar::exec {
 namespace {
@@ -56,6 +57,10 @@ TEST(MemoryMeter, RefusesWhatGoesBeyondTheCapAndHoldsNothingOfIt)
                 testing::HasSubstr("rank 1 (b): out of memory: 4.00 KiB asked for beside 2.00 KiB held, of 4.00 KiB"));
   }
   EXPECT_EQ(meter.current(), Bytes(2048));
+  const std::string layer = "layer 3 (block)";
+  const MemoryPlace place(layer);
+  EXPECT_THAT([] { at::empty({1024}, at::kFloat); },
+              testing::ThrowsMessage<EnvironmentError>(testing::HasSubstr("in layer 3 (block): 4.00 KiB")));
 }
 
 }  // namespace

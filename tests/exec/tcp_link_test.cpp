@@ -37,8 +37,8 @@ std::pair<Descriptor, Descriptor> socket_pair()
 
 TcpLink link_over(Descriptor socket, std::size_t self)
 {
-  std::vector<Descriptor> flows;
-  flows.push_back(std::move(socket));
+  std::vector<Flow> flows;
+  flows.emplace_back(std::move(socket));
   return {{.from = 0, .to = 1, .channel = 2}, self, "channel 2", std::move(flows)};
 }
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -77,6 +78,11 @@ std::string error_of(Work work)
   return "";
 }
 
+inline std::shared_ptr<const Secret> test_secret(const std::string& words = "what the ranks of the tests share")
+{
+  return std::make_shared<const Secret>("test", words);
+}
+
 /// On a free port below those that the system gives out, so that nobody takes it while its rank is not there.
 inline TcpListener quiet_listener(const std::string& host)
 {
@@ -101,6 +107,7 @@ class Ranks {
       endpoints.push_back({.host = host, .port = listeners.back().port()});
     }
     options.world = "test";
+    options.secret = test_secret();
     options.connect_deadline = plenty;
   }
 

@@ -1,6 +1,7 @@
 #include "exec/tcp_world.hpp"
 
 #include "core/errors.hpp"
+#include "exec/handshake.hpp"
 #include "tests/exec/tcp_ranks.hpp"
 
 #include <fmt/format.h>
@@ -112,7 +113,8 @@ TEST(TcpWorld, TurnsAwayWhoeverBelongsElsewhere)
   };
   auto other = ranks.options;
   other.world = "other";
-  EXPECT_EQ(refusal_of(other, ranks.links, 2), "turns it away: it belongs to another world");
+  EXPECT_EQ(refusal_of(other, ranks.links, 2),
+            "turns it away: it belongs to another world: give all ranks the same plan, and each run ports of its own");
   other = ranks.options;
   other.flows = 2;
   EXPECT_EQ(refusal_of(other, ranks.links, 2), "turns it away: it uses 1 flows, not 2");
@@ -139,7 +141,7 @@ TEST(TcpWorld, ComesUpAmongStrangers)
   };
   for (const std::size_t rank : {0, 1}) {
     call(rank, random_data(10'000));
-    call(rank, view_of("isobar>"));  // half a handshake, then silence
+    call(rank, view_of("half of a handshake, then silence"));
     call(rank, {});
     call(rank, view_of("GET / HTTP/1.1\r\n\r\n"));
     strangers.back() = Descriptor();
@@ -157,18 +159,24 @@ TEST(TcpWorld, ComesUpAmongStrangers)
 TEST(TcpWorld, KeepsThePlaceOfARankThatDiedBeforeItWasConnected)
 {
   Ranks ranks(2);
-  const auto died = raw_connection_to(ranks.endpoints[1]);
-  const std::array<std::uint32_t, 7> numbers = {1, 2, 0, 1, TcpWorld::reserved_channel, 0, 1};
-  std::string hello("isobar>", 8);
+  const std::array<std::uint32_t, 8> numbers = {2, 2, 0, 1, TcpWorld::reserved_channel, 0, 1, 0};
+  std::string hello("link\0\0\0", 8);
   hello.append(reinterpret_cast<const char*>(numbers.data()), sizeof numbers);
-  hello.append(ranks.options.world + std::string(64 - ranks.options.world.size(), '\0'));
-  EXPECT_EQ(::send(died.number(), hello.data(), hello.size(), MSG_NOSIGNAL), 100);
-  EXPECT_EQ(::shutdown(died.number(), SHUT_WR), 0);
+  hello.append(ranks.options.world);
+  CallerHandshake handshake(*ranks.options.secret, purpose_of(hello));
+  const auto died = raw_connection_to(ranks.endpoints[1]);
+  std::jthread caller([&] {
+    Challenge challenge;
+    EXPECT_EQ(::recv(died.number(), &challenge, sizeof challenge, MSG_WAITALL), 32);
+    const Claim claim = handshake.claim(challenge);
+    EXPECT_EQ(::send(died.number(), &claim, sizeof claim, MSG_NOSIGNAL), 192);
+    EXPECT_EQ(::shutdown(died.number(), SHUT_WR), 0);
+  });
   ranks.run([](TcpWorld&, std::size_t) {});
-  std::array<char, 128> answer = {};
-  EXPECT_EQ(::recv(died.number(), answer.data(), answer.size(), MSG_WAITALL), 128);
-  EXPECT_EQ(std::string(answer.data()), "isobar<");
-  EXPECT_EQ(answer[8], 0);  // welcome, had it confirmed
+  caller.join();
+  Verdict verdict;
+  EXPECT_EQ(::recv(died.number(), &verdict, sizeof verdict, MSG_WAITALL), 160);
+  EXPECT_EQ(handshake.reason_of(verdict), "");  // welcome, had it confirmed
 }
 
 TEST(TcpWorld, ConnectsAsManyFlowsAsItMay)

@@ -2,6 +2,7 @@
 
 #include "core/document.hpp"
 #include "core/errors.hpp"
+#include "core/huggingface_config.hpp"
 #include "core/layer_graph.hpp"
 #include "core/workload.hpp"
 
@@ -13,12 +14,12 @@
 namespace isobar::fuzz {
 
 /// A fault is text on lines that each name the file.
-inline void check_message(const InputError& fault)
+inline void check_message(const InputError& fault, std::string_view file = "input")
 {
   std::string_view rest = fault.what();
   while (!rest.empty()) {
     const auto line = rest.substr(0, rest.find('\n'));
-    ensure(line.starts_with("input"), "each line of a message begins with the file");
+    ensure(line.starts_with(file), "each line of a message begins with the file");
     for (const char character : line) {
       ensure(static_cast<unsigned char>(character) >= 0x20, "a message holds no control characters");
     }
@@ -54,6 +55,19 @@ inline void check(const Workload& workload)
   ensure(view.first_layer.back() == workload.layers.size(), "the chain view has every layer");
   ensure(boundaries_of(workload).output.back() == Bytes(0), "nothing crosses the end");
   workload_to_json(workload);
+}
+
+/// Every configuration that is not refused makes a workload.
+inline void huggingface_config(const std::string& text)
+{
+  std::string imported;
+  try {
+    imported = workload_from_huggingface(text, "input", {.sequence = 16, .micro_batch = 2, .dtype = {}});
+  } catch (const InputError& fault) {
+    check_message(fault);
+    return;
+  }
+  ensure(!workload_from_text(imported, "imported.yaml").layers.empty(), "a workload has layers");
 }
 
 inline void workload(const std::string& text)

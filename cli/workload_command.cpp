@@ -1,0 +1,67 @@
+#include "cli/command.hpp"
+#include "core/huggingface_config.hpp"
+#include "core/model_limits.hpp"
+
+#include <fmt/format.h>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar workload import gpt2/config.json --sequence 1024 --micro-batch 4 -o gpt2.yaml
+)";
+
+struct ImportCommand {
+  std::string config;
+  HuggingFaceImport import;
+  std::string dtype;
+  std::string output;
+};
+
+void check(const std::string& option, std::uint64_t count, std::uint64_t highest)
+{
+  if (count < 1 || count > highest) throw InputError(option, fmt::format("{} is not in 1 to {}", count, highest));
+}
+
+ExitCode import_config(ImportCommand options)
+{
+  check("--sequence", options.import.sequence, longest_sequence);
+  check("--micro-batch", options.import.micro_batch, largest_micro_batch);
+  if (!options.dtype.empty()) {
+    options.import.dtype = dtype_from_name(options.dtype);
+    if (!options.import.dtype) {
+      throw InputError("--dtype",
+                       fmt::format("{} is none of {}", in_quotes(options.dtype), fmt::join(dtype_names(), ", ")));
+    }
+  }
+  refuse_overwriting({options.config}, {options.output});
+  const auto workload = workload_from_huggingface(read_file(options.config), options.config, options.import);
+  if (options.output.empty()) {
+    print(workload);
+  } else {
+    write_file_atomically(options.output, workload);
+  }
+  return ExitCode::Done;
+}
+
+}  // namespace
+
+void add_workload_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("workload", "make workload files of models described elsewhere");
+  command->require_subcommand(1);
+  command->footer(footer);
+  auto* subcommand = command->add_subcommand("import", "a model of Hugging Face's transformers: bert, gpt2 or llama");
+  auto options = std::make_shared<ImportCommand>();
+  add_file(*subcommand, "CONFIG", options->config, "the model's config.json")->required();
+  add_count(*subcommand, "--sequence", options->import.sequence, "tokens of a sample")->required();
+  add_count(*subcommand, "--micro-batch", options->import.micro_batch, "samples of one forward pass (default: 1)");
+  subcommand->add_option("--dtype", options->dtype, "float32, bf16 or fp16 (default: the configuration's)");
+  add_file(*subcommand, "-o,--output", options->output, "workload file to write; default: print it");
+  subcommand->callback(
+      [options, &action] { action = [options] { return import_config(*options); }; }  // namespace isobar::cli
+  );
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,308 @@
+#include "core/huggingface_config.hpp"
+
+#include "core/document.hpp"
+#include "core/model_limits.hpp"
+#include "core/names.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace isobar {
+
+namespace {
+
+constexpr NameTable<DType, 3> dtypes{
+    {{DType::Float32, "float32"}, {DType::BFloat16, "bfloat16"}, {DType::Float16, "float16"}}};
+
+/// Reads a configuration, where null stands for the default, as if the key were missing.
+class ConfigReader {
+ public:
+  ConfigReader(const DocumentNode& node, FaultList& faults) : ConfigReader(node, "", faults) {}
+  ConfigReader(const DocumentNode& node, const std::string& path, FaultList& faults)
+      : config_(node, path, faults), faults_(&faults)
+  {
+  }
+
+  bool says(const std::string& key)
+  {
+    const auto* node = config_.optional(key);
+    return node != nullptr && node->kind != DocumentNode::Kind::Null;
+  }
+  /// The members of a mapping that is there.
+  std::size_t members_of(const std::string& key)
+  {
+    const auto* node = config_.optional(key);
+    if (node->kind != DocumentNode::Kind::Mapping) add_fault(key, "is no mapping");
+    return node->members.size();
+  }
+  /// A mapping that is there, whose keys messages name behind this one's.
+  ConfigReader mapping(const std::string& key)
+  {
+    return {*config_.optional(key), config_.path_of(key) + ".", *faults_};
+  }
+
+  std::uint64_t count(const std::string& key, std::uint64_t highest) { return config_.required_count(key, 1, highest); }
+  std::uint64_t count(const std::string& key, std::uint64_t highest, std::uint64_t default_value)
+  {
+    return says(key) ? config_.required_count(key, 1, highest) : default_value;
+  }
+  double number(const std::string& key, double default_value)
+  {
+    return config_.optional_number(key).value_or(default_value);
+  }
+  bool boolean(const std::string& key, bool default_value)
+  {
+    return says(key) ? config_.optional_boolean(key).value_or(default_value) : default_value;
+  }
+  std::string text(const std::string& key, const std::string& default_value)
+  {
+    return says(key) ? config_.optional_text(key).value_or(default_value) : default_value;
+  }
+  std::string choice(const std::string& key, const std::vector<std::string>& choices)
+  {
+    return config_.required_choice(key, choices);
+  }
+
+  /// Faults of values that our layers do not compute with.
+  void demand_text(const std::string& key, const std::vector<std::string>& computed)
+  {
+    const std::string value = text(key, computed.front());
+    if (std::find(computed.begin(), computed.end(), value) != computed.end()) return;
+    add_fault(key, fmt::format("{} is not computed here; {} is", in_quotes(value), fmt::join(computed, ", ")));
+  }
+  void demand_boolean(const std::string& key, bool computed)
+  {
+    if (boolean(key, computed) == computed) return;
+    add_fault(key, fmt::format("{} is not computed here; {} is", !computed, computed));
+  }
+  void demand_number(const std::string& key, double computed, double default_value)
+  {
+    const double value = number(key, default_value);
+    if (value != computed) add_fault(key, fmt::format("{} is not computed here; {} is", value, computed));
+  }
+  bool is_right_so_far() const { return faults_->empty(); }
+  /// Faults between two values; told once what is read so far is right by itself.
+  void demand_parts(const std::string& key, std::uint64_t parts, const std::string& of, std::uint64_t whole)
+  {
+    if (is_right_so_far() && whole % parts != 0)
+      add_fault(key, fmt::format("{} does not divide {}, {}", parts, of, whole));
+  }
+  void demand_positions(const std::string& key, std::uint64_t positions, std::uint64_t sequence)
+  {
+    if (!is_right_so_far() || sequence <= positions) return;
+    add_fault(key, fmt::format("{} is less than the sequence of {}; ask for a shorter one", positions, sequence));
+  }
+  /// Refuses a key that says anything but null, false, 0, [] or {}.
+  void demand_nothing(const std::string& key, const std::string& meaning)
+  {
+    const auto* node = config_.optional(key);
+    if (node == nullptr || (node->items.empty() && node->members.empty() && node->scalar.empty())) return;
+    if (!node->is_text && (node->scalar == "false" || node->scalar == "0")) return;
+    add_fault(key, fmt::format("asks for {}, which is not computed here; leave it out", meaning));
+  }
+
+  void add_fault(const std::string& key, const std::string& what) { config_.add_fault(key, what); }
+
+ private:
+  MappingReader config_;
+  FaultList* faults_;
+};
+
+/// The lines of a workload file.
+class Lines {
+ public:
+  void comment(const std::string& text) { text_ += "# " + text + "\n"; }
+  template <typename Value>
+  void add(std::string_view key, const Value& value)
+  {
+    text_ += fmt::format("{}: {}\n", key, value);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+/// The one probability that we know for dropout in all places.
+double read_dropout(ConfigReader& config, const std::vector<std::string>& keys)
+{
+  constexpr double of_transformers = 0.1;
+  const double dropout = config.number(keys.front(), of_transformers);
+  if (dropout >= 1) config.add_fault(keys.front(), fmt::format("{} is not below 1", dropout));
+  for (const auto& key : keys) {
+    const double other = config.number(key, of_transformers);
+    if (other == dropout) continue;
+    config.add_fault(
+        key, fmt::format("{} is not {}, {}; one dropout is computed in all places", other, keys.front(), dropout));
+  }
+  return dropout;
+}
+
+void read_bert(ConfigReader& config, const HuggingFaceImport& import, Lines& lines)
+{
+  const auto hidden = config.count("hidden_size", widest);
+  const auto heads = config.count("num_attention_heads", widest);
+  const auto positions = config.count("max_position_embeddings", longest_sequence);
+  config.demand_parts("num_attention_heads", heads, "hidden_size", hidden);
+  config.demand_positions("max_position_embeddings", positions, import.sequence);
+  config.demand_text("hidden_act", {"gelu", "gelu_python"});
+  config.demand_text("position_embedding_type", {"absolute"});
+  config.demand_number("type_vocab_size", 2, 2);
+  config.demand_number("layer_norm_eps", 1e-12, 1e-12);
+  config.demand_boolean("is_decoder", false);
+  config.demand_boolean("add_cross_attention", false);
+  std::vector<std::string> dropouts = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
+  if (config.says("classifier_dropout")) dropouts.emplace_back("classifier_dropout");
+  const double dropout = read_dropout(config, dropouts);
+
+  std::uint64_t classes = 2;
+  if (config.says("id2label")) {
+    classes = config.members_of("id2label");
+    if (classes < 1 || classes > widest) config.add_fault("id2label", fmt::format("names {} classes", classes));
+  } else if (config.says("num_labels")) {
+    classes = config.count("num_labels", widest);
+  } else {
+    lines.comment("The configuration names no classes; 2 is transformers' default.");
+  }
+  lines.add("model", "bert");
+  lines.add("encoders", config.count("num_hidden_layers", most_encoders));
+  lines.add("hidden", hidden);
+  lines.add("heads", heads);
+  lines.add("intermediate", config.count("intermediate_size", widest_intermediate));
+  lines.add("vocabulary", config.count("vocab_size", largest_vocabulary));
+  lines.add("positions", positions);
+  lines.add("classes", classes);
+  lines.add("dropout", dropout);
+}
+
+void read_gpt2(ConfigReader& config, const HuggingFaceImport& import, Lines& lines)
+{
+  const auto hidden = config.count("n_embd", widest);
+  const auto heads = config.count("n_head", widest);
+  const auto positions = config.count("n_positions", longest_sequence);
+  config.demand_parts("n_head", heads, "n_embd", hidden);
+  config.demand_positions("n_positions", positions, import.sequence);
+  config.demand_text("activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
+  config.demand_number("layer_norm_epsilon", 1e-5, 1e-5);
+  config.demand_boolean("scale_attn_weights", true);
+  config.demand_boolean("scale_attn_by_inverse_layer_idx", false);
+  config.demand_boolean("add_cross_attention", false);
+  if (config.boolean("tie_word_embeddings", true)) {
+    lines.comment("Head and embedding share one matrix there; here each has its own.");
+  }
+  lines.add("model", "gpt");
+  lines.add("layers", config.count("n_layer", most_blocks));
+  lines.add("hidden", hidden);
+  lines.add("heads", heads);
+  lines.add("intermediate", config.count("n_inner", widest_intermediate, 4 * hidden));
+  lines.add("vocabulary", config.count("vocab_size", largest_vocabulary));
+  lines.add("positions", positions);
+  lines.add("dropout", read_dropout(config, {"resid_pdrop", "embd_pdrop", "attn_pdrop"}));
+}
+
+/// The base of the rotary positions, from where transformers 4 and 5 write it.
+double read_rope_theta(ConfigReader& config)
+{
+  constexpr double of_transformers = 10'000;
+  double theta = config.number("rope_theta", of_transformers);
+  if (config.says("rope_theta") && theta == 0) config.add_fault("rope_theta", "is 0");
+  for (const std::string key : {"rope_scaling", "rope_parameters"}) {
+    if (!config.says(key)) continue;
+    auto rope = config.mapping(key);
+    rope.demand_text("rope_type", {"default"});
+    rope.demand_text("type", {"default"});
+    theta = rope.number("rope_theta", theta);
+    if (theta == 0) rope.add_fault("rope_theta", "is 0");
+  }
+  return theta;
+}
+
+void read_llama(ConfigReader& config, const HuggingFaceImport& import, Lines& lines)
+{
+  const auto hidden = config.count("hidden_size", widest);
+  const auto heads = config.count("num_attention_heads", widest);
+  const auto kv_heads = config.count("num_key_value_heads", widest, heads);
+  config.demand_parts("num_attention_heads", heads, "hidden_size", hidden);
+  config.demand_parts("num_key_value_heads", kv_heads, "num_attention_heads", heads);
+  const std::uint64_t width = std::max<std::uint64_t>(1, hidden / heads);
+  if (config.is_right_so_far() && width % 2 != 0) {
+    config.add_fault("num_attention_heads", fmt::format("makes heads {} wide; rotary positions turn pairs", width));
+  }
+  const std::uint64_t head_dim = config.count("head_dim", widest, width);
+  if (config.is_right_so_far() && head_dim != width) {
+    config.add_fault("head_dim", fmt::format("{} is not computed here; {}, hidden_size over num_attention_heads, is",
+                                             head_dim, width));
+  }
+  constexpr std::uint64_t positions_of_transformers = 2048;
+  config.demand_positions("max_position_embeddings",
+                          config.count("max_position_embeddings", longest_sequence, positions_of_transformers),
+                          import.sequence);
+  config.demand_text("hidden_act", {"silu", "swish"});
+  config.demand_boolean("attention_bias", false);
+  config.demand_boolean("mlp_bias", false);
+  config.demand_number("attention_dropout", 0, 0);
+  const double epsilon = config.number("rms_norm_eps", 1e-6);
+  if (epsilon == 0) config.add_fault("rms_norm_eps", "is 0");
+  if (config.boolean("tie_word_embeddings", false)) {
+    lines.comment("Head and embedding share one matrix there; here each has its own.");
+  }
+  lines.add("model", "llama");
+  lines.add("layers", config.count("num_hidden_layers", most_blocks));
+  lines.add("hidden", hidden);
+  lines.add("heads", heads);
+  lines.add("kv_heads", kv_heads);
+  lines.add("intermediate", config.count("intermediate_size", widest_intermediate));
+  lines.add("vocabulary", config.count("vocab_size", largest_vocabulary));
+  lines.add("rope_theta", read_rope_theta(config));
+  lines.add("norm_epsilon", epsilon);
+}
+
+DType read_dtype(ConfigReader& config)
+{
+  DType dtype = DType::Float32;
+  for (const std::string key : {"torch_dtype", "dtype"}) {
+    if (!config.says(key)) continue;
+    const auto known = value_in(dtypes, config.text(key, ""));
+    if (known) dtype = *known;
+    if (!known) {
+      config.add_fault(key, fmt::format("{} is none of {}; say --dtype", in_quotes(config.text(key, "")),
+                                        fmt::join(names_in(dtypes), ", ")));
+    }
+  }
+  return dtype;
+}
+
+}  // namespace
+
+std::string workload_from_huggingface(const std::string& text, const std::string& name, const HuggingFaceImport& import)
+{
+  const DocumentNode document = parse_json(text, name);
+  FaultList faults(name);
+  ConfigReader config(document, faults);
+  const auto model = config.choice("model_type", {"bert", "gpt2", "llama"});
+  faults.throw_if_any();  // without the model nobody knows which keys are right
+
+  config.demand_nothing("auto_map", "code of the model's own");
+  config.demand_nothing("quantization_config", "quantised matrices");
+  config.demand_nothing("pruned_heads", "heads that are left out");
+  Lines lines;
+  lines.comment(fmt::format("Of {}, model_type {} of Hugging Face's transformers.",
+                            shown(std::filesystem::path(name).filename().string()), model));
+  if (model == "bert") read_bert(config, import, lines);
+  if (model == "gpt2") read_gpt2(config, import, lines);
+  if (model == "llama") read_llama(config, import, lines);
+  const DType dtype = import.dtype ? *import.dtype : read_dtype(config);
+  faults.throw_if_any();
+
+  lines.add("micro_batch", import.micro_batch);
+  lines.add("sequence", import.sequence);
+  lines.add("dtype", name_of(dtype));
+  return lines.text();
+}
+
+}  // namespace isobar

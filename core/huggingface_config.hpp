@@ -1,0 +1,27 @@
+#pragma once
+
+#include "core/dtype.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace isobar {
+
+/// What a model's configuration does not say.
+struct HuggingFaceImport {
+  std::uint64_t sequence = 1;     ///< 1 to longest_sequence
+  std::uint64_t micro_batch = 1;  ///< 1 to largest_micro_batch
+  std::optional<DType> dtype;     ///< default: the configuration's, else float32
+};
+
+/// The workload file (YAML, docs/formats.md) of a model that Hugging Face's transformers describes by a config.json of
+/// model_type bert (with its classifier), gpt2 or llama. Keys that do not change what is computed are passed over; a
+/// key that asks for something that our layers do not compute is a fault.
+/// Keys that may be missing have transformers' defaults. Comments say where the model ties matrices that ours does not.
+/// @throws InputError "name:line: key: …" for each fault of `text`, JSON that `name` stands for in messages.
+/// Source: transformers, src/transformers/models/{bert,gpt2,llama}/configuration_*.py and configuration_utils.py.
+std::string workload_from_huggingface(const std::string& text, const std::string& name,
+                                      const HuggingFaceImport& import);
+
+}  // namespace isobar

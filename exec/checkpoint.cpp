@@ -1,0 +1,349 @@
+#include "exec/checkpoint.hpp"
+
+#include "core/errors.hpp"
+#include "core/files.hpp"
+#include "core/interrupt.hpp"
+#include "exec/checkpoint_manifest.hpp"
+#include "exec/crc32c.hpp"
+#include "exec/durable_files.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string shown_path(const fs::path& path)
+{
+  const std::string text = path.string();
+  return shown(text, text.size());
+}
+
+[[noreturn]] void fail(const fs::path& path, const std::error_code& fault)
+{
+  throw EnvironmentError(fmt::format("{}: {}", shown_path(path), fault.message()));
+}
+
+/// Names in a folder, in order; none when there is no folder.
+std::vector<std::string> names_in(const fs::path& folder)
+{
+  std::vector<std::string> names;
+  std::error_code fault;
+  for (fs::directory_iterator entry(folder, fault), end; !fault && entry != end; entry.increment(fault)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (fault == std::errc::not_a_directory) throw InputError(shown_path(folder), "is a file; name a folder");
+  if (fault && fault != std::errc::no_such_file_or_directory) fail(folder, fault);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void remove_whole(const fs::path& path)
+{
+  std::error_code fault;
+  fs::remove_all(path, fault);
+  if (fault && fault != std::errc::no_such_file_or_directory) fail(path, fault);
+}
+
+/// The number that a text begins with, which is cut off; none where it begins with no digit.
+std::optional<std::uint64_t> take_number(std::string_view& text)
+{
+  std::uint64_t number = 0;
+  const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (status != std::errc{}) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(rest - text.data()));
+  return number;
+}
+
+/// The number of stages that the name of a manifest's part speaks of; none for other names.
+std::optional<std::size_t> stages_of_manifest(std::string_view name)
+{
+  constexpr std::string_view begin = "stage-", between = "-of-";
+  std::string_view rest = name;
+  if (!rest.starts_with(begin)) return std::nullopt;
+  rest.remove_prefix(begin.size());
+  const auto stage = take_number(rest);
+  if (!stage || !rest.starts_with(between)) return std::nullopt;
+  rest.remove_prefix(between.size());
+  const auto stages = take_number(rest);
+  if (!stages || *stage >= *stages || *stages > most_stages || name != manifest_file_name(*stage, *stages)) {
+    return std::nullopt;
+  }
+  return stages;
+}
+
+/// How many stages a checkpoint has, as far as the names in its folder say.
+std::size_t stages_in(const fs::path& folder)
+{
+  std::set<std::size_t> found;
+  std::size_t parts = 0;
+  for (const auto& name : names_in(folder)) {
+    const auto stages = stages_of_manifest(name);
+    if (!stages) continue;
+    found.insert(*stages);
+    ++parts;
+  }
+  const std::string where = shown_path(folder);
+  if (found.empty()) throw InputError(where, "holds no part of a manifest");
+  if (found.size() > 1) {
+    throw InputError(where, fmt::format("holds parts of {} and of {} stages", *found.begin(), *found.rbegin()));
+  }
+  const std::size_t stages = *found.begin();
+  if (parts == stages) return stages;
+  std::error_code ignored;
+  std::size_t missing = 0;
+  while (fs::exists(folder / manifest_file_name(missing, stages), ignored)) ++missing;
+  throw InputError(
+      where, fmt::format("holds {} of {} parts; {} is not there", parts, stages, manifest_file_name(missing, stages)));
+}
+
+/// Files that a complete checkpoint of so many stages is made of.
+std::set<std::string> files_of(std::size_t stages)
+{
+  std::set<std::string> files;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    files.insert(stage_file_name(stage, stages));
+    files.insert(manifest_file_name(stage, stages));
+  }
+  return files;
+}
+
+std::uint32_t crc_of_file(const fs::path& path)
+{
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> piece(std::size_t{1} << 22);
+  std::uint32_t crc = 0;
+  while (file) {
+    throw_if_interrupted();
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    crc = crc32c(std::as_bytes(std::span(piece).first(static_cast<std::size_t>(file.gcount()))), crc);
+  }
+  if (!file.eof()) throw EnvironmentError(shown_path(path) + ": cannot be read");
+  return crc;
+}
+
+[[noreturn]] void refuse_crc(const std::string& where, std::uint32_t found, std::uint32_t written)
+{
+  throw InputError(where, fmt::format("damaged: its CRC-32C is {:08x}, and {:08x} was written", found, written));
+}
+
+/// What parts must have in common, and how they follow each other.
+void check_part(const ManifestPart& part, const ManifestPart& first, const ManifestPart* before,
+                const std::string& where)
+{
+  const std::size_t layer = before ? before->last_layer + 1 : 0;
+  if (part.run != first.run) throw InputError(where, "run: is not what stage 0 says; the parts are of different runs");
+  if (part.first_layer != layer) {
+    throw InputError(
+        where, fmt::format("first_layer: is {}; after the stages before comes layer {}", part.first_layer, layer));
+  }
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::size_t layer, std::string_view parameter)
+{
+  return fmt::format("layers.{}.{}", layer, parameter);
+}
+
+Checkpoint::Checkpoint(fs::path folder, std::uint64_t step) : folder_(std::move(folder)), step_(step)
+{
+  const std::size_t stages = stages_in(folder_);
+  std::vector<ManifestPart> manifest;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    const auto manifest_path = folder_ / manifest_file_name(stage, stages);
+    const auto where = shown_path(manifest_path);
+    auto part = read_manifest(manifest_path);
+    if (part.step != step || part.stage != stage || part.stages != stages) {
+      throw InputError(where, fmt::format("is of step {}, stage {} of {}; its name says step {}, stage {} of {}",
+                                          part.step, part.stage, part.stages, step, stage, stages));
+    }
+    check_part(part, manifest.empty() ? part : manifest.front(), manifest.empty() ? nullptr : &manifest.back(), where);
+    const auto path = folder_ / stage_file_name(stage, stages);
+    SafetensorsFile file(path);
+    if (file.size() != part.size) {
+      throw InputError(file.where(), fmt::format("has {} bytes, and {} were written", file.size(), part.size));
+    }
+    const auto names = file.names();
+    const bool same = std::equal(names.begin(), names.end(), part.tensor_crc.begin(), part.tensor_crc.end(),
+                                 [](const auto& name, const auto& listed) { return name == listed.first; });
+    if (!same) throw InputError(where, "tensors: are not those of " + stage_file_name(stage, stages));
+    for (const auto& name : names) {
+      if (!part_of_.emplace(name, stage).second) {
+        throw InputError(file.where(), fmt::format("tensor {} is in an earlier stage too", in_quotes(name)));
+      }
+    }
+    parts_.push_back({std::move(file), path, part.crc, part.last_layer, part.tensor_crc});
+    manifest.push_back(std::move(part));
+  }
+  run_ = manifest.front().run;
+}
+
+std::string Checkpoint::where() const
+{
+  return shown_path(folder_);
+}
+
+std::vector<std::string> Checkpoint::names() const
+{
+  std::vector<std::string> names;
+  for (const auto& [name, part] : part_of_) names.push_back(name);
+  return names;
+}
+
+const TensorFacts* Checkpoint::find(const std::string& name) const
+{
+  const auto found = part_of_.find(name);
+  return found == part_of_.end() ? nullptr : parts_[found->second].file.find(name);
+}
+
+void Checkpoint::read(const std::string& name, std::span<std::byte> into) const
+{
+  facts(name);
+  const auto& part = parts_[part_of_.at(name)];
+  part.file.read(name, into);
+  const std::uint32_t found = crc32c(into);
+  const std::uint32_t written = part.tensor_crc.at(name);
+  if (found != written) refuse_crc(fmt::format("{}: tensor {}", part.file.where(), in_quotes(name)), found, written);
+}
+
+std::size_t Checkpoint::layers() const
+{
+  return parts_.back().last_layer + 1;
+}
+
+void Checkpoint::verify() const
+{
+  for (const auto& part : parts_) {
+    const std::uint32_t found = crc_of_file(part.path);
+    if (found != part.crc) refuse_crc(part.file.where(), found, part.crc);
+  }
+}
+
+fs::path CheckpointStore::folder_of(std::uint64_t step) const
+{
+  return folder_ / fmt::format("step-{:08}", step);
+}
+
+void CheckpointStore::write(const StageSnapshot& snapshot) const
+{
+  const auto folder = folder_of(snapshot.step);
+  std::error_code fault;
+  fs::create_directories(folder, fault);
+  if (fault) fail(folder, fault);
+  synchronise_folder(folder_);
+  const auto manifest = manifest_file_name(snapshot.stage, snapshot.stages);
+  for (const auto& name : names_in(folder)) {
+    const auto stages = stages_of_manifest(name);
+    if (name == manifest || (stages && *stages != snapshot.stages)) remove_whole(folder / name);
+  }
+  std::vector<TensorView> tensors;
+  for (const auto& tensor : snapshot.tensors) tensors.push_back({tensor.facts, tensor.data});
+  const auto written = write_safetensors(folder / stage_file_name(snapshot.stage, snapshot.stages), tensors, {});
+  write_file_atomically(folder / manifest, manifest_to_text({.step = snapshot.step,
+                                                             .stages = snapshot.stages,
+                                                             .stage = snapshot.stage,
+                                                             .first_layer = snapshot.first_layer,
+                                                             .last_layer = snapshot.last_layer,
+                                                             .run = snapshot.run,
+                                                             .size = written.size,
+                                                             .crc = written.crc,
+                                                             .tensor_crc = written.tensor_crc}));
+  synchronise_folder(folder);
+}
+
+std::vector<std::uint64_t> CheckpointStore::steps() const
+{
+  std::vector<std::uint64_t> steps;
+  for (const auto& name : names_in(folder_)) {
+    constexpr std::string_view begin = "step-";
+    if (!name.starts_with(begin)) continue;
+    std::string_view rest = std::string_view(name).substr(begin.size());
+    const auto step = take_number(rest);
+    if (step && folder_of(*step).filename() == name) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+CheckpointStore::Newest CheckpointStore::newest_complete() const
+{
+  Newest newest;
+  auto found = steps();
+  std::reverse(found.begin(), found.end());
+  for (const std::uint64_t step : found) {
+    try {
+      open(step);
+      newest.step = step;
+      break;
+    } catch (const InputError& reason) {
+      newest.skipped.emplace_back(reason.what());
+    }
+  }
+  return newest;
+}
+
+Checkpoint CheckpointStore::open(std::uint64_t step) const
+{
+  return {folder_of(step), step};
+}
+
+void CheckpointStore::keep_last(std::size_t count) const
+{
+  ensure(count >= 1, "at least one checkpoint is kept");
+  std::size_t kept = 0;
+  auto found = steps();
+  std::reverse(found.begin(), found.end());
+  for (const std::uint64_t step : found) {
+    const auto folder = folder_of(step);
+    std::set<std::string> files;
+    try {
+      if (kept < count) files = files_of(open(step).stages());
+    } catch (const InputError&) {
+      if (kept == 0) continue;
+    }
+    if (files.empty()) {
+      remove_whole(folder);
+      continue;
+    }
+    ++kept;
+    for (const auto& name : names_in(folder)) {
+      if (!files.contains(name)) remove_whole(folder / name);
+    }
+  }
+}
+
+void CheckpointStore::remove_later_than(std::uint64_t step) const
+{
+  for (const std::uint64_t found : steps()) {
+    if (found > step) remove_whole(folder_of(found));
+  }
+}
+
+void AsyncCheckpointWriter::write(StageSnapshot snapshot)
+{
+  finish();
+  pending_ = std::async(std::launch::async, [store = store_, keep = keep_, snapshot = std::move(snapshot)] {
+    store.write(snapshot);
+    if (keep) store.keep_last(*keep);
+  });
+}
+
+void AsyncCheckpointWriter::finish()
+{
+  if (pending_.valid()) pending_.get();
+}
+
+}  // namespace isobar::exec

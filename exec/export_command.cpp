@@ -1,0 +1,108 @@
+#include "core/errors.hpp"
+#include "core/files.hpp"
+#include "core/quantity_text.hpp"
+#include "core/workload.hpp"
+#include "exec/checkpoint.hpp"
+#include "exec/commands.hpp"
+#include "exec/huggingface_export.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace isobar::exec {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar export workloads/gpt2_124m.yaml checkpoints -o gpt2-trained
+The folder is what transformers' from_pretrained() reads.
+)";
+
+struct CommandOptions {
+  std::string workload;
+  std::string checkpoints;
+  std::string output;
+  std::string max_shard_size = "5 GB";
+  std::optional<std::uint64_t> step;
+  bool json = false;
+};
+
+std::uint64_t shard_bytes_from(const std::string& text)
+{
+  try {
+    const double bytes = bytes_from_text(text).value;
+    constexpr double least = 1e6;
+    constexpr double most = 1e18;
+    if (bytes >= least && bytes <= most) return static_cast<std::uint64_t>(bytes);
+  } catch (const std::invalid_argument& fault) {
+    throw InputError("--max-shard-size", fault.what());
+  }
+  throw InputError("--max-shard-size", in_quotes(text) + " is not in 1 MB to 1 EB");
+}
+
+Checkpoint open_checkpoint(const CommandOptions& options)
+{
+  const CheckpointStore store(options.checkpoints);
+  if (options.step) return store.open(*options.step);
+  const auto newest = store.newest_complete();
+  for (const auto& skipped : newest.skipped) fmt::print(stderr, "isobar: left out: {}\n", skipped);
+  if (!newest.step) {
+    throw InputError(shown(options.checkpoints, options.checkpoints.size()), "holds no complete checkpoint");
+  }
+  return store.open(*newest.step);
+}
+
+/// Shapes alone do not tell every workload from another: not by the heads, nor by how positions are rotated.
+void check_workload(const Checkpoint& checkpoint, const std::string& workload_hash, const std::string& file)
+{
+  const auto run = nlohmann::json::parse(checkpoint.run());
+  const auto hash = run.find("workload");
+  if (hash == run.end() || *hash == workload_hash) return;
+  throw InputError(file, fmt::format("has hash {}; {} is of a workload with {}", workload_hash, checkpoint.where(),
+                                     shown(hash->dump())));
+}
+
+ExitCode export_checkpoint(const CommandOptions& options)
+{
+  const std::uint64_t max_shard_bytes = shard_bytes_from(options.max_shard_size);
+  const auto text = read_file(options.workload);
+  const Workload workload = workload_from_text(text, options.workload);
+  const Checkpoint checkpoint = open_checkpoint(options);
+  check_workload(checkpoint, fingerprint(text), options.workload);
+  const auto written = export_to_huggingface(workload, checkpoint, options.output, max_shard_bytes);
+  if (options.json) {
+    const nlohmann::ordered_json result = {{"schema", "isobar-export/1"},
+                                           {"step", checkpoint.step()},
+                                           {"folder", options.output},
+                                           {"parameters", written.parameters},
+                                           {"files", written.files}};
+    fmt::print("{}\n", result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    fmt::print("{}: {} parameters of step {}, in {} file{}\n", shown(options.output, options.output.size()),
+               written.parameters, checkpoint.step(), written.files, written.files == 1 ? "" : "s");
+  }
+  return ExitCode::Done;
+}
+
+}  // namespace
+
+void add_export_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("export", "write a checkpoint as a Hugging Face model");
+  auto options = std::make_shared<CommandOptions>();
+  command->add_option("workload", options->workload, "workload file (YAML) that the run had")->required();
+  command->add_option("checkpoints", options->checkpoints, "folder of the run's checkpoints")->required();
+  command->add_option("-o,--output", options->output, "folder to make, new or empty")->required();
+  command->add_option("--step", options->step, "which checkpoint (default: the newest complete one)");
+  command->add_option("--max-shard-size", options->max_shard_size, "largest file of weights (default: 5 GB)");
+  command->add_flag("--json", options->json, "print what was written as JSON");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return export_checkpoint(*options); }; });
+}
+
+}  // namespace isobar::exec

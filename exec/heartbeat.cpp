@@ -1,0 +1,264 @@
+#include "exec/heartbeat.hpp"
+
+#include "exec/clock.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <condition_variable>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+constexpr auto channel = TcpWorld::lasting_channel;
+constexpr std::string_view beat = "beat";
+constexpr std::string_view leave = "leave";
+constexpr std::string_view loss = "lost ";  // and then the rank's number, a space, and how it is known
+constexpr std::size_t longest_reason = 1000;
+constexpr auto all_alive = "; all ranks are alive";
+/// The word of who is lost takes no longer from rank 0 to the others, though a machine be busy.
+constexpr Seconds least_grace{1};
+
+TcpLink::Bytes bytes_of(std::string_view text)
+{
+  return std::as_bytes(std::span(text));
+}
+
+/// Nothing if that is no word of a loss among `ranks` ranks.
+std::optional<LostRank> lost_rank_from(std::string_view word, std::size_t ranks)
+{
+  if (!word.starts_with(loss)) return std::nullopt;
+  word.remove_prefix(loss.size());
+  LostRank lost;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), lost.rank);
+  const auto length = static_cast<std::size_t>(end - word.data());
+  if (error != std::errc() || lost.rank >= ranks || length == word.size() || word[length] != ' ') return std::nullopt;
+  lost.what = shown(word.substr(length + 1), longest_reason);
+  return lost;
+}
+
+bool contains(const std::string& message, std::string_view part)
+{
+  return message.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+class Heartbeat::Impl {
+ public:
+  Impl(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits)
+      : world_(world), rank_(rank), names_(std::move(names)), limits_(limits)
+  {
+    for (std::size_t other = 0; other < names_.size(); ++other) {
+      if (other == rank_ || (rank_ != 0 && other != 0)) continue;
+      auto& peer = *peers_.emplace_back(std::make_unique<Peer>());
+      peer.rank = other;
+      peer.out = &world_.link({rank_, other, channel});
+      peer.in = &world_.link({other, rank_, channel});
+    }
+    if (peers_.empty()) return;
+    beating_ = std::thread([this] { beat_on(); });
+    for (auto& peer : peers_) peer->listening = std::thread([this, &peer = *peer] { listen_to(peer); });
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  ~Impl()
+  {
+    {
+      const std::lock_guard lock(mutex_);
+      leaving_ = true;
+      changed_.notify_all();
+    }
+    if (beating_.joinable()) beating_.join();
+    if (!lost_) tell_all(leave);
+    std::vector<TcpLink*> heard;
+    for (auto& peer : peers_) heard.push_back(peer->in);
+    TcpLink::cancel(heard);
+    for (auto& peer : peers_) peer->listening.join();
+  }
+
+  std::optional<LostRank> lost(Seconds wait) const
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, deadline_in(wait), [this] { return lost_.has_value(); });
+    return lost_;
+  }
+
+  /// The first loss counts: others follow from it.
+  void lose(LostRank lost)
+  {
+    {
+      const std::lock_guard lock(mutex_);
+      if (lost_ || leaving_) return;
+      lost_ = lost;
+      changed_.notify_all();
+    }
+    tell_all(fmt::format("{}{} {}", loss, lost.rank, lost.what));
+    world_.cancel();
+  }
+
+  void lose_own(const std::string& why)
+  {
+    const std::string& name = names_[rank_];
+    lose({rank_, why.starts_with(name) ? why : fmt::format("{} failed: {}", name, shown(why, longest_reason))});
+  }
+
+  Seconds grace() const { return std::max(limits_.beat, least_grace); }
+
+ private:
+  /// One with whom this rank exchanges beats.
+  struct Peer {
+    std::size_t rank = 0;
+    TcpLink* out = nullptr;
+    std::mutex sending;
+    TcpLink* in = nullptr;
+    std::thread listening;
+  };
+
+  void tell(Peer& peer, std::string_view word)
+  {
+    const std::lock_guard lock(peer.sending);
+    try {
+      peer.out->send(bytes_of(word), {}, limits_.heartbeat);
+    } catch (const std::exception&) {
+      // Whoever hears nothing any more is lost, and who listens to it finds that out.
+    }
+  }
+  void tell_all(std::string_view word)
+  {
+    for (auto& peer : peers_) tell(*peer, word);
+  }
+
+  void beat_on()
+  {
+    while (true) {
+      if (stood_still()) return;
+      last_beat_ = Clock::now();
+      tell_all(beat);
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_until(lock, deadline_in(limits_.beat), [this] { return lost_ || leaving_; })) return;
+    }
+  }
+
+  void listen_to(Peer& peer)
+  {
+    std::string word;
+    const auto room = [&word](TcpLink::Bytes header) {
+      word.assign(reinterpret_cast<const char*>(header.data()), header.size());
+      return std::vector<std::span<std::byte>>();
+    };
+    try {
+      while (true) {
+        peer.in->receive(room, limits_.heartbeat);
+        if (word == leave) return;
+        if (word == beat) continue;
+        if (!stood_still()) lose(told_by(peer, word));
+        return;
+      }
+    } catch (const Interrupted&) {
+      // This process ends.
+    } catch (const std::exception& error) {
+      if (stood_still()) return;
+      const bool silent = contains(error.what(), TcpLink::deadline_passed);
+      lose({peer.rank, silent
+                           ? fmt::format("{}: no sign of life for {}", names_[peer.rank], in_seconds(limits_.heartbeat))
+                           : names_[peer.rank] + " is gone"});
+    }
+  }
+
+  /// Who is lost by a peer's word.
+  LostRank told_by(const Peer& peer, std::string_view word) const
+  {
+    const std::string& name = names_[peer.rank];
+    auto lost = lost_rank_from(word, names_.size());
+    if (!lost) return {peer.rank, name + " sends what is no sign of life"};
+    if (lost->rank == rank_) return {peer.rank, fmt::format("{} gave this rank up: {}", name, lost->what)};
+    return std::move(*lost);
+  }
+
+  /// True where this process was stopped for so long that the others have given it up.
+  bool stood_still()
+  {
+    const Seconds pause = time_since(last_beat_);
+    if (pause <= limits_.heartbeat) return false;
+    lose({rank_, fmt::format("{} stood still for {}; the others wait {} for a sign of life", names_[rank_],
+                             in_seconds(pause), in_seconds(limits_.heartbeat))});
+    return true;
+  }
+
+  TcpWorld& world_;
+  std::size_t rank_;
+  std::vector<std::string> names_;
+  TimeLimits limits_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::thread beating_;
+  std::atomic<Clock::time_point> last_beat_ = Clock::now();
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::optional<LostRank> lost_;
+  bool leaving_ = false;
+};
+
+std::vector<LinkName> Heartbeat::links(std::size_t ranks)
+{
+  std::vector<LinkName> links;
+  for (std::size_t rank = 1; rank < ranks; ++rank) {
+    links.push_back({rank, 0, channel});
+    links.push_back({0, rank, channel});
+  }
+  return links;
+}
+
+Heartbeat::Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits)
+    : impl_(std::make_unique<Impl>(world, rank, std::move(names), limits))
+{
+}
+
+Heartbeat::~Heartbeat() = default;
+
+std::optional<LostRank> Heartbeat::lost(Seconds wait) const
+{
+  return impl_->lost(wait);
+}
+
+void Heartbeat::guard(const std::function<void()>& work)
+{
+  try {
+    work();
+  } catch (const EnvironmentError& error) {
+    const std::string message = error.what();
+    if (!follows_from_another(message)) {
+      impl_->lose_own(message);
+      throw;
+    }
+    // Who is dead is known before anybody's deadline passes; a connection may close before it is known why.
+    const auto wait = contains(message, TcpLink::closed_by_peer) ? impl_->grace() : Seconds(0);
+    if (const auto found = lost(wait)) throw RankLost(*found);
+    impl_->lose_own(message + all_alive);
+    throw EnvironmentError(message + all_alive);
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception& error) {
+    impl_->lose_own(error.what());
+    throw;
+  }
+}
+
+bool follows_from_another(const std::string& message)
+{
+  if (message.ends_with(all_alive)) return false;
+  return contains(message, TcpLink::deadline_passed) || contains(message, TcpLink::closed_by_peer) ||
+         contains(message, TcpLink::cancelled);
+}
+
+}  // namespace isobar::exec

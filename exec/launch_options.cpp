@@ -1,0 +1,51 @@
+#include "exec/launch_options.hpp"
+
+#include "core/errors.hpp"
+#include "core/quantity_text.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <map>
+#include <stdexcept>
+
+namespace isobar::exec {
+
+namespace {
+
+const std::map<std::string, SeatRule>& rules_by_name()
+{
+  static const std::map<std::string, SeatRule> rules = {
+      {"auto", SeatRule::Automatic}, {"order", SeatRule::Order}, {"host", SeatRule::Host}};
+  return rules;
+}
+
+}  // namespace
+
+void add_launch_options(CLI::App& command, LaunchOptions& options)
+{
+  command.add_option("--world", options.world, "how many ranks there are (default: the launcher says it)");
+  command.add_option("--master", options.master,
+                     "where rank 0 listens, HOST:PORT (default: ISOBAR_MASTER, or what the launcher says)");
+  command.add_option("--plan-device", options.plan_device, "which of the plan's devices this rank is");
+  command
+      .add_option("--map", options.map,
+                  "which rank is which device: host (by its machine's name), order (rank i is the plan's device i), or "
+                  "auto: host where every machine has a device's name, else order (default)")
+      ->check(CLI::IsMember({"auto", "host", "order"}));
+  command.add_option("--clock-skew", options.clock_skew,
+                     "ranks whose clocks differ from rank 0's by more are refused (default: 5 s)");
+}
+
+Preflight preflight_of(const Plan& plan, DType dtype, const LaunchOptions& options)
+{
+  Preflight preflight = preflight_of(plan, dtype);
+  preflight.rule = rules_by_name().at(options.map);
+  try {
+    preflight.clock_skew = seconds_from_text(options.clock_skew);
+  } catch (const std::invalid_argument& fault) {
+    throw InputError("--clock-skew", fault.what());
+  }
+  return preflight;
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "exec/launch.hpp"
+#include "exec/preflight.hpp"
+
+#include <optional>
+#include <string>
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace isobar::exec {
+
+/// How a rank that a launcher started finds the others, as the user says it; with --rank, which is another option's.
+struct LaunchOptions {
+  std::optional<std::size_t> world;
+  std::optional<std::string> master;
+  std::optional<std::string> plan_device;
+  std::string map = "auto";
+  std::string clock_skew = "5 s";
+
+  bool any() const { return world || master || plan_device; }
+};
+
+/// --world, --master, --plan-device, --map and --clock-skew.
+void add_launch_options(CLI::App& command, LaunchOptions& options);
+
+/// What the plan and the user ask of the ranks. @throws InputError for a --clock-skew that is no time.
+Preflight preflight_of(const Plan& plan, DType dtype, const LaunchOptions& options);
+
+}  // namespace isobar::exec

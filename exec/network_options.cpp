@@ -1,0 +1,159 @@
+#include "exec/network_options.hpp"
+
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+struct Interfaces {
+  std::set<std::string> names;
+  std::vector<std::string> addresses;  ///< of one interface, IPv4 first
+};
+
+std::optional<in_addr> ipv4_from(const std::string& text)
+{
+  in_addr address = {};
+  return ::inet_pton(AF_INET, text.c_str(), &address) == 1 ? std::optional(address) : std::nullopt;
+}
+
+std::optional<in6_addr> ipv6_from(const std::string& text)
+{
+  in6_addr address = {};
+  return ::inet_pton(AF_INET6, text.c_str(), &address) == 1 ? std::optional(address) : std::nullopt;
+}
+
+/// Link-local addresses of IPv6 say nothing without an interface, and do not count.
+std::optional<std::string> text_of(const sockaddr& address)
+{
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  if (address.sa_family == AF_INET) {
+    const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
+    return ::inet_ntop(AF_INET, &ipv4.sin_addr, text.data(), text.size());
+  }
+  if (address.sa_family != AF_INET6) return std::nullopt;
+  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
+  if (IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr)) return std::nullopt;
+  return ::inet_ntop(AF_INET6, &ipv6.sin6_addr, text.data(), text.size());
+}
+
+Interfaces interfaces_of_machine(const std::string& wanted)
+{
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) {
+    throw EnvironmentError("cannot list the network interfaces: " + std::generic_category().message(errno));
+  }
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(first, ::freeifaddrs);
+  Interfaces found;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+      found.names.insert(entry->ifa_name);
+      if (entry->ifa_name != wanted || entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
+      if (auto address = text_of(*entry->ifa_addr)) found.addresses.push_back(std::move(*address));
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+void add_network_options(CLI::App& command, NetworkOptions& options)
+{
+  command.add_option("--secret-file", options.secret_file,
+                     "with --rank: a file with the secret that all ranks share, yours alone to read (default: the "
+                     "environment variable ISOBAR_SECRET)");
+  command.add_option("--bind", options.bind,
+                     "with --rank: the address or interface to listen on (default: this rank's own of --ranks)");
+  auto* tls = command.add_flag("--tls", options.tls, "encrypt on the loopback interface too");
+  command.add_flag("--plain-text", options.plain_text, "encrypt nothing, whoever may listen on the way")->excludes(tls);
+}
+
+bool is_loopback(const std::string& host)
+{
+  if (const auto ipv4 = ipv4_from(host)) return ntohl(ipv4->s_addr) >> 24U == 127;
+  if (const auto ipv6 = ipv6_from(host)) return IN6_IS_ADDR_LOOPBACK(&*ipv6);
+  return host == "localhost";
+}
+
+std::string bind_address_of(const std::string& address_or_interface, const std::string& own)
+{
+  if (ipv4_from(address_or_interface) || ipv6_from(address_or_interface)) return address_or_interface;
+  const auto found = interfaces_of_machine(address_or_interface);
+  if (!found.addresses.empty()) {
+    const bool has_own = std::find(found.addresses.begin(), found.addresses.end(), own) != found.addresses.end();
+    return has_own ? own : found.addresses.front();
+  }
+  if (found.names.contains(address_or_interface)) {
+    throw InputError("--bind", fmt::format("the interface {} has no address", shown(address_or_interface)));
+  }
+  std::string names;
+  for (const auto& name : found.names) names += (names.empty() ? "" : ", ") + shown(name);
+  throw InputError("--bind", fmt::format("{} is no address, and no interface of this machine; it has {}",
+                                         in_quotes(address_or_interface), names));
+}
+
+std::shared_ptr<const Secret> secret_of(const NetworkOptions& options)
+{
+  auto secret = secret_from_environment();
+  if (!options.secret_file.empty()) secret = secret_from_file(options.secret_file);
+  if (secret) return secret;
+  throw InputError(fmt::format(
+      "no secret: give --secret-file FILE or the environment variable {}, the same to all ranks; one is made by: "
+      "(umask 077; head -c 32 /dev/urandom | base64 > FILE)",
+      Secret::variable));
+}
+
+bool uses_tls(const NetworkOptions& options, const std::vector<Endpoint>& places)
+{
+  const auto stays_here = [](const Endpoint& place) { return is_loopback(place.host); };
+  return options.tls || (!options.plain_text && !std::all_of(places.begin(), places.end(), stays_here));
+}
+
+TcpOptions tcp_options_of(const NetworkOptions& options, std::shared_ptr<const Secret> secret, std::size_t rank,
+                          const std::vector<Endpoint>& ranks)
+{
+  TcpOptions tcp;
+  tcp.secret = std::move(secret);
+  tcp.tls = uses_tls(options, ranks);
+  if (options.bind.empty()) return tcp;
+  const auto& own = ranks[rank].host;
+  tcp.bind_address = bind_address_of(options.bind, own);
+  if (is_loopback(own) && !is_loopback(*tcp.bind_address)) {
+    throw InputError("--bind", fmt::format("{} is open to other machines, and rank {} is at {}, which this machine "
+                                           "alone reaches; give it another place in --ranks, or no --bind",
+                                           shown(options.bind), rank, shown(own)));
+  }
+  return tcp;
+}
+
+TcpOptions tcp_options_of_own_ranks(const NetworkOptions& options)
+{
+  if (!options.secret_file.empty()) {
+    throw InputError("--secret-file", "goes with --rank; the ranks of --spawn get a secret of their own");
+  }
+  if (!options.bind.empty()) {
+    throw InputError("--bind", "goes with --rank; the ranks of --spawn listen on the loopback interface");
+  }
+  TcpOptions tcp;
+  tcp.secret = random_secret();
+  tcp.tls = options.tls;
+  return tcp;
+}
+
+}  // namespace isobar::exec

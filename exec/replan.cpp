@@ -1,0 +1,101 @@
+#include "exec/replan.hpp"
+
+#include "core/child_process.hpp"
+#include "core/errors.hpp"
+#include "exec/rank_failures.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string isobar_program()
+{
+  std::error_code unknown;
+  const auto beside = fs::read_symlink("/proc/self/exe", unknown).parent_path() / "isobar";
+  return fs::exists(beside, unknown) ? beside.string() : "isobar";
+}
+
+void run_isobar(std::vector<std::string> arguments, const std::string& failure)
+{
+  constexpr Seconds no_limit(1e9);
+  arguments.insert(arguments.begin(), isobar_program());
+  const ChildResult result = run_command(arguments, "", no_limit);
+  if (result.status == ChildResult::Status::Done) return;
+  // Why there is no plan stands last on its standard output.
+  constexpr std::size_t longest = 300;
+  std::string said = result.output;
+  while (said.ends_with('\n')) said.pop_back();
+  said = said.substr(said.rfind('\n') + 1);
+  throw EnvironmentError(fmt::format("{}; isobar {} {}{}{}", failure, arguments[1], result.message,
+                                     said.empty() ? "" : ": ", shown(said, longest)));
+}
+
+std::vector<std::string> with_profile(std::vector<std::string> arguments, const Plan& plan)
+{
+  if (plan.profile) arguments.insert(arguments.end(), {"--profile", plan.profile->name});
+  return arguments;
+}
+
+}  // namespace
+
+std::vector<std::string> replan_arguments(const Plan& plan, const std::string& device, const ReplanInputs& inputs,
+                                          const std::string& output)
+{
+  auto without = plan.without;
+  without.push_back(device);
+  std::vector<std::string> arguments = {"plan",
+                                        inputs.platform,
+                                        inputs.workload,
+                                        "--allocator",
+                                        plan.allocator,
+                                        "--objective",
+                                        std::string(name_of(plan.goal.objective)),
+                                        "--communication",
+                                        std::string(name_of(plan.goal.communication)),
+                                        "--schedule",
+                                        std::string(name_of(plan.goal.schedule)),
+                                        "--microbatches",
+                                        std::to_string(plan.goal.microbatches),
+                                        "--without",
+                                        fmt::format("{}", fmt::join(without, ",")),
+                                        "--output",
+                                        output};
+  if (!plan.recompute.empty()) {
+    arguments.insert(arguments.end(), {"--recompute", fmt::format("{}", fmt::join(plan.recompute, ","))});
+  }
+  return with_profile(std::move(arguments), plan);
+}
+
+std::string replanned_file(const std::string& plan_file, const Plan& plan)
+{
+  const fs::path file(plan_file);
+  std::string stem = file.stem().string();
+  const std::string before = fmt::format(".without-{}", plan.without.size());
+  if (stem.ends_with(before)) stem.resize(stem.size() - before.size());
+  return (file.parent_path() / fmt::format("{}.without-{}{}", stem, plan.without.size() + 1, file.extension().string()))
+      .string();
+}
+
+std::string replan(const std::string& plan_file, const ReplanInputs& inputs, const std::string& failure)
+{
+  const Plan plan = read_plan(plan_file);
+  const auto refuse = [&](const std::string& why) { return EnvironmentError(fmt::format("{}; {}", failure, why)); };
+  const auto rank = rank_blamed(failure, names_of_ranks(plan));
+  if (!rank || *rank >= plan.stages.size()) throw refuse("no device is known to be lost, so none can be left out");
+  if (plan.stages.size() == 1) throw refuse("it is the only stage, so it cannot be left out");
+  const std::string& device = plan.stages[*rank].device();
+  const std::string output = replanned_file(plan_file, plan);
+  run_isobar(replan_arguments(plan, device, inputs, output), failure);
+  run_isobar(with_profile({"simulate", inputs.platform, inputs.workload, "--plan", output, "--stamp"}, plan), failure);
+  return output;
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,62 @@
+#include "exec/restart.hpp"
+
+#include "exec/checkpoint.hpp"
+#include "exec/replan.hpp"
+#include "exec/supervisor.hpp"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+
+namespace isobar::exec {
+
+namespace {
+
+void say(const std::string& line)
+{
+  fmt::print(stderr, "isobar: {}\n", line);
+}
+
+std::string resume_point(const RestartedRun& run)
+{
+  const auto newest = run.checkpoints.empty() ? std::nullopt : CheckpointStore(run.checkpoints).newest_complete().step;
+  return fmt::format("step {}", newest.value_or(0));
+}
+
+}  // namespace
+
+void add_restart_options(CLI::App& command, RestartOptions& options)
+{
+  command.add_option("--restart", options.restarts,
+                     "start a run that failed again, so many times, from the newest checkpoint (default: 0)");
+  command.add_option(
+      "--replan", options.replan,
+      "the plan's platform file: once restarts are used up, plan anew without the lost device (--spawn)");
+}
+
+ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
+                       const std::function<ExitCode(const std::string& plan, bool resume)>& attempt)
+{
+  constexpr std::uint64_t most_restarts = 1'000'000;
+  if (options.restarts > most_restarts) {
+    throw InputError("--restart", fmt::format("{} is not in 0 to {}", options.restarts, most_restarts));
+  }
+  if (options.restarts == 0 && options.replan.empty()) return attempt(run.plan, run.resume);
+  const Supervision supervision = {options.restarts, [&run] { return resume_point(run); }, say};
+  const auto attempt_again = [&run, &attempt](std::uint64_t failed) {
+    return attempt(run.plan, run.resume || (failed > 0 && !run.checkpoints.empty()));
+  };
+  while (true) {
+    try {
+      return supervise(attempt_again, supervision);
+    } catch (const AttemptsFailed& failure) {
+      if (options.replan.empty()) throw;
+      run.plan = replan(run.plan, {options.replan, run.workload}, failure.what());
+      run.resume = run.resume || !run.checkpoints.empty();
+      say(fmt::format("{}; going on from {} by {}", failure.what(), resume_point(run), run.plan));
+    }
+  }
+}
+
+}  // namespace isobar::exec

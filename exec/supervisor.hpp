@@ -1,0 +1,32 @@
+#pragma once
+
+#include "core/errors.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace isobar::exec {
+
+/// A run that failed for good, as often as it was started again. Its message is the last attempt's.
+class AttemptsFailed : public EnvironmentError {
+ public:
+  using EnvironmentError::EnvironmentError;
+};
+
+struct Supervision {
+  std::uint64_t restarts = 0;  ///< how often a failed attempt is followed by another one
+  /// Where the next attempt goes on, such as "step 12"; asked after one has failed.
+  std::function<std::string()> resume_point;
+  /// Told of each failure that is followed by another attempt, in one line.
+  std::function<void(const std::string&)> say;
+};
+
+/// Runs a piece of work in a child process of its own, and again when it fails and it is the machine that failed: an
+/// EnvironmentError, or the death of the child. `attempt` is told how many have failed before it. Call it before this
+/// process has threads. When this process is asked to stop, the attempt is asked too, and may come to a good end.
+/// @returns what the attempt returned that ended well.
+/// @throws AttemptsFailed; InputError and std::logic_error as an attempt throws it, which is not repeated; Interrupted.
+ExitCode supervise(const std::function<ExitCode(std::uint64_t failed)>& attempt, const Supervision& supervision);
+
+}  // namespace isobar::exec

@@ -1,0 +1,373 @@
+"""isobar run when something breaks: ranks that die, stand still or are late, restarts, and plans without what is lost."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from tests.cli.support import ISOBAR, ROOT, CommandTest
+
+MODEL = """model: gpt
+layers: 4
+hidden: 32
+heads: 2
+vocabulary: 60
+sequence: 16
+micro_batch: 2
+optimizer: adam
+learning_rate: 0.01
+"""
+
+PLATFORM = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <zone id="z" routing="Full">
+{hosts}
+    <link id="wire" bandwidth="1GBps" latency="1ms"/>
+{routes}
+  </zone>
+</platform>
+"""
+
+SOME_STEPS = 60
+ENDLESS = 1_000_000
+
+
+def platform_of(devices):
+    hosts = [f'    <host id="{name}" speed="1Tf"><prop id="memory" value="16 GB"/></host>' for name in devices]
+    routes = [f'    <route src="{a}" dst="{b}"><link_ctn id="wire"/></route>'
+              for i, a in enumerate(devices) for b in devices[i + 1:]]
+    return PLATFORM.format(hosts="\n".join(hosts), routes="\n".join(routes))
+
+
+def children_of(pid):
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def descendants_of(pid):
+    found = []
+    for child in children_of(pid):
+        found += [child, *descendants_of(child)]
+    return found
+
+
+def is_alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Relay:
+    """Passes connections on to a port: slowly after `slow_after` bytes, or until they are cut."""
+
+    def __init__(self, port, slow_after=None):
+        self.port_behind = port
+        self.slow_after = slow_after
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        self.open = []
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.server.accept()
+                try:
+                    far = socket.create_connection(("127.0.0.1", self.port_behind))
+                except OSError:
+                    near.close()
+                    continue
+                self.open += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self.passes_on, args=ends, daemon=True).start()
+
+    def passes_on(self, source, sink):
+        passed = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(4096 if self.slow_after is None or passed < self.slow_after else 64):
+                sink.sendall(data)
+                passed += len(data)
+                if self.slow_after is not None and passed >= self.slow_after:
+                    time.sleep(0.2)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self):
+        self.server.close()
+        for end in self.open:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+class Faults(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.secret = self.write("secret", "a secret of tests, known to all\n")
+        os.chmod(self.secret, 0o600)
+
+    def planned(self, devices=("a", "b")):
+        self.platform = self.write("platform.xml", platform_of(devices))
+        self.workload = self.write("model.yaml", MODEL)
+        self.plan = self.make_plan(self.platform, self.workload, "--microbatches", 4)
+        self.run_isobar("simulate", self.platform, self.workload, "--plan", self.plan, "--stamp")
+
+    def start(self, *options, steps=ENDLESS):
+        """A run with a log of its own, whose steps `wait_for_step` reads."""
+        log = self.folder / f"log-{time.monotonic_ns()}.jsonl"
+        process = subprocess.Popen(
+            [ISOBAR, "run", self.workload, "--plan", self.plan, "--steps", str(steps), "--log", str(log),
+             *map(str, options)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process.log = log
+        self.addCleanup(self.end, process)
+        return process
+
+    def end(self, process):
+        for pid in descendants_of(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+
+    def ranks(self, *options, steps=ENDLESS, relay=None, count=2):
+        """One process for each rank; `relay(ports)` makes what rank 0 calls instead of rank 1."""
+        ports = free_ports(count)
+        seen = [ports] * count
+        if relay:
+            seen[0] = [ports[0], relay(ports[1]).port, *ports[2:]]
+        return [self.start("--rank", rank, "--ranks", ",".join(f"127.0.0.1:{port}" for port in seen[rank]),
+                           "--secret-file", self.secret, *options, steps=steps) for rank in range(count)]
+
+    def wait_for_step(self, step, *processes):
+        """Until a process has logged that step."""
+        for _ in range(6000):
+            for process in processes:
+                if any(line.get("step", -1) >= step for line in self.logged(process)):
+                    return
+                if process.poll() is not None:
+                    self.fail(process.stderr.read())
+            time.sleep(0.02)
+        self.fail(f"no step {step}")
+
+    def logged(self, process):
+        lines = process.log.read_text().splitlines() if process.log.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def losses(self, process):
+        """The last one of each step: steps after a checkpoint are done again."""
+        losses = {line["step"]: line["loss"] for line in self.logged(process) if "loss" in line}
+        self.assertEqual(sorted(losses), list(range(SOME_STEPS)))
+        return losses
+
+    def errors_of(self, process, code=3):
+        errors = process.communicate(timeout=180)[1]
+        self.assertEqual(process.returncode, code, errors)
+        return errors
+
+    def undisturbed(self):
+        process = self.start("--spawn", steps=SOME_STEPS)
+        self.errors_of(process, code=0)
+        return self.losses(process)
+
+    def test_a_rank_that_is_killed_is_named_with_its_device_and_no_process_is_left(self):
+        self.planned(("a", "b", "c"))
+        for rank, name in enumerate("abc"):
+            process = self.start("--spawn")
+            self.wait_for_step(2, process)
+            children = children_of(process.pid)
+            os.kill(children[rank], signal.SIGKILL)
+            self.assertEqual(self.errors_of(process), f"isobar: rank {rank} ({name}): died of signal 9 (Killed)\n")
+            self.assertEqual([child for child in children if is_alive(child)], [])
+
+    def test_no_rank_outlives_the_parent(self):
+        self.planned()
+        for options in ((), ("--restart", 3)):
+            process = self.start("--spawn", *options)
+            self.wait_for_step(2, process)
+            descendants = descendants_of(process.pid)
+            self.assertGreaterEqual(len(descendants), 2)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            for _ in range(100):
+                if not any(map(is_alive, descendants)):
+                    break
+                time.sleep(0.1)
+            self.assertEqual([pid for pid in descendants if is_alive(pid)], [])
+
+    def test_a_rank_that_stands_still_is_named_and_knows_it_when_it_goes_on(self):
+        self.planned()
+        for stopped, (name, other) in enumerate((("a", "b"), ("b", "a"))):
+            processes = self.ranks("--heartbeat", "3s")
+            self.wait_for_step(2, *processes[1:])
+            os.kill(processes[stopped].pid, signal.SIGSTOP)
+            self.assertEqual(self.errors_of(processes[1 - stopped]),
+                             f"isobar: rank {stopped} ({name}): no sign of life for 3 s\n")
+            time.sleep(1)
+            os.kill(processes[stopped].pid, signal.SIGCONT)
+            self.assertRegex(self.errors_of(processes[stopped]),
+                             rf"^isobar: rank {stopped} \({name}\) stood still for .* s; the others wait 3 s for a sign "
+                             r"of life\n$")
+
+    def test_a_short_pause_harms_nothing(self):
+        self.planned()
+        processes = self.ranks("--heartbeat", "8s", steps=SOME_STEPS)
+        self.wait_for_step(2, processes[1])
+        os.kill(processes[0].pid, signal.SIGSTOP)
+        time.sleep(2)
+        os.kill(processes[0].pid, signal.SIGCONT)
+        for process in processes:
+            self.errors_of(process, code=0)
+
+    def test_a_rank_that_is_killed_elsewhere_is_gone(self):
+        self.planned(("a", "b", "c"))
+        processes = self.ranks(count=3)
+        self.wait_for_step(2, processes[2])
+        processes[1].kill()
+        for rank in (0, 2):
+            self.assertEqual(self.errors_of(processes[rank]), "isobar: rank 1 (b) is gone\n")
+
+    def test_connections_that_are_cut_end_both_ranks(self):
+        self.planned()
+        relays = []
+
+        def relay(port):
+            relays.append(Relay(port))
+            return relays[-1]
+
+        processes = self.ranks(relay=relay)
+        self.wait_for_step(2, processes[1])
+        relays[0].cut()
+        for process in processes:
+            self.assertRegex(self.errors_of(process),
+                             r"^isobar: (rank [01] \([ab]\)|rank 1 \(b\) gave this rank up: rank 0 \(a\)) is gone\n$")
+
+    def test_a_link_that_has_become_slow_ends_by_the_deadline(self):
+        self.planned()
+        processes = self.ranks("--deadline", "4s", "--heartbeat", "3.5s",
+                               relay=lambda port: Relay(port, slow_after=200_000))
+        self.wait_for_step(2, processes[1])
+        errors = [self.errors_of(process) for process in processes]
+        # Both wait for each other; who has waited longer says so first, and the other one passes it on.
+        late = r"rank \d: receive from rank \d \(channel \d\): (no message|\d+ of \d+ B) after 4 s: deadline passed " \
+            r"\(stage \d, receive (activation|gradient) of micro-batch \d, 4.00 KiB\); all ranks are alive"
+        for error in errors:
+            self.assertRegex(error, rf"^isobar: (rank \d \([ab]\) failed: )?{late}\n$")
+        self.assertTrue(any("failed:" not in error for error in errors), errors)
+
+    def test_a_rank_that_does_not_come_is_named(self):
+        self.planned()
+        port, absent = free_ports(2)
+        process = self.start("--rank", 0, "--ranks", f"127.0.0.1:{port},127.0.0.1:{absent}", "--secret-file",
+                             self.secret, "--deadline", "1s")
+        self.assertRegex(self.errors_of(process), rf"still waiting after 2.* for rank 1 \(127.0.0.1:{absent}: ")
+
+    def test_a_port_that_is_taken_and_a_second_rank_of_the_same_number_are_refused(self):
+        self.planned()
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            process = self.start("--rank", 0, "--ranks", f"127.0.0.1:{port},127.0.0.1:1", "--secret-file", self.secret)
+            self.assertEqual(self.errors_of(process),
+                             f"isobar: cannot listen on 127.0.0.1:{port}: Address already in use\n")
+        ports = free_ports(2)
+        first = self.start("--rank", 0, "--ranks", f"127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}", "--secret-file",
+                           self.secret)
+        for _ in range(500):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", ports[0])):
+                break
+            time.sleep(0.05)
+        second = self.start("--rank", 0, "--ranks", f"127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}", "--secret-file",
+                            self.secret)
+        self.assertIn("Address already in use", self.errors_of(second))
+        self.assertIsNone(first.poll())
+
+    def test_a_run_that_failed_is_started_again_from_its_checkpoint(self):
+        self.planned()
+        process = self.start("--spawn", "--restart", 2, "--checkpoint", self.folder / "kept", "--checkpoint-every", 10,
+                             steps=SOME_STEPS)
+        self.wait_for_step(25, process)
+        supervised, = children_of(process.pid)
+        os.kill(children_of(supervised)[1], signal.SIGKILL)
+        errors = self.errors_of(process, code=0)
+        self.assertRegex(errors, r"isobar: attempt 1 of 3 failed: rank 1 \(b\): died of signal 9 \(Killed\); going on "
+                         r"from step [1-9]0\n")
+        self.assertEqual(self.losses(process), self.undisturbed())
+
+    def test_every_rank_elsewhere_starts_its_own_part_again(self):
+        self.planned()
+        processes = self.ranks("--restart", 2, "--checkpoint", self.folder / "kept", "--checkpoint-every", 10,
+                               steps=SOME_STEPS)
+        self.wait_for_step(25, processes[1])
+        os.kill(children_of(processes[1].pid)[0], signal.SIGKILL)
+        errors = [self.errors_of(process, code=0) for process in processes]
+        self.assertRegex(errors[0], r"isobar: attempt 1 of 3 failed: rank 1 \(b\) is gone; going on from step [1-9]0\n")
+        self.assertRegex(errors[1], r"isobar: attempt 1 of 3 failed: died of signal 9 \(Killed\); going on from step")
+        self.assertEqual(self.losses(processes[1]), self.undisturbed())
+
+    def test_what_fails_for_good_is_not_started_again(self):
+        self.planned()
+        self.assertIn("no.json: no such file",
+                      self.fault_of("run", self.workload, "--plan", self.folder / "no.json", "--spawn", "--restart", 3))
+        port = free_ports(1)[0]
+        process = self.start("--rank", 0, "--ranks", f"127.0.0.1:{port},127.0.0.1:{port + 1}", "--secret-file",
+                             self.secret, "--deadline", "0.5s", "--restart", 1)
+        errors = self.errors_of(process).splitlines()
+        self.assertEqual(len(errors), 2, errors)
+        self.assertRegex(errors[0], "^isobar: attempt 1 of 2 failed: rank 0: still waiting .*; going on from step 0$")
+        self.assertRegex(errors[1], "^isobar: rank 0: still waiting ")
+
+    def test_a_run_goes_on_without_the_device_that_is_lost(self):
+        self.planned(("a", "b", "c"))
+        process = self.start("--spawn", "--replan", self.platform, "--checkpoint", self.folder / "kept",
+                             "--checkpoint-every", 10, steps=SOME_STEPS)
+        self.wait_for_step(25, process)
+        supervised, = children_of(process.pid)
+        os.kill(children_of(supervised)[1], signal.SIGKILL)
+        errors = self.errors_of(process, code=0)
+        new_plan = str(self.folder / "plan.without-1.json")
+        self.assertRegex(errors, r"isobar: rank 1 \(b\): died of signal 9 \(Killed\); going on from step [1-9]0 by " +
+                         new_plan)
+        content = json.loads(pathlib.Path(new_plan).read_text())
+        self.assertEqual(content["without"], ["b"])
+        self.assertEqual([stage["devices"][0]["name"] for stage in content["stages"]], ["a", "c"])
+        self.run_isobar("verify", self.platform, self.workload, new_plan)
+        self.assertEqual(self.losses(process), self.undisturbed())
+
+    def test_replanning_needs_one_process_that_starts_all(self):
+        self.planned()
+        self.assertEqual(self.fault_of("run", self.workload, "--plan", self.plan, "--in-process", "--replan", "p.xml"),
+                         "--replan: goes with --spawn: it takes one process that starts all ranks again on the new plan")
+
+    def test_limits_in_the_wrong_order_are_refused(self):
+        self.planned()
+        base = ("run", self.workload, "--plan", self.plan, "--in-process")
+        self.assertEqual(self.fault_of(*base, "--heartbeat", "20s", "--deadline", "10s"),
+                         "--heartbeat: 20 s is not below the deadline of transfers, 10 s: a rank that is dead would be "
+                         "taken for one that is late")
+        self.assertIn("--heartbeat: ", self.fault_of(*base, "--heartbeat", "soon"))
+
+    def test_a_device_out_of_memory_is_named_with_layer_and_bytes(self):
+        self.planned()
+        content = json.loads(pathlib.Path(self.plan).read_text())
+        content["stages"][1]["devices"][0]["memory_bytes"] = 100_000
+        pathlib.Path(self.plan).write_text(json.dumps(content))
+        fault = self.fault_of("run", self.workload, "--plan", self.plan, "--spawn", "--emulate", "--unvalidated",
+                              expect=3)
+        self.assertRegex(fault, r"^rank 1 \(b\): out of memory in layer \d+ \(\w+.*\): .* asked for beside .* held, of "
+                         r"97.7 KiB$")

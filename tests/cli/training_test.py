@@ -1,0 +1,197 @@
+"""isobar run as somebody trusts it with a week of training: data, checkpoints, resumption, evaluation, interruption."""
+
+import json
+import math
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import time
+
+from tests.cli.support import ISOBAR, ROOT, CommandTest
+
+GPT = """model: gpt
+layers: 3
+hidden: 16
+heads: 2
+vocabulary: 60
+sequence: 8
+micro_batch: 2
+optimizer: adam
+learning_rate: 0.01
+dropout: 0.1
+"""
+
+PLATFORM = """<?xml version="1.0"?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <zone id="all" routing="Full">
+    {hosts}
+    <link id="wire" bandwidth="1GBps" latency="100us"/>
+    {routes}
+  </zone>
+</platform>
+"""
+
+
+class Training(CommandTest):
+    def plan_on(self, devices, workload):
+        names = [f"d{i}" for i in range(devices)]
+        hosts = "\n    ".join(f'<host id="{name}" speed="10Gf"><prop id="memory" value="4 GiB"/></host>'
+                              for name in names)
+        routes = "\n    ".join(f'<route src="{a}" dst="{b}"><link_ctn id="wire"/></route>'
+                               for i, a in enumerate(names) for b in names[i + 1:])
+        platform = self.write(f"{devices}.xml", PLATFORM.format(hosts=hosts, routes=routes))
+        plan = str(self.folder / f"plan{devices}.json")
+        self.run_isobar("plan", platform, workload, "--allocator", "even", "--microbatches", 2, "-o", plan)
+        return plan
+
+    def losses(self, workload, plan, *options, expect=0):
+        result = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--json", *options,
+                                 expect=expect)
+        return json.loads(result.stdout)["losses"] if result.stdout else []
+
+    def logged(self, path):
+        return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+
+    def test_three_two_and_four_stages_go_on_from_one_another(self):
+        workload = self.write("gpt.yaml", GPT)
+        plans = {devices: self.plan_on(devices, workload) for devices in (2, 3, 4)}
+        whole = self.losses(workload, plans[3], "--steps", 30)
+        folder = ("--checkpoint", self.folder / "checkpoints")
+        parts = self.losses(workload, plans[3], *folder, "--steps", 10)
+        parts += self.losses(workload, plans[2], *folder, "--steps", 20, "--resume")
+        parts += self.losses(workload, plans[4], *folder, "--steps", 30, "--resume")
+        self.assertEqual(parts, whole)
+
+    def test_killed_twenty_times_at_random_it_learns_what_it_would_have_learnt(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(3, workload)
+        undisturbed = self.losses(workload, plan, "--steps", 200)
+        chance = random.Random(6)
+        log = self.folder / "log.jsonl"
+        command = [ISOBAR, "run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", "200",
+                   "--checkpoint", str(self.folder / "checkpoints"), "--checkpoint-every", "10", "--resume",
+                   "--log", str(log)]
+        kills = 0
+        for _ in range(20):
+            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            first = process.stdout.readline()  # once it trains
+            time.sleep(chance.uniform(0, 0.25))
+            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            victims = [process.pid]
+            if chance.random() < 0.7 and children.exists():
+                victims = [int(child) for child in children.read_text().split()] or victims
+            try:
+                os.kill(chance.choice(victims), signal.SIGKILL)
+                kills += 1
+            except ProcessLookupError:
+                pass
+            process.communicate(timeout=120)
+            del first
+        self.run_isobar(*command[1:])
+        losses = {line["step"]: line["loss"] for line in self.logged(log)}
+        self.assertEqual([losses[step] for step in range(200)], undisturbed)
+        self.assertGreaterEqual(kills, 5)
+
+    def test_an_interrupt_finishes_the_step_and_writes_a_checkpoint(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(3, workload)
+        folder = self.folder / "checkpoints"
+        undisturbed = self.losses(workload, plan, "--steps", 400)
+        for number, (whom, sent) in enumerate([("all", signal.SIGINT), ("first", signal.SIGTERM),
+                                               ("last", signal.SIGTERM)]):
+            process = subprocess.Popen([ISOBAR, "run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps",
+                                        "1000000", "--checkpoint", str(folder / str(number)), "-o",
+                                        str(self.folder / "out.json")], cwd=ROOT, stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, text=True)
+            self.addCleanup(process.kill)
+            while process.stdout.readline().split()[:1] != ["5"]:
+                self.assertIsNone(process.poll())
+            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill({"all": process.pid, "first": int(children[0]), "last": int(children[-1])}[whom], sent)
+            errors = process.communicate(timeout=120)[1]
+            self.assertEqual(process.returncode, 130, errors)
+            done = int(re.fullmatch(r"isobar: interrupted; (\d+) of 1000000 steps are done\n", errors)[1])
+            self.assertEqual(len(json.loads((self.folder / "out.json").read_text())["losses"]), done)
+            rest = self.losses(workload, plan, "--steps", 400, "--checkpoint", folder / str(number), "--resume")
+            self.assertEqual(rest, undisturbed[done:])
+
+    def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_last_checkpoint(self):
+        wild = self.write("wild.yaml", GPT.replace("adam", "sgd").replace("0.01", "1e30"))
+        plan = self.plan_on(3, wild)
+        fault = self.fault_of("run", wild, "--plan", plan, "--spawn", "--unvalidated", "--steps", 100, "--checkpoint",
+                              self.folder / "checkpoints", "--checkpoint-every", 1)
+        self.assertRegex(fault, r"rank 2 \(d2\): step \d+: the loss is -?(nan|inf); training has diverged")
+
+    def test_mnli_is_learnt_and_evaluated(self):
+        pairs, dev, vocabulary = (ROOT / "examples/mnli" / name for name in ("train.tsv", "dev.tsv", "vocab.txt"))
+        words = len(vocabulary.read_text().splitlines())
+        workload = self.write("bert.yaml", f"""model: bert
+layers: 2
+hidden: 32
+heads: 2
+intermediate: 64
+vocabulary: {words}
+classes: 3
+sequence: 32
+micro_batch: 5
+optimizer: adamw
+learning_rate: 0.003
+""")
+        plan = self.plan_on(3, workload)
+        data = ("--data", pairs, "--vocabulary", vocabulary)
+        result = json.loads(self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--json", *data,
+                                            "--evaluate", pairs, "--steps", 60).stdout)
+        self.assertEqual(result["evaluation"]["labels"], 50)
+        self.assertLess(result["losses"][-1], 0.5 * result["losses"][0])
+        self.assertGreater(result["evaluation"]["accuracy_fraction"], 0.9)  # it has seen them
+        other = json.loads(self.run_isobar("run", workload, "--plan", plan, "--in-process", "--unvalidated", "--json",
+                                           *data, "--evaluate", dev, "--steps", 2).stdout)
+        self.assertEqual(other["losses"], result["losses"][:2])
+        self.assertLess(other["evaluation"]["loss"], 3)
+
+    def test_tokens_are_learnt_and_their_perplexity_told(self):
+        workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
+        plan = self.plan_on(2, workload)
+        tokens = self.folder / "tokens.bin"
+        tokens.write_bytes(b"".join((7 * i % 11).to_bytes(2, "little") for i in range(500)))
+        result = json.loads(self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--json",
+                                            "--data", tokens, "--evaluate", tokens, "--steps", 80).stdout)
+        evaluation = result["evaluation"]
+        self.assertAlmostEqual(evaluation["perplexity"], math.exp(evaluation["loss"]), places=6)
+        self.assertLess(evaluation["perplexity"], 1.5)
+        self.assertEqual(evaluation["labels"], 499)
+
+    def test_mistakes_are_said_in_one_line(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(2, workload)
+        base = ("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", 4)
+        folder = self.folder / "checkpoints"
+        self.assertIn("go with --checkpoint FOLDER", self.fault_of(*base, "--resume"))
+        self.assertIn("write a number of steps", self.fault_of(*base, "--checkpoint", folder, "--checkpoint-every", 0))
+        self.assertIn("--checkpoint-every: ", self.fault_of(*base, "--checkpoint", folder, "--checkpoint-every", "now"))
+        self.run_isobar(*base, "--checkpoint", folder)
+        self.assertIn("holds a checkpoint of step 4 already; go on from it by --resume",
+                      self.fault_of(*base, "--checkpoint", folder))
+        self.assertIn("all of them are done", self.run_isobar(*base, "--checkpoint", folder, "--resume").stderr)
+        self.assertIn("was written by another run",
+                      self.fault_of(*base, "--checkpoint", folder, "--resume", "--seed", 2))
+        self.assertIn("no such file", self.fault_of(*base, "--data", self.folder / "none.bin"))
+
+    def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(3, workload)
+        undisturbed = self.losses(workload, plan, "--steps", 30)
+        folder = self.folder / "checkpoints"
+        run = ("--checkpoint", folder, "--checkpoint-every", 10)
+        self.losses(workload, plan, *run, "--steps", 20)
+        manifest = next((folder / "step-00000020").glob("stage-1*.json"))
+        manifest.write_text(manifest.read_text()[:40])
+        result = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--json", *run, "--resume",
+                                 "--steps", 30)
+        self.assertIn("step-00000020", result.stderr)
+        self.assertIn("going on from", result.stderr)
+        self.assertEqual(json.loads(result.stdout)["losses"], undisturbed[10:])

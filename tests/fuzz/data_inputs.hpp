@@ -1,0 +1,100 @@
+#pragma once
+
+#include "exec/mnli.hpp"
+#include "exec/token_file.hpp"
+#include "exec/wordpiece.hpp"
+#include "tests/fuzz/inputs.hpp"
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+/// What the fuzzers of training data do with an input. The readers take files, so each process writes one.
+namespace isobar::fuzz {
+
+class InputFile {
+ public:
+  InputFile()
+  {
+    std::string folder = (std::filesystem::temp_directory_path() / "isobar-fuzz.XXXXXX").string();
+    ensure(mkdtemp(folder.data()) != nullptr, "there is a temporary folder");
+    std::filesystem::current_path(folder);
+  }
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  ~InputFile()
+  {
+    const auto folder = std::filesystem::current_path();
+    std::filesystem::current_path("/");
+    std::filesystem::remove_all(folder);
+  }
+
+  /// Its name, "input", which messages begin with.
+  static std::string with(const std::string& text)
+  {
+    static const InputFile file;
+    std::ofstream("input", std::ios::binary) << text;
+    return "input";
+  }
+};
+
+inline void token_file(const std::string& text)
+{
+  constexpr std::uint64_t vocabulary = 50257;
+  try {
+    const exec::TokenFile file(InputFile::with(text), vocabulary);
+    ensure(file.size() >= 1 && file.size() <= text.size() / 2, "a token has two bytes at least");
+    const auto tokens = file.read(0, file.size());
+    ensure(tokens.size() == file.size(), "every token is read");
+    const std::uint64_t middle = file.size() / 2;
+    const auto half = file.read(middle, file.size() - middle);
+    ensure(std::equal(half.begin(), half.end(), tokens.end() - static_cast<std::ptrdiff_t>(half.size())),
+           "a window holds what the whole holds there");
+    for (const auto token : tokens) {
+      ensure(token >= 0 && static_cast<std::uint64_t>(token) < vocabulary, "a token is in the vocabulary");
+    }
+  } catch (const InputError& fault) {
+    check_message(fault);
+  }
+}
+
+inline void mnli(const std::string& text)
+{
+  try {
+    const exec::MnliFile file(InputFile::with(text));
+    ensure(file.size() >= 1, "a file has a pair");
+    for (std::uint64_t i = 0; i < file.size(); ++i) {
+      const auto pair = file.pair(i);
+      ensure(pair.label >= 0 && static_cast<std::uint64_t>(pair.label) < exec::mnli_classes, "a label is a class");
+      for (const auto sentence : {pair.premise, pair.hypothesis}) {
+        ensure(text.find(sentence) != std::string::npos && sentence.find_first_of("\t\n") == std::string_view::npos,
+               "a sentence is one column");
+      }
+    }
+  } catch (const InputError& fault) {
+    check_message(fault);
+  }
+}
+
+/// A vocabulary, and a text behind the first byte 0.
+inline void wordpiece(const std::string& text)
+{
+  const auto end = std::min(text.find('\0'), text.size());
+  try {
+    const exec::WordPiece pieces(InputFile::with(text.substr(0, end)));
+    const auto sentence = text.substr(std::min(text.size(), end + 1));
+    const auto tokens = pieces.encode(sentence);
+    ensure(tokens.size() <= 3 * sentence.size(), "a character has three pieces at most");
+    for (const auto token : tokens) {
+      ensure(token >= 0 && static_cast<std::uint64_t>(token) < pieces.vocabulary(), "a piece is in the vocabulary");
+    }
+    ensure(pieces.encode(sentence + " \n" + sentence).size() == 2 * tokens.size(), "words are apart");
+  } catch (const InputError& fault) {
+    check_message(fault);
+  }
+}
+
+}  // namespace isobar::fuzz
