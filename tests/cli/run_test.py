@@ -90,7 +90,8 @@ class Run(CommandTest):
 
     def test_links_between_cpus_say_that_they_go_over_tcp(self):
         workload, plan = self.stamped_plan()
-        printed = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--steps", 1, "--transport", "auto").stdout
+        printed = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--steps", 1, "--transport",
+                                  "auto").stdout
         self.assertEqual(sorted(line for line in printed.splitlines() if "TCP" in line),
                          ["rank 0 to rank 1, activations: TCP (a rank without a GPU or NCCL)",
                           "rank 1 to rank 0, gradients: TCP (a rank without a GPU or NCCL)"])
