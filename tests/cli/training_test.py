@@ -147,7 +147,7 @@ learning_rate: 0.003
         result = json.loads(self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--json", *data,
                                             "--evaluate", pairs, "--steps", 60).stdout)
         self.assertEqual(result["evaluation"]["labels"], 50)
-        self.assertLess(result["losses"][-1], 0.5 * result["losses"][0])
+        self.assertLess(sum(result["losses"][-5:]), 0.7 * sum(result["losses"][:5]))
         self.assertGreater(result["evaluation"]["accuracy_fraction"], 0.9)  # it has seen them
         other = json.loads(self.run_isobar("run", workload, "--plan", plan, "--in-process", "--unvalidated", "--json",
                                            *data, "--evaluate", dev, "--steps", 2).stdout)
