@@ -94,7 +94,13 @@ std::unique_ptr<RankExecutor> make_executor(const Job& job, std::size_t rank)
 {
   auto executor = std::make_unique<RankExecutor>(job.workload, job.plan, rank, rank_options(job, rank));
   const bool is_stage = rank < job.plan.stages.size();
-  if (is_stage && job.options.resume_from) executor->model().restore(*job.options.resume_from);
+  if (is_stage && job.options.resume_from) {
+    executor->model().restore(*job.options.resume_from);
+  } else if (is_stage && job.options.weights) {
+    for (const auto& name : executor->model().load(*job.options.weights)) {
+      job.options.tell(fmt::format("{}: has no {}, which begins anew", job.options.weights->where(), name));
+    }
+  }
   return executor;
 }
 

@@ -36,6 +36,7 @@ struct CheckpointOptions {
 struct RunOptions {
   std::uint64_t first_step = 0;               ///< steps that are done already
   const TensorSource* resume_from = nullptr;  ///< the checkpoint of `first_step`
+  const TensorSource* weights = nullptr;      ///< a Hugging Face model to begin with; null: new parameters
   CheckpointOptions checkpoints;
   const BatchSource* batches = nullptr;     ///< to train on; null: synthetic
   const BatchSource* evaluation = nullptr;  ///< to evaluate on at the end; null: nothing
@@ -49,7 +50,7 @@ struct RunOptions {
   NetworkOptions network;      ///< of ranks that are processes
   /// Of ranks that are processes.
   TransportChoice transport = TransportChoice::Tcp;
-  /// Takes a line for each link's transport, where it was to be chosen.
+  /// Takes lines for people: each link's transport, where it was to be chosen, and parameters that begin anew.
   std::function<void(const std::string&)> tell = [](const std::string& /*line*/) {};
   bool emulate = false;  ///< ranks are as slow, and have as little memory, as the plan takes their devices for
   /// With `emulate` on a CPU: the profiled speed, by which the program counts its work. Slower ranks then compute as

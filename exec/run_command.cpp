@@ -18,6 +18,7 @@
 #include "exec/restart.hpp"
 #include "exec/run.hpp"
 #include "exec/step_log.hpp"
+#include "exec/weight_files.hpp"
 #include "schedules/schedule.hpp"
 
 #include <fmt/format.h>
@@ -59,6 +60,7 @@ struct CommandOptions {
   std::string output;
   bool json = false;
   DataOptions data;
+  std::string weights;
   std::string checkpoint_every;
   bool resume = false;
   RunOptions run;
@@ -237,10 +239,6 @@ void choose_transport(CommandOptions& options)
   if (options.run.transport == TransportChoice::Nccl && !is_gpu(options.run.device)) {
     throw InputError("--transport", "nccl is for GPUs; it goes with --device cuda");
   }
-  options.run.tell = [quiet = options.json](const std::string& line) {
-    if (!quiet) fmt::print("{}\n", line);
-    std::fflush(stdout);
-  };
 }
 
 /// Refuses a plan that does not fit this workload, or that nobody has simulated.
@@ -445,6 +443,10 @@ ExitCode run(CommandOptions options)
   if (launched && options.device == "cuda:local") options.device = fmt::format("cuda:{}", launched->local_rank);
   options.run.device = device_from_text(options.device);
   choose_transport(options);
+  options.run.tell = [quiet = options.json](const std::string& line) {
+    if (!quiet) fmt::print("{}\n", line);
+    std::fflush(stdout);
+  };
   const Plan plan = read_plan(options.plan);
   const std::string workload_text = read_file(options.workload);
   const Workload workload = with_recomputation(read_inputs(plan, workload_text, options), plan.recompute);
@@ -465,6 +467,8 @@ ExitCode run(CommandOptions options)
   options.run.checkpoints.run = run_facts(options, plan, fingerprint(workload_text));
   const auto checkpoint = checkpoint_to_resume(options);
   if (checkpoint) options.run.resume_from = &*checkpoint;
+  std::optional<Weights> weights;
+  if (!options.weights.empty()) options.run.weights = &weights.emplace(options.weights);
   if (options.run.first_step >= options.run.steps) {
     fmt::print(stderr, "isobar: --steps {}: all of them are done\n", options.run.steps);
     return ExitCode::Done;
@@ -515,6 +519,8 @@ void add_run_command(CLI::App& app, Action& action)
   add_network_options(*command, options->run.network);
   command->add_option("--steps", options->run.steps, "steps to train in all (default: 10)");
   add_data_options(*command, options->data);
+  command->add_option("--weights", options->weights,
+                      "a Hugging Face model to begin with: its folder, safetensors file or index");
   command->add_option("--checkpoint", options->run.checkpoints.folder,
                       "folder for checkpoints, shared by all ranks; one is written at the end in any case");
   command->add_option("--checkpoint-every", options->checkpoint_every,

@@ -6,6 +6,7 @@
 #include "exec/device.hpp"
 #include "exec/memory_meter.hpp"
 #include "exec/stored_tensors.hpp"
+#include "exec/weights.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -449,6 +450,18 @@ std::vector<StoredTensor> StageModel::state() const
 void StageModel::restore(const TensorSource& source)
 {
   state_->restore(source);
+}
+
+std::vector<std::string> StageModel::load(const TensorSource& weights)
+{
+  std::vector<std::string> missing;
+  for (std::size_t layer = state_->options.first_layer; layer <= state_->options.last_layer; ++layer) {
+    auto& module = *state_->layers[layer - state_->options.first_layer];
+    for (const auto& name : load_weights(state_->workload, layer, weights, module)) {
+      missing.push_back(checkpoint_name(layer, name));
+    }
+  }
+  return missing;
 }
 
 }  // namespace isobar::exec

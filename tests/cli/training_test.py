@@ -154,6 +154,24 @@ learning_rate: 0.003
         self.assertEqual(other["losses"], result["losses"][:2])
         self.assertLess(other["evaluation"]["loss"], 3)
 
+    def test_an_exported_model_is_what_another_run_begins_with(self):
+        workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
+        still = self.write("still.yaml", GPT.replace("dropout: 0.1\n", "").replace("adam", "sgd").replace("0.01", "0"))
+        tokens = self.folder / "tokens.bin"
+        tokens.write_bytes(b"".join((7 * i % 11).to_bytes(2, "little") for i in range(100)))
+        checkpoints, model = self.folder / "checkpoints", self.folder / "model"
+        trained = json.loads(self.run_isobar(
+            "run", workload, "--plan", self.plan_on(3, workload), "--spawn", "--unvalidated", "--json", "--data", tokens,
+            "--evaluate", tokens, "--steps", 20, "--checkpoint", checkpoints).stdout)
+        self.run_isobar("export", workload, checkpoints, "-o", model)
+        again = json.loads(self.run_isobar(
+            "run", still, "--plan", self.plan_on(2, still), "--spawn", "--unvalidated", "--json", "--weights", model,
+            "--evaluate", tokens, "--steps", 1).stdout)
+        self.assertEqual(again["evaluation"], trained["evaluation"])
+        self.assertIn("model: neither", self.fault_of("run", still, "--plan", self.plan_on(2, still), "--spawn",
+                                                      "--unvalidated", "--weights", self.folder).replace(
+                                                          str(self.folder), "model"))
+
     def test_tokens_are_learnt_and_their_perplexity_told(self):
         workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
         plan = self.plan_on(2, workload)
