@@ -168,9 +168,9 @@ learning_rate: 0.003
             "run", still, "--plan", self.plan_on(2, still), "--spawn", "--unvalidated", "--json", "--weights", model,
             "--evaluate", tokens, "--steps", 1).stdout)
         self.assertEqual(again["evaluation"], trained["evaluation"])
-        self.assertIn("model: neither", self.fault_of("run", still, "--plan", self.plan_on(2, still), "--spawn",
-                                                      "--unvalidated", "--weights", self.folder).replace(
-                                                          str(self.folder), "model"))
+        self.assertIn("holds neither model.safetensors nor",
+                      self.fault_of("run", still, "--plan", self.plan_on(2, still), "--spawn", "--unvalidated",
+                                    "--weights", self.folder))
 
     def test_tokens_are_learnt_and_their_perplexity_told(self):
         workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
