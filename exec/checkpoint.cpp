@@ -96,13 +96,14 @@ std::size_t stages_in(const fs::path& folder)
     ++parts;
   }
   const std::string where = shown_path(folder);
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) throw InputError(where, "no such checkpoint");
   if (found.empty()) throw InputError(where, "holds no part of a manifest");
   if (found.size() > 1) {
     throw InputError(where, fmt::format("holds parts of {} and of {} stages", *found.begin(), *found.rbegin()));
   }
   const std::size_t stages = *found.begin();
   if (parts == stages) return stages;
-  std::error_code ignored;
   std::size_t missing = 0;
   while (fs::exists(folder / manifest_file_name(missing, stages), ignored)) ++missing;
   throw InputError(

@@ -1,7 +1,5 @@
 #include "exec/data_options.hpp"
 
-#include <CLI/CLI.hpp>
-
 namespace isobar::exec {
 
 void add_data_options(CLI::App& command, DataOptions& options)

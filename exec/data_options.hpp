@@ -2,9 +2,7 @@
 
 #include "exec/dataset.hpp"
 
-namespace CLI {
-class App;
-}
+#include <CLI/CLI.hpp>
 
 namespace isobar::exec {
 

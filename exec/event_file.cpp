@@ -1,8 +1,7 @@
 #include "exec/event_file.hpp"
 
 #include "core/errors.hpp"
-
-#include <boost/crc.hpp>
+#include "exec/crc32c.hpp"
 
 #include <fmt/format.h>
 
@@ -64,9 +63,7 @@ std::string event_of(std::uint64_t step, const std::string& what)
 /// CRC-32C, masked as record_writer.cc does, so that a checksum of data with checksums inside stays a good one.
 std::uint32_t masked_crc(std::string_view bytes)
 {
-  boost::crc_optimal<32, 0x1edc6f41, 0xffffffff, 0xffffffff, true, true> crc;
-  crc.process_bytes(bytes.data(), bytes.size());
-  return std::rotr(static_cast<std::uint32_t>(crc.checksum()), 15) + 0xa282ead8;
+  return std::rotr(crc32c(std::as_bytes(std::span(bytes))), 15) + 0xa282ead8;
 }
 
 /// The second that the file's name begins with: now's, or the one after that of the last file there.

@@ -124,7 +124,7 @@ class Heartbeat::Impl {
     std::thread listening;
   };
 
-  void tell(Peer& peer, std::string_view word)
+  void tell(Peer& peer, std::string_view word) const
   {
     const std::lock_guard lock(peer.sending);
     try {
@@ -133,7 +133,7 @@ class Heartbeat::Impl {
       // Whoever hears nothing any more is lost, and who listens to it finds that out.
     }
   }
-  void tell_all(std::string_view word)
+  void tell_all(std::string_view word) const
   {
     for (auto& peer : peers_) tell(*peer, word);
   }

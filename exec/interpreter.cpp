@@ -47,7 +47,7 @@ class Player {
           play_instruction(step, instruction);
         }
         if (step_ended) step_ended(step);
-        if (!work_.goes_on(lane, step)) return;
+        if (!work_.goes_on(lane, step) || !others_follow(step)) return;
       }
     } catch (...) {
       fail(std::current_exception());
@@ -77,6 +77,19 @@ class Player {
     std::unique_lock lock(mutex_);
     const std::uint64_t needed = wait.count == 0 ? 0 : (step - first_step_) * length(wait.lane) + wait.count;
     progress_.wait(lock, [&] { return failure_ || completed_[static_cast<std::size_t>(wait.lane)] >= needed; });
+    return !failure_;
+  }
+
+  /// Waits until all lanes have ended the step before `step`: no lane is two steps ahead of another, or what nobody
+  /// takes yet would pile up. False when another lane has failed meanwhile.
+  bool others_follow(std::uint64_t step)
+  {
+    std::unique_lock lock(mutex_);
+    progress_.wait(lock, [&] {
+      return failure_ || std::all_of(all_lanes.begin(), all_lanes.end(), [&](Lane lane) {
+               return completed_[static_cast<std::size_t>(lane)] >= (step - first_step_) * length(lane);
+             });
+    });
     return !failure_;
   }
 

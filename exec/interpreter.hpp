@@ -31,7 +31,7 @@ class RankWork {
 
 /// Plays one rank's part of a program step by step, from `first_step` to the last one: the compute lane on the calling
 /// thread, every other lane that has instructions on a thread of its own, so that transfers overlap computation and
-/// receives are posted ahead. A lane goes on to the next step by itself.
+/// receives are posted ahead. A lane goes on to the next step by itself, but never two steps ahead of another.
 ///
 /// Events go to `sink` (may be null) in the order in which they end, with times of the steady clock, one at a time but
 /// from any of the threads; what the rank holds is looked at after each instruction. `step_ended` is called on the

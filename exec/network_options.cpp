@@ -4,14 +4,14 @@
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/tcp.hpp>
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
+#include <sys/socket.h>
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <set>
@@ -22,35 +22,28 @@ namespace isobar::exec {
 
 namespace {
 
+namespace asio = boost::asio;
+
 struct Interfaces {
   std::set<std::string> names;
   std::vector<std::string> addresses;  ///< of one interface, IPv4 first
 };
 
-std::optional<in_addr> ipv4_from(const std::string& text)
+std::optional<asio::ip::address> address_from(const std::string& text)
 {
-  in_addr address = {};
-  return ::inet_pton(AF_INET, text.c_str(), &address) == 1 ? std::optional(address) : std::nullopt;
-}
-
-std::optional<in6_addr> ipv6_from(const std::string& text)
-{
-  in6_addr address = {};
-  return ::inet_pton(AF_INET6, text.c_str(), &address) == 1 ? std::optional(address) : std::nullopt;
+  boost::system::error_code error;
+  const auto address = asio::ip::make_address(text, error);
+  return error ? std::nullopt : std::optional(address);
 }
 
 /// Link-local addresses of IPv6 say nothing without an interface, and do not count.
 std::optional<std::string> text_of(const sockaddr& address)
 {
-  std::array<char, INET6_ADDRSTRLEN> text = {};
-  if (address.sa_family == AF_INET) {
-    const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
-    return ::inet_ntop(AF_INET, &ipv4.sin_addr, text.data(), text.size());
-  }
-  if (address.sa_family != AF_INET6) return std::nullopt;
-  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
-  if (IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr)) return std::nullopt;
-  return ::inet_ntop(AF_INET6, &ipv6.sin6_addr, text.data(), text.size());
+  const bool is_ipv6 = address.sa_family == AF_INET6;
+  asio::ip::tcp::endpoint endpoint(is_ipv6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), 0);
+  std::memcpy(endpoint.data(), &address, endpoint.size());
+  if (is_ipv6 && endpoint.address().to_v6().is_link_local()) return std::nullopt;
+  return endpoint.address().to_string();
 }
 
 Interfaces interfaces_of_machine(const std::string& wanted)
@@ -86,14 +79,13 @@ void add_network_options(CLI::App& command, NetworkOptions& options)
 
 bool is_loopback(const std::string& host)
 {
-  if (const auto ipv4 = ipv4_from(host)) return ntohl(ipv4->s_addr) >> 24U == 127;
-  if (const auto ipv6 = ipv6_from(host)) return IN6_IS_ADDR_LOOPBACK(&*ipv6);
-  return host == "localhost";
+  const auto address = address_from(host);
+  return address ? address->is_loopback() : host == "localhost";
 }
 
 std::string bind_address_of(const std::string& address_or_interface, const std::string& own)
 {
-  if (ipv4_from(address_or_interface) || ipv6_from(address_or_interface)) return address_or_interface;
+  if (address_from(address_or_interface)) return address_or_interface;
   const auto found = interfaces_of_machine(address_or_interface);
   if (!found.addresses.empty()) {
     const bool has_own = std::find(found.addresses.begin(), found.addresses.end(), own) != found.addresses.end();

@@ -70,6 +70,8 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   stage.first_layer = stage.last_layer = layer;
   stage.seed = options.seed;
   stage.device = options.device;
+  const auto batches = synthetic_batches(workload);
+  stage.batches = batches.get();
   StageModel model(workload, stage);
   const bool has_loss = layer + 1 == workload.layers.size();
 

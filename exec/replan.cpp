@@ -92,7 +92,7 @@ std::string replan(const std::string& plan_file, const ReplanInputs& inputs, con
   if (!rank || *rank >= plan.stages.size()) throw refuse("no device is known to be lost, so none can be left out");
   if (plan.stages.size() == 1) throw refuse("it is the only stage, so it cannot be left out");
   const std::string& device = plan.stages[*rank].device();
-  const std::string output = replanned_file(plan_file, plan);
+  std::string output = replanned_file(plan_file, plan);
   run_isobar(replan_arguments(plan, device, inputs, output), failure);
   run_isobar(with_profile({"simulate", inputs.platform, inputs.workload, "--plan", output, "--stamp"}, plan), failure);
   return output;

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): as the library has it
 class App;
 }  // namespace CLI
 

@@ -303,6 +303,9 @@ std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, 
   ensure(places.size() == program.ranks(), "every rank has an endpoint");
   const auto tcp =
       tcp_options(tcp_options_of(options.network, place.secret, rank, places), options, plan, hash_of(plan));
+  if (tcp.tls && options.transport == TransportChoice::Nccl) {
+    throw InputError("--transport", "nccl encrypts nothing; say --plain-text too, or auto instead of nccl");
+  }
   const Job job(workload, plan, program, options);
   const auto executor = make_executor(job, rank);
   auto links = links_of_run(program);

@@ -132,7 +132,7 @@ std::shared_ptr<const Secret> random_secret()
 {
   std::array<unsigned char, Key::size> words = {};
   if (RAND_bytes(words.data(), words.size()) != 1) throw EnvironmentError("the system gives no random bytes");
-  const auto secret = std::make_shared<const Secret>(
+  auto secret = std::make_shared<const Secret>(
       "random", std::string_view(reinterpret_cast<const char*>(words.data()), words.size()));
   OPENSSL_cleanse(words.data(), words.size());
   return secret;

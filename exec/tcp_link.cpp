@@ -85,7 +85,7 @@ std::size_t total_of(std::span<const std::span<Byte>> buffers)
 }
 
 /// What TLS says of a connection, beside the system's errors.
-class TlsFaults : public boost::system::error_category {
+class TlsFaults final : public boost::system::error_category {
  public:
   const char* name() const noexcept override { return "tls"; }
   std::string message(int) const override { return "what came is not what the peer has sent, or no TLS"; }

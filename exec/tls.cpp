@@ -237,7 +237,7 @@ Tls::Progress Tls::read(std::span<std::byte> bytes)
 
 Tls::Progress Tls::write(std::span<const std::byte> bytes)
 {
-  const auto progress = impl_->progress_of([&](std::size_t& count) {
+  auto progress = impl_->progress_of([&](std::size_t& count) {
     return ::SSL_write_ex(impl_->ssl(), bytes.data(), std::min(bytes.size(), longest_record), &count);
   });
   impl_->renew_key(progress.bytes);

@@ -148,7 +148,7 @@ void TokenFile::read_header()
   if (start.starts_with(npy_magic)) {
     promised = read_npy_header(start, bytes);
   } else if (magic == two_byte_magic || magic == four_byte_magic) {
-    constexpr std::uint64_t header = 256 * 4;
+    constexpr std::uint64_t header = 1024;  // 256 int32
     if (bytes < header) throw InputError(name_, fmt::format("ends after {} bytes, within llm.c's header", bytes));
     const std::uint64_t version = number_in(start.substr(4, 4));
     const std::uint64_t expected = magic == two_byte_magic ? 1 : 7;

@@ -30,9 +30,9 @@ constexpr char32_t vowels = 21, ends = 28;
 void append_syllable(char32_t code, std::u32string& text)
 {
   const char32_t index = code - first_syllable;
-  text += 0x1100 + index / (vowels * ends);
-  text += 0x1161 + index % (vowels * ends) / ends;
-  if (index % ends != 0) text += 0x11A7 + index % ends;
+  text.push_back(0x1100 + index / (vowels * ends));
+  text.push_back(0x1161 + index % (vowels * ends) / ends);
+  if (index % ends != 0) text.push_back(0x11A7 + index % ends);
 }
 
 }  // namespace

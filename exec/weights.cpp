@@ -4,6 +4,7 @@
 #include "exec/huggingface_weights.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <span>
 

@@ -116,6 +116,7 @@ def faults_of(row):
 
 def over_nccl(workload, plan, *options):
     """Two ranks on the one GPU, which NCCL takes for ranks of two machines: the processes."""
+    secret = os.urandom(32).hex()
     ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     ranks = ",".join(f"127.0.0.1:{port.getsockname()[1]}" for port in ports)
     for port in ports:
@@ -123,7 +124,8 @@ def over_nccl(workload, plan, *options):
     command = [ISOBAR, "run", workload, "--plan", plan, "--ranks", ranks, "--transport", "nccl", "--device", "cuda",
                "--json", *map(str, options)]
     return [subprocess.Popen([*command, "--rank", str(rank)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             text=True, env={**os.environ, "NCCL_HOSTID": str(rank), "NCCL_SOCKET_IFNAME": "lo"})
+                             text=True, env={**os.environ, "NCCL_HOSTID": str(rank), "NCCL_SOCKET_IFNAME": "lo",
+                                             "ISOBAR_SECRET": secret})
             for rank in range(2)]
 
 

@@ -14,7 +14,7 @@ MAY_INCLUDE = {
     "exec": (
         {"core", "schedules", "exec"},
         ("fmt/", "CLI/"),
-        {"*": ("torch/", "ATen/", "c10/", "cuda", "nccl", "nvtx3/", "boost/asio", "boost/crc.hpp", "openssl/", "nlohmann/",
+        {"*": ("torch/", "ATen/", "c10/", "cuda", "nccl", "nvtx3/", "boost/asio", "openssl/", "nlohmann/",
                "spdlog/")},
     ),
     "results": ({"core", "results"}, ("fmt/",), {"*": ("nlohmann/", "sqlite3.h")}),

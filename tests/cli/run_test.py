@@ -90,7 +90,8 @@ class Run(CommandTest):
 
     def test_links_between_cpus_say_that_they_go_over_tcp(self):
         workload, plan = self.stamped_plan()
-        printed = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--steps", 1, "--transport", "auto").stdout
+        printed = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--steps", 1, "--transport",
+                                  "auto").stdout
         self.assertEqual(sorted(line for line in printed.splitlines() if "TCP" in line),
                          ["rank 0 to rank 1, activations: TCP (a rank without a GPU or NCCL)",
                           "rank 1 to rank 0, gradients: TCP (a rank without a GPU or NCCL)"])
@@ -127,7 +128,8 @@ class Run(CommandTest):
         base = ("run", workload, "--plan", plan)
         self.assertIn("say where the ranks run: ", self.fault_of(*base))
         self.assertIn("say where the ranks run: ", self.fault_of(*base, "--spawn", "--in-process"))
-        self.assertEqual(self.fault_of(*base, "--rank", 0), "--rank and --ranks go together")
+        self.assertEqual(self.fault_of(*base, "--rank", 0),
+                         "--rank goes with --ranks, or with --world and --master where no launcher says them")
         self.assertEqual(self.fault_of(*base, "--spawn", "--steps", 0), "--steps: 0 is not in 1 to 1000000000")
         self.assertEqual(self.fault_of(*base, "--spawn", "--threads", 0), "--threads: 0 is not in 1 to 1024")
         self.assertEqual(self.fault_of(*base, "--spawn", "--flows", 65), "--flows: 65 is not in 1 to 64")
@@ -143,7 +145,10 @@ class Run(CommandTest):
                          '--bind: "nosuch0" is no address, and no interface of this machine; it has .*lo')
         self.assertIn("--bind: 0.0.0.0 is open to other machines",
                       self.fault_of(*base, *places, "--secret-file", secret, "--bind", "0.0.0.0"))
-        self.assertIn("--plain-text excludes --tls", self.fault_of(*base, *places, "--tls", "--plain-text"))
+        self.assertIn("--tls excludes --plain-text", self.fault_of(*base, *places, "--tls", "--plain-text"))
+        self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "10.0.0.1:21744,10.0.0.2:21744", "--secret-file",
+                                       secret, "--device", "cuda", "--transport", "nccl"),
+                         "--transport: nccl encrypts nothing; say --plain-text too, or auto instead of nccl")
         os.chmod(secret, 0o644)
         self.assertEqual(self.fault_of(*base, *places, "--secret-file", secret),
                          f"{secret}: others may read or change this secret (mode 644); run: chmod 600 {secret}")
@@ -215,4 +220,4 @@ class Run(CommandTest):
     def test_an_interrupt_ends_all_ranks(self):
         process, children = self.started()
         os.kill(process.pid, signal.SIGINT)
-        self.assertEqual(self.ended(process, children, 130), "isobar: interrupted\n")
+        self.assertRegex(self.ended(process, children, 130), r"^isobar: interrupted; \d+ of 1000000 steps are done\n$")

@@ -1,6 +1,7 @@
 """What isobar run tells of each step: JSON lines, TensorBoard's events as TensorBoard reads them, Prometheus' text."""
 
 import json
+import shutil
 import subprocess
 import sys
 import unittest
@@ -61,6 +62,20 @@ class StepLog(CommandTest):
         self.assertEqual(len(list(self.events.iterdir())), 2)
         self.assert_shown(self.logged())
 
+    def test_steps_that_are_done_again_are_told_once(self):
+        need_peers()
+        checkpoints = self.folder / "checkpoints"
+        options = ("--in-process", "--checkpoint", checkpoints, "--checkpoint-every", 2, "--log", self.log,
+                   "--tensorboard", self.events)
+        self.run_steps(*options, "--steps", 4)
+        undisturbed = [line["loss"] for line in self.logged()]
+        shutil.rmtree(checkpoints / "step-00000004")
+        self.run_steps(*options, "--steps", 6, "--resume")
+        steps = self.logged()
+        self.assertEqual([line["step"] for line in steps], [0, 1, 2, 3, 4, 5])
+        self.assertEqual([line["loss"] for line in steps][:4], undisturbed)
+        self.assert_shown(steps)
+
     def test_prometheus_finds_the_last_step(self):
         metrics = self.folder / "isobar.prom"
         self.run_steps("--in-process", "--steps", 3, "--log", self.log, "--prometheus", metrics)
@@ -72,10 +87,11 @@ class StepLog(CommandTest):
         self.assertEqual([path.name for path in self.folder.glob("isobar.prom*")], ["isobar.prom"])
 
     def test_of_ranks_that_are_told_the_same_the_one_with_the_loss_writes(self):
-        ranks = "127.0.0.1:21751,127.0.0.1:21752"
+        ranks, secret = "127.0.0.1:21751,127.0.0.1:21752", self.secret_file()
         processes = [subprocess.Popen([ISOBAR, "run", self.workload, "--plan", self.plan, "--unvalidated", "--rank",
-                                       str(rank), "--ranks", ranks, "--steps", "3", "--log", self.log, "--tensorboard",
-                                       self.events], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                       str(rank), "--ranks", ranks, "--secret-file", secret, "--steps", "3", "--log",
+                                       self.log, "--tensorboard", self.events], cwd=ROOT, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True)
                      for rank in (0, 1)]
         said = [process.communicate(timeout=120) for process in processes]
         self.assertEqual([process.returncode for process in processes], [0, 0], said)

@@ -130,8 +130,8 @@ class SeveralRanks(CommandTest):
 class Doctor(CommandTest):
     def test_it_says_what_the_machine_can_do(self):
         findings = json.loads(self.run_isobar("doctor", "--flows", 2, "--json").stdout)["findings"]
-        self.assertLessEqual({"LibTorch", "processor", "memory", "matrix product", "attention", "sleep", "loopback"},
-                             {finding["subject"] for finding in findings})
+        self.assertLessEqual({"LibTorch", "NCCL", "processor", "memory", "matrix product", "attention", "sleep",
+                              "loopback"}, {finding["subject"] for finding in findings})
 
     def test_a_plan_that_needs_more_memory_than_there_is_is_bad(self):
         platform, workload = self.small_inputs(memory="1000000 TB")

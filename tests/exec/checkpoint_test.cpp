@@ -135,6 +135,7 @@ TEST_F(Checkpoints, ThatAreIncompleteArePassedOver)
                           HasSubstr("step-00000030: holds 1 of 3 parts; stage-0-of-3.json is not there"),
                           HasSubstr("step-00000020: holds 2 of 3 parts; stage-1-of-3.json is not there")));
   EXPECT_THAT(store_.steps(), ElementsAre(10, 20, 30, 40));
+  EXPECT_THAT([&] { store_.open(60); }, ThrowsMessage<InputError>(HasSubstr("step-00000060: no such checkpoint")));
 }
 
 TEST_F(Checkpoints, OfAnotherNumberOfStagesGiveWay)

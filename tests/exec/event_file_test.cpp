@@ -4,13 +4,10 @@
 #include "core/files.hpp"
 #include "tests/support/temporary_folder.hpp"
 
-#include <boost/crc.hpp>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
-#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -61,16 +58,6 @@ std::string after_time(const std::string& event)
 {
   EXPECT_EQ(event[0], '\x09');
   return event.substr(9);
-}
-
-TEST(EventFile, KnowsTheChecksumOfTheStandard)
-{
-  // RFC 3720, B.4: 32 bytes of zeros.
-  boost::crc_optimal<32, 0x1edc6f41, 0xffffffff, 0xffffffff, true, true> crc;
-  const std::string zeros(32, '\0');
-  crc.process_bytes(zeros.data(), zeros.size());
-  EXPECT_EQ(crc.checksum(), 0x8a9136aa);
-  EXPECT_EQ(masked_crc32c(zeros), std::rotr(0x8a9136aaU, 15) + 0xa282ead8U);
 }
 
 TEST(EventFile, HasItsVersionItsStartAndAnEventForEachStep)

@@ -10,6 +10,7 @@
 #include "tests/exec/stored_tensors.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstdio>
 #include <cstring>
@@ -25,7 +26,8 @@ namespace {
 at::Tensor read_whole_numbers(const TensorSource& source, const std::string& name)
 {
   const auto stored = source.read(name);
-  auto tensor = at::empty({stored.facts.shape.begin(), stored.facts.shape.end()}, at::kLong);
+  const std::vector<std::int64_t> shape(stored.facts.shape.begin(), stored.facts.shape.end());
+  auto tensor = at::empty(shape, at::kLong);
   std::memcpy(tensor.mutable_data_ptr(), stored.data.data(), stored.data.size());
   return tensor;
 }

@@ -46,7 +46,7 @@ PlainLoop::~PlainLoop() = default;
 at::Tensor PlainLoop::loss_of_micro_batch(const RandomKey& key)
 {
   const auto type = at::Device(device_).type();
-  const bool is_mixed = workload_.dtype != DType::Float32;
+  const bool is_mixed = workload_.dtype == DType::BFloat16;
   at::autocast::set_autocast_enabled(type, is_mixed);
   if (is_mixed) at::autocast::set_autocast_dtype(type, at::kBFloat16);
   Tensors passed = synthetic_inputs(workload_, key, device_);

@@ -11,7 +11,7 @@
 namespace isobar::exec {
 
 /// What anybody would write with LibTorch: the whole model in one graph on one device, micro-batch by micro-batch,
-/// under autocast unless it is in float32. The executor is held against it.
+/// under autocast if it is in bfloat16. The executor is held against it.
 class PlainLoop {
  public:
   /// `workload` must outlive it.

@@ -1,17 +1,16 @@
-"""Compares our WordPiece with Hugging Face's tokenizers, where it is installed, on random text of all of Unicode."""
+"""Compares our WordPiece with Hugging Face's tokenizers (tools/peers.txt) on random text of all of Unicode."""
 
 import os
 import pathlib
 import random
 import subprocess
+import sys
 import tempfile
 import unicodedata
 import unittest
 
-try:
-    import tokenizers
-except ImportError:
-    tokenizers = None
+from tests.support.peers import need_peers
+from tests.support.wheels import wheels_folder
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 # The peer's tables are of several versions of Unicode, and it takes CJK's extension E for two ranges with a gap.
@@ -39,9 +38,15 @@ def random_vocabulary(draw, texts, normalise):
     return [piece for piece in pieces if piece.strip() == piece and "\x85" not in piece]
 
 
-@unittest.skipIf(tokenizers is None, "the package tokenizers is not installed")
 class WordPiecePeer(unittest.TestCase):
+    def setUp(self):
+        need_peers()
+        sys.path.append(str(wheels_folder("peers")))
+        self.addCleanup(sys.path.pop)
+
     def compare(self, cased, seed):
+        import tokenizers  # there is none outside the peers
+
         draw = random.Random(seed)
         texts = [random_text(draw) for _ in range(5000)]
         normaliser = tokenizers.normalizers.BertNormalizer(strip_accents=not cased, lowercase=not cased)

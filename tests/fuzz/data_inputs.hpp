@@ -7,45 +7,30 @@
 
 #include <fmt/format.h>
 
+#include <sys/mman.h>
 #include <unistd.h>
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
+#include <string>
 
-/// What the fuzzers of training data do with an input. The readers take files, so each process writes one.
+/// What the fuzzers of training data do with an input. The readers take files, so each process has one in memory.
 namespace isobar::fuzz {
 
-class InputFile {
- public:
-  InputFile()
-  {
-    std::string folder = (std::filesystem::temp_directory_path() / "isobar-fuzz.XXXXXX").string();
-    ensure(mkdtemp(folder.data()) != nullptr, "there is a temporary folder");
-    std::filesystem::current_path(folder);
-  }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-  ~InputFile()
-  {
-    const auto folder = std::filesystem::current_path();
-    std::filesystem::current_path("/");
-    std::filesystem::remove_all(folder);
-  }
-
-  /// Its name, "input", which messages begin with.
-  static std::string with(const std::string& text)
-  {
-    static const InputFile file;
-    std::ofstream("input", std::ios::binary) << text;
-    return "input";
-  }
-};
+/// The name of a file that holds `text` until the next call.
+inline std::string file_with(const std::string& text)
+{
+  static const int file = memfd_create("input", MFD_CLOEXEC);
+  const bool written =
+      ftruncate(file, 0) == 0 && pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+  ensure(written, "there is memory for an input");
+  return fmt::format("/proc/self/fd/{}", file);
+}
 
 inline void token_file(const std::string& text)
 {
   constexpr std::uint64_t vocabulary = 50257;
+  const std::string name = file_with(text);
   try {
-    const exec::TokenFile file(InputFile::with(text), vocabulary);
+    const exec::TokenFile file(name, vocabulary);
     ensure(file.size() >= 1 && file.size() <= text.size() / 2, "a token has two bytes at least");
     const auto tokens = file.read(0, file.size());
     ensure(tokens.size() == file.size(), "every token is read");
@@ -57,14 +42,15 @@ inline void token_file(const std::string& text)
       ensure(token >= 0 && static_cast<std::uint64_t>(token) < vocabulary, "a token is in the vocabulary");
     }
   } catch (const InputError& fault) {
-    check_message(fault);
+    check_message(fault, name);
   }
 }
 
 inline void mnli(const std::string& text)
 {
+  const std::string name = file_with(text);
   try {
-    const exec::MnliFile file(InputFile::with(text));
+    const exec::MnliFile file(name);
     ensure(file.size() >= 1, "a file has a pair");
     for (std::uint64_t i = 0; i < file.size(); ++i) {
       const auto pair = file.pair(i);
@@ -75,7 +61,7 @@ inline void mnli(const std::string& text)
       }
     }
   } catch (const InputError& fault) {
-    check_message(fault);
+    check_message(fault, name);
   }
 }
 
@@ -83,8 +69,9 @@ inline void mnli(const std::string& text)
 inline void wordpiece(const std::string& text)
 {
   const auto end = std::min(text.find('\0'), text.size());
+  const std::string name = file_with(text.substr(0, end));
   try {
-    const exec::WordPiece pieces(InputFile::with(text.substr(0, end)));
+    const exec::WordPiece pieces(name);
     const auto sentence = text.substr(std::min(text.size(), end + 1));
     const auto tokens = pieces.encode(sentence);
     ensure(tokens.size() <= 3 * sentence.size(), "a character has three pieces at most");
@@ -93,7 +80,7 @@ inline void wordpiece(const std::string& text)
     }
     ensure(pieces.encode(sentence + " \n" + sentence).size() == 2 * tokens.size(), "words are apart");
   } catch (const InputError& fault) {
-    check_message(fault);
+    check_message(fault, name);
   }
 }
 
