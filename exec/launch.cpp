@@ -181,8 +181,9 @@ std::string source_of(const Variables& variables, const LaunchFlags& flags, cons
     if ((used && &other == launcher) || !variables.says(other)) continue;
     others += (others.empty() ? "" : " and ") + std::string(other.name);
   }
-  return others.empty() ? text
-                        : text + ", over what " + others + (others.find(" and ") == others.npos ? " says" : " say");
+  return others.empty()
+             ? text
+             : text + ", over what " + others + (others.find(" and ") == std::string::npos ? " says" : " say");
 }
 
 }  // namespace
@@ -201,7 +202,9 @@ Environment environment_of_this_process()
 
 std::string first_host(const std::string& variable, const std::string& nodes)
 {
-  const InputError fault(variable, in_quotes(nodes) + " is no list of nodes, such as n[0-3,7],m1");
+  const auto fault = [&] {
+    return InputError(variable, in_quotes(nodes) + " is no list of nodes, such as n[0-3,7],m1");
+  };
   std::string host;
   for (std::size_t i = 0; i < nodes.size() && nodes[i] != ',';) {
     if (nodes[i] != '[') {
@@ -211,12 +214,12 @@ std::string first_host(const std::string& variable, const std::string& nodes)
     const auto first = i + 1;
     const auto end = std::min(nodes.find_first_of(",-]", first), nodes.size());
     const auto close = nodes.find(']', first);
-    if (close == std::string::npos || !whole_number(nodes.substr(first, end - first), std::string::npos)) throw fault;
+    if (close == std::string::npos || !whole_number(nodes.substr(first, end - first), std::string::npos)) throw fault();
     host += nodes.substr(first, end - first);
     i = close + 1;
   }
   constexpr auto letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-  if (host.empty() || host.find_first_not_of(letters) != std::string::npos) throw fault;
+  if (host.empty() || host.find_first_not_of(letters) != std::string::npos) throw fault();
   return host;
 }
 

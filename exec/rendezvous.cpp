@@ -17,8 +17,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
-#include <optional>
+#include <random>
 #include <set>
+#include <string_view>
 #include <utility>
 
 namespace isobar::exec {
@@ -34,11 +35,22 @@ constexpr int round_trips = 5;
 constexpr Seconds grace{5};
 /// For a message of a rank that is there.
 constexpr Seconds patience{10};
+/// What rank 0 says to a rank that it knows from now on. One that hears nothing was dropped, and calls again.
+constexpr auto greeting = "welcome";
 constexpr auto clock_question = "clock";
 
 /// A rank's two one-way links with rank 0, which is one end of each.
 enum class Way : std::uint32_t { Up, Down };
 constexpr std::array ways = {Way::Up, Way::Down};
+
+/// Between what a call is for and a word that is one process's alone, so that no two share a rank's links.
+constexpr std::string_view process_mark = ", process ";
+
+std::string word_of_this_process()
+{
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
 
 /// What a call is for, such as "isobar 1: rank 1 of 3, up".
 std::string words_of_call(const RendezvousOptions& options, std::size_t rank, Way way)
@@ -114,12 +126,20 @@ class Host {
 
  private:
   struct Visitor {
+    std::string process;  ///< its word; "" before it has called
     std::map<Way, std::unique_ptr<TcpLink>> links;
     std::string address;  ///< from which it calls
     Endpoint endpoint;    ///< where it listens
     bool is_here() const { return links.size() == ways.size(); }
   };
 
+  struct CallSign {
+    std::string words;    ///< what the call is for
+    std::string process;  ///< whose it is
+  };
+  static CallSign call_sign_of(const Purpose& purpose);
+  /// A visitor that is gone is missed by whoever waits for it.
+  static void tell(const Visitor& visitor, const std::string& text);
   std::string objection_to(const Purpose& purpose);
   void welcome(const Purpose& purpose, Flow flow);
   bool all_are_here() const;
@@ -166,26 +186,48 @@ Host::Host(const RendezvousOptions& options, const RankFacts& facts, const Prefl
       [this](const Purpose& purpose, Flow flow) { welcome(purpose, std::move(flow)); });
 }
 
+Host::CallSign Host::call_sign_of(const Purpose& purpose)
+{
+  const std::string text = text_of(purpose);
+  const auto end = std::min(text.find(process_mark), text.size());
+  return {text.substr(0, end), text.substr(end)};
+}
+
 std::string Host::objection_to(const Purpose& purpose)
 {
-  const std::string words = text_of(purpose);
+  const auto [words, process] = call_sign_of(purpose);
   const auto found = expected_.find(words);
   if (found == expected_.end()) {
     faults_.insert(fmt::format("somebody called as {}; this run awaits calls such as {}", in_quotes(words),
                                in_quotes(words_of_call(options_, 1, Way::Up))));
     return fmt::format("it awaits {}", in_quotes(words_of_call(options_, 1, Way::Up)));
   }
-  const auto [rank, way] = found->second;
-  if (!guests_[rank].links.contains(way)) return "";
+  const std::size_t rank = found->second.first;
+  const Visitor& visitor = guests_[rank];
+  if (visitor.process.empty() || visitor.process == process) return "";
   faults_.insert(fmt::format("two processes say that they are rank {}; give each its own", rank));
-  return fmt::format("rank {} is there already, from {}", rank, guests_[rank].address);
+  return fmt::format("rank {} is there already, from {}", rank, visitor.address);
+}
+
+void Host::tell(const Visitor& visitor, const std::string& text)
+{
+  const auto down = visitor.links.find(Way::Down);
+  if (down == visitor.links.end()) return;
+  try {
+    send_text(*down->second, text, patience);
+  } catch (const EnvironmentError&) {
+    return;
+  }
 }
 
 void Host::welcome(const Purpose& purpose, Flow flow)
 {
-  const auto [rank, way] = expected_.at(text_of(purpose));
+  const CallSign sign = call_sign_of(purpose);
+  const auto [rank, way] = expected_.at(sign.words);
+  guests_[rank].process = sign.process;
   guests_[rank].address = peer_address(flow.socket.number());
   guests_[rank].links[way] = link_over(std::move(flow), way, rank, 0);
+  if (guests_[rank].is_here()) tell(guests_[rank], greeting);
 }
 
 bool Host::all_are_here() const
@@ -262,14 +304,7 @@ Decision Host::decide()
 Meeting Host::run()
 {
   const Decision decision = decide();
-  for (auto& guest : guests_) {
-    if (!guest.links.contains(Way::Down)) continue;
-    try {
-      send_text(*guest.links.at(Way::Down), decision_to_json(decision), patience);
-    } catch (const EnvironmentError&) {
-      continue;  // it is gone; whoever waits for it in the run says so
-    }
-  }
+  for (const auto& guest : guests_) tell(guest, decision_to_json(decision));
   decision.throw_if_refused();
   return {.seat = decision.seat_of_rank.front(),
           .endpoints = decision.endpoints,
@@ -284,7 +319,9 @@ class Guest {
 
   Meeting run(const RankFacts& facts)
   {
-    call();
+    do {
+      call();
+    } while (!is_welcome());
     TcpLink& up = *links_.at(Way::Up);
     TcpListener listener(
         {.host = options_.bind.empty() ? address_ : bind_address_of(options_.bind, address_), .port = 0});
@@ -316,8 +353,21 @@ class Guest {
     return {all_interfaces ? address_ : host, listener.port()};
   }
 
+  /// Whether rank 0 knows this rank; where another one has taken its place meanwhile, it has hung up.
+  bool is_welcome()
+  {
+    try {
+      return receive_text(*links_.at(Way::Down), time_until(deadline_)) == greeting;
+    } catch (const EnvironmentError&) {
+      if (Clock::now() >= deadline_) throw;
+      return false;
+    }
+  }
+
+  /// Makes both links, anew.
   void call()
   {
+    links_.clear();
     Switchboard board(options_.secret, options_.tls);
     std::map<Way, std::size_t> calls;
     std::string refusal;
@@ -327,8 +377,8 @@ class Guest {
         links_[way] = link_over(std::move(flow), way, options_.rank, options_.rank);
       };
       const auto turned_away = [&refusal](const std::string& reason) { refusal = reason; };
-      calls[way] =
-          board.call(options_.master, purpose_of(words_of_call(options_, options_.rank, way)), connected, turned_away);
+      const std::string words = words_of_call(options_, options_.rank, way) + std::string(process_mark) + word_;
+      calls[way] = board.call(options_.master, purpose_of(words), connected, turned_away);
     }
     while (links_.size() < ways.size()) {
       const bool goes_on = board.work(deadline_);
@@ -346,6 +396,7 @@ class Guest {
 
   RendezvousOptions options_;
   Clock::time_point deadline_;
+  std::string word_ = word_of_this_process();
   std::map<Way, std::unique_ptr<TcpLink>> links_;
   std::string address_;  ///< from which this rank reaches rank 0
 };
