@@ -149,7 +149,7 @@ class NcclTransport : public Transport {
   }
 
  private:
-  void transfer(nccl::Pair& pair, const Tensors& tensors, Seconds wait)
+  void transfer(nccl::Pair& pair, const Tensors& tensors, Seconds wait) const
   {
     const auto deadline = deadline_in(wait);
     std::vector<nccl::Piece> pieces;

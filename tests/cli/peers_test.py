@@ -14,6 +14,7 @@ torch.distributed.init_process_group("gloo")
 total = torch.ones(1) * (torch.distributed.get_rank() + 1)
 torch.distributed.all_reduce(total)
 print(f"{total.item()}\n", end="")
+torch.distributed.destroy_process_group()  # or Gloo's threads may outlive what they use
 """
 
 MODEL_SAVED_AND_LOADED = """
