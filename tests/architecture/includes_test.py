@@ -26,9 +26,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 def system_header(name):
-    """Standard and POSIX headers: no folder or one of theirs, no ending or .h; no library's single-file header."""
+    """Standard and POSIX headers: no folder or sys/, no ending or .h; none of the libraries' single-file headers."""
     of_a_library = name.endswith(".hpp") or name == "sqlite3.h" or name.startswith(("cuda", "nccl"))
-    return not of_a_library and ("/" not in name or name.startswith(("arpa/", "net/", "netinet/", "sys/")))
+    return not of_a_library and ("/" not in name or name.startswith("sys/"))
 
 
 def fault(root, file, line, folder, bracket, name):

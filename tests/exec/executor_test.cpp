@@ -237,7 +237,7 @@ TEST(Executor, RefusesMemoryBeyondTheDevices)
   RunOptions options = options_for(2);
   options.emulate = true;
   EXPECT_THAT([&] { run_in_process(workload, plan, *program, options, [](const StepReport&) {}); },
-              ThrowsMessage<EnvironmentError>(HasSubstr("rank 1 (device-1): out of memory: ")));
+              ThrowsMessage<EnvironmentError>(HasSubstr("rank 1 (device-1): out of memory in layer 4 (block3): ")));
 }
 
 TEST(Executor, EndsAllRanksWhenOneFailsAndSaysWhich)
