@@ -146,11 +146,19 @@ void evaluate(const Job& job, std::size_t rank, RankExecutor& executor, RankRepo
   if (rank + 1 == job.plan.stages.size()) report.evaluation = executor.model().take_evaluation();
 }
 
+/// Of the calling thread's computation. Torch's own function is no function for several threads of a forked process.
+void set_threads(std::size_t threads)
+{
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  at::set_num_threads(static_cast<int>(threads));
+}
+
 /// Plays one rank to the end over its transport.
 RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, const StepEnded& step_ended)
 {
   const RunOptions& options = job.options;
-  at::set_num_threads(static_cast<int>(options.threads));
+  set_threads(options.threads);
   RankReport report;
   RankRecorder recorder(report);
   StageCheckpoints checkpoints(job, rank);
@@ -200,8 +208,11 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
     } catch (const Cancelled&) {
       // Another rank has failed, and says why.
     } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!cause) cause = std::current_exception();
+      {
+        const std::lock_guard lock(mutex);
+        if (!cause) cause = std::current_exception();
+      }
+      executors[rank]->cancel();  // the others are not to wait for it
     }
   };
   std::vector<std::thread> threads;
