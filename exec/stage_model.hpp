@@ -70,8 +70,9 @@ class StageModel {
   /// Takes such tensors over; whoever wrote them may have had other layers. State that the optimizer has not got there
   /// begins anew. @throws InputError naming a tensor that is missing or of another shape or type.
   void restore(const TensorSource& source);
-  /// Takes the parameters of a Hugging Face model. @returns the names of those that it has not got, a classifier's, which
-  /// stay as they were made. @throws InputError naming a tensor that is missing otherwise, or of another shape or type.
+  /// Takes the parameters of a Hugging Face model. @returns the names of those that it has not got, a classifier's,
+  /// which stay as they were made. @throws InputError naming a tensor that is missing otherwise, or of another shape or
+  /// type.
   std::vector<std::string> load(const TensorSource& weights);
 
  private:

@@ -453,6 +453,7 @@ class Page(unittest.TestCase):
         self.assertAlmostEqual(page.evaluate("document.getElementById('timeline-chart').layout.xaxis.range[1]"),
                                0.75 * run["step_time_s"], places=6)
         page.click("text=The first 500 instructions")
+        page.locator('[aria-label="Instructions"] tbody tr').first.wait_for()
         self.assertEqual(page.locator('[aria-label="Instructions"] tbody tr').count(), 500)
 
     def test_of_a_very_long_step_it_shows_what_a_page_can_carry_and_says_so(self):
