@@ -69,7 +69,7 @@ exec::MeasuredRun run(const Workload& workload, const Plan& plan, const Program&
   exec::RunOptions options;
   options.steps = steps;
   options.seed = seed;
-  options.limits = time_limits(Seconds(0), Seconds(60));
+  options.limits = exec::time_limits(Seconds(0), Seconds(60));
   return exec::run_in_process(workload, plan, program, options, [](const exec::StepReport&) {});
 }
 
