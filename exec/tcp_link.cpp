@@ -85,8 +85,12 @@ std::size_t total_of(std::span<const std::span<Byte>> buffers)
 }
 
 /// What TLS says of a connection, beside the system's errors.
-class TlsFaults final : public boost::system::error_category {
+class TlsFaults : public boost::system::error_category {
  public:
+  TlsFaults() = default;
+  TlsFaults(const TlsFaults&) = delete;
+  TlsFaults& operator=(const TlsFaults&) = delete;
+  virtual ~TlsFaults() = default;
   const char* name() const noexcept override { return "tls"; }
   std::string message(int) const override { return "what came is not what the peer has sent, or no TLS"; }
 };
