@@ -167,11 +167,17 @@ class OnACluster(SlurmTest):
         self.assert_equals_local(file)
 
     def kill_task(self, task):
-        for process in self.cluster.processes():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # others end meanwhile
-                words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-                if f"{task}-{task}".encode() in words:
-                    os.kill(process, signal.SIGKILL)
+        """A task is running before its process is there."""
+        def killed():
+            found = False
+            for process in self.cluster.processes():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # others end meanwhile
+                    words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+                    if f"{task}-{task}".encode() in words:
+                        os.kill(process, signal.SIGKILL)
+                        found = True
+            return found
+        wait_for(killed)
 
     def test_cancelled_and_killed_tasks_have_no_row_and_a_second_start_submits_them_alone(self):
         file, process, job = self.started_gated()
