@@ -6,5 +6,6 @@ cd "$(dirname "$0")/../.."
 folder=$1
 shift
 examples/launch/prepare.sh "$folder"
-srun --ntasks=3 "${ISOBAR:-build/release/bin/isobar}" run examples/tiny_bert.yaml \
-  --plan "$folder/plan.json" --secret-file "$folder/secret" "$@"
+srun --ntasks=3 "${ISOBAR:-build/release/bin/isobar}" run examples/mnli/bert.yaml \
+  --plan "$folder/plan.json" --secret-file "$folder/secret" \
+  --data examples/mnli/train.tsv --vocabulary examples/mnli/vocab.txt --evaluate examples/mnli/dev.tsv "$@"

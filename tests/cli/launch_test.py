@@ -15,7 +15,7 @@ from tests.cli.support import ISOBAR, ROOT, CommandTest
 from tests.support import slurm_cluster
 from tests.support.peers import need_peers, peers_environment
 
-STEPS = 2
+STEPS = 10
 PLATFORM = (ROOT / "examples/launch/three_devices.xml").read_text()
 # What launchers say, so that tests begin with none of it.
 SAID_BY = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "OMPI_", "PMI_", "PMIX_", "SLURM", "ISOBAR_", "TORCHELASTIC_")
@@ -39,19 +39,25 @@ def free_port():
 
 
 class Scripts(CommandTest):
-    """examples/launch: the scripts that users copy."""
+    """examples/launch: the scripts that users copy, which train BERT on the sentences of examples/mnli."""
 
-    def losses(self, *command, **environment):
-        """Of the script's run, which are those of --spawn bit by bit; and what it said on stderr."""
+    def run_script(self, name, **environment):
+        """Its losses and its evaluation are those of --spawn bit by bit. Returns what it said on stderr."""
         folder = self.folder / "run"
-        script = [ROOT / "examples/launch" / command[0], folder, "--steps", str(STEPS), "-o", folder / "run.json"]
-        done = subprocess.run([*map(str, script), *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=600,
+        options = ["--steps", str(STEPS)]
+        done = subprocess.run([ROOT / "examples/launch" / name, folder, *options, "-o", folder / "run.json"], cwd=ROOT,
+                              capture_output=True, text=True, timeout=600,
                               env=clean_environment(ISOBAR=ISOBAR) | environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count("samples/s;"), 1)  # one rank reports for all
-        spawned = json.loads(self.run_isobar("run", "examples/tiny_bert.yaml", "--plan", folder / "plan.json", "--spawn",
-                                             "--steps", STEPS, "--json").stdout)
-        self.assertEqual(json.loads((folder / "run.json").read_text())["losses"], spawned["losses"])
+        mnli = "examples/mnli"
+        spawned = self.json_of("run", f"{mnli}/bert.yaml", "--plan", folder / "plan.json", "--spawn", "--data",
+                               f"{mnli}/train.tsv", "--vocabulary", f"{mnli}/vocab.txt", "--evaluate", f"{mnli}/dev.tsv",
+                               *options)
+        self.assertEqual(spawned["evaluation"]["labels"], 20)
+        launched = json.loads((folder / "run.json").read_text())
+        for measured in ("losses", "evaluation"):
+            self.assertEqual(launched[measured], spawned[measured])
         return done.stderr
 
     def test_torchrun(self):
@@ -62,43 +68,48 @@ class Scripts(CommandTest):
         torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
         torchrun.chmod(0o755)
         environment = {name: value for name, value in peers_environment().items() if not name.startswith(SAID_BY)}
-        said = self.losses("torchrun.sh", **environment | {"PATH": f"{tools}:{environment['PATH']}"})
+        said = self.run_script("torchrun.sh", **environment | {"PATH": f"{tools}:{environment['PATH']}"})
         self.assertIn("rank 2 of 3 by torchrun (RANK, WORLD_SIZE); rank 0 listens at localhost:", said)
         self.assertIn("is the plan's left: cpu (", said)
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun not found; install openmpi-bin")
     def test_mpirun(self):
-        said = self.losses("mpirun.sh", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                           OMPI_MCA_rmaps_base_oversubscribe="1")
+        said = self.run_script("mpirun.sh", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                               OMPI_MCA_rmaps_base_oversubscribe="1")
         self.assertIn("rank 2 of 3 by Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE); rank 0 listens at 127.0.0.1:2",
                       said)
 
     def test_srun_on_one_node(self):
         with slurm_cluster.started(nodes=1, cpus=3) as cluster:
-            said = self.losses("srun.sh", SLURM_CONF=cluster.environment["SLURM_CONF"])
+            said = self.run_script("srun.sh", SLURM_CONF=cluster.environment["SLURM_CONF"])
         self.assertIn("rank 2 of 3 by Slurm (SLURM_PROCID, SLURM_NTASKS); rank 0 listens at 127.0.0.1:2", said)
 
-    def test_srun_on_nodes_that_are_the_plans_devices(self):
+    def test_srun_on_four_nodes(self):
         # The test's nodes are all this machine, which does not know their names: so the master is said.
-        devices = {"left": "n2", "middle": "n0", "right": "n1"}
+        master = f"127.0.0.1:{free_port()}"
+        with slurm_cluster.started(nodes=4, cpus=1) as cluster:
+            said = self.run_script("srun.sh", SLURM_CONF=cluster.environment["SLURM_CONF"], ISOBAR_MASTER=master)
+        self.assertIn(f"rank 2 of 3 by Slurm (SLURM_PROCID, SLURM_NTASKS), and ISOBAR_MASTER; rank 0 listens at {master}",
+                      said)
+        for rank, device in enumerate(("left", "middle", "right")):
+            self.assertIn(f"rank {rank} (n{rank}) is the plan's {device}: cpu (", said)
+
+    def test_nodes_with_names_of_the_plans_devices_are_these(self):
         platform = PLATFORM
-        for name, node in devices.items():
+        for name, node in {"left": "n2", "middle": "n0", "right": "n1"}.items():
             platform = platform.replace(f'"{name}"', f'"{node}"')
         workload = self.write("model.yaml", MODEL)
         plan = self.make_plan(self.write("nodes.xml", platform), workload, "--microbatches", 4)
         secret = secret_file(self.folder)
-        output = self.folder / "run.json"
         with slurm_cluster.started(nodes=4, cpus=1) as cluster:
             done = subprocess.run(["srun", "--nodes=3", "--ntasks=3", ISOBAR, "run", workload, "--plan", plan,
-                                   "--unvalidated", "--secret-file", secret, "-o", str(output)], cwd=ROOT, text=True,
+                                   "--unvalidated", "--secret-file", secret, "--steps", str(STEPS)], cwd=ROOT, text=True,
                                   env=clean_environment(SLURM_CONF=cluster.environment["SLURM_CONF"],
                                                         ISOBAR_MASTER=f"127.0.0.1:{free_port()}"),
                                   capture_output=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
         for rank in range(3):
             self.assertIn(f"rank {rank} (n{rank}) is the plan's n{rank}: cpu (", done.stderr)
-        spawned = self.json_of("run", workload, "--plan", plan, "--unvalidated", "--spawn")
-        self.assertEqual(json.loads(output.read_text())["losses"], spawned["losses"])
 
 
 def secret_file(folder, name="secret", words="known to the ranks of this test"):
