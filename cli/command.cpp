@@ -175,23 +175,6 @@ void recompute(Workload& workload, const std::vector<std::size_t>& layers, const
   workload = with_recomputation(workload, layers);
 }
 
-CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
-                       const std::string& what)
-{
-  constexpr std::uint64_t largest = std::uint64_t{1} << 53;
-  const auto read = [name, set = std::move(set)](const std::string& text) {
-    const auto count = whole_number(text);
-    if (!count || *count > largest) throw InputError(name, in_quotes(text) + " is no whole number from 0 to 2^53");
-    set(*count);
-  };
-  return command.add_option_function<std::string>(name, read, what)->type_name("COUNT");
-}
-
-std::string fault_of_file_name(const std::string& name)
-{
-  return name.empty() ? "the name is empty; name a file" : "";
-}
-
 std::vector<std::string> Inputs::files() const
 {
   std::vector<std::string> files = platform.files();

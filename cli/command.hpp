@@ -1,6 +1,7 @@
 #pragma once
 
 #include "allocators/allocator.hpp"
+#include "core/command_options.hpp"
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "core/plan.hpp"
@@ -100,25 +101,6 @@ void recompute(Workload& workload, const std::vector<std::size_t>& layers, const
 /// Makes layers recompute their activations: "none", "all", or a list such as "3-10,12". @throws InputError naming
 /// `option`.
 void recompute_layers(Workload& workload, const std::string& option, const std::string& layers);
-
-/// An option that takes a whole number, 0 to 2^53; CLI11 itself would take a negative one for a huge one.
-CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
-                       const std::string& what);
-template <typename Count>
-CLI::Option* add_count(CLI::App& command, const std::string& name, Count& value, const std::string& what)
-{
-  return add_count(
-      command, name, [&value](std::uint64_t count) { value = count; }, what);
-}
-
-/// What CLI11 refuses the name of a file for, or "".
-std::string fault_of_file_name(const std::string& name);
-/// An option or argument that names a file; an empty name, such as that of an unset variable, is refused.
-template <typename File>
-CLI::Option* add_file(CLI::App& command, const std::string& name, File& file, const std::string& what)
-{
-  return command.add_option(name, file, what)->check(fault_of_file_name);
-}
 
 /// The file that a command writes when its work is done, opened before it begins: work that cannot be written is not
 /// done. Until then what was there before stays; "" is no file.

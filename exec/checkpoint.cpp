@@ -238,6 +238,15 @@ fs::path CheckpointStore::folder_of(std::uint64_t step) const
   return folder_ / fmt::format("step-{:08}", step);
 }
 
+void CheckpointStore::require_writable() const
+{
+  names_in(folder_);  // of a file there are none
+  std::error_code fault;
+  fs::create_directories(folder_, fault);
+  if (fault) fail(folder_, fault);
+  const TemporaryFile probe(folder_ / "probe");
+}
+
 void CheckpointStore::write(const StageSnapshot& snapshot) const
 {
   const auto folder = folder_of(snapshot.step);

@@ -75,6 +75,10 @@ class CheckpointStore {
   /// The folder need not be there until something is written.
   explicit CheckpointStore(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
+  /// Makes the folder, and a file in it that goes again, so that what cannot be written is not trained.
+  /// @throws EnvironmentError when the disk refuses.
+  void require_writable() const;
+
   /// Writes one stage's part, durably, data first; what an earlier run left of this step in another number of stages
   /// counts no longer. @throws EnvironmentError naming file and bytes when the disk refuses.
   void write(const StageSnapshot& snapshot) const;

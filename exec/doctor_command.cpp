@@ -1,3 +1,4 @@
+#include "core/command_options.hpp"
 #include "core/files.hpp"
 #include "exec/commands.hpp"
 #include "exec/device.hpp"
@@ -97,12 +98,12 @@ void add_doctor_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("doctor", "say what this machine can do for a plan, and what stands in the way");
   auto options = std::make_shared<CommandOptions>();
-  command->add_option("--plan", options->plan, "plan file (JSON), whose memory must be there");
-  command->add_option("--workload", options->workload, "workload file (YAML), whose micro-batch is timed");
+  add_file(*command, "--plan", options->plan, "plan file (JSON), whose memory must be there");
+  add_file(*command, "--workload", options->workload, "workload file (YAML), whose micro-batch is timed");
   command->add_option("--device", options->device, "cpu, cuda or cuda:N (default: cpu)");
-  command->add_option("--threads", options->doctor.threads, "of the computation (default: 1)");
-  command->add_option("--flows", options->doctor.flows, "TCP connections of a link, at most (default: 4)");
-  command->add_option("--rank", options->doctor.rank, "which rank this process is, with --ranks");
+  add_count(*command, "--threads", options->doctor.threads, "of the computation (default: 1)");
+  add_count(*command, "--flows", options->doctor.flows, "TCP connections of a link, at most (default: 4)");
+  add_count(*command, "--rank", options->doctor.rank, "which rank this process is, with --ranks");
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
   add_network_options(*command, options->network);
   command->add_flag("--json", options->json, "print the findings as JSON");

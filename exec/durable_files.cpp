@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 namespace isobar::exec {
 
@@ -25,6 +28,26 @@ void synchronise_folder(const std::filesystem::path& folder)
 std::filesystem::path folder_of_file(const std::filesystem::path& file)
 {
   return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+}
+
+FolderLock::FolderLock(const std::filesystem::path& folder)
+    : descriptor_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))
+{
+  if (descriptor_ < 0) throw EnvironmentError(fmt::format("{}: {}", folder.string(), std::strerror(errno)));
+  constexpr std::chrono::milliseconds pause(50);
+  constexpr int attempts = 100;
+  for (int attempt = 0; flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++attempt) {
+    if (attempt == attempts) {
+      close(descriptor_);
+      throw InputError(folder.string(), "another run writes its checkpoints there; end it, or name another folder");
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+FolderLock::~FolderLock()
+{
+  close(descriptor_);
 }
 
 }  // namespace isobar::exec

@@ -1,3 +1,4 @@
+#include "core/command_options.hpp"
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
@@ -95,10 +96,10 @@ void add_export_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("export", "write a checkpoint as a Hugging Face model");
   auto options = std::make_shared<CommandOptions>();
-  command->add_option("workload", options->workload, "workload file (YAML) that the run had")->required();
-  command->add_option("checkpoints", options->checkpoints, "folder of the run's checkpoints")->required();
-  command->add_option("-o,--output", options->output, "folder to make, new or empty")->required();
-  command->add_option("--step", options->step, "which checkpoint (default: the newest complete one)");
+  add_file(*command, "workload", options->workload, "workload file (YAML) that the run had")->required();
+  add_file(*command, "checkpoints", options->checkpoints, "folder of the run's checkpoints")->required();
+  add_file(*command, "-o,--output", options->output, "folder to make, new or empty")->required();
+  add_count(*command, "--step", options->step, "which checkpoint (default: the newest complete one)");
   command->add_option("--max-shard-size", options->max_shard_size, "largest file of weights (default: 5 GB)");
   command->add_flag("--json", options->json, "print what was written as JSON");
   command->footer(footer);

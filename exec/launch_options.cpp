@@ -1,5 +1,6 @@
 #include "exec/launch_options.hpp"
 
+#include "core/command_options.hpp"
 #include "core/errors.hpp"
 #include "core/quantity_text.hpp"
 
@@ -23,7 +24,7 @@ const std::map<std::string, SeatRule>& rules_by_name()
 
 void add_launch_options(CLI::App& command, LaunchOptions& options)
 {
-  command.add_option("--world", options.world, "how many ranks there are (default: the launcher says it)");
+  add_count(command, "--world", options.world, "how many ranks there are (default: the launcher says it)");
   command.add_option("--master", options.master,
                      "where rank 0 listens, HOST:PORT (default: ISOBAR_MASTER, or what the launcher says)");
   command.add_option("--plan-device", options.plan_device, "which of the plan's devices this rank is");

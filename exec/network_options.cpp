@@ -1,5 +1,6 @@
 #include "exec/network_options.hpp"
 
+#include "core/command_options.hpp"
 #include "core/errors.hpp"
 
 #include <fmt/format.h>
@@ -68,9 +69,9 @@ Interfaces interfaces_of_machine(const std::string& wanted)
 
 void add_network_options(CLI::App& command, NetworkOptions& options)
 {
-  command.add_option("--secret-file", options.secret_file,
-                     "with --rank: a file with the secret that all ranks share, yours alone to read (default: the "
-                     "environment variable ISOBAR_SECRET)");
+  add_file(command, "--secret-file", options.secret_file,
+           "with --rank: a file with the secret that all ranks share, yours alone to read (default: the "
+           "environment variable ISOBAR_SECRET)");
   command.add_option("--bind", options.bind,
                      "with --rank: the address or interface to listen on (default: this rank's own of --ranks)");
   auto* tls = command.add_flag("--tls", options.tls, "encrypt on the loopback interface too");

@@ -1,3 +1,4 @@
+#include "core/command_options.hpp"
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
 #include "exec/commands.hpp"
@@ -133,21 +134,21 @@ void add_profile_command(CLI::App& app, Action& action)
                                      "time every layer on a device, and the links between ranks; writes "
                                      "NAME.profile.json, NAME.links.csv and NAME.xml");
   auto options = std::make_shared<CommandOptions>();
-  command->add_option("WORKLOAD", options->workload, "workload file (YAML)")->required();
-  command->add_option("-o,--output", options->output, "NAME of the files to write, by rank 0")->required();
+  add_file(*command, "WORKLOAD", options->workload, "workload file (YAML)")->required();
+  add_file(*command, "-o,--output", options->output, "NAME of the files to write, by rank 0")->required();
   command
       ->add_option("--slowdowns", options->slowdowns,
                    "devices of the platform: how many times slower than its machine each is (default: 1)")
       ->delimiter(',');
   command->add_option("--device", options->device, "cpu, cuda or cuda:N (default: cpu)");
-  command->add_option("--threads", options->profile.threads, "of the computation (default: 1)");
-  command->add_option("--repetitions", options->profile.repetitions, "passes that count, after 3 (default: 15)");
-  command->add_option("--seed", options->profile.seed, "of parameters and data (default: 1)");
-  command->add_option("--rank", options->rank, "which rank this process is, with --ranks");
+  add_count(*command, "--threads", options->profile.threads, "of the computation (default: 1)");
+  add_count(*command, "--repetitions", options->profile.repetitions, "passes that count, after 3 (default: 15)");
+  add_count(*command, "--seed", options->profile.seed, "of parameters and data (default: 1)");
+  add_count(*command, "--rank", options->rank, "which rank this process is, with --ranks");
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
   add_network_options(*command, options->network);
-  command->add_option("--flows", options->flows,
-                      "TCP connections of a link in NAME.xml; 1, 2, 4, … up to as many are measured (default: 1)");
+  add_count(*command, "--flows", options->flows,
+            "TCP connections of a link in NAME.xml; 1, 2, 4, … up to as many are measured (default: 1)");
   command->add_flag("--json", options->json, "print the profile as JSON");
   command->footer(footer);
   command->callback([options, &action] {

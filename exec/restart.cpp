@@ -1,5 +1,8 @@
 #include "exec/restart.hpp"
 
+#include "core/command_options.hpp"
+#include "core/files.hpp"
+
 #include "exec/checkpoint.hpp"
 #include "exec/replan.hpp"
 #include "exec/supervisor.hpp"
@@ -28,11 +31,10 @@ std::string resume_point(const RestartedRun& run)
 
 void add_restart_options(CLI::App& command, RestartOptions& options)
 {
-  command.add_option("--restart", options.restarts,
-                     "start a run that failed again, so many times, from the newest checkpoint (default: 0)");
-  command.add_option(
-      "--replan", options.replan,
-      "the plan's platform file: once restarts are used up, plan anew without the lost device (--spawn)");
+  add_count(command, "--restart", options.restarts,
+            "start a run that failed again, so many times, from the newest checkpoint (default: 0)");
+  add_file(command, "--replan", options.replan,
+           "the plan's platform file: once restarts are used up, plan anew without the lost device (--spawn)");
 }
 
 ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
@@ -42,6 +44,7 @@ ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
   if (options.restarts > most_restarts) {
     throw InputError("--restart", fmt::format("{} is not in 0 to {}", options.restarts, most_restarts));
   }
+  if (!options.replan.empty()) read_file(options.replan);  // one that is not there is found out now
   if (options.restarts == 0 && options.replan.empty()) return attempt(run.plan, run.resume);
   const Supervision supervision = {options.restarts, [&run] { return resume_point(run); }, say};
   const auto attempt_again = [&run, &attempt](std::uint64_t failed) {

@@ -110,6 +110,9 @@ class StageCheckpoints {
   StageCheckpoints(const Job& job, std::size_t rank)
       : job_(job), rank_(rank), writer_(CheckpointStore(job.options.checkpoints.folder), kept(job, rank))
   {
+    // All ranks are here, and none of them comes to a checkpoint before rank 0 has played a step.
+    const auto& folder = job.options.checkpoints.folder;
+    if (rank == 0 && !folder.empty()) CheckpointStore(folder).remove_later_than(job.options.first_step);
   }
 
   void write(std::uint64_t steps_done, const StageModel& model)

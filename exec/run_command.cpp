@@ -1,6 +1,7 @@
 #include "exec/commands.hpp"
 
 #include "core/chrome_trace.hpp"
+#include "core/command_options.hpp"
 #include "core/device_profile.hpp"
 #include "core/files.hpp"
 #include "core/interrupt.hpp"
@@ -12,6 +13,7 @@
 #include "exec/data_options.hpp"
 #include "exec/dataset.hpp"
 #include "exec/device.hpp"
+#include "exec/durable_files.hpp"
 #include "exec/launch_options.hpp"
 #include "exec/rank_facts.hpp"
 #include "exec/rendezvous.hpp"
@@ -378,6 +380,17 @@ Workload read_inputs(const Plan& plan, const std::string& workload_text, Command
   return workload;
 }
 
+/// The folder of checkpoints, which one of the run's processes holds for all of them.
+std::optional<FolderLock> hold_checkpoints(const CommandOptions& options, const std::optional<LaunchPlace>& launched)
+{
+  const std::string& folder = options.run.checkpoints.folder;
+  if (folder.empty()) return std::nullopt;
+  CheckpointStore(folder).require_writable();
+  const std::size_t rank = launched ? launched->rank : options.rank.value_or(0);
+  if (rank != 0) return std::nullopt;
+  return std::make_optional<FolderLock>(folder);
+}
+
 /// The newest complete checkpoint where the run is to go on; none where it begins.
 std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options)
 {
@@ -465,6 +478,7 @@ ExitCode run(CommandOptions options)
   options.run.evaluation_steps = data.evaluation_steps;
   read_checkpoint_every(options.checkpoint_every, options.run.checkpoints);
   options.run.checkpoints.run = run_facts(options, plan, fingerprint(workload_text));
+  const auto held = hold_checkpoints(options, launched);
   const auto checkpoint = checkpoint_to_resume(options);
   if (checkpoint) options.run.resume_from = &*checkpoint;
   std::optional<Weights> weights;
@@ -506,50 +520,49 @@ void add_run_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("run", "train a model as a plan says");
   auto options = std::make_shared<CommandOptions>();
-  command->add_option("WORKLOAD", options->workload, "workload file (YAML)")->required();
-  command->add_option("--plan", options->plan, "plan file (JSON)")->required();
+  add_file(*command, "WORKLOAD", options->workload, "workload file (YAML)")->required();
+  add_file(*command, "--plan", options->plan, "plan file (JSON)")->required();
   command->add_flag("--spawn", options->spawn, "every rank a process on this machine, over TCP");
   command->add_flag("--in-process", options->in_process, "every rank a thread of this process");
-  command->add_option(
-      "--rank", options->rank,
-      "which rank this process is, with --ranks, or with --world and --master; the first stage's rank writes "
-      "and prints what all have measured");
+  add_count(*command, "--rank", options->rank,
+            "which rank this process is, with --ranks, or with --world and --master; the first stage's rank writes "
+            "and prints what all have measured");
   command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
   add_launch_options(*command, options->launch);
   add_network_options(*command, options->run.network);
-  command->add_option("--steps", options->run.steps, "steps to train in all (default: 10)");
+  add_count(*command, "--steps", options->run.steps, "steps to train in all (default: 10)");
   add_data_options(*command, options->data);
-  command->add_option("--weights", options->weights,
-                      "a Hugging Face model to begin with: its folder, safetensors file or index");
-  command->add_option("--checkpoint", options->run.checkpoints.folder,
-                      "folder for checkpoints, shared by all ranks; one is written at the end in any case");
+  add_file(*command, "--weights", options->weights,
+           "a Hugging Face model to begin with: its folder, safetensors file or index");
+  add_file(*command, "--checkpoint", options->run.checkpoints.folder,
+           "folder for checkpoints, shared by all ranks; one is written at the end in any case");
   command->add_option("--checkpoint-every", options->checkpoint_every,
                       "write one each so many steps, such as 100, or each so long, such as 10 min");
-  command->add_option("--checkpoint-keep", options->run.checkpoints.keep, "so many stay (default: 3)");
+  add_count(*command, "--checkpoint-keep", options->run.checkpoints.keep, "so many stay (default: 3)");
   command->add_flag("--resume", options->resume,
                     "go on from the newest complete checkpoint, on any split of the model");
-  command->add_option("--seed", options->run.seed, "of parameters, data and dropout (default: 1)");
+  add_count(*command, "--seed", options->run.seed, "of parameters, data and dropout (default: 1)");
   command->add_option("--device", options->device, "of every rank here: cpu, cuda or cuda:N (default: cpu)");
-  command->add_option("--threads", options->run.threads, "of each rank's computation (default: 1)");
-  command->add_option("--flows", options->run.flows, "TCP connections of each link (default: 1)");
+  add_count(*command, "--threads", options->run.threads, "of each rank's computation (default: 1)");
+  add_count(*command, "--flows", options->run.flows, "TCP connections of each link (default: 1)");
   command->add_option("--transport", options->transport,
                       "of ranks that are processes: tcp (default); nccl, from GPU to GPU; auto, nccl where it can be");
   command->add_flag("--emulate", options->run.emulate,
                     "make each rank as slow, and its memory as small, as the plan takes its device for");
-  command->add_option("--profile", options->profile,
-                      "with --emulate: the plan's profile, so that ranks compute as steadily as it says");
+  add_file(*command, "--profile", options->profile,
+           "with --emulate: the plan's profile, so that ranks compute as steadily as it says");
   command->add_flag("--unvalidated", options->unvalidated, "run a plan that was not simulated as it is");
   command->add_option("--deadline", options->deadline,
                       "how long a transfer may wait (default: 30 s and 10 predicted steps, then by what was measured)");
   command->add_option("--heartbeat", options->heartbeat,
                       "a rank without a sign of life for so long is dead (default: 10 s, or half of --deadline)");
   add_restart_options(*command, options->restart);
-  command->add_option("--trace", options->trace, "measured timeline to write (Chrome trace JSON)");
-  command->add_option("--log", options->log.json_lines, "a line of JSON for each step");
-  command->add_option("--tensorboard", options->log.tensorboard, "a folder of events for TensorBoard");
-  command->add_option("--prometheus", options->log.prometheus,
-                      "the last step in Prometheus' text format, replaced after each");
-  command->add_option("-o,--output", options->output, "result file to write (JSON)");
+  add_file(*command, "--trace", options->trace, "measured timeline to write (Chrome trace JSON)");
+  add_file(*command, "--log", options->log.json_lines, "a line of JSON for each step");
+  add_file(*command, "--tensorboard", options->log.tensorboard, "a folder of events for TensorBoard");
+  add_file(*command, "--prometheus", options->log.prometheus,
+           "the last step in Prometheus' text format, replaced after each");
+  add_file(*command, "-o,--output", options->output, "result file to write (JSON)");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);
   command->callback([options, &action] {

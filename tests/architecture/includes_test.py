@@ -20,8 +20,8 @@ MAY_INCLUDE = {
     "results": ({"core", "results"}, ("fmt/",), {"*": ("nlohmann/", "sqlite3.h")}),
     "cli": ({"core", "allocators", "schedules", "sim", "results", "cli"}, ("fmt/", "CLI/", "spdlog/"), {"*": ("nlohmann/",)}),
 }
-# One file keeps what differs between SimGrid's versions; it is a header.
-HEADER_EXCEPTIONS = {"sim/simgrid_compat.hpp": ("simgrid/",)}
+# One file keeps what differs between SimGrid's versions, one the options that both commands take; they are headers.
+HEADER_EXCEPTIONS = {"sim/simgrid_compat.hpp": ("simgrid/",), "core/command_options.hpp": ("CLI/",)}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 

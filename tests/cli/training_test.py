@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -199,6 +200,44 @@ learning_rate: 0.003
         self.assertIn("was written by another run",
                       self.fault_of(*base, "--checkpoint", folder, "--resume", "--seed", 2))
         self.assertIn("no such file", self.fault_of(*base, "--data", self.folder / "none.bin"))
+        self.assertIn("none.xml: no such file", self.fault_of(*base, "--replan", self.folder / "none.xml"))
+        self.assertEqual(self.fault_of(*base, "--restart", -1), '--restart: "-1" is no whole number from 0 to 2^53')
+        self.assertIn("the name is empty; name a file", self.fault_of(*base, "--checkpoint", ""))
+
+    def test_checkpoints_that_cannot_be_written_are_found_out_before_a_step_is_trained(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(2, workload)
+        log = self.folder / "log.jsonl"
+        base = ("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--log", log, "--checkpoint")
+        self.assertIn("is a file; name a folder", self.fault_of(*base, plan))
+        self.assertIn("/proc/checkpoints: ", self.fault_of(*base, "/proc/checkpoints", expect=3))
+        self.assertFalse(log.exists())
+
+    def test_no_two_runs_write_one_folder_of_checkpoints(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(2, workload)
+        base = ("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--checkpoint", str(self.folder / "kept"))
+        first = subprocess.Popen([ISOBAR, *base, "--steps", "1000000"], cwd=ROOT, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
+        self.addCleanup(first.kill)
+        first.stdout.readline()  # it trains
+        self.assertIn("kept: another run writes its checkpoints there; end it, or name another folder",
+                      self.fault_of(*base, "--resume"))
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=120)
+        self.assertEqual(first.returncode, 130)
+
+    def test_what_a_run_left_unfinished_goes_before_another_one_writes(self):
+        workload = self.write("gpt.yaml", GPT)
+        folder = self.folder / "checkpoints"
+        run = ("--checkpoint", folder, "--checkpoint-every", 10)
+        self.losses(workload, self.plan_on(2, workload), *run, "--steps", 20)
+        left = folder / "step-00000030"
+        shutil.copytree(folder / "step-00000020", left)
+        (left / "stage-1-of-2.json").unlink()
+        self.losses(workload, self.plan_on(3, workload), *run, "--steps", 25, "--resume")
+        self.assertEqual(sorted(path.name for path in folder.iterdir()),
+                         ["step-00000010", "step-00000020", "step-00000025"])
 
     def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(self):
         workload = self.write("gpt.yaml", GPT)

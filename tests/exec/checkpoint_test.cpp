@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "exec/checkpoint_manifest.hpp"
+#include "exec/durable_files.hpp"
 #include "tests/exec/stored_tensors.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -10,7 +11,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -247,6 +250,30 @@ TEST_F(Checkpoints, AreNoFile)
   folder_.write("file", "");
   EXPECT_THAT([&] { CheckpointStore(folder_.path() / "file").newest_complete(); },
               ThrowsMessage<InputError>(HasSubstr("is a file; name a folder")));
+  EXPECT_THAT([&] { CheckpointStore(folder_.path() / "file").require_writable(); },
+              ThrowsMessage<InputError>(HasSubstr("is a file; name a folder")));
+}
+
+TEST_F(Checkpoints, AskWhetherTheirFolderCanBeWrittenBeforeThereIsAnything)
+{
+  const CheckpointStore deep(folder_.path() / "deep" / "down");
+  deep.require_writable();
+  EXPECT_TRUE(fs::is_empty(deep.folder()));
+  EXPECT_THAT([] { CheckpointStore("/proc/checkpoints").require_writable(); },
+              ThrowsMessage<EnvironmentError>(HasSubstr("/proc/checkpoints: ")));
+}
+
+TEST_F(Checkpoints, AreOfOneRunAtATime)
+{
+  std::optional<FolderLock> first(folder_.path());
+  EXPECT_THAT([&] { const FolderLock second(folder_.path()); },
+              ThrowsMessage<InputError>(HasSubstr("another run writes its checkpoints there")));
+  std::thread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    first.reset();
+  });
+  const FolderLock second(folder_.path());  // waits for it
+  ends.join();
 }
 
 TEST_F(Checkpoints, AreWrittenAside)

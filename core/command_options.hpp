@@ -1,0 +1,32 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+/// Options as both commands take them.
+namespace isobar {
+
+/// An option that takes a whole number, 0 to 2^53, in decimal; CLI11 itself would take -1 for a huge one, and 010
+/// for 8. What it refuses is thrown as InputError while options are parsed.
+CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
+                       const std::string& what);
+template <typename Count>
+CLI::Option* add_count(CLI::App& command, const std::string& name, Count& value, const std::string& what)
+{
+  return add_count(
+      command, name, [&value](std::uint64_t count) { value = count; }, what);
+}
+
+/// What CLI11 refuses the name of a file for, or "".
+std::string fault_of_file_name(const std::string& name);
+/// An option or argument that names a file; an empty name, such as that of an unset variable, is refused.
+template <typename File>
+CLI::Option* add_file(CLI::App& command, const std::string& name, File& file, const std::string& what)
+{
+  return command.add_option(name, file, what)->check(fault_of_file_name);
+}
+
+}  // namespace isobar
