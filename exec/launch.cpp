@@ -36,6 +36,7 @@ constexpr std::array launchers = {
     // A batch script has the others too, and is no rank: only steps of srun are.
     Launcher{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID"},
 };
+constexpr const Launcher& torchrun = launchers[0];
 constexpr const Launcher& open_mpi = launchers[1];
 constexpr const Launcher& pmi = launchers[2];
 constexpr const Launcher& slurm = launchers[3];
@@ -147,8 +148,7 @@ Endpoint master_of(const Variables& variables, const LaunchFlags& flags, const L
   }
   throw InputError(
       "nothing says where rank 0 listens; say --master HOST:PORT to all ranks, or set ISOBAR_MASTER, or MASTER_ADDR "
-      "and "
-      "MASTER_PORT");
+      "and MASTER_PORT");
 }
 
 const Launcher* launcher_of(const Variables& variables)
@@ -176,6 +176,11 @@ std::string source_of(const Variables& variables, const LaunchFlags& flags, cons
   if (flags.master) add("--master");
   const bool used = launcher && !(flags.rank && flags.world);
   if (used) add(fmt::format("{} ({}, {})", launcher->name, launcher->rank, launcher->size));
+  if (!flags.master && variables.find("ISOBAR_MASTER")) {
+    add("ISOBAR_MASTER");
+  } else if (!flags.master && variables.find("MASTER_ADDR") && !(used && launcher == &torchrun)) {
+    add("MASTER_ADDR");
+  }
   std::string others;
   for (const auto& other : launchers) {
     if ((used && &other == launcher) || !variables.says(other)) continue;

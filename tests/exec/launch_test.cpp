@@ -15,6 +15,7 @@ namespace isobar::exec {
 namespace {
 
 using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -124,8 +125,7 @@ TEST(LaunchPlace, OfOpenMpiMeetsOnTheLoopbackInterfaceWhereAllRanksAreHere)
   EXPECT_EQ(here->source, "Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)");
   const std::string nowhere =
       "nothing says where rank 0 listens; say --master HOST:PORT to all ranks, or set ISOBAR_MASTER, or MASTER_ADDR "
-      "and "
-      "MASTER_PORT";
+      "and MASTER_PORT";
   EXPECT_THAT(placing(with(open_mpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1")), says(nowhere));
   EXPECT_THAT(placing(without(open_mpi, "PMIX_NAMESPACE")), says(nowhere));
   EXPECT_THAT(placing(without(pmi, "ISOBAR_MASTER")), says(nowhere));
@@ -133,8 +133,8 @@ TEST(LaunchPlace, OfOpenMpiMeetsOnTheLoopbackInterfaceWhereAllRanksAreHere)
 
 TEST(LaunchPlace, OfAPmiNeedsAMaster)
 {
-  EXPECT_EQ(place(pmi), "1/3 0 head:5000 by PMI (PMI_RANK, PMI_SIZE)");
-  EXPECT_EQ(place(with(pmi, "MPI_LOCALRANKID", "1")), "1/3 1 head:5000 by PMI (PMI_RANK, PMI_SIZE)");
+  EXPECT_EQ(place(pmi), "1/3 0 head:5000 by PMI (PMI_RANK, PMI_SIZE), ISOBAR_MASTER");
+  EXPECT_EQ(place(with(pmi, "MPI_LOCALRANKID", "1")), "1/3 1 head:5000 by PMI (PMI_RANK, PMI_SIZE), ISOBAR_MASTER");
 }
 
 TEST(LaunchPlace, TheLauncherThatRunsUnderTheOthersWins)
@@ -142,7 +142,7 @@ TEST(LaunchPlace, TheLauncherThatRunsUnderTheOthersWins)
   EXPECT_EQ(place(both(torchrun, slurm)), "2/4 1 10.0.0.1:29501 by torchrun (RANK, WORLD_SIZE), over what Slurm says");
   EXPECT_THAT(
       place(both(both(open_mpi, slurm), pmi)),
-      testing::EndsWith("by Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), over what PMI and Slurm say"));
+      EndsWith("by Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), ISOBAR_MASTER, over what PMI and Slurm say"));
   // Slurm has a PMI of its own, and says where the first node is.
   EXPECT_THAT(place(without(both(pmi, slurm), "ISOBAR_MASTER")), AllOf(HasSubstr(" n4:"), HasSubstr("by Slurm")));
   EXPECT_THAT(place(both(with(pmi, "PMI_RANK", "2"), slurm)), HasSubstr("2/3 0 head:5000 by PMI"));
@@ -163,8 +163,10 @@ TEST(LaunchPlace, FlagsWinOverTheEnvironment)
 
 TEST(LaunchPlace, TheEnvironmentsMasterWinsOverTheLaunchersOwn)
 {
-  EXPECT_THAT(place(with(torchrun, "ISOBAR_MASTER", "b:2")), HasSubstr(" b:2 by"));
-  EXPECT_THAT(place(both(slurm, {{"MASTER_ADDR", "c"}, {"MASTER_PORT", "3"}})), HasSubstr(" c:3 by"));
+  EXPECT_THAT(place(with(torchrun, "ISOBAR_MASTER", "b:2")),
+              EndsWith(" b:2 by torchrun (RANK, WORLD_SIZE), ISOBAR_MASTER"));
+  EXPECT_THAT(place(both(slurm, {{"MASTER_ADDR", "c"}, {"MASTER_PORT", "3"}})),
+              EndsWith(" c:3 by Slurm (SLURM_PROCID, SLURM_NTASKS), MASTER_ADDR"));
 }
 
 TEST(LaunchPlace, NamesVariablesThatAreHalfSet)
