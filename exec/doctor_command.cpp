@@ -49,6 +49,7 @@ void check_options(const CommandOptions& options)
   const auto& rank = options.doctor.rank;
   const std::size_t flows = options.doctor.flows;
   if (rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together");
+  if (!rank) refuse_network_options(options.network);
   if (rank && *rank >= options.ranks.size()) {
     throw InputError("--rank", fmt::format("{} is not below the {} of --ranks", *rank, options.ranks.size()));
   }

@@ -40,9 +40,9 @@ void add_launch_options(CLI::App& command, LaunchOptions& options)
 Preflight preflight_of(const Plan& plan, DType dtype, const LaunchOptions& options)
 {
   Preflight preflight = preflight_of(plan, dtype);
-  preflight.rule = rules_by_name().at(options.map);
+  preflight.rule = rules_by_name().at(options.map.value_or("auto"));
   try {
-    preflight.clock_skew = seconds_from_text(options.clock_skew);
+    preflight.clock_skew = seconds_from_text(options.clock_skew.value_or("5 s"));
   } catch (const std::invalid_argument& fault) {
     throw InputError("--clock-skew", fault.what());
   }

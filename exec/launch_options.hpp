@@ -17,10 +17,10 @@ struct LaunchOptions {
   std::optional<std::size_t> world;
   std::optional<std::string> master;
   std::optional<std::string> plan_device;
-  std::string map = "auto";
-  std::string clock_skew = "5 s";
+  std::optional<std::string> map;         ///< absent: auto
+  std::optional<std::string> clock_skew;  ///< absent: 5 s
 
-  bool any() const { return world || master || plan_device; }
+  bool any() const { return world || master || plan_device || map || clock_skew; }
 };
 
 /// --world, --master, --plan-device, --map and --clock-skew.

@@ -78,6 +78,17 @@ void add_network_options(CLI::App& command, NetworkOptions& options)
   command.add_flag("--plain-text", options.plain_text, "encrypt nothing, whoever may listen on the way")->excludes(tls);
 }
 
+void refuse_network_options(const NetworkOptions& options)
+{
+  const auto refuse = [](bool is_said, const char* name) {
+    if (is_said) throw InputError(name, "is for ranks that are processes elsewhere too; it goes with --rank");
+  };
+  refuse(!options.secret_file.empty(), "--secret-file");
+  refuse(!options.bind.empty(), "--bind");
+  refuse(options.tls, "--tls");
+  refuse(options.plain_text, "--plain-text");
+}
+
 bool is_loopback(const std::string& host)
 {
   const auto address = address_from(host);

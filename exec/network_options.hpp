@@ -24,6 +24,9 @@ struct NetworkOptions {
 /// --secret-file, --bind, --tls and --plain-text.
 void add_network_options(CLI::App& command, NetworkOptions& options);
 
+/// For work with no connection to other machines. @throws InputError naming the first option that is said all the same.
+void refuse_network_options(const NetworkOptions& options);
+
 /// True of "localhost" and of addresses such as 127.0.0.1 and ::1. Of other names nothing is looked up, so that all
 /// ranks find the same.
 bool is_loopback(const std::string& host);

@@ -88,7 +88,7 @@ void check_options(const CommandOptions& options)
     throw InputError("--flows", fmt::format("{} is not in 1 to 64", options.flows));
   }
   if (options.rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together");
-  if (!options.rank) return;
+  if (!options.rank) return refuse_network_options(options.network);
   if (*options.rank >= options.ranks.size()) {
     throw InputError("--rank", fmt::format("{} is not below the {} of --ranks", *options.rank, options.ranks.size()));
   }

@@ -214,8 +214,9 @@ void check_options(const CommandOptions& options)
   if (ways > 1) throw InputError(ways_to_run);
   if (!options.ranks.empty() && !options.rank) throw InputError("--rank and --ranks go together");
   if (!options.ranks.empty() && options.launch.any()) {
-    throw InputError("--ranks says all places; --world, --master and --plan-device go without it");
+    throw InputError("--ranks says all places; --world, --master, --plan-device, --map and --clock-skew go without it");
   }
+  if (options.in_process) refuse_network_options(options.run.network);
   constexpr std::uint64_t most_steps = 1'000'000'000;
   if (options.run.steps < 1 || options.run.steps > most_steps) {
     throw InputError("--steps", fmt::format("{} is not in 1 to {}", options.run.steps, most_steps));

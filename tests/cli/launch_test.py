@@ -224,7 +224,12 @@ class Ranks(CommandTest):
                          "--rank: 3 is not below --world, which is 3")
         self.assertIn("say where the ranks run: ", self.fault_of(*base, "--spawn", "--world", 3))
         self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "a:1,b:2,c:3", "--master", "a:1"),
-                         "--ranks says all places; --world, --master and --plan-device go without it")
+                         "--ranks says all places; --world, --master, --plan-device, --map and --clock-skew go without it")
+        self.assertIn("say where the ranks run: ", self.fault_of(*base, "--spawn", "--clock-skew", "1s"))
+        elsewhere = "is for ranks that are processes elsewhere too; it goes with --rank"
+        for option in (("--secret-file", self.secret), ("--bind", "lo"), ("--tls",), ("--plain-text",)):
+            for command in ((*base, "--in-process"), ("doctor",), ("profile", self.workload, "-o", "none")):
+                self.assertEqual(self.fault_of(*command, *option), f"{option[0]}: {elsewhere}")
         self.assertIn("--map: ", self.fault_of(*base, *self.flags(0), "--map", "sideways"))
         process = self.start(RANK="0")
         self.assertEqual(self.ended([process], 2)[0][1],
