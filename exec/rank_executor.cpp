@@ -127,6 +127,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
 void RankExecutor::run(std::uint64_t step, const Instruction& instruction)
 {
   DeviceLane& of_instruction = lane(instruction.lane);
+  of_instruction.is_timed = !evaluates_ && step < options_.timed_before;
   const DeviceQueue::Scope scope(of_instruction.queue);
   std::optional<gpu::NamedRange> range;
   if (of_instruction.queue.is_on_gpu()) range.emplace(name_of_event(instruction));
@@ -349,7 +350,7 @@ void RankExecutor::tell(const StepEnd& step, const StepEnded& ended) const
 
 void RankExecutor::DeviceLane::ran(const Mark& begin, const Mark& end)
 {
-  if (!queue.is_on_gpu()) return;
+  if (!queue.is_on_gpu() || !is_timed) return;
   queued_.emplace_back(begin, end);
   while (!queued_.empty() && queued_.front().second.passed()) resolve_first();
 }

@@ -15,6 +15,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,7 @@ struct RankOptions {
   std::function<Orders(std::uint64_t step, bool end_wished)> orders;
   /// Whether this rank wishes to end; asked by each stage while it trains.
   std::function<bool()> wishes_end = [] { return false; };
+  std::uint64_t timed_before = std::numeric_limits<std::uint64_t>::max();  ///< steps whose times on a GPU are kept
   std::uint64_t seed = 1;
   std::string device = "cpu";
   /// Computation takes its work / this, where the machine is fast enough: a device of that speed. On a CPU.
@@ -111,7 +113,7 @@ class RankExecutor : public RankWork {
     bool cancelled_ = false;
   };
 
-  /// A lane's place on the device, and when its instructions ran there, in their order.
+  /// A lane's place on the device, and when its timed instructions ran there, in their order.
   class DeviceLane {
    public:
     DeviceLane(const std::string& device, DeviceQueue::Kind kind, MemoryMeter& meter) : queue(device, kind, meter) {}
@@ -120,6 +122,7 @@ class RankExecutor : public RankWork {
     void write_times(std::vector<InstructionTime>& times);
 
     DeviceQueue queue;
+    bool is_timed = true;  ///< what runs now
 
    private:
     void resolve_first();

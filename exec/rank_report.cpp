@@ -17,6 +17,18 @@ using Json = nlohmann::json;
 
 }  // namespace
 
+std::uint64_t timed_steps(const Program& program)
+{
+  constexpr std::uint64_t most_instructions = 200'000, fewest_steps = 10, most_steps = 1'000;
+  std::uint64_t busiest = 1;
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+    std::uint64_t instructions = 0;
+    for (const Lane lane : all_lanes) instructions += program.length(rank, lane);
+    busiest = std::max(busiest, instructions);
+  }
+  return std::clamp(most_instructions / busiest, fewest_steps, most_steps);
+}
+
 void RankReport::shift(Seconds offset)
 {
   for (auto& times : lanes) {
@@ -81,11 +93,14 @@ RankReport report_from_json(const std::string& text)
 
 void RankRecorder::record(const TraceEvent& event)
 {
+  ended_ = ended_ || event.step >= end_;
+  if (event.step >= end_) return;
   report_->lanes[static_cast<std::size_t>(event.instruction.lane)].push_back({event.begin, event.end, event.memory});
 }
 
 void RankRecorder::memory_changed(std::size_t /*rank*/, Seconds time, Bytes memory)
 {
+  if (ended_) return;
   auto& samples = report_->memory;
   if (samples.empty() || samples.back().memory != memory) samples.push_back({time, memory});
 }
@@ -98,10 +113,11 @@ MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::
 {
   ensure(reports_.size() == program.ranks(), "a run has a report of every rank");
   for (const auto& report : reports_) steps_ = std::max<std::uint64_t>(steps_, report.losses.size());
+  timed_steps_ = std::min(steps_, exec::timed_steps(program));
   for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
     for (const Lane lane : all_lanes) {
       const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
-      ensure(times.size() == steps_ * program.length(rank, lane), "a report holds every instruction");
+      ensure(times.size() == timed_steps_ * program.length(rank, lane), "a report holds every timed instruction");
       if (!times.empty()) begin_ = std::min(begin_, times.front().begin);
     }
   }
@@ -124,11 +140,11 @@ std::optional<EvaluationSums> MeasuredRun::evaluation() const
 
 std::vector<Seconds> MeasuredRun::step_times() const
 {
-  std::vector<Seconds> ends(steps_, begin_);
+  std::vector<Seconds> ends(timed_steps_, begin_);
   for (const auto& report : reports_) {
     for (const auto& times : report.lanes) {
       for (std::size_t i = 0; i < times.size(); ++i) {
-        Seconds& end = ends[i / (times.size() / steps_)];
+        Seconds& end = ends[i / (times.size() / timed_steps_)];
         end = std::max(end, times[i].end);
       }
     }

@@ -76,6 +76,7 @@ RankOptions rank_options(const Job& job, std::size_t rank)
   of_rank.batches = options.batches ? options.batches : job.synthetic.get();
   of_rank.orders = StepDecisions(options);
   if (options.stop) of_rank.wishes_end = [&options] { return options.stop->asked(); };
+  of_rank.timed_before = options.first_step + timed_steps(job.program);
   of_rank.seed = options.seed;
   of_rank.device = options.device;
   if (options.emulate && rank < job.plan.stages.size()) {
@@ -163,7 +164,7 @@ RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, c
   const RunOptions& options = job.options;
   set_threads(options.threads);
   RankReport report;
-  RankRecorder recorder(report);
+  RankRecorder recorder(report, options.first_step + timed_steps(job.program));
   StageCheckpoints checkpoints(job, rank);
   Seconds before = steady_time();
   const auto ended = [&](std::uint64_t step, Seconds end, std::optional<double> loss) {

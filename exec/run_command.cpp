@@ -110,7 +110,7 @@ nlohmann::ordered_json result_of(const Plan& plan, const Program& program, const
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const std::string& device = plan.stages[i].device();
     Json stage = {{"device", device},
-                  {"compute_s", compute_time(program, i, measured.ranks()[i], measured.steps()).value},
+                  {"compute_s", compute_time(program, i, measured.ranks()[i], measured.timed_steps()).value},
                   {"peak_memory_bytes", measured.ranks()[i].peak_memory.value}};
     if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
     stages.push_back(std::move(stage));

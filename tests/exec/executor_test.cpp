@@ -187,6 +187,23 @@ TEST(Executor, TakesItsDataFromTheDataServer)
   }
 }
 
+TEST(Executor, KeepsTheTimesOfTheFirstStepsOfALongRun)
+{
+  const Workload workload = small_gpt();
+  const Plan brief = even_split(workload, 2, Schedule::OneForwardOneBackward, 1);
+  const auto program = schedules::make_program(brief, workload);
+  constexpr std::uint64_t steps = 1'010;
+  const auto measured = run_in_process(workload, brief, *program, options_for(steps), [](const StepReport&) {});
+  EXPECT_EQ(measured.losses().size(), steps);
+  EXPECT_EQ(measured.timed_steps(), 1'000U);
+  EXPECT_EQ(measured.step_times().size(), 1'000U);
+  // 512 micro-batches: 2 x 512 computations and an update, 512 sends and 512 receives.
+  const Plan busy = even_split(workload, 2, Schedule::OneForwardOneBackward, 512);
+  EXPECT_EQ(timed_steps(*schedules::make_program(busy, workload)), 200'000U / (4 * 512 + 1));
+  const Plan busiest = even_split(workload, 2, Schedule::OneForwardOneBackward, 50'000);
+  EXPECT_EQ(timed_steps(*schedules::make_program(busiest, workload)), 10U);
+}
+
 TEST(Executor, StretchesTheComputationOfASlowDevice)
 {
   Workload workload = small_gpt();
