@@ -6,18 +6,37 @@
 #include <fmt/format.h>
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <random>
 #include <string>
 #include <system_error>
 #include <utility>
 
 namespace isobar {
+
+namespace {
+
+/// A new file with six letters more in its name, which `name` becomes; its permissions are those of any new file of the
+/// process, whose mask no thread can read without changing it for all.
+int open_beside(std::string& name)
+{
+  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  constexpr int attempts = 100, more_letters = 6;
+  const std::string target = name + ".";
+  std::random_device random;
+  for (int attempt = 1;; ++attempt) {
+    name = target;
+    for (int i = 0; i < more_letters; ++i) name += letters[random() % letters.size()];
+    const int descriptor = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor >= 0 || errno != EEXIST || attempt == attempts) return descriptor;
+  }
+}
+
+}  // namespace
 
 TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(target))
 {
@@ -27,8 +46,8 @@ TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(t
     target_ = target_.parent_path() / std::filesystem::read_symlink(target_, ignored);  // which need not be there
   }
   replaces_ = !std::filesystem::exists(target_, ignored) || std::filesystem::is_regular_file(target_, ignored);
-  name_ = replaces_ ? target_.string() + ".XXXXXX" : target_.string();
-  descriptor_ = replaces_ ? mkostemp(name_.data(), O_CLOEXEC) : open(name_.c_str(), O_WRONLY | O_CLOEXEC);
+  name_ = target_.string();
+  descriptor_ = replaces_ ? open_beside(name_) : open(name_.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor_ < 0 && errno == EINTR) throw_if_interrupted();
   if (descriptor_ < 0) fail("cannot write there");
 }
@@ -49,12 +68,10 @@ void TemporaryFile::write(std::string_view content)
   }
 }
 
-void TemporaryFile::keep()
+void TemporaryFile::keep(Flush flush)
 {
   if (!replaces_) return;
-  const mode_t mask = umask(0);
-  umask(mask);
-  if (fchmod(descriptor_, 0666 & ~mask) != 0 || fsync(descriptor_) != 0) fail("cannot write");
+  if (flush == Flush::ToDisk && fsync(descriptor_) != 0) fail("cannot write");
   if (rename(name_.c_str(), target_.c_str()) != 0) fail("cannot replace it");
   kept_ = true;
 }
@@ -90,11 +107,11 @@ std::string read_file(const std::filesystem::path& file)
   return content;
 }
 
-void write_file_atomically(const std::filesystem::path& file, std::string_view content)
+void write_file_atomically(const std::filesystem::path& file, std::string_view content, Flush flush)
 {
   TemporaryFile temporary(file);
   temporary.write(content);
-  temporary.keep();
+  temporary.keep(flush);
 }
 
 std::string fingerprint(std::string_view content)

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -108,6 +109,17 @@ std::size_t stages_in(const fs::path& folder)
   while (fs::exists(folder / manifest_file_name(missing, stages), ignored)) ++missing;
   throw InputError(
       where, fmt::format("holds {} of {} parts; {} is not there", parts, stages, manifest_file_name(missing, stages)));
+}
+
+/// Whether every stage has written its part; then nobody is writing any longer.
+bool has_all_parts(const fs::path& folder)
+{
+  try {
+    stages_in(folder);
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
 }
 
 /// Files that a complete checkpoint of so many stages is made of.
@@ -242,8 +254,9 @@ void CheckpointStore::require_writable() const
 {
   names_in(folder_);  // of a file there are none
   std::error_code fault;
-  fs::create_directories(folder_, fault);
+  const bool is_new = fs::create_directories(folder_, fault);
   if (fault) fail(folder_, fault);
+  if (is_new) synchronise_folder(folder_of_file(folder_));
   const TemporaryFile probe(folder_ / "probe");
 }
 
@@ -288,18 +301,20 @@ std::vector<std::uint64_t> CheckpointStore::steps() const
   return steps;
 }
 
-CheckpointStore::Newest CheckpointStore::newest_complete() const
+CheckpointStore::Newest CheckpointStore::newest_complete(Check check) const
 {
   Newest newest;
   auto found = steps();
   std::reverse(found.begin(), found.end());
   for (const std::uint64_t step : found) {
     try {
-      open(step);
+      const Checkpoint checkpoint = open(step);
+      if (check == Check::Elements) checkpoint.verify();
       newest.step = step;
       break;
     } catch (const InputError& reason) {
       newest.skipped.emplace_back(reason.what());
+      newest.damaged = newest.damaged || has_all_parts(folder_of(step));
     }
   }
   return newest;
@@ -335,10 +350,21 @@ void CheckpointStore::keep_last(std::size_t count) const
   }
 }
 
-void CheckpointStore::remove_later_than(std::uint64_t step) const
+void CheckpointStore::clear_later_than(std::uint64_t step) const
 {
   for (const std::uint64_t found : steps()) {
-    if (found > step) remove_whole(folder_of(found));
+    if (found <= step) continue;
+    const auto folder = folder_of(found);
+    if (!has_all_parts(folder)) {
+      remove_whole(folder);
+      continue;
+    }
+    auto aside = folder;
+    aside += ".damaged";
+    remove_whole(aside);
+    std::error_code fault;
+    fs::rename(folder, aside, fault);
+    if (fault) fail(folder, fault);
   }
 }
 
@@ -349,6 +375,11 @@ void AsyncCheckpointWriter::write(StageSnapshot snapshot)
     store.write(snapshot);
     if (keep) store.keep_last(*keep);
   });
+}
+
+void AsyncCheckpointWriter::throw_if_failed()
+{
+  if (pending_.valid() && pending_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) pending_.get();
 }
 
 void AsyncCheckpointWriter::finish()

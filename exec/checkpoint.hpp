@@ -86,10 +86,15 @@ class CheckpointStore {
   struct Newest {
     std::optional<std::uint64_t> step;
     std::vector<std::string> skipped;  ///< of each later one: its folder, and what it lacks or what is wrong
+    bool damaged = false;              ///< one of these was complete once
   };
-  /// The latest step whose checkpoint is complete: parts agree, files have their sizes and sound headers. Reads no
-  /// elements. No folder is no checkpoint.
-  Newest newest_complete() const;
+  /// How much of a checkpoint is looked at before it counts.
+  enum class Check {
+    Files,    ///< parts agree, files have their sizes and sound headers; no elements are read
+    Elements  ///< all bytes too: as long as the disk takes to read them
+  };
+  /// The latest step whose checkpoint is complete and passes the check. No folder is no checkpoint.
+  Newest newest_complete(Check check = Check::Files) const;
 
   /// @throws InputError when the step has no complete checkpoint, naming the file and what is wrong.
   Checkpoint open(std::uint64_t step) const;
@@ -100,9 +105,10 @@ class CheckpointStore {
   /// complete one. What is later than that is left alone: others may be writing it. For one rank.
   void keep_last(std::size_t count) const;
 
-  /// Removes what is later than `step`: what a run left that ended before it was complete. For one rank, before a run
-  /// that goes on from `step` writes anything, so that no two runs' parts meet in one checkpoint.
-  void remove_later_than(std::uint64_t step) const;
+  /// Clears away what is later than `step`: removes what a run left unfinished, and calls "step-00000030.damaged" what
+  /// was complete once. For one rank, before a run that goes on from `step` writes anything, so that no two runs' parts
+  /// meet in one checkpoint.
+  void clear_later_than(std::uint64_t step) const;
 
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path folder_of(std::uint64_t step) const;
@@ -123,6 +129,8 @@ class AsyncCheckpointWriter {
   /// Returns at once, unless the snapshot before is still being written: then when that is done. Calling finish()
   /// before the snapshot is made keeps one in memory instead of two. @throws what the write before threw.
   void write(StageSnapshot snapshot);
+  /// Does not wait. @throws what the last write threw, if it has ended so.
+  void throw_if_failed();
   /// Waits for the last write. @throws what it threw.
   void finish();
 

@@ -35,7 +35,7 @@ bool is_loopback(const std::string& host);
 /// them, else the first, IPv4 before IPv6. @throws InputError when it is neither, or has no address.
 std::string bind_address_of(const std::string& address_or_interface, const std::string& own);
 
-/// The secret that the ranks share; the environment variable is wiped in any case, so ask once.
+/// The secret that the ranks share; the environment variable is wiped in any case.
 /// @throws InputError when there is none, and as secret_from_file does.
 std::shared_ptr<const Secret> secret_of(const NetworkOptions& options);
 /// Whether connections between these places are encrypted: unless all are on the loopback interface, or the user says

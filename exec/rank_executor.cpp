@@ -124,6 +124,15 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
   model_ = within_memory(name_, [&] { return std::make_unique<StageModel>(workload, stage_options); });
 }
 
+void RankExecutor::with_model(const std::function<void(StageModel&)>& work)
+{
+  DeviceQueue& queue = lane(Lane::Compute).queue;
+  const DeviceQueue::Scope scope(queue);
+  within_memory(name_, [&] { work(*model_); });
+  queue.mark().wait();
+  meter_.refuse_excess();
+}
+
 void RankExecutor::run(std::uint64_t step, const Instruction& instruction)
 {
   DeviceLane& of_instruction = lane(instruction.lane);
@@ -310,7 +319,7 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
   StepEnd last{step, {}, {}};
   {
     const DeviceQueue::Scope scope(queue);
-    if (is_last()) last.loss.push_back(copy_begun(model_->take_loss()));
+    if (is_last() && !evaluates_) last.loss.push_back(copy_begun(model_->take_loss()));
     last.end = queue.mark();
   }
   steps_under_way_.push_back(std::move(last));

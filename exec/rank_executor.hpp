@@ -72,7 +72,8 @@ class RankExecutor : public RankWork {
 
   /// Of a rank that has played to its end: the steps that are done then, since step 0.
   std::uint64_t steps_done() const { return steps_done_; }
-  /// From here on forwards alone, `steps` steps from 0 of these data; what `finish` reports is all in before.
+  /// From here on forwards alone, `steps` steps from 0 of these data; what `finish` reports is all in before. Steps end
+  /// as in training, without losses.
   void begin_evaluation(const BatchSource& batches, std::uint64_t steps);
 
   Bytes peak_memory() const { return meter_.peak(); }
@@ -81,8 +82,9 @@ class RankExecutor : public RankWork {
   Orders orders_of(std::uint64_t step) { return orders_.await(step); }
   /// Waits for the device and tells of every step up to here.
   void catch_up(const StepEnded& ended);
-  /// Of a stage. Between steps alone.
-  StageModel& model() { return *model_; }
+  /// Does something with a stage's model, where the stage computes, and waits for the device. Between steps alone.
+  /// @throws EnvironmentError when the device has no room for it.
+  void with_model(const std::function<void(StageModel&)>& work);
 
  private:
   /// What waits on this rank for its next instruction, by micro-batch.

@@ -126,7 +126,8 @@ MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::
 const std::vector<double>& MeasuredRun::losses() const
 {
   const auto has_some = [](const RankReport& report) { return !report.losses.empty(); };
-  return std::find_if(reports_.begin(), reports_.end(), has_some)->losses;
+  const auto found = std::find_if(reports_.begin(), reports_.end(), has_some);
+  return (found == reports_.end() ? reports_.front() : *found).losses;
 }
 
 std::optional<EvaluationSums> MeasuredRun::evaluation() const

@@ -5,6 +5,7 @@
 
 #include "exec/checkpoint.hpp"
 #include "exec/replan.hpp"
+#include "exec/secret.hpp"
 #include "exec/supervisor.hpp"
 
 #include <fmt/format.h>
@@ -23,8 +24,9 @@ void say(const std::string& line)
 
 std::string resume_point(const RestartedRun& run)
 {
-  const auto newest = run.checkpoints.empty() ? std::nullopt : CheckpointStore(run.checkpoints).newest_complete().step;
-  return fmt::format("step {}", newest.value_or(0));
+  if (run.checkpoints.empty()) return "step 0";
+  const auto newest = CheckpointStore(run.checkpoints).newest_complete(CheckpointStore::Check::Elements);
+  return fmt::format("step {}", newest.step.value_or(0));
 }
 
 }  // namespace
@@ -46,6 +48,7 @@ ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
   }
   if (!options.replan.empty()) read_file(options.replan);  // one that is not there is found out now
   if (options.restarts == 0 && options.replan.empty()) return attempt(run.plan, run.resume);
+  secret_from_environment();  // each attempt finds it in memory, and nobody in this process's environment
   const Supervision supervision = {options.restarts, [&run] { return resume_point(run); }, say};
   const auto attempt_again = [&run, &attempt](std::uint64_t failed) {
     return attempt(run.plan, run.resume || (failed > 0 && !run.checkpoints.empty()));

@@ -2,6 +2,7 @@
 
 #include "core/child_process.hpp"
 #include "core/errors.hpp"
+#include "core/files.hpp"
 #include "exec/checkpoint.hpp"
 #include "exec/device.hpp"
 #include "exec/heartbeat.hpp"
@@ -17,8 +18,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <exception>
+#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -31,8 +34,14 @@ namespace {
 
 /// What all ranks of a run share.
 struct Job {
-  Job(const Workload& workload_, const Plan& plan_, const Program& program_, const RunOptions& options_)
-      : workload(workload_), plan(plan_), program(program_), options(options_), synthetic(synthetic_batches(workload_))
+  Job(const Workload& workload_, const Plan& plan_, const Program& program_, const RunOptions& options_,
+      std::string world_)
+      : workload(workload_),
+        plan(plan_),
+        program(program_),
+        options(options_),
+        world(std::move(world_)),
+        synthetic(synthetic_batches(workload_))
   {
     if (options.evaluation) evaluation = schedules::make_evaluation_program(plan, workload);
   }
@@ -41,6 +50,7 @@ struct Job {
   const Plan& plan;
   const Program& program;
   const RunOptions& options;
+  std::string world;  ///< by which ranks that are processes know each other; "" of threads
   std::unique_ptr<BatchSource> synthetic;
   std::unique_ptr<Program> evaluation;
 };
@@ -96,13 +106,21 @@ std::unique_ptr<RankExecutor> make_executor(const Job& job, std::size_t rank)
   auto executor = std::make_unique<RankExecutor>(job.workload, job.plan, rank, rank_options(job, rank));
   const bool is_stage = rank < job.plan.stages.size();
   if (is_stage && job.options.resume_from) {
-    executor->model().restore(*job.options.resume_from);
+    executor->with_model([&](StageModel& model) { model.restore(*job.options.resume_from); });
   } else if (is_stage && job.options.weights) {
-    for (const auto& name : executor->model().load(*job.options.weights)) {
-      job.options.tell(fmt::format("{}: has no {}, which begins anew", job.options.weights->where(), name));
-    }
+    executor->with_model([&](StageModel& model) {
+      for (const auto& name : model.load(*job.options.weights)) {
+        job.options.tell(fmt::format("{}: has no {}, which begins anew", job.options.weights->where(), name));
+      }
+    });
   }
   return executor;
+}
+
+InputError diverged(std::uint64_t step, const std::string& what)
+{
+  return {fmt::format("step {}", step),
+          what + "; training has diverged, and a smaller learning_rate, or a clip_norm, may help"};
 }
 
 /// A stage's part of each checkpoint. Rank 0 throws old ones away.
@@ -111,14 +129,25 @@ class StageCheckpoints {
   StageCheckpoints(const Job& job, std::size_t rank)
       : job_(job), rank_(rank), writer_(CheckpointStore(job.options.checkpoints.folder), kept(job, rank))
   {
-    // All ranks are here, and none of them comes to a checkpoint before rank 0 has played a step.
+    // All ranks are here, and none of them ends a step before rank 0 has begun it.
     const auto& folder = job.options.checkpoints.folder;
-    if (rank == 0 && !folder.empty()) CheckpointStore(folder).remove_later_than(job.options.first_step);
+    if (rank != 0 || folder.empty()) return;
+    CheckpointStore(folder).clear_later_than(job.options.first_step);
+    if (!job.world.empty()) write_file_atomically(world_file(), job.world);
+  }
+
+  /// Finds out what has gone wrong meanwhile.
+  void step_ended()
+  {
+    writer_.throw_if_failed();
+    if (!std::exchange(is_first_step_, false) || rank_ == 0 || rank_ >= job_.plan.stages.size()) return;
+    if (!job_.world.empty() && !job_.options.checkpoints.folder.empty()) find_rank_zero();
   }
 
   void write(std::uint64_t steps_done, const StageModel& model)
   {
     writer_.finish();  // so that no two are in memory
+    if (const auto name = model.not_finite(); !name.empty()) throw diverged(steps_done - 1, name + " is not finite");
     const Stage& stage = job_.plan.stages[rank_];
     StageSnapshot snapshot;
     snapshot.step = steps_done;
@@ -138,16 +167,48 @@ class StageCheckpoints {
     return rank == 0 ? std::optional(job.options.checkpoints.keep) : std::nullopt;
   }
 
+  /// Where rank 0 says which run writes into the folder.
+  std::filesystem::path world_file() const { return std::filesystem::path(job_.options.checkpoints.folder) / ".run"; }
+
+  /// Parts in folders that only have the same name never are a checkpoint.
+  void find_rank_zero() const
+  {
+    constexpr Seconds patience(10);  // for a network's file system
+    constexpr std::chrono::milliseconds pause(100);
+    const auto file = world_file();
+    for (const Seconds begin = steady_time(); !std::filesystem::exists(file) || read_file(file) != job_.world;) {
+      if (steady_time() - begin > patience) {
+        throw InputError(job_.options.checkpoints.folder,
+                         "rank 0 writes its checkpoints to another folder; name one that all ranks share");
+      }
+      std::this_thread::sleep_for(pause);
+    }
+  }
+
   const Job& job_;
   std::size_t rank_;
+  bool is_first_step_ = true;
   AsyncCheckpointWriter writer_;
 };
 
+bool has_steps_to_train(const RunOptions& options)
+{
+  return options.first_step < options.steps;
+}
+
+/// Of a rank that has come to its end.
+std::uint64_t steps_done(const RunOptions& options, const RankExecutor& executor)
+{
+  return has_steps_to_train(options) ? executor.steps_done() : options.first_step;
+}
+
 void evaluate(const Job& job, std::size_t rank, RankExecutor& executor, RankReport& report)
 {
+  const auto nobody = [](std::uint64_t, Seconds, std::optional<double>) {};
   executor.begin_evaluation(*job.options.evaluation, job.options.evaluation_steps);
-  play(*job.evaluation, rank, 0, executor, nullptr, {});
-  if (rank + 1 == job.plan.stages.size()) report.evaluation = executor.model().take_evaluation();
+  play(*job.evaluation, rank, 0, executor, nullptr, [&](std::uint64_t step) { executor.end_step(step, nobody); });
+  if (rank + 1 != job.plan.stages.size()) return;
+  executor.with_model([&](StageModel& model) { report.evaluation = model.take_evaluation(); });
 }
 
 /// Of the calling thread's computation. Torch's own function is no function for several threads of a forked process.
@@ -169,24 +230,23 @@ RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, c
   Seconds before = steady_time();
   const auto ended = [&](std::uint64_t step, Seconds end, std::optional<double> loss) {
     if (!loss) return;
-    if (!std::isfinite(*loss)) {
-      throw InputError(fmt::format("step {}", step), fmt::format("the loss is {}; training has diverged, and a smaller "
-                                                                 "learning_rate, or a clip_norm, may help",
-                                                                 *loss));
-    }
+    if (!std::isfinite(*loss)) throw diverged(step, fmt::format("the loss is {}", *loss));
     report.losses.push_back(*loss);
     step_ended(
         {step, *loss, end - std::exchange(before, end), job.workload.training.learning_rate, executor.peak_memory()});
   };
-  play(job.program, rank, options.first_step, executor, &recorder, [&](std::uint64_t step) {
+  const auto step_done = [&](std::uint64_t step) {
     executor.end_step(step, ended);
+    checkpoints.step_ended();
     if (!executor.orders_of(step).checkpoint) return;
     executor.catch_up(ended);  // a step that has diverged is not kept
-    checkpoints.write(step + 1, executor.model());
-  });
+    executor.with_model([&](StageModel& model) { checkpoints.write(step + 1, model); });
+  };
+  if (has_steps_to_train(options)) play(job.program, rank, options.first_step, executor, &recorder, step_done);
   executor.finish(ended, report);
+  // The last checkpoint is being written meanwhile: nobody's transfers wait for another one's disk.
+  if (options.evaluation && steps_done(options, executor) >= options.steps) evaluate(job, rank, executor, report);
   checkpoints.finish();
-  if (options.evaluation && executor.steps_done() == options.steps) evaluate(job, rank, executor, report);
   return report;
 }
 
@@ -195,7 +255,7 @@ RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, c
 MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Program& program,
                            const RunOptions& options, const StepEnded& step_ended)
 {
-  const Job job(workload, plan, program, options);
+  const Job job(workload, plan, program, options, "");
   const auto transports = in_process_transports(program.ranks(), plan.stages.size(), options.limits.transfer);
   std::vector<std::unique_ptr<RankExecutor>> executors;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
@@ -279,10 +339,10 @@ RankReport play_over(TcpWorld& world, const Job& job, std::size_t rank, RankExec
 MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const Program& program,
                              const RunOptions& options, const StepEnded& step_ended)
 {
-  const Job job(workload, plan, program, options);
+  const auto tcp = tcp_options(tcp_options_of_own_ranks(options.network), options, plan, random_word());
+  const Job job(workload, plan, program, options, tcp.world);
   const auto links = links_of_run(program);
   const auto names = names_of_ranks(plan);
-  const auto tcp = tcp_options(tcp_options_of_own_ranks(options.network), options, plan, random_word());
   std::vector<Endpoint> endpoints;
   std::vector<TcpListener> listeners;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
@@ -316,18 +376,18 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
   return {program, options.first_step, std::move(reports)};
 }
 
-std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program, RankPlace place,
-                                    const RunOptions& options, const StepEnded& step_ended)
+RankOutcome run_rank(const Workload& workload, const Plan& plan, const Program& program, RankPlace place,
+                     const RunOptions& options, const StepEnded& step_ended)
 {
   const std::size_t rank = place.rank;
   const auto& places = place.endpoints;
   ensure(places.size() == program.ranks(), "every rank has an endpoint");
-  const auto tcp =
-      tcp_options(tcp_options_of(options.network, place.secret, rank, places), options, plan, hash_of(plan));
+  const auto tcp = tcp_options(tcp_options_of(options.network, place.secret, rank, places), options, plan,
+                               fmt::format("{} {}", hash_of(plan), fingerprint(options.settings)));
   if (tcp.tls && options.transport == TransportChoice::Nccl) {
     throw InputError("--transport", "nccl encrypts nothing; say --plain-text too, or auto instead of nccl");
   }
-  const Job job(workload, plan, program, options);
+  const Job job(workload, plan, program, options, tcp.world);
   const auto executor = make_executor(job, rank);
   auto links = links_of_run(program);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
@@ -340,12 +400,16 @@ std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, 
     const Seconds offset = side_channel.clock_offset();
     RankReport report = play_over(world, job, rank, *executor, step_ended);
     report.shift(offset);
-    texts = side_channel.gather(report_to_json(report));
+    // A rank may write its last checkpoint for long; that it lives, its heart says.
+    constexpr Seconds no_limit(1e9);
+    texts = side_channel.gather(report_to_json(report), no_limit);
   });
-  if (rank != 0) return std::nullopt;
+  RankOutcome outcome = {steps_done(options, *executor), std::nullopt};
+  if (rank != 0) return outcome;
   std::vector<RankReport> reports;
   for (const auto& text : texts) reports.push_back(report_from_json(text));
-  return MeasuredRun(program, options.first_step, std::move(reports));
+  outcome.measured.emplace(program, options.first_step, std::move(reports));
+  return outcome;
 }
 
 }  // namespace isobar::exec

@@ -34,7 +34,8 @@ struct CheckpointOptions {
 
 /// What a run is asked for. What is pointed to outlives the run.
 struct RunOptions {
-  std::uint64_t first_step = 0;               ///< steps that are done already
+  /// Steps that are done already. Where these are all, nothing is trained, and the model is evaluated.
+  std::uint64_t first_step = 0;
   const TensorSource* resume_from = nullptr;  ///< the checkpoint of `first_step`
   const TensorSource* weights = nullptr;      ///< a Hugging Face model to begin with; null: new parameters
   CheckpointOptions checkpoints;
@@ -44,6 +45,8 @@ struct RunOptions {
   const PatientStop* stop = nullptr;        ///< once it is asked, the step is finished and the run ends
   std::uint64_t steps = 10;                 ///< in all, those that are done already among them
   std::uint64_t seed = 1;
+  /// All that ranks elsewhere must be told alike, in words; they turn away ranks that were told otherwise.
+  std::string settings;
   std::string device = "cpu";  ///< of every rank here: "cpu", "cuda:0"
   std::size_t threads = 1;     ///< of each rank, for its computation on a CPU
   std::size_t flows = 1;       ///< TCP connections of each link
@@ -78,9 +81,14 @@ struct RankPlace {
   std::optional<TcpListener> listener = {};  ///< open at its own endpoint already
 };
 
-/// One rank of a run whose others are elsewhere. Rank 0 gets what all have measured, times by its own clock; the others
-/// get nothing.
-std::optional<MeasuredRun> run_rank(const Workload& workload, const Plan& plan, const Program& program, RankPlace place,
-                                    const RunOptions& options, const StepEnded& step_ended);
+/// What a rank of a run knows at its end.
+struct RankOutcome {
+  std::uint64_t steps_done = 0;         ///< since step 0
+  std::optional<MeasuredRun> measured;  ///< by all ranks, times by rank 0's clock; rank 0 alone has it
+};
+
+/// One rank of a run whose others are elsewhere.
+RankOutcome run_rank(const Workload& workload, const Plan& plan, const Program& program, RankPlace place,
+                     const RunOptions& options, const StepEnded& step_ended);
 
 }  // namespace isobar::exec

@@ -1,6 +1,5 @@
 #include "exec/commands.hpp"
 
-#include "core/chrome_trace.hpp"
 #include "core/command_options.hpp"
 #include "core/device_profile.hpp"
 #include "core/files.hpp"
@@ -19,6 +18,7 @@
 #include "exec/rendezvous.hpp"
 #include "exec/restart.hpp"
 #include "exec/run.hpp"
+#include "exec/run_result.hpp"
 #include "exec/step_log.hpp"
 #include "exec/weight_files.hpp"
 #include "schedules/schedule.hpp"
@@ -26,11 +26,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <cmath>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 namespace isobar::exec {
@@ -67,106 +64,6 @@ struct CommandOptions {
   bool resume = false;
   RunOptions run;
 };
-
-/// The middle of the steps after the first, which makes room for what the others use again.
-Seconds typical_step(std::vector<Seconds> times)
-{
-  if (times.size() > 1) times.erase(times.begin());
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
-/// Time that a stage computes in a typical step; an AllReduce waits for others.
-Seconds compute_time(const Program& program, std::size_t rank, const RankReport& report, std::uint64_t steps)
-{
-  const auto& times = report.lanes[static_cast<std::size_t>(Lane::Compute)];
-  const std::uint64_t length = program.length(rank, Lane::Compute);
-  std::vector<Seconds> by_step(steps);
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    if (program.at(rank, Lane::Compute, i % length).opcode == Opcode::AllReduce) continue;
-    by_step[i / length] += times[i].end - times[i].begin;
-  }
-  return typical_step(by_step);
-}
-
-/// The mean over all labels, and what is usual to say of it; null where nothing was evaluated.
-nlohmann::ordered_json evaluation_of(const MeasuredRun& measured)
-{
-  const auto sums = measured.evaluation();
-  if (!sums) return nullptr;
-  const double loss = sums->loss / sums->labels;
-  return {{"labels", static_cast<std::uint64_t>(sums->labels)},
-          {"loss", loss},
-          {"perplexity", std::exp(loss)},
-          {"accuracy_fraction", sums->correct / sums->labels}};
-}
-
-nlohmann::ordered_json result_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples)
-{
-  using Json = nlohmann::ordered_json;
-  const auto step_times = measured.step_times();
-  const Seconds typical = typical_step(step_times);
-  Json stages = Json::array();
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const std::string& device = plan.stages[i].device();
-    Json stage = {{"device", device},
-                  {"compute_s", compute_time(program, i, measured.ranks()[i], measured.timed_steps()).value},
-                  {"peak_memory_bytes", measured.ranks()[i].peak_memory.value}};
-    if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
-    stages.push_back(std::move(stage));
-  }
-  Json result = {{"schema", "isobar-run/1"},
-                 {"step_time_s", typical.value},
-                 {"simulated_step_time_s", plan.stamp ? Json(plan.stamp->step_time.value) : Json(nullptr)},
-                 {"samples_per_s", samples / typical.value},
-                 {"first_step", measured.first_step()},
-                 {"step_times_s", Json::array()},
-                 {"losses", measured.losses()},
-                 {"evaluation", evaluation_of(measured)},
-                 {"stages", std::move(stages)}};
-  for (const Seconds time : step_times) result["step_times_s"].push_back(time.value);
-  return result;
-}
-
-std::string summary_of(const nlohmann::ordered_json& result)
-{
-  std::string text;
-  const double step = result["step_time_s"];
-  if (result["simulated_step_time_s"].is_null()) {
-    text = fmt::format("\nstep {:.4g} s (median after the first), {:.4g} samples/s; not simulated before\n\n", step,
-                       result["samples_per_s"].get<double>());
-  } else {
-    const double simulated = result["simulated_step_time_s"];
-    text = fmt::format("\nstep {:.4g} s (median after the first), {:.4g} samples/s; simulated {:.4g} s ({:+.1f} %)\n\n",
-                       step, result["samples_per_s"].get<double>(), simulated, 100 * (simulated / step - 1));
-  }
-  if (const auto& evaluation = result["evaluation"]; !evaluation.is_null()) {
-    text += fmt::format("evaluation: loss {:.6g}, accuracy {:.2f} %, perplexity {:.6g}, of {} labels\n\n",
-                        evaluation["loss"].get<double>(), 100 * evaluation["accuracy_fraction"].get<double>(),
-                        evaluation["perplexity"].get<double>(), evaluation["labels"].get<std::uint64_t>());
-  }
-  text += fmt::format("{:<16}  {:>9}  {:>11}  {:>9}\n", "device", "compute s", "peak memory", "simulated");
-  for (const auto& stage : result["stages"]) {
-    const auto simulated = stage.find("simulated_peak_memory_bytes");
-    text += fmt::format("{:<16}  {:>9.4g}  {:>11}  {:>9}\n", stage["device"].get<std::string>(),
-                        stage["compute_s"].get<double>(), text_of(Bytes(stage["peak_memory_bytes"].get<double>())),
-                        simulated == stage.end() ? "–" : text_of(Bytes(simulated->get<double>())));
-  }
-  return text;
-}
-
-void write_trace(TemporaryFile& file, const Plan& plan, const MeasuredRun& measured)
-{
-  std::vector<std::string> names;
-  for (const auto& stage : plan.stages) names.push_back(stage.device());
-  if (plan.data_server) names.push_back(*plan.data_server);
-  std::ostringstream text;
-  ChromeTraceWriter writer(text, names);
-  measured.replay(writer, names);
-  writer.finish();
-  file.write(text.str());
-  file.keep();
-}
 
 Seconds seconds_from(const char* option, const std::string& text)
 {
@@ -291,14 +188,16 @@ bool has_the_loss(const CommandOptions& options, const Plan& plan)
 void report(const Plan& plan, const Program& program, const MeasuredRun& measured, const CommandOptions& options,
             double samples, Outputs& outputs)
 {
-  if (outputs.trace) write_trace(*outputs.trace, plan, measured);
-  const auto result = result_of(plan, program, measured, samples);
-  const std::string text = result.dump(2) + "\n";
+  if (outputs.trace) {
+    outputs.trace->write(trace_of(plan, measured));
+    outputs.trace->keep();
+  }
+  const RunResult result = result_of(plan, program, measured, samples);
   if (outputs.result) {
-    outputs.result->write(text);
+    outputs.result->write(result.json);
     outputs.result->keep();
   }
-  fmt::print("{}", options.json ? text : summary_of(result));
+  fmt::print("{}", options.json ? result.json : result.summary);
 }
 
 /// Which rank this process is, as flags and launchers say; none where all ranks start here or in places of --ranks.
@@ -313,12 +212,15 @@ std::optional<LaunchPlace> launched_place(const CommandOptions& options)
   return place;
 }
 
-/// What all ranks must be told alike.
-std::string settings_of(const RunOptions& options)
+/// What all ranks must be told alike; files by their hashes.
+std::string settings_of(const CommandOptions& options)
 {
-  return fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}, from step {}", options.steps, options.seed,
-                     options.flows, text_of(options.limits.heartbeat), options.emulate ? " --emulate" : "",
-                     options.first_step);
+  const RunOptions& run = options.run;
+  std::string text =
+      fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}, from step {}", run.steps, run.seed, run.flows,
+                  text_of(run.limits.heartbeat), run.emulate ? " --emulate" : "", run.first_step);
+  if (!options.data.evaluation.empty()) text += ", --evaluate " + fingerprint(read_file(options.data.evaluation));
+  return text + ", of the run " + run.checkpoints.run;
 }
 
 /// The place of a launched rank in the run, once it has met the others.
@@ -333,7 +235,7 @@ RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, c
   facts.plan_hash = hash_of(plan);
   facts.workload_hash = workload_hash;
   facts.data_hash = nlohmann::json::parse(options.run.checkpoints.run).value("data", "");
-  facts.settings = settings_of(options.run);
+  facts.settings = options.run.settings;
   Meeting meeting = meet({.rank = place.rank,
                           .ranks = place.world_size,
                           .master = place.master,
@@ -392,13 +294,14 @@ std::optional<FolderLock> hold_checkpoints(const CommandOptions& options, const 
   return std::make_optional<FolderLock>(folder);
 }
 
-/// The newest complete checkpoint where the run is to go on; none where it begins.
+/// The newest sound checkpoint where the run is to go on; none where it begins.
 std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options)
 {
   const std::string& folder = options.run.checkpoints.folder;
   if (folder.empty()) return std::nullopt;
   const CheckpointStore store(folder);
-  const auto newest = store.newest_complete();
+  const auto newest =
+      store.newest_complete(options.resume ? CheckpointStore::Check::Elements : CheckpointStore::Check::Files);
   if (!options.resume) {
     if (newest.step) {
       throw InputError(folder, fmt::format("holds a checkpoint of step {} already; go on from it by --resume, or name "
@@ -408,6 +311,11 @@ std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options)
     return std::nullopt;
   }
   for (const auto& skipped : newest.skipped) fmt::print(stderr, "isobar: left out: {}\n", skipped);
+  // A run that is killed leaves two at most that its ranks were writing.
+  constexpr std::size_t most_unfinished = 2;
+  if (!newest.step && (newest.damaged || newest.skipped.size() > most_unfinished)) {
+    throw InputError(folder, "no checkpoint there is whole; bring back what is missing, or name another folder");
+  }
   if (!newest.step) {
     fmt::print(stderr, "isobar: {}: no complete checkpoint; beginning at step 0\n", folder);
     return std::nullopt;
@@ -484,10 +392,11 @@ ExitCode run(CommandOptions options)
   if (checkpoint) options.run.resume_from = &*checkpoint;
   std::optional<Weights> weights;
   if (!options.weights.empty()) options.run.weights = &weights.emplace(options.weights);
-  if (options.run.first_step >= options.run.steps) {
+  if (options.run.first_step >= options.run.steps && !data.evaluation) {
     fmt::print(stderr, "isobar: --steps {}: all of them are done\n", options.run.steps);
     return ExitCode::Done;
   }
+  options.run.settings = settings_of(options);
   std::optional<RankPlace> place;
   if (launched) place = meet_others(*launched, options, plan, workload, fingerprint(workload_text));
   if (!options.ranks.empty()) place = place_said(options, *program);
@@ -503,15 +412,18 @@ ExitCode run(CommandOptions options)
   options.run.stop = &stop;
   const StepEnded step_ended = [&log](const StepReport& step) { log.value()(step); };
 
-  const auto measured = [&]() -> std::optional<MeasuredRun> {
+  const auto ended = [&]() -> RankOutcome {
     if (place) return run_rank(workload, plan, *program, std::move(*place), options.run, step_ended);
-    return (options.spawn ? run_in_processes : run_in_process)(workload, plan, *program, options.run, step_ended);
+    auto measured =
+        (options.spawn ? run_in_processes : run_in_process)(workload, plan, *program, options.run, step_ended);
+    return {measured.first_step() + measured.steps(), std::move(measured)};
   }();
-  if (!measured) return stop.asked() ? ExitCode::Interrupted : ExitCode::Done;  // rank 0 says what all have measured
-  report(plan, *program, *measured, options, samples, outputs);
-  const std::uint64_t steps_done = measured->first_step() + measured->steps();
-  if (steps_done == options.run.steps) return ExitCode::Done;
-  fmt::print(stderr, "isobar: interrupted; {} of {} steps are done\n", steps_done, options.run.steps);
+  const auto& checkpoints = options.run.checkpoints;
+  // All ranks have written their last one.
+  if (ended.measured && !checkpoints.folder.empty()) CheckpointStore(checkpoints.folder).keep_last(checkpoints.keep);
+  if (ended.measured) report(plan, *program, *ended.measured, options, samples, outputs);
+  if (ended.steps_done >= options.run.steps) return ExitCode::Done;
+  fmt::print(stderr, "isobar: interrupted; {} of {} steps are done\n", ended.steps_done, options.run.steps);
   return ExitCode::Interrupted;
 }
 

@@ -119,13 +119,15 @@ std::shared_ptr<const Secret> secret_from_file(const std::string& file)
 
 std::shared_ptr<const Secret> secret_from_environment()
 {
+  static std::shared_ptr<const Secret> taken;
   char* value = std::getenv(Secret::variable);
-  if (value == nullptr) return nullptr;
+  if (value == nullptr) return taken;
   const Wiped words(value);
   // Where it stands, too: /proc shows the memory that the process began with.
   OPENSSL_cleanse(value, std::strlen(value));
   ::unsetenv(Secret::variable);
-  return std::make_shared<const Secret>(Secret::variable, words.line());
+  taken = std::make_shared<const Secret>(Secret::variable, words.line());
+  return taken;
 }
 
 std::shared_ptr<const Secret> random_secret()

@@ -51,7 +51,8 @@ class Secret {
 /// owner may read or change it, and as Secret does.
 std::shared_ptr<const Secret> secret_from_file(const std::string& file);
 /// From the environment variable ISOBAR_SECRET, which is wiped and removed, so that neither children nor /proc show it
-/// any longer; nothing when it is not set. Call it while the process has one thread.
+/// any longer; a later call, also in a forked child, finds it in memory. Nothing when it was never set. The first call
+/// is made while the process has one thread.
 std::shared_ptr<const Secret> secret_from_environment();
 /// One that nobody can guess.
 std::shared_ptr<const Secret> random_secret();

@@ -61,15 +61,15 @@ Seconds SideChannel::clock_offset()
   return offset;
 }
 
-std::vector<std::string> SideChannel::gather(const std::string& text)
+std::vector<std::string> SideChannel::gather(const std::string& text, Seconds patience)
 {
   if (rank_ != 0) {
-    send_text(world_->link({rank_, 0, channel}), text, deadline_);
+    send_text(world_->link({rank_, 0, channel}), text, patience);
     return {};
   }
   std::vector<std::string> texts = {text};
   for (std::size_t other = 1; other < ranks_; ++other) {
-    texts.push_back(receive_text(world_->link({other, 0, channel}), deadline_));
+    texts.push_back(receive_text(world_->link({other, 0, channel}), patience));
   }
   return texts;
 }

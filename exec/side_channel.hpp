@@ -16,7 +16,7 @@ class SideChannel {
   /// The links that it needs, for the world of `ranks` ranks.
   static std::vector<LinkName> links(std::size_t ranks);
 
-  /// `world` must outlive it. `deadline`: how long each message may take.
+  /// `world` must outlive it. `deadline`: how long each message about clocks may take.
   SideChannel(TcpWorld& world, std::size_t rank, std::size_t ranks, Seconds deadline)
       : world_(&world), rank_(rank), ranks_(ranks), deadline_(deadline)
   {
@@ -25,8 +25,8 @@ class SideChannel {
   /// What rank 0's steady clock shows more than this rank's: of 21 round trips, by the one that took the least; off by
   /// half of that one at most. 0 on rank 0.
   Seconds clock_offset();
-  /// On rank 0 the texts of all ranks, by rank; on the others nothing.
-  std::vector<std::string> gather(const std::string& text);
+  /// On rank 0 the texts of all ranks, by rank; on the others nothing. `patience`: how long each may take.
+  std::vector<std::string> gather(const std::string& text, Seconds patience);
 
  private:
   TcpWorld* world_;

@@ -443,6 +443,15 @@ EvaluationSums StageModel::take_evaluation()
   return {sum[0].item<double>(), sum[1].item<double>(), sum[2].item<double>()};
 }
 
+std::string StageModel::not_finite() const
+{
+  const torch::NoGradGuard no_graph;
+  for (std::size_t i = 0; i < state_->parameters.size(); ++i) {
+    if (!at::isfinite(state_->parameters[i]).all().item<bool>()) return state_->names[i];
+  }
+  return "";
+}
+
 std::vector<StoredTensor> StageModel::state() const
 {
   return state_->state();

@@ -64,6 +64,8 @@ class StageModel {
   /// Sums since the last call. Waits for the device. The last stage alone has some.
   EvaluationSums take_evaluation();
 
+  /// The name of a parameter with an element that is not finite, "" where all are. Waits for the device.
+  std::string not_finite() const;
   /// What training goes on from: each parameter as "layers.3.query.weight", what the optimizer keeps of it as
   /// "layers.3.query.weight:exp_avg", and of the first stage fp16's "loss_scale". Copies, whole when it returns.
   std::vector<StoredTensor> state() const;

@@ -69,7 +69,8 @@ void StepLog::operator()(const StepReport& step)
     }
   }
   if (events_) events_->add(step.step, scalars);
-  if (!options_.prometheus.empty()) write_file_atomically(options_.prometheus, prometheus_text(step, rate));
+  if (!options_.prometheus.empty())
+    write_file_atomically(options_.prometheus, prometheus_text(step, rate), Flush::Never);
 }
 
 void StepLog::print(const StepReport& step, double rate)

@@ -107,7 +107,7 @@ std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<En
   for (const auto& link : probe_links(rank, ranks, most_flows, options)) own["links"].push_back(json_of(link));
 
   TcpWorld world(rank, ranks, SideChannel::links(ranks.size()), options);
-  const auto texts = SideChannel(world, rank, ranks.size(), patience).gather(own.dump());
+  const auto texts = SideChannel(world, rank, ranks.size(), patience).gather(own.dump(), patience);
   if (rank != 0) return std::nullopt;
   WorldProfile measured;
   std::vector<DeviceProfile> profiles(ranks.size());

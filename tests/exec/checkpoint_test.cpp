@@ -241,7 +241,7 @@ TEST_F(Checkpoints, AreKeptAsManyAsAskedFor)
   fs::remove(file(50, "stage-1-of-2.json"));
   store_.keep_last(1);  // without a complete one nothing goes
   EXPECT_THAT(store_.steps(), ElementsAre(50, 60));
-  store_.remove_later_than(50);
+  store_.clear_later_than(50);
   EXPECT_THAT(store_.steps(), ElementsAre(50));
 }
 

@@ -95,7 +95,7 @@ class Gpu : public testing::Test {
         setenv("NCCL_SOCKET_IFNAME", "lo", 1);
         RankPlace place{rank, endpoints, secret, std::move(listeners[rank])};
         listeners.clear();  // the others' are theirs alone
-        const auto measured = run_rank(workload, plan, *program, std::move(place), options, step_ended);
+        const auto measured = run_rank(workload, plan, *program, std::move(place), options, step_ended).measured;
         std::string text;
         if (!measured) return text;
         for (const double loss : measured->ranks()[plan.stages.size() - 1].losses) text += fmt::format("{} ", loss);

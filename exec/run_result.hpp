@@ -1,0 +1,23 @@
+#pragma once
+
+#include "core/plan.hpp"
+#include "core/program.hpp"
+#include "exec/rank_report.hpp"
+
+#include <string>
+
+namespace isobar::exec {
+
+/// What a run comes to.
+struct RunResult {
+  std::string json;     ///< schema isobar-run/1 (docs/formats.md), with a line break at its end
+  std::string summary;  ///< for people
+};
+
+/// `samples`: of a step.
+RunResult result_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples);
+
+/// The measured timeline as a Chrome trace.
+std::string trace_of(const Plan& plan, const MeasuredRun& measured);
+
+}  // namespace isobar::exec
