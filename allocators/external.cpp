@@ -105,6 +105,7 @@ class AnswerReader {
       MappingReader member(devices.front(), stage.path_of("devices[0]."), faults_);
       device = member.required_text("name");
       for (const char* ours : {"share", "slowdown", "memory_bytes"}) member.optional_number(ours);
+      member.optional_text("type");
       member.refuse_unknown();
     }
     if (device.empty()) return;  // a fault already

@@ -89,7 +89,8 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
     const Device& used = cost.cluster().devices[device];
-    plan.stages.push_back({{{used.name, 1, reference / cost.speed(device), used.memory}}, first, last});
+    const auto type = used.type.empty() ? std::nullopt : std::optional(used.type);
+    plan.stages.push_back({{{used.name, 1, reference / cost.speed(device), used.memory, type}}, first, last});
     plan.predicted->peak_memory[used.name] = stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
   }
 

@@ -78,6 +78,8 @@ struct StageDevice {
   // What an executor, which knows no cluster, needs to emulate the device:
   std::optional<double> slowdown = {};  ///< how many times slower it is than reference_speed(cluster)
   std::optional<Bytes> memory = {};     ///< that it has
+  /// What it was taken for, as Device::type, where the platform says it; ranks are compared with it before they train.
+  std::optional<std::string> type = {};
 };
 
 /// Neighbouring layers that run on one device. (Several devices per stage are kept in the file for later schedules;

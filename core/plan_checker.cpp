@@ -168,6 +168,10 @@ class Checker {
       fault("stages[{}].devices[0].memory_bytes: claims {:.9g}; it is {:.9g} on platform {}", stage,
             claimed.memory->value, device.memory.value, cluster_.name);
     }
+    if (claimed.type && *claimed.type != device.type) {
+      fault("stages[{}].devices[0].type: claims {}; it is {} on platform {}", stage, in_quotes(*claimed.type),
+            in_quotes(device.type), cluster_.name);
+    }
   }
 
   double transfer_s(std::size_t from, std::size_t to, Bytes size) const

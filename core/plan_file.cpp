@@ -28,6 +28,7 @@ Json to_json(const Stage& stage)
     Json object = {{"name", device.name}, {"share", device.share}};
     if (device.slowdown) object["slowdown"] = *device.slowdown;
     if (device.memory) object["memory_bytes"] = device.memory->value;
+    if (device.type) object["type"] = *device.type;
     devices.push_back(std::move(object));
   }
   return {{"devices", std::move(devices)}, {"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}};
@@ -179,6 +180,7 @@ Stage read_stage(MappingReader& reader, FaultList& faults)
     StageDevice used{name, device.required_number("share")};
     used.slowdown = device.optional_number("slowdown");
     if (const auto memory = device.optional_number("memory_bytes")) used.memory = Bytes(*memory);
+    used.type = device.optional_text("type");
     return used;
   });
   stage.first_layer = reader.required_count("first_layer");

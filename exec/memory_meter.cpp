@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <malloc.h>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -17,12 +18,19 @@ namespace {
 
 thread_local MemoryMeter* meter_of_thread = nullptr;
 thread_local const std::string* place_of_thread = nullptr;
+thread_local std::string place_left_by_failure;
 
 /// Stands before each piece of memory; as long as LibTorch's alignment on the CPU.
 struct alignas(64) Header {
   std::shared_ptr<MemoryCount> count;  // none where nobody counts
   std::size_t bytes;
 };
+
+/// " in layer 3 (block)", where this thread is; "" elsewhere.
+std::string place_in_words()
+{
+  return place_of_thread == nullptr ? "" : " in " + *place_of_thread;
+}
 
 void give_back(void* data)
 {
@@ -44,9 +52,10 @@ class MeteringAllocator : public c10::Allocator {
     void* memory = nullptr;
     try {
       memory = c10::alloc_cpu(bytes + sizeof(Header));
-    } catch (...) {
-      if (count) count->remove(bytes);
-      throw;
+    } catch (const c10::Error&) {
+      if (!count) throw;
+      count->remove(bytes);
+      meter_of_thread->refuse(bytes);
     }
     auto* header = new (memory) Header{std::move(count), bytes};
     return {header + 1, header + 1, &give_back, cpu};
@@ -69,14 +78,20 @@ std::shared_ptr<MemoryCount> MemoryMeter::take(std::size_t bytes)
   const std::size_t now = count_->current.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (cap_ != 0 && now > cap_) {
     count_->remove(bytes);
-    const std::string where = place_of_thread == nullptr ? "" : " in " + *place_of_thread;
-    throw EnvironmentError(fmt::format("{}: out of memory{}: {} asked for beside {} held, of {}", rank_, where,
-                                       text_of(Bytes(static_cast<double>(bytes))),
+    throw EnvironmentError(fmt::format("{}: out of memory{}: {} asked for beside {} held, of {}", rank_,
+                                       place_in_words(), text_of(Bytes(static_cast<double>(bytes))),
                                        text_of(Bytes(static_cast<double>(now - bytes))),
                                        text_of(Bytes(static_cast<double>(cap_)))));
   }
   count_->raise_peak(now);
   return count_;
+}
+
+void MemoryMeter::refuse(std::size_t bytes) const
+{
+  throw EnvironmentError(fmt::format("{}: out of memory{}: {} asked for beside {} held, and the machine has no more",
+                                     rank_, place_in_words(), text_of(Bytes(static_cast<double>(bytes))),
+                                     text_of(current())));
 }
 
 void MemoryMeter::refuse_excess() const
@@ -95,13 +110,21 @@ MeteredThread::~MeteredThread()
   meter_of_thread = before_;
 }
 
-MemoryPlace::MemoryPlace(const std::string& where) : before_(place_of_thread)
+MemoryPlace::MemoryPlace(const std::string& where) : before_(place_of_thread), exceptions_(std::uncaught_exceptions())
 {
   place_of_thread = &where;
 }
 MemoryPlace::~MemoryPlace()
 {
+  if (std::uncaught_exceptions() > exceptions_ && place_left_by_failure.empty()) {
+    place_left_by_failure = place_in_words();
+  }
   place_of_thread = before_;
+}
+
+std::string place_of_failure()
+{
+  return std::exchange(place_left_by_failure, "");
 }
 
 void meter_cpu_memory()

@@ -36,6 +36,9 @@ class MemoryMeter {
   /// @throws EnvironmentError where it would go beyond the cap; nothing is taken then.
   std::shared_ptr<MemoryCount> take(std::size_t bytes);
 
+  /// @throws EnvironmentError: the machine has no `bytes` more for the calling thread.
+  [[noreturn]] void refuse(std::size_t bytes) const;
+
   /// For memory that cannot be refused as it is taken, a GPU's: counted there, and looked at now and then.
   std::shared_ptr<MemoryCount> count() const { return count_; }
   /// @throws EnvironmentError where the peak is beyond the cap.
@@ -70,7 +73,12 @@ class MemoryPlace {
 
  private:
   const std::string* before_;
+  int exceptions_;
 };
+
+/// Where an exception that this thread has just caught left the innermost place, " in layer 3 (block)"; "" where there
+/// was none. Asked once.
+std::string place_of_failure();
 
 /// From now on every tensor on the CPU is counted; earlier ones never are. What is given back stays with the process: a
 /// step takes the same memory as the one before, and pages from the system would have to be cleared each time.

@@ -26,10 +26,14 @@ namespace {
 template <typename Work>
 auto within_memory(const std::string& rank, Work work)
 {
+  place_of_failure();  // of another one
   try {
     return work();
   } catch (const c10::OutOfMemoryError& error) {
-    throw EnvironmentError(fmt::format("{}: out of memory: {}", rank, shown(error.what_without_backtrace(), 300)));
+    throw EnvironmentError(
+        fmt::format("{}: out of memory{}: {}", rank, place_of_failure(), shown(error.what_without_backtrace(), 300)));
+  } catch (const std::bad_alloc&) {
+    throw EnvironmentError(fmt::format("{}: out of memory{}", rank, place_of_failure()));
   }
 }
 

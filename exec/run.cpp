@@ -256,7 +256,8 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
                            const RunOptions& options, const StepEnded& step_ended)
 {
   const Job job(workload, plan, program, options, "");
-  const auto transports = in_process_transports(program.ranks(), plan.stages.size(), options.limits.transfer);
+  constexpr Seconds no_limit(1e9);  // threads live and die together
+  const auto transports = in_process_transports(program.ranks(), plan.stages.size(), no_limit);
   std::vector<std::unique_ptr<RankExecutor>> executors;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     executors.push_back(make_executor(job, rank));

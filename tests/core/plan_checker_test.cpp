@@ -245,6 +245,8 @@ const std::vector<Forgery> forgeries = {
     {"MoreMemory", [](Plan& p) { p.predicted->peak_memory["d7"]; }, "predicted.peak_memory_bytes: 3 devices"},
     {"NoPrediction", [](Plan& p) { p.predicted.reset(); }, "predicted: missing"},
     {"Optimality", [](Plan& p) { p.outcome = Outcome::Optimal; }, "outcome: optimal, but the bound 0"},
+    {"DeviceType", [](Plan& p) { p.stages[0].devices[0].type = "V100"; },
+     "stages[0].devices[0].type: claims \"V100\"; it is "},
     {"Share", [](Plan& p) { p.stages[0].devices[0].share = 0.5; }, "stages[0].devices[0].share: 0.5"},
 };
 

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 
 namespace isobar::exec {
@@ -61,6 +63,38 @@ TEST(MemoryMeter, RefusesWhatGoesBeyondTheCapAndHoldsNothingOfIt)
   const MemoryPlace place(layer);
   EXPECT_THAT([] { at::empty({1024}, at::kFloat); },
               testing::ThrowsMessage<EnvironmentError>(testing::HasSubstr("in layer 3 (block): 4.00 KiB")));
+}
+
+TEST(MemoryMeter, TellsOfAMachineThatHasNoMore)
+{
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer ends a program that asks for so much";
+#endif
+  meter_cpu_memory();
+  MemoryMeter meter("rank 1 (b)", Bytes(0));
+  const MeteredThread metered(meter);
+  const at::Tensor held = at::empty({1024}, at::kFloat);
+  const std::string layer = "layer 3 (block)";
+  const MemoryPlace place(layer);
+  EXPECT_THAT([] { at::empty({std::int64_t{1} << 50}, at::kFloat); },
+              testing::ThrowsMessage<EnvironmentError>(
+                  testing::HasSubstr("rank 1 (b): out of memory in layer 3 (block): 4.00 PiB asked for beside 4.00 KiB "
+                                     "held, and the machine has no more")));
+  EXPECT_EQ(meter.current(), Bytes(4096));
+}
+
+TEST(MemoryMeter, KeepsTheInnermostPlaceThatAFailureLeft)
+{
+  const std::string outer = "the backward pass";
+  const std::string inner = "layer 4 (head)";
+  const auto fail = [&] {
+    const MemoryPlace there(outer);
+    const MemoryPlace here(inner);
+    throw std::bad_alloc();
+  };
+  EXPECT_THROW(fail(), std::bad_alloc);
+  EXPECT_EQ(place_of_failure(), " in layer 4 (head)");
+  EXPECT_EQ(place_of_failure(), "");
 }
 
 }  // namespace
