@@ -236,8 +236,98 @@ learning_rate: 0.003
         shutil.copytree(folder / "step-00000020", left)
         (left / "stage-1-of-2.json").unlink()
         self.losses(workload, self.plan_on(3, workload), *run, "--steps", 25, "--resume")
-        self.assertEqual(sorted(path.name for path in folder.iterdir()),
+        self.assertEqual(sorted(path.name for path in folder.glob("step-*")),
                          ["step-00000010", "step-00000020", "step-00000025"])
+
+    def test_as_many_checkpoints_stay_as_asked_for(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(3, workload)
+        for number in range(5):
+            folder = self.folder / str(number)
+            self.losses(workload, plan, "--checkpoint", folder, "--checkpoint-every", 5, "--checkpoint-keep", 1,
+                        "--steps", 20)
+            self.assertEqual([path.name for path in folder.glob("step-*")], ["step-00000020"])
+
+    def test_a_run_does_not_begin_anew_where_no_checkpoint_can_be_read(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(2, workload)
+        folder = self.folder / "checkpoints"
+        run = ("--checkpoint", folder, "--checkpoint-every", 10)
+        self.losses(workload, plan, *run, "--steps", 30)
+        away = self.folder / "away"
+        away.mkdir()
+        for part in folder.glob("step-*/stage-1-of-2.safetensors"):
+            part.rename(away / part.parent.name)
+        result = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", *run, "--resume",
+                                 "--steps", 40, expect=2)
+        self.assertIn("checkpoints: no checkpoint there is whole; bring back what is missing, or name another folder",
+                      result.stderr)
+        self.assertEqual(len(list(folder.glob("step-*"))), 3)
+        for part in away.iterdir():
+            part.rename(folder / part.name / "stage-1-of-2.safetensors")
+        self.losses(workload, plan, *run, "--resume", "--steps", 40)
+
+    def test_a_checkpoint_with_a_flipped_bit_is_passed_over_and_put_aside(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(3, workload)
+        undisturbed = self.losses(workload, plan, "--steps", 30)
+        folder = self.folder / "checkpoints"
+        run = ("--checkpoint", folder, "--checkpoint-every", 10)
+        self.losses(workload, plan, *run, "--steps", 20)
+        part = folder / "step-00000020/stage-2-of-3.safetensors"
+        content = bytearray(part.read_bytes())
+        content[-1] ^= 1
+        part.write_bytes(content)
+        result = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--json", *run, "--resume",
+                                 "--steps", 30)
+        self.assertIn("damaged: its CRC-32C is ", result.stderr)
+        self.assertEqual(json.loads(result.stdout)["losses"], undisturbed[10:])
+        self.assertTrue((folder / "step-00000020.damaged").is_dir())
+
+    def test_a_finished_run_can_be_evaluated(self):
+        workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
+        plan = self.plan_on(3, workload)
+        tokens = self.folder / "tokens.bin"
+        tokens.write_bytes(b"".join((7 * i % 11).to_bytes(2, "little") for i in range(500)))
+        base = ("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--data", tokens, "--steps", 10,
+                "--checkpoint", self.folder / "kept")
+        trained = self.json_of(*base, "--evaluate", tokens)
+        again = self.json_of(*base, "--evaluate", tokens, "--resume")
+        self.assertEqual(again["evaluation"], trained["evaluation"])
+        self.assertEqual((again["losses"], again["first_step"], again["step_time_s"]), ([], 10, None))
+        said = self.run_isobar(*base, "--evaluate", tokens, "--resume").stdout
+        self.assertIn("nothing was left to train", said)
+        self.assertIn("evaluation: loss ", said)
+
+    def test_a_rank_that_dies_while_it_evaluates_is_started_again(self):
+        workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
+        plan = self.plan_on(2, workload)
+        tokens = self.folder / "tokens.bin"
+        tokens.write_bytes(b"".join((7 * i % 11).to_bytes(2, "little") for i in range(60_000)))
+        output, log = self.folder / "out.json", self.folder / "log.jsonl"
+        process = subprocess.Popen(
+            [ISOBAR, "run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", "5", "--restart", "2",
+             "--checkpoint", str(self.folder / "kept"), "--evaluate", str(tokens), "--log", str(log), "-o", str(output)],
+            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        manifest = self.folder / "kept/step-00000005/stage-1-of-2.json"
+        while not manifest.exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        supervised = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
+        ranks = pathlib.Path(f"/proc/{supervised}/task/{supervised}/children").read_text().split()
+        os.kill(int(ranks[1]), signal.SIGKILL)
+        errors = process.communicate(timeout=300)[1]
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertIn("attempt 1 of 3 failed: rank 1 (d1): died of signal 9 (Killed); going on from step 5", errors)
+        self.assertEqual(json.loads(output.read_text())["evaluation"]["labels"], 59_999)
+
+    def test_what_has_diverged_is_no_checkpoint(self):
+        wild = self.write("wild.yaml", GPT.replace("adam", "sgd").replace("0.01", "1e38"))
+        folder = self.folder / "checkpoints"
+        fault = self.fault_of("run", wild, "--plan", self.plan_on(2, wild), "--spawn", "--unvalidated", "--steps", 100,
+                              "--json", "--checkpoint", folder, "--checkpoint-every", 1)
+        self.assertRegex(fault, r"rank \d \(d\d\): step \d+: (layers\.\S+ is not finite|the loss is -?(nan|inf)); training has")
 
     def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(self):
         workload = self.write("gpt.yaml", GPT)

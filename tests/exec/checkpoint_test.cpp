@@ -245,6 +245,37 @@ TEST_F(Checkpoints, AreKeptAsManyAsAskedFor)
   EXPECT_THAT(store_.steps(), ElementsAre(50));
 }
 
+TEST_F(Checkpoints, WhoseElementsAreDamagedArePassedOverWhereElementsCount)
+{
+  write(10, 2);
+  write(20, 2);
+  const auto path = file(20, "stage-1-of-2.safetensors");
+  std::string text = read_file(path);
+  text.back() = static_cast<char>(text.back() ^ 1);
+  write_file_atomically(path, text);
+  EXPECT_EQ(store_.newest_complete().step, 20U);
+  const auto newest = store_.newest_complete(CheckpointStore::Check::Elements);
+  EXPECT_EQ(newest.step, 10U);
+  EXPECT_TRUE(newest.damaged);
+  EXPECT_THAT(newest.skipped, ElementsAre(HasSubstr("stage-1-of-2.safetensors: damaged: its CRC-32C is ")));
+}
+
+TEST_F(Checkpoints, ThatWereCompleteOnceArePutAsideAndUnfinishedOnesRemoved)
+{
+  for (const std::uint64_t step : {10, 20, 30, 40}) write(step, 2);
+  fs::remove(file(20, "stage-0-of-2.safetensors"));
+  fs::remove(file(30, "stage-0-of-2.json"));
+  write_file_atomically(file(40, "stage-0-of-2.json"), "{");
+  EXPECT_TRUE(store_.newest_complete().damaged);
+  fs::create_directories(folder_.path() / "checkpoints" / "step-00000040.damaged");  // of an earlier time
+  store_.clear_later_than(10);
+  EXPECT_THAT(store_.steps(), ElementsAre(10));
+  const auto aside = folder_.path() / "checkpoints";
+  EXPECT_TRUE(fs::exists(aside / "step-00000020.damaged" / "stage-1-of-2.safetensors"));
+  EXPECT_FALSE(fs::exists(aside / "step-00000030.damaged"));
+  EXPECT_EQ(read_file(aside / "step-00000040.damaged" / "stage-0-of-2.json"), "{");
+}
+
 TEST_F(Checkpoints, AreNoFile)
 {
   folder_.write("file", "");
