@@ -64,6 +64,16 @@ def is_alive(pid):
         return False
 
 
+def processes_of(run):
+    """Those that are alive with the run's own log on their command line: its ranks are."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(run.log).encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
 class BreakableRuns(CommandTest):
     """Two ranks or more, and a secret that they share."""
 
@@ -110,15 +120,17 @@ class BreakableRuns(CommandTest):
         lines = process.log.read_text().splitlines() if process.log.exists() else []
         return [json.loads(line) for line in lines if line.endswith("}")]
 
-    def losses(self, process):
+    def losses(self, process, first=0):
         """The last one of each step: steps after a checkpoint are done again."""
         losses = {line["step"]: line["loss"] for line in self.logged(process) if "loss" in line}
-        self.assertEqual(sorted(losses), list(range(SOME_STEPS)))
+        self.assertEqual(sorted(losses), list(range(first, SOME_STEPS)))
         return losses
 
     def errors_of(self, process, code=3):
+        """What a run says that ends with that code, and leaves no process."""
         errors = process.communicate(timeout=180)[1]
         self.assertEqual(process.returncode, code, errors)
+        self.assertEqual(processes_of(process), [])
         return errors
 
     def undisturbed(self):

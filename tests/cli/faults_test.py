@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import socket
+import subprocess
 import threading
 import time
 
@@ -183,6 +184,29 @@ class Faults(BreakableRuns):
                             self.secret)
         self.assertIn("Address already in use", self.errors_of(second))
         self.assertIsNone(first.poll())
+
+    def small_disk(self, size):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True,
+                                 text=True)
+        if mounted.returncode != 0:
+            self.skipTest(f"no small disk: {mounted.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "--lazy", disk], check=True)
+        return disk
+
+    def test_a_disk_that_is_full_ends_the_run_and_costs_no_checkpoint_that_was_complete(self):
+        self.planned()
+        disk = self.small_disk("1600k")  # two checkpoints of 680 KiB
+        options = ("--spawn", "--checkpoint", disk, "--checkpoint-every", 10)
+        self.assertRegex(self.errors_of(self.start(*options, steps=SOME_STEPS)),
+                         rf"\Aisobar: rank (0 \(a\)|1 \(b\)): {disk}/step-00000030/stage-[01]-of-2.safetensors: cannot "
+                         r"write: No space left on device; the file takes \d{6} bytes\n\Z")
+        subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True)
+        resumed = self.start(*options, "--resume", steps=SOME_STEPS)
+        self.errors_of(resumed, code=0)
+        undisturbed = self.undisturbed()
+        self.assertEqual(self.losses(resumed, first=20), {step: undisturbed[step] for step in range(20, SOME_STEPS)})
 
     def test_a_run_that_failed_is_started_again_from_its_checkpoint(self):
         self.planned()
