@@ -218,8 +218,8 @@ class Ranks(CommandTest):
         for difference, shown in (("+400", "6.67 min more"), ("-400", "6.67 min less")):
             clock = another_clock(difference)
             for rank, (_, errors) in enumerate(self.ended(started(clock), 2)):
-                self.assertRegex(errors, rf"\Aisobar: rank {rank} of 3 by .*\nisobar: rank 1 \(.*\): its clock shows "
-                                 rf"{shown} than rank 0's; set the clocks, or allow more than 5.00 s by --clock-skew\n\Z")
+                self.assertRegex(errors, rf"\Aisobar: rank {rank} of 3 by .*\nisobar: rank 1 \(.*\): its clock shows {shown} "
+                                 r"than rank 0's; set the clocks, or allow more than 5.00 s by --clock-skew\n\Z")
             self.ended(started(clock, "--clock-skew", "7min"), 0)
 
     def test_a_plan_that_needs_more_memory_than_there_is_is_refused(self):

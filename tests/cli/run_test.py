@@ -128,8 +128,8 @@ class Run(CommandTest):
         plan = self.make_plan(platform, workload, "--microbatches", 2)
         base = ("run", workload, "--plan", plan, "--in-process", "--steps", 1)
         self.run_isobar("simulate", other, workload, "--plan", plan, "--stamp")
-        self.assertRegex(self.fault_of(*base), rf"\A{plan}: stamp.platform: made on a platform with hash [0-9a-f]{{16}}; "
-                         rf"the plan's, {platform}, has [0-9a-f]{{16}}: simulate it there with --stamp\Z")
+        self.assertRegex(self.fault_of(*base), rf"\A{plan}: stamp.platform: made on a platform with hash [0-9a-f]{{16}}"
+                         rf"; the plan's, {platform}, has [0-9a-f]{{16}}: simulate it there with --stamp\Z")
         self.run_isobar(*base, "--unvalidated")
         self.run_isobar("simulate", platform, workload, "--plan", plan, "--stamp")
         self.run_isobar(*base)

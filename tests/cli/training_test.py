@@ -70,7 +70,7 @@ class Training(CommandTest):
         self.assertEqual(parts, whole)
 
     def killed_at(self, step, command, log, chance):
-        """Kills a run a moment after that step; returns whom it killed, and nothing where the run had come to its end."""
+        """Kills a run a moment after that step. Returns whom it killed; nothing where the run had come to its end."""
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.kill)
         while process.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") <= step):
