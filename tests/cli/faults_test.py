@@ -262,7 +262,8 @@ class Faults(BreakableRuns):
 
     def test_replanning_needs_one_process_that_starts_all(self):
         self.planned()
-        self.assertEqual(self.fault_of("run", self.workload, "--plan", self.plan, "--in-process", "--replan", "p.xml"),
+        self.assertEqual(self.fault_of("run", self.workload, "--plan", self.plan, "--in-process", "--replan",
+                                       self.platform),
                          "--replan: goes with --spawn: it takes one process that starts all ranks again on the new plan")
 
     def test_limits_in_the_wrong_order_are_refused(self):
