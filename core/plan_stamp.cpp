@@ -19,6 +19,13 @@ std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& wo
                     "--stamp",
                     what, shown(stamped), actual));
   };
+  // No platform is given here, but the plan knows its own.
+  if (plan.stamp->platform_hash != plan.platform.hash) {
+    faults.push_back(
+        fmt::format("stamp.platform: made on a platform with hash {}; the plan's, {}, has {}: simulate it "
+                    "there with --stamp",
+                    shown(plan.stamp->platform_hash), shown(plan.platform.name), shown(plan.platform.hash)));
+  }
   compare("plan", plan.stamp->plan_hash, hash_of(plan));
   compare("workload", plan.stamp->workload_hash, workload_hash);
   if (plan.stamp->version != version) {

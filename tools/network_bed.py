@@ -86,6 +86,10 @@ def run(*command):
     return result.stdout
 
 
+def set_sysctl(namespace, key, value):
+    run("ip", "netns", "exec", namespace, "sysctl", "-q", "-w", f"{key}={value}")
+
+
 def check_available():
     """Raises Unavailable with the reason when this machine or this user cannot have such networks."""
     for program in ("ip", "tc", "sysctl"):
@@ -102,7 +106,7 @@ def check_available():
             run("ip", "-n", name, "link", "add", "one", "type", "veth", "peer", "other")
             run("ip", "netns", "exec", name, "ip", "tuntap", "add", "dev", "tap", "mode", "tap")
             for key, value in {**HOST_SETTINGS, **ROUTER_SETTINGS}.items():
-                run("ip", "netns", "exec", name, "sysctl", "-q", "-w", f"{key}={value}")
+                set_sysctl(name, key, value)
         finally:
             run("ip", "netns", "del", name)
     except Failed as failure:
@@ -158,15 +162,18 @@ class Bed:
         self.namespaces.append(name)
         run("ip", "-n", name, "link", "set", "lo", "up")
         for key, value in settings.items():
-            run("ip", "netns", "exec", name, "sysctl", "-q", "-w", f"{key}={value}")
+            set_sysctl(name, key, value)
 
     def bring_up(self, namespace, device, address, mbit):
         """A device with its address, which sends at its rate."""
         run("ip", "-n", namespace, "link", "set", device, "mtu", MTU, "txqueuelen", 10000, "up")
         run("ip", "-n", namespace, "address", "add", address, "dev", device)
+        self.shape("add", namespace, device, mbit)
+
+    def shape(self, verb, namespace, device, mbit):
         # 1 ms of the rate and at least two frames may pass at once.
         burst = max(2 * FRAME, int(mbit * 1e6 / 8 * 1e-3))
-        run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{mbit:g}mbit", "burst",
+        run("tc", "-n", namespace, "qdisc", verb, "dev", device, "root", "tbf", "rate", f"{mbit:g}mbit", "burst",
             burst, "limit", QUEUE)
 
     def add_host(self, index):
@@ -222,6 +229,18 @@ class Bed:
         process = subprocess.Popen(["ip", "netns", "exec", self.host(host), *map(str, command)], **options)
         self.processes.append(process)
         return process
+
+    def set_rate(self, host, mbit):
+        """What a host sends goes at another rate from now on."""
+        self.shape("change", self.host(host), "nic", mbit)
+
+    def set_sysctl(self, host, key, value):
+        """A setting of a host's network, beside HOST_SETTINGS."""
+        set_sysctl(self.host(host), key, value)
+
+    def cut(self, host):
+        """A host's link carries nothing any more."""
+        run("ip", "-n", self.router(self.network.hosts[host].site), "link", "set", f"host{host}", "down")
 
     def remove(self):
         for process in self.processes:

@@ -4,7 +4,8 @@ build_packages=(ca-certificates g++ cmake ninja-build pkg-config ccache libsimgr
                 libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpugixml-dev coinor-libcbc-dev zlib1g-dev
                 libsqlite3-dev python3 python3-pip)
 build_packages+=(libssl-dev)
-test_packages=(libgtest-dev libgmock-dev librapidcheck-dev git clang-format-14 chromium slurm-wlm munge openmpi-bin)
+test_packages=(libgtest-dev libgmock-dev librapidcheck-dev git clang-format-14 chromium slurm-wlm munge openmpi-bin
+               faketime)
 
 # Installs the packages that are not there, by apt-get as root or with sudo. Takes no time when all are there.
 need_packages() {

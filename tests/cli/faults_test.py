@@ -10,60 +10,7 @@ import subprocess
 import threading
 import time
 
-from tests.cli.support import ISOBAR, ROOT, CommandTest
-
-MODEL = """model: gpt
-layers: 4
-hidden: 32
-heads: 2
-vocabulary: 60
-sequence: 16
-micro_batch: 2
-optimizer: adam
-learning_rate: 0.01
-"""
-
-PLATFORM = """<?xml version='1.0'?>
-<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
-<platform version="4.1">
-  <zone id="z" routing="Full">
-{hosts}
-    <link id="wire" bandwidth="1GBps" latency="1ms"/>
-{routes}
-  </zone>
-</platform>
-"""
-
-SOME_STEPS = 60
-ENDLESS = 1_000_000
-
-
-def platform_of(devices):
-    hosts = [f'    <host id="{name}" speed="1Tf"><prop id="memory" value="16 GB"/></host>' for name in devices]
-    routes = [f'    <route src="{a}" dst="{b}"><link_ctn id="wire"/></route>'
-              for i, a in enumerate(devices) for b in devices[i + 1:]]
-    return PLATFORM.format(hosts="\n".join(hosts), routes="\n".join(routes))
-
-
-def children_of(pid):
-    try:
-        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
-
-
-def descendants_of(pid):
-    found = []
-    for child in children_of(pid):
-        found += [child, *descendants_of(child)]
-    return found
-
-
-def is_alive(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+from tests.cli.breakable_runs import ENDLESS, SOME_STEPS, BreakableRuns, children_of, descendants_of, is_alive
 
 
 def free_ports(count):
@@ -117,35 +64,7 @@ class Relay:
                 end.shutdown(socket.SHUT_RDWR)
 
 
-class Faults(CommandTest):
-    def setUp(self):
-        super().setUp()
-        self.secret = self.write("secret", "a secret of tests, known to all\n")
-        os.chmod(self.secret, 0o600)
-
-    def planned(self, devices=("a", "b")):
-        self.platform = self.write("platform.xml", platform_of(devices))
-        self.workload = self.write("model.yaml", MODEL)
-        self.plan = self.make_plan(self.platform, self.workload, "--microbatches", 4)
-        self.run_isobar("simulate", self.platform, self.workload, "--plan", self.plan, "--stamp")
-
-    def start(self, *options, steps=ENDLESS):
-        """A run with a log of its own, whose steps `wait_for_step` reads."""
-        log = self.folder / f"log-{time.monotonic_ns()}.jsonl"
-        process = subprocess.Popen(
-            [ISOBAR, "run", self.workload, "--plan", self.plan, "--steps", str(steps), "--log", str(log),
-             *map(str, options)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        process.log = log
-        self.addCleanup(self.end, process)
-        return process
-
-    def end(self, process):
-        for pid in descendants_of(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.kill()
-        process.communicate()
-
+class Faults(BreakableRuns):
     def ranks(self, *options, steps=ENDLESS, relay=None, count=2):
         """One process for each rank; `relay(ports)` makes what rank 0 calls instead of rank 1."""
         ports = free_ports(count)
@@ -154,37 +73,6 @@ class Faults(CommandTest):
             seen[0] = [ports[0], relay(ports[1]).port, *ports[2:]]
         return [self.start("--rank", rank, "--ranks", ",".join(f"127.0.0.1:{port}" for port in seen[rank]),
                            "--secret-file", self.secret, *options, steps=steps) for rank in range(count)]
-
-    def wait_for_step(self, step, *processes):
-        """Until a process has logged that step."""
-        for _ in range(6000):
-            for process in processes:
-                if any(line.get("step", -1) >= step for line in self.logged(process)):
-                    return
-                if process.poll() is not None:
-                    self.fail(process.stderr.read())
-            time.sleep(0.02)
-        self.fail(f"no step {step}")
-
-    def logged(self, process):
-        lines = process.log.read_text().splitlines() if process.log.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
-    def losses(self, process):
-        """The last one of each step: steps after a checkpoint are done again."""
-        losses = {line["step"]: line["loss"] for line in self.logged(process) if "loss" in line}
-        self.assertEqual(sorted(losses), list(range(SOME_STEPS)))
-        return losses
-
-    def errors_of(self, process, code=3):
-        errors = process.communicate(timeout=180)[1]
-        self.assertEqual(process.returncode, code, errors)
-        return errors
-
-    def undisturbed(self):
-        process = self.start("--spawn", steps=SOME_STEPS)
-        self.errors_of(process, code=0)
-        return self.losses(process)
 
     def test_a_rank_that_is_killed_is_named_with_its_device_and_no_process_is_left(self):
         self.planned(("a", "b", "c"))
@@ -297,6 +185,29 @@ class Faults(CommandTest):
         self.assertIn("Address already in use", self.errors_of(second))
         self.assertIsNone(first.poll())
 
+    def small_disk(self, size):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True,
+                                 text=True)
+        if mounted.returncode != 0:
+            self.skipTest(f"no small disk: {mounted.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "--lazy", disk], check=True)
+        return disk
+
+    def test_a_disk_that_is_full_ends_the_run_and_costs_no_checkpoint_that_was_complete(self):
+        self.planned()
+        disk = self.small_disk("1600k")  # two checkpoints of 680 KiB
+        options = ("--spawn", "--checkpoint", disk, "--checkpoint-every", 10)
+        self.assertRegex(self.errors_of(self.start(*options, steps=SOME_STEPS)),
+                         rf"\Aisobar: rank (0 \(a\)|1 \(b\)): {disk}/step-00000030/stage-[01]-of-2.safetensors: cannot "
+                         r"write: No space left on device; the file takes \d{6} bytes\n\Z")
+        subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True)
+        resumed = self.start(*options, "--resume", steps=SOME_STEPS)
+        self.errors_of(resumed, code=0)
+        undisturbed = self.undisturbed()
+        self.assertEqual(self.losses(resumed, first=20), {step: undisturbed[step] for step in range(20, SOME_STEPS)})
+
     def test_a_run_that_failed_is_started_again_from_its_checkpoint(self):
         self.planned()
         process = self.start("--spawn", "--restart", 2, "--checkpoint", self.folder / "kept", "--checkpoint-every", 10,
@@ -351,7 +262,8 @@ class Faults(CommandTest):
 
     def test_replanning_needs_one_process_that_starts_all(self):
         self.planned()
-        self.assertEqual(self.fault_of("run", self.workload, "--plan", self.plan, "--in-process", "--replan", "p.xml"),
+        self.assertEqual(self.fault_of("run", self.workload, "--plan", self.plan, "--in-process", "--replan",
+                                       self.platform),
                          "--replan: goes with --spawn: it takes one process that starts all ranks again on the new plan")
 
     def test_limits_in_the_wrong_order_are_refused(self):

@@ -119,6 +119,15 @@ def secret_file(folder, name="secret", words="known to the ranks of this test"):
     return str(path)
 
 
+def another_clock(difference):
+    """The environment of a process whose wall clock shows so much more; the steady one, of deadlines, goes as ever."""
+    if not shutil.which("faketime"):
+        raise unittest.SkipTest("faketime not found; install faketime")
+    library = subprocess.run(["faketime", "-f", "+0", "printenv", "LD_PRELOAD"], capture_output=True, text=True,
+                             check=True).stdout.strip()
+    return {"LD_PRELOAD": library, "FAKETIME": difference, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
 class Ranks(CommandTest):
     """Ranks that no launcher started, but are told what one tells them."""
 
@@ -201,6 +210,17 @@ class Ranks(CommandTest):
         for _, errors in said:
             self.assertRegex(errors, r"rank 1 \(.*\): a plan with hash \"[0-9a-f]{16}\"; rank 0 has ")
             self.assertRegex(errors, r"rank 2 \(.*\): options \".*--seed 7.*\"; rank 0 has \".*--seed 1.*\"")
+
+    def test_a_rank_whose_clock_shows_another_time_is_refused_unless_it_is_allowed(self):
+        def started(clock, *options):
+            return [self.start(*self.flags(rank), *options, **(clock if rank == 1 else {})) for rank in range(3)]
+
+        for difference, shown in (("+400", "6.67 min more"), ("-400", "6.67 min less")):
+            clock = another_clock(difference)
+            for rank, (_, errors) in enumerate(self.ended(started(clock), 2)):
+                self.assertRegex(errors, rf"\Aisobar: rank {rank} of 3 by .*\nisobar: rank 1 \(.*\): its clock shows {shown} "
+                                 r"than rank 0's; set the clocks, or allow more than 5.00 s by --clock-skew\n\Z")
+            self.ended(started(clock, "--clock-skew", "7min"), 0)
 
     def test_a_plan_that_needs_more_memory_than_there_is_is_refused(self):
         large = json.loads(pathlib.Path(self.plan).read_text())

@@ -109,8 +109,30 @@ class Run(CommandTest):
         pathlib.Path(plan).write_text(json.dumps(content))
         self.assertIn("stamp.plan: made for a plan with hash",
                       self.fault_of("run", workload, "--plan", plan, "--in-process"))
+
+    def test_a_plan_for_another_workload_is_refused(self):
+        workload, plan = self.stamped_plan()
         other = self.write("other.yaml", MODEL.replace("vocabulary: 60", "vocabulary: 61"))
-        self.assertIn("stamp.workload: ", self.fault_of("run", other, "--plan", plan, "--in-process"))
+        self.assertRegex(self.fault_of("run", other, "--plan", plan, "--in-process"),
+                         rf"\A{plan}: stamp.workload: made for a workload with hash [0-9a-f]{{16}}; this one has "
+                         r"[0-9a-f]{16}: simulate it again with --stamp\Z")
+        deeper = self.write("deeper.yaml", MODEL.replace("layers: 3", "layers: 4"))
+        self.assertEqual(self.fault_of("run", deeper, "--plan", plan, "--in-process", "--unvalidated"),
+                         f"{plan}: layer 5 of 6 is placed nowhere; the stages hold every layer in order")
+
+    def test_a_plan_that_was_simulated_on_another_platform_is_refused(self):
+        platform, _ = self.small_inputs()
+        # Where all that the plan claims holds too, or it would not be simulated there.
+        other = self.write("other.xml", pathlib.Path(platform).read_text().replace('"wire"', '"cable"'))
+        workload = self.write("model.yaml", MODEL)
+        plan = self.make_plan(platform, workload, "--microbatches", 2)
+        base = ("run", workload, "--plan", plan, "--in-process", "--steps", 1)
+        self.run_isobar("simulate", other, workload, "--plan", plan, "--stamp")
+        self.assertRegex(self.fault_of(*base), rf"\A{plan}: stamp.platform: made on a platform with hash [0-9a-f]{{16}}"
+                         rf"; the plan's, {platform}, has [0-9a-f]{{16}}: simulate it there with --stamp\Z")
+        self.run_isobar(*base, "--unvalidated")
+        self.run_isobar("simulate", platform, workload, "--plan", plan, "--stamp")
+        self.run_isobar(*base)
 
     def test_emulated_ranks_are_as_fast_as_the_plans_own_profile_says(self):
         workload, plan = self.stamped_plan()

@@ -1,5 +1,6 @@
 """isobar run as somebody trusts it with a week of training: data, checkpoints, resumption, evaluation, interruption."""
 
+import contextlib
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import time
 
+from tests.cli.breakable_runs import children_of, is_alive
 from tests.cli.support import ISOBAR, ROOT, CommandTest
 
 GPT = """model: gpt
@@ -67,35 +69,52 @@ class Training(CommandTest):
         parts += self.losses(workload, plans[4], *folder, "--steps", 30, "--resume")
         self.assertEqual(parts, whole)
 
-    def test_killed_twenty_times_at_random_it_learns_what_it_would_have_learnt(self):
+    def killed_at(self, step, command, log, chance):
+        """Kills a run a moment after that step. Returns whom it killed; nothing where the run had come to its end."""
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        while process.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") <= step):
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.01))
+        ranks = children_of(process.pid)
+        victim = chance.choice([process.pid, *ranks])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+        errors = process.communicate(timeout=120)[1]
+        if process.returncode == 0:
+            return None
+        self.assertEqual(process.returncode, -signal.SIGKILL if victim == process.pid else 3, errors)
+        until = time.monotonic() + 20
+        while any(map(is_alive, ranks)) and time.monotonic() < until:
+            time.sleep(0.01)
+        self.assertEqual([rank for rank in ranks if is_alive(rank)], [])
+        return "the parent" if victim == process.pid else "a rank"
+
+    def test_killed_at_twenty_random_moments_it_learns_what_it_would_have_learnt(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(3, workload)
         undisturbed = self.losses(workload, plan, "--steps", 200)
         chance = random.Random(6)
-        log = self.folder / "log.jsonl"
-        command = [ISOBAR, "run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", "200",
-                   "--checkpoint", str(self.folder / "checkpoints"), "--checkpoint-every", "10", "--resume",
-                   "--log", str(log)]
-        kills = 0
-        for _ in range(20):
-            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            first = process.stdout.readline()  # once it trains
-            time.sleep(chance.uniform(0, 0.25))
-            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
-            victims = [process.pid]
-            if chance.random() < 0.7 and children.exists():
-                victims = [int(child) for child in children.read_text().split()] or victims
-            try:
-                os.kill(chance.choice(victims), signal.SIGKILL)
-                kills += 1
-            except ProcessLookupError:
-                pass
-            process.communicate(timeout=120)
-            del first
-        self.run_isobar(*command[1:])
-        losses = {line["step"]: line["loss"] for line in self.logged(log)}
-        self.assertEqual([losses[step] for step in range(200)], undisturbed)
-        self.assertGreaterEqual(kills, 5)
+        killed = []
+        for attempt in range(40):
+            log = self.folder / f"{attempt}.jsonl"
+            command = [ISOBAR, "run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", "200",
+                       "--checkpoint", str(self.folder / f"checkpoints-{attempt}"), "--checkpoint-every", "10",
+                       "--log", str(log)]
+            step = chance.randint(0, 195)
+            victim = self.killed_at(step, command, log, chance)
+            if victim is None:
+                continue
+            self.run_isobar(*command[1:], "--resume")
+            lines = self.logged(log)  # with some steps twice
+            self.assertEqual({line["step"] for line in lines}, set(range(200)))
+            for line in lines:
+                self.assertEqual(line["loss"], undisturbed[line["step"]], f"{victim} was killed after step {step}")
+            killed.append(victim)
+            if len(killed) == 20:
+                break
+        self.assertEqual(len(killed), 20)
+        self.assertEqual(set(killed), {"the parent", "a rank"})
 
     def test_an_interrupt_finishes_the_step_and_writes_a_checkpoint(self):
         workload = self.write("gpt.yaml", GPT)

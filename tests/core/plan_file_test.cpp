@@ -141,6 +141,15 @@ TEST(FaultsOfStamp, NamesEachThingThatDoesNotFit)
                                    "--stamp"));
 }
 
+TEST(FaultsOfStamp, NamesThePlatformThatIsNotThePlans)
+{
+  Plan plan = some_stamped_plan();
+  plan.stamp->platform_hash = "1";
+  EXPECT_THAT(faults_of_stamp(plan, "w", "1.2.3"),
+              testing::ElementsAre("stamp.platform: made on a platform with hash 1; the plan's, platform.xml, has 0: "
+                                   "simulate it there with --stamp"));
+}
+
 TEST(PlanFile, HasTheGapOfObjectiveAndBound)
 {
   Plan plan = some_plan();

@@ -113,6 +113,12 @@ class NetworkBed(unittest.TestCase):
             self.assert_takes(2 * alone, last)
             self.assertGreater(first, 1.2 * alone)
 
+    def test_a_host_sends_at_its_new_rate(self):
+        with self.bed(PAIR, 100, 0) as bed:
+            bed.set_rate(0, 10)
+            size = 1_250_000
+            self.assert_takes(size * 8 / (10e6 * PAYLOAD), transfer_times(bed, size, [(0, 1)])[0])
+
     def test_everything_is_gone_after_a_failure_and_the_machine_is_as_it_was(self):
         def machine():
             return network_bed.run("ip", "-o", "link"), network_bed.run("ip", "route")

@@ -1,0 +1,139 @@
+"""Training runs that a test breaks: started in the background, watched by their logs, and gone when the test is."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from tests.cli.support import ISOBAR, ROOT, CommandTest
+
+MODEL = """model: gpt
+layers: 4
+hidden: 32
+heads: 2
+vocabulary: 60
+sequence: 16
+micro_batch: 2
+optimizer: adam
+learning_rate: 0.01
+"""
+
+PLATFORM = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <zone id="z" routing="Full">
+{hosts}
+    <link id="wire" bandwidth="1GBps" latency="1ms"/>
+{routes}
+  </zone>
+</platform>
+"""
+
+SOME_STEPS = 60
+ENDLESS = 1_000_000
+
+
+def platform_of(devices):
+    hosts = [f'    <host id="{name}" speed="1Tf"><prop id="memory" value="16 GB"/></host>' for name in devices]
+    routes = [f'    <route src="{a}" dst="{b}"><link_ctn id="wire"/></route>'
+              for i, a in enumerate(devices) for b in devices[i + 1:]]
+    return PLATFORM.format(hosts="\n".join(hosts), routes="\n".join(routes))
+
+
+def children_of(pid):
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def descendants_of(pid):
+    found = []
+    for child in children_of(pid):
+        found += [child, *descendants_of(child)]
+    return found
+
+
+def is_alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def processes_of(run):
+    """Those that are alive with the run's own log on their command line: its ranks are."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(run.log).encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+class BreakableRuns(CommandTest):
+    """Two ranks or more, and a secret that they share."""
+
+    def setUp(self):
+        super().setUp()
+        self.secret = self.write("secret", "a secret of tests, known to all\n")
+        os.chmod(self.secret, 0o600)
+
+    def planned(self, devices=("a", "b"), model=MODEL):
+        self.platform = self.write("platform.xml", platform_of(devices))
+        self.workload = self.write("model.yaml", model)
+        self.plan = self.make_plan(self.platform, self.workload, "--microbatches", 4)
+        self.run_isobar("simulate", self.platform, self.workload, "--plan", self.plan, "--stamp")
+
+    def start(self, *options, steps=ENDLESS, begin=subprocess.Popen):
+        """A run with a log of its own, whose steps `wait_for_step` reads; `begin` starts its process, as Popen does."""
+        log = self.folder / f"log-{time.monotonic_ns()}.jsonl"
+        process = begin(
+            [ISOBAR, "run", self.workload, "--plan", self.plan, "--steps", str(steps), "--log", str(log),
+             *map(str, options)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process.log = log
+        self.addCleanup(self.end, process)
+        return process
+
+    def end(self, process):
+        for pid in descendants_of(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+
+    def wait_for_step(self, step, *processes):
+        """Until a process has logged that step."""
+        for _ in range(6000):
+            for process in processes:
+                if any(line.get("step", -1) >= step for line in self.logged(process)):
+                    return
+                if process.poll() is not None:
+                    self.fail(process.stderr.read())
+            time.sleep(0.02)
+        self.fail(f"no step {step}")
+
+    def logged(self, process):
+        lines = process.log.read_text().splitlines() if process.log.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def losses(self, process, first=0):
+        """The last one of each step: steps after a checkpoint are done again."""
+        losses = {line["step"]: line["loss"] for line in self.logged(process) if "loss" in line}
+        self.assertEqual(sorted(losses), list(range(first, SOME_STEPS)))
+        return losses
+
+    def errors_of(self, process, code=3):
+        """What a run says that ends with that code, and leaves no process."""
+        errors = process.communicate(timeout=180)[1]
+        self.assertEqual(process.returncode, code, errors)
+        self.assertEqual(processes_of(process), [])
+        return errors
+
+    def undisturbed(self):
+        process = self.start("--spawn", steps=SOME_STEPS)
+        self.errors_of(process, code=0)
+        return self.losses(process)
