@@ -80,12 +80,6 @@ std::vector<std::size_t> layers_from_option(const std::string& option, const std
   return layers;
 }
 
-bool is_device(const std::string& file)
-{
-  std::error_code unknown;
-  return std::filesystem::exists(file, unknown) && !std::filesystem::is_regular_file(file, unknown);
-}
-
 Inputs read_inputs(const InputOptions& options)
 {
   const std::string workload_text = read_file(options.workload);
@@ -212,28 +206,6 @@ void OutputFile::write(const std::string& content)
   if (!file_) return;
   file_->write(content);
   file_->keep();
-}
-
-void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs)
-{
-  const auto place_of = [](const std::string& file) {
-    std::error_code unknown;
-    auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(file, unknown), unknown);
-    return unknown ? std::filesystem::path(file) : place;
-  };
-  const auto same_file = [&](const std::string& a, const std::string& b) { return place_of(a) == place_of(b); };
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i].empty()) continue;
-    for (const auto& input : inputs) {
-      if (!input.empty() && same_file(outputs[i], input))
-        throw InputError(outputs[i], "is an input; name another file to write");
-    }
-    for (std::size_t j = 0; j < i; ++j) {
-      if (!outputs[j].empty() && same_file(outputs[i], outputs[j]) && !is_device(outputs[i])) {
-        throw InputError(outputs[i], "is written twice; name two files");
-      }
-    }
-  }
 }
 
 void GoalOptions::add_to(CLI::App& command)

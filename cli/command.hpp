@@ -125,9 +125,6 @@ struct PlatformFiles {
 std::string platform_files_json(const std::string& file, const std::string& devices_file);
 PlatformFiles platform_files_from(const std::string& json);
 
-/// @throws InputError when an output of a command ("" where there is none) is one of its inputs or another output.
-void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);
-
 /// Reads an option's "30s". @throws InputError naming the option.
 Seconds seconds_from_option(const std::string& option, const std::string& text);
 

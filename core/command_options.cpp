@@ -3,10 +3,21 @@
 #include "core/errors.hpp"
 
 #include <charconv>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
 namespace isobar {
+
+namespace {
+
+bool is_device(const std::string& file)
+{
+  std::error_code unknown;
+  return std::filesystem::exists(file, unknown) && !std::filesystem::is_regular_file(file, unknown);
+}
+
+}  // namespace
 
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
                        const std::string& what)
@@ -27,6 +38,28 @@ CLI::Option* add_count(CLI::App& command, const std::string& name, std::function
 std::string fault_of_file_name(const std::string& name)
 {
   return name.empty() ? "the name is empty; name a file" : "";
+}
+
+void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs)
+{
+  const auto place_of = [](const std::string& file) {
+    std::error_code unknown;
+    auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(file, unknown), unknown);
+    return unknown ? std::filesystem::path(file) : place;
+  };
+  const auto same_file = [&](const std::string& a, const std::string& b) { return place_of(a) == place_of(b); };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].empty()) continue;
+    for (const auto& input : inputs) {
+      if (!input.empty() && same_file(outputs[i], input))
+        throw InputError(outputs[i], "is an input; name another file to write");
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!outputs[j].empty() && same_file(outputs[i], outputs[j]) && !is_device(outputs[i])) {
+        throw InputError(outputs[i], "is written twice; name two files");
+      }
+    }
+  }
 }
 
 }  // namespace isobar

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 /// Options as both commands take them.
 namespace isobar {
@@ -28,5 +29,8 @@ CLI::Option* add_file(CLI::App& command, const std::string& name, File& file, co
 {
   return command.add_option(name, file, what)->check(fault_of_file_name);
 }
+
+/// @throws InputError when an output of a command ("" where there is none) is one of its inputs or another output.
+void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);
 
 }  // namespace isobar

@@ -58,6 +58,24 @@ void remove_whole(const fs::path& path)
   if (fault && fault != std::errc::no_such_file_or_directory) fail(path, fault);
 }
 
+/// What a run writes into a checkpoint's folder, temporary files among it.
+bool is_ours(const std::string& name)
+{
+  return name.starts_with("stage-");
+}
+
+/// Removes what is ours, and the folder where nothing else is in it.
+void remove_checkpoint(const fs::path& folder)
+{
+  std::error_code fault;
+  if (!fs::is_directory(fs::symlink_status(folder, fault))) return;
+  for (const auto& name : names_in(folder)) {
+    if (is_ours(name)) remove_whole(folder / name);
+  }
+  fs::remove(folder, fault);
+  if (fault && fault != std::errc::directory_not_empty) fail(folder, fault);
+}
+
 /// The number that a text begins with, which is cut off; none where it begins with no digit.
 std::optional<std::uint64_t> take_number(std::string_view& text)
 {
@@ -340,12 +358,12 @@ void CheckpointStore::keep_last(std::size_t count) const
       if (kept == 0) continue;
     }
     if (files.empty()) {
-      remove_whole(folder);
+      remove_checkpoint(folder);
       continue;
     }
     ++kept;
     for (const auto& name : names_in(folder)) {
-      if (!files.contains(name)) remove_whole(folder / name);
+      if (is_ours(name) && !files.contains(name)) remove_whole(folder / name);
     }
   }
 }
@@ -356,13 +374,15 @@ void CheckpointStore::clear_later_than(std::uint64_t step) const
     if (found <= step) continue;
     const auto folder = folder_of(found);
     if (!has_all_parts(folder)) {
-      remove_whole(folder);
+      remove_checkpoint(folder);
       continue;
     }
-    auto aside = folder;
-    aside += ".damaged";
-    remove_whole(aside);
+    fs::path aside;
     std::error_code fault;
+    for (int number = 1; number == 1 || fs::exists(aside, fault); ++number) {
+      aside = folder;
+      aside += number == 1 ? ".damaged" : fmt::format(".damaged-{}", number);
+    }
     fs::rename(folder, aside, fault);
     if (fault) fail(folder, fault);
   }

@@ -105,9 +105,9 @@ class CheckpointStore {
   /// complete one. What is later than that is left alone: others may be writing it. For one rank.
   void keep_last(std::size_t count) const;
 
-  /// Clears away what is later than `step`: removes what a run left unfinished, and calls "step-00000030.damaged" what
-  /// was complete once. For one rank, before a run that goes on from `step` writes anything, so that no two runs' parts
-  /// meet in one checkpoint.
+  /// Clears away what is later than `step`: removes what a run left unfinished, but nothing that is not ours, and calls
+  /// "step-00000030.damaged" what was complete once. For one rank, before a run that goes on from `step` writes
+  /// anything, so that no two runs' parts meet in one checkpoint.
   void clear_later_than(std::uint64_t step) const;
 
   const std::filesystem::path& folder() const { return folder_; }

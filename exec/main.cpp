@@ -45,7 +45,9 @@ ExitCode run(int argc, char** argv)
   } catch (const CLI::ParseError& error) {
     throw InputError(std::string(error.what()) + "; see isobar-exec --help");
   }
-  return action();
+  const ExitCode code = action();
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw EnvironmentError("cannot write to standard output");
+  return code;
 }
 
 }  // namespace

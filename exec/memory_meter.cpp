@@ -32,6 +32,12 @@ std::string place_in_words()
   return place_of_thread == nullptr ? "" : " in " + *place_of_thread;
 }
 
+[[noreturn]] void refuse_uncounted(std::size_t bytes)
+{
+  throw EnvironmentError(fmt::format("out of memory{}: {} asked for, and the machine has no more", place_in_words(),
+                                     text_of(Bytes(static_cast<double>(bytes)))));
+}
+
 void give_back(void* data)
 {
   if (data == nullptr) return;
@@ -53,7 +59,7 @@ class MeteringAllocator : public c10::Allocator {
     try {
       memory = c10::alloc_cpu(bytes + sizeof(Header));
     } catch (const c10::Error&) {
-      if (!count) throw;
+      if (!count) refuse_uncounted(bytes);
       count->remove(bytes);
       meter_of_thread->refuse(bytes);
     }

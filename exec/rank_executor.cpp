@@ -339,7 +339,9 @@ void RankExecutor::begin_evaluation(const BatchSource& batches, std::uint64_t st
   evaluates_ = true;
   orders_.forget();
   options_.batches = &batches;
-  options_.orders = [steps](std::uint64_t step, bool) { return Orders{.checkpoint = false, .end = step + 1 == steps}; };
+  options_.orders = [steps, wishes_end = options_.wishes_end](std::uint64_t step, bool) {
+    return Orders{.checkpoint = false, .end = step + 1 == steps || wishes_end()};
+  };
 }
 
 void RankExecutor::catch_up(const StepEnded& ended)

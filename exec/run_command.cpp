@@ -26,6 +26,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -188,16 +189,18 @@ bool has_the_loss(const CommandOptions& options, const Plan& plan)
 void report(const Plan& plan, const Program& program, const MeasuredRun& measured, const CommandOptions& options,
             double samples, Outputs& outputs)
 {
-  if (outputs.trace) {
-    outputs.trace->write(trace_of(plan, measured));
-    outputs.trace->keep();
-  }
+  // The dearest first: a disk that is full costs no more than it must.
   const RunResult result = result_of(plan, program, measured, samples);
+  fmt::print("{}", options.json ? result.json : result.summary);
+  std::fflush(stdout);
   if (outputs.result) {
     outputs.result->write(result.json);
     outputs.result->keep();
   }
-  fmt::print("{}", options.json ? result.json : result.summary);
+  if (outputs.trace) {
+    outputs.trace->write(trace_of(plan, measured));
+    outputs.trace->keep();
+  }
 }
 
 /// Which rank this process is, as flags and launchers say; none where all ranks start here or in places of --ranks.
@@ -255,7 +258,12 @@ RankPlace place_said(const CommandOptions& options, const Program& program)
     throw InputError("--rank", fmt::format("{} is not below the plan's {} ranks", *options.rank, program.ranks()));
   }
   std::vector<Endpoint> endpoints;
-  for (const auto& endpoint : options.ranks) endpoints.push_back(endpoint_from_text("--ranks", endpoint));
+  for (const auto& endpoint : options.ranks) {
+    if (std::count(options.ranks.begin(), options.ranks.end(), endpoint) > 1) {
+      throw InputError("--ranks", in_quotes(endpoint) + " stands there twice; each rank listens at a place of its own");
+    }
+    endpoints.push_back(endpoint_from_text("--ranks", endpoint));
+  }
   if (endpoints.size() != program.ranks()) {
     throw InputError("--ranks",
                      fmt::format("names {} places; the plan has {} ranks", endpoints.size(), program.ranks()));
@@ -295,7 +303,7 @@ std::optional<FolderLock> hold_checkpoints(const CommandOptions& options, const 
 }
 
 /// The newest sound checkpoint where the run is to go on; none where it begins.
-std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options)
+std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options, std::size_t layers)
 {
   const std::string& folder = options.run.checkpoints.folder;
   if (folder.empty()) return std::nullopt;
@@ -303,10 +311,10 @@ std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options)
   const auto newest =
       store.newest_complete(options.resume ? CheckpointStore::Check::Elements : CheckpointStore::Check::Files);
   if (!options.resume) {
-    if (newest.step) {
-      throw InputError(folder, fmt::format("holds a checkpoint of step {} already; go on from it by --resume, or name "
-                                           "another folder",
-                                           *newest.step));
+    if (newest.step || !newest.skipped.empty()) {
+      throw InputError(folder, fmt::format("holds {} already; go on from it by --resume, or name another folder",
+                                           newest.step ? fmt::format("a checkpoint of step {}", *newest.step)
+                                                       : "parts of checkpoints"));
     }
     return std::nullopt;
   }
@@ -324,6 +332,10 @@ std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options)
   if (checkpoint.run() != options.run.checkpoints.run) {
     throw InputError(checkpoint.where(), fmt::format("was written by another run: {}; this one is {}",
                                                      shown(checkpoint.run(), 300), options.run.checkpoints.run));
+  }
+  if (checkpoint.layers() != layers) {
+    throw InputError(checkpoint.where(),
+                     fmt::format("has {} layers; the workload has {}", checkpoint.layers(), layers));
   }
   fmt::print(stderr, "isobar: going on from {}\n", checkpoint.where());
   options.run.first_step = checkpoint.step();
@@ -377,6 +389,10 @@ ExitCode run(CommandOptions options)
     return ExitCode::Infeasible;
   }
   check_plan(plan, workload, fingerprint(workload_text), options);
+  refuse_overwriting(
+      {options.workload, options.plan, options.profile, options.data.train, options.data.evaluation,
+       options.data.vocabulary, options.weights, options.run.network.secret_file, options.restart.replan},
+      {options.output, options.trace, options.log.json_lines, options.log.prometheus});
 
   const auto program = schedules::make_program(plan, workload);
   options.run.limits = limits_of(plan, options);
@@ -388,7 +404,7 @@ ExitCode run(CommandOptions options)
   read_checkpoint_every(options.checkpoint_every, options.run.checkpoints);
   options.run.checkpoints.run = run_facts(options, plan, fingerprint(workload_text));
   const auto held = hold_checkpoints(options, launched);
-  const auto checkpoint = checkpoint_to_resume(options);
+  const auto checkpoint = checkpoint_to_resume(options, workload.layers.size());
   if (checkpoint) options.run.resume_from = &*checkpoint;
   std::optional<Weights> weights;
   if (!options.weights.empty()) options.run.weights = &weights.emplace(options.weights);
@@ -398,6 +414,10 @@ ExitCode run(CommandOptions options)
   }
   options.run.settings = settings_of(options);
   std::optional<RankPlace> place;
+  if (launched && launched->world_size != program->ranks()) {
+    throw InputError(fmt::format("{} ranks are here; the plan has {}: {}", launched->world_size, program->ranks(),
+                                 fmt::join(seats_of(plan), ", ")));
+  }
   if (launched) place = meet_others(*launched, options, plan, workload, fingerprint(workload_text));
   if (!options.ranks.empty()) place = place_said(options, *program);
   if (place) options.rank = place->rank;
@@ -422,7 +442,8 @@ ExitCode run(CommandOptions options)
   // All ranks have written their last one.
   if (ended.measured && !checkpoints.folder.empty()) CheckpointStore(checkpoints.folder).keep_last(checkpoints.keep);
   if (ended.measured) report(plan, *program, *ended.measured, options, samples, outputs);
-  if (ended.steps_done >= options.run.steps) return ExitCode::Done;
+  const bool is_cut = stop.asked() && data.evaluation;
+  if (ended.steps_done >= options.run.steps && !is_cut) return ExitCode::Done;
   fmt::print(stderr, "isobar: interrupted; {} of {} steps are done\n", ended.steps_done, options.run.steps);
   return ExitCode::Interrupted;
 }

@@ -29,13 +29,17 @@ std::vector<Scalar> scalars_of(const StepReport& step, double samples_per_s)
   return scalars;
 }
 
-void open_json_lines(std::ofstream& stream, const StepLogOptions& options)
+/// Leaves what is there.
+void open_json_lines(std::ofstream& stream, const std::string& file)
 {
-  const std::string& file = options.json_lines;
-  const bool goes_on = options.append && std::filesystem::is_regular_file(file);
-  if (goes_on) write_file_atomically(file, lines_before(read_file(file), file, options.first_step));
-  stream.open(file, goes_on ? std::ios::app : std::ios::trunc);
+  stream.open(file, std::ios::app);
   if (!stream) throw EnvironmentError(shown(file, 300) + ": cannot write there");
+}
+
+/// What is there already of the run that goes on; "" where it begins.
+std::string lines_to_keep(const StepLogOptions& options)
+{
+  return options.append ? lines_before(read_file(options.json_lines), options.json_lines, options.first_step) : "";
 }
 
 /// Prometheus writes what is no number in its own way.
@@ -50,7 +54,10 @@ std::string number_of(double value)
 
 StepLog::StepLog(StepLogOptions options) : options_(std::move(options))
 {
-  if (!options_.json_lines.empty()) open_json_lines(json_lines_, options_);
+  if (!options_.json_lines.empty()) {
+    open_json_lines(json_lines_, options_.json_lines);
+    if (std::filesystem::is_regular_file(options_.json_lines)) lines_to_keep(options_);  // refuses what is no log
+  }
   if (!options_.prometheus.empty()) TemporaryFile can_be_written(options_.prometheus);
   if (!options_.tensorboard.empty()) events_.emplace(options_.tensorboard, options_.first_step);
 }
@@ -61,6 +68,7 @@ void StepLog::operator()(const StepReport& step)
   if (options_.table) print(step, rate);
   const auto scalars = scalars_of(step, rate);
   if (json_lines_.is_open()) {
+    if (!std::exchange(has_logged_, true)) begin_json_lines();
     Json line = {{"step", step.step}};
     for (const auto& [name, value] : scalars) line[std::string(name)] = value;
     json_lines_ << line.dump() << std::endl;
@@ -71,6 +79,14 @@ void StepLog::operator()(const StepReport& step)
   if (events_) events_->add(step.step, scalars);
   if (!options_.prometheus.empty())
     write_file_atomically(options_.prometheus, prometheus_text(step, rate), Flush::Never);
+}
+
+void StepLog::begin_json_lines()
+{
+  if (!std::filesystem::is_regular_file(options_.json_lines)) return;
+  json_lines_.close();
+  write_file_atomically(options_.json_lines, lines_to_keep(options_));
+  open_json_lines(json_lines_, options_.json_lines);
 }
 
 void StepLog::print(const StepReport& step, double rate)

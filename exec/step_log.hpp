@@ -32,10 +32,13 @@ class StepLog {
   void operator()(const StepReport& step);
 
  private:
+  /// With the first step, so that a run that never came to one costs nothing that was there before.
+  void begin_json_lines();
   void print(const StepReport& step, double rate);
 
   StepLogOptions options_;
   bool has_printed_ = false;
+  bool has_logged_ = false;
   std::ofstream json_lines_;
   std::optional<EventFile> events_;
 };

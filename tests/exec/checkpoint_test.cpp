@@ -273,7 +273,26 @@ TEST_F(Checkpoints, ThatWereCompleteOnceArePutAsideAndUnfinishedOnesRemoved)
   const auto aside = folder_.path() / "checkpoints";
   EXPECT_TRUE(fs::exists(aside / "step-00000020.damaged" / "stage-1-of-2.safetensors"));
   EXPECT_FALSE(fs::exists(aside / "step-00000030.damaged"));
-  EXPECT_EQ(read_file(aside / "step-00000040.damaged" / "stage-0-of-2.json"), "{");
+  EXPECT_TRUE(fs::is_empty(aside / "step-00000040.damaged"));
+  EXPECT_EQ(read_file(aside / "step-00000040.damaged-2" / "stage-0-of-2.json"), "{");
+}
+
+TEST_F(Checkpoints, RemoveNothingThatIsNotTheirs)
+{
+  write(10, 1);
+  write(20, 1);
+  for (const std::uint64_t step : {1, 10, 30}) {
+    fs::create_directories(store_.folder_of(step));
+    write_file_atomically(file(step, "thesis.txt"), "years of work");
+  }
+  fs::create_symlink(folder_.path(), store_.folder_of(40));
+  store_.keep_last(1);
+  store_.clear_later_than(20);
+  for (const std::uint64_t step : {1, 10, 30}) {
+    EXPECT_EQ(read_file(file(step, "thesis.txt")), "years of work");
+    EXPECT_FALSE(fs::exists(file(step, "stage-0-of-1.json")));
+  }
+  EXPECT_TRUE(fs::is_symlink(store_.folder_of(40)));
 }
 
 TEST_F(Checkpoints, AreNoFile)
