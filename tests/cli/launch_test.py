@@ -251,6 +251,8 @@ class Ranks(CommandTest):
             for command in ((*base, "--in-process"), ("doctor",), ("profile", self.workload, "-o", "none")):
                 self.assertEqual(self.fault_of(*command, *option), f"{option[0]}: {elsewhere}")
         self.assertIn("--map: ", self.fault_of(*base, *self.flags(0), "--map", "sideways"))
+        self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "a:1,b:2,a:1"),
+                         '--ranks: "a:1" stands there twice; each rank listens at a place of its own')
         process = self.start(RANK="0")
         self.assertEqual(self.ended([process], 2)[0][1],
                          "isobar: WORLD_SIZE: not set; torchrun sets RANK and WORLD_SIZE together\n")

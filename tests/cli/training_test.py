@@ -223,6 +223,58 @@ learning_rate: 0.003
         self.assertEqual(self.fault_of(*base, "--restart", -1), '--restart: "-1" is no whole number from 0 to 2^53')
         self.assertIn("the name is empty; name a file", self.fault_of(*base, "--checkpoint", ""))
 
+    def test_a_run_overwrites_none_of_its_inputs_and_no_output_twice(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(2, workload)
+        before = {name: pathlib.Path(name).read_text() for name in (workload, plan)}
+        base = ("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", 1)
+        for output in ("-o", "--trace", "--log", "--prometheus"):
+            for name in before:
+                self.assertIn("is an input; name another file to write", self.fault_of(*base, output, name))
+        one = self.folder / "one"
+        self.assertIn("is written twice; name two files", self.fault_of(*base, "-o", one, "--log", one))
+        self.assertEqual({name: pathlib.Path(name).read_text() for name in before}, before)
+
+    def test_a_log_is_as_it_was_where_no_step_was_trained(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(2, workload)
+        log = pathlib.Path(self.write("log.jsonl", "years of work\n"))
+        base = ("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", 2, "--log", log)
+        self.fault_of(*base, "-o", "/proc/none", expect=3)
+        self.fault_of(*base, "--weights", self.folder / "none")
+        self.assertEqual(log.read_text(), "years of work\n")
+        self.run_isobar(*base)
+        self.assertEqual([line["step"] for line in self.logged(log)], [0, 1])
+
+    def test_a_result_that_cannot_be_printed_is_told(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(2, workload)
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([ISOBAR, "run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", "1",
+                                   "--json"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+        self.assertEqual((done.returncode, done.stderr), (3, "isobar: cannot write to standard output\n"))
+
+    def test_an_interrupt_ends_an_evaluation_too(self):
+        workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
+        plan = self.plan_on(2, workload)
+        tokens = self.folder / "tokens.bin"
+        tokens.write_bytes(b"".join((7 * i % 11).to_bytes(2, "little") for i in range(2_000_000)))
+        output, log = self.folder / "out.json", self.folder / "log.jsonl"
+        process = subprocess.Popen([ISOBAR, "run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", "3",
+                                    "--evaluate", str(tokens), "--log", str(log), "-o", str(output)], cwd=ROOT,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        while not log.exists() or len(self.logged(log)) < 3:
+            self.assertIsNone(process.poll())
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=120)[1]
+        self.assertEqual((process.returncode, errors), (130, "isobar: interrupted; 3 of 3 steps are done\n"))
+        labels = json.loads(output.read_text())["evaluation"]["labels"]
+        self.assertGreater(labels, 0)
+        self.assertLess(labels, 1_999_999)
+
     def test_checkpoints_that_cannot_be_written_are_found_out_before_a_step_is_trained(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(2, workload)
