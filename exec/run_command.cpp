@@ -24,6 +24,7 @@
 #include "schedules/schedule.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
