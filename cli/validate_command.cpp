@@ -225,8 +225,8 @@ void add_validate_command(CLI::App& app, Action& action)
   auto options = std::make_shared<ValidateOptions>();
   add_file(*command, "WORKLOAD", options->workload, "workload file (YAML)")->required();
   add_file(*command, "-o,--output", options->output,
-           "NAME of the files to write: NAME.xml, .profile.json, .plan.json, .simulated.json, .measured.json, "
-           ".run.json, .validation.json")
+           "NAME of the files to write: NAME.xml, .profile.json, .links.csv, .plan.json, .simulated.json, "
+           ".measured.json, .run.json, .validation.json")
       ->required();
   command->add_option("--slowdowns", options->slowdowns,
                       "devices: how many times slower than this machine each is (default: 1)");

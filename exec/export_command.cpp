@@ -96,8 +96,8 @@ void add_export_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("export", "write a checkpoint as a Hugging Face model");
   auto options = std::make_shared<CommandOptions>();
-  add_file(*command, "workload", options->workload, "workload file (YAML) that the run had")->required();
-  add_file(*command, "checkpoints", options->checkpoints, "folder of the run's checkpoints")->required();
+  add_file(*command, "WORKLOAD", options->workload, "workload file (YAML) that the run had")->required();
+  add_file(*command, "CHECKPOINTS", options->checkpoints, "folder of the run's checkpoints")->required();
   add_file(*command, "-o,--output", options->output, "folder to make, new or empty")->required();
   add_count(*command, "--step", options->step, "which checkpoint (default: the newest complete one)");
   command->add_option("--max-shard-size", options->max_shard_size, "largest file of weights (default: 5 GB)");

@@ -27,14 +27,17 @@ void add_launch_options(CLI::App& command, LaunchOptions& options)
   add_count(command, "--world", options.world, "how many ranks there are (default: the launcher says it)");
   command.add_option("--master", options.master,
                      "where rank 0 listens, HOST:PORT (default: ISOBAR_MASTER, or what the launcher says)");
-  command.add_option("--plan-device", options.plan_device, "which of the plan's devices this rank is");
+  command.add_option("--plan-device", options.plan_device,
+                     "under a launcher or with --world: which of the plan's devices this rank is");
   command
-      .add_option("--map", options.map,
-                  "which rank is which device: host (by its machine's name), order (rank i is the plan's device i), or "
-                  "auto: host where every machine has a device's name, else order (default)")
+      .add_option(
+          "--map", options.map,
+          "under a launcher or with --world: which rank is which device: host (by its machine's name), order (rank "
+          "i is the plan's device i), or auto: host where every machine has a device's name, else order (default)")
       ->check(CLI::IsMember({"auto", "host", "order"}));
   command.add_option("--clock-skew", options.clock_skew,
-                     "ranks whose clocks differ from rank 0's by more are refused (default: 5 s)");
+                     "under a launcher or with --world: ranks whose clocks differ from rank 0's by more are refused "
+                     "(default: 5 s)");
 }
 
 Preflight preflight_of(const Plan& plan, DType dtype, const LaunchOptions& options)

@@ -70,10 +70,11 @@ Interfaces interfaces_of_machine(const std::string& wanted)
 void add_network_options(CLI::App& command, NetworkOptions& options)
 {
   add_file(command, "--secret-file", options.secret_file,
-           "with --rank: a file with the secret that all ranks share, yours alone to read (default: the "
+           "of ranks that start one by one: a file with the secret that all share, yours alone to read (default: the "
            "environment variable ISOBAR_SECRET)");
   command.add_option("--bind", options.bind,
-                     "with --rank: the address or interface to listen on (default: this rank's own of --ranks)");
+                     "of ranks that start one by one: the address or interface to listen on (default: this rank's own "
+                     "of --ranks; without --ranks, where it reaches rank 0)");
   auto* tls = command.add_flag("--tls", options.tls, "encrypt on the loopback interface too");
   command.add_flag("--plain-text", options.plain_text, "encrypt nothing, whoever may listen on the way")->excludes(tls);
 }

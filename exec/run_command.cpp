@@ -460,9 +460,11 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_flag("--spawn", options->spawn, "every rank a process on this machine, over TCP");
   command->add_flag("--in-process", options->in_process, "every rank a thread of this process");
   add_count(*command, "--rank", options->rank,
-            "which rank this process is, with --ranks, or with --world and --master; the first stage's rank writes "
-            "and prints what all have measured");
-  command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
+            "which rank this process is: with --ranks the plan's stage of this number, with --world and --master as "
+            "--map says; the first stage's rank writes and prints what all have measured");
+  command
+      ->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in the order of the plan's stages")
+      ->delimiter(',');
   add_launch_options(*command, options->launch);
   add_network_options(*command, options->run.network);
   add_count(*command, "--steps", options->run.steps, "steps to train in all (default: 10)");
@@ -474,10 +476,11 @@ void add_run_command(CLI::App& app, Action& action)
   command->add_option("--checkpoint-every", options->checkpoint_every,
                       "write one each so many steps, such as 100, or each so long, such as 10 min");
   add_count(*command, "--checkpoint-keep", options->run.checkpoints.keep, "so many stay (default: 3)");
-  command->add_flag("--resume", options->resume,
-                    "go on from the newest complete checkpoint, on any split of the model");
+  command->add_flag("--resume", options->resume, "go on from the newest sound checkpoint, on any split of the model");
   add_count(*command, "--seed", options->run.seed, "of parameters, data and dropout (default: 1)");
-  command->add_option("--device", options->device, "of every rank here: cpu, cuda or cuda:N (default: cpu)");
+  command->add_option("--device", options->device,
+                      "of every rank here: cpu, cuda, cuda:N, or under a launcher cuda:local, by the rank's number on "
+                      "its machine (default: cpu)");
   add_count(*command, "--threads", options->run.threads, "of each rank's computation (default: 1)");
   add_count(*command, "--flows", options->run.flows, "TCP connections of each link (default: 1)");
   command->add_option("--transport", options->transport,
