@@ -48,7 +48,7 @@ ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
   }
   if (!options.replan.empty()) read_file(options.replan);  // one that is not there is found out now
   if (options.restarts == 0 && options.replan.empty()) return attempt(run.plan, run.resume);
-  secret_from_environment();  // each attempt finds it in memory, and nobody in this process's environment
+  keep_secret_of_environment();
   const Supervision supervision = {options.restarts, [&run] { return resume_point(run); }, say};
   const auto attempt_again = [&run, &attempt](std::uint64_t failed) {
     return attempt(run.plan, run.resume || (failed > 0 && !run.checkpoints.empty()));

@@ -66,6 +66,12 @@ Key hkdf(int step, std::span<const std::byte> input, const char* name, std::span
   return key;
 }
 
+std::shared_ptr<const Secret>& kept_secret()
+{
+  static std::shared_ptr<const Secret> secret;
+  return secret;
+}
+
 }  // namespace
 
 Key::Key(Key&& other) noexcept : bytes_(other.bytes_)
@@ -119,15 +125,18 @@ std::shared_ptr<const Secret> secret_from_file(const std::string& file)
 
 std::shared_ptr<const Secret> secret_from_environment()
 {
-  static std::shared_ptr<const Secret> taken;
   char* value = std::getenv(Secret::variable);
-  if (value == nullptr) return taken;
+  if (value == nullptr) return kept_secret();
   const Wiped words(value);
   // Where it stands, too: /proc shows the memory that the process began with.
   OPENSSL_cleanse(value, std::strlen(value));
   ::unsetenv(Secret::variable);
-  taken = std::make_shared<const Secret>(Secret::variable, words.line());
-  return taken;
+  return std::make_shared<const Secret>(Secret::variable, words.line());
+}
+
+void keep_secret_of_environment()
+{
+  kept_secret() = secret_from_environment();
 }
 
 std::shared_ptr<const Secret> random_secret()
