@@ -7,18 +7,14 @@
 #include "core/utf8.hpp"
 #include "exec/crc32c.hpp"
 #include "exec/durable_files.hpp"
+#include "exec/open_file.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -29,12 +25,6 @@ namespace {
 
 constexpr std::size_t length_bytes = 8;  // of the header's length
 constexpr auto metadata_name = "__metadata__";
-
-std::string shown_path(const std::filesystem::path& path)
-{
-  const std::string text = path.string();
-  return shown(text, text.size());
-}
 
 /// Little-endian, whatever the machine is.
 std::uint64_t length_from(const std::array<std::byte, length_bytes>& bytes)
@@ -53,54 +43,6 @@ std::array<char, length_bytes> bytes_of_length(std::uint64_t length)
   }
   return bytes;
 }
-
-/// A file that is open for reading.
-class OpenFile {
- public:
-  explicit OpenFile(const std::filesystem::path& file) : where_(shown_path(file))
-  {
-    std::error_code ignored;
-    const auto status = std::filesystem::status(file, ignored);
-    if (std::filesystem::is_directory(status)) throw InputError(where_, "is a directory; name a file");
-    if (!std::filesystem::exists(status)) throw InputError(where_, "no such file");
-    if (!std::filesystem::is_regular_file(status)) throw InputError(where_, "is a device or pipe; name a file");
-    descriptor_ = open(file.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor_ < 0 && errno == EACCES) throw InputError(where_, "cannot be read");
-    struct stat facts {};
-    if (descriptor_ < 0 || fstat(descriptor_, &facts) != 0) fail(std::strerror(errno));
-    size_ = static_cast<std::uint64_t>(facts.st_size);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  ~OpenFile()
-  {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-
-  const std::string& where() const { return where_; }
-  std::uint64_t size() const { return size_; }
-
-  void read(std::uint64_t offset, std::span<std::byte> into) const
-  {
-    constexpr std::size_t piece = std::size_t{1} << 26;
-    while (!into.empty()) {
-      throw_if_interrupted();
-      const ssize_t count = pread(descriptor_, into.data(), std::min(into.size(), piece), static_cast<off_t>(offset));
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail(std::strerror(errno));
-      if (count == 0) fail("became shorter while it was in use");
-      offset += static_cast<std::uint64_t>(count);
-      into = into.subspan(static_cast<std::size_t>(count));
-    }
-  }
-
- private:
-  [[noreturn]] void fail(const std::string& what) const { throw EnvironmentError(where_ + ": " + what); }
-
-  std::string where_;
-  int descriptor_ = -1;
-  std::uint64_t size_ = 0;
-};
 
 /// A tensor and its place behind the header.
 struct Entry {
