@@ -92,6 +92,9 @@ Entry entry_from(const std::string& name, const DocumentNode& node, FaultList& f
   MappingReader reader(node, shown(name) + ".", faults);
   const auto type = element_type_from_name(reader.required_choice("dtype", element_type_names()));
   entry.facts.shape = counts_from(reader, "shape");
+  if (const auto dimensions = entry.facts.shape.size(); dimensions > most_dimensions) {
+    reader.add_fault("shape", fmt::format("has {} dimensions; {} are read at most", dimensions, most_dimensions));
+  }
   const auto places = counts_from(reader, "data_offsets");
   if (places.size() != 2) reader.add_fault("data_offsets", "is no list of two whole numbers, begin and end");
   reader.refuse_unknown();
@@ -216,18 +219,24 @@ struct SafetensorsFile::Content {
     check_places(entries, file.size() - elements_begin, where);
   }
 
+  /// Tensor by tensor: what the whole header makes as a tree is many times its size.
   void read_header(const std::string& header)
   {
+    constexpr std::size_t most_values = 100'000;  // those of a tensor are few, those of the metadata may be many
     FaultList faults(file.where());
-    const auto document = parse_json(header, file.where());
-    for (const auto& [name, node] : document.members) {
-      if (name == metadata_name) {
-        metadata = metadata_from(node, faults);
-        faults.throw_if_any();
+    bool has_metadata = false;
+    read_json_members(header, file.where(), most_values, [&](const DocumentNode::Member& member) {
+      throw_if_interrupted();
+      bool is_new = false;
+      if (member.key == metadata_name) {
+        metadata = metadata_from(member.value, faults);
+        is_new = !std::exchange(has_metadata, true);
       } else {
-        entries.emplace(name, entry_from(name, node, faults));
+        is_new = entries.emplace(member.key, entry_from(member.key, member.value, faults)).second;
       }
-    }
+      if (!is_new) faults.add(member.value.line, shown(member.key), "given twice; remove one");
+      faults.throw_if_any();
+    });
   }
 
   OpenFile file;
@@ -262,6 +271,12 @@ const TensorFacts* SafetensorsFile::find(const std::string& name) const
 void SafetensorsFile::read(const std::string& name, std::span<std::byte> into) const
 {
   ensure(into.size() == facts(name).bytes(), "a tensor is read as a whole");
+  read_begin(name, into);
+}
+
+void SafetensorsFile::read_begin(const std::string& name, std::span<std::byte> into) const
+{
+  ensure(into.size() <= facts(name).bytes(), "a tensor has the bytes that are read");
   content_->file.read(content_->elements_begin + content_->entries.at(name).begin, into);
 }
 
