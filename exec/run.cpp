@@ -5,11 +5,13 @@
 #include "exec/checkpoint.hpp"
 #include "exec/device.hpp"
 #include "exec/heartbeat.hpp"
+#include "exec/huggingface_weights.hpp"
 #include "exec/nccl_transport.hpp"
 #include "exec/rank_executor.hpp"
 #include "exec/rank_failures.hpp"
 #include "exec/side_channel.hpp"
 #include "exec/tcp_transport.hpp"
+#include "exec/weight_files.hpp"
 #include "schedules/evaluation.hpp"
 
 #include <fmt/format.h>
@@ -34,6 +36,7 @@ struct Job {
   Job(const Workload& workload_, const Plan& plan_, const Program& program_, const RunOptions& options_)
       : workload(workload_), plan(plan_), program(program_), options(options_), synthetic(synthetic_batches(workload_))
   {
+    if (options.weights && !options.resume_from) check_weights(workload, *options.weights);
     if (options.evaluation) evaluation = schedules::make_evaluation_program(plan, workload);
   }
 

@@ -22,6 +22,8 @@
 
 namespace isobar::exec {
 
+class Weights;
+
 /// When a run writes checkpoints, and where: into a folder that all ranks share.
 struct CheckpointOptions {
   std::string folder;             ///< "": none are written
@@ -36,7 +38,7 @@ struct CheckpointOptions {
 struct RunOptions {
   std::uint64_t first_step = 0;               ///< steps that are done already
   const TensorSource* resume_from = nullptr;  ///< the checkpoint of `first_step`
-  const TensorSource* weights = nullptr;      ///< a Hugging Face model to begin with; null: new parameters
+  const Weights* weights = nullptr;           ///< a Hugging Face model to begin with; null: new parameters
   CheckpointOptions checkpoints;
   const BatchSource* batches = nullptr;     ///< to train on; null: synthetic
   const BatchSource* evaluation = nullptr;  ///< to evaluate on at the end; null: nothing
