@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <sstream>
 #include <utility>
@@ -20,7 +21,15 @@ namespace {
 /// Puts the nodes of a file together from the events of either parser, and refuses what both formats let through.
 class TreeBuilder {
  public:
+  using TakeMember = std::function<void(const DocumentNode::Member&)>;
+
   explicit TreeBuilder(const std::string& name) : name_(name) { root_.line = 1; }
+  /// Hands the members of the root over instead of keeping them.
+  TreeBuilder(const std::string& name, std::size_t most_values, const TakeMember& take) : TreeBuilder(name)
+  {
+    most_values_ = most_values;
+    take_ = &take;
+  }
 
   bool expects_key() const { return !open_.empty() && is_mapping() && !open_.back().has_key; }
 
@@ -46,6 +55,7 @@ class TreeBuilder {
   {
     constexpr std::size_t deepest = 64;
     if (open_.size() == deepest) fail(line, fmt::format("nested deeper than {} levels; flatten it", deepest));
+    if (take_ != nullptr && open_.empty() && kind != DocumentNode::Kind::Mapping) fail(line, "is no mapping");
     open_.push_back({node_of(kind, line), false});
   }
 
@@ -82,13 +92,23 @@ class TreeBuilder {
 
   void add(DocumentNode node)
   {
+    if (take_ != nullptr && open_.size() > 1 && ++values_ > most_values_) {
+      const std::string& key = open_.front().node.members.back().key;
+      fail(node.line, fmt::format("{}: has more than {} values", shown(key), most_values_));
+    }
     if (open_.empty()) {
       root_ = std::move(node);
     } else if (is_mapping()) {
-      auto& member = open_.back().node.members.back().value;
+      auto& members = open_.back().node.members;
+      auto& member = members.back().value;
       node.line = member.line;
       member = std::move(node);
       open_.back().has_key = false;
+      if (take_ != nullptr && open_.size() == 1) {
+        (*take_)(members.back());
+        members.clear();
+        values_ = 0;
+      }
     } else {
       open_.back().node.items.push_back(std::move(node));
     }
@@ -110,6 +130,9 @@ class TreeBuilder {
   const std::string& name_;
   std::vector<Open> open_;
   DocumentNode root_;
+  const TakeMember* take_ = nullptr;
+  std::size_t most_values_ = 0;
+  std::size_t values_ = 0;  // within the root's last member
 };
 
 class YamlEvents : public YAML::EventHandler {
@@ -309,9 +332,10 @@ DocumentNode parse_yaml(const std::string& file, const std::string& name)
   return tree.take_root();
 }
 
-DocumentNode parse_json(const std::string& text, const std::string& name)
+namespace {
+
+void read_json(const std::string& text, TreeBuilder& tree)
 {
-  TreeBuilder tree(name);
   // nlohmann takes it for the end of the file.
   if (const auto nul = text.find('\0'); nul != std::string::npos) {
     const auto lines_before = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(nul), '\n');
@@ -321,7 +345,24 @@ DocumentNode parse_json(const std::string& text, const std::string& name)
   JsonEvents events(tree, position);
   nlohmann::json::sax_parse(CountingIterator(text.data(), position),
                             CountingIterator(text.data() + text.size(), position), &events);
+}
+
+}  // namespace
+
+DocumentNode parse_json(const std::string& text, const std::string& name)
+{
+  TreeBuilder tree(name);
+  read_json(text, tree);
   return tree.take_root();
+}
+
+void read_json_members(const std::string& text, const std::string& name, std::size_t most_values,
+                       const std::function<void(const DocumentNode::Member&)>& take)
+{
+  TreeBuilder tree(name, most_values, take);
+  read_json(text, tree);
+  const auto root = tree.take_root();
+  if (root.kind != DocumentNode::Kind::Mapping) tree.fail(root.line, "is no mapping");
 }
 
 }  // namespace isobar

@@ -3,7 +3,9 @@
 #include "core/errors.hpp"
 #include "core/units.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -39,6 +41,11 @@ struct DocumentNode::Member {
 DocumentNode parse_yaml(const std::string& text, const std::string& name);
 /// @throws InputError "name:line: …" for text that is no JSON.
 DocumentNode parse_json(const std::string& text, const std::string& name);
+/// The members of one large JSON mapping, one after the other: each is handed over when it has been read, and gone when
+/// `take` returns, which refuses what is given twice. So they take no more memory than the largest one.
+/// @throws InputError as parse_json does, for what is no mapping, and for a member with more than `most_values` values.
+void read_json_members(const std::string& text, const std::string& name, std::size_t most_values,
+                       const std::function<void(const DocumentNode::Member&)>& take);
 
 /// Collects the faults of one file, so that the user sees all at once, first line first.
 class FaultList {

@@ -116,11 +116,19 @@ void write_file_atomically(const std::filesystem::path& file, std::string_view c
 
 std::string fingerprint(std::string_view content)
 {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char character : content) {
-    hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3;
-  }
-  return fmt::format("{:016x}", hash);
+  ContentHash whole;
+  whole.add(content);
+  return whole.text();
+}
+
+void ContentHash::add(std::string_view piece)
+{
+  for (const char character : piece) hash_ = (hash_ ^ static_cast<unsigned char>(character)) * 0x100000001b3;
+}
+
+std::string ContentHash::text() const
+{
+  return fmt::format("{:016x}", hash_);
 }
 
 }  // namespace isobar

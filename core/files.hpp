@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -45,5 +46,15 @@ void write_file_atomically(const std::filesystem::path& file, std::string_view c
 
 /// 64-bit FNV-1a, 16 hexadecimal digits: recognises the same content again; no protection against forgery.
 std::string fingerprint(std::string_view content);
+
+/// The same of what comes in pieces.
+class ContentHash {
+ public:
+  void add(std::string_view piece);
+  std::string text() const;
+
+ private:
+  std::uint64_t hash_ = 0xcbf29ce484222325;
+};
 
 }  // namespace isobar

@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace isobar {
@@ -128,81 +131,55 @@ class Lines {
   std::string text_;
 };
 
-/// The one probability that we know for dropout in all places.
-double read_dropout(ConfigReader& config, const std::vector<std::string>& keys)
+/// None where the configuration names no classes.
+std::optional<std::uint64_t> read_classes(ConfigReader& config)
 {
-  constexpr double of_transformers = 0.1;
-  const double dropout = config.number(keys.front(), of_transformers);
-  if (dropout >= 1) config.add_fault(keys.front(), fmt::format("{} is not below 1", dropout));
-  for (const auto& key : keys) {
-    const double other = config.number(key, of_transformers);
-    if (other == dropout) continue;
-    config.add_fault(
-        key, fmt::format("{} is not {}, {}; one dropout is computed in all places", other, keys.front(), dropout));
+  if (config.says("id2label")) {
+    const std::uint64_t classes = config.members_of("id2label");
+    if (classes < 1 || classes > widest) config.add_fault("id2label", fmt::format("names {} classes", classes));
+    return classes;
   }
-  return dropout;
+  if (config.says("num_labels")) return config.count("num_labels", widest);
+  return std::nullopt;
 }
 
-void read_bert(ConfigReader& config, const HuggingFaceImport& import, Lines& lines)
+BertSizes read_bert(ConfigReader& config)
 {
-  const auto hidden = config.count("hidden_size", widest);
-  const auto heads = config.count("num_attention_heads", widest);
-  const auto positions = config.count("max_position_embeddings", longest_sequence);
-  config.demand_parts("num_attention_heads", heads, "hidden_size", hidden);
-  config.demand_positions("max_position_embeddings", positions, import.sequence);
+  constexpr std::uint64_t classes_of_transformers = 2;
+  BertSizes sizes;
+  sizes.encoders = config.count("num_hidden_layers", most_encoders);
+  sizes.hidden = config.count("hidden_size", widest);
+  sizes.heads = config.count("num_attention_heads", widest);
+  sizes.intermediate = config.count("intermediate_size", widest_intermediate);
+  sizes.vocabulary = config.count("vocab_size", largest_vocabulary);
+  sizes.positions = config.count("max_position_embeddings", longest_sequence);
+  sizes.classes = read_classes(config).value_or(classes_of_transformers);
+  config.demand_parts("num_attention_heads", sizes.heads, "hidden_size", sizes.hidden);
   config.demand_text("hidden_act", {"gelu", "gelu_python"});
   config.demand_text("position_embedding_type", {"absolute"});
   config.demand_number("type_vocab_size", 2, 2);
   config.demand_number("layer_norm_eps", 1e-12, 1e-12);
   config.demand_boolean("is_decoder", false);
   config.demand_boolean("add_cross_attention", false);
-  std::vector<std::string> dropouts = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
-  if (config.says("classifier_dropout")) dropouts.emplace_back("classifier_dropout");
-  const double dropout = read_dropout(config, dropouts);
-
-  std::uint64_t classes = 2;
-  if (config.says("id2label")) {
-    classes = config.members_of("id2label");
-    if (classes < 1 || classes > widest) config.add_fault("id2label", fmt::format("names {} classes", classes));
-  } else if (config.says("num_labels")) {
-    classes = config.count("num_labels", widest);
-  } else {
-    lines.comment("The configuration names no classes; 2 is transformers' default.");
-  }
-  lines.add("model", "bert");
-  lines.add("encoders", config.count("num_hidden_layers", most_encoders));
-  lines.add("hidden", hidden);
-  lines.add("heads", heads);
-  lines.add("intermediate", config.count("intermediate_size", widest_intermediate));
-  lines.add("vocabulary", config.count("vocab_size", largest_vocabulary));
-  lines.add("positions", positions);
-  lines.add("classes", classes);
-  lines.add("dropout", dropout);
+  return sizes;
 }
 
-void read_gpt2(ConfigReader& config, const HuggingFaceImport& import, Lines& lines)
+GptSizes read_gpt2(ConfigReader& config)
 {
-  const auto hidden = config.count("n_embd", widest);
-  const auto heads = config.count("n_head", widest);
-  const auto positions = config.count("n_positions", longest_sequence);
-  config.demand_parts("n_head", heads, "n_embd", hidden);
-  config.demand_positions("n_positions", positions, import.sequence);
+  GptSizes sizes;
+  sizes.layers = config.count("n_layer", most_blocks);
+  sizes.hidden = config.count("n_embd", widest);
+  sizes.heads = config.count("n_head", widest);
+  sizes.intermediate = config.count("n_inner", widest_intermediate, 4 * sizes.hidden);
+  sizes.vocabulary = config.count("vocab_size", largest_vocabulary);
+  sizes.positions = config.count("n_positions", longest_sequence);
+  config.demand_parts("n_head", sizes.heads, "n_embd", sizes.hidden);
   config.demand_text("activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
   config.demand_number("layer_norm_epsilon", 1e-5, 1e-5);
   config.demand_boolean("scale_attn_weights", true);
   config.demand_boolean("scale_attn_by_inverse_layer_idx", false);
   config.demand_boolean("add_cross_attention", false);
-  if (config.boolean("tie_word_embeddings", true)) {
-    lines.comment("Head and embedding share one matrix there; here each has its own.");
-  }
-  lines.add("model", "gpt");
-  lines.add("layers", config.count("n_layer", most_blocks));
-  lines.add("hidden", hidden);
-  lines.add("heads", heads);
-  lines.add("intermediate", config.count("n_inner", widest_intermediate, 4 * hidden));
-  lines.add("vocabulary", config.count("vocab_size", largest_vocabulary));
-  lines.add("positions", positions);
-  lines.add("dropout", read_dropout(config, {"resid_pdrop", "embd_pdrop", "attn_pdrop"}));
+  return sizes;
 }
 
 /// The base of the rotary positions, from where transformers 4 and 5 write it.
@@ -222,14 +199,24 @@ double read_rope_theta(ConfigReader& config)
   return theta;
 }
 
-void read_llama(ConfigReader& config, const HuggingFaceImport& import, Lines& lines)
+LlamaSizes read_llama(ConfigReader& config)
 {
-  const auto hidden = config.count("hidden_size", widest);
-  const auto heads = config.count("num_attention_heads", widest);
-  const auto kv_heads = config.count("num_key_value_heads", widest, heads);
-  config.demand_parts("num_attention_heads", heads, "hidden_size", hidden);
-  config.demand_parts("num_key_value_heads", kv_heads, "num_attention_heads", heads);
-  const std::uint64_t width = std::max<std::uint64_t>(1, hidden / heads);
+  LlamaSizes sizes;
+  sizes.layers = config.count("num_hidden_layers", most_blocks);
+  sizes.hidden = config.count("hidden_size", widest);
+  sizes.heads = config.count("num_attention_heads", widest);
+  sizes.kv_heads = config.count("num_key_value_heads", widest, sizes.heads);
+  sizes.intermediate = config.count("intermediate_size", widest_intermediate);
+  sizes.vocabulary = config.count("vocab_size", largest_vocabulary);
+  sizes.rope_theta = read_rope_theta(config);
+  sizes.norm_epsilon = config.number("rms_norm_eps", 1e-6);
+  if (sizes.norm_epsilon == 0) config.add_fault("rms_norm_eps", "is 0");
+  config.demand_text("hidden_act", {"silu", "swish"});
+  config.demand_boolean("attention_bias", false);
+  config.demand_boolean("mlp_bias", false);
+  config.demand_parts("num_attention_heads", sizes.heads, "hidden_size", sizes.hidden);
+  config.demand_parts("num_key_value_heads", sizes.kv_heads, "num_attention_heads", sizes.heads);
+  const std::uint64_t width = std::max<std::uint64_t>(1, sizes.hidden / sizes.heads);
   if (config.is_right_so_far() && width % 2 != 0) {
     config.add_fault("num_attention_heads", fmt::format("makes heads {} wide; rotary positions turn pairs", width));
   }
@@ -238,28 +225,92 @@ void read_llama(ConfigReader& config, const HuggingFaceImport& import, Lines& li
     config.add_fault("head_dim", fmt::format("{} is not computed here; {}, hidden_size over num_attention_heads, is",
                                              head_dim, width));
   }
+  return sizes;
+}
+
+/// What the model computes with its weights.
+HuggingFaceSizes read_model(ConfigReader& config, FaultList& faults)
+{
+  const auto model = config.choice("model_type", {"bert", "gpt2", "llama"});
+  faults.throw_if_any();  // without the model nobody knows which keys are right
+  config.demand_nothing("auto_map", "code of the model's own");
+  config.demand_nothing("quantization_config", "quantised matrices");
+  config.demand_nothing("pruned_heads", "heads that are left out");
+  if (model == "bert") return {read_bert(config), false};
+  if (model == "gpt2") return {read_gpt2(config), config.boolean("tie_word_embeddings", true)};
+  return {read_llama(config), config.boolean("tie_word_embeddings", false)};
+}
+
+/// The one probability that we know for dropout in all places.
+double read_dropout(ConfigReader& config, const std::vector<std::string>& keys)
+{
+  constexpr double of_transformers = 0.1;
+  const double dropout = config.number(keys.front(), of_transformers);
+  if (dropout >= 1) config.add_fault(keys.front(), fmt::format("{} is not below 1", dropout));
+  for (const auto& key : keys) {
+    const double other = config.number(key, of_transformers);
+    if (other == dropout) continue;
+    config.add_fault(
+        key, fmt::format("{} is not {}, {}; one dropout is computed in all places", other, keys.front(), dropout));
+  }
+  return dropout;
+}
+
+/// What a workload says besides: how long a sample may be, and dropout.
+void add_lines(ConfigReader& config, const BertSizes& sizes, std::uint64_t sequence, Lines& lines)
+{
+  config.demand_positions("max_position_embeddings", sizes.positions, sequence);
+  if (!config.says("id2label") && !config.says("num_labels")) {
+    lines.comment("The configuration names no classes; 2 is transformers' default.");
+  }
+  std::vector<std::string> dropouts = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
+  if (config.says("classifier_dropout")) dropouts.emplace_back("classifier_dropout");
+  lines.add("model", "bert");
+  lines.add("encoders", sizes.encoders);
+  lines.add("hidden", sizes.hidden);
+  lines.add("heads", sizes.heads);
+  lines.add("intermediate", sizes.intermediate);
+  lines.add("vocabulary", sizes.vocabulary);
+  lines.add("positions", sizes.positions);
+  lines.add("classes", sizes.classes);
+  lines.add("dropout", read_dropout(config, dropouts));
+}
+
+void add_lines(ConfigReader& config, const GptSizes& sizes, std::uint64_t sequence, Lines& lines)
+{
+  config.demand_positions("n_positions", sizes.positions, sequence);
+  lines.add("model", "gpt");
+  lines.add("layers", sizes.layers);
+  lines.add("hidden", sizes.hidden);
+  lines.add("heads", sizes.heads);
+  lines.add("intermediate", sizes.intermediate);
+  lines.add("vocabulary", sizes.vocabulary);
+  lines.add("positions", sizes.positions);
+  lines.add("dropout", read_dropout(config, {"resid_pdrop", "embd_pdrop", "attn_pdrop"}));
+}
+
+void add_lines(ConfigReader& config, const LlamaSizes& sizes, std::uint64_t sequence, Lines& lines)
+{
   constexpr std::uint64_t positions_of_transformers = 2048;
   config.demand_positions("max_position_embeddings",
                           config.count("max_position_embeddings", longest_sequence, positions_of_transformers),
-                          import.sequence);
-  config.demand_text("hidden_act", {"silu", "swish"});
-  config.demand_boolean("attention_bias", false);
-  config.demand_boolean("mlp_bias", false);
+                          sequence);
   config.demand_number("attention_dropout", 0, 0);
-  const double epsilon = config.number("rms_norm_eps", 1e-6);
-  if (epsilon == 0) config.add_fault("rms_norm_eps", "is 0");
-  if (config.boolean("tie_word_embeddings", false)) {
-    lines.comment("Head and embedding share one matrix there; here each has its own.");
-  }
   lines.add("model", "llama");
-  lines.add("layers", config.count("num_hidden_layers", most_blocks));
-  lines.add("hidden", hidden);
-  lines.add("heads", heads);
-  lines.add("kv_heads", kv_heads);
-  lines.add("intermediate", config.count("intermediate_size", widest_intermediate));
-  lines.add("vocabulary", config.count("vocab_size", largest_vocabulary));
-  lines.add("rope_theta", read_rope_theta(config));
-  lines.add("norm_epsilon", epsilon);
+  lines.add("layers", sizes.layers);
+  lines.add("hidden", sizes.hidden);
+  lines.add("heads", sizes.heads);
+  lines.add("kv_heads", sizes.kv_heads);
+  lines.add("intermediate", sizes.intermediate);
+  lines.add("vocabulary", sizes.vocabulary);
+  lines.add("rope_theta", sizes.rope_theta);
+  lines.add("norm_epsilon", sizes.norm_epsilon);
+}
+
+template <typename Sizes>
+void add_lines(ConfigReader& /*config*/, const Sizes& /*sizes*/, std::uint64_t /*sequence*/, Lines& /*lines*/)
+{
+  throw std::logic_error("a configuration of a model that nobody reads");
 }
 
 DType read_dtype(ConfigReader& config)
@@ -279,23 +330,27 @@ DType read_dtype(ConfigReader& config)
 
 }  // namespace
 
+HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::string& name)
+{
+  const DocumentNode document = parse_json(text, name);
+  FaultList faults(name);
+  ConfigReader config(document, faults);
+  const auto model = read_model(config, faults);
+  faults.throw_if_any();
+  return model;
+}
+
 std::string workload_from_huggingface(const std::string& text, const std::string& name, const HuggingFaceImport& import)
 {
   const DocumentNode document = parse_json(text, name);
   FaultList faults(name);
   ConfigReader config(document, faults);
-  const auto model = config.choice("model_type", {"bert", "gpt2", "llama"});
-  faults.throw_if_any();  // without the model nobody knows which keys are right
-
-  config.demand_nothing("auto_map", "code of the model's own");
-  config.demand_nothing("quantization_config", "quantised matrices");
-  config.demand_nothing("pruned_heads", "heads that are left out");
+  const auto model = read_model(config, faults);
   Lines lines;
   lines.comment(fmt::format("Of {}, model_type {} of Hugging Face's transformers.",
-                            shown(std::filesystem::path(name).filename().string()), model));
-  if (model == "bert") read_bert(config, import, lines);
-  if (model == "gpt2") read_gpt2(config, import, lines);
-  if (model == "llama") read_llama(config, import, lines);
+                            shown(std::filesystem::path(name).filename().string()), config.text("model_type", "")));
+  if (model.tied) lines.comment("Head and embedding share one matrix there; here each has its own.");
+  std::visit([&](const auto& sizes) { add_lines(config, sizes, import.sequence, lines); }, model.sizes);
   const DType dtype = import.dtype ? *import.dtype : read_dtype(config);
   faults.throw_if_any();
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/dtype.hpp"
+#include "core/model_sizes.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -14,6 +15,16 @@ struct HuggingFaceImport {
   std::uint64_t micro_batch = 1;  ///< 1 to largest_micro_batch
   std::optional<DType> dtype;     ///< default: the configuration's, else float32
 };
+
+/// What a model computes with its weights.
+struct HuggingFaceSizes {
+  ModelSizes sizes;   ///< of bert, gpt or llama
+  bool tied = false;  ///< gpt, llama: the head's matrix is the embedding's
+};
+
+/// Of a config.json as below, where what training alone takes (dropout, the length of a sample) may be anything.
+/// @throws InputError as below.
+HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::string& name);
 
 /// The workload file (YAML, docs/formats.md) of a model that Hugging Face's transformers describes by a config.json of
 /// model_type bert (with its classifier), gpt2 or llama. Keys that do not change what is computed are passed over; a

@@ -146,7 +146,10 @@ class SyntheticBatches final : public BatchSource {
 class DatasetBatches final : public BatchSource {
  public:
   DatasetBatches(const Workload& workload, const Dataset& dataset, std::uint64_t microbatches)
-      : samples_(workload.micro_batch), dataset_(&dataset), microbatches_(microbatches)
+      : samples_(workload.micro_batch),
+        classifies_samples_(std::holds_alternative<BertSizes>(workload.model)),
+        dataset_(&dataset),
+        microbatches_(microbatches)
   {
   }
 
@@ -155,7 +158,7 @@ class DatasetBatches final : public BatchSource {
     const Batch batch = batch_of(key);
     Tensors tensors;
     for (const auto* numbers : {&batch.tokens, &batch.mask, &batch.segments}) {
-      if (!numbers->empty()) tensors.push_back(on_device(rows(batch, *numbers), device));
+      if (!numbers->empty()) tensors.push_back(on_device(of_tokens(batch, *numbers), device));
     }
     return tensors;
   }
@@ -163,7 +166,8 @@ class DatasetBatches final : public BatchSource {
   at::Tensor labels(const RandomKey& key, const std::string& device) const override
   {
     const Batch batch = batch_of(key);
-    return on_device(rows(batch, batch.labels), device);
+    return on_device(classifies_samples_ ? at::tensor(batch.labels, at::kLong) : of_tokens(batch, batch.labels),
+                     device);
   }
 
  private:
@@ -173,15 +177,15 @@ class DatasetBatches final : public BatchSource {
     return key.drops ? dataset_->batch(key.seed, first, samples_) : dataset_->evaluation_batch(first, samples_);
   }
 
-  /// One number for each sample, or one for each token of it.
-  static at::Tensor rows(const Batch& batch, const std::vector<std::int64_t>& numbers)
+  /// One number for each token of each sample.
+  static at::Tensor of_tokens(const Batch& batch, const std::vector<std::int64_t>& numbers)
   {
-    const auto samples = static_cast<std::int64_t>(batch.samples);
-    const auto all = at::tensor(numbers, at::kLong);
-    return numbers.size() == batch.samples ? all : all.reshape({samples, -1});
+    return at::tensor(numbers, at::kLong)
+        .reshape({static_cast<std::int64_t>(batch.samples), static_cast<std::int64_t>(batch.sequence)});
   }
 
   std::uint64_t samples_;
+  bool classifies_samples_;  // labels are of samples, as synthetic_labels() says; else of tokens
   const Dataset* dataset_;
   std::uint64_t microbatches_;
 };

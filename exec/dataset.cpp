@@ -1,8 +1,10 @@
 #include "exec/dataset.hpp"
 
 #include "core/errors.hpp"
+#include "core/files.hpp"
 #include "exec/mixing.hpp"
 #include "exec/mnli.hpp"
+#include "exec/open_file.hpp"
 #include "exec/shuffled_order.hpp"
 #include "exec/token_file.hpp"
 #include "exec/wordpiece.hpp"
@@ -10,6 +12,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -237,6 +241,28 @@ Datasets open_datasets(const DataOptions& options, const Workload& workload)
 {
   Opener opener(options, workload);
   return {.train = opener.open("--data", options.train), .evaluation = opener.open("--evaluate", options.evaluation)};
+}
+
+std::string data_fingerprint(const std::filesystem::path& path)
+{
+  constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 16;
+  constexpr std::uint64_t pieces = 4096;
+  const OpenFile file(path);
+  std::vector<std::byte> buffer(piece_bytes);
+  ContentHash hash;
+  const auto add = [&](std::uint64_t begin) {
+    const auto piece = std::span(buffer).first(std::min(piece_bytes, file.size() - begin));
+    file.read(begin, piece);
+    hash.add({reinterpret_cast<const char*>(piece.data()), piece.size()});
+  };
+  if (file.size() <= pieces * piece_bytes) {
+    for (std::uint64_t begin = 0; begin < file.size(); begin += piece_bytes) add(begin);
+  } else {
+    hash.add(fmt::format("{} bytes", file.size()));
+    const std::uint64_t stride = (file.size() - piece_bytes) / (pieces - 1);
+    for (std::uint64_t i = 0; i < pieces; ++i) add(i * stride);
+  }
+  return hash.text();
 }
 
 }  // namespace isobar::exec

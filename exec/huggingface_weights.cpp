@@ -1,14 +1,21 @@
 #include "exec/huggingface_weights.hpp"
 
 #include "core/errors.hpp"
+#include "core/files.hpp"
+#include "core/huggingface_config.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
+#include <filesystem>
+#include <optional>
+#include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <variant>
 
@@ -204,6 +211,113 @@ Shape their_shape(const WeightSource& source)
   return source.transposed ? Shape{source.shape[1], source.shape[0]} : source.shape;
 }
 
+/// The name of a tensor that can be read as the parameter; "" when there is none and it may be new.
+std::string fitting_name(const TensorSource& weights, const WeightSource& source)
+{
+  const auto name = name_in(weights, source);
+  if (name.empty() && source.is_new) return name;
+  if (name.empty()) throw InputError(weights.where(), fmt::format("there is no tensor {}", source.theirs.front()));
+  const TensorFacts& facts = weights.facts(name);
+  if (facts.shape != their_shape(source)) {
+    throw InputError(weights.where(), fmt::format("tensor {} is {}; the workload's model has {}", in_quotes(name),
+                                                  shape_in_words(facts.shape), shape_in_words(their_shape(source))));
+  }
+  if (!is_readable(facts.type)) {
+    throw InputError(weights.where(), fmt::format("tensor {} is {}; weights are F32, F16, BF16 or F64", in_quotes(name),
+                                                  name_of(facts.type)));
+  }
+  return name;
+}
+
+/// What a workload says of its model beyond the shapes of its tensors, by the workload's keys.
+using Says = std::vector<std::pair<std::string, double>>;
+
+Says says_beyond_shapes(const BertSizes& sizes)
+{
+  return {{"heads", static_cast<double>(sizes.heads)}};
+}
+
+Says says_beyond_shapes(const GptSizes& sizes)
+{
+  return {{"heads", static_cast<double>(sizes.heads)}};
+}
+
+Says says_beyond_shapes(const LlamaSizes& sizes)
+{
+  return {{"heads", static_cast<double>(sizes.heads)},
+          {"kv_heads", static_cast<double>(sizes.kv_heads)},
+          {"rope_theta", sizes.rope_theta},
+          {"norm_epsilon", sizes.norm_epsilon}};
+}
+
+template <typename Sizes>
+Says says_beyond_shapes(const Sizes& /*no model of Hugging Face's*/)
+{
+  return {};
+}
+
+void compare_sizes(const ModelSizes& theirs, const ModelSizes& ours, const std::string& where)
+{
+  if (theirs.index() != ours.index()) throw InputError(where, "is of a model of another kind than the workload's");
+  const auto says = [](const ModelSizes& model) {
+    return std::visit([](const auto& sizes) { return says_beyond_shapes(sizes); }, model);
+  };
+  const Says there = says(theirs), here = says(ours);
+  std::vector<std::string> different;
+  for (std::size_t i = 0; i < there.size(); ++i) {
+    const auto& [key, value] = there[i];
+    if (value != here[i].second) different.push_back(fmt::format("{} {}, not {}", key, value, here[i].second));
+  }
+  if (!different.empty()) {
+    throw InputError(where, fmt::format("is of another model than the workload's: {}", fmt::join(different, "; ")));
+  }
+}
+
+/// Whether head and embedding are one matrix, as the configuration says. Where they are, files hold it once or twice.
+void compare_head(const Workload& workload, const Weights& weights, bool tied, const std::string& where)
+{
+  const auto embedding = fitting_name(weights, weight_sources(workload, 0).front());
+  const auto head = fitting_name(weights, weight_sources(workload, workload.layers.size() - 1).back());
+  if (!tied && head == embedding) {
+    throw InputError(weights.where(), fmt::format("there is no tensor lm_head.weight, and {} says that the head is no "
+                                                  "second use of the embedding (tie_word_embeddings)",
+                                                  where));
+  }
+  if (tied && head != embedding && weights.read(head).data != weights.read(embedding).data) {
+    throw InputError(weights.where(),
+                     fmt::format("tensors {} and {} differ, and {} says that they are one (tie_word_embeddings)",
+                                 in_quotes(head), in_quotes(embedding), where));
+  }
+}
+
+/// Tensors that say nothing of the model: buffers that transformers once wrote, and the heads that BERT is pre-trained
+/// with. Source: transformers, src/transformers/models/{bert,gpt2,llama}/modeling_*.py, 4.0 to 4.57.
+bool is_passed_over(const ModelSizes& model, std::string_view name)
+{
+  const std::string_view body = without_prefix(name);
+  if (std::holds_alternative<BertSizes>(model)) {
+    return body == "embeddings.position_ids" || body == "embeddings.token_type_ids" || name.starts_with("cls.");
+  }
+  if (std::holds_alternative<GptSizes>(model)) {
+    return body.starts_with("h.") && (body.ends_with(".attn.bias") || body.ends_with(".attn.masked_bias"));
+  }
+  return body.ends_with("rotary_emb.inv_freq");
+}
+
+void refuse_others(const Weights& weights, const std::set<std::string>& used, const ModelSizes& model)
+{
+  constexpr std::size_t most_shown = 3;
+  std::vector<std::string> others;
+  for (const auto& name : weights.names()) {
+    if (!used.contains(name) && !is_passed_over(model, name)) others.push_back(in_quotes(name));
+  }
+  if (others.empty()) return;
+  const auto first = std::span(others).first(std::min(others.size(), most_shown));
+  throw InputError(weights.where(), fmt::format("holds {} tensor{} that the workload's model has not: {}{}",
+                                                others.size(), others.size() == 1 ? "" : "s", fmt::join(first, ", "),
+                                                others.size() > most_shown ? ", …" : ""));
+}
+
 }  // namespace
 
 std::vector<WeightSource> weight_sources(const Workload& workload, std::size_t layer)
@@ -235,20 +349,10 @@ std::string name_in(const TensorSource& weights, const WeightSource& source)
 
 bool read_weight(const TensorSource& weights, const WeightSource& source, std::span<float> into)
 {
-  const auto name = name_in(weights, source);
-  if (name.empty() && source.is_new) return false;
-  if (name.empty()) throw InputError(weights.where(), fmt::format("there is no tensor {}", source.theirs.front()));
-  const TensorFacts& facts = weights.facts(name);
-  if (facts.shape != their_shape(source)) {
-    throw InputError(weights.where(), fmt::format("tensor {} is {}; the workload's model has {}", in_quotes(name),
-                                                  shape_in_words(facts.shape), shape_in_words(their_shape(source))));
-  }
-  if (!is_readable(facts.type)) {
-    throw InputError(weights.where(), fmt::format("tensor {} is {}; weights are F32, F16, BF16 or F64", in_quotes(name),
-                                                  name_of(facts.type)));
-  }
+  const auto name = fitting_name(weights, source);
+  if (name.empty()) return false;
   const auto tensor = weights.read(name);
-  ensure(into.size() * size_of(facts.type) == tensor.data.size(), "a weight has room for its elements");
+  ensure(into.size() * size_of(tensor.facts.type) == tensor.data.size(), "a weight has room for its elements");
   if (!source.transposed) {
     for (std::size_t i = 0; i < into.size(); ++i) into[i] = element_at(tensor, i);
     return true;
@@ -261,6 +365,23 @@ bool read_weight(const TensorSource& weights, const WeightSource& source, std::s
     }
   }
   return true;
+}
+
+void check_weights(const Workload& workload, const Weights& weights)
+{
+  const auto file = weights.config_file();
+  const std::string where = shown(file.string(), file.string().size());
+  std::optional<HuggingFaceSizes> config;
+  std::error_code ignored;
+  if (std::filesystem::exists(file, ignored)) config = sizes_from_huggingface(read_file(file), file.string());
+  if (config) compare_sizes(config->sizes, workload.model, where);
+  std::set<std::string> used;
+  for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+    for (const auto& source : weight_sources(workload, layer)) used.insert(fitting_name(weights, source));
+  }
+  refuse_others(weights, used, workload.model);
+  if (config && !std::holds_alternative<BertSizes>(workload.model))
+    compare_head(workload, weights, config->tied, where);
 }
 
 }  // namespace isobar::exec

@@ -2,6 +2,7 @@
 
 #include "core/workload.hpp"
 #include "exec/tensor_source.hpp"
+#include "exec/weight_files.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -35,5 +36,12 @@ std::string name_in(const TensorSource& weights, const WeightSource& source);
 /// `into` is left alone then.
 /// @throws InputError naming the tensor when it is missing otherwise, or has another shape or type.
 bool read_weight(const TensorSource& weights, const WeightSource& source, std::span<float> into);
+
+/// That these are the weights of the workload's model, before any is read: every parameter is there, in its shape and a
+/// type that is read; no other tensor is, but buffers that transformers writes and BERT's heads of pre-training; and a
+/// `config.json` beside them says nothing else of what shapes do not show: heads, positions, epsilon, activation,
+/// whether head and embedding are one matrix.
+/// @throws InputError naming what differs.
+void check_weights(const Workload& workload, const Weights& weights);
 
 }  // namespace isobar::exec

@@ -6,11 +6,13 @@
 #include "exec/checkpoint.hpp"
 #include "exec/device.hpp"
 #include "exec/heartbeat.hpp"
+#include "exec/huggingface_weights.hpp"
 #include "exec/nccl_transport.hpp"
 #include "exec/rank_executor.hpp"
 #include "exec/rank_failures.hpp"
 #include "exec/side_channel.hpp"
 #include "exec/tcp_transport.hpp"
+#include "exec/weight_files.hpp"
 #include "schedules/evaluation.hpp"
 
 #include <fmt/format.h>
@@ -43,6 +45,7 @@ struct Job {
         world(std::move(world_)),
         synthetic(synthetic_batches(workload_))
   {
+    if (options.weights && !options.resume_from) check_weights(workload, *options.weights);
     if (options.evaluation) evaluation = schedules::make_evaluation_program(plan, workload);
   }
 

@@ -22,6 +22,8 @@
 
 namespace isobar::exec {
 
+class Weights;
+
 /// When a run writes checkpoints, and where: into a folder that all ranks share.
 struct CheckpointOptions {
   std::string folder;             ///< "": none are written
@@ -37,7 +39,7 @@ struct RunOptions {
   /// Steps that are done already. Where these are all, nothing is trained, and the model is evaluated.
   std::uint64_t first_step = 0;
   const TensorSource* resume_from = nullptr;  ///< the checkpoint of `first_step`
-  const TensorSource* weights = nullptr;      ///< a Hugging Face model to begin with; null: new parameters
+  const Weights* weights = nullptr;           ///< a Hugging Face model to begin with; null: new parameters
   CheckpointOptions checkpoints;
   const BatchSource* batches = nullptr;     ///< to train on; null: synthetic
   const BatchSource* evaluation = nullptr;  ///< to evaluate on at the end; null: nothing

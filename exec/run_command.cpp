@@ -348,8 +348,8 @@ std::string run_facts(const CommandOptions& options, const Plan& plan, const std
 {
   nlohmann::ordered_json facts = {
       {"workload", workload_hash}, {"microbatches", plan.goal.microbatches}, {"seed", options.run.seed}};
-  if (!options.data.train.empty()) facts["data"] = fingerprint(read_file(options.data.train));
-  if (!options.data.vocabulary.empty()) facts["vocabulary"] = fingerprint(read_file(options.data.vocabulary));
+  if (!options.data.train.empty()) facts["data"] = data_fingerprint(options.data.train);
+  if (!options.data.vocabulary.empty()) facts["vocabulary"] = data_fingerprint(options.data.vocabulary);
   return facts.dump();
 }
 

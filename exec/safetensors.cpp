@@ -7,18 +7,14 @@
 #include "core/utf8.hpp"
 #include "exec/crc32c.hpp"
 #include "exec/durable_files.hpp"
+#include "exec/open_file.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -29,12 +25,6 @@ namespace {
 
 constexpr std::size_t length_bytes = 8;  // of the header's length
 constexpr auto metadata_name = "__metadata__";
-
-std::string shown_path(const std::filesystem::path& path)
-{
-  const std::string text = path.string();
-  return shown(text, text.size());
-}
 
 /// Little-endian, whatever the machine is.
 std::uint64_t length_from(const std::array<std::byte, length_bytes>& bytes)
@@ -53,54 +43,6 @@ std::array<char, length_bytes> bytes_of_length(std::uint64_t length)
   }
   return bytes;
 }
-
-/// A file that is open for reading.
-class OpenFile {
- public:
-  explicit OpenFile(const std::filesystem::path& file) : where_(shown_path(file))
-  {
-    std::error_code ignored;
-    const auto status = std::filesystem::status(file, ignored);
-    if (std::filesystem::is_directory(status)) throw InputError(where_, "is a directory; name a file");
-    if (!std::filesystem::exists(status)) throw InputError(where_, "no such file");
-    if (!std::filesystem::is_regular_file(status)) throw InputError(where_, "is a device or pipe; name a file");
-    descriptor_ = open(file.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor_ < 0 && errno == EACCES) throw InputError(where_, "cannot be read");
-    struct stat facts {};
-    if (descriptor_ < 0 || fstat(descriptor_, &facts) != 0) fail(std::strerror(errno));
-    size_ = static_cast<std::uint64_t>(facts.st_size);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  ~OpenFile()
-  {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-
-  const std::string& where() const { return where_; }
-  std::uint64_t size() const { return size_; }
-
-  void read(std::uint64_t offset, std::span<std::byte> into) const
-  {
-    constexpr std::size_t piece = std::size_t{1} << 26;
-    while (!into.empty()) {
-      throw_if_interrupted();
-      const ssize_t count = pread(descriptor_, into.data(), std::min(into.size(), piece), static_cast<off_t>(offset));
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail(std::strerror(errno));
-      if (count == 0) fail("became shorter while it was in use");
-      offset += static_cast<std::uint64_t>(count);
-      into = into.subspan(static_cast<std::size_t>(count));
-    }
-  }
-
- private:
-  [[noreturn]] void fail(const std::string& what) const { throw EnvironmentError(where_ + ": " + what); }
-
-  std::string where_;
-  int descriptor_ = -1;
-  std::uint64_t size_ = 0;
-};
 
 /// A tensor and its place behind the header.
 struct Entry {
@@ -150,6 +92,9 @@ Entry entry_from(const std::string& name, const DocumentNode& node, FaultList& f
   MappingReader reader(node, shown(name) + ".", faults);
   const auto type = element_type_from_name(reader.required_choice("dtype", element_type_names()));
   entry.facts.shape = counts_from(reader, "shape");
+  if (const auto dimensions = entry.facts.shape.size(); dimensions > most_dimensions) {
+    reader.add_fault("shape", fmt::format("has {} dimensions; {} are read at most", dimensions, most_dimensions));
+  }
   const auto places = counts_from(reader, "data_offsets");
   if (places.size() != 2) reader.add_fault("data_offsets", "is no list of two whole numbers, begin and end");
   reader.refuse_unknown();
@@ -274,18 +219,24 @@ struct SafetensorsFile::Content {
     check_places(entries, file.size() - elements_begin, where);
   }
 
+  /// Tensor by tensor: what the whole header makes as a tree is many times its size.
   void read_header(const std::string& header)
   {
+    constexpr std::size_t most_values = 100'000;  // those of a tensor are few, those of the metadata may be many
     FaultList faults(file.where());
-    const auto document = parse_json(header, file.where());
-    for (const auto& [name, node] : document.members) {
-      if (name == metadata_name) {
-        metadata = metadata_from(node, faults);
-        faults.throw_if_any();
+    bool has_metadata = false;
+    read_json_members(header, file.where(), most_values, [&](const DocumentNode::Member& member) {
+      throw_if_interrupted();
+      bool is_new = false;
+      if (member.key == metadata_name) {
+        metadata = metadata_from(member.value, faults);
+        is_new = !std::exchange(has_metadata, true);
       } else {
-        entries.emplace(name, entry_from(name, node, faults));
+        is_new = entries.emplace(member.key, entry_from(member.key, member.value, faults)).second;
       }
-    }
+      if (!is_new) faults.add(member.value.line, shown(member.key), "given twice; remove one");
+      faults.throw_if_any();
+    });
   }
 
   OpenFile file;
@@ -320,6 +271,12 @@ const TensorFacts* SafetensorsFile::find(const std::string& name) const
 void SafetensorsFile::read(const std::string& name, std::span<std::byte> into) const
 {
   ensure(into.size() == facts(name).bytes(), "a tensor is read as a whole");
+  read_begin(name, into);
+}
+
+void SafetensorsFile::read_begin(const std::string& name, std::span<std::byte> into) const
+{
+  ensure(into.size() <= facts(name).bytes(), "a tensor has the bytes that are read");
   content_->file.read(content_->elements_begin + content_->entries.at(name).begin, into);
 }
 

@@ -20,6 +20,8 @@ using Metadata = std::map<std::string, std::string>;
 
 /// A header is at most so long, as the reference has it.
 inline constexpr std::uint64_t longest_safetensors_header = 100'000'000;
+/// Dimensions of a tensor; NumPy's has as many at most.
+inline constexpr std::size_t most_dimensions = 64;
 
 /// One file, open for reading. The header is checked as a whole when it is opened: tensors cover what follows it
 /// without holes or overlaps, and nothing is behind them. Tensors are read from their offsets, not mapped: a file that
@@ -38,6 +40,8 @@ class SafetensorsFile final : public TensorSource {
   const TensorFacts* find(const std::string& name) const override;
   void read(const std::string& name, std::span<std::byte> into) const override;
   using TensorSource::read;
+  /// Reads the first bytes of a tensor's elements, as many as there is room for.
+  void read_begin(const std::string& name, std::span<std::byte> into) const;
 
   const Metadata& metadata() const;
   /// Bytes of the whole file when it was opened.

@@ -9,7 +9,6 @@
 #include "exec/weights.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
@@ -136,25 +135,22 @@ std::vector<Segment> segments_of(const StageOptions& options)
   return segments;
 }
 
-/// "float32 [3, 4]".
-std::string form_of(const at::Tensor& tensor)
-{
-  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
-}
-
 bool has(const TensorSource& source, const std::string& name)
 {
   return source.find(name) != nullptr;
 }
 
+/// Looks before it reads: what a file says of a tensor may be more than there is memory, or than torch can count.
 at::Tensor read_like(const TensorSource& source, const std::string& name, const at::Tensor& like)
 {
-  auto tensor = read_tensor(source, name);
-  if (tensor.sizes() != like.sizes() || tensor.scalar_type() != like.scalar_type()) {
+  const TensorFacts& there = source.facts(name);
+  const TensorFacts wanted = stored_facts(name, like);
+  if (there.shape != wanted.shape || there.type != wanted.type) {
     throw InputError(source.where(),
-                     fmt::format("{}: is {}; the workload's is {}", name, form_of(tensor), form_of(like)));
+                     fmt::format("tensor {} is {} {}; the workload's is {} {}", in_quotes(name), name_of(there.type),
+                                 shape_in_words(there.shape), name_of(wanted.type), shape_in_words(wanted.shape)));
   }
-  return tensor;
+  return read_tensor(source, name);
 }
 
 }  // namespace

@@ -28,18 +28,23 @@ constexpr std::array<std::pair<ElementType, at::ScalarType>, 10> types = {{{Elem
 
 }  // namespace
 
+TensorFacts stored_facts(std::string name, const at::Tensor& tensor)
+{
+  TensorFacts facts;
+  facts.name = std::move(name);
+  facts.shape.assign(tensor.sizes().begin(), tensor.sizes().end());
+  for (const auto& [element, scalar] : types) {
+    if (scalar == tensor.scalar_type()) facts.type = element;
+  }
+  ensure(size_of(facts.type) == static_cast<std::uint64_t>(tensor.element_size()),
+         "a tensor's type is one that files have");
+  return facts;
+}
+
 StoredTensor stored(std::string name, const at::Tensor& tensor)
 {
   const auto here = on_cpu({tensor.detach()}).front();
-  StoredTensor copy;
-  copy.facts.name = std::move(name);
-  copy.facts.shape.assign(here.sizes().begin(), here.sizes().end());
-  for (const auto& [element, scalar] : types) {
-    if (scalar == here.scalar_type()) copy.facts.type = element;
-  }
-  ensure(size_of(copy.facts.type) == static_cast<std::uint64_t>(here.element_size()),
-         "a tensor's type is one that files have");
-  copy.data.resize(here.nbytes());
+  StoredTensor copy{stored_facts(std::move(name), here), std::vector<std::byte>(here.nbytes())};
   if (here.nbytes() > 0) std::memcpy(copy.data.data(), here.const_data_ptr(), here.nbytes());
   return copy;
 }

@@ -7,6 +7,8 @@
 
 namespace isobar::exec {
 
+/// What files say of a tensor. On a GPU no thread waits.
+TensorFacts stored_facts(std::string name, const at::Tensor& tensor);
 /// A copy of a tensor as files hold it, whole when it returns. On a GPU the thread waits for its own queue.
 StoredTensor stored(std::string name, const at::Tensor& tensor);
 /// A tensor on the CPU, as it was stored. @throws as `source.read`; InputError for a type that torch has not got.

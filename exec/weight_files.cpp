@@ -6,7 +6,9 @@
 #include "exec/durable_files.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace isobar::exec {
@@ -39,6 +41,7 @@ Weights::Weights(const std::filesystem::path& path)
     }
   }
   where_ = shown(file.string(), file.string().size());
+  folder_ = folder_of_file(file);
   if (file.extension() == ".json") {
     open_shards(file);
     return;
@@ -64,7 +67,7 @@ void Weights::open_shards(const std::filesystem::path& index)
       faults.throw_if_any();
     }
     const auto [place, is_new] = opened.emplace(node.scalar, files_.size());
-    if (is_new) files_.emplace_back(folder_of_file(index) / node.scalar);
+    if (is_new) files_.emplace_back(folder_ / node.scalar);
     if (!files_[place->second].find(tensor)) {
       weight_map.add_fault(tensor, fmt::format("{} has no such tensor", files_[place->second].where()));
       faults.throw_if_any();
@@ -90,6 +93,26 @@ void Weights::read(const std::string& name, std::span<std::byte> into) const
 {
   facts(name);
   files_[file_of_.at(name)].read(name, into);
+}
+
+std::filesystem::path Weights::config_file() const
+{
+  return folder_ / "config.json";
+}
+
+std::string Weights::fingerprint() const
+{
+  constexpr std::uint64_t most_bytes = std::uint64_t{1} << 16;
+  std::vector<std::byte> begin;
+  ContentHash hash;
+  for (const auto& [name, file] : file_of_) {
+    const TensorFacts& tensor = facts(name);
+    hash.add(fmt::format("{} {} {} {}\n", name.size(), name, name_of(tensor.type), fmt::join(tensor.shape, ",")));
+    begin.resize(std::min(tensor.bytes(), most_bytes));
+    files_[file].read_begin(name, begin);
+    hash.add({reinterpret_cast<const char*>(begin.data()), begin.size()});
+  }
+  return hash.text();
 }
 
 }  // namespace isobar::exec

@@ -26,10 +26,16 @@ class Weights final : public TensorSource {
   void read(const std::string& name, std::span<std::byte> into) const override;
   using TensorSource::read;
 
+  /// Where the model's configuration is, if it has one: `config.json` beside the weights.
+  std::filesystem::path config_file() const;
+  /// Recognises a model again, whatever its files are: of names, types, shapes and the first 64 KiB of each tensor.
+  std::string fingerprint() const;
+
  private:
   void open_shards(const std::filesystem::path& index);
 
   std::string where_;
+  std::filesystem::path folder_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, std::size_t> file_of_;
 };

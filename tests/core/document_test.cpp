@@ -171,6 +171,34 @@ TEST(ParseJson, KeepsTheDigitsOfNumbers)
             "[9007199254740993@1 -7@1 123456789012345678901234567890@1 0.1000@1]@1");
 }
 
+/// The members that are handed over, and the fault that ends them.
+std::string json_members(const std::string& text, std::size_t most_values = 3)
+{
+  std::string members;
+  const auto take = [&](const DocumentNode::Member& member) {
+    members += member.key + "=" + shown(member.value) + " ";
+  };
+  return members + fault_of([&] { read_json_members(text, "x.json", most_values, take); });
+}
+
+TEST(ReadJsonMembers, HandsThemOverInTheirOrder)
+{
+  EXPECT_EQ(json_members("{\"b\": [1,\n{\"c\": null}], \"a\":\n2,\n\"b\": {}}"),
+            "b=[1@1 {c=null@2}@2]@1 a=2@2 b={}@4 accepted");
+  EXPECT_EQ(json_members("{}"), "accepted");
+}
+
+TEST(ReadJsonMembers, RefusesWhatIsNoMappingOfSmallValues)
+{
+  EXPECT_EQ(json_members("[1]"), "x.json:1: is no mapping");
+  EXPECT_EQ(json_members("\n1"), "x.json:2: is no mapping");
+  EXPECT_EQ(json_members("{\"a\": 1,\n\"b\""),
+            "a=1@1 x.json:2: not JSON: syntax error while parsing object separator - "
+            "unexpected end of input; expected ':'");
+  EXPECT_EQ(json_members(R"({"a": [1, 2, 3], "b": 4, "c": [[1, 2], 3, {)"),
+            "a=[1@1 2@1 3@1]@1 b=4@1 x.json:1: c: has more than 3 values");
+}
+
 TEST(ParseJson, RefusesWhatIsNoJson)
 {
   EXPECT_EQ(json_fault(""),

@@ -235,5 +235,26 @@ TEST(HuggingFaceConfig, IsRefusedWithEveryFaultByLine)
   EXPECT_THAT([] { workload_from_huggingface("[]", "config.json", {}); }, testing::Throws<InputError>());
 }
 
+TEST(HuggingFaceConfig, SaysTheSizesThatWeightsGoWithWhateverTrainingTakes)
+{
+  const auto sizes_of = [](const Json& config) { return sizes_from_huggingface(config.dump(1), "config.json"); };
+  const auto gpt = sizes_of(with(with(gpt2, "resid_pdrop", 0.5), "n_positions", 1));
+  EXPECT_EQ(std::get<GptSizes>(gpt.sizes).heads, 12U);
+  EXPECT_TRUE(gpt.tied);
+  EXPECT_FALSE(sizes_of(with(gpt2, "tie_word_embeddings", false)).tied);
+  const auto of_llama = sizes_of(with(with(llama, "attention_dropout", 0.1), "rope_theta", 500'000.0));
+  EXPECT_EQ(std::get<LlamaSizes>(of_llama.sizes).rope_theta, 500'000);
+  EXPECT_EQ(std::get<LlamaSizes>(of_llama.sizes).norm_epsilon, 1e-5);
+  EXPECT_FALSE(of_llama.tied);
+  EXPECT_EQ(std::get<BertSizes>(sizes_of(with(bert, "classifier_dropout", 0)).sizes).classes, 2U);
+  EXPECT_THAT([&] { sizes_of(with(bert, "layer_norm_eps", 1e-5)); },
+              testing::ThrowsMessage<InputError>(HasSubstr("layer_norm_eps: 1e-05 is not computed here")));
+  EXPECT_THAT(
+      [&] {
+        sizes_of({{"model_type", "qwen2"}});
+      },
+      testing::ThrowsMessage<InputError>(HasSubstr(R"(model_type: "qwen2" is not one of bert, gpt2, llama)")));
+}
+
 }  // namespace
 }  // namespace isobar

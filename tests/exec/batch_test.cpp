@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "tests/exec/forward_passes.hpp"
 #include "tests/support/small_models.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +11,9 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace isobar::exec {
 namespace {
@@ -19,6 +23,7 @@ using testing::ThrowsMessage;
 using testing_support::shipped_workload;
 using testing_support::shipped_workloads;
 using testing_support::small_model;
+using testing_support::TemporaryFolder;
 
 TEST(SyntheticInputs, HaveTheBytesThatTheWorkloadCounts)
 {
@@ -108,6 +113,22 @@ TEST(SyntheticData, OfListedLayersIsRefused)
   const auto refused = ThrowsMessage<InputError>(HasSubstr("its layers are listed"));
   EXPECT_THAT([&] { synthetic_inputs(workload, {}, "cpu"); }, refused);
   EXPECT_THAT([&] { synthetic_labels(workload, {}, "cpu"); }, refused);
+}
+
+TEST(DatasetBatches, AreMatricesOfTokensWhateverTheSequence)
+{
+  const TemporaryFolder folder;
+  const std::string tokens = folder.write("tokens.bin", std::string(40, '\0')).string();
+  for (const std::uint64_t sequence : {1U, 3U}) {
+    auto workload = small_model(shipped_workload("gpt2_124m"));
+    workload.sequence = sequence;
+    const auto data = open_datasets({.train = tokens, .evaluation = "", .vocabulary = ""}, workload);
+    const auto batches = dataset_batches(workload, *data.train, 1);
+    const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(workload.micro_batch),
+                                             static_cast<std::int64_t>(sequence)};
+    EXPECT_EQ(batches->inputs({1, 2, 0}, "cpu").at(0).sizes(), shape);
+    EXPECT_EQ(batches->labels({1, 2, 0}, "cpu").sizes(), shape);
+  }
 }
 
 TEST(LossOf, IsTheMeanCrossEntropyInFloat32)

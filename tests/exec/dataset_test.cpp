@@ -1,6 +1,7 @@
 #include "exec/dataset.hpp"
 
 #include "core/errors.hpp"
+#include "core/files.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
@@ -8,9 +9,11 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <sys/stat.h>
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <thread>
@@ -254,6 +257,52 @@ TEST(Datasets, GoWithTheModelOfTheWorkload)
   const auto none = open_datasets({}, resnet);
   EXPECT_EQ(none.train, nullptr);
   EXPECT_EQ(none.evaluation, nullptr);
+}
+
+TEST(DataFingerprint, OfUpTo256MiBIsThatOfTheContent)
+{
+  const TemporaryFolder folder;
+  for (const std::size_t size : {0U, 1U, 65'536U, 200'001U}) {
+    std::string content(size, '\0');
+    for (std::size_t i = 0; i < size; ++i) content[i] = static_cast<char>(i * i % 251);
+    EXPECT_EQ(data_fingerprint(folder.write("data", content)), fingerprint(content)) << size;
+  }
+}
+
+TEST(DataFingerprint, OfALargeFileIsThatOfItsSizeAndOfPieces)
+{
+  const TemporaryFolder folder;
+  const auto file = folder.write("data", "");
+  constexpr std::uint64_t size = 257ULL << 20U;
+  std::filesystem::resize_file(file, size);
+  const auto of_zeros = data_fingerprint(file);
+  const auto with_byte_at = [&](std::uint64_t place) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(static_cast<std::streamoff>(place));
+    stream.put('x').flush();
+    auto with_byte = data_fingerprint(file);
+    stream.seekp(static_cast<std::streamoff>(place));
+    stream.put('\0').flush();
+    return with_byte;
+  };
+  EXPECT_NE(with_byte_at(0), of_zeros);
+  EXPECT_NE(with_byte_at(size - (std::uint64_t{1} << 15U)), of_zeros);
+  EXPECT_EQ(with_byte_at(65'536 + 100), of_zeros) << "pieces begin every 65,792 bytes and have 65,536";
+  std::filesystem::resize_file(file, size + 1);
+  EXPECT_NE(data_fingerprint(file), of_zeros);
+}
+
+TEST(DataFingerprint, IsOfARegularFileAlone)
+{
+  const TemporaryFolder folder;
+  const auto pipe = folder.path() / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const auto& place : {pipe, std::filesystem::path("/dev/zero")}) {
+    EXPECT_THAT([&] { data_fingerprint(place); },
+                ThrowsMessage<InputError>(place.string() + ": is a device or pipe; name a file"));
+  }
+  EXPECT_THAT([&] { data_fingerprint(folder.path()); },
+              ThrowsMessage<InputError>(testing::HasSubstr("is a directory")));
 }
 
 }  // namespace

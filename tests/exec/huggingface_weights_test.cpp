@@ -15,11 +15,15 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <filesystem>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar::exec {
@@ -266,6 +270,172 @@ TEST(HuggingFaceWeights, AreRefusedWhereTheyAreOfAnotherModel)
   EXPECT_FALSE(fs::exists(model.folder.path() / "other"));
   EXPECT_THAT([&] { weight_sources(small_model(shipped_workload("resnet50")), 0); },
               ThrowsMessage<InputError>(HasSubstr("those of bert, gpt and llama do")));
+}
+
+/// An exported model whose files are changed.
+class ChangedModel : public testing::Test {
+ protected:
+  static nlohmann::json config(const fs::path& folder)
+  {
+    return nlohmann::json::parse(read_file(folder / "config.json"));
+  }
+  static void write_config(const fs::path& folder, const nlohmann::json& config)
+  {
+    write_file_atomically(folder / "config.json", config.dump(1));
+  }
+  /// Its tensors as they are but for what `change` does with them.
+  template <typename Change>
+  static void rewrite(const fs::path& folder, Change change)
+  {
+    std::vector<StoredTensor> tensors;
+    {
+      const Weights weights(folder);
+      for (const auto& name : weights.names()) tensors.push_back(weights.read(name));
+    }
+    change(tensors);
+    write_safetensors(folder / "model.safetensors", views_of(tensors), {});
+  }
+  static StoredTensor& named(std::vector<StoredTensor>& tensors, const std::string& name)
+  {
+    return *std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) { return tensor.facts.name == name; });
+  }
+  static std::string fault(const ExportedModel& model, const fs::path& folder)
+  {
+    try {
+      check_weights(model.workload, Weights(folder));
+      return "none";
+    } catch (const InputError& refused) {
+      const std::string what = refused.what();
+      EXPECT_TRUE(what.starts_with(folder.string())) << what;
+      return what.substr(folder.string().size() + 1);
+    }
+  }
+};
+
+TEST_F(ChangedModel, IsTheSameAsLongAsNothingIsChanged)
+{
+  for (const auto* name : {"bert10", "gpt2_124m", "llama_8b"}) {
+    const ExportedModel model(small_model(shipped_workload(name)));
+    EXPECT_EQ(fault(model, model.export_to("one")), "none");
+    const auto shards = model.export_to("shards", 4'000);
+    EXPECT_EQ(fault(model, shards), "none");
+    fs::remove(shards / "config.json");
+    EXPECT_EQ(fault(model, shards), "none");
+  }
+}
+
+TEST_F(ChangedModel, IsRefusedWhereItsConfigurationSaysAnotherModelOfTheSameShapes)
+{
+  const ExportedModel model(small_model(shipped_workload("llama_8b")));
+  const auto folder = model.export_to("hf");
+  const auto config_of_model = config(folder);
+  const auto refuse = [&](const std::string& key, const nlohmann::json& value, const std::string& message) {
+    auto changed = config_of_model;
+    changed[key] = value;
+    write_config(folder, changed);
+    EXPECT_THAT(fault(model, folder), HasSubstr(message)) << key;
+  };
+  refuse("num_attention_heads", 2, "config.json: is of another model than the workload's: heads 2, not 6");
+  refuse("rope_theta", 10'000, "config.json: is of another model than the workload's: rope_theta 10000, not 500000");
+  refuse("rms_norm_eps", 1e-6, "config.json: is of another model than the workload's: norm_epsilon 1e-06, not 1e-05");
+  refuse("hidden_act", "gelu", R"(hidden_act: "gelu" is not computed here; silu, swish is)");
+  refuse("attention_bias", true, "attention_bias: true is not computed here");
+  refuse("rope_scaling", {{"rope_type", "llama3"}}, R"(rope_scaling.rope_type: "llama3" is not computed here)");
+  refuse("model_type", "qwen2", R"(model_type: "qwen2" is not one of bert, gpt2, llama)");
+  refuse("max_position_embeddings", 1, "none");  // what a sample has is the workload's
+  const ExportedModel bert(small_model(shipped_workload("bert10")));
+  EXPECT_THAT(fault(model, bert.export_to("hf")), "config.json: is of a model of another kind than the workload's");
+}
+
+TEST_F(ChangedModel, IsRefusedWhereATensorIsOfNoUse)
+{
+  const ExportedModel llama(small_model(shipped_workload("llama_8b")));
+  const auto folder = llama.export_to("hf");
+  rewrite(folder, [](auto& tensors) {
+    for (const auto* part : {"q", "k", "v"}) {
+      for (const auto* layer : {"0", "1"}) {
+        tensors.push_back(tensor_of(fmt::format("model.layers.{}.self_attn.{}_proj.bias", layer, part), {1}, {0}));
+      }
+    }
+  });
+  EXPECT_EQ(
+      fault(llama, folder),
+      R"(model.safetensors: holds 6 tensors that the workload's model has not: "model.layers.0.self_attn.k_proj.bias", )"
+      R"("model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.v_proj.bias", …)");
+
+  const ExportedModel gpt(small_model(shipped_workload("gpt2_124m")));
+  const auto renamed = gpt.export_to("hf");
+  rewrite(renamed, [](auto& tensors) { named(tensors, "lm_head.weight").facts.name = "head.weight"; });
+  EXPECT_EQ(fault(gpt, renamed),
+            R"(model.safetensors: holds 1 tensor that the workload's model has not: "head.weight")");
+}
+
+TEST_F(ChangedModel, MayHaveTheBuffersAndHeadsThatTransformersWrites)
+{
+  const auto with = [](const char* workload, const std::vector<std::string>& names) {
+    const ExportedModel model(small_model(shipped_workload(workload)));
+    const auto folder = model.export_to("hf");
+    rewrite(folder, [&](auto& tensors) {
+      for (const auto& name : names) tensors.push_back(tensor_of(name, {1}, {0}));
+    });
+    return fault(model, folder);
+  };
+  EXPECT_EQ(with("gpt2_124m", {"transformer.h.0.attn.bias", "h.0.attn.masked_bias"}), "none");
+  EXPECT_EQ(with("llama_8b", {"model.layers.1.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"}), "none");
+  EXPECT_EQ(with("bert10", {"bert.embeddings.position_ids", "embeddings.token_type_ids", "cls.predictions.bias",
+                            "cls.predictions.transform.LayerNorm.gamma", "cls.seq_relationship.weight"}),
+            "none");
+  EXPECT_THAT(with("bert10", {"qa_outputs.weight"}), HasSubstr("has not: \"qa_outputs.weight\""));
+}
+
+TEST_F(ChangedModel, HasItsHeadTiedAsItsConfigurationSays)
+{
+  const ExportedModel model(small_model(shipped_workload("gpt2_124m")));
+  const auto folder = model.export_to("hf");
+  auto tied = config(folder);
+  tied.erase("tie_word_embeddings");  // transformers' default for GPT-2
+  write_config(folder, tied);
+  EXPECT_EQ(
+      fault(model, folder),
+      fmt::format(R"(model.safetensors: tensors "lm_head.weight" and "transformer.wte.weight" differ, and {} says )"
+                  "that they are one (tie_word_embeddings)",
+                  (folder / "config.json").string()));
+  rewrite(folder,
+          [](auto& tensors) { named(tensors, "lm_head.weight").data = named(tensors, "transformer.wte.weight").data; });
+  EXPECT_EQ(fault(model, folder), "none");
+  rewrite(folder, [](auto& tensors) {
+    std::erase_if(tensors, [](const auto& tensor) { return tensor.facts.name == "lm_head.weight"; });
+  });
+  EXPECT_EQ(fault(model, folder), "none");
+  tied["tie_word_embeddings"] = false;
+  write_config(folder, tied);
+  EXPECT_THAT(fault(model, folder), HasSubstr("model.safetensors: there is no tensor lm_head.weight, and "));
+}
+
+TEST_F(ChangedModel, HasAnotherFingerprint)
+{
+  const ExportedModel model(small_model(shipped_workload("llama_8b")));
+  const auto folder = model.export_to("hf");
+  const auto fingerprint_of = [](const fs::path& path) { return Weights(path).fingerprint(); };
+  const auto before = fingerprint_of(folder);
+  EXPECT_EQ(before.size(), 16U);
+  EXPECT_EQ(fingerprint_of(model.export_to("shards", 4'000)), before) << "whatever its files are";
+  rewrite(folder, [](auto& tensors) { named(tensors, "model.norm.weight").data.back() ^= std::byte{1}; });
+  EXPECT_NE(fingerprint_of(folder), before);
+  const auto of_content = fingerprint_of(folder);
+  rewrite(folder, [](auto& tensors) { std::swap(tensors[0].facts.shape[0], tensors[0].facts.shape[1]); });
+  EXPECT_NE(fingerprint_of(folder), of_content);
+
+  const TemporaryFolder large;
+  const auto file = large.path() / "model.safetensors";
+  const auto with_one_at = [&](std::size_t place) {
+    std::vector<float> values(20'000, 0);
+    values[place] = 1;
+    write_safetensors(file, views_of({tensor_of("a", {20'000}, values)}), {});
+    return fingerprint_of(file);
+  };
+  EXPECT_NE(with_one_at(0), with_one_at(16'383)) << "the first 64 KiB count";
+  EXPECT_EQ(with_one_at(16'384), with_one_at(19'999));
 }
 
 TEST(HuggingFaceWeights, AreExportedIntoANewFolder)

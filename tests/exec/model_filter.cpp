@@ -5,6 +5,7 @@
 #include "core/workload.hpp"
 #include "exec/checkpoint.hpp"
 #include "exec/huggingface_export.hpp"
+#include "exec/huggingface_weights.hpp"
 #include "exec/weight_files.hpp"
 #include "exec/weights.hpp"
 #include "tests/exec/stored_tensors.hpp"
@@ -45,6 +46,7 @@ void compute(const std::string& workload_file, const std::string& weights_folder
   const at::NoGradGuard no_graph;
   const auto workload = read_workload(workload_file);
   const Weights weights(weights_folder);
+  check_weights(workload, weights);
   const SafetensorsFile inputs(inputs_file);
   Tensors handed_on = {read_whole_numbers(inputs, "tokens")};
   for (const auto* name : {"mask", "segments"}) {

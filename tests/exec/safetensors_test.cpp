@@ -201,7 +201,37 @@ TEST(Safetensors, AreRefusedWithTheFaultOfATensor)
   refuse(R"("__metadata__":3)", 0, "__metadata__: is a single value");
   refuse(R"("__metadata__":{"k":1})", 0, "__metadata__.k: is no text");
   refuse(R"("__metadata__":{"k":"v","k":"v"})", 0, "k: given twice");
+  refuse(R"("__metadata__":{},"__metadata__":{})", 0, ":1: __metadata__: given twice; remove one");
   refuse(R"("evil\u001b[0m":{})", 0, R"(evil\x1b[0m.dtype)");
+}
+
+TEST(Safetensors, HaveTensorsOf64DimensionsAtMost)
+{
+  const auto ones = [](std::size_t count) {
+    std::string list = "[1";
+    for (std::size_t i = 1; i < count; ++i) list += ",1";
+    return list + "]";
+  };
+  const TemporaryFolder folder;
+  const SafetensorsFile file(folder.write("a", file_of("{" + tensor_header("a", ones(64), "[0,1]") + "}", 1)));
+  EXPECT_EQ(file.facts("a").shape.size(), 64U);
+  expect_refusal(file_of("{" + tensor_header("a", ones(65), "[0,1]") + "}", 1),
+                 "a.shape: has 65 dimensions; 64 are read at most");
+}
+
+TEST(Safetensors, AreRefusedBeforeALargeHeaderIsATreeInMemory)
+{
+  constexpr std::size_t many = 3'000'000;
+  std::string zeros = "[0";
+  for (std::size_t i = 1; i < many; ++i) zeros += ",0";
+  expect_refusal(file_of("{" + tensor_header("a", zeros + "]", "[0,0]") + "}", 0), "a: has more than 100000 values");
+  std::string lists = "[[]";
+  for (std::size_t i = 1; i < many; ++i) lists += ",[]";
+  expect_refusal(file_of("{" + tensor_header("a", lists + "]", "[0,0]") + "}", 0), "a: has more than 100000 values");
+  std::string keys = R"({"")";
+  for (std::size_t i = 1; i < many; ++i) keys += R"(:0,"")";
+  expect_refusal(file_of(R"({"a\u001b":)" + keys + ":0}}", 0), R"(a\x1b: has more than 100000 values)");
+  expect_refusal(file_of(R"({"__metadata__":)" + keys + ":0}}", 0), "__metadata__: has more than 100000 values");
 }
 
 TEST(Safetensors, AreRefusedWhereTheyAreNoFile)

@@ -234,9 +234,23 @@ TEST(Training, SaysWhatACheckpointOfAnotherModelLacks)
   wider.model = sizes;
   wider.layers.clear();
   build_gpt(sizes, wider);
-  EXPECT_THAT(
-      [&] { resumed(wider, split(wider, 2), in_process, options, 2); },
-      ThrowsMessage<InputError>(HasSubstr("layers.0.words: is Float [40, 16]; the workload's is Float [41, 16]")));
+  EXPECT_THAT([&] { resumed(wider, split(wider, 2), in_process, options, 2); },
+              ThrowsMessage<InputError>(AllOf(HasSubstr("step-00000002"),
+                                              HasSubstr(R"(tensor "layers.0.words" is F32 [40, 16])"),
+                                              HasSubstr("the workload's is F32 [41, 16]"))));
+}
+
+TEST(Training, ComparesTheShapesOfACheckpointBeforeItMakesTensorsOfThem)
+{
+  const TemporaryFolder folder;
+  const auto options = with_checkpoints(options_for(2), folder, 0);
+  const Workload workload = small_gpt();
+  constexpr std::uint64_t many = std::uint64_t{1} << 53U;
+  StageSnapshot snapshot{.step = 1, .last_layer = workload.layers.size() - 1, .tensors = {}};
+  snapshot.tensors.push_back({{"layers.0.words", ElementType::F32, {0, many, many, many}}, {}});
+  CheckpointStore(options.checkpoints.folder).write(snapshot);
+  EXPECT_THAT([&] { resumed(workload, split(workload, 2), in_process, options, 1); },
+              ThrowsMessage<InputError>(HasSubstr(R"(tensor "layers.0.words" is F32 [0, 9007199254740992, )")));
 }
 
 TEST(Training, SaysThatTheDiskIsFullAndLeavesTheLastCheckpoint)

@@ -67,7 +67,9 @@ inline void huggingface_config(const std::string& text)
     check_message(fault);
     return;
   }
-  ensure(!workload_from_text(imported, "imported.yaml").layers.empty(), "a workload has layers");
+  const auto workload = workload_from_text(imported, "imported.yaml");
+  ensure(!workload.layers.empty(), "a workload has layers");
+  ensure(workload.model.index() == sizes_from_huggingface(text, "input").sizes.index(), "a model is of one kind");
 }
 
 inline void workload(const std::string& text)
