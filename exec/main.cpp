@@ -2,6 +2,7 @@
 
 #include "core/interrupt.hpp"
 #include "exec/commands.hpp"
+#include "exec/tcp_connect.hpp"
 
 #include <cstdio>
 #include <exception>
@@ -57,6 +58,7 @@ int main(int argc, char** argv)
 {
   using namespace isobar;
   catch_interrupts();
+  exec::allow_all_descriptors();
   ExitCode code = ExitCode::OurBug;
   std::string message;
   try {

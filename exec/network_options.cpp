@@ -113,6 +113,15 @@ std::string bind_address_of(const std::string& address_or_interface, const std::
                                          in_quotes(address_or_interface), names));
 }
 
+void refuse_open_bind(const NetworkOptions& options, const std::string& place, const std::string& who,
+                      const std::string& option)
+{
+  if (options.bind.empty() || !is_loopback(place) || is_loopback(bind_address_of(options.bind, place))) return;
+  throw InputError("--bind", fmt::format("{} is open to other machines, and {} is at {}, which this machine alone "
+                                         "reaches; give it another place in {}, or no --bind",
+                                         shown(options.bind), who, shown(place), option));
+}
+
 std::shared_ptr<const Secret> secret_of(const NetworkOptions& options)
 {
   auto secret = secret_from_environment();
@@ -138,12 +147,8 @@ TcpOptions tcp_options_of(const NetworkOptions& options, std::shared_ptr<const S
   tcp.tls = uses_tls(options, ranks);
   if (options.bind.empty()) return tcp;
   const auto& own = ranks[rank].host;
+  refuse_open_bind(options, own, fmt::format("rank {}", rank), "--ranks");
   tcp.bind_address = bind_address_of(options.bind, own);
-  if (is_loopback(own) && !is_loopback(*tcp.bind_address)) {
-    throw InputError("--bind", fmt::format("{} is open to other machines, and rank {} is at {}, which this machine "
-                                           "alone reaches; give it another place in --ranks, or no --bind",
-                                           shown(options.bind), rank, shown(own)));
-  }
   return tcp;
 }
 

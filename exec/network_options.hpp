@@ -35,6 +35,11 @@ bool is_loopback(const std::string& host);
 /// them, else the first, IPv4 before IPv6. @throws InputError when it is neither, or has no address.
 std::string bind_address_of(const std::string& address_or_interface, const std::string& own);
 
+/// @throws InputError when --bind opens a port to other machines for a rank whose place this machine alone reaches.
+/// `who` has it by `option`: "the master", "--master".
+void refuse_open_bind(const NetworkOptions& options, const std::string& place, const std::string& who,
+                      const std::string& option);
+
 /// The secret that the ranks share; the environment variable is wiped in any case.
 /// @throws InputError when there is none, and as secret_from_file does.
 std::shared_ptr<const Secret> secret_of(const NetworkOptions& options);

@@ -63,11 +63,6 @@ class Seats {
     }
   }
 
-  bool has(std::size_t rank) const
-  {
-    return std::find(rank_of_seat_.begin(), rank_of_seat_.end(), rank) != rank_of_seat_.end();
-  }
-
   /// The first free seat goes to the rank.
   void take_next(std::size_t rank)
   {
@@ -172,7 +167,8 @@ std::string facts_to_json(const RankFacts& facts)
                                  {"plan_hash", facts.plan_hash},
                                  {"workload_hash", facts.workload_hash},
                                  {"data_hash", facts.data_hash},
-                                 {"settings", facts.settings}};
+                                 {"settings", facts.settings},
+                                 {"first_step", facts.first_step}};
   if (facts.plan_device) json["plan_device"] = *facts.plan_device;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -196,6 +192,7 @@ RankFacts facts_from_json(const std::string& text)
   facts.workload_hash = reader.required_text("workload_hash");
   facts.data_hash = reader.required_text("data_hash");
   facts.settings = reader.required_text("settings");
+  facts.first_step = reader.required_count("first_step");
   faults.throw_if_any();
   return facts;
 }
@@ -292,6 +289,17 @@ Seating examine_ranks(const Preflight& preflight, const std::vector<PresentRank>
   faults.insert(faults.end(), seating.faults.begin(), seating.faults.end());
   seating.faults = std::move(faults);
   return seating;
+}
+
+std::string different_steps(const std::vector<PresentRank>& ranks)
+{
+  const std::uint64_t first = ranks.front().facts.first_step;
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+    const std::uint64_t step = ranks[rank].facts.first_step;
+    if (step != first)
+      return fmt::format("{} begins at step {}, rank 0 at step {}", name_of(rank, ranks[rank]), step, first);
+  }
+  return "";
 }
 
 }  // namespace isobar::exec

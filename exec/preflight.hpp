@@ -5,6 +5,7 @@
 #include "core/units.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct RankFacts {
   std::string workload_hash;
   std::string data_hash;  ///< of what it trains on; "": synthetic data
   std::string settings;   ///< options that all ranks must share, such as "--steps 10 --seed 1"
+  std::uint64_t first_step = 0;
 };
 
 std::string facts_to_json(const RankFacts& facts);
@@ -36,7 +38,7 @@ struct PresentRank {
   RankFacts facts;
   std::string address;  ///< that it calls from; of rank 0 the one that it is called at
   Seconds clock;        ///< what its wall clock shows more than rank 0's
-  Seconds round_trip;   /// of the message that told so: the clock is off by half of it at most
+  Seconds round_trip;   ///< of the message that told so: the clock is off by half of it at most
 };
 
 /// Which rank is which device of a plan.
@@ -75,5 +77,9 @@ std::string seating_in_words(const Preflight& preflight, const std::vector<Prese
 /// Compares what the ranks say with the plan and with rank 0. Every reason against a run is one line that names a rank.
 /// Ranks on the same device of the same machine need the sum of their memory.
 Seating examine_ranks(const Preflight& preflight, const std::vector<PresentRank>& ranks);
+
+/// Names a rank that would not begin at rank 0's step, and both steps; "" where there is none. That is no wrong input:
+/// one of them may have looked before a checkpoint was complete.
+std::string different_steps(const std::vector<PresentRank>& ranks);
 
 }  // namespace isobar::exec

@@ -143,6 +143,7 @@ class Host {
   std::string objection_to(const Purpose& purpose);
   void welcome(const Purpose& purpose, Flow flow);
   bool all_are_here() const;
+  void forget_who_is_gone();
   void wait_for_all();
   PresentRank question(std::size_t rank);
   Decision decide();
@@ -203,6 +204,7 @@ std::string Host::objection_to(const Purpose& purpose)
     return fmt::format("it awaits {}", in_quotes(words_of_call(options_, 1, Way::Up)));
   }
   const std::size_t rank = found->second.first;
+  forget_who_is_gone();
   const Visitor& visitor = guests_[rank];
   if (visitor.process.empty() || visitor.process == process) return "";
   faults_.insert(fmt::format("two processes say that they are rank {}; give each its own", rank));
@@ -235,10 +237,20 @@ bool Host::all_are_here() const
   return std::all_of(guests_.begin() + 1, guests_.end(), [](const Visitor& guest) { return guest.is_here(); });
 }
 
+/// A rank that died meanwhile may be started again.
+void Host::forget_who_is_gone()
+{
+  for (auto& guest : guests_) {
+    std::erase_if(guest.links, [](const auto& link) { return link.second->is_closed(); });
+    if (guest.links.empty()) guest.process.clear();
+  }
+}
+
 void Host::wait_for_all()
 {
   while (!all_are_here() && board_.work(deadline_)) {
     if (!faults_.empty()) deadline_ = std::min(deadline_, deadline_in(grace));
+    forget_who_is_gone();
   }
 }
 
@@ -292,6 +304,11 @@ Decision Host::decide()
   Seating seating = examine_ranks(*preflight_, present_);
   decision.reasons = std::move(seating.faults);
   if (!decision.reasons.empty()) return decision;
+  if (auto fault = different_steps(present_); !fault.empty()) {
+    decision.is_the_machines_fault = true;
+    decision.reasons.push_back(std::move(fault));
+    return decision;
+  }
   decision.seat_of_rank = std::move(seating.seat_of_rank);
   decision.endpoints.resize(guests_.size());
   decision.endpoints[decision.seat_of_rank.front()] = {options_.master.host, own_.port()};
@@ -319,9 +336,15 @@ class Guest {
 
   Meeting run(const RankFacts& facts)
   {
+    std::string text;
     do {
       call();
-    } while (!is_welcome());
+      text = first_text();
+    } while (text.empty());
+    if (text != greeting) {
+      decision_from_json(text).throw_if_refused();
+      throw EnvironmentError("rank 0 says what makes no sense: a run without this rank");
+    }
     TcpLink& up = *links_.at(Way::Up);
     TcpListener listener(
         {.host = options_.bind.empty() ? address_ : bind_address_of(options_.bind, address_), .port = 0});
@@ -329,7 +352,6 @@ class Guest {
     send_text(up, facts_to_json(facts), patience);
     // Rank 0 may have begun to wait only now, and then waits as long.
     const auto end = deadline_in(options_.deadline + grace + patience);
-    std::string text;
     while ((text = receive_text(*links_.at(Way::Down), time_until(end))) == clock_question) {
       send_text(up, fmt::format("{:.6f}", wall_clock()), patience);
     }
@@ -353,14 +375,15 @@ class Guest {
     return {all_interfaces ? address_ : host, listener.port()};
   }
 
-  /// Whether rank 0 knows this rank; where another one has taken its place meanwhile, it has hung up.
-  bool is_welcome()
+  /// The greeting of rank 0, which then knows this rank, or its decision against a run for which this rank came too
+  /// late; "" where another one has taken its place meanwhile, and rank 0 has hung up.
+  std::string first_text()
   {
     try {
-      return receive_text(*links_.at(Way::Down), time_until(deadline_)) == greeting;
+      return receive_text(*links_.at(Way::Down), time_until(deadline_));
     } catch (const EnvironmentError&) {
       if (Clock::now() >= deadline_) throw;
-      return false;
+      return "";
     }
   }
 

@@ -37,8 +37,8 @@ struct Meeting {
 /// Where the master's name means the loopback interface on rank 0's own machine, as distributions set it up, rank 0
 /// listens on all interfaces instead, since to the others it means another one.
 /// @throws InputError, the same on all ranks, with the reasons of the preflight, or for two processes that say they are
-/// the same rank; EnvironmentError naming the ranks that are missing at the deadline, or the master that does not
-/// answer, or an address that cannot be listened on; Interrupted.
+/// the same rank; EnvironmentError naming the ranks that are missing at the deadline, or two that would begin at
+/// different steps, or the master that does not answer, or an address that cannot be listened on; Interrupted.
 Meeting meet(const RendezvousOptions& options, const RankFacts& facts, const Preflight& preflight);
 
 }  // namespace isobar::exec

@@ -296,11 +296,18 @@ namespace {
 TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& plan, const std::string& world)
 {
   tcp.flows = options.flows;
-  // Ranks of another choice would wait for what is never said, and ranks that begin at different steps do not meet.
-  tcp.world = fmt::format("{} from step {} by {}", world, options.first_step, name_of(options.transport));
+  // Ranks of another choice would wait for what is never said.
+  tcp.world = fmt::format("{} by {}", world, name_of(options.transport));
+  tcp.first_step = options.first_step;
   tcp.connect_deadline = options.limits.connect;
   tcp.summing_ranks = plan.stages.size();
   return tcp;
+}
+
+/// What the ranks of one attempt have in common.
+std::string world_and_step(const TcpOptions& tcp)
+{
+  return fmt::format("{} from step {}", tcp.world, tcp.first_step);
 }
 
 std::string random_word()
@@ -344,7 +351,7 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
                              const RunOptions& options, const StepEnded& step_ended)
 {
   const auto tcp = tcp_options(tcp_options_of_own_ranks(options.network), options, plan, random_word());
-  const Job job(workload, plan, program, options, tcp.world);
+  const Job job(workload, plan, program, options, world_and_step(tcp));
   const auto links = links_of_run(program);
   const auto names = names_of_ranks(plan);
   std::vector<Endpoint> endpoints;
@@ -391,7 +398,7 @@ RankOutcome run_rank(const Workload& workload, const Plan& plan, const Program& 
   if (tcp.tls && options.transport == TransportChoice::Nccl) {
     throw InputError("--transport", "nccl encrypts nothing; say --plain-text too, or auto instead of nccl");
   }
-  const Job job(workload, plan, program, options, tcp.world);
+  const Job job(workload, plan, program, options, world_and_step(tcp));
   const auto executor = make_executor(job, rank);
   auto links = links_of_run(program);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);

@@ -220,9 +220,8 @@ std::optional<LaunchPlace> launched_place(const CommandOptions& options)
 std::string settings_of(const CommandOptions& options)
 {
   const RunOptions& run = options.run;
-  std::string text =
-      fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}, from step {}", run.steps, run.seed, run.flows,
-                  text_of(run.limits.heartbeat), run.emulate ? " --emulate" : "", run.first_step);
+  std::string text = fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}", run.steps, run.seed, run.flows,
+                                 text_of(run.limits.heartbeat), run.emulate ? " --emulate" : "");
   if (!options.data.evaluation.empty()) text += ", --evaluate " + fingerprint(read_file(options.data.evaluation));
   return text + ", of the run " + run.checkpoints.run;
 }
@@ -231,6 +230,7 @@ std::string settings_of(const CommandOptions& options)
 RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, const Plan& plan,
                       const Workload& workload, const std::string& workload_hash)
 {
+  refuse_open_bind(options.run.network, place.master.host, "the master", "--master");
   const auto secret = secret_of(options.run.network);  // before torch has threads
   RankFacts facts = facts_of_device(options.run.device, options.run.threads);
   facts.host = place.node.empty() ? host_name() : place.node;
@@ -240,6 +240,7 @@ RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, c
   facts.workload_hash = workload_hash;
   facts.data_hash = nlohmann::json::parse(options.run.checkpoints.run).value("data", "");
   facts.settings = options.run.settings;
+  facts.first_step = options.run.first_step;
   Meeting meeting = meet({.rank = place.rank,
                           .ranks = place.world_size,
                           .master = place.master,

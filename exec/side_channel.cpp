@@ -12,7 +12,7 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr std::uint32_t channel = 2;  // 0 and 1 are the transport's
+constexpr std::uint32_t channel = first_narrow_channel;
 constexpr int round_trips = 21;
 
 double clock_now()

@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 
+#include <sys/socket.h>
 #include <algorithm>
 #include <map>
 #include <random>
@@ -91,6 +92,19 @@ using LinePointer = std::shared_ptr<Line>;
 using CallPointer = std::shared_ptr<Call>;
 using CallerPointer = std::shared_ptr<Caller>;
 
+bool is_stranger(const CallerPointer& caller)
+{
+  return !caller->proved;
+}
+
+/// Whether the process, or the machine, has as many open files as it may have.
+bool is_shortage(const error_code& error)
+{
+  namespace errc = boost::system::errc;
+  return error == errc::too_many_files_open || error == errc::too_many_files_open_in_system ||
+         error == errc::no_buffer_space || error == errc::not_enough_memory;
+}
+
 /// Takes the steps of TLS's handshake; then calls `ended`, with what went wrong or "".
 template <typename Ended>
 void secure(const LinePointer& line, Ended ended)
@@ -121,6 +135,13 @@ Flow flow_of(Line& line)
 class Switchboard::Impl {
  public:
   Impl(std::shared_ptr<const Secret> secret, bool tls) : secret_(std::move(secret)), tls_(tls) {}
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  /// Nobody listens any longer, though a parent process may have the port open too.
+  ~Impl()
+  {
+    if (acceptor_.is_open()) ::shutdown(acceptor_.native_handle(), SHUT_RDWR);
+  }
 
   void listen(TcpListener listener, Objection objection, Connected connected);
   std::size_t call(const Endpoint& peer, const Purpose& purpose, Connected connected, TurnedAway turned_away);
@@ -129,6 +150,7 @@ class Switchboard::Impl {
   std::vector<CallPointer> calls;
   std::size_t unproved = 0;  ///< calls from somebody who claimed to know the secret
   std::string last_unproved;
+  std::string shortage;  ///< why no more calls were taken once; "" else
 
  private:
   void dial(const CallPointer& call);
@@ -139,7 +161,9 @@ class Switchboard::Impl {
   void dial_again(const CallPointer& call, const std::string& trouble);
 
   void accept();
-  void make_room();
+  void accept_later();
+  std::size_t strangers() const;
+  void keep_strangers(std::size_t most);
   void challenge(const CallerPointer& caller);
   void examine(const CallerPointer& caller);
   void reply_to(const CallerPointer& caller);
@@ -154,6 +178,8 @@ class Switchboard::Impl {
   Objection objection_;
   Connected connected_;
   std::vector<CallerPointer> callers_;
+  std::size_t most_strangers_ = most_strangers;
+  asio::steady_timer pause_{context};
   std::minstd_rand random_{std::random_device{}()};
 };
 
@@ -274,24 +300,43 @@ void Switchboard::Impl::accept()
   const auto caller = std::make_shared<Caller>(context, *secret_);
   acceptor_.async_accept(caller->socket, [this, caller](const error_code& error) {
     if (error == asio::error::operation_aborted) return;
+    if (is_shortage(error)) {
+      // What is left by half of the strangers serves the calls of this rank too.
+      shortage = error.message();
+      most_strangers_ = std::max<std::size_t>(strangers() / 2, 1);
+      keep_strangers(strangers() / 2);
+      return accept_later();
+    }
     if (error) throw EnvironmentError("cannot take calls: " + error.message());
     callers_.push_back(caller);
-    make_room();
+    keep_strangers(most_strangers_);
     challenge(caller);
     accept();
   });
 }
 
-void Switchboard::Impl::make_room()
+void Switchboard::Impl::accept_later()
 {
-  const auto is_stranger = [](const CallerPointer& caller) { return !caller->proved; };
-  const auto strangers = static_cast<std::size_t>(std::count_if(callers_.begin(), callers_.end(), is_stranger));
-  if (strangers <= most_strangers) return;
-  // Any but the newest, so that a flood, however fast, leaves each caller some chance.
-  std::uniform_int_distribution<std::size_t> place(0, strangers - 2);
-  auto found = std::find_if(callers_.begin(), callers_.end(), is_stranger);
-  for (auto steps = place(random_); steps > 0; --steps) found = std::find_if(found + 1, callers_.end(), is_stranger);
-  drop(CallerPointer(*found));
+  pause_.expires_after(first_pause);
+  pause_.async_wait([this](const error_code& error) {
+    if (!error) accept();
+  });
+}
+
+std::size_t Switchboard::Impl::strangers() const
+{
+  return static_cast<std::size_t>(std::count_if(callers_.begin(), callers_.end(), is_stranger));
+}
+
+void Switchboard::Impl::keep_strangers(std::size_t most)
+{
+  for (auto count = strangers(); count > most; --count) {
+    // Any but the newest, so that a flood, however fast, leaves each caller some chance.
+    std::uniform_int_distribution<std::size_t> place(0, std::max<std::size_t>(count, 2) - 2);
+    auto found = std::find_if(callers_.begin(), callers_.end(), is_stranger);
+    for (auto steps = place(random_); steps > 0; --steps) found = std::find_if(found + 1, callers_.end(), is_stranger);
+    drop(CallerPointer(*found));
+  }
 }
 
 void Switchboard::Impl::challenge(const CallerPointer& caller)
@@ -394,9 +439,13 @@ const std::string& Switchboard::trouble(std::size_t call) const
 
 std::string Switchboard::strangers() const
 {
-  if (impl_->unproved == 0) return "";
-  return fmt::format("; {} {} not prove the secret (the last one from {}): give all ranks the same one",
-                     impl_->unproved, impl_->unproved == 1 ? "call did" : "calls did", impl_->last_unproved);
+  std::string text;
+  if (impl_->unproved > 0) {
+    text = fmt::format("; {} {} not prove the secret (the last one from {}): give all ranks the same one",
+                       impl_->unproved, impl_->unproved == 1 ? "call did" : "calls did", impl_->last_unproved);
+  }
+  if (!impl_->shortage.empty()) text += "; not all calls could be taken at once: " + impl_->shortage;
+  return text;
 }
 
 }  // namespace isobar::exec

@@ -15,7 +15,8 @@ namespace isobar::exec {
 /// encrypted from then on if asked for. Nothing happens but in `work`, in the calling thread.
 ///
 /// A caller proves first. Whoever says anything else, or nothing, or says it slowly is turned away without an answer
-/// after 10 s at most, and no more than 256 such callers are kept waiting: beyond, one of them makes room.
+/// after 10 s at most, and no more than 256 such callers are kept waiting: beyond, one of them makes room, and half of
+/// them do when the process has too many open files.
 class Switchboard {
  public:
   /// Why a caller who proved the secret is turned away; "" if it is welcome. It is told in at most 128 bytes.
@@ -37,12 +38,13 @@ class Switchboard {
   std::size_t call(const Endpoint& peer, const Purpose& purpose, Connected connected, TurnedAway turned_away);
 
   /// Goes on until something has happened, for 0.1 s at most; false once the deadline has passed and nothing happened.
-  /// @throws Interrupted; EnvironmentError when the system takes no more calls; what the functions above throw.
+  /// @throws Interrupted; EnvironmentError when the port fails; what the functions above throw.
   bool work(Clock::time_point deadline);
 
   /// Why a call has not been answered yet, such as "Connection refused".
   const std::string& trouble(std::size_t call) const;
   /// "; 3 calls did not prove the secret (the last one from 10.0.0.7): give all ranks the same one", or "".
+  /// The like of calls that could not be taken for want of open files.
   std::string strangers() const;
 
  private:

@@ -5,9 +5,11 @@
 
 #include <fmt/format.h>
 
+#include <sys/resource.h>
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -34,7 +36,7 @@ Text<size> padded(std::string_view text)
 /// The purpose of a call: which flow of which link it is, and what both ends must agree on.
 struct Hello {
   Text<8> mark = padded<8>("link");
-  std::uint32_t version = 2;
+  std::uint32_t version = 3;
   std::uint32_t ranks = 0;
   std::uint32_t from = 0;
   std::uint32_t to = 0;
@@ -42,9 +44,10 @@ struct Hello {
   std::uint32_t flow = 0;
   std::uint32_t flows = 0;
   std::uint32_t tls = 0;
+  std::uint64_t first_step = 0;
   Text<64> world = {};
 };
-static_assert(std::is_trivially_copyable_v<Hello> && sizeof(Hello) == 104 && sizeof(Hello) <= sizeof(Purpose));
+static_assert(std::is_trivially_copyable_v<Hello> && sizeof(Hello) == 112 && sizeof(Hello) <= sizeof(Purpose));
 
 Hello hello_of(const Purpose& purpose)
 {
@@ -56,6 +59,11 @@ Hello hello_of(const Purpose& purpose)
 LinkName link_of(const Hello& hello)
 {
   return {.from = hello.from, .to = hello.to, .channel = hello.channel};
+}
+
+bool is_connected(const Flow& flow)
+{
+  return flow.socket.is_open() && !is_closed_by_peer(flow.socket);
 }
 
 const char* travel(bool tls)
@@ -79,6 +87,8 @@ class Connecting {
   };
 
   void call(const LinkName& link, std::size_t flow);
+  void forget_who_is_gone();
+  bool all_are_here();
   /// Why a caller is turned away; "" if it is welcome.
   std::string objection_to(const Hello& hello) const;
   void keep(const Hello& hello, Flow flow);
@@ -88,6 +98,7 @@ class Connecting {
   const std::vector<Endpoint>& ranks_;
   const TcpOptions& options_;
   Clock::time_point began_ = Clock::now();
+  Clock::time_point looked_ = began_;  ///< for ranks that are gone
 
   Switchboard switchboard_;
   std::vector<Call> calls_;
@@ -104,9 +115,10 @@ Connecting::Connecting(std::size_t rank, const std::vector<Endpoint>& ranks, con
     if (link.from != rank && link.to != rank) continue;
     const auto [place, is_new] = flows_.try_emplace(link);
     ensure(is_new, "a link is named once");
-    place->second.resize(options.flows);
-    missing_ += options.flows;
-    for (std::size_t flow = 0; link.from == rank && flow < options.flows; ++flow) call(link, flow);
+    const std::size_t flows = link.channel < first_narrow_channel ? options.flows : 1;
+    place->second.resize(flows);
+    missing_ += flows;
+    for (std::size_t flow = 0; link.from == rank && flow < flows; ++flow) call(link, flow);
   }
   switchboard_.listen(
       std::move(listener), [this](const Purpose& purpose) { return objection_to(hello_of(purpose)); },
@@ -123,6 +135,7 @@ void Connecting::call(const LinkName& link, std::size_t flow)
   hello.flow = static_cast<std::uint32_t>(flow);
   hello.flows = static_cast<std::uint32_t>(options_.flows);
   hello.tls = options_.tls ? 1 : 0;
+  hello.first_step = options_.first_step;
   hello.world = padded<64>(options_.world);
   Purpose purpose = {};
   std::memcpy(purpose.data(), &hello, sizeof hello);
@@ -135,15 +148,44 @@ void Connecting::call(const LinkName& link, std::size_t flow)
         keep(hello, std::move(connected));
       },
       [this, to = link.to](const std::string& reason) {
+        if (!refusal_.empty()) return;
         refusal_ = fmt::format("rank {}: rank {} at {} turns it away: {}", rank_, to, text_of(ranks_[to]), reason);
       });
 }
 
+/// A rank that died while others were awaited may be started again.
+void Connecting::forget_who_is_gone()
+{
+  looked_ = Clock::now();
+  for (auto& [link, flows] : flows_) {
+    for (std::size_t flow = 0; flow < flows.size(); ++flow) {
+      if (!flows[flow].socket.is_open() || is_connected(flows[flow])) continue;
+      flows[flow] = Flow();
+      ++missing_;
+      if (link.from == rank_) call(link, flow);
+    }
+  }
+}
+
+bool Connecting::all_are_here()
+{
+  if (missing_ == 0) forget_who_is_gone();
+  return missing_ == 0;
+}
+
 std::map<LinkName, std::vector<Flow>> Connecting::run(Clock::time_point deadline)
 {
-  while (missing_ > 0) {
+  // Who leaves at the very end has given up, and is not the one that all have waited for.
+  const auto last_look = deadline - (deadline - began_) / 10;
+  constexpr std::chrono::milliseconds pause(100);
+  while (!all_are_here()) {
     const bool in_time = switchboard_.work(deadline);
-    if (!refusal_.empty()) throw EnvironmentError(refusal_);
+    if (const auto now = Clock::now(); now < last_look && now - looked_ > pause) forget_who_is_gone();
+    if (!refusal_.empty()) {
+      const auto end = deadline_in(Seconds(1));
+      while (switchboard_.work(end)) continue;
+      throw EnvironmentError(refusal_);
+    }
     if (!in_time) {
       throw EnvironmentError(fmt::format("rank {}: still waiting after {} for {}{}", rank_,
                                          in_seconds(time_since(began_)), awaited(), switchboard_.strangers()));
@@ -154,8 +196,9 @@ std::map<LinkName, std::vector<Flow>> Connecting::run(Clock::time_point deadline
 
 void Connecting::keep(const Hello& hello, Flow flow)
 {
-  flows_.at(link_of(hello))[hello.flow] = std::move(flow);
-  --missing_;
+  Flow& place = flows_.at(link_of(hello))[hello.flow];
+  if (!place.socket.is_open()) --missing_;
+  place = std::move(flow);
 }
 
 std::string Connecting::awaited() const
@@ -182,7 +225,10 @@ std::string Connecting::objection_to(const Hello& hello) const
   if (hello.mark != ours.mark) return "it takes calls of links alone";
   if (hello.version != ours.version) return fmt::format("it speaks version {}, not {}", ours.version, hello.version);
   if (hello.world != padded<64>(options_.world)) {
-    return "it belongs to another world: give all ranks the same plan, and each run ports of its own";
+    return "it belongs to another world: give all ranks the same plan, data and options, and each run ports of its own";
+  }
+  if (hello.first_step != options_.first_step) {
+    return fmt::format("it begins at step {}, not {}", options_.first_step, hello.first_step);
   }
   if (hello.ranks != ranks_.size()) return fmt::format("it has {} ranks, not {}", ranks_.size(), hello.ranks);
   if (hello.to != rank_) return fmt::format("it is rank {}", rank_);
@@ -192,10 +238,10 @@ std::string Connecting::objection_to(const Hello& hello) const
                        travel(!options_.tls));
   }
   const auto found = flows_.find(link_of(hello));
-  if (found == flows_.end() || hello.flow >= hello.flows) {
+  if (found == flows_.end() || hello.flow >= found->second.size()) {
     return fmt::format("it expects no flow {} of channel {} from rank {}", hello.flow, hello.channel, hello.from);
   }
-  return found->second[hello.flow].socket.is_open() ? fmt::format("rank {} is connected already", hello.from) : "";
+  return is_connected(found->second[hello.flow]) ? fmt::format("rank {} is connected already", hello.from) : "";
 }
 
 }  // namespace
@@ -205,6 +251,14 @@ std::map<LinkName, std::vector<Flow>> connect_links(std::size_t rank, const std:
                                                     TcpListener listener, Clock::time_point deadline)
 {
   return Connecting(rank, ranks, links, options, std::move(listener)).run(deadline);
+}
+
+void allow_all_descriptors()
+{
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace isobar::exec

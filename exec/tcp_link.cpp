@@ -13,6 +13,7 @@
 #include <boost/asio/write.hpp>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <algorithm>
@@ -192,7 +193,18 @@ std::string text_of(const error_code& error)
   return gone ? TcpLink::closed_by_peer : error.message();
 }
 
+bool is_hung_up(int number)
+{
+  pollfd state = {.fd = number, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&state, 1, 0) > 0;
+}
+
 }  // namespace
+
+bool is_closed_by_peer(const Descriptor& connected)
+{
+  return is_hung_up(connected.number());
+}
 
 Descriptor::~Descriptor()
 {
@@ -225,6 +237,8 @@ class TcpLink::Impl {
   // The parts of cancelling.
   void refuse() { cancelled_ = true; }
   void shut_down();
+
+  bool is_closed();
 
   std::shared_ptr<TcpLoop> loop;
   bool sends = false;
@@ -338,6 +352,12 @@ void TcpLink::Impl::shut_down()
   // The system wakes whoever waits on the connection, here and at the other end.
   const std::scoped_lock lock(mutex_);
   for (const int flow : open_) ::shutdown(flow, SHUT_RDWR);
+}
+
+bool TcpLink::Impl::is_closed()
+{
+  const std::scoped_lock lock(mutex_);
+  return open_.empty() || std::any_of(open_.begin(), open_.end(), is_hung_up);
 }
 
 auto TcpLink::Impl::watch(std::size_t flow, std::size_t before_payload)
@@ -474,6 +494,11 @@ void TcpLink::cancel(std::span<TcpLink* const> links)
 std::uint64_t TcpLink::bytes_sent() const
 {
   return impl_->sent;
+}
+
+bool TcpLink::is_closed() const
+{
+  return impl_->is_closed();
 }
 
 }  // namespace isobar::exec

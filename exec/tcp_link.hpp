@@ -49,6 +49,9 @@ struct Flow {
   std::unique_ptr<Tls> tls;
 };
 
+/// Whether the other end of a connection has closed it, or is gone, whatever it said before.
+bool is_closed_by_peer(const Descriptor& connected);
+
 /// A one-way link between two ranks; a channel tells apart the links that go the same way.
 struct LinkName {
   std::size_t from = 0;
@@ -94,7 +97,8 @@ class TcpLink {
   /// Done when the system has taken all bytes, which may be before the receiver has them.
   void send(Bytes header, std::span<const Bytes> payload, Seconds deadline);
   /// The next message. What `room` throws is passed on, and leaves the link as unusable as a message that does not fit
-  /// the room. No more than a header's length, at most 1 MiB, is allocated for what a peer says.
+  /// the room. No more than a header's length, at most 1 MiB, is allocated here for what a peer says; what `room`
+  /// allocates is for it to limit.
   void receive(const Room& room, Seconds deadline);
   /// Sends on one link and receives on another of the same loop, at the same time.
   static void exchange(TcpLink& out, Bytes header, std::span<const Bytes> payload, TcpLink& in, const Room& room,
@@ -105,6 +109,8 @@ class TcpLink {
   static void cancel(std::span<TcpLink* const> links);
   /// Payload bytes of all messages sent so far; from any thread.
   std::uint64_t bytes_sent() const;
+  /// Whether the other end, or this one, has closed any of the connections.
+  bool is_closed() const;
 
  private:
   class Impl;

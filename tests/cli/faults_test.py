@@ -283,3 +283,14 @@ class Faults(BreakableRuns):
                               expect=3)
         self.assertRegex(fault, r"^rank 1 \(b\): out of memory in layer \d+ \(\w+.*\): .* asked for beside .* held, of "
                          r"97.7 KiB$")
+
+    def test_nobody_listens_once_all_ranks_are_connected(self):
+        self.planned()
+        process = self.start("--spawn")
+        self.wait_for_step(1, process)
+        listening = "0A"
+        lines = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        sockets = {f"socket:[{line[9]}]" for line in lines if line[3] == listening}
+        for pid in (process.pid, *descendants_of(process.pid)):
+            files = {os.readlink(file) for file in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
+            self.assertEqual(files & sockets, set())

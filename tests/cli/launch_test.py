@@ -1,13 +1,17 @@
 """isobar run, started once per rank by torchrun, Open MPI's mpirun or Slurm's srun, and what it refuses."""
 
+import contextlib
 import json
 import os
 import pathlib
 import random
+import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 import unittest
 
 from tests.cli.run_test import MODEL
@@ -256,6 +260,39 @@ class Ranks(CommandTest):
         process = self.start(RANK="0")
         self.assertEqual(self.ended([process], 2)[0][1],
                          "isobar: WORLD_SIZE: not set; torchrun sets RANK and WORLD_SIZE together\n")
+
+    def test_a_rank_that_is_killed_while_others_are_awaited_is_let_in_again(self):
+        processes = [self.start(*self.flags(rank), "--restart", 1) for rank in (0, 1)]
+        os.kill(self.child_that_was_greeted(processes[1]), signal.SIGKILL)
+        said = self.ended([*processes, self.start(*self.flags(2), "--restart", 1)], 0)
+        self.assertIn("attempt 1 of 2 failed: died of signal 9 (Killed)", said[1][1])
+        self.assertNotIn("failed", said[0][1])
+
+    def child_that_was_greeted(self, rank):
+        """It has two connections with rank 0, and listens for the others."""
+        for _ in range(3000):
+            children = pathlib.Path(f"/proc/{rank.pid}/task/{rank.pid}/children").read_text().split()
+            with contextlib.suppress(OSError):
+                for child in children:
+                    files = [os.readlink(file) for file in pathlib.Path(f"/proc/{child}/fd").iterdir()]
+                    if sum(file.startswith("socket:") for file in files) >= 3:
+                        return int(child)
+            time.sleep(0.02)
+        return self.fail("rank 0 greets nobody")
+
+    def test_a_port_for_all_beside_a_master_for_this_machine_alone_is_refused_before_anybody_is_awaited(self):
+        fault = self.ended([self.start(*self.flags(0), "--bind", "0.0.0.0")], 2)[0][1].splitlines()[-1]
+        self.assertEqual(fault, "isobar: --bind: 0.0.0.0 is open to other machines, and the master is at 127.0.0.1, "
+                         "which this machine alone reaches; give it another place in --master, or no --bind")
+
+    def test_ranks_take_as_many_open_files_as_they_may(self):
+        def few():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+        done = subprocess.run([ISOBAR, "run", self.workload, "--plan", self.plan, "--unvalidated", "--spawn", "--steps",
+                               "2", "--flows", "64"], cwd=ROOT, preexec_fn=few, capture_output=True, text=True,
+                              timeout=200)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,21 @@ TEST(NetworkOptions, OpenNoPortToTheNetworkForRanksOnLoopback)
   EXPECT_EQ(tcp_options_of(options, test_secret(), 1, on_two_machines).bind_address, std::nullopt);
 }
 
+TEST(NetworkOptions, OpenNoPortToTheNetworkForAMasterOnLoopback)
+{
+  const auto refusal = [](const std::string& bind, const std::string& master) {
+    NetworkOptions options;
+    options.bind = bind;
+    return error_of([&] { refuse_open_bind(options, master, "the master", "--master"); });
+  };
+  EXPECT_EQ(refusal("0.0.0.0", "127.0.0.1"),
+            "--bind: 0.0.0.0 is open to other machines, and the master is at 127.0.0.1, which this machine alone "
+            "reaches; give it another place in --master, or no --bind");
+  EXPECT_EQ(refusal("0.0.0.0", "10.0.0.2"), "");
+  EXPECT_EQ(refusal("lo", "localhost"), "");
+  EXPECT_EQ(refusal("", "127.0.0.1"), "");
+}
+
 TEST(NetworkOptions, AskForASecret)
 {
   ::unsetenv(Secret::variable);

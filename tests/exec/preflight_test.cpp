@@ -226,6 +226,17 @@ RC_GTEST_PROP(SeatRanks, GivesEachRankASeatOfItsOwnOrSaysWhyNot, ())
   RC_ASSERT(seating.seat_of_rank == all);
 }
 
+TEST(DifferentSteps, NameTheRankAndBothSteps)
+{
+  auto ranks = three_ranks();
+  EXPECT_EQ(different_steps(ranks), "");
+  for (auto& rank : ranks) rank.facts.first_step = 20;
+  EXPECT_EQ(different_steps(ranks), "");
+  ranks[1].facts.first_step = 10;
+  EXPECT_EQ(different_steps(ranks), "rank 1 (y) begins at step 10, rank 0 at step 20");
+  EXPECT_THAT(examine_ranks(three_devices(), ranks).faults, IsEmpty());
+}
+
 TEST(PreflightOf, TakesDevicesAndMemoryFromThePlan)
 {
   Plan plan;
@@ -251,10 +262,12 @@ TEST(RankFacts, SurviveTheJourney)
 {
   auto facts = rank_on("host \"of\" many\nlines").facts;
   facts.plan_device = "a";
+  facts.first_step = 20;
   const auto text = facts_to_json(facts);
   EXPECT_EQ(facts_to_json(facts_from_json(text)), text);
   EXPECT_EQ(facts_from_json(text).host, facts.host);
   EXPECT_EQ(facts_from_json(text).memory, facts.memory);
+  EXPECT_EQ(facts_from_json(text).first_step, facts.first_step);
 }
 
 TEST(RankFacts, RefuseWhatIsNone)

@@ -1,7 +1,9 @@
 #include "exec/rendezvous.hpp"
 
 #include "core/errors.hpp"
+#include "exec/switchboard.hpp"
 #include "exec/tcp_world.hpp"
+#include "exec/text_message.hpp"
 #include "tests/exec/tcp_ranks.hpp"
 
 #include <fmt/format.h>
@@ -210,6 +212,67 @@ TEST(Rendezvous, RefusesTwoProcessesThatSayTheyAreTheSameRank)
                                "two processes say that they are rank 1; give each its own"));
   }
   EXPECT_THAT(run.input_faults(), Contains(HasSubstr("is there already")));
+}
+
+/// Connects the links of rank 1 of three, as far as they are named, and dies.
+void call_as_rank_one_and_die(const Endpoint& master, const std::vector<std::string>& ways)
+{
+  Switchboard board(some_secret(), false);
+  std::vector<Flow> flows;
+  for (const auto& way : ways) {
+    board.call(
+        master, purpose_of(fmt::format("isobar 1: rank 1 of 3, {}, process 1", way)),
+        [&](const Purpose&, Flow flow) { flows.push_back(std::move(flow)); },
+        [](const std::string& reason) { ADD_FAILURE() << reason; });
+  }
+  while (flows.size() < ways.size()) board.work(deadline_in(plenty));
+  pause(0.2);
+}
+
+TEST(Rendezvous, ARankThatDiedBeforeAllWereThereIsTakenInAgain)
+{
+  for (const std::vector<std::string>& ways : {std::vector<std::string>{"up"}, {"down"}, {"up", "down"}}) {
+    Gathering run(3);
+    run.start(0);
+    call_as_rank_one_and_die(run.master, ways);
+    run.start(1);
+    run.start(2);
+    run.threads.clear();
+    for (const auto& outcome : run.outcomes) {
+      EXPECT_TRUE(outcome.meeting) << outcome.input_fault << outcome.environment_fault;
+    }
+  }
+}
+
+TEST(Rendezvous, RanksThatWouldBeginAtDifferentStepsMayMeetLater)
+{
+  Gathering run(3);
+  run.facts[2].first_step = 20;
+  run.run();
+  EXPECT_THAT(run.environment_faults(), Each("rank 2 (host2) begins at step 20, rank 0 at step 0"));
+}
+
+TEST(Rendezvous, ARankThatIsDecidedAgainstBeforeItWasGreetedHearsWhy)
+{
+  Gathering run(2);
+  Switchboard rank_zero(some_secret(), false);
+  std::vector<Flow> up;
+  std::unique_ptr<TcpLink> down;
+  rank_zero.listen(
+      TcpListener(run.master), [](const Purpose&) { return ""; },
+      [&](const Purpose& purpose, Flow flow) {
+        std::vector<Flow> flows;
+        flows.push_back(std::move(flow));
+        if (text_of(purpose).find(", up, ") != std::string::npos) return up.push_back(std::move(flows.front()));
+        down = std::make_unique<TcpLink>(LinkName{0, 1, 1}, 0, "rendezvous", std::move(flows));
+      });
+  run.start(1);
+  while (up.empty() || !down) rank_zero.work(deadline_in(plenty));
+  send_text(*down, R"({"reasons": ["rank 2 is missing"], "is_the_machines_fault": true, "seat_of_rank": [],
+                       "endpoints": []})",
+            plenty);
+  run.threads.clear();
+  EXPECT_EQ(run.outcomes[1].environment_fault, "rank 2 is missing");
 }
 
 TEST(Rendezvous, RefusesRanksOfAnotherNumberOfRanks)

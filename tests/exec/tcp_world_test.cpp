@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "exec/handshake.hpp"
+#include "exec/switchboard.hpp"
 #include "tests/exec/tcp_ranks.hpp"
 
 #include <fmt/format.h>
@@ -10,8 +11,10 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -25,15 +28,44 @@ using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::ThrowsMessage;
 
-Descriptor raw_connection_to(const Endpoint& endpoint)
+bool connects(const Descriptor& socket, const Endpoint& endpoint)
 {
-  Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(endpoint.port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  return ::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+Descriptor raw_connection_to(const Endpoint& endpoint)
+{
+  Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_TRUE(connects(socket, endpoint));
   return socket;
+}
+
+/// The most open files of this process while it lives; those that are open stay.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t more)
+  {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const Descriptor lowest_free(::socket(AF_INET, SOCK_STREAM, 0));
+    const rlimit few = {static_cast<rlim_t>(lowest_free.number()) + more, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+std::size_t open_descriptors()
+{
+  const std::filesystem::directory_iterator open("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(open), end(open)));
 }
 
 TEST(TcpWorld, WaitsForRanksThatStartLate)
@@ -97,6 +129,40 @@ TEST(TcpWorld, TurnsAwayASecondRankOfTheSameNumber)
   start(1);
 }
 
+TEST(TcpWorld, TakesInARankAgainThatDiedBeforeAllWereThere)
+{
+  Ranks ranks(3);
+  ranks.links = {{0, 1, 0}, {1, 0, 0}};
+  std::vector<std::jthread> threads;
+  threads.emplace_back([&] { EXPECT_EQ(error_of([&] { ranks.world(0); }), ""); });
+  auto brief = ranks.options;
+  brief.connect_deadline = Seconds(1);
+  EXPECT_THAT(
+      error_of([&] { const TcpWorld first(1, ranks.endpoints, ranks.links, brief, std::move(ranks.listeners[1])); }),
+      MatchesRegex("rank 1: still waiting after [0-9.]+ s for rank 2 .*"));
+  threads.emplace_back(
+      [&] { EXPECT_EQ(error_of([&] { const TcpWorld second(1, ranks.endpoints, ranks.links, ranks.options); }), ""); });
+  threads.emplace_back([&] { EXPECT_EQ(error_of([&] { ranks.world(2); }), ""); });
+}
+
+TEST(TcpWorld, RanksThatWouldBeginAtDifferentStepsBothHearSo)
+{
+  Ranks ranks(2);
+  std::vector<std::string> errors(2);
+  std::vector<std::jthread> threads;
+  for (const std::size_t rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      auto options = ranks.options;
+      options.first_step = 10 * rank;
+      errors[rank] = error_of(
+          [&] { const TcpWorld world(rank, ranks.endpoints, ranks.links, options, std::move(ranks.listeners[rank])); });
+    });
+  }
+  threads.clear();
+  EXPECT_THAT(errors[0], EndsWith("turns it away: it begins at step 10, not 0"));
+  EXPECT_THAT(errors[1], EndsWith("turns it away: it begins at step 0, not 10"));
+}
+
 TEST(TcpWorld, TurnsAwayWhoeverBelongsElsewhere)
 {
   Ranks ranks(2);
@@ -114,7 +180,8 @@ TEST(TcpWorld, TurnsAwayWhoeverBelongsElsewhere)
   auto other = ranks.options;
   other.world = "other";
   EXPECT_EQ(refusal_of(other, ranks.links, 2),
-            "turns it away: it belongs to another world: give all ranks the same plan, and each run ports of its own");
+            "turns it away: it belongs to another world: give all ranks the same plan, data and options, and each run "
+            "ports of its own");
   other = ranks.options;
   other.flows = 2;
   EXPECT_EQ(refusal_of(other, ranks.links, 2), "turns it away: it uses 1 flows, not 2");
@@ -159,9 +226,10 @@ TEST(TcpWorld, ComesUpAmongStrangers)
 TEST(TcpWorld, KeepsThePlaceOfARankThatDiedBeforeItWasConnected)
 {
   Ranks ranks(2);
-  const std::array<std::uint32_t, 8> numbers = {2, 2, 0, 1, TcpWorld::reserved_channel, 0, 1, 0};
+  const std::array<std::uint32_t, 8> numbers = {3, 2, 0, 1, TcpWorld::reserved_channel, 0, 1, 0};
   std::string hello("link\0\0\0", 8);
   hello.append(reinterpret_cast<const char*>(numbers.data()), sizeof numbers);
+  hello.append(sizeof ranks.options.first_step, '\0');
   hello.append(ranks.options.world);
   CallerHandshake handshake(*ranks.options.secret, purpose_of(hello));
   const auto died = raw_connection_to(ranks.endpoints[1]);
@@ -200,6 +268,65 @@ TEST(TcpWorld, ComesUpWhenHundredsOfStrangersCallAndSayNothing)
   std::vector<Descriptor> strangers;
   for (std::size_t i = 0; i < 600; ++i) strangers.push_back(raw_connection_to(ranks.endpoints[i % 2]));
   ranks.run([](TcpWorld&, std::size_t) {});
+}
+
+TEST(TcpWorld, HasOneConnectionForEachLinkThatCarriesLittle)
+{
+  Ranks ranks(2);
+  ranks.options.flows = 64;
+  ranks.links = {{0, 1, first_narrow_channel}, {1, 0, TcpWorld::lasting_channel}};
+  const auto before = open_descriptors();
+  ranks.run([&](TcpWorld& world, std::size_t rank) {
+    EXPECT_LT(open_descriptors(), before + 64);
+    auto& link = world.link(ranks.links[0]);
+    const auto data = random_data(1'000'000);
+    if (rank == 0) {
+      send(link, "1000000", data);
+    } else {
+      EXPECT_TRUE(receive(link).payload == data);
+    }
+  });
+}
+
+TEST(TcpWorld, ListensNoLongerOnceAllAreThereThoughTheParentKeepsThePorts)
+{
+  Ranks ranks(2);
+  std::vector<Descriptor> parents;
+  for (const auto& listener : ranks.listeners) parents.emplace_back(::dup(listener.descriptor()));
+  ranks.run([&](TcpWorld&, std::size_t rank) {
+    EXPECT_FALSE(connects(Descriptor(::socket(AF_INET, SOCK_STREAM, 0)), ranks.endpoints[rank]));
+  });
+}
+
+TEST(Switchboard, TakesCallsThoughStrangersHoldAllOpenFiles)
+{
+  Switchboard acceptor(test_secret(), false);
+  Switchboard caller(test_secret(), false);
+  auto listener = quiet_listener("127.0.0.1");
+  const Endpoint place = {.host = "127.0.0.1", .port = listener.port()};
+  std::vector<Descriptor> strangers;
+  for (int i = 0; i < 100; ++i) strangers.push_back(raw_connection_to(place));
+  std::vector<Flow> flows;
+  const auto connected = [&](const Purpose&, Flow flow) { flows.push_back(std::move(flow)); };
+  caller.call(place, purpose_of("test"), connected, [](const std::string& reason) { ADD_FAILURE() << reason; });
+  acceptor.listen(
+      std::move(listener), [](const Purpose&) { return ""; }, connected);
+  const FewDescriptors few(20);
+  const auto end = deadline_in(plenty);
+  while (flows.size() < 2 && Clock::now() < end) {
+    for (Switchboard* board : {&acceptor, &caller}) board->work(Clock::now() + std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(flows.size(), 2);
+  EXPECT_THAT(acceptor.strangers(), HasSubstr("; not all calls could be taken at once: Too many open files"));
+}
+
+TEST(Descriptors, AreAsManyAsTheSystemEverAllows)
+{
+  const FewDescriptors few(20);
+  allow_all_descriptors();
+  rlimit limit = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(limit.rlim_cur, limit.rlim_max);
 }
 
 TEST(TcpWorld, CallsAgainWhenAnotherProgramAnswers)
