@@ -33,13 +33,18 @@ class TwoLanes : public Program {
   }
 };
 
-/// Fails to receive while it computes until something comes to pass.
+/// Fails to receive while it computes, which lasts until it is cancelled.
 class BusyWork : public RankWork {
  public:
   void run(std::uint64_t, const Instruction& instruction) override
   {
-    if (instruction.lane == Lane::ReceiveActivation) throw EnvironmentError("nothing came");
     std::unique_lock lock(mutex_);
+    if (instruction.lane == Lane::ReceiveActivation) {
+      changed_.wait(lock, [this] { return computes_; });
+      throw EnvironmentError("nothing came");
+    }
+    computes_ = true;
+    changed_.notify_all();
     changed_.wait(lock, [this] { return cancelled_; });
     happened.emplace_back("computed");
   }
@@ -58,6 +63,7 @@ class BusyWork : public RankWork {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
+  bool computes_ = false;
   bool cancelled_ = false;
 };
 
