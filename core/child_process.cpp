@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -107,6 +108,10 @@ std::string outcome_of(const std::function<std::string()>& work)
     return std::string("I") + error.what();
   } catch (const EnvironmentError& error) {
     return std::string("E") + error.what();
+  } catch (const Interrupted& error) {
+    return std::string("S") + error.what();
+  } catch (const std::bad_alloc&) {
+    return "Eout of memory";
   } catch (const std::exception& error) {
     return std::string("B") + error.what();
   }
@@ -273,6 +278,7 @@ ChildResult result_of_work(Child& child, int status)
 {
   using Status = ChildResult::Status;
   std::string& said = child.output();
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) return {Status::Interrupted, "", Interrupted().what()};
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || said.empty()) {
     return {Status::Crashed, "", child.end_in_words(status)};
   }
@@ -285,6 +291,8 @@ ChildResult result_of_work(Child& child, int status)
       return {Status::InputFault, "", std::move(said)};
     case 'E':
       return {Status::EnvironmentFault, "", std::move(said)};
+    case 'S':
+      return {Status::Interrupted, "", std::move(said)};
     default:
       return {Status::Bug, "", std::move(said)};
   }
@@ -313,6 +321,8 @@ const std::string& ChildResult::output_or_throw() const
       throw std::logic_error(message);
     case Status::EnvironmentFault:
       throw EnvironmentError(message);
+    case Status::Interrupted:
+      throw Interrupted();
     case Status::Crashed:
     case Status::TimedOut:
       throw EnvironmentError("a child process " + message);
@@ -373,17 +383,22 @@ ChildResult run_in_deputy(const std::function<std::string()>& work, const Patien
 {
   if (stop.asked()) throw Interrupted();
   constexpr Seconds no_limit(1e9);
-  Child child([&work](int output, int, int) { write_all(output, outcome_of(work)); }, "", no_limit);
+  const auto body = [&](int output, int, int) {
+    forget_interrupts();
+    catch_interrupts();
+    const auto unless_asked_meanwhile = [&] {
+      if (stop.asked()) throw Interrupted();
+      return work();
+    };
+    write_all(output, outcome_of(unless_asked_meanwhile));
+  };
+  Child child(body, "", no_limit);
   bool asked = false;
   while (true) {
     throw_if_interrupted();  // the child's destructor ends it
     if (stop.asked() && !std::exchange(asked, true)) child.ask_to_stop();
     exchange({&child});
-    const auto status = child.ended();
-    if (!status) continue;
-    ChildResult result = result_of_work(child, *status);
-    if (asked && result.status != ChildResult::Status::Done) throw Interrupted();
-    return result;
+    if (const auto status = child.ended()) return result_of_work(child, *status);
   }
 }
 

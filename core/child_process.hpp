@@ -16,7 +16,8 @@ struct ChildResult {
   enum class Status {
     Done,              ///< `output` is what the work returned (or the command printed)
     InputFault,        ///< the work threw InputError: `message`
-    EnvironmentFault,  ///< the work threw EnvironmentError: `message`
+    EnvironmentFault,  ///< the work threw EnvironmentError, or std::bad_alloc: `message`
+    Interrupted,       ///< the work threw Interrupted, or was asked to stop (SIGINT) before it could notice
     Bug,               ///< the work threw anything else: `message`
     Crashed,           ///< died of a signal or by an exit of its own: `message` says which, with its last stderr line
     TimedOut           ///< was killed at the time limit
@@ -44,8 +45,9 @@ std::vector<ChildResult> run_in_children(const std::vector<std::function<std::st
 ChildResult run_in_child(const std::function<std::string()>& work, Seconds time_limit);
 
 /// One piece of work in one child that writes to this process's stderr and may take as long as it will. When this
-/// process is asked to stop the child is asked too (SIGINT), and may come to a good end.
-/// @throws Interrupted when it does not, and, after killing it, when this process is asked once more.
+/// process is asked to stop the child is asked too (SIGINT): it catches that as `catch_interrupts` has it, with no
+/// request and no PatientStop before, and may come to a good end.
+/// @throws Interrupted when this process was asked before, and, after killing the child, when it is asked once more.
 ChildResult run_in_deputy(const std::function<std::string()>& work, const PatientStop& stop);
 
 /// Runs a program with `input` on its standard input; `output` is its standard output. Status::Crashed also when it

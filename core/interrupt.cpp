@@ -37,6 +37,13 @@ void catch_interrupts()
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
+void forget_interrupts()
+{
+  first_request = nullptr;
+  requests_without_effect = 0;
+  requests = 0;
+}
+
 bool interrupted()
 {
   return requests > requests_without_effect;

@@ -8,6 +8,10 @@ namespace isobar {
 /// it. A file that outgrows the process's limit is an error of its write, not a signal. Called once, by main.
 void catch_interrupts();
 
+/// In a child that was forked to work by itself: what this process was asked counts no longer, nor does a PatientStop
+/// that it shares with its parent, though what its parent is asked can still be seen there.
+void forget_interrupts();
+
 /// True once the process was asked to stop. Cheap enough for inner loops.
 bool interrupted();
 

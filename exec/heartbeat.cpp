@@ -10,6 +10,8 @@
 #include <charconv>
 #include <condition_variable>
 #include <mutex>
+#include <new>
+#include <stdexcept>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -21,7 +23,7 @@ namespace {
 constexpr auto channel = TcpWorld::lasting_channel;
 constexpr std::string_view beat = "beat";
 constexpr std::string_view leave = "leave";
-constexpr std::string_view loss = "lost ";  // and then the rank's number, a space, and how it is known
+constexpr std::string_view loss = "lost";  // then the rank's number, what it ended with, and how it is known
 constexpr std::size_t longest_reason = 1000;
 constexpr auto all_alive = "; all ranks are alive";
 /// The word of who is lost takes no longer from rank 0 to the others, though a machine be busy.
@@ -32,17 +34,57 @@ TcpLink::Bytes bytes_of(std::string_view text)
   return std::as_bytes(std::span(text));
 }
 
+std::string word_of(const LostRank& lost)
+{
+  return fmt::format("{} {} {} {}", loss, lost.rank, static_cast<int>(lost.code), lost.what);
+}
+
+/// Takes a number with a space before and behind it from the front of a word, but leaves the space behind it.
+template <typename Number>
+std::optional<Number> take_number(std::string_view& word)
+{
+  if (!word.starts_with(' ')) return std::nullopt;
+  Number number = 0;
+  const auto [end, error] = std::from_chars(word.data() + 1, word.data() + word.size(), number);
+  word.remove_prefix(static_cast<std::size_t>(end - word.data()));
+  if (error != std::errc() || !word.starts_with(' ')) return std::nullopt;
+  return number;
+}
+
 /// Nothing if that is no word of a loss among `ranks` ranks.
 std::optional<LostRank> lost_rank_from(std::string_view word, std::size_t ranks)
 {
   if (!word.starts_with(loss)) return std::nullopt;
   word.remove_prefix(loss.size());
-  LostRank lost;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), lost.rank);
-  const auto length = static_cast<std::size_t>(end - word.data());
-  if (error != std::errc() || lost.rank >= ranks || length == word.size() || word[length] != ' ') return std::nullopt;
-  lost.what = shown(word.substr(length + 1), longest_reason);
-  return lost;
+  const auto rank = take_number<std::size_t>(word);
+  const auto code = take_number<int>(word);
+  if (!rank || *rank >= ranks || !code) return std::nullopt;
+  return LostRank{*rank, shown(word.substr(1), longest_reason), ExitCode{*code}};
+}
+
+/// What a rank ends with that throws this.
+ExitCode code_of(const std::exception& error)
+{
+  if (dynamic_cast<const EnvironmentError*>(&error) != nullptr) return ExitCode::EnvironmentError;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return ExitCode::EnvironmentError;
+  if (dynamic_cast<const InputError*>(&error) != nullptr) return ExitCode::InputError;
+  if (dynamic_cast<const Interrupted*>(&error) != nullptr) return ExitCode::Interrupted;
+  return ExitCode::OurBug;
+}
+
+/// What the others end with.
+[[noreturn]] void end_like(const LostRank& lost)
+{
+  switch (lost.code) {
+    case ExitCode::InputError:
+      throw InputError(lost.what);
+    case ExitCode::Interrupted:
+      throw Interrupted();
+    case ExitCode::OurBug:
+      throw std::logic_error(lost.what);
+    default:
+      throw RankLost(lost);
+  }
 }
 
 bool contains(const std::string& message, std::string_view part)
@@ -102,19 +144,54 @@ class Heartbeat::Impl {
       lost_ = lost;
       changed_.notify_all();
     }
-    tell_all(fmt::format("{}{} {}", loss, lost.rank, lost.what));
+    tell_all(word_of(lost));
     world_.cancel();
   }
 
-  void lose_own(const std::string& why)
+  /// The work has failed: tells the others, unless it follows from a rank that is lost. The first failure counts.
+  void fail(const std::exception_ptr& failure)
   {
-    const std::string& name = names_[rank_];
-    lose({rank_, why.starts_with(name) ? why : fmt::format("{} failed: {}", name, shown(why, longest_reason))});
+    const std::lock_guard lock(failing_);
+    if (failure_) return;
+    try {
+      judge(failure);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+  /// What has become of the failure.
+  [[noreturn]] void rethrow()
+  {
+    const std::lock_guard lock(failing_);
+    std::rethrow_exception(failure_);
   }
 
-  Seconds grace() const { return std::max(limits_.beat, least_grace); }
-
  private:
+  [[noreturn]] void judge(const std::exception_ptr& failure)
+  {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& error) {
+      const std::string message = error.what();
+      const ExitCode code = code_of(error);
+      if (code != ExitCode::EnvironmentError || !follows_from_another(message)) {
+        lose_own(message, code);
+        throw;
+      }
+      // Who is dead is known before anybody's deadline passes; a connection may close before it is known why.
+      const auto wait = contains(message, TcpLink::closed_by_peer) ? std::max(limits_.beat, least_grace) : Seconds(0);
+      if (const auto found = lost(wait)) end_like(*found);
+      lose_own(message + all_alive, code);
+      throw EnvironmentError(message + all_alive);
+    }
+  }
+
+  void lose_own(const std::string& why, ExitCode code)
+  {
+    const std::string& name = names_[rank_];
+    lose({rank_, why.starts_with(name) ? why : fmt::format("{} failed: {}", name, shown(why, longest_reason)), code});
+  }
+
   /// One with whom this rank exchanges beats.
   struct Peer {
     std::size_t rank = 0;
@@ -207,6 +284,9 @@ class Heartbeat::Impl {
   mutable std::condition_variable changed_;
   std::optional<LostRank> lost_;
   bool leaving_ = false;
+
+  std::mutex failing_;
+  std::exception_ptr failure_;
 };
 
 std::vector<LinkName> Heartbeat::links(std::size_t ranks)
@@ -235,23 +315,15 @@ void Heartbeat::guard(const std::function<void()>& work)
 {
   try {
     work();
-  } catch (const EnvironmentError& error) {
-    const std::string message = error.what();
-    if (!follows_from_another(message)) {
-      impl_->lose_own(message);
-      throw;
-    }
-    // Who is dead is known before anybody's deadline passes; a connection may close before it is known why.
-    const auto wait = contains(message, TcpLink::closed_by_peer) ? impl_->grace() : Seconds(0);
-    if (const auto found = lost(wait)) throw RankLost(*found);
-    impl_->lose_own(message + all_alive);
-    throw EnvironmentError(message + all_alive);
-  } catch (const Interrupted&) {
-    throw;
-  } catch (const std::exception& error) {
-    impl_->lose_own(error.what());
-    throw;
+  } catch (...) {
+    impl_->fail(std::current_exception());
+    impl_->rethrow();
   }
+}
+
+void Heartbeat::failed(const std::exception_ptr& failure)
+{
+  impl_->fail(failure);
 }
 
 bool follows_from_another(const std::string& message)

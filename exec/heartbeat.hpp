@@ -5,6 +5,7 @@
 #include "exec/tcp_world.hpp"
 
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@ namespace isobar::exec {
 struct LostRank {
   std::size_t rank = 0;
   std::string what;
+  ExitCode code = ExitCode::EnvironmentError;  ///< what it ends with, and so all do
 };
 
 /// What this rank's work ended with follows from the loss of another rank, which it names.
@@ -47,9 +49,13 @@ class Heartbeat {
   /// Takes leave: whoever leaves so is not lost.
   ~Heartbeat();
 
-  /// This rank's work. What it throws because another rank is lost becomes a RankLost; of anything else but an
-  /// Interrupted the others are told, and it is passed on. A deadline that passes while all ranks are alive says so.
+  /// This rank's work. Where it fails because another rank is lost, it ends as that one did: with a RankLost, or with
+  /// the InputError, Interrupted or std::logic_error that no other attempt would be spared. Of anything else the others
+  /// are told, and it is passed on. A deadline that passes while all ranks are alive says so.
   void guard(const std::function<void()>& work);
+  /// From any thread within `guard`: part of the work has failed with this, which the others are told now, though the
+  /// rest of it may go on for long. The first one counts, and is what `guard` throws of.
+  void failed(const std::exception_ptr& failure);
 
   /// Who is lost, waiting for so long at most; from any thread.
   std::optional<LostRank> lost(Seconds wait = Seconds(0)) const;

@@ -15,10 +15,13 @@ namespace isobar::exec {
 
 namespace {
 
+using Failed = std::function<void(const std::exception_ptr&)>;
+
 class Player {
  public:
-  Player(const Program& program, std::size_t rank, std::uint64_t first_step, RankWork& work, TraceSink* sink)
-      : program_(program), rank_(rank), first_step_(first_step), work_(work), sink_(sink)
+  Player(const Program& program, std::size_t rank, std::uint64_t first_step, RankWork& work, TraceSink* sink,
+         const Failed& failed)
+      : program_(program), rank_(rank), first_step_(first_step), work_(work), sink_(sink), failed_(failed)
   {
     for (const Lane lane : all_lanes) lengths_[static_cast<std::size_t>(lane)] = program.length(rank, lane);
   }
@@ -101,6 +104,7 @@ class Player {
       failure_ = failure;
       progress_.notify_all();
     }
+    if (failed_) failed_(failure);
     work_.cancel();
   }
 
@@ -109,6 +113,7 @@ class Player {
   std::uint64_t first_step_;
   RankWork& work_;
   TraceSink* sink_;
+  const Failed& failed_;
   std::array<std::uint64_t, lane_count> lengths_{};
 
   std::mutex mutex_;
@@ -120,9 +125,9 @@ class Player {
 }  // namespace
 
 void play(const Program& program, std::size_t rank, std::uint64_t first_step, RankWork& work, TraceSink* sink,
-          const std::function<void(std::uint64_t)>& step_ended)
+          const std::function<void(std::uint64_t)>& step_ended, const Failed& failed)
 {
-  Player(program, rank, first_step, work, sink).play(step_ended);
+  Player(program, rank, first_step, work, sink, failed).play(step_ended);
 }
 
 Seconds steady_time()

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 
 namespace isobar::exec {
@@ -25,7 +26,7 @@ class RankWork {
   virtual bool goes_on(Lane lane, std::uint64_t step) = 0;
   /// What the rank holds now.
   virtual Bytes memory() const = 0;
-  /// Called once from any thread when an instruction failed: ends whatever `run` and `goes_on` wait for.
+  /// Called once from any thread when something failed: ends whatever `run` and `goes_on` wait for.
   virtual void cancel() noexcept = 0;
 };
 
@@ -36,10 +37,12 @@ class RankWork {
 /// Events go to `sink` (may be null) in the order in which they end, with times of the steady clock, one at a time but
 /// from any of the threads; what the rank holds is looked at after each instruction. `step_ended` is called on the
 /// calling thread after the compute lane's last instruction of each step; a rank without a compute lane, the data
-/// server, is not asked.
+/// server, is not asked. `failed` is told of what failed first, from any of the threads and before the work is
+/// cancelled: an instruction of another lane may go on for long, and only then is that thrown.
 /// @throws whatever failed first in `work`, `step_ended` or `sink`; Interrupted. All threads have ended then.
 void play(const Program& program, std::size_t rank, std::uint64_t first_step, RankWork& work, TraceSink* sink,
-          const std::function<void(std::uint64_t step)>& step_ended);
+          const std::function<void(std::uint64_t step)>& step_ended,
+          const std::function<void(const std::exception_ptr& failure)>& failed = {});
 
 /// The steady clock's time, as events have it.
 Seconds steady_time();

@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
 #include <utility>
 
 namespace isobar::exec {
@@ -31,14 +34,26 @@ std::optional<std::size_t> rank_blamed(const std::string& message, const std::ve
   return std::nullopt;
 }
 
+std::optional<std::size_t> rank_lost(const std::string& message, const std::vector<std::string>& names)
+{
+  constexpr std::array<std::string_view, 6> losses = {
+      " is gone",         ": died of signal ",      ": exited with code ",
+      ": did not answer", ": no sign of life for ", ": out of memory"};
+  const auto rank = rank_blamed(message, names);
+  if (!rank) return std::nullopt;
+  const std::string_view what = std::string_view(message).substr(names[*rank].size());
+  const bool is_lost = std::any_of(losses.begin(), losses.end(), [&](auto loss) { return what.starts_with(loss); });
+  return is_lost ? rank : std::nullopt;
+}
+
 RankFailures::Failure RankFailures::failure_of(std::size_t rank, const ChildResult& result) const
 {
   using Status = ChildResult::Status;
-  if (result.status == Status::TimedOut) return {Kind::Silence, false, names_[rank] + ": did not answer"};
+  if (result.status == Status::TimedOut) return {Kind::Silence, result.status, names_[rank] + ": did not answer"};
   const auto blamed = rank_blamed(result.message, names_);
-  if (blamed && *blamed != rank) return {Kind::OfAnother, false, result.message};
+  if (blamed && *blamed != rank) return {Kind::OfAnother, result.status, result.message};
   const auto kind = follows_from_another(result.message) ? Kind::Consequence : Kind::Cause;
-  return {kind, result.status == Status::InputFault, said_of(names_[rank], result.message)};
+  return {kind, result.status, said_of(names_[rank], result.message)};
 }
 
 void RankFailures::ended(std::size_t rank, const ChildResult& result)
@@ -51,7 +66,9 @@ void RankFailures::ended(std::size_t rank, const ChildResult& result)
 void RankFailures::throw_if_any() const
 {
   if (!worst_) return;
-  if (worst_->of_input) throw InputError(worst_->message);
+  using Status = ChildResult::Status;
+  if (worst_->status == Status::InputFault) throw InputError(worst_->message);
+  if (worst_->status == Status::Interrupted) throw Interrupted();
   throw EnvironmentError(worst_->message);
 }
 

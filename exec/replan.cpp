@@ -88,7 +88,7 @@ std::string replan(const std::string& plan_file, const ReplanInputs& inputs, con
 {
   const Plan plan = read_plan(plan_file);
   const auto refuse = [&](const std::string& why) { return EnvironmentError(fmt::format("{}; {}", failure, why)); };
-  const auto rank = rank_blamed(failure, names_of_ranks(plan));
+  const auto rank = rank_lost(failure, names_of_ranks(plan));
   if (!rank || *rank >= plan.stages.size()) throw refuse("no device is known to be lost, so none can be left out");
   if (plan.stages.size() == 1) throw refuse("it is the only stage, so it cannot be left out");
   const std::string& device = plan.stages[*rank].device();

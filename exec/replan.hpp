@@ -22,8 +22,8 @@ std::vector<std::string> replan_arguments(const Plan& plan, const std::string& d
 std::string replanned_file(const std::string& plan_file, const Plan& plan);
 
 /// Plans again without the rank that `failure` begins with the name of, simulates the new plan and stamps it.
-/// @returns the new plan's file. @throws EnvironmentError, `failure` and why nothing can be left out: it names no
-/// stage, the stage is the only one, or there is no plan without it.
+/// @returns the new plan's file. @throws EnvironmentError, `failure` and why nothing can be left out: no stage's rank
+/// is lost by it (rank_lost), the stage is the only one, or there is no plan without it.
 std::string replan(const std::string& plan_file, const ReplanInputs& inputs, const std::string& failure);
 
 }  // namespace isobar::exec

@@ -205,11 +205,15 @@ std::uint64_t steps_done(const RunOptions& options, const RankExecutor& executor
   return has_steps_to_train(options) ? executor.steps_done() : options.first_step;
 }
 
-void evaluate(const Job& job, std::size_t rank, RankExecutor& executor, RankReport& report)
+/// Told at once of what failed in a rank's lanes, though one of them be busy.
+using Failed = std::function<void(const std::exception_ptr& failure)>;
+
+void evaluate(const Job& job, std::size_t rank, RankExecutor& executor, RankReport& report, const Failed& failed)
 {
   const auto nobody = [](std::uint64_t, Seconds, std::optional<double>) {};
   executor.begin_evaluation(*job.options.evaluation, job.options.evaluation_steps);
-  play(*job.evaluation, rank, 0, executor, nullptr, [&](std::uint64_t step) { executor.end_step(step, nobody); });
+  const auto ended = [&](std::uint64_t step) { executor.end_step(step, nobody); };
+  play(*job.evaluation, rank, 0, executor, nullptr, ended, failed);
   if (rank + 1 != job.plan.stages.size()) return;
   executor.with_model([&](StageModel& model) { report.evaluation = model.take_evaluation(); });
 }
@@ -223,7 +227,8 @@ void set_threads(std::size_t threads)
 }
 
 /// Plays one rank to the end over its transport.
-RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, const StepEnded& step_ended)
+RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, const StepEnded& step_ended,
+                     const Failed& failed = {})
 {
   const RunOptions& options = job.options;
   set_threads(options.threads);
@@ -245,10 +250,11 @@ RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, c
     executor.catch_up(ended);  // a step that has diverged is not kept
     executor.with_model([&](StageModel& model) { checkpoints.write(step + 1, model); });
   };
-  if (has_steps_to_train(options)) play(job.program, rank, options.first_step, executor, &recorder, step_done);
+  if (has_steps_to_train(options)) play(job.program, rank, options.first_step, executor, &recorder, step_done, failed);
   executor.finish(ended, report);
   // The last checkpoint is being written meanwhile: nobody's transfers wait for another one's disk.
-  if (options.evaluation && steps_done(options, executor) >= options.steps) evaluate(job, rank, executor, report);
+  if (options.evaluation && steps_done(options, executor) >= options.steps)
+    evaluate(job, rank, executor, report, failed);
   checkpoints.finish();
   return report;
 }
@@ -336,13 +342,14 @@ std::unique_ptr<Transport> transport_of(TcpWorld& world, const Job& job, std::si
 }
 
 /// Plays one rank of a world.
-RankReport play_over(TcpWorld& world, const Job& job, std::size_t rank, RankExecutor& executor,
+RankReport play_over(TcpWorld& world, Heartbeat& heartbeat, const Job& job, std::size_t rank, RankExecutor& executor,
                      const StepEnded& step_ended)
 {
   const auto transport = transport_of(world, job, rank, executor.is_on_gpu());
   executor.connect(*transport);
   const NoHostSync no_host_sync(job.options.device);
-  return play_rank(job, rank, executor, step_ended);
+  return play_rank(job, rank, executor, step_ended,
+                   [&](const std::exception_ptr& failure) { heartbeat.failed(failure); });
 }
 
 }  // namespace
@@ -371,7 +378,7 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
       TcpWorld world(rank, endpoints, links, tcp, std::move(own));
       Heartbeat heartbeat(world, rank, names, options.limits);
       RankReport report;
-      heartbeat.guard([&] { report = play_over(world, job, rank, *executor, step_ended); });
+      heartbeat.guard([&] { report = play_over(world, heartbeat, job, rank, *executor, step_ended); });
       return report_to_json(report);
     });
   }
@@ -409,7 +416,7 @@ RankOutcome run_rank(const Workload& workload, const Plan& plan, const Program& 
   heartbeat.guard([&] {
     SideChannel side_channel(world, rank, places.size(), options.limits.transfer);
     const Seconds offset = side_channel.clock_offset();
-    RankReport report = play_over(world, job, rank, *executor, step_ended);
+    RankReport report = play_over(world, heartbeat, job, rank, *executor, step_ended);
     report.shift(offset);
     // A rank may write its last checkpoint for long; that it lives, its heart says.
     constexpr Seconds no_limit(1e9);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/errors.hpp"
+#include "core/units.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -20,11 +21,15 @@ struct Supervision {
   std::function<std::string()> resume_point;
   /// Told of each failure that is followed by another attempt, in one line.
   std::function<void(const std::string&)> say;
+  /// Before the second attempt, for what has failed may take a while to come back; twice as long before each further
+  /// one, up to half a minute. An interrupt ends it.
+  Seconds pause{0.5};
 };
 
 /// Runs a piece of work in a child process of its own, and again when it fails and it is the machine that failed: an
 /// EnvironmentError, or the death of the child. `attempt` is told how many have failed before it. Call it before this
-/// process has threads. When this process is asked to stop, the attempt is asked too, and may come to a good end.
+/// process has threads. When this process is asked to stop, the attempt is asked too, and may come to a good end; it is
+/// the last one, and what it fails with is thrown as it is.
 /// @returns what the attempt returned that ended well.
 /// @throws AttemptsFailed; InputError and std::logic_error as an attempt throws it, which is not repeated; Interrupted.
 ExitCode supervise(const std::function<ExitCode(std::uint64_t failed)>& attempt, const Supervision& supervision);

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import signal
 import socket
 import subprocess
@@ -294,3 +295,48 @@ class Faults(BreakableRuns):
         for pid in (process.pid, *descendants_of(process.pid)):
             files = {os.readlink(file) for file in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
             self.assertEqual(files & sockets, set())
+
+    def test_an_interrupt_ends_at_once_what_waits_for_the_other_ranks(self):
+        self.planned()
+        for restarts in ((), ("--restart", 3)):
+            port, absent = free_ports(2)
+            process = self.start("--rank", 0, "--ranks", f"127.0.0.1:{port},127.0.0.1:{absent}", "--secret-file",
+                                 self.secret, *restarts)
+            for _ in range(500):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            begin = time.monotonic()
+            self.assertEqual(self.errors_of(process, code=130), "isobar: interrupted\n")
+            self.assertLess(time.monotonic() - begin, 10)
+
+    def test_what_one_rank_does_not_repeat_no_rank_repeats(self):
+        self.planned()
+        workload = pathlib.Path(self.workload)
+        workload.write_text(workload.read_text().replace("adam", "sgd").replace("0.01", "1e30"))
+        self.plan = self.make_plan(self.platform, self.workload, "--microbatches", 4)
+        processes = self.ranks("--restart", 2, "--unvalidated")
+        diverged = r"step \d+: the loss is -?(nan|inf); training has diverged.*"
+        self.assertRegex(self.errors_of(processes[1], code=2), rf"^isobar: {diverged}\n$")
+        self.assertRegex(self.errors_of(processes[0], code=2), rf"^isobar: rank 1 \(b\) failed: {diverged}\n$")
+
+    def test_an_interrupt_hides_no_checkpoint_that_could_not_be_written(self):
+        self.planned()
+        for restarts in ((), ("--restart", 3)):
+            process = self.start("--spawn", "--checkpoint", self.folder / "kept", *restarts)
+            self.wait_for_step(2, process)
+            for pid in descendants_of(process.pid):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+            process.send_signal(signal.SIGINT)
+            self.assertRegex(self.errors_of(process), r"\Aisobar: rank [01] \([ab]\): .*/stage-[01]-of-2.safetensors: "
+                             r"cannot write: File too large.*\n\Z")
+
+    def test_no_device_is_left_out_because_a_checkpoint_cannot_be_written(self):
+        self.planned(("a", "b", "c"))
+        process = self.start("--spawn", "--replan", self.platform, "--checkpoint", self.folder / "kept",
+                             "--checkpoint-every", 10, steps=SOME_STEPS)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+        self.assertRegex(self.errors_of(process), r"\Aisobar: rank \d \([abc]\): .*cannot write: File too large.*; no "
+                         r"device is known to be lost, so none can be left out\n\Z")
+        self.assertFalse((self.folder / "plan.without-1.json").exists())

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <thread>
 
 namespace isobar {
@@ -102,6 +103,59 @@ TEST(RunInChildren, AnInterruptEndsEveryChild)
         }
       },
       testing::ExitedWithCode(130), "");
+}
+
+TEST(RunInChild, TellsWorkThatRanOutOfMemoryFromABug)
+{
+  const auto result = run_in_child([]() -> std::string { throw std::bad_alloc(); }, ample);
+  EXPECT_EQ(result.status, Status::EnvironmentFault);
+  EXPECT_EQ(result.message, "out of memory");
+}
+
+TEST(RunInChild, TellsWorkThatWasInterruptedFromABug)
+{
+  const auto thrown = run_in_child([]() -> std::string { throw Interrupted(); }, ample);
+  EXPECT_EQ(thrown.status, Status::Interrupted);
+  EXPECT_THROW(thrown.output_or_throw(), Interrupted);
+  const auto died = run_in_child(
+      []() -> std::string {
+        std::raise(SIGINT);
+        return "";
+      },
+      ample);
+  EXPECT_EQ(died.status, Status::Interrupted);
+}
+
+/// What a deputy ends with whose parent is asked to stop while it does `work`: exits with its status.
+[[noreturn]] void exit_with_deputy(const std::function<std::string()>& work)
+{
+  catch_interrupts();
+  const PatientStop stop;
+  const auto ask_and_work = [&work] {
+    kill(getppid(), SIGINT);
+    return work();
+  };
+  const auto result = run_in_deputy(ask_and_work, stop);
+  std::fprintf(stderr, "%s", result.message.c_str());
+  std::exit(static_cast<int>(result.status));
+}
+
+TEST(RunInDeputy, PassesTheFirstInterruptOn)
+{
+  EXPECT_EXIT(exit_with_deputy([]() -> std::string {
+                for (;; usleep(10'000)) throw_if_interrupted();
+              }),
+              testing::ExitedWithCode(static_cast<int>(Status::Interrupted)), "");
+}
+
+TEST(RunInDeputy, LetsItsWorkBePatientAndSayHowItFailed)
+{
+  EXPECT_EXIT(exit_with_deputy([]() -> std::string {
+                const PatientStop stop;
+                while (!stop.asked()) usleep(10'000);
+                throw EnvironmentError("the disk is full");
+              }),
+              testing::ExitedWithCode(static_cast<int>(Status::EnvironmentFault)), "^the disk is full$");
 }
 
 TEST(RunCommand, GivesWhatAProgramSaidOnStderrApartFromWhatItPrinted)

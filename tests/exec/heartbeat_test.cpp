@@ -1,12 +1,17 @@
 #include "exec/heartbeat.hpp"
 
+#include "core/child_process.hpp"
 #include "core/errors.hpp"
+#include "core/interrupt.hpp"
 #include "tests/exec/tcp_ranks.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <exception>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -14,6 +19,7 @@ namespace isobar::exec {
 namespace {
 
 using testing::AllOf;
+using testing::Each;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -104,6 +110,97 @@ TEST_P(AnyRank, ThatFailsIsNamedByAllWithItsReason)
   expect_of_others(errors, culprit, names[culprit] + " failed: the disk is full");
 }
 
+TEST_P(AnyRank, ThatFailsIsNamedWhileTheRestOfItIsBusy)
+{
+  const std::size_t culprit = GetParam();
+  const auto errors = errors_when(culprit, Seconds(4), [](TcpWorld& world, Heartbeat& heartbeat) {
+    heartbeat.guard([&] {
+      const auto failure = std::make_exception_ptr(EnvironmentError("the disk is full"));
+      heartbeat.failed(failure);
+      world.cancel();
+      pause(3);  // longer than the others take to say that all are alive
+      std::rethrow_exception(failure);
+    });
+  });
+  EXPECT_EQ(errors[culprit], "the disk is full");
+  expect_of_others(errors, culprit, names[culprit] + " failed: the disk is full");
+}
+
+TEST_P(AnyRank, ThatLosesAnotherOneSaysSoThoughItIsToldTwice)
+{
+  const std::size_t culprit = GetParam();
+  World ranks;
+  const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    if (rank == culprit) return;
+    Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));
+    heartbeat.guard([&] {
+      try {
+        World::receive_data(world, rank);
+      } catch (const EnvironmentError&) {
+        heartbeat.failed(std::current_exception());
+        throw;
+      }
+    });
+  });
+  expect_of_others(errors, culprit, names[culprit] + " is gone");
+}
+
+/// What the ranks end with when one of them throws `error`.
+template <typename Error>
+std::vector<ExitCode> codes_when(const Error& error)
+{
+  World ranks;
+  std::vector<ExitCode> codes(3, ExitCode::Done);
+  ranks.run([&](TcpWorld& world, std::size_t rank) {
+    Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));
+    const auto work = [&] {
+      if (rank == 1) throw error;
+      World::receive_data(world, rank);
+    };
+    try {
+      heartbeat.guard(work);
+    } catch (const EnvironmentError&) {
+      codes[rank] = ExitCode::EnvironmentError;
+    } catch (const InputError&) {
+      codes[rank] = ExitCode::InputError;
+    } catch (const Interrupted&) {
+      codes[rank] = ExitCode::Interrupted;
+    } catch (const std::logic_error&) {
+      codes[rank] = ExitCode::OurBug;
+    }
+  });
+  return codes;
+}
+
+TEST(Heartbeat, EndsAllRanksAsTheOneThatFailed)
+{
+  EXPECT_THAT(codes_when(InputError("step 3", "the loss is nan")), Each(ExitCode::InputError));
+  EXPECT_THAT(codes_when(EnvironmentError("the disk is full")), Each(ExitCode::EnvironmentError));
+  EXPECT_THAT(codes_when(Interrupted()), Each(ExitCode::Interrupted));
+  EXPECT_THAT(codes_when(std::logic_error("a bug")), Each(ExitCode::OurBug));
+}
+
+TEST(Heartbeat, TellsTheOthersOfAProcessThatWasInterrupted)
+{
+  World ranks;
+  std::vector<std::function<std::string()>> work;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    work.emplace_back([&ranks, rank] {
+      catch_interrupts();
+      auto world = ranks.world(rank);
+      Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));
+      heartbeat.guard([&] {
+        if (rank == 1) std::raise(SIGINT);
+        World::receive_data(world, rank);
+      });
+      return "";
+    });
+  }
+  for (const auto& result : run_in_children(work, 3, plenty)) {
+    EXPECT_EQ(result.status, ChildResult::Status::Interrupted) << result.message;
+  }
+}
+
 TEST_P(AnyRank, WhoseConnectionsCloseIsGone)
 {
   const std::size_t culprit = GetParam();
@@ -165,7 +262,8 @@ TEST(Heartbeat, TellsAConnectionThatIsCutFromARankThatIsGone)
 
 TEST(Heartbeat, DistrustsWhatIsNoSignOfLife)
 {
-  for (const std::string word : {"lost 3 nobody", "lost x", "lost 1", "lost ", "GET / HTTP/1.1", ""}) {
+  for (const std::string word :
+       {"lost 3 3 nobody", "lost 1 what", "lost x", "lost 1", "lost 1 3", "lost ", "GET / HTTP/1.1", ""}) {
     World ranks;
     const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
       if (rank == 1) {
@@ -184,7 +282,7 @@ TEST(Heartbeat, SaysWhoGaveUpARankThatIsAlive)
   World ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
     if (rank == 1) {
-      send(world.link({1, 0, TcpWorld::lasting_channel}), "lost 0 rank 0 (a) is gone", {});
+      send(world.link({1, 0, TcpWorld::lasting_channel}), "lost 0 3 rank 0 (a) is gone", {});
       return pause(1);
     }
     Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));

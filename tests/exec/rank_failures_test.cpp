@@ -71,6 +71,41 @@ TEST(RankFailures, OfTheUsersInputsAreSuch)
   EXPECT_THROW(failures.throw_if_any(), InputError);
 }
 
+TEST(RankFailures, KeepWhatTheOthersSayOfARankThatAnswersNoMoreIncludingWhoseFaultItIs)
+{
+  RankFailures failures(names);
+  failures.ended(0, {Status::InputFault, "", "rank 1 (b) failed: step 3: the loss is nan"});
+  failures.ended(1, {Status::TimedOut, "", ""});
+  EXPECT_THROW(failures.throw_if_any(), InputError);
+}
+
+TEST(RankFailures, AreNoneOfRanksThatWereInterrupted)
+{
+  RankFailures failures(names);
+  failures.ended(1, {Status::Interrupted, "", "interrupted"});
+  failures.ended(0, {Status::Interrupted, "", "interrupted"});
+  EXPECT_THROW(failures.throw_if_any(), Interrupted);
+}
+
+TEST(RankLost, IsDeadSilentOrOutOfMemory)
+{
+  for (const auto* what :
+       {" is gone", ": died of signal 9 (Killed)", ": exited with code 1; its last words: abort", ": did not answer",
+        ": no sign of life for 10 s", ": out of memory in layer 3 (gpt-block)"}) {
+    EXPECT_EQ(rank_lost(names[1] + what, names), 1U) << what;
+  }
+}
+
+TEST(RankLost, IsNoneThatHasOtherTroubles)
+{
+  for (const auto* what :
+       {": kept/step-00000030/stage-1-of-2.safetensors: cannot write: No space left on device",
+        " failed: cannot load NCCL: died of signal 9", ": rank 1: send: connection closed by the peer"}) {
+    EXPECT_EQ(rank_lost(names[1] + what, names), std::nullopt) << what;
+  }
+  EXPECT_EQ(rank_lost("died of signal 9 (Killed)", names), std::nullopt);
+}
+
 TEST(NamesOfRanks, AreThoseOfDevicesAndTheDataServer)
 {
   Plan plan;

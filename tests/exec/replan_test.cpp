@@ -58,6 +58,8 @@ TEST(Replan, NeedsADeviceThatIsLostAndOthersBesideIt)
   };
   const std::string closed = "rank 0: send to rank 1: connection closed by the peer";
   EXPECT_EQ(error(plan_on({"a", "b"}), closed), closed + "; no device is known to be lost, so none can be left out");
+  const std::string full = "rank 1 (b): kept/step-00000030: cannot write: No space left on device";
+  EXPECT_EQ(error(plan_on({"a", "b"}), full), full + "; no device is known to be lost, so none can be left out");
   EXPECT_EQ(error(plan_on({"a"}), "rank 0 (a) is gone"),
             "rank 0 (a) is gone; it is the only stage, so it cannot be left out");
   Plan served = plan_on({"a", "b"});

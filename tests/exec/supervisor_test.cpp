@@ -1,6 +1,7 @@
 #include "exec/supervisor.hpp"
 
 #include "core/interrupt.hpp"
+#include "exec/clock.hpp"
 #include "tests/exec/tcp_ranks.hpp"
 
 #include <gmock/gmock.h>
@@ -10,7 +11,9 @@
 #include <unistd.h>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -29,6 +32,7 @@ class Told {
     supervision.restarts = restarts;
     supervision.resume_point = [] { return std::string("step 12"); };
     supervision.say = [this](const std::string& line) { lines.push_back(line); };
+    supervision.pause = Seconds(0.01);
   }
   Told(const Told&) = delete;
   Told& operator=(const Told&) = delete;
@@ -73,6 +77,15 @@ TEST(Supervisor, GivesUpAfterTheLastRestart)
     EXPECT_STREQ(error.what(), "failure 2");
   }
   EXPECT_EQ(told.lines.size(), 2U);
+}
+
+TEST(Supervisor, WaitsTwiceAsLongBeforeEachFurtherAttempt)
+{
+  Told told(3);
+  told.supervision.pause = Seconds(0.2);
+  const auto begin = Clock::now();
+  EXPECT_THROW(supervise([](std::uint64_t) { return fail("no port is free"); }, told.supervision), AttemptsFailed);
+  EXPECT_GE(time_since(begin), Seconds(0.2 + 0.4 + 0.8));
 }
 
 TEST(Supervisor, RepeatsNothingThatWouldEndTheSameWay)
@@ -132,6 +145,67 @@ TEST(Supervisor, EndsTheAttemptWhenItIsAskedTwice)
         }
       },
       testing::ExitedWithCode(130), "");
+}
+
+/// In a process that is interrupted while an attempt does `work`: exits with 100 and more where it fails.
+[[noreturn]] void supervise_and_exit(Told& told, const std::function<ExitCode(std::uint64_t)>& work)
+{
+  constexpr int with_error = 100;
+  try {
+    std::exit(static_cast<int>(supervise(work, told.supervision)));
+  } catch (const Interrupted&) {
+    std::exit(static_cast<int>(ExitCode::Interrupted));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s after %zu", error.what(), told.lines.size());
+    std::exit(with_error);
+  }
+}
+
+TEST(Supervisor, EndsAtOnceAnAttemptThatHasNotBegunToTrain)
+{
+  EXPECT_EXIT(
+      {
+        catch_interrupts();
+        Told told(5);
+        supervise_and_exit(told, [](std::uint64_t) -> ExitCode {
+          kill(getppid(), SIGINT);
+          for (int look = 0; look < 1000; ++look) {
+            throw_if_interrupted();  // as one that waits for the other ranks
+            usleep(10'000);
+          }
+          return ExitCode::Done;
+        });
+      },
+      testing::ExitedWithCode(130), "");
+}
+
+TEST(Supervisor, EndsAtOnceBetweenTwoAttempts)
+{
+  EXPECT_EXIT(
+      {
+        catch_interrupts();
+        Told told(5);
+        told.supervision.pause = plenty;
+        told.supervision.say = [](const std::string&) { kill(getpid(), SIGINT); };
+        supervise_and_exit(told, [](std::uint64_t) { return fail("rank 1 (b) is gone"); });
+      },
+      testing::ExitedWithCode(130), "");
+}
+
+TEST(Supervisor, SaysWhatTheLastAttemptFailedWithAfterAnInterrupt)
+{
+  EXPECT_EXIT(
+      {
+        catch_interrupts();
+        Told told(5);
+        supervise_and_exit(told, [](std::uint64_t) {
+          const PatientStop stop;
+          kill(getppid(), SIGINT);
+          while (!stop.asked()) usleep(10'000);
+          return fail("the disk is full");
+        });
+      },
+      testing::ExitedWithCode(100), "^the disk is full after 0$");
 }
 
 }  // namespace
