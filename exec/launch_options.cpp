@@ -40,9 +40,10 @@ void add_launch_options(CLI::App& command, LaunchOptions& options)
                      "(default: 5 s)");
 }
 
-Preflight preflight_of(const Plan& plan, DType dtype, const LaunchOptions& options)
+Preflight preflight_of(const Plan& plan, DType dtype, const LaunchOptions& options, bool emulate)
 {
   Preflight preflight = preflight_of(plan, dtype);
+  if (emulate) preflight.types.assign(preflight.types.size(), "");
   preflight.rule = rules_by_name().at(options.map.value_or("auto"));
   try {
     preflight.clock_skew = seconds_from_text(options.clock_skew.value_or("5 s"));

@@ -26,7 +26,8 @@ struct LaunchOptions {
 /// --world, --master, --plan-device, --map and --clock-skew.
 void add_launch_options(CLI::App& command, LaunchOptions& options);
 
-/// What the plan and the user ask of the ranks. @throws InputError for a --clock-skew that is no time.
-Preflight preflight_of(const Plan& plan, DType dtype, const LaunchOptions& options);
+/// What the plan and the user ask of the ranks, of any type of device where they are to `emulate` the plan's.
+/// @throws InputError for a --clock-skew that is no time.
+Preflight preflight_of(const Plan& plan, DType dtype, const LaunchOptions& options, bool emulate);
 
 }  // namespace isobar::exec

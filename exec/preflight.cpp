@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -102,7 +103,7 @@ void compare_with_first(const RankFacts& facts, const RankFacts& first, const st
 {
   const auto compare = [&](const char* what, const std::string& here, const std::string& there) {
     if (here != there) {
-      constexpr std::size_t longest = 200;
+      constexpr std::size_t longest = 600;
       faults.push_back(
           fmt::format("{}: {} \"{}\"; rank 0 has \"{}\"", name, what, shown(here, longest), shown(there, longest)));
     }
@@ -135,6 +136,31 @@ void compare_memory(const Preflight& preflight, const std::vector<PresentRank>& 
     faults.push_back(fmt::format("{}: {} of memory on {} ({}); the plan needs {} there, for {}",
                                  name_of(sharing.front(), ranks[sharing.front()]), text_of(memory), shown(place.second),
                                  shown(ranks[sharing.front()].facts.device_name), text_of(needed), list_of(seats)));
+  }
+}
+
+bool is_same_type(std::string planned, std::string found)
+{
+  for (auto* text : {&planned, &found}) {
+    std::transform(text->begin(), text->end(), text->begin(),
+                   [](unsigned char letter) { return std::tolower(letter); });
+  }
+  return found.find(planned) != std::string::npos || planned.find(found) != std::string::npos;
+}
+
+/// People and profiles call a device by more or less of its name.
+void compare_types(const Preflight& preflight, const std::vector<PresentRank>& ranks,
+                   const std::vector<std::size_t>& seat_of_rank, std::vector<std::string>& faults)
+{
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const std::string& planned = preflight.types[seat_of_rank[rank]];
+    const std::string& found = ranks[rank].facts.device_name;
+    if (planned.empty() || is_same_type(planned, found)) continue;
+    faults.push_back(
+        fmt::format("{}: {} ({}) is of another type than the plan's {}, which is {}; plan for what is there, "
+                    "or say --emulate",
+                    name_of(rank, ranks[rank]), shown(ranks[rank].facts.device), shown(found),
+                    shown(preflight.seats[seat_of_rank[rank]]), in_quotes(planned)));
   }
 }
 
@@ -237,6 +263,8 @@ Preflight preflight_of(const Plan& plan, DType dtype)
   preflight.seats = seats_of(plan);
   preflight.dtype = dtype;
   preflight.peak_memory.resize(preflight.seats.size());
+  for (const auto& stage : plan.stages) preflight.types.push_back(stage.devices.front().type.value_or(""));
+  preflight.types.resize(preflight.seats.size());
   for (std::size_t stage = 0; plan.predicted && stage < plan.stages.size(); ++stage) {
     const auto found = plan.predicted->peak_memory.find(plan.stages[stage].device());
     if (found != plan.predicted->peak_memory.end()) preflight.peak_memory[stage] = found->second;
@@ -285,7 +313,10 @@ Seating examine_ranks(const Preflight& preflight, const std::vector<PresentRank>
     return {{}, std::move(faults)};
   }
   Seating seating = seat_ranks(ranks, preflight.seats, preflight.rule);
-  if (seating.faults.empty()) compare_memory(preflight, ranks, seating.seat_of_rank, faults);
+  if (seating.faults.empty()) {
+    compare_memory(preflight, ranks, seating.seat_of_rank, faults);
+    compare_types(preflight, ranks, seating.seat_of_rank, faults);
+  }
   faults.insert(faults.end(), seating.faults.begin(), seating.faults.end());
   seating.faults = std::move(faults);
   return seating;

@@ -63,7 +63,8 @@ Seating seat_ranks(const std::vector<PresentRank>& ranks, const std::vector<std:
 /// What a run asks of its ranks.
 struct Preflight {
   std::vector<std::string> seats;
-  std::vector<Bytes> peak_memory;  ///< by seat, as predicted; a data server's is 0
+  std::vector<Bytes> peak_memory;       ///< by seat, as predicted; a data server's is 0
+  std::vector<std::string> types = {};  ///< of device, by seat, as the plan says; "": any, a data server's too
   DType dtype = DType::Float32;
   SeatRule rule = SeatRule::Automatic;
   Seconds clock_skew{5};  ///< more is refused

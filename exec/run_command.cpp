@@ -222,7 +222,8 @@ std::string settings_of(const CommandOptions& options)
   const RunOptions& run = options.run;
   std::string text = fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}", run.steps, run.seed, run.flows,
                                  text_of(run.limits.heartbeat), run.emulate ? " --emulate" : "");
-  if (!options.data.evaluation.empty()) text += ", --evaluate " + fingerprint(read_file(options.data.evaluation));
+  if (!options.data.evaluation.empty()) text += " --evaluate " + data_fingerprint(options.data.evaluation);
+  if (!run.checkpoints.folder.empty()) text += " --checkpoint";
   return text + ", of the run " + run.checkpoints.run;
 }
 
@@ -248,7 +249,7 @@ RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, c
                           .tls = uses_tls(options.run.network, {place.master}),
                           .bind = options.run.network.bind,
                           .deadline = options.run.limits.connect},
-                         facts, preflight_of(plan, workload.dtype, options.launch));
+                         facts, preflight_of(plan, workload.dtype, options.launch, options.run.emulate));
   fmt::print(stderr, "{}", meeting.in_words);
   return {meeting.seat, std::move(meeting.endpoints), secret, std::move(meeting.listener)};
 }
@@ -345,12 +346,14 @@ std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options, std::siz
 }
 
 /// What a run's loss curve follows from, besides the program.
-std::string run_facts(const CommandOptions& options, const Plan& plan, const std::string& workload_hash)
+std::string run_facts(const CommandOptions& options, const Plan& plan, const std::string& workload_hash,
+                      const std::optional<Weights>& weights)
 {
   nlohmann::ordered_json facts = {
       {"workload", workload_hash}, {"microbatches", plan.goal.microbatches}, {"seed", options.run.seed}};
   if (!options.data.train.empty()) facts["data"] = data_fingerprint(options.data.train);
   if (!options.data.vocabulary.empty()) facts["vocabulary"] = data_fingerprint(options.data.vocabulary);
+  if (weights) facts["weights"] = weights->fingerprint();
   return facts.dump();
 }
 
@@ -404,12 +407,12 @@ ExitCode run(CommandOptions options)
   options.run.evaluation = data.evaluation.get();
   options.run.evaluation_steps = data.evaluation_steps;
   read_checkpoint_every(options.checkpoint_every, options.run.checkpoints);
-  options.run.checkpoints.run = run_facts(options, plan, fingerprint(workload_text));
+  std::optional<Weights> weights;
+  if (!options.weights.empty()) options.run.weights = &weights.emplace(options.weights);
+  options.run.checkpoints.run = run_facts(options, plan, fingerprint(workload_text), weights);
   const auto held = hold_checkpoints(options, launched);
   const auto checkpoint = checkpoint_to_resume(options, workload.layers.size());
   if (checkpoint) options.run.resume_from = &*checkpoint;
-  std::optional<Weights> weights;
-  if (!options.weights.empty()) options.run.weights = &weights.emplace(options.weights);
   if (options.run.first_step >= options.run.steps && !data.evaluation) {
     fmt::print(stderr, "isobar: --steps {}: all of them are done\n", options.run.steps);
     return ExitCode::Done;

@@ -51,6 +51,7 @@ Preflight three_devices()
   Preflight preflight;
   preflight.seats = {"a", "b", "c"};
   preflight.peak_memory = {1 * gibibyte, 2 * gibibyte, 3 * gibibyte};
+  preflight.types.resize(3);
   return preflight;
 }
 
@@ -63,6 +64,22 @@ std::string reason(Change change)
   const auto faults = examine_ranks(three_devices(), ranks).faults;
   EXPECT_LE(faults.size(), 1);
   return faults.empty() ? "" : faults.front();
+}
+
+TEST(ExamineRanks, RefusesADeviceOfAnotherTypeThanThePlans)
+{
+  auto ranks = three_ranks();
+  ranks[0].facts.device_name = "NVIDIA H200";
+  ranks[1].facts.device_name = "Tesla V100-SXM2-16GB";
+  auto preflight = three_devices();
+  preflight.types = {"h200", "V100-SXM2-16GB", ""};
+  EXPECT_THAT(examine_ranks(preflight, ranks).faults, IsEmpty());
+  preflight.types = {"A100", "V100-SXM2-32GB", "a processor"};
+  EXPECT_THAT(
+      examine_ranks(preflight, ranks).faults,
+      testing::ElementsAre(HasSubstr("rank 0 (x): cpu (NVIDIA H200) is of another type than the plan's a, which "
+                                     "is \"A100\"; plan for what is there, or say --emulate"),
+                           HasSubstr("rank 1 (y): cpu (Tesla V100-SXM2-16GB) is of another type")));
 }
 
 TEST(ExamineRanks, LetsRanksThatAgreeBegin)
