@@ -71,6 +71,17 @@ PatientStop::~PatientStop()
   munmap(asked_, sizeof(*asked_));
 }
 
+NothingBegun::NothingBegun()
+{
+  if (requests > 0) throw Interrupted();
+  requests_without_effect = 0;
+}
+
+NothingBegun::~NothingBegun()
+{
+  if (first_request.load() != nullptr) requests_without_effect = 1;
+}
+
 bool PatientStop::asked() const
 {
   return asked_->load();

@@ -34,4 +34,14 @@ class PatientStop {
   std::atomic<bool>* asked_;  // in memory that forked processes share
 };
 
+/// While it lives, the first request interrupts all the same: nothing has begun that could come to a good end.
+class NothingBegun {
+ public:
+  /// @throws Interrupted when there was a request already.
+  NothingBegun();
+  NothingBegun(const NothingBegun&) = delete;
+  NothingBegun& operator=(const NothingBegun&) = delete;
+  ~NothingBegun();
+};
+
 }  // namespace isobar

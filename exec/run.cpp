@@ -307,6 +307,10 @@ TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& pl
   tcp.first_step = options.first_step;
   tcp.connect_deadline = options.limits.connect;
   tcp.summing_ranks = plan.stages.size();
+  if (tcp.tls && options.transport == TransportChoice::Nccl) {
+    throw InputError("--transport",
+                     "nccl encrypts nothing; it goes without --tls, with --plain-text to other machines");
+  }
   return tcp;
 }
 
@@ -314,6 +318,16 @@ TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& pl
 std::string world_and_step(const TcpOptions& tcp)
 {
   return fmt::format("{} from step {}", tcp.world, tcp.first_step);
+}
+
+/// NCCL listens while its communicators begin, and knows no secret: on the loopback interface where none of them leaves
+/// the machine, unless the user says another one. Before this process has threads.
+void confine_nccl(const RunOptions& options, const std::vector<Endpoint>& places)
+{
+  const bool stays_here =
+      std::all_of(places.begin(), places.end(), [](const Endpoint& place) { return is_loopback(place.host); });
+  const bool is_confined = options.transport == TransportChoice::Auto || stays_here;
+  if (options.transport != TransportChoice::Tcp && is_confined) setenv("NCCL_SOCKET_IFNAME", "lo", 0);
 }
 
 std::string random_word()
@@ -367,6 +381,7 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
     listeners.emplace_back(Endpoint{"127.0.0.1", 0});
     endpoints.push_back({"127.0.0.1", listeners.back().port()});
   }
+  confine_nccl(options, endpoints);
   std::vector<std::function<std::string()>> work;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     work.emplace_back([&, rank] {
@@ -402,15 +417,16 @@ RankOutcome run_rank(const Workload& workload, const Plan& plan, const Program& 
   ensure(places.size() == program.ranks(), "every rank has an endpoint");
   const auto tcp = tcp_options(tcp_options_of(options.network, place.secret, rank, places), options, plan,
                                fmt::format("{} {}", hash_of(plan), fingerprint(options.settings)));
-  if (tcp.tls && options.transport == TransportChoice::Nccl) {
-    throw InputError("--transport", "nccl encrypts nothing; say --plain-text too, or auto instead of nccl");
-  }
+  confine_nccl(options, places);
   const Job job(workload, plan, program, options, world_and_step(tcp));
   const auto executor = make_executor(job, rank);
   auto links = links_of_run(program);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
-  TcpWorld world = place.listener ? TcpWorld(rank, places, links, tcp, std::move(*place.listener))
-                                  : TcpWorld(rank, places, links, tcp);
+  TcpWorld world = [&] {
+    const NothingBegun until_all_are_here;
+    return place.listener ? TcpWorld(rank, places, links, tcp, std::move(*place.listener))
+                          : TcpWorld(rank, places, links, tcp);
+  }();
   Heartbeat heartbeat(world, rank, names_of_ranks(plan), options.limits);
   std::vector<std::string> texts;
   heartbeat.guard([&] {
