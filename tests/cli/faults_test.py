@@ -324,7 +324,7 @@ class Faults(BreakableRuns):
     def test_an_interrupt_hides_no_checkpoint_that_could_not_be_written(self):
         self.planned()
         for restarts in ((), ("--restart", 3)):
-            process = self.start("--spawn", "--checkpoint", self.folder / "kept", *restarts)
+            process = self.start("--spawn", "--checkpoint", self.folder / f"kept-{len(restarts)}", *restarts)
             self.wait_for_step(2, process)
             for pid in descendants_of(process.pid):
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
