@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/files.hpp"
+#include "core/interrupt.hpp"
 #include "exec/mixing.hpp"
 #include "exec/mnli.hpp"
 #include "exec/open_file.hpp"
@@ -237,10 +238,27 @@ class Opener {
 
 }  // namespace
 
+namespace {
+
+/// A fault that only its tokens show is not to be found out after all of the training.
+void read_through(const Dataset& dataset)
+{
+  constexpr std::uint64_t at_once = 64;
+  for (std::uint64_t first = 0; first < dataset.evaluation_samples(); first += at_once) {
+    throw_if_interrupted();
+    dataset.evaluation_batch(first, std::min(at_once, dataset.evaluation_samples() - first));
+  }
+}
+
+}  // namespace
+
 Datasets open_datasets(const DataOptions& options, const Workload& workload)
 {
   Opener opener(options, workload);
-  return {.train = opener.open("--data", options.train), .evaluation = opener.open("--evaluate", options.evaluation)};
+  Datasets datasets = {.train = opener.open("--data", options.train),
+                       .evaluation = opener.open("--evaluate", options.evaluation)};
+  if (datasets.evaluation) read_through(*datasets.evaluation);
+  return datasets;
 }
 
 std::string data_fingerprint(const std::filesystem::path& path)

@@ -61,7 +61,7 @@ struct Datasets {
 /// Opens what `options` name for the model of the workload: MNLI's pairs for bert, with its vocabulary, a file of
 /// tokens for gpt and llama.
 /// @throws InputError for a model without data of its own (resnet, listed layers), a file that does not fit the
-/// workload's vocabulary, classes or sequence, and every fault of a file.
+/// workload's vocabulary, classes or sequence, and every fault of a file; the one to evaluate on is read to its end.
 Datasets open_datasets(const DataOptions& options, const Workload& workload);
 
 /// Recognises a file of data again, in constant memory: `fingerprint` of its content up to 256 MiB; of a larger file's

@@ -219,6 +219,9 @@ learning_rate: 0.003
         self.assertIn("was written by another run",
                       self.fault_of(*base, "--checkpoint", folder, "--resume", "--seed", 2))
         self.assertIn("no such file", self.fault_of(*base, "--data", self.folder / "none.bin"))
+        above = self.folder / "above.bin"
+        above.write_bytes(b"".join(token.to_bytes(2, "little") for token in [1] * 50 + [60]))
+        self.assertIn("above.bin: token 50 is 60; ", self.fault_of(*base, "--evaluate", above))
         self.assertIn("none.xml: no such file", self.fault_of(*base, "--replan", self.folder / "none.xml"))
         self.assertEqual(self.fault_of(*base, "--restart", -1), '--restart: "-1" is no whole number from 0 to 2^53')
         self.assertIn("the name is empty; name a file", self.fault_of(*base, "--checkpoint", ""))
