@@ -211,9 +211,6 @@ LlamaSizes read_llama(ConfigReader& config)
   sizes.rope_theta = read_rope_theta(config);
   sizes.norm_epsilon = config.number("rms_norm_eps", 1e-6);
   if (sizes.norm_epsilon == 0) config.add_fault("rms_norm_eps", "is 0");
-  config.demand_text("hidden_act", {"silu", "swish"});
-  config.demand_boolean("attention_bias", false);
-  config.demand_boolean("mlp_bias", false);
   config.demand_parts("num_attention_heads", sizes.heads, "hidden_size", sizes.hidden);
   config.demand_parts("num_key_value_heads", sizes.kv_heads, "num_attention_heads", sizes.heads);
   const std::uint64_t width = std::max<std::uint64_t>(1, sizes.hidden / sizes.heads);
@@ -225,6 +222,9 @@ LlamaSizes read_llama(ConfigReader& config)
     config.add_fault("head_dim", fmt::format("{} is not computed here; {}, hidden_size over num_attention_heads, is",
                                              head_dim, width));
   }
+  config.demand_text("hidden_act", {"silu", "swish"});
+  config.demand_boolean("attention_bias", false);
+  config.demand_boolean("mlp_bias", false);
   return sizes;
 }
 

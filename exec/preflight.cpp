@@ -153,7 +153,7 @@ void compare_types(const Preflight& preflight, const std::vector<PresentRank>& r
                    const std::vector<std::size_t>& seat_of_rank, std::vector<std::string>& faults)
 {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const std::string& planned = preflight.types[seat_of_rank[rank]];
+    const std::string& planned = preflight.types.at(seat_of_rank[rank]);
     const std::string& found = ranks[rank].facts.device_name;
     if (planned.empty() || is_same_type(planned, found)) continue;
     faults.push_back(

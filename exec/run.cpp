@@ -135,7 +135,9 @@ class StageCheckpoints {
     // All ranks are here, and none of them ends a step before rank 0 has begun it.
     const auto& folder = job.options.checkpoints.folder;
     if (rank != 0 || folder.empty()) return;
-    CheckpointStore(folder).clear_later_than(job.options.first_step);
+    const CheckpointStore store(folder);
+    store.require_writable();
+    store.clear_later_than(job.options.first_step);
     if (!job.world.empty()) write_file_atomically(world_file(), job.world);
   }
 

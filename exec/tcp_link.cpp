@@ -321,10 +321,11 @@ void TcpLink::Impl::wait_for(Impl& awaited, std::initializer_list<Impl*> links, 
       if (link->fault_) link->fail(*link->fault_);
     }
     if (awaited.under_way_ == 0) return;
-    throw_if_interrupted();
+    context.restart();  // it stops whenever it has nothing left to do
+    if (context.poll_one() > 0) continue;
+    throw_if_interrupted();  // only of what has to wait: a last word, which need not, gets out
     // In short waits, since a signal that another thread gets wakes nobody here.
     const auto next_look = std::min(deadline, Clock::now() + std::chrono::milliseconds(100));
-    context.restart();  // it stops whenever it has nothing left to do
     if (context.run_one_until(next_look) == 0 && Clock::now() >= deadline) awaited.fail(TcpLink::deadline_passed);
   }
 }

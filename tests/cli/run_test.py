@@ -170,7 +170,7 @@ class Run(CommandTest):
         self.assertIn("--tls excludes --plain-text", self.fault_of(*base, *places, "--tls", "--plain-text"))
         self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "10.0.0.1:21744,10.0.0.2:21744", "--secret-file",
                                        secret, "--device", "cuda", "--transport", "nccl"),
-                         "--transport: nccl encrypts nothing; say --plain-text too, or auto instead of nccl")
+                         "--transport: nccl encrypts nothing; it goes without --tls, with --plain-text to other machines")
         os.chmod(secret, 0o644)
         self.assertEqual(self.fault_of(*base, *places, "--secret-file", secret),
                          f"{secret}: others may read or change this secret (mode 644); run: chmod 600 {secret}")

@@ -71,6 +71,7 @@ class Gathering {
       preflight.seats.push_back(std::string(1, static_cast<char>('a' + rank)));
     }
     preflight.peak_memory.resize(count);
+    preflight.types.resize(count);
   }
 
   void start(std::size_t place)

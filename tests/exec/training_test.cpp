@@ -253,13 +253,13 @@ TEST(Training, ComparesTheShapesOfACheckpointBeforeItMakesTensorsOfThem)
               ThrowsMessage<InputError>(HasSubstr(R"(tensor "layers.0.words" is F32 [0, 9007199254740992, )")));
 }
 
-TEST(Training, SaysThatTheDiskIsFullAndLeavesTheLastCheckpoint)
+TEST(Training, EndsWhereACheckpointCannotBeWritten)
 {
   const TemporaryFolder folder;
   const Workload workload = small_gpt();
   auto options = with_checkpoints(options_for(2), folder, 0);
   trained(workload, split(workload, 2), in_process, options);
-  options.checkpoints.folder = "/dev/full/checkpoints";
+  options.checkpoints.folder = "/proc/checkpoints";
   EXPECT_THROW(trained(workload, split(workload, 2), in_process, options), EnvironmentError);
 }
 
