@@ -136,7 +136,7 @@ class Heartbeat::Impl {
   }
 
   /// The first loss counts: others follow from it.
-  void lose(LostRank lost)
+  void lose(const LostRank& lost)
   {
     {
       const std::lock_guard lock(mutex_);

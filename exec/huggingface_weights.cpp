@@ -214,7 +214,7 @@ Shape their_shape(const WeightSource& source)
 /// The name of a tensor that can be read as the parameter; "" when there is none and it may be new.
 std::string fitting_name(const TensorSource& weights, const WeightSource& source)
 {
-  const auto name = name_in(weights, source);
+  auto name = name_in(weights, source);
   if (name.empty() && source.is_new) return name;
   if (name.empty()) throw InputError(weights.where(), fmt::format("there is no tensor {}", source.theirs.front()));
   const TensorFacts& facts = weights.facts(name);
