@@ -10,22 +10,12 @@ import subprocess
 import threading
 import time
 
+from tests.cli.breakable_runs import MODEL
 from tests.cli.support import ISOBAR, ROOT, CommandTest
 
 SIEGE_SECONDS = float(os.environ.get("SIEGE_SECONDS", "5"))
 PORTS = (21761, 21762, 21763)
 CHALLENGE, CLAIM = 32, 192  # bytes (exec/handshake.hpp)
-
-MODEL = """model: gpt
-layers: 4
-hidden: 32
-heads: 2
-vocabulary: 60
-sequence: 16
-micro_batch: 2
-optimizer: adam
-learning_rate: 0.01
-"""
 
 
 class Relay:
