@@ -6,6 +6,7 @@
 #include "exec/checkpoint_manifest.hpp"
 #include "exec/crc32c.hpp"
 #include "exec/durable_files.hpp"
+#include "exec/open_file.hpp"
 
 #include <fmt/format.h>
 
@@ -25,12 +26,6 @@ namespace isobar::exec {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string shown_path(const fs::path& path)
-{
-  const std::string text = path.string();
-  return shown(text, text.size());
-}
 
 [[noreturn]] void fail(const fs::path& path, const std::error_code& fault)
 {

@@ -3,6 +3,7 @@
 #include "core/document.hpp"
 #include "core/errors.hpp"
 #include "core/files.hpp"
+#include "exec/open_file.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -110,7 +111,7 @@ ManifestPart manifest_from_text(const std::string& text, const std::string& wher
 ManifestPart read_manifest(const std::filesystem::path& file)
 {
   constexpr std::uint64_t most = std::uint64_t{1} << 26;
-  const std::string where = shown(file.string(), file.string().size());
+  const std::string where = shown_path(file);
   std::error_code ignored;
   const auto size = std::filesystem::file_size(file, ignored);
   if (!ignored && size > most)

@@ -1,6 +1,7 @@
 #include "exec/durable_files.hpp"
 
 #include "core/errors.hpp"
+#include "exec/open_file.hpp"
 
 #include <fmt/format.h>
 
@@ -21,7 +22,7 @@ void synchronise_folder(const std::filesystem::path& folder)
   const int fault = errno;
   if (descriptor >= 0) close(descriptor);
   if (!done && fault != EINVAL && fault != ENOTSUP) {
-    throw EnvironmentError(fmt::format("{}: cannot be synchronised: {}", folder.string(), std::strerror(fault)));
+    throw EnvironmentError(fmt::format("{}: cannot be synchronised: {}", shown_path(folder), std::strerror(fault)));
   }
 }
 
@@ -33,13 +34,13 @@ std::filesystem::path folder_of_file(const std::filesystem::path& file)
 FolderLock::FolderLock(const std::filesystem::path& folder)
     : descriptor_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))
 {
-  if (descriptor_ < 0) throw EnvironmentError(fmt::format("{}: {}", folder.string(), std::strerror(errno)));
+  if (descriptor_ < 0) throw EnvironmentError(fmt::format("{}: {}", shown_path(folder), std::strerror(errno)));
   constexpr std::chrono::milliseconds pause(50);
   constexpr int attempts = 100;
   for (int attempt = 0; flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++attempt) {
     if (attempt == attempts) {
       close(descriptor_);
-      throw InputError(folder.string(), "another run writes its checkpoints there; end it, or name another folder");
+      throw InputError(shown_path(folder), "another run writes its checkpoints there; end it, or name another folder");
     }
     std::this_thread::sleep_for(pause);
   }

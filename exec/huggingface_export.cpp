@@ -4,6 +4,7 @@
 #include "core/files.hpp"
 #include "exec/checkpoint.hpp"
 #include "exec/huggingface_weights.hpp"
+#include "exec/open_file.hpp"
 #include "exec/safetensors.hpp"
 
 #include <fmt/format.h>
@@ -179,7 +180,7 @@ void make_new_folder(const fs::path& folder)
   fs::create_directories(folder, fault);
   const bool is_new = !fault && fs::is_empty(folder, fault) && !fault;
   if (is_new) return;
-  const std::string where = shown(folder.string(), folder.string().size());
+  const std::string where = shown_path(folder);
   if (!fault) throw InputError(where, "is not empty; name a new folder");
   if (fs::exists(folder)) throw InputError(where, "is no folder; name a new one");
   throw EnvironmentError(where + ": " + fault.message());

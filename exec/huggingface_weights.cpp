@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "core/huggingface_config.hpp"
+#include "exec/open_file.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -370,7 +371,7 @@ bool read_weight(const TensorSource& weights, const WeightSource& source, std::s
 void check_weights(const Workload& workload, const Weights& weights)
 {
   const auto file = weights.config_file();
-  const std::string where = shown(file.string(), file.string().size());
+  const std::string where = shown_path(file);
   std::optional<HuggingFaceSizes> config;
   std::error_code ignored;
   if (std::filesystem::exists(file, ignored)) config = sizes_from_huggingface(read_file(file), file.string());

@@ -45,7 +45,7 @@ struct Piece {
 /// cancelled, or is late. What fails throws EnvironmentError, one line such as
 ///   rank 1: receive from rank 0 (channel 2), by NCCL: deadline passed
 /// and aborts the communicator, which ends its kernels on this GPU; all later calls throw. The other end learns of it
-/// by its own deadline.
+/// by its own deadline, or when the world is cancelled that its `cancelled` is of.
 class Pair {
  public:
   enum class End { Sends = 0, Receives = 1 };

@@ -16,7 +16,6 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <span>
@@ -102,8 +101,8 @@ class NcclTransport : public Transport {
     const c10::DeviceGuard guard{at::Device(options_.device)};
     const auto id = agreed_id(link, rank_, world_->link(link), options_.limits.connect);
     const auto end = link.from == rank_ ? nccl::Pair::End::Sends : nccl::Pair::End::Receives;
-    pairs_[link] =
-        std::make_unique<nccl::Pair>(id, end, title_of(link, rank_), cancelled_, deadline_in(options_.limits.connect));
+    pairs_[link] = std::make_unique<nccl::Pair>(id, end, title_of(link, rank_), world_->cancelled(),
+                                                deadline_in(options_.limits.connect));
   }
 
   void send(const Instruction& instruction, const Message& message) override
@@ -142,11 +141,7 @@ class NcclTransport : public Transport {
 
   void all_reduce_sum(std::span<double> values) override { tcp_->all_reduce_sum(values); }
 
-  void cancel() noexcept override
-  {
-    cancelled_ = true;
-    tcp_->cancel();
-  }
+  void cancel() noexcept override { tcp_->cancel(); }
 
  private:
   void transfer(nccl::Pair& pair, const Tensors& tensors, Seconds wait) const
@@ -168,8 +163,7 @@ class NcclTransport : public Transport {
   NcclOptions options_;
   TransferWaits waits_;
   std::unique_ptr<Transport> tcp_;
-  std::atomic<bool> cancelled_ = false;
-  Pairs pairs_;  // ends before `cancelled_`, which they look at
+  Pairs pairs_;
 };
 
 }  // namespace

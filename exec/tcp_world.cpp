@@ -64,6 +64,7 @@ class TcpWorld::Impl {
   }
 
   std::map<LinkName, std::unique_ptr<TcpLink>> links;
+  std::atomic<bool> cancelled = false;
 
  private:
   /// The first `size` ranks, each with links to its neighbours.
@@ -194,11 +195,17 @@ void TcpWorld::all_reduce_sum(std::span<double> values, Seconds deadline)
 
 void TcpWorld::cancel()
 {
+  impl_->cancelled = true;
   std::vector<TcpLink*> links;
   for (const auto& [name, link] : impl_->links) {
     if (name.channel != lasting_channel) links.push_back(link.get());
   }
   TcpLink::cancel(links);
+}
+
+const std::atomic<bool>& TcpWorld::cancelled() const
+{
+  return impl_->cancelled;
 }
 
 std::uint64_t TcpWorld::bytes_sent() const

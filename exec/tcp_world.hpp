@@ -4,6 +4,7 @@
 #include "exec/tcp_connect.hpp"
 #include "exec/tcp_link.hpp"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,6 +53,8 @@ class TcpWorld {
   /// From any thread: all operations under way on all links but the lasting ones, and all later ones, fail with
   /// "cancelled".
   void cancel();
+  /// Whether it was cancelled, for whoever carries data by another way; lives as long as the world.
+  const std::atomic<bool>& cancelled() const;
   /// Payload bytes sent over all links, the sums' included; from any thread.
   std::uint64_t bytes_sent() const;
 

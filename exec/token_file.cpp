@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/names.hpp"
+#include "exec/open_file.hpp"
 
 #include <fmt/format.h>
 
@@ -117,7 +118,7 @@ class NpyHeader {
 }  // namespace
 
 TokenFile::TokenFile(const std::filesystem::path& file, std::uint64_t vocabulary)
-    : name_(shown(file.string(), file.string().size())),
+    : name_(shown_path(file)),
       vocabulary_(vocabulary),
       descriptor_(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK))
 {

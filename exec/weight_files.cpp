@@ -4,6 +4,7 @@
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "exec/durable_files.hpp"
+#include "exec/open_file.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -35,12 +36,12 @@ Weights::Weights(const std::filesystem::path& path)
     file = path / single_file;
     if (!std::filesystem::exists(file, ignored)) file = path / index_file;
     if (!std::filesystem::exists(file, ignored)) {
-      throw InputError(shown(path.string(), path.string().size()),
+      throw InputError(shown_path(path),
                        fmt::format("holds neither {} nor {}; name a folder of a Hugging Face model in safetensors",
                                    single_file, index_file));
     }
   }
-  where_ = shown(file.string(), file.string().size());
+  where_ = shown_path(file);
   folder_ = folder_of_file(file);
   if (file.extension() == ".json") {
     open_shards(file);

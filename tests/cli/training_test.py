@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 
-from tests.cli.breakable_runs import children_of, is_alive
+from tests.cli.breakable_runs import children_of, is_alive, platform_of
 from tests.cli.support import ISOBAR, ROOT, CommandTest
 
 GPT = """model: gpt
@@ -27,26 +27,10 @@ learning_rate: 0.01
 dropout: 0.1
 """
 
-PLATFORM = """<?xml version="1.0"?>
-<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
-<platform version="4.1">
-  <zone id="all" routing="Full">
-    {hosts}
-    <link id="wire" bandwidth="1GBps" latency="100us"/>
-    {routes}
-  </zone>
-</platform>
-"""
-
 
 class Training(CommandTest):
     def plan_on(self, devices, workload):
-        names = [f"d{i}" for i in range(devices)]
-        hosts = "\n    ".join(f'<host id="{name}" speed="10Gf"><prop id="memory" value="4 GiB"/></host>'
-                              for name in names)
-        routes = "\n    ".join(f'<route src="{a}" dst="{b}"><link_ctn id="wire"/></route>'
-                               for i, a in enumerate(names) for b in names[i + 1:])
-        platform = self.write(f"{devices}.xml", PLATFORM.format(hosts=hosts, routes=routes))
+        platform = self.write(f"{devices}.xml", platform_of([f"d{i}" for i in range(devices)]))
         plan = str(self.folder / f"plan{devices}.json")
         self.run_isobar("plan", platform, workload, "--allocator", "even", "--microbatches", 2, "-o", plan)
         return plan
@@ -55,6 +39,20 @@ class Training(CommandTest):
         result = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--json", *options,
                                  expect=expect)
         return json.loads(result.stdout)["losses"] if result.stdout else []
+
+    def resumed_past_a_damaged_checkpoint(self, damage):
+        """What is said by a run that goes on, with the undisturbed losses, from the checkpoint before the damaged."""
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(3, workload)
+        undisturbed = self.losses(workload, plan, "--steps", 30)
+        folder = self.folder / "checkpoints"
+        run = ("--checkpoint", folder, "--checkpoint-every", 10)
+        self.losses(workload, plan, *run, "--steps", 20)
+        damage(folder / "step-00000020")
+        result = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--json", *run, "--resume",
+                                 "--steps", 30)
+        self.assertEqual(json.loads(result.stdout)["losses"], undisturbed[10:])
+        return result.stderr
 
     def logged(self, path):
         return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
@@ -342,21 +340,14 @@ learning_rate: 0.003
         self.losses(workload, plan, *run, "--resume", "--steps", 40)
 
     def test_a_checkpoint_with_a_flipped_bit_is_passed_over_and_put_aside(self):
-        workload = self.write("gpt.yaml", GPT)
-        plan = self.plan_on(3, workload)
-        undisturbed = self.losses(workload, plan, "--steps", 30)
-        folder = self.folder / "checkpoints"
-        run = ("--checkpoint", folder, "--checkpoint-every", 10)
-        self.losses(workload, plan, *run, "--steps", 20)
-        part = folder / "step-00000020/stage-2-of-3.safetensors"
-        content = bytearray(part.read_bytes())
-        content[-1] ^= 1
-        part.write_bytes(content)
-        result = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--json", *run, "--resume",
-                                 "--steps", 30)
-        self.assertIn("damaged: its CRC-32C is ", result.stderr)
-        self.assertEqual(json.loads(result.stdout)["losses"], undisturbed[10:])
-        self.assertTrue((folder / "step-00000020.damaged").is_dir())
+        def flip_a_bit(checkpoint):
+            part = checkpoint / "stage-2-of-3.safetensors"
+            content = bytearray(part.read_bytes())
+            content[-1] ^= 1
+            part.write_bytes(content)
+
+        self.assertIn("damaged: its CRC-32C is ", self.resumed_past_a_damaged_checkpoint(flip_a_bit))
+        self.assertTrue((self.folder / "checkpoints/step-00000020.damaged").is_dir())
 
     def test_a_finished_run_can_be_evaluated(self):
         workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
@@ -404,16 +395,10 @@ learning_rate: 0.003
         self.assertRegex(fault, r"rank \d \(d\d\): step \d+: (layers\.\S+ is not finite|the loss is -?(nan|inf)); training has")
 
     def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(self):
-        workload = self.write("gpt.yaml", GPT)
-        plan = self.plan_on(3, workload)
-        undisturbed = self.losses(workload, plan, "--steps", 30)
-        folder = self.folder / "checkpoints"
-        run = ("--checkpoint", folder, "--checkpoint-every", 10)
-        self.losses(workload, plan, *run, "--steps", 20)
-        manifest = next((folder / "step-00000020").glob("stage-1*.json"))
-        manifest.write_text(manifest.read_text()[:40])
-        result = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--json", *run, "--resume",
-                                 "--steps", 30)
-        self.assertIn("step-00000020", result.stderr)
-        self.assertIn("going on from", result.stderr)
-        self.assertEqual(json.loads(result.stdout)["losses"], undisturbed[10:])
+        def cut_a_manifest(checkpoint):
+            manifest = next(checkpoint.glob("stage-1*.json"))
+            manifest.write_text(manifest.read_text()[:40])
+
+        said = self.resumed_past_a_damaged_checkpoint(cut_a_manifest)
+        self.assertIn("step-00000020", said)
+        self.assertIn("going on from", said)

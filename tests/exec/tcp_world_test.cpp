@@ -499,7 +499,9 @@ TEST(AllReduce, IsCancelledAndEndsOnTheOtherRanksToo)
       // Another lane of the rank fails.
       std::jthread other([&] {
         pause(0.5);
+        EXPECT_FALSE(world.cancelled());
         world.cancel();
+        EXPECT_TRUE(world.cancelled());
       });
       receive(world.link(ranks.links[1]));
     } else if (rank == 1) {
