@@ -132,6 +132,12 @@ def another_clock(difference):
     return {"LD_PRELOAD": library, "FAKETIME": difference, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
+def remove_clock(pid):
+    """What libfaketime makes at the start of a process stays there when the process executes another program."""
+    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+        pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
+
+
 class Ranks(CommandTest):
     """Ranks that no launcher started, but are told what one tells them."""
 
@@ -148,6 +154,8 @@ class Ranks(CommandTest):
                                     "--secret-file", secret or self.secret, "--steps", "2", *map(str, options)], cwd=ROOT,
                                    env=clean_environment(**environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    text=True)
+        if "FAKETIME" in environment:
+            self.addCleanup(remove_clock, process.pid)
         self.addCleanup(process.kill)
         return process
 
