@@ -2,11 +2,13 @@
 
 #include "core/child_process.hpp"
 #include "core/errors.hpp"
+#include "core/files.hpp"
 #include "exec/rank_failures.hpp"
 
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -23,19 +25,45 @@ std::string isobar_program()
   return fs::exists(beside, unknown) ? beside.string() : "isobar";
 }
 
-void run_isobar(std::vector<std::string> arguments, const std::string& failure)
+std::string first_line(const std::string& text)
+{
+  return text.substr(0, text.find('\n'));
+}
+
+std::string last_line(std::string text)
+{
+  while (text.ends_with('\n')) text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+/// What was wrong with it, with what `telling` picks of its standard output; "" when nothing was.
+std::string fault_of_isobar(std::vector<std::string> arguments,
+                            const std::function<std::string(const std::string& output)>& telling)
 {
   constexpr Seconds no_limit(1e9);
+  constexpr std::size_t longest = 300;
   arguments.insert(arguments.begin(), isobar_program());
   const ChildResult result = run_command(arguments, "", no_limit);
-  if (result.status == ChildResult::Status::Done) return;
-  // Why there is no plan stands last on its standard output.
-  constexpr std::size_t longest = 300;
-  std::string said = result.output;
-  while (said.ends_with('\n')) said.pop_back();
-  said = said.substr(said.rfind('\n') + 1);
-  throw EnvironmentError(fmt::format("{}; isobar {} {}{}{}", failure, arguments[1], result.message,
-                                     said.empty() ? "" : ": ", shown(said, longest)));
+  if (result.status == ChildResult::Status::Done) return "";
+  const auto said = telling(result.output);
+  return fmt::format("isobar {} {}{}{}", arguments[1], result.message, said.empty() ? "" : ": ", shown(said, longest));
+}
+
+void run_isobar(const std::vector<std::string>& arguments, const std::string& failure)
+{
+  const auto fault = fault_of_isobar(arguments, last_line);  // why there is no plan
+  if (!fault.empty()) throw EnvironmentError(fmt::format("{}; {}", failure, fault));
+}
+
+/// "plan-2.json" where there is a plan.json, and so on.
+std::string free_name(const fs::path& file)
+{
+  fs::path name = file;
+  std::error_code unknown;
+  for (int number = 2; fs::exists(name, unknown); ++number) {
+    name = file.parent_path() / fmt::format("{}-{}{}", file.stem().string(), number, file.extension().string());
+  }
+  return name.string();
 }
 
 std::vector<std::string> with_profile(std::vector<std::string> arguments, const Plan& plan)
@@ -84,6 +112,15 @@ std::string replanned_file(const std::string& plan_file, const Plan& plan)
       .string();
 }
 
+void check_replan(const std::string& plan_file, const ReplanInputs& inputs)
+{
+  const Plan plan = read_plan(plan_file);
+  read_file(inputs.platform);
+  const auto fault =
+      fault_of_isobar(with_profile({"verify", inputs.platform, inputs.workload, plan_file}, plan), first_line);
+  if (!fault.empty()) throw InputError("--replan", "the plan cannot be made anew there: " + fault);
+}
+
 std::string replan(const std::string& plan_file, const ReplanInputs& inputs, const std::string& failure)
 {
   const Plan plan = read_plan(plan_file);
@@ -92,7 +129,7 @@ std::string replan(const std::string& plan_file, const ReplanInputs& inputs, con
   if (!rank || *rank >= plan.stages.size()) throw refuse("no device is known to be lost, so none can be left out");
   if (plan.stages.size() == 1) throw refuse("it is the only stage, so it cannot be left out");
   const std::string& device = plan.stages[*rank].device();
-  std::string output = replanned_file(plan_file, plan);
+  std::string output = free_name(replanned_file(plan_file, plan));
   run_isobar(replan_arguments(plan, device, inputs, output), failure);
   run_isobar(with_profile({"simulate", inputs.platform, inputs.workload, "--plan", output, "--stamp"}, plan), failure);
   return output;

@@ -21,9 +21,14 @@ std::vector<std::string> replan_arguments(const Plan& plan, const std::string& d
 /// Where the plan without one more device lies: "plan.without-1.json" beside plan.json, then "plan.without-2.json".
 std::string replanned_file(const std::string& plan_file, const Plan& plan);
 
+/// Finds out before a run what would keep `replan` from planning: isobar that is not there, or a platform that is not
+/// the one that the plan was made for. @throws InputError saying so.
+void check_replan(const std::string& plan_file, const ReplanInputs& inputs);
+
 /// Plans again without the rank that `failure` begins with the name of, simulates the new plan and stamps it.
-/// @returns the new plan's file. @throws EnvironmentError, `failure` and why nothing can be left out: no stage's rank
-/// is lost by it (rank_lost), the stage is the only one, or there is no plan without it.
+/// @returns the new plan's file; where replanned_file is there already, "plan.without-1-2.json" and so on. @throws
+/// EnvironmentError, `failure` and why nothing can be left out: no stage's rank is lost by it (rank_lost), the stage is
+/// the only one, or there is no plan without it.
 std::string replan(const std::string& plan_file, const ReplanInputs& inputs, const std::string& failure);
 
 }  // namespace isobar::exec

@@ -1,7 +1,6 @@
 #include "exec/restart.hpp"
 
 #include "core/command_options.hpp"
-#include "core/files.hpp"
 
 #include "exec/checkpoint.hpp"
 #include "exec/replan.hpp"
@@ -46,7 +45,7 @@ ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
   if (options.restarts > most_restarts) {
     throw InputError("--restart", fmt::format("{} is not in 0 to {}", options.restarts, most_restarts));
   }
-  if (!options.replan.empty()) read_file(options.replan);  // one that is not there is found out now
+  if (!options.replan.empty()) check_replan(run.plan, {options.replan, run.workload});
   if (options.restarts == 0 && options.replan.empty()) return attempt(run.plan, run.resume);
   keep_secret_of_environment();
   const Supervision supervision = {options.restarts, [&run] { return resume_point(run); }, say};

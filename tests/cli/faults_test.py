@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 
-from tests.cli.breakable_runs import ENDLESS, SOME_STEPS, BreakableRuns, children_of, descendants_of, is_alive
+from tests.cli.breakable_runs import ENDLESS, SOME_STEPS, BreakableRuns, children_of, descendants_of, is_alive, platform_of
 
 
 def free_ports(count):
@@ -246,13 +246,15 @@ class Faults(BreakableRuns):
 
     def test_a_run_goes_on_without_the_device_that_is_lost(self):
         self.planned(("a", "b", "c"))
+        mine = pathlib.Path(self.write("plan.without-1.json", "of an earlier run"))
         process = self.start("--spawn", "--replan", self.platform, "--checkpoint", self.folder / "kept",
                              "--checkpoint-every", 10, steps=SOME_STEPS)
         self.wait_for_step(25, process)
         supervised, = children_of(process.pid)
         os.kill(children_of(supervised)[1], signal.SIGKILL)
         errors = self.errors_of(process, code=0)
-        new_plan = str(self.folder / "plan.without-1.json")
+        self.assertEqual(mine.read_text(), "of an earlier run")
+        new_plan = str(self.folder / "plan.without-1-2.json")
         self.assertRegex(errors, r"isobar: rank 1 \(b\): died of signal 9 \(Killed\); going on from step [1-9]0 by " +
                          new_plan)
         content = json.loads(pathlib.Path(new_plan).read_text())
@@ -260,6 +262,12 @@ class Faults(BreakableRuns):
         self.assertEqual([stage["devices"][0]["name"] for stage in content["stages"]], ["a", "c"])
         self.run_isobar("verify", self.platform, self.workload, new_plan)
         self.assertEqual(self.losses(process), self.undisturbed())
+
+    def test_a_platform_that_is_not_the_plans_is_refused_before_the_first_step(self):
+        self.planned()
+        other = self.write("other.xml", platform_of(("a", "b", "c")))
+        self.assertRegex(self.fault_of("run", self.workload, "--plan", self.plan, "--spawn", "--replan", other),
+                         "^--replan: the plan cannot be made anew there: isobar verify .*platform: claims ")
 
     def test_replanning_needs_one_process_that_starts_all(self):
         self.planned()
