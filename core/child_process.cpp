@@ -89,14 +89,15 @@ void write_all(int descriptor, const std::string& text)
 /// ends them all.
 bool is_child = false;
 
-/// In the child: dies with its parent, and takes signals as any program does.
+/// In the child: dies with its parent, and takes requests to stop as any program does.
 void become_child(pid_t parent)
 {
   if (!is_child) setpgid(0, 0);
   is_child = true;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
-  for (const int signal : {SIGINT, SIGTERM, SIGPIPE}) std::signal(signal, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  std::signal(SIGPIPE, SIG_IGN);  // output that nobody reads is an error of its write: who dies of a signal is lost
 }
 
 /// In the child: the work's result, behind one character that says what it is.
@@ -386,6 +387,7 @@ ChildResult run_in_deputy(const std::function<std::string()>& work, const Patien
   const auto body = [&](int output, int, int) {
     forget_interrupts();
     catch_interrupts();
+    leave_interrupts_to_parent();
     const auto unless_asked_meanwhile = [&] {
       if (stop.asked()) throw Interrupted();
       return work();
@@ -413,6 +415,7 @@ ChildResult run_command(const std::vector<std::string>& arguments, const std::st
         dup2(input_end, STDIN_FILENO);
         dup2(output, STDOUT_FILENO);
         dup2(error, STDERR_FILENO);
+        for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_DFL);
         execvp(argv.front(), argv.data());
         write_all(STDERR_FILENO, fmt::format("cannot start: {}", std::strerror(errno)));
         _exit(cannot_start);

@@ -45,8 +45,8 @@ std::vector<ChildResult> run_in_children(const std::vector<std::function<std::st
 ChildResult run_in_child(const std::function<std::string()>& work, Seconds time_limit);
 
 /// One piece of work in one child that writes to this process's stderr and may take as long as it will. When this
-/// process is asked to stop the child is asked too (SIGINT): it catches that as `catch_interrupts` has it, with no
-/// request and no PatientStop before, and may come to a good end.
+/// process is asked to stop the child is asked too (SIGINT, and by nothing else): it catches that as `catch_interrupts`
+/// has it, with no request and no PatientStop before, and may come to a good end.
 /// @throws Interrupted when this process was asked before, and, after killing the child, when it is asked once more.
 ChildResult run_in_deputy(const std::function<std::string()>& work, const PatientStop& stop);
 

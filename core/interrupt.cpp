@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <atomic>
 #include <csignal>
+#include <cstdint>
+#include <ctime>
 #include <new>
 
 namespace isobar {
@@ -16,9 +18,19 @@ volatile std::sig_atomic_t requests_without_effect = 0;
 std::atomic<std::atomic<bool>*> first_request = nullptr;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<std::atomic<bool>*>::is_always_lock_free);
 
+/// In milliseconds of the steady clock.
+std::atomic<std::int64_t> last_request = 0;
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
 extern "C" void ask_to_stop(int)
 {
-  if (requests < 2) requests = requests + 1;
+  constexpr std::int64_t one_request = 100;
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const std::int64_t time = now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
+  const bool is_repeated = requests > 0 && time - last_request.exchange(time) < one_request;
+  last_request = time;
+  if (requests < 2 && !is_repeated) requests = requests + 1;
   if (auto* asked = first_request.load()) asked->store(true);
 }
 
@@ -35,6 +47,12 @@ void catch_interrupts()
   sigaction(SIGHUP, nullptr, &before);
   if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
   std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGCHLD, SIG_DFL);
+}
+
+void leave_interrupts_to_parent()
+{
+  for (const int signal : {SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
 }
 
 void forget_interrupts()
@@ -62,6 +80,7 @@ PatientStop::PatientStop()
   asked_ = new (shared) std::atomic<bool>(false);
   first_request = asked_;
   requests_without_effect = 1;
+  if (requests > 0) asked_->store(true);  // since the look above
 }
 
 PatientStop::~PatientStop()

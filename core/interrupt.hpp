@@ -5,8 +5,14 @@
 namespace isobar {
 
 /// From now on SIGINT, SIGTERM and SIGHUP (unless it is ignored, as under nohup) only set a flag; long work looks at
-/// it. A file that outgrows the process's limit is an error of its write, not a signal. Called once, by main.
+/// it. Those that come within 100 ms of one another are one request: timeout(1), for one, signals a process and then
+/// its group. A file that outgrows the process's limit is an error of its write, not a signal, and children can be
+/// waited for though whoever started this process ignores its own. Called once, by main.
 void catch_interrupts();
+
+/// In a child whose parent passes requests on by SIGINT, after `catch_interrupts`: what both are sent, as by a cluster
+/// that ends a whole job, is no second request.
+void leave_interrupts_to_parent();
 
 /// In a child that was forked to work by itself: what this process was asked counts no longer, nor does a PatientStop
 /// that it shares with its parent, though what its parent is asked can still be seen there.

@@ -178,8 +178,10 @@ class Heartbeat::Impl {
         lose_own(message, code);
         throw;
       }
-      // Who is dead is known before anybody's deadline passes; a connection may close before it is known why.
-      const auto wait = contains(message, TcpLink::closed_by_peer) ? std::max(limits_.beat, least_grace) : Seconds(0);
+      // A connection may close before it is known why; who is late may have died since the transfer began.
+      const auto wait = contains(message, TcpLink::closed_by_peer)    ? std::max(limits_.beat, least_grace)
+                        : contains(message, TcpLink::deadline_passed) ? limits_.heartbeat + limits_.beat
+                                                                      : Seconds(0);
       if (const auto found = lost(wait)) end_like(*found);
       lose_own(message + all_alive, code);
       throw EnvironmentError(message + all_alive);

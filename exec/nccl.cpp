@@ -162,7 +162,11 @@ class Pair::Impl {
   void check(ncclResult_t result)
   {
     if (result == ncclSuccess || result == ncclInProgress) return;
-    fail(fmt::format("{}: {}", nccl_.get_error_string(result), shown(nccl_.get_last_error(communicator_), 300)));
+    const auto why =
+        fmt::format("{}: {}", nccl_.get_error_string(result), shown(nccl_.get_last_error(communicator_), 300));
+    // NCCL does not say who is gone; the heartbeat does.
+    const bool is_of_other_end = result == ncclRemoteError || result == ncclSystemError;
+    fail(is_of_other_end ? fmt::format("{} ({})", TcpLink::closed_by_peer, why) : why);
   }
 
   void refuse_unless_open() const

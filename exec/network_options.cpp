@@ -124,9 +124,9 @@ void refuse_open_bind(const NetworkOptions& options, const std::string& place, c
 
 std::shared_ptr<const Secret> secret_of(const NetworkOptions& options)
 {
-  auto secret = secret_from_environment();
-  if (!options.secret_file.empty()) secret = secret_from_file(options.secret_file);
-  if (secret) return secret;
+  keep_secret_of_environment();  // wiped, though a file says it
+  if (!options.secret_file.empty()) return secret_from_file(options.secret_file);
+  if (auto secret = secret_from_environment()) return secret;
   throw InputError(fmt::format(
       "no secret: give --secret-file FILE or the environment variable {}, the same to all ranks; one is made by: "
       "(umask 077; head -c 32 /dev/urandom | base64 > FILE)",

@@ -185,7 +185,7 @@ bool RankExecutor::goes_on(Lane lane, std::uint64_t step)
 {
   const Orders orders = is_data_server() ? orders_from_first_stage() : orders_.await(step);
   if (rank_ == 0 && lane == Lane::ReceiveActivation) tell_data_server(orders);
-  if (orders.end && !evaluates_) steps_done_ = step + 1;
+  if (orders.end) (evaluates_ ? steps_evaluated_ : steps_done_) = step + 1;
   return !orders.end;
 }
 

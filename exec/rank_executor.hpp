@@ -72,6 +72,8 @@ class RankExecutor : public RankWork {
 
   /// Of a rank that has played to its end: the steps that are done then, since step 0.
   std::uint64_t steps_done() const { return steps_done_; }
+  /// The same of an evaluation; 0 before.
+  std::uint64_t steps_evaluated() const { return steps_evaluated_; }
   /// From here on forwards alone, `steps` steps from 0 of these data; what `finish` reports is all in before. Steps end
   /// as in training, without losses.
   void begin_evaluation(const BatchSource& batches, std::uint64_t steps);
@@ -164,6 +166,7 @@ class RankExecutor : public RankWork {
   std::array<std::unique_ptr<DeviceLane>, lane_count> lanes_;
   std::unique_ptr<StageModel> model_;  // none of the data server
   std::atomic<std::uint64_t> steps_done_ = 0;
+  std::atomic<std::uint64_t> steps_evaluated_ = 0;
   bool evaluates_ = false;
   Shelf received_activations_;
   Shelf activations_to_send_;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -69,6 +70,7 @@ void RankFailures::throw_if_any() const
   using Status = ChildResult::Status;
   if (worst_->status == Status::InputFault) throw InputError(worst_->message);
   if (worst_->status == Status::Interrupted) throw Interrupted();
+  if (worst_->status == Status::Bug) throw std::logic_error(worst_->message);
   throw EnvironmentError(worst_->message);
 }
 

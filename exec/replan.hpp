@@ -22,7 +22,7 @@ std::vector<std::string> replan_arguments(const Plan& plan, const std::string& d
 std::string replanned_file(const std::string& plan_file, const Plan& plan);
 
 /// Finds out before a run what would keep `replan` from planning: isobar that is not there, or a platform that is not
-/// the one that the plan was made for. @throws InputError saying so.
+/// the one that the plan was made for. @throws EnvironmentError for the former, InputError for the latter.
 void check_replan(const std::string& plan_file, const ReplanInputs& inputs);
 
 /// Plans again without the rank that `failure` begins with the name of, simulates the new plan and stamps it.

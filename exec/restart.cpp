@@ -21,11 +21,16 @@ void say(const std::string& line)
   fmt::print(stderr, "isobar: {}\n", line);
 }
 
+/// In words. The attempt looks for itself: a disk that cannot be read now may be there again by then.
 std::string resume_point(const RestartedRun& run)
 {
   if (run.checkpoints.empty()) return "step 0";
-  const auto newest = CheckpointStore(run.checkpoints).newest_complete(CheckpointStore::Check::Elements);
-  return fmt::format("step {}", newest.step.value_or(0));
+  try {
+    const auto newest = CheckpointStore(run.checkpoints).newest_complete(CheckpointStore::Check::Elements);
+    return fmt::format("step {}", newest.step.value_or(0));
+  } catch (const EnvironmentError& error) {
+    return fmt::format("the newest checkpoint ({})", error.what());
+  }
 }
 
 }  // namespace
@@ -45,9 +50,9 @@ ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
   if (options.restarts > most_restarts) {
     throw InputError("--restart", fmt::format("{} is not in 0 to {}", options.restarts, most_restarts));
   }
-  if (!options.replan.empty()) check_replan(run.plan, {options.replan, run.workload});
   if (options.restarts == 0 && options.replan.empty()) return attempt(run.plan, run.resume);
   keep_secret_of_environment();
+  if (!options.replan.empty()) check_replan(run.plan, {options.replan, run.workload});
   const Supervision supervision = {options.restarts, [&run] { return resume_point(run); }, say};
   const auto attempt_again = [&run, &attempt](std::uint64_t failed) {
     return attempt(run.plan, run.resume || (failed > 0 && !run.checkpoints.empty()));

@@ -34,6 +34,9 @@ namespace isobar::exec {
 
 namespace {
 
+/// Where nobody is waited for by the clock: threads live and die together, and that a process lives, its heart says.
+constexpr Seconds no_limit(1e9);
+
 /// What all ranks of a run share.
 struct Job {
   Job(const Workload& workload_, const Plan& plan_, const Program& program_, const RunOptions& options_,
@@ -207,6 +210,11 @@ std::uint64_t steps_done(const RunOptions& options, const RankExecutor& executor
   return has_steps_to_train(options) ? executor.steps_done() : options.first_step;
 }
 
+bool evaluation_is_cut(const RunOptions& options, const RankExecutor& executor)
+{
+  return options.evaluation && executor.steps_evaluated() < options.evaluation_steps;
+}
+
 /// Told at once of what failed in a rank's lanes, though one of them be busy.
 using Failed = std::function<void(const std::exception_ptr& failure)>;
 
@@ -267,7 +275,6 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
                            const RunOptions& options, const StepEnded& step_ended)
 {
   const Job job(workload, plan, program, options, "");
-  constexpr Seconds no_limit(1e9);  // threads live and die together
   const auto transports = in_process_transports(program.ranks(), plan.stages.size(), no_limit);
   std::vector<std::unique_ptr<RankExecutor>> executors;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
@@ -357,10 +364,14 @@ std::unique_ptr<Transport> transport_of(TcpWorld& world, const Job& job, std::si
                         {options.transport, options.device, stages, options.limits, options.tell});
 }
 
-/// Plays one rank of a world.
-RankReport play_over(TcpWorld& world, Heartbeat& heartbeat, const Job& job, std::size_t rank, RankExecutor& executor,
-                     const StepEnded& step_ended)
+/// Plays one rank of a world, from its parameters on, and leaves its executor in `made`.
+RankReport play_over(TcpWorld& world, Heartbeat& heartbeat, const Job& job, std::size_t rank,
+                     std::unique_ptr<RankExecutor>& made, const StepEnded& step_ended)
 {
+  made = make_executor(job, rank);
+  RankExecutor& executor = *made;
+  // One stage may read for minutes what another one has at once; nobody's deadline runs meanwhile.
+  world.wait_for_all(no_limit);
   const auto transport = transport_of(world, job, rank, executor.is_on_gpu());
   executor.connect(*transport);
   const NoHostSync no_host_sync(job.options.device);
@@ -390,19 +401,17 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
       if (options.stop) catch_interrupts();  // a request to one rank ends them all in good order
       TcpListener own = std::move(listeners[rank]);
       listeners.clear();  // the others' are theirs alone, so that a rank that dies is gone
-      // The stage first, then the others, so that nobody's deadline runs while parameters are made.
-      const auto executor = make_executor(job, rank);
+      std::unique_ptr<RankExecutor> executor;
       TcpWorld world(rank, endpoints, links, tcp, std::move(own));
       Heartbeat heartbeat(world, rank, names, options.limits);
       RankReport report;
-      heartbeat.guard([&] { report = play_over(world, heartbeat, job, rank, *executor, step_ended); });
+      heartbeat.guard([&] { report = play_over(world, heartbeat, job, rank, executor, step_ended); });
       return report_to_json(report);
     });
   }
   // Whoever fails closes its connections, and the others fail after it, though they may end before it.
   RankFailures failures(names);
   const auto ended = [&](std::size_t rank, const ChildResult& result) { failures.ended(rank, result); };
-  constexpr Seconds no_limit(1e9);
   constexpr Seconds grace(5);
   const auto results = run_in_children(work, work.size(), no_limit, ended, grace);
   failures.throw_if_any();
@@ -421,7 +430,6 @@ RankOutcome run_rank(const Workload& workload, const Plan& plan, const Program& 
                                fmt::format("{} {}", hash_of(plan), fingerprint(options.settings)));
   confine_nccl(options, places);
   const Job job(workload, plan, program, options, world_and_step(tcp));
-  const auto executor = make_executor(job, rank);
   auto links = links_of_run(program);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
   TcpWorld world = [&] {
@@ -430,17 +438,17 @@ RankOutcome run_rank(const Workload& workload, const Plan& plan, const Program& 
                           : TcpWorld(rank, places, links, tcp);
   }();
   Heartbeat heartbeat(world, rank, names_of_ranks(plan), options.limits);
+  std::unique_ptr<RankExecutor> executor;
   std::vector<std::string> texts;
   heartbeat.guard([&] {
-    SideChannel side_channel(world, rank, places.size(), options.limits.transfer);
+    SideChannel side_channel(world, rank, places.size(), no_limit);
     const Seconds offset = side_channel.clock_offset();
-    RankReport report = play_over(world, heartbeat, job, rank, *executor, step_ended);
+    RankReport report = play_over(world, heartbeat, job, rank, executor, step_ended);
     report.shift(offset);
-    // A rank may write its last checkpoint for long; that it lives, its heart says.
-    constexpr Seconds no_limit(1e9);
+    // A rank may write its last checkpoint for long.
     texts = side_channel.gather(report_to_json(report), no_limit);
   });
-  RankOutcome outcome = {steps_done(options, *executor), std::nullopt};
+  RankOutcome outcome = {steps_done(options, *executor), evaluation_is_cut(options, *executor), std::nullopt};
   if (rank != 0) return outcome;
   std::vector<RankReport> reports;
   for (const auto& text : texts) reports.push_back(report_from_json(text));

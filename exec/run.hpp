@@ -86,6 +86,7 @@ struct RankPlace {
 /// What a rank of a run knows at its end.
 struct RankOutcome {
   std::uint64_t steps_done = 0;         ///< since step 0
+  bool evaluation_is_cut = false;       ///< there is data to evaluate on that was not used to the end
   std::optional<MeasuredRun> measured;  ///< by all ranks, times by rank 0's clock; rank 0 alone has it
 };
 

@@ -441,14 +441,14 @@ ExitCode run(CommandOptions options)
     if (place) return run_rank(workload, plan, *program, std::move(*place), options.run, step_ended);
     auto measured =
         (options.spawn ? run_in_processes : run_in_process)(workload, plan, *program, options.run, step_ended);
-    return {measured.first_step() + measured.steps(), std::move(measured)};
+    const bool evaluation_is_cut = data.evaluation && stop.asked();
+    return {measured.first_step() + measured.steps(), evaluation_is_cut, std::move(measured)};
   }();
   const auto& checkpoints = options.run.checkpoints;
   // All ranks have written their last one.
   if (ended.measured && !checkpoints.folder.empty()) CheckpointStore(checkpoints.folder).keep_last(checkpoints.keep);
   if (ended.measured) report(plan, *program, *ended.measured, options, samples, outputs);
-  const bool is_cut = stop.asked() && data.evaluation;
-  if (ended.steps_done >= options.run.steps && !is_cut) return ExitCode::Done;
+  if (ended.steps_done >= options.run.steps && !ended.evaluation_is_cut) return ExitCode::Done;
   fmt::print(stderr, "isobar: interrupted; {} of {} steps are done\n", ended.steps_done, options.run.steps);
   return ExitCode::Interrupted;
 }

@@ -66,10 +66,11 @@ Key hkdf(int step, std::span<const std::byte> input, const char* name, std::span
   return key;
 }
 
-std::shared_ptr<const Secret>& kept_secret()
+/// What the environment variable said.
+std::unique_ptr<const Wiped>& kept_words()
 {
-  static std::shared_ptr<const Secret> secret;
-  return secret;
+  static std::unique_ptr<const Wiped> words;
+  return words;
 }
 
 }  // namespace
@@ -125,18 +126,19 @@ std::shared_ptr<const Secret> secret_from_file(const std::string& file)
 
 std::shared_ptr<const Secret> secret_from_environment()
 {
-  char* value = std::getenv(Secret::variable);
-  if (value == nullptr) return kept_secret();
-  const Wiped words(value);
-  // Where it stands, too: /proc shows the memory that the process began with.
-  OPENSSL_cleanse(value, std::strlen(value));
-  ::unsetenv(Secret::variable);
-  return std::make_shared<const Secret>(Secret::variable, words.line());
+  keep_secret_of_environment();
+  const auto& words = kept_words();
+  return words && !words->line().empty() ? std::make_shared<const Secret>(Secret::variable, words->line()) : nullptr;
 }
 
 void keep_secret_of_environment()
 {
-  kept_secret() = secret_from_environment();
+  char* value = std::getenv(Secret::variable);
+  if (value == nullptr) return;
+  kept_words() = std::make_unique<const Wiped>(value);
+  // Where it stands, too: /proc shows the memory that the process began with.
+  OPENSSL_cleanse(value, std::strlen(value));
+  ::unsetenv(Secret::variable);
 }
 
 std::shared_ptr<const Secret> random_secret()

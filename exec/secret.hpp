@@ -51,7 +51,8 @@ class Secret {
 /// owner may read or change it, and as Secret does.
 std::shared_ptr<const Secret> secret_from_file(const std::string& file);
 /// From the environment variable ISOBAR_SECRET, which is wiped and removed, so that neither children nor /proc show it
-/// any longer; nothing when it is not set and none was kept. Call it while the process has one thread.
+/// any longer; nothing when it is not set, or empty, and none was kept. @throws as Secret does. Call it while the
+/// process has one thread.
 std::shared_ptr<const Secret> secret_from_environment();
 /// Wipes the variable now; later calls of secret_from_environment, in forked children too, find the secret in memory.
 void keep_secret_of_environment();

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <future>
 #include <limits>
 #include <span>
 
@@ -32,19 +33,26 @@ std::vector<LinkName> SideChannel::links(std::size_t ranks)
   return links;
 }
 
+void SideChannel::tell_time(std::size_t other)
+{
+  for (int i = 0; i < round_trips; ++i) {
+    world_->link({other, 0, channel})
+        .receive([](TcpLink::Bytes) { return std::vector<std::span<std::byte>>(); }, deadline_);
+    const double answer = clock_now();
+    world_->link({0, other, channel}).send({}, std::array{std::as_bytes(std::span(&answer, 1))}, deadline_);
+  }
+}
+
 Seconds SideChannel::clock_offset()
 {
   double answer = 0;
   const auto room = [&](TcpLink::Bytes) { return std::vector{std::as_writable_bytes(std::span(&answer, 1))}; };
   if (rank_ == 0) {
+    std::vector<std::future<void>> answering;
     for (std::size_t other = 1; other < ranks_; ++other) {
-      for (int i = 0; i < round_trips; ++i) {
-        world_->link({other, 0, channel})
-            .receive([](TcpLink::Bytes) { return std::vector<std::span<std::byte>>(); }, deadline_);
-        answer = clock_now();
-        world_->link({0, other, channel}).send({}, std::array{std::as_bytes(std::span(&answer, 1))}, deadline_);
-      }
+      answering.push_back(std::async(std::launch::async, [this, other] { tell_time(other); }));
     }
+    for (auto& done : answering) done.get();
     return Seconds(0);
   }
   Seconds offset;

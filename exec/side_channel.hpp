@@ -23,12 +23,14 @@ class SideChannel {
   }
 
   /// What rank 0's steady clock shows more than this rank's: of 21 round trips, by the one that took the least; off by
-  /// half of that one at most. 0 on rank 0.
+  /// half of that one at most. 0 on rank 0, which tells the time to all at once, by a thread for each.
   Seconds clock_offset();
   /// On rank 0 the texts of all ranks, by rank; on the others nothing. `patience`: how long each may take.
   std::vector<std::string> gather(const std::string& text, Seconds patience);
 
  private:
+  void tell_time(std::size_t other);
+
   TcpWorld* world_;
   std::size_t rank_;
   std::size_t ranks_;

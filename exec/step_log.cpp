@@ -94,7 +94,7 @@ void StepLog::print(const StepReport& step, double rate)
   if (!has_printed_) fmt::print("{:>5}  {:>10}  {:>10}  {:>9}\n", "step", "loss", "samples/s", "step s");
   has_printed_ = true;
   fmt::print("{:>5}  {:>10.6g}  {:>10.4g}  {:>9.4g}\n", step.step, step.loss, rate, step.duration.value);
-  std::fflush(stdout);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw EnvironmentError("cannot write to standard output");
 }
 
 std::string lines_before(const std::string& log, const std::string& file, std::uint64_t first_step)

@@ -16,11 +16,11 @@ namespace isobar::exec {
 
 namespace {
 
-/// In the child; what is printed there is not lost.
+/// In the child; what is printed there is not lost unnoticed.
 std::string exit_code_of(const std::function<ExitCode(std::uint64_t)>& attempt, std::uint64_t failed)
 {
   const ExitCode code = attempt(failed);
-  std::fflush(stdout);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw EnvironmentError("cannot write to standard output");
   return std::to_string(static_cast<int>(code));
 }
 

@@ -62,6 +62,7 @@ class TcpWorld::Impl {
     ensure(rank_ < summing_.size, "a rank sums that takes part in sums");
     all_reduce_sum(summing_, values, deadline);
   }
+  void wait_for_all(Seconds deadline) { all_reduce_sum(all_, std::span<double>(), deadline); }
 
   std::map<LinkName, std::unique_ptr<TcpLink>> links;
   std::atomic<bool> cancelled = false;
@@ -118,7 +119,7 @@ TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::
   }
   // The neighbours being there says nothing of the rest.
   try {
-    all_reduce_sum(all_, std::span<double>(), time_until(deadline));
+    wait_for_all(time_until(deadline));
   } catch (const EnvironmentError& error) {
     throw EnvironmentError(fmt::format("{} (ranks beyond the neighbours are awaited)", error.what()));
   }
@@ -191,6 +192,11 @@ void TcpWorld::all_reduce_sum(std::span<float> values, Seconds deadline)
 void TcpWorld::all_reduce_sum(std::span<double> values, Seconds deadline)
 {
   impl_->all_reduce_sum(values, deadline);
+}
+
+void TcpWorld::wait_for_all(Seconds deadline)
+{
+  impl_->wait_for_all(deadline);
 }
 
 void TcpWorld::cancel()

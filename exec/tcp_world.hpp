@@ -50,6 +50,9 @@ class TcpWorld {
   void all_reduce_sum(std::span<float> values, Seconds deadline);
   void all_reduce_sum(std::span<double> values, Seconds deadline);
 
+  /// Returns when all ranks have called it, those that do not sum too. Not beside a sum. @throws as TcpLink does.
+  void wait_for_all(Seconds deadline);
+
   /// From any thread: all operations under way on all links but the lasting ones, and all later ones, fail with
   /// "cancelled".
   void cancel();

@@ -102,7 +102,7 @@ class Tls::Impl {
   Progress progress_of(Step step);
 
   SSL* ssl() const { return ssl_; }
-  /// Before `size` more bytes are written.
+  /// After `size` more bytes were written.
   void renew_key(std::size_t size);
 
  private:
