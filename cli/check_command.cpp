@@ -2,6 +2,7 @@
 #include "cli/command.hpp"
 #include "cli/rows.hpp"
 #include "core/child_process.hpp"
+#include "core/standard_streams.hpp"
 #include "results/baseline.hpp"
 #include "results/baseline_meta.hpp"
 
@@ -182,14 +183,14 @@ ExitCode approve(const CheckOptions& options, const BaselineCheck& check, Baseli
     return change.kind == results::ChangeKind::Failed;
   });
   if (failed > 0) {
-    fmt::print(stderr, "isobar: {} rows failed, and what failed cannot be approved; nothing was written\n", failed);
+    say(fmt::format("{} rows failed, and what failed cannot be approved; nothing was written", failed));
     return ExitCode::CheckFailed;
   }
   meta.plan_time_limits = limits_to_approve(check, std::move(meta.plan_time_limits));
   meta.approved = std::move(now);
   csv_file.write(comparison_to_csv(check.rows));
   meta_file.write(baseline_meta_to_json(meta));
-  fmt::print(stderr, "isobar: approved; {} and {} are written\n", options.baseline, options.meta());
+  say(fmt::format("approved; {} and {} are written", options.baseline, options.meta()));
   return ExitCode::Done;
 }
 
@@ -232,8 +233,8 @@ ExitCode check(const CheckOptions& options)
   if (options.approve) return approve(options, answer, meta, std::move(now), csv_file, meta_file);
   if (answer.holds()) return ExitCode::Done;
   if (options.base.empty()) {
-    for (const auto& input : results::changed_inputs(*meta.approved, now)) fmt::print(stderr, "isobar: {}\n", input);
-    fmt::print(stderr, "isobar: if that is meant: isobar check {} --approve\n", options.baseline);
+    for (const auto& input : results::changed_inputs(*meta.approved, now)) say(input);
+    say(fmt::format("if that is meant: isobar check {} --approve", options.baseline));
   }
   return ExitCode::CheckFailed;
 }

@@ -1,6 +1,7 @@
 #include "cli/command.hpp"
 #include "core/errors.hpp"
 #include "core/interrupt.hpp"
+#include "core/standard_streams.hpp"
 
 #include <fmt/format.h>
 
@@ -70,7 +71,7 @@ ExitCode run_executor(const std::vector<std::string>& arguments)
     try {
       become_executor(arguments);
     } catch (const std::exception& error) {
-      fmt::print(stderr, "isobar: {}\n", error.what());
+      say(error.what());
       _exit(static_cast<int>(ExitCode::EnvironmentError));
     }
   }

@@ -2,6 +2,7 @@
 
 #include "cli/command.hpp"
 #include "core/interrupt.hpp"
+#include "core/standard_streams.hpp"
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -63,6 +64,7 @@ ExitCode run(int argc, char** argv)
 int main(int argc, char** argv)
 {
   using namespace isobar;
+  open_standard_streams();
   spdlog::set_default_logger(spdlog::stderr_logger_st("isobar"));
   spdlog::set_pattern("isobar: %v");
   catch_interrupts();

@@ -3,6 +3,7 @@
 #include "cli/sweep_on_slurm.hpp"
 #include "cli/sweep_runs.hpp"
 #include "core/interrupt.hpp"
+#include "core/standard_streams.hpp"
 
 #include <fmt/format.h>
 
@@ -55,8 +56,8 @@ void make_here(const SweepOptions& options, const SweepRuns& runs, results::Swee
                 ++made;
               });
   } catch (const Interrupted&) {
-    fmt::print(stderr, "isobar: {} of {} runs are in {}; the same command goes on\n",
-               runs.sweep().runs() - missing.size() + made, runs.sweep().runs(), options.database_file());
+    say(fmt::format("{} of {} runs are in {}; the same command goes on", runs.sweep().runs() - missing.size() + made,
+                    runs.sweep().runs(), options.database_file()));
     throw;
   }
 }

@@ -4,6 +4,7 @@
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "core/interrupt.hpp"
+#include "core/standard_streams.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -112,7 +113,7 @@ class ArraySweep {
     } catch (const Interrupted&) {
       if (!jobs_.empty()) {
         const std::string ids = fmt::format("{}", fmt::join(jobs_, " "));
-        fmt::print(stderr, "isobar: job {} goes on; the same command takes its rows, scancel {} ends it\n", ids, ids);
+        say(fmt::format("job {} goes on; the same command takes its rows, scancel {} ends it", ids, ids));
       }
       throw;
     }
@@ -126,13 +127,12 @@ class ArraySweep {
     std::set<std::size_t> tasks = tasks_with(missing(), array_.runs_per_task);
     for (const auto task : queued->active) tasks.erase(task);
     if (!queued->active.empty()) {
-      fmt::print(stderr, "isobar: job {} of an earlier start goes on, {} tasks\n", fmt::join(jobs_, " "),
-                 queued->active.size());
+      say(fmt::format("job {} of an earlier start goes on, {} tasks", fmt::join(jobs_, " "), queued->active.size()));
     }
     if (tasks.empty()) return;
     const std::string job = submit(array_, tasks);
     jobs_.insert(job);
-    fmt::print(stderr, "isobar: submitted job {}, {} tasks\n", job, tasks.size());
+    say(fmt::format("submitted job {}, {} tasks", job, tasks.size()));
   }
 
   void wait_for_rows()

@@ -2,6 +2,7 @@
 
 #include "core/child_process.hpp"
 #include "core/interrupt.hpp"
+#include "core/standard_streams.hpp"
 #include "results/table.hpp"
 #include "results/validation.hpp"
 #include "schedules/schedule.hpp"
@@ -54,7 +55,7 @@ struct Trial {
 };
 
 /// Says on a terminal which part of the work has begun.
-void say(const std::string& what)
+void show_progress(const std::string& what)
 {
   if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "validate: {}\n", what);
 }
@@ -151,21 +152,21 @@ std::vector<Trial> trials_of(const ValidateOptions& options)
 ExitCode try_out(const ValidateOptions& options, const Trial& trial, const Goal& goal, const Inputs& inputs,
                  std::optional<results::Validation>& validation)
 {
-  say(trial.allocator + ": plan");
+  show_progress(trial.allocator + ": plan");
   OutputFile plan_file(trial.file(".plan.json"));
   OutputFile output(trial.file(".validation.json"));
   Plan plan = make_plan(inputs, trial.allocator, goal, options.goal.limits());
   if (plan.stages.empty()) {
     plan_file.write(plan_to_json(plan));
     throw_if_interrupted();
-    fmt::print(stderr, "isobar: {}: there is no placement to validate ({}): {}\n", trial.allocator,
-               name_of(plan.outcome), reason_of(plan));
+    say(fmt::format("{}: there is no placement to validate ({}): {}", trial.allocator, name_of(plan.outcome),
+                    reason_of(plan)));
     return ExitCode::Infeasible;
   }
-  say(trial.allocator + ": simulate");
+  show_progress(trial.allocator + ": simulate");
   const std::string simulated = simulate(options, trial, plan, inputs);
   plan_file.write(plan_to_json(plan));
-  say(trial.allocator + ": run");
+  show_progress(trial.allocator + ": run");
   if (const ExitCode code = run(options, trial); code != ExitCode::Done) return code;
   validation = compare(trial, plan, inputs, simulated);
   output.write(validation_to_json(*validation, options.tolerance));
@@ -188,7 +189,7 @@ ExitCode validate(const ValidateOptions& options)
 {
   const Goal goal = options.goal.goal(options.objective);
   check_options(options, goal);
-  say("profile");
+  show_progress("profile");
   if (const ExitCode code = profile(options); code != ExitCode::Done) return code;
   InputOptions files;
   files.platform = options.file(".xml");
@@ -211,8 +212,8 @@ ExitCode validate(const ValidateOptions& options)
         : validations.size() > 1 ? summary_of(trials, validations)
                                  : text_of(validations.front()));
   if (largest_error <= options.tolerance) return ExitCode::Done;
-  fmt::print(stderr, "isobar: the step time is {:.1f} % off; --tolerance is {:.1f} %\n", 100 * largest_error,
-             100 * options.tolerance);
+  say(fmt::format("the step time is {:.1f} % off; --tolerance is {:.1f} %", 100 * largest_error,
+                  100 * options.tolerance));
   return ExitCode::CheckFailed;
 }
 

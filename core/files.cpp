@@ -6,11 +6,15 @@
 #include <fmt/format.h>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cerrno>
+#include <charconv>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <random>
 #include <string>
 #include <system_error>
@@ -36,20 +40,40 @@ int open_beside(std::string& name)
   }
 }
 
+/// The descriptor of this process that a name such as /proc/self/fd/1, where /dev/stdout leads, stands for.
+std::optional<int> own_descriptor(const std::filesystem::path& name)
+{
+  std::error_code fault;
+  const auto folder = std::filesystem::canonical(name.parent_path(), fault);
+  if (fault || folder != fmt::format("/proc/{}/fd", getpid())) return std::nullopt;
+  const std::string text = name.filename().string();
+  int descriptor = 0;
+  const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), descriptor);
+  return status == std::errc{} && rest == text.data() + text.size() ? std::optional(descriptor) : std::nullopt;
+}
+
 }  // namespace
 
 TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(target))
 {
   std::error_code ignored;
   constexpr int most_links = 40;  // as Linux follows
-  for (int link = 0; link < most_links && std::filesystem::is_symlink(target_, ignored); ++link) {
+  std::optional<int> own = own_descriptor(target_);
+  for (int link = 0; !own && link < most_links && std::filesystem::is_symlink(target_, ignored); ++link) {
     target_ = target_.parent_path() / std::filesystem::read_symlink(target_, ignored);  // which need not be there
+    own = own_descriptor(target_);
   }
-  replaces_ = !std::filesystem::exists(target_, ignored) || std::filesystem::is_regular_file(target_, ignored);
+  const bool is_new = !std::filesystem::exists(target_, ignored);
+  replaces_ = !own && (is_new || std::filesystem::is_regular_file(target_, ignored));
   name_ = target_.string();
-  descriptor_ = replaces_ ? open_beside(name_) : open(name_.c_str(), O_WRONLY | O_CLOEXEC);
+  descriptor_ = own         ? fcntl(*own, F_DUPFD_CLOEXEC, 0)  // what it was redirected to goes on
+                : replaces_ ? open_beside(name_)
+                            : open(name_.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor_ < 0 && errno == EINTR) throw_if_interrupted();
   if (descriptor_ < 0) fail("cannot write there");
+  struct stat facts = {};
+  const bool has_mode = replaces_ && !is_new && stat(target_.c_str(), &facts) == 0;
+  if (has_mode && fchmod(descriptor_, facts.st_mode & 07777U) != 0) fail("cannot write there");
 }
 
 TemporaryFile::~TemporaryFile()
@@ -60,6 +84,7 @@ TemporaryFile::~TemporaryFile()
 
 void TemporaryFile::write(std::string_view content)
 {
+  if (!replaces_) std::fflush(stdout);  // which may be where this goes
   while (!content.empty()) {
     const ssize_t written = ::write(descriptor_, content.data(), content.size());
     if (written < 0 && errno == EINTR) continue;

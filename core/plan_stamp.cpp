@@ -8,8 +8,9 @@ namespace isobar {
 std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& workload_hash, const std::string& version)
 {
   if (!plan.stamp) {
-    return {fmt::format("has no stamp; run isobar simulate {} {} --plan … --stamp, or say --unvalidated",
-                        shown(plan.platform.name), shown(plan.workload.name))};
+    const std::string profile = plan.profile ? fmt::format(" --profile {}", shown(plan.profile->name)) : "";
+    return {fmt::format("has no stamp; run isobar simulate {} {}{} --plan … --stamp, or say --unvalidated",
+                        shown(plan.platform.name), shown(plan.workload.name), profile)};
   }
   std::vector<std::string> faults;
   const auto compare = [&faults](const char* what, const std::string& stamped, const std::string& actual) {

@@ -10,7 +10,9 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <fstream>
@@ -46,29 +48,11 @@ std::vector<std::string> names_in(const fs::path& folder)
   return names;
 }
 
-void remove_whole(const fs::path& path)
+void remove_file(const fs::path& path)
 {
   std::error_code fault;
-  fs::remove_all(path, fault);
+  fs::remove(path, fault);
   if (fault && fault != std::errc::no_such_file_or_directory) fail(path, fault);
-}
-
-/// What a run writes into a checkpoint's folder, temporary files among it.
-bool is_ours(const std::string& name)
-{
-  return name.starts_with("stage-");
-}
-
-/// Removes what is ours, and the folder where nothing else is in it.
-void remove_checkpoint(const fs::path& folder)
-{
-  std::error_code fault;
-  if (!fs::is_directory(fs::symlink_status(folder, fault))) return;
-  for (const auto& name : names_in(folder)) {
-    if (is_ours(name)) remove_whole(folder / name);
-  }
-  fs::remove(folder, fault);
-  if (fault && fault != std::errc::directory_not_empty) fail(folder, fault);
 }
 
 /// The number that a text begins with, which is cut off; none where it begins with no digit.
@@ -81,8 +65,15 @@ std::optional<std::uint64_t> take_number(std::string_view& text)
   return number;
 }
 
-/// The number of stages that the name of a manifest's part speaks of; none for other names.
-std::optional<std::size_t> stages_of_manifest(std::string_view name)
+/// What the name of a stage's file speaks of.
+struct NameOfStage {
+  std::size_t stage = 0;
+  std::size_t stages = 0;
+  std::string_view ending;
+};
+
+/// None for other names.
+std::optional<NameOfStage> name_of_stage(std::string_view name)
 {
   constexpr std::string_view begin = "stage-", between = "-of-";
   std::string_view rest = name;
@@ -92,10 +83,41 @@ std::optional<std::size_t> stages_of_manifest(std::string_view name)
   if (!stage || !rest.starts_with(between)) return std::nullopt;
   rest.remove_prefix(between.size());
   const auto stages = take_number(rest);
-  if (!stages || *stage >= *stages || *stages > most_stages || name != manifest_file_name(*stage, *stages)) {
-    return std::nullopt;
+  if (!stages || *stage >= *stages || *stages > most_stages) return std::nullopt;
+  return NameOfStage{*stage, *stages, rest};
+}
+
+/// The number of stages that the name of a manifest's part speaks of; none for other names.
+std::optional<std::size_t> stages_of_manifest(std::string_view name)
+{
+  const auto found = name_of_stage(name);
+  if (!found || name != manifest_file_name(found->stage, found->stages)) return std::nullopt;
+  return found->stages;
+}
+
+/// What a run writes into a checkpoint's folder; a temporary file has six letters more (core/files.cpp).
+bool is_ours(std::string_view name)
+{
+  const auto found = name_of_stage(name);
+  if (!found) return false;
+  for (const auto& whole :
+       {stage_file_name(found->stage, found->stages), manifest_file_name(found->stage, found->stages)}) {
+    const bool is_temporary = name.size() == whole.size() + 7 && name.starts_with(whole) && name[whole.size()] == '.';
+    if (name == whole || is_temporary) return true;
   }
-  return stages;
+  return false;
+}
+
+/// Removes what is ours, and the folder where nothing else is in it.
+void remove_checkpoint(const fs::path& folder)
+{
+  std::error_code fault;
+  if (!fs::is_directory(fs::symlink_status(folder, fault))) return;
+  for (const auto& name : names_in(folder)) {
+    if (is_ours(name)) remove_file(folder / name);
+  }
+  fs::remove(folder, fault);
+  if (fault && fault != std::errc::directory_not_empty) fail(folder, fault);
 }
 
 /// How many stages a checkpoint has, as far as the names in its folder say.
@@ -146,6 +168,16 @@ std::set<std::string> files_of(std::size_t stages)
   return files;
 }
 
+/// What is there and cannot be read is not damaged; a pipe would be waited for.
+void require_readable(const fs::path& path)
+{
+  if (access(path.c_str(), R_OK) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR) fail(path, {errno, std::generic_category()});
+    return;
+  }
+  if (!fs::is_regular_file(path)) throw InputError(shown_path(path), "is no regular file");
+}
+
 std::uint32_t crc_of_file(const fs::path& path)
 {
   std::ifstream file(path, std::ios::binary);
@@ -191,13 +223,14 @@ Checkpoint::Checkpoint(fs::path folder, std::uint64_t step) : folder_(std::move(
   for (std::size_t stage = 0; stage < stages; ++stage) {
     const auto manifest_path = folder_ / manifest_file_name(stage, stages);
     const auto where = shown_path(manifest_path);
+    const auto path = folder_ / stage_file_name(stage, stages);
+    for (const auto& file : {manifest_path, path}) require_readable(file);
     auto part = read_manifest(manifest_path);
     if (part.step != step || part.stage != stage || part.stages != stages) {
       throw InputError(where, fmt::format("is of step {}, stage {} of {}; its name says step {}, stage {} of {}",
                                           part.step, part.stage, part.stages, step, stage, stages));
     }
     check_part(part, manifest.empty() ? part : manifest.front(), manifest.empty() ? nullptr : &manifest.back(), where);
-    const auto path = folder_ / stage_file_name(stage, stages);
     SafetensorsFile file(path);
     if (file.size() != part.size) {
       throw InputError(file.where(), fmt::format("has {} bytes, and {} were written", file.size(), part.size));
@@ -283,7 +316,7 @@ void CheckpointStore::write(const StageSnapshot& snapshot) const
   const auto manifest = manifest_file_name(snapshot.stage, snapshot.stages);
   for (const auto& name : names_in(folder)) {
     const auto stages = stages_of_manifest(name);
-    if (name == manifest || (stages && *stages != snapshot.stages)) remove_whole(folder / name);
+    if (name == manifest || (stages && *stages != snapshot.stages)) remove_file(folder / name);
   }
   std::vector<TensorView> tensors;
   for (const auto& tensor : snapshot.tensors) tensors.push_back({tensor.facts, tensor.data});
@@ -358,7 +391,7 @@ void CheckpointStore::keep_last(std::size_t count) const
     }
     ++kept;
     for (const auto& name : names_in(folder)) {
-      if (is_ours(name) && !files.contains(name)) remove_whole(folder / name);
+      if (is_ours(name) && !files.contains(name)) remove_file(folder / name);
     }
   }
 }

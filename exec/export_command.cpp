@@ -2,6 +2,7 @@
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
+#include "core/standard_streams.hpp"
 #include "core/workload.hpp"
 #include "exec/checkpoint.hpp"
 #include "exec/commands.hpp"
@@ -51,7 +52,7 @@ Checkpoint open_checkpoint(const CommandOptions& options)
   const CheckpointStore store(options.checkpoints);
   if (options.step) return store.open(*options.step);
   const auto newest = store.newest_complete();
-  for (const auto& skipped : newest.skipped) fmt::print(stderr, "isobar: left out: {}\n", skipped);
+  for (const auto& skipped : newest.skipped) say(fmt::format("left out: {}", skipped));
   if (!newest.step) {
     throw InputError(shown(options.checkpoints, options.checkpoints.size()), "holds no complete checkpoint");
   }

@@ -1,6 +1,7 @@
 // The command isobar-exec: runs plans on real devices. `isobar run` and its like hand over to it.
 
 #include "core/interrupt.hpp"
+#include "core/standard_streams.hpp"
 #include "exec/commands.hpp"
 #include "exec/tcp_connect.hpp"
 
@@ -57,6 +58,7 @@ ExitCode run(int argc, char** argv)
 int main(int argc, char** argv)
 {
   using namespace isobar;
+  open_standard_streams();
   catch_interrupts();
   exec::allow_all_descriptors();
   ExitCode code = ExitCode::OurBug;

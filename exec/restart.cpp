@@ -1,7 +1,7 @@
 #include "exec/restart.hpp"
 
 #include "core/command_options.hpp"
-
+#include "core/standard_streams.hpp"
 #include "exec/checkpoint.hpp"
 #include "exec/replan.hpp"
 #include "exec/secret.hpp"
@@ -10,16 +10,9 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <cstdio>
-
 namespace isobar::exec {
 
 namespace {
-
-void say(const std::string& line)
-{
-  fmt::print(stderr, "isobar: {}\n", line);
-}
 
 /// In words. The attempt looks for itself: a disk that cannot be read now may be there again by then.
 std::string resume_point(const RestartedRun& run)

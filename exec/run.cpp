@@ -176,7 +176,10 @@ class StageCheckpoints {
   }
 
   /// Where rank 0 says which run writes into the folder.
-  std::filesystem::path world_file() const { return std::filesystem::path(job_.options.checkpoints.folder) / ".run"; }
+  std::filesystem::path world_file() const
+  {
+    return std::filesystem::path(job_.options.checkpoints.folder) / ".isobar-run";
+  }
 
   /// Parts in folders that only have the same name never are a checkpoint.
   void find_rank_zero() const
@@ -224,7 +227,7 @@ void evaluate(const Job& job, std::size_t rank, RankExecutor& executor, RankRepo
   executor.begin_evaluation(*job.options.evaluation, job.options.evaluation_steps);
   const auto ended = [&](std::uint64_t step) { executor.end_step(step, nobody); };
   play(*job.evaluation, rank, 0, executor, nullptr, ended, failed);
-  if (rank + 1 != job.plan.stages.size()) return;
+  if (rank + 1 != job.plan.stages.size() || evaluation_is_cut(job.options, executor)) return;
   executor.with_model([&](StageModel& model) { report.evaluation = model.take_evaluation(); });
 }
 

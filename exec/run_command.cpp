@@ -6,6 +6,7 @@
 #include "core/interrupt.hpp"
 #include "core/plan.hpp"
 #include "core/quantity_text.hpp"
+#include "core/standard_streams.hpp"
 #include "core/workload.hpp"
 #include "exec/address.hpp"
 #include "exec/checkpoint.hpp"
@@ -204,6 +205,20 @@ void report(const Plan& plan, const Program& program, const MeasuredRun& measure
   }
 }
 
+/// The workload as the plan has it.
+Workload recomputing(Workload workload, const Plan& plan, const std::string& plan_file)
+{
+  if (plan.recompute.empty()) return workload;
+  if (workload.memory_model == MemoryModel::Sky) {
+    throw InputError(plan_file, "recompute: memory_model sky knows nothing of recomputation");
+  }
+  if (plan.recompute.back() >= workload.layers.size()) {
+    throw InputError(plan_file, fmt::format("recompute: there is no layer {}; workload {} has {}",
+                                            plan.recompute.back(), shown(workload.name), workload.layers.size()));
+  }
+  return with_recomputation(workload, plan.recompute);
+}
+
 /// Which rank this process is, as flags and launchers say; none where all ranks start here or in places of --ranks.
 std::optional<LaunchPlace> launched_place(const CommandOptions& options)
 {
@@ -211,8 +226,8 @@ std::optional<LaunchPlace> launched_place(const CommandOptions& options)
   const LaunchFlags flags = {.rank = options.rank, .world = options.launch.world, .master = options.launch.master};
   auto place = launch_place(environment_of_this_process(), flags);
   if (!place) throw InputError(ways_to_run);
-  fmt::print(stderr, "isobar: rank {} of {} by {}; rank 0 listens at {}\n", place->rank, place->world_size,
-             shown(place->source, 200), text_of(place->master));
+  say(fmt::format("rank {} of {} by {}; rank 0 listens at {}", place->rank, place->world_size,
+                  shown(place->source, 200), text_of(place->master)));
   return place;
 }
 
@@ -250,7 +265,7 @@ RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, c
                           .bind = options.run.network.bind,
                           .deadline = options.run.limits.connect},
                          facts, preflight_of(plan, workload.dtype, options.launch, options.run.emulate));
-  fmt::print(stderr, "{}", meeting.in_words);
+  std::fputs(meeting.in_words.c_str(), stderr);
   return {meeting.seat, std::move(meeting.endpoints), secret, std::move(meeting.listener)};
 }
 
@@ -321,14 +336,14 @@ std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options, std::siz
     }
     return std::nullopt;
   }
-  for (const auto& skipped : newest.skipped) fmt::print(stderr, "isobar: left out: {}\n", skipped);
+  for (const auto& skipped : newest.skipped) say(fmt::format("left out: {}", skipped));
   // A run that is killed leaves two at most that its ranks were writing.
   constexpr std::size_t most_unfinished = 2;
   if (!newest.step && (newest.damaged || newest.skipped.size() > most_unfinished)) {
     throw InputError(folder, "no checkpoint there is whole; bring back what is missing, or name another folder");
   }
   if (!newest.step) {
-    fmt::print(stderr, "isobar: {}: no complete checkpoint; beginning at step 0\n", folder);
+    say(fmt::format("{}: no complete checkpoint; beginning at step 0", folder));
     return std::nullopt;
   }
   Checkpoint checkpoint = store.open(*newest.step);
@@ -340,7 +355,7 @@ std::optional<Checkpoint> checkpoint_to_resume(CommandOptions& options, std::siz
     throw InputError(checkpoint.where(),
                      fmt::format("has {} layers; the workload has {}", checkpoint.layers(), layers));
   }
-  fmt::print(stderr, "isobar: going on from {}\n", checkpoint.where());
+  say(fmt::format("going on from {}", checkpoint.where()));
   options.run.first_step = checkpoint.step();
   return checkpoint;
 }
@@ -388,16 +403,18 @@ ExitCode run(CommandOptions options)
   };
   const Plan plan = read_plan(options.plan);
   const std::string workload_text = read_file(options.workload);
-  const Workload workload = with_recomputation(read_inputs(plan, workload_text, options), plan.recompute);
+  const Workload workload = recomputing(read_inputs(plan, workload_text, options), plan, options.plan);
   if (plan.stages.empty()) {
     fmt::print("{}: there is no placement to run ({}): {}\n", options.plan, name_of(plan.outcome), shown(plan.reason));
     return ExitCode::Infeasible;
   }
   check_plan(plan, workload, fingerprint(workload_text), options);
+  const std::vector<std::string> output_files = {options.output, options.trace, options.log.json_lines,
+                                                 options.log.prometheus};
   refuse_overwriting(
       {options.workload, options.plan, options.profile, options.data.train, options.data.evaluation,
        options.data.vocabulary, options.weights, options.run.network.secret_file, options.restart.replan},
-      {options.output, options.trace, options.log.json_lines, options.log.prometheus});
+      output_files);
 
   const auto program = schedules::make_program(plan, workload);
   options.run.limits = limits_of(plan, options);
@@ -408,13 +425,16 @@ ExitCode run(CommandOptions options)
   options.run.evaluation_steps = data.evaluation_steps;
   read_checkpoint_every(options.checkpoint_every, options.run.checkpoints);
   std::optional<Weights> weights;
-  if (!options.weights.empty()) options.run.weights = &weights.emplace(options.weights);
+  if (!options.weights.empty()) {
+    options.run.weights = &weights.emplace(options.weights);
+    refuse_overwriting(weights->files(), output_files);
+  }
   options.run.checkpoints.run = run_facts(options, plan, fingerprint(workload_text), weights);
   const auto held = hold_checkpoints(options, launched);
   const auto checkpoint = checkpoint_to_resume(options, workload.layers.size());
   if (checkpoint) options.run.resume_from = &*checkpoint;
   if (options.run.first_step >= options.run.steps && !data.evaluation) {
-    fmt::print(stderr, "isobar: --steps {}: all of them are done\n", options.run.steps);
+    say(fmt::format("--steps {}: all of them are done", options.run.steps));
     return ExitCode::Done;
   }
   options.run.settings = settings_of(options);
@@ -441,7 +461,7 @@ ExitCode run(CommandOptions options)
     if (place) return run_rank(workload, plan, *program, std::move(*place), options.run, step_ended);
     auto measured =
         (options.spawn ? run_in_processes : run_in_process)(workload, plan, *program, options.run, step_ended);
-    const bool evaluation_is_cut = data.evaluation && stop.asked();
+    const bool evaluation_is_cut = data.evaluation && !measured.evaluation();
     return {measured.first_step() + measured.steps(), evaluation_is_cut, std::move(measured)};
   }();
   const auto& checkpoints = options.run.checkpoints;
@@ -449,7 +469,7 @@ ExitCode run(CommandOptions options)
   if (ended.measured && !checkpoints.folder.empty()) CheckpointStore(checkpoints.folder).keep_last(checkpoints.keep);
   if (ended.measured) report(plan, *program, *ended.measured, options, samples, outputs);
   if (ended.steps_done >= options.run.steps && !ended.evaluation_is_cut) return ExitCode::Done;
-  fmt::print(stderr, "isobar: interrupted; {} of {} steps are done\n", ended.steps_done, options.run.steps);
+  say(fmt::format("interrupted; {} of {} steps are done", ended.steps_done, options.run.steps));
   return ExitCode::Interrupted;
 }
 

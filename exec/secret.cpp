@@ -116,7 +116,7 @@ std::shared_ptr<const Secret> secret_from_file(const std::string& file)
 {
   struct stat facts = {};
   constexpr auto of_others = S_IRWXG | S_IRWXO;
-  if (::stat(file.c_str(), &facts) == 0 && (facts.st_mode & of_others) != 0) {
+  if (::stat(file.c_str(), &facts) == 0 && !S_ISDIR(facts.st_mode) && (facts.st_mode & of_others) != 0) {
     throw InputError(file, fmt::format("others may read or change this secret (mode {:o}); run: chmod 600 {}",
                                        facts.st_mode & 07777U, shown(file)));
   }

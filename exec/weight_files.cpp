@@ -43,6 +43,7 @@ Weights::Weights(const std::filesystem::path& path)
   }
   where_ = shown_path(file);
   folder_ = folder_of_file(file);
+  paths_.push_back(file);
   if (file.extension() == ".json") {
     open_shards(file);
     return;
@@ -68,7 +69,10 @@ void Weights::open_shards(const std::filesystem::path& index)
       faults.throw_if_any();
     }
     const auto [place, is_new] = opened.emplace(node.scalar, files_.size());
-    if (is_new) files_.emplace_back(folder_ / node.scalar);
+    if (is_new) {
+      paths_.push_back(folder_ / node.scalar);
+      files_.emplace_back(paths_.back());
+    }
     if (!files_[place->second].find(tensor)) {
       weight_map.add_fault(tensor, fmt::format("{} has no such tensor", files_[place->second].where()));
       faults.throw_if_any();
@@ -94,6 +98,13 @@ void Weights::read(const std::string& name, std::span<std::byte> into) const
 {
   facts(name);
   files_[file_of_.at(name)].read(name, into);
+}
+
+std::vector<std::string> Weights::files() const
+{
+  std::vector<std::string> files = {config_file().string()};
+  for (const auto& path : paths_) files.push_back(path.string());
+  return files;
 }
 
 std::filesystem::path Weights::config_file() const

@@ -26,6 +26,8 @@ class Weights final : public TensorSource {
   void read(const std::string& name, std::span<std::byte> into) const override;
   using TensorSource::read;
 
+  /// All that is read: configuration, index and shards, whether they are there or not.
+  std::vector<std::string> files() const;
   /// Where the model's configuration is, if it has one: `config.json` beside the weights.
   std::filesystem::path config_file() const;
   /// Recognises a model again, whatever its files are: of names, types, shapes and the first 64 KiB of each tensor.
@@ -37,6 +39,7 @@ class Weights final : public TensorSource {
   std::string where_;
   std::filesystem::path folder_;
   std::vector<SafetensorsFile> files_;
+  std::vector<std::filesystem::path> paths_;
   std::map<std::string, std::size_t> file_of_;
 };
 

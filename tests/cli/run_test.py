@@ -100,7 +100,8 @@ class Run(CommandTest):
         workload, platform, profile = self.profiled()
         plan = self.make_plan(platform, workload, "--profile", profile, "--microbatches", 2)
         fault = self.fault_of("run", workload, "--plan", plan, "--in-process")
-        self.assertIn(f"{plan}: has no stamp; run isobar simulate", fault)
+        self.assertEqual(fault, f"{plan}: has no stamp; run isobar simulate {platform} {workload} --profile {profile} "
+                                "--plan … --stamp, or say --unvalidated")
         self.run_isobar("run", workload, "--plan", plan, "--in-process", "--steps", 1, "--unvalidated")
 
         self.run_isobar("simulate", platform, workload, "--profile", profile, "--plan", plan, "--stamp")
@@ -109,6 +110,44 @@ class Run(CommandTest):
         pathlib.Path(plan).write_text(json.dumps(content))
         self.assertIn("stamp.plan: made for a plan with hash",
                       self.fault_of("run", workload, "--plan", plan, "--in-process"))
+
+    def test_a_workload_of_skys_memory_runs_but_without_recomputation(self):
+        platform, _ = self.small_inputs()
+        workload = self.write("bert.yaml", (ROOT / "examples/tiny_bert.yaml").read_text() + "memory_model: sky\n")
+        plan = self.make_plan(platform, workload, "--microbatches", 2)
+        base = ("run", workload, "--plan", plan, "--in-process", "--steps", 1, "--unvalidated")
+        self.run_isobar(*base)
+        content = json.loads(pathlib.Path(plan).read_text())
+        content["recompute"] = [1]
+        pathlib.Path(plan).write_text(json.dumps(content))
+        self.assertEqual(self.fault_of(*base), f"{plan}: recompute: memory_model sky knows nothing of recomputation")
+
+    def test_streams_that_are_closed_or_redirected_cost_no_file(self):
+        workload, plan = self.stamped_plan()
+        run = [ISOBAR, "run", workload, "--plan", plan, "--in-process", "--steps", "2"]
+        everything = self.folder / "everything.txt"
+        everything.write_text("of an earlier command\n")
+        with everything.open("a") as stdout:
+            subprocess.run([*run, "-o", "/dev/stdout"], cwd=ROOT, stdout=stdout, check=True)
+        text = everything.read_text()
+        self.assertTrue(text.startswith("of an earlier command\n step "), text)
+        self.assertEqual(len(json.loads(text[text.index("\n{") + 1:])["losses"]), 2)
+        trace = self.folder / "trace.json"
+        subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *run, "--trace", trace], cwd=ROOT, check=True)
+        assert_is_trace(self, trace)
+        with open("/dev/full", "w") as full:
+            subprocess.run([*run, "--checkpoint", self.folder / "kept", "--resume"], cwd=ROOT, stderr=full, check=True,
+                           stdout=subprocess.DEVNULL)
+
+    def test_a_reader_that_ends_is_no_lost_device(self):
+        workload, plan = self.stamped_plan()
+        run = subprocess.Popen([ISOBAR, "run", workload, "--plan", plan, "--spawn", "--steps", "1000000"], cwd=ROOT,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(run.kill)
+        run.stdout.readline()
+        run.stdout.close()
+        self.assertEqual((run.wait(timeout=60), run.stderr.read()),
+                         (3, "isobar: rank 1 (rank-1): cannot write to standard output\n"))
 
     def test_a_plan_for_another_workload_is_refused(self):
         workload, plan = self.stamped_plan()

@@ -189,6 +189,10 @@ learning_rate: 0.003
         self.assertIn("holds neither model.safetensors nor",
                       self.fault_of("run", still, "--plan", self.plan_on(2, still), "--spawn", "--unvalidated",
                                     "--weights", self.folder))
+        for name in ("model.safetensors", "config.json"):
+            self.assertEqual(self.fault_of("run", still, "--plan", self.plan_on(2, still), "--spawn", "--unvalidated",
+                                           "--weights", model, "-o", model / name),
+                             f"{model / name}: is an input; name another file to write")
 
     def test_tokens_are_learnt_and_their_perplexity_told(self):
         workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
@@ -272,9 +276,7 @@ learning_rate: 0.003
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=120)[1]
         self.assertEqual((process.returncode, errors), (130, "isobar: interrupted; 3 of 3 steps are done\n"))
-        labels = json.loads(output.read_text())["evaluation"]["labels"]
-        self.assertGreater(labels, 0)
-        self.assertLess(labels, 1_999_999)
+        self.assertIsNone(json.loads(output.read_text())["evaluation"])  # it would be of the whole file
 
     def test_checkpoints_that_cannot_be_written_are_found_out_before_a_step_is_trained(self):
         workload = self.write("gpt.yaml", GPT)

@@ -126,16 +126,12 @@ TEST(RunInChild, TellsWorkThatWasInterruptedFromABug)
   EXPECT_EQ(died.status, Status::Interrupted);
 }
 
-/// What a deputy ends with whose parent is asked to stop while it does `work`: exits with its status.
+/// What a deputy's work ends with that asks its parent to stop: exits with its status.
 [[noreturn]] void exit_with_deputy(const std::function<std::string()>& work)
 {
   catch_interrupts();
   const PatientStop stop;
-  const auto ask_and_work = [&work] {
-    kill(getppid(), SIGINT);
-    return work();
-  };
-  const auto result = run_in_deputy(ask_and_work, stop);
+  const auto result = run_in_deputy(work, stop);
   std::fprintf(stderr, "%s", result.message.c_str());
   std::exit(static_cast<int>(result.status));
 }
@@ -143,6 +139,7 @@ TEST(RunInChild, TellsWorkThatWasInterruptedFromABug)
 TEST(RunInDeputy, PassesTheFirstInterruptOn)
 {
   EXPECT_EXIT(exit_with_deputy([]() -> std::string {
+                kill(getppid(), SIGINT);
                 for (;; usleep(10'000)) throw_if_interrupted();
               }),
               testing::ExitedWithCode(static_cast<int>(Status::Interrupted)), "");
@@ -152,7 +149,24 @@ TEST(RunInDeputy, LetsItsWorkBePatientAndSayHowItFailed)
 {
   EXPECT_EXIT(exit_with_deputy([]() -> std::string {
                 const PatientStop stop;
+                kill(getppid(), SIGINT);
                 while (!stop.asked()) usleep(10'000);
+                throw EnvironmentError("the disk is full");
+              }),
+              testing::ExitedWithCode(static_cast<int>(Status::EnvironmentFault)), "^the disk is full$");
+}
+
+TEST(RunInDeputy, TakesWhatAllProcessesOfAJobAreSentForOneInterrupt)
+{
+  EXPECT_EXIT(exit_with_deputy([]() -> std::string {
+                constexpr useconds_t longer_than_one_interrupt = 200'000;
+                const PatientStop stop;
+                for (const int signal : {SIGTERM, SIGHUP}) kill(getpid(), signal);
+                usleep(longer_than_one_interrupt);
+                kill(getppid(), SIGTERM);
+                while (!stop.asked()) usleep(10'000);
+                usleep(longer_than_one_interrupt);
+                throw_if_interrupted();
                 throw EnvironmentError("the disk is full");
               }),
               testing::ExitedWithCode(static_cast<int>(Status::EnvironmentFault)), "^the disk is full$");

@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "tests/support/temporary_folder.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -77,6 +78,36 @@ TEST(WriteFileAtomically, WritesToADeviceAsItIs)
 {
   write_file_atomically("/dev/null", "gone");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST(WriteFileAtomically, GoesOnWithWhatADescriptorWasRedirectedTo)
+{
+  const Folder folder;
+  write_file_atomically(folder.path / "a", "old ");
+  const int descriptor = open((folder.path / "a").c_str(), O_WRONLY | O_APPEND);
+  const fs::path links = "/proc/self/fd";
+  write_file_atomically(links / std::to_string(descriptor), "new ");
+  fs::create_symlink(links / std::to_string(descriptor), folder.path / "link");
+  write_file_atomically(folder.path / "link", "newest");
+  close(descriptor);
+  EXPECT_EQ(read_file(folder.path / "a"), "old new newest");
+
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(pipe(ends), 0);
+  write_file_atomically(links / std::to_string(ends[1]), "x");
+  char arrived = 0;
+  EXPECT_EQ(read(ends[0], &arrived, 1), 1);
+  EXPECT_EQ(arrived, 'x');
+  for (const int end : ends) close(end);
+}
+
+TEST(WriteFileAtomically, LeavesTheFilesPermissions)
+{
+  const Folder folder;
+  write_file_atomically(folder.path / "a", "old");
+  fs::permissions(folder.path / "a", fs::perms::owner_read | fs::perms::owner_write);
+  write_file_atomically(folder.path / "a", "new");
+  EXPECT_EQ(fs::status(folder.path / "a").permissions(), fs::perms::owner_read | fs::perms::owner_write);
 }
 
 TEST(WriteFileAtomically, SaysThatTheDiskIsFull)

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <filesystem>
@@ -277,20 +278,38 @@ TEST_F(Checkpoints, ThatWereCompleteOnceArePutAsideAndUnfinishedOnesRemoved)
   EXPECT_EQ(read_file(aside / "step-00000040.damaged-2" / "stage-0-of-2.json"), "{");
 }
 
+TEST_F(Checkpoints, ThatCannotBeReadAreNotTakenForDamaged)
+{
+  write(10, 1);
+  write(20, 1);
+  const auto path = file(20, "stage-0-of-1.json");
+  fs::remove(path);
+  fs::create_symlink(path.filename(), path);
+  EXPECT_THAT([&] { store_.newest_complete(); },
+              ThrowsMessage<EnvironmentError>(HasSubstr("stage-0-of-1.json: Too many levels of symbolic links")));
+  fs::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(store_.newest_complete().step, 10U);
+}
+
 TEST_F(Checkpoints, RemoveNothingThatIsNotTheirs)
 {
+  const std::vector<std::string> names = {"thesis.txt", "stage-notes.txt", "stage-0-of-1.json.original"};
   write(10, 1);
   write(20, 1);
   for (const std::uint64_t step : {1, 10, 30}) {
     fs::create_directories(store_.folder_of(step));
-    write_file_atomically(file(step, "thesis.txt"), "years of work");
+    for (const auto& name : names) write_file_atomically(file(step, name), "years of work");
+    write_file_atomically(file(step, "stage-0-of-1.json.a1b2c3"), "of a write that was killed");
   }
   fs::create_symlink(folder_.path(), store_.folder_of(40));
   store_.keep_last(1);
   store_.clear_later_than(20);
   for (const std::uint64_t step : {1, 10, 30}) {
-    EXPECT_EQ(read_file(file(step, "thesis.txt")), "years of work");
-    EXPECT_FALSE(fs::exists(file(step, "stage-0-of-1.json")));
+    for (const auto& name : names) EXPECT_EQ(read_file(file(step, name)), "years of work");
+    for (const auto* name : {"stage-0-of-1.json", "stage-0-of-1.json.a1b2c3"}) {
+      EXPECT_FALSE(fs::exists(file(step, name)));
+    }
   }
   EXPECT_TRUE(fs::is_symlink(store_.folder_of(40)));
 }

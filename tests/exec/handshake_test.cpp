@@ -235,6 +235,8 @@ TEST_F(SecretTest, ComesFromTheEnvironmentAndIsGoneFromThere)
               AllOf(testing::StartsWith("ISOBAR_SECRET: a secret of 5 bytes; it must have 16 to 4096"),
                     Not(HasSubstr("short"))));
   EXPECT_EQ(std::getenv(Secret::variable), nullptr);
+  ::setenv(Secret::variable, "", 1);  // as a variable that is not set
+  EXPECT_EQ(secret_from_environment(), nullptr);
 }
 
 TEST_F(SecretTest, HasAKeyOfItsOwnForEachUse)

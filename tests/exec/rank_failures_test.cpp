@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,14 @@ std::string cause_of(const std::vector<End>& ends)
 }
 
 constexpr auto closed = "rank 0: receive from rank 1 (channel 0): no message after 2 s: connection closed by the peer";
+
+TEST(RankFailures, AreBugsWhereTheRanksIs)
+{
+  RankFailures failures(names);
+  const auto [rank, result] = ended(1, "a vector is too long", Status::Bug);
+  failures.ended(rank, result);
+  EXPECT_THROW(failures.throw_if_any(), std::logic_error);
+}
 
 TEST(RankFailures, AreNoneOfRanksThatAreDone)
 {
