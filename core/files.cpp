@@ -73,7 +73,8 @@ TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(t
   if (descriptor_ < 0) fail("cannot write there");
   struct stat facts = {};
   const bool has_mode = replaces_ && !is_new && stat(target_.c_str(), &facts) == 0;
-  if (has_mode && fchmod(descriptor_, facts.st_mode & 07777U) != 0) fail("cannot write there");
+  const bool refuses = has_mode && fchmod(descriptor_, facts.st_mode & 07777U) != 0;
+  if (refuses && errno != EPERM && errno != ENOTSUP) fail("cannot write there");  // where there are no permissions
 }
 
 TemporaryFile::~TemporaryFile()

@@ -28,8 +28,8 @@ extern "C" void ask_to_stop(int)
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
   const std::int64_t time = now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
-  const bool is_repeated = requests > 0 && time - last_request.exchange(time) < one_request;
-  last_request = time;
+  const std::int64_t since_last = time - last_request.exchange(time);
+  const bool is_repeated = requests > 0 && since_last < one_request;
   if (requests < 2 && !is_repeated) requests = requests + 1;
   if (auto* asked = first_request.load()) asked->store(true);
 }

@@ -65,14 +65,12 @@ std::optional<std::uint64_t> take_number(std::string_view& text)
   return number;
 }
 
-/// What the name of a stage's file speaks of.
 struct NameOfStage {
   std::size_t stage = 0;
   std::size_t stages = 0;
-  std::string_view ending;
 };
 
-/// None for other names.
+/// What the name of a stage's file, whatever its ending is, begins with; none for other names.
 std::optional<NameOfStage> name_of_stage(std::string_view name)
 {
   constexpr std::string_view begin = "stage-", between = "-of-";
@@ -84,7 +82,7 @@ std::optional<NameOfStage> name_of_stage(std::string_view name)
   rest.remove_prefix(between.size());
   const auto stages = take_number(rest);
   if (!stages || *stage >= *stages || *stages > most_stages) return std::nullopt;
-  return NameOfStage{*stage, *stages, rest};
+  return NameOfStage{*stage, *stages};
 }
 
 /// The number of stages that the name of a manifest's part speaks of; none for other names.
