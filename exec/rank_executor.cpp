@@ -22,9 +22,9 @@ namespace isobar::exec {
 
 namespace {
 
-/// What `work` does and returns; a GPU without room for it is no bug of ours.
+/// What `work` does and returns; a GPU without room for it, or one that fails, is no bug of ours.
 template <typename Work>
-auto within_memory(const std::string& rank, Work work)
+auto work_on_device(const std::string& rank, Work work)
 {
   place_of_failure();  // of another one
   try {
@@ -32,6 +32,10 @@ auto within_memory(const std::string& rank, Work work)
   } catch (const c10::OutOfMemoryError& error) {
     throw EnvironmentError(
         fmt::format("{}: out of memory{}: {}", rank, place_of_failure(), shown(error.what_without_backtrace(), 300)));
+  } catch (const c10::Error& error) {
+    const std::string said = error.what_without_backtrace();
+    if (said.find("CUDA error") == std::string::npos) throw;
+    throw EnvironmentError(fmt::format("{}: {}", rank, shown(said.substr(0, said.find('\n')), 300)));
   } catch (const std::bad_alloc&) {
     throw EnvironmentError(fmt::format("{}: out of memory{}", rank, place_of_failure()));
   }
@@ -125,14 +129,14 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
   stage_options.seed = options_.seed;
   stage_options.device = options_.device;
   stage_options.batches = options_.batches;
-  model_ = within_memory(name_, [&] { return std::make_unique<StageModel>(workload, stage_options); });
+  model_ = work_on_device(name_, [&] { return std::make_unique<StageModel>(workload, stage_options); });
 }
 
 void RankExecutor::with_model(const std::function<void(StageModel&)>& work)
 {
   DeviceQueue& queue = lane(Lane::Compute).queue;
   const DeviceQueue::Scope scope(queue);
-  within_memory(name_, [&] { work(*model_); });
+  work_on_device(name_, [&] { work(*model_); });
   queue.mark().wait();
   meter_.refuse_excess();
 }
@@ -144,7 +148,7 @@ void RankExecutor::run(std::uint64_t step, const Instruction& instruction)
   const DeviceQueue::Scope scope(of_instruction.queue);
   std::optional<gpu::NamedRange> range;
   if (of_instruction.queue.is_on_gpu()) range.emplace(name_of_event(instruction));
-  within_memory(name_, [&] { run_in_queue(step, instruction, of_instruction); });
+  work_on_device(name_, [&] { run_in_queue(step, instruction, of_instruction); });
   meter_.refuse_excess();
 }
 
