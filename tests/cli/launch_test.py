@@ -90,8 +90,8 @@ class Scripts(CommandTest):
 
     def test_srun_on_four_nodes(self):
         # The test's nodes are all this machine, which does not know their names: so the master is said.
-        master = f"127.0.0.1:{free_port()}"
         with slurm_cluster.started(nodes=4, cpus=1) as cluster:
+            master = f"127.0.0.1:{free_port()}"  # none of the cluster's
             said = self.run_script("srun.sh", SLURM_CONF=cluster.environment["SLURM_CONF"], ISOBAR_MASTER=master)
         self.assertIn(f"rank 2 of 3 by Slurm (SLURM_PROCID, SLURM_NTASKS), ISOBAR_MASTER; rank 0 listens at {master}",
                       said)
