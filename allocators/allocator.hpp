@@ -37,7 +37,6 @@ struct Placement {
   std::string reason;                      ///< when infeasible
   std::optional<Seconds> objective_bound;  ///< where the policy proves more than bounds.hpp does
   Certificate certificate;                 ///< how
-  StepTimeBy step_time_by = StepTimeBy::Formula;
 };
 
 /// One way to place layers; registered in registry.cpp.

@@ -147,6 +147,7 @@ double pipeline_bound(const std::vector<Capacity>& capacities, double all_work, 
 
 Bound objective_bound(const CostModel& cost, const Goal& goal)
 {
+  if (goal.objective == Objective::Step) return {Seconds(0), {}};
   const Knapsack knapsack(cost, goal);
   const auto capacities = fastest_first(cost);
   double memory = 0;

@@ -196,6 +196,7 @@ Placement place_by_chain_dp(const Problem& problem)
     case Communication::None:
       return place<Communication::None>(problem);
     case Communication::Overlapped:
+    case Communication::Played:
       return place<Communication::Overlapped>(problem);
     case Communication::Serial:
       return place<Communication::Serial>(problem);

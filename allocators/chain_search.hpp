@@ -144,8 +144,8 @@ class ChainSearch {
       return;
     }
     for (std::size_t before = device; before-- > 0;) {
-      links_[device * devices_ + before] = link_of(cost_.cluster().path(before, device));
-      const Link link = link_of(cost_.cluster().path(device, before));
+      links_[device * devices_ + before] = link_of(counted_path(communication, cost_.cluster().path(before, device)));
+      const Link link = link_of(counted_path(communication, cost_.cluster().path(device, before)));
       improve_best_link(before, links_[device * devices_ + before]);
       improve_best_link(device, link);
       auto& ways = ways_back_[device];
@@ -229,7 +229,9 @@ class ChainSearch {
     std::vector<Filling> fillings;
     double least_input = infinity;
     for (std::size_t device = 0; device < devices_; ++device) {
-      least_input = std::min(least_input, stage_cost<communication>(0, cost_.input_time(device).value));
+      least_input =
+          std::min(least_input,
+                   stage_cost<communication>(0, CostModel::counted(communication, cost_.input_transfer(device)).value));
       double output = infinity;    // least over a cut so far
       double gradient = infinity;  // likewise
       double left_out = 0;
@@ -513,7 +515,8 @@ class ChainSearch {
     std::size_t begin_level = 0;
     bool found = false;
     for (std::size_t device = 0; device < devices_; ++device) {
-      const double input = stage_cost<communication>(0, cost_.input_time(device).value);
+      const double input =
+          stage_cost<communication>(0, CostModel::counted(communication, cost_.input_transfer(device)).value);
       if (input > limit_) {
         note_beyond_limit(input);
         continue;
@@ -551,7 +554,8 @@ class ChainSearch {
       const Option next = *choice.option;
       found.stages.push_back({device, first, next.cut - 1});
       if (communication != Communication::None && next.cut < layers_) {
-        gradient = link_of(cost_.cluster().path(next.device, device)).time(cost_.boundary_gradient(next.cut).value);
+        gradient = link_of(counted_path(communication, cost_.cluster().path(next.device, device)))
+                       .time(cost_.boundary_gradient(next.cut).value);
       }
       first = next.cut;
       device = next.device;

@@ -286,7 +286,6 @@ Placement place_by_local_search(const Problem& problem)
   if (limits.polish) {
     const std::uint64_t polish_budget = budget == no_budget ? no_budget : budget / moves_per_polish_move;
     stages = polish(cost, goal, std::move(stages), clock, limits.seed, polish_budget);
-    placement.step_time_by = StepTimeBy::Recurrence;
   }
   if (clock.is_over()) placement.outcome = Outcome::TimedOut;
   placement.stages = std::move(stages);

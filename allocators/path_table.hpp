@@ -20,8 +20,10 @@ struct AffinePath {
 /// that never leaves a few devices of thousands asks the platform for their routes only. 16 D² bytes of address space.
 class PathTable {
  public:
-  explicit PathTable(const CostModel& cost)
+  /// Paths as the communication counts them (counted_path).
+  PathTable(const CostModel& cost, Communication communication)
       : cluster_(&cost.cluster()),
+        communication_(communication),
         devices_(cost.devices()),
         paths_(std::make_unique_for_overwrite<AffinePath[]>(devices_ * devices_)),
         has_row_(devices_)
@@ -39,13 +41,14 @@ class PathTable {
   {
     for (std::size_t to = 0; to < devices_; ++to) {
       if (to == from) continue;
-      const Path path = cluster_->path(from, to);
+      const Path path = counted_path(communication_, cluster_->path(from, to));
       paths_[from * devices_ + to] = {path.latency.value, 1 / path.bandwidth.value};
     }
     has_row_[from] = 1;
   }
 
   const Cluster* cluster_;
+  Communication communication_;
   std::size_t devices_;
   std::unique_ptr<AffinePath[]> paths_;
   std::vector<unsigned char> has_row_;

@@ -30,10 +30,10 @@ PlacementCosts::PlacementCosts(const CostModel& cost, const Goal& goal)
     gradient_.push_back(cost.boundary_gradient(cut).value);
   }
   const bool counts_transfers = goal.communication != Communication::None;
-  if (counts_transfers) paths_.emplace(cost);
+  if (counts_transfers) paths_.emplace(cost, goal.communication);
   for (std::size_t device = 0; device < devices_; ++device) {
     seconds_per_flop_.push_back(1 / cost.speed(device).value);
-    input_time_.push_back(counts_transfers ? cost.input_time(device).value : 0);
+    input_time_.push_back(CostModel::counted(goal.communication, cost.input_transfer(device)).value);
   }
   const std::size_t most_stages = std::min(cost.layers(), devices_);
   stages_.reserve(most_stages);

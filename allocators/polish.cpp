@@ -16,7 +16,7 @@ namespace {
 class StepClock {
  public:
   StepClock(const CostModel& cost, const Goal& goal)
-      : cost_(&cost), paths_(cost), recurrence_(goal.schedule, goal.microbatches)
+      : cost_(&cost), paths_(cost, Communication::Played), recurrence_(goal.schedule, goal.microbatches)
   {
   }
 
@@ -31,12 +31,14 @@ class StepClock {
       stage.update = cost_->update_time(device, first, last);
       if (i + 1 < stages.size()) {
         const std::size_t next = stages[i + 1].device;
-        stage.output = Seconds(paths_.between(device, next).time(cost_->boundary_output(last + 1).value));
-        stage.gradient = Seconds(paths_.between(next, device).time(cost_->boundary_gradient(last + 1).value));
+        const AffinePath& there = paths_.between(device, next);
+        const AffinePath& back = paths_.between(next, device);
+        stage.output = {Seconds(there.latency), Seconds(there.per_byte * cost_->boundary_output(last + 1).value)};
+        stage.gradient = {Seconds(back.latency), Seconds(back.per_byte * cost_->boundary_gradient(last + 1).value)};
       }
       times_.push_back(stage);
     }
-    return recurrence_.step_time(cost_->input_time(stages.front().device), times_).value;
+    return recurrence_.step_time(cost_->input_transfer(stages.front().device), times_).value;
   }
 
  private:

@@ -80,11 +80,10 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
   const auto evaluation = cost.evaluate(stages, plan.goal);
   plan.objective = evaluation.objective;
   plan.step_bound = evaluation.step_bound;
-  plan.predicted = Predicted{evaluation.step_time, evaluation.bottleneck, evaluation.sequential, {}};
-  if (placement.step_time_by == StepTimeBy::Recurrence) {
-    plan.predicted->step_time = step_time_by_recurrence(cost, stages, plan.goal);
-    plan.predicted->step_time_by = StepTimeBy::Recurrence;
-  }
+  plan.predicted = Predicted{.step_time = step_time_by_recurrence(cost, stages, plan.goal),
+                             .bottleneck = evaluation.bottleneck,
+                             .sequential = evaluation.sequential,
+                             .pipeline = evaluation.pipeline};
   const FlopsPerSecond reference = reference_speed(cost.cluster(), cost.workload().dtype);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
@@ -98,7 +97,8 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
   Bound bound = objective_bound(cost, plan.goal);
   if (placement.objective_bound) {
     if (*placement.objective_bound > bound.value) bound = {*placement.objective_bound, placement.certificate};
-  } else if (chain_cost.layers() * chain_cost.devices() <= most_for_certified_bound) {
+  } else if (plan.goal.objective != Objective::Step &&
+             chain_cost.layers() * chain_cost.devices() <= most_for_certified_bound) {
     Bound certified = bound_without_transfers(chain_cost, plan.goal, placement.stages);
     if (certified.value > bound.value) bound = std::move(certified);
   }
@@ -175,6 +175,10 @@ Plan allocate(const std::string& name, const Workload& workload, const Cluster& 
 {
   const SearchClock clock(limits);
   require_policy(name);
+  if (goal.microbatches > most_microbatches_by_recurrence) {
+    throw InputError("microbatches", fmt::format("{}; at most {}, since a step is predicted micro-batch by micro-batch",
+                                                 goal.microbatches, most_microbatches_by_recurrence));
+  }
   ensure(!workload.layers.empty() && !cluster.devices.empty() && goal.microbatches > 0,
          "a problem has layers, devices and micro-batches");
   const ChainView view = chain_view(workload);

@@ -81,6 +81,7 @@ ObjectiveWeights weights_of(const Goal& goal)
     case Objective::Bottleneck:
       return {1, 0};
     case Objective::Pipeline:
+    case Objective::Step:
       return {static_cast<double>(goal.microbatches - 1), 1};
   }
   return {0, 1};
@@ -124,13 +125,13 @@ void StageTables::find_kinds(std::size_t most_groups)
   if (goal_.communication != Communication::None) {
     for (std::size_t i = 0; i < devices; ++i) {
       for (std::size_t j = 0; j < devices; ++j) {
-        if (i != j) paths_[place[i] * places_ + place[j]] = cluster.path(i, j);
+        if (i != j) paths_[place[i] * places_ + place[j]] = counted_path(goal_.communication, cluster.path(i, j));
       }
     }
   }
   std::map<std::tuple<std::size_t, double, double, double>, std::uint32_t> known;
   for (std::size_t i = 0; i < devices; ++i) {
-    const double input = goal_.communication == Communication::None ? 0 : cost_->input_time(i).value;
+    const double input = CostModel::counted(goal_.communication, cost_->input_transfer(i)).value;
     const auto key = std::tuple(place[i], cost_->speed(i).value, cluster.devices[i].memory.value, input);
     const auto [entry, is_new] = known.emplace(key, static_cast<std::uint32_t>(known.size()));
     if (is_new) {
@@ -169,7 +170,7 @@ void StageTables::tabulate_transfers()
     const std::size_t from = devices_of_kind_[kind].front();
     for (std::size_t to = 0; to < devices(); ++to) {
       if (to == from) continue;
-      const Path path = cost_->cluster().path(from, to);
+      const Path path = counted_path(goal_.communication, cost_->cluster().path(from, to));
       const std::size_t group = group_of_kind_[kind_of_device_[to]];
       for (std::size_t size = 0; size < sizes_; ++size) {
         const std::size_t at = (kind * sizes_ + size) * groups_ + group;

@@ -88,6 +88,7 @@ class StageTables {
       case Communication::None:
         return compute;
       case Communication::Overlapped:
+      case Communication::Played:
         return std::max(compute, send);
       case Communication::Serial:
         return compute + send;

@@ -96,7 +96,8 @@ class Starts {
       const std::size_t last = order.back();
       Seconds least(std::numeric_limits<double>::infinity());
       for (const std::size_t device : left) {
-        const Seconds time = cost_.output_time(device, last, middle) + cost_.gradient_time(device, last, middle);
+        const Seconds time =
+            cost_.output_transfer(device, last, middle).total() + cost_.gradient_transfer(device, last, middle).total();
         if (time >= least) continue;
         least = time;
         next = device;

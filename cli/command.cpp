@@ -211,8 +211,8 @@ void OutputFile::write(const std::string& content)
 void GoalOptions::add_to(CLI::App& command)
 {
   command.add_option("--communication", communication,
-                     "how a stage counts its transfers: none, overlapped, serial (default: serial for objective "
-                     "sequential, else overlapped)");
+                     "how transfers count: for objective step played or none, for the others none, overlapped or "
+                     "serial (default: played for step, serial for sequential, else overlapped)");
   command.add_option("--schedule", schedule,
                      "sequential, gpipe, 1f1b (default: sequential for objective sequential, else 1f1b)");
   add_count(command, "--microbatches", microbatches,
@@ -225,7 +225,7 @@ void GoalOptions::add_to(CLI::App& command)
                      "layers that recompute their activations in the backward pass: none, all, or a list such as "
                      "3-10,12 (default: none)");
   command.add_flag("--polish", polish,
-                   "make the step time by the schedule's exact recurrence small at the end "
+                   "minimize the step at the end, whatever the objective; always so for objective step "
                    "(allocator local-search)");
 }
 
@@ -238,8 +238,16 @@ Goal GoalOptions::goal(const std::string& objective) const
   }
   if (schedule) goal.schedule = chosen<Schedule>("--schedule", *schedule, schedule_from_name, schedule_names());
   if (microbatches) goal.microbatches = *microbatches;
-  if (goal.microbatches < 1 || goal.microbatches > 1'000'000'000) {
-    throw InputError("--microbatches", fmt::format("{} is not in 1 to 1000000000", goal.microbatches));
+  if (!are_compatible(goal.objective, goal.communication)) {
+    throw InputError("--communication",
+                     fmt::format("{} does not go with objective {}; {}", name_of(goal.communication), objective,
+                                 goal.objective == Objective::Step ? "use played or none, or another objective"
+                                                                   : "played is for objective step alone"));
+  }
+  if (goal.microbatches < 1 || goal.microbatches > most_microbatches_by_recurrence) {
+    throw InputError("--microbatches",
+                     fmt::format("{} is not in 1 to {}; a step is predicted micro-batch by micro-batch",
+                                 goal.microbatches, most_microbatches_by_recurrence));
   }
   return goal;
 }
@@ -254,15 +262,10 @@ allocators::SearchLimits GoalOptions::limits() const
   return limits;
 }
 
-void GoalOptions::check_polish(const std::vector<std::string>& allocators, const std::vector<Goal>& goals) const
+void GoalOptions::check_polish(const std::vector<std::string>& allocators) const
 {
   if (!polish) return;
   for (const auto& allocator : allocators) allocators::require_improver("--polish", allocator);
-  for (const auto& goal : goals) {
-    if (goal.microbatches <= most_microbatches_by_recurrence) continue;
-    throw InputError("--polish", fmt::format("works with at most {} micro-batches, and not with {}",
-                                             most_microbatches_by_recurrence, goal.microbatches));
-  }
 }
 
 Seconds seconds_from_option(const std::string& option, const std::string& text)

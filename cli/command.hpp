@@ -87,8 +87,8 @@ struct GoalOptions {
   /// The goal for an objective: what was said, and the objective's own defaults for the rest.
   Goal goal(const std::string& objective) const;
   allocators::SearchLimits limits() const;
-  /// @throws InputError when --polish is on and one of the allocators or goals does not go with it.
-  void check_polish(const std::vector<std::string>& allocators, const std::vector<Goal>& goals) const;
+  /// @throws InputError when --polish is on and one of the allocators does not go with it.
+  void check_polish(const std::vector<std::string>& allocators) const;
 };
 
 /// With --recompute. @throws InputError with every fault of the first file that has one, or naming the option.

@@ -23,7 +23,7 @@ struct CompareOptions {
   InputOptions inputs;
   GoalOptions goal;
   std::vector<std::string> allocators = {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp"};
-  std::vector<std::string> objectives = {"pipeline"};
+  std::vector<std::string> objectives = {"step"};
   std::string row_time_limit = "30min";
   std::string output;
   std::string keep;
@@ -89,7 +89,7 @@ ExitCode compare(const CompareOptions& options)
   std::vector<Goal> goals;
   for (const auto& objective : options.objectives) goals.push_back(options.goal.goal(objective));
   for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
-  options.goal.check_polish(options.allocators, goals);
+  options.goal.check_polish(options.allocators);
   const Inputs inputs = load(options.inputs, options.goal);
   auto read = inputs.files();
   for (const auto& allocator : options.allocators) read.push_back(program_of(allocator));
@@ -136,7 +136,7 @@ void add_compare_command(CLI::App& app, Action& action)
   command->add_option("--allocators", options->allocators, "policies (isobar list allocators), or exec:PROGRAM")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--objective", options->objectives, "one or more of sequential, bottleneck, pipeline")
+  command->add_option("--objective", options->objectives, "one or more of step, sequential, bottleneck, pipeline")
       ->delimiter(',')
       ->capture_default_str();
   options->goal.add_to(*command);

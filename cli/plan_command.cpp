@@ -17,7 +17,7 @@ struct PlanOptions {
   InputOptions inputs;
   GoalOptions goal;
   std::string allocator;
-  std::string objective = "pipeline";
+  std::string objective = "step";
   std::vector<std::string> without;
   std::string start;
   std::string output;
@@ -72,7 +72,7 @@ ExitCode plan(const PlanOptions& options)
   const Goal goal = options.goal.goal(options.objective);
   auto limits = options.goal.limits();
   allocators::require_policy(options.allocator);
-  options.goal.check_polish({options.allocator}, {goal});
+  options.goal.check_polish({options.allocator});
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
   Inputs inputs = load(options.inputs, options.goal);
   inputs.platform.leave_out(options.without, "--without");
@@ -100,7 +100,8 @@ void add_plan_command(CLI::App& app, Action& action)
   options->inputs.add_to(*command);
   command->add_option("--allocator", options->allocator, "policy (isobar list allocators), or exec:PROGRAM")
       ->required();
-  command->add_option("--objective", options->objective, "sequential, bottleneck, pipeline")->capture_default_str();
+  command->add_option("--objective", options->objective, "step, sequential, bottleneck, pipeline")
+      ->capture_default_str();
   options->goal.add_to(*command);
   command->add_option("--without", options->without, "devices of the platform to leave out, NAME,…")->delimiter(',');
   add_file(*command, "--start", options->start, "plan file to start from (allocator local-search)");

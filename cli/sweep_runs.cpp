@@ -88,7 +88,7 @@ Goal goal_of(const results::Sweep& sweep, std::size_t run)
   options.communication = said("communication");
   options.schedule = said("schedule");
   if (const auto microbatches = said("microbatches")) options.microbatches = std::stoull(*microbatches);
-  return options.goal(said("objective").value_or("pipeline"));
+  return options.goal(said("objective").value_or("step"));
 }
 
 results::Sweep read_sweep(const std::string& file)

@@ -33,7 +33,7 @@ struct ValidateOptions {
   std::string output;
   GoalOptions goal;
   std::vector<std::string> allocators = {"exact"};
-  std::string objective = "pipeline";
+  std::string objective = "step";
   std::string slowdowns = "1";
   std::uint64_t steps = 10;
   std::string device = "cpu";
@@ -132,7 +132,7 @@ void check_options(const ValidateOptions& options, const Goal& goal)
   }
   if (options.steps < 2) throw InputError("--steps", "the first step does not count; ask for 2 at least");
   for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
-  options.goal.check_polish(options.allocators, {goal});
+  options.goal.check_polish(options.allocators);
   std::set<std::string> named;
   for (const auto& allocator : options.allocators) {
     if (named.insert(allocator).second) continue;
@@ -235,7 +235,8 @@ void add_validate_command(CLI::App& app, Action& action)
       ->add_option("--allocator", options->allocators,
                    "policies (isobar list allocators); of several, the files are named NAME.POLICY.… (default: exact)")
       ->delimiter(',');
-  command->add_option("--objective", options->objective, "sequential, bottleneck, pipeline")->capture_default_str();
+  command->add_option("--objective", options->objective, "step, sequential, bottleneck, pipeline")
+      ->capture_default_str();
   options->goal.add_to(*command);
   add_count(*command, "--steps", options->steps, "steps to train (default: 10)");
   command->add_option("--device", options->device, "cpu, cuda or cuda:N")->capture_default_str();

@@ -41,13 +41,14 @@ void Effort::refuse_bytes(const char* what)
                                   most_bytes / 1'000'000'000, what)};
 }
 
-Chain::Chain(const Workload& chain, const Cluster& given, const Goal& asked, Effort& spent)
+Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Effort& spent)
     : layers(chain.layers.size()),
       devices(given.devices.size()),
-      goal(asked),
+      goal(asked.goal),
       is_sky(chain.memory_model == MemoryModel::Sky),
       recompute_buffer(chain.recompute_buffer.value),
       cluster(&given),
+      latency_counts(goal.communication != Communication::Overlapped || asked.latency_occupies_lanes()),
       effort(spent)
 {
   const double per_parameter = bytes_per_parameter(chain.dtype, chain.optimizer);
@@ -65,7 +66,7 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Goal& asked, Eff
     speed.push_back(given.devices[i].speed_at(chain.dtype).value);
     memory.push_back(given.devices[i].memory.value);
     input_s.push_back(
-        given.data_server ? given.path(given.data_server_index(), i).transfer_time(cuts.output.front()).value : 0);
+        given.data_server ? transfer_s(given.path(given.data_server_index(), i), cuts.output.front().value) : 0);
   }
 }
 
@@ -190,7 +191,7 @@ CertificateCheck check_certificate(const Plan& plan, const Workload& workload, c
   if (plan.outcome == Outcome::Infeasible || !plan.objective_bound) return check;
   const ChainView view = chain_view(workload);
   proofs::Effort effort(most_steps);
-  const proofs::Chain chain(view.workload, cluster, plan.goal, effort);
+  const proofs::Chain chain(view.workload, cluster, plan, effort);
   double proven = 0;
   try {
     proven = proven_bound(plan, chain, check.faults);

@@ -51,7 +51,7 @@ GroupTransfers::GroupTransfers(const Chain& chain, const std::vector<std::size_t
       chain.effort.take(steps_of_path);
       auto& known = paths[group_of(j)];
       const bool is_worse = std::any_of(known.begin(), known.end(), [&](const Path& other) {
-        return other.latency <= path.latency && other.bandwidth >= path.bandwidth;
+        return (!chain.latency_counts || other.latency <= path.latency) && other.bandwidth >= path.bandwidth;
       });
       if (is_worse) continue;
       std::erase_if(
@@ -63,8 +63,8 @@ GroupTransfers::GroupTransfers(const Chain& chain, const std::vector<std::size_t
       for (std::size_t group = 0; group < groups_; ++group) {
         const std::size_t at = (i * cuts_ + cut) * groups_ + group;
         for (const Path& path : paths[group]) {
-          output_[at] = std::min(output_[at], path.transfer_time(Bytes(chain.output[cut])).value);
-          gradient_[at] = std::min(gradient_[at], path.transfer_time(Bytes(chain.gradient[cut])).value);
+          output_[at] = std::min(output_[at], chain.transfer_s(path, chain.output[cut]));
+          gradient_[at] = std::min(gradient_[at], chain.transfer_s(path, chain.gradient[cut]));
         }
       }
     }

@@ -60,7 +60,7 @@ class Effort {
 
 /// A chain of layers on a cluster, by sums of its own from the layers and the cluster. Cut k lies before layer k.
 struct Chain {
-  Chain(const Workload& chain, const Cluster& devices, const Goal& asked, Effort& spent);
+  Chain(const Workload& chain, const Cluster& devices, const Plan& asked, Effort& spent);
 
   std::size_t layers = 0;
   std::size_t devices = 0;
@@ -77,7 +77,14 @@ struct Chain {
   std::vector<double> memory;           ///< of each device
   std::vector<double> input_s;          ///< what each device waits for its input; 0 where it is local
   const Cluster* cluster = nullptr;
-  Effort& effort;  ///< of all that is proven of it
+  bool latency_counts = true;  ///< in what stages send
+  Effort& effort;              ///< of all that is proven of it
+
+  /// What the goal counts of a transfer between two endpoints.
+  double transfer_s(const Path& path, double bytes) const
+  {
+    return (latency_counts ? path.latency.value : 0) + bytes / path.bandwidth.value;
+  }
 
   double compute_s(std::size_t device, std::size_t first_cut, std::size_t end_cut) const
   {

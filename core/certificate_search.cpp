@@ -204,7 +204,7 @@ class RungSearch {
   double transfer_s(std::size_t from, std::size_t to, double bytes) const
   {
     if (chain_.goal.communication == Communication::None) return 0;
-    return chain_.cluster->path(from, to).transfer_time(Bytes(bytes)).value;
+    return chain_.transfer_s(chain_.cluster->path(from, to), bytes);
   }
 
   void finish(const Label& label)

@@ -31,7 +31,10 @@ struct Path {
   Seconds latency;
   BytesPerSecond bandwidth;  ///< of the narrowest link, or flows x window / round-trip time where that is less
 
-  Seconds transfer_time(Bytes size) const { return latency + size / bandwidth; }
+  /// Until the last byte has arrived.
+  Seconds transfer_time(Bytes size) const { return latency + data_time(size); }
+  /// How long the bytes take to leave, and to arrive: the time that a transfer occupies its lane.
+  Seconds data_time(Bytes size) const { return size / bandwidth; }
 };
 
 /// The network between the endpoints of a cluster: its devices 0..n-1, then its data server n if it has one.

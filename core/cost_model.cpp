@@ -1,6 +1,7 @@
 #include "core/cost_model.hpp"
 
 #include "core/layer_graph.hpp"
+#include "core/step_recurrence.hpp"
 
 #include <algorithm>
 
@@ -40,20 +41,43 @@ Seconds CostModel::update_time(std::size_t device, std::size_t first, std::size_
   return Flops(update_[last + 1] - update_[first]) / speed_[device];
 }
 
-Seconds CostModel::output_time(std::size_t from, std::size_t to, std::size_t layer) const
+namespace {
+
+TransferTimes transfer_over(const Path& path, Bytes size)
 {
-  return cluster_->path(from, to).transfer_time(boundary_output_[layer]);
+  return {path.latency, path.data_time(size)};
 }
 
-Seconds CostModel::gradient_time(std::size_t from, std::size_t to, std::size_t layer) const
+}  // namespace
+
+TransferTimes CostModel::output_transfer(std::size_t from, std::size_t to, std::size_t layer) const
 {
-  return cluster_->path(to, from).transfer_time(boundary_gradient_[layer]);
+  return transfer_over(cluster_->path(from, to), boundary_output_[layer]);
 }
 
-Seconds CostModel::input_time(std::size_t device) const
+TransferTimes CostModel::gradient_transfer(std::size_t from, std::size_t to, std::size_t layer) const
 {
-  if (!cluster_->data_server) return Seconds(0);
-  return cluster_->path(cluster_->data_server_index(), device).transfer_time(boundary_output_.front());
+  return transfer_over(cluster_->path(to, from), boundary_gradient_[layer]);
+}
+
+TransferTimes CostModel::input_transfer(std::size_t device) const
+{
+  if (!cluster_->data_server) return {};
+  return transfer_over(cluster_->path(cluster_->data_server_index(), device), boundary_output_.front());
+}
+
+Seconds CostModel::counted(Communication communication, TransferTimes transfer)
+{
+  switch (communication) {
+    case Communication::None:
+      return Seconds(0);
+    case Communication::Overlapped:
+      return transfer.data;
+    case Communication::Serial:
+    case Communication::Played:
+      return transfer.total();
+  }
+  return transfer.total();
 }
 
 Bytes CostModel::memory(std::size_t first, std::size_t last, std::uint64_t in_flight) const
@@ -80,6 +104,7 @@ Seconds CostModel::stage_cost(Communication communication, Seconds compute, Seco
     case Communication::None:
       return compute;
     case Communication::Overlapped:
+    case Communication::Played:
       return std::max(compute, send);
     case Communication::Serial:
       return compute + send;
@@ -95,6 +120,7 @@ Seconds CostModel::objective_of(Objective objective, std::uint64_t microbatches,
     case Objective::Bottleneck:
       return bottleneck;
     case Objective::Pipeline:
+    case Objective::Step:
       return static_cast<double>(microbatches - 1) * bottleneck + sum;
   }
   return sum;
@@ -102,40 +128,45 @@ Seconds CostModel::objective_of(Objective objective, std::uint64_t microbatches,
 
 CostModel::Evaluation CostModel::evaluate(const std::vector<StagePlacement>& stages, const Goal& goal) const
 {
-  // The data server counts as a stage before the first: no compute, one transfer.
-  const Seconds input = input_time(stages.front().device);
+  // Formulas know no played transfers: they overlap.
+  const auto communication =
+      goal.communication == Communication::Played ? Communication::Overlapped : goal.communication;
+  const bool is_free = goal.has_free_transfers();
   const double microbatches = static_cast<double>(goal.microbatches);
+  const double others = microbatches - 1;
+  // The data server counts as a stage before the first: no compute, one transfer.
+  const TransferTimes input = input_transfer(stages.front().device);
   Evaluation result;
-  result.bottleneck = result.sum = stage_cost(goal.communication, Seconds(0), input);
-  result.sequential = input;
-  Seconds way_back;       // of the last gradient, from this stage to the first
-  Seconds latest_update;  // end of a stage's update, counted from the end of the last backward of the first stage
-  Seconds slowest_update;
-  Seconds gradient;  // over the cut before the stage
+  result.bottleneck = result.sum = stage_cost(communication, Seconds(0), counted(communication, input));
+  result.sequential = input.total();
+  Seconds around = is_free ? Seconds(0) : input.total();     // a micro-batch, in what lies before a stage
+  Seconds longest_turn = is_free ? Seconds(0) : input.data;  // that no lane takes two micro-batches through at once
+  TransferTimes gradient;                                    // over the cut before the stage
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
+    const Seconds forward = forward_work(first, last) / speed_[device];
+    const Seconds backward = backward_work(first, last) / speed_[device];
     const Seconds compute = compute_time(device, first, last);
-    const Seconds update = update_time(device, first, last);
-    result.step_bound = std::max(result.step_bound, result.sequential + microbatches * compute);
-    latest_update = std::max(latest_update, update - way_back);
-    slowest_update = std::max(slowest_update, update);
-
     const bool is_last = i + 1 == stages.size();
-    const Seconds output = is_last ? Seconds(0) : output_time(device, stages[i + 1].device, last + 1);
-    const Seconds cost = stage_cost(goal.communication, compute, gradient + output);
+    const TransferTimes output = is_last ? TransferTimes{} : output_transfer(device, stages[i + 1].device, last + 1);
+    const Seconds send = counted(communication, gradient) + counted(communication, output);
+    const Seconds cost = stage_cost(communication, compute, send);
     result.bottleneck = std::max(result.bottleneck, cost);
     result.sum += cost;
-    gradient = is_last ? Seconds(0) : gradient_time(device, stages[i + 1].device, last + 1);
-    result.sequential += compute + output + gradient;
-    way_back += backward_work(first, last) / speed_[device] + gradient;
+    gradient = is_last ? TransferTimes{} : gradient_transfer(device, stages[i + 1].device, last + 1);
+    result.sequential += compute + output.total() + gradient.total();
+    result.step_bound = std::max(result.step_bound, around + microbatches * compute);
+    longest_turn = std::max({longest_turn, forward, backward});
+    around += compute;
+    if (is_free) continue;
+    longest_turn = std::max({longest_turn, output.data, gradient.data});
+    around += output.total() + gradient.total();
   }
-  result.objective = objective_of(goal.objective, goal.microbatches, result.bottleneck, result.sum);
-  result.step_bound = result.step_bound / cluster_->profile_speedup;
-  // A step as its schedule takes it, whatever the objective. The next input arrives while a micro-batch is under way.
-  result.step_time =
-      goal.schedule == Schedule::Sequential
-          ? input + microbatches * (result.sequential - input) + latest_update
-          : objective_of(Objective::Pipeline, goal.microbatches, result.bottleneck, result.sum) + slowest_update;
+  result.step_bound = std::max(result.step_bound, around + others * longest_turn) / cluster_->profile_speedup;
+  result.pipeline = objective_of(Objective::Pipeline, goal.microbatches, result.bottleneck, result.sum);
+  result.objective = goal.objective == Objective::Step
+                         ? step_time_by_recurrence(*this, stages, goal)
+                         : objective_of(goal.objective, goal.microbatches, result.bottleneck, result.sum);
   return result;
 }
 

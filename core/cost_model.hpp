@@ -9,6 +9,14 @@
 
 namespace isobar {
 
+/// What one transfer takes when nothing else is on its way.
+struct TransferTimes {
+  Seconds latency;  ///< before its first byte arrives
+  Seconds data;     ///< while its bytes leave, and while they arrive: it occupies its lane so long
+
+  Seconds total() const { return latency + data; }
+};
+
 /// A stage on its device, by index: the flat form that allocators work with.
 struct StagePlacement {
   std::size_t device = 0;
@@ -46,30 +54,33 @@ class CostModel {
   Bytes boundary_output(std::size_t layer) const { return boundary_output_[layer]; }
   Bytes boundary_gradient(std::size_t layer) const { return boundary_gradient_[layer]; }
   /// Activations from the stage on device `from` to the stage on `to` that begins at `layer`.
-  Seconds output_time(std::size_t from, std::size_t to, std::size_t layer) const;
+  TransferTimes output_transfer(std::size_t from, std::size_t to, std::size_t layer) const;
   /// Gradients back over the same cut: from device `to`, whose stage begins at `layer`, to device `from`.
-  Seconds gradient_time(std::size_t from, std::size_t to, std::size_t layer) const;
-  /// Input of one micro-batch from the data server to `device`; 0 when input is local.
-  Seconds input_time(std::size_t device) const;
+  TransferTimes gradient_transfer(std::size_t from, std::size_t to, std::size_t layer) const;
+  /// Input of one micro-batch from the data server to `device`; zeros when input is local.
+  TransferTimes input_transfer(std::size_t device) const;
+  /// What a formula with this communication counts of a transfer (see counted_path).
+  static Seconds counted(Communication communication, TransferTimes transfer);
 
   /// Memory of a stage that holds layers first..last with `in_flight` micro-batches' activations (docs/costs.md).
   Bytes memory(std::size_t first, std::size_t last, std::uint64_t in_flight) const;
   /// True when `memory` does not depend on micro-batches in flight (MemoryModel::Sky).
   bool memory_ignores_schedule() const;
 
-  /// s_i from a stage's compute time and what it sends: activations to the next stage, gradients to the one before.
+  /// s_i from a stage's compute time and what it sends, as counted: activations to the next stage, gradients to the one
+  /// before. Played communication counts as overlapped.
   static Seconds stage_cost(Communication communication, Seconds compute, Seconds send);
-  /// The objective's formula from the largest s_i and the sum of all.
+  /// The objective's formula from the largest s_i and the sum of all; of `step`, which has none, that of `pipeline`.
   static Seconds objective_of(Objective objective, std::uint64_t microbatches, Seconds bottleneck, Seconds sum);
 
-  /// What the formulas say of a placement. O(stages), one pass, no allocation.
+  /// What is known of a placement. O(stages), one pass, no allocation; with objective `step` the recurrence besides.
   struct Evaluation {
     Seconds objective;
-    Seconds bottleneck;
-    Seconds sum;
-    Seconds sequential;
-    Seconds step_time;
-    Seconds step_bound;
+    Seconds bottleneck;  ///< largest s_i
+    Seconds sum;         ///< of s_i
+    Seconds pipeline;    ///< (M-1) x bottleneck + sum
+    Seconds sequential;  ///< one micro-batch alone, compute and transfers
+    Seconds step_bound;  ///< no schedule finishes a step earlier
   };
   Evaluation evaluate(const std::vector<StagePlacement>& stages, const Goal& goal) const;
 

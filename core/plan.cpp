@@ -3,15 +3,20 @@
 #include "core/names.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace isobar {
 
 namespace {
 
-constexpr NameTable<Objective, 3> objectives = {
-    {{Objective::Sequential, "sequential"}, {Objective::Bottleneck, "bottleneck"}, {Objective::Pipeline, "pipeline"}}};
-constexpr NameTable<Communication, 3> communications = {
-    {{Communication::None, "none"}, {Communication::Overlapped, "overlapped"}, {Communication::Serial, "serial"}}};
+constexpr NameTable<Objective, 4> objectives = {{{Objective::Sequential, "sequential"},
+                                                 {Objective::Bottleneck, "bottleneck"},
+                                                 {Objective::Pipeline, "pipeline"},
+                                                 {Objective::Step, "step"}}};
+constexpr NameTable<Communication, 4> communications = {{{Communication::None, "none"},
+                                                         {Communication::Overlapped, "overlapped"},
+                                                         {Communication::Serial, "serial"},
+                                                         {Communication::Played, "played"}}};
 constexpr NameTable<Schedule, 3> schedules = {
     {{Schedule::Sequential, "sequential"}, {Schedule::GPipe, "gpipe"}, {Schedule::OneForwardOneBackward, "1f1b"}}};
 constexpr NameTable<Outcome, 4> outcomes = {{{Outcome::Optimal, "optimal"},
@@ -87,7 +92,28 @@ std::vector<std::string> step_time_by_names()
 Goal Goal::with_defaults(Objective objective)
 {
   if (objective == Objective::Sequential) return {objective, Communication::Serial, Schedule::Sequential, 1};
-  return {objective, Communication::Overlapped, Schedule::OneForwardOneBackward, 8};
+  const auto communication = objective == Objective::Step ? Communication::Played : Communication::Overlapped;
+  return {objective, communication, Schedule::OneForwardOneBackward, 8};
+}
+
+bool are_compatible(Objective objective, Communication communication)
+{
+  if (objective != Objective::Step) return communication != Communication::Played;
+  return communication == Communication::Played || communication == Communication::None;
+}
+
+Path counted_path(Communication communication, Path path)
+{
+  switch (communication) {
+    case Communication::None:
+      return {Seconds(0), BytesPerSecond(std::numeric_limits<double>::infinity())};
+    case Communication::Overlapped:
+      return {Seconds(0), path.bandwidth};
+    case Communication::Serial:
+    case Communication::Played:
+      return path;
+  }
+  return path;
 }
 
 std::uint64_t microbatches_in_flight(Schedule schedule, std::size_t stages_after, std::uint64_t microbatches)

@@ -18,15 +18,17 @@ namespace isobar {
 
 struct DocumentNode;
 
-/// What an allocator makes small; a formula over the cost s_i of each stage (docs/costs.md).
+/// What an allocator minimises (docs/costs.md). The first three are formulas over the cost s_i of each stage.
 enum class Objective {
   Sequential,  ///< sum of s_i: one micro-batch in flight
   Bottleneck,  ///< largest s_i: what a full pipeline takes per micro-batch
-  Pipeline     ///< (M-1) x largest + sum: one step of M micro-batches
+  Pipeline,    ///< (M-1) x largest + sum: the field's formula for one step of M micro-batches
+  Step         ///< the time of one step under the plan's schedule, by its recurrence
 };
 
-/// How a stage counts its transfers: s_i = t_i, max(t_i, send_i) or t_i + send_i.
-enum class Communication { None, Overlapped, Serial };
+/// How transfers count. Formulas: s_i = t_i, max(t_i, bytes sent) or t_i + transfers. Objective `step` takes `played`,
+/// transfers as the simulator plays them, or `none`, transfers that take no time.
+enum class Communication { None, Overlapped, Serial, Played };
 
 /// The order in which a device works on micro-batches.
 enum class Schedule { Sequential, GPipe, OneForwardOneBackward };
@@ -34,9 +36,9 @@ enum class Schedule { Sequential, GPipe, OneForwardOneBackward };
 /// The answer of an allocator.
 enum class Outcome { Optimal, Feasible, Infeasible, TimedOut };
 
-/// What a predicted step time is: the schedule's formula, or its exact recurrence (docs/costs.md).
+/// How a step time was predicted: by the schedule's recurrence or, in plans of older versions only, by a formula.
 enum class StepTimeBy { Formula, Recurrence };
-/// A step time by recurrence takes time in proportion to them, also to check: a plan with more has none.
+/// The recurrence takes time in proportion to the micro-batches, also to check: no plan is made for more.
 inline constexpr std::uint64_t most_microbatches_by_recurrence = 65'536;
 
 std::string_view name_of(Objective objective);
@@ -58,14 +60,24 @@ std::vector<std::string> step_time_by_names();
 
 /// What a plan is made for: the question that an allocator answers.
 struct Goal {
-  Objective objective = Objective::Pipeline;
-  Communication communication = Communication::Overlapped;
+  Objective objective = Objective::Step;
+  Communication communication = Communication::Played;
   Schedule schedule = Schedule::OneForwardOneBackward;
   std::uint64_t microbatches = 8;
 
-  /// `sequential` goes with schedule sequential, serial communication and M = 1; the others with 1f1b, overlapped, 8.
+  /// `sequential` goes with schedule sequential, serial communication and M = 1; the others with 1f1b and M = 8, `step`
+  /// with played communication, formulas with overlapped.
   static Goal with_defaults(Objective objective);
+  /// True when the step is asked for as if the network took no time: prediction and bounds leave transfers out.
+  bool has_free_transfers() const { return objective == Objective::Step && communication == Communication::None; }
 };
+
+/// Whether an objective can count transfers so: `step` takes played or none, the others everything but played.
+bool are_compatible(Objective objective, Communication communication);
+
+/// What a formula with this communication counts of a path. Overlapped counts how long a lane is busy, which is for
+/// the bytes alone; serial and played count the latency too; none counts nothing.
+Path counted_path(Communication communication, Path path);
 
 /// Micro-batches whose activations a stage holds at once, at most. `stages_after` counts the stages behind it.
 /// sequential: 1 · gpipe: M · 1f1b: min(M, stages_after + 1).
@@ -92,13 +104,16 @@ struct Stage {
   const std::string& device() const { return devices.front().name; }
 };
 
-/// What the closed forms say of a plan.
+/// What is predicted of a plan.
 struct Predicted {
   Seconds step_time;   ///< of the plan's schedule, with the update; see step_time_by
-  Seconds bottleneck;  ///< largest s_i
+  Seconds bottleneck;  ///< largest s_i; of played communication as of overlapped
   Seconds sequential;  ///< sum of s_i under serial communication: one micro-batch alone, compute and transfers
-  std::map<std::string, Bytes> peak_memory;  ///< by device
-  StepTimeBy step_time_by = StepTimeBy::Formula;
+  std::map<std::string, Bytes> peak_memory = {};  ///< by device
+  StepTimeBy step_time_by = StepTimeBy::Recurrence;
+  /// The formula of objective `pipeline` over the same s_i as `bottleneck`: neither a prediction nor a bound. None in
+  /// plans of older versions, which count the latency of a transfer as time in which its lane is busy.
+  std::optional<Seconds> pipeline = {};
 };
 
 /// What a file was made from, to recognise it again.
@@ -139,6 +154,9 @@ struct Plan {
   std::optional<Fingerprint> profile;  ///< of what the layers took when they were measured
   std::optional<Stamp> stamp;
   Seconds search_time;  ///< wall clock; under "wall" in the file
+
+  /// True for plans of older versions: latencies occupy the lanes of transfers in all that they claim.
+  bool latency_occupies_lanes() const { return predicted && !predicted->pipeline; }
 
   /// (objective - bound) / objective; none when either is missing.
   std::optional<double> gap_fraction() const;

@@ -33,8 +33,8 @@ struct StageFacts {
   double forward_s = 0;
   double backward_s = 0;
   double update_s = 0;
-  double sent_forward_s = 0;   // activations to the next stage
-  double sent_backward_s = 0;  // gradients to the stage before
+  PlayedTransfer sent_forward;   // activations to the next stage
+  PlayedTransfer sent_backward;  // gradients to the stage before
   double peak_bytes = 0;
 };
 
@@ -174,11 +174,17 @@ class Checker {
     }
   }
 
-  double transfer_s(std::size_t from, std::size_t to, Bytes size) const
+  /// A transfer, by its latency and the time that it occupies its lane.
+  PlayedTransfer transfer(std::size_t from, std::size_t to, Bytes size) const
   {
     const Path path = cluster_.path(from, to);
-    return path.latency.value + size.value / path.bandwidth.value;
+    const double latency = path.latency.value;
+    const double data = size.value / path.bandwidth.value;
+    if (plan_.latency_occupies_lanes()) return {0, latency + data};
+    return {latency, data};
   }
+
+  static double all_of(const PlayedTransfer& transfer) { return transfer.latency + transfer.data; }
 
   void collect()
   {
@@ -210,9 +216,9 @@ class Checker {
       facts.backward_s = backward / speed;
       facts.update_s = update / speed;
       const std::size_t end = stage.last_layer + 1;
-      if (i + 1 < stages) facts.sent_forward_s = transfer_s(facts.device, devices_[i + 1], cuts.output[end]);
+      if (i + 1 < stages) facts.sent_forward = transfer(facts.device, devices_[i + 1], cuts.output[end]);
       if (i > 0) {
-        facts.sent_backward_s = transfer_s(facts.device, devices_[i - 1], cuts.gradient[stage.first_layer]);
+        facts.sent_backward = transfer(facts.device, devices_[i - 1], cuts.gradient[stage.first_layer]);
       }
       if (workload_.memory_model == MemoryModel::Sky) {
         facts.peak_bytes = sky;
@@ -230,7 +236,7 @@ class Checker {
       stages_.push_back(facts);
     }
     if (cluster_.data_server) {
-      input_s_ = transfer_s(cluster_.devices.size(), devices_.front(), cuts.output.front());
+      input_ = transfer(cluster_.devices.size(), devices_.front(), cuts.output.front());
     }
   }
 
@@ -246,10 +252,12 @@ class Checker {
     }
   }
 
-  double counted(double compute, double send) const
+  /// s_i of a stage that computes and sends so long; without communication or overlapped, latencies do not count.
+  double counted(double compute, const PlayedTransfer& forward, const PlayedTransfer& backward) const
   {
     if (plan_.goal.communication == Communication::None) return compute;
-    return plan_.goal.communication == Communication::Overlapped ? std::max(compute, send) : compute + send;
+    if (plan_.goal.communication == Communication::Serial) return compute + all_of(forward) + all_of(backward);
+    return std::max(compute, forward.data + backward.data);
   }
 
   void check_claim(const char* key, const std::optional<Seconds>& claimed, double found)
@@ -264,44 +272,63 @@ class Checker {
 
   void check_claims()
   {
+    if (is_by_recurrence() && plan_.goal.microbatches > most_microbatches_by_recurrence) {
+      fault("microbatches: {}; a step by recurrence has at most {}", plan_.goal.microbatches,
+            most_microbatches_by_recurrence);
+      return;
+    }
     const double microbatches = static_cast<double>(plan_.goal.microbatches);
-    double largest = counted(0, input_s_);
+    const bool is_free = plan_.goal.has_free_transfers();
+    double largest = counted(0, input_, {});
     double sum = largest;
-    double alone = input_s_;   // one micro-batch, all alone
-    double around = input_s_;  // the same micro-batch, in the stages before this one
+    double alone = all_of(input_);                 // one micro-batch, all alone
+    double around = is_free ? 0 : all_of(input_);  // the same micro-batch, in what counts before this stage
+    double busiest_lane = is_free ? 0 : input_.data;
     double earliest_step = 0;
     double slowest_update = 0;
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       const StageFacts& stage = stages_[i];
+      const PlayedTransfer returned = i + 1 < stages_.size() ? stages_[i + 1].sent_backward : PlayedTransfer{};
       const double compute = stage.forward_s + stage.backward_s;
-      const double cost = counted(compute, stage.sent_forward_s + stage.sent_backward_s);
+      const double cost = counted(compute, stage.sent_forward, stage.sent_backward);
+      const double transfers = all_of(stage.sent_forward) + all_of(returned);
       largest = std::max(largest, cost);
       sum += cost;
       slowest_update = std::max(slowest_update, stage.update_s);
       earliest_step = std::max(earliest_step, around + microbatches * compute);
-      around += compute + stage.sent_forward_s + (i + 1 < stages_.size() ? stages_[i + 1].sent_backward_s : 0);
-      alone += compute + stage.sent_forward_s + stage.sent_backward_s;
+      busiest_lane = std::max({busiest_lane, stage.forward_s, stage.backward_s});
+      if (!is_free) busiest_lane = std::max({busiest_lane, stage.sent_forward.data, returned.data});
+      around += compute + (is_free ? 0 : transfers);
+      alone += compute + transfers;
+    }
+    // The micro-batch that the busiest lane takes last has all others before it there, and its own way besides.
+    if (!plan_.latency_occupies_lanes()) {
+      earliest_step = std::max(earliest_step, around + (microbatches - 1) * busiest_lane);
     }
     // One micro-batch after the other: the stages' last backwards end one by one, the first stage's last of all.
-    double backward_end = input_s_ + microbatches * (alone - input_s_);
+    double backward_end = all_of(input_) + microbatches * (alone - all_of(input_));
     double last_update_end = 0;
     for (const StageFacts& stage : stages_) {
-      backward_end -= stage.sent_backward_s;
+      backward_end -= all_of(stage.sent_backward);
       last_update_end = std::max(last_update_end, backward_end + stage.update_s);
       backward_end -= stage.backward_s;
     }
     const double pipelined = (microbatches - 1) * largest + sum;
-    const double objective = plan_.goal.objective == Objective::Sequential   ? sum
+    const double by_formula =
+        plan_.goal.schedule == Schedule::Sequential ? last_update_end : pipelined + slowest_update;
+    const double step = is_by_recurrence() ? played() : by_formula;
+    const double objective = plan_.goal.objective == Objective::Step         ? step
+                             : plan_.goal.objective == Objective::Sequential ? sum
                              : plan_.goal.objective == Objective::Bottleneck ? largest
                                                                              : pipelined;
-    const double step = plan_.goal.schedule == Schedule::Sequential ? last_update_end : pipelined + slowest_update;
     check_claim("objective_s", plan_.objective, objective);
     check_claim("step_bound_s", plan_.step_bound, earliest_step / cluster_.profile_speedup);
     if (!plan_.predicted) {
       fault("predicted: missing; a plan that is not infeasible predicts its times and memory");
       return;
     }
-    check_step_time(step);
+    check_claim("predicted.step_time_s", plan_.predicted->step_time, step);
+    if (plan_.predicted->pipeline) check_claim("predicted.pipeline_s", plan_.predicted->pipeline, pipelined);
     check_claim("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
     check_claim("predicted.sequential_s", plan_.predicted->sequential, alone);
     check_peak_memory();
@@ -318,24 +345,22 @@ class Checker {
     }
   }
 
-  void check_step_time(double by_formula)
+  bool is_by_recurrence() const { return !plan_.predicted || plan_.predicted->step_time_by == StepTimeBy::Recurrence; }
+
+  /// The time of a step by playing it.
+  double played() const
   {
-    if (plan_.predicted->step_time_by == StepTimeBy::Formula) {
-      check_claim("predicted.step_time_s", plan_.predicted->step_time, by_formula);
-      return;
+    const bool is_free = plan_.goal.has_free_transfers();
+    std::vector<PlayedStage> stages;
+    for (const StageFacts& facts : stages_) {
+      PlayedStage stage = {facts.forward_s, facts.backward_s, facts.update_s};
+      if (!is_free) {
+        stage.output = facts.sent_forward;
+        stage.gradient = facts.sent_backward;
+      }
+      stages.push_back(stage);
     }
-    if (plan_.goal.microbatches > most_microbatches_by_recurrence) {
-      fault("predicted.step_time_by: recurrence, which is for at most {} micro-batches; this plan has {}",
-            most_microbatches_by_recurrence, plan_.goal.microbatches);
-      return;
-    }
-    std::vector<PlayedStage> played;
-    for (const StageFacts& stage : stages_) {
-      played.push_back(
-          {stage.forward_s, stage.backward_s, stage.update_s, stage.sent_forward_s, stage.sent_backward_s});
-    }
-    check_claim("predicted.step_time_s", plan_.predicted->step_time,
-                play_step(plan_.goal.schedule, plan_.goal.microbatches, input_s_, played));
+    return play_step(plan_.goal.schedule, plan_.goal.microbatches, is_free ? PlayedTransfer{} : input_, stages);
   }
 
   void check_peak_memory()
@@ -362,7 +387,7 @@ class Checker {
   FlopsPerSecond reference_;
   std::vector<std::size_t> devices_;  // of each stage
   std::vector<StageFacts> stages_;
-  double input_s_ = 0;
+  PlayedTransfer input_;
   std::vector<std::string> faults_;
 };
 

@@ -43,11 +43,13 @@ Json to_json(const std::map<std::string, Bytes>& sizes)
 
 Json to_json(const Predicted& predicted)
 {
-  return {{"step_time_s", predicted.step_time.value},
-          {"step_time_by", name_of(predicted.step_time_by)},
-          {"bottleneck_s", predicted.bottleneck.value},
-          {"sequential_s", predicted.sequential.value},
-          {"peak_memory_bytes", to_json(predicted.peak_memory)}};
+  Json object = {{"step_time_s", predicted.step_time.value},
+                 {"step_time_by", name_of(predicted.step_time_by)},
+                 {"bottleneck_s", predicted.bottleneck.value},
+                 {"sequential_s", predicted.sequential.value}};
+  if (predicted.pipeline) object["pipeline_s"] = predicted.pipeline->value;
+  object["peak_memory_bytes"] = to_json(predicted.peak_memory);
+  return object;
 }
 
 Json to_json(const Fingerprint& fingerprint)
@@ -202,9 +204,10 @@ Predicted read_predicted(MappingReader& reader, FaultList& faults)
 {
   Predicted predicted;
   predicted.step_time = Seconds(reader.required_number("step_time_s"));
-  if (const auto by = reader.optional_choice("step_time_by", step_time_by_names())) {
-    predicted.step_time_by = step_time_by_from_name(*by).value_or(StepTimeBy::Formula);
-  }
+  // The first versions had no other way than the formula and did not say so.
+  const auto by = reader.optional_choice("step_time_by", step_time_by_names());
+  predicted.step_time_by = by ? step_time_by_from_name(*by).value_or(StepTimeBy::Formula) : StepTimeBy::Formula;
+  predicted.pipeline = read_seconds(reader, "pipeline_s");
   predicted.bottleneck = Seconds(reader.required_number("bottleneck_s"));
   predicted.sequential = Seconds(reader.required_number("sequential_s"));
   predicted.peak_memory = read_sizes(reader, "peak_memory_bytes", faults);
@@ -300,12 +303,16 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   plan.allocator = reader.required_text("allocator");
   // A choice that is wrong is a fault already; the value read then does not matter.
   plan.goal.objective =
-      objective_from_name(reader.required_choice("objective", objective_names())).value_or(Objective::Pipeline);
+      objective_from_name(reader.required_choice("objective", objective_names())).value_or(Objective::Step);
   plan.goal.communication = communication_from_name(reader.required_choice("communication", communication_names()))
                                 .value_or(Communication::None);
   plan.goal.schedule =
       schedule_from_name(reader.required_choice("schedule", schedule_names())).value_or(Schedule::Sequential);
   plan.goal.microbatches = reader.required_count("microbatches", 1, 1'000'000'000);
+  if (faults.empty() && !are_compatible(plan.goal.objective, plan.goal.communication)) {
+    reader.add_fault("communication", fmt::format("{} does not go with objective {}; see docs/costs.md",
+                                                  name_of(plan.goal.communication), name_of(plan.goal.objective)));
+  }
   plan.outcome = outcome_from_name(reader.required_choice("outcome", outcome_names())).value_or(Outcome::Feasible);
   plan.reason = reader.optional_text("reason").value_or("");
   plan.stages = read_objects<Stage>(reader, "stages", faults,

@@ -9,7 +9,8 @@ namespace {
 
 class StepPlayer {
  public:
-  StepPlayer(Schedule schedule, std::uint64_t microbatches, double input, const std::vector<PlayedStage>& stages)
+  StepPlayer(Schedule schedule, std::uint64_t microbatches, PlayedTransfer input,
+             const std::vector<PlayedStage>& stages)
       : schedule_(schedule), microbatches_(microbatches), input_(input), stages_(stages), players_(stages.size())
   {
   }
@@ -29,14 +30,27 @@ class StepPlayer {
   }
 
  private:
+  /// Messages over one path, one behind the other. Each is on its way for the latency before its first byte arrives,
+  /// and its bytes arrive when those of the message before have.
+  struct Stream {
+    double arrived = 0;  // all so far
+
+    double send(double ready, const PlayedTransfer& transfer)
+    {
+      const double first_byte = std::max(ready + transfer.latency, arrived);
+      arrived = first_byte + transfer.data;
+      return arrived;
+    }
+  };
+
   struct Player {
     std::uint64_t forwards = 0;   // done
     std::uint64_t backwards = 0;  // done
     double now = 0;
     std::deque<double> activations;  // arrival times of what waits
     std::deque<double> gradients;
-    double last_sent_output = 0;  // end of the transfer
-    double last_sent_gradient = 0;
+    Stream outputs;
+    Stream sent_gradients;
   };
 
   /// The schedule's rule, by what the stage has done so far.
@@ -76,8 +90,7 @@ class StepPlayer {
     ++player.forwards;
     if (i == 0) ends_of_forwards_.push_back(player.now);
     if (i + 1 < stages_.size()) {
-      player.last_sent_output = std::max(player.last_sent_output, player.now) + stages_[i].send_output;
-      players_[i + 1].activations.push_back(player.last_sent_output);
+      players_[i + 1].activations.push_back(player.outputs.send(player.now, stages_[i].output));
       awake_.push_back(i + 1);
     }
     return true;
@@ -93,37 +106,37 @@ class StepPlayer {
     player.now += stages_[i].backward;
     ++player.backwards;
     if (i > 0) {
-      player.last_sent_gradient = std::max(player.last_sent_gradient, player.now) + stages_[i].send_gradient;
-      players_[i - 1].gradients.push_back(player.last_sent_gradient);
+      players_[i - 1].gradients.push_back(player.sent_gradients.send(player.now, stages_[i].gradient));
       awake_.push_back(i - 1);
     }
     return true;
   }
 
-  /// The next input sets out when the one before has arrived and a buffer is free: two are there.
+  /// The next input leaves when one of the two buffers for it is free.
   void fetch_input(Player& first)
   {
+    double free_since = 0;
     if (first.forwards >= 2) {
-      input_end_ = std::max(input_end_, ends_of_forwards_.front());
+      free_since = ends_of_forwards_.front();
       ends_of_forwards_.pop_front();
     }
-    input_end_ += input_;
-    first.activations.push_back(input_end_);
+    first.activations.push_back(inputs_.send(free_since, input_));
   }
 
   Schedule schedule_;
   std::uint64_t microbatches_;
-  double input_;
+  PlayedTransfer input_;
   const std::vector<PlayedStage>& stages_;
   std::vector<Player> players_;
   std::vector<std::size_t> awake_;  // stages that may go on
   std::deque<double> ends_of_forwards_;
-  double input_end_ = 0;
+  Stream inputs_;
 };
 
 }  // namespace
 
-double play_step(Schedule schedule, std::uint64_t microbatches, double input, const std::vector<PlayedStage>& stages)
+double play_step(Schedule schedule, std::uint64_t microbatches, PlayedTransfer input,
+                 const std::vector<PlayedStage>& stages)
 {
   return StepPlayer(schedule, microbatches, input, stages).play();
 }

@@ -19,27 +19,28 @@ std::uint64_t StepRecurrence::warm_up_of(std::size_t stage, std::size_t stages) 
   return 0;
 }
 
-double StepRecurrence::input_arrival(std::uint64_t microbatch, double input)
+double StepRecurrence::next_input_arrival(std::uint64_t microbatch, TransferTimes input)
 {
-  // Double-buffered: the input of m comes once m-2 has been forwarded.
-  if (microbatch >= 2) input_free_ = std::max(input_free_, forward_end_[microbatch % 2]);
-  return input_free_ += input;
+  // Double-buffered: the input of m leaves once m-2 has been forwarded.
+  const double ready = microbatch < 2 ? 0 : forward_end_[microbatch % 2];
+  return input_arrival_ = std::max(input_arrival_, ready + input.latency.value) + input.data.value;
 }
 
 double StepRecurrence::forward(StageState& state, const StageTimes& times, double arrival)
 {
   state.free = std::max(state.free, arrival) + times.forward.value;
-  state.output_free = std::max(state.output_free, state.free) + times.output.value;
-  return state.output_free;
+  state.output_arrival =
+      std::max(state.output_arrival, state.free + times.output.latency.value) + times.output.data.value;
+  return state.output_arrival;
 }
 
-void StepRecurrence::warm_up(double input, const std::vector<StageTimes>& stages)
+void StepRecurrence::warm_up(TransferTimes input, const std::vector<StageTimes>& stages)
 {
   // A stage warms up on what the one before has sent, in place: what it forwards takes the place of what arrived. One
   // micro-batch at most is left over, for the stage warms up on one less.
   arrivals_.resize(std::max<std::size_t>(arrivals_.size(), states_.front().warm_up));
   for (std::uint64_t m = 0; m < states_.front().warm_up; ++m) {
-    const double arrival = input_arrival(m, input);
+    const double arrival = next_input_arrival(m, input);
     arrivals_[m] = forward(states_.front(), stages.front(), arrival);
     forward_end_[m % 2] = states_.front().free;
   }
@@ -54,20 +55,20 @@ void StepRecurrence::warm_up(double input, const std::vector<StageTimes>& stages
   }
 }
 
-Seconds StepRecurrence::step_time(Seconds input, const std::vector<StageTimes>& stages)
+Seconds StepRecurrence::step_time(TransferTimes input, const std::vector<StageTimes>& stages)
 {
   ensure(!stages.empty(), "a step has stages");
   const std::size_t count = stages.size();
-  input_free_ = 0;
+  input_arrival_ = 0;
   states_.assign(count, {});
   for (std::size_t i = 0; i < count; ++i) states_[i].warm_up = warm_up_of(i, count);
-  warm_up(input.value, stages);
+  warm_up(input, stages);
   for (std::uint64_t n = 0; n < microbatches_; ++n) {
     for (std::size_t i = 0; i < count; ++i) {
       StageState& state = states_[i];
       const std::uint64_t m = state.warm_up + n;
       if (m >= microbatches_) continue;
-      const double arrival = i == 0 ? input_arrival(m, input.value) : state.arrived[m % 2];
+      const double arrival = i == 0 ? next_input_arrival(m, input) : state.arrived[m % 2];
       const double next = forward(state, stages[i], arrival);
       if (i == 0) forward_end_[m % 2] = state.free;
       if (i + 1 < count) states_[i + 1].arrived[m % 2] = next;
@@ -78,7 +79,10 @@ Seconds StepRecurrence::step_time(Seconds input, const std::vector<StageTimes>& 
       state.free = std::max(state.free, arrival) + stages[i].backward.value;
       if (i == 0) break;
       StageState& before = states_[i - 1];
-      arrival = before.gradient_free = std::max(before.gradient_free, state.free) + stages[i - 1].gradient.value;
+      const TransferTimes& gradient = stages[i - 1].gradient;
+      before.gradient_arrival =
+          std::max(before.gradient_arrival, state.free + gradient.latency.value) + gradient.data.value;
+      arrival = before.gradient_arrival;
     }
   }
   double end = 0;
@@ -88,6 +92,7 @@ Seconds StepRecurrence::step_time(Seconds input, const std::vector<StageTimes>& 
 
 Seconds step_time_by_recurrence(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal)
 {
+  const bool counts_transfers = !goal.has_free_transfers();
   std::vector<StageTimes> times;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
@@ -95,14 +100,15 @@ Seconds step_time_by_recurrence(const CostModel& cost, const std::vector<StagePl
     stage.forward = cost.forward_work(first, last) / cost.speed(device);
     stage.backward = cost.backward_work(first, last) / cost.speed(device);
     stage.update = cost.update_time(device, first, last);
-    if (i + 1 < stages.size()) {
-      stage.output = cost.output_time(device, stages[i + 1].device, last + 1);
-      stage.gradient = cost.gradient_time(device, stages[i + 1].device, last + 1);
+    if (counts_transfers && i + 1 < stages.size()) {
+      stage.output = cost.output_transfer(device, stages[i + 1].device, last + 1);
+      stage.gradient = cost.gradient_transfer(device, stages[i + 1].device, last + 1);
     }
     times.push_back(stage);
   }
   ensure(!times.empty(), "a step has stages");
-  return StepRecurrence(goal.schedule, goal.microbatches).step_time(cost.input_time(stages.front().device), times);
+  const auto input = counts_transfers ? cost.input_transfer(stages.front().device) : TransferTimes{};
+  return StepRecurrence(goal.schedule, goal.microbatches).step_time(input, times);
 }
 
 }  // namespace isobar

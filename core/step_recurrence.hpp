@@ -15,12 +15,13 @@ struct StageTimes {
   Seconds forward;
   Seconds backward;
   Seconds update;
-  Seconds output;    ///< x_i, activations to the next stage; of the last stage not used
-  Seconds gradient;  ///< y_i, gradients back from the next stage; of the last stage not used
+  TransferTimes output = {};    ///< activations to the next stage; of the last stage not used
+  TransferTimes gradient = {};  ///< gradients back from the next stage; of the last stage not used
 };
 
-/// The time of one step as the simulator plays it where no two transfers share a link: lanes that work in order, and
-/// transfers that begin when the sender has what it sends and the lane's transfer before is over (docs/costs.md).
+/// The time of one step as the simulator plays it where no two transfers share a link. Lanes work in order. A transfer
+/// occupies its lane while its bytes leave and arrives a latency later: message k, ready at r_k, arrives at
+/// A_k = max(r_k + latency, A_{k-1}) + data (docs/costs.md).
 ///
 /// With W_i forwards to warm up (sequential 0, gpipe M, 1f1b min(M, S-1-i)), stage i forwards micro-batch W_i + n and
 /// then takes back the n-th: rounds n = 0 … M-1 over all stages, forwards from the first to the last and backwards from
@@ -30,33 +31,34 @@ class StepRecurrence {
  public:
   StepRecurrence(Schedule schedule, std::uint64_t microbatches) : schedule_(schedule), microbatches_(microbatches) {}
 
-  /// `input`: x_{-1}, of each micro-batch's data to the first stage; 0 where there is no data server.
-  Seconds step_time(Seconds input, const std::vector<StageTimes>& stages);
+  /// `input`: of each micro-batch's data to the first stage; zeros where there is no data server.
+  Seconds step_time(TransferTimes input, const std::vector<StageTimes>& stages);
 
  private:
   struct StageState {
     std::uint64_t warm_up = 0;
-    double free = 0;           // end of what the compute lane did last
-    double output_free = 0;    // of the lane of activations to the next stage
-    double gradient_free = 0;  // of the lane of gradients from the next stage
-    double arrived[2] = {};    // activations of the micro-batch of this parity, from the stage before
+    double free = 0;              // end of what the compute lane did last
+    double output_arrival = 0;    // of the last activations at the next stage
+    double gradient_arrival = 0;  // of the last gradients from the next stage
+    double arrived[2] = {};       // activations of the micro-batch of this parity, from the stage before
   };
 
   std::uint64_t warm_up_of(std::size_t stage, std::size_t stages) const;
-  double input_arrival(std::uint64_t microbatch, double input);
+  double next_input_arrival(std::uint64_t microbatch, TransferTimes input);
   /// Forwards a micro-batch whose activations arrive then; returns when the next stage has them.
   double forward(StageState& state, const StageTimes& times, double arrival);
-  void warm_up(double input, const std::vector<StageTimes>& stages);
+  void warm_up(TransferTimes input, const std::vector<StageTimes>& stages);
 
   Schedule schedule_;
   std::uint64_t microbatches_;
   std::vector<StageState> states_;
   std::vector<double> arrivals_;  // while the stages warm up, of each micro-batch at the stage in question
-  double input_free_ = 0;
+  double input_arrival_ = 0;
   double forward_end_[2] = {};  // of the first stage's last two, by parity
 };
 
-/// The recurrence over a placement. @throws std::logic_error for an empty one.
+/// The recurrence over a placement (see Goal::has_free_transfers).
+/// @throws std::logic_error for an empty one.
 Seconds step_time_by_recurrence(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal);
 
 }  // namespace isobar

@@ -48,21 +48,22 @@ std::vector<Part> parts_of(const std::vector<StagePlacement>& stages, const Cost
 {
   std::vector<Part> parts;
   const Cluster& cluster = cost.cluster();
+  const auto counted = [&](TransferTimes transfer) { return CostModel::counted(goal.communication, transfer); };
   if (cluster.data_server) {
     const std::size_t server = cluster.data_server_index();
     const std::size_t first = stages.front().device;
-    parts.push_back({std::nullopt, server, Seconds(0), {{server, first, cost.input_time(first)}}, {}, {}});
+    parts.push_back({std::nullopt, server, Seconds(0), {{server, first, counted(cost.input_transfer(first))}}, {}, {}});
   }
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
     Part part = {i, device, cost.compute_time(device, first, last), {}, {}, {}};
     if (i > 0) {
       const std::size_t before = stages[i - 1].device;
-      part.sends.push_back({device, before, cost.gradient_time(before, device, first)});
+      part.sends.push_back({device, before, counted(cost.gradient_transfer(before, device, first))});
     }
     if (i + 1 < stages.size()) {
       const std::size_t next = stages[i + 1].device;
-      part.sends.push_back({device, next, cost.output_time(device, next, last + 1)});
+      part.sends.push_back({device, next, counted(cost.output_transfer(device, next, last + 1))});
     }
     parts.push_back(std::move(part));
   }
