@@ -125,7 +125,7 @@ results::Validation compare(const Trial& trial, const Plan& plan, const Inputs& 
                            plan.allocator, devices, peak_memory_of(simulated, read_file(trial.file(".run.json"))));
 }
 
-void check_options(const ValidateOptions& options, const Goal& goal)
+void check_options(const ValidateOptions& options)
 {
   if (!(options.tolerance >= 0 && options.tolerance <= 1e6)) {
     throw InputError("--tolerance", fmt::format("{} is not in 0 to 1e6; 0.1 is 10 %", options.tolerance));
@@ -188,7 +188,7 @@ std::string summary_of(const std::vector<Trial>& trials, const std::vector<resul
 ExitCode validate(const ValidateOptions& options)
 {
   const Goal goal = options.goal.goal(options.objective);
-  check_options(options, goal);
+  check_options(options);
   show_progress("profile");
   if (const ExitCode code = profile(options); code != ExitCode::Done) return code;
   InputOptions files;

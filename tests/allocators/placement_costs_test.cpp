@@ -42,8 +42,10 @@ double above_threshold_of(const CostModel& cost, const std::vector<StagePlacemen
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
     Seconds send;
-    if (i > 0) send += cost.gradient_time(stages[i - 1].device, device, first);
-    if (i + 1 < stages.size()) send += cost.output_time(device, stages[i + 1].device, last + 1);
+    if (i > 0)
+      send += CostModel::counted(goal.communication, cost.gradient_transfer(stages[i - 1].device, device, first));
+    if (i + 1 < stages.size())
+      send += CostModel::counted(goal.communication, cost.output_transfer(device, stages[i + 1].device, last + 1));
     const double stage = CostModel::stage_cost(goal.communication, cost.compute_time(device, first, last), send).value;
     above += std::max(0.0, stage - threshold);
   }

@@ -73,6 +73,37 @@ TEST(CostModel, IsNoBoundByThePipelineFormula)
   EXPECT_NEAR(evaluation.step_bound.value, 40, 1e-12);
 }
 
+TEST(CostModel, CountsTheLatencyOfOverlappedTransfersOnThePathAlone)
+{
+  // 5 s of latency and 2 s of data each way behind a stage of 1.5 s.
+  const auto workload = chain({0.5, 0.5}, 0, 0, 20);
+  const auto devices = cluster({1, 1}, {Seconds(5), BytesPerSecond(10)});
+  const CostModel cost(workload, devices);
+  const auto evaluate = [&](Objective objective, Communication communication) {
+    return cost.evaluate({{0, 0, 0}, {1, 1, 1}}, {objective, communication, Schedule::GPipe, 4});
+  };
+  EXPECT_DOUBLE_EQ(evaluate(Objective::Bottleneck, Communication::Overlapped).objective.value, 2);
+  EXPECT_DOUBLE_EQ(evaluate(Objective::Bottleneck, Communication::Serial).objective.value, 8.5);
+  EXPECT_DOUBLE_EQ(evaluate(Objective::Pipeline, Communication::Overlapped).objective.value, 3 * 2 + 4);
+  EXPECT_DOUBLE_EQ(evaluate(Objective::Bottleneck, Communication::Overlapped).sequential.value, 3 + 14);
+}
+
+TEST(CostModel, BoundsAStepByItsBusiestLane)
+{
+  // Four micro-batches cross in 2 s each way; one of them takes its way of 3 + 14 s besides.
+  const auto workload = chain({0.5, 0.5}, 0, 0, 20);
+  const auto devices = cluster({1, 1}, {Seconds(5), BytesPerSecond(10)});
+  const CostModel cost(workload, devices);
+  const std::vector<StagePlacement> stages = {{0, 0, 0}, {1, 1, 1}};
+  const Goal goal{Objective::Step, Communication::Played, Schedule::GPipe, 4};
+  EXPECT_DOUBLE_EQ(cost.evaluate(stages, goal).step_bound.value, 3 * 2 + 17);
+  // All forwards go there in 0.5 + 5 + 4 x 2 + 0.5, then all backwards in 1 + 5 + 4 x 2 + 1.
+  EXPECT_DOUBLE_EQ(cost.evaluate(stages, goal).objective.value, 14 + 15);
+  const Goal free{Objective::Step, Communication::None, Schedule::GPipe, 4};
+  EXPECT_DOUBLE_EQ(cost.evaluate(stages, free).step_bound.value, 6 + 1.5);
+  EXPECT_DOUBLE_EQ(cost.evaluate(stages, free).objective.value, 7.5);
+}
+
 TEST(CostModel, FetchesInputFromTheDataServer)
 {
   auto workload = chain({1});
@@ -94,8 +125,8 @@ TEST(CostModel, EndsASequentialStepWithTheLastUpdate)
   workload.layers[1].parameters = 50;
   const auto devices = cluster({1, 1});
   const CostModel cost(workload, devices);
-  const auto evaluation = cost.evaluate({{0, 0, 0}, {1, 1, 1}}, Goal::with_defaults(Objective::Sequential));
-  EXPECT_DOUBLE_EQ(evaluation.step_time.value, 6 - 2 + 100);
+  const Goal goal{Objective::Step, Communication::Played, Schedule::Sequential, 1};
+  EXPECT_DOUBLE_EQ(cost.evaluate({{0, 0, 0}, {1, 1, 1}}, goal).objective.value, 6 - 2 + 100);
 }
 
 TEST(CostModel, CountsTrainingMemoryWithMicroBatchesInFlight)

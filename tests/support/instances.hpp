@@ -3,6 +3,7 @@
 #include "core/cluster.hpp"
 #include "core/cost_model.hpp"
 #include "core/plan.hpp"
+#include "core/step_recurrence.hpp"
 #include "core/workload.hpp"
 
 #include <algorithm>
@@ -137,12 +138,14 @@ inline Workload with_random_recomputation(std::mt19937_64& random, Workload work
   return with_recomputation(workload, layers);
 }
 
-/// Every goal there is, for M micro-batches (1 for schedule sequential).
+/// Every goal there is, for M micro-batches (1 for schedule sequential); those of objective step last.
 inline std::vector<Goal> all_goals(std::uint64_t microbatches)
 {
   std::vector<Goal> goals;
-  for (const auto objective : {Objective::Sequential, Objective::Bottleneck, Objective::Pipeline}) {
-    for (const auto communication : {Communication::None, Communication::Overlapped, Communication::Serial}) {
+  for (const auto objective : {Objective::Sequential, Objective::Bottleneck, Objective::Pipeline, Objective::Step}) {
+    for (const auto communication :
+         {Communication::None, Communication::Overlapped, Communication::Serial, Communication::Played}) {
+      if (!are_compatible(objective, communication)) continue;
       for (const auto schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
         goals.push_back({objective, communication, schedule, schedule == Schedule::Sequential ? 1 : microbatches});
       }
@@ -165,7 +168,10 @@ inline Plan plan_of(const std::vector<StagePlacement>& stages, const CostModel& 
   plan.objective = evaluation.objective;
   plan.objective_bound = Seconds(0);
   plan.step_bound = evaluation.step_bound;
-  plan.predicted = Predicted{evaluation.step_time, evaluation.bottleneck, evaluation.sequential, {}};
+  plan.predicted = Predicted{.step_time = step_time_by_recurrence(cost, stages, goal),
+                             .bottleneck = evaluation.bottleneck,
+                             .sequential = evaluation.sequential,
+                             .pipeline = evaluation.pipeline};
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [index, first, last] = stages[i];
     const std::string& name = cost.cluster().devices[index].name;
