@@ -41,6 +41,9 @@ auto work_on_device(const std::string& rank, Work work)
   }
 }
 
+/// The first stage holds the inputs of this many micro-batches: one arrives while another is worked on.
+constexpr std::uint64_t inputs_at_first_stage = 2;
+
 /// "rank 1 (device b)".
 std::string name_of_rank(const Plan& plan, std::size_t rank)
 {
@@ -108,6 +111,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
       stages_(plan.stages.size()),
       rank_(rank),
       has_data_server_(plan.data_server.has_value()),
+      microbatches_(plan.goal.microbatches),
       name_(name_of_rank(plan, rank)),
       meter_(name_, options.memory_cap)
 {
@@ -161,6 +165,7 @@ void RankExecutor::run_in_queue(std::uint64_t step, const Instruction& instructi
       return;
     case Lane::SendActivation:
       if (is_data_server()) {
+        if (microbatch >= inputs_at_first_stage) await_first_stage();
         send(instruction, micro_batch_data(step, microbatch), {}, lane);
       } else {
         send(instruction, activations_to_send_.take(microbatch), orders_.await(step), lane);
@@ -187,7 +192,7 @@ void RankExecutor::run_in_queue(std::uint64_t step, const Instruction& instructi
 
 bool RankExecutor::goes_on(Lane lane, std::uint64_t step)
 {
-  const Orders orders = is_data_server() ? orders_from_first_stage() : orders_.await(step);
+  const Orders orders = is_data_server() ? await_first_stage() : orders_.await(step);
   if (rank_ == 0 && lane == Lane::ReceiveActivation) tell_data_server(orders);
   if (orders.end) (evaluates_ ? steps_evaluated_ : steps_done_) = step + 1;
   return !orders.end;
@@ -195,7 +200,8 @@ bool RankExecutor::goes_on(Lane lane, std::uint64_t step)
 
 namespace {
 
-/// The way of orders from the first stage to the data server, which receives nothing else.
+/// The way from the first stage to the data server: in each step a message for each input that may leave now, and the
+/// step's orders last.
 Instruction order_transfer(Opcode opcode, Lane lane, std::size_t peer)
 {
   Instruction instruction;
@@ -211,10 +217,11 @@ void RankExecutor::tell_data_server(Orders orders)
 {
   Message message;
   message.orders = orders;
+  const std::lock_guard lock(to_data_server_mutex_);
   transport_->send(order_transfer(Opcode::Send, Lane::SendGradient, stages_), message);
 }
 
-Orders RankExecutor::orders_from_first_stage()
+Orders RankExecutor::await_first_stage()
 {
   return transport_->receive(order_transfer(Opcode::Recv, Lane::ReceiveGradient, 0)).orders;
 }
@@ -266,6 +273,11 @@ void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, D
   }
   outputs.ready = lane.queue.mark();
   lane.ran(begin, outputs.ready);
+  const bool frees_input = instruction.opcode == Opcode::Forward && rank_ == 0 && has_data_server_;
+  if (frees_input && instruction.microbatch + inputs_at_first_stage < microbatches_) {
+    outputs.ready.wait();
+    tell_data_server({});
+  }
   if (instruction.opcode == Opcode::Forward && !is_last()) {
     activations_to_send_.put(instruction.microbatch, std::move(outputs));
   } else if (instruction.opcode == Opcode::Backward && rank_ > 0) {

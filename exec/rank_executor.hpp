@@ -143,7 +143,9 @@ class RankExecutor : public RankWork {
 
   void run_in_queue(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
   void send(const Instruction& instruction, Message message, Orders orders, DeviceLane& lane);
-  Orders orders_from_first_stage();
+  /// On the data server: the next message of the first stage, which sends it when an input may leave, and at the end of
+  /// a step with the step's orders.
+  Orders await_first_stage();
   void tell_data_server(Orders orders);
   Message receive(const Instruction& instruction, DeviceLane& lane);
   void compute(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
@@ -161,6 +163,7 @@ class RankExecutor : public RankWork {
   std::size_t stages_;
   std::size_t rank_;
   bool has_data_server_;
+  std::uint64_t microbatches_;  // of a step
   std::string name_;
   MemoryMeter meter_;
   std::array<std::unique_ptr<DeviceLane>, lane_count> lanes_;
@@ -173,6 +176,7 @@ class RankExecutor : public RankWork {
   Shelf received_gradients_;
   Shelf gradients_to_send_;
   OrderBoard orders_;
+  std::mutex to_data_server_mutex_;  // two lanes of the first stage send there
   std::atomic<bool> end_wished_ = false;  // by this stage or one behind it
   GradientFacts agreed_;                  // of all stages, from the step's AllReduce
   std::deque<StepEnd> steps_under_way_;
