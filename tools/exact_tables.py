@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SKY_NODES = (4, 8, 16, 32, 64)
 ENCODERS = (10, 24, 80, 160)
 SPREADS = (2, 4, 7)
+STEP_PLATFORMS = ("sky4", "sky16", "sky32", "sky64", "geo_2regions", "geo_8cities", "geo_12regions")
 FILLS = (0, 0.6, 0.8, 0.95)  # of all memory; 0: no limit
 LARGE = ((256, 640), (1024, 2560))  # nodes, encoders
 TYPES = ("T4", "P100-PCIE-16GB", "V100-SXM2-16GB", "A100-SXM4-40GB", "L4", "A10", "RTX-3090", "RTX-4090")
@@ -49,6 +50,7 @@ Platforms `skyN` are `isobar platform generate sky --nodes N --speed-spread S`, 
 
 - `bottleneck.csv`: objective `bottleneck` without communication. `sky_optimal_*` (spread 2, no memory limit) is the published formulation solved by CBC, stopped at a gap of 20 % as published or after {sky} s; `sky_optimal_gap_fraction` is (its bottleneck − the bound of `exact`) / its bottleneck.
 - `pipeline.csv`: objective `pipeline` without communication on sky64 with spread 4 and bert160. `minmax_objective_s` is what the plan of `exact` for `bottleneck` costs by the pipeline formula, `minmax_ratio` that over `objective_s`.
+- `step.csv`: objective `step`, 1F1B, M = 8, on the shipped platforms and BERTs, with transfers as they are played and without communication. `devices_used` is of the plan; `reason` says why there is none.
 - `communication.csv`: every allocator on three platforms with bert160, each objective with its default communication.
 
 `tools/solver_figures.py` puts the question of a limit on the bottleneck to general MILP solvers (`solvers.csv`); it is run by hand.
@@ -58,7 +60,7 @@ Platforms `skyN` are `isobar platform generate sky --nodes N --speed-spread S`, 
 def parser():
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"))
-    result.add_argument("--tables", default="bottleneck,pipeline,communication")
+    result.add_argument("--tables", default="step,bottleneck,pipeline,communication")
     result.add_argument("--time-limit", type=float, default=60, help="seconds a plan (default: 60)")
     result.add_argument("--sky-time-limit", type=float, default=20, help="seconds for sky-optimal (default: 20)")
     result.add_argument("--verify-limit", type=float, default=120, help="seconds for isobar verify; 0: none")
@@ -175,6 +177,25 @@ def instance(name, devices, encoders, spread, fill):
             "speed_spread": spread, "memory_filled_fraction": fill or ""}
 
 
+def step_table(isobar, options):
+    table = Table(options.output / "step.csv",
+                  ("platform", "workload", "communication", "outcome", "objective_s", "objective_bound_s",
+                   "gap_fraction", "certificate", "verified", "cpu_s", "search_s", "limit_s", "devices_used", "reason"))
+    for name in STEP_PLATFORMS:
+        platform = ROOT / f"platforms/{name}.xml"
+        for encoders in ENCODERS:
+            workload = ROOT / f"workloads/bert{encoders}.yaml"
+            for communication in ("played", "none"):
+                plan, cpu = isobar.plan(platform, workload, "exact", options.time_limit, "--objective", "step",
+                                        "--communication", communication)
+                row = {"platform": name, "workload": workload.stem, "communication": communication}
+                row |= figures(plan, cpu) | {"limit_s": options.time_limit}
+                if plan:
+                    row |= {"verified": isobar.verdict(platform, workload), "devices_used": len(plan["stages"]) or "",
+                            "reason": plan.get("reason", "")}
+                table.add(row)
+
+
 def bottleneck_table(isobar, options):
     table = Table(options.output / "bottleneck.csv",
                   ("platform", "devices", "workload", "layers", "speed_spread", "memory_filled_fraction", "outcome",
@@ -276,7 +297,7 @@ def said_of(options):
 
 def main():
     options = parser().parse_args()
-    tables = {"bottleneck": bottleneck_table, "pipeline": pipeline_table, "communication": communication_table}
+    tables = {"step": step_table, "bottleneck": bottleneck_table, "pipeline": pipeline_table, "communication": communication_table}
     chosen = options.tables.split(",")
     if unknown := [name for name in chosen if name not in tables]:
         sys.exit(f"exact_tables.py: --tables: {unknown[0]} is none of {', '.join(tables)}")
