@@ -59,6 +59,17 @@ BytesPerSecond Routes::share(const Route& route, const sg4::Link* link) const
   return bandwidth / loads_of(route.links, link);
 }
 
+Seconds Routes::latency_now(const Route& route) const
+{
+  Seconds latency = route.latency;
+  if (nominal_.empty()) return latency;
+  for (const auto* link : route.links) {
+    const auto nominal = nominal_.find(link);
+    if (nominal != nominal_.end()) latency += Seconds(link->get_latency()) - nominal->second.latency;
+  }
+  return std::max(latency, Seconds(0));
+}
+
 BytesPerSecond Routes::bandwidth_with(const Route& route, const std::string& name, double factor) const
 {
   BytesPerSecond bandwidth = unlimited;

@@ -35,6 +35,8 @@ class Routes {
 
   /// One look-up in SimGrid (two where a link has a window): 1 us in most zones, 100 us in Dijkstra zones.
   Route between(const simgrid::s4u::Host& from, const simgrid::s4u::Host& to) const;
+  /// The latency of a route as profiles have it at this moment.
+  Seconds latency_now(const Route& route) const;
   /// The bandwidth of a route if the link of this name had `factor` times its own.
   BytesPerSecond bandwidth_with(const Route& route, const std::string& name, double factor) const;
   /// Whether a profile sets its bandwidth or latency.

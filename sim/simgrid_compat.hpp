@@ -1,11 +1,13 @@
 #pragma once
 
+#include <simgrid/kernel/Timer.hpp>
 #include <simgrid/kernel/routing/NetZoneImpl.hpp>
 #include <simgrid/s4u.hpp>
 
 #include <simgrid/version.h>  // needs the headers above
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 /// What differs between SimGrid 3.32 (Debian 12) and 4.x. Everything else of sim/ compiles against both.
@@ -41,6 +43,23 @@ inline void on_activity_completion(const std::function<void(const sg4::Activity&
 #else
   sg4::Activity::on_completion_cb(completed);
 #endif
+}
+
+/// Calls `switched` when a link goes on or off.
+inline void on_link_switch(const std::function<void(const sg4::Link&)>& switched)
+{
+#if SIMGRID_VERSION >= 33400
+  sg4::Link::on_onoff_cb(switched);
+#else
+  sg4::Link::on_state_change_cb(switched);
+#endif
+}
+
+/// Calls `work` once SimGrid's clock has reached `date_s`, outside of any actor.
+template <typename Work>
+void call_at(double date_s, Work work)
+{
+  simgrid::kernel::timer::Timer::set(date_s, std::move(work));
 }
 
 /// Starts an activity without an actor. The caller keeps a reference until it has completed.

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <deque>
@@ -29,7 +28,8 @@ constexpr double patience = 1000;  // times the nominal duration of what is unde
 // stands still keeps this rate (flop/s, byte/s): hardly above SimGrid's precision of 1e-5, nothing within a week.
 constexpr double standstill_rate = 1e-4;
 
-/// A state machine per rank and lane, driven by the completion of SimGrid's activities.
+/// A state machine per rank and lane, driven by SimGrid: by the ends of activities, and by timers where messages are on
+/// their way.
 class Simulation {
  public:
   Simulation(const Platform& platform, const Program& program, const std::vector<RankHost>& ranks,
@@ -59,6 +59,7 @@ class Simulation {
     on_activity_completion([this](const sg4::Activity& activity) { guarded([&] { activity_ended(activity); }); });
     sg4::Host::on_speed_change_cb([this](const sg4::Host& host) { guarded([&] { speed_changed(host); }); });
     sg4::Link::on_bandwidth_change_cb([this](const sg4::Link& link) { guarded([&] { bandwidth_changed(link); }); });
+    on_link_switch([this](const sg4::Link& link) { guarded([&] { link_switched(link); }); });
   }
 
   SimulationReport run()
@@ -74,7 +75,7 @@ class Simulation {
     // double, so that less time passes after the last activity than before it.
     Seconds slice = first_slice;
     while (!fault_ && !done_) {
-      if (running_ == 0) throw std::logic_error("the program waits for itself:" + waiting_instructions());
+      if (running_ == 0) throw std::logic_error("the program waits for itself:" + waiting_instructions(ranks_, step_));
       engine_->run_until((now() + slice).value);
       if (!fault_ && !done_) give_up_at_standstill();
       slice = std::min(2.0 * slice, week);
@@ -113,7 +114,7 @@ class Simulation {
     step_begin_ = now();
     for (auto& rank : ranks_) {
       for (auto& lane : rank.lanes) {
-        lane.completed = 0;
+        lane.started = lane.completed = 0;
         if (lane.at_end()) continue;
         ++open_lanes_;
         take_turn(lane);
@@ -124,7 +125,7 @@ class Simulation {
 
   void take_turn(LaneState& lane)
   {
-    lane.turn = program_->at(lane.rank, lane.lane, lane.completed);
+    lane.turn = program_->at(lane.rank, lane.lane, lane.started);
     to_try_.push_back(&lane);
   }
 
@@ -149,8 +150,8 @@ class Simulation {
     if (lane.is_all_reduce()) return join_all_reduce(lane);
     if (lane.lane == Lane::Compute) return start_compute(lane);
     LaneState& other = ranks_.at(lane.turn.peer).lane(other_end(lane.lane));
-    if (!is_ready(other) || other.completed != lane.turn.peer_position) return;
-    ensure(other.turn.peer == lane.rank && other.turn.peer_position == lane.completed && lane.rank != other.rank,
+    if (!is_ready(other) || other.started != lane.turn.peer_position) return;
+    ensure(other.turn.peer == lane.rank && other.turn.peer_position == lane.started && lane.rank != other.rank,
            "a send and a receive that do not name each other");
     if (lane.turn.opcode == Opcode::Send) {
       start_transfer(lane, other);
@@ -159,22 +160,32 @@ class Simulation {
     }
   }
 
+  /// Counts the lane's turn as begun.
   void begin(LaneState& lane)
   {
-    RankState& rank = ranks_[lane.rank];
-    rank.memory += lane.turn.acquires;
+    ranks_[lane.rank].memory += lane.turn.acquires;
     if (lane.turn.acquires.value > 0) tell_memory(lane.rank);
-    lane.running = true;
-    lane.begin = now();
-    lane.memory = rank.memory;
     ++running_;
+  }
+
+  void begin_on_device(LaneState& lane)
+  {
+    begin(lane);
+    lane.running = true;
+    stamp(lane);
+  }
+
+  void stamp(LaneState& lane) const
+  {
+    lane.begin = now();
+    lane.memory = ranks_[lane.rank].memory;
   }
 
   void start_compute(LaneState& lane)
   {
     const RankState& rank = ranks_[lane.rank];
-    need_on(*rank.host, lane);
-    begin(lane);
+    need_on(*rank.host, lane, lane.turn);
+    begin_on_device(lane);
     if (lane.turn.work.value <= 0) return complete(lane);
     const auto exec = sg4::Exec::init();
     exec->set_host(rank.host)->set_flops_amount(lane.turn.work.value * rank.host_flops_per_flop);
@@ -183,14 +194,16 @@ class Simulation {
     start_activity(exec);
   }
 
+  /// The message leaves; each lane comes to its next one at once.
   void start_transfer(LaneState& send, LaneState& receive)
   {
-    send.channel = &channel(send, receive.rank);
-    need_what_it_uses(send);
-    begin(send);
-    begin(receive);
-    hold_links(send);
-    start_comm(send, payload(send));
+    for (LaneState* lane : {&send, &receive}) begin(*lane);
+    receive.senders.push_back(&send);
+    put_on_its_way(send, send.turn.size);
+    for (LaneState* lane : {&send, &receive}) {
+      ++lane->started;
+      if (!lane->at_end()) take_turn(*lane);
+    }
   }
 
   /// The ring starts when all have come.
@@ -199,7 +212,7 @@ class Simulation {
     if (std::find(reducing_.begin(), reducing_.end(), &lane) != reducing_.end()) return;
     reducing_.push_back(&lane);
     if (reducing_.size() < computing_ranks_) return;
-    for (auto* part : reducing_) begin(*part);
+    for (auto* part : reducing_) begin_on_device(*part);
     reduce_rounds_left_ = 2 * (computing_ranks_ - 1);
     start_reduce_round();
   }
@@ -213,35 +226,68 @@ class Simulation {
     }
     --reduce_rounds_left_;
     reduce_parts_left_ = reducing_.size();
-    for (auto* part : reducing_) {
-      part->channel = &channel(*part, part->turn.peer);
-      need_what_it_uses(*part);
-      hold_links(*part);
-      start_comm(*part, payload(*part));
+    for (auto* part : reducing_) put_on_its_way(*part, part->turn.size / static_cast<double>(computing_ranks_));
+  }
+
+  /// What the lane's turn sends: a latency later its data begin to arrive, one message of the lane after the other.
+  void put_on_its_way(LaneState& send, Bytes size)
+  {
+    const Channel& path = channel(send, send.turn.peer);
+    need_what_it_uses(send, send.turn, path);
+    send.on_the_way.push_back({&path, now(), platform_->routes().latency_now(path.route),
+                               static_cast<std::uint64_t>(std::llround(std::ceil(size.value)))});
+    let_arrive(send);
+  }
+
+  /// Begins the data of the lane's next message, once it is due and nothing that comes before it is still arriving.
+  void let_arrive(LaneState& send)
+  {
+    if (send.activity || send.on_the_way.empty()) return;
+    const Message& next = send.on_the_way.front();
+    if (now() < next.due()) return wait_until_due(send);
+    const bool comes_first = send.lane == Lane::Compute || receiver(send, next).senders.front() == &send;
+    if (!comes_first) return;
+    send.arriving = next;
+    send.on_the_way.pop_front();
+    if (send.lane != Lane::Compute) {
+      stamp(send);
+      stamp(receiver(send, send.arriving));
     }
+    hold_links(send.arriving);
+    start_comm(send, send.arriving.bytes);
+  }
+
+  void wait_until_due(LaneState& send)
+  {
+    if (send.has_timer) return;
+    send.has_timer = true;
+    call_at(send.on_the_way.front().due().value, [this, &send] {
+      guarded([&] {
+        send.has_timer = false;
+        let_arrive(send);
+      });
+    });
+  }
+
+  LaneState& receiver(const LaneState& send, const Message& message)
+  {
+    return ranks_[message.channel->to].lane(other_end(send.lane));
   }
 
   void end_reduce_part(LaneState& part)
   {
-    release_links(part);
+    release_links(part.arriving);
     if (--reduce_parts_left_ == 0) start_reduce_round();
-  }
-
-  /// What one transfer carries; of an AllReduce in each round.
-  std::uint64_t payload(const LaneState& send) const
-  {
-    const double parts = send.is_all_reduce() ? static_cast<double>(computing_ranks_) : 1;
-    return static_cast<std::uint64_t>(std::llround(std::ceil(send.turn.size.value / parts)));
   }
 
   void start_comm(LaneState& send, std::uint64_t bytes)
   {
-    const Route& route = send.channel->route;
-    const auto comm = sg4::Comm::sendto_init(ranks_[send.rank].host, ranks_[send.turn.peer].host);
+    const Channel& path = *send.arriving.channel;
+    const Route& route = path.route;
+    const auto comm = sg4::Comm::sendto_init(ranks_[send.rank].host, ranks_[path.to].host);
     comm->set_payload_size(bytes);
     comm->set_data(&send);
     send.activity = comm;
-    send.flow_begin = now();
     const bool is_capped = std::isfinite(route.rate_cap.value);
     send.fixed_bound = BytesPerSecond(std::numeric_limits<double>::infinity());
     if (is_capped || bound_is_fixed_at_start(route.latency.value)) {
@@ -279,18 +325,18 @@ class Simulation {
     start_what_can();
   }
 
-  void hold_links(const LaneState& send)
+  void hold_links(const Message& message)
   {
-    for (auto* link : send.channel->links) {
+    for (auto* link : message.channel->links) {
       if (link->transfers++ == 0) link->busy_since = now();
       tell_transfers(*link);
     }
   }
 
-  void release_links(const LaneState& send)
+  void release_links(const Message& message)
   {
-    for (auto* link : send.channel->links) {
-      link->bytes += payload(send);
+    for (auto* link : message.channel->links) {
+      link->bytes += message.bytes;
       if (--link->transfers == 0) link->busy_time += now() - link->busy_since;
       tell_transfers(*link);
     }
@@ -306,32 +352,49 @@ class Simulation {
     if (sink_ != nullptr) sink_->link_changed(link.link->get_name(), now() - simulation_begin_, link.transfers);
   }
 
+  /// The last byte has arrived; it had left a latency before.
   void complete_transfer(LaneState& send)
   {
-    release_links(send);
-    LaneState& receive = ranks_[send.turn.peer].lane(other_end(send.lane));
-    complete(send);
-    complete(receive);
+    const Message& message = send.arriving;
+    release_links(message);
+    LaneState& receive = receiver(send, message);
+    ensure(receive.senders.front() == &send, "messages arrive in the order of their lane");
+    receive.senders.pop_front();
+    const Seconds began_to_leave = std::max({message.ready, send.left, send.begin - message.latency});
+    send.left = std::max(began_to_leave, now() - message.latency);
+    end(send, under_way(send), began_to_leave, send.left);
+    end(receive, under_way(receive), receive.begin, now());
+    let_arrive(send);
+    if (!receive.senders.empty() && receive.senders.front() != &send) let_arrive(*receive.senders.front());
   }
 
   void complete(LaneState& lane)
   {
+    lane.running = false;
+    ++lane.started;
+    end(lane, lane.turn, lane.begin, now());
+  }
+
+  /// The lane has completed an instruction, which took from `begin` to `end`.
+  void end(LaneState& lane, const Instruction& instruction, Seconds begin, Seconds end)
+  {
     RankState& rank = ranks_[lane.rank];
     last_progress_ = now();
     if (sink_ != nullptr) {
-      sink_->record({step_, lane.rank, lane.turn, lane.begin - simulation_begin_, last_progress_ - simulation_begin_,
-                     lane.memory});
+      sink_->record({step_, lane.rank, instruction, begin - simulation_begin_, end - simulation_begin_, lane.memory});
     }
-    rank.memory -= lane.turn.releases;
-    if (lane.turn.releases.value > 0) tell_memory(lane.rank);
-    lane.running = false;
+    rank.memory -= instruction.releases;
+    if (instruction.releases.value > 0) tell_memory(lane.rank);
     --running_;
     ++lane.completed;
     for (auto& waiting : rank.lanes) {
       const Wait& wait = waiting.turn.wait;
       if (wait.lane == lane.lane && wait.count == lane.completed && &waiting != &lane) to_try_.push_back(&waiting);
     }
-    if (!lane.at_end()) return take_turn(lane);
+    if (lane.completed < lane.length) {
+      if (lane.lane == Lane::Compute) take_turn(lane);
+      return;
+    }
     if (--open_lanes_ > 0) return;
     report_.step_times.push_back(last_progress_ - step_begin_);
     if (++step_ == iterations_) {
@@ -339,6 +402,12 @@ class Simulation {
     } else {
       begin_step();
     }
+  }
+
+  /// What the lane computes, or transfers before all others.
+  Instruction under_way(const LaneState& lane) const
+  {
+    return lane.lane == Lane::Compute ? lane.turn : program_->at(lane.rank, lane.lane, lane.completed);
   }
 
   const Channel& channel(const LaneState& send, std::size_t to)
@@ -380,138 +449,94 @@ class Simulation {
     engine_->link_by_name(link.get_name())->set_bandwidth(standstill_rate);
   }
 
-  /// SimGrid fixes the bound of some flows when they start (fixed_bound); a new flow takes what remains of them. Not of
-  /// those that still pay their latency: they load no link, and SimGrid would leap over what begins on an idle one.
+  /// SimGrid fixes the bound of some flows when they start (fixed_bound); a new flow takes what remains of them.
   void restart_what_may_go_faster(const sg4::Link& link)
   {
     const auto state = state_of_link_.find(&link);
     if (state == state_of_link_.end() || state->second->transfers == 0) return;
     for (auto& rank : ranks_) {
-      for (const Lane which : {Lane::SendActivation, Lane::SendGradient}) {
-        LaneState& send = rank.lane(which);
-        if (!send.running || std::isinf(send.fixed_bound.value)) continue;
-        const Route& route = send.channel->route;
+      for (auto& lane : rank.lanes) {
+        if (!lane.activity || !lane.uses_network() || std::isinf(lane.fixed_bound.value)) continue;
+        const Route& route = lane.arriving.channel->route;
         if (std::find(route.links.begin(), route.links.end(), &link) == route.links.end()) continue;
-        const bool has_paid_latency = now() - send.flow_begin >= route.latency;
-        if (!has_paid_latency || send.fixed_bound >= std::min(narrowest_now(route), route.rate_cap)) continue;
-        const double remaining = std::ceil(send.activity->get_remaining());
-        cancelled_.push_back(std::move(send.activity));
+        if (lane.fixed_bound >= std::min(narrowest_now(route), route.rate_cap)) continue;
+        const double remaining = std::ceil(lane.activity->get_remaining());
+        cancelled_.push_back(std::move(lane.activity));
         cancelled_.back()->cancel();
-        start_comm(send, static_cast<std::uint64_t>(remaining));
+        start_comm(lane, static_cast<std::uint64_t>(remaining));
       }
     }
   }
 
-  static BytesPerSecond narrowest_now(const Route& route)
+  /// SimGrid ends the flows over a link that goes off; what is still on its way is lost, too.
+  void link_switched(const sg4::Link& link)
   {
-    double narrowest = std::numeric_limits<double>::infinity();
-    for (const auto* link : route.links) narrowest = std::min(narrowest, link->get_bandwidth());
-    return BytesPerSecond(narrowest);
+    if (link.is_on()) return;
+    for (const auto& rank : ranks_) {
+      for (const auto& lane : rank.lanes) {
+        const bool is_lost =
+            std::any_of(lane.on_the_way.begin(), lane.on_the_way.end(), [&link](const Message& message) {
+              const auto& links = message.channel->route.links;
+              return std::find(links.begin(), links.end(), &link) != links.end();
+            });
+        if (is_lost) throw off_fault("link " + link.get_name(), lane, under_way(lane));
+      }
+    }
   }
 
-  template <typename Resource>
-  void need_on(const Resource& resource, const LaneState& lane) const
-  {
-    if (!resource.is_on()) throw off_fault(resource, lane);
-  }
-
-  InputError off_fault(const sg4::Host& host, const LaneState& lane) const
-  {
-    return off_fault("host " + host.get_name(), lane);
-  }
-  InputError off_fault(const sg4::Link& link, const LaneState& lane) const
-  {
-    return off_fault("link " + link.get_name(), lane);
-  }
-  InputError off_fault(const std::string& what, const LaneState& lane) const
+  InputError off_fault(const std::string& what, const LaneState& lane, const Instruction& instruction) const
   {
     return fault(fmt::format("{} is off at {:.6g} s, and {} needs it; keep on what the plan uses", what,
-                             (now() - simulation_begin_).value, description(lane)));
+                             (now() - simulation_begin_).value, description(lane, instruction, step_)));
   }
 
-  void need_what_it_uses(const LaneState& lane) const
+  void need_on(const sg4::Host& host, const LaneState& lane, const Instruction& instruction) const
   {
-    need_on(*ranks_[lane.rank].host, lane);
-    if (!lane.uses_network()) return;
-    need_on(*ranks_[lane.turn.peer].host, lane);
-    for (const auto* link : lane.channel->route.links) need_on(*link, lane);
+    if (!host.is_on()) throw off_fault("host " + host.get_name(), lane, instruction);
+  }
+
+  void need_what_it_uses(const LaneState& send, const Instruction& instruction, const Channel& path) const
+  {
+    need_on(*ranks_[send.rank].host, send, instruction);
+    need_on(*ranks_[path.to].host, send, instruction);
+    for (const auto* link : path.route.links) {
+      if (!link->is_on()) throw off_fault("link " + link->get_name(), send, instruction);
+    }
   }
 
   /// The fault of an activity that SimGrid let fail.
   void blame_what_is_off(const LaneState& lane) const
   {
-    need_what_it_uses(lane);
-    throw std::logic_error("SimGrid let fail " + description(lane));
+    const Instruction instruction = under_way(lane);
+    if (lane.uses_network()) {
+      need_what_it_uses(lane, instruction, *lane.arriving.channel);
+    } else {
+      need_on(*ranks_[lane.rank].host, lane, instruction);
+    }
+    throw std::logic_error("SimGrid let fail " + description(lane, instruction, step_));
   }
 
   void give_up_at_standstill() const
   {
     Seconds nominal;
     for (const auto& rank : ranks_) {
-      for (const auto& lane : rank.lanes) {
-        if (lane.running) nominal += nominal_time(lane);
-      }
+      for (const auto& lane : rank.lanes) nominal += nominal_time(rank, lane);
     }
     if (now() - last_progress_ < std::max(week, patience * nominal)) return;
     for (const auto& rank : ranks_) {
       for (const auto& lane : rank.lanes) {
-        if (lane.running && lane.activity) throw standstill_fault(lane);
+        if (lane.activity) throw standstill_fault(rank, lane);
       }
     }
   }
 
-  /// Of an activity alone on its host or links; receives count with their sends.
-  Seconds nominal_time(const LaneState& lane) const
+  InputError standstill_fault(const RankState& rank, const LaneState& lane) const
   {
-    if (!lane.uses_network()) return lane.turn.work / ranks_[lane.rank].speed;
-    if (lane.turn.opcode == Opcode::Recv) return Seconds(0);
-    const Route& route = lane.channel->route;
-    return route.latency + lane.turn.size / std::min(route.bandwidth, route.rate_cap);
-  }
-
-  InputError standstill_fault(const LaneState& lane) const
-  {
-    std::string what = "host " + ranks_[lane.rank].host->get_name();
-    if (lane.uses_network() && !lane.channel->route.links.empty()) {
-      const auto& links = lane.channel->route.links;
-      const auto has_less = [](const auto* a, const auto* b) { return a->get_bandwidth() < b->get_bandwidth(); };
-      what = "link " + (*std::min_element(links.begin(), links.end(), has_less))->get_name();
-    }
     return fault(
-        fmt::format("{} stands still: nothing has completed since {:.6g} s, and {} waits for it; let its profile "
-                    "rise above 0 again",
-                    what, (last_progress_ - simulation_begin_).value, description(lane)));
-  }
-
-  // --- words ---------------------------------------------------------------------------------------------------
-
-  std::string description(const LaneState& lane) const
-  {
-    const Instruction& turn = lane.turn;
-    const bool is_transfer = lane.lane != Lane::Compute;
-    return fmt::format(
-        "{}{} (rank {}, step {})", is_transfer ? name_of(lane.lane) : name_of(turn.opcode),
-        turn.opcode == Opcode::Update || lane.is_all_reduce() ? "" : fmt::format(" of micro-batch {}", turn.microbatch),
-        lane.rank, step_);
-  }
-
-  std::string waiting_instructions() const
-  {
-    constexpr int most = 20;
-    std::string text;
-    int count = 0;
-    for (const auto& rank : ranks_) {
-      for (const auto& lane : rank.lanes) {
-        if (lane.at_end() || ++count > most) continue;
-        const Wait& wait = lane.turn.wait;
-        const bool waits = rank.lanes[static_cast<std::size_t>(wait.lane)].completed < wait.count;
-        text += fmt::format("\n  {} waits for {}", description(lane),
-                            waits ? fmt::format("{} of its {}", wait.count, name_of(wait.lane))
-                                  : fmt::format("rank {}", lane.turn.peer));
-      }
-    }
-    if (count > most) text += fmt::format("\n  and {} more", count - most);
-    return text;
+        fmt::format("{} stands still: nothing has completed since {:.6g} s, and {} waits for it; let its profile rise "
+                    "above 0 again",
+                    what_stands_still(rank, lane), (last_progress_ - simulation_begin_).value,
+                    description(lane, under_way(lane), step_)));
   }
 
   const sg4::Engine* engine_ = sg4::Engine::get_instance();

@@ -18,7 +18,7 @@ namespace isobar::sim {
 struct LinkUse {
   std::string name;
   Bytes bytes;        ///< payload of all transfers over it
-  Seconds busy_time;  ///< with at least one transfer under way, latency included
+  Seconds busy_time;  ///< while it carries the data of at least one transfer
 };
 
 /// What one simulation tells besides its trace.
@@ -43,8 +43,13 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
 ///
 /// Rank i of the program runs on `ranks[i]`. SimGrid's hosts know one speed, that of float32; so an instruction becomes
 /// work x host speed / device speed there, and availability profiles act on it. No actors: activities are created when
-/// their instruction's turn comes and dropped when they are done, so memory grows with ranks, not with micro-batches.
-/// Instructions without work pass without an activity. Deterministic. Each event goes to `sink` (may be null).
+/// their instruction's turn comes and dropped when they are done, so memory grows with the ranks and with the messages
+/// that are on their way at one time, not with micro-batches. Instructions without work pass without an activity.
+/// Deterministic. Each event goes to `sink` (may be null).
+///
+/// A transfer is ready when both of its ends have come to it and their waits are over. Its latency passes first. Then
+/// its data flow, those of one lane one message after the other (docs/costs.md). Its Send spans the time in which its
+/// bytes left, its Recv that in which they arrived, a latency later.
 ///
 /// A host or link whose profile falls to 0 stands still until the profile raises it again. The run is given up when
 /// nothing has completed for a week of simulated time, and for 1000 times what is under way takes at nominal speed.
