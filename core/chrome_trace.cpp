@@ -119,7 +119,7 @@ void ChromeTraceWriter::record_end_of_arrow(const TraceEvent& event, std::uint64
   const Receive receive = sends ? Receive(event.step, transfer.peer, other_end(transfer.lane), transfer.peer_position)
                                 : Receive(event.step, event.rank, transfer.lane, position);
   const auto [arrow, is_new] = arrows_.try_emplace(receive, next_arrow_);
-  // From the begin of the sending to the end of the receiving, each within its own event.
+  // From the first byte that leaves to the last one that arrives, each within its own event.
   *out_ << fmt::format(
       ",\n"
       R"({{"ph":"{}","name":"{} {}","cat":"transfer","id":{},"pid":{},"tid":{},"ts":{}}})",

@@ -45,7 +45,8 @@ struct Instruction {
   std::size_t peer = 0;        ///< of Send, Recv: the other rank; of AllReduce: the next one of the ring
   /// Of Send: its Recv is instruction `peer_position` of the receive lane of the same payload on `peer`; of Recv
   /// likewise its Send. A transfer is ready when both have come to their turn and their waits are over. Both lanes then
-  /// turn to their next instruction, and both instructions are completed when the data have arrived, in the lanes' order.
+  /// turn to their next instruction, and both instructions are completed when the data have arrived, in the lanes'
+  /// order.
   std::uint64_t peer_position = 0;
   Wait wait;       ///< besides the lane's order
   Bytes acquires;  ///< activation memory taken when it starts

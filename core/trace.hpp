@@ -19,8 +19,9 @@ struct TraceEvent {
   Bytes memory;  ///< of the rank, at `begin` (of a Send: at the begin of its Recv), this instruction's own included
 };
 
-/// Takes a trace as it comes, so that a long run needs no memory for it. The events of one lane come in its order. Those
-/// of all lanes are ordered by `end`, but for a Send whose bytes left before they arrived: it comes just before its Recv.
+/// Takes a trace as it comes, so that a long run needs no memory for it. The events of one lane come in its order.
+/// Those of all lanes are ordered by `end`, but for a Send whose bytes left before they arrived: it comes just before
+/// its Recv.
 class TraceSink {
  public:
   TraceSink() = default;

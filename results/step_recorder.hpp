@@ -10,9 +10,10 @@
 
 namespace isobar::results {
 
-/// What a picture of one step needs: its instructions but for receives, which end as their sends do.
+/// What a picture of one step needs: its instructions without the receives. A simulated send spans the time in which
+/// its bytes left.
 struct RecordedStep {
-  std::vector<TraceEvent> events;  ///< in the order of their ends
+  std::vector<TraceEvent> events;  ///< as they were recorded
   std::uint64_t instructions = 0;  ///< of the step, kept or not
   /// Activations and gradients, by sending and receiving rank.
   std::map<std::pair<std::size_t, std::size_t>, Bytes> sent;
@@ -21,7 +22,7 @@ struct RecordedStep {
 /// Records the first step of a trace.
 class StepRecorder : public TraceSink {
  public:
-  /// Keeps `most` instructions, those that end first, and counts the others.
+  /// Keeps the first `most` instructions that are recorded, and counts the others.
   explicit StepRecorder(std::size_t most) : most_(most) {}
   void record(const TraceEvent& event) override;
   const RecordedStep& recorded() const { return recorded_; }

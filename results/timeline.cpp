@@ -59,16 +59,22 @@ class PathFinder {
   {
     std::optional<Place> last;
     const Instruction at_place = instruction(place);
-    keep_what_one_end_waits_for(last, place, at_place);
     if (is_transfer(at_place)) {
       const Place other{at_place.peer, other_end(place.lane), place.step, at_place.peer_position};
-      keep_what_one_end_waits_for(last, other, instruction(other));
+      const bool sends = at_place.opcode == Opcode::Send;
+      keep_lane(last, sends ? place : other);
+      keep_wait(last, place, at_place);
+      keep_wait(last, other, instruction(other));
+      return last;
     }
+    keep_lane(last, place);
+    keep_wait(last, place, at_place);
     if (at_place.opcode == Opcode::AllReduce) {
       for (std::size_t rank = at_place.peer; rank != place.rank;) {
         const Place other{rank, place.lane, place.step, position_of_all_reduce(program_, rank)};
         const Instruction there = instruction(other);
-        keep_what_one_end_waits_for(last, other, there);
+        keep_lane(last, other);
+        keep_wait(last, other, there);
         rank = there.peer;
       }
     }
@@ -81,15 +87,19 @@ class PathFinder {
     if (!last || end(place) > end(*last)) last = place;
   }
 
-  void keep_what_one_end_waits_for(std::optional<Place>& last, const Place& place, const Instruction& at_place) const
+  void keep_lane(std::optional<Place>& last, const Place& place) const
   {
     if (place.position > 0) {
       keep_later(last, {place.rank, place.lane, place.step, place.position - 1});
     } else if (place.step > 0) {
       keep_later(last, {place.rank, place.lane, place.step - 1, program_.length(place.rank, place.lane) - 1});
     }
-    if (at_place.wait.count > 0)
-      keep_later(last, {place.rank, at_place.wait.lane, place.step, at_place.wait.count - 1});
+  }
+
+  void keep_wait(std::optional<Place>& last, const Place& place, const Instruction& at_place) const
+  {
+    if (at_place.wait.count == 0) return;
+    keep_later(last, {place.rank, at_place.wait.lane, place.step, at_place.wait.count - 1});
   }
 
   const Timeline& timeline_;
@@ -154,8 +164,26 @@ Timeline::Span Timeline::work(std::size_t rank, Lane lane, std::uint64_t step, s
     return {last_begin, here.end};
   }
   if (!is_transfer(instruction)) return here;
-  const Span& there = at(instruction.peer, other_end(lane), step, instruction.peer_position);
-  return {std::max(here.begin, there.begin), std::max(here.end, there.end)};
+  const Lane other = other_end(lane);
+  const Span& there = at(instruction.peer, other, step, instruction.peer_position);
+  const bool sends = instruction.opcode == Opcode::Send;
+  const Seconds receiver_came = sends ? end_of_what_precedes(instruction.peer, other, step, instruction.peer_position)
+                                      : end_of_what_precedes(rank, lane, step, position);
+  return {std::max((sends ? here : there).begin, receiver_came), std::max(here.end, there.end)};
+}
+
+/// Of the instruction before it in its lane and of the one that it waits for, the later end.
+Seconds Timeline::end_of_what_precedes(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const
+{
+  Seconds end;
+  if (position > 0) {
+    end = at(rank, lane, step, position - 1).end;
+  } else if (step > 0) {
+    end = at(rank, lane, step - 1, program_->length(rank, lane) - 1).end;
+  }
+  const Wait wait = program_->at(rank, lane, position).wait;
+  if (wait.count > 0) end = std::max(end, at(rank, wait.lane, step, wait.count - 1).end);
+  return end;
 }
 
 std::vector<Seconds> steps_that_count(std::vector<Seconds> times)

@@ -27,11 +27,13 @@ class Timeline {
   const Span& at(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
   /// From the end of the step before, of the first from 0, to the end of its last instruction on any rank.
   std::vector<Seconds> step_times() const;
-  /// From the moment when all that take part had come to it, both ends of a transfer or every rank of an AllReduce.
+  /// An AllReduce counts from the moment when every rank had come to it. A transfer counts from the moment when its
+  /// first byte left, or its receiver came to it if that is later, until its last byte arrived.
   Span work(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
 
  private:
   explicit Timeline(const Program& program) : program_(&program), spans_(program.ranks()) {}
+  Seconds end_of_what_precedes(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
 
   const Program* program_;
   std::uint64_t steps_ = 0;
@@ -58,7 +60,7 @@ struct PathShare {
 /// The chain of instructions that a step waited for, from its end backwards: before each one stands what ended last of
 /// all that it waited for (its lane, its Wait, and of a transfer those of the other end). An instruction counts from
 /// that end to its own, so that the shares sum to the time from the first one's begin to the step's end. A Recv counts
-/// as its Send. The largest first.
+/// as its Send, and both wait for the sender's lane, not the receiver's. The largest first.
 std::vector<PathShare> critical_path(const Timeline& timeline, std::uint64_t step);
 
 }  // namespace isobar::results

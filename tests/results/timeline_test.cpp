@@ -104,6 +104,80 @@ TEST(CriticalPath, LeadsFromTheStepsEndToItsBeginAndAddsUpToItsTime)
   }
 }
 
+/// Rank 0 computes and sends twice, rank 1 computes with what comes.
+class TwoMessages : public Program {
+ public:
+  std::size_t ranks() const override { return 2; }
+  Bytes resident_memory(std::size_t) const override { return Bytes(0); }
+  std::uint64_t length(std::size_t rank, Lane lane) const override
+  {
+    return lane == Lane::Compute || lane == (rank == 0 ? Lane::SendActivation : Lane::ReceiveActivation) ? 2 : 0;
+  }
+  Instruction at(std::size_t rank, Lane lane, std::uint64_t position) const override
+  {
+    Instruction instruction;
+    instruction.lane = lane;
+    instruction.microbatch = position;
+    instruction.peer = 1 - rank;
+    instruction.peer_position = position;
+    if (lane == Lane::SendActivation) {
+      instruction.opcode = Opcode::Send;
+      instruction.wait = {Lane::Compute, position + 1};
+    } else if (lane == Lane::ReceiveActivation) {
+      instruction.opcode = Opcode::Recv;
+    } else if (rank == 1) {
+      instruction.wait = {Lane::ReceiveActivation, position + 1};
+    }
+    return instruction;
+  }
+};
+
+/// As the simulator plays it: work, then one second for the bytes of each message, which arrive five seconds later.
+void write_messages_of_long_latency(const Program& program, const WrittenTrace& file)
+{
+  std::ofstream out(file.name());
+  ChromeTraceWriter writer(out, {"a", "b"});
+  const auto event = [&](std::size_t rank, Lane lane, std::uint64_t position, double begin, double end) {
+    writer.record({0, rank, program.at(rank, lane, position), Seconds(begin), Seconds(end), Bytes(0)});
+  };
+  event(0, Lane::Compute, 0, 0, 1);
+  event(0, Lane::Compute, 1, 1, 1.5);
+  event(0, Lane::SendActivation, 0, 1, 2);
+  event(1, Lane::ReceiveActivation, 0, 6, 7);
+  event(0, Lane::SendActivation, 1, 2, 3);
+  event(1, Lane::ReceiveActivation, 1, 7, 8);
+  event(1, Lane::Compute, 0, 7, 8);
+  event(1, Lane::Compute, 1, 8, 9);
+  writer.finish();
+}
+
+TEST(Timeline, HasATransferUnderWayFromItsFirstByteThatLeavesToTheLastThatArrives)
+{
+  const TwoMessages program;
+  const WrittenTrace file;
+  write_messages_of_long_latency(program, file);
+  const auto timeline = file.timeline(program);
+  EXPECT_NEAR(timeline.work(0, Lane::SendActivation, 0, 0).begin.value, 1, 1e-9);
+  EXPECT_NEAR(timeline.work(0, Lane::SendActivation, 0, 0).end.value, 7, 1e-9);
+  EXPECT_NEAR(timeline.work(1, Lane::ReceiveActivation, 0, 0).begin.value, 1, 1e-9);
+  // The second one counts once the receiver has the first.
+  EXPECT_NEAR(timeline.work(1, Lane::ReceiveActivation, 0, 1).begin.value, 7, 1e-9);
+  EXPECT_NEAR(timeline.work(1, Lane::ReceiveActivation, 0, 1).end.value, 8, 1e-9);
+}
+
+TEST(CriticalPath, CountsTheLatencyOfAStreamOnce)
+{
+  const TwoMessages program;
+  const WrittenTrace file;
+  write_messages_of_long_latency(program, file);
+  const auto shares = critical_path(file.timeline(program), 0);
+  ASSERT_EQ(shares.size(), 3U);
+  EXPECT_EQ(shares[0].opcode, Opcode::Send);
+  EXPECT_NEAR(shares[0].time.value, 1 + 5 + 1, 1e-9);
+  EXPECT_NEAR(shares[1].time.value, 1, 1e-9);  // the last forward
+  EXPECT_NEAR(shares[2].time.value, 1, 1e-9);  // and the first
+}
+
 TEST(Timeline, RefusesATraceOfAnotherProgram)
 {
   const TwoStages program;
