@@ -213,7 +213,7 @@ std::vector<PathShare> critical_path(const Timeline& timeline, std::uint64_t ste
     const Instruction instruction = finder.instruction(*place);
     const auto before = finder.before(*place);
     const Seconds since =
-        before ? finder.end(*before) : timeline.at(place->rank, place->lane, place->step, place->position).begin;
+        before ? finder.end(*before) : timeline.work(place->rank, place->lane, place->step, place->position).begin;
     const bool receives = instruction.opcode == Opcode::Recv;
     const bool sends = instruction.opcode == Opcode::Send;
     times[{receives ? instruction.peer : place->rank, receives ? Opcode::Send : instruction.opcode,
