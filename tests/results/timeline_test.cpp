@@ -146,7 +146,7 @@ void write_messages_of_long_latency(const Program& program, const WrittenTrace& 
   event(1, Lane::ReceiveActivation, 0, 6, 7);
   event(0, Lane::SendActivation, 1, 2, 3);
   event(1, Lane::ReceiveActivation, 1, 7, 8);
-  event(1, Lane::Compute, 0, 7, 8);
+  event(1, Lane::Compute, 0, 7, 7.5);
   event(1, Lane::Compute, 1, 8, 9);
   writer.finish();
 }
