@@ -55,11 +55,14 @@ inline void on_link_switch(const std::function<void(const sg4::Link&)>& switched
 #endif
 }
 
-/// Calls `work` once SimGrid's clock has reached `date_s`, outside of any actor.
+using Timer = simgrid::kernel::timer::Timer;
+
+/// Calls `work` once SimGrid's clock has reached `date_s`, outside of any actor. SimGrid deletes the timer after that;
+/// one that is still there when the process exits crashes it (3.32), so take it away by Timer::remove.
 template <typename Work>
-void call_at(double date_s, Work work)
+Timer* call_at(double date_s, Work work)
 {
-  simgrid::kernel::timer::Timer::set(date_s, std::move(work));
+  return Timer::set(date_s, std::move(work));
 }
 
 /// Starts an activity without an actor. The caller keeps a reference until it has completed.

@@ -77,10 +77,13 @@ class Simulation {
     while (!fault_ && !done_) {
       if (running_ == 0) throw std::logic_error("the program waits for itself:" + waiting_instructions(ranks_, step_));
       engine_->run_until((now() + slice).value);
-      if (!fault_ && !done_) give_up_at_standstill();
+      if (!done_) guarded([&] { give_up_at_standstill(); });
       slice = std::min(2.0 * slice, week);
     }
-    if (fault_) std::rethrow_exception(fault_);
+    if (fault_) {
+      remove_timers(ranks_);
+      std::rethrow_exception(fault_);
+    }
     report_.wall_time = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_begin).count());
     for (const auto& state : links_) {
       report_.links.push_back({state.link->get_name(), Bytes(static_cast<double>(state.bytes)), state.busy_time});
@@ -259,13 +262,10 @@ class Simulation {
 
   void wait_until_due(LaneState& send)
   {
-    if (send.has_timer) return;
-    send.has_timer = true;
-    call_at(send.on_the_way.front().due().value, [this, &send] {
-      guarded([&] {
-        send.has_timer = false;
-        let_arrive(send);
-      });
+    if (send.timer != nullptr) return;
+    send.timer = call_at(send.on_the_way.front().due().value, [this, &send] {
+      send.timer = nullptr;
+      guarded([&] { let_arrive(send); });
     });
   }
 
@@ -474,12 +474,7 @@ class Simulation {
     if (link.is_on()) return;
     for (const auto& rank : ranks_) {
       for (const auto& lane : rank.lanes) {
-        const bool is_lost =
-            std::any_of(lane.on_the_way.begin(), lane.on_the_way.end(), [&link](const Message& message) {
-              const auto& links = message.channel->route.links;
-              return std::find(links.begin(), links.end(), &link) != links.end();
-            });
-        if (is_lost) throw off_fault("link " + link.get_name(), lane, under_way(lane));
+        if (has_on_the_way(lane, link)) throw off_fault("link " + link.get_name(), lane, under_way(lane));
       }
     }
   }

@@ -4,8 +4,26 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace isobar::sim {
+
+bool has_on_the_way(const LaneState& send, const sg4::Link& link)
+{
+  return std::any_of(send.on_the_way.begin(), send.on_the_way.end(), [&link](const Message& message) {
+    const auto& links = message.channel->route.links;
+    return std::find(links.begin(), links.end(), &link) != links.end();
+  });
+}
+
+void remove_timers(std::vector<RankState>& ranks)
+{
+  for (auto& rank : ranks) {
+    for (auto& lane : rank.lanes) {
+      if (lane.timer != nullptr) std::exchange(lane.timer, nullptr)->remove();
+    }
+  }
+}
 
 BytesPerSecond narrowest_now(const Route& route)
 {

@@ -58,7 +58,7 @@ struct LaneState {
   const Channel* channel = nullptr;  // the last one looked up
   std::deque<Message> on_the_way;    // none of their bytes has arrived
   Message arriving;                  // the activity carries its data
-  bool has_timer = false;            // for the first of `on_the_way`
+  Timer* timer = nullptr;            // for the first of `on_the_way`
   Seconds left;                      // when the bytes of the message before had left
   BytesPerSecond fixed_bound;        // SimGrid lets it be no faster than this, whatever a bandwidth profile does
   // Of a lane that receives:
@@ -80,6 +80,10 @@ struct RankState {
   const LaneState& lane(Lane which) const { return lanes[static_cast<std::size_t>(which)]; }
 };
 
+/// Whether a message is on its way over the link, none of its bytes there yet.
+bool has_on_the_way(const LaneState& send, const sg4::Link& link);
+/// Takes away the timers of all lanes.
+void remove_timers(std::vector<RankState>& ranks);
 /// The bandwidth of the narrowest link at this moment; infinite without links.
 BytesPerSecond narrowest_now(const Route& route);
 /// Of what the lane has under way, alone on its host or links: of messages the first one.

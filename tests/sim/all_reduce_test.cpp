@@ -92,6 +92,21 @@ TEST(SimulatedAllReduce, BeginsForAllWhenTheLastHasComeAndEndsForAllAtOnce)
   }
 }
 
+TEST(SimulatedAllReduce, GrowsWithItsLinks)
+{
+  PlatformFile file;
+  for (const std::string host : {"d0", "d1"}) file.device(host, "1Gf");
+  for (const std::string link : {"on0", "on1"}) {
+    file.link(link, "100MBps", "0s", fmt::format("bandwidth_file=\"{}\"", file.profile(link, "1 200e6\n")));
+  }
+  file.route("d0", "d1", {"on0"});
+  file.route("d1", "d0", {"on1"});
+  const ReducingProgram program(2, Bytes(300e6), {Flops(0), Flops(0)});
+  const auto report = simulate(file.load(), program, at_one_gigaflop(names(2)), 1, nullptr);
+  // Two rounds of 150 MB: 100 MB in the first second, 200 MB/s after that.
+  EXPECT_NEAR(report.step_times[0].value, 2, 1e-6);
+}
+
 TEST(SimulatedAllReduce, ComesBeforeTheUpdateWhereNormsAreClipped)
 {
   const auto step = [](bool clipped) {
