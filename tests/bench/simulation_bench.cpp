@@ -1,5 +1,5 @@
 // Activities per CPU-second and peak memory of sim::simulate, beside a SimGrid program that does the same and nothing
-// else: 1F1B written into callbacks, without Program, trace or accounts.
+// else: 1F1B written into callbacks with the same lanes and timers, without Program, trace or accounts.
 //
 // SimGrid's engine and clock are global, so each repetition is a forked child that reports its CPU time; repetitions of
 // the two alternate and the best of each counts.
@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <vector>
@@ -116,6 +117,10 @@ class BareSimulation {
       stages_[i].warm_up = std::min<std::uint64_t>(microbatches, stages - 1 - i);
       for (auto* slot : {&stages_[i].compute, &stages_[i].activation, &stages_[i].gradient}) slot->stage = i;
     }
+    for (std::size_t i = 0; i + 1 < stages; ++i) {
+      connect(stages_[i].activation, i + 1);
+      connect(stages_[i + 1].gradient, i);
+    }
     sim::on_activity_completion([this](const sg4::Activity& activity) { ended(*activity.get_data<Slot>()); });
   }
 
@@ -134,6 +139,11 @@ class BareSimulation {
     std::uint64_t done = 0;
     sg4::ActivityPtr activity;
     sg4::ActivityPtr former;  // SimGrid still uses an activity after its callback
+    // Of a lane that sends:
+    std::size_t to = 0;
+    double latency = 0;
+    std::deque<double> due;  // when the first bytes of what is on its way arrive
+    bool has_timer = false;
   };
   struct Stage {
     sg4::Host* host = nullptr;
@@ -163,10 +173,33 @@ class BareSimulation {
     start(slot, exec);
   }
 
-  void send(Slot& slot, std::size_t to, std::uint64_t available)
+  void connect(Slot& slot, std::size_t to)
   {
-    if (slot.running || slot.done >= available) return;
-    const auto comm = sg4::Comm::sendto_init(stages_[slot.stage].host, stages_[to].host);
+    slot.to = to;
+    std::vector<sg4::Link*> links;
+    stages_[slot.stage].host->route_to(stages_[to].host, links, &slot.latency);
+  }
+
+  void send(Slot& slot)
+  {
+    slot.due.push_back(sg4::Engine::get_clock() + slot.latency);
+    let_arrive(slot);
+  }
+
+  void let_arrive(Slot& slot)
+  {
+    if (slot.running || slot.due.empty()) return;
+    if (sg4::Engine::get_clock() < slot.due.front()) {
+      if (slot.has_timer) return;
+      slot.has_timer = true;
+      sim::call_at(slot.due.front(), [this, &slot] {
+        slot.has_timer = false;
+        let_arrive(slot);
+      });
+      return;
+    }
+    slot.due.pop_front();
+    const auto comm = sg4::Comm::sendto_init(stages_[slot.stage].host, stages_[slot.to].host);
     comm->set_payload_size(tensor_bytes);
     start(slot, comm);
   }
@@ -188,16 +221,14 @@ class BareSimulation {
     slot.running = false;
     Stage& stage = stages_[slot.stage];
     if (&slot == &stage.compute) {
-      ++(next_is_forward(stage) ? stage.forwards : stage.backwards);
-      if (slot.stage + 1 < stages_.size()) send(stage.activation, slot.stage + 1, stage.forwards);
-      if (slot.stage > 0) send(stage.gradient, slot.stage - 1, stage.backwards);
+      const bool forward = next_is_forward(stage);
+      ++(forward ? stage.forwards : stage.backwards);
+      if (forward && slot.stage + 1 < stages_.size()) send(stage.activation);
+      if (!forward && slot.stage > 0) send(stage.gradient);
       compute(stage);
-    } else if (&slot == &stage.activation) {
-      send(slot, slot.stage + 1, stage.forwards);
-      compute(stages_[slot.stage + 1]);
     } else {
-      send(slot, slot.stage - 1, stage.backwards);
-      compute(stages_[slot.stage - 1]);
+      let_arrive(slot);
+      compute(stages_[slot.to]);
     }
   }
 
