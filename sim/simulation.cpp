@@ -204,6 +204,7 @@ class Simulation {
     receive.senders.push_back(&send);
     put_on_its_way(send, send.turn.size);
     for (LaneState* lane : {&send, &receive}) {
+      if (lane->completed == lane->started) lane->first = lane->turn;
       ++lane->started;
       if (!lane->at_end()) take_turn(*lane);
     }
@@ -362,8 +363,11 @@ class Simulation {
     receive.senders.pop_front();
     const Seconds began_to_leave = std::max({message.ready, send.left, send.begin - message.latency});
     send.left = std::max(began_to_leave, now() - message.latency);
-    end(send, under_way(send), began_to_leave, send.left);
-    end(receive, under_way(receive), receive.begin, now());
+    end(send, send.first, began_to_leave, send.left);
+    end(receive, receive.first, receive.begin, now());
+    for (LaneState* lane : {&send, &receive}) {
+      if (lane->completed < lane->started) lane->first = program_->at(lane->rank, lane->lane, lane->completed);
+    }
     let_arrive(send);
     if (!receive.senders.empty() && receive.senders.front() != &send) let_arrive(*receive.senders.front());
   }
@@ -402,12 +406,6 @@ class Simulation {
     } else {
       begin_step();
     }
-  }
-
-  /// What the lane computes, or transfers before all others.
-  Instruction under_way(const LaneState& lane) const
-  {
-    return lane.lane == Lane::Compute ? lane.turn : program_->at(lane.rank, lane.lane, lane.completed);
   }
 
   const Channel& channel(const LaneState& send, std::size_t to)
@@ -474,7 +472,7 @@ class Simulation {
     if (link.is_on()) return;
     for (const auto& rank : ranks_) {
       for (const auto& lane : rank.lanes) {
-        if (has_on_the_way(lane, link)) throw off_fault("link " + link.get_name(), lane, under_way(lane));
+        if (has_on_the_way(lane, link)) throw off_fault("link " + link.get_name(), lane, lane.under_way());
       }
     }
   }
@@ -502,7 +500,7 @@ class Simulation {
   /// The fault of an activity that SimGrid let fail.
   void blame_what_is_off(const LaneState& lane) const
   {
-    const Instruction instruction = under_way(lane);
+    const Instruction& instruction = lane.under_way();
     if (lane.uses_network()) {
       need_what_it_uses(lane, instruction, *lane.arriving.channel);
     } else {
@@ -531,7 +529,7 @@ class Simulation {
         fmt::format("{} stands still: nothing has completed since {:.6g} s, and {} waits for it; let its profile rise "
                     "above 0 again",
                     what_stands_still(rank, lane), (last_progress_ - simulation_begin_).value,
-                    description(lane, under_way(lane), step_)));
+                    description(lane, lane.under_way(), step_)));
   }
 
   const sg4::Engine* engine_ = sg4::Engine::get_instance();

@@ -50,6 +50,7 @@ struct LaneState {
   std::uint64_t started = 0;  // compute lane: as `completed`; others: those on their way or arriving count too
   std::uint64_t completed = 0;
   Instruction turn;      // instruction `started`, unless that is the end
+  Instruction first;     // of a transfer lane: instruction `completed`, once it is on its way
   bool running = false;  // of the compute lane
   Seconds begin;         // of what it computes, or of the data that arrives
   Bytes memory;          // of the rank, at `begin`
@@ -67,6 +68,8 @@ struct LaneState {
   bool at_end() const { return started == length; }
   bool is_all_reduce() const { return turn.opcode == Opcode::AllReduce; }
   bool uses_network() const { return lane != Lane::Compute || is_all_reduce(); }
+  /// What it computes, or transfers before all others.
+  const Instruction& under_way() const { return lane == Lane::Compute ? turn : first; }
 };
 
 struct RankState {
