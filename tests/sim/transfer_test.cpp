@@ -206,6 +206,17 @@ TEST(Transfers, WithoutBytesTakeTheLatencyAlone)
   expect_span(receives[2], 0.6, 0.6);
 }
 
+TEST(Transfers, WithinAHostTakeNoTime)
+{
+  PlatformFile file;
+  two_hosts(file, "100MBps", "100ms");
+  const Platform platform = file.load();
+  ListedProgram program(2);
+  for (int i = 0; i < 3; ++i) program.transfer(0, 1, Bytes(1e9));
+  const auto report = simulate(platform, program, at_one_gigaflop({"a", "a"}), 1, nullptr);
+  EXPECT_NEAR(report.step_times[0].value, 0, 1e-6);
+}
+
 TEST(Transfers, AreTakenInTheOrderOfTheReceiver)
 {
   PlatformFile file;
