@@ -55,6 +55,16 @@ inline void on_link_switch(const std::function<void(const sg4::Link&)>& switched
 #endif
 }
 
+/// Calls `switched` when a host goes on or off.
+inline void on_host_switch(const std::function<void(const sg4::Host&)>& switched)
+{
+#if SIMGRID_VERSION >= 33400
+  sg4::Host::on_onoff_cb(switched);
+#else
+  sg4::Host::on_state_change_cb(switched);
+#endif
+}
+
 using Timer = simgrid::kernel::timer::Timer;
 
 /// Calls `work` once SimGrid's clock has reached `date_s`, outside of any actor. SimGrid deletes the timer after that;

@@ -41,6 +41,7 @@ class Simulation {
       RankState state;
       state.host = engine_->host_by_name_or_null(ranks[rank].host);
       if (state.host == nullptr) throw fault(fmt::format("there is no host {}", ranks[rank].host));
+      state.host_is_on = state.host->is_on();
       state.speed = ranks[rank].speed;
       state.memory = program.resident_memory(rank);
       for (const Lane lane : all_lanes) {
@@ -59,6 +60,11 @@ class Simulation {
     on_activity_completion([this](const sg4::Activity& activity) { guarded([&] { activity_ended(activity); }); });
     sg4::Host::on_speed_change_cb([this](const sg4::Host& host) { guarded([&] { speed_changed(host); }); });
     sg4::Link::on_bandwidth_change_cb([this](const sg4::Link& link) { guarded([&] { bandwidth_changed(link); }); });
+    on_host_switch([this](const sg4::Host& host) {
+      for (auto& rank : ranks_) {
+        if (rank.host == &host) rank.host_is_on = host.is_on();
+      }
+    });
     on_link_switch([this](const sg4::Link& link) { guarded([&] { link_switched(link); }); });
   }
 
@@ -85,11 +91,10 @@ class Simulation {
       std::rethrow_exception(fault_);
     }
     report_.wall_time = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_begin).count());
-    for (const auto& state : links_) {
-      report_.links.push_back({state.link->get_name(), Bytes(static_cast<double>(state.bytes)), state.busy_time});
+    for (const auto& link : links_) {
+      report_.links.push_back({link.name, Bytes(static_cast<double>(link.bytes)), link.busy_time});
     }
-    std::sort(report_.links.begin(), report_.links.end(),
-              [](const LinkUse& a, const LinkUse& b) { return a.name < b.name; });
+    std::ranges::sort(report_.links, {}, &LinkUse::name);
     return report_;
   }
 
@@ -187,7 +192,7 @@ class Simulation {
   void start_compute(LaneState& lane)
   {
     const RankState& rank = ranks_[lane.rank];
-    need_on(*rank.host, lane, lane.turn);
+    need_on(rank, lane, lane.turn);
     begin_on_device(lane);
     if (lane.turn.work.value <= 0) return complete(lane);
     const auto exec = sg4::Exec::init();
@@ -249,8 +254,7 @@ class Simulation {
     if (send.activity || send.on_the_way.empty()) return;
     const Message& next = send.on_the_way.front();
     if (now() < next.due()) return wait_until_due(send);
-    const bool comes_first = send.lane == Lane::Compute || receiver(send, next).senders.front() == &send;
-    if (!comes_first) return;
+    if (send.lane != Lane::Compute && receiver(send, next).senders.front() != &send) return;
     send.arriving = next;
     send.on_the_way.pop_front();
     if (send.lane != Lane::Compute) {
@@ -328,18 +332,20 @@ class Simulation {
 
   void hold_links(const Message& message)
   {
+    const Seconds time = now();
     for (auto* link : message.channel->links) {
-      if (link->transfers++ == 0) link->busy_since = now();
-      tell_transfers(*link);
+      if (link->transfers++ == 0) link->busy_since = time;
+      tell_transfers(*link, time);
     }
   }
 
   void release_links(const Message& message)
   {
+    const Seconds time = now();
     for (auto* link : message.channel->links) {
       link->bytes += message.bytes;
-      if (--link->transfers == 0) link->busy_time += now() - link->busy_since;
-      tell_transfers(*link);
+      if (--link->transfers == 0) link->busy_time += time - link->busy_since;
+      tell_transfers(*link, time);
     }
   }
 
@@ -348,9 +354,9 @@ class Simulation {
     if (sink_ != nullptr) sink_->memory_changed(rank, now() - simulation_begin_, ranks_[rank].memory);
   }
 
-  void tell_transfers(const LinkState& link) const
+  void tell_transfers(const LinkState& link, Seconds time) const
   {
-    if (sink_ != nullptr) sink_->link_changed(link.link->get_name(), now() - simulation_begin_, link.transfers);
+    if (sink_ != nullptr) sink_->link_changed(link.name, time - simulation_begin_, link.transfers);
   }
 
   /// The last byte has arrived; it had left a latency before.
@@ -362,9 +368,10 @@ class Simulation {
     ensure(receive.senders.front() == &send, "messages arrive in the order of their lane");
     receive.senders.pop_front();
     const Seconds began_to_leave = std::max({message.ready, send.left, send.begin - message.latency});
-    send.left = std::max(began_to_leave, now() - message.latency);
+    const Seconds arrived = now();
+    send.left = std::max(began_to_leave, arrived - message.latency);
     end(send, send.first, began_to_leave, send.left);
-    end(receive, receive.first, receive.begin, now());
+    end(receive, receive.first, receive.begin, arrived);
     for (LaneState* lane : {&send, &receive}) {
       if (lane->completed < lane->started) lane->first = program_->at(lane->rank, lane->lane, lane->completed);
     }
@@ -424,7 +431,7 @@ class Simulation {
       }
       for (auto* link : channel.route.links) {
         auto [state, is_first] = state_of_link_.try_emplace(link, nullptr);
-        if (is_first) state->second = &links_.emplace_back(link);
+        if (is_first) state->second = &links_.emplace_back(*link);
         channel.links.push_back(state->second);
       }
     }
@@ -483,15 +490,15 @@ class Simulation {
                              (now() - simulation_begin_).value, description(lane, instruction, step_)));
   }
 
-  void need_on(const sg4::Host& host, const LaneState& lane, const Instruction& instruction) const
+  void need_on(const RankState& rank, const LaneState& lane, const Instruction& instruction) const
   {
-    if (!host.is_on()) throw off_fault("host " + host.get_name(), lane, instruction);
+    if (!rank.host_is_on) throw off_fault("host " + rank.host->get_name(), lane, instruction);
   }
 
   void need_what_it_uses(const LaneState& send, const Instruction& instruction, const Channel& path) const
   {
-    need_on(*ranks_[send.rank].host, send, instruction);
-    need_on(*ranks_[path.to].host, send, instruction);
+    need_on(ranks_[send.rank], send, instruction);
+    need_on(ranks_[path.to], send, instruction);
     for (const auto* link : path.route.links) {
       if (!link->is_on()) throw off_fault("link " + link->get_name(), send, instruction);
     }
@@ -504,7 +511,7 @@ class Simulation {
     if (lane.uses_network()) {
       need_what_it_uses(lane, instruction, *lane.arriving.channel);
     } else {
-      need_on(*ranks_[lane.rank].host, lane, instruction);
+      need_on(ranks_[lane.rank], lane, instruction);
     }
     throw std::logic_error("SimGrid let fail " + description(lane, instruction, step_));
   }

@@ -16,9 +16,9 @@
 namespace isobar::sim {
 
 struct LinkState {
-  explicit LinkState(sg4::Link* of) : link(of) {}
+  explicit LinkState(const sg4::Link& link) : name(link.get_name()) {}
 
-  sg4::Link* link;
+  std::string name;
   std::uint64_t bytes = 0;
   Seconds busy_time;
   Seconds busy_since;
@@ -74,6 +74,7 @@ struct LaneState {
 
 struct RankState {
   sg4::Host* host = nullptr;
+  bool host_is_on = true;
   double host_flops_per_flop = 0;  // host speed / device speed
   FlopsPerSecond speed;
   Bytes memory;
