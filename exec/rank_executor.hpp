@@ -176,7 +176,7 @@ class RankExecutor : public RankWork {
   Shelf received_gradients_;
   Shelf gradients_to_send_;
   OrderBoard orders_;
-  std::mutex to_data_server_mutex_;  // two lanes of the first stage send there
+  std::mutex to_data_server_mutex_;       // two lanes of the first stage send there
   std::atomic<bool> end_wished_ = false;  // by this stage or one behind it
   GradientFacts agreed_;                  // of all stages, from the step's AllReduce
   std::deque<StepEnd> steps_under_way_;
