@@ -21,7 +21,11 @@ struct SearchLimits {
   std::vector<StagePlacement> start = {};
   /// Policies that improve plans judge the last moves by the schedule's exact recurrence.
   bool polish = false;
+  /// How many different placements `allocate_candidates` may return. 1 to most_candidates.
+  std::size_t candidates = 1;
 };
+/// Each candidate is simulated, so more would take longer than a better search.
+inline constexpr std::size_t most_candidates = 64;
 
 /// What a policy is asked: place the chain of `cost.workload()` on `cost.cluster()`.
 struct Problem {
@@ -66,5 +70,10 @@ void require_improver(const std::string& option, const std::string& name);
 /// policy of ours breaks the checker.
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
               const SearchLimits& limits);
+
+/// The plan that `allocate` makes, and behind it other placements of the same search, the best objective first: at most
+/// limits.candidates plans, at least one, each with its own claims. Throws what `allocate` throws.
+std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
+                                      const Goal& goal, const SearchLimits& limits);
 
 }  // namespace isobar::allocators

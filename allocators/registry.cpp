@@ -214,4 +214,10 @@ Plan allocate(const std::string& name, const Workload& workload, const Cluster& 
   return plan;
 }
 
+std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
+                                      const Goal& goal, const SearchLimits& limits)
+{
+  return {allocate(name, workload, cluster, goal, limits)};
+}
+
 }  // namespace isobar::allocators
