@@ -76,4 +76,13 @@ Plan allocate(const std::string& name, const Workload& workload, const Cluster& 
 std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
                                       const Goal& goal, const SearchLimits& limits);
 
+/// The placement of a plan with the claims for another goal, and the bound that needs no search. None where the plan
+/// has no stages, or where they need more memory for that goal than their devices have. The plan is one of `allocate`
+/// for this workload and cluster.
+std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal);
+
+/// Gives a plan the bound of another one for the same goal, workload and cluster, with its certificate, if it is
+/// higher. A plan that meets its bound then is optimal.
+void adopt_bound(Plan& plan, const Plan& other);
+
 }  // namespace isobar::allocators

@@ -220,4 +220,36 @@ std::vector<Plan> allocate_candidates(const std::string& name, const Workload& w
   return {allocate(name, workload, cluster, goal, limits)};
 }
 
+std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal)
+{
+  if (plan.stages.empty()) return std::nullopt;
+  const CostModel cost(workload, cluster);
+  std::vector<StagePlacement> stages;
+  for (const auto& stage : plan.stages) {
+    stages.push_back({cluster.device_index(stage.device()).value(), stage.first_layer, stage.last_layer});
+  }
+  if (overfull_stage(cost, goal, stages)) return std::nullopt;
+  const ChainView view = chain_view(workload);
+  const CostModel chain_cost(view.workload, cluster);
+  Placement placement;
+  placement.stages = over_chain_of(view, stages);
+  Plan carried;
+  carried.allocator = plan.allocator;
+  carried.goal = goal;
+  carried.recompute = workload.recompute;
+  carried.data_server = cluster.data_server;
+  carried.search_time = plan.search_time;
+  make_claims(carried, placement, stages, cost, chain_cost);
+  check(carried, workload, cluster);
+  return carried;
+}
+
+void adopt_bound(Plan& plan, const Plan& other)
+{
+  if (!plan.objective || !other.objective_bound || *other.objective_bound <= *plan.objective_bound) return;
+  plan.objective_bound = std::min(*other.objective_bound, *plan.objective);
+  plan.certificate = other.certificate;
+  if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;
+}
+
 }  // namespace isobar::allocators

@@ -149,9 +149,31 @@ Inputs load(const InputOptions& options, const GoalOptions& goal)
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file)
 {
   Inputs inputs = read_inputs(options);
+  if (plan.micro_batch) inputs.workload = at_micro_batch(inputs, *plan.micro_batch, plan_file + ": micro_batch");
   recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
   inputs.platform.leave_out(plan.without, plan_file + ": without");
   return inputs;
+}
+
+Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const std::string& where)
+{
+  const Workload& workload = inputs.workload;
+  if (micro_batch == workload.micro_batch) return workload;
+  if (std::holds_alternative<std::monostate>(workload.model)) {
+    throw InputError(where, fmt::format("workload {} lists its layers, for micro-batches of {} samples; other sizes "
+                                        "need a generator, such as model: gpt",
+                                        workload.name, workload.micro_batch));
+  }
+  if (inputs.profile_fingerprint) {
+    throw InputError(where, fmt::format("{} was measured with micro-batches of {} samples; leave --profile out",
+                                        inputs.profile_fingerprint->name, workload.micro_batch));
+  }
+  return with_micro_batch(workload, micro_batch);
+}
+
+Workload workload_of(const Inputs& inputs, const Plan& plan)
+{
+  return at_micro_batch(inputs, plan.micro_batch.value_or(inputs.workload.micro_batch), "micro_batch");
 }
 
 void recompute_layers(Workload& workload, const std::string& option, const std::string& layers)
@@ -229,6 +251,13 @@ void GoalOptions::add_to(CLI::App& command)
                    "(allocator local-search)");
 }
 
+void GoalOptions::add_global_batch_to(CLI::App& command)
+{
+  add_count(command, "--global-batch", global_batch,
+            "samples of a step: plans for several micro-batch sizes that divide it, keeps the fastest step "
+            "(objectives step and pipeline; default: the workload's micro-batch, --microbatches times)");
+}
+
 Goal GoalOptions::goal(const std::string& objective) const
 {
   Goal goal = Goal::with_defaults(chosen<Objective>("--objective", objective, objective_from_name, objective_names()));
@@ -281,17 +310,24 @@ Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& g
                const allocators::SearchLimits& limits)
 {
   Plan plan = allocators::allocate(allocator, inputs.workload, inputs.platform.cluster(), goal, limits);
+  name_inputs(plan, inputs, inputs.workload.micro_batch);
+  return plan;
+}
+
+void name_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch)
+{
   plan.platform = inputs.platform_fingerprint;
   plan.workload = inputs.workload_fingerprint;
   plan.profile = inputs.profile_fingerprint;
-  return plan;
+  if (micro_batch != inputs.workload.micro_batch) plan.micro_batch = micro_batch;
 }
 
 std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t iterations,
                           const std::string& trace_file)
 {
   const Cluster& cluster = inputs.platform.cluster();
-  const auto program = schedules::make_program(plan, inputs.workload);
+  const Workload workload = workload_of(inputs, plan);
+  const auto program = schedules::make_program(plan, workload);
   std::vector<std::string> devices;
   for (const auto& stage : plan.stages) devices.push_back(stage.device());
   std::vector<std::string> hosts = devices;
@@ -313,7 +349,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   }
   Tee tee(sinks);
   const auto report =
-      sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, inputs.workload, cluster), iterations, &tee);
+      sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, workload, cluster), iterations, &tee);
   if (writer) {
     writer->finish();
     if (!trace_stream) throw EnvironmentError(trace_file + ": cannot write the trace; is the disk full?");

@@ -82,8 +82,11 @@ struct GoalOptions {
   std::uint64_t seed = 1;
   bool polish = false;
   std::string recompute = "none";
+  std::optional<std::uint64_t> global_batch;
 
   void add_to(CLI::App& command);
+  /// --global-batch, which not every command takes.
+  void add_global_batch_to(CLI::App& command);
   /// The goal for an objective: what was said, and the objective's own defaults for the rest.
   Goal goal(const std::string& objective) const;
   allocators::SearchLimits limits() const;
@@ -91,11 +94,18 @@ struct GoalOptions {
   void check_polish(const std::vector<std::string>& allocators) const;
 };
 
-/// With --recompute. @throws InputError with every fault of the first file that has one, or naming the option.
+/// With --recompute, and the micro-batch of the file. @throws InputError with every fault of the first file that has
+/// one, or naming the option.
 Inputs load(const InputOptions& options, const GoalOptions& goal);
-/// With what a plan recomputes, without what it leaves out. @throws InputError likewise, or naming the plan's file.
+/// With the plan's micro-batch, what it recomputes, without what it leaves out. @throws InputError likewise, or naming
+/// the plan's file.
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
 
+/// The workload with another micro-batch. @throws InputError naming `where`, who asks for it, where it cannot be had:
+/// for listed layers, and for times that were measured.
+Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const std::string& where);
+/// The workload that a plan made for these inputs is of: with the plan's micro-batch.
+Workload workload_of(const Inputs& inputs, const Plan& plan);
 /// Gives the workload the recomputation of `layers` (ascending). @throws InputError naming `where`, who asks for it.
 void recompute(Workload& workload, const std::vector<std::size_t>& layers, const std::string& where);
 /// Makes layers recompute their activations: "none", "all", or a list such as "3-10,12". @throws InputError naming
@@ -128,9 +138,11 @@ PlatformFiles platform_files_from(const std::string& json);
 /// Reads an option's "30s". @throws InputError naming the option.
 Seconds seconds_from_option(const std::string& option, const std::string& text);
 
-/// Plans by a policy, and says in the plan what it was made for.
+/// Plans by an allocator, and says in the plan what it was made for.
 Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                const allocators::SearchLimits& limits);
+/// Says in a plan what it was made for: the inputs, and the micro-batch where it is not that of the inputs.
+void name_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch);
 
 /// Plays a plan in this process and returns its result (a Result of results/result.hpp) as JSON. `trace_file`: where
 /// the Chrome trace goes, or "". Once per process.

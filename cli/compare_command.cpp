@@ -99,16 +99,20 @@ ExitCode compare(const CompareOptions& options)
   std::vector<ComparisonRow> rows;
   std::vector<std::function<std::string()>> work;
   for (const Goal& goal : goals) {
+    const auto splits = batch_splits(options.goal, goal, inputs);
     for (const auto& allocator : options.allocators) {
       rows.push_back(row_to_make(options.inputs, allocator, goal, limits.seed));
-      work.emplace_back(
-          [&inputs, &limits, &allocator, goal] { return plan_and_simulate(inputs, allocator, goal, limits); });
+      work.emplace_back([&inputs, &limits, &allocator, goal, splits] {
+        return plan_and_simulate(inputs, allocator, goal, limits, splits);
+      });
     }
   }
   prepare_folder(options, rows, read);
   const auto explain_and_keep = [&](ComparisonRow& row, const RowAnswer& answer) {
     if (answer.plan.stages.empty()) return;
-    if (options.explain) row.explanation = results::explain(answer.plan, inputs.workload, inputs.platform.cluster());
+    if (options.explain) {
+      row.explanation = results::explain(answer.plan, workload_of(inputs, answer.plan), inputs.platform.cluster());
+    }
     if (options.keep.empty()) return;
     const auto files = kept_files_of(options.keep, row);
     write_file_atomically(files.plan, plan_to_json(answer.plan));
@@ -119,6 +123,7 @@ ExitCode compare(const CompareOptions& options)
   } catch (const Interrupted&) {
     // What was found so far is written below; rows that did not end say so.
   }
+  share_bounds(rows);
   output.write(comparison_to_csv(rows));
   print(options.json ? comparison_to_json(rows)
                      : comparison_table(rows) + explanations_of(rows, inputs.platform.cluster().devices.size()));
@@ -140,6 +145,7 @@ void add_compare_command(CLI::App& app, Action& action)
       ->delimiter(',')
       ->capture_default_str();
   options->goal.add_to(*command);
+  options->goal.add_global_batch_to(*command);
   command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
       ->capture_default_str();
   add_file(*command, "-o,--output", options->output, "table to write (CSV)");

@@ -1,4 +1,4 @@
-#include "cli/command.hpp"
+#include "cli/simulated_choice.hpp"
 #include "core/interrupt.hpp"
 #include "core/quantity_text.hpp"
 #include "results/table.hpp"
@@ -20,6 +20,7 @@ struct PlanOptions {
   std::string objective = "step";
   std::vector<std::string> without;
   std::string start;
+  std::optional<std::uint64_t> simulate;
   std::string output;
   bool json = false;
 };
@@ -27,18 +28,26 @@ struct PlanOptions {
 /// What a person wants to know of a plan: the answer, how good it is, and who holds what.
 std::string summary_of(const Plan& plan, const Cluster& cluster)
 {
-  std::string text = fmt::format("{}: {} plan for objective {} (communication {}, schedule {}, M = {})\n",
-                                 plan.allocator, name_of(plan.outcome), name_of(plan.goal.objective),
-                                 name_of(plan.goal.communication), name_of(plan.goal.schedule), plan.goal.microbatches);
+  const std::string samples = plan.micro_batch ? fmt::format(" of {} samples", *plan.micro_batch) : "";
+  std::string text =
+      fmt::format("{}: {} plan for objective {} (communication {}, schedule {}, M = {}{})\n", plan.allocator,
+                  name_of(plan.outcome), name_of(plan.goal.objective), name_of(plan.goal.communication),
+                  name_of(plan.goal.schedule), plan.goal.microbatches, samples);
   if (!plan.reason.empty()) text += reason_of(plan) + "\n";
   if (plan.stages.empty()) return text;
   text += fmt::format("objective {:.6g} s, no plan below {:.6g} s ({}), gap {:.2f} %\n", plan.objective.value().value,
                       plan.objective_bound.value().value, name_of(plan.certificate.kind),
                       100 * plan.gap_fraction().value_or(0));
   const Predicted& predicted = plan.predicted.value();
-  text += fmt::format(
-      "predicted step {:.6g} s{}, no schedule of this plan below {:.6g} s\n\n", predicted.step_time.value,
-      predicted.step_time_by == StepTimeBy::Recurrence ? " (by recurrence)" : "", plan.step_bound.value().value);
+  text += fmt::format("predicted step {:.6g} s, no schedule of this plan below {:.6g} s\n", predicted.step_time.value,
+                      plan.step_bound.value().value);
+  if (plan.simulated) {
+    const Simulated& simulated = *plan.simulated;
+    text +=
+        fmt::format("simulated step {:.6g} s, the least of {} placements; found by {} for objective {}\n",
+                    simulated.step_time.value, simulated.candidates, simulated.allocator, name_of(simulated.objective));
+  }
+  text += fmt::format("pipeline formula {:.6g} s, which is no prediction\n\n", predicted.pipeline.value().value);
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
@@ -67,10 +76,17 @@ std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inpu
   return stages;
 }
 
+std::size_t candidates_from(std::uint64_t count)
+{
+  if (count >= 1 && count <= allocators::most_candidates) return count;
+  throw InputError("--simulate", fmt::format("{} is not in 1 to {}", count, allocators::most_candidates));
+}
+
 ExitCode plan(const PlanOptions& options)
 {
   const Goal goal = options.goal.goal(options.objective);
   auto limits = options.goal.limits();
+  if (options.simulate) limits.candidates = candidates_from(*options.simulate);
   allocators::require_policy(options.allocator);
   options.goal.check_polish({options.allocator});
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
@@ -80,9 +96,11 @@ ExitCode plan(const PlanOptions& options)
   read.insert(read.end(), {options.start, program_of(options.allocator)});
   refuse_overwriting(read, {options.output});
   const Cluster& cluster = inputs.platform.cluster();
+  const auto splits = batch_splits(options.goal, goal, inputs);
   if (!options.start.empty()) limits.start = start_of(options.start, inputs);
   OutputFile output(options.output);
-  Plan found = make_plan(inputs, options.allocator, goal, limits);
+  const auto choose = options.simulate ? choose_by_simulation : make_best_plan;
+  Plan found = choose(inputs, options.allocator, goal, limits, splits);
   found.without = options.without;
   const std::string json = plan_to_json(found);
   output.write(json);
@@ -103,6 +121,10 @@ void add_plan_command(CLI::App& app, Action& action)
   command->add_option("--objective", options->objective, "step, sequential, bottleneck, pipeline")
       ->capture_default_str();
   options->goal.add_to(*command);
+  options->goal.add_global_batch_to(*command);
+  add_count(*command, "--simulate", options->simulate,
+            "simulates so many of the allocator's best placements and those of other allocators, and keeps the fastest "
+            "(default: none is simulated)");
   command->add_option("--without", options->without, "devices of the platform to leave out, NAME,…")->delimiter(',');
   add_file(*command, "--start", options->start, "plan file to start from (allocator local-search)");
   add_file(*command, "-o,--output", options->output, "plan file to write (JSON), also when infeasible");

@@ -92,6 +92,7 @@ void check_plan(Run& run, const Inputs& inputs)
 {
   const Plan& plan = run.result.plan;
   run.workload = inputs.workload;
+  if (plan.micro_batch) run.workload = at_micro_batch(inputs, *plan.micro_batch, run.file + ": plan.micro_batch");
   recompute(run.workload, plan.recompute, run.file + ": plan.recompute");
   const Cluster cluster = without_devices(inputs.platform.cluster(), plan.without, run.file + ": plan.without");
   auto faults = faults_of(plan, run.workload, cluster);

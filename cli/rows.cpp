@@ -54,14 +54,20 @@ ComparisonRow row_to_make(const InputOptions& inputs, const std::string& allocat
 }
 
 std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
-                              const allocators::SearchLimits& limits)
+                              const allocators::SearchLimits& limits, const std::vector<BatchSplit>& splits)
 {
   const Seconds begin = processor_time();
-  const Plan plan = make_plan(inputs, allocator, goal, limits);
+  const Plan plan = make_best_plan(inputs, allocator, goal, limits, splits);
   const Seconds plan_time = processor_time() - begin;
   nlohmann::json answer = {{"plan", plan_to_json(plan)}, {"plan_time_s", plan_time.value}};
   if (!plan.stages.empty()) answer["result"] = simulate_plan(inputs, plan, 1, "");
   return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+                              const allocators::SearchLimits& limits)
+{
+  return plan_and_simulate(inputs, allocator, goal, limits, {{goal.microbatches, inputs.workload.micro_batch}});
 }
 
 RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
@@ -69,6 +75,8 @@ RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
   const auto json = nlohmann::json::parse(answer_json);
   RowAnswer answer{plan_from_json(json["plan"].get<std::string>(), "plan"), json.value("result", "")};
   const Plan& plan = answer.plan;
+  row.goal = plan.goal;
+  row.micro_batch = plan.micro_batch;
   row.outcome = name_of(plan.outcome);
   row.reason = plan.reason;
   row.stages = plan.stages.size();

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cli/command.hpp"
+#include "cli/global_batch.hpp"
 #include "core/plan.hpp"
 #include "results/comparison.hpp"
 
@@ -17,7 +17,11 @@ Seconds row_time_limit_from(const std::string& text);
 results::ComparisonRow row_to_make(const InputOptions& inputs, const std::string& allocator, const Goal& goal,
                                    std::uint64_t seed);
 
-/// Plans by a policy and simulates what came of it: the work of one row, for `make_rows`. Once per process.
+/// Plans by an allocator for the best of the splits and simulates what came of it: the work of one row, for
+/// `make_rows`. Once per process.
+std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+                              const allocators::SearchLimits& limits, const std::vector<BatchSplit>& splits);
+/// The same for the goal's micro-batches and the workload's.
 std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                               const allocators::SearchLimits& limits);
 

@@ -116,6 +116,14 @@ struct Predicted {
   std::optional<Seconds> pipeline = {};
 };
 
+/// The simulation by which a plan was chosen among candidates.
+struct Simulated {
+  Seconds step_time;                      ///< of this plan; no candidate took less
+  std::uint64_t candidates = 1;           ///< different placements that were simulated
+  std::string allocator;                  ///< that found this placement
+  Objective objective = Objective::Step;  ///< for which it found it
+};
+
 /// What a file was made from, to recognise it again.
 struct Fingerprint {
   std::string name;  ///< as given, such as "platforms/sky64.xml"
@@ -140,11 +148,14 @@ struct Plan {
   Goal goal;
   Outcome outcome = Outcome::Feasible;
   std::string reason;  ///< when infeasible: the device, what it needs, what it has, the nearest change that would do
-  std::vector<Stage> stages;               ///< in chain order; empty when infeasible
-  std::vector<std::size_t> recompute;      ///< layers that recompute their activations, ascending: with_recomputation
+  std::vector<Stage> stages;           ///< in chain order; empty when infeasible
+  std::vector<std::size_t> recompute;  ///< layers that recompute their activations, ascending: with_recomputation
+  /// Samples of a micro-batch, where they are not those of the workload's file: see with_micro_batch.
+  std::optional<std::uint64_t> micro_batch;
   std::vector<std::string> without;        ///< devices of the platform that were left out; every claim is of the rest
   std::optional<std::string> data_server;  ///< the cluster's, for an executor, which knows no cluster
   std::optional<Predicted> predicted;
+  std::optional<Simulated> simulated;  ///< where the plan was chosen by simulation
   std::optional<Seconds> objective;
   std::optional<Seconds> objective_bound;  ///< no placement has a smaller objective
   std::optional<Seconds> step_bound;       ///< no schedule finishes a step of this placement earlier
@@ -179,11 +190,11 @@ std::string hash_of(const Plan& plan);
 std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& workload_hash,
                                          const std::string& version);
 
-/// Recomputes everything that a plan says, of the workload with the plan's recomputation, with an evaluator of its own,
-/// which shares no code with the cost model: every layer exactly once and in order, devices exist and are used once,
-/// memory holds under the schedule, predicted times, objective, step bound and memory as claimed to 1e-9 relative, the
-/// bound not above the objective. An infeasible plan, and one whose search timed out before any was found, needs a
-/// reason and no stages.
+/// Recomputes everything that a plan says, of the workload with the plan's recomputation and micro-batch, with an
+/// evaluator of its own, which shares no code with the cost model: every layer exactly once and in order, devices exist
+/// and are used once, memory holds under the schedule, predicted times, objective, step bound and memory as claimed to
+/// 1e-9 relative, the bound not above the objective. A simulated step is only compared with the step bound. An
+/// infeasible plan, and one whose search timed out before any was found, needs a reason and no stages.
 /// @returns one line per fault, "" prefixes left to the caller; empty when the plan holds. O(layers + stages).
 std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
 

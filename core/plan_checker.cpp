@@ -81,6 +81,7 @@ class Checker {
     refuse_claim("predicted", plan_.predicted.has_value());
     refuse_claim("objective_s", plan_.objective.has_value());
     refuse_claim("step_bound_s", plan_.step_bound.has_value());
+    refuse_claim("simulated", plan_.simulated.has_value());
     refuse_claim("stamp", plan_.stamp.has_value());
     if (plan_.outcome == Outcome::Infeasible) refuse_claim("objective_bound_s", plan_.objective_bound.has_value());
     if (plan_.certificate.kind != CertificateKind::None && !plan_.objective_bound) {
@@ -151,6 +152,10 @@ class Checker {
     if (plan_.recompute != workload_.recompute) {
       fault("recompute: {} layers, which are not the {} that recompute in the workload as it is given here",
             plan_.recompute.size(), workload_.recompute.size());
+    }
+    if (plan_.micro_batch && *plan_.micro_batch != workload_.micro_batch) {
+      fault("micro_batch: {} samples, which are not the {} of the workload as it is given here", *plan_.micro_batch,
+            workload_.micro_batch);
     }
     check_data_server();
   }
@@ -331,6 +336,7 @@ class Checker {
     if (plan_.predicted->pipeline) check_claim("predicted.pipeline_s", plan_.predicted->pipeline, pipelined);
     check_claim("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
     check_claim("predicted.sequential_s", plan_.predicted->sequential, alone);
+    check_simulated();
     check_peak_memory();
     if (!plan_.objective_bound) {
       fault("objective_bound_s: missing; 0 claims nothing");
@@ -343,6 +349,16 @@ class Checker {
       const auto [bound, found] = told_apart(plan_.objective_bound ? plan_.objective_bound->value : 0, objective);
       fault("outcome: optimal, but the bound {} leaves a gap to the objective {}; call it feasible", bound, found);
     }
+  }
+
+  /// A simulation is not made again here, but no step is below its bound. Simulated times are right to 1e-6.
+  void check_simulated()
+  {
+    constexpr double simulated_tolerance = 1e-6;
+    if (!plan_.simulated || !plan_.step_bound) return;
+    if (plan_.simulated->step_time >= *plan_.step_bound * (1 - simulated_tolerance)) return;
+    const auto [claim, bound] = told_apart(plan_.simulated->step_time.value, plan_.step_bound->value);
+    fault("simulated.step_time_s: claims {}, below step_bound_s {}; no schedule is", claim, bound);
   }
 
   bool is_by_recurrence() const { return !plan_.predicted || plan_.predicted->step_time_by == StepTimeBy::Recurrence; }

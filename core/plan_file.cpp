@@ -1,5 +1,6 @@
 #include "core/document.hpp"
 #include "core/files.hpp"
+#include "core/model_limits.hpp"
 #include "core/plan.hpp"
 
 #include <fmt/format.h>
@@ -50,6 +51,14 @@ Json to_json(const Predicted& predicted)
   if (predicted.pipeline) object["pipeline_s"] = predicted.pipeline->value;
   object["peak_memory_bytes"] = to_json(predicted.peak_memory);
   return object;
+}
+
+Json to_json(const Simulated& simulated)
+{
+  return {{"step_time_s", simulated.step_time.value},
+          {"candidates", simulated.candidates},
+          {"allocator", simulated.allocator},
+          {"objective", name_of(simulated.objective)}};
 }
 
 Json to_json(const Fingerprint& fingerprint)
@@ -214,6 +223,17 @@ Predicted read_predicted(MappingReader& reader, FaultList& faults)
   return predicted;
 }
 
+Simulated read_simulated(MappingReader& reader)
+{
+  Simulated simulated;
+  simulated.step_time = Seconds(reader.required_number("step_time_s"));
+  simulated.candidates = reader.required_count("candidates", 1);
+  simulated.allocator = reader.required_text("allocator");
+  simulated.objective =
+      objective_from_name(reader.required_choice("objective", objective_names())).value_or(Objective::Step);
+  return simulated;
+}
+
 Fingerprint read_fingerprint(MappingReader& reader)
 {
   Fingerprint result;
@@ -251,9 +271,11 @@ Json lasting_part_of(const Plan& plan)
   if (!plan.reason.empty()) document["reason"] = plan.reason;
   document["stages"] = std::move(stages);
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
+  if (plan.micro_batch) document["micro_batch"] = *plan.micro_batch;
   if (!plan.without.empty()) document["without"] = plan.without;
   if (plan.data_server) document["data_server"] = *plan.data_server;
   document["predicted"] = plan.predicted ? to_json(*plan.predicted) : Json(nullptr);
+  if (plan.simulated) document["simulated"] = to_json(*plan.simulated);
   document["objective_s"] = or_null(plan.objective);
   document["objective_bound_s"] = or_null(plan.objective_bound);
   document["gap_fraction"] = gap ? Json(*gap) : Json(nullptr);
@@ -326,6 +348,7 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
       reader.add_fault("recompute", "is not ascending; list each layer once, in order");
     }
   }
+  plan.micro_batch = reader.optional_count("micro_batch", 1, largest_micro_batch);
   if (reader.optional("without")) {
     plan.without = read_list<std::string>(
         reader, "without", faults, [](MappingReader& item, const std::string& key) { return item.required_text(key); });
@@ -334,6 +357,9 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   if (const auto* predicted = reader.required("predicted"); predicted && predicted->kind != DocumentNode::Kind::Null) {
     plan.predicted = read_mapping<Predicted>(
         reader, "predicted", faults, [&faults](MappingReader& member) { return read_predicted(member, faults); });
+  }
+  if (reader.optional("simulated")) {
+    plan.simulated = read_mapping<Simulated>(reader, "simulated", faults, read_simulated);
   }
   plan.objective = read_seconds(reader, "objective_s");
   plan.objective_bound = read_seconds(reader, "objective_bound_s");

@@ -1,12 +1,14 @@
 #include "core/workload.hpp"
 
 #include "core/errors.hpp"
+#include "core/models.hpp"
 #include "core/names.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <variant>
 
 namespace isobar {
 
@@ -66,6 +68,34 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
     layer.backward += layer.forward;
   }
   return result;
+}
+
+namespace {
+
+struct Build {
+  Workload& workload;
+
+  void operator()(const std::monostate&) const { ensure(false, "listed layers have no other micro-batch"); }
+  void operator()(const BertSizes& sizes) const { build_bert(sizes, workload); }
+  void operator()(const GptSizes& sizes) const { build_gpt(sizes, workload); }
+  void operator()(const LlamaSizes& sizes) const { build_llama(sizes, workload); }
+  void operator()(const ResnetSizes& sizes) const { build_resnet(sizes, workload); }
+};
+
+}  // namespace
+
+Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch)
+{
+  Workload result = workload;
+  result.micro_batch = micro_batch;
+  result.layers.clear();
+  result.recompute.clear();
+  result.recompute_buffer = Bytes(0);
+  std::visit(Build{result}, workload.model);
+  if (workload.memory_model != MemoryModel::Sky) {
+    for (auto& layer : result.layers) layer.sky_memory = Bytes(0);
+  }
+  return workload.recompute.empty() ? result : with_recomputation(result, workload.recompute);
 }
 
 double bytes_per_parameter(DType dtype, Optimizer optimizer)

@@ -101,6 +101,10 @@ std::string workload_to_json(const Workload& workload);
 /// Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.
 Workload with_recomputation(const Workload& workload, const std::vector<std::size_t>& layers);
 
+/// The workload that the same generator makes with this many samples in a micro-batch, with the same recomputation.
+/// Not for listed layers, nor for one whose layers have measured times: those would be lost. 1 to largest_micro_batch.
+Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch);
+
 /// Bytes per parameter that stay on the device between steps: the parameter, its gradient and the optimizer's state.
 /// float32: 4 + 4 + (sgd 0, momentum 4, adam and adamw 8). bf16 and fp16: 2 + 2 + a float32 master copy of 4 + the same
 /// state in float32, which makes adam's well-known 16 (Rajbhandari et al., ZeRO, 2020, section 3.1).

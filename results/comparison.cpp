@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <map>
 
 namespace isobar::results {
 
@@ -29,6 +30,29 @@ std::optional<double> gap_of(const ComparisonRow& row)
 {
   if (!row.objective || !row.objective_bound || row.objective->value <= 0) return std::nullopt;
   return (*row.objective - *row.objective_bound) / *row.objective;
+}
+
+void share_bounds(std::vector<ComparisonRow>& rows)
+{
+  constexpr double tolerance = 1e-9;
+  using Question =
+      std::tuple<std::string, std::string, Objective, Communication, Schedule, std::uint64_t, std::uint64_t>;
+  const auto question_of = [](const ComparisonRow& row) {
+    return Question{row.platform,      row.workload,          row.goal.objective,         row.goal.communication,
+                    row.goal.schedule, row.goal.microbatches, row.micro_batch.value_or(0)};
+  };
+  std::map<Question, Seconds> best;
+  for (const auto& row : rows) {
+    if (!row.objective_bound) continue;
+    Seconds& bound = best.try_emplace(question_of(row), *row.objective_bound).first->second;
+    bound = std::max(bound, *row.objective_bound);
+  }
+  for (auto& row : rows) {
+    if (!row.objective || !row.objective_bound) continue;
+    row.objective_bound = std::min(best.at(question_of(row)), *row.objective);
+    if (*row.objective_bound >= *row.objective * (1 - tolerance)) row.outcome = name_of(Outcome::Optimal);
+    if (row.explanation) row.explanation->gap = *row.objective - *row.objective_bound;
+  }
 }
 
 RowKey key_of(const ComparisonRow& row)
@@ -83,6 +107,7 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
                   {"step_time_s", number(row.step_time)},
                   {"step_bound_s", number(row.step_bound)},
                   {"peak_memory_bytes", number(row.peak_memory)}};
+    if (row.micro_batch) entry["micro_batch"] = *row.micro_batch;
     if (row.explanation) entry["explanation"] = Json::parse(explanation_to_json(*row.explanation));
     list.push_back(std::move(entry));
   }
@@ -98,8 +123,9 @@ std::string comparison_table(const std::vector<ComparisonRow>& rows)
   for (const auto& row : rows) {
     const auto gap = gap_of(row);
     lines.push_back({std::string(name_of(row.goal.objective)),
-                     fmt::format("{}, M = {}", name_of(row.goal.schedule), row.goal.microbatches), row.allocator,
-                     row.outcome, row.stages == 0 ? "–" : fmt::format("{}", row.stages),
+                     fmt::format("{}, M = {}{}", name_of(row.goal.schedule), row.goal.microbatches,
+                                 row.micro_batch ? fmt::format(" of {}", *row.micro_batch) : ""),
+                     row.allocator, row.outcome, row.stages == 0 ? "–" : fmt::format("{}", row.stages),
                      rounded(row.step_time, 1, "{:.4f}"), rounded(row.step_bound, 1, "{:.4f}"),
                      rounded(row.bottleneck, 1, "{:.4f}"), rounded(row.objective, 1, "{:.4f}"),
                      rounded(row.objective_bound, 1, "{:.4f}"), gap ? fmt::format("{:.1f} %", 100 * *gap) : "–",

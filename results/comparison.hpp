@@ -22,6 +22,7 @@ struct ComparisonRow {
   std::string workload;
   std::string allocator;
   Goal goal;
+  std::optional<std::uint64_t> micro_batch;  ///< samples, where they are not the workload's; in JSON and text alone
   std::uint64_t seed = 1;
   /// The outcome's name, or `failed_outcome`.
   std::string outcome;
@@ -50,6 +51,10 @@ RowKey key_of(const ComparisonRow& row);
 
 /// (objective - bound) / objective, where both are known.
 std::optional<double> gap_of(const ComparisonRow& row);
+
+/// Gives each row with an objective the best bound among the rows of the same platform, workload, goal and micro-batch,
+/// which is one for all of them. A row that meets it within 1e-9 is optimal.
+void share_bounds(std::vector<ComparisonRow>& rows);
 
 /// results.csv: the columns of docs/formats.md, rows sorted, numbers with full precision, nothing that varies between
 /// runs.

@@ -1,0 +1,210 @@
+#include "cli/simulated_choice.hpp"
+
+#include "core/child_process.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <nlohmann/json.hpp>
+
+#include <map>
+#include <thread>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr Seconds most_for_one(1800);
+
+/// A plan for the goal, and who found its placement.
+struct Candidate {
+  Plan plan;
+  Objective found_for = Objective::Step;
+  std::optional<Seconds> step_time = {};  ///< simulated
+};
+
+/// An allocator with a goal of its own.
+struct Rival {
+  std::string allocator;
+  Goal goal;
+};
+
+std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
+{
+  std::vector<Rival> rivals;
+  for (const char* name : {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp", "local-search"}) {
+    if (name != allocator) rivals.push_back({name, goal});
+  }
+  for (const auto objective : {Objective::Step, Objective::Sequential, Objective::Bottleneck, Objective::Pipeline}) {
+    if (objective == goal.objective) continue;
+    Goal other = goal;
+    other.objective = objective;
+    other.communication = Goal::with_defaults(objective).communication;
+    rivals.push_back({"chain-dp", other});
+    rivals.push_back({"local-search", other});
+  }
+  return rivals;
+}
+
+/// What tells placements apart.
+std::string placement_of(const Plan& plan)
+{
+  std::string text = fmt::format("{}", plan.goal.microbatches);
+  for (const auto& stage : plan.stages) text += fmt::format("\n{} {}", stage.last_layer, stage.device());
+  return text;
+}
+
+class Choice {
+ public:
+  Choice(const Inputs& inputs, const std::string& allocator, const allocators::SearchLimits& limits)
+      : inputs_(inputs), allocator_(allocator), limits_(limits)
+  {
+  }
+
+  /// The allocator's own candidates.
+  void plan(const Goal& goal, const BatchSplit& split)
+  {
+    const Workload workload = at_micro_batch(inputs_, split.micro_batch, "--global-batch");
+    for (Plan& plan :
+         allocators::allocate_candidates(allocator_, workload, inputs_.platform.cluster(), goal, limits_)) {
+      name_inputs(plan, inputs_, split.micro_batch);
+      add({std::move(plan), goal.objective});
+    }
+  }
+
+  void plan_by_rivals(const Goal& goal, const std::vector<BatchSplit>& splits)
+  {
+    allocators::SearchLimits limits;
+    limits.time_limit = limits_.time_limit;
+    limits.seed = limits_.seed;
+    std::vector<std::function<std::string()>> work;
+    std::vector<Rival> rivals;
+    for (const auto& split : splits) {
+      Goal asked = goal;
+      asked.microbatches = split.microbatches;
+      for (const auto& rival : rivals_of(allocator_, asked)) {
+        rivals.push_back(rival);
+        work.emplace_back([this, rival, asked, split, limits] { return plan_of(rival, asked, split, limits); });
+      }
+    }
+    Progress progress("plan: other allocators", work.size());
+    std::size_t ended = 0;
+    const auto on_end = [&](std::size_t index, const ChildResult& result) {
+      progress.done(++ended);
+      if (result.status != ChildResult::Status::Done) {
+        spdlog::warn("{}: {}", rivals[index].allocator, result.message);
+      } else if (!result.output.empty()) {
+        plans_of_rivals_[index] = plan_from_json(result.output, "plan");
+      }
+    };
+    run_in_children(work, std::thread::hardware_concurrency(), most_for_one, on_end);
+    // In the order asked, not in that in which they came.
+    for (auto& [index, plan] : plans_of_rivals_) add({std::move(plan), rivals[index].goal.objective});
+  }
+
+  void simulate()
+  {
+    std::vector<std::function<std::string()>> work;
+    for (const auto& candidate : candidates_) {
+      work.emplace_back([this, &candidate] { return simulate_plan(inputs_, candidate.plan, 1, ""); });
+    }
+    Progress progress("plan: simulate", work.size());
+    std::size_t ended = 0;
+    const auto on_end = [&](std::size_t index, const ChildResult& result) {
+      progress.done(++ended);
+      if (result.status == ChildResult::Status::Done) {
+        candidates_[index].step_time = Seconds(nlohmann::json::parse(result.output)["step_time_s"].get<double>());
+      } else {
+        spdlog::warn("simulating a placement of {}: {}", candidates_[index].plan.allocator, result.message);
+      }
+    };
+    const auto results = run_in_children(work, std::thread::hardware_concurrency(), most_for_one, on_end);
+    if (!results.empty() && !best_simulated()) results.front().output_or_throw();
+  }
+
+  Plan best() const
+  {
+    const Candidate* chosen = best_simulated();
+    if (chosen == nullptr) return candidates_.empty() ? without_stages_.back() : candidates_.front().plan;
+    Plan plan = chosen->plan;
+    std::uint64_t simulated = 0;
+    for (const auto& candidate : candidates_) {
+      if (candidate.plan.goal.microbatches == plan.goal.microbatches) allocators::adopt_bound(plan, candidate.plan);
+      if (candidate.step_time) ++simulated;
+    }
+    for (const auto& other : without_stages_) {  // of a search that timed out
+      if (other.goal.microbatches == plan.goal.microbatches) allocators::adopt_bound(plan, other);
+    }
+    plan.simulated = Simulated{*chosen->step_time, simulated, plan.allocator, chosen->found_for};
+    plan.allocator = allocator_;
+    return plan;
+  }
+
+ private:
+  /// The work of a child: "" where there is no placement for the goal.
+  std::string plan_of(const Rival& rival, const Goal& goal, const BatchSplit& split,
+                      const allocators::SearchLimits& limits) const
+  {
+    const Workload workload = at_micro_batch(inputs_, split.micro_batch, "--global-batch");
+    const Cluster& cluster = inputs_.platform.cluster();
+    std::optional<Plan> plan = allocators::allocate(rival.allocator, workload, cluster, rival.goal, limits);
+    if (rival.goal.objective != goal.objective) plan = allocators::carry_over(*plan, workload, cluster, goal);
+    if (!plan || plan->stages.empty()) return "";
+    name_inputs(*plan, inputs_, split.micro_batch);
+    return plan_to_json(*plan);
+  }
+
+  void add(Candidate candidate)
+  {
+    if (candidate.plan.stages.empty()) {
+      without_stages_.push_back(std::move(candidate.plan));
+      return;
+    }
+    const auto [entry, is_new] = placements_.emplace(placement_of(candidate.plan), candidates_.size());
+    if (is_new) {
+      candidates_.push_back(std::move(candidate));
+    } else {
+      allocators::adopt_bound(candidates_[entry->second].plan, candidate.plan);
+    }
+  }
+
+  const Candidate* best_simulated() const
+  {
+    const Candidate* best = nullptr;
+    for (const auto& candidate : candidates_) {
+      if (!candidate.step_time) continue;
+      if (best == nullptr || *candidate.step_time < *best->step_time) best = &candidate;
+    }
+    return best;
+  }
+
+  const Inputs& inputs_;
+  const std::string& allocator_;
+  const allocators::SearchLimits& limits_;
+  std::vector<Candidate> candidates_;  // each placement once
+  std::vector<Plan> without_stages_;
+  std::map<std::size_t, Plan> plans_of_rivals_;
+  std::map<std::string, std::size_t> placements_;  // places in candidates_
+};
+
+}  // namespace
+
+Plan choose_by_simulation(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+                          const allocators::SearchLimits& limits, const std::vector<BatchSplit>& splits)
+{
+  const auto each = share_of(limits, splits);
+  Choice choice(inputs, allocator, each);
+  for (const auto& split : splits) {
+    Goal asked = goal;
+    asked.microbatches = split.microbatches;
+    choice.plan(asked, split);
+  }
+  try {
+    choice.plan_by_rivals(goal, splits);
+    choice.simulate();
+  } catch (const Interrupted&) {
+    // What was found so far is returned.
+  }
+  return choice.best();
+}
+
+}  // namespace isobar::cli
