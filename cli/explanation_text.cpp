@@ -55,6 +55,43 @@ std::string text_of_bottleneck(const Explanation::Bottleneck& bottleneck, const 
   return text + "\n";
 }
 
+std::string text_of_part(const Explanation::PathPart& part)
+{
+  using Kind = Explanation::PathPart::Kind;
+  if (part.kind == Kind::Compute) return fmt::format("compute of {} {}", part.from, percent(part.fraction));
+  return fmt::format("{} from {} to {} {}", part.kind == Kind::Data ? "bytes" : "latency", part.from, part.to,
+                     percent(part.fraction));
+}
+
+/// The critical path of a step, and what would shorten it beside faster devices and links.
+std::string text_of_step(const Explanation::StepPath& step, Seconds objective)
+{
+  using Kind = Explanation::PathPart::Kind;
+  double fractions[3] = {};
+  for (const auto& part : step.parts) fractions[static_cast<std::size_t>(part.kind)] += part.fraction;
+  const auto all = [&fractions](Kind kind) { return percent(fractions[static_cast<std::size_t>(kind)]); };
+  std::string text = fmt::format("  the step waits for compute {}, bytes {}, latency {}\n", all(Kind::Compute),
+                                 all(Kind::Data), all(Kind::Latency));
+  text += fmt::format("  most of all for {}\n", first_few(step.parts, text_of_part));
+  const auto saved = [objective](Seconds time) {
+    return time <= 1e-9 * objective ? std::string("nothing")
+                                    : fmt::format("{} ({})", text_of(time), percent(time / objective));
+  };
+  if (!step.full.empty()) {
+    text += fmt::format("  idle with a micro-batch at hand, by the limit in flight: {}; one more everywhere saves {}\n",
+                        first_few(step.full,
+                                  [](const auto& full) {
+                                    return fmt::format("{} for {} (limit {})", full.device, text_of(full.idle),
+                                                       full.in_flight);
+                                  }),
+                        saved(step.saved_by_more_in_flight));
+  }
+  if (fractions[static_cast<std::size_t>(Kind::Latency)] > 0) {
+    text += fmt::format("  without any latency this placement saves {}\n", saved(step.saved_without_latency));
+  }
+  return text;
+}
+
 std::string text_of_shares(const Explanation& explanation)
 {
   const auto share = [](const auto& entry) { return fmt::format("{} {}", entry.name, percent(entry.fraction)); };
@@ -100,8 +137,12 @@ std::string block_of(const ComparisonRow& row)
   std::string text =
       fmt::format("{}, {} ({}, M = {}, communication {}): {:.6g} s\n", row.allocator, name_of(row.goal.objective),
                   name_of(row.goal.schedule), row.goal.microbatches, name_of(row.goal.communication), objective.value);
-  text += text_of_bottleneck(explanation.bottleneck, row.goal);
-  if (row.goal.objective != Objective::Bottleneck) text += text_of_shares(explanation);
+  if (explanation.step) {
+    text += text_of_step(*explanation.step, objective);
+  } else {
+    text += text_of_bottleneck(explanation.bottleneck, row.goal);
+    if (row.goal.objective != Objective::Bottleneck) text += text_of_shares(explanation);
+  }
   if (!explanation.full.empty()) {
     text += fmt::format("  memory is full: {}\n", first_few(explanation.full, [](const auto& full) {
                           return fmt::format("{} ({} of {})", full.device, text_of(full.used), text_of(full.has));

@@ -208,6 +208,12 @@ void report(const Plan& plan, const Program& program, const MeasuredRun& measure
 /// The workload as the plan has it.
 Workload recomputing(Workload workload, const Plan& plan, const std::string& plan_file)
 {
+  if (plan.micro_batch && *plan.micro_batch != workload.micro_batch) {
+    throw InputError(
+        plan_file, fmt::format("micro_batch: the plan is for micro-batches of {} samples, and the executor takes those "
+                               "of the workload's file, {}; write micro_batch: {} there and plan again",
+                               *plan.micro_batch, workload.micro_batch, *plan.micro_batch));
+  }
   if (plan.recompute.empty()) return workload;
   if (workload.memory_model == MemoryModel::Sky) {
     throw InputError(plan_file, "recompute: memory_model sky knows nothing of recomputation");

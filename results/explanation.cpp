@@ -1,6 +1,7 @@
 #include "results/explanation.hpp"
 
 #include "core/errors.hpp"
+#include "results/critical_path.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -150,6 +151,122 @@ void add_shares(Explanation& explanation, const std::vector<Part>& parts, const 
   explanation.links = shares_of(links, objective);
 }
 
+/// What the recurrence plays: the stages' times, and the input before them.
+struct StepTimes {
+  TransferTimes input;
+  std::vector<StageTimes> stages;
+};
+
+StepTimes step_times(const std::vector<StagePlacement>& stages, const CostModel& cost, const Goal& goal)
+{
+  const bool counts_transfers = !goal.has_free_transfers();
+  StepTimes times;
+  if (counts_transfers) times.input = cost.input_transfer(stages.front().device);
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& [device, first, last] = stages[i];
+    StageTimes stage;
+    stage.forward = cost.forward_work(first, last) / cost.speed(device);
+    stage.backward = cost.backward_work(first, last) / cost.speed(device);
+    stage.update = cost.update_time(device, first, last);
+    if (counts_transfers && i + 1 < stages.size()) {
+      stage.output = cost.output_transfer(device, stages[i + 1].device, last + 1);
+      stage.gradient = cost.gradient_transfer(device, stages[i + 1].device, last + 1);
+    }
+    times.stages.push_back(stage);
+  }
+  return times;
+}
+
+StepTimes without_latency(StepTimes times)
+{
+  times.input.latency = Seconds(0);
+  for (auto& stage : times.stages) stage.output.latency = stage.gradient.latency = Seconds(0);
+  return times;
+}
+
+/// The critical path of a step in the words of an explanation, and its shares by device and link.
+class StepExplainer {
+ public:
+  StepExplainer(const std::vector<StagePlacement>& stages, const CostModel& cost, const Goal& goal)
+      : stages_(stages),
+        cluster_(cost.cluster()),
+        goal_(goal),
+        times_(step_times(stages, cost, goal)),
+        path_(critical_path(goal.schedule, goal.microbatches, times_.input, times_.stages))
+  {
+  }
+
+  void add_to(Explanation& explanation)
+  {
+    using Kind = Explanation::PathPart::Kind;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const auto& stage = path_.stages[i];
+      add_part({Kind::Compute, i, name_of(stages_[i].device), "", stage.compute, 0});
+      devices_[name_of(stages_[i].device)] += stage.compute;
+      if (i + 1 == stages_.size()) continue;
+      add_lane(i, stages_[i].device, stages_[i + 1].device, stage.output);
+      add_lane(i + 1, stages_[i + 1].device, stages_[i].device, stage.gradient);
+    }
+    if (cluster_.data_server) {
+      add_lane(std::nullopt, cluster_.data_server_index(), stages_.front().device, path_.input);
+    }
+    std::stable_sort(step_.parts.begin(), step_.parts.end(),
+                     [](const auto& a, const auto& b) { return a.time > b.time; });
+    add_full_stages();
+    const auto played = [this](const StepTimes& times, std::uint64_t more_in_flight) {
+      return critical_path(goal_.schedule, goal_.microbatches, times.input, times.stages, more_in_flight).step_time;
+    };
+    step_.saved_without_latency = std::max(Seconds(0), path_.step_time - played(without_latency(times_), 0));
+    step_.saved_by_more_in_flight = std::max(Seconds(0), path_.step_time - played(times_, 1));
+    explanation.step = std::move(step_);
+    explanation.devices = shares_of(devices_, path_.step_time);
+    explanation.links = shares_of(links_, path_.step_time);
+  }
+
+ private:
+  const std::string& name_of(std::size_t endpoint) const { return name_of_endpoint(cluster_, endpoint); }
+
+  void add_part(Explanation::PathPart part)
+  {
+    if (part.time <= Seconds(0)) return;
+    part.fraction = part.time / path_.step_time;
+    step_.parts.push_back(std::move(part));
+  }
+
+  void add_lane(std::optional<std::size_t> stage, std::size_t from, std::size_t to, const CriticalPath::Lane& lane)
+  {
+    using Kind = Explanation::PathPart::Kind;
+    add_part({Kind::Data, stage, name_of(from), name_of(to), lane.data, 0});
+    add_part({Kind::Latency, stage, name_of(from), name_of(to), lane.latency, 0});
+    if (lane.data + lane.latency <= Seconds(0)) return;
+    std::vector<std::string> route;
+    for (const auto& link : cluster_.network->links(from, to)) add_once(route, link);
+    for (const auto& link : route) links_[link] += lane.data + lane.latency;
+  }
+
+  void add_full_stages()
+  {
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const auto& stage = path_.stages[i];
+      if (stage.waits_for_room == 0) continue;
+      step_.full.push_back({i, name_of(stages_[i].device),
+                            microbatches_in_flight(goal_.schedule, stages_.size() - 1 - i, goal_.microbatches),
+                            stage.waits_for_room, stage.idle_for_room});
+    }
+    std::stable_sort(step_.full.begin(), step_.full.end(),
+                     [](const auto& a, const auto& b) { return a.idle > b.idle; });
+  }
+
+  const std::vector<StagePlacement>& stages_;
+  const Cluster& cluster_;
+  const Goal& goal_;
+  StepTimes times_;
+  CriticalPath path_;
+  Explanation::StepPath step_;
+  std::map<std::string, Seconds> devices_;
+  std::map<std::string, Seconds> links_;
+};
+
 std::vector<Explanation::FullMemory> full_memory(const std::vector<StagePlacement>& stages, const CostModel& cost,
                                                  const Goal& goal)
 {
@@ -260,6 +377,33 @@ void add_prices(Explanation& explanation, const Plan& plan, const std::vector<St
                    [](const auto& a, const auto& b) { return a.multiplier > b.multiplier; });
 }
 
+nlohmann::ordered_json to_json(const Explanation::StepPath& step)
+{
+  using Json = nlohmann::ordered_json;
+  constexpr const char* kinds[] = {"compute", "data", "latency"};
+  Json parts = Json::array();
+  for (const auto& part : step.parts) {
+    parts.push_back({{"kind", kinds[static_cast<std::size_t>(part.kind)]},
+                     {"stage", part.stage ? Json(*part.stage) : Json(nullptr)},
+                     {"from", part.from},
+                     {"to", part.to.empty() ? Json(nullptr) : Json(part.to)},
+                     {"time_s", part.time.value},
+                     {"step_fraction", part.fraction}});
+  }
+  Json full = Json::array();
+  for (const auto& stage : step.full) {
+    full.push_back({{"stage", stage.stage},
+                    {"device", stage.device},
+                    {"microbatches_in_flight", stage.in_flight},
+                    {"waits", stage.times},
+                    {"idle_s", stage.idle.value}});
+  }
+  return {{"parts", std::move(parts)},
+          {"in_flight_limits", std::move(full)},
+          {"saved_without_latency_s", step.saved_without_latency.value},
+          {"saved_by_one_more_in_flight_s", step.saved_by_more_in_flight.value}};
+}
+
 }  // namespace
 
 Explanation explain(const Plan& plan, const Workload& workload, const Cluster& cluster)
@@ -275,9 +419,13 @@ Explanation explain(const Plan& plan, const Workload& workload, const Cluster& c
 
   Explanation explanation;
   explanation.bottleneck = bottleneck_of(parts, largest, cluster, goal.communication);
-  add_shares(explanation, parts, largest, cluster, goal, objective);
+  if (goal.objective == Objective::Step) {
+    StepExplainer(stages, cost, goal).add_to(explanation);
+  } else {
+    add_shares(explanation, parts, largest, cluster, goal, objective);
+  }
   explanation.full = full_memory(stages, cost, goal);
-  const bool max_counts = goal.objective != Objective::Sequential;
+  const bool max_counts = goal.objective == Objective::Bottleneck || goal.objective == Objective::Pipeline;
   std::vector<std::string> binding_devices;
   std::vector<std::string> binding_links;
   if (max_counts) {
@@ -316,7 +464,7 @@ std::string explanation_to_json(const Explanation& explanation)
     });
   };
   const auto& bottleneck = explanation.bottleneck;
-  const Json json = {
+  Json json = {
       {"bottleneck",
        {{"stage", bottleneck.stage ? Json(*bottleneck.stage) : Json(nullptr)},
         {"device", bottleneck.device},
@@ -347,6 +495,7 @@ std::string explanation_to_json(const Explanation& explanation)
       {"devices_used", explanation.devices_used},
       {"devices_worth_using", explanation.worth_using.by_speed},
       {"devices_worth_using_with_memory", explanation.worth_using.with_memory}};
+  if (explanation.step) json["critical_path"] = to_json(*explanation.step);
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

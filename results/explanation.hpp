@@ -25,8 +25,33 @@ struct Explanation {
     std::vector<std::string> links;  ///< that its transfers pass, each once; none where transfers do not count
     std::size_t near = 0;            ///< other stages with at least 99 % of the cost
   };
-  /// What one device's compute, or the transfers over one link, put into the objective. A transfer counts for each
-  /// link of its route, so links may add up to more than the objective.
+  /// A part of the critical path of a step (critical_path.hpp).
+  struct PathPart {
+    enum class Kind { Compute, Data, Latency };
+    Kind kind = Kind::Compute;
+    std::optional<std::size_t> stage;  ///< that computes or sends; none: the data server
+    std::string from;                  ///< its device, or the data server
+    std::string to;                    ///< the device that receives; empty for compute
+    Seconds time;
+    double fraction = 0;  ///< of the step
+  };
+  /// A device that waits although a micro-batch is there, because it holds as many as its schedule lets it.
+  struct FullStage {
+    std::size_t stage = 0;
+    std::string device;
+    std::uint64_t in_flight = 0;  ///< micro-batches that it holds at most
+    std::uint64_t times = 0;      ///< on the critical path
+    Seconds idle;                 ///< in the whole step
+  };
+  /// What the step waits for.
+  struct StepPath {
+    std::vector<PathPart> parts;      ///< largest first; they sum to the step
+    std::vector<FullStage> full;      ///< those on the path, most idle first
+    Seconds saved_without_latency;    ///< by the same placement if no transfer had a latency
+    Seconds saved_by_more_in_flight;  ///< if every stage held one micro-batch more, wherever memory is for it
+  };
+  /// What one device's compute, or the transfers over one link, put into the objective; for objective `step`, into its
+  /// critical path. A transfer counts for each link of its route, so links may add up to more than the objective.
   struct Share {
     std::string name;
     Seconds time;
@@ -50,9 +75,10 @@ struct Explanation {
     bool is_idle = false;
   };
 
-  Bottleneck bottleneck;
-  std::vector<Share> devices;  ///< all that are used, largest share first
-  std::vector<Share> links;    ///< likewise; empty where transfers do not count
+  Bottleneck bottleneck;         ///< of the formulas
+  std::optional<StepPath> step;  ///< for objective `step`
+  std::vector<Share> devices;    ///< all that are used, largest share first
+  std::vector<Share> links;      ///< likewise; empty where transfers do not count
   std::vector<FullMemory> full;
   std::vector<Relaxation> faster_devices;  ///< the bottleneck's and those of the largest shares; most saved first
   std::vector<Relaxation> faster_links;
@@ -66,7 +92,8 @@ struct Explanation {
 /// How much faster a relaxed device or link is.
 inline constexpr double relaxation = 1.1;
 
-/// The plan has stages and holds on these inputs. O(L + D log D + stages x (8 relaxations + links of a route)).
+/// The plan has stages and holds on these inputs. O(L + D log D + stages x (8 relaxations + links of a route)), and for
+/// objective `step` stages x micro-batches for each relaxation.
 Explanation explain(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
 /// The object under `explanation` of a row of isobar-comparison/1 (docs/formats.md), on one line.
