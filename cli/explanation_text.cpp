@@ -78,13 +78,11 @@ std::string text_of_step(const Explanation::StepPath& step, Seconds objective)
                                     : fmt::format("{} ({})", text_of(time), percent(time / objective));
   };
   if (!step.full.empty()) {
-    text += fmt::format("  idle with a micro-batch at hand, by the limit in flight: {}; one more everywhere saves {}\n",
-                        first_few(step.full,
-                                  [](const auto& full) {
-                                    return fmt::format("{} for {} (limit {})", full.device, text_of(full.idle),
-                                                       full.in_flight);
-                                  }),
-                        saved(step.saved_by_more_in_flight));
+    const auto& first = step.full.front();
+    text += fmt::format("  idle with a micro-batch at hand: {} for {}, with {} in flight already", first.device,
+                        text_of(first.idle), first.in_flight);
+    if (step.full.size() > 1) text += fmt::format(", and {} more", step.full.size() - 1);
+    text += fmt::format("; one more there and before it saves {}\n", saved(first.saved_by_one_more.value()));
   }
   if (fractions[static_cast<std::size_t>(Kind::Latency)] > 0) {
     text += fmt::format("  without any latency this placement saves {}\n", saved(step.saved_without_latency));

@@ -1,5 +1,7 @@
 #include "cli/command.hpp"
 #include "core/certificate_checker.hpp"
+#include "core/child_process.hpp"
+#include "core/quantity_text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -44,6 +46,21 @@ void check_stamp(const Plan& plan, const Inputs& inputs, Faults& faults)
   compare_hash("platform", plan.stamp->platform_hash, inputs.platform_fingerprint.hash);
   compare_hash("workload", plan.stamp->workload_hash, inputs.workload_fingerprint.hash);
   compare_hash("plan", plan.stamp->plan_hash, hash_of(plan));
+}
+
+/// Simulates again what `plan --simulate` has simulated.
+void check_simulated(const Plan& plan, const Inputs& inputs, Faults& faults)
+{
+  if (!plan.simulated || !faults.empty()) return;
+  constexpr double tolerance = 1e-6;
+  constexpr Seconds no_limit(1e9);
+  const auto work = [&] { return simulate_plan(inputs, plan, 1, ""); };
+  const auto result = nlohmann::json::parse(run_in_child(work, no_limit).output_or_throw());
+  const double claimed = plan.simulated->step_time.value;
+  const double found = result["step_time_s"].get<double>();
+  if (std::abs(claimed - found) <= tolerance * found) return;
+  const auto [claim, fact] = told_apart(claimed, found);
+  faults.push_back(fmt::format("simulated.step_time_s: claims {}; the simulation takes {}", claim, fact));
 }
 
 /// False where nobody can tell from the file: no certificate proves that there is no placement.
@@ -121,6 +138,7 @@ ExitCode verify(const VerifyOptions& options)
   for (auto& fault : faults_of(plan, inputs.workload, cluster)) faults.push_back(std::move(fault));
   const CertificateCheck check = check_certificate(plan, inputs.workload, cluster);
   faults.insert(faults.end(), check.faults.begin(), check.faults.end());
+  check_simulated(plan, inputs, faults);
   const auto answer = options.json ? json_of : text_of;
   print(answer(plan, options, check, faults, inputs.workload.layers.size()));
   return faults.empty() ? ExitCode::Done : ExitCode::CheckFailed;

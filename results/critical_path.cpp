@@ -47,14 +47,14 @@ struct StagePlay {
 class Play {
  public:
   Play(Schedule schedule, std::uint64_t microbatches, TransferTimes input, const std::vector<StageTimes>& stages,
-       std::uint64_t more_in_flight)
+       MoreInFlight more)
       : microbatches_(microbatches), input_(input), times_(stages), stages_(stages.size())
   {
     ensure(!stages.empty() && microbatches > 0, "a step has stages and micro-batches");
     for (std::size_t i = 0; i < stages.size(); ++i) {
       const auto held = microbatches_in_flight(schedule, stages.size() - 1 - i, microbatches);
-      const bool can_hold_more = schedule == Schedule::OneForwardOneBackward;
-      stages_[i].window = std::min(microbatches, held + (can_hold_more ? more_in_flight : 0));
+      const bool holds_more = schedule == Schedule::OneForwardOneBackward && i < more.count;
+      stages_[i].window = std::min(microbatches, held + (holds_more ? 1 : 0));
     }
     for (std::size_t i = stages.size(); i-- > 0;) awake_.push_back(i);
     while (!awake_.empty()) {
@@ -210,9 +210,9 @@ class Play {
 }  // namespace
 
 CriticalPath critical_path(Schedule schedule, std::uint64_t microbatches, TransferTimes input,
-                           const std::vector<StageTimes>& stages, std::uint64_t more_in_flight)
+                           const std::vector<StageTimes>& stages, MoreInFlight more)
 {
-  return Play(schedule, microbatches, input, stages, more_in_flight).path();
+  return Play(schedule, microbatches, input, stages, more).path();
 }
 
 }  // namespace isobar::results

@@ -34,10 +34,15 @@ struct CriticalPath {
   std::vector<Stage> stages;
 };
 
+/// Stages that hold one micro-batch more than `1f1b` lets them: the first `count`.
+struct MoreInFlight {
+  std::size_t count = 0;
+};
+
 /// Plays a step by a loop of its own, apart from StepRecurrence, and walks back from its end. Where two things end at
-/// once, the device's own work counts as what was waited for. `more_in_flight`: micro-batches that every stage may
-/// hold beyond what `1f1b` lets it; what that needs in memory is not checked. O(S M) time and memory.
+/// once, the device's own work counts as what was waited for. Other schedules than 1f1b take no more in flight, and
+/// what more needs in memory is not checked. O(S M) time and memory.
 CriticalPath critical_path(Schedule schedule, std::uint64_t microbatches, TransferTimes input,
-                           const std::vector<StageTimes>& stages, std::uint64_t more_in_flight = 0);
+                           const std::vector<StageTimes>& stages, MoreInFlight more = {});
 
 }  // namespace isobar::results

@@ -213,11 +213,8 @@ class StepExplainer {
     std::stable_sort(step_.parts.begin(), step_.parts.end(),
                      [](const auto& a, const auto& b) { return a.time > b.time; });
     add_full_stages();
-    const auto played = [this](const StepTimes& times, std::uint64_t more_in_flight) {
-      return critical_path(goal_.schedule, goal_.microbatches, times.input, times.stages, more_in_flight).step_time;
-    };
-    step_.saved_without_latency = std::max(Seconds(0), path_.step_time - played(without_latency(times_), 0));
-    step_.saved_by_more_in_flight = std::max(Seconds(0), path_.step_time - played(times_, 1));
+    const StepTimes free = without_latency(times_);
+    step_.saved_without_latency = saved(critical_path(goal_.schedule, goal_.microbatches, free.input, free.stages));
     explanation.step = std::move(step_);
     explanation.devices = shares_of(devices_, path_.step_time);
     explanation.links = shares_of(links_, path_.step_time);
@@ -251,11 +248,18 @@ class StepExplainer {
       if (stage.waits_for_room == 0) continue;
       step_.full.push_back({i, name_of(stages_[i].device),
                             microbatches_in_flight(goal_.schedule, stages_.size() - 1 - i, goal_.microbatches),
-                            stage.waits_for_room, stage.idle_for_room});
+                            stage.waits_for_room, stage.idle_for_room, std::nullopt});
     }
     std::stable_sort(step_.full.begin(), step_.full.end(),
                      [](const auto& a, const auto& b) { return a.idle > b.idle; });
+    for (std::size_t i = 0; i < std::min(most_tried, step_.full.size()); ++i) {
+      const MoreInFlight more{step_.full[i].stage + 1};
+      step_.full[i].saved_by_one_more =
+          saved(critical_path(goal_.schedule, goal_.microbatches, times_.input, times_.stages, more));
+    }
   }
+
+  Seconds saved(const CriticalPath& relaxed) const { return std::max(Seconds(0), path_.step_time - relaxed.step_time); }
 
   const std::vector<StagePlacement>& stages_;
   const Cluster& cluster_;
@@ -396,12 +400,12 @@ nlohmann::ordered_json to_json(const Explanation::StepPath& step)
                     {"device", stage.device},
                     {"microbatches_in_flight", stage.in_flight},
                     {"waits", stage.times},
-                    {"idle_s", stage.idle.value}});
+                    {"idle_s", stage.idle.value},
+                    {"saved_by_one_more_s", stage.saved_by_one_more ? Json(stage.saved_by_one_more->value) : Json()}});
   }
   return {{"parts", std::move(parts)},
           {"in_flight_limits", std::move(full)},
-          {"saved_without_latency_s", step.saved_without_latency.value},
-          {"saved_by_one_more_in_flight_s", step.saved_by_more_in_flight.value}};
+          {"saved_without_latency_s", step.saved_without_latency.value}};
 }
 
 }  // namespace
@@ -439,7 +443,7 @@ Explanation explain(const Plan& plan, const Workload& workload, const Cluster& c
                                            changed.network = std::make_shared<FasterLink>(changed.network, name);
                                          });
   add_prices(explanation, plan, stages, cluster);
-  explanation.gap = objective - plan.objective_bound.value_or(Seconds(0));
+  explanation.gap = plan.objective.value_or(objective) - plan.objective_bound.value_or(Seconds(0));
   explanation.devices_used = stages.size();
   explanation.worth_using = devices_worth_using(cost, goal);
   return explanation;

@@ -42,13 +42,14 @@ struct Explanation {
     std::uint64_t in_flight = 0;  ///< micro-batches that it holds at most
     std::uint64_t times = 0;      ///< on the critical path
     Seconds idle;                 ///< in the whole step
+    /// By one micro-batch more on it and on every stage before it, wherever memory is for that; of the most idle ones.
+    std::optional<Seconds> saved_by_one_more;
   };
   /// What the step waits for.
   struct StepPath {
-    std::vector<PathPart> parts;      ///< largest first; they sum to the step
-    std::vector<FullStage> full;      ///< those on the path, most idle first
-    Seconds saved_without_latency;    ///< by the same placement if no transfer had a latency
-    Seconds saved_by_more_in_flight;  ///< if every stage held one micro-batch more, wherever memory is for it
+    std::vector<PathPart> parts;    ///< largest first; they sum to the step
+    std::vector<FullStage> full;    ///< those on the path, most idle first
+    Seconds saved_without_latency;  ///< by the same placement if no transfer had a latency
   };
   /// What one device's compute, or the transfers over one link, put into the objective; for objective `step`, into its
   /// critical path. A transfer counts for each link of its route, so links may add up to more than the objective.

@@ -276,7 +276,7 @@ function summary_section() {
   const used = run.stages.length, all = run.sites.reduce((sum, site) => sum + site.devices.length, 0);
   return section("summary", "Summary", element("dl", {class: "facts"},
     fact("step time", run.step_time_s, seconds(run.step_time_s), "simulated"), fact("step bound", run.step_bound_s, seconds(run.step_bound_s), "no schedule of this plan takes less"),
-    fact("gap", run.gap_fraction, percent(run.gap_fraction), "of the objective to its bound"), fact("fullest device", run.peak_memory_bytes, bytes(run.peak_memory_bytes)),
+    fact("gap", run.gap_fraction, percent(run.gap_fraction), run.objective === "step" ? "of the predicted step to its bound" : "of the objective to its bound"), fact("fullest device", run.peak_memory_bytes, bytes(run.peak_memory_bytes)),
     fact("devices used", used, `${used} of ${all}`), busiest ? fact("busiest link", busiest.busy_fraction, percent(busiest.busy_fraction), cut(busiest.name, 40)) : null,
     run.measured ? fact("measured step", run.measured.step_time_s, seconds(run.measured.step_time_s), `step ${run.measured.step} of ${cut(run.measured.file, 40)}`) : null));
 }
@@ -349,12 +349,25 @@ function timeline_section() {
       instruction_table(run.measured.timeline)] : []));
 }
 
+function step_text() {
+  const {parts, in_flight_limits, saved_without_latency_s} = run.explanation.critical_path;
+  const fraction_of = kind => percent(parts.filter(each => each.kind === kind).reduce((sum, each) => sum + each.step_fraction, 0));
+  const part_text = each => each.kind === "compute" ? `compute of ${each.from} (${percent(each.step_fraction)})`
+    : `${each.kind === "data" ? "bytes" : "latency"} from ${each.from} to ${each.to} (${percent(each.step_fraction)})`;
+  const limits = in_flight_limits.length ? ` ${in_flight_limits[0].device} is idle for ${seconds(in_flight_limits[0].idle_s)} with a micro-batch at hand, since it holds ${
+    in_flight_limits[0].microbatches_in_flight} at most; one more there and before it would save ${seconds(in_flight_limits[0].saved_by_one_more_s)}.` : "";
+  const latency = parts.some(each => each.kind === "latency") ? ` Without any latency this placement would save ${seconds(saved_without_latency_s)}.` : "";
+  return `The predicted step waits for compute ${fraction_of("compute")}, bytes ${fraction_of("data")}, latency ${fraction_of("latency")}; most of all for ${
+    parts.slice(0, 3).map(part_text).join(", ")}.${limits}${latency}`;
+}
+
 function bound_text() {
-  const {bottleneck, full_memory} = run.explanation;
+  const {bottleneck, full_memory, critical_path} = run.explanation;
   const where = bottleneck.stage === null ? `the input from ${bottleneck.device}` : `stage ${bottleneck.stage} on ${bottleneck.device}`;
   const by = bottleneck.binds === "compute" ? `by its compute, ${seconds(bottleneck.compute_s)} a micro-batch` : `by its transfers over ${bottleneck.links.slice(0, 3).join(", ")}`;
   const near = bottleneck.other_stages_within_1_percent;
   const full = full_memory.length ? ` Memory is full on ${full_memory.slice(0, 3).map(each => each.device).join(", ")}${full_memory.length > 3 ? ` and ${full_memory.length - 3} more` : ""}.` : "";
+  if (critical_path) return step_text() + full;
   return `By the formula (objective ${run.objective}, communication ${run.communication}), the largest stage cost is that of ${where}: ${seconds(bottleneck.cost_s)}, ${by}${
     near ? `; ${near} other stage${near > 1 ? "s are" : " is"} within 1 %` : ""}.${full}`;
 }

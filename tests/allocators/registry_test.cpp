@@ -157,4 +157,82 @@ TEST(Allocate, SaysThatAReasonCountsTheLayersOfTheChain)
             "layers are counted in the chain of 3 that the graph can be cut into");
 }
 
+TEST(AllocateCandidates, BeginsWithThePlanThatAllocateMakes)
+{
+  std::mt19937_64 random(3);
+  const Workload workload = random_chain(random, 12);
+  const Cluster platform = random_cluster(random, 4, 1e9);
+  for (const char* name : {"even", "chain-dp", "local-search"}) {
+    SearchLimits limits;
+    limits.budget = 2000;
+    limits.candidates = 4;
+    auto plans = allocate_candidates(name, workload, platform, Goal{}, limits);
+    ASSERT_GE(plans.size(), 1U);
+    EXPECT_LE(plans.size(), 4U);
+    Plan alone = allocate(name, workload, platform, Goal{}, limits);
+    plans.front().search_time = alone.search_time = Seconds(0);
+    EXPECT_EQ(plan_to_json(plans.front()), plan_to_json(alone));
+    for (const auto& plan : plans) EXPECT_GE(plan.objective, plans.front().objective);
+  }
+}
+
+TEST(CarryOver, ClaimsThePlacementForAnotherGoal)
+{
+  std::mt19937_64 random(4);
+  for (int round = 0; round < 50; ++round) {
+    const Workload workload = random_chain(random, 10);
+    const Cluster platform = random_cluster(random, 4, 1e9);
+    const Goal goal = Goal::with_defaults(Objective::Step);
+    Goal other = Goal::with_defaults(Objective::Bottleneck);
+    other.microbatches = 3;
+    const Plan plan = allocate("chain-dp", workload, platform, other, {});
+    const auto carried = carry_over(plan, workload, platform, goal);
+    ASSERT_TRUE(carried);
+    EXPECT_EQ(carried->goal.objective, Objective::Step);
+    EXPECT_EQ(carried->goal.microbatches, 8U);
+    EXPECT_EQ(carried->objective, carried->predicted->step_time);
+    ASSERT_EQ(carried->stages.size(), plan.stages.size());
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      EXPECT_EQ(carried->stages[i].device(), plan.stages[i].device());
+      EXPECT_EQ(carried->stages[i].last_layer, plan.stages[i].last_layer);
+    }
+    EXPECT_TRUE(faults_of(*carried, workload, platform).empty());
+  }
+}
+
+TEST(CarryOver, HasNothingWhereTheGoalNeedsMoreMemoryThanThereIs)
+{
+  // Four layers that keep 10 bytes each on one device of 100: 40 for one micro-batch, 320 for the 8 of gpipe.
+  const Workload workload = chain({1, 1, 1, 1}, 0, 10);
+  const Cluster platform = cluster({1}, {Seconds(0), BytesPerSecond(1)}, 100);
+  const Plan plan = allocate("even", workload, platform, Goal::with_defaults(Objective::Sequential), {});
+  ASSERT_EQ(plan.stages.size(), 1U);
+  EXPECT_TRUE(carry_over(plan, workload, platform, Goal{}));
+  EXPECT_FALSE(carry_over(plan, workload, platform, {Objective::Step, Communication::Played, Schedule::GPipe, 8}));
+  EXPECT_FALSE(carry_over(Plan{}, workload, platform, Goal{}));
+}
+
+TEST(AdoptBound, TakesTheHigherBoundWithItsCertificateAndNoMoreThanTheObjective)
+{
+  Plan plan;
+  plan.objective = Seconds(4);
+  plan.objective_bound = Seconds(1);
+  Plan other;
+  other.objective_bound = Seconds(3);
+  other.certificate.kind = CertificateKind::Path;
+  adopt_bound(plan, other);
+  EXPECT_EQ(plan.objective_bound, Seconds(3));
+  EXPECT_EQ(plan.certificate.kind, CertificateKind::Path);
+  EXPECT_EQ(plan.outcome, Outcome::Feasible);
+  other.objective_bound = Seconds(2);
+  other.certificate.kind = CertificateKind::Search;
+  adopt_bound(plan, other);
+  EXPECT_EQ(plan.objective_bound, Seconds(3));
+  EXPECT_EQ(plan.certificate.kind, CertificateKind::Path);
+  other.objective_bound = Seconds(4 * (1 + 1e-12));
+  adopt_bound(plan, other);
+  EXPECT_EQ(plan.objective_bound, Seconds(4));
+  EXPECT_EQ(plan.outcome, Outcome::Optimal);
+}
+
 }  // namespace isobar::allocators

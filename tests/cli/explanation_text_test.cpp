@@ -6,6 +6,7 @@ namespace isobar::cli {
 namespace {
 
 using results::ComparisonRow;
+using results::Explanation;
 
 /// A row whose plan is proven by multipliers, with more of everything than is shown.
 ComparisonRow row_of(Objective objective)
@@ -51,6 +52,33 @@ exact, pipeline (1f1b, M = 8, communication overlapped): 4 s
   no placement is better by more than 40.0 ms (1.0 %)
 
 pipeline, M = 8: if transfers were free, 2 of 9 devices would be worth using, the fastest 5 to hold the model; exact uses 4
+)");
+}
+
+TEST(ExplanationsOf, SpeaksOfTheStepWhereItIsTheObjective)
+{
+  using Kind = Explanation::PathPart::Kind;
+  auto row = row_of(Objective::Step);
+  row.explanation->step = {.parts = {{Kind::Compute, 3, "d3", "", Seconds(2), 0.5},
+                                     {Kind::Latency, 1, "d1", "d2", Seconds(1), 0.25},
+                                     {Kind::Data, std::nullopt, "server", "d1", Seconds(0.6), 0.15},
+                                     {Kind::Compute, 1, "d1", "", Seconds(0.4), 0.1}},
+                           .full = {{1, "d1", 5, 7, Seconds(0.5), Seconds(0)}},
+                           .saved_without_latency = Seconds(1.5)};
+  row.explanation->prices.clear();
+  row.explanation->not_worth_using.clear();
+  EXPECT_EQ(explanations_of({row}, 9), R"(
+exact, step (1f1b, M = 8, communication played): 4 s
+  the step waits for compute 60.0 %, bytes 15.0 %, latency 25.0 %
+  most of all for compute of d3 50.0 %, latency from d1 to d2 25.0 %, bytes from server to d1 15.0 % and 1 more
+  idle with a micro-batch at hand: d1 for 500 ms, with 5 in flight already; one more there and before it saves nothing
+  without any latency this placement saves 1.50 s (37.5 %)
+  memory is full: d3 (1.00 GiB of 2.00 GiB)
+  10 % more speed of any one of those tried saves nothing
+  10 % more bandwidth of wan saves 40.0 ms (1.0 %)
+  no placement is better by more than 40.0 ms (1.0 %)
+
+step, M = 8: if transfers were free, 2 of 9 devices would be worth using, the fastest 5 to hold the model; exact uses 4
 )");
 }
 

@@ -74,6 +74,28 @@ TEST(FaultsOf, RefusesAWorkloadThatRecomputesOtherLayers)
                                           "it is given here"));
 }
 
+TEST(FaultsOf, RefusesAWorkloadOfAnotherMicroBatch)
+{
+  Sound sound;
+  sound.plan.micro_batch = 1;
+  EXPECT_THAT(sound.faults(), IsEmpty());
+  sound.plan.micro_batch = 4;
+  EXPECT_THAT(sound.faults(),
+              ElementsAre("micro_batch: 4 samples, which are not the 1 of the workload as it is given here"));
+}
+
+TEST(FaultsOf, RefusesASimulatedStepBelowTheStepBound)
+{
+  Sound sound;
+  const Seconds bound = sound.plan.step_bound.value();
+  sound.plan.simulated = Simulated{bound * (1 - 1e-7), 1, "even", Objective::Step};  // within what simulations round
+  EXPECT_THAT(sound.faults(), IsEmpty());
+  sound.plan.simulated->step_time = bound / 2;
+  EXPECT_THAT(sound.faults(),
+              ElementsAre(fmt::format("simulated.step_time_s: claims {}, below step_bound_s {}; no schedule is",
+                                      bound.value / 2, bound.value)));
+}
+
 TEST(FaultsOf, NamesALayerThatIsPlacedNowhere)
 {
   Sound sound;
@@ -174,14 +196,15 @@ TEST(FaultsOf, FindsEveryClaimOfAPlanWithoutStages)
   sound.plan.outcome = Outcome::Infeasible;
   sound.plan.reason = "too large";
   sound.plan.stamp.emplace();
+  sound.plan.simulated.emplace();
   sound.plan.data_server = "d\x1b[2J";
   const auto is_refused = [](const std::string& key) {
     return key + ": a claim of a plan without stages; leave it out or write null";
   };
-  EXPECT_THAT(
-      sound.faults(),
-      ElementsAre(is_refused("predicted"), is_refused("objective_s"), is_refused("step_bound_s"), is_refused("stamp"),
-                  is_refused("objective_bound_s"), "data_server: claims d\\x1b[2J; it is none on platform cluster"));
+  EXPECT_THAT(sound.faults(),
+              ElementsAre(is_refused("predicted"), is_refused("objective_s"), is_refused("step_bound_s"),
+                          is_refused("simulated"), is_refused("stamp"), is_refused("objective_bound_s"),
+                          "data_server: claims d\\x1b[2J; it is none on platform cluster"));
   Plan plan;
   plan.outcome = Outcome::TimedOut;
   plan.reason = "found none in 1 s";

@@ -86,6 +86,30 @@ TEST(PlanFile, KeepsTheLayersThatRecompute)
   EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").recompute, plan.recompute);
 }
 
+TEST(PlanFile, KeepsTheMicroBatchWhereItIsNotTheWorkloads)
+{
+  Plan plan = some_plan();
+  EXPECT_EQ(plan_to_json(plan).find("micro_batch\""), std::string::npos);
+  plan.micro_batch = 16;
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").micro_batch, 16U);
+}
+
+TEST(PlanFile, KeepsWhatWasSimulatedAlsoInTheHash)
+{
+  Plan plan = some_plan();
+  EXPECT_EQ(plan_to_json(plan).find("simulated"), std::string::npos);
+  const auto hash = hash_of(plan);
+  plan.simulated = Simulated{Seconds(29.5), 7, "chain-dp", Objective::Bottleneck};
+  const auto again = plan_from_json(plan_to_json(plan), "plan.json");
+  ASSERT_TRUE(again.simulated);
+  EXPECT_EQ(again.simulated->step_time, Seconds(29.5));
+  EXPECT_EQ(again.simulated->candidates, 7U);
+  EXPECT_EQ(again.simulated->allocator, "chain-dp");
+  EXPECT_EQ(again.simulated->objective, Objective::Bottleneck);
+  EXPECT_NE(hash_of(plan), hash);
+  EXPECT_EQ(hash_of(again), hash_of(plan));
+}
+
 Plan some_stamped_plan()
 {
   Plan plan = some_plan();
@@ -161,7 +185,7 @@ TEST(PlanFile, HasTheGapOfObjectiveAndBound)
 TEST(PlanFile, RefusesEachMalformedFileWithItsOwnMessage)
 {
   EXPECT_GE(testing_support::expect_each_bad_file_refused("plan_", ".json", [](const auto& file) { read_plan(file); }),
-            14u);
+            31u);
 }
 
 TEST(ReadPlan, SaysThatAFileIsNotThere)

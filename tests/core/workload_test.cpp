@@ -90,6 +90,33 @@ TEST(WithRecomputation, OfAllLayersTakesOneForwardMoreAndNoMoreMemoryThanItsBuff
   }
 }
 
+TEST(WithMicroBatch, IsWhatTheGeneratorMakesOfAFileWithThatSize)
+{
+  const char* const models[] = {
+      "model: bert\nencoders: 2\nhidden: 8\nheads: 2\nintermediate: 32\nvocabulary: 100\npositions: 16\nclasses: 3\n"
+      "sequence: 16\nmemory_model: sky\n",
+      "model: bert\nencoders: 2\nhidden: 8\nheads: 2\nintermediate: 32\nvocabulary: 100\npositions: 16\nclasses: 3\n"
+      "sequence: 16\n",
+      "model: gpt\nlayers: 3\nhidden: 8\nheads: 2\nvocabulary: 100\nsequence: 16\noptimizer: adamw\n",
+      "model: llama\nlayers: 3\nhidden: 8\nheads: 4\nkv_heads: 2\nintermediate: 20\nvocabulary: 100\nsequence: 16\n"
+      "dtype: bf16\n",
+      "model: resnet\ndepth: 50\n"};
+  for (const std::string text : models) {
+    const Workload small = workload_from_text(text + "micro_batch: 2\n", "w.yaml");
+    const Workload large = workload_from_text(text + "micro_batch: 48\n", "w.yaml");
+    EXPECT_EQ(workload_to_json(with_micro_batch(small, 48)), workload_to_json(large)) << text;
+    EXPECT_NE(workload_to_json(small), workload_to_json(large));
+    if (small.memory_model == MemoryModel::Sky) continue;
+    EXPECT_EQ(workload_to_json(with_micro_batch(with_recomputation(small, {1, 2}), 48)),
+              workload_to_json(with_recomputation(large, {1, 2})));
+  }
+}
+
+TEST(WithMicroBatch, IsNotForListedLayers)
+{
+  EXPECT_THROW(with_micro_batch(chain({1, 2}), 2), std::logic_error);
+}
+
 TEST(WorkloadToJson, SaysWhatRecomputationBuffers)
 {
   const Workload workload = with_recomputation(chain({1, 1}, 0, 50, 10), {0, 1});

@@ -70,7 +70,7 @@ TEST(BaselineMeta, RefusesWhatItDoesNotKnow)
                 "", R"("grid": {"platforms": [], "workloads": [3], "allocators": ["even"], "objectives": ["fast"]})")),
             "q.meta.json:2: grid.platforms: is empty, and so would be the grid\n"
             "q.meta.json:2: grid.workloads: holds something that is no text; write a list such as [\"a\", \"b\"]\n"
-            "q.meta.json:2: grid.objectives: \"fast\" is none of sequential, bottleneck, pipeline");
+            "q.meta.json:2: grid.objectives: \"fast\" is none of sequential, bottleneck, pipeline, step");
 }
 
 TEST(BaselineMeta, LimitsPlanTimesOnlyBesideEven)

@@ -171,9 +171,9 @@ BaselineCheck changed()
 TEST(CheckToText, GivesEachChangeALineAndASummary)
 {
   EXPECT_EQ(check_to_text(changed(), "rows.csv"),
-            "worse   p.xml × w.yaml, a<b, pipeline (overlapped, 1f1b, M = 8, seed 1): step time 1 s -> 2 s (+100 %)\n"
-            "missing p.xml × w.yaml, gone|, pipeline (overlapped, 1f1b, M = 8, seed 1): nobody plans it any more\n"
-            "new     p.xml × w.yaml, same, pipeline (overlapped, 1f1b, M = 8, seed 1): step time 1 s, and nothing to "
+            "worse   p.xml × w.yaml, a<b, step (played, 1f1b, M = 8, seed 1): step time 1 s -> 2 s (+100 %)\n"
+            "missing p.xml × w.yaml, gone|, step (played, 1f1b, M = 8, seed 1): nobody plans it any more\n"
+            "new     p.xml × w.yaml, same, step (played, 1f1b, M = 8, seed 1): step time 1 s, and nothing to "
             "compare it with\n"
             "2 rows, not as in rows.csv: 1 worse, 1 new, 1 missing\n"
             "geometric mean of step times, new / old: 2.000000 (1 rows)\n");
@@ -195,9 +195,8 @@ TEST(CheckToMarkdown, ShowsTablesThatNoNameBreaks)
 {
   const std::string text = check_to_markdown(changed(), "rows.csv");
   EXPECT_THAT(text, HasSubstr("### Quality of plans: changed\n"));
-  EXPECT_THAT(text,
-              HasSubstr("| worse | p.xml × w.yaml, a&lt;b, pipeline (overlapped, 1f1b, M = 8, seed 1) | step time "
-                        "1 s -&gt; 2 s (+100 %) |\n"));
+  EXPECT_THAT(text, HasSubstr("| worse | p.xml × w.yaml, a&lt;b, step (played, 1f1b, M = 8, seed 1) | step time "
+                              "1 s -&gt; 2 s (+100 %) |\n"));
   EXPECT_THAT(text, HasSubstr("gone\\|,"));
   EXPECT_THAT(text, HasSubstr("| a&lt;b | 2.000000 | – | – |\n"));
 }
@@ -216,13 +215,13 @@ TEST(CheckToJunit, HasACaseForEachRowAndEscapesNames)
   EXPECT_EQ(check_to_junit(changed(), "rows.csv"),
             R"xml(<?xml version="1.0" encoding="UTF-8"?>
 <testsuite name="isobar check rows.csv" tests="3" failures="3">
-  <testcase classname="p.xml × w.yaml" name="a&lt;b, pipeline (overlapped, 1f1b, M = 8, seed 1)">
+  <testcase classname="p.xml × w.yaml" name="a&lt;b, step (played, 1f1b, M = 8, seed 1)">
     <failure message="worse: step time 1 s -&gt; 2 s (+100 %)"/>
   </testcase>
-  <testcase classname="p.xml × w.yaml" name="same, pipeline (overlapped, 1f1b, M = 8, seed 1)">
+  <testcase classname="p.xml × w.yaml" name="same, step (played, 1f1b, M = 8, seed 1)">
     <failure message="new: step time 1 s, and nothing to compare it with"/>
   </testcase>
-  <testcase classname="p.xml × w.yaml" name="gone|, pipeline (overlapped, 1f1b, M = 8, seed 1)">
+  <testcase classname="p.xml × w.yaml" name="gone|, step (played, 1f1b, M = 8, seed 1)">
     <failure message="missing: nobody plans it any more"/>
   </testcase>
 </testsuite>

@@ -85,7 +85,7 @@ TEST(ComparisonFromCsv, NamesTheColumnThatIsWrong)
 {
   EXPECT_EQ(fault_of(with("p.xml", "")), "rows.csv:2: platform: is empty; a row needs one");
   EXPECT_EQ(fault_of(with("pipeline", "pipelin")),
-            "rows.csv:2: objective: \"pipelin\" is none of sequential, bottleneck, pipeline");
+            "rows.csv:2: objective: \"pipelin\" is none of sequential, bottleneck, pipeline, step");
   EXPECT_EQ(fault_of(with("feasible", "good")),
             "rows.csv:2: outcome: \"good\" is none of optimal, feasible, infeasible, timed_out, failed");
   EXPECT_EQ(fault_of(with(",8,", ",0,")), "rows.csv:2: microbatches: \"0\" is no whole number from 1");

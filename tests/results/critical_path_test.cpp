@@ -65,18 +65,18 @@ TEST(CriticalPath, CountsWaitingForRoomWhereTheLimitOfMicroBatchesBinds)
   EXPECT_GT(path.stages[0].waits_for_room, 0U);
   EXPECT_EQ(path.stages[1].waits_for_room, 0U);
   EXPECT_GT(path.stages[0].idle_for_room.value, 0);
-  const auto more = critical_path(one_f_one_b, 6, {}, stages, 1);
+  const auto more = critical_path(one_f_one_b, 6, {}, stages, {1});
   EXPECT_LT(more.step_time, path.step_time);
-  const auto all = critical_path(one_f_one_b, 6, {}, stages, 6);
-  EXPECT_EQ(all.stages[0].waits_for_room, 0U);
-  EXPECT_EQ(all.stages[0].idle_for_room.value, 0);
+  const auto none = critical_path(Schedule::GPipe, 6, {}, stages);
+  EXPECT_EQ(none.stages[0].waits_for_room, 0U);
+  EXPECT_EQ(none.stages[0].idle_for_room.value, 0);
 }
 
 TEST(CriticalPath, OtherSchedulesHoldNoMoreThanTheyDo)
 {
   const std::vector<StageTimes> stages = {stage(1, 1, transfer(10, 0), transfer(10, 0)), stage(1, 1)};
   for (const auto schedule : {Schedule::Sequential, Schedule::GPipe}) {
-    EXPECT_EQ(critical_path(schedule, 6, {}, stages, 3).step_time, critical_path(schedule, 6, {}, stages).step_time);
+    EXPECT_EQ(critical_path(schedule, 6, {}, stages, {2}).step_time, critical_path(schedule, 6, {}, stages).step_time);
   }
 }
 

@@ -102,6 +102,58 @@ TEST(Explain, KnowsNoLinksWhereTransfersDoNotCount)
   }
 }
 
+TEST(Explain, SumsThePartsOfAStepToItsTime)
+{
+  // Forwards of 1 and 2 s, backwards of 2 and 4 s, transfers of 0.25 s of latency and 0.5 s of bytes. M = 2 under 1f1b:
+  // the first forward, a transfer, all of d1, a transfer, the last backward.
+  ThreeAndTwo problem(2);
+  problem.devices.network = MatrixNetwork::uniform(4, {Seconds(0.25), BytesPerSecond(2)});
+  const Goal goal = {Objective::Step, Communication::Played, Schedule::OneForwardOneBackward, 2};
+  const Plan plan = problem.plan(goal);
+  const auto explanation = problem.explained(plan);
+  ASSERT_TRUE(explanation.step);
+  double sum = 0;
+  for (const auto& part : explanation.step->parts) sum += part.time.value;
+  EXPECT_DOUBLE_EQ(sum, plan.objective->value);
+  EXPECT_DOUBLE_EQ(sum, 1 + 0.75 + 2 * 6 + 0.75 + 2);
+  const auto& largest = explanation.step->parts.front();
+  EXPECT_EQ(largest.kind, Explanation::PathPart::Kind::Compute);
+  EXPECT_EQ(largest.stage, 1U);
+  EXPECT_DOUBLE_EQ(largest.fraction, 12 / 16.5);
+  EXPECT_DOUBLE_EQ(explanation.step->saved_without_latency.value, 0.5);
+  EXPECT_THAT(names_of(explanation.devices), ElementsAre("d1", "d0"));
+  EXPECT_THAT(names_of(explanation.links), ElementsAre("0-1", "1-0"));
+  EXPECT_DOUBLE_EQ(explanation.links[0].time.value, 0.75);
+  EXPECT_NEAR(explanation.faster_devices[0].saves.value, 12 - 12 / 1.1, 1e-9);
+  EXPECT_NEAR(explanation.faster_links[0].saves.value, 0.5 - 0.5 / 1.1, 1e-9);
+}
+
+TEST(Explain, NamesTheDeviceThatHoldsAsManyMicroBatchesAsItMay)
+{
+  ThreeAndTwo problem(1e9);
+  problem.devices.network = MatrixNetwork::uniform(4, {Seconds(20), BytesPerSecond(1e9)});
+  const auto explanation =
+      problem.explained({Objective::Step, Communication::Played, Schedule::OneForwardOneBackward, 6});
+  ASSERT_TRUE(explanation.step);
+  ASSERT_EQ(explanation.step->full.size(), 1U);
+  EXPECT_EQ(explanation.step->full[0].device, "d0");
+  EXPECT_EQ(explanation.step->full[0].in_flight, 2U);
+  EXPECT_GT(explanation.step->full[0].idle, Seconds(10));
+  EXPECT_GT(explanation.step->full[0].saved_by_one_more, Seconds(10));
+  EXPECT_EQ(explanation.step->parts.front().kind, Explanation::PathPart::Kind::Latency);
+}
+
+TEST(Explain, LeavesFreeTransfersOutOfTheStep)
+{
+  const ThreeAndTwo problem(0.1);
+  const auto explanation =
+      problem.explained({Objective::Step, Communication::None, Schedule::OneForwardOneBackward, 4});
+  ASSERT_TRUE(explanation.step);
+  for (const auto& part : explanation.step->parts) EXPECT_EQ(part.kind, Explanation::PathPart::Kind::Compute);
+  EXPECT_THAT(explanation.links, IsEmpty());
+  EXPECT_EQ(explanation.step->saved_without_latency, Seconds(0));
+}
+
 TEST(Explain, SaysThatTheInputIsTheBottleneck)
 {
   ThreeAndTwo problem(2);

@@ -129,8 +129,42 @@ TEST(ComparisonToCsv, SortsRowsAndLeavesOutWhatIsNotKnown)
   EXPECT_EQ(comparison_to_csv({bad, good}),
             "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
             "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes\n"
-            "p.xml,w.yaml,a,pipeline,overlapped,1f1b,8,1,feasible,4,3,0.25,0.1,0.05,1024\n"
-            "p.xml,w.yaml,z,pipeline,overlapped,1f1b,8,1,infeasible,,,,,,\n");
+            "p.xml,w.yaml,a,step,played,1f1b,8,1,feasible,4,3,0.25,0.1,0.05,1024\n"
+            "p.xml,w.yaml,z,step,played,1f1b,8,1,infeasible,,,,,,\n");
+}
+
+TEST(ShareBounds, GivesRowsOfOneGoalTheBestBoundAndNoOthers)
+{
+  ComparisonRow first;
+  first.allocator = "even";
+  first.outcome = "feasible";
+  first.objective = Seconds(5);
+  first.objective_bound = Seconds(1);
+  ComparisonRow second = first;
+  second.allocator = "exact";
+  second.objective = Seconds(4);
+  second.objective_bound = Seconds(3);
+  ComparisonRow met = first;  // the bound is a little above what this one takes
+  met.allocator = "chain-dp";
+  met.objective = Seconds(3 * (1 - 1e-12));
+  ComparisonRow other = first;
+  other.goal.microbatches = 9;
+  ComparisonRow samples = first;
+  samples.micro_batch = 2;
+  ComparisonRow none = first;
+  none.outcome = "infeasible";
+  none.objective.reset();
+  none.objective_bound.reset();
+  std::vector<ComparisonRow> rows = {first, second, met, other, samples, none};
+  share_bounds(rows);
+  EXPECT_EQ(rows[0].objective_bound, Seconds(3));
+  EXPECT_EQ(rows[0].outcome, "feasible");
+  EXPECT_EQ(rows[1].objective_bound, Seconds(3));
+  EXPECT_EQ(rows[2].objective_bound, rows[2].objective);
+  EXPECT_EQ(rows[2].outcome, "optimal");
+  EXPECT_EQ(rows[3].objective_bound, Seconds(1));
+  EXPECT_EQ(rows[4].objective_bound, Seconds(1));
+  EXPECT_EQ(rows[5].objective_bound, std::nullopt);
 }
 
 TEST(ComparisonTable, ShowsReasonsBelow)

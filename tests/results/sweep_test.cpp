@@ -157,7 +157,7 @@ TEST(SweepTable, HasAColumnForEachParameterAndQuotesWhatNeedsIt)
             "platform,workload,allocator,objective,communication,schedule,microbatches,seed,platform_nodes,"
             "workload_dtype,outcome,objective_s,objective_bound_s,gap_fraction,step_time_s,step_bound_s,"
             "peak_memory_bytes,bottleneck_s,stages,reason\n"
-            "sky,w,a,pipeline,overlapped,1f1b,8,1,8,bf16,infeasible,,,,0.1,,,,3,\"a \"\"reason\"\"\"\n");
+            "sky,w,a,step,played,1f1b,8,1,8,bf16,infeasible,,,,0.1,,,,3,\"a \"\"reason\"\"\"\n");
 }
 
 }  // namespace
