@@ -89,7 +89,7 @@ class Compare(CommandTest):
 
     def test_no_device_is_worth_more_than_the_bound(self):
         for row in self.json_of("compare", "platforms/sky4.xml", "workloads/bert10.yaml", "--allocators", "even",
-                                "--explain")["rows"]:
+                                "--objective", "pipeline", "--explain")["rows"]:
             prices = row["explanation"]["shadow_prices"]
             self.assertGreater(len(prices), 0)
             for price in prices:
@@ -111,6 +111,35 @@ even, sequential (sequential, M = 1, communication serial): 7.72 s
 sequential, M = 1: if transfers were free, 1 of 2 devices would be worth using; even uses 2
 pipeline, M = 8: if transfers were free, 2 of 2 devices would be worth using; even uses 2
 """), text)
+
+    def test_all_rows_of_one_goal_have_its_best_bound(self):
+        rows = self.json_of("compare", SKY16, BERT24, "--objective", "step,pipeline")["rows"]
+        for objective in ("step", "pipeline"):
+            bounds = [row["objective_bound_s"] for row in rows if row["objective"] == objective]
+            self.assertEqual(len(set(bounds)), 1)
+            self.assertEqual(len(bounds), 4)
+
+    def test_explains_what_a_step_waits_for(self):
+        # Forwards of 2 and 0.5 s, backwards of 4 and 1 s: slow computes all the time, and fast and the wire once.
+        inputs = *self.small_inputs(), "--allocators", "even"
+        row, = self.json_of("compare", *inputs, "--explain")["rows"]
+        path = row["explanation"]["critical_path"]
+        self.assertAlmostEqual(sum(part["time_s"] for part in path["parts"]), row["objective_s"])
+        self.assertEqual((path["parts"][0]["kind"], path["parts"][0]["from"]), ("compute", "slow"))
+        text = self.run_isobar("compare", *inputs, "--explain").stdout
+        self.assertRegex(text, r"\neven, step \(1f1b, M = 8, communication played\): [\d.]+ s\n"
+                               r"  the step waits for compute [\d.]+ %, bytes [\d.]+ %, latency [\d.]+ %\n"
+                               r"  most of all for compute of slow [\d.]+ %, ")
+
+    def test_a_global_batch_is_planned_as_plan_does(self):
+        inputs = self.gpt_inputs()
+        rows = self.json_of("compare", *inputs, "--allocators", "even,chain-dp", "--global-batch", 12, "--explain")["rows"]
+        for row in rows:
+            plan = self.json_of("plan", *inputs, "--allocator", row["allocator"], "--global-batch", 12)
+            self.assertEqual((row["objective_s"], row["microbatches"], row.get("micro_batch")),
+                             (plan["objective_s"], plan["microbatches"], plan.get("micro_batch")))
+            parts = row["explanation"]["critical_path"]["parts"]
+            self.assertAlmostEqual(sum(part["time_s"] for part in parts) / row["objective_s"], 1)
 
     def test_more_bandwidth_saves_nothing_where_a_window_limits_the_transfer(self):
         platform, workload = self.small_inputs()

@@ -48,7 +48,7 @@ class Interrupt(CommandTest):
                                    "--allocators")
         rows = output.read_text().splitlines()
         self.assertEqual(len(rows), 3)
-        self.assertIn(",even,pipeline,overlapped,1f1b,8,1,feasible,", rows[1])
+        self.assertIn(",even,step,played,1f1b,8,1,feasible,", rows[1])
         self.assertIn(",failed,", rows[2])
         self.assertIn("interrupted", printed)
 

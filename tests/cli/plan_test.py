@@ -1,7 +1,8 @@
 import json
 import pathlib
+import re
 
-from tests.cli.support import BERT24, SKY16, CommandTest
+from tests.cli.support import BERT24, GPT, SKY16, CommandTest
 
 # 3 x 1 TFLOP forward and twice that back: 9 TFLOP; with "fast" alone 4.5 s.
 
@@ -18,10 +19,11 @@ class Plan(CommandTest):
         self.assertEqual((device["name"], device["share"]), ("node-2", 1.0))
         self.assertGreater(device["slowdown"], 1)
         self.assertGreater(device["memory_bytes"], 1e9)
-        self.assertEqual((plan["objective"], plan["schedule"], plan["microbatches"]), ("pipeline", "1f1b", 8))
+        self.assertEqual((plan["objective"], plan["schedule"], plan["microbatches"]), ("step", "1f1b", 8))
         self.assertEqual(set(plan["predicted"]), {"step_time_s", "step_time_by", "bottleneck_s",
-                                                  "sequential_s", "peak_memory_bytes"})
-        self.assertEqual(plan["predicted"]["step_time_by"], "formula")
+                                                  "sequential_s", "pipeline_s", "peak_memory_bytes"})
+        self.assertEqual(plan["predicted"]["step_time_by"], "recurrence")
+        self.assertEqual(plan["objective_s"], plan["predicted"]["step_time_s"])
 
     def test_names_the_data_server_where_there_is_one(self):
         self.assertEqual(self.json_of("plan", SKY16, BERT24, "--allocator", "even")["data_server"], "node-0")
@@ -173,10 +175,19 @@ class Plan(CommandTest):
         self.assertEqual(self.fault_of("compare", *self.small_inputs(), "--allocators", "local-search,even", "--polish"),
                          "--polish: works with allocator local-search alone, and not with even")
 
-    def test_polish_takes_no_more_micro_batches_than_can_be_checked(self):
-        self.assertEqual(
-            self.fault_of("plan", *self.small_inputs(), "--allocator", "local-search", "--polish", "--microbatches", 100000),
-            "--polish: works with at most 65536 micro-batches, and not with 100000")
+    def test_takes_no_more_micro_batches_than_can_be_checked(self):
+        for count in ("0", "65537"):
+            self.assertEqual(
+                self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--microbatches", count),
+                f"--microbatches: {count} is not in 1 to 65536; a step is predicted micro-batch by micro-batch")
+
+    def test_shows_the_pipeline_formula_apart_from_what_is_predicted(self):
+        # Stages of 6 and 1.5 s, M = 8: the formula says 7 * 6 + 7.5 s, and the second stage's last micro-batch follows.
+        text = self.run_isobar("plan", *self.small_inputs(), "--allocator", "even").stdout
+        lines = text.splitlines()
+        predicted = re.fullmatch(r"predicted step ([\d.]+) s, no schedule of this plan below ([\d.]+) s", lines[2])
+        self.assertGreaterEqual(float(predicted[1]), float(predicted[2]))
+        self.assertEqual(lines[3], "pipeline formula 49.5 s, which is no prediction")
 
     def test_a_polished_plan_predicts_what_is_simulated(self):
         # Links of the two-device platform carry one kind of transfer each way; the route there and back shares one.
@@ -194,6 +205,140 @@ class Plan(CommandTest):
                 self.assertEqual(predicted["step_time_by"], "recurrence")
                 result = self.json_of("simulate", platform, workload, "--plan", plan)
                 self.assertAlmostEqual(result["step_time_s"] / predicted["step_time_s"], 1, delta=1e-6)
+
+    def simulated_step(self, *arguments):
+        plan = self.make_plan(*arguments[:2], *arguments[3:], allocator=arguments[2])
+        return self.json_of("simulate", *arguments[:2], "--plan", plan)["step_time_s"]
+
+    def test_no_allocator_or_objective_simulates_better_than_the_choice_by_simulation(self):
+        plan = self.json_of("plan", SKY16, BERT24, "--allocator", "even", "--simulate", 2)
+        self.assertEqual(plan["allocator"], "even")
+        simulated = plan["simulated"]
+        self.assertEqual(set(simulated), {"step_time_s", "candidates", "allocator", "objective"})
+        self.assertGreater(simulated["candidates"], 4)
+        self.assertGreaterEqual(simulated["step_time_s"], plan["step_bound_s"] * (1 - 1e-6))
+        for allocator in ("even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp", "local-search"):
+            self.assertLessEqual(simulated["step_time_s"], self.simulated_step(SKY16, BERT24, allocator) * (1 + 1e-9))
+        for allocator in ("chain-dp", "local-search"):
+            for objective in ("sequential", "bottleneck", "pipeline"):
+                options = "--objective", objective, "--schedule", "1f1b", "--microbatches", 8
+                other = self.simulated_step(SKY16, BERT24, allocator, *options)
+                self.assertLessEqual(simulated["step_time_s"], other * (1 + 1e-9))
+
+    def test_a_choice_by_simulation_is_what_verify_and_simulate_find(self):
+        inputs = SKY16, BERT24
+        plan = self.make_plan(*inputs, "--simulate", 1)
+        content = json.loads(pathlib.Path(plan).read_text())
+        self.run_isobar("verify", *inputs, plan)
+        self.assertEqual(self.json_of("simulate", *inputs, "--plan", plan)["step_time_s"],
+                         content["simulated"]["step_time_s"])
+        content["simulated"]["step_time_s"] *= 1.5
+        wrong = self.write("wrong.json", json.dumps(content))
+        result = self.run_isobar("verify", *inputs, wrong, expect=5)
+        self.assertRegex(result.stdout,
+                         r"wrong\.json: simulated\.step_time_s: claims [\d.]+; the simulation takes [\d.]+\n$")
+        content["simulated"]["step_time_s"] = content["step_bound_s"] / 2
+        low = self.write("low.json", json.dumps(content))
+        self.assertIn("simulated.step_time_s: claims", self.fault_of("simulate", *inputs, "--plan", low))
+
+    def test_the_choice_by_simulation_is_the_same_each_time(self):
+        options = SKY16, BERT24, "--allocator", "chain-dp", "--simulate", 3
+        self.assertEqual(self.plan_without_wall(*options), self.plan_without_wall(*options))
+
+    def test_says_what_was_simulated_beside_what_is_predicted(self):
+        text = self.run_isobar("plan", *self.small_inputs(), "--allocator", "even", "--simulate", 1).stdout
+        self.assertRegex(text, r"\npredicted step [\d.]+ s, no schedule of this plan below [\d.]+ s\n"
+                               r"simulated step [\d.]+ s, the least of \d+ placements; found by [a-z-]+ for objective "
+                               r"[a-z]+\npipeline formula [\d.]+ s, which is no prediction\n")
+
+    def test_another_allocator_helps_out_where_one_finds_no_placement(self):
+        # even gives slow two layers of 1 GB for two micro-batches in flight, too much for 3 GB; one layer there fits.
+        inputs = self.small_inputs(memory="3.3 GB")
+        self.make_plan(*inputs, expect=4)
+        plan = self.json_of("plan", *inputs, "--allocator", "even", "--simulate", 1)
+        self.assertEqual(plan["allocator"], "even")
+        self.assertNotEqual(plan["simulated"]["allocator"], "even")
+
+    def test_nothing_to_simulate_is_an_infeasible_plan(self):
+        plan = self.make_plan(*self.small_inputs(memory="1 GB"), "--simulate", 4, expect=4)
+        content = json.loads(pathlib.Path(plan).read_text())
+        self.assertEqual(content["outcome"], "infeasible")
+        self.assertNotIn("simulated", content)
+
+    def test_refuses_a_number_of_candidates_that_is_none(self):
+        for count in ("0", "65"):
+            self.assertEqual(
+                self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--simulate", count),
+                f"--simulate: {count} is not in 1 to 64")
+
+    def test_a_global_batch_finds_the_best_number_of_micro_batches(self):
+        inputs = self.gpt_inputs()
+        plan = self.json_of("plan", *inputs, "--allocator", "even", "--global-batch", 24)
+        best = {}
+        for count in (1, 2, 3, 4, 6, 8, 12, 24):
+            one = self.json_of("plan", *inputs, "--allocator", "even", "--global-batch", 24, "--microbatches", count)
+            self.assertEqual(one["microbatches"], count)
+            self.assertEqual(one.get("micro_batch", 4), 24 // count)
+            best[count] = one["objective_s"]
+        self.assertEqual(plan["objective_s"], min(best.values()))
+        self.assertEqual(plan["microbatches"], min(best, key=best.get))
+        self.assertNotIn("micro_batch", self.json_of("plan", *inputs, "--allocator", "even"))
+
+    def test_a_plan_of_another_micro_batch_holds_where_it_is_read(self):
+        inputs = self.gpt_inputs()
+        plan = self.make_plan(*inputs, "--global-batch", 6, "--microbatches", 3, "--recompute", "1")
+        content = json.loads(pathlib.Path(plan).read_text())
+        self.assertEqual((content["microbatches"], content["micro_batch"]), (3, 2))
+        self.run_isobar("verify", *inputs, plan)
+        result = self.folder / "result.json"
+        self.run_isobar("simulate", *inputs, "--plan", plan, "--stamp", "-o", result)
+        self.assertEqual(json.loads(result.read_text())["plan"]["micro_batch"], 2)
+        self.run_isobar("verify", *inputs, plan)
+        # The same model with that micro-batch in its file is the same workload.
+        halved = self.write("halved.yaml", GPT.replace("micro_batch: 4", "micro_batch: 2"))
+        same = self.json_of("plan", inputs[0], halved, "--allocator", "even", "--microbatches", 3, "--recompute", "1")
+        self.assertEqual(same["objective_s"], content["objective_s"])
+        del content["micro_batch"]
+        without = self.write("without.json", json.dumps(content))
+        self.run_isobar("verify", *inputs, without, expect=5)
+
+    def test_a_global_batch_and_a_choice_by_simulation_go_together(self):
+        inputs = self.gpt_inputs()
+        plan = self.make_plan(*inputs, "--global-batch", 12, "--simulate", 1)
+        simulated = json.loads(pathlib.Path(plan).read_text())["simulated"]
+        self.run_isobar("verify", *inputs, plan)
+        for count in (1, 2, 3, 4, 6, 12):
+            step = self.simulated_step(*inputs, "even", "--global-batch", 12, "--microbatches", count)
+            self.assertLessEqual(simulated["step_time_s"], step * (1 + 1e-9))
+
+    def test_refuses_a_global_batch_that_cannot_be_divided_so(self):
+        inputs = *self.gpt_inputs(), "--allocator", "even"
+        self.assertEqual(
+            self.fault_of("plan", *inputs, "--global-batch", 7, "--microbatches", 2),
+            "--global-batch: 7 samples are not 2 micro-batches of 1 to 1048576 samples; write a multiple of "
+            "--microbatches, or leave that out")
+        self.assertEqual(self.fault_of("plan", *inputs, "--global-batch", 0),
+                         "--global-batch: 0 is not in 1 to 68719476736")
+        self.assertEqual(  # a prime
+            self.fault_of("plan", *inputs, "--global-batch", 2097169),
+            "--global-batch: 2097169 has no divisor that leaves at most 65536 micro-batches of at most 1048576 samples")
+        self.assertEqual(self.fault_of("plan", *inputs, "--global-batch", 8, "--objective", "bottleneck"),
+                         "--global-batch: objective bottleneck is of one micro-batch, so sizes of it cannot be compared; "
+                         "use step or pipeline")
+
+    def test_listed_layers_have_one_micro_batch_size(self):
+        inputs = self.small_inputs()
+        fault = ("workload small lists its layers, for micro-batches of 1 samples; other sizes need a generator, such as "
+                 "model: gpt")
+        self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "even", "--global-batch", 4),
+                         f"--global-batch: {fault}")
+        # The size that the file has is no other one.
+        plan = self.make_plan(*inputs, "--global-batch", 4, "--microbatches", 4)
+        content = json.loads(pathlib.Path(plan).read_text())
+        self.assertNotIn("micro_batch", content)
+        other = self.edited(plan, micro_batch=2)
+        for command in (("verify", *inputs, other), ("simulate", *inputs, "--plan", other)):
+            self.assertEqual(self.fault_of(*command), f"{other}: micro_batch: {fault}")
 
     def test_an_infeasible_plan_is_written_with_its_reason_and_exits_with_4(self):
         inputs = self.small_inputs(memory="1 GB")
@@ -216,17 +361,12 @@ class Plan(CommandTest):
     def test_names_the_nearest_objective(self):
         self.assertEqual(
             self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--objective", "botleneck"),
-            '--objective: "botleneck" is none of sequential, bottleneck, pipeline; did you mean bottleneck?')
+            '--objective: "botleneck" is none of sequential, bottleneck, pipeline, step; did you mean bottleneck?')
 
     def test_refuses_a_time_without_unit(self):
         self.assertTrue(
             self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--time-limit", "30")
             .startswith('--time-limit: "30" is not a time'))
-
-    def test_refuses_no_micro_batches(self):
-        self.assertEqual(
-            self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--microbatches", "0"),
-            "--microbatches: 0 is not in 1 to 1000000000")
 
     def test_says_that_a_file_is_not_there(self):
         platform, workload = self.small_inputs()

@@ -94,7 +94,7 @@ class Simulate(CommandTest):
 
     def test_a_bound_that_nothing_proves_is_refused(self):
         inputs = self.small_inputs()
-        plan = self.make_plan(*inputs)
+        plan = self.make_plan(*inputs, "--objective", "pipeline")
         objective = json.loads(pathlib.Path(plan).read_text())["objective_s"]
         self.edit_plan(plan, objective_bound_s=objective, gap_fraction=0, outcome="optimal")
         self.assertRegex(self.fault_of("simulate", *inputs, "--plan", plan),

@@ -37,6 +37,17 @@ layers:
 """
 
 
+# A generated model whose micro-batch may have another size.
+GPT = """model: gpt
+layers: 4
+hidden: 64
+heads: 4
+vocabulary: 1000
+sequence: 32
+micro_batch: 4
+"""
+
+
 class CommandTest(unittest.TestCase):
     """Runs isobar in the repository's root; `self.folder` is a new folder for what it writes."""
 
@@ -60,6 +71,9 @@ class CommandTest(unittest.TestCase):
 
     def small_inputs(self, memory="16 GB"):
         return self.write("small.xml", PLATFORM.replace("MEMORY", memory)), self.write("small.yaml", WORKLOAD)
+
+    def gpt_inputs(self):
+        return self.write("small.xml", PLATFORM.replace("MEMORY", "16 GB")), self.write("gpt.yaml", GPT)
 
     def run_isobar(self, *arguments, expect=0):
         result = subprocess.run([ISOBAR, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=300)

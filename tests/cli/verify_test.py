@@ -2,7 +2,7 @@ import json
 import pathlib
 import re
 
-from tests.cli.support import BERT24, SKY16, WORKLOAD, CommandTest
+from tests.cli.support import BERT24, ROOT, SKY16, WORKLOAD, CommandTest
 
 GOAL = ["--objective", "sequential", "--communication", "none"]
 
@@ -313,6 +313,25 @@ class Verify(CommandTest):
         self.edit(plan, recompute=[2])
         faults = self.run_isobar("verify", *self.inputs, plan, expect=5).stdout.splitlines()
         self.assertEqual(faults[0], f"{plan}: objective_s: claims 9; it is 8 on this platform and workload")
+
+    def test_plans_of_older_versions_hold_as_what_they_are(self):
+        # Their lanes are busy for latencies too. By the formula the step took less than any schedule does.
+        folder = ROOT / "tests/instances/plans"
+        self.inputs = folder / "old.xml", folder / "old.yaml"
+        for name in ("old_by_formula", "old_polished"):
+            plan = folder / f"{name}.json"
+            content = json.loads(plan.read_text())
+            self.assertNotIn("pipeline_s", content["predicted"])
+            self.run_isobar("verify", *self.inputs, plan)
+            result = self.json_of("simulate", *self.inputs, "--plan", plan)
+            self.assertGreaterEqual(result["step_time_s"], content["step_bound_s"] * (1 - 1e-9))
+            for key in ("objective_s", "step_bound_s"):
+                changed = self.write("changed.json", json.dumps(content | {key: content[key] * 1.01}))
+                self.run_isobar("verify", *self.inputs, changed, expect=2 if key == "objective_s" else 5)
+            content["predicted"]["step_time_s"] *= 1.01
+            changed = self.write("changed.json", json.dumps(content))
+            self.assertIn("predicted.step_time_s: claims",
+                          self.run_isobar("verify", *self.inputs, changed, expect=5).stdout)
 
     def test_another_workload(self):
         plan = self.certified()
