@@ -64,6 +64,20 @@ class Interrupt(CommandTest):
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()),
                          ["policy runs", "policy.sh", "small.xml", "small.yaml"])
 
+    def test_a_choice_by_simulation_writes_the_plan_that_it_has_and_leaves_no_child(self):
+        output = self.folder / "plan.json"
+        process = subprocess.Popen([ISOBAR, "plan", "platforms/sky64.xml", "workloads/bert160.yaml", "--allocator", "even",
+                                    "--simulate", "1", "--microbatches", "65536", "-o", str(output)], cwd=ROOT, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(3)  # local-search takes much longer for so many micro-batches
+        os.kill(process.pid, signal.SIGINT)
+        printed, errors = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, errors), (130, "isobar: interrupted\n"))
+        self.assertIn("even: feasible plan", printed)
+        self.assertEqual(json.loads(output.read_text())["outcome"], "feasible")
+        time.sleep(0.5)
+        self.assertEqual(processes_with(str(self.folder)), [])
+
     def test_verifying_ends_at_once(self):
         plan = self.make_plan("platforms/sky64.xml", "workloads/bert160.yaml")
         content = json.loads(pathlib.Path(plan).read_text())
