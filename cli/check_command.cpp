@@ -146,7 +146,7 @@ void require_some_answer(const std::vector<ComparisonRow>& rows, const std::stri
                                          rows.size(), shown(rows.front().reason, 300)));
 }
 
-/// Plans and simulates each row, in a child of its own.
+/// Plans and simulates each row, in a child of its own; rows of one goal then have its best bound, as in compare.
 void make(std::vector<ComparisonRow>& rows, const BaselineMeta& meta, Seconds row_time_limit)
 {
   std::vector<std::function<std::string()>> work;
@@ -164,6 +164,7 @@ void make(std::vector<ComparisonRow>& rows, const BaselineMeta& meta, Seconds ro
     });
   }
   make_rows("check", rows, work, row_time_limit);
+  share_bounds(rows);
 }
 
 /// Limits as they were; where there is none, or it does not hold any more, one with room for other machines and noise.
@@ -221,6 +222,7 @@ ExitCode check(const CheckOptions& options)
   if (!options.base.empty()) {
     against = options.base;
     before = rows_by(base_program(options.base, options.baseline), rows, meta.budgets, row_time_limit);
+    share_bounds(before);
     require_some_answer(before, options.base);
     std::erase_if(before, [](const ComparisonRow& row) { return row.outcome == results::failed_outcome; });
   }

@@ -79,7 +79,7 @@ class Interrupt(CommandTest):
         self.assertEqual(processes_with(str(self.folder)), [])
 
     def test_verifying_ends_at_once(self):
-        plan = self.make_plan("platforms/sky64.xml", "workloads/bert160.yaml")
+        plan = self.make_plan("platforms/sky64.xml", "workloads/bert160.yaml", "--objective", "pipeline")
         content = json.loads(pathlib.Path(plan).read_text())
         content["certificate"] = {"kind": "search", "levels": 8, "rungs": [{"limit_s": None, "multipliers": 63 * [0]}]}
         pathlib.Path(plan).write_text(json.dumps(content))
@@ -94,10 +94,10 @@ class Interrupt(CommandTest):
 
     def test_a_simulation_leaves_no_child_and_no_half_trace(self):
         platform, workload = self.small_inputs()
-        plan = self.make_plan(platform, workload, "--microbatches", 1000000)
+        plan = self.make_plan(platform, workload, "--microbatches", 65536)
         trace = self.folder / "trace.json"
-        process = subprocess.Popen([ISOBAR, "simulate", platform, workload, "--plan", plan, "--trace", trace], cwd=ROOT,
-                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen([ISOBAR, "simulate", platform, workload, "--plan", plan, "--trace", trace,
+                                    "--iterations", "1000"], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         time.sleep(2)
         os.kill(process.pid, signal.SIGINT)
         output, errors = process.communicate(timeout=60)

@@ -95,7 +95,7 @@ class ReportCommand(ResultTest):
         self.assertEqual(self.fault_of("compare", *inputs, "--keep", file), f"{file}: is no folder; name one, or a new one")
         kept = self.folder / "kept"
         self.assertEqual(self.fault_of("compare", *inputs, "--allocators", "exec:a/b,exec:a-b", "--keep", kept),
-                         f"{kept}/pipeline.exec-a-b.plan.json: is written twice; name two files")
+                         f"{kept}/step.exec-a-b.plan.json: is written twice; name two files")
 
     def test_every_change_is_simulated_with_the_plan_kept(self):
         run, = self.json_of("report", self.result_of(*self.small_inputs()))["runs"]
@@ -442,7 +442,7 @@ class Page(unittest.TestCase):
 
     def test_a_plan_of_63_stages_stays_usable(self):
         self.run_isobar("compare", SKY64, BERT160, "--allocators", "even", "--keep", self.folder / "sky")
-        file, report = self.page_of("sky", [self.folder / "sky" / "pipeline.even.result.json"])
+        file, report = self.page_of("sky", [self.folder / "sky" / "step.even.result.json"])
         run, = report["runs"]
         self.assertEqual(len(run["stages"]), 63)
         page = self.open(file)
