@@ -21,7 +21,8 @@ struct SearchLimits {
   std::vector<StagePlacement> start = {};
   /// Policies that improve plans judge the last moves by the schedule's exact recurrence.
   bool polish = false;
-  /// How many different placements `allocate_candidates` may return. 1 to most_candidates.
+  /// How many placements are wanted (allocate_candidates), 1 to most_candidates. More than one with objective `step`
+  /// alone.
   std::size_t candidates = 1;
 };
 /// Each candidate is simulated, so more would take longer than a better search.
@@ -37,10 +38,13 @@ struct Problem {
 /// What a policy answers.
 struct Placement {
   Outcome outcome = Outcome::Feasible;
-  std::vector<StagePlacement> stages;      ///< in chain order; none when infeasible
-  std::string reason;                      ///< when infeasible
-  std::optional<Seconds> objective_bound;  ///< where the policy proves more than bounds.hpp does
-  Certificate certificate;                 ///< how
+  std::vector<StagePlacement> stages = {};  ///< in chain order; none when infeasible
+  std::string reason = {};                  ///< when infeasible
+  std::optional<Seconds> objective_bound = {};  ///< where the policy proves more than bounds.hpp does
+  Certificate certificate = {};            ///< how
+  /// Other placements that fit, best first, each once: at most SearchLimits::candidates - 1, where the policy found so
+  /// many and the objective is `step`.
+  std::vector<std::vector<StagePlacement>> alternatives = {};
 };
 
 /// One way to place layers; registered in registry.cpp.

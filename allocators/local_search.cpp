@@ -4,8 +4,9 @@
 #include "allocators/memory_fit.hpp"
 #include "allocators/placement_costs.hpp"
 #include "allocators/placement_moves.hpp"
-#include "allocators/polish.hpp"
 #include "allocators/start_placements.hpp"
+#include "allocators/step_search.hpp"
+#include "core/step_recurrence.hpp"
 
 #include <algorithm>
 #include <array>
@@ -31,6 +32,13 @@ constexpr double cold_temperature = 1e-6;
 constexpr double aimed_fraction = 0.2;    // of the moves, at a stage of largest cost
 constexpr double first_threshold = 0.05;  // below the bottleneck, when a cycle begins
 constexpr double last_threshold = 0.001;  // and when it ends
+
+// Of objective `step`: the part of the limits that goes to the formula below it.
+constexpr double formula_fraction = 0.1;
+// Of another objective with --polish: the part of a time limit that goes to the step, and how many moves of the
+// objective's search one of its moves counts as.
+constexpr double polish_time_fraction = 0.25;
+constexpr std::uint64_t moves_per_polish_move = 16;
 
 class LocalSearch {
  public:
@@ -257,25 +265,46 @@ std::uint64_t default_budget(const CostModel& cost)
 }  // namespace
 
 std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& start,
-                                    SearchClock& clock, std::uint64_t seed, Seconds bound, std::uint64_t budget)
+                                    SearchClock& clock, std::uint64_t seed, Seconds bound, std::uint64_t budget,
+                                    BestPlacements* kept)
 {
-  return LocalSearch(cost, goal, clock, seed, bound, budget).run(start);
+  if (goal.objective != Objective::Step) return LocalSearch(cost, goal, clock, seed, bound, budget).run(start);
+  // First on the formula below the step, which is quick to value; then on the step.
+  const bool fits = !overfull_stage(cost, goal, start);
+  const double first_part = fits ? formula_fraction : 0.5;
+  SearchLimits share;
+  share.time_limit = clock.left();
+  if (share.time_limit) *share.time_limit *= first_part;
+  SearchClock formula_clock(share);
+  const auto moves = static_cast<std::uint64_t>(first_part * static_cast<double>(budget));
+  auto stages = LocalSearch(cost, goal, formula_clock, seed, Seconds(0), moves).run(start);
+  if (overfull_stage(cost, goal, stages)) return stages;
+  BestPlacements none(0);
+  BestPlacements& placements = kept != nullptr ? *kept : none;
+  if (fits) {
+    const Seconds from = step_time_by_recurrence(cost, start, goal);
+    placements.offer(start, from.value);
+    if (from <= step_time_by_recurrence(cost, stages, goal)) stages = start;
+  }
+  return improve_step(cost, goal, std::move(stages), clock, seed, bound, budget - moves, placements);
 }
 
 Placement place_by_local_search(const Problem& problem)
 {
   const auto& [cost, goal, limits] = problem;
-  if (auto reason = oversized_layer(cost, goal)) return {Outcome::Infeasible, {}, std::move(*reason), {}, {}};
+  if (auto reason = oversized_layer(cost, goal)) return {.outcome = Outcome::Infeasible, .reason = std::move(*reason)};
   SearchClock clock(limits);
   constexpr std::uint64_t no_budget = std::uint64_t{1} << 62;
   const std::uint64_t budget = limits.budget.value_or(limits.time_limit ? no_budget : default_budget(cost));
+  const bool polishes = limits.polish && goal.objective != Objective::Step;
 
   std::vector<StagePlacement> stages = limits.start.empty() ? best_start(problem, clock) : limits.start;
   SearchLimits share;  // polishing takes what is left of the time
   share.time_limit = clock.left();
-  if (share.time_limit && limits.polish) *share.time_limit *= 1 - polish_time_fraction;
+  if (share.time_limit && polishes) *share.time_limit *= 1 - polish_time_fraction;
   SearchClock search_clock(share);
-  stages = improve(cost, goal, stages, search_clock, limits.seed, objective_bound(cost, goal).value, budget);
+  BestPlacements kept(goal.objective == Objective::Step ? limits.candidates : 0);
+  stages = improve(cost, goal, stages, search_clock, limits.seed, objective_bound(cost, goal).value, budget, &kept);
 
   Placement placement;
   if (const auto overfull = overfull_stage(cost, goal, stages)) {
@@ -283,11 +312,16 @@ Placement place_by_local_search(const Problem& problem)
     placement.reason = "found no placement that fits; of the nearest one, " + *overfull;
     return placement;
   }
-  if (limits.polish) {
-    const std::uint64_t polish_budget = budget == no_budget ? no_budget : budget / moves_per_polish_move;
-    stages = polish(cost, goal, std::move(stages), clock, limits.seed, polish_budget);
+  if (polishes) {
+    Goal step = goal;
+    step.objective = Objective::Step;
+    step.communication = Communication::Played;
+    BestPlacements none(0);
+    const std::uint64_t moves = budget == no_budget ? no_budget : budget / moves_per_polish_move;
+    stages = improve_step(cost, step, std::move(stages), clock, limits.seed, Seconds(0), moves, none);
   }
   if (clock.is_over()) placement.outcome = Outcome::TimedOut;
+  placement.alternatives = kept.without(stages);
   placement.stages = std::move(stages);
   return placement;
 }

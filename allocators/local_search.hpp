@@ -1,6 +1,7 @@
 #pragma once
 
 #include "allocators/allocator.hpp"
+#include "allocators/best_placements.hpp"
 #include "allocators/search_clock.hpp"
 
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace isobar::allocators {
 /// where that fails. Never worse than a start that fits; the same for the same seed and budget where there is no time
 /// limit. Some 0.2 us a move at 64 stages.
 std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& start,
-                                    SearchClock& clock, std::uint64_t seed, Seconds bound, std::uint64_t budget);
+                                    SearchClock& clock, std::uint64_t seed, Seconds bound, std::uint64_t budget,
+                                    BestPlacements* kept = nullptr);
 
 /// Local search from the plan that was given as a start, else from the best of several quick ones
 /// (start_placements.hpp), over boundaries, order and choice of the devices, for every objective and schedule.

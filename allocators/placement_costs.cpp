@@ -20,6 +20,8 @@ PlacementCosts::PlacementCosts(const CostModel& cost, const Goal& goal)
       devices_(cost.devices()),
       schedule_matters_(goal.schedule == Schedule::OneForwardOneBackward && !cost.memory_ignores_schedule()),
       work_(cost.layers() + 1),
+      is_step_(goal.objective == Objective::Step),
+      clock_(goal.schedule, is_step_ ? goal.microbatches : 1),
       place_in_unused_(devices_)
 {
   for (std::size_t layer = 0; layer < cost.layers(); ++layer) {
@@ -33,13 +35,16 @@ PlacementCosts::PlacementCosts(const CostModel& cost, const Goal& goal)
   if (counts_transfers) paths_.emplace(cost, goal.communication);
   for (std::size_t device = 0; device < devices_; ++device) {
     seconds_per_flop_.push_back(1 / cost.speed(device).value);
-    input_time_.push_back(CostModel::counted(goal.communication, cost.input_transfer(device)).value);
+    inputs_.push_back(counts_transfers ? cost.input_transfer(device) : TransferTimes{});
   }
   const std::size_t most_stages = std::min(cost.layers(), devices_);
   stages_.reserve(most_stages);
   next_stages_.reserve(most_stages);
   scratch_.reserve(2 * most_stages + 8);
   new_costs_.reserve(2 * most_stages + 8);
+  if (is_step_) {
+    for (auto* terms : {&terms_, &new_terms_, &terms_after_}) terms->reserve(2 * most_stages + 8);
+  }
   unused_.reserve(devices_);
 }
 
@@ -55,23 +60,27 @@ void PlacementCosts::assign(const std::vector<StagePlacement>& stages)
     if (place_in_unused_[device] != used) mark_unused(device);
   }
   new_costs_.clear();
+  new_terms_.clear();
   for (std::size_t i = 0; i < size(); ++i) {
-    new_costs_.push_back(
-        cost_of(stages_[i], i > 0 ? &stages_[i - 1] : nullptr, i + 1 < size() ? &stages_[i + 1] : nullptr));
+    add_costs(stages_[i], i > 0 ? &stages_[i - 1] : nullptr, i + 1 < size() ? &stages_[i + 1] : nullptr);
   }
+  terms_.assign(new_terms_.begin(), new_terms_.end());
   leaves_ = 1;
   while (leaves_ < size()) leaves_ *= 2;
   tree_.assign(2 * leaves_, {});
   for (std::size_t i = 0; i < size(); ++i) tree_[leaves_ + i] = node_of(new_costs_[i]);
   build_tree();
-  input_cost_ = input_time_[stages_.front().device];
+  input_ = inputs_[stages_.front().device];
+  input_cost_ = input_cost_of(input_);
   count_overfull();
 }
 
 void PlacementCosts::set_threshold(double threshold)
 {
   threshold_ = threshold;
-  for (std::size_t i = 0; i < size(); ++i) tree_[leaves_ + i] = node_of(tree_[leaves_ + i].max);
+  for (std::size_t i = 0; i < size(); ++i) {
+    tree_[leaves_ + i] = node_of({tree_[leaves_ + i].max, tree_[leaves_ + i].sum});
+  }
   build_tree();
 }
 
@@ -84,16 +93,23 @@ std::size_t PlacementCosts::bottleneck_stage() const
 
 // --- costs -----------------------------------------------------------------------------------------------------------
 
-PlacementCosts::Node PlacementCosts::node_of(double cost) const
+PlacementCosts::Node PlacementCosts::node_of(StageCost cost) const
 {
-  return {cost, cost, std::max(0.0, cost - threshold_)};
+  return {cost.largest, cost.sum, std::max(0.0, cost.largest - threshold_)};
 }
 
-PlacementCosts::Value PlacementCosts::value_of(const Node& all, double input) const
+PlacementCosts::StageCost PlacementCosts::input_cost_of(TransferTimes input) const
+{
+  if (is_step_) return {input.data.value, input.total().value};
+  const double counted = CostModel::counted(goal_.communication, input).value;
+  return {counted, counted};
+}
+
+PlacementCosts::Value PlacementCosts::value_of(const Node& all, StageCost input) const
 {
   Value value;
-  value.bottleneck = std::max(input, all.max);
-  value.sum = input + all.sum;
+  value.bottleneck = std::max(input.largest, all.max);
+  value.sum = input.sum + all.sum;
   value.objective =
       CostModel::objective_of(goal_.objective, goal_.microbatches, Seconds(value.bottleneck), Seconds(value.sum)).value;
   value.above_threshold = all.excess;
@@ -108,6 +124,37 @@ double PlacementCosts::cost_of(const StagePlacement& stage, const StagePlacement
   if (before != nullptr) send += paths_->between(stage.device, before->device).time(gradient_[stage.first_layer]);
   if (next != nullptr) send += paths_->between(stage.device, next->device).time(output_[stage.last_layer + 1]);
   return goal_.communication == Communication::Overlapped ? std::max(compute, send) : compute + send;
+}
+
+StepTerms PlacementCosts::terms_of(const StagePlacement& stage, const StagePlacement* next)
+{
+  const auto& [device, first, last] = stage;
+  StepTerms terms;
+  terms.forward = cost_->forward_work(first, last).value * seconds_per_flop_[device];
+  terms.backward = cost_->backward_work(first, last).value * seconds_per_flop_[device];
+  terms.update = cost_->update_time(device, first, last).value;
+  if (!paths_ || next == nullptr) return terms;
+  const AffinePath& there = paths_->between(device, next->device);
+  const AffinePath& back = paths_->between(next->device, device);
+  terms.output_latency = there.latency;
+  terms.output_data = there.per_byte * output_[last + 1];
+  terms.gradient_latency = back.latency;
+  terms.gradient_data = back.per_byte * gradient_[last + 1];
+  return terms;
+}
+
+void PlacementCosts::add_costs(const StagePlacement& stage, const StagePlacement* before, const StagePlacement* next)
+{
+  if (!is_step_) {
+    const double cost = cost_of(stage, before, next);
+    new_costs_.push_back({cost, cost});
+    return;
+  }
+  const StepTerms terms = terms_of(stage, next);
+  new_terms_.push_back(terms);
+  new_costs_.push_back({std::max({terms.forward, terms.backward, terms.output_data, terms.gradient_data}),
+                        terms.forward + terms.backward + terms.output_latency + terms.output_data +
+                            terms.gradient_latency + terms.gradient_data});
 }
 
 std::uint64_t PlacementCosts::in_flight(std::size_t stages_after) const
@@ -147,6 +194,7 @@ void PlacementCosts::begin_proposal()
   window_count_ = 0;
   scratch_.clear();
   is_changed_known_ = false;
+  are_terms_spliced_ = false;
   fits_after_.reset();
 }
 
@@ -355,6 +403,7 @@ void PlacementCosts::compute_changed()
   if (is_changed_known_) return;
   is_changed_known_ = true;
   new_costs_.clear();
+  new_terms_.clear();
   for (std::size_t w = 0; w < window_count_; ++w) {
     const Window& window = windows_[w];
     const StagePlacement* stages = &scratch_[window.first];
@@ -365,21 +414,47 @@ void PlacementCosts::compute_changed()
     const bool counts_transfers = paths_.has_value();
     if (before != nullptr && counts_transfers && stages->device != stages_[window.begin].device) {
       --changed.begin;
-      new_costs_.push_back(cost_of(*before, window.begin > 1 ? &stages_[window.begin - 2] : nullptr, stages));
+      add_costs(*before, window.begin > 1 ? &stages_[window.begin - 2] : nullptr, stages);
     }
     for (std::size_t k = 0; k < window.count; ++k) {
-      new_costs_.push_back(
-          cost_of(stages[k], k > 0 ? &stages[k - 1] : before, k + 1 < window.count ? &stages[k + 1] : behind));
+      add_costs(stages[k], k > 0 ? &stages[k - 1] : before, k + 1 < window.count ? &stages[k + 1] : behind);
     }
     if (behind != nullptr && counts_transfers && stages[window.count - 1].device != stages_[window.end - 1].device) {
       ++changed.end;
-      new_costs_.push_back(
-          cost_of(*behind, &stages[window.count - 1], window.end + 1 < size() ? &stages_[window.end + 1] : nullptr));
+      add_costs(*behind, &stages[window.count - 1], window.end + 1 < size() ? &stages_[window.end + 1] : nullptr);
     }
     changed.count = new_costs_.size() - changed.first;
   }
   const bool has_new_head = windows_[0].begin == 0;
-  new_input_cost_ = has_new_head ? input_time_[scratch_[windows_[0].first].device] : input_cost_;
+  new_input_ = has_new_head ? inputs_[scratch_[windows_[0].first].device] : input_;
+  new_input_cost_ = has_new_head ? input_cost_of(new_input_) : input_cost_;
+}
+
+/// terms_after_: those of the stages that stay and the new ones between them.
+void PlacementCosts::splice_terms()
+{
+  if (are_terms_spliced_) return;
+  are_terms_spliced_ = true;
+  compute_changed();
+  terms_after_.clear();
+  const auto append = [this](const std::vector<StepTerms>& from, std::size_t begin, std::size_t end) {
+    terms_after_.insert(terms_after_.end(), from.begin() + static_cast<std::ptrdiff_t>(begin),
+                        from.begin() + static_cast<std::ptrdiff_t>(end));
+  };
+  std::size_t next = 0;
+  for (std::size_t w = 0; w < window_count_; ++w) {
+    const Changed& changed = changed_[w];
+    append(terms_, next, changed.begin);
+    append(new_terms_, changed.first, changed.first + changed.count);
+    next = changed.end;
+  }
+  append(terms_, next, size());
+}
+
+double PlacementCosts::step_time_after()
+{
+  splice_terms();
+  return clock_.step_time(new_input_, terms_after_);
 }
 
 PlacementCosts::Value PlacementCosts::value_after()
@@ -484,6 +559,10 @@ void PlacementCosts::apply()
 {
   ensure(window_count_ > 0, "a move is proposed before it is applied");
   compute_changed();
+  if (is_step_) {
+    splice_terms();
+    terms_.swap(terms_after_);
+  }
   for (std::size_t w = 0; w < window_count_; ++w) {
     for (std::size_t i = windows_[w].begin; i < windows_[w].end; ++i) {
       if (place_in_unused_[stages_[i].device] == used) mark_unused(stages_[i].device);
@@ -509,13 +588,17 @@ void PlacementCosts::apply()
     placement_after(next_stages_);
     std::size_t next = 0;
     const std::size_t kept_from = new_costs_.size();
+    const auto keep_cost = [this](std::size_t stage) {
+      const Node& leaf = tree_[leaves_ + stage];
+      new_costs_.push_back({leaf.max, leaf.sum});
+    };
     for (std::size_t w = 0; w < window_count_; ++w) {
       const Changed changed = changed_[w];
-      for (; next < changed.begin; ++next) new_costs_.push_back(tree_[leaves_ + next].max);
+      for (; next < changed.begin; ++next) keep_cost(next);
       for (std::size_t k = 0; k < changed.count; ++k) new_costs_.push_back(new_costs_[changed.first + k]);
       next = changed.end;
     }
-    for (; next < old_size; ++next) new_costs_.push_back(tree_[leaves_ + next].max);
+    for (; next < old_size; ++next) keep_cost(next);
     stages_.swap(next_stages_);
     while (leaves_ < size()) {
       leaves_ *= 2;
@@ -526,6 +609,7 @@ void PlacementCosts::apply()
     build_tree();
   }
   input_cost_ = new_input_cost_;
+  input_ = new_input_;
   if (fits_after_ == true) {
     overfull_ = 0;
   } else {
@@ -540,7 +624,7 @@ void PlacementCosts::build_tree()
   for (std::size_t i = leaves_; i-- > 1;) tree_[i] = join(tree_[2 * i], tree_[2 * i + 1]);
 }
 
-void PlacementCosts::update_leaf(std::size_t stage, double cost)
+void PlacementCosts::update_leaf(std::size_t stage, StageCost cost)
 {
   std::size_t i = leaves_ + stage;
   tree_[i] = node_of(cost);

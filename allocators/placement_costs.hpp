@@ -1,6 +1,7 @@
 #pragma once
 
 #include "allocators/path_table.hpp"
+#include "allocators/step_clock.hpp"
 #include "core/cost_model.hpp"
 #include "core/plan.hpp"
 
@@ -23,6 +24,11 @@ namespace isobar::allocators {
 ///     if (costs.shift_boundary(3, 1) && costs.value_after().objective < best && costs.fits_after()) costs.apply();
 ///
 /// Values agree with CostModel::evaluate to 1e-12 relative; whether memory holds is asked of CostModel::memory itself.
+/// Objective `step` has no formula: its value is the lower bound (M-1) x bottleneck + sum on it, where the bottleneck is
+/// the largest of all that no lane takes two micro-batches through at once (a forward, a backward, a transfer's bytes)
+/// and the sum is what one micro-batch takes alone. The step itself is asked for besides, where the bound does not
+/// settle it: O(S M).
+///
 /// Prefix sums, bytes of the cuts and transfer times lie in flat arrays, the costs of the stages in a tree of maxima
 /// and sums. For S stages a move that touches k of them takes O(k + log S) to value, O(k log S) to apply, O(S) where it
 /// changes the number of stages; nothing allocates once the number of stages has been seen. Without communication no
@@ -54,6 +60,8 @@ class PlacementCosts {
     double above_threshold = 0;
   };
   Value value() const { return value_of(tree_[1], input_cost_); }
+  /// With objective `step`: the step by its recurrence (StepClock). O(S M).
+  double step_time() { return clock_.step_time(input_, terms_); }
   bool fits() const { return overfull_ == 0; }
   /// Bytes above the devices' memory, all stages together. O(stages).
   double excess() const;
@@ -83,6 +91,7 @@ class PlacementCosts {
 
   /// Of the placement after the proposed move.
   Value value_after();
+  double step_time_after();
   bool fits_after();
   double excess_after() const;
   /// The stages after the proposed move. O(stages).
@@ -98,6 +107,11 @@ class PlacementCosts {
     std::size_t end = 0;
     std::size_t first = 0;
     std::size_t count = 0;
+  };
+  /// What a stage adds to the largest and to the sum: the same but for objective `step`.
+  struct StageCost {
+    double largest = 0;
+    double sum = 0;
   };
   /// Of a range of stages.
   struct Node {
@@ -117,9 +131,14 @@ class PlacementCosts {
   {
     return {std::max(a.max, b.max), a.sum + b.sum, a.excess + b.excess};
   }
-  Node node_of(double cost) const;
-  Value value_of(const Node& all, double input_cost) const;
+  Node node_of(StageCost cost) const;
+  Value value_of(const Node& all, StageCost input_cost) const;
+  /// Appends the stage to new_costs_ and, for objective `step`, to new_terms_.
+  void add_costs(const StagePlacement& stage, const StagePlacement* before, const StagePlacement* next);
   double cost_of(const StagePlacement& stage, const StagePlacement* before, const StagePlacement* next);
+  StepTerms terms_of(const StagePlacement& stage, const StagePlacement* next);
+  StageCost input_cost_of(TransferTimes input) const;
+  void splice_terms();
   std::uint64_t in_flight(std::size_t stages_after) const;
   double excess_of(const StagePlacement& stage, std::size_t stages_after) const;
   bool fits(const StagePlacement& stage, std::size_t stages_after) const;
@@ -140,7 +159,7 @@ class PlacementCosts {
   double rest_max() const;
   double max_in(std::size_t begin, std::size_t end) const;
   void build_tree();
-  void update_leaf(std::size_t stage, double cost);
+  void update_leaf(std::size_t stage, StageCost cost);
   void count_overfull();
   void mark_used(std::size_t device);
   void mark_unused(std::size_t device);
@@ -153,14 +172,18 @@ class PlacementCosts {
   std::vector<double> seconds_per_flop_;
   std::vector<double> output_;    // bytes over the cut before each layer
   std::vector<double> gradient_;  // and back
-  std::vector<double> input_time_;
+  std::vector<TransferTimes> inputs_;  // from the data server, by device
+  bool is_step_;
+  StepClock clock_;
   std::optional<PathTable> paths_;
 
   std::vector<StagePlacement> stages_;
   std::vector<StagePlacement> next_stages_;
   std::vector<Node> tree_;  // leaves from leaves_ on
   std::size_t leaves_ = 1;
-  double input_cost_ = 0;
+  StageCost input_cost_;
+  TransferTimes input_;
+  std::vector<StepTerms> terms_;  // of each stage, for objective `step`
   double threshold_ = std::numeric_limits<double>::infinity();
   std::size_t overfull_ = 0;
   std::vector<std::size_t> unused_;
@@ -170,9 +193,13 @@ class PlacementCosts {
   std::size_t window_count_ = 0;
   std::vector<StagePlacement> scratch_;
   std::array<Changed, 2> changed_;
-  std::vector<double> new_costs_;
-  double new_input_cost_ = 0;
+  std::vector<StageCost> new_costs_;
+  std::vector<StepTerms> new_terms_;    // beside new_costs_
+  std::vector<StepTerms> terms_after_;  // of all stages after the move
+  StageCost new_input_cost_;
+  TransferTimes new_input_;
   bool is_changed_known_ = false;
+  bool are_terms_spliced_ = false;
   std::optional<bool> fits_after_;
 };
 
