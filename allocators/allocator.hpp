@@ -38,10 +38,10 @@ struct Problem {
 /// What a policy answers.
 struct Placement {
   Outcome outcome = Outcome::Feasible;
-  std::vector<StagePlacement> stages = {};  ///< in chain order; none when infeasible
-  std::string reason = {};                  ///< when infeasible
+  std::vector<StagePlacement> stages = {};      ///< in chain order; none when infeasible
+  std::string reason = {};                      ///< when infeasible
   std::optional<Seconds> objective_bound = {};  ///< where the policy proves more than bounds.hpp does
-  Certificate certificate = {};            ///< how
+  Certificate certificate = {};                 ///< how
   /// Other placements that fit, best first, each once: at most SearchLimits::candidates - 1, where the policy found so
   /// many and the objective is `step`.
   std::vector<std::vector<StagePlacement>> alternatives = {};
@@ -75,8 +75,8 @@ void require_improver(const std::string& option, const std::string& name);
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
               const SearchLimits& limits);
 
-/// The plan that `allocate` makes, and behind it other placements of the same search, the best objective first: at most
-/// limits.candidates plans, at least one, each with its own claims. Throws what `allocate` throws.
+/// The same for the best few placements that the policy found, each made and checked as by allocate(), best first: at
+/// least one and at most SearchLimits::candidates, more than one with objective `step` alone.
 std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
                                       const Goal& goal, const SearchLimits& limits);
 

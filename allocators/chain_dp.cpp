@@ -1,15 +1,18 @@
 #include "allocators/chain_dp.hpp"
 
+#include "allocators/best_placements.hpp"
 #include "allocators/bounds.hpp"
 #include "allocators/chain_search.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/search_clock.hpp"
 #include "core/errors.hpp"
 #include "core/quantity_text.hpp"
+#include "core/step_recurrence.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <queue>
 #include <utility>
@@ -28,13 +31,17 @@ using chain_dp::resolution;
 template <Communication communication>
 class GoalSearch {
  public:
-  GoalSearch(const Problem& problem, SearchClock& clock, std::optional<Found>& best)
-      : problem_(problem), search_(problem.cost, problem.goal, 1, clock), clock_(clock), best_(best)
+  GoalSearch(const Problem& problem, SearchClock& clock, std::optional<Found>& best, BestPlacements& kept)
+      : problem_(problem), search_(problem.cost, problem.goal, 1, clock), clock_(clock), best_(best), kept_(kept)
   {
   }
 
   void run()
   {
+    if (problem_.goal.objective == Objective::Step) {
+      find_short_step();
+      return;
+    }
     const bool only_sum = problem_.goal.objective == Objective::Sequential ||
                           (problem_.goal.objective == Objective::Pipeline && problem_.goal.microbatches == 1);
     if (only_sum) {
@@ -66,6 +73,9 @@ class GoalSearch {
  private:
   double objective_of(const Found& found) const
   {
+    if (problem_.goal.objective == Objective::Step) {
+      return step_time_by_recurrence(problem_.cost, found.stages, problem_.goal).value;
+    }
     return CostModel::objective_of(problem_.goal.objective, problem_.goal.microbatches, Seconds(found.bottleneck),
                                    Seconds(found.sum))
         .value;
@@ -85,7 +95,49 @@ class GoalSearch {
 
   void improve(Found found)
   {
-    if (!best_ || objective_of(found) < objective_of(*best_)) best_ = std::move(found);
+    const double objective = objective_of(found);
+    kept_.offer(found.stages, objective);
+    if (!best_ || objective < objective_of(*best_)) best_ = std::move(found);
+  }
+
+  // --- step: a heuristic ---------------------------------------------------------------------------------------------
+
+  static constexpr Communication played =
+      communication == Communication::None ? Communication::None : Communication::Played;
+
+  void find_short_step()
+  {
+    ChainSearch<played> sums(problem_.cost, problem_.goal, 1, clock_);  // serial, limits on compute
+    const bool is_one_at_a_time = problem_.goal.schedule == Schedule::Sequential || problem_.goal.microbatches == 1;
+    if (is_one_at_a_time) {
+      if (auto found = sums.least_sum(infinity)) improve(std::move(*found));
+      return;
+    }
+    find_least_bottleneck();
+    if (!best_) return;
+    kept_.offer(best_->stages, objective_of(*best_));
+    const double low = best_->bottleneck;
+    find_best_single_device();
+    auto widest = sums.least_sum(infinity, objective_of(*best_));
+    if (!widest) return;  // no step is below its serial sum
+    const double high = widest->bottleneck;
+    improve(std::move(*widest));
+    if (high <= low) return;
+    try_limits(sums, low, high, 20);
+    const double best_limit = best_->bottleneck;
+    const double ratio = std::pow(high / low, 1.0 / 20);
+    try_limits(sums, std::max(low, best_limit / ratio), std::min(high, best_limit * ratio), 8);
+  }
+
+  /// The plans of least sum under limits from `low` to `high`, sums that count transfers and sums that overlap them.
+  void try_limits(ChainSearch<played>& sums, double low, double high, int steps)
+  {
+    for (int k = 0; k < steps; ++k) {
+      const double limit = low * std::pow(high / low, static_cast<double>(k) / steps) * (1 + resolution);
+      if (auto found = sums.least_sum(limit, objective_of(*best_))) improve(std::move(*found));
+      if (communication == Communication::None) continue;
+      if (auto found = search_.least_sum(limit)) improve(std::move(*found));
+    }
   }
 
   void find_least_bottleneck()
@@ -165,6 +217,7 @@ class GoalSearch {
   ChainSearch<communication> search_;
   SearchClock& clock_;
   std::optional<Found>& best_;
+  BestPlacements& kept_;
 };
 
 template <Communication communication>
@@ -172,9 +225,10 @@ Placement place(const Problem& problem)
 {
   SearchClock clock(problem.limits);
   std::optional<Found> best;
+  BestPlacements kept(problem.goal.objective == Objective::Step ? problem.limits.candidates : 0);
   Placement placement;
   try {
-    GoalSearch<communication> search(problem, clock, best);
+    GoalSearch<communication> search(problem, clock, best, kept);
     search.run();
     if (!best) {
       placement.outcome = Outcome::Infeasible;
@@ -184,7 +238,9 @@ Placement place(const Problem& problem)
     placement.outcome = Outcome::TimedOut;
     if (!best) placement.reason = "the limits came before any plan was found; more time or budget would do";
   }
-  if (best) placement.stages = std::move(best->stages);
+  if (!best) return placement;
+  placement.alternatives = kept.without(best->stages);
+  placement.stages = std::move(best->stages);
   return placement;
 }
 

@@ -6,9 +6,9 @@ namespace isobar::allocators {
 
 /// The best contiguous split of the chain over the devices in the order of the file, where devices may stay empty.
 ///
-/// Exact for this order (to 1e-12 relative), for every objective, communication and schedule: memory holds with the
-/// micro-batches in flight that the schedule asks of each stage, and transfers depend on the pair of devices. Other
-/// orders are not tried, so the outcome is feasible, not optimal.
+/// Exact for this order (to 1e-12 relative), for every objective but `step`, every communication and schedule: memory
+/// holds with the micro-batches in flight that the schedule asks of each stage, and transfers depend on the pair of
+/// devices. Other orders are not tried, so the outcome is feasible, not optimal.
 ///
 /// How: a dynamic programme from the last layer to the first. A state is a stage's first layer, its device and the
 /// stages after it (capped at M; left out where memory does not depend on it). A stage's cost couples the transfer
@@ -19,11 +19,16 @@ namespace isobar::allocators {
 ///   anything could change, so the search ends exactly.
 /// - pipeline: branch and bound over the limit T. In ]lo, hi[ no plan beats (M-1) lo + least sum within hi; a pass at
 ///   T that answers a plan with largest stage m settles everything in [m, T].
+/// - step: a heuristic. The plans of least sum, of transfers as serial and as overlapped, under a grid of limits from
+///   the least bottleneck to that of the least sum, finer around the best; each is valued by the recurrence. With the
+///   schedule `sequential` or one micro-batch, the plan of least serial sum (the update and the inputs fetched ahead
+///   are not in that sum).
 ///
 /// A pass: O(K (D² L + D L W Q)) time and O(K D L) memory, for L layers, D devices, K = min(M, D) under 1F1B where
 /// memory depends on the schedule and 1 elsewhere, W cuts that one stage can reach within its memory and the limit, and
 /// Q distinct paths back of a device (a state asks again only where its best option changes: mostly 1 to 3 times).
-/// Some 20 passes for bottleneck, some 400 for pipeline at 64 x 483. docs/allocators.md has measured times.
+/// Some 20 passes for bottleneck, some 80 for step, some 400 for pipeline at 64 x 483. docs/allocators.md has measured
+/// times.
 ///
 /// A budget counts passes. Out of budget or time, or interrupted: the best plan so far, as timed_out. Deterministic
 /// without a time limit.
@@ -35,10 +40,10 @@ Placement place_by_chain_dp(const Problem& problem);
 inline constexpr Policy chain_dp_policy = {
     .name = "chain-dp",
     .problem = "any objective over the devices in the order of the file, some left out",
-    .guarantee = "optimal for this order, to 1e-12 relative",
+    .guarantee = "optimal for this order, to 1e-12 relative; for step a heuristic that proves nothing",
     .cost =
-        "O(L D (D + W)) a pass, W cuts in a stage's reach; 1 pass (sequential), about 20 (bottleneck), hundreds "
-        "(pipeline); up to M times that under 1f1b where memory binds",
+        "O(L D (D + W)) a pass, W cuts in a stage's reach; 1 pass (sequential), about 20 (bottleneck), about 80 "
+        "(step), hundreds (pipeline); up to M times that under 1f1b where memory binds",
     .source = "own; threshold search after Pinar, Tabak, Aykanat (JPDC 2008)",
     .place = place_by_chain_dp,
 };

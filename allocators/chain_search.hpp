@@ -78,8 +78,15 @@ double stage_cost(double compute, double send)
   return compute + send;
 }
 
+/// What the limit of a pass is on: the cost, but for played transfers what the device computes.
+template <Communication communication>
+double limited_cost(double compute, double send)
+{
+  return communication == Communication::Played ? compute : stage_cost<communication>(compute, send);
+}
+
 /// The dynamic programme over one cost model and goal. The communication is a template parameter because the inner
-/// loops consist of it.
+/// loops consist of it. Played stands for serial sums under limits on compute alone, which least_sum() takes.
 template <Communication communication>
 class ChainSearch {
  public:
@@ -331,7 +338,7 @@ class ChainSearch {
     for_each_choice(first, device, level, [&](double compute, const Option& option) {
       const double stage = stage_cost<communication>(compute, gradient + option.send);
       const double sum = stage + option.rest;
-      if (stage > limit_ || sum + before >= ceiling_) return;
+      if (limited_cost<communication>(compute, gradient + option.send) > limit_ || sum + before >= ceiling_) return;
       gathered_.push_back({sum, compute, &option});
       if (sum < best.value) best = gathered_.back();
     });
@@ -343,8 +350,10 @@ class ChainSearch {
   {
     double least = infinity;
     for (const Choice& choice : gathered_) {
-      const double stage = stage_cost<communication>(choice.compute, gradient + choice.option->send);
-      if (stage <= limit_) least = std::min(least, stage + choice.option->rest);
+      const double send = gradient + choice.option->send;
+      const double stage = stage_cost<communication>(choice.compute, send);
+      if (limited_cost<communication>(choice.compute, send) <= limit_)
+        least = std::min(least, stage + choice.option->rest);
     }
     return least;
   }
@@ -358,7 +367,7 @@ class ChainSearch {
       if (least_before_[before * layers_ + cut] + rest >= ceiling_) return;  // so it is with fewer devices
       if (cut > furthest_end_[before]) continue;
       const double send = links_[device * devices_ + before].time(bytes);
-      if (send > limit_) {
+      if (limited_cost<communication>(0, send) > limit_) {
         note_beyond_limit(send);
         continue;
       }
@@ -442,9 +451,11 @@ class ChainSearch {
   /// best choice for the least time remains the best as long as its own sum does not grow, or grows as every sum does.
   double sum_with_gradient(double gradient, const Choice& best) const
   {
-    const double stage = stage_cost<communication>(best.compute, gradient + best.option->send);
-    const double sum = stage + best.option->rest;
-    if (stage <= limit_ && (communication != Communication::Overlapped || sum == best.value)) return sum;
+    const double send = gradient + best.option->send;
+    const double sum = stage_cost<communication>(best.compute, send) + best.option->rest;
+    if (limited_cost<communication>(best.compute, send) <= limit_ &&
+        (communication != Communication::Overlapped || sum == best.value))
+      return sum;
     return least_gathered_sum(gradient);
   }
 
@@ -517,7 +528,7 @@ class ChainSearch {
     for (std::size_t device = 0; device < devices_; ++device) {
       const double input =
           stage_cost<communication>(0, CostModel::counted(communication, cost_.input_transfer(device)).value);
-      if (input > limit_) {
+      if (limited_cost<communication>(0, input) > limit_) {
         note_beyond_limit(input);
         continue;
       }

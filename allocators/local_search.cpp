@@ -254,11 +254,11 @@ class LocalSearch {
 };
 
 /// How many moves are looked at when neither budget nor time is limited: 1 to 2 s for 64 devices and 483 layers.
-std::uint64_t default_budget(const CostModel& cost)
+std::uint64_t default_budget(const CostModel& cost, const Goal& goal)
 {
   constexpr std::uint64_t least = 16'384;
   constexpr std::uint64_t most = 16'000'000;
-  constexpr std::uint64_t per_choice = 256;
+  const std::uint64_t per_choice = goal.objective == Objective::Step ? 512 : 256;
   return std::clamp(per_choice * cost.layers() * cost.devices(), least, most);
 }
 
@@ -295,7 +295,7 @@ Placement place_by_local_search(const Problem& problem)
   if (auto reason = oversized_layer(cost, goal)) return {.outcome = Outcome::Infeasible, .reason = std::move(*reason)};
   SearchClock clock(limits);
   constexpr std::uint64_t no_budget = std::uint64_t{1} << 62;
-  const std::uint64_t budget = limits.budget.value_or(limits.time_limit ? no_budget : default_budget(cost));
+  const std::uint64_t budget = limits.budget.value_or(limits.time_limit ? no_budget : default_budget(cost, goal));
   const bool polishes = limits.polish && goal.objective != Objective::Step;
 
   std::vector<StagePlacement> stages = limits.start.empty() ? best_start(problem, clock) : limits.start;

@@ -24,10 +24,10 @@ namespace isobar::allocators {
 ///     if (costs.shift_boundary(3, 1) && costs.value_after().objective < best && costs.fits_after()) costs.apply();
 ///
 /// Values agree with CostModel::evaluate to 1e-12 relative; whether memory holds is asked of CostModel::memory itself.
-/// Objective `step` has no formula: its value is the lower bound (M-1) x bottleneck + sum on it, where the bottleneck is
-/// the largest of all that no lane takes two micro-batches through at once (a forward, a backward, a transfer's bytes)
-/// and the sum is what one micro-batch takes alone. The step itself is asked for besides, where the bound does not
-/// settle it: O(S M).
+/// Objective `step` has no formula: its value is the lower bound (M-1) x bottleneck + sum on it, where the bottleneck
+/// is the largest of all that no lane takes two micro-batches through at once (a forward, a backward, a transfer's
+/// bytes) and the sum is what one micro-batch takes alone. The step itself is asked for besides, where the bound does
+/// not settle it: O(S M).
 ///
 /// Prefix sums, bytes of the cuts and transfer times lie in flat arrays, the costs of the stages in a tree of maxima
 /// and sums. For S stages a move that touches k of them takes O(k + log S) to value, O(k log S) to apply, O(S) where it
@@ -127,6 +127,9 @@ class PlacementCosts {
     std::size_t count = 0;
   };
 
+  /// In place_in_unused_: of a device that runs a stage.
+  static constexpr std::size_t used = std::numeric_limits<std::size_t>::max();
+
   static Node join(const Node& a, const Node& b)
   {
     return {std::max(a.max, b.max), a.sum + b.sum, a.excess + b.excess};
@@ -161,6 +164,7 @@ class PlacementCosts {
   void build_tree();
   void update_leaf(std::size_t stage, StageCost cost);
   void count_overfull();
+  bool is_used(std::size_t device) const { return place_in_unused_[device] == used; }
   void mark_used(std::size_t device);
   void mark_unused(std::size_t device);
 
@@ -170,8 +174,8 @@ class PlacementCosts {
   bool schedule_matters_;     // memory depends on the stages behind
   std::vector<double> work_;  // prefix sums, FLOP
   std::vector<double> seconds_per_flop_;
-  std::vector<double> output_;    // bytes over the cut before each layer
-  std::vector<double> gradient_;  // and back
+  std::vector<double> output_;         // bytes over the cut before each layer
+  std::vector<double> gradient_;       // and back
   std::vector<TransferTimes> inputs_;  // from the data server, by device
   bool is_step_;
   StepClock clock_;

@@ -173,6 +173,14 @@ void require_improver(const std::string& option, const std::string& name)
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
               const SearchLimits& limits)
 {
+  SearchLimits for_one = limits;
+  for_one.candidates = 1;
+  return std::move(allocate_candidates(name, workload, cluster, goal, for_one).front());
+}
+
+std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
+                                      const Goal& goal, const SearchLimits& limits)
+{
   const SearchClock clock(limits);
   require_policy(name);
   if (goal.microbatches > most_microbatches_by_recurrence) {
@@ -189,35 +197,39 @@ Plan allocate(const std::string& name, const Workload& workload, const Cluster& 
                                           : find_policy(name)->place(problem);
   const Seconds search_time = clock.elapsed();
 
-  Plan plan;
-  Seconds proven_bound;
-  plan.allocator = name;
-  plan.goal = goal;
-  plan.outcome = placement.outcome;
-  plan.reason = std::move(placement.reason);
-  plan.recompute = workload.recompute;
-  plan.data_server = cluster.data_server;
-  if (placement.stages.empty()) {
-    ensure(plan.outcome == Outcome::Infeasible || plan.outcome == Outcome::TimedOut, "a plan without stages");
-    if (view.workload.layers.size() != workload.layers.size()) {
-      plan.reason += fmt::format("; layers are counted in the chain of {} that the graph can be cut into",
-                                 view.workload.layers.size());
+  std::vector<Plan> plans;
+  const auto add = [&](const Placement& one) {
+    Plan plan;
+    Seconds proven_bound;
+    plan.allocator = name;
+    plan.goal = goal;
+    plan.outcome = one.outcome;
+    plan.reason = one.reason;
+    plan.recompute = workload.recompute;
+    plan.data_server = cluster.data_server;
+    if (one.stages.empty()) {
+      ensure(plan.outcome == Outcome::Infeasible || plan.outcome == Outcome::TimedOut, "a plan without stages");
+      if (view.workload.layers.size() != workload.layers.size()) {
+        plan.reason += fmt::format("; layers are counted in the chain of {} that the graph can be cut into",
+                                   view.workload.layers.size());
+      }
+    } else {
+      proven_bound = make_claims(plan, one, over_layers_of(view, one.stages), CostModel(workload, cluster), chain_cost);
     }
-  } else {
-    proven_bound =
-        make_claims(plan, placement, over_layers_of(view, placement.stages), CostModel(workload, cluster), chain_cost);
+    check(plan, workload, cluster);
+    ensure(!plan.objective || proven_bound <= *plan.objective * (1 + tolerance),
+           "a lower bound is above the objective of a plan");
+    plan.search_time = search_time;
+    plans.push_back(std::move(plan));
+  };
+  add(placement);
+  for (auto& stages : placement.alternatives) {
+    Placement other = placement;
+    other.stages = std::move(stages);
+    if (other.outcome == Outcome::Optimal) other.outcome = Outcome::Feasible;  // its claims say so where it is
+    add(other);
   }
-  check(plan, workload, cluster);
-  ensure(!plan.objective || proven_bound <= *plan.objective * (1 + tolerance),
-         "a lower bound is above the objective of a plan");
-  plan.search_time = search_time;
-  return plan;
-}
-
-std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
-                                      const Goal& goal, const SearchLimits& limits)
-{
-  return {allocate(name, workload, cluster, goal, limits)};
+  return plans;
 }
 
 std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal)

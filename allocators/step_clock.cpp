@@ -75,8 +75,7 @@ void StepClock::take_turns(TransferTimes input, const std::vector<StepTerms>& st
       const StepTerms& terms = stages[i];
       const double without = std::max(lanes.free, lanes.gradient_arrival + terms.gradient_data) + terms.backward;
       const double turn = terms.gradient_latency + terms.gradient_data + terms.backward;
-      lanes.gradient_arrival =
-          std::max(lanes.gradient_arrival, behind + terms.gradient_latency) + terms.gradient_data;
+      lanes.gradient_arrival = std::max(lanes.gradient_arrival, behind + terms.gradient_latency) + terms.gradient_data;
       behind = std::max(without, behind + turn);
       lanes.free = behind;
     }

@@ -23,11 +23,11 @@ struct alignas(64) StepTerms {
 
 /// The recurrence of core/step_recurrence.hpp for inner loops: the same step to 1e-12 relative.
 ///
-/// A stage whose forwards all come before its first backward (every one under gpipe, all but the last M under 1f1b) goes
-/// through its micro-batches in one loop forward and one back: what one stage waits for and what the next one does
+/// A stage whose forwards all come before its first backward (every one under gpipe, all but the last M under 1f1b)
+/// goes through its micro-batches in one loop forward and one back: what one stage waits for and what the next one does
 /// overlap in the processor. Only the last M stages of 1f1b take turns, one round a micro-batch. Under `sequential` a
-/// step is M times one micro-batch, but for the input that is fetched meanwhile: O(S + M). Else O(S M); memory O(S + M),
-/// none allocated once the largest S was seen.
+/// step is M times one micro-batch, but for the input that is fetched meanwhile: O(S + M). Else O(S M); memory O(S +
+/// M), none allocated once the largest S was seen.
 class StepClock {
  public:
   StepClock(Schedule schedule, std::uint64_t microbatches);
@@ -54,7 +54,7 @@ class StepClock {
   std::vector<Lanes> lanes_;
   std::vector<double> arrivals_;  // of each micro-batch at the stage in question
   double input_arrival_ = 0;
-  double last_end_ = 0;         // of the first stage's forward before
+  double last_end_ = 0;          // of the first stage's forward before
   double last_but_one_end_ = 0;  // and of the one before that
 };
 

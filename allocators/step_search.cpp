@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 
 namespace isobar::allocators {
 
@@ -16,9 +15,11 @@ namespace {
 constexpr double tolerance = 1e-9;
 constexpr std::uint64_t moves_between_looks = 128;
 
-static const int cycles = getenv("CYC") ? atoi(getenv("CYC")) : 6;
-static const double HOT = getenv("HOT") ? atof(getenv("HOT")) : 1.0;
-std::array<double, 3> hot_temperatures = {3e-3*HOT, 1e-3*HOT, 3e-4*HOT};  // of the step; one a cycle, by turns
+// Found by trials with bert160 on sky64, geo_8cities and geo_12regions: hot cycles cross the valleys between sites,
+// cold ones find the last hundredth among devices of one site. A little for stages near the largest, as
+// local_search.cpp adds to its formulas, made nothing better.
+constexpr int cycles = 8;
+constexpr std::array<double, 4> hot_temperatures = {3e-2, 3e-3, 1e-3, 3e-4};  // of the step; one a cycle, by turns
 constexpr double cold_temperature = 1e-6;
 constexpr double aimed_fraction = 0.2;  // of the moves, at a stage of largest cost
 
@@ -40,8 +41,7 @@ class StepSearch {
     for (int cycle = 0; cycle < cycles && !is_over(); ++cycle) {
       const auto end_of = [begin](int count) { return begin + (1 - begin) * count / cycles; };
       costs_.assign(best_);
-      anneal(end_of(cycle), end_of(cycle + 1), hot_temperatures[static_cast<std::size_t>(cycle) % 3]);
-      if (getenv("TRACE")) fprintf(stderr, "cycle %d best %.4f cycle best %.4f spent %lu pruned %lu misfit %lu evaluated %lu taken %lu\n", cycle, best_step_, cycle_step_, spent_, pruned_, misfit_, evaluated_, taken_);
+      anneal(end_of(cycle), end_of(cycle + 1), hot_temperatures[static_cast<std::size_t>(cycle) % 4]);
     }
     return std::move(best_);
   }
@@ -61,6 +61,7 @@ class StepSearch {
     const double unit = best_step_;
     double now = costs_.step_time();
     cycle_step_ = now;
+    cycle_best_ = costs_.placement();
     while (!is_over()) {
       const double part = (progress() - from) / (to - from);
       if (part >= 1) break;
@@ -72,12 +73,10 @@ class StepSearch {
         const std::size_t stage = aimed ? costs_.bottleneck_stage() : random_.below(costs_.size());
         if (!propose_random_move(costs_, random_, stage)) continue;
         const double ceiling = now - temperature * std::log(1 - random_.uniform());
-        if (costs_.value_after().objective > ceiling) { ++pruned_; continue; }
-        if (!costs_.fits_after()) {++misfit_; continue;}
-        ++evaluated_;
+        if (costs_.value_after().objective > ceiling) continue;
+        if (!costs_.fits_after()) continue;
         const double after = costs_.step_time_after();
         if (after > ceiling) continue;
-        ++taken_;
         costs_.apply();
         now = after;
         keep(now);
@@ -101,7 +100,6 @@ class StepSearch {
   double bound_;
   std::uint64_t budget_;
   std::uint64_t spent_ = 0;
-  std::uint64_t pruned_=0, misfit_=0, evaluated_ = 0, taken_ = 0;
   PlacementCosts costs_;
   BestPlacements& kept_;
   std::vector<StagePlacement> best_;
