@@ -1,6 +1,7 @@
 #pragma once
 
 #include "allocators/memory_reach.hpp"
+#include "allocators/path_table.hpp"
 #include "allocators/search_clock.hpp"
 #include "core/cost_model.hpp"
 
@@ -29,13 +30,7 @@ struct Found {
   double sum = 0;
 };
 
-/// The affine time of a transfer.
-struct Link {
-  double latency = 0;
-  double per_byte = 0;
-
-  double time(double bytes) const { return latency + bytes * per_byte; }
-};
+using Link = AffinePath;
 
 inline Link link_of(const Path& path)
 {

@@ -168,7 +168,7 @@ TEST(LocalSearch, SaysOfWhatDoesNotFitWhatTheNearestPlacementLacks)
 TEST(LocalSearch, KeepsTheTimeLimit)
 {
   for (const bool polish : {false, true}) {
-    for (const auto objective : {Objective::Sequential, Objective::Pipeline}) {
+    for (const auto objective : {Objective::Sequential, Objective::Pipeline, Objective::Step}) {
       SearchLimits limits;
       limits.time_limit = Seconds(1);
       limits.polish = polish;
@@ -216,8 +216,6 @@ TEST(LocalSearch, PolishesTheStepTimeThatTheScheduleTakes)
       limits.polish = true;
       const Plan polished = search(workload, platform, goal, limits);
       if (plain.stages.empty()) continue;
-      EXPECT_EQ(plain.predicted->step_time_by, StepTimeBy::Formula);
-      EXPECT_EQ(polished.predicted->step_time_by, StepTimeBy::Recurrence);
       std::vector<StagePlacement> stages;
       for (const auto& stage : plain.stages) {
         stages.push_back({*platform.device_index(stage.device()), stage.first_layer, stage.last_layer});
@@ -225,6 +223,45 @@ TEST(LocalSearch, PolishesTheStepTimeThatTheScheduleTakes)
       EXPECT_LE(polished.predicted->step_time, step_time_by_recurrence(CostModel(workload, platform), stages, goal));
     }
   }
+}
+
+TEST(LocalSearch, LeavesOutADeviceThatIsSlowAndFarAway)
+{
+  // Four equal devices side by side; the fifth, in their midst in the file, is slow and a second away.
+  const Workload workload = chain(std::vector<double>(24, 1), 0, 0, 1);
+  Cluster platform = cluster({10, 10, 0.1, 10, 10});
+  const std::size_t nodes = platform.devices.size() + 1;
+  std::vector<Path> paths(nodes * nodes, {Seconds(1e-3), BytesPerSecond(1e6)});
+  for (std::size_t i = 0; i < nodes; ++i) paths[2 * nodes + i].latency = paths[i * nodes + 2].latency = Seconds(1);
+  platform.network = std::make_shared<MatrixNetwork>(nodes, paths);
+  for (const auto schedule : {Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+    SearchLimits limits = budget_of(20'000);
+    limits.start = {{0, 0, 4}, {1, 5, 9}, {2, 10, 10}, {3, 11, 17}, {4, 18, 23}};
+    const Plan plan = search(workload, platform, {Objective::Step, Communication::Played, schedule, 8}, limits);
+    EXPECT_EQ(plan.stages.size(), 4U);
+    for (const auto& stage : plan.stages) EXPECT_NE(stage.device(), "d2");
+  }
+}
+
+TEST(LocalSearch, HandsOverItsBestDistinctPlacements)
+{
+  const Workload workload = sky_bert(24);
+  const Cluster platform = sky_cluster(15);
+  SearchLimits limits = budget_of(50'000);
+  limits.candidates = 4;
+  const auto plans = allocate_candidates("local-search", workload, platform, Goal{}, limits);
+  ASSERT_GT(plans.size(), 1U);
+  EXPECT_LE(plans.size(), 4U);
+  std::vector<std::string> hashes;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    EXPECT_EQ(faults_of(plans[i], workload, platform), std::vector<std::string>());
+    EXPECT_THAT(hashes, testing::Not(testing::Contains(hash_of(plans[i]))));
+    hashes.push_back(hash_of(plans[i]));
+    if (i > 0) EXPECT_LE(*plans[i - 1].objective, *plans[i].objective);
+  }
+  EXPECT_EQ(without_wall(plans.front()), without_wall(search(workload, platform, Goal{}, budget_of(50'000))));
+  const Goal pipeline = Goal::with_defaults(Objective::Pipeline);
+  EXPECT_EQ(allocate_candidates("local-search", workload, platform, pipeline, limits).size(), 1U);
 }
 
 TEST(LocalSearch, StartsOnAGraphWhereItsChainHasCuts)

@@ -1,6 +1,7 @@
 #include "allocators/placement_costs.hpp"
 
 #include "allocators/placement_moves.hpp"
+#include "core/step_recurrence.hpp"
 #include "tests/allocators/brute_force.hpp"
 #include "tests/support/instances.hpp"
 
@@ -27,8 +28,39 @@ struct Instance {
   CostModel cost{workload, platform};
 };
 
-void expect_value(const PlacementCosts::Value& value, const CostModel::Evaluation& anew)
+/// (M-1) x the longest turn of a lane + one micro-batch alone, by definition.
+double bound_of_step(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal)
 {
+  const bool is_free = goal.has_free_transfers();
+  const TransferTimes input = is_free ? TransferTimes{} : cost.input_transfer(stages.front().device);
+  Seconds longest = input.data;
+  Seconds sum = input.total();
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& [device, first, last] = stages[i];
+    longest = std::max({longest, cost.forward_work(first, last) / cost.speed(device),
+                        cost.backward_work(first, last) / cost.speed(device)});
+    sum += cost.compute_time(device, first, last);
+    if (is_free || i + 1 == stages.size()) continue;
+    for (const auto& transfer : {cost.output_transfer(device, stages[i + 1].device, last + 1),
+                                 cost.gradient_transfer(device, stages[i + 1].device, last + 1)}) {
+      longest = std::max(longest, transfer.data);
+      sum += transfer.total();
+    }
+  }
+  return (static_cast<double>(goal.microbatches - 1) * longest + sum).value;
+}
+
+/// Of `step`, the value is the bound of the header; `after` is its placement.
+void expect_value(const PlacementCosts::Value& value, const CostModel& cost, const std::vector<StagePlacement>& after,
+                  const Goal& goal)
+{
+  const auto anew = cost.evaluate(after, goal);
+  if (goal.objective == Objective::Step) {
+    const double bound = bound_of_step(cost, after, goal);
+    EXPECT_NEAR(value.objective, bound, 1e-12 * bound);
+    EXPECT_LE(value.objective, anew.objective.value * (1 + 1e-12));
+    return;
+  }
   EXPECT_NEAR(value.objective, anew.objective.value, 1e-12 * anew.objective.value);
   EXPECT_NEAR(value.bottleneck, anew.bottleneck.value, 1e-12 * anew.bottleneck.value);
   EXPECT_NEAR(value.sum, anew.sum.value, 1e-12 * anew.sum.value);
@@ -88,7 +120,7 @@ TEST(PlacementCosts, AgreesWithTheCostModelAfterEveryRandomMove)
         const auto anew = instance.cost.evaluate(after, goal);
         const bool holds = memory_holds(instance.cost, after, goal);
         overfull += holds ? 0 : 1;
-        expect_value(costs.value_after(), anew);
+        expect_value(costs.value_after(), instance.cost, after, goal);
         ASSERT_EQ(costs.fits_after(), holds);
         EXPECT_EQ(costs.excess_after(), excess_of(instance.cost, after, goal));
         if (random() % 2 == 0) continue;
@@ -100,11 +132,12 @@ TEST(PlacementCosts, AgreesWithTheCostModelAfterEveryRandomMove)
           ASSERT_EQ(costs.stage(i).last_layer, after[i].last_layer);
         }
         EXPECT_EQ(costs.unused_devices().size(), devices - after.size());
-        expect_value(costs.value(), anew);
+        expect_value(costs.value(), instance.cost, after, goal);
         EXPECT_EQ(costs.fits(), holds);
         EXPECT_EQ(costs.excess(), excess_of(instance.cost, after, goal));
         const double threshold = anew.bottleneck.value * std::uniform_real_distribution<double>(0.3, 1.1)(random);
         costs.set_threshold(threshold);
+        if (goal.objective == Objective::Step) continue;
         const double above = above_threshold_of(instance.cost, after, goal, threshold);
         EXPECT_NEAR(costs.value().above_threshold, above, 1e-12 * anew.sum.value);
         ASSERT_FALSE(HasFailure()) << "round " << round << ", move " << move;
@@ -113,6 +146,38 @@ TEST(PlacementCosts, AgreesWithTheCostModelAfterEveryRandomMove)
   }
   EXPECT_GT(moves, 20'000U);
   EXPECT_GT(overfull, 5'000U);
+}
+
+TEST(PlacementCosts, FindsTheStepOfTheRecurrenceAfterEveryRandomMove)
+{
+  std::mt19937_64 random(2);
+  std::size_t moves = 0;
+  for (int round = 0; round < 150; ++round) {
+    const std::size_t layers = 1 + random() % 40;
+    const std::size_t devices = 1 + random() % 16;
+    const Instance instance(random, layers, devices, 1e9);
+    for (const auto schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+      for (const auto communication : {Communication::Played, Communication::None}) {
+        const Goal goal{Objective::Step, communication, schedule, 1 + random() % 12};
+        PlacementCosts costs(instance.cost, goal);
+        costs.assign(random_placement(random, layers, devices));
+        FastRandom draws(random());
+        std::vector<StagePlacement> after;
+        for (int move = 0; move < 40; ++move) {
+          if (!propose_random_move(costs, draws, random() % costs.size())) continue;
+          ++moves;
+          costs.placement_after(after);
+          const double anew = step_time_by_recurrence(instance.cost, after, goal).value;
+          ASSERT_NEAR(costs.step_time_after(), anew, 1e-12 * anew) << name_of(schedule) << ", round " << round;
+          EXPECT_LE(costs.value_after().objective, anew * (1 + 1e-12));
+          if (random() % 2 == 0) continue;
+          costs.apply();
+          ASSERT_NEAR(costs.step_time(), anew, 1e-12 * anew) << name_of(schedule) << ", round " << round;
+        }
+      }
+    }
+  }
+  EXPECT_GT(moves, 15'000U);
 }
 
 TEST(PlacementCosts, KnowsAStageOfLargestCost)
@@ -171,7 +236,8 @@ TEST(PlacementCosts, AsksTheNetworkForNoPathWithoutCommunication)
   PlacementCosts costs(cost, goal);
   costs.assign({{0, 0, 1}, {1, 2, 2}});
   ASSERT_TRUE(costs.shift_boundary(1, -1));
-  EXPECT_EQ(costs.value_after().bottleneck, 3);
+  EXPECT_EQ(costs.value_after().bottleneck, 2);  // a backward
+  EXPECT_EQ(costs.step_time_after(), step_time_by_recurrence(cost, {{0, 0, 0}, {1, 1, 2}}, goal).value);
 }
 
 }  // namespace isobar::allocators

@@ -122,6 +122,22 @@ void BM_ApplyShift(benchmark::State& state)
   });
 }
 
+/// The step of a random move by its recurrence, whatever its bound says: `evaluate_ratio` is over the recurrence from
+/// scratch, allocations and all (step_time_by_recurrence within evaluate).
+void BM_StepOfRandomMove(benchmark::State& state)
+{
+  const Instance instance(static_cast<std::size_t>(state.range(0)));
+  PlacementCosts costs(instance.cost, Goal{});
+  costs.assign(instance.stages);
+  FastRandom random(1);
+  time_beside_evaluate(state, instance, [&] {
+    while (!propose_random_move(costs, random, random.below(costs.size()))) {
+    }
+    benchmark::DoNotOptimize(costs.step_time_after());
+  });
+}
+
+BENCHMARK(BM_StepOfRandomMove)->ArgName("stages")->Arg(64)->Arg(1024);
 BENCHMARK(BM_FromScratch)->ArgName("stages")->Arg(64)->Arg(1024);
 BENCHMARK(BM_BoundaryShift)->ArgName("stages")->Arg(64)->Arg(1024);
 BENCHMARK(BM_DeviceSwap)->ArgName("stages")->Arg(64)->Arg(1024);
