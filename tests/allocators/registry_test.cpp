@@ -115,6 +115,7 @@ TEST(Allocate, ChainDpIsNeverWorseThanPoliciesOfTheSameOrder)
     const Workload workload = random_chain(random, 3 + random() % 15);
     const Cluster platform = random_cluster(random, 2 + random() % 5, 1e9);
     for (const Goal& goal : all_goals(4)) {
+      if (goal.objective == Objective::Step) continue;  // a heuristic there
       const double best = allocate("chain-dp", workload, platform, goal, {}).objective->value;
       for (const char* other : {"even", "sky-dynamic", "sky-dynamic-fixed"}) {
         const Plan plan = allocate(other, workload, platform, goal, {});
