@@ -130,36 +130,65 @@ double sum_bound(const std::vector<Capacity>& capacities, const Knapsack& knapsa
   return sum;
 }
 
-/// A plan that uses the k fastest devices takes at least (M-1+k) F / S_k: each stage is at most the largest, and the
-/// fractional optimum makes all k equal.
-double pipeline_bound(const std::vector<Capacity>& capacities, double all_work, double microbatches)
+/// A plan that uses the k fastest devices takes at least (turns+k) F / S_k: each stage is at most the largest, and the
+/// fractional optimum makes all k equal. For the pipeline's formula turns are M-1.
+double pipeline_bound(const std::vector<Capacity>& capacities, double all_work, double turns)
 {
   double least = infinity;
   double speed = 0;
   for (std::size_t k = 1; k <= capacities.size(); ++k) {
     speed += capacities[k - 1].speed;
-    least = std::min(least, (microbatches - 1 + static_cast<double>(k)) * all_work / speed);
+    least = std::min(least, (turns + static_cast<double>(k)) * all_work / speed);
   }
   return least;
 }
 
+double least_step(const CostModel& cost, const Goal& goal, const std::vector<Capacity>& capacities,
+                  const Knapsack& knapsack)
+{
+  const double sum = sum_bound(capacities, knapsack);
+  if (goal.schedule == Schedule::Sequential) return static_cast<double>(goal.microbatches) * sum;
+  const double turns = turns_of_step(cost, goal);
+  const double by_both = turns * bottleneck_bound(cost, capacities, knapsack) + sum;
+  return turns > 0 ? std::max(by_both, pipeline_bound(capacities, knapsack.all_work(), turns)) : by_both;
+}
+
 }  // namespace
+
+double turns_of_step(const CostModel& cost, const Goal& goal)
+{
+  const double others = static_cast<double>(goal.microbatches - 1);
+  if (goal.schedule == Schedule::GPipe) return others;
+  double least_forward = 1;
+  double least_backward = 1;
+  for (const auto& layer : cost.workload().layers) {
+    const Flops work = layer.forward + layer.backward;
+    if (work.value <= 0) continue;
+    least_forward = std::min(least_forward, layer.forward / work);
+    least_backward = std::min(least_backward, layer.backward / work);
+  }
+  const double larger = std::max({0.5, least_forward, least_backward}) * (1 - 1e-11);
+  const std::size_t most_stages = std::min(cost.layers(), cost.devices());
+  const auto in_flight = microbatches_in_flight(goal.schedule, most_stages - 1, goal.microbatches);
+  return others - static_cast<double>(in_flight - 1) * (1 - larger);
+}
 
 Bound objective_bound(const CostModel& cost, const Goal& goal)
 {
-  if (goal.objective == Objective::Step) return {Seconds(0), {}};
   const Knapsack knapsack(cost, goal);
   const auto capacities = fastest_first(cost);
   double memory = 0;
   for (const auto& capacity : capacities) memory += capacity.memory;
   double value = infinity;
-  if (knapsack.holds_all(memory)) {
+  if (knapsack.holds_all(memory) && goal.objective == Objective::Step) {
+    value = least_step(cost, goal, capacities, knapsack);
+  } else if (knapsack.holds_all(memory)) {
     const double microbatches = static_cast<double>(goal.microbatches);
     const double bottleneck = bottleneck_bound(cost, capacities, knapsack);
     const double sum = sum_bound(capacities, knapsack);
     value = CostModel::objective_of(goal.objective, goal.microbatches, Seconds(bottleneck), Seconds(sum)).value;
     if (goal.objective == Objective::Pipeline) {
-      value = std::max(value, pipeline_bound(capacities, knapsack.all_work(), microbatches));
+      value = std::max(value, pipeline_bound(capacities, knapsack.all_work(), microbatches - 1));
     }
   }
   return {Seconds(value), {.kind = CertificateKind::Fractional}};

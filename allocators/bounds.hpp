@@ -16,4 +16,8 @@ struct Bound {
 /// sequential F / fastest, pipeline min over k of (M-1+k) F / (sum of the k best speeds).
 Bound objective_bound(const CostModel& cost, const Goal& goal);
 
+/// How often the step takes the largest compute time of a stage at least, beside the sum of all; at most M-1. For
+/// schedules with more than one micro-batch in flight. O(L).
+double turns_of_step(const CostModel& cost, const Goal& goal);
+
 }  // namespace isobar::allocators

@@ -1,6 +1,7 @@
 #include "allocators/exact.hpp"
 
 #include "allocators/bounds.hpp"
+#include "allocators/exact_step.hpp"
 #include "allocators/label_search.hpp"
 #include "allocators/ladder.hpp"
 #include "allocators/local_search.hpp"
@@ -594,6 +595,7 @@ Bound bound_without_transfers(const CostModel& cost, const Goal& goal, const std
 
 Placement place_exactly(const Problem& problem)
 {
+  if (problem.goal.objective == Objective::Step) return place_step_exactly(problem);
   return ExactSearch(problem).place();
 }
 

@@ -19,6 +19,7 @@ namespace isobar::allocators {
 ///   of growing width. When a beam drops no label, its failure is a proof. Memory holds by the stages after a stage and
 ///   transfers by pair of devices, so few devices, or few kinds of them on few sites, end with the optimum; else the
 ///   gap says what is open.
+/// - Objective `step` has a ladder and a search of its own (exact_step.hpp).
 ///
 /// Outcome optimal (given by allocate()) when the bound meets the plan to 1e-9; infeasible only when it is proven that
 /// no order and choice of devices holds the chain. A budget counts limits priced and beams run. Without limits it is

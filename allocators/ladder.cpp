@@ -44,6 +44,7 @@ Certificate Ladder::certificate(const std::vector<std::size_t>& groups, std::siz
     Certificate::Rung entry;
     if (std::isfinite(rung.limit)) entry.limit = Seconds(rung.limit);
     entry.multipliers = rung.multipliers;
+    entry.slots = rung.slots;
     certificate.rungs.push_back(std::move(entry));
   }
   return certificate;

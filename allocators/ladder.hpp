@@ -17,6 +17,7 @@ class Ladder {
     double limit = std::numeric_limits<double>::infinity();
     double sum = 0;                   ///< no placement within the limit has less; infinite: there is none
     std::vector<double> multipliers;  ///< by device: they prove the sum
+    std::size_t slots = 0;            ///< not 0: the sum counts slots, and the largest nothing
     bool is_priced_well = false;      ///< its multipliers had many steps
     bool is_searched = false;         ///< a search found that no placement in here beats the best one known
   };
@@ -29,7 +30,8 @@ class Ladder {
 
   double value(const Rung& rung) const
   {
-    return rung.is_searched ? std::numeric_limits<double>::infinity() : alpha_ * rung.from + rung.sum;
+    if (rung.is_searched) return std::numeric_limits<double>::infinity();
+    return rung.slots > 0 ? rung.sum : alpha_ * rung.from + rung.sum;
   }
   /// The rung of least value, and that value: what the ladder proves but for what was searched.
   std::size_t weakest() const;

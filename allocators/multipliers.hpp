@@ -18,6 +18,9 @@ class Multipliers {
   /// The multipliers that prove it, by kind; the relaxation has them when ascend() returns.
   const std::vector<double>& best() const { return best_; }
 
+  /// Begins with these, by kind.
+  void start_from(const std::vector<double>& multipliers) { best_ = multipliers; }
+
   /// Subgradient steps of Polyak's length towards `target` (a value worth reaching, such as an incumbent's sum); ends
   /// early when it is proven. Begins with the best multipliers of the call before, so that neighbouring limits are
   /// quick.

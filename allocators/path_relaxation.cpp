@@ -52,10 +52,13 @@ PathRelaxation::PathRelaxation(const StageTables& tables, std::function<void()> 
       groups_(tables.groups()),
       rooms_(tables, tables.levels() * (layers_ + 1)),
       beta_(tables.weights().beta),
+      weight_(tables.levels(), beta_),
+      outputs_(tables.all_outputs()),
+      gradients_(tables.all_gradients()),
       window_(tables.levels() * (layers_ + 1) * tables.kinds())
 {
   const std::size_t rows = tables.levels() * (layers_ + 1);
-  if (tables.is_hereditary()) {
+  if (tables.is_hereditary() || (tables.limits_turns() && groups_ == 1 && tables.memory_is_hereditary())) {
     kernel_ = Kernel::Window;
     value_.resize(rows);
     choice_.resize(rows);
@@ -88,11 +91,23 @@ void PathRelaxation::set_limit(double limit)
 {
   limit_ = limit;
   most_ = limit * (1 + 1e-12);
+  most_cost_ = tables_->limits_turns() ? infinity : most_;
+  if (tables_->goal().communication == Communication::Played) tables_->transfers_within(most_, outputs_, gradients_);
   if (kernel_ != Kernel::Window) {
-    const bool is_separable = limit == infinity && tables_->goal().communication == Communication::Serial;
+    const bool is_serial = limit == infinity && tables_->goal().communication == Communication::Serial;
+    const bool is_separable = tables_->limits_turns() || is_serial;
     kernel_ = is_separable ? Kernel::Separable : Kernel::Coupled;
   }
   tabulate_windows();
+}
+
+void PathRelaxation::set_slots(std::size_t slots)
+{
+  ensure(slots == 0 || (tables_->limits_turns() && slots <= tables_->levels()), "slots are levels of a step");
+  for (std::size_t level = 0; level < tables_->levels(); ++level) {
+    const bool has_slots = level < slots;
+    weight_[level] = has_slots ? static_cast<double>(1 + (tables_->goal().microbatches - 1) / slots) : beta_;
+  }
 }
 
 void PathRelaxation::tabulate_windows()
@@ -102,7 +117,7 @@ void PathRelaxation::tabulate_windows()
     for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
       std::size_t first = 0;
       for (std::size_t cut = 1; cut <= layers_; ++cut) {
-        while (first < cut && (!within_limit(tables_->compute(kind, first, cut)) ||
+        while (first < cut && (!within_limit(tables_->turn(level, kind, first, cut)) ||
                                (is_exact ? tables_->furthest(level, kind, first) < cut
                                          : tables_->surely_too_long(kind, first, cut)))) {
           ++first;
@@ -170,22 +185,29 @@ void PathRelaxation::solve_windows(std::size_t level)
     }
     return;
   }
+  // A stage that begins at a cut: the layers before, and what it sends back or waits for before the first layer.
+  const double weight = weight_[level];
+  const double sent_back = weight_[level_before(level)];
+  const auto begun = [&](std::size_t kind, std::size_t begin) {
+    if (begin > 0) return before[begin] + sent_back * gradients(kind, begin)[0];
+    return within_limit(tables_->input_turn(kind)) ? before[0] + beta_ * tables_->input_cost(kind) : infinity;
+  };
   std::vector<std::uint32_t> head(kinds, 0);
   std::vector<std::uint32_t> tail(kinds, 0);
   for (std::size_t cut = 1; cut <= layers_; ++cut) {
     const std::uint32_t* first = &window_[row(level, cut) * kinds];
-    const double reached = before[cut - 1];
     const double work_before = tables_->work(cut - 1);
     const double work = tables_->work(cut);
     double best = infinity;
     for (std::size_t kind = 0; kind < kinds; ++kind) {
       std::uint32_t* queue = &queue_[kind * layers_];
-      const double rate = beta_ * tables_->slowness(kind);
+      const double rate = weight * tables_->slowness(kind);
+      const double reached = begun(kind, cut - 1);
       if (reached < infinity) {
         const double entering = reached - rate * work_before;
         while (tail[kind] > head[kind]) {
           const std::uint32_t back = queue[tail[kind] - 1];
-          if (before[back] - rate * tables_->work(back) < entering) break;
+          if (begun(kind, back) - rate * tables_->work(back) < entering) break;
           --tail[kind];
         }
         queue[tail[kind]++] = static_cast<std::uint32_t>(cut - 1);
@@ -193,7 +215,8 @@ void PathRelaxation::solve_windows(std::size_t level)
       while (head[kind] < tail[kind] && queue[head[kind]] < first[kind]) ++head[kind];
       if (head[kind] == tail[kind]) continue;
       const std::uint32_t begin = queue[head[kind]];
-      const double candidate = before[begin] + rate * (work - tables_->work(begin)) + multipliers_[kind];
+      const double sent = cut < layers_ ? weight * outputs(kind, cut)[0] : 0;
+      const double candidate = begun(kind, begin) + rate * (work - tables_->work(begin)) + multipliers_[kind] + sent;
       if (candidate < best) {
         best = candidate;
         choice[cut] = {static_cast<std::uint32_t>(kind), begin, 0};
@@ -256,37 +279,38 @@ void PathRelaxation::find_rises(std::size_t level, std::size_t cut)
 void PathRelaxation::solve_separable(std::size_t level, std::size_t cut)
 {
   const std::size_t before = level_before(level);
-  std::vector<double> best;
+  const double weight = weight_[level];
+  const double sent_back = weight_[before];
   for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
     const std::size_t group = tables_->group_of(kind);
-    const double* outputs = tables_->outputs(kind, cut);
+    const double* outputs = this->outputs(kind, cut);
     double* within = &staying_[row(level, cut) * rooms_.states_in_all() + rooms_.offset(group)];
     double entered = infinity;
     double stayed = infinity;
     for_each_last_stage(level, cut, kind, [&](std::size_t first, double compute) {
       if (first == 0) {
-        entered = std::min(entered, begin_on(kind) + beta_ * compute);
+        entered = std::min(entered, begin_on(kind) + weight * compute);
         return;
       }
-      const double* gradients = tables_->gradients(kind, first);
+      const double* gradients = this->gradients(kind, first);
       const double* others = entering(before, first, group);
-      const double own = multipliers_[kind] + beta_ * compute;
+      const double own = multipliers_[kind] + weight * compute;
       for (std::size_t other = 0; other < groups_; ++other) {
-        entered = std::min(entered, others[other] + own + beta_ * gradients[other]);
+        entered = std::min(entered, others[other] + own + sent_back * gradients[other]);
       }
       const double* reached = staying(before, first, group);
       if (reached[room_beside(kind)] == infinity) return;
-      stayed = std::min(stayed, reached[room_beside(kind)] + own + beta_ * gradients[group]);
-      const double more = own + beta_ * (gradients[group] + outputs[group]);
+      stayed = std::min(stayed, reached[room_beside(kind)] + own + sent_back * gradients[group]);
+      const double more = own + sent_back * gradients[group] + weight * outputs[group];
       const std::size_t step = rooms_.step(kind);
       rooms_.for_each_stretch_with(kind, [&](std::size_t begin, std::size_t end) {
         stay_on(more, end - begin, reached + begin - step, within + begin);
       });
     });
     for (std::size_t next = 0; next < groups_; ++next) {
-      leaving_[next] = std::min(entered, stayed) + beta_ * outputs[next];
+      leaving_[next] = std::min(entered, stayed) + weight * outputs[next];
     }
-    keep(level, cut, kind, leaving_.data(), entered + beta_ * outputs[group]);
+    keep(level, cut, kind, leaving_.data(), entered + weight * outputs[group]);
   }
 }
 
@@ -308,7 +332,7 @@ void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t k
   const std::size_t step = rooms_.step(kind);
   const double beta = beta_;
   const double most = most_;
-  const double* outputs = tables_->outputs(kind, cut);
+  const double* outputs = this->outputs(kind, cut);
   const double least_output = *std::min_element(outputs, outputs + groups);
   double* leaving = leaving_.data();
   double* within = &staying_[row(level, cut) * rooms_.states_in_all() + rooms_.offset(group)];
@@ -350,7 +374,7 @@ void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t k
     if (!tables_->fits(level, kind, first, cut)) continue;
     seen = {static_cast<std::uint32_t>(first),
             compute <= least_gradient_[kind * tables_->sizes() + size] + least_output};
-    const double* gradients = tables_->gradients(kind, first);
+    const double* gradients = this->gradients(kind, first);
     if (least < worst) {
       const double* others = entering(before, first, group);
       const auto from = [&](double reached_there, double back) {
@@ -400,8 +424,9 @@ void PathRelaxation::solve_end()
   for_each_way_in(tables_->level_of(1), last_stage_.first, kind, room_beside(kind),
                   [&](std::size_t before, double reached, double gradient) {
                     const double cost = tables_->stage_cost(compute, gradient);
-                    if (!within_limit(cost) || !(beta_ * cost + reached < best)) return;
-                    best = beta_ * cost + reached;
+                    const double sum = weighted(0, compute, 0, gradient) + reached;
+                    if (!may_cost(cost) || !(sum < best)) return;
+                    best = sum;
                     last_stage_.group_before = static_cast<std::uint32_t>(before);
                   });
 }
@@ -413,7 +438,7 @@ void PathRelaxation::for_each_way_in(std::size_t level, std::size_t cut, std::si
                                      const Visit& visit) const
 {
   const std::size_t group = tables_->group_of(kind);
-  const double* gradients = tables_->gradients(kind, cut);
+  const double* gradients = this->gradients(kind, cut);
   const double* others = entering(level, cut, group);
   for (std::size_t before = 0; before < groups_; ++before) {
     visit(before, before == group ? staying(level, cut, group)[room] : others[before], gradients[before]);
@@ -424,16 +449,21 @@ double PathRelaxation::least_completion(std::size_t stages, std::size_t cut, std
                                         double sent, std::size_t room) const
 {
   const std::size_t level = tables_->level_of(stages);
+  const std::size_t own_level = tables_->level_of(stages - 1);
   if (cut == 0) {
     const double cost = tables_->stage_cost(compute, sent);
     const double input = tables_->input_cost(kind);
-    return within_limit(cost) && within_limit(input) ? beta_ * (cost + input) : infinity;
+    return may_cost(cost) && within_limit(tables_->input_turn(kind))
+               ? weighted(own_level, compute, sent, 0) + beta_ * input
+               : infinity;
   }
-  if (kernel_ == Kernel::Window) return beta_ * compute + value_[row(level, cut)];
+  if (kernel_ == Kernel::Window) {
+    return weighted(own_level, compute, sent, gradients(kind, cut)[0]) + value_[row(level, cut)];
+  }
   double best = infinity;
   for_each_way_in(level, cut, kind, room, [&](std::size_t, double reached, double gradient) {
     const double cost = tables_->stage_cost(compute, sent + gradient);
-    if (within_limit(cost)) best = std::min(best, beta_ * cost + reached);
+    if (may_cost(cost)) best = std::min(best, weighted(own_level, compute, sent, gradient) + reached);
   });
   return best;
 }
@@ -448,9 +478,10 @@ PathRelaxation::Choice PathRelaxation::last_stage_of(const Front& front) const
     if (tables_->group_of(kind) != front.group || !rooms_.has(front.room, kind)) continue;
     for_each_last_stage(front.level, front.cut, kind, [&](std::size_t first, double compute) {
       const auto offer = [&](double base, double back, std::size_t group_before) {
-        const double cost = tables_->stage_cost(compute, back + tables_->outputs(kind, front.cut)[front.next]);
-        const double sum = base + beta_ * cost;
-        if (!within_limit(cost) || !(sum < best)) return;  // 0 x infinity is no number
+        const double sent = outputs(kind, front.cut)[front.next];
+        const double cost = tables_->stage_cost(compute, back + sent);
+        const double sum = base + weighted(front.level, compute, sent, back);
+        if (!may_cost(cost) || !(sum < best)) return;  // 0 x infinity is no number
         best = sum;
         chosen = {static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(first),
                   static_cast<std::uint32_t>(group_before)};

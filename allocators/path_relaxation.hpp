@@ -15,10 +15,10 @@ namespace isobar::allocators {
 /// chain, where a device may be used again and again, though not within a run, and each use costs its multiplier.
 ///
 /// Three kernels give the same numbers. Without transfers and where memory is hereditary, a sliding-window minimum:
-/// O(levels x kinds x layers). With serial transfers and no limit, costs are separable:
-/// O(levels x layers x kinds x (window x rooms + groups)). Else, at worst,
-/// O(levels x layers x kinds x window x (groups² + rooms)), of which bounds skip most. Window is the number of layers
-/// that a stage can hold within limit and memory, rooms those of one group (run_rooms.hpp).
+/// O(levels x kinds x layers); for the step in one group also with transfers. With serial transfers and no limit on
+/// costs, these are separable: O(levels x layers x kinds x (window x rooms + groups)). Else, at worst, O(levels x
+/// layers x kinds x window x (groups² + rooms)), of which bounds skip most. Window is the number of layers that a stage
+/// can hold within limit and memory, rooms those of one group (run_rooms.hpp).
 class PathRelaxation {
  public:
   /// `check` is called now and then and may throw. Keeps references.
@@ -26,9 +26,14 @@ class PathRelaxation {
 
   const StageTables& tables() const { return *tables_; }
 
-  /// Stages may cost at most `limit`, infinity included.
+  /// Stages may cost at most `limit`, infinity included; for the step, their turns and those of their lanes may be as
+  /// long.
   void set_limit(double limit);
   double limit() const { return limit_; }
+  /// For the step under 1f1b, below levels() or, where no stage has more behind it, as many: the sum counts stages with
+  /// fewer than `slots` behind them, and what crosses the cuts behind these, 1 + floor((M-1) / slots) times
+  /// (docs/certificates.md). 0: as often as the rest.
+  void set_slots(std::size_t slots);
 
   /// The least beta x (input + sum of s_i) + sum of multipliers; infinity when no sequence is within the limit.
   /// `multipliers` by kind, each at least 0.
@@ -79,12 +84,29 @@ class PathRelaxation {
     return &staying_[row(level, cut) * rooms_.states_in_all() + rooms_.offset(group)];
   }
   std::size_t level_before(std::size_t level) const { return tables_->level_of(level + 1); }
-  bool within_limit(double cost) const { return cost <= most_; }
+  bool within_limit(double turn) const { return turn <= most_; }
+  /// Where limits hold for turns, costs have none.
+  bool may_cost(double cost) const { return cost <= most_cost_; }
+  /// What a stage adds to the sum: its compute, what it sends on and what it sends back.
+  double weighted(std::size_t level, double compute, double sent, double back) const
+  {
+    if (!tables_->limits_turns()) return beta_ * tables_->stage_cost(compute, sent + back);
+    return weight_[level] * (compute + sent) + weight_[level_before(level)] * back;
+  }
+  /// What transfers from a kind over a cut take to each group, within the limit where that holds for turns.
+  const double* outputs(std::size_t kind, std::size_t cut) const
+  {
+    return &outputs_[tables_->transfer_index(kind, cut)];
+  }
+  const double* gradients(std::size_t kind, std::size_t cut) const
+  {
+    return &gradients_[tables_->transfer_index(kind, cut)];
+  }
   /// beta x what stands before the chain and the multiplier of the first stage; infinite beyond the limit.
   double begin_on(std::size_t kind) const
   {
-    const double input = tables_->input_cost(kind);
-    return within_limit(input) ? multipliers_[kind] + beta_ * input : std::numeric_limits<double>::infinity();
+    return within_limit(tables_->input_turn(kind)) ? multipliers_[kind] + beta_ * tables_->input_cost(kind)
+                                                   : std::numeric_limits<double>::infinity();
   }
   std::uint32_t& furthest_first(std::size_t level, std::size_t cut, std::size_t kind)
   {
@@ -116,8 +138,12 @@ class PathRelaxation {
   RunRooms rooms_;
   Kernel kernel_ = Kernel::Coupled;
   double beta_;
+  std::vector<double> weight_;  // of each level: beta but for slots
   double limit_ = 0;
-  double most_ = 0;  // the limit with room for rounding
+  double most_ = 0;       // the limit with room for rounding
+  double most_cost_ = 0;  // the same where the limit holds for costs
+  std::vector<double> outputs_;
+  std::vector<double> gradients_;
   std::vector<double> multipliers_;
   double best_ = 0;
   Choice last_stage_;

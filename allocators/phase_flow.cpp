@@ -104,7 +104,7 @@ std::size_t PhaseFlow::reach(std::size_t kind, std::size_t first, double limit) 
   // Stages are short against the chain: double the step, then halve it.
   for (std::size_t step = 1; low < high;) {
     const std::size_t end = std::min(low + step, high);
-    if (tables_.compute(kind, first, end) <= most) {
+    if (turn(kind, first, end) <= most) {
       low = end;
       step *= 2;
     } else {
@@ -298,7 +298,7 @@ double PhaseFlow::next_limit(double limit) const
   for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {
     for_each_beginning(kind, limit, [&](std::size_t first) {
       const std::size_t end = reach(kind, first, limit) + 1;
-      if (end <= tables_.furthest(0, kind, first)) next = std::min(next, tables_.compute(kind, first, end));
+      if (end <= tables_.furthest(0, kind, first)) next = std::min(next, turn(kind, first, end));
     });
   }
   return next;

@@ -91,6 +91,11 @@ class PhaseFlow {
   bool is_phase(std::size_t node) const;
   bool is_in(Subset subset, std::size_t node) const;
   std::size_t reach(std::size_t kind, std::size_t first, double limit) const;
+  /// What limits hold for; of the step the least, wherever the stage stands.
+  double turn(std::size_t kind, std::size_t first, std::size_t end) const
+  {
+    return tables_.turn(tables_.levels() - 1, kind, first, end);
+  }
   template <typename Visit>
   void for_each_beginning(std::size_t kind, double limit, const Visit& visit) const;
   void find_arcs(double limit, bool all);

@@ -9,6 +9,7 @@
 #include "allocators/milp.hpp"
 #include "allocators/search_clock.hpp"
 #include "allocators/sky_dynamic.hpp"
+#include "allocators/step_bound.hpp"
 #include "core/errors.hpp"
 #include "core/layer_graph.hpp"
 #include "core/step_recurrence.hpp"
@@ -97,9 +98,10 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
   Bound bound = objective_bound(cost, plan.goal);
   if (placement.objective_bound) {
     if (*placement.objective_bound > bound.value) bound = {*placement.objective_bound, placement.certificate};
-  } else if (plan.goal.objective != Objective::Step &&
-             chain_cost.layers() * chain_cost.devices() <= most_for_certified_bound) {
-    Bound certified = bound_without_transfers(chain_cost, plan.goal, placement.stages);
+  } else if (chain_cost.layers() * chain_cost.devices() <= most_for_certified_bound) {
+    Bound certified = plan.goal.objective == Objective::Step
+                          ? quick_step_bound(chain_cost, plan.goal, placement.stages)
+                          : bound_without_transfers(chain_cost, plan.goal, placement.stages);
     if (certified.value > bound.value) bound = std::move(certified);
   }
   plan.objective_bound = std::min(bound.value, evaluation.objective);

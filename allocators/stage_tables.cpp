@@ -48,8 +48,8 @@ std::vector<std::size_t> places_of(const Cluster& cluster)
   return place;
 }
 
-/// Places gathered into at most `most` groups: by site where there are few sites, else by the best way out.
-std::vector<std::size_t> coarser(const Cluster& cluster, std::size_t most)
+/// Places gathered into at most `most` groups: by site where there are few sites, else `otherwise` by the best way out.
+std::vector<std::size_t> coarser(const Cluster& cluster, std::size_t most, std::size_t otherwise)
 {
   const std::size_t devices = cluster.devices.size();
   std::vector<std::size_t> group(devices);
@@ -58,6 +58,7 @@ std::vector<std::size_t> coarser(const Cluster& cluster, std::size_t most)
     group[i] = sites.emplace(cluster.devices[i].site, sites.size()).first->second;
   }
   if (sites.size() > 1 && sites.size() <= most) return group;
+  most = otherwise;
   std::vector<double> best(devices, 0);
   for (std::size_t i = 0; i < devices; ++i) {
     for (std::size_t j = 0; j < devices; ++j) {
@@ -81,28 +82,50 @@ ObjectiveWeights weights_of(const Goal& goal)
     case Objective::Bottleneck:
       return {1, 0};
     case Objective::Pipeline:
+      return {static_cast<double>(goal.microbatches - 1), 1};
     case Objective::Step:
+      if (goal.schedule == Schedule::Sequential) return {0, static_cast<double>(goal.microbatches)};
       return {static_cast<double>(goal.microbatches - 1), 1};
   }
   return {0, 1};
 }
 
 StageTables::StageTables(const CostModel& cost, const Goal& goal, std::size_t most_groups,
-                         const std::function<void()>& each_layer)
+                         const std::function<void()>& each_layer, std::size_t most_levels)
     : cost_(&cost),
       goal_(goal),
       weights_(weights_of(goal)),
       layers_(cost.layers()),
       work_(layers_ + 1, 0),
+      forward_(layers_ + 1, 0),
       size_of_cut_(layers_ + 1, 0),
       reach_(cost, goal, 1, each_layer)
 {
   for (std::size_t end = 1; end <= layers_; ++end) {
-    work_[end] = (cost.forward_work(0, end - 1) + cost.backward_work(0, end - 1)).value;
+    forward_[end] = cost.forward_work(0, end - 1).value;
+    work_[end] = forward_[end] + cost.backward_work(0, end - 1).value;
   }
+  find_levels(most_levels);
   find_kinds(most_groups);
   tabulate_transfers();
   is_hereditary_ = goal_.communication == Communication::None && reach_.is_hereditary();
+}
+
+void StageTables::find_levels(std::size_t most_levels)
+{
+  levels_ = reach_.levels();
+  const std::uint64_t microbatches = goal_.microbatches;
+  const std::size_t most_stages = std::min(layers_, cost_->devices());
+  if (limits_turns() && goal_.schedule == Schedule::OneForwardOneBackward) {
+    const std::size_t told_apart = std::min<std::uint64_t>(microbatches, most_stages);
+    levels_ = std::max(levels_, std::min(told_apart, most_levels));
+  }
+  for (std::size_t level = 0; level < levels_; ++level) {
+    const std::size_t most_behind = level + 1 < levels_ ? level : std::max(level, most_stages - 1);
+    const auto held = std::min<std::uint64_t>(microbatches, most_behind + 1);
+    const auto others = static_cast<double>(microbatches - 1);
+    both_.push_back(microbatches > 1 ? static_cast<double>(microbatches - held) / others : 1);
+  }
 }
 
 void StageTables::find_kinds(std::size_t most_groups)
@@ -116,8 +139,10 @@ void StageTables::find_kinds(std::size_t most_groups)
   places_are_exact_ = groups_ <= most_groups;
   if (!places_are_exact_) {
     // The cost of a pass grows with the square of the groups, unless sums are separable.
-    const bool is_separable = goal_.communication == Communication::Serial && weights_.alpha == 0;
-    group = coarser(cluster, is_separable ? most_groups : std::min(most_groups, coarse_groups));
+    const bool is_serial = goal_.communication == Communication::Serial && weights_.alpha == 0;
+    const std::size_t most = limits_turns() || is_serial ? most_groups : std::min(most_groups, coarse_groups);
+    // In one group a pass is quick, and without sites it says about as much of turns.
+    group = coarser(cluster, most, limits_turns() ? 1 : most);
     groups_ = *std::max_element(group.begin(), group.end()) + 1;
   }
   places_ = *std::max_element(place.begin(), place.end()) + 1;
@@ -129,10 +154,17 @@ void StageTables::find_kinds(std::size_t most_groups)
       }
     }
   }
-  std::map<std::tuple<std::size_t, double, double, double>, std::uint32_t> known;
+  std::map<std::tuple<std::size_t, double, double, double, double>, std::uint32_t> known;
   for (std::size_t i = 0; i < devices; ++i) {
-    const double input = CostModel::counted(goal_.communication, cost_->input_transfer(i)).value;
-    const auto key = std::tuple(place[i], cost_->speed(i).value, cluster.devices[i].memory.value, input);
+    const TransferTimes input_transfer = cost_->input_transfer(i);
+    double input = CostModel::counted(goal_.communication, input_transfer).value;
+    double input_turn = 0;
+    if (limits_turns()) {
+      // The step counts it once. One micro-batch at a time, no lane keeps the next from entering.
+      input /= weights_.beta;
+      if (goal_.communication != Communication::None && weights_.alpha > 0) input_turn = input_transfer.data.value;
+    }
+    const auto key = std::tuple(place[i], cost_->speed(i).value, cluster.devices[i].memory.value, input, input_turn);
     const auto [entry, is_new] = known.emplace(key, static_cast<std::uint32_t>(known.size()));
     if (is_new) {
       devices_of_kind_.emplace_back();
@@ -140,6 +172,7 @@ void StageTables::find_kinds(std::size_t most_groups)
       place_of_kind_.push_back(static_cast<std::uint32_t>(place[i]));
       slowness_.push_back(1 / cost_->speed(i).value);
       input_.push_back(input);
+      input_turn_.push_back(input_turn);
     }
     devices_of_kind_[entry->second].push_back(static_cast<std::uint32_t>(i));
     kind_of_device_.push_back(entry->second);
@@ -164,6 +197,10 @@ void StageTables::tabulate_transfers()
     size_of_cut_[cut] = entry->second;
   }
   sizes_ = known.size();
+  if (limits_turns()) {
+    transfers_within(infinity, output_, gradient_);
+    return;
+  }
   output_.assign(kinds() * sizes_ * groups_, infinity);
   gradient_.assign(kinds() * sizes_ * groups_, infinity);
   for (std::size_t kind = 0; kind < kinds(); ++kind) {
@@ -176,6 +213,35 @@ void StageTables::tabulate_transfers()
         const std::size_t at = (kind * sizes_ + size) * groups_ + group;
         output_[at] = std::min(output_[at], path.transfer_time(output_bytes_[size]).value);
         gradient_[at] = std::min(gradient_[at], path.transfer_time(gradient_bytes_[size]).value);
+      }
+    }
+  }
+}
+
+void StageTables::transfers_within(double limit, std::vector<double>& outputs, std::vector<double>& gradients) const
+{
+  outputs.assign(kinds() * sizes_ * groups_, infinity);
+  gradients.assign(outputs.size(), infinity);
+  // All forwards come before all backwards: a micro-batch takes a turn of both lanes over a cut.
+  const bool are_apart = goal_.schedule == Schedule::GPipe;
+  const auto turn = [&](double activations, double gradient) {
+    return are_apart ? activations + gradient : std::max(activations, gradient);
+  };
+  for (std::size_t kind = 0; kind < kinds(); ++kind) {
+    for (std::size_t other = 0; other < kinds(); ++other) {
+      if (other == kind && devices_of_kind_[kind].size() == 1) continue;
+      const Path& there = path(kind, other);
+      const Path& back = path(other, kind);
+      for (std::size_t size = 0; size < sizes_; ++size) {
+        const Bytes output = output_bytes_[size];
+        const Bytes gradient = gradient_bytes_[size];
+        const std::size_t at = (kind * sizes_ + size) * groups_ + group_of_kind_[other];
+        if (turn(there.data_time(output).value, back.data_time(gradient).value) <= limit) {
+          outputs[at] = std::min(outputs[at], there.transfer_time(output).value);
+        }
+        if (turn(back.data_time(output).value, there.data_time(gradient).value) <= limit) {
+          gradients[at] = std::min(gradients[at], there.transfer_time(gradient).value);
+        }
       }
     }
   }

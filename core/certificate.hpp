@@ -27,7 +27,11 @@ std::vector<std::string> certificate_kind_names();
 inline constexpr std::size_t most_run_rooms = 128;
 
 /// What proves a lower bound on an objective alpha x max + beta x sum of the stages' costs s_i: (1, 0) for bottleneck,
-/// (0, 1) for sequential, (M-1, 1) for pipeline. docs/certificates.md has the proofs.
+/// (0, 1) for sequential, (M-1, 1) for pipeline. The step is at least that of its turns and costs, (M-1, 1) too or (0, M)
+/// for schedule sequential; limits hold for turns. docs/certificates.md has the proofs.
+///
+/// A rung with slots K counts the costs of stages with fewer than K behind them, and of the transfers behind these,
+/// 1 + floor((M-1)/K) times, and the largest turn not at all.
 ///
 /// Path. Rungs T_1 < T_2 < …, the last may be infinite, each with a multiplier u_d >= 0 per device. Let U(T, u) be the
 /// least of  beta x (input + sum of s_i) + sum of u_d  over all sequences of stages that cut the chain, each with
@@ -49,6 +53,7 @@ struct Certificate {
   struct Rung {
     std::optional<Seconds> limit;     ///< none: infinite
     std::vector<double> multipliers;  ///< of each device, in the order of the cluster
+    std::size_t slots = 0;            ///< of the step under 1f1b: whose round trips the sum counts; 0: none
 
     friend bool operator==(const Rung&, const Rung&) = default;
   };

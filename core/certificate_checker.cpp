@@ -53,6 +53,8 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
 {
   const double per_parameter = bytes_per_parameter(chain.dtype, chain.optimizer);
   work = sums_before_cuts(chain, [](const Layer& layer) { return layer.forward.value + layer.backward.value; });
+  forward = sums_before_cuts(chain, [](const Layer& layer) { return layer.forward.value; });
+  update = sums_before_cuts(chain, [&](const Layer& layer) { return update_work(chain, layer).value; });
   parameter_bytes = sums_before_cuts(
       chain, [&](const Layer& layer) { return static_cast<double>(layer.parameters) * per_parameter; });
   activations = sums_before_cuts(chain, [](const Layer& layer) { return layer.activations.value; });
@@ -65,8 +67,18 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
   for (std::size_t i = 0; i < devices; ++i) {
     speed.push_back(given.devices[i].speed_at(chain.dtype).value);
     memory.push_back(given.devices[i].memory.value);
-    input_s.push_back(
-        given.data_server ? transfer_s(given.path(given.data_server_index(), i), cuts.output.front().value) : 0);
+    input_s.push_back(0);
+    input_turn_s.push_back(0);
+    if (!given.data_server || goal.has_free_transfers()) continue;
+    const Path path = given.path(given.data_server_index(), i);
+    input_s[i] = transfer_s(path, cuts.output.front().value);
+    if (!has_turns()) {
+      input_turn_s[i] = cost(0, input_s[i]);
+      continue;
+    }
+    // The step counts it once, and one micro-batch at a time keeps no other waiting for the lane.
+    input_s[i] /= beta();
+    if (goal.schedule != Schedule::Sequential) input_turn_s[i] = path.data_time(cuts.output.front()).value;
   }
 }
 
@@ -75,14 +87,32 @@ std::uint64_t Chain::held_by(std::size_t stages_after) const
   return microbatches_in_flight(goal.schedule, stages_after, goal.microbatches);
 }
 
+double Chain::turn_s(std::size_t device, std::size_t first_cut, std::size_t end_cut, std::uint64_t in_flight) const
+{
+  const double both = compute_s(device, first_cut, end_cut);
+  if (!has_turns() || goal.schedule != Schedule::OneForwardOneBackward || goal.microbatches == 1) return both;
+  const double one = (forward[end_cut] - forward[first_cut]) / speed[device];
+  const double less = std::min(one, both - one);
+  // Of the M - 1 micro-batches that follow the first, in_flight - 1 may overlap with it one way.
+  return both - less * static_cast<double>(in_flight - 1) / static_cast<double>(goal.microbatches - 1);
+}
+
+std::uint64_t Chain::most_in_flight(std::size_t level, std::size_t levels) const
+{
+  const std::size_t stages_after = level + 1 < levels ? level : std::min(layers, devices) - 1;
+  return held_by(std::max(level, stages_after));
+}
+
 double Chain::alpha() const
 {
+  if (has_turns()) return goal.schedule == Schedule::Sequential ? 0 : static_cast<double>(goal.microbatches) - 1;
   if (goal.objective == Objective::Sequential) return 0;
   return goal.objective == Objective::Bottleneck ? 1 : static_cast<double>(goal.microbatches) - 1;
 }
 
 double Chain::beta() const
 {
+  if (has_turns() && goal.schedule == Schedule::Sequential) return static_cast<double>(goal.microbatches);
   return goal.objective == Objective::Bottleneck ? 0 : 1;
 }
 
@@ -123,7 +153,8 @@ Faults faults_of_rungs(const Certificate& certificate, std::size_t devices)
   if (certificate.rungs.empty()) faults.push_back("certificate.rungs: claims 0; it is at least 1");
   double below = 0;
   for (std::size_t r = 0; r < certificate.rungs.size(); ++r) {
-    const auto& [limit, multipliers] = certificate.rungs[r];
+    const auto& limit = certificate.rungs[r].limit;
+    const auto& multipliers = certificate.rungs[r].multipliers;
     const std::string key = fmt::format("certificate.rungs[{}]", r);
     if (!limit && r + 1 < certificate.rungs.size()) {
       faults.push_back(key + ".limit_s: claims none; it is a number, since a rung follows");
@@ -161,18 +192,26 @@ double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults
       break;
   }
   faults = faults_of_rungs(certificate, chain.devices);
+  const bool may_count_slots = certificate.kind == CertificateKind::Path && chain.has_turns() &&
+                               chain.goal.schedule == Schedule::OneForwardOneBackward;
+  for (std::size_t r = 0; r < certificate.rungs.size() && !may_count_slots; ++r) {
+    if (certificate.rungs[r].slots == 0) continue;
+    faults.push_back(
+        fmt::format("certificate.rungs[{}].slots: claims {}; only a path of objective step under 1f1b counts them", r,
+                    certificate.rungs[r].slots));
+  }
   if (!faults.empty()) return 0;
   const auto too_large = proofs::fault_of_size(chain, certificate.groups, proofs::levels_of(chain, certificate));
   if (!too_large.empty()) faults.push_back(too_large);
   if (!faults.empty()) return 0;
-  const proofs::GroupTransfers transfers(chain, certificate.groups);
-  if (certificate.kind == CertificateKind::Path) return proofs::path_bound(chain, transfers, certificate);
+  if (certificate.kind == CertificateKind::Path) return proofs::path_bound(chain, certificate);
 
   const double claimed = plan.objective_bound->value;
   const auto& last = certificate.rungs.back().limit;
   const double above_rungs = last ? (chain.alpha() + chain.beta()) * last->value : proofs::infinity;
   const double searched = std::min(claimed, above_rungs);
-  const auto found = proofs::search_below(chain, transfers, certificate, searched);
+  const auto found = chain.has_turns() ? proofs::search_steps_below(chain, certificate, searched)
+                                       : proofs::search_below(chain, certificate, searched);
   if (!found.fault.empty()) faults.push_back(found.fault);
   if (found.least < searched) {
     const auto [claim, fact] = told_apart(claimed, found.least);

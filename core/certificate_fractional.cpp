@@ -99,6 +99,25 @@ double least_time_for_all(const Chain& chain, const Density& density)
 
 }  // namespace
 
+double least_turns(const Chain& chain)
+{
+  if (!chain.has_turns() || chain.goal.schedule != Schedule::OneForwardOneBackward) return chain.alpha();
+  // A turn is at least the larger of forward and backward. What these are of a stage's compute lies between what they
+  // are of its layers'.
+  double least_forward = 1;
+  double least_backward = 1;
+  for (std::size_t k = 0; k < chain.layers; ++k) {
+    const double work = chain.work[k + 1] - chain.work[k];
+    if (work <= 0) continue;
+    const double share = (chain.forward[k + 1] - chain.forward[k]) / work;
+    least_forward = std::min(least_forward, share);
+    least_backward = std::min(least_backward, 1 - share);
+  }
+  const double larger = std::max({0.5, least_forward, least_backward}) * (1 - rounding);
+  const auto in_flight = chain.held_by(std::min(chain.layers, chain.devices) - 1);
+  return chain.alpha() - static_cast<double>(in_flight - 1) * (1 - larger);
+}
+
 double fractional_bound(const Chain& chain)
 {
   const Density density(chain);
@@ -124,16 +143,18 @@ double fractional_bound(const Chain& chain)
   }
   // When no stage takes more than T, the sum is least with the fastest devices at T and one more on what is left. This
   // is linear in T between the values F/S_k at which k devices at T do all work, so the objective is least at one.
+  const double turns = least_turns(chain);
   double in_k_stages = infinity;
   double speeds = 0;
   double stages = 0;
   for (const std::size_t i : order) {
     speeds += chain.speed[i];
     stages += 1;
-    in_k_stages = std::min(in_k_stages, (chain.alpha() + stages) * density.all_work() / speeds);
+    in_k_stages = std::min(in_k_stages, (turns + stages) * density.all_work() / speeds);
   }
-  const double both = chain.alpha() * largest + sum;
-  return chain.goal.objective == Objective::Pipeline ? std::max(both, in_k_stages) : both;
+  const double both = turns * largest + chain.beta() * sum;
+  const bool counts_both = turns > 0 && chain.goal.objective != Objective::Bottleneck;
+  return counts_both ? std::max(both, in_k_stages) : both;
 }
 
 }  // namespace isobar::proofs

@@ -30,7 +30,7 @@ bool memory_is_hereditary(const Chain& chain)
   return true;
 }
 
-GroupTransfers::GroupTransfers(const Chain& chain, const std::vector<std::size_t>& group_of_device)
+GroupTransfers::GroupTransfers(const Chain& chain, const std::vector<std::size_t>& group_of_device, double limit)
     : cuts_(chain.layers + 1)
 {
   const bool counts = chain.goal.communication != Communication::None;
@@ -42,6 +42,15 @@ GroupTransfers::GroupTransfers(const Chain& chain, const std::vector<std::size_t
   if (!counts) return;
   output_.assign(chain.devices * cuts_ * groups_, infinity);
   gradient_.assign(output_.size(), infinity);
+  if (chain.has_turns()) {
+    tabulate_within(chain, limit * (1 + rounding));
+  } else {
+    tabulate(chain);
+  }
+}
+
+void GroupTransfers::tabulate(const Chain& chain)
+{
   std::vector<std::vector<Path>> paths(groups_);
   for (std::size_t i = 0; i < chain.devices; ++i) {
     for (auto& to_group : paths) to_group.clear();
@@ -65,6 +74,46 @@ GroupTransfers::GroupTransfers(const Chain& chain, const std::vector<std::size_t
         for (const Path& path : paths[group]) {
           output_[at] = std::min(output_[at], chain.transfer_s(path, chain.output[cut]));
           gradient_[at] = std::min(gradient_[at], chain.transfer_s(path, chain.gradient[cut]));
+        }
+      }
+    }
+  }
+}
+
+void GroupTransfers::tabulate_within(const Chain& chain, double limit)
+{
+  struct Lanes {
+    Path there;
+    Path back;
+  };
+  std::vector<std::vector<Lanes>> lanes(groups_);  // of one device, to devices of each group
+  for (std::size_t i = 0; i < chain.devices; ++i) {
+    for (auto& to_group : lanes) to_group.clear();
+    for (std::size_t j = 0; j < chain.devices; ++j) {
+      if (j == i) continue;
+      const Lanes one{chain.cluster->path(i, j), chain.cluster->path(j, i)};
+      auto& known = lanes[group_of(j)];
+      chain.effort.take(steps_of_path + known.size());
+      const bool is_worse = std::any_of(known.begin(), known.end(), [&](const Lanes& other) {
+        return other.there.latency <= one.there.latency && other.there.bandwidth >= one.there.bandwidth &&
+               other.back.bandwidth >= one.back.bandwidth;
+      });
+      if (!is_worse) known.push_back(one);
+    }
+    for (std::size_t cut = 1; cut < chain.layers; ++cut) {
+      for (std::size_t group = 0; group < groups_; ++group) {
+        const std::size_t at = (i * cuts_ + cut) * groups_ + group;
+        chain.effort.take(lanes[group].size());
+        for (const auto& [there, back] : lanes[group]) {
+          const auto data = [](const Path& path, double bytes) { return bytes / path.bandwidth.value; };
+          const double forward = chain.output[cut];
+          const double backward = chain.gradient[cut];
+          if (chain.lane_turn_s(data(there, forward), data(back, backward)) <= limit) {
+            output_[at] = std::min(output_[at], chain.transfer_s(there, forward));
+          }
+          if (chain.lane_turn_s(data(back, forward), data(there, backward)) <= limit) {
+            gradient_[at] = std::min(gradient_[at], chain.transfer_s(there, backward));
+          }
         }
       }
     }
@@ -125,7 +174,7 @@ Runs::Runs(const Chain& chain, const GroupTransfers& transfers, const std::vecto
 
 std::size_t levels_of(const Chain& chain, const Certificate& certificate)
 {
-  if (chain.is_sky || chain.goal.schedule != Schedule::OneForwardOneBackward) return 1;
+  if (chain.goal.schedule != Schedule::OneForwardOneBackward || (chain.is_sky && !chain.has_turns())) return 1;
   const auto most = std::min<std::uint64_t>(chain.goal.microbatches, std::min(chain.layers, chain.devices));
   return std::min(certificate.levels, static_cast<std::size_t>(most));
 }
@@ -166,16 +215,32 @@ PathTable::PathTable(const Chain& chain, const GroupTransfers& transfers, std::s
       cuts_(chain.layers + 1),
       groups_(transfers.groups()),
       limit_(rung.limit ? rung.limit->value * (1 + rounding) : infinity),
+      most_cost_(chain.has_turns() ? infinity : limit_),
       beta_(chain.beta()),
       sum_(std::accumulate(rung.multipliers.begin(), rung.multipliers.end(), 0.0)),
       least_(levels * cuts_ * groups_ * groups_, infinity),
       staying_(levels * cuts_ * runs_.ways_before(groups_), infinity)
 {
+  for (std::size_t level = 0; level < levels; ++level) weights_.push_back(weight_of(level, rung.slots));
   if (chain.goal.communication == Communication::None && memory_is_hereditary(chain)) {
     fill_without_transfers();
   } else {
     fill();
   }
+}
+
+double PathTable::weight_of(std::size_t level, std::size_t slots) const
+{
+  // The last level stands for stages with more behind them too, unless there are none.
+  const bool stands_for_more = level + 1 == levels_ && levels_ < std::min(chain_.layers, chain_.devices);
+  if (level >= slots || (stands_for_more && slots > level + 1)) return beta_;
+  return static_cast<double>(1 + (chain_.goal.microbatches - 1) / slots);
+}
+
+double PathTable::counted(std::size_t level, double compute, double sent_on, double sent_back) const
+{
+  if (!chain_.has_turns()) return beta_ * chain_.cost(compute, sent_on + sent_back);
+  return weights_[level] * chain_.cost(compute, sent_on) + weights_[std::min(level + 1, levels_ - 1)] * sent_back;
 }
 
 double PathTable::all() const
@@ -219,6 +284,7 @@ void PathTable::fill_cell_by(std::size_t kind, std::size_t end, std::size_t leve
   const std::size_t group = transfers_.group_of(i);
   const std::size_t level_before = std::min(level + 1, levels_ - 1);
   const std::uint64_t held = chain_.held_by(level);
+  const std::uint64_t in_flight = chain_.most_in_flight(level, levels_);
   const double memory = chain_.memory[i] * (1 + memory_tolerance);
   const double* output = end == chain_.layers ? transfers_.nothing() : transfers_.output(i, end);
   double* least = &least_[index(level, end, group, 0)];
@@ -227,10 +293,9 @@ void PathTable::fill_cell_by(std::size_t kind, std::size_t end, std::size_t leve
   const auto offer = [&](double compute, double before, double sent_back, bool begins_run) {
     for (std::size_t next = 0; next < groups_; ++next) {
       if (next == group && !begins_run) continue;
-      const double cost = chain_.cost(compute, output[next] + sent_back);
-      if (!(cost <= limit_)) continue;
+      if (!(chain_.cost(compute, output[next] + sent_back) <= most_cost_)) continue;
       double& known = next == group ? entered : least[next];
-      known = std::min(known, before + beta_ * cost);
+      known = std::min(known, before + counted(level, compute, output[next], sent_back));
     }
   };
   const auto worst_of_all = [&] {
@@ -243,11 +308,11 @@ void PathTable::fill_cell_by(std::size_t kind, std::size_t end, std::size_t leve
   for (std::size_t first = end; first-- > 0;) {
     chain_.effort.take(1 + groups_ + runs_.ways(group));
     const double compute = chain_.compute_s(i, first, end);
-    if (compute > limit_ || chain_.need_of_layers(first, end, held) > memory) break;
+    if (chain_.turn_s(i, first, end, in_flight) > limit_ || chain_.need_of_layers(first, end, held) > memory) break;
     if (chain_.need(first, end, held) > memory) continue;
     if (first == 0) {
       const double input = chain_.cost(0, chain_.input_s[i]);
-      if (input <= limit_) offer(compute, multipliers_[i] + beta_ * input, 0, true);
+      if (chain_.input_turn_s[i] <= limit_) offer(compute, multipliers_[i] + beta_ * input, 0, true);
       continue;
     }
     const double* gradient = transfers_.gradient(i, first);
@@ -258,12 +323,12 @@ void PathTable::fill_cell_by(std::size_t kind, std::size_t end, std::size_t leve
         if (before < infinity) offer(compute, multipliers_[i] + before, gradient[previous], previous != group);
       }
     }
-    const double cost = chain_.cost(compute, output[group] + gradient[group]);
-    if (!(cost <= limit_)) continue;
+    if (!(chain_.cost(compute, output[group] + gradient[group]) <= most_cost_)) continue;
+    const double cost = counted(level, compute, output[group], gradient[group]);
     const double* stayed = &staying_[stay(level_before, first, group)];
     for (std::size_t way = 0; way < runs_.ways(group); ++way) {
       const auto left = runs_.with_use(way, kind);
-      if (left) stays[way] = std::min(stays[way], stayed[*left] + multipliers_[i] + beta_ * cost);
+      if (left) stays[way] = std::min(stays[way], stayed[*left] + multipliers_[i] + cost);
     }
   }
   for (std::size_t way = 0; way < runs_.ways(group); ++way) {
@@ -288,10 +353,11 @@ void PathTable::fill_without_transfers()
     for (std::size_t level = 0; level < levels; ++level) {
       const std::size_t level_before = std::min(level + 1, levels_ - 1);
       const std::uint64_t held = chain_.held_by(level);
+      const std::uint64_t in_flight = chain_.most_in_flight(level, levels_);
       double& least = staying_[stay(level, end, 0)];
       for (std::size_t i = 0; i < chain_.devices; ++i) {
         auto& [cuts, front] = windows[level * chain_.devices + i];
-        const double per_flop = beta_ / chain_.speed[i];
+        const double per_flop = weights_[level] / chain_.speed[i];
         const auto key = [&, per_flop](std::size_t cut) {
           const double before = cut == 0 ? 0 : staying_[stay(level_before, cut, 0)];
           return before - per_flop * chain_.work[cut];
@@ -304,8 +370,8 @@ void PathTable::fill_without_transfers()
           kept += cuts.size();
         }
         const double memory = chain_.memory[i] * (1 + memory_tolerance);
-        while (front < cuts.size() &&
-               (chain_.compute_s(i, cuts[front], end) > limit_ || chain_.need(cuts[front], end, held) > memory)) {
+        while (front < cuts.size() && (chain_.turn_s(i, cuts[front], end, in_flight) > limit_ ||
+                                       chain_.need(cuts[front], end, held) > memory)) {
           ++front;
         }
         if (front < cuts.size()) {
@@ -316,20 +382,26 @@ void PathTable::fill_without_transfers()
   }
 }
 
-double path_bound(const Chain& chain, const GroupTransfers& transfers, const Certificate& certificate)
+double path_bound(const Chain& chain, const Certificate& certificate)
 {
   const std::size_t levels = levels_of(chain, certificate);
+  const GroupTransfers all_transfers(chain, certificate.groups);
   double bound = infinity;
   double limit_below = 0;
   for (const auto& rung : certificate.rungs) {
-    const PathTable table(chain, transfers, levels, rung);
+    std::optional<GroupTransfers> within;
+    if (chain.has_turns() && rung.limit) within.emplace(chain, certificate.groups, rung.limit->value);
+    const PathTable table(chain, within ? *within : all_transfers, levels, rung);
     const double all = table.all();
     const double multipliers = table.sum_of_multipliers();
     if (all < infinity) {
       const double slack = rounding * (all + multipliers);
       const double gained = all - multipliers - slack;
       const bool none_exists = chain.beta() == 0 && gained > 0;
-      if (!none_exists) bound = std::min(bound, chain.alpha() * limit_below + (chain.beta() > 0 ? gained : 0));
+      if (!none_exists) {
+        const double largest = rung.slots > 0 ? 0 : chain.alpha() * limit_below;
+        bound = std::min(bound, largest + (chain.beta() > 0 ? gained : 0));
+      }
     }
     limit_below = rung.limit.value_or(Seconds(infinity)).value;
   }

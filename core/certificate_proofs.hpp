@@ -67,6 +67,8 @@ struct Chain {
   Goal goal;
   bool is_sky = false;                  ///< memory is Sky's estimator
   std::vector<double> work;             ///< FLOP, forward and backward, of the layers before each cut
+  std::vector<double> forward;          ///< FLOP, forward, likewise
+  std::vector<double> update;           ///< FLOP, of an update, likewise
   std::vector<double> parameter_bytes;  ///< of the layers before each cut
   std::vector<double> activations;      ///< likewise, of one micro-batch
   std::vector<double> sky_memory;       ///< likewise
@@ -76,6 +78,7 @@ struct Chain {
   std::vector<double> speed;            ///< of each device
   std::vector<double> memory;           ///< of each device
   std::vector<double> input_s;          ///< what each device waits for its input; 0 where it is local
+  std::vector<double> input_turn_s;     ///< of that, what limits hold for
   const Cluster* cluster = nullptr;
   bool latency_counts = true;  ///< in what stages send
   Effort& effort;              ///< of all that is proven of it
@@ -111,7 +114,18 @@ struct Chain {
     return goal.communication == Communication::Overlapped ? std::max(compute, send) : compute + send;
   }
   std::uint64_t held_by(std::size_t stages_after) const;
-  /// The objective is alpha x largest + beta x sum.
+  /// True for the step: limits hold for turns, and the bound is of these (docs/certificates.md).
+  bool has_turns() const { return goal.objective == Objective::Step; }
+  /// Of the compute of a stage with so many micro-batches in flight at most; for other objectives all of it.
+  double turn_s(std::size_t device, std::size_t first_cut, std::size_t end_cut, std::uint64_t in_flight) const;
+  /// Of the lanes over a cut, whose bytes take so long each way.
+  double lane_turn_s(double there, double back) const
+  {
+    return goal.schedule == Schedule::GPipe ? there + back : std::max(there, back);
+  }
+  /// The most micro-batches in flight on stages that `level` of `levels` stands for.
+  std::uint64_t most_in_flight(std::size_t level, std::size_t levels) const;
+  /// The objective is alpha x largest + beta x sum, or for the step at least that.
   double alpha() const;
   double beta() const;
 };
@@ -120,10 +134,11 @@ struct Chain {
 bool memory_is_hereditary(const Chain& chain);
 
 /// What transfers between devices and groups of devices take at each cut: from a device to the nearest other device of
-/// a group. Zero where the goal does not count transfers; then all devices are one group.
+/// a group; where there are turns, the nearest over whose lanes they are within `limit`, infinity where there is none.
+/// Zero where the goal does not count transfers; then all devices are one group.
 class GroupTransfers {
  public:
-  GroupTransfers(const Chain& chain, const std::vector<std::size_t>& group_of_device);
+  GroupTransfers(const Chain& chain, const std::vector<std::size_t>& group_of_device, double limit = infinity);
 
   std::size_t groups() const { return groups_; }
   std::size_t group_of(std::size_t device) const { return group_of_.empty() ? 0 : group_of_[device]; }
@@ -140,6 +155,9 @@ class GroupTransfers {
   {
     return table.empty() ? nothing_.data() : &table[(device * cuts_ + cut) * groups_];
   }
+
+  void tabulate(const Chain& chain);
+  void tabulate_within(const Chain& chain, double limit);
 
   std::size_t groups_ = 1;
   std::size_t cuts_ = 0;
@@ -227,6 +245,9 @@ class PathTable {
   {
     return (level * cuts_ + cut) * runs_.ways_before(groups_) + runs_.ways_before(group);
   }
+  double weight_of(std::size_t level, std::size_t slots) const;
+  /// What a stage of the level adds to the sum, weighted.
+  double counted(std::size_t level, double compute, double sent_on, double sent_back) const;
   void fill();
   void fill_cell(std::size_t cut, std::size_t level);
   void fill_cell_by(std::size_t kind, std::size_t cut, std::size_t level);
@@ -240,8 +261,10 @@ class PathTable {
   std::size_t cuts_;
   std::size_t groups_;
   double limit_;
+  double most_cost_;  // infinite where the limit holds for turns
   double beta_;
   double sum_ = 0;
+  std::vector<double> weights_;             // of each level: beta, or more where slots are counted
   std::vector<double> least_;               // [level][cut][group][next], between groups
   std::vector<double> staying_;             // [level][cut][group][what is left], within a group
   std::vector<double> least_of_any_group_;  // [level][cut][next]
@@ -253,19 +276,24 @@ std::size_t levels_of(const Chain& chain, const Certificate& certificate);
 /// What tables for such groups of devices, counted from 0 without gaps, would be refused for; "" when they can be made.
 std::string fault_of_size(const Chain& chain, const std::vector<std::size_t>& group_of_device, std::size_t levels);
 
-double path_bound(const Chain& chain, const GroupTransfers& transfers, const Certificate& certificate);
+double path_bound(const Chain& chain, const Certificate& certificate);
 
 /// What a search found: an objective below the bound, or why it ended before it found any or none.
 struct SearchFinding {
   double least = infinity;
   std::string fault;
 };
-SearchFinding search_below(const Chain& chain, const GroupTransfers& transfers, const Certificate& certificate,
-                           double bound);
+SearchFinding search_below(const Chain& chain, const Certificate& certificate, double bound);
+/// The same for the step: placements are played.
+SearchFinding search_steps_below(const Chain& chain, const Certificate& certificate, double bound);
 
 /// A limit below which no placement's largest cost is, proven by an integer program without a solution; 0 and faults
 /// where it is not.
 double phase_flow_bound(const Chain& chain, const Certificate& certificate, std::vector<std::string>& faults);
+
+/// The objective is at least so many times the largest compute of a stage, and beta times their sum: alpha, or for the
+/// step what turns are of compute at least.
+double least_turns(const Chain& chain);
 
 /// The bound for layers that may be cut anywhere; infinite where all memory together is too small.
 double fractional_bound(const Chain& chain);

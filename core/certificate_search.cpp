@@ -255,9 +255,9 @@ class RungSearch {
 
 }  // namespace
 
-SearchFinding search_below(const Chain& chain, const GroupTransfers& transfers, const Certificate& certificate,
-                           double bound)
+SearchFinding search_below(const Chain& chain, const Certificate& certificate, double bound)
 {
+  const GroupTransfers transfers(chain, certificate.groups);
   const std::size_t levels = levels_of(chain, certificate);
   double limit_below = 0;
   std::uint64_t labels = 0;

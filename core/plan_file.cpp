@@ -91,6 +91,7 @@ Json to_json(const Certificate& certificate)
     object["rungs"] = Json::array();
     for (const auto& rung : certificate.rungs) {
       object["rungs"].push_back({{"limit_s", or_null(rung.limit)}, {"multipliers", rung.multipliers}});
+      if (rung.slots > 0) object["rungs"].back()["slots"] = rung.slots;
     }
   } else if (certificate.kind == CertificateKind::PhaseFlow && !certificate.rungs.empty()) {
     object["limit_s"] = or_null(certificate.rungs.front().limit);
@@ -175,6 +176,7 @@ Certificate read_certificate(MappingReader& reader, FaultList& faults)
       result.multipliers =
           read_list<double>(rung, "multipliers", faults,
                             [](MappingReader& item, const std::string& name) { return item.required_number(name); });
+      result.slots = rung.optional_count("slots").value_or(0);
       return result;
     });
   } else if (certificate.kind == CertificateKind::PhaseFlow) {

@@ -2,6 +2,7 @@
 
 #include "core/certificate_checker.hpp"
 #include "tests/allocators/brute_force.hpp"
+#include "tests/allocators/step_turns.hpp"
 #include "tests/support/instances.hpp"
 
 #include <gtest/gtest.h>
@@ -60,7 +61,8 @@ void for_each_relaxation(int instances, const Visit& visit)
   for (int number = 0; number < instances; ++number) {
     const Instance instance(random, number);
     for (const Goal& goal : all_goals(instance.microbatches)) {
-      const StageTables tables(instance.cost, goal, instance.most_groups, [] {});
+      const StageTables tables(
+          instance.cost, goal, instance.most_groups, [] {}, number % 3 == 0 ? 1 : 8);
       PathRelaxation relaxation(tables, [] {});
       relaxation.set_limit(instance.limit);
       visit(instance, tables, relaxation, instance.multipliers(tables));
@@ -72,14 +74,19 @@ void for_each_relaxation(int instances, const Visit& visit)
   }
 }
 
-/// Every placement within the limit.
+/// Calls visit(stages, sum) for every placement within the limit, with the sum that its goal's weights are of.
 template <typename Visit>
 void for_each_within(const Instance& instance, const Goal& goal, const Visit& visit)
 {
   for_each_placement(instance.cost.layers(), instance.cost.devices(), true, [&](const auto& stages) {
     if (!memory_holds(instance.cost, stages, goal)) return;
+    if (goal.objective == Objective::Step) {
+      const Turns turns = turns_of(instance.cost, stages, goal);
+      if (turns.largest <= instance.limit) visit(stages, turns.alone);
+      return;
+    }
     const auto evaluation = instance.cost.evaluate(stages, goal);
-    if (evaluation.bottleneck.value <= instance.limit) visit(stages, evaluation);
+    if (evaluation.bottleneck.value <= instance.limit) visit(stages, evaluation.sum.value);
   });
 }
 
@@ -90,8 +97,8 @@ TEST(PathRelaxation, IsNeverAboveAPlacementWithinItsLimit)
                                const std::vector<double>& multipliers) {
     const double value = relaxation.solve(multipliers);
     double least = infinity;
-    for_each_within(instance, tables.goal(), [&](const auto& stages, const auto& evaluation) {
-      double sum = tables.weights().beta * evaluation.sum.value;
+    for_each_within(instance, tables.goal(), [&](const auto& stages, double sum_of_costs) {
+      double sum = tables.weights().beta * sum_of_costs;
       for (const auto& stage : stages) sum += multipliers[tables.kind_of(stage.device)];
       least = std::min(least, sum);
     });
@@ -105,8 +112,15 @@ TEST(PathRelaxation, IsNeverAboveAPlacementWithinItsLimit)
 class Sequences {
  public:
   Sequences(const StageTables& tables, double limit, const std::vector<double>& multipliers, bool with_runs)
-      : tables_(tables), limit_(limit * (1 + 1e-12)), multipliers_(multipliers), with_runs_(with_runs)
+      : tables_(tables),
+        limit_(limit * (1 + 1e-12)),
+        most_cost_(tables.limits_turns() ? infinity : limit_),
+        multipliers_(multipliers),
+        with_runs_(with_runs),
+        outputs_(tables.all_outputs()),
+        gradients_(tables.all_gradients())
   {
+    if (tables.goal().communication == Communication::Played) tables.transfers_within(limit_, outputs_, gradients_);
   }
 
   double least()
@@ -127,25 +141,25 @@ class Sequences {
       const bool goes_on = !is_last && tables_.group_of(next) == group;
       double total = sum + multipliers_[kind];
       if (!is_last) {
-        const double cost = tables_.stage_cost(compute, sent + tables_.gradients(next, end)[group]);
-        if (!(cost <= limit_)) continue;
+        const double cost = tables_.stage_cost(compute, sent + gradients_[tables_.transfer_index(next, end) + group]);
+        if (!(cost <= most_cost_)) continue;
         total += tables_.weights().beta * cost;
       }
       std::vector<std::size_t> new_run = goes_on ? run : std::vector<std::size_t>(tables_.kinds(), 0);
       const bool is_counted = with_runs_ && tables_.groups() > 1;
       if (++new_run[kind] > tables_.devices_of(kind).size() && is_counted) continue;
-      const double output = is_last ? 0 : tables_.outputs(kind, end)[tables_.group_of(next)];
+      const double output = is_last ? 0 : outputs_[tables_.transfer_index(kind, end) + tables_.group_of(next)];
       for (std::size_t first = 0; first < end; ++first) {
         if (!tables_.fits(tables_.level_of(stages), kind, first, end)) continue;
         const double own = tables_.compute(kind, first, end);
-        if (own > limit_) continue;
+        if (tables_.turn(tables_.level_of(stages), kind, first, end) > limit_) continue;
         if (first > 0) {
           put_before(first, stages + 1, total, kind, own, output, new_run);
           continue;
         }
         const double cost = tables_.stage_cost(own, output);
         const double input = tables_.input_cost(kind);
-        if (cost <= limit_ && input <= limit_) {
+        if (cost <= most_cost_ && tables_.input_turn(kind) <= limit_) {
           least_ = std::min(least_, total + tables_.weights().beta * (cost + input));
         }
       }
@@ -154,8 +168,11 @@ class Sequences {
 
   const StageTables& tables_;
   double limit_;
+  double most_cost_;
   const std::vector<double>& multipliers_;
   bool with_runs_;
+  std::vector<double> outputs_;
+  std::vector<double> gradients_;
   double least_ = infinity;
 };
 
@@ -206,7 +223,7 @@ TEST(PathRelaxation, LeavesNoCompletionBelowWhatItSaysIsLeast)
   for_each_relaxation(150, [&](const Instance& instance, const StageTables& tables, PathRelaxation& relaxation,
                                const std::vector<double>& multipliers) {
     relaxation.solve(multipliers);
-    for_each_within(instance, tables.goal(), [&](const auto& stages, const auto&) {
+    for_each_within(instance, tables.goal(), [&](const auto& stages, double) {
       const double beta = tables.weights().beta;
       double before = 0;  // the stages before and their multipliers, without the input
       for (std::size_t i = 0; i < stages.size(); ++i) {
