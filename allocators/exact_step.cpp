@@ -58,7 +58,7 @@ class ExactStep {
   {
     SearchLimits limits = problem.limits;
     const bool is_quick = problem.goal.communication == Communication::None || problem.cost.devices() <= 20;
-    if (!limits.budget && !limits.time_limit) limits.budget = is_quick ? 200 : 40;
+    if (!limits.budget && !limits.time_limit) limits.budget = is_quick ? 600 : 40;
     return limits;
   }
 

@@ -9,7 +9,7 @@ namespace isobar::allocators {
 /// the optimum: 7 devices and 14 layers in seconds. Else a ladder of limits (step_bound.hpp) and local search in turns,
 /// so that the gap tells what is open.
 ///
-/// A budget counts limits priced, and 100,000 suffixes searched each; without limits it is 200, and 40 for more than 20
+/// A budget counts limits priced, and 100,000 suffixes searched each; without limits it is 600, and 40 for more than 20
 /// devices with transfers. Under a time limit some 0.4 of it goes to local search. Deterministic without one.
 Placement place_step_exactly(const Problem& problem);
 
