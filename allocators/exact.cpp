@@ -20,7 +20,6 @@
 #include <optional>
 
 namespace isobar::allocators {
-
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -34,7 +33,6 @@ constexpr double coarse_rung = 0.03;
 constexpr std::size_t longest_period = 3;
 
 struct OutOfLimits {};
-
 class ExactSearch {
  public:
   explicit ExactSearch(const Problem& problem)
@@ -563,7 +561,7 @@ class ExactSearch {
   }
 
   static constexpr std::size_t most_groups = 12;
-  static constexpr std::size_t finest = 10'000;  // rounds: as fine as rungs get
+  static constexpr std::size_t finest = 10'000;  // rounds
   static constexpr std::size_t most_states = 4'096'000;
   static constexpr std::size_t most_states_for_sums = 20'000;
   static constexpr std::size_t widest = 1'000'000;
@@ -595,8 +593,7 @@ Bound bound_without_transfers(const CostModel& cost, const Goal& goal, const std
 
 Placement place_exactly(const Problem& problem)
 {
-  if (problem.goal.objective == Objective::Step) return place_step_exactly(problem);
-  return ExactSearch(problem).place();
+  return problem.goal.objective == Objective::Step ? place_step_exactly(problem) : ExactSearch(problem).place();
 }
 
 }  // namespace isobar::allocators
