@@ -27,8 +27,8 @@ std::vector<std::string> certificate_kind_names();
 inline constexpr std::size_t most_run_rooms = 128;
 
 /// What proves a lower bound on an objective alpha x max + beta x sum of the stages' costs s_i: (1, 0) for bottleneck,
-/// (0, 1) for sequential, (M-1, 1) for pipeline. The step is at least that of its turns and costs, (M-1, 1) too or (0, M)
-/// for schedule sequential; limits hold for turns. docs/certificates.md has the proofs.
+/// (0, 1) for sequential, (M-1, 1) for pipeline. The step is at least that of its turns and costs, (M-1, 1) too or (0,
+/// M) for schedule sequential; limits hold for turns. docs/certificates.md has the proofs.
 ///
 /// A rung with slots K counts the costs of stages with fewer than K behind them, and of the transfers behind these,
 /// 1 + floor((M-1)/K) times, and the largest turn not at all.

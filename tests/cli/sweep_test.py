@@ -105,7 +105,8 @@ class Grids(Sweep):
         self.assertEqual(rows[0]["step_time_s"], rows[2]["step_time_s"])
 
     def test_a_budget_may_be_each_allocators_own(self):
-        rows = self.rows_of(self.small_sweep("allocator: [even, local-search]", "budget: {local-search: 50}"))
+        rows = self.rows_of(self.small_sweep("allocator: [even, local-search]", "objective: pipeline",
+                                             "budget: {local-search: 50}"))
         self.assertEqual([row["outcome"] for row in rows], ["feasible", "optimal"])
         with self.opened() as database:
             definitions = database.execute("SELECT definition FROM runs").fetchall()
