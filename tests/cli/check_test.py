@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import unittest
 import xml.etree.ElementTree
 
 from tests.cli.support import ISOBAR, ROOT, CommandTest
@@ -15,6 +16,22 @@ problem = json.load(sys.stdin)
 last = len(problem["workload"]["layers"]) - 1
 json.dump({"stages": [{"device": "MINE", "first_layer": 0, "last_layer": last}]}, sys.stdout)
 """
+
+
+class ApprovedBaseline(unittest.TestCase):
+    def test_has_no_step_below_a_bound(self):
+        with (ROOT / "results/baselines/quality.csv").open() as file:
+            rows = [row for row in csv.DictReader(file) if row["step_time_s"]]
+        self.assertGreater(sum(row["objective"] == "step" for row in rows), 100)
+        for row in rows:
+            with self.subTest(f"{row['platform']} {row['workload']} {row['allocator']} {row['objective']}"):
+                simulated, step_bound = float(row["step_time_s"]), float(row["step_bound_s"])
+                self.assertGreaterEqual(simulated, step_bound * (1 - 1e-6))
+                if row["objective"] != "step":
+                    continue
+                predicted, bound = float(row["objective_s"]), float(row["objective_bound_s"])
+                self.assertGreaterEqual(predicted, max(bound, step_bound) * (1 - 1e-9))
+                self.assertGreaterEqual(simulated, bound * (1 - 1e-6))
 
 
 class Check(CommandTest):
