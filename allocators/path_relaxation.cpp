@@ -91,7 +91,8 @@ void PathRelaxation::set_limit(double limit)
 {
   limit_ = limit;
   most_ = limit * (1 + 1e-12);
-  most_cost_ = tables_->limits_turns() ? infinity : most_;
+  most_cost_ = most_;
+  if (tables_->limits_turns()) most_cost_ = infinity;
   if (tables_->goal().communication == Communication::Played) tables_->transfers_within(most_, outputs_, gradients_);
   if (kernel_ != Kernel::Window) {
     const bool is_serial = limit == infinity && tables_->goal().communication == Communication::Serial;
@@ -105,8 +106,10 @@ void PathRelaxation::set_slots(std::size_t slots)
 {
   ensure(slots == 0 || (tables_->limits_turns() && slots <= tables_->levels()), "slots are levels of a step");
   for (std::size_t level = 0; level < tables_->levels(); ++level) {
-    const bool has_slots = level < slots;
-    weight_[level] = has_slots ? static_cast<double>(1 + (tables_->goal().microbatches - 1) / slots) : beta_;
+    weight_[level] = beta_;
+    if (level >= slots) continue;
+    const std::uint64_t trips = 1 + (tables_->goal().microbatches - 1) / slots;
+    weight_[level] = static_cast<double>(trips);
   }
 }
 

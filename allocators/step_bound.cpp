@@ -230,7 +230,7 @@ void StepBound::price_well(std::size_t index)
 
 void StepBound::conclude()
 {
-  const double proven = std::min(ladder_.bound(), std::isfinite(step_) ? step_ * (1 - resolution) : infinity);
+  const double proven = std::min(ladder_.bound(), step_ * (1 - resolution));
   if (certificate_.kind != CertificateKind::None && proven <= bound_) return;
   bound_ = proven;
   certificate_ = ladder_.certificate(tables_->groups_of_devices(), tables_->levels());

@@ -215,12 +215,13 @@ PathTable::PathTable(const Chain& chain, const GroupTransfers& transfers, std::s
       cuts_(chain.layers + 1),
       groups_(transfers.groups()),
       limit_(rung.limit ? rung.limit->value * (1 + rounding) : infinity),
-      most_cost_(chain.has_turns() ? infinity : limit_),
+      most_cost_(limit_),
       beta_(chain.beta()),
       sum_(std::accumulate(rung.multipliers.begin(), rung.multipliers.end(), 0.0)),
       least_(levels * cuts_ * groups_ * groups_, infinity),
       staying_(levels * cuts_ * runs_.ways_before(groups_), infinity)
 {
+  if (chain.has_turns()) most_cost_ = infinity;
   for (std::size_t level = 0; level < levels; ++level) weights_.push_back(weight_of(level, rung.slots));
   if (chain.goal.communication == Communication::None && memory_is_hereditary(chain)) {
     fill_without_transfers();
@@ -234,7 +235,8 @@ double PathTable::weight_of(std::size_t level, std::size_t slots) const
   // The last level stands for stages with more behind them too, unless there are none.
   const bool stands_for_more = level + 1 == levels_ && levels_ < std::min(chain_.layers, chain_.devices);
   if (level >= slots || (stands_for_more && slots > level + 1)) return beta_;
-  return static_cast<double>(1 + (chain_.goal.microbatches - 1) / slots);
+  const std::uint64_t trips = 1 + (chain_.goal.microbatches - 1) / slots;
+  return static_cast<double>(trips);
 }
 
 double PathTable::counted(std::size_t level, double compute, double sent_on, double sent_back) const
