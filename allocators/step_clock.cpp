@@ -140,10 +140,10 @@ double StepClock::sequential_step(TransferTimes input, const std::vector<StepTer
     free = last_end_ + rest;
   }
   double end = 0;
-  for (std::size_t i = 0; i < stages.size(); ++i) {
+  for (const StepTerms& stage : stages) {
     // The last micro-batch passes back from the last stage to the first.
-    end = std::max(end, free + stages[i].update);
-    free -= stages[i].backward + stages[i].gradient_latency + stages[i].gradient_data;
+    end = std::max(end, free + stage.update);
+    free -= stage.backward + stage.gradient_latency + stage.gradient_data;
   }
   return end;
 }
