@@ -3,7 +3,7 @@
 simulated step lies below its bound.
 
 Rows are those of `isobar compare`, objective step. A row that is infeasible, or that runs out of time, has nothing to
-compare. Some two hours on two cores; --platforms and --workloads take less.
+compare. Some ten minutes on two cores; --platforms and --workloads take less.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def parser():
     result.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"))
     result.add_argument("--platforms", default="*", help="names, such as geo_* (default: all)")
     result.add_argument("--workloads", default="*", help="names, such as bert* (default: all)")
-    result.add_argument("--time-limit", type=float, default=5, help="seconds a search (default: 5)")
+    result.add_argument("--time-limit", type=float, default=0.3, help="seconds a search (default: 0.3)")
     return result
 
 
