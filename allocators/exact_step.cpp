@@ -8,6 +8,7 @@
 #include "allocators/start_placements.hpp"
 #include "allocators/step_bound.hpp"
 #include "allocators/step_tree.hpp"
+#include "core/certificate_checker.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -23,9 +24,18 @@ constexpr double resolution = 1e-10;
 /// Of a time limit: how much goes to local search, and what part of that comes before the proof.
 constexpr double walking_fraction = 0.4;
 constexpr double first_walk = 0.3;
-/// Suffixes that count as one unit of a budget.
-constexpr std::uint64_t suffixes_per_unit = 100'000;
-constexpr std::size_t most_devices_searched = 12;
+/// Steps of a search, as the checker counts them, that count as one unit of a budget: at least so many, and more
+/// where a pass over the cuts takes longer.
+constexpr std::uint64_t least_steps_of_unit = 100'000'000;
+constexpr std::uint64_t steps_by_pass = 500;
+/// Half of what the checker takes.
+constexpr std::uint64_t most_steps_of_search = most_certificate_steps / 2;
+/// Without limits: what takes some ten seconds, in the same measure, within bounds.
+constexpr std::uint64_t usual_passes = 80'000'000;
+constexpr std::uint64_t least_usual_budget = 40;
+constexpr std::uint64_t most_usual_budget = 600;
+/// Of what is open between bound and best: less than this is not searched for.
+constexpr double least_share = 0.05;
 
 struct OutOfLimits {};
 
@@ -38,6 +48,7 @@ class ExactStep {
         clock_(limits_of(problem)),
         check_([this] { check(); }),
         least_(objective_bound(cost_, goal_).value.value),
+        steps_of_unit_(std::max(least_steps_of_unit, steps_by_pass * pass(problem))),
         kept_(problem.limits.candidates)
   {
   }
@@ -53,12 +64,17 @@ class ExactStep {
   }
 
  private:
-  /// Without limits: what takes some ten seconds at 64 devices.
+  /// What a pass over the cuts takes, roughly.
+  static std::uint64_t pass(const Problem& problem)
+  {
+    const std::uint64_t pairs = problem.cost.layers() * problem.cost.devices();
+    return problem.goal.has_free_transfers() ? pairs : pairs * problem.cost.devices();
+  }
   static SearchLimits limits_of(const Problem& problem)
   {
     SearchLimits limits = problem.limits;
-    const bool is_quick = problem.goal.communication == Communication::None || problem.cost.devices() <= 20;
-    if (!limits.budget && !limits.time_limit) limits.budget = is_quick ? 600 : 40;
+    if (limits.budget || limits.time_limit) return limits;
+    limits.budget = std::clamp(usual_passes / pass(problem), least_usual_budget, most_usual_budget);
     return limits;
   }
 
@@ -102,8 +118,7 @@ class ExactStep {
     bound_->know(best_step_, largest_compute());
     spend();
     bound_->begin(2);
-    const bool is_small = cost_.devices() <= most_devices_searched;
-    if (is_small && !is_proven() && search_all(1)) return;
+    if (!is_proven() && search_below(best_step_, 1)) return;
     bool is_refined = true;
     while (is_refined && !is_proven()) {
       spend();
@@ -113,13 +128,29 @@ class ExactStep {
         next_walk_ = 1;
       }
     }
-    for (std::uint64_t units = 4; !is_proven(); units *= 4) {
+    search_and_walk();
+    if (!is_proven() && clock_.left()) walk(1);
+  }
+
+  /// Searches for placements between what is proven and the best one, nearer to what is proven where that takes too
+  /// long. Walks in between: as long as the search took or, without a time limit, while that finds better ones.
+  void search_and_walk()
+  {
+    double share = 1;
+    bool is_walk_worthwhile = true;
+    for (std::uint64_t units = 2; !is_proven() && share >= least_share;) {
+      const double begun = clock_.used_fraction();
+      const double ceiling = share == 1 ? best_step_ : proven() + share * (best_step_ - proven());
+      if (search_below(ceiling, units)) {
+        share = std::min(1.0, 2 * share);
+      } else {
+        share /= 2;
+        units = std::min(2 * units, most_steps_of_search / steps_of_unit_);
+      }
       const double before = best_step_;
-      if (is_small && search_all(units)) return;
-      spend();
-      walk(walking_fraction);
+      if (!is_proven() && is_walk_worthwhile) walk(clock_.used_fraction() - begun);
+      is_walk_worthwhile = clock_.left() || best_step_ < before;
       while (best_step_ < before && !is_proven() && bound_->refine()) spend();
-      if (!is_small && best_step_ >= before && !clock_.left()) return;
     }
   }
 
@@ -152,46 +183,50 @@ class ExactStep {
     check();
   }
 
-  /// Goes through all placements that may be better; true when that came to an end, with the proof.
-  bool search_all(std::uint64_t units)
+  /// Goes through all placements below `ceiling`, rung by rung; true when that came to an end, with the proof that
+  /// there is none below the lesser of it and the best.
+  bool search_below(double ceiling, std::uint64_t units)
   {
     const StageTables& tables = bound_->tables();
+    const Ladder& ladder = bound_->ladder();
     PathRelaxation relaxation(tables, check_);
     std::vector<double> multipliers(tables.kinds());
-    const auto& by_device = bound_->multipliers_without_limit();
-    for (std::size_t i = 0; i < tables.devices(); ++i) multipliers[tables.kind_of(i)] = by_device[i];
-    relaxation.set_limit(infinity);
-    relaxation.solve(multipliers);
-    StepTree search(relaxation, multipliers, check_);
+    std::uint64_t left = units * steps_of_unit_;
     for (std::uint64_t unit = 0; unit < units; ++unit) spend();
-    const auto found = search.run(best_step_ * (1 - resolution), units * suffixes_per_unit);
-    offer(found.stages);
-    if (!found.is_exhaustive) return false;
-    Certificate certificate;
-    certificate.kind = CertificateKind::Search;
-    certificate.groups = tables.groups_of_devices();
-    certificate.levels = tables.levels();
-    certificate.rungs.push_back({{}, by_device});
-    searched_ = certificate;
+    for (const Ladder::Rung& rung : ladder.rungs()) {
+      ceiling = std::min(ceiling, best_step_ * (1 - resolution));
+      if (rung.slots == 0 && ladder.value(rung) >= ceiling) continue;
+      for (std::size_t i = 0; i < tables.devices(); ++i) multipliers[tables.kind_of(i)] = rung.multipliers[i];
+      relaxation.set_limit(rung.limit);
+      relaxation.solve(multipliers);
+      const auto found = StepTree(relaxation, multipliers, check_).run(ceiling, rung.from, left);
+      offer(found.stages);
+      if (!found.is_exhaustive) return false;
+      left -= found.steps;
+    }
+    if (ceiling <= searched_bound_) return true;
+    searched_bound_ = std::min(ceiling, best_step_ * (1 - resolution));
+    searched_ = ladder.certificate(tables.groups_of_devices(), tables.levels());
+    searched_.kind = CertificateKind::Search;
+    for (Certificate::Rung& rung : searched_.rungs) rung.slots = 0;
     return true;
   }
 
-  bool is_proven() const { return bound_ && bound_->value() >= best_step_ * (1 - 1e-9); }
+  double proven() const { return std::max(bound_ ? bound_->value() : 0, searched_bound_); }
+  bool is_proven() const { return proven() >= best_step_ * (1 - 1e-9); }
 
   Placement answer()
   {
     Placement placement;
     placement.stages = best_;
     placement.alternatives = kept_.without(best_);
-    if (searched_) {
-      placement.objective_bound = Seconds(best_step_ * (1 - resolution));
-      placement.certificate = *searched_;
-    } else if (bound_ && bound_->certificate().kind != CertificateKind::None) {
-      placement.objective_bound = Seconds(std::min(bound_->value(), best_step_));
-      placement.certificate = bound_->certificate();
+    const bool is_searched = bound_ && searched_bound_ > bound_->value();
+    if (is_searched || (bound_ && bound_->certificate().kind != CertificateKind::None)) {
+      placement.objective_bound = Seconds(std::min(proven(), best_step_));
+      placement.certificate = is_searched ? searched_ : bound_->certificate();
     }
     if (!best_.empty()) {
-      placement.outcome = is_over_ && !searched_ && !is_proven() ? Outcome::TimedOut : Outcome::Feasible;
+      placement.outcome = is_over_ && !is_proven() ? Outcome::TimedOut : Outcome::Feasible;
     } else if (least_ == infinity) {
       placement.outcome = Outcome::Infeasible;
       placement.reason = why_none_fits(problem_, clock_);
@@ -208,11 +243,13 @@ class ExactStep {
   SearchClock clock_;
   std::function<void()> check_;
   double least_;  // no step is below; infinite where nothing fits
+  std::uint64_t steps_of_unit_;
   std::vector<StagePlacement> best_;
   double best_step_ = infinity;
   std::optional<StepBound> bound_;
-  std::optional<Certificate> searched_;
-  double next_walk_ = 0.6;  // of the time
+  Certificate searched_;
+  double searched_bound_ = 0;  // what it proves
+  double next_walk_ = 0.6;     // of the time
   std::uint64_t walks_ = 0;
   BestPlacements kept_;
   bool is_over_ = false;

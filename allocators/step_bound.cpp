@@ -105,7 +105,6 @@ void StepBound::begin(double effort)
     all.from = lowest->limit;
   }
   price(all, effort);
-  without_limit_ = all.multipliers;
   ladder_.add(all);
   conclude();
 }
@@ -140,7 +139,6 @@ bool StepBound::refine_on_level()
   if (alpha == 0) {
     const double before = bound_;
     price(ladder_.rungs()[weakest], 4);
-    without_limit_ = ladder_.rungs()[weakest].multipliers;
     conclude();
     return bound_ > before * (1 + 1e-6);
   }

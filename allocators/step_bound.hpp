@@ -43,8 +43,7 @@ class StepBound {
   const Certificate& certificate() const { return certificate_; }
 
   const StageTables& tables() const { return *tables_; }
-  /// The multipliers of the rung without a limit, by device, once there is one.
-  const std::vector<double>& multipliers_without_limit() const { return without_limit_; }
+  const Ladder& ladder() const { return ladder_; }
 
  private:
   std::optional<Ladder::Rung> floor();
@@ -63,7 +62,6 @@ class StepBound {
   Ladder ladder_;
   std::optional<PhaseFlow> flow_;  // where the chain repeats and there are no transfers
   std::optional<Multipliers> nearest_;
-  std::vector<double> without_limit_;
   double step_;
   double largest_compute_;
   double bound_ = 0;

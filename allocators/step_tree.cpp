@@ -12,6 +12,8 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 /// What rounding may add to a bound, relative.
 constexpr double rounding = 1e-11;
+/// For each stage and micro-batch that is played, as core/certificate_step_search.cpp counts them.
+constexpr std::uint64_t steps_of_play = 40;
 
 }  // namespace
 
@@ -34,19 +36,26 @@ StepTree::StepTree(const PathRelaxation& relaxation, const std::vector<double>& 
   }
 }
 
-StepTree::Answer StepTree::run(double ceiling, std::uint64_t most)
+StepTree::Answer StepTree::run(double ceiling, double from, std::uint64_t most)
 {
   ceiling_ = ceiling;
-  left_ = most;
+  largest_turn_ = tables_.weights().alpha * from;
+  most_ = most;
   answer_ = {};
   extend(tables_.layers());
   return answer_;
 }
 
+void StepTree::take(std::uint64_t steps)
+{
+  answer_.steps += steps;
+  if (answer_.steps > most_) answer_.is_exhaustive = false;
+}
+
 /// Stages that end at `end`, before the suffix.
 void StepTree::extend(std::size_t end)
 {
-  for (std::size_t kind = 0; kind < tables_.kinds() && left_ > 0; ++kind) {
+  for (std::size_t kind = 0; kind < tables_.kinds() && answer_.is_exhaustive; ++kind) {
     // Devices of a kind are alike: the first free one stands for all.
     const auto& devices = tables_.devices_of(kind);
     const auto free = std::find_if(devices.begin(), devices.end(), [&](auto device) { return !used_[device]; });
@@ -76,13 +85,13 @@ void StepTree::put_before(std::size_t kind, std::size_t device, std::size_t end)
     sum_ += (behind.forward + behind.backward + times.output.total() + times.gradient.total()).value;
   }
   const double sent = times.output.total().value;
-  for (std::size_t first = end; first-- > 0 && left_ > 0;) {
+  for (std::size_t first = end; first-- > 0 && answer_.is_exhaustive;) {
+    if (tables_.turn(level, kind, first, end) > relaxation_.limit()) break;
     if (!tables_.fits(level, kind, first, end)) {
       if (tables_.surely_too_long(kind, first, end)) break;
       continue;
     }
-    --left_;
-    if (left_ == 0) answer_.is_exhaustive = false;
+    take(1 + tables_.groups());
     if (++seen_ % 1024 == 0) check_();
     times.forward = cost_.forward_work(first, end - 1) / cost_.speed(device);
     times.backward = cost_.backward_work(first, end - 1) / cost_.speed(device);
@@ -113,13 +122,14 @@ bool StepTree::may_go_on(std::size_t kind, std::size_t first, double compute, do
   const double before = std::max(0.0, (completion - unused_multipliers_) / beta - own);
   const double slack = rounding * (completion + unused_multipliers_ + ceiling_);
   // What no stage before takes less than, each on its share of the devices that are left.
-  const double turns = turns_ * tables_.work(first) / unused_speed_;
+  const double turns = std::max(largest_turn_, turns_ * tables_.work(first) / unused_speed_);
   if (beta * (sum_ - times_.back().output.total().value + own + before) + turns - slack >= ceiling_) return false;
   return before + played_suffix() - slack < ceiling_;
 }
 
 double StepTree::played_suffix()
 {
+  take(steps_of_play * times_.size() * goal_.microbatches);
   in_order_.assign(times_.rbegin(), times_.rend());
   return recurrence_.step_time(TransferTimes{}, in_order_).value;
 }

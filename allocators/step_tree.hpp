@@ -15,20 +15,23 @@ namespace isobar::allocators {
 /// below the best step:
 /// - what its stages take when all micro-batches wait before them (they never wait less), and what the layers before
 ///   take one micro-batch, as the relaxation and its multipliers tell of the devices that are left;
-/// - what one micro-batch takes in all, and the turns of the layers before on these devices together.
+/// - what one micro-batch takes in all, and the largest turn: that of the layers before on these devices together, or
+///   what it is above by assumption.
 /// Complete placements count by the recurrence. Devices of a kind are alike. Some 2 us a suffix; there may be
 /// exponentially many.
 class StepTree {
  public:
-  /// The relaxation without a limit, solved with `multipliers` (by kind). `check` may throw. Keeps references.
+  /// The relaxation, solved with `multipliers` (by kind). `check` may throw. Keeps references.
   StepTree(const PathRelaxation& relaxation, const std::vector<double>& multipliers, std::function<void()> check);
 
   struct Answer {
     std::vector<StagePlacement> stages;  ///< the best below the ceiling; empty where there is none
     bool is_exhaustive = true;           ///< there is no better one
+    std::uint64_t steps = 0;             ///< as the checker of certificates counts them
   };
-  /// Ends when `most` suffixes were looked at.
-  Answer run(double ceiling, std::uint64_t most);
+  /// A placement with a step below `ceiling`, among those whose largest turn is above `from` and within the
+  /// relaxation's limit. Ends when it took `most` steps.
+  Answer run(double ceiling, double from, std::uint64_t most);
 
  private:
   void extend(std::size_t end);
@@ -36,6 +39,7 @@ class StepTree {
   bool may_go_on(std::size_t kind, std::size_t first, double compute, double sent);
   void finish();
   double played_suffix();
+  void take(std::uint64_t steps);
 
   const StageTables& tables_;
   const PathRelaxation& relaxation_;
@@ -54,7 +58,8 @@ class StepTree {
   double unused_multipliers_ = 0;
   double unused_speed_ = 0;
   double ceiling_ = 0;
-  std::uint64_t left_ = 0;
+  double largest_turn_ = 0;  // what it adds to a step at least
+  std::uint64_t most_ = 0;
   std::uint64_t seen_ = 0;
   Answer answer_;
 };

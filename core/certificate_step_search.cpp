@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 
@@ -17,15 +18,17 @@ constexpr double tolerance = 1e-9;
 // About, for each stage and micro-batch that is played.
 constexpr std::uint64_t steps_of_play = 40;
 
-/// Placements whose largest turn is within one rung's limit; where they are complete, whatever their turns.
+/// Placements whose largest turn is above the limit of the rung before and within one rung's; where they are complete,
+/// whatever their turns.
 class StepsOfRung {
  public:
   StepsOfRung(const Chain& chain, const GroupTransfers& transfers, const PathTable& table,
-              const Certificate::Rung& rung, double bound)
+              const Certificate::Rung& rung, double limit_below, double bound)
       : chain_(chain),
         transfers_(transfers),
         table_(table),
         multipliers_(rung.multipliers),
+        largest_turn_(chain.alpha() * limit_below),
         below_(bound * (1 - tolerance)),
         left_multipliers_(table.sum_of_multipliers()),
         is_used_(chain.devices)
@@ -173,7 +176,7 @@ class StepsOfRung {
     if (!(before < infinity)) return false;
     const double slack = rounding * (before + table_.sum_of_multipliers() + 1e3 * below_);
     before = std::max(0.0, (before - left_multipliers_) / chain_.beta());
-    const double largest = least_turns(chain_) * chain_.work[cut] / left_speed_;
+    const double largest = std::max(largest_turn_, least_turns(chain_) * chain_.work[cut] / left_speed_);
     if (chain_.beta() * (placed_.back().alone + before) + largest - slack >= below_) return false;
     return before + played_alone() - slack < below_;
   }
@@ -182,6 +185,7 @@ class StepsOfRung {
   const GroupTransfers& transfers_;
   const PathTable& table_;
   const std::vector<double>& multipliers_;
+  double largest_turn_;  // what it adds to a step at least
   double below_;
   double left_multipliers_;  // of the devices that are left
   double left_speed_ = 0;    // likewise
@@ -198,11 +202,14 @@ class StepsOfRung {
 SearchFinding search_steps_below(const Chain& chain, const Certificate& certificate, double bound)
 {
   const std::size_t levels = levels_of(chain, certificate);
+  double limit_below = 0;
   for (const auto& rung : certificate.rungs) {
-    const GroupTransfers transfers(chain, certificate.groups, rung.limit.value_or(Seconds(infinity)).value);
+    const double limit = rung.limit.value_or(Seconds(infinity)).value;
+    const GroupTransfers transfers(chain, certificate.groups, limit);
     const PathTable table(chain, transfers, levels, rung);
-    const double least = StepsOfRung(chain, transfers, table, rung, bound).least_found();
+    const double least = StepsOfRung(chain, transfers, table, rung, limit_below, bound).least_found();
     if (least < infinity) return {least, ""};
+    limit_below = limit;
   }
   return {};
 }

@@ -125,6 +125,27 @@ TEST(ExactStep, ScalesWithTheTimeOfAllThatAStepIsMadeOf)
   }
 }
 
+TEST(ExactStep, SearchesForABoundBelowTheBestWhereASearchForAllTakesTooLong)
+{
+  std::mt19937_64 random(16);
+  std::size_t between = 0;
+  for (int number = 0; number < 3; ++number) {
+    const Workload workload = random_chain(random, 16);
+    const Cluster cluster = random_sites(random, 3, 4, 1e9);
+    SearchLimits limits;
+    limits.budget = 80;
+    const Goal goal{Objective::Step, Communication::Played, Schedule::OneForwardOneBackward, 8};
+    Plan plan = allocate("exact", workload, cluster, goal, limits);
+    if (plan.certificate.kind != CertificateKind::Search || plan.gap_fraction() < 1e-6) continue;
+    ++between;
+    EXPECT_TRUE(faults_of_certificate(plan, workload, cluster).empty()) << number;
+    EXPECT_GT(plan.certificate.rungs.size(), 1U) << number;
+    plan.objective_bound = Seconds(plan.objective->value * 1.001);
+    EXPECT_FALSE(faults_of_certificate(plan, workload, cluster).empty()) << number;
+  }
+  EXPECT_GT(between, 0U);
+}
+
 TEST(ExactStep, SaysSoWhereItsLimitsComeBeforeAnyProof)
 {
   std::mt19937_64 random(15);
