@@ -22,7 +22,6 @@ inline constexpr double infinity = std::numeric_limits<double>::infinity();
 inline constexpr double resolution = 1e-13;
 
 /// Leaves a search from any depth; the best plan so far is kept outside.
-struct OutOfLimits {};
 
 struct Found {
   std::vector<StagePlacement> stages;
@@ -91,7 +90,7 @@ class ChainSearch {
         clock_(clock),
         layers_(cost.layers()),
         devices_(cost.devices()),
-        reach_(cost, goal, memory_factor, [this] { stop_if_over(); }),
+        reach_(cost, goal, memory_factor, [this] { clock_.leave_if_over(); }),
         work_(layers_ + 1),
         front_(devices_),
         furthest_end_(devices_),
@@ -134,11 +133,6 @@ class ChainSearch {
   }
 
  private:
-  void stop_if_over() const
-  {
-    if (clock_.is_over()) throw OutOfLimits{};
-  }
-
   void find_ways_back(std::size_t device)
   {
     if constexpr (communication == Communication::None) {
@@ -482,7 +476,7 @@ class ChainSearch {
   template <bool sums>
   std::optional<Found> pass(double limit, double ceiling)
   {
-    if (!clock_.spend()) throw OutOfLimits{};
+    clock_.spend_or_leave();
     limit_ = limit;
     ceiling_ = ceiling;
     next_limit_ = infinity;
@@ -497,7 +491,7 @@ class ChainSearch {
     }
     close_cut(layers_);
     for (std::size_t first = layers_; --first > 0;) {
-      stop_if_over();
+      clock_.leave_if_over();
       fill_work(first);
       if constexpr (communication == Communication::None) {
         settle_without_transfers<sums>(first);

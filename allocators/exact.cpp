@@ -23,16 +23,7 @@ namespace isobar::allocators {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Where a placement and its bound count as equal; a tenth of the checker's tolerance.
-constexpr double resolution = 1e-10;
-/// Rungs whose limits are closer (relative to the objective) are not cut any more.
-constexpr double finest_rung = 1e-5;
-/// Rungs wider than this are cut before their multipliers are made good.
-constexpr double coarse_rung = 0.03;
-/// Of the repetitions that are looked for; a transformer layer in Sky's split has three parts.
-constexpr std::size_t longest_period = 3;
 
-struct OutOfLimits {};
 class ExactSearch {
  public:
   explicit ExactSearch(const Problem& problem)
@@ -72,7 +63,7 @@ class ExactSearch {
   void bound_only()
   {
     const StageTables tables(cost_, problem_.goal, most_groups, check_);
-    if (tables.is_hereditary()) repetition_ = repetition_of(cost_, longest_period);
+    if (tables.is_hereditary()) repetition_ = repetition_of(cost_);
     if (weights_.beta == 0) {
       bound_bottleneck(tables);
     } else {
@@ -97,7 +88,7 @@ class ExactSearch {
       const Bound free = bound_without_transfers(cost_, problem_.goal, best_.stages);
       if (free.certificate.kind == CertificateKind::Path) prove(free.value.value, free.certificate);
     }
-    if (tables.is_hereditary()) repetition_ = repetition_of(cost_, longest_period);
+    if (tables.is_hereditary()) repetition_ = repetition_of(cost_);
     if (weights_.beta == 0) {
       if (repetition_ && search_phases(tables)) return;
       search_bottleneck(tables);
@@ -158,7 +149,7 @@ class ExactSearch {
   /// Looks at the limits. People who wait get longer walks too, in turns with the proof: a third of the time.
   void check()
   {
-    if (clock_.is_over()) throw OutOfLimits{};
+    clock_.leave_if_over();
     if (best_.stages.empty() || !clock_.left() || problem_.goal.communication == Communication::None) return;
     if (clock_.elapsed() < next_walk_) return;
     SearchClock clock({.budget = {}, .time_limit = std::min(clock_.elapsed() / 2, *clock_.left())});
@@ -175,7 +166,7 @@ class ExactSearch {
   /// Takes a unit of the budget; leaves the search when none is left.
   void spend()
   {
-    if (!clock_.spend()) throw OutOfLimits{};
+    clock_.spend_or_leave();
     check_();
   }
 
@@ -371,7 +362,7 @@ class ExactSearch {
     rung.sum = infinity;
     const double known = best_.bottleneck;
     const double least = objective_bound(cost_, goal).value.value * (1 - 1e-6);
-    const auto repetition = repetition_of(cost_, longest_period);
+    const auto repetition = repetition_of(cost_);
     std::vector<double> ratios;
     if (tables.is_hereditary() && repetition) {
       PhaseFlow flow(tables, *repetition, check_);

@@ -19,8 +19,6 @@ namespace isobar::allocators {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Where a placement and its bound count as equal; a tenth of the checker's tolerance.
-constexpr double resolution = 1e-10;
 /// Of a time limit: how much goes to local search, and what part of that comes before the proof.
 constexpr double walking_fraction = 0.4;
 constexpr double first_walk = 0.3;
@@ -37,8 +35,6 @@ constexpr std::uint64_t most_usual_budget = 600;
 /// Of what is open between bound and best: less than this is not searched for.
 constexpr double least_share = 0.05;
 
-struct OutOfLimits {};
-
 class ExactStep {
  public:
   explicit ExactStep(const Problem& problem)
@@ -46,7 +42,7 @@ class ExactStep {
         cost_(problem.cost),
         goal_(problem.goal),
         clock_(limits_of(problem)),
-        check_([this] { check(); }),
+        check_([this] { clock_.leave_if_over(); }),
         least_(objective_bound(cost_, goal_).value.value),
         steps_of_unit_(std::max(least_steps_of_unit, steps_by_pass * pass(problem))),
         kept_(problem.limits.candidates)
@@ -78,14 +74,10 @@ class ExactStep {
     return limits;
   }
 
-  void check() const
-  {
-    if (clock_.is_over()) throw OutOfLimits{};
-  }
   void spend()
   {
-    if (!clock_.spend()) throw OutOfLimits{};
-    check();
+    clock_.spend_or_leave();
+    check_();
   }
 
   void offer(const std::vector<StagePlacement>& stages)
@@ -180,7 +172,7 @@ class ExactStep {
     const Seconds bound(bound_ ? bound_->value() : least_);
     offer(improve(cost_, goal_, best_, clock, problem_.limits.seed + walks_, bound, moves, &kept_));
     ++walks_;
-    check();
+    check_();
   }
 
   /// Goes through all placements below `ceiling`, rung by rung; true when that came to an end, with the proof that

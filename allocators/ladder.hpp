@@ -8,6 +8,13 @@
 
 namespace isobar::allocators {
 
+/// Where a placement and its bound count as equal; a tenth of the checker's tolerance.
+inline constexpr double resolution = 1e-10;
+/// Rungs whose limits are closer (relative to the objective) are not cut any more.
+inline constexpr double finest_rung = 1e-5;
+/// Rungs wider than this are cut before their multipliers are made good.
+inline constexpr double coarse_rung = 0.03;
+
 /// A lower bound on alpha x max + sum, put together from intervals of the largest cost ("rungs"): a placement whose
 /// largest cost lies in ]from, limit] costs at least alpha x from + sum. Refined where it is least.
 class Ladder {

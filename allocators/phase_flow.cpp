@@ -28,7 +28,7 @@ bool repeats(const CostModel& cost, std::size_t layer, std::size_t period)
 
 }  // namespace
 
-std::optional<Repetition> repetition_of(const CostModel& cost, std::size_t longest_period)
+std::optional<Repetition> repetition_of(const CostModel& cost)
 {
   std::optional<Repetition> best;
   const std::size_t layers = cost.layers();

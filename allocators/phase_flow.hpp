@@ -20,9 +20,12 @@ struct Repetition {
   std::size_t end() const { return prefix + period * repeats; }
 };
 
+/// Of the repetitions that are looked for; a transformer layer in Sky's split has three parts.
+inline constexpr std::size_t longest_period = 3;
+
 /// The longest repetition with a period of at most `longest_period` that covers more than half of the chain; the
 /// shortest period among equals. O(layers x longest_period).
-std::optional<Repetition> repetition_of(const CostModel& cost, std::size_t longest_period);
+std::optional<Repetition> repetition_of(const CostModel& cost);
 
 /// Decides whether a repeating chain has a placement within a limit on the bottleneck, without transfers.
 ///

@@ -10,6 +10,9 @@
 
 namespace isobar::allocators {
 
+/// Thrown by a search that leaves everything at once.
+struct OutOfLimits {};
+
 /// Says when a search has to stop: its budget of work or its time is spent, or the process was asked to stop.
 class SearchClock {
  public:
@@ -23,6 +26,16 @@ class SearchClock {
 
   /// True when the time is over or the process was asked to stop. Some 30 ns.
   bool is_over() const { return interrupted() || (end_ && Clock::now() >= *end_); }
+
+  /// The same for searches that leave by an exception. @throws OutOfLimits
+  void spend_or_leave()
+  {
+    if (!spend()) throw OutOfLimits{};
+  }
+  void leave_if_over() const
+  {
+    if (is_over()) throw OutOfLimits{};
+  }
 
   /// The part of the time limit that is over, from 0; 0 without a limit.
   double used_fraction() const

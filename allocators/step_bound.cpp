@@ -11,18 +11,10 @@ namespace isobar::allocators {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Where a placement and its bound count as equal; a tenth of the checker's tolerance.
-constexpr double resolution = 1e-10;
-/// Rungs whose limits are closer (relative to the step) are not cut any more.
-constexpr double finest_rung = 1e-5;
-/// Rungs wider than this are cut before their multipliers are made good.
-constexpr double coarse_rung = 0.03;
 constexpr std::size_t most_groups = 12;
 /// Where layers x devices² are no more, every place is a group: a pass takes a few ms.
 constexpr std::size_t most_for_exact_places = 40'000;
 constexpr std::size_t most_levels = 8;
-/// Of the repetitions that are looked for; a transformer layer in Sky's split has three parts.
-constexpr std::size_t longest_period = 3;
 
 std::size_t groups_for(const CostModel& cost)
 {
@@ -42,7 +34,7 @@ StepBound::StepBound(const CostModel& cost, const Goal& goal, std::function<void
       step_(infinity),
       largest_compute_(infinity)
 {
-  const auto repetition = tables_->is_hereditary() ? repetition_of(cost, longest_period) : std::nullopt;
+  const auto repetition = tables_->is_hereditary() ? repetition_of(cost) : std::nullopt;
   if (repetition && tables_->weights().alpha > 0) flow_.emplace(*tables_, *repetition, check_);
   if (flow_ && !flow_->is_small_enough()) flow_.reset();
 }

@@ -90,10 +90,12 @@ Seconds StepRecurrence::step_time(TransferTimes input, const std::vector<StageTi
   return Seconds(end);
 }
 
-Seconds step_time_by_recurrence(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal)
+StepTimes step_times(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal)
 {
+  ensure(!stages.empty(), "a step has stages");
   const bool counts_transfers = !goal.has_free_transfers();
-  std::vector<StageTimes> times;
+  StepTimes times;
+  if (counts_transfers) times.input = cost.input_transfer(stages.front().device);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
     StageTimes stage;
@@ -104,11 +106,15 @@ Seconds step_time_by_recurrence(const CostModel& cost, const std::vector<StagePl
       stage.output = cost.output_transfer(device, stages[i + 1].device, last + 1);
       stage.gradient = cost.gradient_transfer(device, stages[i + 1].device, last + 1);
     }
-    times.push_back(stage);
+    times.stages.push_back(stage);
   }
-  ensure(!times.empty(), "a step has stages");
-  const auto input = counts_transfers ? cost.input_transfer(stages.front().device) : TransferTimes{};
-  return StepRecurrence(goal.schedule, goal.microbatches).step_time(input, times);
+  return times;
+}
+
+Seconds step_time_by_recurrence(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal)
+{
+  const StepTimes times = step_times(cost, stages, goal);
+  return StepRecurrence(goal.schedule, goal.microbatches).step_time(times.input, times.stages);
 }
 
 }  // namespace isobar

@@ -57,6 +57,15 @@ class StepRecurrence {
   double forward_end_[2] = {};  // of the first stage's last two, by parity
 };
 
+/// What the recurrence plays: the stages' times, and the input of a micro-batch before them.
+struct StepTimes {
+  TransferTimes input;
+  std::vector<StageTimes> stages;
+};
+
+/// Of a placement; transfers are zeros where they are free (Goal::has_free_transfers).
+StepTimes step_times(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal);
+
 /// The recurrence over a placement (see Goal::has_free_transfers).
 /// @throws std::logic_error for an empty one.
 Seconds step_time_by_recurrence(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal);

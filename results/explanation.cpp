@@ -151,32 +151,6 @@ void add_shares(Explanation& explanation, const std::vector<Part>& parts, const 
   explanation.links = shares_of(links, objective);
 }
 
-/// What the recurrence plays: the stages' times, and the input before them.
-struct StepTimes {
-  TransferTimes input;
-  std::vector<StageTimes> stages;
-};
-
-StepTimes step_times(const std::vector<StagePlacement>& stages, const CostModel& cost, const Goal& goal)
-{
-  const bool counts_transfers = !goal.has_free_transfers();
-  StepTimes times;
-  if (counts_transfers) times.input = cost.input_transfer(stages.front().device);
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    const auto& [device, first, last] = stages[i];
-    StageTimes stage;
-    stage.forward = cost.forward_work(first, last) / cost.speed(device);
-    stage.backward = cost.backward_work(first, last) / cost.speed(device);
-    stage.update = cost.update_time(device, first, last);
-    if (counts_transfers && i + 1 < stages.size()) {
-      stage.output = cost.output_transfer(device, stages[i + 1].device, last + 1);
-      stage.gradient = cost.gradient_transfer(device, stages[i + 1].device, last + 1);
-    }
-    times.stages.push_back(stage);
-  }
-  return times;
-}
-
 StepTimes without_latency(StepTimes times)
 {
   times.input.latency = Seconds(0);
@@ -191,7 +165,7 @@ class StepExplainer {
       : stages_(stages),
         cluster_(cost.cluster()),
         goal_(goal),
-        times_(step_times(stages, cost, goal)),
+        times_(step_times(cost, stages, goal)),
         path_(critical_path(goal.schedule, goal.microbatches, times_.input, times_.stages))
   {
   }
