@@ -206,13 +206,19 @@ void report(const Plan& plan, const Program& program, const MeasuredRun& measure
 }
 
 /// The workload as the plan has it.
-Workload recomputing(Workload workload, const Plan& plan, const std::string& plan_file)
+Workload as_planned(Workload workload, const Plan& plan, const std::string& plan_file)
 {
   if (plan.micro_batch && *plan.micro_batch != workload.micro_batch) {
-    throw InputError(
-        plan_file, fmt::format("micro_batch: the plan is for micro-batches of {} samples, and the executor takes those "
-                               "of the workload's file, {}; write micro_batch: {} there and plan again",
-                               *plan.micro_batch, workload.micro_batch, *plan.micro_batch));
+    if (std::holds_alternative<std::monostate>(workload.model)) {
+      throw InputError(plan_file, fmt::format("micro_batch: workload {} lists its layers, for micro-batches of {} "
+                                              "samples; other sizes need a generator, such as model: gpt",
+                                              shown(workload.name), workload.micro_batch));
+    }
+    if (plan.profile) {
+      throw InputError(plan_file, fmt::format("micro_batch: {}, but {} was measured with micro-batches of {} samples",
+                                              *plan.micro_batch, shown(plan.profile->name), workload.micro_batch));
+    }
+    workload = with_micro_batch(workload, *plan.micro_batch);
   }
   if (plan.recompute.empty()) return workload;
   if (workload.memory_model == MemoryModel::Sky) {
@@ -372,6 +378,7 @@ std::string run_facts(const CommandOptions& options, const Plan& plan, const std
 {
   nlohmann::ordered_json facts = {
       {"workload", workload_hash}, {"microbatches", plan.goal.microbatches}, {"seed", options.run.seed}};
+  if (plan.micro_batch) facts["micro_batch"] = *plan.micro_batch;
   if (!options.data.train.empty()) facts["data"] = data_fingerprint(options.data.train);
   if (!options.data.vocabulary.empty()) facts["vocabulary"] = data_fingerprint(options.data.vocabulary);
   if (weights) facts["weights"] = weights->fingerprint();
@@ -409,7 +416,7 @@ ExitCode run(CommandOptions options)
   };
   const Plan plan = read_plan(options.plan);
   const std::string workload_text = read_file(options.workload);
-  const Workload workload = recomputing(read_inputs(plan, workload_text, options), plan, options.plan);
+  const Workload workload = as_planned(read_inputs(plan, workload_text, options), plan, options.plan);
   if (plan.stages.empty()) {
     fmt::print("{}: there is no placement to run ({}): {}\n", options.plan, name_of(plan.outcome), shown(plan.reason));
     return ExitCode::Infeasible;

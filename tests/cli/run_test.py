@@ -111,6 +111,29 @@ class Run(CommandTest):
         self.assertIn("stamp.plan: made for a plan with hash",
                       self.fault_of("run", workload, "--plan", plan, "--in-process"))
 
+    def test_a_plan_for_a_global_batch_runs_at_its_own_micro_batch(self):
+        platform, _ = self.small_inputs()
+        losses = []
+        for micro_batch, goal in ((2, ("--global-batch", 8, "--microbatches", 2)), (4, ("--microbatches", 2))):
+            workload = self.write("model.yaml", MODEL.replace("micro_batch: 2", f"micro_batch: {micro_batch}"))
+            plan = self.make_plan(platform, workload, *goal)
+            self.assertEqual(json.loads(pathlib.Path(plan).read_text()).get("micro_batch"),
+                             4 if micro_batch == 2 else None)
+            output = self.folder / "run.json"
+            self.run_isobar("run", workload, "--plan", plan, "--in-process", "--steps", 2, "--unvalidated", "-o",
+                            output)
+            losses.append(json.loads(output.read_text())["losses"])
+        self.assertEqual(losses[0], losses[1])
+
+    def test_a_micro_batch_that_the_workload_cannot_have_is_refused(self):
+        workload, plan = self.stamped_plan()
+        content = json.loads(pathlib.Path(plan).read_text())
+        content["micro_batch"] = 4
+        pathlib.Path(plan).write_text(json.dumps(content))
+        self.assertEqual(self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"),
+                         f"{plan}: micro_batch: 4, but {content['inputs']['profile']['name']} was measured with micro-batches of "
+                         "2 samples")
+
     def test_a_workload_of_skys_memory_runs_but_without_recomputation(self):
         platform, _ = self.small_inputs()
         workload = self.write("bert.yaml", (ROOT / "examples/tiny_bert.yaml").read_text() + "memory_model: sky\n")
