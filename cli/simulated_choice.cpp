@@ -31,7 +31,7 @@ struct Rival {
 std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
 {
   std::vector<Rival> rivals;
-  for (const char* name : {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp", "local-search"}) {
+  for (const char* name : {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp", "local-search", "exact"}) {
     if (name != allocator) rivals.push_back({name, goal});
   }
   for (const auto objective : {Objective::Step, Objective::Sequential, Objective::Bottleneck, Objective::Pipeline}) {

@@ -9,7 +9,7 @@ namespace isobar::cli {
 
 /// The plan of least simulated step among candidates for one goal:
 /// - the best placements of `allocator`, limits.candidates of them for each split;
-/// - those of even, sky-dynamic, sky-dynamic-fixed, chain-dp and local-search, within their own limits;
+/// - those of even, sky-dynamic, sky-dynamic-fixed, chain-dp, local-search and exact, within their own limits;
 /// - those of chain-dp and local-search for each other objective under the goal's schedule and micro-batches.
 /// Other searches and all simulations run in child processes, as many at a time as there are cores. A time limit is for
 /// each search, over all splits. The plan has the best bound that is known for its goal and says in `simulated` what
