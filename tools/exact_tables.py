@@ -50,7 +50,7 @@ Platforms `skyN` are `isobar platform generate sky --nodes N --speed-spread S`, 
 
 - `bottleneck.csv`: objective `bottleneck` without communication. `sky_optimal_*` (spread 2, no memory limit) is the published formulation solved by CBC, stopped at a gap of 20 % as published or after {sky} s; `sky_optimal_gap_fraction` is (its bottleneck − the bound of `exact`) / its bottleneck.
 - `pipeline.csv`: objective `pipeline` without communication on sky64 with spread 4 and bert160. `minmax_objective_s` is what the plan of `exact` for `bottleneck` costs by the pipeline formula, `minmax_ratio` that over `objective_s`.
-- `step.csv`: objective `step`, 1F1B, M = 8, on the shipped platforms and BERTs, with transfers as they are played and without communication. `devices_used` is of the plan; `reason` says why there is none.
+- `step.csv`: objective `step`, 1F1B, M = 8, on the shipped platforms and BERTs, with transfers as they are played and without communication. `devices_used` is of the plan; `reason` says why there is none. Made by `tools/exact_tables.py --tables step --verify-limit 240`, with 60 s for each row.
 - `communication.csv`: every allocator on three platforms with bert160, each objective with its default communication.
 
 `tools/solver_figures.py` puts the question of a limit on the bottleneck to general MILP solvers (`solvers.csv`); it is run by hand.
