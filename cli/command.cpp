@@ -254,7 +254,7 @@ void GoalOptions::add_to(CLI::App& command)
 void GoalOptions::add_global_batch_to(CLI::App& command)
 {
   add_count(command, "--global-batch", global_batch,
-            "samples of a step: plans for several micro-batch sizes that divide it, keeps the fastest step "
+            "samples of a step: plans for several micro-batch sizes that divide it, keeps the least objective "
             "(objectives step and pipeline; default: the workload's micro-batch, --microbatches times)");
 }
 

@@ -57,34 +57,42 @@ std::string text_of_bottleneck(const Explanation::Bottleneck& bottleneck, const 
 
 std::string text_of_part(const Explanation::PathPart& part)
 {
-  using Kind = Explanation::PathPart::Kind;
-  if (part.kind == Kind::Compute) return fmt::format("compute of {} {}", part.from, percent(part.fraction));
-  return fmt::format("{} from {} to {} {}", part.kind == Kind::Data ? "bytes" : "latency", part.from, part.to,
-                     percent(part.fraction));
+  return part.to.empty() ? fmt::format("{} {}", part.from, percent(part.fraction))
+                         : fmt::format("{} to {} {}", part.from, part.to, percent(part.fraction));
+}
+
+/// "60.0 % for compute: d3 50.0 %, d1 10.0 %"; the parts are of one kind, the largest first.
+std::string text_of_kind(const char* kind, const std::vector<Explanation::PathPart>& parts)
+{
+  double fraction = 0;
+  for (const auto& part : parts) fraction += part.fraction;
+  return fmt::format("    {} for {}{}\n", percent(fraction), kind,
+                     parts.empty() ? "" : ": " + first_few(parts, text_of_part));
 }
 
 /// The critical path of a step, and what would shorten it beside faster devices and links.
 std::string text_of_step(const Explanation::StepPath& step, Seconds objective)
 {
   using Kind = Explanation::PathPart::Kind;
-  double fractions[3] = {};
-  for (const auto& part : step.parts) fractions[static_cast<std::size_t>(part.kind)] += part.fraction;
-  const auto all = [&fractions](Kind kind) { return percent(fractions[static_cast<std::size_t>(kind)]); };
-  std::string text = fmt::format("  the step waits for compute {}, bytes {}, latency {}\n", all(Kind::Compute),
-                                 all(Kind::Data), all(Kind::Latency));
-  text += fmt::format("  most of all for {}\n", first_few(step.parts, text_of_part));
+  std::vector<Explanation::PathPart> parts[3];
+  for (const auto& part : step.parts) parts[static_cast<std::size_t>(part.kind)].push_back(part);
+  const auto& latencies = parts[static_cast<std::size_t>(Kind::Latency)];
+  std::string text = "  the step waits\n";
+  text += text_of_kind("compute", parts[static_cast<std::size_t>(Kind::Compute)]);
+  text += text_of_kind("bytes", parts[static_cast<std::size_t>(Kind::Data)]);
+  text += text_of_kind("latency", latencies);
   const auto saved = [objective](Seconds time) {
     return time <= 1e-9 * objective ? std::string("nothing")
                                     : fmt::format("{} ({})", text_of(time), percent(time / objective));
   };
   if (!step.full.empty()) {
     const auto& first = step.full.front();
-    text += fmt::format("  idle with a micro-batch at hand: {} for {}, with {} in flight already", first.device,
+    text += fmt::format("  idle with a micro-batch at hand: {} for {}, with {} in flight, its limit", first.device,
                         text_of(first.idle), first.in_flight);
     if (step.full.size() > 1) text += fmt::format(", and {} more", step.full.size() - 1);
-    text += fmt::format("; one more there and before it saves {}\n", saved(first.saved_by_one_more.value()));
+    text += fmt::format("; one more in flight there and before it saves {}\n", saved(first.saved_by_one_more.value()));
   }
-  if (fractions[static_cast<std::size_t>(Kind::Latency)] > 0) {
+  if (!latencies.empty()) {
     text += fmt::format("  without any latency this placement saves {}\n", saved(step.saved_without_latency));
   }
   return text;
@@ -149,8 +157,8 @@ std::string block_of(const ComparisonRow& row)
   text += text_of_faster(explanation.faster_devices, "speed", objective);
   text += text_of_faster(explanation.faster_links, "bandwidth", objective);
   text += text_of_prices(explanation, row.goal);
-  text += row.outcome == "optimal" ? "  no placement is better\n"
-                                   : fmt::format("  no placement is better by more than {} ({})\n",
+  text += row.outcome == "optimal" ? "  no placement has a lower objective\n"
+                                   : fmt::format("  no placement has an objective lower by more than {} ({})\n",
                                                  text_of(explanation.gap), percent(explanation.gap / objective));
   return text;
 }

@@ -16,7 +16,7 @@ namespace {
 constexpr auto footer = R"(Example:
   isobar verify platforms/sky64.xml workloads/bert160.yaml plan.json
 
-Exit codes: 0 every claim holds · 2 a file that cannot be read · 5 a false claim
+Exit codes: 0 every claim holds · 2 a file that cannot be read · 5 a false claim, or one that takes too long to check
 An infeasible plan claims nothing that a file can prove: 0 then says that nothing in it is false.
 )";
 
@@ -120,9 +120,11 @@ std::string text_of(const Plan& plan, const VerifyOptions& options, const Certif
     return plan.objective_bound ? text + bound_of(plan, check) + "\n" : text;
   }
   return fmt::format(
-      "{}: every claim holds\nobjective {:.6g} s ({}, communication {}), {} layers on {} devices\n{}, gap {:.2f} %\n",
-      options.plan, plan.objective.value().value, name_of(plan.goal.objective), name_of(plan.goal.communication),
-      layers, plan.stages.size(), bound_of(plan, check), 100 * proven_gap(plan, check.proven));
+      "{}: every claim holds{}\nobjective {:.6g} s ({}, communication {}), {} layers on {} devices\n{}, gap {:.2f} %\n",
+      options.plan,
+      plan.latency_occupies_lanes() ? " by the rules of older versions, where latencies occupy lanes" : "",
+      plan.objective.value().value, name_of(plan.goal.objective), name_of(plan.goal.communication), layers,
+      plan.stages.size(), bound_of(plan, check), 100 * proven_gap(plan, check.proven));
 }
 
 ExitCode verify(const VerifyOptions& options)

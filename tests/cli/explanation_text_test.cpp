@@ -49,7 +49,7 @@ exact, pipeline (1f1b, M = 8, communication overlapped): 4 s
   10 % more bandwidth of wan saves 40.0 ms (1.0 %)
   one more device lowers the bound by at most: 300 ms (like d1, which is idle), 200 ms (like d3)
   idle, and no use for the bound: d5, d6, d7 and 2 more
-  no placement is better by more than 40.0 ms (1.0 %)
+  no placement has an objective lower by more than 40.0 ms (1.0 %)
 
 pipeline, M = 8: if transfers were free, 2 of 9 devices would be worth using, the fastest 5 to hold the model; exact uses 4
 )");
@@ -69,14 +69,16 @@ TEST(ExplanationsOf, SpeaksOfTheStepWhereItIsTheObjective)
   row.explanation->not_worth_using.clear();
   EXPECT_EQ(explanations_of({row}, 9), R"(
 exact, step (1f1b, M = 8, communication played): 4 s
-  the step waits for compute 60.0 %, bytes 15.0 %, latency 25.0 %
-  most of all for compute of d3 50.0 %, latency from d1 to d2 25.0 %, bytes from server to d1 15.0 % and 1 more
-  idle with a micro-batch at hand: d1 for 500 ms, with 5 in flight already; one more there and before it saves nothing
+  the step waits
+    60.0 % for compute: d3 50.0 %, d1 10.0 %
+    15.0 % for bytes: server to d1 15.0 %
+    25.0 % for latency: d1 to d2 25.0 %
+  idle with a micro-batch at hand: d1 for 500 ms, with 5 in flight, its limit; one more in flight there and before it saves nothing
   without any latency this placement saves 1.50 s (37.5 %)
   memory is full: d3 (1.00 GiB of 2.00 GiB)
   10 % more speed of any one of those tried saves nothing
   10 % more bandwidth of wan saves 40.0 ms (1.0 %)
-  no placement is better by more than 40.0 ms (1.0 %)
+  no placement has an objective lower by more than 40.0 ms (1.0 %)
 
 step, M = 8: if transfers were free, 2 of 9 devices would be worth using, the fastest 5 to hold the model; exact uses 4
 )");
@@ -91,7 +93,7 @@ TEST(ExplanationsOf, CallsWhatOneMoreDeviceDoesToTheBottleneckAnEstimate)
   EXPECT_NE(text.find("input from d3"), std::string::npos) << text;
   EXPECT_NE(text.find("lowers the bound by about: 300 ms"), std::string::npos) << text;
   EXPECT_EQ(text.find("largest shares"), std::string::npos) << text;
-  EXPECT_NE(text.find("no placement is better\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("no placement has a lower objective\n"), std::string::npos) << text;
 }
 
 TEST(ExplanationsOf, SaysNothingOfRowsThatHaveNone)

@@ -322,7 +322,8 @@ class Verify(CommandTest):
             plan = folder / f"{name}.json"
             content = json.loads(plan.read_text())
             self.assertNotIn("pipeline_s", content["predicted"])
-            self.run_isobar("verify", *self.inputs, plan)
+            self.assertIn("every claim holds by the rules of older versions",
+                          self.run_isobar("verify", *self.inputs, plan).stdout)
             result = self.json_of("simulate", *self.inputs, "--plan", plan)
             self.assertGreaterEqual(result["step_time_s"], content["step_bound_s"] * (1 - 1e-9))
             for key in ("objective_s", "step_bound_s"):
