@@ -102,6 +102,7 @@ ExitCode plan(const PlanOptions& options)
   const auto choose = options.simulate ? choose_by_simulation : make_best_plan;
   Plan found = choose(inputs, options.allocator, goal, limits, splits);
   found.without = options.without;
+  if (interrupted() && found.outcome == Outcome::Feasible) found.outcome = Outcome::TimedOut;
   const std::string json = plan_to_json(found);
   output.write(json);
   print(options.json ? json : summary_of(found, cluster));

@@ -211,7 +211,7 @@ std::map<std::string, Bytes> read_sizes(MappingReader& parent, const std::string
   });
 }
 
-Predicted read_predicted(MappingReader& reader, FaultList& faults)
+Predicted read_predicted(MappingReader& reader, Objective objective, FaultList& faults)
 {
   Predicted predicted;
   predicted.step_time = Seconds(reader.required_number("step_time_s"));
@@ -219,6 +219,12 @@ Predicted read_predicted(MappingReader& reader, FaultList& faults)
   const auto by = reader.optional_choice("step_time_by", step_time_by_names());
   predicted.step_time_by = by ? step_time_by_from_name(*by).value_or(StepTimeBy::Formula) : StepTimeBy::Formula;
   predicted.pipeline = read_seconds(reader, "pipeline_s");
+  if (predicted.step_time_by == StepTimeBy::Formula && (predicted.pipeline || objective == Objective::Step)) {
+    reader.add_fault("step_time_by",
+                     "formula, as in plans of older versions, which have neither objective step nor pipeline_s");
+  } else if (objective == Objective::Step && !predicted.pipeline) {
+    reader.add_fault("pipeline_s", "missing; every plan for objective step has it");
+  }
   predicted.bottleneck = Seconds(reader.required_number("bottleneck_s"));
   predicted.sequential = Seconds(reader.required_number("sequential_s"));
   predicted.peak_memory = read_sizes(reader, "peak_memory_bytes", faults);
@@ -357,8 +363,9 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   }
   plan.data_server = reader.optional_text("data_server");
   if (const auto* predicted = reader.required("predicted"); predicted && predicted->kind != DocumentNode::Kind::Null) {
-    plan.predicted = read_mapping<Predicted>(
-        reader, "predicted", faults, [&faults](MappingReader& member) { return read_predicted(member, faults); });
+    plan.predicted = read_mapping<Predicted>(reader, "predicted", faults, [&](MappingReader& member) {
+      return read_predicted(member, plan.goal.objective, faults);
+    });
   }
   if (reader.optional("simulated")) {
     plan.simulated = read_mapping<Simulated>(reader, "simulated", faults, read_simulated);

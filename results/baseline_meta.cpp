@@ -65,9 +65,13 @@ void read_grid(const DocumentNode& node, FaultList& faults, BaselineMeta& meta)
   }
   if (const auto name = grid.optional_choice("communication", communication_names())) {
     meta.communication = communication_from_name(*name);
+    for (const Objective objective : meta.objectives) {
+      if (are_compatible(objective, *meta.communication)) continue;
+      grid.add_fault("communication", fmt::format("{} does not go with objective {}", *name, name_of(objective)));
+    }
   }
   if (const auto name = grid.optional_choice("schedule", schedule_names())) meta.schedule = schedule_from_name(*name);
-  meta.microbatches = grid.optional_count("microbatches", 1, 1'000'000'000);
+  meta.microbatches = grid.optional_count("microbatches", 1, most_microbatches_by_recurrence);
   meta.seed = grid.optional_count("seed").value_or(1);
   grid.refuse_unknown();
 }

@@ -73,8 +73,8 @@ class Interrupt(CommandTest):
         os.kill(process.pid, signal.SIGINT)
         printed, errors = process.communicate(timeout=60)
         self.assertEqual((process.returncode, errors), (130, "isobar: interrupted\n"))
-        self.assertIn("even: feasible plan", printed)
-        self.assertEqual(json.loads(output.read_text())["outcome"], "feasible")
+        self.assertIn("even: timed_out plan", printed)
+        self.assertEqual(json.loads(output.read_text())["outcome"], "timed_out")
         time.sleep(0.5)
         self.assertEqual(processes_with(str(self.folder)), [])
 

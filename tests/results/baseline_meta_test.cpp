@@ -71,6 +71,9 @@ TEST(BaselineMeta, RefusesWhatItDoesNotKnow)
             "q.meta.json:2: grid.platforms: is empty, and so would be the grid\n"
             "q.meta.json:2: grid.workloads: holds something that is no text; write a list such as [\"a\", \"b\"]\n"
             "q.meta.json:2: grid.objectives: \"fast\" is none of sequential, bottleneck, pipeline, step");
+  EXPECT_EQ(fault_of(document("", R"("grid": {"platforms": ["p"], "workloads": ["w"], "allocators": ["even"], )"
+                                  R"("objectives": ["step", "sequential"], "communication": "serial"})")),
+            "q.meta.json:2: grid.communication: serial does not go with objective step");
 }
 
 TEST(BaselineMeta, LimitsPlanTimesOnlyBesideEven)
