@@ -4,6 +4,9 @@ import re
 
 from tests.cli.support import BERT24, GPT, SKY16, CommandTest
 
+# Ends with a proven optimum at once.
+TWO_SITES = "platforms/two_sites.xml", "workloads/bert24.yaml"
+
 # 3 x 1 TFLOP forward and twice that back: 9 TFLOP; with "fast" alone 4.5 s.
 
 
@@ -211,22 +214,22 @@ class Plan(CommandTest):
         return self.json_of("simulate", *arguments[:2], "--plan", plan)["step_time_s"]
 
     def test_no_allocator_or_objective_simulates_better_than_the_choice_by_simulation(self):
-        plan = self.json_of("plan", SKY16, BERT24, "--allocator", "even", "--simulate", 2)
+        plan = self.json_of("plan", *TWO_SITES, "--allocator", "even", "--simulate", 2)
         self.assertEqual(plan["allocator"], "even")
         simulated = plan["simulated"]
         self.assertEqual(set(simulated), {"step_time_s", "candidates", "allocator", "objective"})
         self.assertGreater(simulated["candidates"], 4)
         self.assertGreaterEqual(simulated["step_time_s"], plan["step_bound_s"] * (1 - 1e-6))
-        for allocator in ("even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp", "local-search"):
-            self.assertLessEqual(simulated["step_time_s"], self.simulated_step(SKY16, BERT24, allocator) * (1 + 1e-9))
+        for allocator in ("even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp", "local-search", "exact"):
+            self.assertLessEqual(simulated["step_time_s"], self.simulated_step(*TWO_SITES, allocator) * (1 + 1e-9))
         for allocator in ("chain-dp", "local-search"):
             for objective in ("sequential", "bottleneck", "pipeline"):
                 options = "--objective", objective, "--schedule", "1f1b", "--microbatches", 8
-                other = self.simulated_step(SKY16, BERT24, allocator, *options)
+                other = self.simulated_step(*TWO_SITES, allocator, *options)
                 self.assertLessEqual(simulated["step_time_s"], other * (1 + 1e-9))
 
     def test_a_choice_by_simulation_is_what_verify_and_simulate_find(self):
-        inputs = SKY16, BERT24
+        inputs = TWO_SITES
         plan = self.make_plan(*inputs, "--simulate", 1)
         content = json.loads(pathlib.Path(plan).read_text())
         self.run_isobar("verify", *inputs, plan)
@@ -242,7 +245,7 @@ class Plan(CommandTest):
         self.assertIn("simulated.step_time_s: claims", self.fault_of("simulate", *inputs, "--plan", low))
 
     def test_the_choice_by_simulation_is_the_same_each_time(self):
-        options = SKY16, BERT24, "--allocator", "chain-dp", "--simulate", 3
+        options = *TWO_SITES, "--allocator", "chain-dp", "--simulate", 3
         self.assertEqual(self.plan_without_wall(*options), self.plan_without_wall(*options))
 
     def test_says_what_was_simulated_beside_what_is_predicted(self):
