@@ -19,12 +19,18 @@ namespace fs = std::filesystem;
 constexpr Seconds most_for_git(60);
 constexpr Seconds most_for_a_build(7200);
 
+/// How a command failed; "" where it did not.
+std::string text_of(const std::optional<Failure>& failure)
+{
+  return failure ? failure->text : "";
+}
+
 /// What a command of Git's prints, without the line's end; `fault` says what it means that it fails.
 std::string git(const fs::path& folder, std::vector<std::string> arguments, const InputError& fault)
 {
   arguments.insert(arguments.begin(), {"git", "-C", folder.string()});
   const ChildResult result = run_command(arguments, "", most_for_git);
-  if (result.status != ChildResult::Status::Done) throw fault;
+  if (result.failure) throw fault;
   std::string text = result.output;
   while (text.ends_with('\n')) text.pop_back();
   return text;
@@ -34,10 +40,10 @@ std::string git(const fs::path& folder, std::vector<std::string> arguments, cons
 void build_step(const std::vector<std::string>& arguments, const fs::path& log)
 {
   const ChildResult result = run_command(arguments, "", most_for_a_build);
-  std::ofstream(log, std::ios::app) << result.output << result.message << '\n';
-  if (result.status == ChildResult::Status::Done) return;
+  std::ofstream(log, std::ios::app) << result.output << text_of(result.failure) << '\n';
+  if (!result.failure) return;
   throw EnvironmentError(
-      fmt::format("--base: {} {} (its output: {})", arguments.front(), result.message, log.string()));
+      fmt::format("--base: {} {} (its output: {})", arguments.front(), result.failure->text, log.string()));
 }
 
 bool is_program(const fs::path& file)
@@ -101,12 +107,12 @@ std::vector<std::string> command_for(const fs::path& program, const results::Com
 }
 
 /// In what the other build has printed.
-void fill(results::ComparisonRow& row, const ChildResult& result)
+void fill(results::ComparisonRow& row, const std::string& output, const std::string& how_it_ended)
 {
   row.outcome = results::failed_outcome;
-  const auto document = nlohmann::json::parse(result.output, nullptr, false);
+  const auto document = nlohmann::json::parse(output, nullptr, false);
   if (!document.is_object() || !document.contains("rows") || document["rows"].size() != 1) {
-    row.reason = result.message.empty() ? "its answer is no table of one row" : result.message;
+    row.reason = how_it_ended.empty() ? "its answer is no table of one row" : how_it_ended;
     return;
   }
   const auto& answer = document["rows"].front();
@@ -138,19 +144,19 @@ std::vector<results::ComparisonRow> rows_by(const fs::path& program, std::vector
   for (const auto& row : rows) {
     work.emplace_back([command = command_for(program, row, budgets), row_time_limit] {
       const ChildResult result = run_command(command, "", row_time_limit);
-      return result.output + '\0' + result.message;
+      return result.output + '\0' + text_of(result.failure);
     });
   }
   Progress progress("check: the other build", rows.size());
   std::size_t ended = 0;
   run_in_children(work, std::thread::hardware_concurrency(), row_time_limit,
                   [&](std::size_t index, const ChildResult& child) {
-                    ChildResult result = child;
-                    if (const auto end = child.output.rfind('\0'); end != std::string::npos) {
-                      result.output = child.output.substr(0, end);
-                      result.message = child.output.substr(end + 1);
+                    const auto end = child.output.rfind('\0');
+                    if (end == std::string::npos) {
+                      fill(rows[index], "", text_of(child.failure));
+                    } else {
+                      fill(rows[index], child.output.substr(0, end), child.output.substr(end + 1));
                     }
-                    fill(rows[index], result);
                     progress.done(++ended);
                   });
   return rows;

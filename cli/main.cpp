@@ -1,6 +1,7 @@
 // The command isobar: reads options, calls the libraries, turns exceptions into one line and an exit code.
 
 #include "cli/command.hpp"
+#include "core/failure.hpp"
 #include "core/interrupt.hpp"
 #include "core/standard_streams.hpp"
 
@@ -8,8 +9,6 @@
 #include <spdlog/spdlog.h>
 
 #include <exception>
-#include <filesystem>
-#include <new>
 
 namespace isobar::cli {
 namespace {
@@ -71,24 +70,10 @@ int main(int argc, char** argv)
   ExitCode code = ExitCode::OurBug;
   try {
     code = cli::run(argc, argv);
-  } catch (const Interrupted&) {
-    code = ExitCode::Interrupted;
-    spdlog::error("interrupted");
-  } catch (const InputError& error) {
-    code = ExitCode::InputError;
-    spdlog::error("{}", error.what());
-  } catch (const EnvironmentError& error) {
-    code = ExitCode::EnvironmentError;
-    spdlog::error("{}", error.what());
-  } catch (const std::bad_alloc&) {
-    code = ExitCode::EnvironmentError;
-    spdlog::error("out of memory");
-  } catch (const std::filesystem::filesystem_error& error) {
-    const bool names_it_wrongly = error.code() == std::errc::filename_too_long;
-    code = names_it_wrongly ? ExitCode::InputError : ExitCode::EnvironmentError;
-    spdlog::error("{}: {}", shown(error.path1().string()), error.code().message());
   } catch (const std::exception& error) {
-    spdlog::error("a bug of ours, please report it: {}", error.what());
+    const Failure failure = failure_of(error);
+    code = failure.code;
+    spdlog::error("{}", line_of(failure));
   }
   return static_cast<int>(code);
 }

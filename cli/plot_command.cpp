@@ -104,7 +104,7 @@ std::string draw(const std::string& report_json, const std::string& chart, const
   // Chromium's sandbox does not work for root; the page is our own.
   if (geteuid() == 0) command.insert(command.begin() + 1, "--no-sandbox");
   const ChildResult result = run_command(command, "", limit);
-  if (result.status != ChildResult::Status::Done) throw EnvironmentError(browser + " " + result.message);
+  if (result.failure) throw EnvironmentError(browser + " " + result.failure->text);
   return figure_in(result.output);
 }
 

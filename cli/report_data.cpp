@@ -209,8 +209,8 @@ void add_answer(Simulations& simulations, const Run& run, sim::Platform& platfor
 {
   simulations.add([&, plan_anew] { return answer(run, platform, question.what_if, plan_anew); },
                   [&question, plan_anew](const ChildResult& result) {
-                    if (result.status != ChildResult::Status::Done) {
-                      question.fault = result.message;
+                    if (result.failure) {
+                      question.fault = result.failure->text;
                       return;
                     }
                     const Seconds time(nlohmann::json::parse(result.output).get<double>());

@@ -112,8 +112,9 @@ void make_rows(const std::string& what, std::vector<ComparisonRow>& rows,
   run_in_children(work, std::thread::hardware_concurrency(), row_time_limit,
                   [&](std::size_t index, const ChildResult& result) {
                     ComparisonRow& row = rows[index];
-                    row.reason = result.message;
-                    if (result.status == ChildResult::Status::Done) {
+                    if (result.failure) {
+                      row.reason = result.failure->text;
+                    } else {
                       const RowAnswer answer = fill_row(row, result.output);
                       if (on_plan) on_plan(row, answer);
                     }

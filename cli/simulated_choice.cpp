@@ -90,8 +90,8 @@ class Choice {
     std::size_t ended = 0;
     const auto on_end = [&](std::size_t index, const ChildResult& result) {
       progress.done(++ended);
-      if (result.status != ChildResult::Status::Done) {
-        spdlog::warn("{}: {}", rivals[index].allocator, result.message);
+      if (result.failure) {
+        spdlog::warn("{}: {}", rivals[index].allocator, result.failure->text);
       } else if (!result.output.empty()) {
         plans_of_rivals_[index] = plan_from_json(result.output, "plan");
       }
@@ -111,10 +111,10 @@ class Choice {
     std::size_t ended = 0;
     const auto on_end = [&](std::size_t index, const ChildResult& result) {
       progress.done(++ended);
-      if (result.status == ChildResult::Status::Done) {
+      if (!result.failure) {
         candidates_[index].step_time = Seconds(nlohmann::json::parse(result.output)["step_time_s"].get<double>());
       } else {
-        spdlog::warn("simulating a placement of {}: {}", candidates_[index].plan.allocator, result.message);
+        spdlog::warn("simulating a placement of {}: {}", candidates_[index].plan.allocator, result.failure->text);
       }
     };
     const auto results = run_in_children(work, std::thread::hardware_concurrency(), most_for_one, on_end);

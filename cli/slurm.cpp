@@ -50,7 +50,7 @@ std::string on_one_line(const std::string& text)
 std::string complaint_of(const ChildResult& result)
 {
   const std::string said = on_one_line(result.errors);
-  return said.empty() ? result.message : said;
+  return said.empty() && result.failure ? result.failure->text : said;
 }
 
 std::string in_shell_quotes(const std::string& text)
@@ -142,9 +142,7 @@ std::size_t most_array_tasks()
 {
   constexpr std::size_t most = 1000;
   const ChildResult shown_settings = run_slurm({"scontrol", "show", "config"});
-  if (shown_settings.status != ChildResult::Status::Done) {
-    throw EnvironmentError("scontrol: " + complaint_of(shown_settings));
-  }
+  if (shown_settings.failure) throw EnvironmentError("scontrol: " + complaint_of(shown_settings));
   std::istringstream words(shown_settings.output);
   for (std::string word; words >> word;) {
     if (word != "MaxArraySize") continue;
@@ -160,7 +158,7 @@ std::optional<QueuedTasks> tasks_in_queue(const std::string& name)
 {
   const ChildResult result =
       run_slurm({"squeue", "--noheader", "--array", "--states=all", "--name=" + name, "--format=%F %K %T"});
-  if (result.status != ChildResult::Status::Done) return std::nullopt;
+  if (result.failure) return std::nullopt;
   return queued_tasks_from(result.output);
 }
 
@@ -171,7 +169,7 @@ std::string submit(const JobArray& array, const std::set<std::size_t>& tasks)
   const ChildResult result =
       run_slurm({"sbatch", "--parsable", "--array=" + array_text(tasks), "--job-name=" + array.name,
                  "--output=" + as_output_name(array.folder) + "/%a.log", array.script().string()});
-  if (result.status != ChildResult::Status::Done) {
+  if (result.failure) {
     const std::string complaint = complaint_of(result);
     if (array.options.empty()) throw EnvironmentError(complaint);
     throw InputError("--slurm-options", complaint);

@@ -218,7 +218,7 @@ void SweepRuns::hash_platform_files()
   auto answer = answers.begin();
   for (auto& [source, hash] : platform_hashes_) {
     PlatformFiles found{"refused " + fingerprint(read_file(source.name)), {source.name, source.devices}};
-    if (answer->status == ChildResult::Status::Done) found = platform_files_from(answer->output);
+    if (!answer->failure) found = platform_files_from(answer->output);
     hash = std::move(found.hash);
     platform_files_.insert(platform_files_.end(), found.files.begin(), found.files.end());
     ++answer;
@@ -346,11 +346,11 @@ void SweepRuns::make(const std::vector<std::size_t>& runs, std::size_t jobs, Sec
   Progress progress("sweep", runs.size());
   std::size_t ended = 0;
   run_in_children(work, jobs, row_time_limit, [&](std::size_t index, const ChildResult& result) {
-    if (result.status == ChildResult::Status::Done) {
+    if (!result.failure) {
       on_row(results::sweep_row_from_json(result.output, "a child process"));
     } else {
       SweepRow failed{definition(runs[index]), empty_row(runs[index])};
-      failed.row.reason = shown(result.message, 500);
+      failed.row.reason = shown(result.failure->text, 500);
       on_row(failed);
     }
     progress.done(++ended);

@@ -17,7 +17,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <optional>
 #include <utility>
 
@@ -105,16 +104,8 @@ std::string outcome_of(const std::function<std::string()>& work)
 {
   try {
     return 'D' + work();
-  } catch (const InputError& error) {
-    return std::string("I") + error.what();
-  } catch (const EnvironmentError& error) {
-    return std::string("E") + error.what();
-  } catch (const Interrupted& error) {
-    return std::string("S") + error.what();
-  } catch (const std::bad_alloc&) {
-    return "Eout of memory";
   } catch (const std::exception& error) {
-    return std::string("B") + error.what();
+    return 'F' + word_of(failure_of(error));
   }
 }
 
@@ -277,58 +268,37 @@ void exchange(const std::vector<Child*>& children)
 
 ChildResult result_of_work(Child& child, int status)
 {
-  using Status = ChildResult::Status;
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) return {"", failure_of(Interrupted())};
   std::string& said = child.output();
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) return {Status::Interrupted, "", Interrupted().what()};
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || said.empty()) {
-    return {Status::Crashed, "", child.end_in_words(status)};
+  const bool came_to_its_end = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  if (came_to_its_end && said.starts_with('D')) return {said.substr(1)};
+  if (came_to_its_end && said.starts_with('F')) {
+    if (auto failure = failure_from_word(std::string_view(said).substr(1))) return {"", std::move(failure)};
   }
-  const char kind = said.front();
-  said.erase(0, 1);
-  switch (kind) {
-    case 'D':
-      return {Status::Done, std::move(said), ""};
-    case 'I':
-      return {Status::InputFault, "", std::move(said)};
-    case 'E':
-      return {Status::EnvironmentFault, "", std::move(said)};
-    case 'S':
-      return {Status::Interrupted, "", std::move(said)};
-    default:
-      return {Status::Bug, "", std::move(said)};
-  }
+  return {"", environment_failure(Failure::Kind::Died, child.end_in_words(status))};
 }
 
 ChildResult too_much_result()
 {
-  return {ChildResult::Status::Crashed, "", fmt::format("answered more than {} MiB", most_output_bytes >> 20)};
+  return {"",
+          environment_failure(Failure::Kind::Died, fmt::format("answered more than {} MiB", most_output_bytes >> 20))};
 }
 
 ChildResult time_out_result(Seconds limit)
 {
-  return {ChildResult::Status::TimedOut, "", fmt::format("was ended at the time limit of {:.6g} s", limit.value)};
+  return {"", environment_failure(Failure::Kind::Silent,
+                                  fmt::format("was ended at the time limit of {:.6g} s", limit.value))};
 }
 
 }  // namespace
 
 const std::string& ChildResult::output_or_throw() const
 {
-  switch (status) {
-    case Status::Done:
-      return output;
-    case Status::InputFault:
-      throw InputError(message);
-    case Status::Bug:
-      throw std::logic_error(message);
-    case Status::EnvironmentFault:
-      throw EnvironmentError(message);
-    case Status::Interrupted:
-      throw Interrupted();
-    case Status::Crashed:
-    case Status::TimedOut:
-      throw EnvironmentError("a child process " + message);
-  }
-  return output;
+  if (!failure) return output;
+  Failure thrown = *failure;
+  const bool is_own_end = thrown.kind == Failure::Kind::Died || thrown.kind == Failure::Kind::Silent;
+  if (is_own_end && !thrown.rank) thrown.text = "a child process " + thrown.text;
+  throw_failure(thrown);
 }
 
 std::vector<ChildResult> run_in_children(const std::vector<std::function<std::string()>>& work, std::size_t parallel,
@@ -366,7 +336,7 @@ std::vector<ChildResult> run_in_children(const std::vector<std::function<std::st
       const std::size_t ended_index = index;
       entry = running.erase(entry);
       ++done;
-      if (grace_after_fault && results[ended_index].status != ChildResult::Status::Done) {
+      if (grace_after_fault && results[ended_index].failure) {
         for (const auto& other : running) other.second->hurry(*grace_after_fault);
       }
       if (on_end) on_end(ended_index, results[ended_index]);
@@ -429,13 +399,13 @@ ChildResult run_command(const std::vector<std::string>& arguments, const std::st
     exchange({&child});
   }
   if (WIFEXITED(*status) && WEXITSTATUS(*status) == 0) {
-    return {ChildResult::Status::Done, std::move(child.output()), "", std::move(child.errors())};
+    return {std::move(child.output()), std::nullopt, std::move(child.errors())};
   }
   if (WIFEXITED(*status) && WEXITSTATUS(*status) == cannot_start) {
     throw EnvironmentError(fmt::format("{}: {}", arguments.front(), child.last_words()));
   }
-  std::string end = child.end_in_words(*status);
-  return {ChildResult::Status::Crashed, std::move(child.output()), std::move(end), std::move(child.errors())};
+  Failure end = environment_failure(Failure::Kind::Died, child.end_in_words(*status));
+  return {std::move(child.output()), std::move(end), std::move(child.errors())};
 }
 
 }  // namespace isobar

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/failure.hpp"
 #include "core/interrupt.hpp"
 #include "core/units.hpp"
 
@@ -13,21 +14,14 @@ namespace isobar {
 
 /// How a child process ended.
 struct ChildResult {
-  enum class Status {
-    Done,              ///< `output` is what the work returned (or the command printed)
-    InputFault,        ///< the work threw InputError: `message`
-    EnvironmentFault,  ///< the work threw EnvironmentError, or std::bad_alloc: `message`
-    Interrupted,       ///< the work threw Interrupted, or was asked to stop (SIGINT) before it could notice
-    Bug,               ///< the work threw anything else: `message`
-    Crashed,           ///< died of a signal or by an exit of its own: `message` says which, with its last stderr line
-    TimedOut           ///< was killed at the time limit
-  };
-  Status status = Status::Done;
-  std::string output;
-  std::string message;
+  std::string output;  ///< what the work returned, or the command printed
+  /// None where the child came to a good end. What the work threw; or, of a child that a signal or an exit of its own
+  /// ended, "died of signal 9 (Killed)" or the like with its last line on stderr (Died); or that it was killed at its
+  /// time limit (Silent). A child that was asked to stop (SIGINT) before it could notice was interrupted.
+  std::optional<Failure> failure = {};
   std::string errors = {};  ///< of `run_command`: what it said on stderr, the last 64 KiB of it
 
-  /// Rethrows a fault as the exception that it was in the child (a crash or time-out as EnvironmentError).
+  /// Throws what the work threw (of a child that died or took too long, an EnvironmentError).
   const std::string& output_or_throw() const;
 };
 
@@ -50,8 +44,8 @@ ChildResult run_in_child(const std::function<std::string()>& work, Seconds time_
 /// @throws Interrupted when this process was asked before, and, after killing the child, when it is asked once more.
 ChildResult run_in_deputy(const std::function<std::string()>& work, const PatientStop& stop);
 
-/// Runs a program with `input` on its standard input; `output` is its standard output. Status::Crashed also when it
-/// exits with another code than 0. @throws EnvironmentError when it cannot be started.
+/// Runs a program with `input` on its standard input; `output` is its standard output. It has failed (Died) also when
+/// it exits with another code than 0. @throws EnvironmentError when it cannot be started.
 ChildResult run_command(const std::vector<std::string>& arguments, const std::string& input, Seconds time_limit);
 
 }  // namespace isobar

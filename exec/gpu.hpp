@@ -30,6 +30,10 @@ void count_memory(const void* stream, std::shared_ptr<MemoryCount> count);
 
 void forbid_host_sync(bool forbidden);
 
+/// Whether the calling thread's GPU has failed, as after a fault in a kernel: all that is asked of it fails from then
+/// on.
+bool has_failed();
+
 /// While it lives, profilers (Nsight Systems) show what the calling thread does under this name. NVTX: next to nothing
 /// where no profiler looks on.
 class NamedRange {

@@ -1,17 +1,14 @@
 #include "exec/heartbeat.hpp"
 
 #include "exec/clock.hpp"
+#include "exec/rank_failures.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <charconv>
 #include <condition_variable>
 #include <mutex>
-#include <new>
-#include <stdexcept>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -23,9 +20,9 @@ namespace {
 constexpr auto channel = TcpWorld::lasting_channel;
 constexpr std::string_view beat = "beat";
 constexpr std::string_view leave = "leave";
-constexpr std::string_view loss = "lost";  // then the rank's number, what it ended with, and how it is known
+constexpr std::string_view doubt = "doubt";  // a transfer is late, and soon it is known why
+constexpr std::string_view loss = "lost ";   // and the failure
 constexpr std::size_t longest_reason = 1000;
-constexpr auto all_alive = "; all ranks are alive";
 /// The word of who is lost takes no longer from rank 0 to the others, though a machine be busy.
 constexpr Seconds least_grace{1};
 
@@ -34,62 +31,14 @@ TcpLink::Bytes bytes_of(std::string_view text)
   return std::as_bytes(std::span(text));
 }
 
-std::string word_of(const LostRank& lost)
-{
-  return fmt::format("{} {} {} {}", loss, lost.rank, static_cast<int>(lost.code), lost.what);
-}
-
-/// Takes a number with a space before and behind it from the front of a word, but leaves the space behind it.
-template <typename Number>
-std::optional<Number> take_number(std::string_view& word)
-{
-  if (!word.starts_with(' ')) return std::nullopt;
-  Number number = 0;
-  const auto [end, error] = std::from_chars(word.data() + 1, word.data() + word.size(), number);
-  word.remove_prefix(static_cast<std::size_t>(end - word.data()));
-  if (error != std::errc() || !word.starts_with(' ')) return std::nullopt;
-  return number;
-}
-
 /// Nothing if that is no word of a loss among `ranks` ranks.
-std::optional<LostRank> lost_rank_from(std::string_view word, std::size_t ranks)
+std::optional<Failure> loss_from(std::string_view word, std::size_t ranks)
 {
   if (!word.starts_with(loss)) return std::nullopt;
-  word.remove_prefix(loss.size());
-  const auto rank = take_number<std::size_t>(word);
-  const auto code = take_number<int>(word);
-  if (!rank || *rank >= ranks || !code) return std::nullopt;
-  return LostRank{*rank, shown(word.substr(1), longest_reason), ExitCode{*code}};
-}
-
-/// What a rank ends with that throws this.
-ExitCode code_of(const std::exception& error)
-{
-  if (dynamic_cast<const EnvironmentError*>(&error) != nullptr) return ExitCode::EnvironmentError;
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return ExitCode::EnvironmentError;
-  if (dynamic_cast<const InputError*>(&error) != nullptr) return ExitCode::InputError;
-  if (dynamic_cast<const Interrupted*>(&error) != nullptr) return ExitCode::Interrupted;
-  return ExitCode::OurBug;
-}
-
-/// What the others end with.
-[[noreturn]] void end_like(const LostRank& lost)
-{
-  switch (lost.code) {
-    case ExitCode::InputError:
-      throw InputError(lost.what);
-    case ExitCode::Interrupted:
-      throw Interrupted();
-    case ExitCode::OurBug:
-      throw std::logic_error(lost.what);
-    default:
-      throw RankLost(lost);
-  }
-}
-
-bool contains(const std::string& message, std::string_view part)
-{
-  return message.find(part) != std::string::npos;
+  auto lost = failure_from_word(word.substr(loss.size()));
+  if (!lost || !lost->rank || *lost->rank >= ranks) return std::nullopt;
+  lost->text = shown(lost->text, longest_reason);
+  return lost;
 }
 
 }  // namespace
@@ -128,7 +77,7 @@ class Heartbeat::Impl {
     for (auto& peer : peers_) peer->listening.join();
   }
 
-  std::optional<LostRank> lost(Seconds wait) const
+  std::optional<Failure> lost(Seconds wait) const
   {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, deadline_in(wait), [this] { return lost_.has_value(); });
@@ -136,7 +85,7 @@ class Heartbeat::Impl {
   }
 
   /// The first loss counts: others follow from it.
-  void lose(const LostRank& lost)
+  void lose(const Failure& lost)
   {
     {
       const std::lock_guard lock(mutex_);
@@ -144,7 +93,7 @@ class Heartbeat::Impl {
       lost_ = lost;
       changed_.notify_all();
     }
-    tell_all(word_of(lost));
+    tell_all(std::string(loss) + word_of(lost));
     world_.cancel();
   }
 
@@ -167,31 +116,57 @@ class Heartbeat::Impl {
   }
 
  private:
-  [[noreturn]] void judge(const std::exception_ptr& failure)
+  [[noreturn]] void judge(const std::exception_ptr& thrown)
   {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const std::exception& error) {
-      const std::string message = error.what();
-      const ExitCode code = code_of(error);
-      if (code != ExitCode::EnvironmentError || !follows_from_another(message)) {
-        lose_own(message, code);
-        throw;
-      }
-      // A connection may close before it is known why; who is late may have died since the transfer began.
-      const auto wait = contains(message, TcpLink::closed_by_peer)    ? std::max(limits_.beat, least_grace)
-                        : contains(message, TcpLink::deadline_passed) ? limits_.heartbeat + limits_.beat
-                                                                      : Seconds(0);
-      if (const auto found = lost(wait)) end_like(*found);
-      lose_own(message + all_alive, code);
-      throw EnvironmentError(message + all_alive);
+    Failure failure = failure_of(thrown);
+    if (!follows_from_another(failure)) {
+      lose_own(failure);
+      std::rethrow_exception(thrown);
     }
+    if (failure.kind == Failure::Kind::DeadlinePassed) raise_doubt();
+    if (const auto found = lost_after(failure.kind)) throw_failure(*found);
+    failure.text += "; all ranks are alive";
+    lose_own(failure);
+    failure.rank = rank_;  // the text begins with it
+    throw_failure(failure);
   }
 
-  void lose_own(const std::string& why, ExitCode code)
+  /// Who is lost, after the time by which this is known of whoever made a transfer fail.
+  std::optional<Failure> lost_after(Failure::Kind kind) const
   {
-    const std::string& name = names_[rank_];
-    lose({rank_, why.starts_with(name) ? why : fmt::format("{} failed: {}", name, shown(why, longest_reason)), code});
+    // Who is late may have died since the transfer began.
+    const Seconds until_known = limits_.heartbeat + limits_.beat;
+    if (kind == Failure::Kind::DeadlinePassed) return lost(until_known);
+    if (kind != Failure::Kind::PeerClosed) return lost(Seconds(0));
+    // A connection may close before it is known why; or since the rank at its other end has found another one late, and
+    // that rank's word comes before this one's.
+    const Seconds grace = std::max(limits_.beat, least_grace);
+    const auto found = lost(grace);
+    return found || !is_doubtful() ? found : lost(until_known + grace);
+  }
+
+  /// Tells the others that this rank has waited too long, and waits to know why.
+  void raise_doubt()
+  {
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::exchange(is_doubtful_, true)) return;
+    }
+    tell_all(doubt);
+  }
+  bool is_doubtful() const
+  {
+    const std::lock_guard lock(mutex_);
+    return is_doubtful_;
+  }
+
+  void lose_own(Failure failure)
+  {
+    if (!failure.rank) {
+      failure.text = fmt::format("{} failed: {}", names_[rank_], shown(failure.text, longest_reason));
+      failure.rank = rank_;
+    }
+    lose(failure);
   }
 
   /// One with whom this rank exchanges beats.
@@ -240,6 +215,10 @@ class Heartbeat::Impl {
         peer.in->receive(room, limits_.heartbeat);
         if (word == leave) return;
         if (word == beat) continue;
+        if (word == doubt) {
+          raise_doubt();
+          continue;
+        }
         if (!stood_still()) lose(told_by(peer, word));
         return;
       }
@@ -247,20 +226,24 @@ class Heartbeat::Impl {
       // This process ends.
     } catch (const std::exception& error) {
       if (stood_still()) return;
-      const bool silent = contains(error.what(), TcpLink::deadline_passed);
-      lose({peer.rank, silent
-                           ? fmt::format("{}: no sign of life for {}", names_[peer.rank], in_seconds(limits_.heartbeat))
-                           : names_[peer.rank] + " is gone"});
+      const std::string& name = names_[peer.rank];
+      const bool is_silent = failure_of(error).kind == Failure::Kind::DeadlinePassed;
+      const auto silence = fmt::format("{}: no sign of life for {}", name, in_seconds(limits_.heartbeat));
+      lose(is_silent ? environment_failure(Failure::Kind::Silent, silence, peer.rank)
+                     : environment_failure(Failure::Kind::Died, name + " is gone", peer.rank));
     }
   }
 
   /// Who is lost by a peer's word.
-  LostRank told_by(const Peer& peer, std::string_view word) const
+  Failure told_by(const Peer& peer, std::string_view word) const
   {
+    using Kind = Failure::Kind;
     const std::string& name = names_[peer.rank];
-    auto lost = lost_rank_from(word, names_.size());
-    if (!lost) return {peer.rank, name + " sends what is no sign of life"};
-    if (lost->rank == rank_) return {peer.rank, fmt::format("{} gave this rank up: {}", name, lost->what)};
+    auto lost = loss_from(word, names_.size());
+    if (!lost) return environment_failure(Kind::Other, name + " sends what is no sign of life", peer.rank);
+    if (lost->rank == rank_) {
+      return environment_failure(Kind::Other, fmt::format("{} gave this rank up: {}", name, lost->text), peer.rank);
+    }
     return std::move(*lost);
   }
 
@@ -269,8 +252,9 @@ class Heartbeat::Impl {
   {
     const Seconds pause = time_since(last_beat_);
     if (pause <= limits_.heartbeat) return false;
-    lose({rank_, fmt::format("{} stood still for {}; the others wait {} for a sign of life", names_[rank_],
-                             in_seconds(pause), in_seconds(limits_.heartbeat))});
+    const auto why = fmt::format("{} stood still for {}; the others wait {} for a sign of life", names_[rank_],
+                                 in_seconds(pause), in_seconds(limits_.heartbeat));
+    lose(environment_failure(Failure::Kind::Other, why, rank_));
     return true;
   }
 
@@ -284,7 +268,8 @@ class Heartbeat::Impl {
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::optional<LostRank> lost_;
+  std::optional<Failure> lost_;
+  bool is_doubtful_ = false;
   bool leaving_ = false;
 
   std::mutex failing_;
@@ -308,7 +293,7 @@ Heartbeat::Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string>
 
 Heartbeat::~Heartbeat() = default;
 
-std::optional<LostRank> Heartbeat::lost(Seconds wait) const
+std::optional<Failure> Heartbeat::lost(Seconds wait) const
 {
   return impl_->lost(wait);
 }
@@ -326,13 +311,6 @@ void Heartbeat::guard(const std::function<void()>& work)
 void Heartbeat::failed(const std::exception_ptr& failure)
 {
   impl_->fail(failure);
-}
-
-bool follows_from_another(const std::string& message)
-{
-  if (message.ends_with(all_alive)) return false;
-  return contains(message, TcpLink::deadline_passed) || contains(message, TcpLink::closed_by_peer) ||
-         contains(message, TcpLink::cancelled);
 }
 
 }  // namespace isobar::exec

@@ -1,4 +1,4 @@
-#include "core/errors.hpp"
+#include "core/failure.hpp"
 #include "exec/transport.hpp"
 
 #include <fmt/format.h>
@@ -88,7 +88,9 @@ class MeetingPlace {
   void wait(std::unique_lock<std::mutex>& lock, Condition condition, What what)
   {
     const bool in_time = changed_.wait_for(lock, deadline_, [&] { return cancelled_ || condition(); });
-    if (cancelled_) throw Cancelled(what() + ": cancelled");
+    if (cancelled_) {
+      throw_failure(environment_failure(Failure::Kind::Cancelled, what() + ": cancelled"));
+    }
     if (!in_time) throw EnvironmentError(fmt::format("{} within {:.3g} s", what(), deadline_.count()));
   }
 

@@ -1,5 +1,6 @@
 // The command isobar-exec: runs plans on real devices. `isobar run` and its like hand over to it.
 
+#include "core/failure.hpp"
 #include "core/interrupt.hpp"
 #include "core/standard_streams.hpp"
 #include "exec/commands.hpp"
@@ -7,7 +8,6 @@
 
 #include <cstdio>
 #include <exception>
-#include <new>
 #include <string>
 
 namespace isobar::exec {
@@ -65,20 +65,10 @@ int main(int argc, char** argv)
   std::string message;
   try {
     code = exec::run(argc, argv);
-  } catch (const Interrupted&) {
-    code = ExitCode::Interrupted;
-    message = "interrupted";
-  } catch (const InputError& error) {
-    code = ExitCode::InputError;
-    message = error.what();
-  } catch (const EnvironmentError& error) {
-    code = ExitCode::EnvironmentError;
-    message = error.what();
-  } catch (const std::bad_alloc&) {
-    code = ExitCode::EnvironmentError;
-    message = "out of memory";
   } catch (const std::exception& error) {
-    message = std::string("a bug of ours, please report it: ") + error.what();
+    const Failure failure = failure_of(error);
+    code = failure.code;
+    message = line_of(failure);
   }
   if (!message.empty()) std::fprintf(stderr, "isobar: %s\n", message.c_str());
   return static_cast<int>(code);

@@ -1,6 +1,6 @@
 #include "exec/memory_meter.hpp"
 
-#include "core/errors.hpp"
+#include "core/failure.hpp"
 #include "core/quantity_text.hpp"
 
 #include <c10/core/Allocator.h>
@@ -32,10 +32,16 @@ std::string place_in_words()
   return place_of_thread == nullptr ? "" : " in " + *place_of_thread;
 }
 
+/// `what`: where, and how much, behind the words.
+[[noreturn]] void throw_out_of_memory(const std::string& what)
+{
+  throw_failure(environment_failure(Failure::Kind::OutOfMemory, "out of memory" + what));
+}
+
 [[noreturn]] void refuse_uncounted(std::size_t bytes)
 {
-  throw EnvironmentError(fmt::format("out of memory{}: {} asked for, and the machine has no more", place_in_words(),
-                                     text_of(Bytes(static_cast<double>(bytes)))));
+  throw_out_of_memory(fmt::format("{}: {} asked for, and the machine has no more", place_in_words(),
+                                  text_of(Bytes(static_cast<double>(bytes)))));
 }
 
 void give_back(void* data)
@@ -84,10 +90,9 @@ std::shared_ptr<MemoryCount> MemoryMeter::take(std::size_t bytes)
   const std::size_t now = count_->current.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (cap_ != 0 && now > cap_) {
     count_->remove(bytes);
-    throw EnvironmentError(fmt::format("{}: out of memory{}: {} asked for beside {} held, of {}", rank_,
-                                       place_in_words(), text_of(Bytes(static_cast<double>(bytes))),
-                                       text_of(Bytes(static_cast<double>(now - bytes))),
-                                       text_of(Bytes(static_cast<double>(cap_)))));
+    throw_out_of_memory(fmt::format(
+        "{}: {} asked for beside {} held, of {}", place_in_words(), text_of(Bytes(static_cast<double>(bytes))),
+        text_of(Bytes(static_cast<double>(now - bytes))), text_of(Bytes(static_cast<double>(cap_)))));
   }
   count_->raise_peak(now);
   return count_;
@@ -95,16 +100,15 @@ std::shared_ptr<MemoryCount> MemoryMeter::take(std::size_t bytes)
 
 void MemoryMeter::refuse(std::size_t bytes) const
 {
-  throw EnvironmentError(fmt::format("{}: out of memory{}: {} asked for beside {} held, and the machine has no more",
-                                     rank_, place_in_words(), text_of(Bytes(static_cast<double>(bytes))),
-                                     text_of(current())));
+  throw_out_of_memory(fmt::format("{}: {} asked for beside {} held, and the machine has no more", place_in_words(),
+                                  text_of(Bytes(static_cast<double>(bytes))), text_of(current())));
 }
 
 void MemoryMeter::refuse_excess() const
 {
   if (cap_ == 0 || peak().value <= static_cast<double>(cap_)) return;
-  throw EnvironmentError(fmt::format("{}: out of memory: {} held at once, of {}", rank_, text_of(peak()),
-                                     text_of(Bytes(static_cast<double>(cap_)))));
+  throw_out_of_memory(
+      fmt::format(": {} held at once, of {}", text_of(peak()), text_of(Bytes(static_cast<double>(cap_)))));
 }
 
 MeteredThread::MeteredThread(MemoryMeter& meter) : before_(meter_of_thread)

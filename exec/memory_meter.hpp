@@ -24,8 +24,8 @@ struct MemoryCount {
 /// Memory belongs to the rank whose thread took it, wherever it is given back, and may outlive the meter. Thread-safe.
 class MemoryMeter {
  public:
-  /// `cap`: 0 is none. `rank` names the rank in the refusal: "rank 1 (device b)".
-  MemoryMeter(std::string rank, Bytes cap) : rank_(std::move(rank)), cap_(static_cast<std::size_t>(cap.value)) {}
+  /// `cap`: 0 is none.
+  explicit MemoryMeter(Bytes cap) : cap_(static_cast<std::size_t>(cap.value)) {}
   MemoryMeter(const MemoryMeter&) = delete;
   MemoryMeter& operator=(const MemoryMeter&) = delete;
 
@@ -33,19 +33,18 @@ class MemoryMeter {
   Bytes peak() const { return Bytes(static_cast<double>(count_->peak.load(std::memory_order_relaxed))); }
 
   /// Counts `bytes` as held; whoever gives them back takes them from the count.
-  /// @throws EnvironmentError where it would go beyond the cap; nothing is taken then.
+  /// @throws a failure, OutOfMemory, where it would go beyond the cap; nothing is taken then.
   std::shared_ptr<MemoryCount> take(std::size_t bytes);
 
-  /// @throws EnvironmentError: the machine has no `bytes` more for the calling thread.
+  /// @throws a failure, OutOfMemory: the machine has no `bytes` more for the calling thread.
   [[noreturn]] void refuse(std::size_t bytes) const;
 
   /// For memory that cannot be refused as it is taken, a GPU's: counted there, and looked at now and then.
   std::shared_ptr<MemoryCount> count() const { return count_; }
-  /// @throws EnvironmentError where the peak is beyond the cap.
+  /// @throws a failure, OutOfMemory, where the peak is beyond the cap.
   void refuse_excess() const;
 
  private:
-  std::string rank_;
   std::size_t cap_;
   std::shared_ptr<MemoryCount> count_ = std::make_shared<MemoryCount>();
 };

@@ -1,8 +1,8 @@
 #include "exec/nccl.hpp"
 
 #include "core/errors.hpp"
+#include "core/failure.hpp"
 #include "core/interrupt.hpp"
-#include "exec/tcp_link.hpp"
 
 #include <fmt/format.h>
 
@@ -150,8 +150,8 @@ class Pair::Impl {
       check(nccl_.comm_get_async_error(communicator_, &state));
       check(state);
       if (state == ncclSuccess && is_done()) return;
-      if (cancelled_) fail("cancelled");
-      if (Clock::now() > deadline) fail(TcpLink::deadline_passed);
+      if (cancelled_) fail(Failure::Kind::Cancelled, "cancelled");
+      if (Clock::now() > deadline) fail(Failure::Kind::DeadlinePassed, "deadline passed");
       if (interrupted()) abort();
       throw_if_interrupted();
       std::this_thread::sleep_for(nap);
@@ -166,7 +166,8 @@ class Pair::Impl {
         fmt::format("{}: {}", nccl_.get_error_string(result), shown(nccl_.get_last_error(communicator_), 300));
     // NCCL does not say who is gone; the heartbeat does.
     const bool is_of_other_end = result == ncclRemoteError || result == ncclSystemError;
-    fail(is_of_other_end ? fmt::format("{} ({})", TcpLink::closed_by_peer, why) : why);
+    if (is_of_other_end) fail(Failure::Kind::PeerClosed, fmt::format("connection closed by the peer ({})", why));
+    fail(Failure::Kind::Other, why);
   }
 
   void refuse_unless_open() const
@@ -174,10 +175,10 @@ class Pair::Impl {
     if (communicator_ == nullptr) throw EnvironmentError(title_ + ", by NCCL: has failed before");
   }
 
-  [[noreturn]] void fail(const std::string& why)
+  [[noreturn]] void fail(Failure::Kind kind, const std::string& why)
   {
     abort();
-    throw EnvironmentError(fmt::format("{}, by NCCL: {}", title_, why));
+    throw_failure(environment_failure(kind, fmt::format("{}, by NCCL: {}", title_, why)));
   }
 
   void abort()

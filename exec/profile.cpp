@@ -63,7 +63,7 @@ struct Repetition {
 
 Kind measure(const Workload& workload, std::size_t layer, const Message& input, const ProfileOptions& options)
 {
-  MemoryMeter meter("the layer", Bytes(0));
+  MemoryMeter meter(Bytes(0));
   DeviceQueue queue(options.device, DeviceQueue::Kind::Computations, meter);
   const DeviceQueue::Scope scope(queue);
   StageOptions stage;
@@ -134,7 +134,7 @@ BytesPerSecond copy_bandwidth(DeviceQueue& queue, const at::Tensor& to, const at
 void measure_copies(const std::string& device, DeviceProfile& profile)
 {
   constexpr std::int64_t size = std::int64_t{1} << 28;
-  MemoryMeter meter("copies", Bytes(0));
+  MemoryMeter meter(Bytes(0));
   DeviceQueue queue(device, DeviceQueue::Kind::Transfers, meter);
   const DeviceQueue::Scope scope(queue);
   const auto there = at::zeros({size}, at::TensorOptions(at::Device(device)).dtype(at::kByte));

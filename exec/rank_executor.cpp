@@ -1,11 +1,12 @@
 #include "exec/rank_executor.hpp"
 
 #include "core/chrome_trace.hpp"
-#include "core/errors.hpp"
+#include "core/failure.hpp"
 #include "exec/batch.hpp"
 #include "exec/clock.hpp"
 #include "exec/device.hpp"
 #include "exec/gpu.hpp"
+#include "exec/rank_failures.hpp"
 
 #include <fmt/format.h>
 
@@ -22,23 +23,20 @@ namespace isobar::exec {
 
 namespace {
 
-/// What `work` does and returns; a GPU without room for it, or one that fails, is no bug of ours.
-template <typename Work>
-auto work_on_device(const std::string& rank, Work work)
+/// A failure of the device's own, and no bug of ours, of LibTorch's error; nothing of another error.
+std::optional<Failure> failure_of_device(const c10::Error& error)
 {
-  place_of_failure();  // of another one
-  try {
-    return work();
-  } catch (const c10::OutOfMemoryError& error) {
-    throw EnvironmentError(
-        fmt::format("{}: out of memory{}: {}", rank, place_of_failure(), shown(error.what_without_backtrace(), 300)));
-  } catch (const c10::Error& error) {
-    const std::string said = error.what_without_backtrace();
-    if (said.find("CUDA error") == std::string::npos) throw;
-    throw EnvironmentError(fmt::format("{}: {}", rank, shown(said.substr(0, said.find('\n')), 300)));
-  } catch (const std::bad_alloc&) {
-    throw EnvironmentError(fmt::format("{}: out of memory{}", rank, place_of_failure()));
+  Failure failure;
+  const std::string said = error.what_without_backtrace();
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+    failure.kind = Failure::Kind::OutOfMemory;
+    failure.text = fmt::format("out of memory{}: {}", place_of_failure(), shown(said, 300));
+  } else if (gpu::has_failed()) {
+    failure.text = shown(said.substr(0, said.find('\n')), 300);
+  } else {
+    return std::nullopt;
   }
+  return failure;
 }
 
 /// The first stage holds the inputs of this many micro-batches: one arrives while another is worked on.
@@ -88,7 +86,9 @@ Orders RankExecutor::OrderBoard::await(std::uint64_t step)
 {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return cancelled_ || orders_.contains(step); });
-  if (!orders_.contains(step)) throw Cancelled("another lane has failed");
+  if (!orders_.contains(step)) {
+    throw_failure(environment_failure(Failure::Kind::Cancelled, "another lane has failed"));
+  }
   return orders_.at(step);
 }
 
@@ -113,7 +113,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
       has_data_server_(plan.data_server.has_value()),
       microbatches_(plan.goal.microbatches),
       name_(name_of_rank(plan, rank)),
-      meter_(name_, options.memory_cap)
+      meter_(options.memory_cap)
 {
   meter_cpu_memory();
   if (is_data_server()) options_.device = "cpu";
@@ -133,16 +133,17 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
   stage_options.seed = options_.seed;
   stage_options.device = options_.device;
   stage_options.batches = options_.batches;
-  model_ = work_on_device(name_, [&] { return std::make_unique<StageModel>(workload, stage_options); });
+  work_on_device([&] { model_ = std::make_unique<StageModel>(workload, stage_options); });
 }
 
 void RankExecutor::with_model(const std::function<void(StageModel&)>& work)
 {
   DeviceQueue& queue = lane(Lane::Compute).queue;
   const DeviceQueue::Scope scope(queue);
-  work_on_device(name_, [&] { work(*model_); });
-  queue.mark().wait();
-  meter_.refuse_excess();
+  work_on_device([&] {
+    work(*model_);
+    queue.mark().wait();
+  });
 }
 
 void RankExecutor::run(std::uint64_t step, const Instruction& instruction)
@@ -152,8 +153,30 @@ void RankExecutor::run(std::uint64_t step, const Instruction& instruction)
   const DeviceQueue::Scope scope(of_instruction.queue);
   std::optional<gpu::NamedRange> range;
   if (of_instruction.queue.is_on_gpu()) range.emplace(name_of_event(instruction));
-  work_on_device(name_, [&] { run_in_queue(step, instruction, of_instruction); });
-  meter_.refuse_excess();
+  work_on_device([&] { run_in_queue(step, instruction, of_instruction); });
+}
+
+void RankExecutor::work_on_device(const std::function<void()>& work) const
+{
+  place_of_failure();  // of another one
+  const auto rethrow_as_mine = [this](const Failure& failure) {
+    throw_failure(failure_of_rank(rank_, name_, failure));
+  };
+  try {
+    work();
+    meter_.refuse_excess();
+  } catch (const c10::Error& error) {
+    if (const auto failure = failure_of_device(error)) rethrow_as_mine(*failure);
+    throw;
+  } catch (const std::bad_alloc& error) {
+    Failure failure = failure_of(error);
+    failure.text += place_of_failure();
+    rethrow_as_mine(failure);
+  } catch (const EnvironmentError& error) {
+    const Failure failure = failure_of(error);
+    if (failure.kind == Failure::Kind::OutOfMemory) rethrow_as_mine(failure);
+    throw;
+  }
 }
 
 void RankExecutor::run_in_queue(std::uint64_t step, const Instruction& instruction, DeviceLane& lane)

@@ -105,7 +105,7 @@ class RankExecutor : public RankWork {
    public:
     void post(std::uint64_t step, Orders orders);
     bool knows(std::uint64_t step);
-    /// @throws Cancelled.
+    /// @throws a failure, Cancelled.
     Orders await(std::uint64_t step);
     void forget();
     void cancel() noexcept;
@@ -141,6 +141,8 @@ class RankExecutor : public RankWork {
     Mark end;
   };
 
+  /// Does `work`; what its device has no room for, or a GPU that fails, is this rank's failure and no bug of ours.
+  void work_on_device(const std::function<void()>& work) const;
   void run_in_queue(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
   void send(const Instruction& instruction, Message message, Orders orders, DeviceLane& lane);
   /// On the data server: the next message of the first stage, which sends it when an input may leave, and at the end of

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/child_process.hpp"
+#include "core/failure.hpp"
 #include "core/plan.hpp"
 
 #include <cstddef>
@@ -13,15 +14,16 @@ namespace isobar::exec {
 /// All ranks of a plan as messages call them: "rank 1 (b)" by its device, "rank 2 (data server)".
 std::vector<std::string> names_of_ranks(const Plan& plan);
 
-/// A message as one of a rank: with the rank's name before it, unless it begins with that.
-std::string said_of(const std::string& name, const std::string& message);
+/// The failure as one of that rank, which its text names: as it is where it is one of a rank already.
+Failure failure_of_rank(std::size_t rank, const std::string& name, Failure failure);
 
-/// The rank that a message begins with the name of: who is at fault.
-std::optional<std::size_t> rank_blamed(const std::string& message, const std::vector<std::string>& names);
+/// True of what a rank finds when another one is gone or late, or when it has given up itself; not once it is known
+/// whose failure it is.
+bool follows_from_another(const Failure& failure);
 
-/// The rank that is lost by such a message, or has too little memory: where leaving it out may help. Not the one whose
-/// disk is full, for one: the others' may be as full.
-std::optional<std::size_t> rank_lost(const std::string& message, const std::vector<std::string>& names);
+/// The rank that is dead, silent or out of memory, so that leaving it out may help. Not the one whose disk is full, for
+/// one: the others' may be as full.
+std::optional<std::size_t> rank_lost(const Failure& failure);
 
 /// The failures of ranks that are processes of this machine, and which of them the others follow from.
 class RankFailures {
@@ -32,20 +34,19 @@ class RankFailures {
   void ended(std::size_t rank, const ChildResult& result);
   /// The first failure of those that say most of the cause: what a rank says of itself, before what it says of
   /// another, before a connection that closed or a deadline that passed, before a rank that had to be ended.
-  /// @throws InputError or EnvironmentError "rank 1 (b): …"; Interrupted.
+  /// @throws that failure, of the rank that is at fault (throw_failure).
   void throw_if_any() const;
 
  private:
-  enum class Kind { Cause, OfAnother, Consequence, Silence };
-  struct Failure {
-    Kind kind;
-    ChildResult::Status status;
-    std::string message;
+  enum class Worth { Cause, OfAnother, Consequence, Silence };
+  struct Found {
+    Worth worth;
+    Failure failure;
   };
-  Failure failure_of(std::size_t rank, const ChildResult& result) const;
+  Found found_of(std::size_t rank, const Failure& failure) const;
 
   std::vector<std::string> names_;
-  std::optional<Failure> worst_;
+  std::optional<Found> worst_;
 };
 
 }  // namespace isobar::exec

@@ -44,15 +44,16 @@ std::string fault_of_isobar(std::vector<std::string> arguments,
   constexpr std::size_t longest = 300;
   arguments.insert(arguments.begin(), isobar_program());
   const ChildResult result = run_command(arguments, "", no_limit);
-  if (result.status == ChildResult::Status::Done) return "";
+  if (!result.failure) return "";
   const auto said = telling(result.output);
-  return fmt::format("isobar {} {}{}{}", arguments[1], result.message, said.empty() ? "" : ": ", shown(said, longest));
+  return fmt::format("isobar {} {}{}{}", arguments[1], result.failure->text, said.empty() ? "" : ": ",
+                     shown(said, longest));
 }
 
-void run_isobar(const std::vector<std::string>& arguments, const std::string& failure)
+void run_isobar(const std::vector<std::string>& arguments, const Failure& failure)
 {
   const auto fault = fault_of_isobar(arguments, last_line);  // why there is no plan
-  if (!fault.empty()) throw EnvironmentError(fmt::format("{}; {}", failure, fault));
+  if (!fault.empty()) throw EnvironmentError(fmt::format("{}; {}", failure.text, fault));
 }
 
 /// "plan-2.json" where there is a plan.json, and so on.
@@ -121,11 +122,13 @@ void check_replan(const std::string& plan_file, const ReplanInputs& inputs)
   if (!fault.empty()) throw InputError("--replan", "the plan cannot be made anew there: " + fault);
 }
 
-std::string replan(const std::string& plan_file, const ReplanInputs& inputs, const std::string& failure)
+std::string replan(const std::string& plan_file, const ReplanInputs& inputs, const Failure& failure)
 {
   const Plan plan = read_plan(plan_file);
-  const auto refuse = [&](const std::string& why) { return EnvironmentError(fmt::format("{}; {}", failure, why)); };
-  const auto rank = rank_lost(failure, names_of_ranks(plan));
+  const auto refuse = [&](const std::string& why) {
+    return EnvironmentError(fmt::format("{}; {}", failure.text, why));
+  };
+  const auto rank = rank_lost(failure);
   if (!rank || *rank >= plan.stages.size()) throw refuse("no device is known to be lost, so none can be left out");
   if (plan.stages.size() == 1) throw refuse("it is the only stage, so it cannot be left out");
   const std::string& device = plan.stages[*rank].device();

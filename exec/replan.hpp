@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/failure.hpp"
 #include "core/plan.hpp"
 
 #include <string>
@@ -25,10 +26,10 @@ std::string replanned_file(const std::string& plan_file, const Plan& plan);
 /// the one that the plan was made for. @throws EnvironmentError for the former, InputError for the latter.
 void check_replan(const std::string& plan_file, const ReplanInputs& inputs);
 
-/// Plans again without the rank that `failure` begins with the name of, simulates the new plan and stamps it.
+/// Plans again without the rank that is lost by `failure` (rank_lost), simulates the new plan and stamps it.
 /// @returns the new plan's file; where replanned_file is there already, "plan.without-1-2.json" and so on. @throws
-/// EnvironmentError, `failure` and why nothing can be left out: no stage's rank is lost by it (rank_lost), the stage is
-/// the only one, or there is no plan without it.
-std::string replan(const std::string& plan_file, const ReplanInputs& inputs, const std::string& failure);
+/// EnvironmentError, `failure` and why nothing can be left out: no stage's rank is lost by it, the stage is the only
+/// one, or there is no plan without it.
+std::string replan(const std::string& plan_file, const ReplanInputs& inputs, const Failure& failure);
 
 }  // namespace isobar::exec

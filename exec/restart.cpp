@@ -55,7 +55,7 @@ ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
       return supervise(attempt_again, supervision);
     } catch (const AttemptsFailed& failure) {
       if (options.replan.empty()) throw;
-      run.plan = replan(run.plan, {options.replan, run.workload}, failure.what());
+      run.plan = replan(run.plan, {options.replan, run.workload}, failure.failure());
       run.resume = run.resume || !run.checkpoints.empty();
       say(fmt::format("{}; going on from {} by {}", failure.what(), resume_point(run), run.plan));
     }

@@ -2,6 +2,7 @@
 
 #include "core/child_process.hpp"
 #include "core/errors.hpp"
+#include "core/failure.hpp"
 #include "core/files.hpp"
 #include "exec/checkpoint.hpp"
 #include "exec/device.hpp"
@@ -291,9 +292,9 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
   const auto play_one = [&](std::size_t rank) {
     try {
       reports[rank] = play_rank(job, rank, *executors[rank], step_ended);
-    } catch (const Cancelled&) {
-      // Another rank has failed, and says why.
-    } catch (...) {
+    } catch (const std::exception& error) {
+      // Whoever is cancelled is so since another rank has failed, which says why.
+      if (failure_of(error).kind == Failure::Kind::Cancelled) return;
       {
         const std::lock_guard lock(mutex);
         if (!cause) cause = std::current_exception();

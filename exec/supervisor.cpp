@@ -26,8 +26,7 @@ std::string exit_code_of(const std::function<ExitCode(std::uint64_t)>& attempt, 
 
 bool is_worth_another(const ChildResult& result)
 {
-  using Status = ChildResult::Status;
-  return result.status == Status::Crashed || result.status == Status::EnvironmentFault;
+  return result.failure && result.failure->code == ExitCode::EnvironmentError;
 }
 
 void wait_unless_asked(Seconds pause, const PatientStop& stop)
@@ -47,9 +46,9 @@ ExitCode supervise(const std::function<ExitCode(std::uint64_t)>& attempt, const 
   for (std::uint64_t failed = 0;; ++failed) {
     const ChildResult result = run_in_deputy([&] { return exit_code_of(attempt, failed); }, stop);
     if (stop.asked() || !is_worth_another(result)) return static_cast<ExitCode>(std::stoi(result.output_or_throw()));
-    if (failed == supervision.restarts) throw AttemptsFailed(result.message);
+    if (failed == supervision.restarts) throw AttemptsFailed(*result.failure);
     supervision.say(fmt::format("attempt {} of {} failed: {}; going on from {}", failed + 1, supervision.restarts + 1,
-                                result.message, supervision.resume_point()));
+                                result.failure->text, supervision.resume_point()));
     wait_unless_asked(pause, stop);
     pause = std::min(pause * 2, longest_pause);
   }

@@ -1,18 +1,23 @@
 #pragma once
 
-#include "core/errors.hpp"
+#include "core/failure.hpp"
 #include "core/units.hpp"
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace isobar::exec {
 
-/// A run that failed for good, as often as it was started again. Its message is the last attempt's.
+/// A run that failed for good, as often as it was started again, with the last attempt's failure.
 class AttemptsFailed : public EnvironmentError {
  public:
-  using EnvironmentError::EnvironmentError;
+  explicit AttemptsFailed(Failure failure) : EnvironmentError(failure.text), failure_(std::move(failure)) {}
+  const Failure& failure() const { return failure_; }
+
+ private:
+  Failure failure_;
 };
 
 struct Supervision {

@@ -1,6 +1,7 @@
 #include "exec/tcp_link.hpp"
 
 #include "core/errors.hpp"
+#include "core/failure.hpp"
 #include "core/interrupt.hpp"
 #include "exec/clock.hpp"
 
@@ -186,11 +187,18 @@ class Stream {
   std::array<std::byte, Tls::longest_record> record_ = {};
 };
 
-std::string text_of(const error_code& error)
+/// Why an operation has failed.
+struct Reason {
+  Failure::Kind kind;
+  std::string text;
+};
+
+Reason reason_of(const error_code& error)
 {
   const bool gone = error == asio::error::eof || error == asio::error::connection_reset ||
                     error == asio::error::broken_pipe || error == asio::error::connection_aborted;
-  return gone ? TcpLink::closed_by_peer : error.message();
+  if (gone) return {Failure::Kind::PeerClosed, "connection closed by the peer"};
+  return {Failure::Kind::Other, error.message()};
 }
 
 bool is_hung_up(int number)
@@ -246,22 +254,22 @@ class TcpLink::Impl {
 
  private:
   void begin();
-  void close(const std::string& reason);
+  void close(const Failure& reason);
   void write(std::size_t flow, const std::vector<asio::const_buffer>& buffers, std::size_t before_payload);
   void read(std::size_t flow, const std::vector<asio::mutable_buffer>& buffers, std::size_t before_payload);
   /// What asio asks and tells while and when bytes move over a flow.
   auto watch(std::size_t flow, std::size_t before_payload);
   auto end_of(std::size_t flow, std::size_t before_payload);
-  [[noreturn]] void fail(const std::string& reason) const;
+  [[noreturn]] void fail(const Reason& reason) const;
 
   std::string label_;
   std::deque<Stream> flows_;
-  std::string unusable_;  ///< why; "" while it is usable
+  std::optional<Failure> unusable_;  ///< why; nothing while it is usable
 
   // The operation under way.
   Clock::time_point began_;
   std::size_t under_way_ = 0;
-  std::optional<std::string> fault_;
+  std::optional<Reason> fault_;
   std::optional<std::uint64_t> total_;  ///< of the payload, once it is known
   std::vector<std::uint64_t> moved_;    ///< of the payload, over each flow
   Frame frame_;
@@ -296,7 +304,7 @@ void TcpLink::Impl::operate(std::initializer_list<Impl*> links, Work work)
   try {
     work();
   } catch (const std::exception& error) {
-    for (auto* link : links) link->close(error.what());
+    for (auto* link : links) link->close(failure_of(error));
     auto& context = (*links.begin())->loop->context;
     context.restart();
     context.run();
@@ -309,8 +317,13 @@ void TcpLink::Impl::begin()
   began_ = Clock::now();
   total_.reset();
   moved_.assign(flows_.size(), 0);
-  if (!unusable_.empty()) throw EnvironmentError(fmt::format("{}: unusable after an error: {}", label_, unusable_));
-  if (cancelled_) throw EnvironmentError(label_ + ": cancelled");
+  if (unusable_) {
+    throw_failure(
+        environment_failure(unusable_->kind, fmt::format("{}: unusable after an error: {}", label_, unusable_->text)));
+  }
+  if (cancelled_) {
+    throw_failure(environment_failure(Failure::Kind::Cancelled, label_ + ": cancelled"));
+  }
 }
 
 void TcpLink::Impl::wait_for(Impl& awaited, std::initializer_list<Impl*> links, Clock::time_point deadline)
@@ -326,23 +339,26 @@ void TcpLink::Impl::wait_for(Impl& awaited, std::initializer_list<Impl*> links, 
     throw_if_interrupted();  // only of what has to wait: a last word, which need not, gets out
     // In short waits, since a signal that another thread gets wakes nobody here.
     const auto next_look = std::min(deadline, Clock::now() + std::chrono::milliseconds(100));
-    if (context.run_one_until(next_look) == 0 && Clock::now() >= deadline) awaited.fail(TcpLink::deadline_passed);
+    if (context.run_one_until(next_look) == 0 && Clock::now() >= deadline) {
+      awaited.fail({Failure::Kind::DeadlinePassed, "deadline passed"});
+    }
   }
 }
 
-void TcpLink::Impl::fail(const std::string& reason) const
+void TcpLink::Impl::fail(const Reason& failed) const
 {
   std::string progress = "no message";
   if (total_) {
     progress = fmt::format("{} of {} B", std::accumulate(moved_.begin(), moved_.end(), std::uint64_t{0}), *total_);
   }
-  throw EnvironmentError(fmt::format("{}: {} after {}: {}", label_, progress, in_seconds(time_since(began_)),
-                                     cancelled_ ? "cancelled" : reason));
+  const Reason reason = cancelled_ ? Reason{Failure::Kind::Cancelled, "cancelled"} : failed;
+  throw_failure(environment_failure(
+      reason.kind, fmt::format("{}: {} after {}: {}", label_, progress, in_seconds(time_since(began_)), reason.text)));
 }
 
-void TcpLink::Impl::close(const std::string& reason)
+void TcpLink::Impl::close(const Failure& reason)
 {
-  if (unusable_.empty()) unusable_ = reason;
+  if (!unusable_) unusable_ = reason;
   const std::scoped_lock lock(mutex_);
   open_.clear();
   for (auto& flow : flows_) flow.close();
@@ -374,7 +390,7 @@ auto TcpLink::Impl::end_of(std::size_t flow, std::size_t before_payload)
   return [this, flow, before_payload](const error_code& error, std::size_t bytes) {
     moved_[flow] = bytes - std::min(bytes, before_payload);
     --under_way_;
-    if (error && !fault_) fault_ = text_of(error);
+    if (error && !fault_) fault_ = reason_of(error);
   };
 }
 
@@ -411,9 +427,10 @@ void TcpLink::Impl::begin_frame()
 
 void TcpLink::Impl::begin_header()
 {
-  if (frame_.mark != frame_mark) fail("what came is no message");
+  if (frame_.mark != frame_mark) fail({Failure::Kind::Other, "what came is no message"});
   if (frame_.header > longest_header) {
-    fail(fmt::format("a header of {} B came; the longest may have {} B", frame_.header, longest_header));
+    fail({Failure::Kind::Other,
+          fmt::format("a header of {} B came; the longest may have {} B", frame_.header, longest_header)});
   }
   header_.resize(frame_.header);
   read(0, {asio::buffer(header_.data(), header_.size())}, no_payload);
@@ -425,7 +442,8 @@ void TcpLink::Impl::begin_payload(const Room& room)
   const auto total = total_of<std::byte>(buffers);
   total_ = frame_.payload;
   if (total != frame_.payload) {
-    fail(fmt::format("a payload of {} B came and there is room for {} B", frame_.payload, total));
+    fail({Failure::Kind::Other,
+          fmt::format("a payload of {} B came and there is room for {} B", frame_.payload, total)});
   }
   const auto stripes =
       stripes_of<asio::mutable_buffer, std::byte>(buffers, total, total < shortest_striped ? 1 : flows_.size());

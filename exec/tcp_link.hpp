@@ -70,7 +70,7 @@ std::shared_ptr<TcpLoop> make_tcp_loop();
 /// travel side by side; a smaller one takes the first connection. Nothing is copied on the way.
 ///
 /// The calling thread does the work; an end is used by one thread at a time. A deadline is a time from the call. What
-/// is not done by then, or fails, throws EnvironmentError, one line such as
+/// is not done by then, or fails, throws a Failure (PeerClosed, DeadlinePassed, Cancelled, Other) with one line such as
 ///   rank 1: receive from rank 0 (channel 2): 1024 of 4096 B after 2 s: deadline passed
 /// (its bytes are those of the payload). The connections are then closed, so that the other end fails too, and all
 /// later calls throw. Throws Interrupted likewise when the process was asked to stop.
@@ -80,11 +80,6 @@ class TcpLink {
   /// Given a message's header, the buffers to fill with its payload, together as long as it.
   using Room = std::function<std::vector<std::span<std::byte>>(Bytes header)>;
   static constexpr std::size_t longest_header = std::size_t{1} << 20;
-  /// In the error of an operation whose other end is gone, or too late.
-  static constexpr const char* closed_by_peer = "connection closed by the peer";
-  static constexpr const char* deadline_passed = "deadline passed";
-  /// In the error of an operation that this end gave up.
-  static constexpr const char* cancelled = ": cancelled";
 
   /// The end of `name` at rank `self`, over connected sockets in the same order at both ends. Messages of errors call
   /// the link `title`, such as "channel 2". Links of the same loop are used by the same thread.

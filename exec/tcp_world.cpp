@@ -1,6 +1,7 @@
 #include "exec/tcp_world.hpp"
 
 #include "core/errors.hpp"
+#include "core/failure.hpp"
 #include "exec/clock.hpp"
 
 #include <fmt/format.h>
@@ -121,7 +122,9 @@ TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::
   try {
     wait_for_all(time_until(deadline));
   } catch (const EnvironmentError& error) {
-    throw EnvironmentError(fmt::format("{} (ranks beyond the neighbours are awaited)", error.what()));
+    Failure failure = failure_of(error);
+    failure.text += " (ranks beyond the neighbours are awaited)";
+    throw_failure(failure);
   }
 }
 

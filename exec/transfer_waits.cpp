@@ -1,6 +1,6 @@
 #include "exec/transfer_waits.hpp"
 
-#include "core/errors.hpp"
+#include "core/failure.hpp"
 #include "core/quantity_text.hpp"
 #include "exec/clock.hpp"
 
@@ -24,8 +24,10 @@ void TransferWaits::of(const Instruction& transfer, const Work& work)
   try {
     timed(transfer.lane, work);
   } catch (const EnvironmentError& error) {
-    throw EnvironmentError(fmt::format("{} (stage {}, {} of micro-batch {}, {})", error.what(), transfer.stage,
-                                       name_of(transfer.lane), transfer.microbatch, text_of(transfer.size)));
+    Failure failure = failure_of(error);
+    failure.text = fmt::format("{} (stage {}, {} of micro-batch {}, {})", failure.text, transfer.stage,
+                               name_of(transfer.lane), transfer.microbatch, text_of(transfer.size));
+    throw_failure(failure);
   }
 }
 

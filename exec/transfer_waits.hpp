@@ -16,7 +16,7 @@ class TransferWaits {
 
   TransferWaits(const Program& program, std::size_t rank, const TimeLimits& limits);
 
-  /// Does a transfer; an EnvironmentError of its is passed on with what it was to bring.
+  /// Does a transfer; an EnvironmentError of its is passed on, with what it was to bring in its text.
   void of(const Instruction& transfer, const Work& work);
   /// Does a sum, on the compute lane.
   void of_sum(const Work& work) { timed(Lane::Compute, work); }

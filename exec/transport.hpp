@@ -28,12 +28,6 @@ struct Message {
   Orders orders;
 };
 
-/// A transfer was given up because something else has failed.
-class Cancelled : public EnvironmentError {
- public:
-  using EnvironmentError::EnvironmentError;
-};
-
 /// One rank's way to the others. Each lane's transfers come from that lane's thread alone.
 class Transport {
  public:
@@ -49,7 +43,7 @@ class Transport {
   virtual Message receive(const Instruction& instruction) = 0;
   /// Sums over all stages' ranks (the data server takes no part); every rank gets bitwise the same.
   virtual void all_reduce_sum(std::span<double> values) = 0;
-  /// From any thread: whatever waits ends with an EnvironmentError, in one process Cancelled.
+  /// From any thread: whatever waits ends with a failure, in one process Cancelled.
   virtual void cancel() noexcept = 0;
 };
 

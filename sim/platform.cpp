@@ -283,13 +283,13 @@ void try_in_child(const std::string& file, const PlatformScan& scan, const Endpo
         return {};
       },
       longest_load);
-  if (result.status == ChildResult::Status::Crashed) {
+  if (result.failure && result.failure->kind == Failure::Kind::Died) {
     const std::string said = testament.first_error();
-    const std::string reason = said.empty() ? result.message : said;
+    const std::string reason = said.empty() ? result.failure->text : said;
     if (testament.fault().empty()) throw InputError(file, fmt::format("SimGrid cannot load it: {}", reason));
     throw InputError(fmt::format("{} (SimGrid: {})", testament.fault(), reason));
   }
-  if (result.status == ChildResult::Status::TimedOut) {
+  if (result.failure && result.failure->kind == Failure::Kind::Silent) {
     throw InputError(file, fmt::format("SimGrid takes more than {:.0f} s to load it", longest_load.value));
   }
   result.output_or_throw();

@@ -123,6 +123,13 @@ void forbid_host_sync(bool forbidden)
                                                            : c10::cuda::SyncDebugMode::L_DISABLED);
 }
 
+bool has_failed()
+{
+  const cudaError_t state = cudaStreamQuery(cudaStreamLegacy);
+  cudaGetLastError();  // that the stream is busy is no error of a later call
+  return state != cudaSuccess && state != cudaErrorNotReady;
+}
+
 NamedRange::NamedRange(const std::string& name)
 {
   nvtxRangePushA(name.c_str());

@@ -77,6 +77,8 @@ def processes_of(run):
 class BreakableRuns(CommandTest):
     """Two ranks or more, and a secret that they share."""
 
+    isobar = ISOBAR
+
     def setUp(self):
         super().setUp()
         self.secret = self.write("secret", "a secret of tests, known to all\n")
@@ -92,7 +94,7 @@ class BreakableRuns(CommandTest):
         """A run with a log of its own, whose steps `wait_for_step` reads; `begin` starts its process, as Popen does."""
         log = self.folder / f"log-{time.monotonic_ns()}.jsonl"
         process = begin(
-            [ISOBAR, "run", self.workload, "--plan", self.plan, "--steps", str(steps), "--log", str(log),
+            [self.isobar, "run", self.workload, "--plan", self.plan, "--steps", str(steps), "--log", str(log),
              *map(str, options)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         process.log = log
         self.addCleanup(self.end, process)

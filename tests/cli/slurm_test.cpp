@@ -91,7 +91,7 @@ TEST(ScriptOf, IsUnderstoodByTheShell)
   array.command = {"/usr/bin/printf", "<%s>", "", "it's", "a  b", "$HOME `id` \"\\\n"};
   const auto result =
       run_command({"/usr/bin/env", "SLURM_ARRAY_TASK_ID=7", "/bin/sh", "-c", script_of(array)}, "", Seconds(60));
-  EXPECT_EQ(result.output, "<><it's><a  b><$HOME `id` \"\\\n><21-23>") << result.message;
+  EXPECT_EQ(result.output, "<><it's><a  b><$HOME `id` \"\\\n><21-23>") << (result.failure ? result.failure->text : "");
 }
 
 TEST(QueuedTasksFrom, TellsTasksThatRunOrWaitFromThoseThatEnded)

@@ -17,10 +17,19 @@
 namespace isobar {
 namespace {
 
-using Status = ChildResult::Status;
+using Kind = Failure::Kind;
 using testing::ThrowsMessage;
 
 constexpr Seconds ample{60};
+
+void expect_failure(const ChildResult& result, Kind kind, const std::string& text)
+{
+  ASSERT_TRUE(result.failure);
+  EXPECT_EQ(result.failure->kind, kind);
+  EXPECT_EQ(result.failure->rank, std::nullopt);
+  EXPECT_EQ(result.failure->code, ExitCode::EnvironmentError);
+  EXPECT_EQ(result.failure->text, text);
+}
 
 TEST(RunInChildren, GivesResultsInTheOrderOfTheWork)
 {
@@ -41,10 +50,8 @@ TEST(RunInChildren, ACrashCostsItsOwnResultOnly)
                                         []() -> std::string { _exit(3); }, [] { return std::string("b"); }},
                                        2, ample);
   EXPECT_EQ(results[0].output, "a");
-  EXPECT_EQ(results[1].status, Status::Crashed);
-  EXPECT_EQ(results[1].message, "died of signal 6 (Aborted); its last words: last words");
-  EXPECT_EQ(results[2].status, Status::Crashed);
-  EXPECT_EQ(results[2].message, "exited with code 3");
+  expect_failure(results[1], Kind::Died, "died of signal 6 (Aborted); its last words: last words");
+  expect_failure(results[2], Kind::Died, "exited with code 3");
   EXPECT_EQ(results[3].output, "b");
 }
 
@@ -56,6 +63,14 @@ TEST(RunInChild, HandsFaultsOutAsTheExceptionsThatTheyWere)
   EXPECT_THAT([&] { machine.output_or_throw(); }, ThrowsMessage<EnvironmentError>("disk full"));
   const auto bug = run_in_child([]() -> std::string { throw std::logic_error("ours"); }, ample);
   EXPECT_THAT([&] { bug.output_or_throw(); }, ThrowsMessage<std::logic_error>("ours"));
+}
+
+TEST(RunInChild, HandsAFailureOutAsItWasThrown)
+{
+  const Failure thrown = {Kind::PeerClosed, 4, ExitCode::EnvironmentError, "rank 4 (e): closed"};
+  const auto result = run_in_child([&]() -> std::string { throw_failure(thrown); }, ample);
+  ASSERT_TRUE(result.failure);
+  EXPECT_EQ(word_of(*result.failure), word_of(thrown));
 }
 
 TEST(RunInChild, CarriesLargeResults)
@@ -71,8 +86,7 @@ TEST(RunInChild, EndsAHangAtTheTimeLimit)
         for (;;) pause();
       },
       Seconds(0.2));
-  EXPECT_EQ(result.status, Status::TimedOut);
-  EXPECT_EQ(result.message, "was ended at the time limit of 0.2 s");
+  expect_failure(result, Kind::Silent, "was ended at the time limit of 0.2 s");
   EXPECT_THAT([&] { result.output_or_throw(); },
               ThrowsMessage<EnvironmentError>("a child process was ended at the time limit of 0.2 s"));
 }
@@ -80,7 +94,7 @@ TEST(RunInChild, EndsAHangAtTheTimeLimit)
 TEST(RunInChild, CountsAHangWithClosedOutputsAsAHang)
 {
   const auto result = run_command({"sh", "-c", "exec >&- 2>&-; sleep 60"}, "", Seconds(0.3));
-  EXPECT_EQ(result.status, Status::TimedOut);
+  expect_failure(result, Kind::Silent, "was ended at the time limit of 0.3 s");
 }
 
 TEST(RunInChildren, AnInterruptEndsEveryChild)
@@ -108,14 +122,14 @@ TEST(RunInChildren, AnInterruptEndsEveryChild)
 TEST(RunInChild, TellsWorkThatRanOutOfMemoryFromABug)
 {
   const auto result = run_in_child([]() -> std::string { throw std::bad_alloc(); }, ample);
-  EXPECT_EQ(result.status, Status::EnvironmentFault);
-  EXPECT_EQ(result.message, "out of memory");
+  expect_failure(result, Kind::OutOfMemory, "out of memory");
 }
 
 TEST(RunInChild, TellsWorkThatWasInterruptedFromABug)
 {
   const auto thrown = run_in_child([]() -> std::string { throw Interrupted(); }, ample);
-  EXPECT_EQ(thrown.status, Status::Interrupted);
+  ASSERT_TRUE(thrown.failure);
+  EXPECT_EQ(thrown.failure->code, ExitCode::Interrupted);
   EXPECT_THROW(thrown.output_or_throw(), Interrupted);
   const auto died = run_in_child(
       []() -> std::string {
@@ -123,17 +137,19 @@ TEST(RunInChild, TellsWorkThatWasInterruptedFromABug)
         return "";
       },
       ample);
-  EXPECT_EQ(died.status, Status::Interrupted);
+  ASSERT_TRUE(died.failure);
+  EXPECT_EQ(died.failure->code, ExitCode::Interrupted);
 }
 
-/// What a deputy's work ends with that asks its parent to stop: exits with its status.
+/// What a deputy's work ends with that asks its parent to stop: exits as it failed.
 [[noreturn]] void exit_with_deputy(const std::function<std::string()>& work)
 {
   catch_interrupts();
   const PatientStop stop;
   const auto result = run_in_deputy(work, stop);
-  std::fprintf(stderr, "%s", result.message.c_str());
-  std::exit(static_cast<int>(result.status));
+  if (!result.failure) std::exit(static_cast<int>(ExitCode::Done));
+  std::fprintf(stderr, "%s", result.failure->text.c_str());
+  std::exit(static_cast<int>(result.failure->code));
 }
 
 TEST(RunInDeputy, PassesTheFirstInterruptOn)
@@ -142,7 +158,7 @@ TEST(RunInDeputy, PassesTheFirstInterruptOn)
                 kill(getppid(), SIGINT);
                 for (;; usleep(10'000)) throw_if_interrupted();
               }),
-              testing::ExitedWithCode(static_cast<int>(Status::Interrupted)), "");
+              testing::ExitedWithCode(static_cast<int>(ExitCode::Interrupted)), "");
 }
 
 TEST(RunInDeputy, LetsItsWorkBePatientAndSayHowItFailed)
@@ -153,7 +169,7 @@ TEST(RunInDeputy, LetsItsWorkBePatientAndSayHowItFailed)
                 while (!stop.asked()) usleep(10'000);
                 throw EnvironmentError("the disk is full");
               }),
-              testing::ExitedWithCode(static_cast<int>(Status::EnvironmentFault)), "^the disk is full$");
+              testing::ExitedWithCode(static_cast<int>(ExitCode::EnvironmentError)), "^the disk is full$");
 }
 
 TEST(RunInDeputy, TakesWhatAllProcessesOfAJobAreSentForOneInterrupt)
@@ -169,7 +185,7 @@ TEST(RunInDeputy, TakesWhatAllProcessesOfAJobAreSentForOneInterrupt)
                 throw_if_interrupted();
                 throw EnvironmentError("the disk is full");
               }),
-              testing::ExitedWithCode(static_cast<int>(Status::EnvironmentFault)), "^the disk is full$");
+              testing::ExitedWithCode(static_cast<int>(ExitCode::EnvironmentError)), "^the disk is full$");
 }
 
 TEST(RunCommand, GivesWhatAProgramSaidOnStderrApartFromWhatItPrinted)
@@ -200,21 +216,19 @@ TEST(RunCommand, DoesNotWaitForWhatAProgramLeavesBehind)
 TEST(RunCommand, EndsAProgramThatAnswersWithoutEnd)
 {
   const auto result = run_command({"yes"}, "", ample);
-  EXPECT_EQ(result.status, Status::Crashed);
-  EXPECT_EQ(result.message, "answered more than 256 MiB");
+  expect_failure(result, Kind::Died, "answered more than 256 MiB");
 }
 
 TEST(RunCommand, ShowsLastWordsOnOneLineWithoutControlCharacters)
 {
   const auto result = run_command({"sh", "-c", "printf 'red \\033[31m' >&2; exit 1"}, "", ample);
-  EXPECT_EQ(result.message, "exited with code 1; its last words: red \\x1b[31m");
+  expect_failure(result, Kind::Died, "exited with code 1; its last words: red \\x1b[31m");
 }
 
 TEST(RunCommand, SaysHowAProgramFailed)
 {
   const auto result = run_command({"sh", "-c", "echo no such policy >&2; exit 9"}, "", ample);
-  EXPECT_EQ(result.status, Status::Crashed);
-  EXPECT_EQ(result.message, "exited with code 9; its last words: no such policy");
+  expect_failure(result, Kind::Died, "exited with code 9; its last words: no such policy");
 }
 
 TEST(RunCommand, RefusesAProgramThatIsNotThere)

@@ -43,7 +43,7 @@ class Gpu : public testing::Test {
           return std::string();
         },
         limit);
-    if (found.status != ChildResult::Status::Done) GTEST_SKIP() << found.message;
+    if (found.failure) GTEST_SKIP() << found.failure->text;
   }
 
   static Workload model(const std::string& name, DType dtype = DType::Float32)
@@ -180,7 +180,7 @@ TEST_F(Gpu, PassesItsTensorsByNcclBetweenTwoRanks)
     Plan plan = split(workload, 2, Schedule::OneForwardOneBackward);
     if (has_data_server) plan.data_server = "server";
     const auto ranks = run_over_nccl(workload, plan, options_on("cuda:0"), [](const StepReport&) {});
-    for (const auto& rank : ranks) EXPECT_EQ(rank.message, "");
+    for (const auto& rank : ranks) EXPECT_FALSE(rank.failure) << rank.failure->text;
     std::istringstream numbers(ranks.front().output);
     by_nccl.emplace_back();
     for (std::string number; numbers >> number;) by_nccl.back().push_back(std::stod(number));
@@ -203,9 +203,10 @@ TEST_F(Gpu, EndsByTheDeadlineWhenTheOtherRankOfNcclDies)
         if (step.step == 5) std::_Exit(1);  // the rank with the loss
       });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(90));
-  EXPECT_EQ(ranks[0].status, ChildResult::Status::EnvironmentFault);
-  EXPECT_THAT(ranks[0].message, HasSubstr("rank 1"));
-  EXPECT_EQ(ranks[1].status, ChildResult::Status::Crashed);
+  ASSERT_TRUE(ranks[0].failure && ranks[1].failure);
+  EXPECT_EQ(ranks[0].failure->code, ExitCode::EnvironmentError);
+  EXPECT_THAT(ranks[0].failure->text, HasSubstr("rank 1"));
+  EXPECT_EQ(ranks[1].failure->kind, Failure::Kind::Died);
 }
 
 // What the executor adds to a large model's step, of which LibTorch itself takes nearly all.

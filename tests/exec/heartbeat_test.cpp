@@ -197,7 +197,8 @@ TEST(Heartbeat, TellsTheOthersOfAProcessThatWasInterrupted)
     });
   }
   for (const auto& result : run_in_children(work, 3, plenty)) {
-    EXPECT_EQ(result.status, ChildResult::Status::Interrupted) << result.message;
+    ASSERT_TRUE(result.failure);
+    EXPECT_EQ(result.failure->code, ExitCode::Interrupted) << result.failure->text;
   }
 }
 
@@ -245,7 +246,7 @@ TEST(Heartbeat, TellsAConnectionThatIsCutFromARankThatIsGone)
         auto* link = &world.link(World::data_link(2));
         TcpLink::cancel(std::span(&link, 1));
         heartbeat.lost(plenty);
-        throw EnvironmentError("rank 0: cancelled");
+        throw_failure(environment_failure(Failure::Kind::Cancelled, "rank 0: cancelled"));
       }
       if (rank == 1) World::receive_data(world, rank);
       if (rank == 2) {
@@ -263,7 +264,7 @@ TEST(Heartbeat, TellsAConnectionThatIsCutFromARankThatIsGone)
 TEST(Heartbeat, DistrustsWhatIsNoSignOfLife)
 {
   for (const std::string word :
-       {"lost 3 3 nobody", "lost 1 what", "lost x", "lost 1", "lost 1 3", "lost ", "GET / HTTP/1.1", ""}) {
+       {"lost 0 3 3 nobody", "lost 0 -1 3 somebody", "lost 0 1 3", "lost x", "lost 1", "lost ", "GET / HTTP/1.1", ""}) {
     World ranks;
     const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
       if (rank == 1) {
@@ -282,7 +283,7 @@ TEST(Heartbeat, SaysWhoGaveUpARankThatIsAlive)
   World ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
     if (rank == 1) {
-      send(world.link({1, 0, TcpWorld::lasting_channel}), "lost 0 3 rank 0 (a) is gone", {});
+      send(world.link({1, 0, TcpWorld::lasting_channel}), "lost 4 0 3 rank 0 (a) is gone", {});
       return pause(1);
     }
     Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));

@@ -16,7 +16,7 @@ namespace {
 TEST(MemoryMeter, CountsWhatItsThreadTakesAndWhatAnotherGivesBack)
 {
   meter_cpu_memory();
-  MemoryMeter meter("rank 0", Bytes(0));
+  MemoryMeter meter(Bytes(0));
   at::Tensor tensor;
   {
     const MeteredThread metered(meter);
@@ -34,7 +34,7 @@ TEST(MemoryMeter, CountsWhatItsThreadTakesAndWhatAnotherGivesBack)
 TEST(MemoryMeter, MayGoBeforeTheMemoryThatItCounted)
 {
   meter_cpu_memory();
-  auto meter = std::make_unique<MemoryMeter>("rank 0", Bytes(0));
+  auto meter = std::make_unique<MemoryMeter>(Bytes(0));
   at::Tensor tensor;
   {
     const MeteredThread metered(*meter);
@@ -48,7 +48,7 @@ TEST(MemoryMeter, MayGoBeforeTheMemoryThatItCounted)
 TEST(MemoryMeter, RefusesWhatGoesBeyondTheCapAndHoldsNothingOfIt)
 {
   meter_cpu_memory();
-  MemoryMeter meter("rank 1 (b)", Bytes(4096));
+  MemoryMeter meter(Bytes(4096));
   const MeteredThread metered(meter);
   const at::Tensor first = at::empty({512}, at::kFloat);
   try {
@@ -56,7 +56,7 @@ TEST(MemoryMeter, RefusesWhatGoesBeyondTheCapAndHoldsNothingOfIt)
     FAIL() << "4 KiB beside 2 KiB, of 4 KiB";
   } catch (const EnvironmentError& error) {
     EXPECT_THAT(error.what(),
-                testing::HasSubstr("rank 1 (b): out of memory: 4.00 KiB asked for beside 2.00 KiB held, of 4.00 KiB"));
+                testing::HasSubstr("out of memory: 4.00 KiB asked for beside 2.00 KiB held, of 4.00 KiB"));
   }
   EXPECT_EQ(meter.current(), Bytes(2048));
   const std::string layer = "layer 3 (block)";
@@ -71,14 +71,14 @@ TEST(MemoryMeter, TellsOfAMachineThatHasNoMore)
   GTEST_SKIP() << "AddressSanitizer ends a program that asks for so much";
 #endif
   meter_cpu_memory();
-  MemoryMeter meter("rank 1 (b)", Bytes(0));
+  MemoryMeter meter(Bytes(0));
   const MeteredThread metered(meter);
   const at::Tensor held = at::empty({1024}, at::kFloat);
   const std::string layer = "layer 3 (block)";
   const MemoryPlace place(layer);
   EXPECT_THAT([] { at::empty({std::int64_t{1} << 46}, at::kFloat); },
               testing::ThrowsMessage<EnvironmentError>(
-                  testing::HasSubstr("rank 1 (b): out of memory in layer 3 (block): 256 TiB asked for beside 4.00 KiB "
+                  testing::HasSubstr("out of memory in layer 3 (block): 256 TiB asked for beside 4.00 KiB "
                                      "held, and the machine has no more")));
   EXPECT_EQ(meter.current(), Bytes(4096));
 }

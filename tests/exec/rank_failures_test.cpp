@@ -1,11 +1,9 @@
 #include "exec/rank_failures.hpp"
 
-#include "core/errors.hpp"
-#include "tests/exec/tcp_ranks.hpp"
-
 #include <gtest/gtest.h>
 
-#include <stdexcept>
+#include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,106 +11,136 @@
 namespace isobar::exec {
 namespace {
 
-using Status = ChildResult::Status;
+using Kind = Failure::Kind;
 using End = std::pair<std::size_t, ChildResult>;
 
 const std::vector<std::string> names = {"rank 0 (a)", "rank 1 (b)", "rank 2 (data server)"};
 
-End killed(std::size_t rank)
+Failure failure(Kind kind, std::optional<std::size_t> rank, const std::string& text)
 {
-  return {rank, {Status::Crashed, "", "died of signal 9 (Killed)"}};
+  return {kind, rank, ExitCode::EnvironmentError, text};
 }
-End ended(std::size_t rank, const std::string& message, Status status = Status::EnvironmentFault)
+End ended(std::size_t rank, Failure with)
 {
-  return {rank, {status, "", message}};
+  return {rank, {"", std::move(with)}};
 }
+const End killed = ended(1, failure(Kind::Died, {}, "died of signal 9 (Killed)"));
+const End silent = ended(1, failure(Kind::Silent, {}, "was ended at the time limit of 2 s"));
 
-std::string cause_of(const std::vector<End>& ends)
+/// What is thrown after the ranks have ended so; of kind Other and without a text where nothing is.
+Failure cause_of(const std::vector<End>& ends)
 {
   RankFailures failures(names);
   for (const auto& [rank, result] : ends) failures.ended(rank, result);
-  return error_of([&] { failures.throw_if_any(); });
+  try {
+    failures.throw_if_any();
+  } catch (const std::exception& error) {
+    return failure_of(error);
+  }
+  return {};
 }
 
-constexpr auto closed = "rank 0: receive from rank 1 (channel 0): no message after 2 s: connection closed by the peer";
-
-TEST(RankFailures, AreBugsWhereTheRanksIs)
-{
-  RankFailures failures(names);
-  const auto [rank, result] = ended(1, "a vector is too long", Status::Bug);
-  failures.ended(rank, result);
-  EXPECT_THROW(failures.throw_if_any(), std::logic_error);
-}
+const Failure closed = failure(Kind::PeerClosed, {}, "rank 0: receive from rank 1 (channel 0): no message after 2 s");
 
 TEST(RankFailures, AreNoneOfRanksThatAreDone)
 {
-  EXPECT_EQ(cause_of({ended(0, "", Status::Done), ended(1, "", Status::Done)}), "");
+  EXPECT_EQ(cause_of({{0, {"result"}}, {1, {"result"}}}).text, "");
 }
 
 TEST(RankFailures, AreTheOneThatTheOthersFollowFromWhateverEndsFirst)
 {
-  const auto gone = ended(0, "rank 1 (b) is gone");
-  const auto silent = ended(1, "", Status::TimedOut);
-  EXPECT_EQ(cause_of({gone, killed(1)}), "rank 1 (b): died of signal 9 (Killed)");
-  EXPECT_EQ(cause_of({killed(1), gone}), "rank 1 (b): died of signal 9 (Killed)");
-  EXPECT_EQ(cause_of({ended(0, closed), killed(1)}), "rank 1 (b): died of signal 9 (Killed)");
-  EXPECT_EQ(cause_of({ended(0, closed), ended(2, "rank 1 (b): no sign of life for 10 s"), silent}),
-            "rank 1 (b): no sign of life for 10 s");
-  EXPECT_EQ(cause_of({ended(0, "rank 0: send: cancelled"), silent}), "rank 0 (a): rank 0: send: cancelled");
-  EXPECT_EQ(cause_of({silent}), "rank 1 (b): did not answer");
+  const auto gone = ended(0, failure(Kind::Died, 1, "rank 1 (b) is gone"));
+  const auto mute = ended(2, failure(Kind::Silent, 1, "rank 1 (b): no sign of life for 10 s"));
+  const auto cancelled = ended(0, failure(Kind::Cancelled, {}, "send: cancelled"));
+  const auto late = ended(0, failure(Kind::DeadlinePassed, {}, "send: deadline passed"));
+  EXPECT_EQ(cause_of({gone, killed}).text, "rank 1 (b): died of signal 9 (Killed)");
+  EXPECT_EQ(cause_of({killed, gone}).text, "rank 1 (b): died of signal 9 (Killed)");
+  EXPECT_EQ(cause_of({ended(0, closed), killed}).text, "rank 1 (b): died of signal 9 (Killed)");
+  EXPECT_EQ(cause_of({late, killed}).text, "rank 1 (b): died of signal 9 (Killed)");
+  EXPECT_EQ(cause_of({ended(0, closed), mute, silent}).text, "rank 1 (b): no sign of life for 10 s");
+  EXPECT_EQ(cause_of({cancelled, silent}).text, "rank 0 (a): send: cancelled");
+  EXPECT_EQ(cause_of({silent}).text, "rank 1 (b): did not answer");
+}
+
+TEST(RankFailures, KeepTheRankAndTheKindOfTheOneAtFault)
+{
+  const Failure died = cause_of({ended(0, closed), killed});
+  EXPECT_EQ(died.rank, 1U);
+  EXPECT_EQ(died.kind, Kind::Died);
+  const Failure mute = cause_of({silent});
+  EXPECT_EQ(mute.rank, 1U);
+  EXPECT_EQ(mute.kind, Kind::Silent);
 }
 
 TEST(RankFailures, AreAsWellALinkThatFailedWhileAllAreAlive)
 {
-  const std::string alive = std::string(closed) + "; all ranks are alive";
-  EXPECT_EQ(cause_of({ended(1, "rank 0 (a) failed: " + alive), ended(0, alive)}), "rank 0 (a): " + alive);
+  const auto found = failure(Kind::PeerClosed, 0, "rank 0 (a) failed: " + closed.text + "; all ranks are alive");
+  EXPECT_EQ(cause_of({ended(1, found), ended(0, found)}).text, found.text);
 }
 
 TEST(RankFailures, SayARanksNameOnce)
 {
-  EXPECT_EQ(cause_of({ended(1, "rank 1 (b): out of memory")}), "rank 1 (b): out of memory");
+  EXPECT_EQ(cause_of({ended(1, failure(Kind::OutOfMemory, 1, "rank 1 (b): out of memory"))}).text,
+            "rank 1 (b): out of memory");
 }
 
-TEST(RankFailures, OfTheUsersInputsAreSuch)
+TEST(RankFailures, EndTheRunAsTheOneAtFaultDoes)
 {
-  RankFailures failures(names);
-  failures.ended(0, {Status::InputFault, "", "model.yaml: no model"});
-  EXPECT_THROW(failures.throw_if_any(), InputError);
+  for (const auto code : {ExitCode::InputError, ExitCode::EnvironmentError, ExitCode::OurBug, ExitCode::Interrupted}) {
+    const Failure of_one = {Kind::Other, {}, code, "model.yaml: no model"};
+    EXPECT_EQ(cause_of({ended(0, closed), ended(1, of_one)}).code, code);
+    EXPECT_EQ(cause_of({ended(1, of_one), ended(0, closed)}).code, code);
+  }
 }
 
 TEST(RankFailures, KeepWhatTheOthersSayOfARankThatAnswersNoMoreIncludingWhoseFaultItIs)
 {
-  RankFailures failures(names);
-  failures.ended(0, {Status::InputFault, "", "rank 1 (b) failed: step 3: the loss is nan"});
-  failures.ended(1, {Status::TimedOut, "", ""});
-  EXPECT_THROW(failures.throw_if_any(), InputError);
+  const Failure of_input = {Kind::BadInput, 1, ExitCode::InputError, "rank 1 (b) failed: step 3: the loss is nan"};
+  EXPECT_EQ(cause_of({ended(0, of_input), silent}).code, ExitCode::InputError);
 }
 
-TEST(RankFailures, AreNoneOfRanksThatWereInterrupted)
+TEST(RankFailures, AreTheSameWhateverTheirTextsAre)
 {
-  RankFailures failures(names);
-  failures.ended(1, {Status::Interrupted, "", "interrupted"});
-  failures.ended(0, {Status::Interrupted, "", "interrupted"});
-  EXPECT_THROW(failures.throw_if_any(), Interrupted);
+  const std::vector<Kind> kinds = {Kind::Other, Kind::PeerClosed, Kind::DeadlinePassed, Kind::Cancelled,
+                                   Kind::Died,  Kind::Silent,     Kind::OutOfMemory};
+  const std::vector<std::optional<std::size_t>> ranks = {std::nullopt, 0, 1};
+  const std::vector<std::string> texts = {"",
+                                          "is gone",
+                                          ": out of memory",
+                                          "rank 0 (a): deadline passed",
+                                          "connection closed by the peer",
+                                          "died of signal 9",
+                                          "no sign of life"};
+  for (const auto kind : kinds) {
+    for (const auto other : kinds) {
+      for (const auto rank : ranks) {
+        const auto with_text = [&](const std::string& text) {
+          return cause_of({ended(0, failure(kind, rank, text)), ended(1, failure(other, {}, text))});
+        };
+        const Failure plain = with_text("failed");
+        for (const auto& text : texts) {
+          const Failure found = with_text(text);
+          EXPECT_EQ(found.kind, plain.kind) << text;
+          EXPECT_EQ(found.rank, plain.rank) << text;
+          EXPECT_EQ(rank_lost(found), rank_lost(plain)) << text;
+        }
+      }
+    }
+  }
 }
 
 TEST(RankLost, IsDeadSilentOrOutOfMemory)
 {
-  for (const auto* what :
-       {" is gone", ": died of signal 9 (Killed)", ": exited with code 1; its last words: abort", ": did not answer",
-        ": no sign of life for 10 s", ": out of memory in layer 3 (gpt-block)"}) {
-    EXPECT_EQ(rank_lost(names[1] + what, names), 1U) << what;
+  for (const auto kind : {Kind::Died, Kind::Silent, Kind::OutOfMemory}) {
+    EXPECT_EQ(rank_lost(failure(kind, 1, "")), 1U);
+    EXPECT_EQ(rank_lost(failure(kind, {}, "")), std::nullopt);
   }
 }
 
 TEST(RankLost, IsNoneThatHasOtherTroubles)
 {
-  for (const auto* what :
-       {": kept/step-00000030/stage-1-of-2.safetensors: cannot write: No space left on device",
-        " failed: cannot load NCCL: died of signal 9", ": rank 1: send: connection closed by the peer"}) {
-    EXPECT_EQ(rank_lost(names[1] + what, names), std::nullopt) << what;
-  }
-  EXPECT_EQ(rank_lost("died of signal 9 (Killed)", names), std::nullopt);
+  for (const auto kind : {Kind::Other, Kind::PeerClosed, Kind::DeadlinePassed, Kind::Cancelled, Kind::BadInput})
+    EXPECT_EQ(rank_lost(failure(kind, 1, "rank 1 (b): out of memory")), std::nullopt);
 }
 
 TEST(NamesOfRanks, AreThoseOfDevicesAndTheDataServer)
@@ -121,8 +149,6 @@ TEST(NamesOfRanks, AreThoseOfDevicesAndTheDataServer)
   plan.stages = {{{{"a"}}, 0, 0}, {{{"b\n"}}, 1, 1}};
   plan.data_server = "server";
   EXPECT_EQ(names_of_ranks(plan), (std::vector<std::string>{"rank 0 (a)", "rank 1 (b\\x0a)", "rank 2 (data server)"}));
-  EXPECT_EQ(rank_blamed("rank 1 (b\\x0a) is gone", names_of_ranks(plan)), 1U);
-  EXPECT_EQ(rank_blamed("rank 1: receive from rank 0", names_of_ranks(plan)), std::nullopt);
 }
 
 }  // namespace

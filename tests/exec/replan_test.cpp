@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace isobar::exec {
@@ -52,20 +53,23 @@ TEST(Replan, NamesItsPlansAfterTheFirstOne)
 TEST(Replan, NeedsADeviceThatIsLostAndOthersBesideIt)
 {
   const auto file = std::filesystem::temp_directory_path() / "isobar_replan_test.json";
-  const auto error = [&](const Plan& plan, const std::string& failure) {
+  const auto error = [&](const Plan& plan, const Failure& failure) {
     write_file_atomically(file, plan_to_json(plan));
     return error_of([&] { replan(file.string(), {"p.xml", "w.yaml"}, failure); });
   };
-  const std::string closed = "rank 0: send to rank 1: connection closed by the peer";
-  EXPECT_EQ(error(plan_on({"a", "b"}), closed), closed + "; no device is known to be lost, so none can be left out");
-  const std::string full = "rank 1 (b): kept/step-00000030: cannot write: No space left on device";
-  EXPECT_EQ(error(plan_on({"a", "b"}), full), full + "; no device is known to be lost, so none can be left out");
-  EXPECT_EQ(error(plan_on({"a"}), "rank 0 (a) is gone"),
-            "rank 0 (a) is gone; it is the only stage, so it cannot be left out");
+  const auto failure = [](Failure::Kind kind, std::optional<std::size_t> rank) {
+    return Failure{kind, rank, ExitCode::EnvironmentError, "what has failed"};
+  };
+  using Kind = Failure::Kind;
+  const std::string none = "what has failed; no device is known to be lost, so none can be left out";
+  EXPECT_EQ(error(plan_on({"a", "b"}), failure(Kind::PeerClosed, 0)), none);
+  EXPECT_EQ(error(plan_on({"a", "b"}), failure(Kind::Other, 1)), none);
+  EXPECT_EQ(error(plan_on({"a", "b"}), failure(Kind::Died, std::nullopt)), none);
+  EXPECT_EQ(error(plan_on({"a"}), failure(Kind::Died, 0)),
+            "what has failed; it is the only stage, so it cannot be left out");
   Plan served = plan_on({"a", "b"});
   served.data_server = "s";
-  EXPECT_EQ(error(served, "rank 2 (data server) is gone"),
-            "rank 2 (data server) is gone; no device is known to be lost, so none can be left out");
+  EXPECT_EQ(error(served, failure(Kind::Died, 2)), none);
   std::filesystem::remove(file);
 }
 

@@ -74,7 +74,7 @@ TEST(Supervisor, GivesUpAfterTheLastRestart)
     supervise([](std::uint64_t failed) { return fail("failure " + std::to_string(failed)); }, told.supervision);
     FAIL();
   } catch (const AttemptsFailed& error) {
-    EXPECT_STREQ(error.what(), "failure 2");
+    EXPECT_EQ(error.failure().text, "failure 2");
   }
   EXPECT_EQ(told.lines.size(), 2U);
 }
