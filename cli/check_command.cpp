@@ -231,7 +231,8 @@ ExitCode check(const CheckOptions& options)
   const BaselineCheck answer = results::check_baseline(before, std::move(rows), meta.plan_time_limits);
   junit_file.write(check_to_junit(answer, against));
   markdown_file.write(check_to_markdown(answer, against));
-  print(options.json ? check_to_json(answer, against) : check_to_text(answer, against));
+  const bool prints_report = junit_file.is_standard_output() || markdown_file.is_standard_output();
+  if (!prints_report) print(options.json ? check_to_json(answer, against) : check_to_text(answer, against));
   if (options.approve) return approve(options, answer, meta, std::move(now), csv_file, meta_file);
   if (answer.holds()) return ExitCode::Done;
   if (options.base.empty()) {
@@ -254,8 +255,8 @@ void add_check_command(CLI::App& app, Action& action)
                    "compare with the rows of another build, not with BASELINE's: an isobar program, or a revision "
                    "of Isobar's repository, which is built")
       ->check(fault_of_file_name);
-  add_file(*command, "--junit", options->junit, "report to write, for CI (JUnit's XML)");
-  add_file(*command, "--markdown", options->markdown, "summary to write, for a pull request");
+  add_output(*command, "--junit", options->junit, "report to write, for CI (JUnit's XML)");
+  add_output(*command, "--markdown", options->markdown, "summary to write, for a pull request");
   command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
       ->capture_default_str();
   command->add_flag("--json", options->json, "print the changes as JSON");

@@ -218,13 +218,14 @@ PlatformFiles platform_files_from(const std::string& json)
   return {answer.at("hash"), answer.at("files")};
 }
 
-OutputFile::OutputFile(const std::string& name)
+OutputFile::OutputFile(const std::string& name) : is_standard_output_(name == standard_output)
 {
-  if (!name.empty()) file_.emplace(name);
+  if (!name.empty() && !is_standard_output_) file_.emplace(name);
 }
 
 void OutputFile::write(const std::string& content)
 {
+  if (is_standard_output_) print(content);
   if (!file_) return;
   file_->write(content);
   file_->keep();

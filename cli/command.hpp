@@ -113,14 +113,17 @@ void recompute(Workload& workload, const std::vector<std::size_t>& layers, const
 void recompute_layers(Workload& workload, const std::string& option, const std::string& layers);
 
 /// The file that a command writes when its work is done, opened before it begins: work that cannot be written is not
-/// done. Until then what was there before stays; "" is no file.
+/// done. Until then what was there before stays; "" is no file, "-" is standard output.
 class OutputFile {
  public:
   explicit OutputFile(const std::string& name);
   void write(const std::string& content);
+  /// Whether the content goes to standard output, where the command then prints nothing else.
+  bool is_standard_output() const { return is_standard_output_; }
 
  private:
   std::optional<TemporaryFile> file_;
+  bool is_standard_output_;
 };
 
 /// The program of a policy exec:PROGRAM; "" for others.

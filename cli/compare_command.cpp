@@ -125,8 +125,10 @@ ExitCode compare(const CompareOptions& options)
   }
   share_bounds(rows);
   output.write(comparison_to_csv(rows));
-  print(options.json ? comparison_to_json(rows)
-                     : comparison_table(rows) + explanations_of(rows, inputs.platform.cluster().devices.size()));
+  if (!output.is_standard_output()) {
+    print(options.json ? comparison_to_json(rows)
+                       : comparison_table(rows) + explanations_of(rows, inputs.platform.cluster().devices.size()));
+  }
   throw_if_interrupted();
   return exit_code_of(rows);
 }
@@ -148,7 +150,7 @@ void add_compare_command(CLI::App& app, Action& action)
   options->goal.add_global_batch_to(*command);
   command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
       ->capture_default_str();
-  add_file(*command, "-o,--output", options->output, "table to write (CSV)");
+  add_output(*command, "-o,--output", options->output, "table to write (CSV)");
   add_file(*command, "--keep", options->keep,
            "folder for each placement's OBJECTIVE.ALLOCATOR.plan.json and .result.json, for isobar report");
   command->add_flag("--explain", options->explain, "say what binds each plan, and what relaxing it is worth");

@@ -105,7 +105,7 @@ ExitCode plan(const PlanOptions& options)
   if (interrupted() && found.outcome == Outcome::Feasible) found.outcome = Outcome::TimedOut;
   const std::string json = plan_to_json(found);
   output.write(json);
-  print(options.json ? json : summary_of(found, cluster));
+  if (!output.is_standard_output()) print(options.json ? json : summary_of(found, cluster));
   throw_if_interrupted();
   return found.stages.empty() ? ExitCode::Infeasible : ExitCode::Done;
 }
@@ -128,7 +128,7 @@ void add_plan_command(CLI::App& app, Action& action)
             "(default: none is simulated)");
   command->add_option("--without", options->without, "devices of the platform to leave out, NAME,…")->delimiter(',');
   add_file(*command, "--start", options->start, "plan file to start from (allocator local-search)");
-  add_file(*command, "-o,--output", options->output, "plan file to write (JSON), also when infeasible");
+  add_output(*command, "-o,--output", options->output, "plan file to write (JSON), also when infeasible");
   command->add_flag("--json", options->json, "print the plan as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return plan(*options); }; });

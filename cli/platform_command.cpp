@@ -1,6 +1,5 @@
 #include "cli/command.hpp"
 #include "cli/generators.hpp"
-#include "core/files.hpp"
 #include "core/quantity_text.hpp"
 #include "results/table.hpp"
 #include "sim/platform_generator.hpp"
@@ -18,21 +17,17 @@ constexpr auto footer = R"(Examples:
   isobar platform import matrix.csv --sites sites.csv -o wan.xml
 )";
 
-/// Writes to -o, or prints.
+/// Writes to -o, by default standard output.
 struct Output {
-  std::string file;
+  std::string file = std::string(standard_output);
 
   void add_to(CLI::App& command)
   {
-    add_file(command, "-o,--output", file, "platform file to write; default: print it");
+    add_output(command, "-o,--output", file, "platform file to write; default: print it");
   }
   ExitCode write(const std::string& xml) const
   {
-    if (file.empty()) {
-      print(xml);
-    } else {
-      write_file_atomically(file, xml);
-    }
+    OutputFile(file).write(xml);
     return ExitCode::Done;
   }
 };

@@ -116,7 +116,7 @@ ExitCode plot(const PlotOptions& options)
   OutputFile output(options.output);
   const std::string svg = draw(make_report(inputs), options.chart, browser);
   output.write(svg);
-  print(fmt::format("{}: {}\n", options.output, options.chart));
+  if (!output.is_standard_output()) print(fmt::format("{}: {}\n", options.output, options.chart));
   return ExitCode::Done;
 }
 
@@ -133,7 +133,7 @@ void add_plot_command(CLI::App& app, Action& action)
   command->add_option("--chart", options->chart, "timeline, plan, map, comparison")
       ->required()
       ->check(CLI::IsMember(charts));
-  add_file(*command, "-o,--output", options->output, "figure to write (SVG)")->required();
+  add_output(*command, "-o,--output", options->output, "figure to write (SVG)")->required();
   add_file(*command, "--browser", options->browser, "Chromium to draw with (default: the one on the PATH)");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return plot(*options); }; });

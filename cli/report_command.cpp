@@ -30,6 +30,7 @@ ExitCode report(const ReportOptions& options)
     return ExitCode::Done;
   }
   output.write(results::page_of(page_parts(), json));
+  if (output.is_standard_output()) return ExitCode::Done;
   print(fmt::format("{}: {} placement{}; open it in a browser\n", options.output, options.inputs.results.size(),
                     options.inputs.results.size() == 1 ? "" : "s"));
   return ExitCode::Done;
@@ -43,7 +44,7 @@ void add_report_command(CLI::App& app, Action& action)
   auto options = std::make_shared<ReportOptions>();
   add_file(*command, "RESULT", options->inputs.results, "result files (JSON), of simulate -o or compare --keep")
       ->required();
-  add_file(*command, "-o,--output", options->output, "page to write (HTML)")->capture_default_str();
+  add_output(*command, "-o,--output", options->output, "page to write (HTML)")->capture_default_str();
   add_file(*command, "--measured", options->inputs.measured, "trace of isobar run, to show below the simulated step");
   command->add_flag("--plan-anew", options->inputs.plans_anew,
                     "also let each plan's policy plan for every change of the platform");

@@ -111,7 +111,7 @@ ExitCode simulate(const SimulateOptions& options)
     plan.stamp = stamp_of(result, plan, inputs);
     stamped.write(plan_to_json(plan));
   }
-  print(options.json ? result : summary_of(result));
+  if (!output.is_standard_output()) print(options.json ? result : summary_of(result));
   return ExitCode::Done;
 }
 
@@ -125,7 +125,7 @@ void add_simulate_command(CLI::App& app, Action& action)
   add_file(*command, "--plan", options->plan, "plan file (JSON)")->required();
   add_count(*command, "--iterations", options->iterations, "steps to play (default: 1)");
   add_file(*command, "--trace", options->trace, "timeline to write (Chrome trace JSON, for ui.perfetto.dev)");
-  add_file(*command, "-o,--output", options->output, "result file to write (JSON)");
+  add_output(*command, "-o,--output", options->output, "result file to write (JSON)");
   command->add_flag("--stamp", options->stamp, "write into the plan file what was simulated and what came of it");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);

@@ -101,7 +101,10 @@ ExitCode sweep(const SweepOptions& options)
   csv.write(sweep_to_csv(runs.sweep(), found));
   json_lines.write(sweep_to_json_lines(runs.sweep(), found));
   summary.write(sweep_summary_to_csv(runs.sweep(), found));
-  print(options.json ? sweep_summary_to_json(runs.sweep(), found) : sweep_summary_table(runs.sweep(), found));
+  const bool prints_table = csv.is_standard_output() || json_lines.is_standard_output() || summary.is_standard_output();
+  if (!prints_table) {
+    print(options.json ? sweep_summary_to_json(runs.sweep(), found) : sweep_summary_table(runs.sweep(), found));
+  }
   std::vector<results::ComparisonRow> rows;
   for (const auto& result : found) rows.push_back(result.row);
   return exit_code_of(rows);
@@ -115,9 +118,9 @@ void add_sweep_command(CLI::App& app, Action& action)
   auto options = std::make_shared<SweepOptions>();
   add_file(*command, "SWEEP", options->sweep, "what to vary (YAML)")->required();
   add_file(*command, "--database", options->database, "where the rows go as they come (default: NAME.db of NAME.yaml)");
-  add_file(*command, "--csv", options->csv, "table of all rows to write (CSV)");
-  add_file(*command, "--jsonl", options->json_lines, "the same as JSON lines");
-  add_file(*command, "--summary", options->summary, "means over the seeds to write (CSV)");
+  add_output(*command, "--csv", options->csv, "table of all rows to write (CSV)");
+  add_output(*command, "--jsonl", options->json_lines, "the same as JSON lines");
+  add_output(*command, "--summary", options->summary, "means over the seeds to write (CSV)");
   add_count(*command, "--jobs", options->jobs, "runs at a time (default: as many as there are cores)");
   command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
       ->capture_default_str();

@@ -66,7 +66,7 @@ void add_merge(CLI::App& trace, Action& action)
   add_count(
       *command, "--step", [options](std::uint64_t step) { options->step = step; },
       "the step that begins at the same moment in both, from 0 (default: each one's typical step)");
-  add_file(*command, "-o,--output", options->output, "trace to write (Chrome trace JSON)")->required();
+  add_output(*command, "-o,--output", options->output, "trace to write (Chrome trace JSON)")->required();
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return merge(*options); }; });
 }

@@ -16,7 +16,7 @@ struct ImportCommand {
   std::string config;
   HuggingFaceImport import;
   std::string dtype;
-  std::string output;
+  std::string output = std::string(standard_output);
 };
 
 void check(const std::string& option, std::uint64_t count, std::uint64_t highest)
@@ -37,11 +37,7 @@ ExitCode import_config(ImportCommand options)
   }
   refuse_overwriting({options.config}, {options.output});
   const auto workload = workload_from_huggingface(read_file(options.config), options.config, options.import);
-  if (options.output.empty()) {
-    print(workload);
-  } else {
-    write_file_atomically(options.output, workload);
-  }
+  OutputFile(options.output).write(workload);
   return ExitCode::Done;
 }
 
@@ -58,7 +54,7 @@ void add_workload_command(CLI::App& app, Action& action)
   add_count(*subcommand, "--sequence", options->import.sequence, "tokens of a sample")->required();
   add_count(*subcommand, "--micro-batch", options->import.micro_batch, "samples of one forward pass (default: 1)");
   subcommand->add_option("--dtype", options->dtype, "float32, bf16 or fp16 (default: the configuration's)");
-  add_file(*subcommand, "-o,--output", options->output, "workload file to write; default: print it");
+  add_output(*subcommand, "-o,--output", options->output, "workload file to write; default: print it");
   subcommand->callback(
       [options, &action] { action = [options] { return import_config(*options); }; }  // namespace isobar::cli
   );

@@ -37,6 +37,12 @@ CLI::Option* add_count(CLI::App& command, const std::string& name, std::function
 
 std::string fault_of_file_name(const std::string& name)
 {
+  if (name == standard_output) return "\"-\" is no file here; write ./- for a file of that name";
+  return fault_of_output_name(name);
+}
+
+std::string fault_of_output_name(const std::string& name)
+{
   return name.empty() ? "the name is empty; name a file" : "";
 }
 

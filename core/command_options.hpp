@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// Options as both commands take them.
@@ -21,13 +22,24 @@ CLI::Option* add_count(CLI::App& command, const std::string& name, Count& value,
       command, name, [&value](std::uint64_t count) { value = count; }, what);
 }
 
+/// Stands for standard output where an option takes it.
+inline constexpr std::string_view standard_output = "-";
+
 /// What CLI11 refuses the name of a file for, or "".
 std::string fault_of_file_name(const std::string& name);
-/// An option or argument that names a file; an empty name, such as that of an unset variable, is refused.
+/// The same for an output that may be standard output.
+std::string fault_of_output_name(const std::string& name);
+/// An option or argument that names a file. Refuses an empty name, such as that of an unset variable, and "-".
 template <typename File>
 CLI::Option* add_file(CLI::App& command, const std::string& name, File& file, const std::string& what)
 {
   return command.add_option(name, file, what)->check(fault_of_file_name);
+}
+/// An option that names a file to write, or "-" for standard output.
+template <typename File>
+CLI::Option* add_output(CLI::App& command, const std::string& name, File& file, const std::string& what)
+{
+  return command.add_option(name, file, what)->check(fault_of_output_name);
 }
 
 /// @throws InputError when an output of a command ("" where there is none) is one of its inputs or another output.

@@ -66,13 +66,17 @@ TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(t
   const bool is_new = !std::filesystem::exists(target_, ignored);
   replaces_ = !own && (is_new || std::filesystem::is_regular_file(target_, ignored));
   name_ = target_.string();
+  struct stat facts = {};
+  const bool has_mode = replaces_ && !is_new && stat(target_.c_str(), &facts) == 0;
+  // By the mode, since root may write to every file.
+  if (has_mode && (facts.st_mode & 0222U) == 0) {
+    throw EnvironmentError(name_ + ": is read-only; make it writable, or name another file");
+  }
   descriptor_ = own         ? fcntl(*own, F_DUPFD_CLOEXEC, 0)  // what it was redirected to goes on
                 : replaces_ ? open_beside(name_)
                             : open(name_.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor_ < 0 && errno == EINTR) throw_if_interrupted();
   if (descriptor_ < 0) fail("cannot write there");
-  struct stat facts = {};
-  const bool has_mode = replaces_ && !is_new && stat(target_.c_str(), &facts) == 0;
   const bool refuses = has_mode && fchmod(descriptor_, facts.st_mode & 07777U) != 0;
   if (refuses && errno != EPERM && errno != ENOTSUP) fail("cannot write there");  // where there are no permissions
 }

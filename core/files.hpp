@@ -16,7 +16,8 @@ enum class Flush { ToDisk, Never };
 
 /// A file under a temporary name beside its target: it replaces the target when it is kept and vanishes otherwise, so
 /// that a fault never costs what was there before. A symbolic link stays one: its target is replaced, or made. A device
-/// or pipe (such as /dev/stdout) is written to as it is. @throws EnvironmentError when the disk refuses.
+/// or pipe (such as /dev/stdout) is written to as it is. @throws EnvironmentError when the target is read-only, or the
+/// disk refuses.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::filesystem::path target);

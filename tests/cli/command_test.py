@@ -1,4 +1,8 @@
+import csv
+import io
 import json
+import os
+import pathlib
 
 from tests.cli.support import CommandTest
 
@@ -35,3 +39,34 @@ class Command(CommandTest):
     def test_list_refuses_what_it_does_not_know(self):
         self.assertEqual(self.fault_of("list", "planets"),
                          'list: "planets" is none of allocators, schedules, platforms, workloads')
+
+    def test_a_dash_writes_the_output_alone_to_standard_output(self):
+        inputs = self.small_inputs()
+        plan = self.run_isobar("plan", *inputs, "--allocator", "even", "-o", "-").stdout
+        self.assertEqual(json.loads(plan)["allocator"], "even")
+        simulate = "simulate", *inputs, "--plan", self.write("plan.json", plan), "-o", "-"
+        self.assertEqual(json.loads(self.run_isobar(*simulate).stdout)["step_times_s"],
+                         json.loads(self.run_isobar(*simulate, "--json").stdout)["step_times_s"])
+        table = self.run_isobar("compare", *inputs, "--allocators", "even,chain-dp", "-o", "-").stdout
+        self.assertEqual([row["allocator"] for row in csv.DictReader(io.StringIO(table))], ["chain-dp", "even"])
+        self.assertTrue(self.run_isobar("platform", "generate", "star", "-o", "-").stdout.startswith("<?xml"))
+
+    def test_a_dash_is_refused_where_a_file_is_needed(self):
+        platform, workload = self.small_inputs()
+        for option, arguments in (("PLATFORM", ("plan", "-", workload, "--allocator", "even")),
+                                  ("--keep", ("compare", platform, workload, "--keep", "-")),
+                                  ("--database", ("sweep", "sweep.yaml", "--database", "-"))):
+            self.assertEqual(self.fault_of(*arguments), f'{option}: "-" is no file here; write ./- for a file of that '
+                                                        "name; see isobar --help")
+
+    def test_two_outputs_cannot_share_standard_output(self):
+        self.assertEqual(self.fault_of("sweep", "examples/bandwidth_sweep.yaml", "--csv", "-", "--jsonl", "-",
+                                       "--database", self.folder / "new.db"), "-: is written twice; name two files")
+
+    def test_a_read_only_file_is_not_replaced(self):
+        file = pathlib.Path(self.write("plan.json", "kept"))
+        file.chmod(0o444)
+        self.assertEqual(self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "-o", file, expect=3),
+                         f"{file}: is read-only; make it writable, or name another file")
+        self.assertEqual(file.read_text(), "kept")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["plan.json", "small.xml", "small.yaml"])

@@ -53,6 +53,19 @@ TEST(WriteFileAtomically, ReplacesTheFileAndLeavesNothingElse)
   EXPECT_EQ(folder.files(), 1u);
 }
 
+TEST(WriteFileAtomically, RefusesToReplaceAReadOnlyFile)
+{
+  const Folder folder;
+  const fs::path file = folder.path / "kept";
+  write_file_atomically(file, "old");
+  fs::permissions(file, fs::perms::owner_read);
+  EXPECT_THAT([&] { write_file_atomically(file, "new"); },
+              testing::ThrowsMessage<EnvironmentError>(file.string() +
+                                                       ": is read-only; make it writable, or name another file"));
+  EXPECT_EQ(read_file(file), "old");
+  EXPECT_EQ(folder.files(), 1u);
+}
+
 TEST(WriteFileAtomically, WritesThroughASymbolicLink)
 {
   const Folder folder;
