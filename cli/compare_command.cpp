@@ -140,12 +140,8 @@ void add_compare_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("compare", "plan by several allocators and simulate each plan");
   auto options = std::make_shared<CompareOptions>();
   options->inputs.add_to(*command);
-  command->add_option("--allocators", options->allocators, "policies (isobar list allocators), or exec:PROGRAM")
-      ->delimiter(',')
-      ->capture_default_str();
-  command->add_option("--objective", options->objectives, "one or more of step, sequential, bottleneck, pipeline")
-      ->delimiter(',')
-      ->capture_default_str();
+  add_list(*command, "--allocators", options->allocators, "allocators (isobar list allocators), or exec:PROGRAM");
+  add_list(*command, "--objective", options->objectives, "one or more of step, sequential, bottleneck, pipeline");
   options->goal.add_to(*command);
   options->goal.add_global_batch_to(*command);
   command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")

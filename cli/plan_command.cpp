@@ -126,7 +126,7 @@ void add_plan_command(CLI::App& app, Action& action)
   add_count(*command, "--simulate", options->simulate,
             "simulates so many of the allocator's best placements and those of other allocators, and keeps the fastest "
             "(default: none is simulated)");
-  command->add_option("--without", options->without, "devices of the platform to leave out, NAME,…")->delimiter(',');
+  add_list(*command, "--without", options->without, "devices of the platform to leave out, NAME,…");
   add_file(*command, "--start", options->start, "plan file to start from (allocator local-search)");
   add_output(*command, "-o,--output", options->output, "plan file to write (JSON), also when infeasible");
   command->add_flag("--json", options->json, "print the plan as JSON");

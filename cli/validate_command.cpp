@@ -15,7 +15,6 @@
 #include <cmath>
 #include <cstdio>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -133,11 +132,6 @@ void check_options(const ValidateOptions& options)
   if (options.steps < 2) throw InputError("--steps", "the first step does not count; ask for 2 at least");
   for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
   options.goal.check_polish(options.allocators);
-  std::set<std::string> named;
-  for (const auto& allocator : options.allocators) {
-    if (named.insert(allocator).second) continue;
-    throw InputError("--allocator", allocator + " is named twice, and so would be its files");
-  }
 }
 
 std::vector<Trial> trials_of(const ValidateOptions& options)
@@ -231,10 +225,8 @@ void add_validate_command(CLI::App& app, Action& action)
       ->required();
   command->add_option("--slowdowns", options->slowdowns,
                       "devices: how many times slower than this machine each is (default: 1)");
-  command
-      ->add_option("--allocator", options->allocators,
-                   "policies (isobar list allocators); of several, the files are named NAME.POLICY.… (default: exact)")
-      ->delimiter(',');
+  add_list(*command, "--allocator", options->allocators,
+           "allocators (isobar list allocators); of several, the files are named NAME.ALLOCATOR.…");
   command->add_option("--objective", options->objective, "step, sequential, bottleneck, pipeline")
       ->capture_default_str();
   options->goal.add_to(*command);

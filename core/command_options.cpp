@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <system_error>
@@ -44,6 +45,24 @@ std::string fault_of_file_name(const std::string& name)
 std::string fault_of_output_name(const std::string& name)
 {
   return name.empty() ? "the name is empty; name a file" : "";
+}
+
+CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
+                      const std::string& what)
+{
+  const auto read = [name, &list](const std::vector<std::string>& entries) {
+    list.clear();
+    for (const auto& entry : entries) {
+      const std::string item = CLI::detail::trim_copy(entry);
+      if (item.empty()) throw InputError(name, "a name of the list is empty; write NAME,NAME");
+      if (std::find(list.begin(), list.end(), item) != list.end()) {
+        throw InputError(name, in_quotes(item) + " is listed twice; leave one out");
+      }
+      list.push_back(item);
+    }
+  };
+  auto* option = command.add_option_function<std::vector<std::string>>(name, read, what)->delimiter(',');
+  return list.empty() ? option : option->default_str(CLI::detail::join(list, ","));
 }
 
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs)

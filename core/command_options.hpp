@@ -42,6 +42,11 @@ CLI::Option* add_output(CLI::App& command, const std::string& name, File& file, 
   return command.add_option(name, file, what)->check(fault_of_output_name);
 }
 
+/// An option that takes a list NAME,NAME,…, with or without blanks around the commas; what is in `list` is the default.
+/// An empty name, or one given twice, is thrown as InputError while options are parsed.
+CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
+                      const std::string& what);
+
 /// @throws InputError when an output of a command ("" where there is none) is one of its inputs or another output.
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);
 

@@ -160,3 +160,16 @@ pipeline, M = 8: if transfers were free, 2 of 2 devices would be worth using; ev
 
     def test_names_the_nearest_allocator_before_it_runs_any(self):
         self.assertIn("did you mean even?", self.fault_of("compare", SKY16, BERT24, "--allocators", "chain-dp,evn"))
+
+    def test_refuses_an_allocator_or_objective_that_is_listed_twice(self):
+        inputs = "compare", *self.small_inputs()
+        self.assertEqual(self.fault_of(*inputs, "--allocators", "even,chain-dp, even"),
+                         '--allocators: "even" is listed twice; leave one out')
+        self.assertEqual(self.fault_of(*inputs, "--objective", "step", "--objective", "step"),
+                         '--objective: "step" is listed twice; leave one out')
+
+    def test_blanks_around_the_commas_of_a_list_do_not_count(self):
+        rows = self.json_of("compare", *self.small_inputs(), "--allocators", "even, chain-dp ,exact")["rows"]
+        self.assertEqual([row["allocator"] for row in rows], ["even", "chain-dp", "exact"])
+        self.assertEqual(self.fault_of("compare", SKY16, BERT24, "--allocators", "even, ,exact"),
+                         "--allocators: a name of the list is empty; write NAME,NAME")

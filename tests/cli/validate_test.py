@@ -65,7 +65,7 @@ class Validate(CommandTest):
         self.assertIn("--slowdowns", self.fault_of(*base, "--slowdowns", "0.5"))
         self.assertIn("exakt", self.fault_of(*base, "--allocator", "exakt"))
         self.assertEqual(self.fault_of(*base, "--allocator", "even,even"),
-                         "--allocator: even is named twice, and so would be its files")
+                         '--allocator: "even" is listed twice; leave one out')
         self.assertIn("no.yaml: no such file", self.fault_of("validate", self.folder / "no.yaml", "-o", name))
         self.assertEqual(list(self.folder.glob("v*")), [])
 
