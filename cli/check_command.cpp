@@ -134,14 +134,13 @@ std::vector<ComparisonRow> baseline_rows(const CheckOptions& options)
     if (options.approve) return {};
     throw InputError(options.baseline, "no such file; isobar check --approve makes it");
   }
-  return results::comparison_from_csv(read_file(options.baseline), options.baseline);
+  return results::baseline_from_csv(read_file(options.baseline), options.baseline);
 }
 
 /// @throws InputError when a base answers to no row: it is no isobar, or does not work here.
 void require_some_answer(const std::vector<ComparisonRow>& rows, const std::string& base)
 {
-  const auto failed = [](const ComparisonRow& row) { return row.outcome == results::failed_outcome; };
-  if (!std::all_of(rows.begin(), rows.end(), failed)) return;
+  if (!std::all_of(rows.begin(), rows.end(), has_failed)) return;
   throw InputError("--base", fmt::format("{} makes none of the {} rows; of the first it says: {}", shown(base),
                                          rows.size(), shown(rows.front().reason, 300)));
 }
@@ -189,7 +188,7 @@ ExitCode approve(const CheckOptions& options, const BaselineCheck& check, Baseli
   }
   meta.plan_time_limits = limits_to_approve(check, std::move(meta.plan_time_limits));
   meta.approved = std::move(now);
-  csv_file.write(comparison_to_csv(check.rows));
+  csv_file.write(baseline_to_csv(check.rows));
   meta_file.write(baseline_meta_to_json(meta));
   say(fmt::format("approved; {} and {} are written", options.baseline, options.meta()));
   return ExitCode::Done;
@@ -224,7 +223,7 @@ ExitCode check(const CheckOptions& options)
     before = rows_by(base_program(options.base, options.baseline), rows, meta.budgets, row_time_limit);
     share_bounds(before);
     require_some_answer(before, options.base);
-    std::erase_if(before, [](const ComparisonRow& row) { return row.outcome == results::failed_outcome; });
+    std::erase_if(before, has_failed);
   }
 
   make(rows, meta, row_time_limit);

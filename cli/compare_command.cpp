@@ -2,6 +2,7 @@
 #include "cli/explanation_text.hpp"
 #include "cli/rows.hpp"
 #include "core/interrupt.hpp"
+#include "core/standard_streams.hpp"
 #include "results/comparison.hpp"
 
 #include <fmt/format.h>
@@ -28,6 +29,7 @@ struct CompareOptions {
   std::string output;
   std::string keep;
   bool explain = false;
+  bool strict = false;
   bool json = false;
 };
 
@@ -130,7 +132,10 @@ ExitCode compare(const CompareOptions& options)
                        : comparison_table(rows) + explanations_of(rows, inputs.platform.cluster().devices.size()));
   }
   throw_if_interrupted();
-  return exit_code_of(rows);
+  const auto failed = std::count_if(rows.begin(), rows.end(), has_failed);
+  if (!options.strict || failed == 0) return exit_code_of(rows);
+  say(fmt::format("{} of {} rows failed", failed, rows.size()));
+  return ExitCode::EnvironmentError;
 }
 
 }  // namespace
@@ -150,6 +155,7 @@ void add_compare_command(CLI::App& app, Action& action)
   add_file(*command, "--keep", options->keep,
            "folder for each placement's OBJECTIVE.ALLOCATOR.plan.json and .result.json, for isobar report");
   command->add_flag("--explain", options->explain, "say what binds each plan, and what relaxing it is worth");
+  command->add_flag("--strict", options->strict, "exit with 3 when any row failed; default: when all did");
   command->add_flag("--json", options->json, "print the rows as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return compare(*options); }; });

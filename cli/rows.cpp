@@ -96,12 +96,16 @@ RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
   return answer;
 }
 
+bool has_failed(const ComparisonRow& row)
+{
+  return row.outcome == results::failed_outcome;
+}
+
 ExitCode exit_code_of(const std::vector<ComparisonRow>& rows)
 {
   const auto any = [&rows](auto predicate) { return std::any_of(rows.begin(), rows.end(), predicate); };
   if (any([](const auto& row) { return row.step_time.has_value(); })) return ExitCode::Done;
-  return any([](const auto& row) { return row.outcome == results::failed_outcome; }) ? ExitCode::EnvironmentError
-                                                                                     : ExitCode::Infeasible;
+  return any(has_failed) ? ExitCode::EnvironmentError : ExitCode::Infeasible;
 }
 
 void make_rows(const std::string& what, std::vector<ComparisonRow>& rows,

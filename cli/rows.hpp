@@ -33,6 +33,9 @@ struct RowAnswer {
 /// Fills a row with what `plan_and_simulate` has answered.
 RowAnswer fill_row(results::ComparisonRow& row, const std::string& answer_json);
 
+/// Whether the allocator or the simulation did not end well.
+bool has_failed(const results::ComparisonRow& row);
+
 /// Done when a row was simulated; else EnvironmentError when one failed, or Infeasible.
 ExitCode exit_code_of(const std::vector<results::ComparisonRow>& rows);
 

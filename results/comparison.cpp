@@ -24,6 +24,27 @@ std::string rounded(const std::optional<Unit>& quantity, double unit, const char
   return quantity ? fmt::format(fmt::runtime(format), quantity->value / unit) : "–";
 }
 
+/// In the order of `baseline_header`.
+std::vector<std::string> baseline_entries(const ComparisonRow& row)
+{
+  const auto gap = gap_of(row);
+  return {row.platform,
+          row.workload,
+          row.allocator,
+          std::string(name_of(row.goal.objective)),
+          std::string(name_of(row.goal.communication)),
+          std::string(name_of(row.goal.schedule)),
+          fmt::format("{}", row.goal.microbatches),
+          fmt::format("{}", row.seed),
+          row.outcome,
+          exact(row.objective),
+          exact(row.objective_bound),
+          gap ? fmt::format("{}", *gap) : "",
+          exact(row.step_time),
+          exact(row.step_bound),
+          exact(row.peak_memory)};
+}
+
 }  // namespace
 
 std::optional<double> gap_of(const ComparisonRow& row)
@@ -72,13 +93,19 @@ std::string comparison_to_csv(std::vector<ComparisonRow> rows)
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return key_of(a) < key_of(b); });
   std::string csv = std::string(comparison_header) + "\n";
   for (const auto& row : rows) {
-    const auto gap = gap_of(row);
-    csv += csv_line({row.platform, row.workload, row.allocator, std::string(name_of(row.goal.objective)),
-                     std::string(name_of(row.goal.communication)), std::string(name_of(row.goal.schedule)),
-                     fmt::format("{}", row.goal.microbatches), fmt::format("{}", row.seed), row.outcome,
-                     exact(row.objective), exact(row.objective_bound), gap ? fmt::format("{}", *gap) : "",
-                     exact(row.step_time), exact(row.step_bound), exact(row.peak_memory)});
+    auto entries = baseline_entries(row);
+    entries.insert(entries.end(),
+                   {exact(row.bottleneck), row.stages == 0 ? "" : fmt::format("{}", row.stages), row.reason});
+    csv += csv_line(entries);
   }
+  return csv;
+}
+
+std::string baseline_to_csv(std::vector<ComparisonRow> rows)
+{
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return key_of(a) < key_of(b); });
+  std::string csv = std::string(baseline_header) + "\n";
+  for (const auto& row : rows) csv += csv_line(baseline_entries(row));
   return csv;
 }
 

@@ -38,10 +38,15 @@ struct ComparisonRow {
   std::optional<Explanation> explanation;  ///< when it was asked for and there is a plan
 };
 
-/// The first line of results.csv.
-inline constexpr std::string_view comparison_header =
+/// The first line of a baseline.
+inline constexpr std::string_view baseline_header =
     "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
     "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes";
+
+/// The first line of what `compare -o` writes: a baseline's columns, and what a person wants to know besides.
+inline constexpr std::string_view comparison_header =
+    "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
+    "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes,bottleneck_s,stages,reason";
 
 /// What tells rows apart: platform, workload, allocator, objective, communication, schedule, micro-batches, seed.
 /// Tables are sorted by it.
@@ -56,13 +61,15 @@ std::optional<double> gap_of(const ComparisonRow& row);
 /// which is one for all of them. A row that meets it within 1e-9 is optimal.
 void share_bounds(std::vector<ComparisonRow>& rows);
 
-/// results.csv: the columns of docs/formats.md, rows sorted, numbers with full precision, nothing that varies between
+/// A table with the columns of docs/formats.md, rows sorted, numbers with full precision, nothing that varies between
 /// runs.
 std::string comparison_to_csv(std::vector<ComparisonRow> rows);
-/// Reads what comparison_to_csv wrote; gaps are not kept, since objective and bound say them. Refuses other columns,
+/// The same with a baseline's columns.
+std::string baseline_to_csv(std::vector<ComparisonRow> rows);
+/// Reads what baseline_to_csv wrote; gaps are not kept, since objective and bound say them. Refuses other columns,
 /// numbers that are not finite or negative, unknown names and rows given twice. `name` is the file's.
 /// @throws InputError with "name:line: column: …" for every fault.
-std::vector<ComparisonRow> comparison_from_csv(const std::string& text, const std::string& name);
+std::vector<ComparisonRow> baseline_from_csv(const std::string& text, const std::string& name);
 /// The rows as JSON (schema isobar-comparison/1), in the order given.
 std::string comparison_to_json(const std::vector<ComparisonRow>& rows);
 /// For people, in the order given; reasons of rows without a plan below.

@@ -133,10 +133,10 @@ ComparisonRow row_from(LineReader& line)
 
 }  // namespace
 
-std::vector<ComparisonRow> comparison_from_csv(const std::string& text, const std::string& name)
+std::vector<ComparisonRow> baseline_from_csv(const std::string& text, const std::string& name)
 {
   FaultList faults(name);
-  const std::vector<std::string> columns = entries_of(comparison_header).value();
+  const std::vector<std::string> columns = entries_of(baseline_header).value();
   std::vector<ComparisonRow> rows;
   std::map<RowKey, int> line_of;
   int number = 0;
@@ -146,8 +146,8 @@ std::vector<ComparisonRow> comparison_from_csv(const std::string& text, const st
     if (line.ends_with('\r')) line.remove_suffix(1);
     begin = end + 1;
     if (++number == 1) {
-      if (line == comparison_header) continue;
-      faults.add(1, "", fmt::format("the columns are {}; they must be {}", in_quotes(line), comparison_header));
+      if (line == baseline_header) continue;
+      faults.add(1, "", fmt::format("the columns are {}; they must be {}", in_quotes(line), baseline_header));
       break;  // no entry of another table means what ours do
     }
     const auto entries = entries_of(line);

@@ -4,7 +4,7 @@ import pathlib
 from tests.cli.support import BERT24, SKY16, CommandTest
 
 HEADER = ("platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
-          "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes")
+          "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes,bottleneck_s,stages,reason")
 
 
 class Compare(CommandTest):
@@ -173,3 +173,25 @@ pipeline, M = 8: if transfers were free, 2 of 2 devices would be worth using; ev
         self.assertEqual([row["allocator"] for row in rows], ["even", "chain-dp", "exact"])
         self.assertEqual(self.fault_of("compare", SKY16, BERT24, "--allocators", "even, ,exact"),
                          "--allocators: a name of the list is empty; write NAME,NAME")
+
+    def test_a_failed_row_changes_the_exit_code_with_strict_alone(self):
+        policy = self.write("policy.sh", "#!/bin/sh\nexit 7\n")
+        pathlib.Path(policy).chmod(0o755)
+        mixed = "compare", *self.small_inputs(), "--allocators", f"even,exec:{policy}"
+        self.run_isobar(*mixed)
+        self.assertEqual(self.run_isobar(*mixed, "--strict", expect=3).stderr, "isobar: 1 of 2 rows failed\n")
+        self.run_isobar("compare", *self.small_inputs(), "--allocators", "even", "--strict")
+        self.run_isobar("compare", *self.small_inputs(memory="1 GB"), "--strict", expect=4)
+
+    def test_the_table_says_how_many_stages_a_plan_has_and_why_there_is_none(self):
+        output = self.folder / "results.csv"
+        arguments = "compare", SKY16, "workloads/bert80.yaml", "--allocators", "even,sky-dynamic", "-o", output
+        shown = {row["allocator"]: row for row in self.json_of(*arguments)["rows"]}
+        with output.open() as file:
+            rows = {row["allocator"]: row for row in csv.DictReader(file)}
+        for row in rows.values():
+            said = shown[row["allocator"]]
+            self.assertEqual(row["reason"], said["reason"])
+            self.assertEqual(row["stages"], str(said["stages"] or ""))
+            self.assertEqual(row["bottleneck_s"], "" if said["bottleneck_s"] is None else repr(said["bottleneck_s"]))
+        self.assertEqual((rows["even"]["stages"], rows["sky-dynamic"]["reason"]), ("", ""))

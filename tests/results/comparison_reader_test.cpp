@@ -9,13 +9,13 @@
 namespace isobar::results {
 namespace {
 
-const std::string header = std::string(comparison_header) + "\n";
+const std::string header = std::string(baseline_header) + "\n";
 const std::string good = "p.xml,w.yaml,even,pipeline,overlapped,1f1b,8,1,feasible,2,1,0.5,2.5,2.25,1e9\n";
 
 std::string fault_of(const std::string& text)
 {
   try {
-    comparison_from_csv(text, "rows.csv");
+    baseline_from_csv(text, "rows.csv");
   } catch (const InputError& fault) {
     return fault.what();
   }
@@ -47,27 +47,27 @@ TEST(ComparisonFromCsv, ReadsWhatWasWrittenToTheLastDigit)
   infeasible.outcome = "infeasible";
   infeasible.objective = infeasible.objective_bound = infeasible.step_time = std::nullopt;
   infeasible.peak_memory = std::nullopt;
-  const std::string text = comparison_to_csv({row, infeasible});
-  const auto rows = comparison_from_csv(text, "rows.csv");
+  const std::string text = baseline_to_csv({row, infeasible});
+  const auto rows = baseline_from_csv(text, "rows.csv");
   ASSERT_EQ(rows.size(), 2U);
   EXPECT_EQ(key_of(rows[0]), key_of(row));
   EXPECT_EQ(rows[0].objective, row.objective);
   EXPECT_EQ(rows[1].objective, std::nullopt);
   EXPECT_EQ(rows[1].outcome, "infeasible");
-  EXPECT_EQ(comparison_to_csv(rows), text);
+  EXPECT_EQ(baseline_to_csv(rows), text);
 }
 
 TEST(ComparisonFromCsv, TakesTheEndsOfLinesOfOtherSystems)
 {
   std::string text = header + good;
   for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 2) text.insert(at, "\r");
-  EXPECT_EQ(comparison_from_csv(text, "rows.csv").size(), 1U);
-  EXPECT_EQ(comparison_from_csv(header, "rows.csv").size(), 0U);
+  EXPECT_EQ(baseline_from_csv(text, "rows.csv").size(), 1U);
+  EXPECT_EQ(baseline_from_csv(header, "rows.csv").size(), 0U);
 }
 
 TEST(ComparisonFromCsv, RefusesOtherColumns)
 {
-  const std::string wanted = "; they must be " + std::string(comparison_header);
+  const std::string wanted = "; they must be " + std::string(baseline_header);
   EXPECT_EQ(fault_of("a,b\n1,2\n"), "rows.csv:1: the columns are \"a,b\"" + wanted);
   EXPECT_EQ(fault_of(""), "rows.csv:1: the columns are \"\"" + wanted);
 }

@@ -126,7 +126,7 @@ TEST(ComparisonToCsv, SortsRowsAndLeavesOutWhatIsNotKnown)
   good.step_time = Seconds(0.1);
   good.step_bound = Seconds(0.05);
   good.peak_memory = Bytes(1024);
-  EXPECT_EQ(comparison_to_csv({bad, good}),
+  EXPECT_EQ(baseline_to_csv({bad, good}),
             "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
             "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes\n"
             "p.xml,w.yaml,a,step,played,1f1b,8,1,feasible,4,3,0.25,0.1,0.05,1024\n"
