@@ -90,7 +90,8 @@ ExitCode sweep(const SweepOptions& options)
   OutputFile csv(options.csv);
   OutputFile json_lines(options.json_lines);
   OutputFile summary(options.summary);
-  results::SweepStore store(options.database_file());
+  using Access = results::SweepStore::Access;
+  results::SweepStore store(options.database_file(), options.export_only ? Access::Read : Access::Write);
   if (options.slurm) {
     make_by_tasks(options, runs, store);
   } else if (!options.export_only) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <set>
 
 namespace isobar::results {
@@ -109,8 +110,8 @@ class SweepReader {
   }
   static void check_factor(MappingReader& reader, const std::string& key)
   {
-    const double factor = reader.required_number(key);
-    if (factor == 0) reader.add_fault(key, "is no factor; write a number above 0");
+    const auto factor = reader.optional_number(key, std::numeric_limits<double>::lowest());
+    if (factor && *factor <= 0) reader.add_fault(key, "is no factor; write a number above 0");
   }
 
   /// `platform` or `workload`: file names, or a mapping. True in the latter case.

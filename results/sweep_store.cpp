@@ -8,6 +8,8 @@
 #include <sqlite3.h>
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -59,6 +61,17 @@ constexpr auto insert_row = R"(
       bottleneck_s = excluded.bottleneck_s, step_time_s = excluded.step_time_s, step_bound_s = excluded.step_bound_s,
       peak_memory_bytes = excluded.peak_memory_bytes, stages = excluded.stages, reason = excluded.reason
   WHERE runs.outcome = 'failed')";
+
+/// A path as a URI has it.
+std::string uri_path(const std::string& path)
+{
+  std::string text;
+  for (const char character : path) {
+    const bool is_plain = std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '/';
+    text += is_plain ? std::string(1, character) : fmt::format("%{:02X}", static_cast<unsigned char>(character));
+  }
+  return text;
+}
 
 /// The quantities of a row in the order of the columns.
 template <typename Row, typename Visit>
@@ -171,15 +184,14 @@ class SweepStore::Statement {
   sqlite3_stmt* statement_ = nullptr;
 };
 
-SweepStore::SweepStore(const std::string& file) : file_(file)
+SweepStore::SweepStore(const std::string& file, Access access) : file_(file)
 {
   try {
-    // SQLite gives names such as ":memory:" a meaning of its own; a path it takes as it is.
-    if (sqlite3_open(std::filesystem::absolute(file).c_str(), &database_) != SQLITE_OK) fail();
+    open(access);
     sqlite3_busy_handler(database_, wait_for_others, nullptr);
-    prepare_schema();
+    prepare_schema(access);
     select_ = std::make_unique<Statement>(*this, select_row);
-    insert_ = std::make_unique<Statement>(*this, insert_row);
+    if (access == Access::Write) insert_ = std::make_unique<Statement>(*this, insert_row);
   } catch (...) {
     select_.reset();
     sqlite3_close(database_);
@@ -194,7 +206,26 @@ SweepStore::~SweepStore()
   sqlite3_close(database_);
 }
 
-void SweepStore::prepare_schema() const
+void SweepStore::open(Access access)
+{
+  // SQLite gives names such as ":memory:" a meaning of its own; a path it takes as it is.
+  const std::filesystem::path path = std::filesystem::absolute(file_);
+  if (access == Access::Write) {
+    // SQLite tries again without permission to write, and then reports what went wrong there.
+    const bool exists = ::access(path.c_str(), F_OK) == 0;
+    const bool may_write =
+        ::access(path.parent_path().c_str(), W_OK) == 0 && (!exists || ::access(path.c_str(), W_OK) == 0);
+    if (!may_write) throw EnvironmentError(fmt::format("{}: cannot write there: {}", file_, std::strerror(errno)));
+    if (sqlite3_open(path.c_str(), &database_) != SQLITE_OK) fail();
+    return;
+  }
+  // Without a log of rows to come nobody writes, and SQLite need not make files to coordinate with others.
+  const bool has_log = ::access((path.string() + "-wal").c_str(), F_OK) == 0;
+  const std::string uri = "file:" + uri_path(path.string()) + (has_log ? "" : "?immutable=1");
+  if (sqlite3_open_v2(uri.c_str(), &database_, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, nullptr) != SQLITE_OK) fail();
+}
+
+void SweepStore::prepare_schema(Access access) const
 {
   const auto pragma = [this](const char* name) {
     Statement statement(*this, fmt::format("PRAGMA {}", name).c_str());
@@ -203,13 +234,14 @@ void SweepStore::prepare_schema() const
   };
   const bool is_new = pragma("schema_version") == 0;
   const auto owner = pragma("application_id");
-  if (owner != application_id && !(is_new && owner == 0)) {
+  if (owner != application_id && !(is_new && owner == 0 && access == Access::Write)) {
     throw InputError(file_, "is a database, but none of a sweep's; name another");
   }
   if (!is_new && pragma("user_version") != schema_version) {
     throw InputError(file_, fmt::format("has format {}, and this Isobar reads {}; name another", pragma("user_version"),
                                         schema_version));
   }
+  if (access == Access::Read) return;
   write_ahead();
   if (!is_new) return;
   execute("BEGIN IMMEDIATE");  // two that begin at once make it one after the other

@@ -24,9 +24,12 @@ SweepRow sweep_row_from_json(const std::string& text, const std::string& name);
 /// a process that is killed loses no row that it has put.
 class SweepStore {
  public:
+  /// `Read` needs no permission to write beside the database, and makes none.
+  enum class Access { Read, Write };
+
   /// Opens the database, or makes it. @throws InputError for a file that holds something else; EnvironmentError when
   /// the machine refuses.
-  explicit SweepStore(const std::string& file);
+  explicit SweepStore(const std::string& file, Access access = Access::Write);
   SweepStore(const SweepStore&) = delete;
   SweepStore& operator=(const SweepStore&) = delete;
   ~SweepStore();
@@ -41,7 +44,8 @@ class SweepStore {
   class Statement;
 
   void execute(const char* sql) const;
-  void prepare_schema() const;
+  void open(Access access);
+  void prepare_schema(Access access) const;
   void write_ahead() const;
   [[noreturn]] void fail() const;
 

@@ -101,7 +101,9 @@ class Check(CommandTest):
         output = self.folder / "results.csv"
         self.run_isobar("compare", self.platform, self.workload, "--allocators", "even,chain-dp", "--objective",
                         "sequential,pipeline", "-o", output)
-        self.assertEqual(output.read_text(), self.baseline.read_text())
+        # compare has more columns, at the end.
+        rows = [line.rsplit(",", 3)[0] for line in output.read_text().splitlines()]
+        self.assertEqual(rows, self.baseline.read_text().splitlines())
 
     def test_finds_a_plan_that_is_a_hundredth_of_a_percent_worse(self):
         self.approve()

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import ctypes
 import json
 import math
 import os
@@ -181,7 +182,7 @@ workload: workloads/bert10.yaml
 allocator: [even, evn]
 objective: sequentia
 noise: [0, -0.1]
-scale: {bandwidth: 0}
+scale: {bandwidth: 0, speed: -2}
 seed: [1, 2]
 repetitions: 2
 zip: [[a, noise], [allocator, seed, noise]]
@@ -191,8 +192,9 @@ sweep.yaml:5: allocator: "evn" is not known; did you mean even?
 sweep.yaml:6: objective: "sequentia" is not one of sequential, bottleneck, pipeline, step; did you mean sequential?
 sweep.yaml:7: noise: "-0.1" is out of range; write a number, 0 or more
 sweep.yaml:8: scale.bandwidth: is no factor; write a number above 0
+sweep.yaml:8: scale.speed: is no factor; write a number above 0
 sweep.yaml:10: repetitions: and a list of seeds; write one of the two
-sweep.yaml:11: zip: "a" is no parameter of this sweep; those are platform, workload, allocator, objective, scale.bandwidth, noise, seed
+sweep.yaml:11: zip: "a" is no parameter of this sweep; those are platform, workload, allocator, objective, scale.bandwidth, scale.speed, noise, seed
 sweep.yaml:11: zip: "noise" stands in it twice; remove one
 sweep.yaml:12: schedul: unknown key; did you mean schedule?""")
 
@@ -254,6 +256,34 @@ sweep.yaml:12: schedul: unknown key; did you mean schedule?""")
     def test_nothing_is_exported_from_no_database(self):
         self.assertEqual(self.fault_of(*self.sweep_command(GRID, "--export-only")),
                          f"{self.database}: no such file; without --export-only the sweep makes it")
+
+
+class ReadOnlyFolder(Sweep):
+    def make_read_only(self):
+        self.folder.chmod(0o555)
+        self.addCleanup(self.folder.chmod, 0o755)
+
+    def run_unprivileged(self, *arguments):
+        """As a user whom permissions bind, which root's do not."""
+        drop, dac_override = 24, 1  # PR_CAPBSET_DROP of CAP_DAC_OVERRIDE
+        return subprocess.run([ISOBAR, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=300,
+                              preexec_fn=lambda: ctypes.CDLL(None).prctl(drop, dac_override))
+
+    def test_an_export_needs_no_permission_to_write(self):
+        sweep = self.sweep_command(self.small_sweep("allocator: even"))
+        made = self.run_isobar(*sweep).stdout
+        files = sorted(os.listdir(self.folder))
+        self.make_read_only()
+        exported = self.run_unprivileged(*sweep, "--export-only")
+        self.assertEqual((exported.returncode, exported.stdout, exported.stderr), (0, made, ""))
+        self.assertEqual(sorted(os.listdir(self.folder)), files)
+
+    def test_a_sweep_that_may_not_write_says_so(self):
+        sweep = self.sweep_command(self.small_sweep("allocator: even"))
+        self.make_read_only()
+        refused = self.run_unprivileged(*sweep)
+        self.assertEqual((refused.returncode, refused.stderr),
+                         (3, f"isobar: {self.database}: cannot write there: Permission denied\n"))
 
 
 class FailedRuns(Sweep):

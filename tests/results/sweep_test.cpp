@@ -116,13 +116,31 @@ TEST(SweepStore, TwoMayBeOpenAtOnce)
   EXPECT_TRUE(other.row("a"));
 }
 
+TEST(SweepStore, ReadsRowsThatAnotherIsWriting)
+{
+  const testing_support::TemporaryFolder folder;
+  const std::string file = (folder.path() / "of 100 %?.db").string();
+  SweepStore writer(file);
+  writer.put(row_of("a", "feasible"));
+  EXPECT_TRUE(SweepStore(file, SweepStore::Access::Read).row("a"));
+}
+
+TEST(SweepStore, ReadsNoEmptyFile)
+{
+  const testing_support::TemporaryFolder folder;
+  const std::string file = (folder.path() / "x.db").string();
+  std::ofstream(file).close();
+  EXPECT_THAT([&] { SweepStore(file, SweepStore::Access::Read); },
+              testing::ThrowsMessage<InputError>(file + ": is a database, but none of a sweep's; name another"));
+}
+
 TEST(SweepStore, SaysWhereItCannotBe)
 {
   try {
     const SweepStore store("/nowhere/x.db");
     FAIL();
   } catch (const EnvironmentError& fault) {
-    EXPECT_STREQ(fault.what(), "/nowhere/x.db: No such file or directory");
+    EXPECT_STREQ(fault.what(), "/nowhere/x.db: cannot write there: No such file or directory");
   }
 }
 
