@@ -42,6 +42,18 @@ Listing list_schedules()
        {"1f1b", "S-i-1 forwards, then one forward and one backward in turn, then the other backwards", "min(M, S-i)"}}};
 }
 
+Listing list_objectives()
+{
+  return {{"name", "minimizes", "defaults"},
+          {{"step", "the time of a step under the plan's schedule, transfers as they are simulated",
+            "communication played, schedule 1f1b, M = 8"},
+           {"sequential", "one micro-batch through all stages: the sum of their times and transfers",
+            "communication serial, schedule sequential, M = 1"},
+           {"bottleneck", "the largest time of a stage", "communication overlapped, schedule 1f1b, M = 8"},
+           {"pipeline", "(M - 1) times the largest time of a stage, plus the sum of all",
+            "communication overlapped, schedule 1f1b, M = 8"}}};
+}
+
 /// Files of a folder of ours: beside the working directory, or installed.
 Listing list_files(const std::string& folder, const std::string& ending)
 {
@@ -65,10 +77,12 @@ Listing list_files(const std::string& folder, const std::string& ending)
 Listing listing_of(const std::string& what)
 {
   if (what == "allocators") return list_allocators();
+  if (what == "objectives") return list_objectives();
   if (what == "schedules") return list_schedules();
   if (what == "platforms") return list_files(what, ".xml");
   if (what == "workloads") return list_files(what, ".yaml");
-  throw InputError("list", fmt::format("\"{}\" is none of allocators, schedules, platforms, workloads", what));
+  throw InputError("list",
+                   fmt::format("\"{}\" is none of allocators, objectives, schedules, platforms, workloads", what));
 }
 
 std::string to_json(const Listing& listing)
@@ -104,7 +118,7 @@ void add_list_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("list", "say what there is to choose from");
   auto options = std::make_shared<ListOptions>();
-  command->add_option("WHAT", options->what, "allocators, schedules, platforms or workloads")->required();
+  command->add_option("WHAT", options->what, "allocators, objectives, schedules, platforms or workloads")->required();
   command->add_flag("--json", options->json, "print the list as JSON");
   command->footer(footer);
   command->callback([options, &action] {

@@ -45,14 +45,10 @@ ExitCode run(int argc, char** argv)
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version
-    app.exit(asked);
+    print_help(app, asked);
     return ExitCode::Done;
-  } catch (const CLI::RequiredError& error) {
-    const auto unknown = app.remaining(true);
-    throw InputError(unknown.empty() ? std::string(error.what()) + "; see isobar --help"
-                                     : in_quotes(unknown.front()) + " is no command here; see isobar --help");
   } catch (const CLI::ParseError& error) {
-    throw InputError(std::string(error.what()) + "; see isobar --help");
+    throw fault_of_command_line(app, error);
   }
   return action();
 }

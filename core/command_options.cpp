@@ -1,10 +1,10 @@
 #include "core/command_options.hpp"
 
-#include "core/errors.hpp"
-
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <system_error>
 #include <utility>
 
@@ -63,6 +63,32 @@ CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<st
   };
   auto* option = command.add_option_function<std::vector<std::string>>(name, read, what)->delimiter(',');
   return list.empty() ? option : option->default_str(CLI::detail::join(list, ","));
+}
+
+InputError fault_of_command_line(const CLI::App& app, const CLI::ParseError& error)
+{
+  constexpr std::size_t longest = 500;
+  const CLI::App* chosen = &app;
+  std::string name = app.get_name();
+  while (!chosen->get_subcommands().empty()) {
+    chosen = chosen->get_subcommands().back();
+    name += " " + chosen->get_name();
+  }
+  const std::string help = "; see " + name + " --help";
+  // CLI11 misses what is required before it looks at what it does not know.
+  const auto unknown = chosen->remaining();
+  if (unknown.empty()) return InputError(shown(error.what(), longest) + help);
+  const bool is_group = !chosen->get_subcommands([](const CLI::App*) { return true; }).empty();
+  const bool names_command = is_group && !unknown.front().starts_with('-');
+  return InputError(in_quotes(unknown.front()) + (names_command ? " is no command here" : " is not expected here") +
+                    help);
+}
+
+void print_help(const CLI::App& app, const CLI::Success& asked)
+{
+  app.exit(asked);
+  std::cout.flush();
+  if (!std::cout || std::fflush(stdout) != 0) throw EnvironmentError("cannot write to standard output");
 }
 
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs)

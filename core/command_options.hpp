@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/errors.hpp"
+
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
@@ -46,6 +48,11 @@ CLI::Option* add_output(CLI::App& command, const std::string& name, File& file, 
 /// An empty name, or one given twice, is thrown as InputError while options are parsed.
 CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
                       const std::string& what);
+
+/// What is wrong with the command line, with the command whose --help says more.
+InputError fault_of_command_line(const CLI::App& app, const CLI::ParseError& error);
+/// Prints what --help or --version asks for. @throws EnvironmentError when standard output refuses it.
+void print_help(const CLI::App& app, const CLI::Success& asked);
 
 /// @throws InputError when an output of a command ("" where there is none) is one of its inputs or another output.
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);

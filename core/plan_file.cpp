@@ -1,4 +1,5 @@
 #include "core/document.hpp"
+#include "core/file_kind.hpp"
 #include "core/files.hpp"
 #include "core/model_limits.hpp"
 #include "core/plan.hpp"
@@ -321,6 +322,7 @@ std::string hash_of(const Plan& plan)
 
 Plan plan_from_json(const std::string& text, const std::string& name)
 {
+  require_file_kind(FileKind::Plan, text, name);
   return plan_from_document(parse_json(text, name), name);
 }
 

@@ -1,4 +1,5 @@
 #include "core/document.hpp"
+#include "core/file_kind.hpp"
 #include "core/files.hpp"
 #include "core/model_limits.hpp"
 #include "core/models.hpp"
@@ -264,6 +265,7 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
 
 DocumentNode parse(const std::string& text, const std::string& name)
 {
+  require_file_kind(FileKind::Workload, text, name);
   return name.ends_with(".json") ? parse_json(text, name) : parse_yaml(text, name);
 }
 

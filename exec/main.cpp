@@ -42,10 +42,10 @@ ExitCode run(int argc, char** argv)
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version
-    app.exit(asked);
+    print_help(app, asked);
     return ExitCode::Done;
   } catch (const CLI::ParseError& error) {
-    throw InputError(std::string(error.what()) + "; see isobar-exec --help");
+    throw fault_of_command_line(app, error);
   }
   const ExitCode code = action();
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw EnvironmentError("cannot write to standard output");

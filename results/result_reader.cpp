@@ -1,4 +1,5 @@
 #include "core/document.hpp"
+#include "core/file_kind.hpp"
 #include "results/result.hpp"
 
 #include <fmt/format.h>
@@ -118,6 +119,7 @@ void check_stages(const Result& result, MappingReader& reader)
 
 Result result_from_json(const std::string& text, const std::string& name)
 {
+  require_file_kind(FileKind::Result, text, name);
   const DocumentNode document = parse_json(text, name);
   FaultList faults(name);
   MappingReader reader(document, "", faults);

@@ -1,6 +1,7 @@
 #include "sim/prescan.hpp"
 
 #include "core/errors.hpp"
+#include "core/file_kind.hpp"
 #include "core/utf8.hpp"
 #include "sim/platform_names.hpp"
 #include "sim/profile_scan.hpp"
@@ -431,6 +432,7 @@ class Scanner {
 
 PlatformScan scan_platform(const std::string& text, const std::string& name, const ProfileReader& read_profile)
 {
+  require_file_kind(FileKind::Platform, text, name);
   return Scanner(text, name, read_profile).scan();
 }
 

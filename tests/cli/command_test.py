@@ -3,8 +3,9 @@ import io
 import json
 import os
 import pathlib
+import subprocess
 
-from tests.cli.support import CommandTest
+from tests.cli.support import ISOBAR, CommandTest
 
 
 class Command(CommandTest):
@@ -38,7 +39,7 @@ class Command(CommandTest):
 
     def test_list_refuses_what_it_does_not_know(self):
         self.assertEqual(self.fault_of("list", "planets"),
-                         'list: "planets" is none of allocators, schedules, platforms, workloads')
+                         'list: "planets" is none of allocators, objectives, schedules, platforms, workloads')
 
     def test_a_dash_writes_the_output_alone_to_standard_output(self):
         inputs = self.small_inputs()
@@ -57,7 +58,7 @@ class Command(CommandTest):
                                   ("--keep", ("compare", platform, workload, "--keep", "-")),
                                   ("--database", ("sweep", "sweep.yaml", "--database", "-"))):
             self.assertEqual(self.fault_of(*arguments), f'{option}: "-" is no file here; write ./- for a file of that '
-                                                        "name; see isobar --help")
+                                                        f"name; see isobar {arguments[0]} --help")
 
     def test_two_outputs_cannot_share_standard_output(self):
         self.assertEqual(self.fault_of("sweep", "examples/bandwidth_sweep.yaml", "--csv", "-", "--jsonl", "-",
@@ -70,3 +71,43 @@ class Command(CommandTest):
                          f"{file}: is read-only; make it writable, or name another file")
         self.assertEqual(file.read_text(), "kept")
         self.assertEqual(sorted(os.listdir(self.folder)), ["plan.json", "small.xml", "small.yaml"])
+
+    def test_a_refusal_names_the_help_of_its_command(self):
+        self.assertEqual(self.fault_of("plan", "a.xml"), "WORKLOAD is required; see isobar plan --help")
+        self.assertEqual(self.fault_of("plan", "--foo"), '"--foo" is not expected here; see isobar plan --help')
+        self.assertEqual(self.fault_of("platform", "generate", "sky", "--foo"),
+                         '"--foo" is not expected here; see isobar platform generate sky --help')
+        self.assertEqual(self.fault_of("platform", "foo\x1b[31m"),
+                         '"foo\\x1b[31m" is no command here; see isobar platform --help')
+
+    def test_help_that_cannot_be_written_is_a_fault_of_the_machine(self):
+        for arguments in ("--help",), ("plan", "--help"), ("--version",):
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([ISOBAR, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assertEqual((result.returncode, result.stderr), (3, "isobar: cannot write to standard output\n"))
+
+    def test_a_file_of_another_kind_is_named_as_what_it_is(self):
+        platform, workload = self.small_inputs()
+        plan = self.make_plan(platform, workload)
+        result = str(self.folder / "result.json")
+        self.run_isobar("simulate", platform, workload, "--plan", plan, "-o", result)
+        even = "--allocator", "even"
+        yaml = "a workload (YAML, such as workloads/bert160.yaml)"
+        for arguments, fault in ((("plan", workload, platform, *even), f"{platform}: is a platform; name {yaml}"),
+                                 (("plan", platform, plan, *even), f"{plan}: is a plan; name {yaml}"),
+                                 (("platform", "show", workload), f"{workload}: is a workload; name a platform "
+                                                                  "(SimGrid's XML, such as platforms/sky64.xml)"),
+                                 (("report", plan), f"{plan}: is a plan; name a result (isobar simulate -o writes it)"),
+                                 (("simulate", platform, workload, "--plan", result),
+                                  f"{result}: is a result; name a plan (isobar plan -o writes it)")):
+            self.assertEqual(self.fault_of(*arguments), fault)
+
+    def test_the_objectives_are_listed_with_their_defaults(self):
+        platform, workload = self.small_inputs()
+        objectives = json.loads(self.run_isobar("list", "objectives", "--json").stdout)
+        self.assertEqual([objective["name"] for objective in objectives],
+                         ["step", "sequential", "bottleneck", "pipeline"])
+        for objective in objectives:
+            plan = self.json_of("plan", platform, workload, "--allocator", "even", "--objective", objective["name"])
+            self.assertEqual(objective["defaults"], f"communication {plan['communication']}, schedule "
+                                                    f"{plan['schedule']}, M = {plan['microbatches']}")

@@ -391,7 +391,8 @@ class Plan(CommandTest):
                                   (["platform", "show", ""], "PLATFORM")):
             with self.subTest(arguments):
                 self.assertEqual(self.fault_of(*arguments),
-                                 f"{option}: the name is empty; name a file; see isobar --help")
+                                 f"{option}: the name is empty; name a file; see isobar "
+                                 f"{'platform show' if arguments[0] == 'platform' else arguments[0]} --help")
 
     def test_a_place_that_cannot_be_written_costs_no_search(self):
         ran = self.folder / "ran"

@@ -171,7 +171,7 @@ class ReportCommand(ResultTest):
             self.assertEqual(pathlib.Path(page).read_text(), "what was there before")
         missing = self.folder / "missing.json"
         self.assertEqual(self.fault_of("report", missing, "-o", page), f"{missing}: no such file")
-        self.assertEqual(self.fault_of("report", "-o", page), "RESULT is required; see isobar --help")
+        self.assertEqual(self.fault_of("report", "-o", page), "RESULT is required; see isobar report --help")
 
     def test_refuses_a_result_whose_files_are_gone_or_have_changed(self):
         platform, workload = self.small_inputs()
