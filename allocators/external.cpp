@@ -176,7 +176,7 @@ Placement place_externally(const std::string& program, const Problem& problem)
   const std::string name = "exec:" + program;
   const auto result =
       run_command({program}, problem_to_json(problem), problem.limits.time_limit.value_or(default_time_limit));
-  if (result.failure) throw EnvironmentError(name + ": " + result.failure->text);
+  if (result.failure) throw EnvironmentError(name, result.failure->text);
   return AnswerReader(name, problem).read(result.output);
 }
 

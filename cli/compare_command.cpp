@@ -75,7 +75,7 @@ void prepare_folder(const CompareOptions& options, const std::vector<ComparisonR
     throw InputError(options.keep, "is no folder; name one, or a new one");
   }
   std::filesystem::create_directories(options.keep, unknown);
-  if (unknown) throw EnvironmentError(fmt::format("{}: cannot make the folder: {}", options.keep, unknown.message()));
+  if (unknown) throw EnvironmentError(options.keep, "cannot make the folder: " + unknown.message());
   std::vector<std::string> outputs = {options.output};
   for (const auto& row : rows) {
     const auto files = kept_files_of(options.keep, row);

@@ -81,8 +81,7 @@ Listing listing_of(const std::string& what)
   if (what == "schedules") return list_schedules();
   if (what == "platforms") return list_files(what, ".xml");
   if (what == "workloads") return list_files(what, ".yaml");
-  throw InputError("list",
-                   fmt::format("\"{}\" is none of allocators, objectives, schedules, platforms, workloads", what));
+  throw InputError("list", in_quotes(what) + " is none of allocators, objectives, schedules, platforms, workloads");
 }
 
 std::string to_json(const Listing& listing)

@@ -69,7 +69,7 @@ int main(int argc, char** argv)
   } catch (const std::exception& error) {
     const Failure failure = failure_of(error);
     code = failure.code;
-    spdlog::error("{}", line_of(failure));
+    spdlog::error("{}", printable(line_of(failure)));
   }
   return static_cast<int>(code);
 }

@@ -67,7 +67,7 @@ std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inpu
   if (plan.stages.empty()) throw InputError(file, "stages: none; a search starts from a plan that has some");
   const Cluster& cluster = inputs.platform.cluster();
   auto faults = faults_of(plan, inputs.workload, cluster);
-  for (auto& fault : faults) fault = file + ": " + fault;
+  for (auto& fault : faults) fault = on_one_line(file) + ": " + fault;
   if (!faults.empty()) throw InputError(faults);
   std::vector<StagePlacement> stages;
   for (const auto& stage : plan.stages) {

@@ -80,9 +80,10 @@ std::string table_of_devices(const Cluster& cluster)
                     device.price_usd_per_hour ? fmt::format("{:.2f}", *device.price_usd_per_hour) : "–",
                     alone ? "–" : text_of(path.bandwidth), alone ? "–" : text_of(path.latency)});
   }
-  const std::string server = cluster.data_server ? fmt::format("data server: {}\n", *cluster.data_server) : "";
+  const std::string server =
+      cluster.data_server ? fmt::format("data server: {}\n", on_one_line(*cluster.data_server)) : "";
   return fmt::format(
-      "{}: {} devices\n{}\n{}", cluster.name, cluster.devices.size(), server,
+      "{}: {} devices\n{}\n{}", on_one_line(cluster.name), cluster.devices.size(), server,
       results::table_of({"device", "type", "site", "float32", "memory", "USD/h", "to the next", "latency"}, rows, 3));
 }
 

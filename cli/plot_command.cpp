@@ -35,7 +35,7 @@ class TemporaryFolder {
     std::error_code fault;
     std::string name = (std::filesystem::temp_directory_path(fault) / "isobar.XXXXXX").string();
     if (fault) throw EnvironmentError("TMPDIR: names no folder; a browser needs one to write to");
-    if (mkdtemp(name.data()) == nullptr) throw EnvironmentError(name + ": cannot make a folder there");
+    if (mkdtemp(name.data()) == nullptr) throw EnvironmentError(name, "cannot make a folder there");
     path_ = name;
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
@@ -116,7 +116,7 @@ ExitCode plot(const PlotOptions& options)
   OutputFile output(options.output);
   const std::string svg = draw(make_report(inputs), options.chart, browser);
   output.write(svg);
-  if (!output.is_standard_output()) print(fmt::format("{}: {}\n", options.output, options.chart));
+  if (!output.is_standard_output()) print(fmt::format("{}: {}\n", on_one_line(options.output), options.chart));
   return ExitCode::Done;
 }
 

@@ -31,8 +31,8 @@ ExitCode report(const ReportOptions& options)
   }
   output.write(results::page_of(page_parts(), json));
   if (output.is_standard_output()) return ExitCode::Done;
-  print(fmt::format("{}: {} placement{}; open it in a browser\n", options.output, options.inputs.results.size(),
-                    options.inputs.results.size() == 1 ? "" : "s"));
+  print(fmt::format("{}: {} placement{}; open it in a browser\n", on_one_line(options.output),
+                    options.inputs.results.size(), options.inputs.results.size() == 1 ? "" : "s"));
   return ExitCode::Done;
 }
 

@@ -57,7 +57,7 @@ void make_here(const SweepOptions& options, const SweepRuns& runs, results::Swee
               });
   } catch (const Interrupted&) {
     say(fmt::format("{} of {} runs are in {}; the same command goes on", runs.sweep().runs() - missing.size() + made,
-                    runs.sweep().runs(), options.database_file()));
+                    runs.sweep().runs(), on_one_line(options.database_file())));
     throw;
   }
 }

@@ -109,11 +109,12 @@ std::string json_of(const Plan& plan, const VerifyOptions& options, const Certif
 std::string text_of(const Plan& plan, const VerifyOptions& options, const CertificateCheck& check, const Faults& faults,
                     std::size_t layers)
 {
+  const std::string plan_file = on_one_line(options.plan);
   std::string text;
-  for (const auto& fault : faults) text += fmt::format("{}: {}\n", options.plan, fault);
+  for (const auto& fault : faults) text += fmt::format("{}: {}\n", plan_file, fault);
   if (!faults.empty()) return text;
   if (plan.stages.empty()) {
-    text = fmt::format("{}: {}: {}\n", options.plan, name_of(plan.outcome), reason_of(plan));
+    text = fmt::format("{}: {}: {}\n", plan_file, name_of(plan.outcome), reason_of(plan));
     text += plan.outcome == Outcome::Infeasible
                 ? "nothing in it is false, but that there is no placement is not proven by this file\n"
                 : "nothing in it is false, and there is no placement in it\n";
@@ -121,8 +122,7 @@ std::string text_of(const Plan& plan, const VerifyOptions& options, const Certif
   }
   return fmt::format(
       "{}: every claim holds{}\nobjective {:.6g} s ({}, communication {}), {} layers on {} devices\n{}, gap {:.2f} %\n",
-      options.plan,
-      plan.latency_occupies_lanes() ? " by the rules of older versions, where latencies occupy lanes" : "",
+      plan_file, plan.latency_occupies_lanes() ? " by the rules of older versions, where latencies occupy lanes" : "",
       plan.objective.value().value, name_of(plan.goal.objective), name_of(plan.goal.communication), layers,
       plan.stages.size(), bound_of(plan, check), 100 * proven_gap(plan, check.proven));
 }

@@ -402,7 +402,7 @@ ChildResult run_command(const std::vector<std::string>& arguments, const std::st
     return {std::move(child.output()), std::nullopt, std::move(child.errors())};
   }
   if (WIFEXITED(*status) && WEXITSTATUS(*status) == cannot_start) {
-    throw EnvironmentError(fmt::format("{}: {}", arguments.front(), child.last_words()));
+    throw EnvironmentError(arguments.front(), child.last_words());
   }
   Failure end = environment_failure(Failure::Kind::Died, child.end_in_words(*status));
   return {std::move(child.output()), std::move(end), std::move(child.errors())};

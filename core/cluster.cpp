@@ -88,8 +88,9 @@ Cluster without_devices(const Cluster& cluster, const std::vector<std::string>& 
     for (std::size_t i = 0; i < std::min(cluster.devices.size(), most_shown); ++i) {
       known += (i == 0 ? "" : ", ") + shown(cluster.devices[i].name);
     }
-    throw InputError(where, fmt::format("{} is no device of {}; these are: {}{}", in_quotes(name), cluster.name, known,
-                                        cluster.devices.size() > most_shown ? ", …" : ""));
+    throw InputError(
+        where, fmt::format("{} is no device of {}; these are: {}{}", in_quotes(name), on_one_line(cluster.name), known,
+                           cluster.devices.size() > most_shown ? ", …" : ""));
   }
   Cluster rest = cluster;
   rest.devices.clear();

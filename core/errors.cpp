@@ -38,6 +38,16 @@ std::size_t edit_distance(const std::string& a, const std::string& b)
 
 InputError::InputError(const std::vector<std::string>& faults) : std::runtime_error(joined(faults)) {}
 
+InputError::InputError(const std::string& where, const std::string& what)
+    : std::runtime_error(on_one_line(where) + ": " + what)
+{
+}
+
+EnvironmentError::EnvironmentError(const std::string& where, const std::string& what)
+    : std::runtime_error(on_one_line(where) + ": " + what)
+{
+}
+
 void ensure(bool condition, const char* what)
 {
   if (!condition) throw std::logic_error(what);
@@ -73,6 +83,23 @@ std::string shown(std::string_view text, std::size_t longest)
     at = end;
   }
   return line;
+}
+
+std::string on_one_line(std::string_view text)
+{
+  return shown(text, text.size());
+}
+
+std::string printable(std::string_view lines)
+{
+  std::string text;
+  while (true) {
+    const std::size_t end = lines.find('\n');
+    text += on_one_line(lines.substr(0, end));
+    if (end == std::string_view::npos) return text;
+    text += '\n';
+    lines.remove_prefix(end + 1);
+  }
 }
 
 std::string in_quotes(std::string_view text)

@@ -23,7 +23,8 @@ enum class ExitCode : int {
 class InputError : public std::runtime_error {
  public:
   explicit InputError(const std::string& fault) : std::runtime_error(fault) {}
-  InputError(const std::string& where, const std::string& what) : std::runtime_error(where + ": " + what) {}
+  /// `where` may be a name of the user's: it is shown on one line.
+  InputError(const std::string& where, const std::string& what);
   /// All faults of a file, one line each, in the order of their lines.
   explicit InputError(const std::vector<std::string>& faults);
 };
@@ -32,6 +33,8 @@ class InputError : public std::runtime_error {
 class EnvironmentError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+  /// `where` may be a name of the user's: it is shown on one line.
+  EnvironmentError(const std::string& where, const std::string& what);
 };
 
 /// The user, or the system, asked us to stop (SIGINT, SIGTERM).
@@ -49,7 +52,11 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
 /// A text of the user's as messages show it: on one line (control characters and bytes that are no UTF-8 as
 /// \xNN), at most `longest` bytes of it.
 std::string shown(std::string_view text, std::size_t longest = 60);
-/// The same in quotes.
+/// The whole text on one line, likewise.
+std::string on_one_line(std::string_view text);
+/// The whole text with its line ends, each line likewise: no escape sequence reaches a terminal.
+std::string printable(std::string_view lines);
+/// As `shown`, in quotes.
 std::string in_quotes(std::string_view text);
 
 }  // namespace isobar

@@ -57,7 +57,7 @@ void require_file_kind(FileKind wanted, std::string_view text, const std::string
   const auto kind = file_kind_of(text);
   if (!kind || *kind == wanted) return;
   const auto [noun, hint] = words_of(wanted);
-  throw InputError(shown(name, name.size()), fmt::format("is a {}; name a {} ({})", words_of(*kind).first, noun, hint));
+  throw InputError(name, fmt::format("is a {}; name a {} ({})", words_of(*kind).first, noun, hint));
 }
 
 }  // namespace isobar

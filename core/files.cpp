@@ -70,7 +70,7 @@ TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(t
   const bool has_mode = replaces_ && !is_new && stat(target_.c_str(), &facts) == 0;
   // By the mode, since root may write to every file.
   if (has_mode && (facts.st_mode & 0222U) == 0) {
-    throw EnvironmentError(name_ + ": is read-only; make it writable, or name another file");
+    throw EnvironmentError(name_, "is read-only; make it writable, or name another file");
   }
   descriptor_ = own         ? fcntl(*own, F_DUPFD_CLOEXEC, 0)  // what it was redirected to goes on
                 : replaces_ ? open_beside(name_)
@@ -108,7 +108,7 @@ void TemporaryFile::keep(Flush flush)
 
 void TemporaryFile::fail(const char* what) const
 {
-  throw EnvironmentError(fmt::format("{}: {}: {}", target_.string(), what, std::strerror(errno)));
+  throw EnvironmentError(target_.string(), fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
 std::string read_file(const std::filesystem::path& file)

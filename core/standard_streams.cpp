@@ -1,5 +1,7 @@
 #include "core/standard_streams.hpp"
 
+#include "core/errors.hpp"
+
 #include <fcntl.h>
 #include <unistd.h>
 #include <cstdio>
@@ -15,7 +17,7 @@ void open_standard_streams()
 
 void say(const std::string& lines)
 {
-  std::fputs(("isobar: " + lines + "\n").c_str(), stderr);
+  std::fputs(("isobar: " + printable(lines) + "\n").c_str(), stderr);
 }
 
 }  // namespace isobar

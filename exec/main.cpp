@@ -1,5 +1,6 @@
 // The command isobar-exec: runs plans on real devices. `isobar run` and its like hand over to it.
 
+#include "core/command_options.hpp"
 #include "core/failure.hpp"
 #include "core/interrupt.hpp"
 #include "core/standard_streams.hpp"
@@ -70,6 +71,6 @@ int main(int argc, char** argv)
     code = failure.code;
     message = line_of(failure);
   }
-  if (!message.empty()) std::fprintf(stderr, "isobar: %s\n", message.c_str());
+  if (!message.empty()) std::fprintf(stderr, "isobar: %s\n", printable(message).c_str());
   return static_cast<int>(code);
 }

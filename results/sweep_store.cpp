@@ -215,7 +215,7 @@ void SweepStore::open(Access access)
     const bool exists = ::access(path.c_str(), F_OK) == 0;
     const bool may_write =
         ::access(path.parent_path().c_str(), W_OK) == 0 && (!exists || ::access(path.c_str(), W_OK) == 0);
-    if (!may_write) throw EnvironmentError(fmt::format("{}: cannot write there: {}", file_, std::strerror(errno)));
+    if (!may_write) throw EnvironmentError(file_, std::string("cannot write there: ") + std::strerror(errno));
     if (sqlite3_open(path.c_str(), &database_) != SQLITE_OK) fail();
     return;
   }
@@ -313,7 +313,7 @@ void SweepStore::fail() const
                                                   : sqlite3_errmsg(database_);
   std::error_code unknown;
   const bool has_rows = std::filesystem::exists(file_, unknown);
-  throw EnvironmentError(fmt::format("{}: {}{}", file_, cause, has_rows ? "; the rows that it has stay" : ""));
+  throw EnvironmentError(file_, cause + (has_rows ? "; the rows that it has stay" : ""));
 }
 
 }  // namespace isobar::results

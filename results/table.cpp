@@ -1,5 +1,7 @@
 #include "results/table.hpp"
 
+#include "core/errors.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,9 +19,12 @@ std::size_t width_of(const std::string& text)
 
 }  // namespace
 
-std::string table_of(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+std::string table_of(const std::vector<std::string>& header, std::vector<std::vector<std::string>> rows,
                      std::size_t left_columns)
 {
+  for (auto& row : rows) {
+    for (auto& entry : row) entry = on_one_line(entry);
+  }
   std::vector<std::size_t> widths(header.size(), 0);
   const auto widen = [&widths](const std::vector<std::string>& row) {
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));

@@ -36,7 +36,7 @@ const DeviceType* find_type(std::string_view name)
 
 std::string fault_of(std::string_view part, const std::string& what)
 {
-  return fmt::format("\"{}\" {}", part, what);
+  return in_quotes(part) + " " + what;
 }
 
 DeviceGroup group_from_text(std::string_view part)
