@@ -35,8 +35,8 @@ void refuse_others(const Run& run, const Run& first)
     if (here.hash == there.hash) return;
     throw InputError(run.file, fmt::format("inputs.{0}: {1} (hash {2}); {3} has {4} (hash {5}); a report shows plans "
                                            "of one {0}",
-                                           what, shown(here.name), shown(here.hash), first.file, shown(there.name),
-                                           shown(there.hash)));
+                                           what, shown(here.name), shown(here.hash), on_one_line(first.file),
+                                           shown(there.name), shown(there.hash)));
   };
   const auto& here = run.result.inputs;
   const auto& there = first.result.inputs;
@@ -45,25 +45,28 @@ void refuse_others(const Run& run, const Run& first)
   require_same("profile", here.profile.value_or(unmeasured), there.profile.value_or(unmeasured));
 }
 
+/// A file of a result: under the name that it had, else under the last part of that name beside the result, where a
+/// mailed result has it. `name` may be "".
+std::string find_input(const Run& run, const char* what, const std::string& name)
+{
+  std::error_code unknown;
+  if (name.empty() || std::filesystem::exists(name, unknown)) return name;
+  const auto beside = std::filesystem::path(run.file).parent_path() / std::filesystem::path(name).filename();
+  if (std::filesystem::exists(beside, unknown)) return beside.string();
+  throw InputError(run.file, fmt::format("inputs.{}: {} is not there, nor beside this file; put it there, or simulate "
+                                         "again",
+                                         what, shown(name)));
+}
+
 /// The files of a result, which must still be what was simulated.
 Inputs inputs_of(const Run& run)
 {
   const auto& named = run.result.inputs;
   InputOptions files;
-  files.platform = named.platform.name;
-  files.workload = named.workload.name;
-  files.devices = named.devices.value_or("");
-  files.profile = named.profile ? named.profile->name : "";
-  const auto require_file = [&run](const char* what, const std::string& file) {
-    std::error_code unknown;
-    if (file.empty() || std::filesystem::exists(file, unknown)) return;
-    throw InputError(run.file,
-                     fmt::format("inputs.{}: {} is not there; put it back, or simulate again", what, shown(file)));
-  };
-  require_file("platform", files.platform);
-  require_file("devices", files.devices);
-  require_file("workload", files.workload);
-  require_file("profile", files.profile);
+  files.platform = find_input(run, "platform", named.platform.name);
+  files.devices = find_input(run, "devices", named.devices.value_or(""));
+  files.workload = find_input(run, "workload", named.workload.name);
+  files.profile = find_input(run, "profile", named.profile ? named.profile->name : "");
   Inputs inputs = load(files, GoalOptions{});
   const auto require_unchanged = [&run](const char* what, const Fingerprint& then, const Fingerprint& now) {
     if (then.hash == now.hash) return;
@@ -114,7 +117,7 @@ results::MeasuredStep read_measured(const std::string& file, const Run& run)
   std::vector<std::string> devices;
   for (const auto& stage : run.result.plan.stages) devices.push_back(stage.device());
   if (run.result.plan.data_server) devices.push_back(*run.result.plan.data_server);
-  if (trace.devices != devices) throw InputError(file, "has other devices than the plan of " + run.file);
+  if (trace.devices != devices) throw InputError(file, "has other devices than the plan of " + on_one_line(run.file));
   const auto program = schedules::make_program(run.result.plan, run.workload);
   const auto timeline = results::Timeline::of(trace, *program);
   const auto times = timeline.step_times();

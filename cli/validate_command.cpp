@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -126,6 +127,12 @@ results::Validation compare(const Trial& trial, const Plan& plan, const Inputs& 
 
 void check_options(const ValidateOptions& options)
 {
+  const std::filesystem::path name = options.output;
+  std::error_code unknown;
+  if (!name.has_filename() || std::filesystem::is_directory(name, unknown)) {
+    throw InputError("--output", fmt::format("{} is a folder; write {}", on_one_line(options.output),
+                                             on_one_line((name / "NAME").string())));
+  }
   if (!(options.tolerance >= 0 && options.tolerance <= 1e6)) {
     throw InputError("--tolerance", fmt::format("{} is not in 0 to 1e6; 0.1 is 10 %", options.tolerance));
   }
@@ -148,6 +155,7 @@ ExitCode try_out(const ValidateOptions& options, const Trial& trial, const Goal&
 {
   show_progress(trial.allocator + ": plan");
   OutputFile plan_file(trial.file(".plan.json"));
+  OutputFile result_file(trial.file(".result.json"));
   OutputFile output(trial.file(".validation.json"));
   Plan plan = make_plan(inputs, trial.allocator, goal, options.goal.limits());
   if (plan.stages.empty()) {
@@ -160,6 +168,7 @@ ExitCode try_out(const ValidateOptions& options, const Trial& trial, const Goal&
   show_progress(trial.allocator + ": simulate");
   const std::string simulated = simulate(options, trial, plan, inputs);
   plan_file.write(plan_to_json(plan));
+  result_file.write(simulated);
   show_progress(trial.allocator + ": run");
   if (const ExitCode code = run(options, trial); code != ExitCode::Done) return code;
   validation = compare(trial, plan, inputs, simulated);
@@ -221,7 +230,7 @@ void add_validate_command(CLI::App& app, Action& action)
   add_file(*command, "WORKLOAD", options->workload, "workload file (YAML)")->required();
   add_file(*command, "-o,--output", options->output,
            "NAME of the files to write: NAME.xml, .profile.json, .links.csv, .plan.json, .simulated.json, "
-           ".measured.json, .run.json, .validation.json")
+           ".result.json, .measured.json, .run.json, .validation.json")
       ->required();
   command->add_option("--slowdowns", options->slowdowns,
                       "devices: how many times slower than this machine each is (default: 1)");

@@ -40,6 +40,11 @@ class Validate(CommandTest):
             path = comparison[f"{side}_critical_path"]
             total = sum(share["time_s"] for share in path)
             self.assertLess(abs(total / comparison[f"{side}_step_time_s"] - 1), 0.75)
+        [run] = self.json_of("report", name.with_suffix(".result.json"), "--measured",
+                             name.with_suffix(".measured.json"))["runs"]
+        # A result has the mean of the steps, a comparison a typical one.
+        self.assertAlmostEqual(run["step_time_s"] / comparison["predicted_step_time_s"], 1, places=3)
+        self.assertEqual(run["measured"]["step_time_s"], comparison["measured_step_time_s"])
         for ending in ("xml", "profile.json", "links.csv", "simulated.json", "measured.json", "run.json"):
             self.assertTrue(name.with_suffix("." + ending).exists(), ending)
 
@@ -61,6 +66,9 @@ class Validate(CommandTest):
         base = ("validate", workload, "-o", name)
         self.assertEqual(self.fault_of(*base, "--tolerance", -1),
                          "--tolerance: -1 is not in 0 to 1e6; 0.1 is 10 %")
+        for folder in (f"{self.folder}/", self.folder):
+            self.assertEqual(self.fault_of("validate", workload, "-o", folder),
+                             f"--output: {folder} is a folder; write {self.folder}/NAME")
         self.assertEqual(self.fault_of(*base, "--steps", 1), "--steps: the first step does not count; ask for 2 at least")
         self.assertIn("--slowdowns", self.fault_of(*base, "--slowdowns", "0.5"))
         self.assertIn("exakt", self.fault_of(*base, "--allocator", "exakt"))
