@@ -24,10 +24,11 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto footer = R"(Examples:
   isobar check results/baselines/quality.csv
+  isobar check gate/quality.csv --init --platforms platforms/sky4.xml --workloads "workloads/bert*.yaml"
 
-NAME.meta.json beside NAME.csv says which rows there are to be; docs/quality_gate.md shows how to begin one.
+NAME.meta.json beside NAME.csv says which rows there are to be (docs/quality_gate.md).
 Exit codes: 0 every row as approved · 2 not comparable, or a file that cannot be read · 5 a change, for better or worse
 )";
 
@@ -38,6 +39,11 @@ struct CheckOptions {
   std::string markdown;
   std::string row_time_limit = "10min";
   bool approve = false;
+  bool init = false;
+  std::vector<std::string> platforms;
+  std::vector<std::string> workloads;
+  std::vector<std::string> allocators = {"even", "chain-dp"};
+  std::vector<std::string> objectives = {"step"};
   bool json = false;
 
   /// NAME.meta.json of NAME.csv.
@@ -49,13 +55,17 @@ using results::BaselineMeta;
 using results::ComparisonRow;
 using results::Provenance;
 
+void require_baseline_name(const CheckOptions& options)
+{
+  if (options.baseline.ends_with(".csv")) return;
+  throw InputError(options.baseline, "a baseline's name ends in .csv; NAME.meta.json says what is in NAME.csv");
+}
+
 results::BaselineMeta read_meta(const CheckOptions& options)
 {
-  if (!options.baseline.ends_with(".csv")) {
-    throw InputError(options.baseline, "a baseline's name ends in .csv; NAME.meta.json says what is in NAME.csv");
-  }
+  require_baseline_name(options);
   if (!std::filesystem::exists(options.meta())) {
-    throw InputError(options.meta(), "no such file; it says which rows there are to be (docs/quality_gate.md)");
+    throw InputError(options.meta(), "no such file; it says which rows there are to be; isobar check --init makes one");
   }
   BaselineMeta meta = results::baseline_meta_from_json(read_file(options.meta()), options.meta());
   for (const auto& allocator : meta.allocators) {
@@ -190,7 +200,32 @@ ExitCode approve(const CheckOptions& options, const BaselineCheck& check, Baseli
   meta.approved = std::move(now);
   csv_file.write(baseline_to_csv(check.rows));
   meta_file.write(baseline_meta_to_json(meta));
-  say(fmt::format("approved; {} and {} are written", options.baseline, options.meta()));
+  say(fmt::format("approved; {} and {} are written", on_one_line(options.baseline), on_one_line(options.meta())));
+  return ExitCode::Done;
+}
+
+/// Writes NAME.meta.json with the grid of the options, for the user to look at and to approve.
+ExitCode init(const CheckOptions& options)
+{
+  require_baseline_name(options);
+  if (std::filesystem::exists(options.meta())) throw InputError(options.meta(), "is there already; edit it");
+  if (options.platforms.empty()) throw InputError("--platforms", "missing; name the platforms of the rows");
+  if (options.workloads.empty()) throw InputError("--workloads", "missing; name the workloads of the rows");
+  BaselineMeta meta;
+  meta.name = options.meta();
+  meta.platforms = options.platforms;
+  meta.workloads = options.workloads;
+  meta.allocators = options.allocators;
+  for (const auto& allocator : meta.allocators) allocators::require_policy(allocator);
+  for (const auto& objective : options.objectives) {
+    meta.objectives.push_back(GoalOptions{}.goal(objective).objective);
+  }
+  const auto rows = meta.rows();
+  const auto folder = std::filesystem::path(options.baseline).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder);
+  write_file_atomically(options.meta(), baseline_meta_to_json(meta));
+  print(fmt::format("{}: {} row{}; make and approve them by isobar check {} --approve\n", on_one_line(options.meta()),
+                    rows.size(), rows.size() == 1 ? "" : "s", on_one_line(options.baseline)));
   return ExitCode::Done;
 }
 
@@ -236,7 +271,7 @@ ExitCode check(const CheckOptions& options)
   if (answer.holds()) return ExitCode::Done;
   if (options.base.empty()) {
     for (const auto& input : results::changed_inputs(*meta.approved, now)) say(input);
-    say(fmt::format("if that is meant: isobar check {} --approve", options.baseline));
+    say(fmt::format("if that is meant: isobar check {} --approve", on_one_line(options.baseline)));
   }
   return ExitCode::CheckFailed;
 }
@@ -248,6 +283,15 @@ void add_check_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("check", "plan and simulate every row of a baseline again; any change fails");
   auto options = std::make_shared<CheckOptions>();
   add_file(*command, "BASELINE", options->baseline, "approved rows (NAME.csv, with NAME.meta.json beside)")->required();
+  auto* init_flag = command->add_flag("--init", options->init, "begin a baseline: write NAME.meta.json with a grid");
+  add_list(*command, "--platforms", options->platforms, "with --init: files, or quoted patterns of them")
+      ->needs(init_flag);
+  add_list(*command, "--workloads", options->workloads, "with --init: files, or quoted patterns of them")
+      ->needs(init_flag);
+  add_list(*command, "--allocators", options->allocators, "with --init: allocators (isobar list allocators)")
+      ->needs(init_flag);
+  add_list(*command, "--objectives", options->objectives, "with --init: objectives (isobar list objectives)")
+      ->needs(init_flag);
   command->add_flag("--approve", options->approve, "take today's rows for the baseline, better or worse");
   command
       ->add_option("--base", options->base,
@@ -260,7 +304,11 @@ void add_check_command(CLI::App& app, Action& action)
       ->capture_default_str();
   command->add_flag("--json", options->json, "print the changes as JSON");
   command->footer(footer);
-  command->callback([options, &action] { action = [options] { return check(*options); }; });
+  for (const auto* other : {"--approve", "--base", "--junit", "--markdown", "--json"}) {
+    init_flag->excludes(command->get_option(other));
+  }
+  command->callback(
+      [options, &action] { action = [options] { return options->init ? init(*options) : check(*options); }; });
 }
 
 }  // namespace isobar::cli

@@ -54,6 +54,23 @@ class Check(CommandTest):
         change(meta)
         self.meta.write_text(json.dumps(meta))
 
+    def test_begins_a_baseline(self):
+        csv_file = self.folder / "gate" / "new.csv"
+        init = "check", csv_file, "--init"
+        meta = csv_file.with_suffix(".meta.json")
+        self.assertEqual(self.fault_of(*init), "--platforms: missing; name the platforms of the rows")
+        grid = "--platforms", f"{self.folder}/*.xml", "--workloads", self.workload
+        self.assertEqual(self.fault_of(*init, *grid, "--allocators", "evn"),
+                         'allocator: "evn" is not known; did you mean even?')
+        self.assertIn("nothing.xml", self.fault_of(*init, *grid, "--platforms", f"{self.folder}/nothing.xml"))
+        self.assertFalse(meta.exists())
+        self.assertEqual(self.run_isobar(*init, *grid, "--objectives", "step,pipeline").stdout,
+                         f"{meta}: 4 rows; make and approve them by isobar check {csv_file} --approve\n")
+        self.assertEqual(self.fault_of(*init, *grid), f"{meta}: is there already; edit it")
+        self.run_isobar("check", csv_file, "--approve")
+        self.run_isobar("check", csv_file)
+        self.assertIn("--init", self.fault_of("check", csv_file, *grid))
+
     def approve(self):
         return self.run_isobar("check", self.baseline, "--approve")
 
@@ -102,7 +119,7 @@ class Check(CommandTest):
         self.run_isobar("compare", self.platform, self.workload, "--allocators", "even,chain-dp", "--objective",
                         "sequential,pipeline", "-o", output)
         # compare has more columns, at the end.
-        rows = [line.rsplit(",", 3)[0] for line in output.read_text().splitlines()]
+        rows = [line.rsplit(",", 6)[0] for line in output.read_text().splitlines()]
         self.assertEqual(rows, self.baseline.read_text().splitlines())
 
     def test_finds_a_plan_that_is_a_hundredth_of_a_percent_worse(self):
@@ -268,8 +285,8 @@ sys.exit(result.returncode)
 
     def test_refuses_a_baseline_that_is_not_there_or_was_never_approved(self):
         self.assertEqual(self.fault_of("check", self.folder / "none.csv"),
-                         f"{self.folder}/none.meta.json: no such file; it says which rows there are to be "
-                         "(docs/quality_gate.md)")
+                         f"{self.folder}/none.meta.json: no such file; it says which rows there are to be; "
+                         "isobar check --init makes one")
         self.assertEqual(self.fault_of("check", self.meta),
                          f"{self.meta}: a baseline's name ends in .csv; NAME.meta.json says what is in NAME.csv")
         self.assertEqual(self.fault_of("check", self.baseline),
