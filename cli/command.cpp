@@ -5,6 +5,7 @@
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
 #include "results/result.hpp"
+#include "results/utilization.hpp"
 #include "schedules/schedule.hpp"
 #include "sim/simulation.hpp"
 
@@ -34,7 +35,7 @@ Value chosen(const std::string& option, const std::string& word, FromName from_n
 {
   if (const std::optional<Value> value = from_name(word)) return *value;
   const std::string nearest = nearest_word(word, words);
-  throw InputError(option, fmt::format("\"{}\" is none of {}{}", word, fmt::join(words, ", "),
+  throw InputError(option, fmt::format("{} is none of {}{}", in_quotes(word), fmt::join(words, ", "),
                                        nearest.empty() ? "" : "; did you mean " + nearest + "?"));
 }
 
@@ -345,7 +346,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   std::optional<ChromeTraceWriter> writer;
   if (!trace_file.empty()) {
     trace_stream.open(trace_file, std::ios::binary);
-    if (!trace_stream) throw EnvironmentError(trace_file + ": cannot write there");
+    if (!trace_stream) throw EnvironmentError(trace_file, "cannot write there");
     sinks.push_back(&writer.emplace(trace_stream, hosts, sites));
   }
   Tee tee(sinks);
@@ -353,7 +354,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
       sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, workload, cluster), iterations, &tee);
   if (writer) {
     writer->finish();
-    if (!trace_stream) throw EnvironmentError(trace_file + ": cannot write the trace; is the disk full?");
+    if (!trace_stream) throw EnvironmentError(trace_file, "cannot write the trace; is the disk full?");
   }
 
   results::Result result;
@@ -362,6 +363,8 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   result.step_time = total / static_cast<double>(iterations);
   result.step_bound = plan.step_bound.value();
   result.stages = meter.stages(devices, iterations, result.step_time);
+  result.utilization = results::utilization_of(workload, inputs.profile_fingerprint.has_value(), cluster, result.stages,
+                                               plan.goal.microbatches, result.step_time);
   for (const auto& link : report.links) {
     result.links.push_back({link.name, link.bytes / static_cast<double>(iterations), link.busy_time / total});
   }

@@ -93,6 +93,10 @@ RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
     peak = std::max(peak, Bytes(stage["peak_memory_bytes"].get<double>()));
   }
   row.peak_memory = peak;
+  const auto ratio = [&result](const char* key) {
+    return result[key].is_null() ? std::nullopt : std::optional(result[key].get<double>());
+  };
+  row.utilization = {ratio("tokens_per_s"), ratio("mfu_fraction"), ratio("bubble_fraction")};
   return answer;
 }
 

@@ -44,11 +44,16 @@ std::string summary_of(const std::string& result_json)
   for (const auto& [option, value] : result["network"].items()) {
     network += (network.empty() ? "" : ", ") + option + " " + value.get<std::string>();
   }
+  const auto part = [&result](const char* key, const char* format, double unit) {
+    return result[key].is_null() ? "" : fmt::format(fmt::runtime(format), result[key].get<double>() * unit);
+  };
   return fmt::format(
-      "step {:.6g} s; no schedule of this plan below {:.6g} s\n{} activities in {:.3g} s (SimGrid {}: {})\n\n{}",
+      "step {:.6g} s; no schedule of this plan below {:.6g} s\n{}{}{}\n{} activities in {:.3g} s (SimGrid {}: "
+      "{})\n\n{}",
       result["step_time_s"].get<double>(), result["step_bound_s"].get<double>(),
-      result["activities"].get<std::uint64_t>(), result["wall"]["simulate_s"].get<double>(),
-      result["simgrid_version"].get<std::string>(), network,
+      part("tokens_per_s", "{:.1f} tokens/s, ", 1), part("mfu_fraction", "MFU {:.1f} %, ", 100),
+      part("bubble_fraction", "bubble {:.1f} %", 100), result["activities"].get<std::uint64_t>(),
+      result["wall"]["simulate_s"].get<double>(), result["simgrid_version"].get<std::string>(), network,
       results::table_of({"device", "compute", "send", "idle", "peak memory"}, stages));
 }
 
@@ -65,8 +70,8 @@ void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& 
   std::vector<std::string> lines;
   const auto compare = [&](const char* what, const Fingerprint& made_for, const Fingerprint& given) {
     if (made_for.hash == given.hash) return;
-    lines.push_back(fmt::format("{}: inputs.{}: made for {} (hash {}); this is {} (hash {})", options.plan, what,
-                                shown(made_for.name), shown(made_for.hash), given.name, given.hash));
+    lines.push_back(fmt::format("{}: inputs.{}: made for {} (hash {}); this is {} (hash {})", on_one_line(options.plan),
+                                what, shown(made_for.name), shown(made_for.hash), on_one_line(given.name), given.hash));
   };
   compare("platform", plan.platform, inputs.platform_fingerprint);
   compare("workload", plan.workload, inputs.workload_fingerprint);
@@ -75,7 +80,7 @@ void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& 
     for (const auto& line : lines) spdlog::warn("{}", line);
     return;
   }
-  for (const auto& fault : faults) lines.push_back(options.plan + ": " + fault);
+  for (const auto& fault : faults) lines.push_back(on_one_line(options.plan) + ": " + fault);
   throw InputError(lines);
 }
 
@@ -94,7 +99,7 @@ ExitCode simulate(const SimulateOptions& options)
   if (plan.stages.empty()) {
     const nlohmann::ordered_json answer = {{"outcome", name_of(plan.outcome)}, {"reason", plan.reason}};
     print(options.json ? answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                       : fmt::format("{}: there is no placement to simulate ({}): {}\n", options.plan,
+                       : fmt::format("{}: there is no placement to simulate ({}): {}\n", on_one_line(options.plan),
                                      name_of(plan.outcome), reason_of(plan)));
     return ExitCode::Infeasible;
   }

@@ -1,5 +1,6 @@
 #include "results/comparison.hpp"
 
+#include "core/errors.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>
@@ -18,10 +19,32 @@ std::string exact(const std::optional<Unit>& quantity)
   return quantity ? fmt::format("{}", quantity->value) : "";
 }
 
+std::string exact(const std::optional<double>& number)
+{
+  return number ? fmt::format("{}", *number) : "";
+}
+
 template <typename Unit>
 std::string rounded(const std::optional<Unit>& quantity, double unit, const char* format)
 {
   return quantity ? fmt::format(fmt::runtime(format), quantity->value / unit) : "–";
+}
+
+std::string rounded(const std::optional<double>& number, const char* format)
+{
+  return number ? fmt::format(fmt::runtime(format), *number) : "–";
+}
+
+std::string percent(const std::optional<double>& fraction)
+{
+  return fraction ? fmt::format("{:.1f} %", 100 * *fraction) : "–";
+}
+
+/// What a group of rows shares: "step, 1f1b, M = 8".
+std::string goal_text(const ComparisonRow& row)
+{
+  return fmt::format("{}, {}, M = {}{}", name_of(row.goal.objective), name_of(row.goal.schedule), row.goal.microbatches,
+                     row.micro_batch ? fmt::format(" of {}", *row.micro_batch) : "");
 }
 
 /// In the order of `baseline_header`.
@@ -94,8 +117,10 @@ std::string comparison_to_csv(std::vector<ComparisonRow> rows)
   std::string csv = std::string(comparison_header) + "\n";
   for (const auto& row : rows) {
     auto entries = baseline_entries(row);
+    const Utilization& used = row.utilization;
     entries.insert(entries.end(),
-                   {exact(row.bottleneck), row.stages == 0 ? "" : fmt::format("{}", row.stages), row.reason});
+                   {exact(used.tokens_per_s), exact(used.mfu_fraction), exact(used.bubble_fraction),
+                    exact(row.bottleneck), row.stages == 0 ? "" : fmt::format("{}", row.stages), row.reason});
     csv += csv_line(entries);
   }
   return csv;
@@ -113,6 +138,7 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
 {
   using Json = nlohmann::ordered_json;
   const auto number = [](const auto& quantity) { return quantity ? Json(quantity->value) : Json(nullptr); };
+  const auto or_null = [](const std::optional<double>& ratio) { return ratio ? Json(*ratio) : Json(nullptr); };
   Json list = Json::array();
   for (const auto& row : rows) {
     const auto gap = gap_of(row);
@@ -133,7 +159,10 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
                   {"bottleneck_s", number(row.bottleneck)},
                   {"step_time_s", number(row.step_time)},
                   {"step_bound_s", number(row.step_bound)},
-                  {"peak_memory_bytes", number(row.peak_memory)}};
+                  {"peak_memory_bytes", number(row.peak_memory)},
+                  {"tokens_per_s", or_null(row.utilization.tokens_per_s)},
+                  {"mfu_fraction", or_null(row.utilization.mfu_fraction)},
+                  {"bubble_fraction", or_null(row.utilization.bubble_fraction)}};
     if (row.micro_batch) entry["micro_batch"] = *row.micro_batch;
     if (row.explanation) entry["explanation"] = Json::parse(explanation_to_json(*row.explanation));
     list.push_back(std::move(entry));
@@ -145,24 +174,32 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
 
 std::string comparison_table(const std::vector<ComparisonRow>& rows)
 {
-  std::vector<std::vector<std::string>> lines;
+  std::string text;
   std::string reasons;
-  for (const auto& row : rows) {
-    const auto gap = gap_of(row);
-    lines.push_back({std::string(name_of(row.goal.objective)),
-                     fmt::format("{}, M = {}{}", name_of(row.goal.schedule), row.goal.microbatches,
-                                 row.micro_batch ? fmt::format(" of {}", *row.micro_batch) : ""),
-                     row.allocator, row.outcome, row.stages == 0 ? "–" : fmt::format("{}", row.stages),
-                     rounded(row.step_time, 1, "{:.4f}"), rounded(row.step_bound, 1, "{:.4f}"),
-                     rounded(row.bottleneck, 1, "{:.4f}"), rounded(row.objective, 1, "{:.4f}"),
-                     rounded(row.objective_bound, 1, "{:.4f}"), gap ? fmt::format("{:.1f} %", 100 * *gap) : "–",
-                     rounded(row.peak_memory, 0x1p30, "{:.2f}")});
-    if (!row.reason.empty()) reasons += fmt::format("{} ({}): {}\n", row.allocator, row.outcome, row.reason);
+  for (std::size_t begin = 0; begin < rows.size();) {
+    const std::string goal = goal_text(rows[begin]);
+    std::size_t end = begin;
+    std::vector<std::vector<std::string>> simulated;
+    std::vector<std::vector<std::string>> planned;
+    for (; end < rows.size() && goal_text(rows[end]) == goal; ++end) {
+      const ComparisonRow& row = rows[end];
+      simulated.push_back({row.allocator, row.outcome, row.stages == 0 ? "–" : fmt::format("{}", row.stages),
+                           rounded(row.step_time, 1, "{:.4f}"), rounded(row.utilization.tokens_per_s, "{:.0f}"),
+                           percent(row.utilization.mfu_fraction), percent(row.utilization.bubble_fraction),
+                           rounded(row.peak_memory, 0x1p30, "{:.2f}")});
+      planned.push_back({row.allocator, rounded(row.objective, 1, "{:.4f}"), rounded(row.objective_bound, 1, "{:.4f}"),
+                         percent(gap_of(row)), rounded(row.bottleneck, 1, "{:.4f}"),
+                         rounded(row.step_bound, 1, "{:.4f}")});
+      if (row.reason.empty()) continue;
+      reasons += fmt::format("{} ({}): {}\n", on_one_line(row.allocator), row.outcome, printable(row.reason));
+    }
+    text += fmt::format(
+        "{}{}\n\n{}\n{}", begin == 0 ? "" : "\n", goal,
+        table_of({"allocator", "outcome", "stages", "step s", "tokens/s", "MFU", "bubble", "GiB"}, simulated, 2),
+        table_of({"allocator", "objective s", "bound s", "gap", "bottleneck s", "step bound s"}, planned));
+    begin = end;
   }
-  const std::string table = table_of({"objective", "schedule", "allocator", "outcome", "stages", "step s",
-                                      "step bound s", "bottleneck s", "objective s", "bound s", "gap", "memory GiB"},
-                                     lines, 4);
-  return reasons.empty() ? table : table + "\n" + reasons;
+  return reasons.empty() ? text : text + "\n" + reasons;
 }
 
 }  // namespace isobar::results

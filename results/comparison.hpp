@@ -3,6 +3,7 @@
 #include "core/plan.hpp"
 #include "core/units.hpp"
 #include "results/explanation.hpp"
+#include "results/result.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -32,6 +33,7 @@ struct ComparisonRow {
   std::optional<Seconds> step_time;  ///< simulated
   std::optional<Seconds> step_bound;
   std::optional<Bytes> peak_memory;  ///< of the fullest device, simulated
+  Utilization utilization;           ///< simulated; not in baselines and sweeps
   std::size_t stages = 0;
   std::string reason;                      ///< when there is no plan, or no simulation
   std::optional<Seconds> plan_time;        ///< processor time of planning; in no file
@@ -46,7 +48,8 @@ inline constexpr std::string_view baseline_header =
 /// The first line of what `compare -o` writes: a baseline's columns, and what a person wants to know besides.
 inline constexpr std::string_view comparison_header =
     "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
-    "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes,bottleneck_s,stages,reason";
+    "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes,tokens_per_s,"
+    "mfu_fraction,bubble_fraction,bottleneck_s,stages,reason";
 
 /// What tells rows apart: platform, workload, allocator, objective, communication, schedule, micro-batches, seed.
 /// Tables are sorted by it.
@@ -72,7 +75,8 @@ std::string baseline_to_csv(std::vector<ComparisonRow> rows);
 std::vector<ComparisonRow> baseline_from_csv(const std::string& text, const std::string& name);
 /// The rows as JSON (schema isobar-comparison/1), in the order given.
 std::string comparison_to_json(const std::vector<ComparisonRow>& rows);
-/// For people, in the order given; reasons of rows without a plan below.
+/// For people, at most 80 columns wide where allocators' names are short: for each goal in the order given, what was
+/// simulated, then how good the plans are; reasons of rows without a plan below.
 std::string comparison_table(const std::vector<ComparisonRow>& rows);
 
 }  // namespace isobar::results

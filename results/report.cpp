@@ -28,6 +28,11 @@ Json or_null(const std::optional<Seconds>& time)
   return time ? Json(time->value) : Json(nullptr);
 }
 
+Json or_null(const std::optional<double>& number)
+{
+  return number ? Json(*number) : Json(nullptr);
+}
+
 Json json_of(const Fingerprint& fingerprint)
 {
   return {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
@@ -215,6 +220,9 @@ std::string run_to_json(const ReportedRun& run)
                {"outcome", name_of(plan.outcome)},
                {"step_time_s", result.step_time.value},
                {"step_bound_s", result.step_bound.value},
+               {"tokens_per_s", or_null(result.utilization.tokens_per_s)},
+               {"mfu_fraction", or_null(result.utilization.mfu_fraction)},
+               {"bubble_fraction", or_null(result.utilization.bubble_fraction)},
                {"objective_s", or_null(plan.objective)},
                {"objective_bound_s", or_null(plan.objective_bound)},
                {"gap_fraction", gap ? Json(*gap) : Json(nullptr)},

@@ -15,6 +15,11 @@ Json to_json(const Fingerprint& fingerprint)
   return {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
 }
 
+Json or_null(const std::optional<double>& number)
+{
+  return number ? Json(*number) : Json(nullptr);
+}
+
 Json to_json(const ResultInputs& inputs)
 {
   Json object = {{"platform", to_json(inputs.platform)}};
@@ -47,6 +52,9 @@ std::string result_to_json(const Result& result)
   const Json document = {{"schema", "isobar-result/1"},
                          {"step_time_s", result.step_time.value},
                          {"step_bound_s", result.step_bound.value},
+                         {"tokens_per_s", or_null(result.utilization.tokens_per_s)},
+                         {"mfu_fraction", or_null(result.utilization.mfu_fraction)},
+                         {"bubble_fraction", or_null(result.utilization.bubble_fraction)},
                          {"step_times_s", std::move(steps)},
                          {"stages", std::move(stages)},
                          {"links", std::move(links)},

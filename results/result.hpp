@@ -29,6 +29,15 @@ struct LinkMetrics {
   double busy_fraction = 0;  ///< of the step's time, with at least one transfer under way
 };
 
+/// How well a step uses the devices of its plan.
+struct Utilization {
+  std::optional<double> tokens_per_s;  ///< none for models without sequences
+  /// Model FLOPs utilization: forward and backward, without recomputation, over what the devices could do in the step
+  /// at the platform's rates for the workload's dtype. None where layers have measured times.
+  std::optional<double> mfu_fraction;
+  std::optional<double> bubble_fraction;  ///< of the devices' time in a step: without compute
+};
+
 /// The files of a simulation, as they were named, to find and recognise them again.
 struct ResultInputs {
   Fingerprint platform;                ///< the hash covers its devices file and profile files
@@ -41,6 +50,7 @@ struct ResultInputs {
 struct Result {
   Seconds step_time;  ///< mean over the steps
   Seconds step_bound;
+  Utilization utilization;  ///< empty in results of older versions
   std::vector<Seconds> step_times;
   std::vector<StageMetrics> stages;
   std::vector<LinkMetrics> links;

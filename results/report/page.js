@@ -263,11 +263,13 @@ const section = (id, title, ...content) => element("section", {id, "aria-labelle
 
 function comparison_section() {
   const rows = report.runs.map((each, i) => [labels[i], each.objective, `${each.schedule}, M = ${each.microbatches}`, each.outcome, [each.stages.length, `${each.stages.length}`],
-    [each.step_time_s, seconds(each.step_time_s)], [each.step_bound_s, seconds(each.step_bound_s)], [each.objective_s, seconds(each.objective_s)],
+    [each.step_time_s, seconds(each.step_time_s)], [each.step_bound_s, seconds(each.step_bound_s)],
+    [each.tokens_per_s, each.tokens_per_s === null ? MISSING : digits(each.tokens_per_s, 4)], [each.mfu_fraction, percent(each.mfu_fraction)],
+    [each.bubble_fraction, percent(each.bubble_fraction)], [each.objective_s, seconds(each.objective_s)],
     [each.objective_bound_s, seconds(each.objective_bound_s)], [each.gap_fraction, percent(each.gap_fraction)], [each.peak_memory_bytes, bytes(each.peak_memory_bytes)]]);
   return section("comparison", "Allocators compared",
     report.runs.length > 1 ? chart("comparison-chart", comparison, "Step time, gap and memory of each placement; the table below has the numbers") : null,
-    table("Placements", ["placement", "objective", "schedule", "outcome", "stages", "step time", "step bound", "objective value", "bound", "gap", "fullest device"], rows, report.runs.indexOf(run)));
+    table("Placements", ["placement", "objective", "schedule", "outcome", "stages", "step time", "step bound", "tokens/s", "MFU", "bubble", "objective value", "bound", "gap", "fullest device"], rows, report.runs.indexOf(run)));
 }
 
 function summary_section() {

@@ -111,3 +111,42 @@ class Command(CommandTest):
             plan = self.json_of("plan", platform, workload, "--allocator", "even", "--objective", objective["name"])
             self.assertEqual(objective["defaults"], f"communication {plan['communication']}, schedule "
                                                     f"{plan['schedule']}, M = {plan['microbatches']}")
+
+    def test_escape_sequences_and_newlines_of_names_are_shown_as_text(self):
+        raw, shown = "a\x1b[31m\nb", r"a\x1b[31m\x0ab"
+        platform, workload = self.small_inputs()
+        odd = {}
+        for ending, source in ((".xml", platform), (".yaml", workload)):
+            odd[ending] = self.write(raw + ending, pathlib.Path(source).read_text())
+        inputs = odd[".xml"], odd[".yaml"]
+        missing = str(self.folder / raw)
+        even = "--allocator", "even"
+        plan, result = missing + ".json", missing + ".result.json"
+        self.run_isobar("plan", *inputs, *even, "-o", plan)
+        self.run_isobar("simulate", *inputs, "--plan", plan, "-o", result)
+        for expect, arguments in ((2, ("plan", missing, workload, *even)),
+                                  (2, ("plan", platform, missing, *even)),
+                                  (2, ("plan", *inputs, "--allocator", raw)),
+                                  (3, ("plan", *inputs, "--allocator", f"exec:{missing}")),
+                                  (2, ("plan", *inputs, *even, "--objective", raw)),
+                                  (2, ("plan", *inputs, *even, "--without", raw)),
+                                  (2, ("plan", *inputs, *even, "-o", odd[".xml"])),
+                                  (3, ("plan", *inputs, *even, "-o", missing + "/x")),
+                                  (0, ("compare", *inputs, "--allocators", f"even,exec:{missing}")),
+                                  (2, ("compare", *inputs, "--keep", plan)),
+                                  (2, ("simulate", *inputs, "--plan", result)),
+                                  (0, ("verify", *inputs, plan)),
+                                  (0, ("platform", "show", odd[".xml"])),
+                                  (0, ("report", result, "-o", missing + ".html")),
+                                  (2, ("sweep", missing)),
+                                  (3, ("sweep", "examples/bandwidth_sweep.yaml", "--database", missing + "/x")),
+                                  (2, ("check", missing)),
+                                  (2, ("list", raw)),
+                                  (2, ("platform", "generate", "star", "--devices", raw)),
+                                  (2, (raw,))):
+            with self.subTest(arguments):
+                said = self.run_isobar(*arguments, expect=expect)
+                self.assertIn(shown, said.stdout + said.stderr)
+                self.assertNotIn("\x1b", said.stdout + said.stderr)
+                if expect != 0:
+                    self.assertEqual(len(said.stderr.splitlines()), 1)

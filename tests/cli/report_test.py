@@ -159,7 +159,7 @@ class ReportCommand(ResultTest):
         faults = {
             text[:len(text) // 2]: "not JSON",
             "{}": "schema: missing",
-            (self.folder / "plan.json").read_text(): '"isobar-plan/1" is not one of isobar-result/1',
+            (self.folder / "plan.json").read_text(): 'is a plan; name a result',
             text.replace('"step_bound_s": ', '"step_bound_s": "x", "was": ', 1): "step_bound_s",
             text.replace('"device": "slow"', '"device": "fast"', 1): "stages: are not those of the plan",
         }
@@ -183,11 +183,26 @@ class ReportCommand(ResultTest):
                          r"\w{16} now; simulate again$")
         pathlib.Path(platform).unlink()
         self.assertEqual(self.fault_of("report", result),
-                         f"{result}: inputs.platform: {platform} is not there; put it back, or simulate again")
+                         f"{result}: inputs.platform: {platform} is not there, nor beside this file; put it there, or "
+                         "simulate again")
         self.write("small.xml", xml)
         pathlib.Path(workload).unlink()
         self.assertEqual(self.fault_of("report", result),
-                         f"{result}: inputs.workload: {workload} is not there; put it back, or simulate again")
+                         f"{result}: inputs.workload: {workload} is not there, nor beside this file; put it there, or "
+                         "simulate again")
+
+    def test_finds_the_files_of_a_mailed_result_beside_it(self):
+        platform, workload = self.small_inputs()
+        result = self.result_of(platform, workload)
+        shown = self.json_of("report", result)
+        mailed = self.folder / "mailed"
+        mailed.mkdir()
+        for file in (platform, workload, result):
+            pathlib.Path(file).rename(mailed / pathlib.Path(file).name)
+        result = mailed / pathlib.Path(result).name
+        self.assertEqual(self.json_of("report", result)["runs"][0]["what_ifs"], shown["runs"][0]["what_ifs"])
+        (mailed / "small.xml").write_text((mailed / "small.xml").read_text().replace("1GBps", "2GBps"))
+        self.assertIn("when it was simulated and has", self.fault_of("report", result))
 
     def test_refuses_results_of_other_files_than_the_first(self):
         first = self.result_of(*self.small_inputs())
@@ -350,6 +365,7 @@ class Page(unittest.TestCase):
         for run, row in zip(runs, self.values(page, "Placements")):
             result = json.loads(pathlib.Path(run["file"]).read_text())
             self.assertEqual(row, [len(result["stages"]), result["step_time_s"], result["step_bound_s"],
+                                   *(result[key] for key in ("tokens_per_s", "mfu_fraction", "bubble_fraction")),
                                    *(result["plan"][key] for key in ("objective_s", "objective_bound_s", "gap_fraction")),
                                    max(stage["peak_memory_bytes"] for stage in result["stages"])])
         self.choose(page, "even")

@@ -24,6 +24,22 @@ class Simulate(CommandTest):
         self.assertAlmostEqual(result["stages"][0]["send_s"], 0.1, places=6)
         self.assertEqual(result["links"][0]["name"], "wire")
         self.assertEqual(result["links"][0]["bytes"], 2e8)
+        # 9 TFLOP by 1 and 2 TFLOP/s; the devices compute for 6 and 1.5 s. Listed layers have no tokens.
+        self.assertAlmostEqual(result["mfu_fraction"], 9 / (3 * 7.72), places=6)
+        self.assertAlmostEqual(result["bubble_fraction"], 1 - 7.5 / (2 * 7.72), places=6)
+        self.assertIsNone(result["tokens_per_s"])
+        text = self.run_isobar("simulate", *inputs, "--plan", plan).stdout
+        self.assertEqual(text.splitlines()[1], "MFU 38.9 %, bubble 51.4 %")
+
+    def test_counts_the_tokens_of_a_model_of_sequences(self):
+        platform, workload = self.gpt_inputs()
+        plan = self.make_plan(platform, workload)
+        result = self.json_of("simulate", platform, workload, "--plan", plan)
+        # 8 micro-batches of 4 samples of 32 tokens.
+        self.assertAlmostEqual(result["tokens_per_s"] * result["step_time_s"], 8 * 4 * 32)
+        row, = self.json_of("compare", platform, workload, "--allocators", "even")["rows"]
+        for key in ("tokens_per_s", "mfu_fraction", "bubble_fraction"):
+            self.assertAlmostEqual(row[key], result[key])
 
     def test_has_every_key_that_the_format_names(self):
         plan = self.make_plan(SKY16, BERT24)

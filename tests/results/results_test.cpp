@@ -167,6 +167,38 @@ TEST(ShareBounds, GivesRowsOfOneGoalTheBestBoundAndNoOthers)
   EXPECT_EQ(rows[5].objective_bound, std::nullopt);
 }
 
+TEST(ComparisonTable, HasOneGroupForEachGoalWithin80Columns)
+{
+  ComparisonRow row;
+  row.allocator = "sky-dynamic-fixed";
+  row.goal = Goal::with_defaults(Objective::Pipeline);
+  row.outcome = "infeasible";
+  ComparisonRow other = row;
+  other.goal = Goal::with_defaults(Objective::Step);
+  other.outcome = "feasible";
+  other.stages = 1000;
+  other.step_time = other.step_bound = other.bottleneck = other.objective = other.objective_bound = Seconds(999.5);
+  other.peak_memory = Bytes(100 * 0x1p30);
+  other.utilization = {123456, 0.5, 0.25};
+  EXPECT_EQ(comparison_table({row, row, other}),
+            "pipeline, 1f1b, M = 8\n\n"
+            "allocator          outcome     stages  step s  tokens/s  MFU  bubble  GiB\n"
+            "-----------------  ----------  ------  ------  --------  ---  ------  ---\n"
+            "sky-dynamic-fixed  infeasible       –       –         –    –       –    –\n"
+            "sky-dynamic-fixed  infeasible       –       –         –    –       –    –\n\n"
+            "allocator          objective s  bound s  gap  bottleneck s  step bound s\n"
+            "-----------------  -----------  -------  ---  ------------  ------------\n"
+            "sky-dynamic-fixed            –        –    –             –             –\n"
+            "sky-dynamic-fixed            –        –    –             –             –\n\n"
+            "step, 1f1b, M = 8\n\n"
+            "allocator          outcome   stages    step s  tokens/s     MFU  bubble     GiB\n"
+            "-----------------  --------  ------  --------  --------  ------  ------  ------\n"
+            "sky-dynamic-fixed  feasible    1000  999.5000    123456  50.0 %  25.0 %  100.00\n\n"
+            "allocator          objective s   bound s    gap  bottleneck s  step bound s\n"
+            "-----------------  -----------  --------  -----  ------------  ------------\n"
+            "sky-dynamic-fixed     999.5000  999.5000  0.0 %      999.5000      999.5000\n");
+}
+
 TEST(ComparisonTable, ShowsReasonsBelow)
 {
   ComparisonRow row;

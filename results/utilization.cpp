@@ -1,0 +1,39 @@
+#include "results/utilization.hpp"
+
+namespace isobar::results {
+
+namespace {
+
+/// Forward and backward of one micro-batch, without what recomputation adds.
+Flops model_work(const Workload& workload)
+{
+  Flops sum;
+  for (const auto& layer : workload.layers) sum += layer.forward + layer.backward;
+  for (const auto layer : workload.recompute) sum = sum - workload.layers[layer].forward;
+  return sum;
+}
+
+}  // namespace
+
+Utilization utilization_of(const Workload& workload, bool measured, const Cluster& cluster,
+                           const std::vector<StageMetrics>& stages, std::uint64_t microbatches, Seconds step_time)
+{
+  Utilization utilization;
+  if (stages.empty() || step_time <= Seconds(0)) return utilization;
+  const auto count = static_cast<double>(microbatches);
+  if (workload.sequence > 1) {
+    const auto tokens = static_cast<double>(workload.micro_batch) * static_cast<double>(workload.sequence);
+    utilization.tokens_per_s = count * tokens / step_time.value;
+  }
+  FlopsPerSecond peak;
+  Seconds idle;
+  for (const auto& stage : stages) {
+    idle += stage.idle;
+    peak += cluster.devices[cluster.device_index(stage.device).value()].speed_at(workload.dtype);
+  }
+  utilization.bubble_fraction = idle.value / (step_time.value * static_cast<double>(stages.size()));
+  if (!measured) utilization.mfu_fraction = count * model_work(workload).value / (peak.value * step_time.value);
+  return utilization;
+}
+
+}  // namespace isobar::results

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "core/cluster.hpp"
+#include "core/units.hpp"
+#include "core/workload.hpp"
+#include "results/result.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace isobar::results {
+
+/// How well a step of `microbatches` uses the devices of `stages`. `workload` is what was simulated, with its
+/// recomputation; `measured` says that its work is measured time instead of operations. O(layers + stages).
+Utilization utilization_of(const Workload& workload, bool measured, const Cluster& cluster,
+                           const std::vector<StageMetrics>& stages, std::uint64_t microbatches, Seconds step_time);
+
+}  // namespace isobar::results
