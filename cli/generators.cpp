@@ -23,6 +23,18 @@ void add_device_options(CLI::App& command, Options& options)
   add_quantity(command, "--memory", options.memory, bytes_from_text, "memory of devices without a type");
 }
 
+/// "8xA10,4xT4+2xA10": a site each.
+std::vector<std::vector<sim::DeviceGroup>> site_devices_from_text(std::string_view text)
+{
+  std::vector<std::vector<sim::DeviceGroup>> sites;
+  while (true) {
+    const auto comma = text.find(',');
+    sites.push_back(sim::device_groups_from_text(text.substr(0, comma)));
+    if (comma == std::string_view::npos) return sites;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 MakeXml add_sky_options(CLI::App& command)
 {
   auto options = std::make_shared<sim::SkyOptions>();
@@ -57,8 +69,11 @@ MakeXml add_sites_options(CLI::App& command)
 {
   auto options = std::make_shared<sim::SitesOptions>();
   auto& sites = *options;
-  add_count(command, "--sites", sites.sites, "how many (default: 2)");
+  auto* count = add_count(command, "--sites", sites.sites, "how many (default: 2)");
   add_device_options(command, sites);
+  add_quantity(command, "--site-devices", sites.site_devices, site_devices_from_text,
+               "instead of --sites and --devices: those of each site in turn, such as 8xA10,4xT4+2xA10");
+  command.get_option("--site-devices")->excludes(count)->excludes(command.get_option("--devices"));
   add_quantity(command, "--lan-bandwidth", sites.lan_bandwidth, bandwidth_from_text, "of each device's link");
   add_quantity(command, "--lan-rtt", sites.lan_rtt, seconds_from_text, "round trip between two devices of a site");
   add_quantity(command, "--wan-bandwidth", sites.wan_bandwidth, bandwidth_from_text, "of each directed pair of sites");
@@ -97,7 +112,7 @@ const std::vector<Generator>& generators()
   static const std::vector<Generator> all = {
       {"sky", "the emulated cluster of Sky Computing: a data server and N-1 workers", add_sky_options},
       {"star", "devices on a link of their own to one switch", add_star_options},
-      {"sites", "equal sites, each two joined by an equal wide-area link per direction", add_sites_options},
+      {"sites", "sites, each two joined by an equal wide-area link per direction", add_sites_options},
   };
   return all;
 }

@@ -92,6 +92,24 @@ GeneratorCommand& GeneratorCommand::devices(const std::string& name, const std::
   return append(name, text_of(groups));
 }
 
+GeneratorCommand& GeneratorCommand::site_devices(const std::string& name,
+                                                 const std::vector<std::vector<DeviceGroup>>& sites)
+{
+  std::string text;
+  std::size_t left = most_devices;
+  for (const auto& groups : sites) {
+    text += (text.empty() ? "" : ",") + text_of(groups);
+    for (const auto& group : groups) {
+      if (group.count > left) {
+        throw InputError(name, fmt::format("{} and the sites before are too many; a platform has at most {} devices",
+                                           text_of(groups), most_devices));
+      }
+      left -= group.count;
+    }
+  }
+  return append(name, text);
+}
+
 GeneratorCommand& GeneratorCommand::positive(const std::string& name, FlopsPerSecond speed)
 {
   require_positive(name, speed.value, option_of(speed));

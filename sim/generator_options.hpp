@@ -25,6 +25,8 @@ class GeneratorCommand {
   /// A factor of 1 or more.
   GeneratorCommand& spread(const std::string& name, double factor);
   /// `copies` times these devices must not be more than a platform holds.
+  /// One list for each site.
+  GeneratorCommand& site_devices(const std::string& name, const std::vector<std::vector<DeviceGroup>>& sites);
   GeneratorCommand& devices(const std::string& name, const std::vector<DeviceGroup>& groups, std::size_t copies = 1);
   GeneratorCommand& positive(const std::string& name, FlopsPerSecond speed);
   GeneratorCommand& positive(const std::string& name, BytesPerSecond bandwidth);

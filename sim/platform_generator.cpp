@@ -129,9 +129,20 @@ std::string generate_star(const StarOptions& options)
 std::string generate_sites(const SitesOptions& options)
 {
   GeneratorCommand command("isobar platform generate sites");
-  command.count("--sites", options.sites, 1, most_sites)
-      .devices("--devices", options.devices, options.sites)
-      .plain_device(options.devices, options.speed, options.memory)
+  std::vector<std::vector<DeviceGroup>> devices = options.site_devices;
+  if (devices.empty()) {
+    command.count("--sites", options.sites, 1, most_sites).devices("--devices", options.devices, options.sites);
+    devices.assign(options.sites, options.devices);
+  } else {
+    if (devices.size() > most_sites) {
+      throw InputError("--site-devices", fmt::format("{} sites; there are at most {}", devices.size(), most_sites));
+    }
+    command.site_devices("--site-devices", devices);
+  }
+  std::vector<DeviceGroup> groups;
+  if (options.site_devices.empty()) groups = options.devices;
+  for (const auto& site : options.site_devices) groups.insert(groups.end(), site.begin(), site.end());
+  command.plain_device(groups, options.speed, options.memory)
       .positive("--lan-bandwidth", options.lan_bandwidth)
       .not_negative("--lan-rtt", options.lan_rtt)
       .positive("--wan-bandwidth", options.wan_bandwidth)
@@ -145,19 +156,21 @@ std::string generate_sites(const SitesOptions& options)
   }
 
   std::vector<std::string> notes = {
-      "Equal sites, each pair joined by an equal link per direction. Made up: the prop made_by holds the command that "
-      "makes",
+      fmt::format(
+          "{}ites, each pair joined by an equal link per direction. Made up: the prop made_by holds the command "
+          "that makes",
+          options.site_devices.empty() ? "Equal s" : "S"),
       "this file again, and every number that no source below gives is that command's."};
-  append(notes, notes_on(options.devices));
+  append(notes, notes_on(groups));
   const Bytes window = options.window.value_or(measured_window);
   append(notes, notes_on_window(options.flows, window));
 
   Sites sites;
-  for (std::size_t i = 0; i < options.sites; ++i) {
-    sites.sites.push_back({fmt::format("site-{}", i), options.devices, options.lan_bandwidth, options.lan_rtt,
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    sites.sites.push_back({fmt::format("site-{}", i), devices[i], options.lan_bandwidth, options.lan_rtt,
                            options.egress, options.ingress});
   }
-  sites.paths.assign(options.sites * options.sites, {options.wan_bandwidth, options.wan_rtt});
+  sites.paths.assign(devices.size() * devices.size(), {options.wan_bandwidth, options.wan_rtt});
   sites.flows = options.flows;
   sites.window = window;
   return platform_of_sites(command.text(), notes, sites, plain_device(options));

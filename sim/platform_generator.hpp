@@ -64,11 +64,14 @@ struct StarOptions {
 };
 std::string generate_star(const StarOptions& options);
 
-/// `isobar platform generate sites`: equal sites, each pair joined by an equal wide-area link per direction; names
+/// `isobar platform generate sites`: sites, each pair joined by an equal wide-area link per direction; names
 /// site-0.0, site-0.1, ..., site-1.0, ...
 struct SitesOptions {
   std::size_t sites = 2;                         ///< --sites, 1 to most_sites
   std::vector<DeviceGroup> devices = {{8, ""}};  ///< --devices of each site
+  /// --site-devices: of each site in turn, for unequal sites; it then says how many sites there are, and `sites` and
+  /// `devices` do not count. Empty: equal sites.
+  std::vector<std::vector<DeviceGroup>> site_devices;
   std::optional<FlopsPerSecond> speed;  ///< --speed (float32) of devices without a type; plain_speed without it
   std::optional<Bytes> memory;          ///< --memory of devices without a type; plain_memory without it
   BytesPerSecond lan_bandwidth = BytesPerSecond(1.25e9);  ///< --lan-bandwidth of each device's link, per direction
