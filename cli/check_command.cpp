@@ -26,10 +26,13 @@ namespace {
 
 constexpr auto footer = R"(Examples:
   isobar check results/baselines/quality.csv
-  isobar check gate/quality.csv --init --platforms platforms/sky4.xml --workloads "workloads/bert*.yaml"
+  isobar check gate/quality.csv --init --platforms platforms/sky4.xml \
+    --workloads "workloads/bert*.yaml"
 
-NAME.meta.json beside NAME.csv says which rows there are to be (docs/quality_gate.md).
-Exit codes: 0 every row as approved · 2 not comparable, or a file that cannot be read · 5 a change, for better or worse
+NAME.meta.json beside NAME.csv says which rows there are to be
+(docs/quality_gate.md).
+Exit codes: 0 every row as approved · 2 not comparable, or a file that cannot be
+            read · 5 a change, for better or worse
 )";
 
 struct CheckOptions {

@@ -4,6 +4,7 @@
 #include "core/device_profile.hpp"
 #include "core/files.hpp"
 #include "core/quantity_text.hpp"
+#include "core/standard_streams.hpp"
 #include "results/result.hpp"
 #include "results/utilization.hpp"
 #include "schedules/schedule.hpp"
@@ -17,6 +18,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <numeric>
 
 namespace isobar::cli {
@@ -154,6 +156,23 @@ Inputs load(const InputOptions& options, const Plan& plan, const std::string& pl
   recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
   inputs.platform.leave_out(plan.without, plan_file + ": without");
   return inputs;
+}
+
+void note_missing_rates(const Inputs& inputs)
+{
+  const DType dtype = inputs.workload.dtype;
+  if (dtype == DType::Float32 || inputs.profile_fingerprint) return;
+  std::map<std::string, std::size_t> lacking;  // devices of each type
+  for (const auto& device : inputs.platform.cluster().devices) {
+    if (!device.speed_in.contains(dtype)) ++lacking[device.type.empty() ? "devices without a type" : device.type];
+  }
+  if (lacking.empty()) return;
+  std::string list;
+  for (const auto& [type, count] : lacking) {
+    list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", shown(type), count);
+  }
+  say(fmt::format("{}: no {} rate of {}; their float32 rate is used; set speed.{}",
+                  on_one_line(inputs.platform_fingerprint.name), name_of(dtype), list, name_of(dtype)));
 }
 
 Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const std::string& where)

@@ -101,6 +101,9 @@ Inputs load(const InputOptions& options, const GoalOptions& goal);
 /// the plan's file.
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
 
+/// Says on stderr which devices have no rate for the workload's dtype, so that their float32 rate counts.
+void note_missing_rates(const Inputs& inputs);
+
 /// The workload with another micro-batch. @throws InputError naming `where`, who asks for it, where it cannot be had:
 /// for listed layers, and for times that were measured.
 Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const std::string& where);

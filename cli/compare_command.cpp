@@ -16,8 +16,9 @@ namespace isobar::cli {
 namespace {
 
 constexpr auto footer = R"(Example:
-  isobar compare platforms/sky64.xml workloads/bert160.yaml --allocators even,sky-dynamic,chain-dp \
-    --objective sequential,pipeline -o results.csv
+  isobar compare platforms/sky64.xml workloads/bert160.yaml \
+    --allocators even,sky-dynamic,chain-dp --objective sequential,pipeline \
+    -o results.csv
 )";
 
 struct CompareOptions {
@@ -97,6 +98,7 @@ ExitCode compare(const CompareOptions& options)
   for (const auto& allocator : options.allocators) read.push_back(program_of(allocator));
   refuse_overwriting(read, {options.output});
   OutputFile output(options.output);
+  note_missing_rates(inputs);
 
   std::vector<ComparisonRow> rows;
   std::vector<std::function<std::string()>> work;

@@ -16,7 +16,8 @@ namespace {
 constexpr auto footer = R"(Example:
   isobar compare platforms/sky64.xml workloads/bert160.yaml
 
-Exit codes: 0 done · 1 a bug of ours · 2 a wrong file, option or plan · 3 the machine failed · 4 infeasible
+Exit codes: 0 done · 1 a bug of ours · 2 a wrong file, option or plan
+            3 the machine failed · 4 infeasible
             5 a check found what it looks for · 130 interrupted
 )";
 
@@ -25,6 +26,7 @@ ExitCode run(int argc, char** argv)
   CLI::App app("Isobar places the layers of a model over unequal, far-apart devices: plan, simulate, compare.",
                "isobar");
   app.set_version_flag("--version", "isobar " ISOBAR_VERSION " (SimGrid " + sim::simgrid_version() + ")");
+  app.formatter(help_formatter());
   app.footer(footer);
   app.require_subcommand(1);
   Action action;

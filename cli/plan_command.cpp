@@ -10,7 +10,8 @@ namespace isobar::cli {
 namespace {
 
 constexpr auto footer = R"(Example:
-  isobar plan platforms/sky64.xml workloads/bert160.yaml --allocator chain-dp --objective sequential -o plan.json
+  isobar plan platforms/sky64.xml workloads/bert160.yaml \
+    --allocator chain-dp --objective sequential -o plan.json
 )";
 
 struct PlanOptions {
@@ -92,6 +93,7 @@ ExitCode plan(const PlanOptions& options)
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
   Inputs inputs = load(options.inputs, options.goal);
   inputs.platform.leave_out(options.without, "--without");
+  note_missing_rates(inputs);
   auto read = inputs.files();
   read.insert(read.end(), {options.start, program_of(options.allocator)});
   refuse_overwriting(read, {options.output});

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 namespace isobar::cli {
 
 namespace {
@@ -13,7 +15,8 @@ namespace {
 constexpr auto footer = R"(Examples:
   isobar platform show platforms/sky64.xml
   isobar platform generate sky --nodes 64 -o sky64.xml
-  isobar platform generate star --devices 8xA10+8xT4 --bandwidth "10 Gbit/s" -o mixed.xml
+  isobar platform generate star --devices 8xA10+8xT4 \
+    --bandwidth "10 Gbit/s" -o mixed.xml
   isobar platform import matrix.csv --sites sites.csv -o wan.xml
 )";
 
@@ -69,22 +72,34 @@ struct ShowCommand {
 
 std::string table_of_devices(const Cluster& cluster)
 {
+  std::set<DType> dtypes;
+  for (const auto& device : cluster.devices) {
+    for (const auto& [dtype, speed] : device.speed_in) dtypes.insert(dtype);
+  }
+  std::vector<std::string> header = {"device", "type", "site", "float32"};
+  for (const auto dtype : dtypes) header.emplace_back(name_of(dtype));
+  header.insert(header.end(), {"memory", "USD/h", "to the next", "latency"});
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
     const Device& device = cluster.devices[i];
     const std::size_t next = i + 1 < cluster.devices.size() ? i + 1 : 0;
     const bool alone = next == i;
     const Path path = alone ? Path{} : cluster.path(i, next);
-    rows.push_back({device.name, device.type.empty() ? "–" : device.type, device.site.empty() ? "–" : device.site,
-                    text_of(device.speed), text_of(device.memory),
-                    device.price_usd_per_hour ? fmt::format("{:.2f}", *device.price_usd_per_hour) : "–",
-                    alone ? "–" : text_of(path.bandwidth), alone ? "–" : text_of(path.latency)});
+    std::vector<std::string> row = {device.name, device.type.empty() ? "–" : device.type,
+                                    device.site.empty() ? "–" : device.site, text_of(device.speed)};
+    for (const auto dtype : dtypes) {
+      const auto speed = device.speed_in.find(dtype);
+      row.push_back(speed == device.speed_in.end() ? "–" : text_of(speed->second));
+    }
+    row.insert(row.end(), {text_of(device.memory),
+                           device.price_usd_per_hour ? fmt::format("{:.2f}", *device.price_usd_per_hour) : "–",
+                           alone ? "–" : text_of(path.bandwidth), alone ? "–" : text_of(path.latency)});
+    rows.push_back(std::move(row));
   }
   const std::string server =
       cluster.data_server ? fmt::format("data server: {}\n", on_one_line(*cluster.data_server)) : "";
-  return fmt::format(
-      "{}: {} devices\n{}\n{}", on_one_line(cluster.name), cluster.devices.size(), server,
-      results::table_of({"device", "type", "site", "float32", "memory", "USD/h", "to the next", "latency"}, rows, 3));
+  return fmt::format("{}: {} devices\n{}\n{}", on_one_line(cluster.name), cluster.devices.size(), server,
+                     results::table_of(header, std::move(rows), 3));
 }
 
 void add_show(CLI::App& parent, Action& action)

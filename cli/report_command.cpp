@@ -9,7 +9,8 @@ namespace isobar::cli {
 namespace {
 
 constexpr auto footer = R"(Example:
-  isobar compare platforms/geo_2regions.xml workloads/gpt2_774m.yaml --keep /tmp/geo
+  isobar compare platforms/geo_2regions.xml workloads/gpt2_774m.yaml \
+    --keep /tmp/geo
   isobar report /tmp/geo/*.result.json -o report.html
 )";
 

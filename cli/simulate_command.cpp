@@ -13,7 +13,8 @@ namespace isobar::cli {
 namespace {
 
 constexpr auto footer = R"(Example:
-  isobar simulate platforms/sky64.xml workloads/bert160.yaml --plan plan.json --trace trace.json
+  isobar simulate platforms/sky64.xml workloads/bert160.yaml \
+    --plan plan.json --trace trace.json
 )";
 
 struct SimulateOptions {
@@ -96,6 +97,7 @@ ExitCode simulate(const SimulateOptions& options)
   read.push_back(options.plan);
   refuse_overwriting(read, {options.output, options.trace});
   check_plan(plan, options, inputs);
+  note_missing_rates(inputs);
   if (plan.stages.empty()) {
     const nlohmann::ordered_json answer = {{"outcome", name_of(plan.outcome)}, {"reason", plan.reason}};
     print(options.json ? answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"

@@ -18,7 +18,7 @@ namespace {
 constexpr auto footer = R"(Example:
   isobar sweep examples/bandwidth_sweep.yaml --csv bandwidth.csv
 
-docs/sweeps.md says what stands in SWEEP. A second start goes on where the first was ended.
+docs/sweeps.md describes SWEEP. A second start continues where the first ended.
 )";
 
 struct SweepOptions {

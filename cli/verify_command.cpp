@@ -16,8 +16,10 @@ namespace {
 constexpr auto footer = R"(Example:
   isobar verify platforms/sky64.xml workloads/bert160.yaml plan.json
 
-Exit codes: 0 every claim holds · 2 a file that cannot be read · 5 a false claim, or one that takes too long to check
-An infeasible plan claims nothing that a file can prove: 0 then says that nothing in it is false.
+Exit codes: 0 every claim holds · 2 a file that cannot be read
+            5 a false claim, or one that takes too long to check
+An infeasible plan claims nothing that a file can prove: 0 then says that
+nothing in it is false.
 )";
 
 struct VerifyOptions {

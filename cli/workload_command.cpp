@@ -9,7 +9,8 @@ namespace isobar::cli {
 namespace {
 
 constexpr auto footer = R"(Example:
-  isobar workload import gpt2/config.json --sequence 1024 --micro-batch 4 -o gpt2.yaml
+  isobar workload import gpt2/config.json --sequence 1024 --micro-batch 4 \
+    -o gpt2.yaml
 )";
 
 struct ImportCommand {

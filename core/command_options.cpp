@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -18,7 +19,71 @@ bool is_device(const std::string& file)
   return std::filesystem::exists(file, unknown) && !std::filesystem::is_regular_file(file, unknown);
 }
 
+/// Breaks lines at blanks so that they have at most `width` characters, where words are no longer than that.
+std::string wrapped(const std::string& text, std::size_t width)
+{
+  const auto characters = [](std::string_view word) {
+    return static_cast<std::size_t>(std::count_if(
+        word.begin(), word.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+  };
+  std::string lines;
+  std::size_t used = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(" \n", begin), text.size());
+    const std::string_view word(text.data() + begin, end - begin);
+    const std::size_t length = characters(word);
+    if (used > 0 && used + 1 + length > width) {
+      lines += '\n';
+      used = 0;
+    } else if (used > 0) {
+      lines += ' ';
+      ++used;
+    }
+    lines += word;
+    used += length;
+    if (end < text.size() && text[end] == '\n') {
+      lines += '\n';
+      used = 0;
+    }
+    begin = end + 1;
+  }
+  return lines;
+}
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_description(const CLI::App* app) const override
+  {
+    return wrapped(CLI::Formatter::make_description(app), terminal);
+  }
+  std::string make_option_desc(const CLI::Option* option) const override
+  {
+    return wrapped(CLI::Formatter::make_option_desc(option), terminal - get_column_width());
+  }
+  /// Without what the option excludes, which can be long: a refusal names it.
+  std::string make_option_opts(const CLI::Option* option) const override
+  {
+    const std::string options = CLI::Formatter::make_option_opts(option);
+    return options.substr(0, options.find(" Excludes:"));
+  }
+  std::string make_subcommand(const CLI::App* command) const override
+  {
+    std::ostringstream text;
+    CLI::detail::format_help(text, command->get_display_name(true),
+                             wrapped(command->get_description(), terminal - get_column_width()), get_column_width());
+    return text.str();
+  }
+
+ private:
+  static constexpr std::size_t terminal = 80;
+};
+
 }  // namespace
+
+std::shared_ptr<CLI::FormatterBase> help_formatter()
+{
+  return std::make_shared<HelpFormatter>();
+}
 
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
                        const std::string& what)

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,9 @@ CLI::Option* add_output(CLI::App& command, const std::string& name, File& file, 
 /// An empty name, or one given twice, is thrown as InputError while options are parsed.
 CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
                       const std::string& what);
+
+/// Formats help for terminals of 80 columns. Footers stay as they are. For an app before its subcommands are added.
+std::shared_ptr<CLI::FormatterBase> help_formatter();
 
 /// What is wrong with the command line, with the command whose --help says more.
 InputError fault_of_command_line(const CLI::App& app, const CLI::ParseError& error);

@@ -18,7 +18,8 @@ namespace {
 constexpr auto footer = R"(Example:
   isobar doctor --plan plan.json
 Every rank says the same but for its number:
-  isobar doctor --rank 0 --ranks 10.0.0.1:29500,10.0.0.2:29500 --secret-file secret
+  isobar doctor --rank 0 --ranks 10.0.0.1:29500,10.0.0.2:29500 \
+    --secret-file secret
 )";
 
 struct CommandOptions {

@@ -25,14 +25,15 @@ namespace {
 constexpr auto footer = R"(Example:
   isobar-exec run workloads/bert10.yaml --plan plan.json --spawn
 
-Exit codes: 0 done · 1 a bug of ours · 2 a wrong file, option or plan · 3 the machine failed · 4 infeasible
-            130 interrupted
+Exit codes: 0 done · 1 a bug of ours · 2 a wrong file, option or plan
+            3 the machine failed · 4 infeasible · 130 interrupted
 )";
 
 ExitCode run(int argc, char** argv)
 {
   CLI::App app("Isobar's executor: trains a model as a plan says, on real devices.", "isobar-exec");
   app.set_version_flag("--version", "isobar-exec " ISOBAR_VERSION);
+  app.formatter(help_formatter());
   app.footer(footer);
   app.require_subcommand(1);
   Action action;

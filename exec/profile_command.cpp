@@ -22,9 +22,11 @@ namespace {
 
 constexpr auto footer = R"(Example:
   isobar profile workloads/bert10.yaml --slowdowns 1,2,4 -o live
-  isobar plan live.xml workloads/bert10.yaml --profile live.profile.json --allocator exact -o plan.json
+  isobar plan live.xml workloads/bert10.yaml --profile live.profile.json \
+    --allocator exact -o plan.json
 Every rank says the same but for its number:
-  isobar profile workloads/bert10.yaml --rank 0 --ranks 10.0.0.1:29500,10.0.0.2:29500 --secret-file secret -o live
+  isobar profile workloads/bert10.yaml --rank 0 \
+    --ranks 10.0.0.1:29500,10.0.0.2:29500 --secret-file secret -o live
 )";
 
 struct CommandOptions {

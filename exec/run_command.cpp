@@ -39,7 +39,8 @@ namespace {
 
 constexpr auto footer = R"(Example:
   isobar simulate platform.xml workloads/bert10.yaml --plan plan.json --stamp
-  isobar run workloads/bert10.yaml --plan plan.json --spawn --steps 20 --trace measured.json
+  isobar run workloads/bert10.yaml --plan plan.json --spawn --steps 20 \
+    --trace measured.json
 )";
 
 struct CommandOptions {

@@ -5,7 +5,7 @@ import os
 import pathlib
 import subprocess
 
-from tests.cli.support import ISOBAR, CommandTest
+from tests.cli.support import GPT, ISOBAR, CommandTest
 
 
 class Command(CommandTest):
@@ -150,3 +150,24 @@ class Command(CommandTest):
                 self.assertNotIn("\x1b", said.stdout + said.stderr)
                 if expect != 0:
                     self.assertEqual(len(said.stderr.splitlines()), 1)
+
+    def test_help_has_lines_of_at_most_80_columns(self):
+        for command in ("", "plan", "simulate", "compare", "sweep", "check", "list", "platform", "platform show",
+                        "platform generate", "platform generate sky", "platform generate star",
+                        "platform generate sites", "platform import", "workload", "workload import", "trace",
+                        "trace stats", "trace merge", "verify", "validate", "report", "plot"):
+            for line in self.run_isobar(*command.split(), "--help").stdout.splitlines():
+                self.assertLessEqual(len(line), 80, f"{command}: {line}")
+
+    def test_a_dtype_that_devices_have_no_rate_for_is_noted(self):
+        platform = str(self.folder / "mixed.xml")
+        self.run_isobar("platform", "generate", "sites", "--site-devices", "1xA10,2xT4", "-o", platform)
+        half = self.write("half.yaml", GPT + "dtype: bf16\n")
+        noted = f"isobar: {platform}: no bf16 rate of T4 (2); their float32 rate is used; set speed.bf16\n"
+        plan = str(self.folder / "plan.json")
+        for arguments in (("plan", platform, half, "--allocator", "even", "-o", plan),
+                          ("compare", platform, half, "--allocators", "even"),
+                          ("simulate", platform, half, "--plan", plan)):
+            self.assertEqual(self.run_isobar(*arguments).stderr, noted)
+        full = self.write("full.yaml", GPT)
+        self.assertEqual(self.run_isobar("plan", platform, full, "--allocator", "even").stderr, "")

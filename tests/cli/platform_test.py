@@ -43,3 +43,23 @@ class Platform(CommandTest):
         line = next(number for number, text in enumerate(pathlib.Path(platform).read_text().splitlines(), 1)
                     if "rolle" in text and "<prop" in text)
         self.assertIn(f"{platform}:{line}: ", self.fault_of("platform", "show", platform))
+
+    def test_sites_may_be_unequal(self):
+        generate = "platform", "generate", "sites"
+        platform = str(self.folder / "unequal.xml")
+        self.run_isobar(*generate, "--site-devices", "1xA10,2xT4+1xA10", "-o", platform)
+        devices = self.json_of("platform", "show", platform)["devices"]
+        self.assertEqual([(device["name"], device["type"]) for device in devices],
+                         [("site-0.0", "A10"), ("site-1.0", "T4"), ("site-1.1", "T4"), ("site-1.2", "A10")])
+        self.assertIn("generate sites --site-devices 1xA10,2xT4+1xA10 ", pathlib.Path(platform).read_text())
+        self.assertIn("--site-devices", self.fault_of(*generate, "--site-devices", "1,2", "--sites", 2))
+        self.assertIn("65536 and the sites before are too many", self.fault_of(*generate, "--site-devices", "1,65536"))
+        self.assertIn("129 sites; there are at most 128", self.fault_of(*generate, "--site-devices", "1," * 128 + "1"))
+
+    def test_the_rates_of_every_dtype_are_shown(self):
+        platform = str(self.folder / "mixed.xml")
+        self.run_isobar("platform", "generate", "star", "--devices", "1xA10+1xT4", "-o", platform)
+        text = self.run_isobar("platform", "show", platform).stdout
+        self.assertRegex(text, r"device +type +site +float32 +bf16 +fp16 +memory ")
+        self.assertRegex(text, r"device-0 +A10 +– +31.2 TFLOP/s +125 TFLOP/s +125 TFLOP/s ")
+        self.assertRegex(text, r"device-1 +T4 +– +8.10 TFLOP/s +– +65.0 TFLOP/s ")
