@@ -65,14 +65,19 @@ const heading = (text, x, y) => ({text, x, y, xref: "paper", yref: "paper", xanc
 
 // ---- Charts: each gives what Plotly draws -----------------------------------------------------------------------
 
+// Charts side by side have no room for their names on a phone: they stand one below the other there.
+const narrow = () => !drawn_for_paper() && matchMedia("(max-width: 639px)").matches;
+
 function comparison() {
   const {accent, idle, text} = theme();
+  const below = narrow();
   const rows = report.runs.map((_, i) => i);
   const colours = report.runs.map(each => each === run ? accent : idle);
   const panel = (number, values, text_of, name) => ({
-    type: "bar", orientation: "h", name, y: rows, x: values, xaxis: `x${number}`, marker: {color: colours}, text: values.map(text_of),
+    type: "bar", orientation: "h", name, y: rows, x: values, xaxis: `x${number}`, yaxis: below ? `y${number}` : "y", marker: {color: colours}, text: values.map(text_of),
     textposition: "auto", insidetextanchor: "start", textangle: 0, hovertext: values.map((value, i) => lines(plain(labels[i]), `${name} ${text_of(value)}`)), hoverinfo: "text"});
   const bounds = report.runs.map(each => each.step_bound_s);
+  const names = {tickvals: rows, ticktext: labels.map(label => plain(label, 36)), autorange: "reversed", showgrid: false};
   return {
     data: [panel("", report.runs.map(each => each.step_time_s), seconds, "step time"),
            {type: "scatter", mode: "markers", name: "step bound", y: rows, x: bounds, hoverinfo: "text",
@@ -80,9 +85,14 @@ function comparison() {
             hovertext: bounds.map((value, i) => lines(plain(labels[i]), `no schedule of this plan takes less than ${seconds(value)}`))},
            panel("2", report.runs.map(each => each.gap_fraction), percent, "gap"),
            panel("3", report.runs.map(each => each.peak_memory_bytes / 2 ** 30), value => `${digits(value, 3)} GiB`, "memory")],
-    layout: layout_of({
+    layout: layout_of(below ? {
+      height: 3 * (70 + 34 * rows.length), showlegend: false, margin: {l: 20, r: 16, t: 30, b: 30},
+      yaxis: {...names, domain: [0.74, 1]}, yaxis2: {...names, domain: [0.37, 0.63]}, yaxis3: {...names, domain: [0, 0.26]},
+      xaxis: {rangemode: "tozero"}, xaxis2: {rangemode: "tozero", tickformat: ".0%", anchor: "y2"}, xaxis3: {rangemode: "tozero", anchor: "y3"},
+      annotations: [heading("step time in s; mark: its bound", 0, 1), heading("gap to the bound", 0, 0.63),
+                    heading("fullest device, GiB", 0, 0.26)]} : {
       height: 90 + 34 * rows.length, showlegend: false, margin: {l: 60, r: 16, t: 30, b: 30},
-      yaxis: {tickvals: rows, ticktext: labels.map(label => plain(label, 36)), autorange: "reversed", showgrid: false},
+      yaxis: names,
       xaxis: {domain: [0, 0.5], rangemode: "tozero"}, xaxis2: {domain: [0.54, 0.75], rangemode: "tozero", tickformat: ".0%"},
       xaxis3: {domain: [0.79, 1], rangemode: "tozero"},
       annotations: [heading("step time in s; mark: no schedule takes less", 0, 1), heading("gap to the bound", 0.54, 1),
@@ -108,7 +118,7 @@ function plan() {
            bars(stages.map(stage => stage.peak_memory_bytes / 2 ** 30), "y4", "uses")],
     layout: layout_of({
       height: 560, showlegend: false, barmode: "overlay", margin: {l: 60, r: 16, t: 26, b: 30},
-      xaxis: {tickvals: x, ticktext: stages.map(stage => plain(stage.device, 22)), tickangle: few && stages.length < 9 ? 0 : -60, anchor: "y4", showgrid: false,
+      xaxis: {tickvals: x, ticktext: stages.map(stage => plain(stage.device, 22)), tickangle: few && stages.length < (narrow() ? 3 : 9) ? 0 : -60, anchor: "y4", showgrid: false,
               tickmode: stages.length > 70 ? "auto" : "array", range: [-0.6, stages.length - 0.4]},
       yaxis: {domain: [0.79, 1]}, yaxis2: {domain: [0.525, 0.735]}, yaxis3: {domain: [0.26, 0.47]}, yaxis4: {domain: [0, 0.205]},
       annotations: [heading("layers", 0, 1), heading("computes in a step, s", 0, 0.735), heading("speed, TFLOP/s", 0, 0.47),
@@ -220,6 +230,7 @@ const measured = () => timeline_of(run.measured.timeline, whole_step());
 
 function what_if() {
   const {accent, idle} = theme();
+  const below = narrow();
   const rows = run.what_ifs.filter(each => !each.fault);
   const y = rows.map((_, i) => i);
   const relative = time => time === null ? null : time / run.first_step_time_s - 1;
@@ -227,9 +238,9 @@ function what_if() {
     textposition: "auto", cliponaxis: false, hoverinfo: "text", hovertext: rows.map(each => lines(plain(each.change), `${name}: ${seconds(each[key])}, ${change(relative(each[key]))}`))});
   const anew = rows.some(each => each.planned_anew_step_time_s !== null);
   return {data: [bars("plan kept", "step_time_s", accent), ...(anew ? [bars("planned anew", "planned_anew_step_time_s", idle)] : [])],
-          layout: layout_of({height: 70 + (anew ? 42 : 28) * rows.length, showlegend: anew, margin: {l: 60, r: 60, t: 24, b: 44}, bargap: 0.3,
-                             xaxis: {title: {text: "step time, change"}, tickformat: ".1%", rangemode: "tozero"},
-                             yaxis: {tickvals: y, ticktext: rows.map(each => plain(each.change, 56)), autorange: "reversed", showgrid: false}})};
+          layout: layout_of({height: 70 + (anew ? 42 : below ? 36 : 28) * rows.length, showlegend: anew, margin: {l: 60, r: 60, t: 24, b: 44}, bargap: 0.3,
+                             xaxis: {title: {text: "step time, change"}, tickformat: ".1%", rangemode: "tozero", nticks: below ? 3 : undefined},
+                             yaxis: {tickvals: y, ticktext: rows.map(each => below ? plain(each.change, 56).replace(" of ", " of<br>") : plain(each.change, 56)), autorange: "reversed", showgrid: false}})};
 }
 
 // ---- The page ---------------------------------------------------------------------------------------------------
@@ -438,6 +449,7 @@ function start() {
   document.getElementById("provenance").textContent = `isobar ${report.isobar_version}, SimGrid ${report.simgrid_version} (${
     Object.entries(report.network).map(([option, value]) => `${option} ${value}`).join(", ")}). Platform ${report.platform.hash}, workload ${report.workload.hash}.`;
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw_all);
+  matchMedia("(max-width: 639px)").addEventListener("change", draw_all);
   const opened = [];
   addEventListener("beforeprint", () => {
     printing = true;

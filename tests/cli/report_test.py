@@ -321,7 +321,7 @@ class Page(unittest.TestCase):
         return page, json.loads(cls.run_isobar("report", *results, "--json", *options).stdout)
 
     def open(self, page, **context):
-        context = self.chromium.new_context(viewport={"width": 1200, "height": 900}, **context)
+        context = self.chromium.new_context(**{"viewport": {"width": 1200, "height": 900}, **context})
         self.addCleanup(context.close)
         opened = context.new_page()
         requests = []
@@ -344,6 +344,28 @@ class Page(unittest.TestCase):
     def choose(self, page, allocator):
         page.select_option("#run", label=allocator)
         page.wait_for_function("document.querySelectorAll('#plan-chart .bars .point').length > 0")
+
+    def test_charts_have_room_for_their_names_on_a_phone(self):
+        page = self.open(self.geo[0], viewport={"width": 420, "height": 900})
+        self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 420)
+        boxes = page.evaluate("""() => ["comparison", "bounds"].map(id => {
+            const box = each => { const {left, right, top, bottom} = each.getBoundingClientRect(); return {left, right, top, bottom}; };
+            const chart = document.getElementById(`${id}-chart`);
+            return {chart: box(chart), headings: [...chart.querySelectorAll(".annotation-text")].map(box),
+                    names: [...chart.querySelectorAll(".ytick text, .y2tick text, .y3tick text")].map(box)};
+        })""")
+        self.assertEqual(len(boxes[0]["headings"]), 3)
+        for shown in boxes:
+            for text in shown["headings"] + shown["names"]:
+                self.assertGreaterEqual(text["left"], shown["chart"]["left"])
+                self.assertLessEqual(text["right"], shown["chart"]["right"])
+        tops = [heading["top"] for heading in boxes[0]["headings"]]
+        bottoms = [heading["bottom"] for heading in boxes[0]["headings"]]
+        for bottom, top in zip(bottoms, tops[1:]):
+            self.assertLess(bottom, top)
+        page.set_viewport_size({"width": 1200, "height": 900})
+        page.wait_for_function("() => new Set([...document.querySelectorAll('#comparison-chart .annotation-text')].map("
+                               "each => Math.round(each.getBoundingClientRect().top))).size === 1")
 
     def test_every_chart_draws_its_marks(self):
         page = self.open(self.geo[0])
