@@ -2,15 +2,26 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 namespace isobar::results {
 namespace {
+
+StageMetrics stage(const std::string& device, Seconds compute, Seconds idle)
+{
+  StageMetrics metrics;
+  metrics.device = device;
+  metrics.compute = compute;
+  metrics.idle = idle;
+  return metrics;
+}
 
 /// Two layers of 3 FLOP each on devices of 1 and 3 FLOP/s in float32 and, the second one, 5 in bf16.
 struct Step {
   Workload workload;
   Cluster cluster;
-  std::vector<StageMetrics> stages = {{.device = "a", .compute = Seconds(12), .idle = Seconds(4)},
-                                      {.device = "b", .compute = Seconds(4), .idle = Seconds(12)}};
+  std::vector<StageMetrics> stages = {stage("a", Seconds(12), Seconds(4)), stage("b", Seconds(4), Seconds(12))};
 
   Step()
   {
