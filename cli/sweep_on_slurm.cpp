@@ -124,6 +124,7 @@ class ArraySweep {
     const auto queued = tasks_in_queue(array_.name);
     if (!queued) throw EnvironmentError("squeue does not answer; nothing was submitted");
     jobs_ = queued->jobs;
+    gather();  // of tasks that have left the queue since the first look
     std::set<std::size_t> tasks = tasks_with(missing(), array_.runs_per_task);
     for (const auto task : queued->active) tasks.erase(task);
     if (!queued->active.empty()) {
