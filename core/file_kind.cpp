@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <regex>
+#include <algorithm>
 #include <utility>
 
 namespace isobar {
@@ -27,13 +27,27 @@ std::pair<std::string_view, std::string_view> words_of(FileKind kind)
   throw std::logic_error("no such kind of file");
 }
 
-std::optional<FileKind> kind_of_json(const std::string& head)
+std::string_view without_blanks_before(std::string_view text)
 {
-  static const std::regex schema(R"re("schema"\s*:\s*"isobar-(plan|result)/)re");
-  static const std::regex model(R"re("model"\s*:)re");
-  std::smatch found;
-  if (std::regex_search(head, found, schema)) return found[1] == "plan" ? FileKind::Plan : FileKind::Result;
-  return std::regex_search(head, model) ? std::optional(FileKind::Workload) : std::nullopt;
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(" \t\r\n")));
+  return text;
+}
+
+/// What follows the key, in its quotes, and a colon; "" where they are not there.
+std::string_view value_of(std::string_view text, std::string_view key)
+{
+  const std::size_t at = text.find(key);
+  if (at == std::string_view::npos) return {};
+  text = without_blanks_before(text.substr(at + key.size()));
+  return text.starts_with(':') ? without_blanks_before(text.substr(1)) : std::string_view();
+}
+
+std::optional<FileKind> kind_of_json(std::string_view head)
+{
+  const auto schema = value_of(head, "\"schema\"");
+  if (schema.starts_with("\"isobar-plan/")) return FileKind::Plan;
+  if (schema.starts_with("\"isobar-result/")) return FileKind::Result;
+  return value_of(head, "\"model\"").empty() ? std::nullopt : std::optional(FileKind::Workload);
 }
 
 }  // namespace
@@ -41,14 +55,14 @@ std::optional<FileKind> kind_of_json(const std::string& head)
 std::optional<FileKind> file_kind_of(std::string_view text)
 {
   constexpr std::size_t enough = 8192;  // for the comments at the top of a file
-  const std::string head(text.substr(0, enough));
+  const std::string_view head = text.substr(0, enough);
   const std::size_t first = head.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos) return std::nullopt;
+  if (first == std::string_view::npos) return std::nullopt;
   if (head[first] == '<') {
-    return head.find("<platform") != std::string::npos ? std::optional(FileKind::Platform) : std::nullopt;
+    return head.find("<platform") != std::string_view::npos ? std::optional(FileKind::Platform) : std::nullopt;
   }
   if (head[first] == '{') return kind_of_json(head);
-  const bool has_model = head.starts_with("model:") || head.find("\nmodel:") != std::string::npos;
+  const bool has_model = head.starts_with("model:") || head.find("\nmodel:") != std::string_view::npos;
   return has_model ? std::optional(FileKind::Workload) : std::nullopt;
 }
 

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 namespace isobar::results {
 
@@ -184,7 +185,7 @@ class SweepStore::Statement {
   sqlite3_stmt* statement_ = nullptr;
 };
 
-SweepStore::SweepStore(const std::string& file, Access access) : file_(file)
+SweepStore::SweepStore(std::string file, Access access) : file_(std::move(file))
 {
   try {
     open(access);

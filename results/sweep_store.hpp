@@ -29,7 +29,7 @@ class SweepStore {
 
   /// Opens the database, or makes it. @throws InputError for a file that holds something else; EnvironmentError when
   /// the machine refuses.
-  explicit SweepStore(const std::string& file, Access access = Access::Write);
+  explicit SweepStore(std::string file, Access access = Access::Write);
   SweepStore(const SweepStore&) = delete;
   SweepStore& operator=(const SweepStore&) = delete;
   ~SweepStore();
