@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
-# tools/fuzz.sh SECONDS: runs each fuzzer that long, from the corpus in tests/fuzz/corpus.
+# tools/fuzz.sh [SECONDS]: runs each fuzzer for SECONDS (default 60), from its seeds in tests/fuzz/corpus and what earlier
+# runs found. What it finds is kept in ~/.cache/isobar/fuzz (or $ISOBAR_CACHE/fuzz), outside of the repository. An input
+# that crashes a fuzzer is written to build/fuzz. To keep it as a test, move it to tests/fuzz/crashes/FUZZER and name it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source tools/setup.sh
 seconds=${1:-60}
 cmake --preset fuzz --log-level=WARNING >/dev/null
 fuzzers=(tests/fuzz/fuzz_*.cpp)
 fuzzers=("${fuzzers[@]##*/}")
-cmake --build --preset fuzz --target "${fuzzers[@]%.cpp}"
-for fuzzer in build/fuzz/bin/fuzz_*; do  # some change their folder, so paths are whole
-  name=$(basename "$fuzzer")
-  corpus=$PWD/build/fuzz/corpus/$name
-  mkdir -p "$corpus"
-  echo "$name: $seconds s"
-  "$fuzzer" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=0 -verbosity=0 \
-    -artifact_prefix="$PWD/build/fuzz/" "$corpus" "$PWD/tests/fuzz/corpus/$name"
+fuzzers=("${fuzzers[@]%.cpp}")
+cmake --build --preset fuzz --target "${fuzzers[@]}"
+for name in "${fuzzers[@]}"; do
+  grown=$(cache_folder)/fuzz/$name
+  mkdir -p "$grown"
+  echo "$name: $seconds s, from $(ls "tests/fuzz/corpus/$name" | wc -l) seeds and $(ls "$grown" | wc -l) inputs of $grown"
+  # Some change their folder, so paths are whole. What it finds goes into the first folder.
+  "$PWD/build/fuzz/bin/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=0 -verbosity=0 \
+    -artifact_prefix="$PWD/build/fuzz/" "$grown" "$PWD/tests/fuzz/corpus/$name" >"build/fuzz/$name.log" 2>&1 ||
+    { cat "build/fuzz/$name.log"; exit 1; }
 done

@@ -17,7 +17,7 @@ MAY_INCLUDE = {
         {"*": ("torch/", "ATen/", "c10/", "cuda", "nccl", "nvtx3/", "boost/asio", "openssl/", "nlohmann/",
                "spdlog/")},
     ),
-    "results": ({"core", "results"}, ("fmt/",), {"*": ("nlohmann/", "sqlite3.h")}),
+    "results": ({"core", "results"}, ("fmt/",), {"*": ("nlohmann/", "sqlite3.h"), "gzip.cpp": ("zlib.h",)}),
     "cli": ({"core", "allocators", "schedules", "sim", "results", "cli"}, ("fmt/", "CLI/", "spdlog/"), {"*": ("nlohmann/",)}),
 }
 # One file keeps what differs between SimGrid's versions, one the options that both commands take; they are headers.
@@ -26,9 +26,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 def system_header(name):
-    """Standard and POSIX headers: no folder or sys/, no ending or .h; none of the libraries' single-file headers."""
-    of_a_library = name.endswith(".hpp") or name == "sqlite3.h" or name.startswith(("cuda", "nccl"))
-    return not of_a_library and ("/" not in name or name.startswith("sys/"))
+    """Standard and POSIX headers: no folder, sys/ or netinet/, no ending or .h; none of the libraries' single-file headers."""
+    of_a_library = name.endswith(".hpp") or name in ("sqlite3.h", "zlib.h") or name.startswith(("cuda", "nccl"))
+    return not of_a_library and ("/" not in name or name.startswith(("sys/", "netinet/")))
 
 
 def fault(root, file, line, folder, bracket, name):
