@@ -1,5 +1,6 @@
 # isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ...): the library of one folder, isobar::NAME.
 # isobar_settings(TARGET): what every target of ours is compiled with; no global flags.
+# isobar_precompile(TARGET HEADER...): compiles the headers once for all of a target's sources.
 
 function(isobar_settings target)
   target_compile_features(${target} PUBLIC cxx_std_20)
@@ -10,6 +11,11 @@ function(isobar_settings target)
     target_compile_options(${target} PUBLIC -fsanitize=${ISOBAR_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=${ISOBAR_SANITIZE})
   endif()
+endfunction()
+
+function(isobar_precompile target)
+  target_precompile_headers(${target} PRIVATE ${ARGN})
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # ccache needs it
 endfunction()
 
 function(isobar_module name)

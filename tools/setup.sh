@@ -36,12 +36,18 @@ build() {
   cmake --build build/release --target "$@" -- --quiet
 }
 
+# Where what is fetched or found once is kept, for every clone.
+cache_folder() {
+  echo "${ISOBAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/isobar}"
+}
+
 # need_wheels NAME SIZE PREFIX...: the pinned wheels of tools/NAME.txt, fetched once and unpacked, as far as their files
 # begin with a prefix, into the folder that `wheels` then names, in ~/.cache/isobar (or $ISOBAR_CACHE). A folder that has
 # nothing of some prefix, since fewer were wanted once, is completed.
 need_wheels() {
   local name=$1 size=$2
-  local cache=${ISOBAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/isobar}
+  local cache
+  cache=$(cache_folder)
   wheels=$cache/$name-$(sha256sum "tools/$name.txt" | cut -c1-12)
   local prefix missing=
   for prefix in "${@:3}"; do compgen -G "$wheels/$prefix*" >/dev/null || missing=yes; done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # tools/tidy.sh [--recent COMMITS | --all | FILE...]: clang-tidy over the sources that need no LibTorch, over those of them
 # that the last so many commits changed (all, where history does not go so far back), over all sources, or over those
-# whose paths match. Of a changed header one source that includes it is taken. Nothing is compiled but the header that
-# the executor's share. With LibTorch a source takes a minute.
+# whose paths match. Of a changed header one source that includes it is taken. Nothing is compiled but the headers
+# that the command's and the executor's share. With LibTorch a source takes a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/setup.sh
@@ -32,7 +32,7 @@ case ${1-} in
 esac
 [ $with_libtorch = OFF ] || need_libtorch
 cmake --preset tidy -DISOBAR_BUILD_EXEC=$with_libtorch --log-level=WARNING >/dev/null
-if [ $with_libtorch = ON ]; then
-  cmake --build build/tidy --target exec/CMakeFiles/isobar_exec.dir/cmake_pch.hxx.pch -- --quiet
-fi
+precompiled=(cli/CMakeFiles/isobar_cli.dir/cmake_pch.hxx.pch)
+[ $with_libtorch = OFF ] || precompiled+=(exec/CMakeFiles/isobar_exec.dir/cmake_pch.hxx.pch)
+cmake --build build/tidy --target "${precompiled[@]}" -- --quiet
 run-clang-tidy-14 -p build/tidy -quiet -j "$(nproc)" "$@" >"$log" 2>&1 || { grep -E "(error|warning): " "$log" | sort -u; exit 1; }
