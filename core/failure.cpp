@@ -69,6 +69,9 @@ Failure failure_by_type(const std::exception& error)
     }
     return {Kind::BadInput, std::nullopt, ExitCode::InputError, text};
   }
+  if (const auto* of_system = dynamic_cast<const std::system_error*>(&error)) {
+    return {Kind::Other, std::nullopt, ExitCode::EnvironmentError, of_system->code().message()};
+  }
   return {Kind::Other, std::nullopt, ExitCode::OurBug, error.what()};
 }
 

@@ -2,8 +2,10 @@
 
 #include "exec/clock.hpp"
 #include "exec/rank_failures.hpp"
+#include "exec/threads.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -18,7 +20,7 @@ namespace isobar::exec {
 namespace {
 
 constexpr auto channel = TcpWorld::lasting_channel;
-constexpr std::string_view beat = "beat";
+constexpr std::string_view beat = "beat ";  // and what the rank is at
 constexpr std::string_view leave = "leave";
 constexpr std::string_view doubt = "doubt";  // a transfer is late, and soon it is known why
 constexpr std::string_view loss = "lost ";   // and the failure
@@ -41,12 +43,36 @@ std::optional<Failure> loss_from(std::string_view word, std::size_t ranks)
   return lost;
 }
 
+std::string word_of_beat(const Progress::State& state)
+{
+  return std::string(beat) + nlohmann::json({state.idle.value, state.since.value, state.work}).dump();
+}
+
+/// Nothing if that is no word of a beat.
+std::optional<Progress::State> beat_from(std::string_view word)
+{
+  if (!word.starts_with(beat)) return std::nullopt;
+  const auto said = nlohmann::json::parse(word.substr(beat.size()), nullptr, false);
+  const bool is_sound =
+      said.is_array() && said.size() == 3 && said[0].is_number() && said[1].is_number() && said[2].is_string();
+  if (!is_sound) return std::nullopt;
+  constexpr std::size_t longest_work = 100;
+  return Progress::State{Seconds(said[0].get<double>()), shown(said[2].get<std::string>(), longest_work),
+                         Seconds(said[1].get<double>())};
+}
+
 }  // namespace
 
 class Heartbeat::Impl {
  public:
-  Impl(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits)
-      : world_(world), rank_(rank), names_(std::move(names)), limits_(limits)
+  Impl(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits, Progress& progress,
+       Beaten beaten)
+      : world_(world),
+        rank_(rank),
+        names_(std::move(names)),
+        limits_(limits),
+        progress_(progress),
+        beaten_(std::move(beaten))
   {
     for (std::size_t other = 0; other < names_.size(); ++other) {
       if (other == rank_ || (rank_ != 0 && other != 0)) continue;
@@ -56,32 +82,33 @@ class Heartbeat::Impl {
       peer.in = &world_.link({other, rank_, channel});
     }
     if (peers_.empty()) return;
-    beating_ = std::thread([this] { beat_on(); });
-    for (auto& peer : peers_) peer->listening = std::thread([this, &peer = *peer] { listen_to(peer); });
+    try {
+      beating_ = start_thread([this] { beat_on(); });
+      for (auto& peer : peers_) peer->listening = start_thread([this, &peer = *peer] { listen_to(peer); });
+    } catch (const EnvironmentError& error) {
+      lose_own(failure_of(error));
+      end();
+      throw;
+    }
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  ~Impl()
-  {
-    {
-      const std::lock_guard lock(mutex_);
-      leaving_ = true;
-      changed_.notify_all();
-    }
-    if (beating_.joinable()) beating_.join();
-    if (!lost_) tell_all(leave);
-    std::vector<TcpLink*> heard;
-    for (auto& peer : peers_) heard.push_back(peer->in);
-    TcpLink::cancel(heard);
-    for (auto& peer : peers_) peer->listening.join();
-  }
+  ~Impl() { end(); }
 
   std::optional<Failure> lost(Seconds wait) const
   {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, deadline_in(wait), [this] { return lost_.has_value(); });
     return lost_;
+  }
+
+  Seconds idle() const
+  {
+    Seconds idle = progress_.state().idle;
+    const std::lock_guard lock(mutex_);
+    for (const auto& peer : peers_) idle = std::min(idle, peer->said.idle + time_since(peer->said_at));
+    return idle;
   }
 
   /// The first loss counts: others follow from it.
@@ -116,6 +143,23 @@ class Heartbeat::Impl {
   }
 
  private:
+  void end()
+  {
+    {
+      const std::lock_guard lock(mutex_);
+      leaving_ = true;
+      changed_.notify_all();
+    }
+    if (beating_.joinable()) beating_.join();
+    if (!lost_) tell_all(leave);
+    std::vector<TcpLink*> heard;
+    for (auto& peer : peers_) heard.push_back(peer->in);
+    TcpLink::cancel(heard);
+    for (auto& peer : peers_) {
+      if (peer->listening.joinable()) peer->listening.join();
+    }
+  }
+
   [[noreturn]] void judge(const std::exception_ptr& thrown)
   {
     Failure failure = failure_of(thrown);
@@ -175,7 +219,10 @@ class Heartbeat::Impl {
     TcpLink* out = nullptr;
     std::mutex sending;
     TcpLink* in = nullptr;
-    std::thread listening;
+    std::jthread listening;
+    // What it said last: rank 0 of all ranks, another one of itself.
+    Progress::State said;
+    Clock::time_point said_at = Clock::now();
   };
 
   void tell(Peer& peer, std::string_view word) const
@@ -197,10 +244,34 @@ class Heartbeat::Impl {
     while (true) {
       if (stood_still()) return;
       last_beat_ = Clock::now();
-      tell_all(beat);
+      tell_all(word_of_beat(state()));
+      if (beaten_) beaten_(longest_work());
       std::unique_lock lock(mutex_);
       if (changed_.wait_until(lock, deadline_in(limits_.beat), [this] { return lost_ || leaving_; })) return;
     }
+  }
+
+  /// Of this rank, and as rank 0 says it, of all.
+  Progress::State state() const
+  {
+    Progress::State state = progress_.state();
+    if (rank_ == 0) state.idle = idle();
+    return state;
+  }
+
+  std::string longest_work() const
+  {
+    Progress::State longest = progress_.state();
+    std::size_t rank = rank_;
+    const std::lock_guard lock(mutex_);
+    for (const auto& peer : peers_) {
+      const Seconds since = peer->said.since + time_since(peer->said_at);
+      if (peer->said.work.empty() || (!longest.work.empty() && since <= longest.since)) continue;
+      longest = {.idle = {}, .work = peer->said.work, .since = since};
+      rank = peer->rank;
+    }
+    if (longest.work.empty()) return "";
+    return fmt::format("{}: {} for {}", names_[rank], longest.work, in_seconds(longest.since));
   }
 
   void listen_to(Peer& peer)
@@ -214,7 +285,12 @@ class Heartbeat::Impl {
       while (true) {
         peer.in->receive(room, limits_.heartbeat);
         if (word == leave) return;
-        if (word == beat) continue;
+        if (auto said = beat_from(word)) {
+          const std::lock_guard lock(mutex_);
+          peer.said = std::move(*said);
+          peer.said_at = Clock::now();
+          continue;
+        }
         if (word == doubt) {
           raise_doubt();
           continue;
@@ -228,7 +304,7 @@ class Heartbeat::Impl {
       if (stood_still()) return;
       const std::string& name = names_[peer.rank];
       const bool is_silent = failure_of(error).kind == Failure::Kind::DeadlinePassed;
-      const auto silence = fmt::format("{}: no sign of life for {}", name, in_seconds(limits_.heartbeat));
+      const auto silence = fmt::format("{}: no sign of life for {} (--heartbeat)", name, in_seconds(limits_.heartbeat));
       lose(is_silent ? environment_failure(Failure::Kind::Silent, silence, peer.rank)
                      : environment_failure(Failure::Kind::Died, name + " is gone", peer.rank));
     }
@@ -252,8 +328,8 @@ class Heartbeat::Impl {
   {
     const Seconds pause = time_since(last_beat_);
     if (pause <= limits_.heartbeat) return false;
-    const auto why = fmt::format("{} stood still for {}; the others wait {} for a sign of life", names_[rank_],
-                                 in_seconds(pause), in_seconds(limits_.heartbeat));
+    const auto why = fmt::format("{} stood still for {}; the others wait {} for a sign of life (--heartbeat)",
+                                 names_[rank_], in_seconds(pause), in_seconds(limits_.heartbeat));
     lose(environment_failure(Failure::Kind::Other, why, rank_));
     return true;
   }
@@ -262,8 +338,10 @@ class Heartbeat::Impl {
   std::size_t rank_;
   std::vector<std::string> names_;
   TimeLimits limits_;
+  Progress& progress_;
+  Beaten beaten_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::thread beating_;
+  std::jthread beating_;
   std::atomic<Clock::time_point> last_beat_ = Clock::now();
 
   mutable std::mutex mutex_;
@@ -286,8 +364,9 @@ std::vector<LinkName> Heartbeat::links(std::size_t ranks)
   return links;
 }
 
-Heartbeat::Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits)
-    : impl_(std::make_unique<Impl>(world, rank, std::move(names), limits))
+Heartbeat::Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits,
+                     Progress& progress, Beaten beaten)
+    : impl_(std::make_unique<Impl>(world, rank, std::move(names), limits, progress, std::move(beaten)))
 {
 }
 
@@ -296,6 +375,11 @@ Heartbeat::~Heartbeat() = default;
 std::optional<Failure> Heartbeat::lost(Seconds wait) const
 {
   return impl_->lost(wait);
+}
+
+Seconds Heartbeat::idle() const
+{
+  return impl_->idle();
 }
 
 void Heartbeat::guard(const std::function<void()>& work)

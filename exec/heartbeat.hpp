@@ -2,6 +2,7 @@
 
 #include "core/failure.hpp"
 #include "exec/deadlines.hpp"
+#include "exec/progress.hpp"
 #include "exec/tcp_world.hpp"
 
 #include <cstddef>
@@ -19,14 +20,22 @@ namespace isobar::exec {
 /// and when it says that it has failed. It is lost to all: rank 0, with whom all others exchange beats, passes on who
 /// it was. The world's other links are then cancelled.
 ///
+/// With its signs of life a rank says what it is at (Progress), and rank 0 passes on how long all ranks have waited.
+///
 /// A rank that has itself stood still for longer, such as one that was stopped and goes on, is lost to itself.
 class Heartbeat {
  public:
   /// The links that it needs, for the world of `ranks` ranks.
   static std::vector<LinkName> links(std::size_t ranks);
 
-  /// Begins to beat. `names`: of all ranks as messages call them, "rank 1 (b)". `world` must outlive it.
-  Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits);
+  /// Told of the rank that has been at one thing for longest, such as "rank 1 (b): Backward 3 of step 0 for 41 s"; ""
+  /// while none is at work.
+  using Beaten = std::function<void(const std::string& longest)>;
+
+  /// Begins to beat. `names`: of all ranks as messages call them, "rank 1 (b)". `world` and `progress`, which is this
+  /// rank's, must outlive it. `beaten` is called after each beat, by a thread of this; rank 0 knows of all ranks.
+  Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits,
+            Progress& progress, Beaten beaten = {});
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
   /// Takes leave: whoever leaves so is not lost.
@@ -43,6 +52,9 @@ class Heartbeat {
   /// The failure of the rank that the others can no longer count on ("rank 1 (b): no sign of life for 10 s"), waiting
   /// for it so long at most; from any thread.
   std::optional<Failure> lost(Seconds wait = Seconds(0)) const;
+  /// How long since any rank was last at work or moved bytes, as far as is known here: of others the word is as old as
+  /// two beats. From any thread.
+  Seconds idle() const;
 
  private:
   class Impl;

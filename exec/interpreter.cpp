@@ -1,5 +1,7 @@
 #include "exec/interpreter.hpp"
 
+#include "exec/threads.hpp"
+
 #include "core/interrupt.hpp"
 
 #include <algorithm>
@@ -28,12 +30,18 @@ class Player {
 
   void play(const std::function<void(std::uint64_t)>& step_ended)
   {
-    std::vector<std::thread> threads;
-    for (const Lane lane : all_lanes) {
-      if (lane != Lane::Compute && length(lane) > 0) threads.emplace_back([this, lane] { play_lane(lane, {}); });
+    {
+      std::vector<std::jthread> threads;
+      try {
+        for (const Lane lane : all_lanes) {
+          if (lane == Lane::Compute || length(lane) == 0) continue;
+          threads.push_back(start_thread([this, lane] { play_lane(lane, {}); }));
+        }
+        if (length(Lane::Compute) > 0) play_lane(Lane::Compute, step_ended);
+      } catch (...) {
+        fail(std::current_exception());
+      }
     }
-    if (length(Lane::Compute) > 0) play_lane(Lane::Compute, step_ended);
-    for (auto& thread : threads) thread.join();
     if (failure_) std::rethrow_exception(failure_);
   }
 

@@ -98,7 +98,7 @@ Id new_id()
 
 class Pair::Impl {
  public:
-  Impl(const Id& id, End end, std::string title, const std::atomic<bool>& cancelled, Clock::time_point deadline)
+  Impl(const Id& id, End end, std::string title, const std::atomic<bool>& cancelled, Deadline deadline)
       : nccl_(library()), end_(end), title_(std::move(title)), cancelled_(cancelled)
   {
     ncclUniqueId unique{};
@@ -119,14 +119,14 @@ class Pair::Impl {
     constexpr Seconds patience(5);
     try {
       check(nccl_.comm_finalize(communicator_));
-      until([] { return true; }, deadline_in(patience));
+      until([] { return true; }, patience);
       nccl_.comm_destroy(communicator_);
     } catch (const std::exception&) {
       abort();
     }
   }
 
-  void queue(std::span<const Piece> pieces, void* stream, Clock::time_point deadline)
+  void queue(std::span<const Piece> pieces, void* stream, Deadline deadline)
   {
     refuse_unless_open();
     const auto on_stream = static_cast<cudaStream_t>(stream);
@@ -141,7 +141,7 @@ class Pair::Impl {
   }
 
   /// Until NCCL has done what it was asked for and `is_done`.
-  void until(const std::function<bool()>& is_done, Clock::time_point deadline)
+  void until(const std::function<bool()>& is_done, Deadline deadline)
   {
     constexpr std::chrono::microseconds nap(20);
     refuse_unless_open();
@@ -151,7 +151,7 @@ class Pair::Impl {
       check(state);
       if (state == ncclSuccess && is_done()) return;
       if (cancelled_) fail(Failure::Kind::Cancelled, "cancelled");
-      if (Clock::now() > deadline) fail(Failure::Kind::DeadlinePassed, "deadline passed");
+      if (deadline.left() <= Seconds(0)) fail(Failure::Kind::DeadlinePassed, "deadline passed");
       if (interrupted()) abort();
       throw_if_interrupted();
       std::this_thread::sleep_for(nap);
@@ -193,19 +193,19 @@ class Pair::Impl {
   ncclComm_t communicator_ = nullptr;
 };
 
-Pair::Pair(const Id& id, End end, std::string title, const std::atomic<bool>& cancelled, Clock::time_point deadline)
+Pair::Pair(const Id& id, End end, std::string title, const std::atomic<bool>& cancelled, Deadline deadline)
     : impl_(std::make_unique<Impl>(id, end, std::move(title), cancelled, deadline))
 {
 }
 
 Pair::~Pair() = default;
 
-void Pair::queue(std::span<const Piece> pieces, void* stream, Clock::time_point deadline)
+void Pair::queue(std::span<const Piece> pieces, void* stream, Deadline deadline)
 {
   impl_->queue(pieces, stream, deadline);
 }
 
-void Pair::wait(const std::function<bool()>& is_done, Clock::time_point deadline)
+void Pair::wait(const std::function<bool()>& is_done, Deadline deadline)
 {
   impl_->until(is_done, deadline);
 }

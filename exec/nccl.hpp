@@ -1,6 +1,6 @@
 #pragma once
 
-#include "exec/clock.hpp"
+#include "exec/deadlines.hpp"
 
 #include <array>
 #include <atomic>
@@ -52,15 +52,15 @@ class Pair {
 
   /// Waits for the other end. Messages of errors begin with `title`; `cancelled` may be set by any thread, and outlives
   /// the pair.
-  Pair(const Id& id, End end, std::string title, const std::atomic<bool>& cancelled, Clock::time_point deadline);
+  Pair(const Id& id, End end, std::string title, const std::atomic<bool>& cancelled, Deadline deadline);
   Pair(const Pair&) = delete;
   Pair& operator=(const Pair&) = delete;
   ~Pair();
 
   /// Queues the transfer of all pieces on `stream`, CUDA's own handle. The other end has as many, of the same sizes.
-  void queue(std::span<const Piece> pieces, void* stream, Clock::time_point deadline);
+  void queue(std::span<const Piece> pieces, void* stream, Deadline deadline);
   /// Until `is_done`, which asks the device for what was queued.
-  void wait(const std::function<bool()>& is_done, Clock::time_point deadline);
+  void wait(const std::function<bool()>& is_done, Deadline deadline);
 
  private:
   class Impl;

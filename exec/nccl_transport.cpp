@@ -7,7 +7,6 @@
 #include "exec/message_header.hpp"
 #include "exec/nccl.hpp"
 #include "exec/tcp_transport.hpp"
-#include "exec/transfer_waits.hpp"
 
 #include <fmt/format.h>
 
@@ -55,7 +54,7 @@ std::vector<Reach> reaches(std::size_t rank, TcpWorld& world, const NcclOptions&
   sums[numbers * rank] = own.nccl;
   sums[numbers * rank + 1] = own.machine;
   sums[numbers * rank + 2] = own.gpu;
-  world.all_reduce_sum(std::span(sums), options.limits.connect);
+  world.all_reduce_sum(std::span(sums), options.connect);
   std::vector<Reach> all;
   for (std::size_t i = 0; i < sums.size(); i += numbers) all.push_back({sums[i], sums[i + 1], sums[i + 2]});
   return all;
@@ -86,12 +85,12 @@ nccl::Id agreed_id(const LinkName& name, std::size_t rank, TcpLink& link, Second
 
 class NcclTransport : public Transport {
  public:
-  NcclTransport(std::size_t rank, TcpWorld& world, const Program& program, const NcclOptions& options)
+  NcclTransport(std::size_t rank, TcpWorld& world, const NcclOptions& options, const TransferWaits& waits)
       : rank_(rank),
         world_(&world),
         options_(options),
-        waits_(program, rank, options.limits),
-        tcp_(tcp_transport(rank, world, program, options.limits, is_gpu(options.device)))
+        waits_(waits),
+        tcp_(tcp_transport(rank, world, waits, is_gpu(options.device)))
   {
   }
 
@@ -99,10 +98,9 @@ class NcclTransport : public Transport {
   void connect(const LinkName& link)
   {
     const c10::DeviceGuard guard{at::Device(options_.device)};
-    const auto id = agreed_id(link, rank_, world_->link(link), options_.limits.connect);
+    const auto id = agreed_id(link, rank_, world_->link(link), options_.connect);
     const auto end = link.from == rank_ ? nccl::Pair::End::Sends : nccl::Pair::End::Receives;
-    pairs_[link] = std::make_unique<nccl::Pair>(id, end, title_of(link, rank_), world_->cancelled(),
-                                                deadline_in(options_.limits.connect));
+    pairs_[link] = std::make_unique<nccl::Pair>(id, end, title_of(link, rank_), world_->cancelled(), options_.connect);
   }
 
   void send(const Instruction& instruction, const Message& message) override
@@ -116,7 +114,7 @@ class NcclTransport : public Transport {
     Tensors kept;  // until they are sent
     for (const auto& tensor : message.tensors) kept.push_back(tensor.contiguous());
     const auto header = header_of(message);
-    waits_.of(instruction, [&](Seconds deadline) {
+    waits_.of(instruction, [&](const Deadline& deadline) {
       world_->link(link).send(std::as_bytes(std::span(header)), {}, deadline);
       transfer(*pair->second, kept, deadline);
     });
@@ -129,10 +127,10 @@ class NcclTransport : public Transport {
     if (pair == pairs_.end()) return tcp_->receive(instruction);
     Message message;
     const auto room = [&](TcpLink::Bytes header) -> std::vector<std::span<std::byte>> {
-      message = room_for(header, Room::Gpu);
+      message = room_for(header, Room::Gpu, most_of(instruction));
       return {};
     };
-    waits_.of(instruction, [&](Seconds deadline) {
+    waits_.of(instruction, [&](const Deadline& deadline) {
       world_->link(link).receive(room, deadline);
       transfer(*pair->second, message.tensors, deadline);
     });
@@ -144,9 +142,8 @@ class NcclTransport : public Transport {
   void cancel() noexcept override { tcp_->cancel(); }
 
  private:
-  void transfer(nccl::Pair& pair, const Tensors& tensors, Seconds wait) const
+  void transfer(nccl::Pair& pair, const Tensors& tensors, const Deadline& deadline) const
   {
-    const auto deadline = deadline_in(wait);
     std::vector<nccl::Piece> pieces;
     for (const auto& tensor : tensors) {
       if (tensor.nbytes() > 0) pieces.push_back({tensor.mutable_data_ptr(), tensor.nbytes()});
@@ -169,12 +166,11 @@ class NcclTransport : public Transport {
 }  // namespace
 
 std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, const Program& program,
-                                          const NcclOptions& options)
+                                          const NcclOptions& options, const TransferWaits& waits)
 {
-  auto transport = std::make_unique<NcclTransport>(rank, world, program, options);
+  auto transport = std::make_unique<NcclTransport>(rank, world, options, waits);
   const auto all = reaches(rank, world, options);
-  for (const auto& link : links_of(program)) {
-    if (link.from != rank && link.to != rank) continue;
+  for (const auto& link : links_of(program, rank)) {
     // The data server is no stage, and has no GPU.
     const bool between_stages = link.from < options.stages && link.to < options.stages;
     const std::string why_not =

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/program.hpp"
-#include "exec/deadlines.hpp"
 #include "exec/tcp_world.hpp"
+#include "exec/transfer_waits.hpp"
 #include "exec/transport.hpp"
 #include "exec/transport_choice.hpp"
 
@@ -17,9 +17,9 @@ namespace isobar::exec {
 /// What a rank needs to find its transports.
 struct NcclOptions {
   TransportChoice choice = TransportChoice::Auto;
-  std::string device;      ///< of this rank
-  std::size_t stages = 0;  ///< ranks below are stages
-  TimeLimits limits;
+  std::string device;                            ///< of this rank
+  std::size_t stages = 0;                        ///< ranks below are stages
+  Seconds connect;                               ///< a communicator that is not there by then is not coming
   std::function<void(const std::string&)> tell;  ///< a line for each link that begins here, and what it takes
 };
 
@@ -34,6 +34,6 @@ struct NcclOptions {
 /// of NCCL never waits for what a host has still to launch, be it a module that CUDA first loads while kernels wait.
 /// @throws EnvironmentError when NCCL alone may be used and a stage has none.
 std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, const Program& program,
-                                          const NcclOptions& options);
+                                          const NcclOptions& options, const TransferWaits& waits);
 
 }  // namespace isobar::exec

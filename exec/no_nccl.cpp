@@ -27,19 +27,19 @@ Id new_id()
 }
 
 Pair::Pair(const Id& /*id*/, End /*end*/, std::string /*title*/, const std::atomic<bool>& /*cancelled*/,
-           Clock::time_point /*deadline*/)
+           Deadline /*deadline*/)
 {
   refuse();
 }
 
 Pair::~Pair() = default;
 
-void Pair::queue(std::span<const Piece> /*pieces*/, void* /*stream*/, Clock::time_point /*deadline*/)
+void Pair::queue(std::span<const Piece> /*pieces*/, void* /*stream*/, Deadline /*deadline*/)
 {
   refuse();
 }
 
-void Pair::wait(const std::function<bool()>& /*is_done*/, Clock::time_point /*deadline*/)
+void Pair::wait(const std::function<bool()>& /*is_done*/, Deadline /*deadline*/)
 {
   refuse();
 }

@@ -289,9 +289,9 @@ Decision Host::decide()
   }
   decision.is_the_machines_fault = true;
   if (!missing.empty()) {
-    decision.reasons.push_back(fmt::format("of {} ranks these have not called {} within {}: {}{}", guests_.size(),
-                                           text_of(options_.master), in_seconds(options_.deadline), missing,
-                                           board_.strangers()));
+    decision.reasons.push_back(fmt::format("of {} ranks these have not called {} within {} (twice --deadline): {}{}",
+                                           guests_.size(), text_of(options_.master), in_seconds(options_.deadline),
+                                           missing, board_.strangers()));
     return decision;
   }
   try {
@@ -410,8 +410,8 @@ class Guest {
                                      shown(refusal, 128)));
       }
       if (!goes_on) {
-        throw EnvironmentError(fmt::format("rank {}: rank 0 does not answer at {} within {}: {}", options_.rank,
-                                           text_of(options_.master), in_seconds(options_.deadline),
+        throw EnvironmentError(fmt::format("rank {}: rank 0 does not answer at {} within {} (twice --deadline): {}",
+                                           options_.rank, text_of(options_.master), in_seconds(options_.deadline),
                                            board.trouble(calls.at(links_.contains(Way::Up) ? Way::Down : Way::Up))));
       }
     }

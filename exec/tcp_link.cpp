@@ -239,8 +239,8 @@ class TcpLink::Impl {
   template <typename Work>
   static void operate(std::initializer_list<Impl*> links, Work work);
   /// Until the first link has nothing under way; fails as soon as one of them does.
-  static void wait_for(Impl& awaited, std::initializer_list<Impl*> links, Clock::time_point deadline);
-  void receive(const Room& room, std::initializer_list<Impl*> links, Clock::time_point deadline);
+  static void wait_for(Impl& awaited, std::initializer_list<Impl*> links, Deadline& deadline);
+  void receive(const Room& room, std::initializer_list<Impl*> links, Deadline& deadline);
 
   // The parts of cancelling.
   void refuse() { cancelled_ = true; }
@@ -251,6 +251,7 @@ class TcpLink::Impl {
   std::shared_ptr<TcpLoop> loop;
   bool sends = false;
   std::atomic<std::uint64_t> sent = 0;
+  std::atomic<std::uint64_t> moves = 0;
 
  private:
   void begin();
@@ -326,7 +327,7 @@ void TcpLink::Impl::begin()
   }
 }
 
-void TcpLink::Impl::wait_for(Impl& awaited, std::initializer_list<Impl*> links, Clock::time_point deadline)
+void TcpLink::Impl::wait_for(Impl& awaited, std::initializer_list<Impl*> links, Deadline& deadline)
 {
   auto& context = awaited.loop->context;
   while (true) {
@@ -338,8 +339,9 @@ void TcpLink::Impl::wait_for(Impl& awaited, std::initializer_list<Impl*> links, 
     if (context.poll_one() > 0) continue;
     throw_if_interrupted();  // only of what has to wait: a last word, which need not, gets out
     // In short waits, since a signal that another thread gets wakes nobody here.
-    const auto next_look = std::min(deadline, Clock::now() + std::chrono::milliseconds(100));
-    if (context.run_one_until(next_look) == 0 && Clock::now() >= deadline) {
+    constexpr Seconds next_look(0.1);
+    const auto until = deadline_in(std::min(next_look, deadline.left()));
+    if (context.run_one_until(until) == 0 && deadline.left() <= Seconds(0)) {
       awaited.fail({Failure::Kind::DeadlinePassed, "deadline passed"});
     }
   }
@@ -381,6 +383,7 @@ auto TcpLink::Impl::watch(std::size_t flow, std::size_t before_payload)
 {
   return [this, flow, before_payload](const error_code& error, std::size_t bytes) {
     moved_[flow] = bytes - std::min(bytes, before_payload);
+    ++moves;
     return error ? 0 : longest_turn;
   };
 }
@@ -389,6 +392,7 @@ auto TcpLink::Impl::end_of(std::size_t flow, std::size_t before_payload)
 {
   return [this, flow, before_payload](const error_code& error, std::size_t bytes) {
     moved_[flow] = bytes - std::min(bytes, before_payload);
+    ++moves;
     --under_way_;
     if (error && !fault_) fault_ = reason_of(error);
   };
@@ -450,7 +454,7 @@ void TcpLink::Impl::begin_payload(const Room& room)
   for (std::size_t flow = 0; flow < stripes.size(); ++flow) read(flow, stripes[flow], 0);
 }
 
-void TcpLink::Impl::receive(const Room& room, std::initializer_list<Impl*> links, Clock::time_point deadline)
+void TcpLink::Impl::receive(const Room& room, std::initializer_list<Impl*> links, Deadline& deadline)
 {
   begin_frame();
   wait_for(*this, links, deadline);
@@ -468,37 +472,34 @@ TcpLink::TcpLink(const LinkName& name, std::size_t self, const std::string& titl
 
 TcpLink::~TcpLink() = default;
 
-void TcpLink::send(Bytes header, std::span<const Bytes> payload, Seconds deadline)
+void TcpLink::send(Bytes header, std::span<const Bytes> payload, Deadline deadline)
 {
   ensure(impl_->sends, "messages are sent on the sending end of a link");
   ensure(header.size() <= longest_header, "a header has at most 1 MiB");
-  const auto end = deadline_in(deadline);
   Impl::operate({impl_.get()}, [&] {
     impl_->begin_send(header, payload);
-    Impl::wait_for(*impl_, {impl_.get()}, end);
+    Impl::wait_for(*impl_, {impl_.get()}, deadline);
   });
   impl_->sent += total_of(payload);
 }
 
-void TcpLink::receive(const Room& room, Seconds deadline)
+void TcpLink::receive(const Room& room, Deadline deadline)
 {
   ensure(!impl_->sends, "messages are received on the receiving end of a link");
-  const auto end = deadline_in(deadline);
-  Impl::operate({impl_.get()}, [&] { impl_->receive(room, {impl_.get()}, end); });
+  Impl::operate({impl_.get()}, [&] { impl_->receive(room, {impl_.get()}, deadline); });
 }
 
 void TcpLink::exchange(TcpLink& out, Bytes header, std::span<const Bytes> payload, TcpLink& in, const Room& room,
-                       Seconds deadline)
+                       Deadline deadline)
 {
   ensure(out.impl_->loop == in.impl_->loop, "an exchange takes two links of one loop");
   ensure(out.impl_->sends && !in.impl_->sends, "an exchange sends on the first link and receives on the second");
   ensure(header.size() <= longest_header, "a header has at most 1 MiB");
-  const auto end = deadline_in(deadline);
   const auto both = {in.impl_.get(), out.impl_.get()};
   Impl::operate(both, [&] {
     out.impl_->begin_send(header, payload);
-    in.impl_->receive(room, both, end);
-    Impl::wait_for(*out.impl_, both, end);
+    in.impl_->receive(room, both, deadline);
+    Impl::wait_for(*out.impl_, both, deadline);
   });
   out.impl_->sent += total_of(payload);
 }
@@ -513,6 +514,11 @@ void TcpLink::cancel(std::span<TcpLink* const> links)
 std::uint64_t TcpLink::bytes_sent() const
 {
   return impl_->sent;
+}
+
+std::uint64_t TcpLink::moves() const
+{
+  return impl_->moves;
 }
 
 bool TcpLink::is_closed() const

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/units.hpp"
+#include "exec/deadlines.hpp"
 #include "exec/tls.hpp"
 
 #include <compare>
@@ -69,8 +70,8 @@ std::shared_ptr<TcpLoop> make_tcp_loop();
 /// empty. A payload of 64 KiB or more is cut into contiguous pieces of similar size, one for each connection, which
 /// travel side by side; a smaller one takes the first connection. Nothing is copied on the way.
 ///
-/// The calling thread does the work; an end is used by one thread at a time. A deadline is a time from the call. What
-/// is not done by then, or fails, throws a Failure (PeerClosed, DeadlinePassed, Cancelled, Other) with one line such as
+/// The calling thread does the work; an end is used by one thread at a time. What is not done by the deadline, or
+/// fails, throws a Failure (PeerClosed, DeadlinePassed, Cancelled, Other) with one line such as
 ///   rank 1: receive from rank 0 (channel 2): 1024 of 4096 B after 2 s: deadline passed
 /// (its bytes are those of the payload). The connections are then closed, so that the other end fails too, and all
 /// later calls throw. Throws Interrupted likewise when the process was asked to stop.
@@ -90,20 +91,22 @@ class TcpLink {
   ~TcpLink();
 
   /// Done when the system has taken all bytes, which may be before the receiver has them.
-  void send(Bytes header, std::span<const Bytes> payload, Seconds deadline);
+  void send(Bytes header, std::span<const Bytes> payload, Deadline deadline);
   /// The next message. What `room` throws is passed on, and leaves the link as unusable as a message that does not fit
   /// the room. No more than a header's length, at most 1 MiB, is allocated here for what a peer says; what `room`
   /// allocates is for it to limit.
-  void receive(const Room& room, Seconds deadline);
+  void receive(const Room& room, Deadline deadline);
   /// Sends on one link and receives on another of the same loop, at the same time.
   static void exchange(TcpLink& out, Bytes header, std::span<const Bytes> payload, TcpLink& in, const Room& room,
-                       Seconds deadline);
+                       Deadline deadline);
 
   /// From any thread: operations under way on any of the links, and all later ones, fail with "cancelled". The other
   /// ends fail with "connection closed by the peer", a sender at the latest when this end is gone.
   static void cancel(std::span<TcpLink* const> links);
   /// Payload bytes of all messages sent so far; from any thread.
   std::uint64_t bytes_sent() const;
+  /// Grows whenever bytes have left or arrived; from any thread.
+  std::uint64_t moves() const;
   /// Whether the other end, or this one, has closed any of the connections.
   bool is_closed() const;
 

@@ -2,7 +2,6 @@
 
 #include "exec/device.hpp"
 #include "exec/message_header.hpp"
-#include "exec/transfer_waits.hpp"
 
 #include <torch/torch.h>
 
@@ -15,8 +14,8 @@ namespace {
 
 class TcpTransport : public Transport {
  public:
-  TcpTransport(std::size_t rank, TcpWorld& world, const Program& program, const TimeLimits& limits, bool for_gpu)
-      : rank_(rank), world_(&world), waits_(program, rank, limits), for_gpu_(for_gpu)
+  TcpTransport(std::size_t rank, TcpWorld& world, TransferWaits waits, bool for_gpu)
+      : rank_(rank), world_(&world), waits_(std::move(waits)), for_gpu_(for_gpu)
   {
   }
 
@@ -28,7 +27,7 @@ class TcpTransport : public Transport {
       payload.emplace_back(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
     }
     const auto header = header_of(message);
-    waits_.of(instruction, [&](Seconds deadline) {
+    waits_.of(instruction, [&](const Deadline& deadline) {
       world_->link(link_of(instruction, rank_)).send(std::as_bytes(std::span(header)), payload, deadline);
     });
   }
@@ -37,7 +36,7 @@ class TcpTransport : public Transport {
   {
     Message message;
     const auto room = [&](TcpLink::Bytes header) {
-      message = room_for(header, for_gpu_ ? Room::PinnedMemory : Room::Memory);
+      message = room_for(header, for_gpu_ ? Room::PinnedMemory : Room::Memory, most_of(instruction));
       std::vector<std::span<std::byte>> buffers;
       for (const auto& tensor : message.tensors) {
         buffers.emplace_back(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
@@ -45,13 +44,13 @@ class TcpTransport : public Transport {
       return buffers;
     };
     waits_.of(instruction,
-              [&](Seconds deadline) { world_->link(link_of(instruction, rank_)).receive(room, deadline); });
+              [&](const Deadline& deadline) { world_->link(link_of(instruction, rank_)).receive(room, deadline); });
     return message;
   }
 
   void all_reduce_sum(std::span<double> values) override
   {
-    waits_.of_sum([&](Seconds deadline) { world_->all_reduce_sum(values, deadline); });
+    waits_.of_sum([&](const Deadline& deadline) { world_->all_reduce_sum(values, deadline); });
   }
   void cancel() noexcept override { world_->cancel(); }
 
@@ -64,29 +63,28 @@ class TcpTransport : public Transport {
 
 }  // namespace
 
-std::vector<LinkName> links_of(const Program& program)
+std::vector<LinkName> links_of(const Program& program, std::size_t rank)
 {
   std::set<LinkName> links;
-  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
-    for (const Lane lane : {Lane::SendActivation, Lane::SendGradient}) {
-      for (std::uint64_t i = 0; i < program.length(rank, lane); ++i) {
-        links.insert(link_of(program.at(rank, lane, i), rank));
-      }
-    }
-    // To a data server, which gets nothing else: what becomes of the step.
-    const bool is_data_server = program.length(rank, Lane::Compute) == 0;
-    if (!is_data_server) continue;
+  for (const Lane lane : all_lanes) {
+    if (lane == Lane::Compute) continue;
+    for (std::uint64_t i = 0; i < program.length(rank, lane); ++i)
+      links.insert(link_of(program.at(rank, lane, i), rank));
+  }
+  // From the first stage to a data server: what becomes of the step.
+  const std::size_t last = program.ranks() - 1;
+  const bool has_data_server = program.length(last, Lane::Compute) == 0;
+  if (has_data_server && (rank == 0 || rank == last)) {
     Instruction orders;
     orders.lane = Lane::ReceiveGradient;
-    links.insert(link_of(orders, rank));
+    links.insert(link_of(orders, last));
   }
   return {links.begin(), links.end()};
 }
 
-std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, const Program& program,
-                                         const TimeLimits& limits, bool for_gpu)
+std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, TransferWaits waits, bool for_gpu)
 {
-  return std::make_unique<TcpTransport>(rank, world, program, limits, for_gpu);
+  return std::make_unique<TcpTransport>(rank, world, std::move(waits), for_gpu);
 }
 
 }  // namespace isobar::exec

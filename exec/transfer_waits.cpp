@@ -2,41 +2,45 @@
 
 #include "core/failure.hpp"
 #include "core/quantity_text.hpp"
-#include "exec/clock.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstdint>
+#include <utility>
 
 namespace isobar::exec {
 
-TransferWaits::TransferWaits(const Program& program, std::size_t rank, const TimeLimits& limits)
+TransferWaits::TransferWaits(const TimeLimits& limits, std::function<Seconds()> idle)
+    : limits_(limits), idle_(limits.transfer_is_said ? nullptr : std::move(idle))
 {
-  for (const Lane lane : all_lanes) {
-    const std::uint64_t per_step = lane == Lane::Compute ? 1 : program.length(rank, lane);
-    deadlines_.emplace_back(limits, std::max<std::uint64_t>(1, per_step));
-  }
 }
 
-void TransferWaits::of(const Instruction& transfer, const Work& work)
+void TransferWaits::of(const Instruction& transfer, const Work& work) const
+{
+  timed(work, [&transfer] {
+    return fmt::format("stage {}, {} of micro-batch {}, {}", transfer.stage, name_of(transfer.lane),
+                       transfer.microbatch, text_of(transfer.size));
+  });
+}
+
+void TransferWaits::of_sum(const Work& work) const
+{
+  timed(work, [] { return "a sum over all stages"; });
+}
+
+void TransferWaits::timed(const Work& work, const std::function<std::string()>& what) const
 {
   try {
-    timed(transfer.lane, work);
+    work(idle_ ? Deadline(limits_.transfer, idle_) : Deadline(limits_.transfer));
   } catch (const EnvironmentError& error) {
     Failure failure = failure_of(error);
-    failure.text = fmt::format("{} (stage {}, {} of micro-batch {}, {})", failure.text, transfer.stage,
-                               name_of(transfer.lane), transfer.microbatch, text_of(transfer.size));
+    const std::string limit = in_seconds(limits_.transfer);
+    std::string why;
+    if (failure.kind == Failure::Kind::DeadlinePassed) {
+      why = idle_ ? fmt::format("; no rank was at work for {}, which --deadline sets", limit) : "; --deadline " + limit;
+    }
+    failure.text = fmt::format("{} ({}{})", failure.text, what(), why);
     throw_failure(failure);
   }
-}
-
-void TransferWaits::timed(Lane lane, const Work& work)
-{
-  OperationDeadline& deadline = deadlines_[static_cast<std::size_t>(lane)];
-  const auto begin = Clock::now();
-  work(deadline.limit());
-  deadline.done_after(time_since(begin));
 }
 
 }  // namespace isobar::exec

@@ -3,28 +3,29 @@
 #include "core/program.hpp"
 #include "exec/deadlines.hpp"
 
-#include <cstddef>
 #include <functional>
-#include <vector>
+#include <string>
 
 namespace isobar::exec {
 
-/// How long a rank's transfers and sums may wait, and what is said of those that fail. Each lane by its own thread.
+/// How long a rank's transfers and sums may wait, and what is said of those that fail. From any thread.
 class TransferWaits {
  public:
-  using Work = std::function<void(Seconds deadline)>;
+  using Work = std::function<void(const Deadline& deadline)>;
 
-  TransferWaits(const Program& program, std::size_t rank, const TimeLimits& limits);
+  /// `idle`: how long since any rank of the world was last at work; asked where the user sets no limit.
+  TransferWaits(const TimeLimits& limits, std::function<Seconds()> idle);
 
   /// Does a transfer; an EnvironmentError of its is passed on, with what it was to bring in its text.
-  void of(const Instruction& transfer, const Work& work);
-  /// Does a sum, on the compute lane.
-  void of_sum(const Work& work) { timed(Lane::Compute, work); }
+  void of(const Instruction& transfer, const Work& work) const;
+  /// Does a sum.
+  void of_sum(const Work& work) const;
 
  private:
-  void timed(Lane lane, const Work& work);
+  void timed(const Work& work, const std::function<std::string()>& what) const;
 
-  std::vector<OperationDeadline> deadlines_;  // by lane
+  TimeLimits limits_;
+  std::function<Seconds()> idle_;
 };
 
 }  // namespace isobar::exec

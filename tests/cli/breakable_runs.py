@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest, descendants_of, holds
 
 MODEL = """model: gpt
 layers: 4
@@ -41,20 +41,6 @@ def platform_of(devices):
     routes = [f'    <route src="{a}" dst="{b}"><link_ctn id="wire"/></route>'
               for i, a in enumerate(devices) for b in devices[i + 1:]]
     return PLATFORM.format(hosts="\n".join(hosts), routes="\n".join(routes))
-
-
-def children_of(pid):
-    try:
-        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
-
-
-def descendants_of(pid):
-    found = []
-    for child in children_of(pid):
-        found += [child, *descendants_of(child)]
-    return found
 
 
 def is_alive(pid):
@@ -109,14 +95,15 @@ class BreakableRuns(CommandTest):
 
     def wait_for_step(self, step, *processes):
         """Until a process has logged that step."""
-        for _ in range(6000):
+        def is_logged():
             for process in processes:
                 if any(line.get("step", -1) >= step for line in self.logged(process)):
-                    return
+                    return True
                 if process.poll() is not None:
                     self.fail(process.stderr.read())
-            time.sleep(0.02)
-        self.fail(f"no step {step}")
+            return False
+
+        self.assertTrue(holds(is_logged), f"no step {step}")
 
     def logged(self, process):
         lines = process.log.read_text().splitlines() if process.log.exists() else []
@@ -130,7 +117,7 @@ class BreakableRuns(CommandTest):
 
     def errors_of(self, process, code=3):
         """What a run says that ends with that code, and leaves no process."""
-        errors = process.communicate(timeout=180)[1]
+        errors = process.communicate(timeout=HANG_S)[1]
         self.assertEqual(process.returncode, code, errors)
         self.assertEqual(processes_of(process), [])
         return errors

@@ -9,11 +9,6 @@
 namespace isobar::exec {
 namespace {
 
-OperationDeadline usual(std::uint64_t per_step)
-{
-  return {time_limits(Seconds(1)), per_step};
-}
-
 TEST(TimeLimits, GrowFromTheBeatToTheConnecting)
 {
   const auto limits = time_limits(Seconds(2));
@@ -21,7 +16,7 @@ TEST(TimeLimits, GrowFromTheBeatToTheConnecting)
   EXPECT_EQ(limits.heartbeat, Seconds(10));
   EXPECT_EQ(limits.transfer, Seconds(50));  // 30 s and ten steps
   EXPECT_EQ(limits.connect, Seconds(100));
-  EXPECT_EQ(limits.slack, Seconds(30));
+  EXPECT_FALSE(limits.transfer_is_said);
 }
 
 TEST(TimeLimits, FollowADeadlineThatIsSaid)
@@ -30,7 +25,7 @@ TEST(TimeLimits, FollowADeadlineThatIsSaid)
   EXPECT_EQ(limits.transfer, Seconds(3));
   EXPECT_EQ(limits.heartbeat, Seconds(1.5));
   EXPECT_EQ(limits.connect, Seconds(6));
-  EXPECT_EQ(limits.slack, std::nullopt);
+  EXPECT_TRUE(limits.transfer_is_said);
   EXPECT_EQ(time_limits(Seconds(1), Seconds(3600)).heartbeat, Seconds(10));
 }
 
@@ -39,7 +34,6 @@ TEST(TimeLimits, FollowAHeartbeatThatIsSaid)
   const auto limits = time_limits(Seconds(1), {}, Seconds(60));
   EXPECT_EQ(limits.beat, Seconds(12));
   EXPECT_EQ(limits.transfer, Seconds(130));
-  EXPECT_EQ(limits.slack, Seconds(120));
 }
 
 RC_GTEST_PROP(TimeLimits, AreInOrderWhateverIsAsked, (unsigned step, unsigned deadline, unsigned heartbeat))
@@ -52,7 +46,6 @@ RC_GTEST_PROP(TimeLimits, AreInOrderWhateverIsAsked, (unsigned step, unsigned de
     RC_ASSERT(limits.beat < limits.heartbeat);
     RC_ASSERT(limits.heartbeat < limits.transfer);
     RC_ASSERT(limits.transfer < limits.connect);
-    if (limits.slack) RC_ASSERT(limits.heartbeat < *limits.slack);
   } catch (const InputError&) {
     RC_ASSERT(*asked(heartbeat) >= *asked(deadline));
   }
@@ -68,47 +61,32 @@ TEST(TimeLimits, OutOfOrderAreRefused)
             "--heartbeat: 2e+06 s is not in 0.1 s to 1e+06 s");
 }
 
-TEST(OperationDeadline, IsThePredictionsUntilFiveStepsAreDone)
+TEST(Deadline, PassesOnceItsLimitIsOver)
 {
-  auto deadline = usual(3);
-  for (int i = 0; i < 14; ++i) {
-    EXPECT_EQ(deadline.limit(), Seconds(40));
-    deadline.done_after(Seconds(0.5));
-  }
-  deadline.done_after(Seconds(0.5));
-  EXPECT_DOUBLE_EQ(deadline.limit().value, 30 + 0.5 + 10 * 0.05);
+  EXPECT_GT(Deadline(plenty).left(), Seconds(0));
+  EXPECT_LE(Deadline(Seconds(0)).left(), Seconds(0));
 }
 
-TEST(OperationDeadline, CountsTheLongestWaitOfEachStep)
+TEST(Deadline, IsPutOffUntilNothingWasDoneForItsLimit)
 {
-  // The first gradient of a step waits for the pipeline to fill, the others for one micro-batch.
-  auto deadline = usual(8);
-  for (int step = 0; step < 30; ++step) {
-    for (int i = 0; i < 8; ++i) deadline.done_after(Seconds(i == 0 ? 100 : 1));
-  }
-  EXPECT_DOUBLE_EQ(deadline.limit().value, 30 + 100 + 10 * 10);
-}
-
-TEST(OperationDeadline, GrowsWithTheJitter)
-{
-  auto deadline = usual(1);
-  for (int step = 0; step < 20; ++step) deadline.done_after(Seconds(step % 2 == 0 ? 10 : 20));
-  EXPECT_DOUBLE_EQ(deadline.limit().value, 30 + 20 + 10 * 10);
-}
-
-TEST(OperationDeadline, ForgetsWhatWasLongAgo)
-{
-  auto deadline = usual(1);
-  for (int step = 0; step < 20; ++step) deadline.done_after(Seconds(1000));
-  for (int step = 0; step < 20; ++step) deadline.done_after(Seconds(10));
-  EXPECT_DOUBLE_EQ(deadline.limit().value, 30 + 10 + 10 * 1);
-}
-
-TEST(OperationDeadline, IsWhatWasSaidWhateverIsMeasured)
-{
-  OperationDeadline deadline(time_limits(Seconds(1), Seconds(3)), 1);
-  for (int step = 0; step < 20; ++step) deadline.done_after(Seconds(2.9));
-  EXPECT_EQ(deadline.limit(), Seconds(3));
+  Seconds idle(0);
+  int asked = 0;
+  Deadline deadline(Seconds(100), [&] {
+    ++asked;
+    return idle;
+  });
+  EXPECT_GT(deadline.left(), Seconds(90));
+  EXPECT_EQ(asked, 0);  // before its limit is over there is nothing to put off
+  Deadline over(Seconds(0.01), [&] {
+    ++asked;
+    return idle;
+  });
+  while (asked == 0) over.left();
+  EXPECT_GT(Seconds(0.01) - idle, Seconds(0));
+  idle = Seconds(0.02);
+  while (over.left() > Seconds(0)) continue;
+  EXPECT_GE(asked, 2);
+  EXPECT_LE(over.left(), Seconds(0));
 }
 
 }  // namespace

@@ -8,11 +8,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <csignal>
 #include <exception>
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar::exec {
@@ -37,7 +39,7 @@ class World : public Ranks {
 
   static LinkName data_link(std::size_t from) { return {from, (from + 1) % 3, 0}; }
   /// What the rank before sends.
-  static void receive_data(TcpWorld& world, std::size_t rank, Seconds deadline = plenty)
+  static void receive_data(TcpWorld& world, std::size_t rank, const Deadline& deadline = plenty)
   {
     receive(world.link(data_link((rank + 2) % 3)), deadline);
   }
@@ -48,13 +50,33 @@ TimeLimits limits_with(Seconds heartbeat)
   return time_limits(Seconds(1), plenty, heartbeat);
 }
 
+struct WithProgress {
+  Progress progress;
+};
+/// A rank's, with what it is at.
+class HeartbeatOfRank : public WithProgress, public Heartbeat {
+ public:
+  HeartbeatOfRank(TcpWorld& world, std::size_t rank, const std::vector<std::string>& names_of_all,
+                  const TimeLimits& limits, Beaten beaten = {})
+      : WithProgress{Progress([&world] { return world.moves(); })},
+        Heartbeat(world, rank, names_of_all, limits, progress, std::move(beaten))
+  {
+  }
+
+  /// Passes once no rank was at work for so long.
+  Deadline unless_at_work(Seconds limit) const
+  {
+    return {limit, [this] { return idle(); }};
+  }
+};
+
 /// What the ranks throw when `culprit` does `fall` and the others wait for data.
 std::vector<std::string> errors_when(std::size_t culprit, Seconds limit,
                                      const std::function<void(TcpWorld&, Heartbeat&)>& fall)
 {
   World ranks;
   return ranks.errors([&](TcpWorld& world, std::size_t rank) {
-    Heartbeat heartbeat(world, rank, names, limits_with(limit));
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(limit));
     if (rank == culprit) return fall(world, heartbeat);
     heartbeat.guard([&] { World::receive_data(world, rank); });
   });
@@ -72,7 +94,7 @@ TEST(Heartbeat, LosesNobodyWhileAllAreThere)
 {
   World ranks;
   ranks.run([](TcpWorld& world, std::size_t rank) {
-    Heartbeat heartbeat(world, rank, names, limits_with(Seconds(2)));
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(2)));
     heartbeat.guard([&] {
       pause(3);  // longer than the limit
       send(world.link(World::data_link(rank)), "3", Data(3));
@@ -87,7 +109,7 @@ TEST(Heartbeat, OfOneRankNeedsNobody)
 {
   Ranks ranks(1);
   ranks.run([](TcpWorld& world, std::size_t rank) {
-    Heartbeat heartbeat(world, rank, {"rank 0 (a)"}, limits_with(Seconds(1)));
+    HeartbeatOfRank heartbeat(world, rank, {"rank 0 (a)"}, limits_with(Seconds(1)));
     heartbeat.guard([] {});
     EXPECT_FALSE(heartbeat.lost(little));
     EXPECT_TRUE(Heartbeat::links(1).empty());
@@ -132,7 +154,7 @@ TEST_P(AnyRank, ThatLosesAnotherOneSaysSoThoughItIsToldTwice)
   World ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
     if (rank == culprit) return;
-    Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
     heartbeat.guard([&] {
       try {
         World::receive_data(world, rank);
@@ -152,7 +174,7 @@ std::vector<ExitCode> codes_when(const Error& error)
   World ranks;
   std::vector<ExitCode> codes(3, ExitCode::Done);
   ranks.run([&](TcpWorld& world, std::size_t rank) {
-    Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
     const auto work = [&] {
       if (rank == 1) throw error;
       World::receive_data(world, rank);
@@ -188,7 +210,7 @@ TEST(Heartbeat, TellsTheOthersOfAProcessThatWasInterrupted)
     work.emplace_back([&ranks, rank] {
       catch_interrupts();
       auto world = ranks.world(rank);
-      Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));
+      HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
       heartbeat.guard([&] {
         if (rank == 1) std::raise(SIGINT);
         World::receive_data(world, rank);
@@ -208,7 +230,7 @@ TEST_P(AnyRank, WhoseConnectionsCloseIsGone)
   World ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
     if (rank == culprit) return;  // as one that was killed: the system closes what it had
-    Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
     heartbeat.guard([&] { World::receive_data(world, rank); });
   });
   expect_of_others(errors, culprit, names[culprit] + " is gone");
@@ -220,10 +242,10 @@ TEST_P(AnyRank, ThatIsSilentIsDead)
   World ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
     if (rank == culprit) return pause(6);  // as one that was stopped: its connections stay
-    Heartbeat heartbeat(world, rank, names, limits_with(Seconds(2)));
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(2)));
     heartbeat.guard([&] { World::receive_data(world, rank); });
   });
-  expect_of_others(errors, culprit, names[culprit] + ": no sign of life for 2 s");
+  expect_of_others(errors, culprit, names[culprit] + ": no sign of life for 2 s (--heartbeat)");
 }
 
 TEST(Heartbeat, TellsWhoIsLateFromWhoIsDead)
@@ -236,11 +258,74 @@ TEST(Heartbeat, TellsWhoIsLateFromWhoIsDead)
   expect_of_others(errors, 1, "rank 1 (b) failed: " + errors[1]);
 }
 
+/// Beats often beside what a wait takes, and takes nobody for dead.
+TimeLimits limits_of_waits()
+{
+  TimeLimits limits = limits_with(Seconds(20));
+  limits.beat = Seconds(0.2);
+  return limits;
+}
+
+Instruction backward(std::uint64_t microbatch)
+{
+  Instruction instruction;
+  instruction.opcode = Opcode::Backward;
+  instruction.microbatch = microbatch;
+  return instruction;
+}
+
+TEST(Heartbeat, WaitsForARankAtWorkThroughOneThatWaits)
+{
+  constexpr Seconds limit(4);
+  World ranks;
+  ranks.run([&](TcpWorld& world, std::size_t rank) {
+    HeartbeatOfRank heartbeat(world, rank, names, limits_of_waits());
+    heartbeat.guard([&] {
+      if (rank == 2) {
+        const Progress::Work work(&heartbeat.progress, 0, backward(0));
+        pause(2.5 * limit.value);
+      } else {
+        World::receive_data(world, rank, heartbeat.unless_at_work(limit));
+      }
+      if (rank != 1) send(world.link(World::data_link(rank)), "3", Data(3));
+    });
+    EXPECT_FALSE(heartbeat.lost());
+  });
+}
+
+TEST(Heartbeat, WaitsNoLongerThanTheLimitForRanksThatWait)
+{
+  World ranks;
+  const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    HeartbeatOfRank heartbeat(world, rank, names, limits_of_waits());
+    heartbeat.guard(
+        [&] { World::receive_data(world, rank, rank == 1 ? heartbeat.unless_at_work(Seconds(1)) : plenty); });
+  });
+  EXPECT_THAT(errors[1], AllOf(StartsWith("rank 1: receive from rank 0 (channel 0): no message after "),
+                               EndsWith("deadline passed; all ranks are alive")));
+}
+
+TEST(Heartbeat, SaysAtRankZeroWhoIsAtOneThingForLongest)
+{
+  World ranks;
+  std::atomic<bool> is_seen = false;
+  ranks.run([&](TcpWorld& world, std::size_t rank) {
+    const auto look = [&](const std::string& longest) {
+      if (longest.starts_with("rank 2 (c): Backward 3 of step 7 for ")) is_seen = true;
+    };
+    HeartbeatOfRank heartbeat(world, rank, names, limits_of_waits(), rank == 0 ? look : Heartbeat::Beaten());
+    const Progress::Work work(rank == 2 ? &heartbeat.progress : nullptr, 7, backward(3));
+    heartbeat.guard([&] {
+      while (!is_seen) pause(0.01);
+    });
+  });
+}
+
 TEST(Heartbeat, TellsAConnectionThatIsCutFromARankThatIsGone)
 {
   World ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
-    Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
     heartbeat.guard([&] {
       if (rank == 0) {
         auto* link = &world.link(World::data_link(2));
@@ -264,14 +349,15 @@ TEST(Heartbeat, TellsAConnectionThatIsCutFromARankThatIsGone)
 TEST(Heartbeat, DistrustsWhatIsNoSignOfLife)
 {
   for (const std::string word :
-       {"lost 0 3 3 nobody", "lost 0 -1 3 somebody", "lost 0 1 3", "lost x", "lost 1", "lost ", "GET / HTTP/1.1", ""}) {
+       {"lost 0 3 3 nobody", "lost 0 -1 3 somebody", "lost 0 1 3", "lost x", "lost 1", "lost ", "GET / HTTP/1.1", "",
+        "beat", "beat ", "beat 1", "beat [0, 0]", "beat [0, 0, 1]", "beat [null, 0, \"\"]"}) {
     World ranks;
     const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
       if (rank == 1) {
         send(world.link({1, 0, TcpWorld::lasting_channel}), word, {});
         return pause(1);
       }
-      Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));
+      HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
       heartbeat.guard([&] { World::receive_data(world, rank); });
     });
     expect_of_others(errors, 1, "rank 1 (b) sends what is no sign of life");
@@ -286,7 +372,7 @@ TEST(Heartbeat, SaysWhoGaveUpARankThatIsAlive)
       send(world.link({1, 0, TcpWorld::lasting_channel}), "lost 4 0 3 rank 0 (a) is gone", {});
       return pause(1);
     }
-    Heartbeat heartbeat(world, rank, names, limits_with(Seconds(20)));
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
     heartbeat.guard([&] { World::receive_data(world, rank); });
   });
   expect_of_others(errors, 1, "rank 1 (b) gave this rank up: rank 0 (a) is gone");

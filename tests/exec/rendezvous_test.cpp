@@ -185,8 +185,9 @@ TEST(Rendezvous, NamesTheRanksThatAreMissingToAllThatCame)
   for (const std::size_t rank : {0, 2, 4}) run.start(rank);
   run.threads.clear();
   for (const std::size_t rank : {0, 2, 4}) {
-    EXPECT_EQ(run.outcomes[rank].environment_fault,
-              fmt::format("of 5 ranks these have not called {} within 2 s: 1, 3", text_of(run.master)));
+    EXPECT_EQ(
+        run.outcomes[rank].environment_fault,
+        fmt::format("of 5 ranks these have not called {} within 2 s (twice --deadline): 1, 3", text_of(run.master)));
   }
 }
 
@@ -197,7 +198,8 @@ TEST(Rendezvous, NamesTheMasterThatDoesNotAnswer)
   run.start(1);
   run.threads.clear();
   EXPECT_EQ(run.outcomes[1].environment_fault,
-            fmt::format("rank 1: rank 0 does not answer at {} within 0.5 s: Connection refused", text_of(run.master)));
+            fmt::format("rank 1: rank 0 does not answer at {} within 0.5 s (twice --deadline): Connection refused",
+                        text_of(run.master)));
 }
 
 TEST(Rendezvous, RefusesTwoProcessesThatSayTheyAreTheSameRank)
@@ -293,7 +295,8 @@ TEST(Rendezvous, ARankWithAnotherSecretIsNobody)
   run.options[1].secret = some_secret("known to somebody else alone");
   run.run();
   EXPECT_THAT(run.outcomes[0].environment_fault,
-              AllOf(StartsWith(fmt::format("of 2 ranks these have not called {} within 2 s: 1", text_of(run.master))),
+              AllOf(StartsWith(fmt::format("of 2 ranks these have not called {} within 2 s (twice --deadline): 1",
+                                           text_of(run.master))),
                     HasSubstr("did not prove the secret")));
   EXPECT_THAT(run.outcomes[1].environment_fault, StartsWith("rank 1: rank 0 does not answer at "));
 }
