@@ -7,6 +7,7 @@
 #include "exec/device_queue.hpp"
 #include "exec/nccl.hpp"
 #include "exec/side_channel.hpp"
+#include "exec/tcp_settings.hpp"
 
 #include <fmt/format.h>
 
@@ -135,21 +136,24 @@ Finding sleep_accuracy()
   return {Verdict::Doubtful, "sleep", text + ": --emulate stretches short instructions too far"};
 }
 
-Finding finding_of(const LinkMeasurement& link, const std::string& subject)
+Finding finding_of(const LinkMeasurement& link, const std::string& subject, const std::optional<TcpSettings>& settings)
 {
-  return {Verdict::Good, subject,
-          fmt::format("{} and {} with {} connection{}", text_of(link.latency), text_of(link.bandwidth), link.flows,
-                      link.flows == 1 ? "" : "s")};
+  const std::string held_up = settings ? what_holds_up(link, *settings) : "";
+  return {held_up.empty() ? Verdict::Good : Verdict::Doubtful, subject,
+          fmt::format("{} and {} with {} connection{}{}", text_of(link.latency), text_of(link.bandwidth), link.flows,
+                      link.flows == 1 ? "" : "s", held_up)};
 }
 
-/// The clocks, and the links that begin here.
+/// The system's settings, the clocks, and the links that begin here.
 std::vector<Finding> network(const DoctorOptions& options)
 {
   constexpr auto word = "doctor";
   std::vector<Finding> findings;
+  const auto settings = tcp_settings();
+  if (settings) findings.push_back({Verdict::Good, "TCP", text_of(*settings)});
   if (!options.rank) {
     for (const std::size_t flows : flow_counts(options.flows)) {
-      findings.push_back(finding_of(probe_loopback(flows), "loopback"));
+      findings.push_back(finding_of(probe_loopback(flows), "loopback", settings));
     }
     return findings;
   }
@@ -161,7 +165,7 @@ std::vector<Finding> network(const DoctorOptions& options)
     findings.push_back({Verdict::Good, "clock", fmt::format("rank 0's shows {:+.6f} s more", offset.value)});
   }
   for (const auto& link : probe_links(*options.rank, options.ranks, options.flows, tcp)) {
-    findings.push_back(finding_of(link, fmt::format("link to rank {}", link.to)));
+    findings.push_back(finding_of(link, fmt::format("link to rank {}", link.to), settings));
   }
   return findings;
 }

@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "core/quantity_text.hpp"
 #include "exec/clock.hpp"
+#include "exec/threads.hpp"
 
 #include <fmt/format.h>
 
@@ -165,7 +166,7 @@ LinkMeasurement probe_loopback(std::size_t flows)
   const std::vector<Endpoint> ranks = {{"127.0.0.1", listeners[0].port()}, {"127.0.0.1", listeners[1].port()}};
   const std::vector<LinkName> links = {forth(0, 1), answer_to(0, 1)};
   std::exception_ptr failure;
-  std::thread other([&] {
+  std::jthread other = start_thread([&] {
     try {
       TcpWorld world(1, ranks, links, options, std::move(listeners[1]));
       answer(world, 0, 1);

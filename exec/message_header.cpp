@@ -1,10 +1,13 @@
 #include "exec/message_header.hpp"
 
 #include "core/errors.hpp"
+#include "core/quantity_text.hpp"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cstring>
+#include <numeric>
 
 namespace isobar::exec {
 
@@ -66,12 +69,18 @@ std::vector<std::int64_t> header_of(const Message& message)
   return header;
 }
 
-Message room_for(TcpLink::Bytes header, Room room)
+Bytes most_of(const Instruction& transfer)
+{
+  return 4 * transfer.size + Bytes(0x1p20);
+}
+
+Message room_for(TcpLink::Bytes header, Room room, Bytes most)
 {
   constexpr std::int64_t most_dimensions = 16;
   constexpr std::int64_t longest = std::int64_t{1} << 40;
   HeaderReader reader(header);
   Message message;
+  Bytes all;
   message.orders.checkpoint = reader.word(1) == 1;
   message.orders.end = reader.word(1) == 1;
   while (!reader.at_end()) {
@@ -79,6 +88,12 @@ Message room_for(TcpLink::Bytes header, Room room)
     message.differentiable.push_back(reader.word(1) == 1);
     std::vector<std::int64_t> shape(static_cast<std::size_t>(reader.word(most_dimensions)));
     for (auto& length : shape) length = reader.word(longest);
+    all += std::accumulate(shape.begin(), shape.end(), Bytes(static_cast<double>(c10::elementSize(type))),
+                           [](Bytes bytes, std::int64_t length) { return static_cast<double>(length) * bytes; });
+    if (all > most) {
+      throw EnvironmentError(
+          fmt::format("a message of {} or more, where at most {} is awaited", text_of(all), text_of(most)));
+    }
     message.tensors.push_back(at::empty(shape, options_of(room).dtype(type)));
   }
   return message;

@@ -20,7 +20,11 @@ std::vector<std::int64_t> header_of(const Message& message);
 
 /// Where tensors are made that a message is to fill: on a GPU, in the calling thread's queue.
 enum class Room { Memory, PinnedMemory, Gpu };
-/// Tensors as a header describes them, to be filled. @throws EnvironmentError when it makes no sense.
-Message room_for(TcpLink::Bytes header, Room room);
+/// The most that the tensors of a transfer may hold: several times what the model says, which counts neither the
+/// indices of tokens nor labels as they travel.
+Bytes most_of(const Instruction& transfer);
+/// Tensors as a header describes them, to be filled. @throws EnvironmentError when it makes no sense, or they would
+/// hold more than `most` together, before any is made.
+Message room_for(TcpLink::Bytes header, Room room, Bytes most);
 
 }  // namespace isobar::exec

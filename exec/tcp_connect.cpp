@@ -5,14 +5,20 @@
 
 #include <fmt/format.h>
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 
 namespace isobar::exec {
@@ -61,9 +67,58 @@ LinkName link_of(const Hello& hello)
   return {.from = hello.from, .to = hello.to, .channel = hello.channel};
 }
 
+std::size_t flows_of(const LinkName& link, const TcpOptions& options)
+{
+  return link.channel < first_narrow_channel ? options.flows : 1;
+}
+
 bool is_connected(const Flow& flow)
 {
   return flow.socket.is_open() && !is_closed_by_peer(flow.socket);
+}
+
+void set_option(int socket, int level, int name, int value)
+{
+  ::setsockopt(socket, level, name, &value, sizeof value);
+}
+
+/// While ranks meet, nothing else tells of a machine that has vanished: within 9 s its connections count as closed.
+void watch(int socket)
+{
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 3);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  // Nothing asks after a peer that still has bytes to acknowledge, such as a handshake's last ones.
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 9000);
+}
+
+/// What a rank's links keep open: a socket for each connection, and three descriptors of the loop of each link; as many
+/// for calls, while they are connected.
+std::size_t files_of(std::size_t rank, const std::vector<LinkName>& links, const TcpOptions& options)
+{
+  constexpr std::size_t of_loop = 3;
+  std::size_t files = of_loop;
+  for (const auto& link : links) {
+    if (link.from == rank || link.to == rank) files += of_loop + flows_of(link, options);
+  }
+  return files;
+}
+
+/// @throws EnvironmentError when this process may not open so many files more, and some that others will want.
+void require_files(std::size_t wanted)
+{
+  constexpr std::size_t for_others = 8;
+  rlimit limit = {};
+  std::error_code error;
+  const std::filesystem::directory_iterator open("/proc/self/fd", error);
+  if (error || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const auto opened = static_cast<std::size_t>(std::distance(begin(open), end(open)));
+  if (opened + wanted + for_others <= limit.rlim_cur) return;
+  throw EnvironmentError(
+      fmt::format("its connections need about {} open files beside the {} of this process, which may open {}: raise "
+                  "the limit (ulimit -n {})",
+                  wanted + for_others, opened, limit.rlim_cur, std::bit_ceil(opened + wanted + for_others)));
 }
 
 const char* travel(bool tls)
@@ -115,7 +170,7 @@ Connecting::Connecting(std::size_t rank, const std::vector<Endpoint>& ranks, con
     if (link.from != rank && link.to != rank) continue;
     const auto [place, is_new] = flows_.try_emplace(link);
     ensure(is_new, "a link is named once");
-    const std::size_t flows = link.channel < first_narrow_channel ? options.flows : 1;
+    const std::size_t flows = flows_of(link, options);
     place->second.resize(flows);
     missing_ += flows;
     for (std::size_t flow = 0; link.from == rank && flow < flows; ++flow) call(link, flow);
@@ -187,8 +242,9 @@ std::map<LinkName, std::vector<Flow>> Connecting::run(Clock::time_point deadline
       throw EnvironmentError(refusal_);
     }
     if (!in_time) {
-      throw EnvironmentError(fmt::format("rank {}: still waiting after {} for {}{}", rank_,
-                                         in_seconds(time_since(began_)), awaited(), switchboard_.strangers()));
+      const auto option = options_.connect_option.empty() ? "" : fmt::format(" ({})", options_.connect_option);
+      throw EnvironmentError(fmt::format("rank {}: still waiting after {}{} for {}{}", rank_,
+                                         in_seconds(time_since(began_)), option, awaited(), switchboard_.strangers()));
     }
   }
   return std::move(flows_);
@@ -199,6 +255,7 @@ void Connecting::keep(const Hello& hello, Flow flow)
   Flow& place = flows_.at(link_of(hello))[hello.flow];
   if (!place.socket.is_open()) --missing_;
   place = std::move(flow);
+  watch(place.socket.number());
 }
 
 std::string Connecting::awaited() const
@@ -250,7 +307,14 @@ std::map<LinkName, std::vector<Flow>> connect_links(std::size_t rank, const std:
                                                     const std::vector<LinkName>& links, const TcpOptions& options,
                                                     TcpListener listener, Clock::time_point deadline)
 {
+  require_files(files_of(rank, links, options));
   return Connecting(rank, ranks, links, options, std::move(listener)).run(deadline);
+}
+
+void watch_no_more(int socket)
+{
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 0);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
 }
 
 void allow_all_descriptors()

@@ -5,10 +5,12 @@
 #include "exec/clock.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cstring>
 #include <map>
+#include <set>
 
 namespace isobar::exec {
 
@@ -58,12 +60,12 @@ class TcpWorld::Impl {
        TcpListener listener);
 
   template <typename Value>
-  void all_reduce_sum(std::span<Value> values, Seconds deadline)
+  void all_reduce_sum(std::span<Value> values, const Deadline& deadline)
   {
     ensure(rank_ < summing_.size, "a rank sums that takes part in sums");
     all_reduce_sum(summing_, values, deadline);
   }
-  void wait_for_all(Seconds deadline) { all_reduce_sum(all_, std::span<double>(), deadline); }
+  void wait_for_all(const Deadline& deadline) { all_reduce_sum(all_, std::span<double>(), deadline); }
 
   std::map<LinkName, std::unique_ptr<TcpLink>> links;
   std::atomic<bool> cancelled = false;
@@ -77,6 +79,17 @@ class TcpWorld::Impl {
     TcpLink* from_previous = nullptr;
   };
 
+  /// "; rank 1 is gone": by the links that no sum has closed.
+  std::string who_is_gone() const
+  {
+    std::set<std::size_t> gone;
+    for (const auto& [name, link] : links) {
+      if (name.channel < summing_of_some && link->is_closed()) gone.insert(name.from == rank_ ? name.to : name.from);
+    }
+    if (gone.empty()) return "";
+    return fmt::format("; rank{} {} {} gone", gone.size() > 1 ? "s" : "", fmt::join(gone, ", "),
+                       gone.size() > 1 ? "are" : "is");
+  }
   LinkName to_next(const Ring& ring) const
   {
     return {.from = rank_, .to = (rank_ + 1) % ring.size, .channel = ring.channel};
@@ -87,7 +100,7 @@ class TcpWorld::Impl {
   }
   bool is_in(const Ring& ring) const { return rank_ < ring.size && ring.size > 1; }
   template <typename Value>
-  void all_reduce_sum(const Ring& ring, std::span<Value> values, Seconds wait);
+  void all_reduce_sum(const Ring& ring, std::span<Value> values, const Deadline& deadline);
 
   std::size_t rank_;
   Ring all_;      // who is to be there
@@ -108,9 +121,11 @@ TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::
     names.insert(names.end(), {to_next(summing_), from_previous(summing_)});
   }
   const auto loop = make_tcp_loop();
+  std::vector<int> sockets;
   for (auto& [name, flows] : connect_links(rank, ranks, names, options, std::move(listener), deadline)) {
     const bool of_sums = name.channel >= summing_of_some;
     const auto title = of_sums ? "sum over all ranks" : fmt::format("channel {}", name.channel);
+    for (const auto& flow : flows) sockets.push_back(flow.socket.number());
     links[name] = std::make_unique<TcpLink>(name, rank_, title, std::move(flows), of_sums ? loop : make_tcp_loop());
   }
   for (Ring* ring : {&all_, &summing_}) {
@@ -123,17 +138,17 @@ TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::
     wait_for_all(time_until(deadline));
   } catch (const EnvironmentError& error) {
     Failure failure = failure_of(error);
-    failure.text += " (ranks beyond the neighbours are awaited)";
+    failure.text += fmt::format(" (ranks beyond the neighbours are awaited{})", who_is_gone());
     throw_failure(failure);
   }
+  for (const int socket : sockets) watch_no_more(socket);
 }
 
 template <typename Value>
-void TcpWorld::Impl::all_reduce_sum(const Ring& ring, std::span<Value> values, Seconds wait)
+void TcpWorld::Impl::all_reduce_sum(const Ring& ring, std::span<Value> values, const Deadline& deadline)
 {
   const std::size_t ranks = ring.size;
   if (ranks == 1) return;
-  const auto deadline = deadline_in(wait);
   const auto chunk = [&](std::size_t index) {
     index %= ranks;
     const auto begin_of = [&](std::size_t i) { return values.size() / ranks * i + values.size() % ranks * i / ranks; };
@@ -160,7 +175,7 @@ void TcpWorld::Impl::all_reduce_sum(const Ring& ring, std::span<Value> values, S
       return {std::as_writable_bytes(arriving)};
     };
     TcpLink::exchange(*ring.to_next, std::as_bytes(std::span(&header, 1)), std::array{leaving}, *ring.from_previous,
-                      room, time_until(deadline));
+                      room, deadline);
     for (std::size_t i = 0; scatters && i < chunk_here.size(); ++i) chunk_here[i] += arrived[i];
   }
 }
@@ -187,17 +202,17 @@ TcpLink& TcpWorld::link(const LinkName& name)
   return *found->second;
 }
 
-void TcpWorld::all_reduce_sum(std::span<float> values, Seconds deadline)
+void TcpWorld::all_reduce_sum(std::span<float> values, const Deadline& deadline)
 {
   impl_->all_reduce_sum(values, deadline);
 }
 
-void TcpWorld::all_reduce_sum(std::span<double> values, Seconds deadline)
+void TcpWorld::all_reduce_sum(std::span<double> values, const Deadline& deadline)
 {
   impl_->all_reduce_sum(values, deadline);
 }
 
-void TcpWorld::wait_for_all(Seconds deadline)
+void TcpWorld::wait_for_all(const Deadline& deadline)
 {
   impl_->wait_for_all(deadline);
 }
@@ -222,6 +237,15 @@ std::uint64_t TcpWorld::bytes_sent() const
   std::uint64_t sent = 0;
   for (const auto& [name, link] : impl_->links) sent += link->bytes_sent();
   return sent;
+}
+
+std::uint64_t TcpWorld::moves() const
+{
+  std::uint64_t moves = 0;
+  for (const auto& [name, link] : impl_->links) {
+    if (name.channel != lasting_channel) moves += link->moves();
+  }
+  return moves;
 }
 
 }  // namespace isobar::exec

@@ -47,11 +47,11 @@ class TcpWorld {
   /// A ring: reduce-scatter, then all-gather, in 2 (N-1) rounds for N ranks. Each rank sends 2 (N-1)/N of the bytes of
   /// `values`, and allocates 1/N of them. docs/costs.md, "The executor's transport".
   /// @throws EnvironmentError as TcpLink does, and when another rank sums another number of values.
-  void all_reduce_sum(std::span<float> values, Seconds deadline);
-  void all_reduce_sum(std::span<double> values, Seconds deadline);
+  void all_reduce_sum(std::span<float> values, const Deadline& deadline);
+  void all_reduce_sum(std::span<double> values, const Deadline& deadline);
 
   /// Returns when all ranks have called it, those that do not sum too. Not beside a sum. @throws as TcpLink does.
-  void wait_for_all(Seconds deadline);
+  void wait_for_all(const Deadline& deadline);
 
   /// From any thread: all operations under way on all links but the lasting ones, and all later ones, fail with
   /// "cancelled".
@@ -60,6 +60,8 @@ class TcpWorld {
   const std::atomic<bool>& cancelled() const;
   /// Payload bytes sent over all links, the sums' included; from any thread.
   std::uint64_t bytes_sent() const;
+  /// Grows whenever bytes have left or arrived over any link but the lasting ones; from any thread.
+  std::uint64_t moves() const;
 
  private:
   class Impl;

@@ -49,7 +49,7 @@ struct Message {
 };
 
 /// The header of these tests is the length of the payload.
-inline Message receive(TcpLink& link, Seconds deadline = plenty)
+inline Message receive(TcpLink& link, const Deadline& deadline = plenty)
 {
   Message message;
   const auto room = [&](View header) -> std::vector<std::span<std::byte>> {

@@ -233,18 +233,20 @@ TEST(TcpWorld, KeepsThePlaceOfARankThatDiedBeforeItWasConnected)
   hello.append(ranks.options.world);
   CallerHandshake handshake(*ranks.options.secret, purpose_of(hello));
   const auto died = raw_connection_to(ranks.endpoints[1]);
-  std::jthread caller([&] {
+  std::string error;
+  {
+    const std::jthread rank_1([&] { error = error_of([&] { ranks.world(1); }); });
     Challenge challenge;
     EXPECT_EQ(::recv(died.number(), &challenge, sizeof challenge, MSG_WAITALL), 32);
     const Claim claim = handshake.claim(challenge);
     EXPECT_EQ(::send(died.number(), &claim, sizeof claim, MSG_NOSIGNAL), 192);
     EXPECT_EQ(::shutdown(died.number(), SHUT_WR), 0);
-  });
-  ranks.run([](TcpWorld&, std::size_t) {});
-  caller.join();
-  Verdict verdict;
-  EXPECT_EQ(::recv(died.number(), &verdict, sizeof verdict, MSG_WAITALL), 160);
-  EXPECT_EQ(handshake.reason_of(verdict), "");  // welcome, had it confirmed
+    Verdict verdict;
+    EXPECT_EQ(::recv(died.number(), &verdict, sizeof verdict, MSG_WAITALL), 160);
+    EXPECT_EQ(handshake.reason_of(verdict), "");  // welcome, had it confirmed
+    EXPECT_EQ(error_of([&] { ranks.world(0); }), "");
+  }
+  EXPECT_EQ(error, "");
 }
 
 TEST(TcpWorld, ConnectsAsManyFlowsAsItMay)

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace isobar::exec {
+
+/// A thread that does `work`, and is joined at its end. @throws EnvironmentError when the system starts no more.
+template <typename Work>
+std::jthread start_thread(Work&& work)
+{
+  try {
+    return std::jthread(std::forward<Work>(work));
+  } catch (const std::system_error& error) {
+    throw EnvironmentError(fmt::format(
+        "cannot start a thread: {}; the limits are `ulimit -u` and, in a container, pids.max", error.code().message()));
+  }
+}
+
+}  // namespace isobar::exec
