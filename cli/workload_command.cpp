@@ -17,6 +17,7 @@ struct ImportCommand {
   std::string config;
   HuggingFaceImport import;
   std::string dtype;
+  std::string optimizer;
   std::string output = std::string(standard_output);
 };
 
@@ -36,6 +37,14 @@ ExitCode import_config(ImportCommand options)
                        fmt::format("{} is none of {}", in_quotes(options.dtype), fmt::join(dtype_names(), ", ")));
     }
   }
+  if (!options.optimizer.empty()) {
+    const auto optimizer = optimizer_from_name(options.optimizer);
+    if (!optimizer) {
+      throw InputError("--optimizer", fmt::format("{} is none of {}", in_quotes(options.optimizer),
+                                                  fmt::join(optimizer_names(), ", ")));
+    }
+    options.import.optimizer = *optimizer;
+  }
   refuse_overwriting({options.config}, {options.output});
   const auto workload = workload_from_huggingface(read_file(options.config), options.config, options.import);
   OutputFile(options.output).write(workload);
@@ -49,12 +58,15 @@ void add_workload_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("workload", "make workload files of models described elsewhere");
   command->require_subcommand(1);
   command->footer(footer);
-  auto* subcommand = command->add_subcommand("import", "a model of Hugging Face's transformers: bert, gpt2 or llama");
+  auto* subcommand = command->add_subcommand(
+      "import", "a model of Hugging Face's transformers: bert, gpt2, llama, mistral, qwen2 or qwen3");
   auto options = std::make_shared<ImportCommand>();
   add_file(*subcommand, "CONFIG", options->config, "the model's config.json")->required();
   add_count(*subcommand, "--sequence", options->import.sequence, "tokens of a sample")->required();
   add_count(*subcommand, "--micro-batch", options->import.micro_batch, "samples of one forward pass (default: 1)");
   subcommand->add_option("--dtype", options->dtype, "float32, bf16 or fp16 (default: the configuration's)");
+  subcommand->add_option("--optimizer", options->optimizer,
+                         "sgd, momentum, adam or adamw, whose state counts in memory (default: adamw)");
   add_output(*subcommand, "-o,--output", options->output, "workload file to write; default: print it");
   subcommand->callback(
       [options, &action] { action = [options] { return import_config(*options); }; }  // namespace isobar::cli

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <stdexcept>
@@ -31,6 +32,8 @@ class ConfigReader {
   {
   }
 
+  /// Null too.
+  bool has(const std::string& key) { return config_.optional(key) != nullptr; }
   bool says(const std::string& key)
   {
     const auto* node = config_.optional(key);
@@ -47,6 +50,14 @@ class ConfigReader {
   ConfigReader mapping(const std::string& key)
   {
     return {*config_.optional(key), config_.path_of(key) + ".", *faults_};
+  }
+
+  /// The texts of a list that is there.
+  std::vector<std::string> texts(const std::string& key)
+  {
+    std::vector<std::string> found;
+    for (const auto& item : config_.optional(key)->items) found.push_back(item.scalar);
+    return found;
   }
 
   std::uint64_t count(const std::string& key, std::uint64_t highest) { return config_.required_count(key, 1, highest); }
@@ -182,33 +193,70 @@ GptSizes read_gpt2(ConfigReader& config)
   return sizes;
 }
 
-/// The base of the rotary positions, from where transformers 4 and 5 write it.
-double read_rope_theta(ConfigReader& config)
+/// What the sizes are for.
+enum class Use {
+  Weights,  ///< layers of ours compute exactly what the model does
+  Costs     ///< they cost the same
+};
+
+/// Where transformers 4 and 5 write rotary positions.
+const std::vector<std::string> rope_keys = {"rope_scaling", "rope_parameters"};
+
+/// The kind of scaling of rotary positions, "default" for none.
+std::string rope_type_of(ConfigReader& config)
+{
+  std::string type = "default";
+  for (const auto& key : rope_keys) {
+    if (!config.says(key)) continue;
+    auto rope = config.mapping(key);
+    type = rope.text("rope_type", rope.text("type", type));
+  }
+  return type;
+}
+
+/// The base of the rotary positions.
+double read_rope_theta(ConfigReader& config, Use use)
 {
   constexpr double of_transformers = 10'000;
   double theta = config.number("rope_theta", of_transformers);
   if (config.says("rope_theta") && theta == 0) config.add_fault("rope_theta", "is 0");
-  for (const std::string key : {"rope_scaling", "rope_parameters"}) {
+  const std::vector<std::string> computed = {"default"};
+  const std::vector<std::string> cost_the_same = {"default", "linear", "dynamic", "yarn", "longrope", "llama3"};
+  for (const auto& key : rope_keys) {
     if (!config.says(key)) continue;
     auto rope = config.mapping(key);
-    rope.demand_text("rope_type", {"default"});
-    rope.demand_text("type", {"default"});
+    for (const auto* type : {"rope_type", "type"})
+      rope.demand_text(type, use == Use::Weights ? computed : cost_the_same);
     theta = rope.number("rope_theta", theta);
     if (theta == 0) rope.add_fault("rope_theta", "is 0");
   }
   return theta;
 }
 
-LlamaSizes read_llama(ConfigReader& config)
+/// A decoder of Llama's kind, by the model_type that transformers knows it by.
+struct LlamaKind {
+  std::optional<std::uint64_t> kv_heads;  ///< default; none: as many as heads
+  std::uint64_t positions = 1;            ///< default
+  std::optional<std::uint64_t> window;    ///< default of how far back attention sees
+};
+
+LlamaKind kind_of(const std::string& model_type)
+{
+  if (model_type == "mistral") return {8, 131'072, 4096};
+  if (model_type == "qwen2" || model_type == "qwen3") return {32, 32'768, {}};
+  return {{}, 2048, {}};
+}
+
+LlamaSizes read_llama(ConfigReader& config, const std::string& model_type, Use use)
 {
   LlamaSizes sizes;
   sizes.layers = config.count("num_hidden_layers", most_blocks);
   sizes.hidden = config.count("hidden_size", widest);
   sizes.heads = config.count("num_attention_heads", widest);
-  sizes.kv_heads = config.count("num_key_value_heads", widest, sizes.heads);
+  sizes.kv_heads = config.count("num_key_value_heads", widest, kind_of(model_type).kv_heads.value_or(sizes.heads));
   sizes.intermediate = config.count("intermediate_size", widest_intermediate);
   sizes.vocabulary = config.count("vocab_size", largest_vocabulary);
-  sizes.rope_theta = read_rope_theta(config);
+  sizes.rope_theta = read_rope_theta(config, use);
   sizes.norm_epsilon = config.number("rms_norm_eps", 1e-6);
   if (sizes.norm_epsilon == 0) config.add_fault("rms_norm_eps", "is 0");
   config.demand_parts("num_attention_heads", sizes.heads, "hidden_size", sizes.hidden);
@@ -228,17 +276,55 @@ LlamaSizes read_llama(ConfigReader& config)
   return sizes;
 }
 
-/// What the model computes with its weights.
-HuggingFaceSizes read_model(ConfigReader& config, FaultList& faults)
+/// The type of the models whose classes transformers calls so, such as "LlamaForCausalLM" and "LlamaModel"; none for
+/// classes of others.
+std::optional<std::string> type_of_architecture(std::string_view architecture)
 {
-  const auto model = config.choice("model_type", {"bert", "gpt2", "llama"});
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> families = {{{"Bert", "bert"},
+                                                                                      {"GPT2", "gpt2"},
+                                                                                      {"Llama", "llama"},
+                                                                                      {"Mistral", "mistral"},
+                                                                                      {"Qwen2", "qwen2"},
+                                                                                      {"Qwen3", "qwen3"}}};
+  for (const auto& [family, type] : families) {
+    if (!architecture.starts_with(family)) continue;
+    const auto rest = architecture.substr(family.size());
+    const auto is_next = [&](std::string_view word) { return rest.starts_with(word); };
+    if (is_next("For") || is_next("Model") || is_next("LMHead") || is_next("DoubleHeads")) return std::string(type);
+  }
+  return std::nullopt;
+}
+
+std::string read_model_type(ConfigReader& config, Use use)
+{
+  std::vector<std::string> known = {"bert", "gpt2", "llama"};
+  if (use == Use::Costs) known.insert(known.end(), {"mistral", "qwen2", "qwen3"});
+  if (config.says("model_type") || !config.says("architectures")) return config.choice("model_type", known);
+  const auto architectures = config.texts("architectures");
+  for (const auto& architecture : architectures) {
+    const auto type = type_of_architecture(architecture);
+    if (type && std::find(known.begin(), known.end(), *type) != known.end()) return *type;
+  }
+  config.add_fault("architectures", fmt::format("names no model of {}: {}", fmt::join(known, ", "),
+                                                in_quotes(fmt::format("{}", fmt::join(architectures, ", ")))));
+  return "";
+}
+
+struct ReadModel {
+  std::string type;
+  HuggingFaceSizes sizes;
+};
+
+ReadModel read_model(ConfigReader& config, FaultList& faults, Use use)
+{
+  const auto model = read_model_type(config, use);
   faults.throw_if_any();  // without the model nobody knows which keys are right
   config.demand_nothing("auto_map", "code of the model's own");
   config.demand_nothing("quantization_config", "quantised matrices");
   config.demand_nothing("pruned_heads", "heads that are left out");
-  if (model == "bert") return {read_bert(config), false};
-  if (model == "gpt2") return {read_gpt2(config), config.boolean("tie_word_embeddings", true)};
-  return {read_llama(config), config.boolean("tie_word_embeddings", false)};
+  if (model == "bert") return {model, {read_bert(config), false}};
+  if (model == "gpt2") return {model, {read_gpt2(config), config.boolean("tie_word_embeddings", true)}};
+  return {model, {read_llama(config, model, use), config.boolean("tie_word_embeddings", false)}};
 }
 
 /// The one probability that we know for dropout in all places.
@@ -256,8 +342,17 @@ double read_dropout(ConfigReader& config, const std::vector<std::string>& keys)
   return dropout;
 }
 
+/// Fused kernels draw no dropout of ours.
+void add_dropout_and_attention(Lines& lines, double dropout)
+{
+  lines.add("dropout", dropout);
+  if (dropout > 0) lines.comment("With dropout: 0, attention: fused keeps no S x S probabilities.");
+  lines.add("attention", name_of(dropout > 0 ? Attention::Unfused : Attention::Fused));
+}
+
 /// What a workload says besides: how long a sample may be, and dropout.
-void add_lines(ConfigReader& config, const BertSizes& sizes, std::uint64_t sequence, Lines& lines)
+void add_lines(ConfigReader& config, const BertSizes& sizes, const std::string& /*type*/, std::uint64_t sequence,
+               Lines& lines)
 {
   config.demand_positions("max_position_embeddings", sizes.positions, sequence);
   if (!config.says("id2label") && !config.says("num_labels")) {
@@ -273,10 +368,11 @@ void add_lines(ConfigReader& config, const BertSizes& sizes, std::uint64_t seque
   lines.add("vocabulary", sizes.vocabulary);
   lines.add("positions", sizes.positions);
   lines.add("classes", sizes.classes);
-  lines.add("dropout", read_dropout(config, dropouts));
+  add_dropout_and_attention(lines, read_dropout(config, dropouts));
 }
 
-void add_lines(ConfigReader& config, const GptSizes& sizes, std::uint64_t sequence, Lines& lines)
+void add_lines(ConfigReader& config, const GptSizes& sizes, const std::string& /*type*/, std::uint64_t sequence,
+               Lines& lines)
 {
   config.demand_positions("n_positions", sizes.positions, sequence);
   lines.add("model", "gpt");
@@ -286,15 +382,45 @@ void add_lines(ConfigReader& config, const GptSizes& sizes, std::uint64_t sequen
   lines.add("intermediate", sizes.intermediate);
   lines.add("vocabulary", sizes.vocabulary);
   lines.add("positions", sizes.positions);
-  lines.add("dropout", read_dropout(config, {"resid_pdrop", "embd_pdrop", "attn_pdrop"}));
+  add_dropout_and_attention(lines, read_dropout(config, {"resid_pdrop", "embd_pdrop", "attn_pdrop"}));
 }
 
-void add_lines(ConfigReader& config, const LlamaSizes& sizes, std::uint64_t sequence, Lines& lines)
+/// How far back the model's attention sees; none: to the begin.
+std::optional<std::uint64_t> read_window(ConfigReader& config, const std::string& type)
 {
-  constexpr std::uint64_t positions_of_transformers = 2048;
+  const bool is_qwen = type == "qwen2" || type == "qwen3";
+  if (type == "llama" || (is_qwen && !config.boolean("use_sliding_window", false))) return std::nullopt;
+  if (config.says("sliding_window")) return config.count("sliding_window", longest_sequence);
+  // transformers' default is for a key that is missing; null is none.
+  return config.has("sliding_window") ? std::nullopt : kind_of(type).window;
+}
+
+/// Where the workload is not quite the model.
+void add_differences(ConfigReader& config, const LlamaSizes& sizes, const std::string& type, Lines& lines)
+{
+  const auto rope = rope_type_of(config);
+  if (rope != "default") {
+    lines.comment(
+        fmt::format("Rotary positions are scaled there ({}); the executor does not scale them.", shown(rope)));
+  }
+  const std::uint64_t width = sizes.hidden / sizes.heads;
+  if (type == "qwen2") {
+    lines.comment(fmt::format("Left out here: biases of queries, keys and values, {} parameters.",
+                              sizes.layers * (sizes.hidden + 2 * width * sizes.kv_heads)));
+  }
+  if (type == "qwen3") {
+    lines.comment(
+        fmt::format("Left out here: normalisations of queries and keys, {} parameters.", sizes.layers * 2 * width));
+  }
+}
+
+void add_lines(ConfigReader& config, const LlamaSizes& sizes, const std::string& type, std::uint64_t sequence,
+               Lines& lines)
+{
   config.demand_positions("max_position_embeddings",
-                          config.count("max_position_embeddings", longest_sequence, positions_of_transformers),
-                          sequence);
+                          config.count("max_position_embeddings", longest_sequence, kind_of(type).positions), sequence);
+  if (const auto window = read_window(config, type)) config.demand_positions("sliding_window", *window, sequence);
+  add_differences(config, sizes, type, lines);
   config.demand_number("attention_dropout", 0, 0);
   lines.add("model", "llama");
   lines.add("layers", sizes.layers);
@@ -305,10 +431,12 @@ void add_lines(ConfigReader& config, const LlamaSizes& sizes, std::uint64_t sequ
   lines.add("vocabulary", sizes.vocabulary);
   lines.add("rope_theta", sizes.rope_theta);
   lines.add("norm_epsilon", sizes.norm_epsilon);
+  lines.add("attention", name_of(Attention::Fused));
 }
 
 template <typename Sizes>
-void add_lines(ConfigReader& /*config*/, const Sizes& /*sizes*/, std::uint64_t /*sequence*/, Lines& /*lines*/)
+void add_lines(ConfigReader& /*config*/, const Sizes& /*sizes*/, const std::string& /*type*/,
+               std::uint64_t /*sequence*/, Lines& /*lines*/)
 {
   throw std::logic_error("a configuration of a model that nobody reads");
 }
@@ -335,9 +463,9 @@ HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::stri
   const DocumentNode document = parse_json(text, name);
   FaultList faults(name);
   ConfigReader config(document, faults);
-  const auto model = read_model(config, faults);
+  auto model = read_model(config, faults, Use::Weights);
   faults.throw_if_any();
-  return model;
+  return model.sizes;
 }
 
 std::string workload_from_huggingface(const std::string& text, const std::string& name, const HuggingFaceImport& import)
@@ -345,18 +473,22 @@ std::string workload_from_huggingface(const std::string& text, const std::string
   const DocumentNode document = parse_json(text, name);
   FaultList faults(name);
   ConfigReader config(document, faults);
-  const auto model = read_model(config, faults);
+  const auto [type, model] = read_model(config, faults, Use::Costs);
   Lines lines;
   lines.comment(fmt::format("Of {}, model_type {} of Hugging Face's transformers.",
-                            shown(std::filesystem::path(name).filename().string()), config.text("model_type", "")));
+                            shown(std::filesystem::path(name).filename().string()), type));
   if (model.tied) lines.comment("Head and embedding share one matrix there; here each has its own.");
-  std::visit([&](const auto& sizes) { add_lines(config, sizes, import.sequence, lines); }, model.sizes);
+  lines.comment("A configuration names no optimizer and no learning_rate (0.01 where it is missing): choose yours.");
+  std::visit(
+      [&, model_type = type](const auto& sizes) { add_lines(config, sizes, model_type, import.sequence, lines); },
+      model.sizes);
   const DType dtype = import.dtype ? *import.dtype : read_dtype(config);
   faults.throw_if_any();
 
   lines.add("micro_batch", import.micro_batch);
   lines.add("sequence", import.sequence);
   lines.add("dtype", name_of(dtype));
+  lines.add("optimizer", name_of(import.optimizer));
   return lines.text();
 }
 

@@ -2,10 +2,23 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <variant>
+#include <vector>
 
 /// The sizes that a generator of core/models.hpp makes layers from, and the executor its modules.
 namespace isobar {
+
+/// How the attention of a sample is computed.
+enum class Attention {
+  Unfused,  ///< its S x S probabilities for each head are made, and kept for the backward pass
+  Fused     ///< by one kernel (Dao et al. 2022, arXiv 2205.14135), which keeps a number for each token and head instead
+};
+std::string_view name_of(Attention attention);
+std::optional<Attention> attention_from_name(std::string_view name);
+std::vector<std::string> attention_names();
 
 struct BertSizes {
   std::uint64_t encoders = 1;
@@ -15,6 +28,7 @@ struct BertSizes {
   std::uint64_t vocabulary = 1;
   std::uint64_t positions = 1;
   std::uint64_t classes = 1;
+  Attention attention = Attention::Unfused;
 };
 
 struct GptSizes {
@@ -24,6 +38,7 @@ struct GptSizes {
   std::uint64_t intermediate = 1;
   std::uint64_t vocabulary = 1;
   std::uint64_t positions = 1;
+  Attention attention = Attention::Unfused;
 };
 
 struct LlamaSizes {
@@ -35,6 +50,7 @@ struct LlamaSizes {
   std::uint64_t vocabulary = 1;
   double rope_theta = 500'000;  ///< base of the rotary positions; Llama 3's
   double norm_epsilon = 1e-5;   ///< what the mean square of a normalisation is kept above
+  Attention attention = Attention::Fused;
 };
 
 struct ResnetSizes {

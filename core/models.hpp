@@ -15,7 +15,9 @@
 /// layer), with z bytes per element and one byte per element of a dropout mask.
 ///
 /// Symbols: B micro_batch, S sequence, T = B·S tokens, H hidden, A heads, I intermediate, V vocabulary, z bytes of an
-/// element; e = T·H elements of a hidden state, p = B·A·S² attention probabilities.
+/// element; e = T·H elements of a hidden state, p = B·A·S² attention probabilities. Fused attention keeps 4·B·A·S
+/// bytes, the float32 logarithm of each sum of exponentials, in place of what stands for p in activations; that its
+/// backward pass computes the scores anew is no work here.
 namespace isobar {
 
 /// BERT with a classifier, cut as Sky Computing cuts it: an embedding, three units per encoder, pooler and classifier;

@@ -45,6 +45,16 @@ void refuse_long_sequences(MappingReader& model, std::uint64_t sequence, std::ui
   }
 }
 
+Attention read_attention(MappingReader& model, Attention otherwise, double dropout)
+{
+  const auto name = model.optional_choice("attention", attention_names());
+  const Attention attention = name ? *attention_from_name(*name) : otherwise;
+  if (attention == Attention::Fused && dropout > 0) {
+    model.add_fault("attention", "fused kernels draw dropout that no seed repeats; write unfused, or dropout: 0");
+  }
+  return attention;
+}
+
 using Build = std::function<void(Workload&)>;
 
 Build read_bert(MappingReader& model, const Workload& workload, const FaultList& faults)
@@ -57,6 +67,7 @@ Build read_bert(MappingReader& model, const Workload& workload, const FaultList&
   sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
   sizes.positions = model.required_count("positions", 1, longest_sequence);
   sizes.classes = read_width(model, "classes");
+  sizes.attention = read_attention(model, sizes.attention, workload.training.dropout);
   if (faults.empty()) {
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_long_sequences(model, workload.sequence, sizes.positions);
@@ -76,6 +87,7 @@ Build read_gpt(MappingReader& model, const Workload& workload, const FaultList& 
   sizes.intermediate = model.optional_count("intermediate", 1, widest_intermediate).value_or(4 * sizes.hidden);
   sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
   sizes.positions = model.optional_count("positions", 1, longest_sequence).value_or(workload.sequence);
+  sizes.attention = read_attention(model, sizes.attention, workload.training.dropout);
   if (faults.empty()) {
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_long_sequences(model, workload.sequence, sizes.positions);
@@ -97,6 +109,7 @@ Build read_llama(MappingReader& model, const FaultList& faults)
   sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
   sizes.rope_theta = read_positive(model, "rope_theta", sizes.rope_theta);
   sizes.norm_epsilon = read_positive(model, "norm_epsilon", sizes.norm_epsilon);
+  sizes.attention = read_attention(model, sizes.attention, 0);
   if (faults.empty()) {
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_uneven_parts(model, "kv_heads", sizes.kv_heads, "heads", sizes.heads);

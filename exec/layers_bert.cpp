@@ -40,6 +40,7 @@ class BertAttention final : public ModelLayer {
   BertAttention(const LayerSetup& setup, const BertSizes& sizes)
       : ModelLayer(setup),
         heads_(sizes.heads),
+        attention_(sizes.attention),
         query_(add_linear("query", sizes.hidden, sizes.hidden)),
         key_(add_linear("key", sizes.hidden, sizes.hidden)),
         value_(add_linear("value", sizes.hidden, sizes.hidden)),
@@ -54,14 +55,18 @@ class BertAttention final : public ModelLayer {
     const auto& mask = inputs.at(1);
     // -10,000 as published: after the softmax a padded token's share is 0, and it fits into fp16.
     const auto added = ((1 - mask) * -10'000).unsqueeze(1).unsqueeze(1);
-    const auto attended = attend(split_heads(apply(query_, hidden), heads_), split_heads(apply(key_, hidden), heads_),
-                                 split_heads(apply(value_, hidden), heads_), added, key);
+    const auto query = split_heads(apply(query_, hidden), heads_);
+    const auto keys = split_heads(apply(key_, hidden), heads_);
+    const auto values = split_heads(apply(value_, hidden), heads_);
+    const auto attended = attention_ == Attention::Fused ? attend_fused(query, keys, values, added)
+                                                         : attend(query, keys, values, added, key);
     const auto output = drop_out(apply(output_, join_heads(attended)), key, 1);
     return {apply(norm_, output + hidden), mask};
   }
 
  private:
   std::uint64_t heads_;
+  Attention attention_;
   Linear query_, key_, value_, output_;
   LayerNorm norm_;
 };

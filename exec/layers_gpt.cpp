@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <limits>
-
 /// A decoder as GPT-2: Radford et al. 2019, section 2.3.
 namespace isobar::exec {
 
@@ -36,6 +34,7 @@ class GptBlock final : public ModelLayer {
   GptBlock(const LayerSetup& setup, const GptSizes& sizes)
       : ModelLayer(setup),
         heads_(sizes.heads),
+        attention_(sizes.attention),
         attention_norm_(add_layer_norm("attention_norm", sizes.hidden, gpt_epsilon)),
         query_key_value_(add_linear("query_key_value", sizes.hidden, 3 * sizes.hidden)),
         output_(add_linear("output", sizes.hidden, sizes.hidden)),
@@ -49,25 +48,19 @@ class GptBlock final : public ModelLayer {
   {
     const auto& hidden = inputs.at(0);
     const auto parts = apply(query_key_value_, apply(attention_norm_, hidden)).chunk(3, -1);
-    const auto attended = attend_to_earlier(split_heads(parts[0], heads_), split_heads(parts[1], heads_),
-                                            split_heads(parts[2], heads_), key);
+    const auto query = split_heads(parts[0], heads_);
+    const auto keys = split_heads(parts[1], heads_);
+    const auto values = split_heads(parts[2], heads_);
+    const auto attended = attention_ == Attention::Fused ? attend_fused_to_earlier(query, keys, values)
+                                                         : attend(query, keys, values, hides_later_tokens(query), key);
     const auto between = hidden + drop_out(apply(output_, join_heads(attended)), key, 1);
     const auto intermediate = at::gelu(apply(up_, apply(feed_forward_norm_, between)), "tanh");
     return {in_dtype(between + drop_out(apply(down_, intermediate), key, 2))};
   }
 
  private:
-  at::Tensor attend_to_earlier(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                               const RandomKey& key) const
-  {
-    if (dropout() == 0 || !key.drops) return at::scaled_dot_product_attention(query, keys, values, {}, 0, true);
-    // Torch's kernel would draw its dropout from the global generator.
-    const auto length = query.size(2);
-    constexpr auto never = -std::numeric_limits<double>::infinity();
-    return attend(query, keys, values, at::full({length, length}, never, query.options()).triu(1), key);
-  }
-
   std::uint64_t heads_;
+  Attention attention_;
   LayerNorm attention_norm_;
   Linear query_key_value_, output_;
   LayerNorm feed_forward_norm_;

@@ -71,6 +71,7 @@ class LlamaBlock final : public LlamaLayer {
         rope_theta_(sizes.rope_theta),
         heads_(sizes.heads),
         kv_heads_(sizes.kv_heads),
+        attention_(sizes.attention),
         attention_norm_(add_constant("attention_norm", {sizes.hidden}, 1)),
         query_(add_linear_without_bias("query", sizes.hidden, sizes.hidden)),
         key_(add_linear_without_bias("key", sizes.hidden, sizes.hidden / sizes.heads * sizes.kv_heads)),
@@ -83,7 +84,7 @@ class LlamaBlock final : public LlamaLayer {
   {
   }
 
-  Tensors forward(const Tensors& inputs, const RandomKey& /*key*/) override
+  Tensors forward(const Tensors& inputs, const RandomKey& key) override
   {
     const auto& hidden = inputs.at(0);
     const auto normalised = normalise(attention_norm_, hidden);
@@ -91,8 +92,12 @@ class LlamaBlock final : public LlamaLayer {
     const auto keys = split_heads(apply(key_, normalised), kv_heads_);
     const auto values = split_heads(apply(value_, normalised), kv_heads_);
     const Rotation rotation(rope_theta_, query.size(2), query.size(3), query.options());
-    const auto attended = at::scaled_dot_product_attention(rotation.apply(query), rotation.apply(keys), values, {}, 0,
-                                                           true, std::nullopt, /*enable_gqa=*/kv_heads_ != heads_);
+    const auto turned = rotation.apply(query);
+    const auto turned_keys = rotation.apply(keys);
+    const auto attended = attention_ == Attention::Fused
+                              ? attend_fused_to_earlier(turned, turned_keys, values)
+                              : attend(turned, for_each_head(turned_keys, heads_), for_each_head(values, heads_),
+                                       hides_later_tokens(turned), key);
     const auto between = hidden + apply(output_, join_heads(attended));
     const auto intermediate = normalise(feed_forward_norm_, between);
     const auto gated = at::silu(apply(gate_, intermediate)) * apply(up_, intermediate);
@@ -102,6 +107,7 @@ class LlamaBlock final : public LlamaLayer {
  private:
   double rope_theta_;
   std::uint64_t heads_, kv_heads_;
+  Attention attention_;
   std::size_t attention_norm_;
   Linear query_, key_, value_, output_;
   std::size_t feed_forward_norm_;

@@ -1,10 +1,12 @@
 #include "exec/model_layer.hpp"
 
+#include "core/errors.hpp"
 #include "exec/random.hpp"
 
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <limits>
 
 namespace isobar::exec {
 
@@ -13,6 +15,25 @@ namespace {
 std::vector<std::int64_t> in_torch(const std::vector<std::uint64_t>& shape)
 {
   return {shape.begin(), shape.end()};
+}
+
+}  // namespace
+
+namespace {
+
+at::Tensor by_fused_kernel(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                           const std::optional<at::Tensor>& mask, bool causal)
+{
+  constexpr std::int64_t keeps_scores = 0;  // the kernel of plain matrix products
+  const bool shares = keys.size(1) != query.size(1);
+  if (at::_fused_sdp_choice(query, keys, values, mask, 0, causal, std::nullopt, shares) == keeps_scores) {
+    const auto heads = static_cast<std::uint64_t>(query.size(1));
+    if (shares) return by_fused_kernel(query, for_each_head(keys, heads), for_each_head(values, heads), mask, causal);
+    throw EnvironmentError(
+        "attention: fused: LibTorch has no fused kernel for such heads in this dtype on this device; "
+        "write attention: unfused");
+  }
+  return at::scaled_dot_product_attention(query, keys, values, mask, 0, causal, std::nullopt, shares);
 }
 
 }  // namespace
@@ -37,6 +58,29 @@ at::Tensor split_heads(const at::Tensor& tokens, std::uint64_t heads)
 at::Tensor join_heads(const at::Tensor& heads)
 {
   return heads.transpose(1, 2).flatten(2);
+}
+
+at::Tensor hides_later_tokens(const at::Tensor& query)
+{
+  const auto length = query.size(2);
+  constexpr auto never = -std::numeric_limits<double>::infinity();
+  return at::full({length, length}, never, query.options()).triu(1);
+}
+
+at::Tensor for_each_head(const at::Tensor& shared, std::uint64_t heads)
+{
+  return shared.repeat_interleave(static_cast<std::int64_t>(heads) / shared.size(1), 1);
+}
+
+at::Tensor attend_fused(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                        const std::optional<at::Tensor>& mask)
+{
+  return by_fused_kernel(query, keys, values, mask, false);
+}
+
+at::Tensor attend_fused_to_earlier(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values)
+{
+  return by_fused_kernel(query, keys, values, std::nullopt, true);
 }
 
 ModelLayer::ModelLayer(const LayerSetup& setup)

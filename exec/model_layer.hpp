@@ -29,6 +29,16 @@ at::Tensor cast(const at::Tensor& tensor, DType dtype);
 at::Tensor split_heads(const at::Tensor& tokens, std::uint64_t heads);
 at::Tensor join_heads(const at::Tensor& heads);
 
+/// What is added to the scores so that no token sees a later one: [sequence, sequence].
+at::Tensor hides_later_tokens(const at::Tensor& query);
+/// Keys or values that several query heads share, once for each of `heads`.
+at::Tensor for_each_head(const at::Tensor& shared, std::uint64_t heads);
+/// Attention by a kernel that keeps no scores, from and to [batch, heads, sequence, width]; `mask`, where there is one,
+/// is added to them. @throws EnvironmentError where LibTorch has no such kernel, in whose place it would keep them.
+at::Tensor attend_fused(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                        const std::optional<at::Tensor>& mask);
+at::Tensor attend_fused_to_earlier(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values);
+
 /// A layer's parameters, as plain tensors by index, and what all models compute with them.
 class ModelLayer : public LayerModule {
  public:

@@ -7,7 +7,7 @@ namespace isobar {
 
 void build_bert(const BertSizes& sizes, Workload& workload)
 {
-  const auto& [encoders, hidden, heads, intermediate, vocabulary, positions, classes] = sizes;
+  const auto& [encoders, hidden, heads, intermediate, vocabulary, positions, classes, attention] = sizes;
   const auto B = static_cast<double>(workload.micro_batch);
   const auto S = static_cast<double>(workload.sequence);
   const auto H = static_cast<double>(hidden);
@@ -16,7 +16,8 @@ void build_bert(const BertSizes& sizes, Workload& workload)
   const double z = size_of(workload.dtype);
   const double T = B * S;
   const double e = T * H;
-  const double p = B * static_cast<double>(heads) * S * S;
+  const double a = B * static_cast<double>(heads) * S;
+  const bool is_fused = attention == Attention::Fused;
   const Bytes mask(z * T);
   workload.input = Bytes(3 * 8 * T);
 
@@ -38,9 +39,9 @@ void build_bert(const BertSizes& sizes, Workload& workload)
     append({.name = fmt::format("encoder{}.attention", i),
             .parameters = 4 * (hidden * hidden + hidden) + 2 * hidden,
             .multiply_adds = 4 * T * H * H + 2 * B * S * S * H,
-            .activations = z * (6 * e + 2 * p) + e + p,
+            .activations = z * 6 * e + e + (is_fused ? 4 * a : (2 * z + 1) * a * S),
             .output = z * e},
-           10 * e + p + T, e + T)
+           10 * e + a * S + T, e + T)
         .output += mask;
     append({.name = fmt::format("encoder{}.up", i),
             .parameters = hidden * intermediate + intermediate,

@@ -7,7 +7,7 @@ namespace isobar {
 
 void build_gpt(const GptSizes& sizes, Workload& workload)
 {
-  const auto& [layers, hidden, heads, intermediate, vocabulary, positions] = sizes;
+  const auto& [layers, hidden, heads, intermediate, vocabulary, positions, attention] = sizes;
   const auto B = static_cast<double>(workload.micro_batch);
   const auto S = static_cast<double>(workload.sequence);
   const auto H = static_cast<double>(hidden);
@@ -16,7 +16,8 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
   const double z = size_of(workload.dtype);
   const double T = B * S;
   const double e = T * H;
-  const double p = B * static_cast<double>(heads) * S * S;
+  const double a = B * static_cast<double>(heads) * S;
+  const bool is_fused = attention == Attention::Fused;
   workload.input = Bytes(8 * T);
 
   append_layer(workload, {.name = "embedding",
@@ -29,7 +30,7 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
                             .parameters = 4 * (hidden * hidden + hidden) + 2 * hidden * intermediate + intermediate +
                                           hidden + 4 * hidden,
                             .multiply_adds = 4 * T * H * H + 2 * T * H * I + 2 * B * S * S * H,
-                            .activations = z * (8 * e + 2 * T * I + 2 * p) + 2 * e + p,
+                            .activations = z * (8 * e + 2 * T * I) + 2 * e + (is_fused ? 4 * a : (2 * z + 1) * a * S),
                             .output = z * e});
   }
   append_layer(workload, {.name = "head",

@@ -7,7 +7,7 @@ namespace isobar {
 
 void build_llama(const LlamaSizes& sizes, Workload& workload)
 {
-  const auto& [layers, hidden, heads, kv_heads, intermediate, vocabulary, rope_theta, norm_epsilon] = sizes;
+  const auto& [layers, hidden, heads, kv_heads, intermediate, vocabulary, rope_theta, norm_epsilon, attention] = sizes;
   const std::uint64_t kv_width = hidden / heads * kv_heads;
   const auto B = static_cast<double>(workload.micro_batch);
   const auto S = static_cast<double>(workload.sequence);
@@ -18,7 +18,8 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
   const double z = size_of(workload.dtype);
   const double T = B * S;
   const double e = T * H;
-  const double p = B * static_cast<double>(heads) * S * S;
+  const double a = B * static_cast<double>(heads) * S;
+  const bool is_fused = attention == Attention::Fused;
   workload.input = Bytes(8 * T);
 
   append_layer(workload, {.name = "embedding",
@@ -31,7 +32,7 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
                  {.name = fmt::format("block{}", i),
                   .parameters = 2 * hidden * hidden + 2 * hidden * kv_width + 3 * hidden * intermediate + 2 * hidden,
                   .multiply_adds = T * (2 * H * H + 2 * H * K + 3 * H * I) + 2 * B * S * S * H,
-                  .activations = z * (6 * e + 2 * T * K + p + 4 * T * I),
+                  .activations = z * (6 * e + 2 * T * K + 4 * T * I) + (is_fused ? 4 * a : z * a * S),
                   .output = z * e});
   }
   append_layer(workload, {.name = "head",

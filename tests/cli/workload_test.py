@@ -14,14 +14,24 @@ class Workload(CommandTest):
     def test_imports_what_plan_reads(self):
         workload = self.folder / "imported.yaml"
         self.run_isobar("workload", "import", self.config(), "--sequence", 128, "--micro-batch", 2, "-o", workload)
-        self.assertIn("\nnorm_epsilon: 1e-06\nmicro_batch: 2\nsequence: 128\ndtype: bf16\n", workload.read_text())
+        self.assertIn("\nnorm_epsilon: 1e-06\nattention: fused\nmicro_batch: 2\nsequence: 128\ndtype: bf16\noptimizer: adamw\n", workload.read_text())
         plan = self.json_of("plan", SKY16, workload, "--allocator", "even")
         self.assertEqual(plan["stages"][-1]["last_layer"], 31)
+
+    def test_the_optimizers_state_counts_in_memory(self):
+        peaks = {}
+        for optimizer in ("sgd", "adamw"):
+            workload = self.folder / f"{optimizer}.yaml"
+            self.run_isobar("workload", "import", self.config(), "--sequence", 8, "--optimizer", optimizer, "-o", workload)
+            plan = self.make_plan(SKY16, workload)
+            result = self.json_of("simulate", SKY16, workload, "--plan", plan)
+            peaks[optimizer] = result["stages"][1]["peak_memory_bytes"]
+        self.assertGreater(peaks["adamw"], 1.5 * peaks["sgd"])
 
     def test_prints_without_output(self):
         text = self.run_isobar("workload", "import", self.config(), "--sequence", 1, "--dtype", "float32").stdout
         self.assertTrue(text.startswith("# Of config.json, model_type llama of Hugging Face's transformers.\n"), text)
-        self.assertTrue(text.endswith("micro_batch: 1\nsequence: 1\ndtype: float32\n"), text)
+        self.assertTrue(text.endswith("micro_batch: 1\nsequence: 1\ndtype: float32\noptimizer: adamw\n"), text)
 
     def test_a_model_that_is_not_computed_here_is_a_fault_of_the_user(self):
         config = self.config(hidden_act="relu", num_attention_heads=5)
@@ -41,6 +51,8 @@ class Workload(CommandTest):
                          "--micro-batch: 2000000 is not in 1 to 1048576")
         self.assertEqual(self.fault_of("workload", "import", config, "--sequence", "8", "--dtype", "int8"),
                          '--dtype: "int8" is none of float32, bf16, fp16')
+        self.assertEqual(self.fault_of("workload", "import", config, "--sequence", "8", "--optimizer", "adamax"),
+                         '--optimizer: "adamax" is none of sgd, momentum, adam, adamw')
         self.assertIn("max_position_embeddings: 256 is less than the sequence of 257",
                       self.fault_of("workload", "import", config, "--sequence", "257"))
         self.assertIn("--sequence is required", self.fault_of("workload", "import", config))

@@ -264,9 +264,43 @@ TEST(LlamaWorkload, WithoutGroupsAndGateIsAsManyMatrixProductsAsItsParameters)
   const auto& block = layer_named(workload, "block0");
   EXPECT_EQ(block.parameters, 672u + 16);
   EXPECT_EQ(block.forward, Flops(2 * (15 * 672 + 720)));
-  // z=2 e=120 p=5*4*9=180
-  EXPECT_EQ(block.activations, Bytes(2 * (6 * 120 + 2 * 15 * 4 + 180 + 4 * 15 * 20)));
+  // z=2 e=120 B·A·S=60
+  EXPECT_EQ(block.activations, Bytes(2 * (6 * 120 + 2 * 15 * 4 + 4 * 15 * 20) + 4 * 5 * 4 * 3));
   EXPECT_EQ(layer_named(workload, "head").forward, Flops(2 * 15 * 50 * 8));
+}
+
+/// The first layer that has attention, with and without a kernel that keeps no probabilities.
+Bytes kept_by_attention(const std::string& model, const std::string& attention)
+{
+  return workload_from_text(model + "attention: " + attention + "\n", "x.yaml").layers[1].activations;
+}
+
+TEST(FusedAttention, KeepsANumberForEachTokenAndHeadInsteadOfProbabilities)
+{
+  const std::string bert =
+      "model: bert\nencoders: 1\nhidden: 6\nheads: 3\nintermediate: 10\nvocabulary: 100\npositions: 20\nclasses: 4\n"
+      "micro_batch: 2\nsequence: 5\ndtype: bf16\n";
+  // z=2 e=60 p=2*3*25=150 B·A·S=30
+  EXPECT_EQ(kept_by_attention(bert, "unfused"), Bytes(2 * (6 * 60 + 2 * 150) + 60 + 150));
+  EXPECT_EQ(kept_by_attention(bert, "fused"), Bytes(2 * 6 * 60 + 60 + 4 * 30));
+  const std::string gpt =
+      "model: gpt\nlayers: 1\nhidden: 6\nheads: 3\nintermediate: 10\nvocabulary: 100\nmicro_batch: 2\nsequence: 5\n";
+  // z=4 TI=100
+  EXPECT_EQ(kept_by_attention(gpt, "unfused"), Bytes(4 * (8 * 60 + 2 * 100 + 2 * 150) + 2 * 60 + 150));
+  EXPECT_EQ(kept_by_attention(gpt, "fused"), Bytes(4 * (8 * 60 + 2 * 100) + 2 * 60 + 4 * 30));
+  const std::string llama =
+      "model: llama\nlayers: 1\nhidden: 8\nheads: 4\nkv_heads: 2\nintermediate: 20\nvocabulary: 50\nmicro_batch: 5\n"
+      "sequence: 3\ndtype: bf16\n";
+  // z=2 e=120 TK=60 p=5*4*9=180 TI=300 B·A·S=60
+  EXPECT_EQ(kept_by_attention(llama, "unfused"), Bytes(2 * (6 * 120 + 2 * 60 + 180 + 4 * 300)));
+  EXPECT_EQ(kept_by_attention(llama, "fused"), Bytes(2 * (6 * 120 + 2 * 60 + 4 * 300) + 4 * 60));
+}
+
+TEST(FusedAttention, IsTheDefaultOfLlamaAlone)
+{
+  EXPECT_EQ(std::get<LlamaSizes>(read_workload(shipped("llama_8b")).model).attention, Attention::Fused);
+  EXPECT_EQ(std::get<GptSizes>(read_workload(shipped("gpt2_124m")).model).attention, Attention::Unfused);
+  EXPECT_EQ(std::get<BertSizes>(read_workload(shipped("bert10")).model).attention, Attention::Unfused);
 }
 
 TEST(LlamaWorkload, IsLlama3UnlessItSaysHowItRotatesAndNormalises)
@@ -396,7 +430,8 @@ TEST(Workload, SaysEveryFaultFirstLineFirst)
   EXPECT_EQ(
       fault_of(head + "hiden: 3\nencoders: 1000000000000000\nclasses: two\nvocabulary: 30522\ndtype: float64\n"),
       "x.yaml:1: intermediate: missing; write a whole number from 1 to 4194304\n"
-      "x.yaml:6: hiden: unknown key; the keys here are classes, clip_norm, dropout, dtype, encoders, heads, hidden, "
+      "x.yaml:6: hiden: unknown key; the keys here are attention, classes, clip_norm, dropout, dtype, encoders, heads, "
+      "hidden, "
       "intermediate, learning_rate, memory_model, micro_batch, model, optimizer, positions, sequence, vocabulary, "
       "weight_decay\n"
       "x.yaml:7: encoders: \"1000000000000000\" is out of range; write a whole number from 1 to 333332\n"

@@ -13,7 +13,9 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <numeric>
 
 namespace isobar::exec {
@@ -238,17 +240,14 @@ TEST(Executor, StretchesTheComputationOfASlowDevice)
   Plan plan = even_split(workload, 1, Schedule::Sequential, 1);
   const auto program = schedules::make_program(plan, workload);
   RunOptions options = options_for(10);
-  const auto compute_of = [&] {
-    const auto measured = run_in_process(workload, plan, *program, options, [](const StepReport&) {});
-    auto times = measured.step_times();
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2].value;
-  };
-  const double nominal = compute_of();
   options.emulate = true;
   plan.stages.front().devices.front().slowdown = 20;
-  // Sleeping takes at least its time; how much a busy machine adds nobody knows.
-  EXPECT_GT(compute_of(), 5 * nominal);
+  // Beside the processor's time of the whole run, which other work on the machine does not lengthen.
+  const std::clock_t begin = std::clock();
+  const auto measured = run_in_process(workload, plan, *program, options, [](const StepReport&) {});
+  const double worked_s = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  const auto times = measured.step_times();
+  EXPECT_GT(std::accumulate(times.begin(), times.end(), Seconds(0)).value, 5 * worked_s);
 }
 
 TEST(Executor, GivesSlowedRanksTheTimeOfTheirProfileAndLeavesOthersAlone)
@@ -264,12 +263,19 @@ TEST(Executor, GivesSlowedRanksTheTimeOfTheirProfileAndLeavesOthersAlone)
   const Instruction first = program->at(1, Lane::Compute, 0);
   options.profiled_speed = first.work / Seconds(0.05);
   const auto measured = run_in_process(workload, plan, *program, options, [](const StepReport&) {});
-  const auto forward_of = [&](std::size_t rank) {
-    const InstructionTime& time = measured.ranks()[rank].lanes[static_cast<std::size_t>(Lane::Compute)].front();
-    return (time.end - time.begin).value;
+  /// Its shortest forward, which other work on the machine has not lengthened.
+  const auto least_forward_of = [&](std::size_t rank) {
+    const auto& times = measured.ranks()[rank].lanes[static_cast<std::size_t>(Lane::Compute)];
+    const auto length = program->length(rank, Lane::Compute);
+    Seconds least = times.front().end - times.front().begin;
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      if (program->at(rank, Lane::Compute, i % length).opcode != Opcode::Forward) continue;
+      least = std::min(least, times[i].end - times[i].begin);
+    }
+    return least.value;
   };
-  EXPECT_GE(forward_of(1), 0.2);
-  EXPECT_LT(forward_of(0), 0.2);
+  EXPECT_GE(least_forward_of(1), 0.2);
+  EXPECT_LT(least_forward_of(0), 0.05);
 }
 
 TEST(Executor, RefusesMemoryBeyondTheDevices)

@@ -75,7 +75,7 @@ for name, kind in (("bert", transformers.AutoModelForSequenceClassification),
 class ModelPeer(unittest.TestCase):
     def python(self, script, *arguments):
         result = subprocess.run([sys.executable, "-c", script, *arguments], env=peers_environment(),
-                                capture_output=True, text=True, timeout=300)
+                                capture_output=True, text=True, timeout=600)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout
 
@@ -88,7 +88,7 @@ class ModelPeer(unittest.TestCase):
                 (folder / "model.yaml").write_text(workload + "sequence: 12\nmicro_batch: 3\noptimizer: sgd\n")
                 result = subprocess.run([os.environ["ISOBAR_MODEL_FILTER"], folder / "model.yaml", folder / "weights",
                                          folder / "inputs.safetensors", folder], capture_output=True, text=True,
-                                        timeout=60)
+                                        timeout=600)
                 self.assertEqual(result.returncode, 0, result.stderr)
             compared = [line.split() for line in self.python(COMPARE, root).splitlines()]
         self.assertEqual([name for name, *_ in compared], list(WORKLOADS))

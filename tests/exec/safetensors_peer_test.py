@@ -36,13 +36,13 @@ class SafetensorsPeer(unittest.TestCase):
         need_peers()
         with tempfile.TemporaryDirectory() as folder:
             written = subprocess.run([sys.executable, "-c", WRITE, folder, str(FILES)], env=peers_environment(),
-                                     capture_output=True, text=True, timeout=300)
+                                     capture_output=True, text=True, timeout=600)
             self.assertEqual(written.returncode, 0, written.stderr)
             ours = pathlib.Path(folder, "ours")
             for seed in range(FILES):
                 theirs = pathlib.Path(folder, str(seed))
                 result = subprocess.run([os.environ["ISOBAR_SAFETENSORS_FILTER"], theirs, ours], capture_output=True,
-                                        text=True, timeout=60)
+                                        text=True, timeout=600)
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertEqual(ours.read_bytes(), theirs.read_bytes(), seed)
 

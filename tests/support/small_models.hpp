@@ -72,6 +72,39 @@ inline void shrink(ResnetSizes& sizes, Workload& workload)
   build_resnet(sizes, workload);
 }
 
+inline void build_again(std::monostate /*listed*/, Workload& /*workload*/) {}
+inline void build_again(const BertSizes& sizes, Workload& workload)
+{
+  build_bert(sizes, workload);
+}
+inline void build_again(const GptSizes& sizes, Workload& workload)
+{
+  build_gpt(sizes, workload);
+}
+inline void build_again(const LlamaSizes& sizes, Workload& workload)
+{
+  build_llama(sizes, workload);
+}
+inline void build_again(const ResnetSizes& sizes, Workload& workload)
+{
+  build_resnet(sizes, workload);
+}
+
+/// The same model with its attention computed so, and samples of so many tokens.
+inline Workload with_attention(Workload workload, Attention attention, std::uint64_t sequence)
+{
+  workload.sequence = sequence;
+  workload.layers.clear();
+  std::visit(
+      [&](auto& sizes) {
+        if constexpr (requires { sizes.attention; }) sizes.attention = attention;
+        if constexpr (requires { sizes.positions; }) sizes.positions = std::max(sizes.positions, sequence);
+        build_again(sizes, workload);
+      },
+      workload.model);
+  return workload;
+}
+
 /// The workload of a file, its model shrunk: three samples of seven tokens, or two images.
 inline Workload small_model(const std::filesystem::path& file, DType dtype = DType::Float32, double dropout = 0)
 {
