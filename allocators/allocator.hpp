@@ -3,7 +3,9 @@
 #include "core/cost_model.hpp"
 #include "core/plan.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,6 +58,10 @@ struct Policy {
   std::string_view source;
   Placement (*place)(const Problem& problem);
   bool improves_plans = false;  ///< heeds SearchLimits::start and polish
+  /// Clusters of more are refused: a search over them would not heed its limits, or not have the memory.
+  std::size_t most_devices = std::numeric_limits<std::size_t>::max();
+  /// The same of layers x devices.
+  std::size_t most_pairs = std::numeric_limits<std::size_t>::max();
 };
 
 /// Every policy, sorted by name.

@@ -66,6 +66,9 @@ class GoalSearch {
     if (const auto percent = enough_memory_in_order()) {
       text += fmt::format("; {} % more memory on every device would do", *percent);
     }
+    text += hint_at_recomputation(problem_.cost.workload(), [&](const Workload& recomputed) {
+      return surely_fits_in_order(CostModel(recomputed, problem_.cost.cluster()), problem_.goal);
+    });
     return text;
   }
 

@@ -43,9 +43,10 @@ inline constexpr Policy chain_dp_policy = {
     .guarantee = "optimal for this order, to 1e-12 relative; for step a heuristic that proves nothing",
     .cost =
         "O(L D (D + W)) a pass, W cuts in a stage's reach; 1 pass (sequential), about 20 (bottleneck), about 80 "
-        "(step), hundreds (pipeline); up to M times that under 1f1b where memory binds",
+        "(step), hundreds (pipeline); up to M times that under 1f1b where memory binds; at most 4,096 devices",
     .source = "own; threshold search after Pinar, Tabak, Aykanat (JPDC 2008)",
     .place = place_by_chain_dp,
+    .most_devices = 4'096,
 };
 
 }  // namespace isobar::allocators

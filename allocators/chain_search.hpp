@@ -101,6 +101,7 @@ class ChainSearch {
         best_link_(devices_, Link{infinity, infinity})
   {
     for (std::size_t device = 0; device < devices_; ++device) {
+      clock.leave_if_over();
       seconds_per_flop_.push_back(1 / cost.speed(device).value);
       find_ways_back(device);
     }

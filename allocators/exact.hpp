@@ -40,9 +40,12 @@ inline constexpr Policy exact_policy = {
     .name = "exact",
     .problem = "any objective over any devices in any order",
     .guarantee = "optimal where the outcome says so, else within the certified gap; never worse than its starts",
-    .cost = "exponential in the worst case, anytime; about 1 s for the bottleneck of 1,023 devices x 7,683 layers",
+    .cost =
+        "exponential in the worst case, anytime; about 1 s for the bottleneck of 1,023 devices x 7,683 layers; "
+        "at most 4,096 devices",
     .source = "own; phase flow, multipliers (Held, Karp 1970), labels",
     .place = place_exactly,
+    .most_devices = 4'096,
 };
 
 }  // namespace isobar::allocators

@@ -1,5 +1,6 @@
 #include "allocators/external.hpp"
 
+#include "allocators/memory_fit.hpp"
 #include "core/child_process.hpp"
 #include "core/document.hpp"
 #include "core/errors.hpp"
@@ -174,10 +175,14 @@ class AnswerReader {
 Placement place_externally(const std::string& program, const Problem& problem)
 {
   const std::string name = "exec:" + program;
-  const auto result =
-      run_command({program}, problem_to_json(problem), problem.limits.time_limit.value_or(default_time_limit));
+  const ChildLimit limit(problem.limits.time_limit.value_or(default_time_limit), "--time-limit");
+  const auto result = run_command({program}, problem_to_json(problem), limit);
   if (result.failure) throw EnvironmentError(name, result.failure->text);
-  return AnswerReader(name, problem).read(result.output);
+  Placement placement = AnswerReader(name, problem).read(result.output);
+  if (auto reason = overfull_stage(problem.cost, problem.goal, placement.stages)) {
+    placement = {Outcome::Infeasible, {}, std::move(*reason), {}, {}};
+  }
+  return placement;
 }
 
 }  // namespace isobar::allocators

@@ -14,6 +14,7 @@ namespace isobar::allocators {
 /// or optimal, which counts as feasible until a bound of ours says so) and "reason" may be left out, the other keys of
 /// a plan file are allowed and not looked at: every claim is computed here. It is killed at the time limit, 300 s
 /// without one; its budget and seed are its own affair. Deterministic when the program is.
+/// A placement that needs more memory than a device has is infeasible, with the stage as its reason.
 ///
 /// @throws InputError "exec:PROGRAM…" when it answers what is no placement; EnvironmentError when it cannot be started,
 /// crashes or runs out of time; Interrupted when the process was asked to stop.

@@ -45,10 +45,11 @@ inline constexpr Policy local_search_policy = {
     .guarantee = "none beyond its start; never worse than that",
     .cost =
         "O(k + log S) a move that touches k of S stages, O(S M) for step where its bound does not settle it; 256 L D "
-        "moves (step: 512) unless limited; D² paths",
+        "moves (step: 512) unless limited; D² paths, at most 4,096 devices",
     .source = "own moves; simulated annealing, Kirkpatrick, Gelatt, Vecchi (Science 1983)",
     .place = place_by_local_search,
     .improves_plans = true,
+    .most_devices = 4'096,
 };
 
 }  // namespace isobar::allocators

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace isobar::allocators {
 
@@ -49,6 +50,14 @@ std::optional<int> enough_memory_percent(const std::function<bool(int percent)>&
     (fits(middle) ? high : low) = middle;
   }
   return high;
+}
+
+std::string hint_at_recomputation(const Workload& workload, const std::function<bool(const Workload& recomputed)>& fits)
+{
+  if (!workload.recompute.empty() || workload.memory_model != MemoryModel::Training) return "";
+  std::vector<std::size_t> all(workload.layers.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return fits(with_recomputation(workload, all)) ? "; recomputation would do (--recompute all)" : "";
 }
 
 bool surely_fits_in_order(const CostModel& cost, const Goal& goal)

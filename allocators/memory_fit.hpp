@@ -24,6 +24,11 @@ std::optional<std::string> oversized_layer(const CostModel& cost, const Goal& go
 /// when 100,000 % are too few. Some 10 to 30 calls.
 std::optional<int> enough_memory_percent(const std::function<bool(int percent)>& fits);
 
+/// "; recomputation would do (--recompute all)" where a chain fits once every layer computes its activations anew, as
+/// far as `fits` can tell; else "".
+std::string hint_at_recomputation(const Workload& workload,
+                                  const std::function<bool(const Workload& recomputed)>& fits);
+
 /// True when filling the devices from the last backwards places the whole chain: then chain-dp finds a plan. False
 /// proves nothing, since leaving a small device out lowers the micro-batches in flight before it. O(layers + devices).
 bool surely_fits_in_order(const CostModel& cost, const Goal& goal);

@@ -36,9 +36,10 @@ inline constexpr Policy sky_optimal_policy = {
     .name = "sky-optimal",
     .problem = "Sky Computing's MILP: least bottleneck of forward FLOPs, any order of devices, no transfers",
     .guarantee = "within 20 % of its own objective when it ends by itself",
-    .cost = "exponential; stops after 300 s or the given limits; L D binaries, 2 L D + 3 D + L rows",
+    .cost = "exponential; stops after 300 s or the given limits; L D binaries, at most 500,000, 2 L D + 3 D + L rows",
     .source = "Sky Computing (arXiv 2202.11836), code 456c749, optimal_allocate; solver CBC",
     .place = place_by_sky_milp,
+    .most_pairs = 500'000,
 };
 
 }  // namespace isobar::allocators

@@ -15,6 +15,7 @@
 #include "core/step_recurrence.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -28,8 +29,14 @@ constexpr std::string_view external_prefix = "exec:";
 /// What a bound and an objective may differ by in rounding; the checker's tolerance.
 constexpr double tolerance = 1e-9;
 
-/// Layers times devices up to which every plan gets a bound by multipliers: some tenths of a second.
-constexpr std::size_t most_for_certified_bound = 2'000'000;
+/// Up to which every plan gets a bound by multipliers, in a second or two: its time grows with the square of the
+/// layers.
+bool gets_certified_bound(const CostModel& chain_cost)
+{
+  constexpr std::size_t most_layers = 10'000;
+  constexpr std::size_t most_pairs = 2'000'000;  // layers x devices
+  return chain_cost.layers() <= most_layers && chain_cost.layers() * chain_cost.devices() <= most_pairs;
+}
 
 const Policy* find_policy(std::string_view name)
 {
@@ -41,6 +48,27 @@ const Policy* find_policy(std::string_view name)
 bool is_external(std::string_view name)
 {
   return name.starts_with(external_prefix);
+}
+
+bool takes(const Policy& policy, std::size_t layers, std::size_t devices)
+{
+  return devices <= policy.most_devices && layers * devices <= policy.most_pairs;
+}
+
+/// @throws InputError for a problem that is too large for a policy; it names those that take it.
+void require_size(const Policy& policy, std::size_t layers, std::size_t devices)
+{
+  if (takes(policy, layers, devices)) return;
+  std::vector<std::string_view> others;
+  for (const auto& other : policies()) {
+    if (takes(other, layers, devices)) others.push_back(other.name);
+  }
+  const auto too_large = devices > policy.most_devices
+                             ? fmt::format("at most {} devices, and the platform has {}", policy.most_devices, devices)
+                             : fmt::format("at most {} pairs of a layer and a device, and here are {}",
+                                           policy.most_pairs, layers * devices);
+  throw InputError("allocator", fmt::format("{} takes {}; {} take so many, and --without leaves devices out",
+                                            policy.name, too_large, fmt::join(others, ", ")));
 }
 
 /// The placement over the original's layers.
@@ -98,7 +126,7 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
   Bound bound = objective_bound(cost, plan.goal);
   if (placement.objective_bound) {
     if (*placement.objective_bound > bound.value) bound = {*placement.objective_bound, placement.certificate};
-  } else if (chain_cost.layers() * chain_cost.devices() <= most_for_certified_bound) {
+  } else if (gets_certified_bound(chain_cost)) {
     Bound certified = plan.goal.objective == Objective::Step
                           ? quick_step_bound(chain_cost, plan.goal, placement.stages)
                           : bound_without_transfers(chain_cost, plan.goal, placement.stages);
@@ -191,12 +219,14 @@ std::vector<Plan> allocate_candidates(const std::string& name, const Workload& w
   }
   ensure(!workload.layers.empty() && !cluster.devices.empty() && goal.microbatches > 0,
          "a problem has layers, devices and micro-batches");
+  const Policy* policy = find_policy(name);
   const ChainView view = chain_view(workload);
+  if (policy != nullptr) require_size(*policy, view.workload.layers.size(), cluster.devices.size());
   const CostModel chain_cost(view.workload, cluster);
   Problem problem{chain_cost, goal, limits};
   problem.limits.start = over_chain_of(view, limits.start);
-  Placement placement = is_external(name) ? place_externally(name.substr(external_prefix.size()), problem)
-                                          : find_policy(name)->place(problem);
+  Placement placement =
+      policy != nullptr ? policy->place(problem) : place_externally(name.substr(external_prefix.size()), problem);
   const Seconds search_time = clock.elapsed();
 
   std::vector<Plan> plans;

@@ -19,11 +19,12 @@ bool same_path(const Path& a, const Path& b)
 }
 
 /// The place of each device: devices of one place exchange places without any path changing.
-std::vector<std::size_t> places_of(const Cluster& cluster)
+std::vector<std::size_t> places_of(const Cluster& cluster, const std::function<void()>& each_device)
 {
   const std::size_t devices = cluster.devices.size();
   std::vector<Path> paths(devices * devices);
   for (std::size_t i = 0; i < devices; ++i) {
+    each_device();
     for (std::size_t j = 0; j < devices; ++j) {
       if (i != j) paths[i * devices + j] = cluster.path(i, j);
     }
@@ -40,6 +41,7 @@ std::vector<std::size_t> places_of(const Cluster& cluster)
   std::vector<std::size_t> representatives;
   std::vector<std::size_t> place(devices);
   for (std::size_t i = 0; i < devices; ++i) {
+    each_device();
     std::size_t candidate = 0;
     while (candidate < representatives.size() && !interchangeable(representatives[candidate], i)) ++candidate;
     if (candidate == representatives.size()) representatives.push_back(i);
@@ -91,7 +93,7 @@ ObjectiveWeights weights_of(const Goal& goal)
 }
 
 StageTables::StageTables(const CostModel& cost, const Goal& goal, std::size_t most_groups,
-                         const std::function<void()>& each_layer, std::size_t most_levels)
+                         const std::function<void()>& each_step, std::size_t most_levels)
     : cost_(&cost),
       goal_(goal),
       weights_(weights_of(goal)),
@@ -99,14 +101,14 @@ StageTables::StageTables(const CostModel& cost, const Goal& goal, std::size_t mo
       work_(layers_ + 1, 0),
       forward_(layers_ + 1, 0),
       size_of_cut_(layers_ + 1, 0),
-      reach_(cost, goal, 1, each_layer)
+      reach_(cost, goal, 1, each_step)
 {
   for (std::size_t end = 1; end <= layers_; ++end) {
     forward_[end] = cost.forward_work(0, end - 1).value;
     work_[end] = forward_[end] + cost.backward_work(0, end - 1).value;
   }
   find_levels(most_levels);
-  find_kinds(most_groups);
+  find_kinds(most_groups, each_step);
   tabulate_transfers();
   is_hereditary_ = goal_.communication == Communication::None && reach_.is_hereditary();
 }
@@ -128,12 +130,12 @@ void StageTables::find_levels(std::size_t most_levels)
   }
 }
 
-void StageTables::find_kinds(std::size_t most_groups)
+void StageTables::find_kinds(std::size_t most_groups, const std::function<void()>& each_device)
 {
   const Cluster& cluster = cost_->cluster();
   const std::size_t devices = cluster.devices.size();
   std::vector<std::size_t> place(devices, 0);
-  if (goal_.communication != Communication::None) place = places_of(cluster);
+  if (goal_.communication != Communication::None) place = places_of(cluster, each_device);
   std::vector<std::size_t> group = place;
   groups_ = *std::max_element(group.begin(), group.end()) + 1;
   places_are_exact_ = groups_ <= most_groups;

@@ -32,8 +32,9 @@ ObjectiveWeights weights_of(const Goal& goal);
 /// O(devices² x places) time in the worst case, O(devices² + kinds x (groups x sizes + layers x levels)) memory.
 class StageTables {
  public:
-  /// Where memory needs no levels, turns get at most `most_levels`.
-  StageTables(const CostModel& cost, const Goal& goal, std::size_t most_groups, const std::function<void()>& each_layer,
+  /// Where memory needs no levels, turns get at most `most_levels`. `each_step` is called between layers and between
+  /// devices, and may throw.
+  StageTables(const CostModel& cost, const Goal& goal, std::size_t most_groups, const std::function<void()>& each_step,
               std::size_t most_levels = 1);
 
   const CostModel& cost() const { return *cost_; }
@@ -150,7 +151,7 @@ class StageTables {
     return paths_[place_of_kind_[from] * places_ + place_of_kind_[to]];
   }
   void find_levels(std::size_t most_levels);
-  void find_kinds(std::size_t most_groups);
+  void find_kinds(std::size_t most_groups, const std::function<void()>& each_device);
   void tabulate_transfers();
 
   const CostModel* cost_;

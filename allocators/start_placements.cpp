@@ -175,8 +175,13 @@ std::string why_none_fits(const Problem& problem, const SearchClock& clock)
     const auto stages = best_start({with_more, problem.goal, {}}, clock);
     return !stages.empty() && !overfull_stage(with_more, problem.goal, stages);
   });
-  return percent ? fmt::format("{}; {} % more memory on every device would do", none, *percent)
-                 : none + "; more memory on every device would do";
+  const auto recomputation = hint_at_recomputation(cost.workload(), [&](const Workload& recomputed) {
+    const CostModel with_recomputation(recomputed, cost.cluster());
+    const auto stages = best_start({with_recomputation, problem.goal, {}}, clock);
+    return !stages.empty() && !overfull_stage(with_recomputation, problem.goal, stages);
+  });
+  const auto how_much = percent ? fmt::format("{} % more memory", *percent) : "more memory";
+  return fmt::format("{}; {} on every device would do{}", none, how_much, recomputation);
 }
 
 }  // namespace isobar::allocators

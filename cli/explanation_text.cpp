@@ -150,9 +150,10 @@ std::string block_of(const ComparisonRow& row)
     if (row.goal.objective != Objective::Bottleneck) text += text_of_shares(explanation);
   }
   if (!explanation.full.empty()) {
-    text += fmt::format("  memory is full: {}\n", first_few(explanation.full, [](const auto& full) {
-                          return fmt::format("{} ({} of {})", full.device, text_of(full.used), text_of(full.has));
-                        }));
+    text +=
+        fmt::format("  no room in memory for another layer: {}\n", first_few(explanation.full, [](const auto& full) {
+                      return fmt::format("{} ({} of {})", full.device, text_of(full.used), text_of(full.has));
+                    }));
   }
   text += text_of_faster(explanation.faster_devices, "speed", objective);
   text += text_of_faster(explanation.faster_links, "bandwidth", objective);

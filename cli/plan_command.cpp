@@ -1,6 +1,7 @@
 #include "cli/simulated_choice.hpp"
 #include "core/interrupt.hpp"
 #include "core/quantity_text.hpp"
+#include "core/standard_streams.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>
@@ -83,6 +84,17 @@ std::size_t candidates_from(std::uint64_t count)
   throw InputError("--simulate", fmt::format("{} is not in 1 to {}", count, allocators::most_candidates));
 }
 
+/// A search says nothing until it ends.
+void note_long_search(const Inputs& inputs, const allocators::SearchLimits& limits)
+{
+  constexpr std::size_t some_seconds = 1'000'000;  // layers x devices
+  const std::size_t layers = inputs.workload.layers.size();
+  const std::size_t devices = inputs.platform.cluster().devices.size();
+  if (limits.time_limit || limits.budget || layers * devices < some_seconds) return;
+  say(fmt::format("{} layers on {} devices may take minutes; Ctrl-C or --time-limit keeps the best plan found", layers,
+                  devices));
+}
+
 ExitCode plan(const PlanOptions& options)
 {
   const Goal goal = options.goal.goal(options.objective);
@@ -91,9 +103,10 @@ ExitCode plan(const PlanOptions& options)
   allocators::require_policy(options.allocator);
   options.goal.check_polish({options.allocator});
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
-  Inputs inputs = load(options.inputs, options.goal);
+  Inputs inputs = load(options.inputs, options.goal, options.without);
   inputs.platform.leave_out(options.without, "--without");
   note_missing_rates(inputs);
+  note_long_search(inputs, limits);
   auto read = inputs.files();
   read.insert(read.end(), {options.start, program_of(options.allocator)});
   refuse_overwriting(read, {options.output});
@@ -128,7 +141,8 @@ void add_plan_command(CLI::App& app, Action& action)
   add_count(*command, "--simulate", options->simulate,
             "simulates so many of the allocator's best placements and those of other allocators, and keeps the fastest "
             "(default: none is simulated)");
-  add_list(*command, "--without", options->without, "devices of the platform to leave out, NAME,…");
+  add_list(*command, "--without", options->without,
+           "devices of the platform to leave out, NAME,…; write a comma of a name as \\,");
   add_file(*command, "--start", options->start, "plan file to start from (allocator local-search)");
   add_output(*command, "-o,--output", options->output, "plan file to write (JSON), also when infeasible");
   command->add_flag("--json", options->json, "print the plan as JSON");

@@ -345,8 +345,9 @@ void add_prices(Explanation& explanation, const Plan& plan, const std::vector<St
     const double u = multipliers[i];
     if (u > 0) {
       const bool is_fraction = plan.goal.objective == Objective::Bottleneck;
-      const Seconds saves = is_fraction ? bound * (u / (1 + u)) : std::min(Seconds(u), bound);
-      explanation.prices.push_back({name, u, saves, !is_used[i]});
+      const Seconds saves = is_fraction ? bound * (u / (1 + u)) : Seconds(u);
+      const bool says_something = saves < bound;  // no device saves more than all
+      if (says_something) explanation.prices.push_back({name, u, saves, !is_used[i]});
     } else if (!is_used[i]) {
       explanation.not_worth_using.push_back(name);
     }

@@ -72,7 +72,7 @@ struct Explanation {
   struct ShadowPrice {
     std::string device;
     double multiplier = 0;  ///< seconds; for the bottleneck a fraction of all devices' (docs/allocators.md)
-    Seconds saves;          ///< what one more device like it takes off the bound, at most all (bottleneck: about)
+    Seconds saves;          ///< what one more device like it takes off the bound at most (bottleneck: about); not all
     bool is_idle = false;
   };
 
@@ -83,7 +83,7 @@ struct Explanation {
   std::vector<FullMemory> full;
   std::vector<Relaxation> faster_devices;  ///< the bottleneck's and those of the largest shares; most saved first
   std::vector<Relaxation> faster_links;
-  std::vector<ShadowPrice> prices;           ///< largest first; empty unless the certificate is `path` and has rungs
+  std::vector<ShadowPrice> prices;           ///< largest first; of certificate `path` with rungs
   std::vector<std::string> not_worth_using;  ///< idle, with multiplier 0 at every rung
   Seconds gap;                               ///< no placement's objective is further below this plan's
   std::size_t devices_used = 0;

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <ctime>
 #include <numeric>
 
 namespace isobar::allocators {
@@ -80,26 +79,31 @@ TEST(PlaceEvenly, SaysOnlyMoreMemoryWhenNoPolicyIsKnownToDo)
             "other device, would do");
 }
 
-TEST(PlaceEvenly, PlacesAHundredThousandLayersOnFourThousandDevicesInATenthOfASecond)
+TEST(PlaceEvenly, LooksUpAFewPathsForEachOfFourThousandDevices)
 {
   const Workload workload = chain(std::vector<double>(100'000, 1));
   Cluster platform = cluster({1});
   platform.devices.clear();
   for (int i = 0; i < 4096; ++i) platform.devices.push_back(device("d" + std::to_string(i), 1e9, 1e12));
-  class SamePath : public Network {
-    Path path(std::size_t, std::size_t) const override { return {Seconds(0.001), BytesPerSecond(1e9)}; }
+  class CountedPaths : public Network {
+   public:
+    explicit CountedPaths(std::size_t& asked) : asked_(asked) {}
+
+   private:
+    Path path(std::size_t, std::size_t) const override
+    {
+      ++asked_;
+      return {Seconds(0.001), BytesPerSecond(1e9)};
+    }
     std::vector<std::string> links(std::size_t, std::size_t) const override { return {}; }
+
+    std::size_t& asked_;
   };
-  platform.network = std::make_shared<SamePath>();
-  const std::clock_t begin = std::clock();
+  std::size_t asked = 0;
+  platform.network = std::make_shared<CountedPaths>(asked);
   const Plan plan = allocate("even", workload, platform, Goal{}, {});
-  const double cpu_s = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   EXPECT_EQ(plan.stages.size(), 4096U);
-#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(cpu_s, 0.1);
-#else
-  EXPECT_LT(cpu_s, 5);
-#endif
+  EXPECT_LE(asked, 8 * 4096U);  // of 16.8 million
 }
 
 }  // namespace isobar::allocators

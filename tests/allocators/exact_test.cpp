@@ -268,6 +268,13 @@ TEST(Exact, SaysWhatWouldDoWhereNoOrderHoldsTheChain)
   EXPECT_EQ(plan.outcome, Outcome::Infeasible);
   EXPECT_NE(plan.reason.find("no choice and order of devices holds the chain"), std::string::npos) << plan.reason;
   EXPECT_NE(plan.reason.find("% more memory on every device would do"), std::string::npos) << plan.reason;
+  EXPECT_EQ(plan.reason.find("recompute"), std::string::npos) << plan.reason;
+
+  const Workload of_activations = chain({1, 1, 1, 1}, 0, 0x1p30, 0x1p20);
+  const Plan recomputable = allocate("exact", of_activations, platform, Goal{}, {});
+  EXPECT_EQ(recomputable.outcome, Outcome::Infeasible);
+  EXPECT_NE(recomputable.reason.find("; recomputation would do (--recompute all)"), std::string::npos)
+      << recomputable.reason;
 }
 
 TEST(Exact, AnswersTheSameForTheSameBudget)

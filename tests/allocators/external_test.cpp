@@ -133,13 +133,15 @@ TEST(PlaceExternally, RefusesWhatIsNoJsonAndNamesTheProgramAndLine)
               testing::StartsWith("exec:./policy:1: stages[0].speed: unknown key"));
 }
 
-TEST(PlaceExternally, RefusesAPlacementThatExceedsMemory)
+TEST(PlaceExternally, CallsAPlacementThatExceedsMemoryInfeasible)
 {
   const Program program(R"(cat > /dev/null; echo '{"stages": [{"device": "d0", "first_layer": 0, "last_layer": 1}]}')");
   const Cluster platform = cluster({1}, {Seconds(0), BytesPerSecond(1)}, 0x1p30);
   const Workload workload = chain({1, 1}, 1 << 27);
-  EXPECT_EQ(message_of<InputError>([&] { allocate("exec:./policy", workload, platform, Goal{}, {}); }),
-            "exec:./policy: stages[0]: layers 0 to 1 need 2 GiB on device d0, which has 1 GiB");
+  const Plan plan = allocate("exec:./policy", workload, platform, Goal{}, {});
+  EXPECT_EQ(plan.outcome, Outcome::Infeasible);
+  EXPECT_TRUE(plan.stages.empty());
+  EXPECT_EQ(plan.reason, allocate("even", workload, platform, Goal{}, {}).reason);
 }
 
 TEST(PlaceExternally, SaysHowTheProgramFailed)
@@ -152,7 +154,7 @@ TEST(PlaceExternally, SaysHowTheProgramFailed)
   EXPECT_THAT(failure_of("kill -SEGV $$"), testing::StartsWith("exec:./policy: died of signal 11"));
   SearchLimits limits;
   limits.time_limit = Seconds(0.2);
-  EXPECT_EQ(failure_of("sleep 60", limits), "exec:./policy: was ended at the time limit of 0.2 s");
+  EXPECT_EQ(failure_of("sleep 60", limits), "exec:./policy: was ended at the time limit of 0.2 s (--time-limit)");
   EXPECT_THAT(message_of<EnvironmentError>([] { allocate("exec:./none", chain({1}), cluster({1}), Goal{}, {}); }),
               testing::HasSubstr("./none"));
 }

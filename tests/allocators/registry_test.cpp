@@ -50,6 +50,80 @@ TEST(Policies, AreInTheDocumentsTable)
   }
 }
 
+/// The same path between any two, and how often one was asked for.
+class CountingNetwork : public Network {
+ public:
+  Path path(std::size_t /*from*/, std::size_t /*to*/) const override
+  {
+    ++asked;
+    return {Seconds(1e-3), BytesPerSecond(1e9)};
+  }
+  std::vector<std::string> links(std::size_t /*from*/, std::size_t /*to*/) const override { return {}; }
+
+  mutable std::size_t asked = 0;
+};
+
+struct ManyDevices {
+  explicit ManyDevices(std::size_t count) : network(std::make_shared<CountingNetwork>())
+  {
+    for (std::size_t i = 0; i < count; ++i) {
+      Device device;
+      device.name = "d" + std::to_string(i);
+      device.speed = FlopsPerSecond(1 + static_cast<double>(i % 7));
+      device.memory = Bytes(0x1p40);
+      cluster.devices.push_back(std::move(device));
+    }
+    cluster.network = network;
+  }
+
+  std::shared_ptr<CountingNetwork> network;
+  Cluster cluster;
+};
+
+TEST(Allocate, RefusesMoreDevicesThanASearchTakesAndNamesThePoliciesThatDo)
+{
+  const ManyDevices many(4'097);
+  const Workload workload = chain({1, 1, 1});
+  for (const std::string name : {"chain-dp", "exact", "local-search"}) {
+    try {
+      allocate(name, workload, many.cluster, Goal{}, {});
+      FAIL() << name;
+    } catch (const InputError& error) {
+      EXPECT_EQ(std::string(error.what())
+                    .find("allocator: " + name +
+                          " takes at most 4096 devices, and the platform has "
+                          "4097; even, sky-dynamic, "),
+                0U)
+          << error.what();
+    }
+  }
+#ifdef ISOBAR_HAS_CBC
+  try {
+    allocate("sky-optimal", chain(std::vector<double>(123, 1)), many.cluster, Goal{}, {});
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "allocator: sky-optimal takes at most 500000 pairs of a layer and a device, and here are 503931; even, "
+              "sky-dynamic, sky-dynamic-fixed take so many, and --without leaves devices out");
+  }
+#endif
+  EXPECT_EQ(many.network->asked, 0U);
+  EXPECT_EQ(allocate("even", workload, many.cluster, Goal{}, {}).stages.size(), 3U);
+}
+
+TEST(Allocate, HeedsItsLimitsWhileItLooksPathsUp)
+{
+  const ManyDevices many(512);
+  const Workload workload = chain(std::vector<double>(600, 1));
+  SearchLimits over;
+  over.time_limit = Seconds(0);
+  for (const auto objective : {Objective::Sequential, Objective::Bottleneck, Objective::Step}) {
+    many.network->asked = 0;
+    allocate("chain-dp", workload, many.cluster, Goal::with_defaults(objective), over);
+    EXPECT_LT(many.network->asked, 2 * many.cluster.devices.size());  // of 512 x 512
+  }
+}
+
 TEST(Allocate, RefusesAnUnknownPolicyAndNamesTheNearest)
 {
   EXPECT_EQ(message_of("evn"), "allocator: \"evn\" is not known; did you mean even?");

@@ -63,9 +63,9 @@ class Compare(CommandTest):
         policy = self.write("policy.sh", "#!/bin/sh\nsleep 600\n")
         pathlib.Path(policy).chmod(0o755)
         rows = self.json_of("compare", *self.small_inputs(), "--allocators", f"even,exec:{policy}", "--row-time-limit",
-                            "1s")["rows"]
+                            "3s")["rows"]
         self.assertEqual([row["outcome"] for row in rows], ["feasible", "failed"])
-        self.assertEqual(rows[1]["reason"], "was ended at the time limit of 1 s")
+        self.assertEqual(rows[1]["reason"], "was ended at the time limit of 3 s (--row-time-limit)")
 
     def test_refuses_to_write_over_whatever_it_reads(self):
         inputs = self.small_inputs()
@@ -88,13 +88,13 @@ class Compare(CommandTest):
         self.assertEqual(self.fault_of(*inputs, "--row-time-limit", "0s"),
                          "--row-time-limit: 0 s is no time to plan in; write more")
 
-    def test_no_device_is_worth_more_than_the_bound(self):
+    def test_no_device_is_worth_the_whole_bound(self):
         for row in self.json_of("compare", "platforms/sky4.xml", "workloads/bert10.yaml", "--allocators", "even",
-                                "--objective", "pipeline", "--explain")["rows"]:
+                                "--objective", "sequential", "--explain")["rows"]:
             prices = row["explanation"]["shadow_prices"]
             self.assertGreater(len(prices), 0)
             for price in prices:
-                self.assertLessEqual(price["saves_s"], row["objective_bound_s"])
+                self.assertLess(price["saves_s"], row["objective_bound_s"])
 
     def test_explains_what_binds_each_plan(self):
         # Layers of 3 s on slow and 1.5 s on fast; each transfer takes 0.11 s. even gives slow two of them.

@@ -4,7 +4,7 @@ import csv
 import subprocess
 import sys
 
-from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest
 
 
 class ExactTables(CommandTest):
@@ -12,7 +12,7 @@ class ExactTables(CommandTest):
         result = subprocess.run([sys.executable, ROOT / "tools/exact_tables.py", "--isobar", ISOBAR, "--tables",
                                  "bottleneck", "--nodes", "4", "--encoders", "10", "--no-large", "--time-limit", "5",
                                  "--sky-time-limit", "2", "--verify-limit", "0", "-o", self.folder],
-                                capture_output=True, text=True, timeout=300)
+                                capture_output=True, text=True, timeout=HANG_S)
         self.assertEqual(result.returncode, 0, result.stderr)
         with (self.folder / "bottleneck.csv").open() as file:
             rows = list(csv.DictReader(file))

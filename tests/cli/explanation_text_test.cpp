@@ -44,7 +44,7 @@ TEST(ExplanationsOf, ShowsTheFirstFewOfEverythingAndHowManyMoreThereAre)
 exact, pipeline (1f1b, M = 8, communication overlapped): 4 s
   largest stage cost: stage 3 on d3, 500 ms, by its transfers over up, wan, down and 1 more; 1 other stage within 1 %
   largest shares: d3 50.0 %; links wan 25.0 %
-  memory is full: d3 (1.00 GiB of 2.00 GiB)
+  no room in memory for another layer: d3 (1.00 GiB of 2.00 GiB)
   10 % more speed of any one of those tried saves nothing
   10 % more bandwidth of wan saves 40.0 ms (1.0 %)
   one more device lowers the bound by at most: 300 ms (like d1, which is idle), 200 ms (like d3)
@@ -75,7 +75,7 @@ exact, step (1f1b, M = 8, communication played): 4 s
     25.0 % for latency: d1 to d2 25.0 %
   idle with a micro-batch at hand: d1 for 500 ms, with 5 in flight, its limit; one more in flight there and before it saves nothing
   without any latency this placement saves 1.50 s (37.5 %)
-  memory is full: d3 (1.00 GiB of 2.00 GiB)
+  no room in memory for another layer: d3 (1.00 GiB of 2.00 GiB)
   10 % more speed of any one of those tried saves nothing
   10 % more bandwidth of wan saves 40.0 ms (1.0 %)
   no placement has an objective lower by more than 40.0 ms (1.0 %)

@@ -188,14 +188,19 @@ TEST(Explain, ReadsMultipliersAsPricesOfOneMoreDevice)
   const ThreeAndTwo problem(2);
   Plan plan = problem.plan(goal_of(Objective::Sequential, Communication::None));
   plan.certificate = {CertificateKind::Path, {}, 1, {{Seconds(8), {0.5, 1, 0}}, {std::nullopt, {0.25, 2, 0}}}};
-  plan.objective_bound = Seconds(1.5);
+  plan.objective_bound = Seconds(2.5);
   const auto of_sum = problem.explained(plan);
   ASSERT_EQ(of_sum.prices.size(), 2U);
   EXPECT_EQ(of_sum.prices[0].device, "d1");
-  EXPECT_DOUBLE_EQ(of_sum.prices[0].multiplier, 2);     // the largest of its rungs
-  EXPECT_DOUBLE_EQ(of_sum.prices[0].saves.value, 1.5);  // no more than the bound is
+  EXPECT_DOUBLE_EQ(of_sum.prices[0].multiplier, 2);  // the largest of its rungs
+  EXPECT_DOUBLE_EQ(of_sum.prices[0].saves.value, 2);
   EXPECT_DOUBLE_EQ(of_sum.prices[1].saves.value, 0.5);
   EXPECT_THAT(of_sum.not_worth_using, ElementsAre("d2"));
+
+  plan.objective_bound = Seconds(2);  // a price of all of it says nothing
+  const auto of_less = problem.explained(plan);
+  ASSERT_EQ(of_less.prices.size(), 1U);
+  EXPECT_EQ(of_less.prices[0].device, "d0");
 
   plan.goal.objective = Objective::Bottleneck;
   plan.certificate.rungs = {{Seconds(4), {1, 2, 1}}};
