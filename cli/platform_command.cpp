@@ -112,6 +112,7 @@ void add_show(CLI::App& parent, Action& action)
   command->callback([options, &action] {
     action = [options] {
       const auto platform = load_platform(options->platform, options->devices);
+      say_notes(platform);
       print(options->json ? cluster_to_json(platform.cluster()) + "\n" : table_of_devices(platform.cluster()));
       return ExitCode::Done;
     };

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <stdexcept>
 
@@ -39,6 +40,28 @@ std::string fault_of(std::string_view part, const std::string& what)
   return in_quotes(part) + " " + what;
 }
 
+bool begins_with(std::string_view name, std::string_view word)
+{
+  const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
+  return word.size() <= name.size() && std::equal(word.begin(), word.end(), name.begin(), same);
+}
+
+/// What to write instead of a word that is no device type: the types that begin with it, else the nearest one, else
+/// all of them.
+std::string hint_for(const std::string& word)
+{
+  std::vector<std::string> names;
+  std::vector<std::string> longer;
+  for (const auto& type : device_types()) {
+    names.push_back(type.name);
+    if (!word.empty() && begins_with(type.name, word)) longer.push_back(type.name);
+  }
+  if (!longer.empty()) return fmt::format("did you mean {}?", fmt::join(longer, " or "));
+  const std::string nearest = nearest_word(word, names);
+  return nearest.empty() ? fmt::format("the types are {}", fmt::join(names, ", "))
+                         : fmt::format("did you mean {}?", nearest);
+}
+
 DeviceGroup group_from_text(std::string_view part)
 {
   DeviceGroup group;
@@ -52,13 +75,7 @@ DeviceGroup group_from_text(std::string_view part)
   if (rest == end) return group.type.clear(), group;
   group.type = std::string(rest + 1, end);
   if (find_type(group.type) == nullptr) {
-    std::vector<std::string> names;
-    for (const auto& type : device_types()) names.push_back(type.name);
-    const std::string nearest = nearest_word(group.type, names);
-    throw std::invalid_argument(
-        fault_of(group.type,
-                 "is not a device type; " + (nearest.empty() ? fmt::format("the types are {}", fmt::join(names, ", "))
-                                                             : fmt::format("did you mean {}?", nearest))));
+    throw std::invalid_argument(fault_of(group.type, "is not a device type; " + hint_for(group.type)));
   }
   return group;
 }
@@ -77,12 +94,17 @@ const std::vector<DeviceType>& device_types()
       type_of("T4", 8.1, 65, {}, 16, "NVIDIA T4 data sheet, 2019"),
       type_of("A100-SXM4-40GB", 19.5, 312, 312, 40, "NVIDIA A100 data sheet, 2021"),
       type_of("A100-SXM4-80GB", 19.5, 312, 312, 80, "NVIDIA A100 data sheet, 2021"),
+      type_of("A100-PCIE-40GB", 19.5, 312, 312, 40, "NVIDIA A100 data sheet, 2020"),
+      type_of("A100-PCIE-80GB", 19.5, 312, 312, 80, "NVIDIA A100 data sheet, 2021"),
       type_of("RTX-3090", 35.6, 71, 71, 24, "NVIDIA Ampere GA102 GPU architecture white paper, 2021"),
       type_of("A10", 31.2, 125, 125, 24, "NVIDIA A10 data sheet, 2021"),
       type_of("H100-SXM-80GB", 66.9, 989.4, 989.4, 80, "NVIDIA H100 GPU architecture white paper, 2023"),
       type_of("RTX-4090", 82.6, 165.2, 165.2, 24, "NVIDIA Ada GPU architecture white paper, 2022"),
       type_of("L4", 30.3, 121, 121, 24, "NVIDIA L4 data sheet, 2023, halved"),
+      type_of("L40S", 91.6, 362.05, 362.05, 48, "NVIDIA L40S data sheet, 2023"),
       type_of("H200-SXM-141GB", 67, 989.5, 989.5, 141, "NVIDIA H200 data sheet, 2024, halved"),
+      type_of("B200-SXM-180GB", 75, 2250, 2250, 180, "NVIDIA Blackwell data sheet (HGX B200), 2025, halved"),
+      type_of("MI300X", 163.4, 1307.4, 1307.4, 192, "AMD Instinct MI300X data sheet, 2023"),
   };
   return types;
 }

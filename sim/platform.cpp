@@ -19,6 +19,7 @@
 #include <csignal>
 #include <fstream>
 #include <limits>
+#include <regex>
 #include <set>
 #include <stdexcept>
 
@@ -31,8 +32,9 @@ constexpr Seconds longest_load(600);
 /// Pairs of devices whose route is looked up when a platform is loaded; of a larger one the neighbours, the data server
 /// and one device per zone.
 constexpr std::size_t most_checked_pairs = 16'384;
-/// Endpoints up to which every path that was asked for is kept (16 MB).
-constexpr std::size_t most_cached_endpoints = 1024;
+/// Endpoints up to which every path that was asked for is kept (270 MB): the most that a search takes, and a data
+/// server.
+constexpr std::size_t most_cached_endpoints = 4'097;
 
 /// The endpoints of the cluster as the platform file has them: devices, then the data server if there is one.
 struct Endpoints {
@@ -57,7 +59,7 @@ Endpoints endpoints_of(const std::vector<ScannedHost>& hosts, const std::string&
   Endpoints endpoints;
   std::vector<std::string> faults;
   for (const auto& host : hosts) {
-    if (host.props.memory) endpoints.devices.push_back(&host);
+    if (host.props.memory && host.computes) endpoints.devices.push_back(&host);
     if (!host.props.data_server) continue;
     if (host.props.memory) {
       faults.push_back(place_of(file, host) +
@@ -74,6 +76,35 @@ Endpoints endpoints_of(const std::vector<ScannedHost>& hosts, const std::string&
     throw InputError(fmt::format("{}:1", file),
                      "no host is a device; give hosts the prop memory, here or in a devices file");
   }
+  return endpoints;
+}
+
+/// What of the file is not taken, a line each.
+std::vector<std::string> notes_on(const PlatformScan& scan, const std::string& file)
+{
+  std::vector<std::string> notes;
+  if (scan.config_line) {
+    notes.push_back(fmt::format("{}:{}: <config> is ignored; Isobar sets SimGrid's options itself", on_one_line(file),
+                                *scan.config_line));
+  }
+  const ScannedHost* first = nullptr;
+  std::size_t idle = 0;
+  for (const auto& host : scan.hosts) {
+    if (host.computes || !host.props.memory) continue;
+    if (idle++ == 0) first = &host;
+  }
+  if (first != nullptr) {
+    notes.push_back(fmt::format("{}:{}: host {}{}: a speed of 0, so no device", on_one_line(file), first->line,
+                                shown(first->name), idle == 1 ? "" : fmt::format(" and {} more", idle - 1)));
+  }
+  return notes;
+}
+
+Endpoints without(Endpoints endpoints, const std::vector<std::string>& left_out)
+{
+  std::erase_if(endpoints.devices, [&left_out](const ScannedHost* device) {
+    return std::find(left_out.begin(), left_out.end(), device->name) != left_out.end();
+  });
   return endpoints;
 }
 
@@ -96,8 +127,32 @@ class KeepSignals {
   std::array<struct sigaction, signals.size()> before_;
 };
 
+/// A text as a file without a place on the disk, until it is destroyed.
+class TextAsFile {
+ public:
+  explicit TextAsFile(const std::string& text) : descriptor_(memfd_create("platform", MFD_CLOEXEC))
+  {
+    if (descriptor_ < 0) throw EnvironmentError("no memory for a platform file");
+    std::ofstream(path(), std::ios::binary) << text;
+  }
+  TextAsFile(const TextAsFile&) = delete;
+  TextAsFile& operator=(const TextAsFile&) = delete;
+  ~TextAsFile() { close(descriptor_); }
+
+  std::string path() const { return fmt::format("/proc/self/fd/{}", descriptor_); }
+
+ private:
+  int descriptor_;
+};
+
+/// What SimGrid is to load: a file with the platform's text, and the folder of the platform, where its profiles are.
+struct Source {
+  std::string file;
+  std::string folder;
+};
+
 /// Starts this process's one engine, silent but for its last words before it aborts, and lets it read the file.
-void load_into_engine(const std::string& file)
+void load_into_engine(const Source& source)
 {
   static std::vector<std::string> arguments = {"isobar", "--log=root.thres:critical", "--log=root.fmt:%m%n"};
   std::vector<char*> pointers;
@@ -108,22 +163,25 @@ void load_into_engine(const std::string& file)
     const KeepSignals keep;
     static auto* engine = new sg4::Engine(&count, pointers.data());  // lives as long as the process
     for (const auto& [name, value] : network_settings()) sg4::Engine::set_config(name + ":" + value);
-    engine->load_platform(file);
+    if (!source.folder.empty()) sg4::Engine::set_config("path", source.folder);
+    engine->load_platform(source.file);
     engine->seal_platform();  // zones complete their routes only now
   }
 }
 
-std::string first_line(const std::string& text)
+/// What SimGrid says in its first line, without the addresses of its objects.
+std::string first_words(const std::string& text)
 {
-  return text.substr(0, text.find('\n'));
+  static const std::regex address(R"( ?\(?0x[0-9a-f]+\)?)");
+  return std::regex_replace(text.substr(0, text.find('\n')), address, "");
 }
 
 /// SimGrid's word for a fault as ours. Where it knows the line it says "Parse error at FILE:LINE: what", and for what
 /// breaks its DTD "Invalid XML (its parser's state): " before that.
-std::string fault_of_simgrid(const std::string& file, const std::string& message)
+std::string fault_of_simgrid(const std::string& file, const std::string& loaded, const std::string& message)
 {
-  const std::string line = first_line(message);
-  const std::string known = "Parse error at " + file + ":";
+  const std::string line = first_words(message);
+  const std::string known = "Parse error at " + loaded + ":";
   const auto number_end = line.find(':', known.size());
   if (!line.starts_with(known) || number_end == std::string::npos) return fmt::format("{}: SimGrid: {}", file, line);
   const std::string what = line.substr(number_end + 2);
@@ -165,7 +223,7 @@ class Testament {
     std::string text(capacity, '\0');
     const ssize_t count = pread(errors_, text.data(), text.size(), 0);
     text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-    return first_line(text);
+    return first_words(text);
   }
 
  private:
@@ -202,7 +260,7 @@ void check_route(const Check& check, const ScannedHost& from, const ScannedHost&
   try {
     route = check.routes.between(*engine->host_by_name(from.name), *engine->host_by_name(to.name));
   } catch (const std::exception& error) {
-    throw InputError(fmt::format("{} (SimGrid: {})", missing, first_line(error.what())));
+    throw InputError(fmt::format("{} (SimGrid: {})", missing, first_words(error.what())));
   }
   if (route.missing()) throw InputError(missing);
   if (!(route.latency.value >= 0 && route.latency.value <= most_latency_s)) {
@@ -265,16 +323,16 @@ void check_speeds(const Check& check)
 }
 
 /// Loads and checks the platform where a crash of SimGrid's costs nothing.
-void try_in_child(const std::string& file, const PlatformScan& scan, const Endpoints& endpoints)
+void try_in_child(const std::string& file, const Source& source, const PlatformScan& scan, const Endpoints& endpoints)
 {
   const Testament testament;
   const auto result = run_in_child(
       [&]() -> std::string {
         testament.catch_errors();
         try {
-          load_into_engine(file);
+          load_into_engine(source);
         } catch (const std::exception& error) {
-          throw InputError(fault_of_simgrid(file, error.what()));
+          throw InputError(fault_of_simgrid(file, source.file, error.what()));
         }
         const Routes routes(scan);
         const Check check = {file, endpoints, routes, testament};
@@ -437,34 +495,53 @@ class SimGridNetwork : public Network {
   mutable std::vector<Path> kept_;  // from x endpoints + to
 };
 
-Platform Platform::load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file)
+Platform Platform::load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file,
+                        const std::vector<std::string>& left_out)
+{
+  return load_text(read_file(file), file, devices_file ? devices_file : devices_file_beside(file), left_out);
+}
+
+Platform Platform::from_text(const std::string& xml, const std::string& name)
+{
+  Platform platform = load_text(xml, name, std::nullopt, {});
+  platform.cluster_.name = name;
+  platform.files_.clear();
+  return platform;
+}
+
+Platform Platform::load_text(const std::string& xml, const std::filesystem::path& file,
+                             const std::optional<std::filesystem::path>& devices_file,
+                             const std::vector<std::string>& left_out)
 {
   static bool loaded = false;
   ensure(!loaded, "a process loads one platform");
   const std::string name = file.string();
-  std::string content = read_file(file);
+  std::string content = xml;
   std::vector<std::string> files = {name};
-  auto scan = scan_platform(content, name, [&](const std::string& profile) -> std::optional<std::string> {
+  auto scan = scan_platform(xml, name, [&](const std::string& profile) -> std::optional<std::string> {
     const auto found = find_profile_file(file, profile);
     if (!found) return std::nullopt;
     files.push_back(found->string());
     return read_file(*found);
   });
-  if (const auto props = devices_file ? devices_file : devices_file_beside(file)) {
-    const std::string text = read_file(*props);
-    apply_devices_file(scan.hosts, text, props->string());
-    files.push_back(props->string());
+  if (devices_file) {
+    const std::string text = read_file(*devices_file);
+    apply_devices_file(scan.hosts, text, devices_file->string());
+    files.push_back(devices_file->string());
     content += text;
   }
   for (const auto& profile : scan.profiles) content += profile;
   const auto endpoints = endpoints_of(scan.hosts, name);
-  try_in_child(name, scan, endpoints);
+  const TextAsFile text(scan.without_config);
+  const Source source = {text.path(), file.parent_path().string()};
+  try_in_child(name, source, scan, without(endpoints, left_out));
 
-  load_into_engine(name);
+  load_into_engine(source);
   loaded = true;
   Platform platform;
   platform.hash_ = fingerprint(content);
   platform.files_ = std::move(files);
+  platform.notes_ = notes_on(scan, name);
   platform.routes_ = std::make_shared<const Routes>(scan);
   Cluster& cluster = platform.cluster_;
   cluster.name = file.stem().string();
@@ -473,20 +550,6 @@ Platform Platform::load(const std::filesystem::path& file, const std::optional<s
   platform.network_ = std::make_shared<const SimGridNetwork>(endpoints.all(), platform.routes_);
   cluster.network = platform.network_;
   cluster.profile_speedup = scan.profile_speedup;
-  return platform;
-}
-
-Platform Platform::from_text(const std::string& xml, const std::string& name)
-{
-  // SimGrid reads files alone; this one takes no place on the disk and goes with the process.
-  const int descriptor = memfd_create("platform", MFD_CLOEXEC);
-  if (descriptor < 0) throw EnvironmentError("no memory for a platform file");
-  const std::string file = fmt::format("/proc/self/fd/{}", descriptor);
-  std::ofstream(file, std::ios::binary) << xml;
-  Platform platform = load(file);
-  close(descriptor);
-  platform.cluster_.name = name;
-  platform.files_.clear();
   return platform;
 }
 
@@ -516,37 +579,6 @@ void Platform::set_measured_speed(const std::string& device_type, FlopsPerSecond
 void Platform::leave_out(const std::vector<std::string>& devices, const std::string& where)
 {
   if (!devices.empty()) cluster_ = without_devices(cluster_, devices, where);
-}
-
-std::string simgrid_version()
-{
-  int major = 0;
-  int minor = 0;
-  int patch = 0;
-  sg_version_get(&major, &minor, &patch);
-  return patch == 0 ? fmt::format("{}.{}", major, minor) : fmt::format("{}.{}.{}", major, minor, patch);
-}
-
-const std::vector<std::pair<std::string, std::string>>& network_settings()
-{
-  static const std::vector<std::pair<std::string, std::string>> settings = {
-      {"host/model", "compound"},  // the default would choose the network model itself
-      {"cpu/model", "Cas01"},
-      {"cpu/optim", "Lazy"},
-      {"network/model", "CM02"},
-      {"network/optim", "Lazy"},
-      {"network/latency-factor", "1e-30"},  // sim/simulation.cpp counts latencies; flows keep the weights of theirs
-      {"network/bandwidth-factor", "1"},
-      {"network/crosstraffic", "no"},
-      {"network/TCP-gamma", "0"},
-      {"network/weight-S", "0"},
-      {"network/loopback-lat", "0"},
-      {"network/loopback-bw", "1e18"},  // it lies on routes to gateways too, where it must not narrow them
-      {"maxmin/concurrency-limit", "-1"},
-      {timing_precision_option, "1e-13"},
-      {work_precision_option, "1e-5"},
-  };
-  return settings;
 }
 
 }  // namespace isobar::sim

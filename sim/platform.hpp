@@ -26,10 +26,11 @@ enum class Property : std::uint8_t { Speed, Memory, Bandwidth, Latency };
 class Platform {
  public:
   /// Devices: hosts with a `memory` prop, or named by the patterns of `devices_file` (default: NAME.devices.yaml beside
-  /// NAME.xml where that exists). Order: that of the file.
+  /// NAME.xml where that exists). Order: that of the file. Routes of the devices in `left_out` are not checked: the
+  /// caller takes them away by `leave_out`, which refuses names that no device has.
   /// @throws InputError "file:line: …" for every fault; at most one Platform per process (std::logic_error).
-  static Platform load(const std::filesystem::path& file,
-                       const std::optional<std::filesystem::path>& devices_file = {});
+  static Platform load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file = {},
+                       const std::vector<std::string>& left_out = {});
 
   /// A platform that lies in no file, such as one that a generator has just made.
   static Platform from_text(const std::string& xml, const std::string& name);
@@ -53,14 +54,22 @@ class Platform {
   const std::string& hash() const { return hash_; }
   /// Those files, as they are found from the working folder.
   const std::vector<std::string>& files() const { return files_; }
+  /// What of the platform file is not taken, in a line each, "file:line: …": `<config>`, since settings of SimGrid are
+  /// ours (network_settings) and a platform file causes nothing to be written; hosts with memory and a speed of 0.
+  const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   Platform() = default;
+  static Platform load_text(const std::string& xml, const std::filesystem::path& file,
+                            const std::optional<std::filesystem::path>& devices_file,
+                            const std::vector<std::string>& left_out);
+
   Cluster cluster_;
   std::shared_ptr<const Routes> routes_;
   std::shared_ptr<const SimGridNetwork> network_;
   std::string hash_;
   std::vector<std::string> files_;
+  std::vector<std::string> notes_;
 };
 
 /// SimGrid's version, such as "3.32".

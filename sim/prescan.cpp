@@ -48,6 +48,8 @@ class Scanner {
       scan_root(document);
     }
     reader_.faults().throw_if_any();
+    scan_.without_config = text_;
+    for (const auto& config : document.document_element().children("config")) blank(config);
     return std::move(scan_);
   }
 
@@ -63,14 +65,15 @@ class Scanner {
     PlatformNames::RouteLines routes;
   };
 
-  void add_host(const pugi::xml_node& node, const std::string& name, const Zone& zone, const Props& props)
+  void add_host(const pugi::xml_node& node, const std::string& name, const Zone& zone, const Props& props,
+                bool computes = true)
   {
     names_.add_netpoint(node, name, NetpointKind::Host);
     if (scan_.hosts.size() == most_hosts) {
       reader_.add_fault(node, fmt::format("more hosts than the {} that a platform may have", most_hosts));
     }
     if (scan_.hosts.size() >= most_hosts) return;
-    ScannedHost host{name, reader_.line_of(node), zone.index, props};
+    ScannedHost host{name, reader_.line_of(node), zone.index, props, computes};
     if (!host.props.site && !zone.site.empty()) host.props.site = zone.site;
     scan_.hosts.push_back(std::move(host));
   }
@@ -87,7 +90,7 @@ class Scanner {
         reader_.faults().add(reader_.line_of(prop), "",
                              fmt::format("{} {}: prop {}: given twice; SimGrid would keep the first", node.name(),
                                          attribute(node, "id"), id));
-      } else if (holder) {
+      } else if (holder && !is_foreign_prop(*holder, id, attribute(prop, "value"))) {
         try {
           read_prop(props, *holder, id, attribute(prop, "value"));
         } catch (const std::invalid_argument& fault) {
@@ -109,6 +112,19 @@ class Scanner {
     if (props.flows && !props.window && !zone.window) {
       reader_.add_fault(node, "prop flows means nothing without the prop window, the bytes in flight of each flow");
     }
+  }
+
+  /// Takes an element of the root out of `without_config`, with what stands between it and the next element.
+  void blank(const pugi::xml_node& node)
+  {
+    auto next = node.next_sibling();
+    while (next && next.type() != pugi::node_element) next = next.next_sibling();
+    if (!next) return;                                                     // SimGrid refuses one at the end
+    const auto begin = static_cast<std::size_t>(node.offset_debug()) - 1;  // the offset is that of its name
+    const auto end = static_cast<std::size_t>(next.offset_debug()) - 1;
+    std::replace_if(
+        scan_.without_config.begin() + static_cast<std::ptrdiff_t>(begin),
+        scan_.without_config.begin() + static_cast<std::ptrdiff_t>(end), [](char c) { return c != '\n'; }, ' ');
   }
 
   // Elements.
@@ -135,7 +151,7 @@ class Scanner {
     for (const auto& child : root.children()) {
       const std::string_view tag = child.name();
       if (tag == "config") {
-        read_props(child, std::nullopt);
+        if (!scan_.config_line) scan_.config_line = reader_.line_of(child);
       } else if (is_one_of(tag, {"zone", "AS", "cluster"})) {
         if (top_zone) {
           reader_.add_fault(
@@ -278,7 +294,7 @@ class Scanner {
       names_.add_netpoint(node, attribute(node, "id"), NetpointKind::Host);  // so that no route misses it
       return;
     }
-    reader_.check_speeds(node, reader_.power_state(node));
+    const bool computes = reader_.host_speed(node) > 0;
     reader_.check_cores(node);
     if (!attribute(node, "coordinates").empty()) reader_.check_coordinates(node);
     profiles_.scan_host(node);
@@ -288,7 +304,7 @@ class Scanner {
       }
       read_props(disk, std::nullopt);
     }
-    add_host(node, attribute(node, "id"), zone, read_props(node, PropHolder::Host));
+    add_host(node, attribute(node, "id"), zone, read_props(node, PropHolder::Host), computes);
   }
 
   void scan_peer(const pugi::xml_node& node, const Zone& zone)

@@ -18,6 +18,7 @@ struct ScannedHost {
   int line = 0;
   std::size_t zone = 0;  ///< index of the zone or cluster that it stands in, in the order of the file
   Props props;           ///< `site` is that of the nearest enclosing zone where the host has none of its own
+  bool computes = true;  ///< false: its speed is 0
 };
 
 /// What a platform file says in words that SimGrid does not know, or has forgotten after loading.
@@ -31,6 +32,8 @@ struct PlatformScan {
   std::map<std::string, Bytes> link_in_flight;  ///< flows x window of links that are written out, by SimGrid's names
   std::map<std::string, Bytes> zone_in_flight;  ///< flows x window of the links that stand directly in a zone
   double profile_speedup = 1;                   ///< see Cluster::profile_speedup
+  std::optional<int> config_line;               ///< of the first <config>
+  std::string without_config;                   ///< the text with blanks for each <config>; lines stay
   std::vector<std::string> profiles;            ///< texts of the profile files, in the order of the file
 };
 

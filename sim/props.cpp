@@ -16,6 +16,8 @@ namespace isobar::sim {
 namespace {
 
 constexpr std::uint64_t most_flows = 1'000'000;
+constexpr auto data_server_role = "data-server";
+constexpr std::string_view speed_prefix = "speed.";
 
 std::string text_value(const std::string& value)
 {
@@ -42,7 +44,6 @@ double count_of_flows(const std::string& value)
 
 bool read_host_prop(Props& props, const std::string& id, const std::string& value)
 {
-  constexpr std::string_view speed_prefix = "speed.";
   if (id == "memory") {
     props.memory = more_than_zero(bytes_from_text(value), value);
   } else if (id == "device") {
@@ -50,7 +51,7 @@ bool read_host_prop(Props& props, const std::string& id, const std::string& valu
   } else if (id == "price") {
     props.price_usd_per_hour = price_from_text(value);
   } else if (id == "role") {
-    if (value != "data-server") {
+    if (value != data_server_role) {
       throw std::invalid_argument(fmt::format("\"{}\" is no role; the only one is \"data-server\"", value));
     }
     props.data_server = true;
@@ -112,6 +113,20 @@ std::vector<std::string> prop_names(PropHolder holder)
   if (holder != PropHolder::Link) names.push_back("site");
   if (holder != PropHolder::Host) names.insert(names.end(), {"flows", "window"});
   return names;
+}
+
+bool is_foreign_prop(PropHolder holder, const std::string& id, const std::string& value)
+{
+  if (id == "role") return value != data_server_role && nearest_word(value, {data_server_role}).empty();
+  const auto allowed = prop_names(holder);
+  if (id.starts_with(speed_prefix) || std::find(allowed.begin(), allowed.end(), id) != allowed.end()) return false;
+  try {
+    Props unused;
+    read_known_prop(unused, id, value);
+  } catch (const std::invalid_argument&) {
+    return true;
+  }
+  return false;
 }
 
 bool read_prop(Props& props, PropHolder holder, const std::string& id, const std::string& value)

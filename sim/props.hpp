@@ -30,6 +30,11 @@ enum class PropHolder { Host, Link, Zone, Cluster };
 /// it means nothing, or a near misspelling of one of ours.
 bool read_prop(Props& props, PropHolder holder, const std::string& id, const std::string& value);
 
+/// Whether a prop of a platform file is another program's, though its name is one of ours: a role such as Batsim's
+/// `master` that is not near `data-server`, or, on an element where the prop means nothing, a value that is not ours,
+/// such as memory="128".
+bool is_foreign_prop(PropHolder holder, const std::string& id, const std::string& value);
+
 /// The props that an element may carry.
 std::vector<std::string> prop_names(PropHolder holder);
 

@@ -23,7 +23,8 @@ namespace {
 
 constexpr Seconds first_slice{1};
 constexpr Seconds week{7 * 24 * 3600.0};
-constexpr double patience = 1000;  // times the nominal duration of what is under way
+constexpr Seconds longest_run{1e15};  // a double's clock is no finer than 0.1 s beyond
+constexpr double patience = 1000;     // times the nominal duration of what is under way
 // SimGrid 3.32 takes no notice of a speed or bandwidth of 0 (measured: an Exec went on as before), so a resource that
 // stands still keeps this rate (flop/s, byte/s): hardly above SimGrid's precision of 1e-5, nothing within a week.
 constexpr double standstill_rate = 1e-4;
@@ -78,13 +79,15 @@ class Simulation {
       start_what_can();
     });
     // In slices, because SimGrid's own run() goes on for ever where a periodic profile never lets an activity end. They
-    // double, so that less time passes after the last activity than before it.
+    // double, so that less time passes after the last activity than before it; one of years, in thousandths.
     Seconds slice = first_slice;
     while (!fault_ && !done_) {
       if (running_ == 0) throw std::logic_error("the program waits for itself:" + waiting_instructions(ranks_, step_));
       engine_->run_until((now() + slice).value);
       if (!done_) guarded([&] { give_up_at_standstill(); });
-      slice = std::min(2.0 * slice, week);
+      const Seconds elapsed = now() - simulation_begin_;
+      if (!done_ && elapsed > longest_run) guarded([&] { give_up_as_too_long(); });
+      slice = std::min(2.0 * slice, std::max(week, 1e-3 * elapsed));
     }
     if (fault_) {
       remove_timers(ranks_);
@@ -218,7 +221,7 @@ class Simulation {
   /// The ring starts when all have come.
   void join_all_reduce(LaneState& lane)
   {
-    if (std::find(reducing_.begin(), reducing_.end(), &lane) != reducing_.end()) return;
+    if (std::exchange(lane.has_joined, true)) return;
     reducing_.push_back(&lane);
     if (reducing_.size() < computing_ranks_) return;
     for (auto* part : reducing_) begin_on_device(*part);
@@ -230,7 +233,10 @@ class Simulation {
   void start_reduce_round()
   {
     if (reduce_rounds_left_ == 0) {
-      for (auto* part : std::exchange(reducing_, {})) complete(*part);
+      for (auto* part : std::exchange(reducing_, {})) {
+        part->has_joined = false;
+        complete(*part);
+      }
       return;
     }
     --reduce_rounds_left_;
@@ -516,6 +522,14 @@ class Simulation {
     throw std::logic_error("SimGrid let fail " + description(lane, instruction, step_));
   }
 
+  void give_up_as_too_long() const
+  {
+    throw fault(
+        fmt::format("the simulation takes more than {:.0e} s of simulated time; check the units of speeds, "
+                    "bandwidths and work, or play fewer iterations",
+                    longest_run.value));
+  }
+
   void give_up_at_standstill() const
   {
     Seconds nominal;
@@ -570,20 +584,6 @@ class Simulation {
 };
 
 }  // namespace
-
-std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, const Cluster& cluster)
-{
-  std::vector<RankHost> ranks;
-  for (const auto& stage : plan.stages) {
-    const auto device = cluster.device_index(stage.device());
-    if (!device)
-      throw InputError(cluster.name,
-                       fmt::format("there is no device {}; the plan is made for another platform", stage.device()));
-    ranks.push_back({stage.device(), cluster.devices[*device].speed_at(workload.dtype)});
-  }
-  if (cluster.data_server) ranks.push_back({*cluster.data_server, FlopsPerSecond(0)});
-  return ranks;
-}
 
 SimulationReport simulate(const Platform& platform, const Program& program, const std::vector<RankHost>& ranks,
                           std::uint64_t iterations, TraceSink* sink)

@@ -54,7 +54,8 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
 /// A host or link whose profile falls to 0 stands still until the profile raises it again. The run is given up when
 /// nothing has completed for a week of simulated time, and for 1000 times what is under way takes at nominal speed.
 /// @throws InputError when the platform stops the run: a host or link that is off when it is needed, or that stands
-/// still for good (names host or link, instruction and time); std::logic_error when the program waits for itself;
+/// still for good (names host or link, instruction and time), or when it takes more than 1e15 s of simulated time;
+/// std::logic_error when the program waits for itself;
 /// Interrupted; what `sink` throws. Call once per process; after a fault SimGrid cannot be used again.
 SimulationReport simulate(const Platform& platform, const Program& program, const std::vector<RankHost>& ranks,
                           std::uint64_t iterations, TraceSink* sink);

@@ -49,11 +49,12 @@ struct LaneState {
   std::uint64_t length = 0;
   std::uint64_t started = 0;  // compute lane: as `completed`; others: those on their way or arriving count too
   std::uint64_t completed = 0;
-  Instruction turn;      // instruction `started`, unless that is the end
-  Instruction first;     // of a transfer lane: instruction `completed`, once it is on its way
-  bool running = false;  // of the compute lane
-  Seconds begin;         // of what it computes, or of the data that arrives
-  Bytes memory;          // of the rank, at `begin`
+  Instruction turn;         // instruction `started`, unless that is the end
+  Instruction first;        // of a transfer lane: instruction `completed`, once it is on its way
+  bool running = false;     // of the compute lane
+  bool has_joined = false;  // the AllReduce whose turn it is
+  Seconds begin;            // of what it computes, or of the data that arrives
+  Bytes memory;             // of the rank, at `begin`
   sg4::ActivityPtr activity;
   // Of a lane that sends, and of a part of an AllReduce:
   const Channel* channel = nullptr;  // the last one looked up

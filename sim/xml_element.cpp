@@ -112,13 +112,26 @@ std::size_t ElementReader::power_state(const pugi::xml_node& node)
 
 void ElementReader::check_speeds(const pugi::xml_node& node, std::size_t used)
 {
+  used_speed(node, used, Least::MoreThanZero);
+}
+
+double ElementReader::host_speed(const pugi::xml_node& node)
+{
+  return used_speed(node, power_state(node), Least::Zero);
+}
+
+double ElementReader::used_speed(const pugi::xml_node& node, std::size_t used, Least least)
+{
   const auto speeds = split(attribute(node, "speed"), ",");
+  double speed = 1;
   for (std::size_t i = 0; i < speeds.size(); ++i) {
-    quantity(node, "speed", trimmed(speeds[i]), speed_units(), i == used ? Least::MoreThanZero : Least::Zero, 1);
+    const double one = quantity(node, "speed", trimmed(speeds[i]), speed_units(), i == used ? least : Least::Zero, 1);
+    if (i == used) speed = one;
   }
   if (used >= speeds.size()) {
     add_fault(node, fmt::format("pstate {} is none of its {} speeds, counted from 0", used, speeds.size()));
   }
+  return speed;
 }
 
 void ElementReader::check_cores(const pugi::xml_node& node)

@@ -53,11 +53,14 @@ class ElementReader {
   std::size_t power_state(const pugi::xml_node& node);
   /// The speeds of all power states; those that are not in use may be 0 (a host that boots).
   void check_speeds(const pugi::xml_node& node, std::size_t used);
+  /// The speed of a host in the power state that it starts in; 0 is one that computes nothing.
+  double host_speed(const pugi::xml_node& node);
   void check_cores(const pugi::xml_node& node);
   void check_coordinates(const pugi::xml_node& node);
 
  private:
   enum class Least { Zero, MoreThanZero };
+  double used_speed(const pugi::xml_node& node, std::size_t used, Least least);
   double quantity(const pugi::xml_node& node, const char* name, const std::string& text, const SimGridUnits& units,
                   Least least, double fallback);
 

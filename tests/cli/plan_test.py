@@ -2,7 +2,7 @@ import json
 import pathlib
 import re
 
-from tests.cli.support import BERT24, GPT, SKY16, CommandTest
+from tests.cli.support import BERT24, GPT, PLATFORM, SKY16, CommandTest
 
 # Ends with a proven optimum at once.
 TWO_SITES = "platforms/two_sites.xml", "workloads/bert24.yaml"
@@ -74,6 +74,27 @@ class Plan(CommandTest):
         whole = self.write("whole.json", json.dumps(content))
         self.run_isobar("verify", platform, workload, whole, expect=5)
         self.assertNotIn("without", self.json_of("plan", platform, workload, "--allocator", "even"))
+
+    def test_a_device_left_out_needs_no_route(self):
+        _, workload = self.small_inputs()
+        alone = '<host id="S1" speed="1Tf"><prop id="memory" value="16 GiB"/></host>'
+        platform = self.write("dogbone.xml", PLATFORM.replace("MEMORY", "16 GiB").replace("<link", alone + "<link", 1))
+        fault = self.fault_of("plan", platform, workload, "--allocator", "even")
+        self.assertIn("host S1: no route from slow; every two devices need one", fault)
+        plan = self.make_plan(platform, workload, "--without", "S1", allocator="exact")
+        self.run_isobar("verify", platform, workload, plan)
+        result = self.folder / "result.json"
+        self.run_isobar("simulate", platform, workload, "--plan", plan, "-o", result)
+        self.run_isobar("report", result, "-o", self.folder / "report.html")
+
+    def test_a_device_left_out_may_have_a_comma_in_its_name(self):
+        platform, workload = self.small_inputs()
+        path = pathlib.Path(platform)
+        path.write_text(path.read_text().replace('"fast"', '"rack 1, slot 2"'))
+        options = (platform, workload, "--allocator", "even", "--without")
+        self.assertEqual(self.json_of("plan", *options, r"rack 1\, slot 2")["without"], ["rack 1, slot 2"])
+        self.assertEqual(self.fault_of("plan", *options, "rack 1, slot 2"),
+                         '--without: "rack 1" is no device of small; these are: slow, rack 1, slot 2')
 
     def test_a_device_left_out_has_to_be_there(self):
         inputs = self.small_inputs()
@@ -342,6 +363,14 @@ class Plan(CommandTest):
         other = self.edited(plan, micro_batch=2)
         for command in (("verify", *inputs, other), ("simulate", *inputs, "--plan", other)):
             self.assertEqual(self.fault_of(*command), f"{other}: micro_batch: {fault}")
+
+    def test_a_search_that_may_take_minutes_is_announced_unless_it_is_limited(self):
+        workload = self.write("deep.yaml", GPT.replace("layers: 4", "layers: 70000").replace("64", "4").replace("32", "8"))
+        inputs = "plan", SKY16, workload, "--allocator", "even", "-o", self.folder / "plan.json"
+        self.assertEqual(self.run_isobar(*inputs).stderr,
+                         "isobar: 70002 layers on 15 devices may take minutes; Ctrl-C or --time-limit keeps the best plan "
+                         "found\n")
+        self.assertEqual(self.run_isobar(*inputs, "--time-limit", "60s").stderr, "")
 
     def test_an_infeasible_plan_is_written_with_its_reason_and_exits_with_4(self):
         inputs = self.small_inputs(memory="1 GB")

@@ -1,7 +1,9 @@
 import json
+import os
 import pathlib
+import subprocess
 
-from tests.cli.support import ROOT, CommandTest
+from tests.cli.support import PLATFORM, ROOT, CommandTest
 
 
 class Platform(CommandTest):
@@ -17,6 +19,23 @@ class Platform(CommandTest):
         self.assertEqual(cluster["data_server"], "node-0")
         self.assertEqual(len(cluster["latency_s"]), 4)
         self.assertAlmostEqual(cluster["latency_s"][0][1], 0.002)
+
+    def test_a_configuration_of_the_file_writes_nothing_and_is_noted(self):
+        trace = self.folder / "written.trace"
+        config = ('<config id="General"><prop id="tracing" value="yes"/><prop id="tracing/platform" value="yes"/>'
+                  f'<prop id="tracing/filename" value="{trace}"/></config>')
+        platform = self.write("traced.xml", PLATFORM.replace("MEMORY", "16 GiB").replace("<zone", config + "<zone", 1))
+        shown = self.run_isobar("platform", "show", platform)
+        self.assertEqual(shown.stderr, f"isobar: {platform}:4: <config> is ignored; "
+                                       "Isobar sets SimGrid's options itself\n")
+        self.assertFalse(trace.exists())
+
+    def test_reads_a_platform_from_a_pipe(self):
+        platform = self.write("piped.xml", PLATFORM.replace("MEMORY", "16 GiB"))
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        with subprocess.Popen(["cp", platform, pipe]):
+            self.assertIn("2 devices", self.run_isobar("platform", "show", pipe).stdout)
 
     def test_generates_the_platforms_that_are_shipped(self):
         for nodes in (4, 16, 32, 64):

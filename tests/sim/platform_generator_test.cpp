@@ -392,6 +392,15 @@ TEST(DeviceGroups, AreRefusedWithTheGroupAtFault)
               ThrowsMessage<std::invalid_argument>("\"T44\" is not a device type; did you mean T4?"));
 }
 
+TEST(DeviceGroups, NameTheTypesThatBeginWithAnIncompleteName)
+{
+  EXPECT_THAT([] { device_groups_from_text("8xA100"); },
+              ThrowsMessage<std::invalid_argument>("\"A100\" is not a device type; did you mean A100-SXM4-40GB or "
+                                                   "A100-SXM4-80GB or A100-PCIE-40GB or A100-PCIE-80GB?"));
+  EXPECT_THAT([] { device_groups_from_text("8xmi300"); },
+              ThrowsMessage<std::invalid_argument>("\"mi300\" is not a device type; did you mean MI300X?"));
+}
+
 TEST(DeviceTypes, StandInTheDocumentationAsTheyAre)
 {
   const auto page = read_file(ISOBAR_SOURCE_DIR "/docs/platforms.md");
@@ -407,9 +416,10 @@ TEST(DeviceTypes, AreTheDenseRatesOfTheirDataSheets)
   // The cautions of the field: rates "with sparsity" and rates outside tensor cores, mistaken for these.
   for (const auto& type : device_types()) {
     EXPECT_GE(type.fp16, type.float32) << type.name;
-    EXPECT_LT(type.fp16.value, 1e15) << type.name;
+    const bool later = type.name.starts_with("B200") || type.name.starts_with("MI300");
+    EXPECT_LT(type.fp16.value, later ? 2.5e15 : 1e15) << type.name;
     EXPECT_EQ(type.bf16.value_or(type.fp16), type.fp16) << type.name;
-    EXPECT_THAT(type.source, HasSubstr("NVIDIA")) << type.name;
+    EXPECT_THAT(type.source, HasSubstr(type.name.starts_with("MI") ? "AMD" : "NVIDIA")) << type.name;
     const auto dash = type.name.rfind('-');
     if (type.name.ends_with("GB")) {
       EXPECT_EQ(type.name.substr(dash), fmt::format("-{}GB", type.memory.value / 1e9));

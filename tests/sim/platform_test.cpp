@@ -476,13 +476,19 @@ TEST(Platform, RefusesEveryMalformedFileWithItsFileAndLine)
   EXPECT_GE(files, 60u);
 }
 
-TEST(Platform, TurnsAnExceptionOfSimGridWithoutALineIntoOneLine)
+TEST(Platform, IgnoresConfigurationAndKeepsTheLinesOfTheRest)
 {
-  const auto file = write_platform(head +
-                                   "<platform version=\"4.1\"><config id=\"c\"><prop id=\"network/speed\" value=\"9\"/>"
-                                   "</config><zone id=\"z\" routing=\"Full\"><host id=\"a\" speed=\"1Tf\">"
-                                   "<prop id=\"memory\" value=\"1 GiB\"/></host></zone></platform>");
-  EXPECT_EQ(message_of(file), file.string() + ": SimGrid: Bad config key: network/speed");
+  const std::string zone =
+      "<zone id=\"z\" routing=\"Full\"><host id=\"a\" speed=\"1Tf\"><prop id=\"memory\" value=\"1 GiB\"/></host>\n";
+  const std::string config =
+      "<platform version=\"4.1\"><config id=\"c\">\n<!-- </config> -->\n<prop id=\"tracing\" value=\"yes\"/>\n"
+      "<prop id=\"network/speed\" value=\"9\"/></config>\n<config/>\n" +
+      zone;
+  const auto broken = write_platform(head + config + "<nothing/></zone></platform>", "broken.xml");
+  EXPECT_THAT(message_of(broken), ::testing::StartsWith(broken.string() + ":9: SimGrid: "));
+  const auto file = write_platform(head + config + "</zone></platform>", "config.xml");
+  EXPECT_THAT(Platform::load(file).notes(),
+              ElementsAre(file.string() + ":3: <config> is ignored; Isobar sets SimGrid's options itself"));
 }
 
 TEST(Platform, TurnsACrashWhileLoadingIntoOneLine)
@@ -505,6 +511,36 @@ TEST(Platform, TurnsACrashInARouteIntoTheLineOfTheDevice)
   EXPECT_EQ(message_of(file), file.string() +
                                   ":5: host b: no route from a; every two devices need one (SimGrid: There can't be "
                                   "route in an Empty zone)");
+}
+
+TEST(Platform, TakesTheDevicesFilesWordOverPropsOfOtherPrograms)
+{
+  const auto file =
+      write_platform(head +
+                     "<platform version=\"4.1\"><zone id=\"z\" routing=\"Full\"><prop id=\"memory\" value=\"128\"/>"
+                     "<host id=\"a\" speed=\"1Tf\"><prop id=\"role\" value=\"master\"/></host>"
+                     "<host id=\"b\" speed=\"1Tf\"><prop id=\"role\" value=\"storage\"/></host>"
+                     "<link id=\"l\" bandwidth=\"1GBps\" latency=\"1ms\"/>"
+                     "<route src=\"a\" dst=\"b\"><link_ctn id=\"l\"/></route></zone></platform>");
+  const auto devices = write_platform("a: {memory: 8 GiB}\nb: {role: data-server}\n", "foreign.devices.yaml");
+  const Platform loaded = Platform::load(file, devices);
+  ASSERT_EQ(loaded.cluster().devices.size(), 1U);
+  EXPECT_EQ(loaded.cluster().devices[0].memory, Bytes(8 * 0x1p30));
+  EXPECT_EQ(loaded.cluster().data_server, "b");
+}
+
+TEST(Platform, TellsNoAddressesOfSimGridsObjects)
+{
+  const std::string site =
+      "<zone id=\"{0}\" routing=\"Full\"><host id=\"{0}1\" speed=\"1Tf\"><prop id=\"memory\" value=\"1 "
+      "GiB\"/></host></zone>\n";
+  const auto file = write_platform(head + "<platform version=\"4.1\"><zone id=\"z\" routing=\"Vivaldi\">\n" +
+                                   fmt::format(fmt::runtime(site), "a") + fmt::format(fmt::runtime(site), "b") +
+                                   "</zone></platform>");
+  EXPECT_EQ(message_of(file),
+            file.string() +
+                ":5: host b1: no route from a1; every two devices need one (SimGrid: Please specify the "
+                "Vivaldi coordinates of Netzone a)");
 }
 
 TEST(Platform, SaysThatAFileIsMissing)

@@ -45,6 +45,20 @@ std::string in_zone(const std::string& content)
   return "<platform version=\"4.1\">\n<zone id=\"z\" routing=\"Full\">\n" + content + "</zone>\n</platform>\n";
 }
 
+TEST(ScanPlatform, LeavesPropsOfOtherProgramsAlone)
+{
+  const auto found = scan(
+      "<platform version=\"4.1\">\n<zone id=\"z\" routing=\"Full\">\n<prop id=\"memory\" value=\"128\"/>\n"
+      "<host id=\"a\" speed=\"1Tf\"><prop id=\"role\" value=\"master\"/></host>\n"
+      "<host id=\"b\" speed=\"1Tf\"><prop id=\"role\" value=\"storage\"/></host>\n"
+      "<host id=\"c\" speed=\"1Tf\"><prop id=\"role\" value=\"data-server\"/></host>\n</zone>\n</platform>\n");
+  ASSERT_EQ(found.hosts.size(), 3U);
+  for (const auto& host : found.hosts) {
+    EXPECT_EQ(host.props.data_server, host.name == "c") << host.name;
+    EXPECT_FALSE(host.props.memory) << host.name;
+  }
+}
+
 TEST(ScanPlatform, KeepsTheOrderOfTheFile)
 {
   const auto found =

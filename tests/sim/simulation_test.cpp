@@ -404,6 +404,34 @@ TEST(RankHosts, AreTheDevicesOfThePlanThenTheDataServer)
             "InputError cluster: there is no device c; the plan is made for another platform");
 }
 
+TEST(Simulate, GivesUpAStepThatTakesLongerThanItsClockCanTell)
+{
+  PlatformFile file("slow");
+  file.device("a", "1f");
+  const Platform platform = file.load();
+  Workload workload = equal_layers(1, Bytes(1), Bytes(1));
+  workload.layers[0].forward = Flops(1e18);
+  try {
+    simulate_plan(platform, workload, one_layer_per_device({"a"}, Schedule::Sequential, 1));
+    ADD_FAILURE() << "no fault";
+  } catch (const InputError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "slow: the simulation takes more than 1e+15 s of simulated time; check the units of speeds, bandwidths "
+        "and work, or play fewer iterations");
+  }
+}
+
+TEST(Simulate, PlaysAStepOfCenturies)
+{
+  PlatformFile file;
+  chain_of_devices(file, 2, "1Bps", "0s");
+  const Platform platform = file.load();
+  Workload workload = equal_layers(2, Bytes(1e12), Bytes(1e12));
+  const auto report = simulate_plan(platform, workload, one_layer_per_device(names(2), Schedule::Sequential, 1));
+  EXPECT_NEAR(step_time(report).value, 2e12, 1e6);
+}
+
 TEST(Simulate, RunsOncePerProcess)
 {
   PlatformFile file;
