@@ -15,15 +15,28 @@ namespace {
 
 constexpr auto schema = "isobar-profile/1";
 
+// Beyond anything that can be measured: more is a slip in the units, and products of these stay finite.
+constexpr double longest_s = 1e6;
+constexpr double fastest = 1e30;
+constexpr double most_bytes = 1e18;
+
+/// A required number from 0 to `most`.
+double number_up_to(double most, MappingReader& reader, const std::string& key)
+{
+  const double number = reader.required_number(key);
+  if (number > most) reader.add_fault(key, fmt::format("{:.6g} is out of range; the largest is {:.0e}", number, most));
+  return number;
+}
+
 LayerProfile read_layer(MappingReader& entry)
 {
   LayerProfile layer;
   layer.name = entry.required_text("name");
-  layer.forward = Seconds(entry.required_number("forward_s"));
-  layer.backward = Seconds(entry.required_number("backward_s"));
-  layer.update = Seconds(entry.required_number("update_s"));
+  layer.forward = Seconds(number_up_to(longest_s, entry, "forward_s"));
+  layer.backward = Seconds(number_up_to(longest_s, entry, "backward_s"));
+  layer.update = Seconds(number_up_to(longest_s, entry, "update_s"));
   layer.spread_fraction = entry.required_number("spread_fraction");
-  layer.activations = Bytes(entry.required_number("activations_bytes"));
+  layer.activations = Bytes(number_up_to(most_bytes, entry, "activations_bytes"));
   if (const auto peak = entry.optional_number("peak_memory_bytes")) layer.peak = Bytes(*peak);
   entry.refuse_unknown();
   return layer;
@@ -92,8 +105,8 @@ DeviceProfile profile_from_json(const std::string& text, const std::string& name
   faults.throw_if_any();
   DeviceProfile profile;
   profile.device = reader.required_text("device");
-  profile.speed = FlopsPerSecond(reader.required_number("speed_flops"));
-  profile.memory = Bytes(reader.required_number("memory_bytes"));
+  profile.speed = FlopsPerSecond(number_up_to(fastest, reader, "speed_flops"));
+  profile.memory = Bytes(number_up_to(most_bytes, reader, "memory_bytes"));
   profile.dtype = dtype_from_name(reader.required_choice("dtype", dtype_names())).value_or(DType::Float32);
   profile.micro_batch = reader.required_count("micro_batch", 1);
   profile.sequence = reader.required_count("sequence", 1);

@@ -1,8 +1,8 @@
 #include "results/kineto.hpp"
 
 #include "core/errors.hpp"
-#include "core/files.hpp"
 #include "core/quantity_text.hpp"
+#include "results/gzip.hpp"
 #include "results/intervals.hpp"
 #include "results/table.hpp"
 #include "results/trace_file.hpp"
@@ -11,14 +11,18 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace isobar::results {
 
 namespace {
 
-using Json = nlohmann::json;
+/// Kineto counts microseconds since 1970, some 1.7e15 with three decimals: double tells only quarters of one apart.
+using Real = long double;
+using Json = nlohmann::basic_json<std::map, std::vector, std::string, bool, std::int64_t, std::uint64_t, Real>;
 
 struct Stream {
   std::uint64_t events = 0;
@@ -67,7 +71,10 @@ class KinetoReader {
 
  private:
   /// Numbers, and words such as "stream 7".
-  static std::string text_of_id(const Json& id) { return id.is_string() ? id.get<std::string>() : id.dump(); }
+  static std::string text_of_id(const Json& id)
+  {
+    return id.is_string() ? id.get<std::string>() : std::to_string(id.get<std::int64_t>());
+  }
 
   static Seconds span_of(const Intervals& moments)
   {
@@ -95,8 +102,10 @@ class KinetoReader {
 
   Interval add_to(const std::string& name, const Json& event)
   {
-    const Seconds begin(1e-6 * event.at("ts").get<double>());
-    const Seconds duration(1e-6 * event.at("dur").get<double>());
+    const auto time_us = event.at("ts").get<Real>();
+    if (!origin_us_) origin_us_ = time_us;
+    const Seconds begin(1e-6 * static_cast<double>(time_us - *origin_us_));
+    const Seconds duration(1e-6 * static_cast<double>(event.at("dur").get<Real>()));
     if (duration < Seconds(0)) throw InputError("dur: less than 0");
     Stream& stream = streams_[name];
     ++stream.events;
@@ -104,22 +113,33 @@ class KinetoReader {
     return stream.moments.back();
   }
 
+  std::optional<Real> origin_us_;  // the first event's begin
   std::map<std::string, Stream> streams_;
   std::map<std::uint64_t, Gpu> gpus_;
 };
+
+bool is_kinetos(const Json& event)
+{
+  static const std::set<std::string> categories = {"cpu_op", "kernel", "gpu_memcpy", "gpu_memset"};
+  if (!event.is_object()) return false;
+  const auto category = event.find("cat");
+  return category != event.end() && category->is_string() && categories.contains(category->get<std::string>());
+}
 
 }  // namespace
 
 std::optional<KinetoStats> read_kineto(const std::filesystem::path& file)
 {
-  const std::string text = read_file(file);
-  if (text.rfind("\x1f\x8b", 0) == 0) throw InputError(file.string(), "is packed; unpack it with gunzip");
+  const std::string text = read_unpacked(file);
   KinetoReader reader;
   std::size_t index = 0;
   try {
     const Json json = Json::parse(text);
-    if (!json.is_object() || !json.contains("traceEvents") || !json.contains("schemaVersion")) return std::nullopt;
-    for (const auto& event : json.at("traceEvents")) {
+    if (!json.is_object() || !json.contains("traceEvents")) return std::nullopt;
+    const auto& events = json.at("traceEvents");
+    const bool is_trace = json.contains("schemaVersion") || std::any_of(events.begin(), events.end(), is_kinetos);
+    if (!is_trace) return std::nullopt;
+    for (const auto& event : events) {
       reader.add(event);
       ++index;
     }

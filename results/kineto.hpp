@@ -34,8 +34,9 @@ struct KinetoStats {
   std::vector<GpuTimes> gpus;
 };
 
-/// Nothing when the file is no trace of Kineto's, but JSON. @throws InputError when it is no JSON, or one of its events
-/// is faulty. O(n log n).
+/// Reads a trace of Kineto's, packed by gzip or not, with times to a nanosecond. Nothing when the file is JSON and no
+/// such trace: it has neither `schemaVersion` nor an event of an operator, kernel or copy.
+/// @throws InputError when it is no JSON, or one of its events is faulty. O(n log n).
 std::optional<KinetoStats> read_kineto(const std::filesystem::path& file);
 
 /// Schema isobar-kineto-stats/1 (docs/formats.md).

@@ -1,7 +1,7 @@
 #include "results/trace_file.hpp"
 
 #include "core/errors.hpp"
-#include "core/files.hpp"
+#include "results/gzip.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -268,7 +268,7 @@ TraceFile read_trace(const std::filesystem::path& file)
 {
   TraceFile trace;
   trace.name = file.string();
-  const std::string text = read_file(file);
+  const std::string text = read_unpacked(file);
   std::optional<std::size_t> event_number;
   try {
     const Json json = Json::parse(text);

@@ -137,6 +137,10 @@ TEST(DeviceProfile, ThatIsMalformedIsRefusedInItsLineAndKey)
   EXPECT_EQ(with("\"speed_flops\": 2000000000.0", "\"speed_flops\": 0"),
             "4: speed_flops: is 0; write what was measured");
   EXPECT_EQ(with("\"forward_s\": 2.0", "\"forward_s\": -2.0").substr(0, 24), "20: layers[1].forward_s:");
+  EXPECT_EQ(with("\"forward_s\": 2.0", "\"forward_s\": 1e300"),
+            "20: layers[1].forward_s: 1e+300 is out of range; the largest is 1e+06");
+  EXPECT_EQ(with("\"speed_flops\": 2000000000.0", "\"speed_flops\": 1e300"),
+            "4: speed_flops: 1e+300 is out of range; the largest is 1e+30");
   EXPECT_EQ(with("\"device\"", "\"devise\"").substr(0, 10), "1: device:");
 }
 

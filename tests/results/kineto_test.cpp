@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "tests/support/temporary_folder.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -96,9 +97,33 @@ TEST_F(Kineto, LeavesOtherTracesToOthers)
   EXPECT_FALSE(read("[]"));
 }
 
+TEST_F(Kineto, NeedsNoSchemaVersion)
+{
+  std::string without = two_streams;
+  without.replace(without.find(R"("schemaVersion": 1, )"), 20, "");
+  ASSERT_TRUE(read(without));
+  EXPECT_EQ(kineto_to_json(*read(without)), kineto_to_json(*read(two_streams)));
+}
+
+TEST_F(Kineto, TellsNanosecondsApartThatLieDecadesAfterTheirOrigin)
+{
+  // 1,000 copies of 0.3 us, one after the other, 0.1 us apart.
+  std::string events;
+  for (int i = 0; i < 1000; ++i) {
+    events +=
+        fmt::format(R"({}{{"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy", "ts": 17000000000{:05}.{}00, "dur": 0.300,
+                              "args": {{"device": 0, "stream": 7}}}})",
+                    i == 0 ? "" : ",", 10'000 + 4 * i / 10, 4 * i % 10);
+  }
+  const auto stats = read(R"({"schemaVersion": 1, "traceEvents": [)" + events + "]}");
+  ASSERT_TRUE(stats);
+  EXPECT_NEAR(stats->gpus.front().copies.value, 300e-6, 1e-9);
+  EXPECT_NEAR(stats->gpus.front().idle.value, 99.9e-6, 1e-9);
+}
+
 TEST_F(Kineto, NamesWhatIsWrongWithATrace)
 {
-  EXPECT_EQ(fault_of("\x1f\x8b\x08"), ": is packed; unpack it with gunzip");
+  EXPECT_EQ(fault_of("\x1f\x8b\x08"), ": is no whole gzip file; pack it again");
   EXPECT_THAT(fault_of("{"), HasSubstr("parse error"));
   EXPECT_EQ(fault_of(R"({"schemaVersion": 1, "traceEvents": []})"), ": traceEvents: holds no operator and no kernel");
   EXPECT_EQ(fault_of(R"({"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1,
