@@ -284,10 +284,11 @@ ChildResult too_much_result()
           environment_failure(Failure::Kind::Died, fmt::format("answered more than {} MiB", most_output_bytes >> 20))};
 }
 
-ChildResult time_out_result(Seconds limit)
+ChildResult time_out_result(const ChildLimit& limit)
 {
-  return {"", environment_failure(Failure::Kind::Silent,
-                                  fmt::format("was ended at the time limit of {:.6g} s", limit.value))};
+  const auto option = limit.option != nullptr ? fmt::format(" ({})", limit.option) : "";
+  const auto text = fmt::format("was ended at the time limit of {:.6g} s{}", limit.seconds.value, option);
+  return {"", environment_failure(Failure::Kind::Silent, text)};
 }
 
 }  // namespace
@@ -302,7 +303,7 @@ const std::string& ChildResult::output_or_throw() const
 }
 
 std::vector<ChildResult> run_in_children(const std::vector<std::function<std::string()>>& work, std::size_t parallel,
-                                         Seconds time_limit,
+                                         ChildLimit time_limit,
                                          const std::function<void(std::size_t, const ChildResult&)>& on_end,
                                          std::optional<Seconds> grace_after_fault)
 {
@@ -317,7 +318,7 @@ std::vector<ChildResult> run_in_children(const std::vector<std::function<std::st
         dup2(error, STDERR_FILENO);
         write_all(output, outcome_of(job));
       };
-      running.emplace_back(started++, std::make_unique<Child>(body, "", time_limit));
+      running.emplace_back(started++, std::make_unique<Child>(body, "", time_limit.seconds));
     }
     std::vector<Child*> children;
     for (const auto& entry : running) children.push_back(entry.second.get());
@@ -345,7 +346,7 @@ std::vector<ChildResult> run_in_children(const std::vector<std::function<std::st
   return results;
 }
 
-ChildResult run_in_child(const std::function<std::string()>& work, Seconds time_limit)
+ChildResult run_in_child(const std::function<std::string()>& work, ChildLimit time_limit)
 {
   return run_in_children({work}, 1, time_limit).front();
 }
@@ -374,7 +375,7 @@ ChildResult run_in_deputy(const std::function<std::string()>& work, const Patien
   }
 }
 
-ChildResult run_command(const std::vector<std::string>& arguments, const std::string& input, Seconds time_limit)
+ChildResult run_command(const std::vector<std::string>& arguments, const std::string& input, ChildLimit time_limit)
 {
   constexpr int cannot_start = 127;
   std::vector<char*> argv;
@@ -390,7 +391,7 @@ ChildResult run_command(const std::vector<std::string>& arguments, const std::st
         write_all(STDERR_FILENO, fmt::format("cannot start: {}", std::strerror(errno)));
         _exit(cannot_start);
       },
-      input, time_limit);
+      input, time_limit.seconds);
   std::optional<int> status;
   while (!(status = child.ended())) {
     throw_if_interrupted();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace isobar {
@@ -10,5 +11,8 @@ void open_standard_streams();
 
 /// Prints "isobar: ", the lines and a newline on standard error. That nobody can read them there ends nothing.
 void say(const std::string& lines);
+
+/// A `say` for forked children too, whose own standard error this process reads (run_in_children).
+std::function<void(const std::string& lines)> say_here();
 
 }  // namespace isobar

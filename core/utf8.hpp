@@ -5,6 +5,9 @@
 
 namespace isobar {
 
+/// What some editors put before the text of a file in UTF-8.
+inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
+
 /// The bytes of the UTF-8 character that `text` begins with, or 0 when it begins with none (RFC 3629, section 4).
 std::size_t utf8_length(std::string_view text);
 /// Whether `text` is UTF-8 from end to end.

@@ -155,6 +155,20 @@ bool has_all_parts(const fs::path& folder)
   }
 }
 
+/// The run that the first readable part of the manifest names; none where there is no such part.
+std::optional<std::string> run_in(const fs::path& folder)
+{
+  for (const auto& name : names_in(folder)) {
+    if (!stages_of_manifest(name)) continue;
+    try {
+      return read_manifest(folder / name).run;
+    } catch (const InputError&) {
+      // Another part may name it.
+    }
+  }
+  return std::nullopt;
+}
+
 /// Files that a complete checkpoint of so many stages is made of.
 std::set<std::string> files_of(std::size_t stages)
 {
@@ -373,13 +387,19 @@ void CheckpointStore::keep_last(std::size_t count) const
 {
   ensure(count >= 1, "at least one checkpoint is kept");
   std::size_t kept = 0;
+  std::optional<std::string> run;  // that wrote the newest
   auto found = steps();
   std::reverse(found.begin(), found.end());
   for (const std::uint64_t step : found) {
     const auto folder = folder_of(step);
     std::set<std::string> files;
+    if (run && run_in(folder).value_or(*run) != *run) continue;
     try {
-      if (kept < count) files = files_of(open(step).stages());
+      if (kept < count) {
+        const Checkpoint checkpoint = open(step);
+        files = files_of(checkpoint.stages());
+        run = checkpoint.run();
+      }
     } catch (const InputError&) {
       if (kept == 0) continue;
     }

@@ -101,8 +101,9 @@ class CheckpointStore {
   /// Steps of which there is anything, ascending.
   std::vector<std::uint64_t> steps() const;
 
-  /// Removes all but the latest `count` ≥ 1 complete checkpoints, and what interrupted writes left before the newest
-  /// complete one. What is later than that is left alone: others may be writing it. For one rank.
+  /// Removes all but the latest `count` ≥ 1 complete checkpoints of the run that wrote the newest complete one, and
+  /// what interrupted writes left before that. What is later is left alone, since others may be writing it, and so is
+  /// what another run wrote. For one rank.
   void keep_last(std::size_t count) const;
 
   /// Clears away what is later than `step`: removes what a run left unfinished, but nothing that is not ours, and calls

@@ -43,11 +43,18 @@ std::string_view take_line(std::string_view& text)
 struct Columns {
   Columns(std::string_view header, FaultList& faults)
   {
+    if (header.starts_with(byte_order_mark)) {
+      faults.add(1, "", "begins with a byte order mark; save it in UTF-8 without one");
+      header.remove_prefix(byte_order_mark.size());
+    }
     const auto names = columns_of(header);
     count = names.size();
     const auto place_of = [&](std::string_view name) {
       const auto found = std::find(names.begin(), names.end(), name);
       if (found == names.end()) faults.add(1, "", fmt::format("has no column {}; MNLI's first line names it", name));
+      if (std::count(found, names.end(), name) > 1) {
+        faults.add(1, "", fmt::format("names column {} twice; name each once", name));
+      }
       return static_cast<std::size_t>(found - names.begin());
     };
     premise = place_of("sentence1");

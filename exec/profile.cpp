@@ -1,6 +1,7 @@
 #include "exec/profile.hpp"
 
 #include "core/errors.hpp"
+#include "core/interrupt.hpp"
 #include "exec/batch.hpp"
 #include "exec/clock.hpp"
 #include "exec/device.hpp"
@@ -18,6 +19,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace isobar::exec {
@@ -61,7 +63,8 @@ struct Repetition {
   Mark forward_begin, forward_end, backward_begin, backward_end, update_end;
 };
 
-Kind measure(const Workload& workload, std::size_t layer, const Message& input, const ProfileOptions& options)
+Kind measure(const Workload& workload, std::size_t layer, const Message& input, const ProfileOptions& options,
+             const std::function<void()>& on_pass)
 {
   MemoryMeter meter(Bytes(0));
   DeviceQueue queue(options.device, DeviceQueue::Kind::Computations, meter);
@@ -91,6 +94,7 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   };
   std::optional<Repetition> last;  // counted once the next one is queued, so that the device never waits for the host
   for (std::size_t i = 0; i < options.warm_up + options.repetitions; ++i) {
+    throw_if_interrupted();
     kind.output = {};
     const Bytes before = meter.current();
     Repetition times;
@@ -107,6 +111,7 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
     if (has_loss) model.take_loss();
     if (last) count(*last);
     if (i >= options.warm_up) last = times;
+    on_pass();
   }
   count(*last);
   kind.profile.peak = meter.peak();
@@ -159,6 +164,8 @@ DeviceProfile measure_on_open_device(const Workload& workload, const ProfileOpti
   profile.micro_batch = workload.micro_batch;
   profile.sequence = workload.sequence;
 
+  std::size_t done = 0;
+  const auto on_pass = [&] { options.on_pass(++done); };
   std::map<std::string, Kind> kinds;
   Message passed;
   passed.tensors = synthetic_inputs(workload, {options.seed, 0, 0}, options.device);
@@ -168,7 +175,7 @@ DeviceProfile measure_on_open_device(const Workload& workload, const ProfileOpti
   for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
     const std::string name = kind_of(workload.layers[layer]);
     auto found = kinds.find(name);
-    if (found == kinds.end()) found = kinds.emplace(name, measure(workload, layer, passed, options)).first;
+    if (found == kinds.end()) found = kinds.emplace(name, measure(workload, layer, passed, options, on_pass)).first;
     LayerProfile of_layer = found->second.profile;
     of_layer.name = workload.layers[layer].name;
     work += workload.layers[layer].forward + workload.layers[layer].backward;
@@ -192,6 +199,13 @@ DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& op
   } catch (const c10::OutOfMemoryError& error) {
     throw EnvironmentError(fmt::format("out of memory: {}", shown(error.what_without_backtrace(), 300)));
   }
+}
+
+std::size_t passes_of(const Workload& workload, const ProfileOptions& options)
+{
+  std::set<std::string> kinds;
+  for (const auto& layer : workload.layers) kinds.insert(kind_of(layer));
+  return kinds.size() * (options.warm_up + options.repetitions);
 }
 
 }  // namespace isobar::exec

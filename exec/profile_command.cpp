@@ -1,19 +1,27 @@
 #include "core/command_options.hpp"
 #include "core/files.hpp"
+#include "core/interrupt.hpp"
+#include "core/progress.hpp"
 #include "core/quantity_text.hpp"
+#include "core/standard_streams.hpp"
 #include "exec/commands.hpp"
 #include "exec/device.hpp"
 #include "exec/network_options.hpp"
 #include "exec/profile.hpp"
+#include "exec/threads.hpp"
 #include "exec/world_profile.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace isobar::exec {
@@ -100,30 +108,67 @@ void check_options(const CommandOptions& options)
   }
 }
 
+/// While it lives, an interrupt that nobody heeds within half a second ends the process: a pass over a large layer
+/// takes minutes, and nothing is open meanwhile that would be lost.
+class PromptInterrupt {
+ public:
+  explicit PromptInterrupt(Progress& progress)
+      : thread_(start_thread([&progress](const std::stop_token& stop) {
+          constexpr auto heeded_within = std::chrono::milliseconds(500);
+          constexpr auto look_every = std::chrono::milliseconds(100);
+          auto since_asked = std::chrono::milliseconds(0);
+          while (!stop.stop_requested() && since_asked < heeded_within) {
+            std::this_thread::sleep_for(look_every);
+            if (interrupted()) since_asked += look_every;
+          }
+          if (stop.stop_requested()) return;
+          progress.clear();
+          say(Interrupted().what());
+          std::_Exit(static_cast<int>(ExitCode::Interrupted));
+        }))
+  {
+  }
+
+ private:
+  std::jthread thread_;
+};
+
+/// Refuses a file that cannot be written, and leaves nothing there.
+void require_writable(const std::string& file)
+{
+  const TemporaryFile unused(file);
+}
+
+std::optional<WorldProfile> measured(const Workload& workload, const CommandOptions& options)
+{
+  Progress progress("profile", passes_of(workload, options.profile));
+  const PromptInterrupt prompt(progress);
+  ProfileOptions profile = options.profile;
+  profile.on_pass = [&](std::size_t done) { progress.done(done); };
+  const auto measure_device = [&] { return measure_profile(workload, profile); };
+  if (!options.rank) return measure_this_machine(options.slowdowns.size(), options.flows, measure_device);
+  std::vector<Endpoint> ranks;
+  for (const auto& place : options.ranks) ranks.push_back(endpoint_from_text("--ranks", place));
+  return measure_world(*options.rank, ranks, options.flows, profile.device, measure_device,
+                       tcp_options_of(options.network, secret_of(options.network), *options.rank, ranks));
+}
+
 ExitCode profile(CommandOptions options)
 {
   check_options(options);
   const Workload workload = read_workload(options.workload);
   if (options.slowdowns.empty()) options.slowdowns.assign(std::max<std::size_t>(1, options.ranks.size()), 1);
-  // Opened before anything is measured: what cannot be written is not measured.
-  std::deque<TemporaryFile> files;
-  const bool writes = options.rank.value_or(0) == 0;
-  for (const char* ending : {".profile.json", ".links.csv", ".xml"}) {
-    if (writes) files.emplace_back(options.output + ending);
-  }
-  const auto measure_device = [&] { return measure_profile(workload, options.profile); };
-  std::vector<Endpoint> ranks;
-  for (const auto& place : options.ranks) ranks.push_back(endpoint_from_text("--ranks", place));
-  const auto world =
-      options.rank ? measure_world(*options.rank, ranks, options.flows, options.profile.device, measure_device,
-                                   tcp_options_of(options.network, secret_of(options.network), *options.rank, ranks))
-                   : measure_this_machine(options.slowdowns.size(), options.flows, measure_device);
+  const std::array<std::string, 3> files = {options.output + ".profile.json", options.output + ".links.csv",
+                                            options.output + ".xml"};
+  if (options.rank.value_or(0) == 0) std::for_each(files.begin(), files.end(), require_writable);
+  const auto world = measured(workload, options);
   if (!world) return ExitCode::Done;  // rank 0 writes what all have measured
   const std::string json = profile_to_json(world->devices.front());
-  files[0].write(json);
-  files[1].write(links_to_csv(world->links));
-  files[2].write(platform_of(*world, options.slowdowns, options.flows));
-  for (auto& file : files) file.keep();
+  std::deque<TemporaryFile> written(files.begin(), files.end());
+  written[0].write(json);
+  written[1].write(links_to_csv(world->links));
+  written[2].write(platform_of(*world, options.slowdowns, options.flows));
+  for (auto& file : written) file.keep();
   fmt::print("{}", options.json ? json : table_of(world->devices.front()) + table_of(world->links));
   return ExitCode::Done;
 }

@@ -1,6 +1,7 @@
 #include "exec/replan.hpp"
 
 #include "core/child_process.hpp"
+#include "core/command_options.hpp"
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "exec/rank_failures.hpp"
@@ -78,8 +79,9 @@ std::vector<std::string> with_profile(std::vector<std::string> arguments, const 
 std::vector<std::string> replan_arguments(const Plan& plan, const std::string& device, const ReplanInputs& inputs,
                                           const std::string& output)
 {
-  auto without = plan.without;
-  without.push_back(device);
+  std::vector<std::string> without;
+  for (const auto& name : plan.without) without.push_back(in_list(name));
+  without.push_back(in_list(device));
   std::vector<std::string> arguments = {"plan",
                                         inputs.platform,
                                         inputs.workload,

@@ -10,6 +10,9 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
+#include <system_error>
+
 namespace isobar::exec {
 
 namespace {
@@ -23,6 +26,21 @@ std::string resume_point(const RestartedRun& run)
     return fmt::format("step {}", newest.step.value_or(0));
   } catch (const EnvironmentError& error) {
     return fmt::format("the newest checkpoint ({})", error.what());
+  }
+}
+
+/// Every attempt reads the inputs from their begin.
+void refuse_pipes(const std::vector<std::string>& inputs)
+{
+  for (const auto& input : inputs) {
+    std::error_code ignored;
+    const auto type = std::filesystem::status(input, ignored).type();
+    if (type == std::filesystem::file_type::fifo || type == std::filesystem::file_type::socket ||
+        type == std::filesystem::file_type::character) {
+      throw InputError(
+          shown(input, input.size()),
+          "can be read only once, and --restart and --replan read it for every attempt; write it to a file");
+    }
   }
 }
 
@@ -44,6 +62,7 @@ ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
     throw InputError("--restart", fmt::format("{} is not in 0 to {}", options.restarts, most_restarts));
   }
   if (options.restarts == 0 && options.replan.empty()) return attempt(run.plan, run.resume);
+  refuse_pipes(run.inputs);
   keep_secret_of_environment();
   if (!options.replan.empty()) check_replan(run.plan, {options.replan, run.workload});
   const Supervision supervision = {options.restarts, [&run] { return resume_point(run); }, say};

@@ -56,9 +56,12 @@ StepLog::StepLog(StepLogOptions options) : options_(std::move(options))
 {
   if (!options_.json_lines.empty()) {
     open_json_lines(json_lines_, options_.json_lines);
-    if (std::filesystem::is_regular_file(options_.json_lines)) lines_to_keep(options_);  // refuses what is no log
+    if (std::filesystem::is_regular_file(options_.json_lines)) {
+      lines_to_keep(options_);  // refuses what is no log
+      const TemporaryFile can_be_replaced(options_.json_lines);
+    }
   }
-  if (!options_.prometheus.empty()) TemporaryFile can_be_written(options_.prometheus);
+  if (!options_.prometheus.empty()) const TemporaryFile can_be_written(options_.prometheus);
   if (!options_.tensorboard.empty()) events_.emplace(options_.tensorboard, options_.first_step);
 }
 

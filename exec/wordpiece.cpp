@@ -48,6 +48,10 @@ WordPiece::WordPiece(const std::filesystem::path& vocabulary_file)
       faults.add(line, "", what);
       ++number_of_faults;
     };
+    if (line == 1 && piece.starts_with(byte_order_mark)) {
+      refuse("begins with a byte order mark; save it in UTF-8 without one");
+      piece.remove_prefix(byte_order_mark.size());
+    }
     if (piece.empty()) {
       refuse("is empty; write a piece of a word on each line");
     } else if (piece.size() > longest_piece) {

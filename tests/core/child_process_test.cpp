@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/interrupt.hpp"
+#include "core/standard_streams.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -93,8 +94,8 @@ TEST(RunInChild, EndsAHangAtTheTimeLimit)
 
 TEST(RunInChild, CountsAHangWithClosedOutputsAsAHang)
 {
-  const auto result = run_command({"sh", "-c", "exec >&- 2>&-; sleep 60"}, "", Seconds(0.3));
-  expect_failure(result, Kind::Silent, "was ended at the time limit of 0.3 s");
+  const auto result = run_command({"sh", "-c", "exec >&- 2>&-; sleep 60"}, "", {Seconds(0.3), "--time-limit"});
+  expect_failure(result, Kind::Silent, "was ended at the time limit of 0.3 s (--time-limit)");
 }
 
 TEST(RunInChildren, AnInterruptEndsEveryChild)
@@ -200,6 +201,17 @@ TEST(RunCommand, FeedsTheInputAndReturnsTheOutput)
 {
   const std::string input(1'000'000, 'y');
   EXPECT_EQ(run_command({"cat"}, input, ample).output_or_throw(), input);
+}
+
+TEST(SayHere, ReachesTheStandardErrorOfTheParentFromAChild)
+{
+  testing::internal::CaptureStderr();
+  const auto says = [tell = say_here()]() -> std::string {
+    tell("two\tlines\nof a child");
+    return "";
+  };
+  run_in_child(says, ample).output_or_throw();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "isobar: two\\x09lines\nof a child\n");
 }
 
 TEST(RunCommand, DoesNotMindAProgramThatLeavesItsInputUnread)

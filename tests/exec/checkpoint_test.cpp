@@ -226,6 +226,21 @@ TEST_F(Checkpoints, AreRefusedWhereTwoStagesHoldOneTensor)
   expect_refusal(R"(tensor "layers.11.weight" is in an earlier stage too)");
 }
 
+TEST_F(Checkpoints, OfAnotherRunAreNeitherCountedNorRemoved)
+{
+  for (std::uint64_t step = 10; step <= 50; step += 10) {
+    for (const std::size_t stage : {0, 1}) {
+      auto snapshot = snapshot_of(step, stage, 2);
+      if (step == 20 || step == 30) snapshot.run = R"({"seed":4,"workload":"0123"})";
+      store_.write(snapshot);
+    }
+  }
+  fs::remove(file(30, "stage-0-of-2.json"));  // half written
+  store_.keep_last(1);
+  EXPECT_THAT(store_.steps(), ElementsAre(20, 30, 50));
+  EXPECT_TRUE(fs::exists(file(30, "stage-1-of-2.safetensors")));
+}
+
 TEST_F(Checkpoints, AreKeptAsManyAsAskedFor)
 {
   for (std::uint64_t step = 10; step <= 60; step += 10) write(step, 2);

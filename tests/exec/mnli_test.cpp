@@ -103,6 +103,19 @@ TEST_F(Mnli, SaysWhichColumnsAreMissing)
   EXPECT_NE(faults_of(""), "none");
 }
 
+TEST_F(Mnli, SaysThatItBeginsWithAByteOrderMark)
+{
+  EXPECT_EQ(faults_of("\xEF\xBB\xBF" + header + "A\tB\tneutral\n"),
+            "FILE:1: begins with a byte order mark; save it in UTF-8 without one");
+}
+
+TEST_F(Mnli, SaysWhichColumnIsNamedTwice)
+{
+  EXPECT_EQ(faults_of("sentence1\tsentence2\tgold_label\tsentence1\nA\tB\tneutral\tC\n"),
+            "FILE:1: names column sentence1 twice; name each once");
+  EXPECT_EQ(faults_of("genre\tgenre\t" + header + "x\ty\tA\tB\tneutral\n"), "none");  // which does not count
+}
+
 TEST_F(Mnli, IsRefusedWithoutAPair)
 {
   EXPECT_EQ(faults_of(header), "FILE: has no pair with a label");

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace isobar::exec {
 namespace {
 
@@ -42,8 +44,9 @@ TEST(ProbeLoopback, FindsALatencyAndABandwidth)
   for (const std::size_t flows : {1U, 4U}) {
     const LinkMeasurement link = probe_loopback(flows);
     EXPECT_GT(link.latency.value, 0);
-    EXPECT_LT(link.latency.value, 1);
-    EXPECT_GT(link.bandwidth.value, 1e6);
+    EXPECT_TRUE(std::isfinite(link.latency.value));
+    EXPECT_GT(link.bandwidth.value, 0);
+    EXPECT_TRUE(std::isfinite(link.bandwidth.value));
   }
 }
 

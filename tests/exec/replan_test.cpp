@@ -1,5 +1,6 @@
 #include "exec/replan.hpp"
 
+#include "core/command_options.hpp"
 #include "core/files.hpp"
 #include "tests/exec/tcp_ranks.hpp"
 
@@ -39,6 +40,15 @@ TEST(Replan, AsksForTheSamePlanWithoutOneMoreDevice)
   EXPECT_THAT(
       (std::vector<std::string>(arguments.begin() + 13, arguments.end())),
       ElementsAre("--without", "c,a", "--output", "new.json", "--recompute", "0,1", "--profile", "live.profile.json"));
+}
+
+TEST(Replan, WritesNamesWithCommasAsTheOptionReadsThem)
+{
+  Plan plan = plan_on({"rack 1, slot 2", R"(b\)"});
+  plan.without = {R"(a,\c)"};
+  const auto arguments = replan_arguments(plan, "rack 1, slot 2", {"p.xml", "w.yaml"}, "new.json");
+  EXPECT_EQ(arguments[14], R"(a\,\\c,rack 1\, slot 2)");
+  EXPECT_THAT(names_from_list(arguments[14]), ElementsAre(R"(a,\c)", "rack 1, slot 2"));
 }
 
 TEST(Replan, NamesItsPlansAfterTheFirstOne)

@@ -1,5 +1,6 @@
 #include "exec/step_log.hpp"
 
+#include "core/child_process.hpp"
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -9,7 +10,10 @@
 #include <rapidcheck/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 
 namespace isobar::exec {
@@ -83,6 +87,28 @@ TEST(StepLog, BeginsAnewUnlessItIsToGoOn)
     log(report_of(0));
   }
   EXPECT_EQ(steps_of(read_file(options.json_lines)), std::vector<std::uint64_t>{0});
+}
+
+TEST(StepLog, IsRefusedAtTheStartWhereItsFolderCannotBeWritten)
+{
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  StepLogOptions options;
+  options.json_lines = (folder.path() / "log.jsonl").string();
+  std::ofstream(options.json_lines) << R"({"step":0,"loss":1})" << '\n';
+  fs::permissions(options.json_lines, fs::perms::all);
+  fs::permissions(folder.path(), fs::perms(0555));
+  const auto child = run_in_child(
+      [&] {
+        constexpr uid_t nobody = 65534;
+        ensure(geteuid() != 0 || seteuid(nobody) == 0, "root, whom no permissions bind, can be somebody else");
+        const StepLog log(options);
+        return std::string("it is not refused");
+      },
+      Seconds(250));
+  fs::permissions(folder.path(), fs::perms::owner_all);
+  EXPECT_THAT([&] { child.output_or_throw(); },
+              ThrowsMessage<EnvironmentError>(options.json_lines + ": cannot write there: Permission denied"));
 }
 
 TEST(StepLog, HasEachStepOnceWhenAKilledRunGoesOn)

@@ -134,6 +134,7 @@ TEST_F(WordPieces, OfDamagedFilesAreRefusedByLine)
   EXPECT_EQ(faults_of("[PAD]\n[CLS]\n"),
             "FILE:2: [UNK] is missing; BERT's vocabularies have it\n"
             "FILE:2: [SEP] is missing; BERT's vocabularies have it");
+  EXPECT_EQ(faults_of("\xEF\xBB\xBF" + special), "FILE:1: begins with a byte order mark; save it in UTF-8 without one");
   const auto faults = faults_of(std::string(1000, '\n'));
   EXPECT_EQ(std::count(faults.begin(), faults.end(), '\n'), 19);
   EXPECT_EQ(faults_of(special + std::string(1001, 'a')), "FILE:5: has 1001 bytes; a piece has at most 1000");
