@@ -143,13 +143,13 @@ std::vector<results::ComparisonRow> rows_by(const fs::path& program, std::vector
   std::vector<std::function<std::string()>> work;
   for (const auto& row : rows) {
     work.emplace_back([command = command_for(program, row, budgets), row_time_limit] {
-      const ChildResult result = run_command(command, "", row_time_limit);
+      const ChildResult result = run_command(command, "", {row_time_limit, "--row-time-limit"});
       return result.output + '\0' + text_of(result.failure);
     });
   }
   Progress progress("check: the other build", rows.size());
   std::size_t ended = 0;
-  run_in_children(work, std::thread::hardware_concurrency(), row_time_limit,
+  run_in_children(work, std::thread::hardware_concurrency(), {row_time_limit, "--row-time-limit"},
                   [&](std::size_t index, const ChildResult& child) {
                     const auto end = child.output.rfind('\0');
                     if (end == std::string::npos) {

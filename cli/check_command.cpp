@@ -105,7 +105,7 @@ GridFiles files_of(const std::vector<ComparisonRow>& rows, Seconds time_limit)
   }
   std::vector<std::function<std::string()>> work;
   for (const auto& platform : platforms) work.emplace_back([platform] { return platform_files_json(platform, ""); });
-  const auto results = run_in_children(work, std::thread::hardware_concurrency(), time_limit);
+  const auto results = run_in_children(work, std::thread::hardware_concurrency(), {time_limit, "--row-time-limit"});
   auto result = results.begin();
   for (const auto& platform : platforms) {
     auto found = platform_files_from((result++)->output_or_throw());

@@ -13,9 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
 #include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -24,11 +22,6 @@
 namespace isobar::cli {
 
 namespace {
-
-double now_s()
-{
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// The value of an option that takes one word of a list.
 template <typename Value, typename FromName>
@@ -83,11 +76,12 @@ std::vector<std::size_t> layers_from_option(const std::string& option, const std
   return layers;
 }
 
-Inputs read_inputs(const InputOptions& options)
+Inputs read_inputs(const InputOptions& options, const std::vector<std::string>& left_out)
 {
   const std::string workload_text = read_file(options.workload);
   Workload workload = workload_from_text(workload_text, options.workload);
-  sim::Platform platform = load_platform(options.platform, options.devices);
+  sim::Platform platform = load_platform(options.platform, options.devices, left_out);
+  say_notes(platform);
   std::optional<Fingerprint> measured;
   if (!options.profile.empty()) {
     const DeviceProfile profile = read_profile(options.profile);
@@ -136,22 +130,28 @@ void InputOptions::add_to(CLI::App& command)
   add_file(command, "--profile", profile, "measured times of the workload's layers (JSON, made by isobar profile)");
 }
 
-sim::Platform load_platform(const std::string& file, const std::string& devices_file)
+sim::Platform load_platform(const std::string& file, const std::string& devices_file,
+                            const std::vector<std::string>& left_out)
 {
-  return sim::Platform::load(file,
-                             devices_file.empty() ? std::nullopt : std::optional<std::filesystem::path>(devices_file));
+  return sim::Platform::load(
+      file, devices_file.empty() ? std::nullopt : std::optional<std::filesystem::path>(devices_file), left_out);
 }
 
-Inputs load(const InputOptions& options, const GoalOptions& goal)
+void say_notes(const sim::Platform& platform)
 {
-  Inputs inputs = read_inputs(options);
+  for (const auto& note : platform.notes()) say(note);
+}
+
+Inputs load(const InputOptions& options, const GoalOptions& goal, const std::vector<std::string>& left_out)
+{
+  Inputs inputs = read_inputs(options, left_out);
   recompute_layers(inputs.workload, "--recompute", goal.recompute);
   return inputs;
 }
 
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file)
 {
-  Inputs inputs = read_inputs(options);
+  Inputs inputs = read_inputs(options, plan.without);
   if (plan.micro_batch) inputs.workload = at_micro_batch(inputs, *plan.micro_batch, plan_file + ": micro_batch");
   recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
   inputs.platform.leave_out(plan.without, plan_file + ": without");
@@ -228,6 +228,7 @@ std::string program_of(const std::string& allocator)
 std::string platform_files_json(const std::string& file, const std::string& devices_file)
 {
   const sim::Platform platform = load_platform(file, devices_file);
+  say_notes(platform);
   const nlohmann::json answer = {{"hash", platform.hash()}, {"files", platform.files()}};
   return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -411,27 +412,6 @@ Stamp stamp_of(const std::string& result_json, const Plan& plan, const Inputs& i
   stamp.version = ISOBAR_VERSION;
   stamp.simgrid_version = result["simgrid_version"].get<std::string>();
   return stamp;
-}
-
-Progress::Progress(std::string what, std::size_t total)
-    : what_(std::move(what)), total_(total), started_s_(now_s()), on_terminal_(isatty(STDERR_FILENO) == 1)
-{
-}
-
-Progress::~Progress()
-{
-  if (shown_) fmt::print(stderr, "\r\033[K");
-}
-
-void Progress::done(std::size_t count)
-{
-  constexpr double worth_showing_s = 1;
-  const double passed_s = now_s() - started_s_;
-  if (!on_terminal_ || passed_s < worth_showing_s || count == 0) return;
-  shown_ = true;
-  const double left_s = passed_s / static_cast<double>(count) * static_cast<double>(total_ - count);
-  fmt::print(stderr, "\r\033[K{}: {} of {}, about {:.0f} s left", what_, count, total_, left_s);
-  std::fflush(stderr);
 }
 
 std::string reason_of(const Plan& plan)

@@ -5,6 +5,7 @@
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "core/plan.hpp"
+#include "core/progress.hpp"
 #include "core/units.hpp"
 #include "core/workload.hpp"
 #include "sim/platform.hpp"
@@ -54,8 +55,12 @@ struct InputOptions {
   void add_to(CLI::App& command);
 };
 
-/// A platform with the devices file that was named, if any.
-sim::Platform load_platform(const std::string& file, const std::string& devices_file);
+/// A platform with the devices file that was named, if any. `left_out`: see sim::Platform::load.
+sim::Platform load_platform(const std::string& file, const std::string& devices_file,
+                            const std::vector<std::string>& left_out = {});
+
+/// Says on standard error what of the platform file is not taken.
+void say_notes(const sim::Platform& platform);
 
 /// A platform and a workload, read and checked, the workload with the recomputation that was asked for.
 struct Inputs {
@@ -96,7 +101,7 @@ struct GoalOptions {
 
 /// With --recompute, and the micro-batch of the file. @throws InputError with every fault of the first file that has
 /// one, or naming the option.
-Inputs load(const InputOptions& options, const GoalOptions& goal);
+Inputs load(const InputOptions& options, const GoalOptions& goal, const std::vector<std::string>& left_out = {});
 /// With the plan's micro-batch, what it recomputes, without what it leaves out. @throws InputError likewise, or naming
 /// the plan's file.
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
@@ -157,23 +162,6 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
 
 /// What the executor is shown of a simulation, whose result is given as JSON.
 Stamp stamp_of(const std::string& result_json, const Plan& plan, const Inputs& inputs);
-
-/// Says on stderr, on a terminal alone, how far long work has come: "compare: 3 of 8, about 12 s left".
-class Progress {
- public:
-  Progress(std::string what, std::size_t total);
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  ~Progress();
-  void done(std::size_t count);
-
- private:
-  std::string what_;
-  std::size_t total_;
-  double started_s_;
-  bool on_terminal_;
-  bool shown_ = false;
-};
 
 /// Why a plan has no stages, on one line; cut where it is long.
 std::string reason_of(const Plan& plan);

@@ -67,7 +67,8 @@ Inputs inputs_of(const Run& run)
   files.devices = find_input(run, "devices", named.devices.value_or(""));
   files.workload = find_input(run, "workload", named.workload.name);
   files.profile = find_input(run, "profile", named.profile ? named.profile->name : "");
-  Inputs inputs = load(files, GoalOptions{});
+  // Other runs on a platform that lacks routes of these leave them out, too.
+  Inputs inputs = load(files, GoalOptions{}, run.result.plan.without);
   const auto require_unchanged = [&run](const char* what, const Fingerprint& then, const Fingerprint& now) {
     if (then.hash == now.hash) return;
     throw InputError(run.file, fmt::format("inputs.{}: {} had hash {} when it was simulated and has {} now; simulate "
@@ -90,6 +91,12 @@ std::vector<Run> read_runs(const std::vector<std::string>& files)
   return runs;
 }
 
+/// Without the devices that the plan leaves out.
+Cluster cluster_of(const Run& run, const sim::Platform& platform)
+{
+  return without_devices(platform.cluster(), run.result.plan.without, run.file + ": plan.without");
+}
+
 /// What does not hold is not worth a picture.
 void check_plan(Run& run, const Inputs& inputs)
 {
@@ -97,8 +104,7 @@ void check_plan(Run& run, const Inputs& inputs)
   run.workload = inputs.workload;
   if (plan.micro_batch) run.workload = at_micro_batch(inputs, *plan.micro_batch, run.file + ": plan.micro_batch");
   recompute(run.workload, plan.recompute, run.file + ": plan.recompute");
-  const Cluster cluster = without_devices(inputs.platform.cluster(), plan.without, run.file + ": plan.without");
-  auto faults = faults_of(plan, run.workload, cluster);
+  auto faults = faults_of(plan, run.workload, cluster_of(run, inputs.platform));
   for (auto& fault : faults) fault = run.file + ": plan: " + fault;
   if (!faults.empty()) throw InputError(faults);
 }
@@ -149,8 +155,8 @@ std::string record_run(const Run& run, const sim::Platform& platform, const std:
   }
   std::optional<results::MeasuredStep> measured;
   if (!measured_file.empty()) measured = read_measured(measured_file, run);
-  return results::run_to_json(
-      {run.file, result, run.workload, platform.cluster(), recorder.recorded(), measured ? &*measured : nullptr});
+  return results::run_to_json({run.file, result, run.workload, cluster_of(run, platform), recorder.recorded(),
+                               measured ? &*measured : nullptr});
 }
 
 sim::Property property_of(WhatIf::Property property)
@@ -253,7 +259,7 @@ std::string make_report(const ReportInputs& inputs)
     auto& [run_json, questions] = answers[i];
     simulations.add([&] { return record_run(run, files.platform, inputs.measured); },
                     [&run_json = run_json](const ChildResult& result) { run_json = result.output_or_throw(); });
-    questions = questions_on(run, files.platform.cluster(), inputs);
+    questions = questions_on(run, cluster_of(run, files.platform), inputs);
     for (auto& question : questions) {
       if (!question.what_if.needs_planning) add_answer(simulations, run, files.platform, question, false);
       if (inputs.plans_anew) add_answer(simulations, run, files.platform, question, true);

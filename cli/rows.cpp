@@ -117,7 +117,7 @@ void make_rows(const std::string& what, std::vector<ComparisonRow>& rows,
 {
   Progress progress(what, work.size());
   std::size_t ended = 0;
-  run_in_children(work, std::thread::hardware_concurrency(), row_time_limit,
+  run_in_children(work, std::thread::hardware_concurrency(), {row_time_limit, "--row-time-limit"},
                   [&](std::size_t index, const ChildResult& result) {
                     ComparisonRow& row = rows[index];
                     if (result.failure) {

@@ -345,7 +345,7 @@ void SweepRuns::make(const std::vector<std::size_t>& runs, std::size_t jobs, Sec
   for (const auto run : runs) work.emplace_back([&, run] { return sweep_row_to_json(row_of(run, shared)); });
   Progress progress("sweep", runs.size());
   std::size_t ended = 0;
-  run_in_children(work, jobs, row_time_limit, [&](std::size_t index, const ChildResult& result) {
+  run_in_children(work, jobs, {row_time_limit, "--row-time-limit"}, [&](std::size_t index, const ChildResult& result) {
     if (!result.failure) {
       on_row(results::sweep_row_from_json(result.output, "a child process"));
     } else {

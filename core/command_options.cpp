@@ -112,22 +112,50 @@ std::string fault_of_output_name(const std::string& name)
   return name.empty() ? "the name is empty; name a file" : "";
 }
 
+std::vector<std::string> names_from_list(std::string_view list)
+{
+  std::vector<std::string> names(1);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const bool is_escape = list[i] == '\\' && i + 1 < list.size() && (list[i + 1] == ',' || list[i + 1] == '\\');
+    if (is_escape) {
+      names.back() += list[++i];
+    } else if (list[i] == ',') {
+      names.emplace_back();
+    } else {
+      names.back() += list[i];
+    }
+  }
+  for (auto& name : names) CLI::detail::trim(name);
+  return names;
+}
+
+std::string in_list(std::string_view name)
+{
+  std::string text;
+  for (const char letter : name) {
+    if (letter == ',' || letter == '\\') text += '\\';
+    text += letter;
+  }
+  return text;
+}
+
 CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
                       const std::string& what)
 {
-  const auto read = [name, &list](const std::vector<std::string>& entries) {
+  const auto read = [name, &list](const std::vector<std::string>& arguments) {
     list.clear();
-    for (const auto& entry : entries) {
-      const std::string item = CLI::detail::trim_copy(entry);
-      if (item.empty()) throw InputError(name, "a name of the list is empty; write NAME,NAME");
-      if (std::find(list.begin(), list.end(), item) != list.end()) {
-        throw InputError(name, in_quotes(item) + " is listed twice; leave one out");
+    for (const auto& argument : arguments) {
+      for (auto& item : names_from_list(argument)) {
+        if (item.empty()) throw InputError(name, "a name of the list is empty; write NAME,NAME");
+        if (std::find(list.begin(), list.end(), item) != list.end()) {
+          throw InputError(name, in_quotes(item) + " is listed twice; leave one out");
+        }
+        list.push_back(std::move(item));
       }
-      list.push_back(item);
     }
   };
-  auto* option = command.add_option_function<std::vector<std::string>>(name, read, what)->delimiter(',');
-  return list.empty() ? option : option->default_str(CLI::detail::join(list, ","));
+  auto* option = command.add_option_function<std::vector<std::string>>(name, read, what);
+  return list.empty() ? option : option->default_str(CLI::detail::join(list, in_list, ","));
 }
 
 InputError fault_of_command_line(const CLI::App& app, const CLI::ParseError& error)

@@ -45,7 +45,13 @@ CLI::Option* add_output(CLI::App& command, const std::string& name, File& file, 
   return command.add_option(name, file, what)->check(fault_of_output_name);
 }
 
-/// An option that takes a list NAME,NAME,…, with or without blanks around the commas; what is in `list` is the default.
+/// The names of a list "NAME,NAME", without the blanks around them. A comma within a name is written "\,", and a
+/// backslash may be written "\\".
+std::vector<std::string> names_from_list(std::string_view list);
+/// A name as such a list has it.
+std::string in_list(std::string_view name);
+
+/// An option that takes such a list, in one argument or several; what is in `list` is the default.
 /// An empty name, or one given twice, is thrown as InputError while options are parsed.
 CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
                       const std::string& what);

@@ -293,8 +293,6 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
   const JsonPosition& position_;
 };
 
-constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
-
 /// yaml-cpp takes byte 4 for the end of the file and checks no encoding.
 void refuse_what_is_no_text(const std::string& text, const TreeBuilder& tree)
 {

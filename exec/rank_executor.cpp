@@ -284,6 +284,10 @@ void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, D
   const bool is_slow = (options_.slowdown > 1 || options_.speed) && instruction.opcode != Opcode::AllReduce;
   const Mark begin = lane.queue.mark();
   if (is_slow) lane.queue.begin_slow_work();
+  // An AllReduce waits for the others, and a GPU's work is done later.
+  std::optional<Progress::Work> work;
+  const bool works_here = !lane.queue.is_on_gpu() && instruction.opcode != Opcode::AllReduce;
+  if (works_here) work.emplace(options_.progress, step, instruction);
   Message outputs = computed(step, instruction, std::move(inputs));
   // A slower device is one that is done later: the rest of its time is slept away. What the thread has worked counts,
   // not what it has waited for the processor, so that more ranks than processors stretch alike.
@@ -294,8 +298,12 @@ void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, D
         options_.speed ? instruction.work / *options_.speed : options_.slowdown * (thread_time() - worked_before);
     std::this_thread::sleep_for(std::chrono::duration<double>((begin_on_host + takes - steady_time()).value));
   }
+  work.reset();
   outputs.ready = lane.queue.mark();
   lane.ran(begin, outputs.ready);
+  if (lane.queue.is_on_gpu() && options_.progress != nullptr) {
+    options_.progress->queued([begin] { return begin.passed(); }, [end = outputs.ready] { return end.passed(); });
+  }
   const bool frees_input = instruction.opcode == Opcode::Forward && rank_ == 0 && has_data_server_;
   if (frees_input && instruction.microbatch + inputs_at_first_stage < microbatches_) {
     outputs.ready.wait();
@@ -349,6 +357,7 @@ Message RankExecutor::computed(std::uint64_t step, const Instruction& instructio
 
 Message RankExecutor::micro_batch_data(std::uint64_t step, std::uint64_t microbatch) const
 {
+  const Progress::Work work(options_.progress, step, "data");
   Message message;
   message.tensors = options_.batches->inputs({options_.seed, step, microbatch, !evaluates_}, options_.device);
   message.differentiable.assign(message.tensors.size(), false);

@@ -6,6 +6,7 @@
 #include "exec/device_queue.hpp"
 #include "exec/interpreter.hpp"
 #include "exec/memory_meter.hpp"
+#include "exec/progress.hpp"
 #include "exec/rank_report.hpp"
 #include "exec/stage_model.hpp"
 #include "exec/transport.hpp"
@@ -39,8 +40,9 @@ struct RankOptions {
   std::string device = "cpu";
   /// Computation takes its work / this, where the machine is fast enough: a device of that speed. On a CPU.
   std::optional<FlopsPerSecond> speed;
-  double slowdown = 1;  ///< computation is stretched to this many times what it takes; 1: not at all
-  Bytes memory_cap;     ///< 0: none. On a GPU an instruction that goes beyond it is told when it has
+  double slowdown = 1;           ///< computation is stretched to this many times what it takes; 1: not at all
+  Progress* progress = nullptr;  ///< told what the rank is at; outlives the executor
+  Bytes memory_cap;              ///< 0: none. On a GPU an instruction that goes beyond it is told when it has
 };
 
 /// Does a rank's instructions for real: a stage's on its layers, or the data server's, which sends each micro-batch.

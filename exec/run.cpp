@@ -8,11 +8,14 @@
 #include "exec/device.hpp"
 #include "exec/heartbeat.hpp"
 #include "exec/huggingface_weights.hpp"
+#include "exec/lateness.hpp"
 #include "exec/nccl_transport.hpp"
+#include "exec/progress.hpp"
 #include "exec/rank_executor.hpp"
 #include "exec/rank_failures.hpp"
 #include "exec/side_channel.hpp"
 #include "exec/tcp_transport.hpp"
+#include "exec/threads.hpp"
 #include "exec/weight_files.hpp"
 #include "schedules/evaluation.hpp"
 
@@ -51,6 +54,9 @@ struct Job {
   {
     if (options.weights && !options.resume_from) check_weights(workload, *options.weights);
     if (options.evaluation) evaluation = schedules::make_evaluation_program(plan, workload);
+    constexpr Seconds patience(30);
+    const Seconds predicted = plan.predicted ? plan.predicted->step_time : Seconds(0);
+    lateness = std::make_unique<Lateness>(predicted, patience, options.warn);
   }
 
   const Workload& workload;
@@ -60,6 +66,7 @@ struct Job {
   std::string world;  ///< by which ranks that are processes know each other; "" of threads
   std::unique_ptr<BatchSource> synthetic;
   std::unique_ptr<Program> evaluation;
+  std::unique_ptr<Lateness> lateness;  ///< told by rank 0
 };
 
 /// Decides for the first stage, and so for all: whether a step is the last one, and whether a checkpoint follows it.
@@ -86,7 +93,7 @@ class StepDecisions {
   Seconds checkpoint_at_;
 };
 
-RankOptions rank_options(const Job& job, std::size_t rank)
+RankOptions rank_options(const Job& job, std::size_t rank, Progress* progress)
 {
   const RunOptions& options = job.options;
   RankOptions of_rank;
@@ -96,6 +103,7 @@ RankOptions rank_options(const Job& job, std::size_t rank)
   of_rank.timed_before = options.first_step + timed_steps(job.program);
   of_rank.seed = options.seed;
   of_rank.device = options.device;
+  of_rank.progress = progress;
   if (options.emulate && rank < job.plan.stages.size()) {
     const StageDevice& device = job.plan.stages[rank].devices.front();
     of_rank.slowdown = device.slowdown.value_or(1);
@@ -108,9 +116,9 @@ RankOptions rank_options(const Job& job, std::size_t rank)
 }
 
 /// A rank with its part of the model, at the step that the run begins with.
-std::unique_ptr<RankExecutor> make_executor(const Job& job, std::size_t rank)
+std::unique_ptr<RankExecutor> make_executor(const Job& job, std::size_t rank, Progress* progress = nullptr)
 {
-  auto executor = std::make_unique<RankExecutor>(job.workload, job.plan, rank, rank_options(job, rank));
+  auto executor = std::make_unique<RankExecutor>(job.workload, job.plan, rank, rank_options(job, rank, progress));
   const bool is_stage = rank < job.plan.stages.size();
   if (is_stage && job.options.resume_from) {
     executor->with_model([&](StageModel& model) { model.restore(*job.options.resume_from); });
@@ -240,9 +248,9 @@ void set_threads(std::size_t threads)
   at::set_num_threads(static_cast<int>(threads));
 }
 
-/// Plays one rank to the end over its transport.
+/// Plays one rank to the end over its transport. `progress`: nullptr where nobody asks.
 RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, const StepEnded& step_ended,
-                     const Failed& failed = {})
+                     Progress* progress = nullptr, const Failed& failed = {})
 {
   const RunOptions& options = job.options;
   set_threads(options.threads);
@@ -259,12 +267,20 @@ RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, c
   };
   const auto step_done = [&](std::uint64_t step) {
     executor.end_step(step, ended);
+    if (rank == 0) job.lateness->step_ends();
     checkpoints.step_ended();
-    if (!executor.orders_of(step).checkpoint) return;
-    executor.catch_up(ended);  // a step that has diverged is not kept
-    executor.with_model([&](StageModel& model) { checkpoints.write(step + 1, model); });
+    const Orders orders = executor.orders_of(step);
+    if (orders.checkpoint) {
+      executor.catch_up(ended);  // a step that has diverged is not kept
+      const Progress::Work work(progress, step, "checkpoint");
+      executor.with_model([&](StageModel& model) { checkpoints.write(step + 1, model); });
+    }
+    if (rank == 0 && !orders.end) job.lateness->step_begins(step + 1);
   };
-  if (has_steps_to_train(options)) play(job.program, rank, options.first_step, executor, &recorder, step_done, failed);
+  if (has_steps_to_train(options)) {
+    if (rank == 0) job.lateness->step_begins(options.first_step);
+    play(job.program, rank, options.first_step, executor, &recorder, step_done, failed);
+  }
   executor.finish(ended, report);
   // The last checkpoint is being written meanwhile: nobody's transfers wait for another one's disk.
   if (options.evaluation && steps_done(options, executor) >= options.steps)
@@ -289,23 +305,32 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
   std::vector<RankReport> reports(program.ranks());
   std::mutex mutex;
   std::exception_ptr cause;
+  const auto end_all = [&](std::size_t rank) {
+    {
+      const std::lock_guard lock(mutex);
+      if (!cause) cause = std::current_exception();
+    }
+    executors[rank]->cancel();  // the others are not to wait for it
+  };
   const auto play_one = [&](std::size_t rank) {
     try {
       reports[rank] = play_rank(job, rank, *executors[rank], step_ended);
     } catch (const std::exception& error) {
       // Whoever is cancelled is so since another rank has failed, which says why.
-      if (failure_of(error).kind == Failure::Kind::Cancelled) return;
-      {
-        const std::lock_guard lock(mutex);
-        if (!cause) cause = std::current_exception();
-      }
-      executors[rank]->cancel();  // the others are not to wait for it
+      if (failure_of(error).kind != Failure::Kind::Cancelled) end_all(rank);
     }
   };
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 1; rank < program.ranks(); ++rank) threads.emplace_back(play_one, rank);
-  play_one(0);
-  for (auto& thread : threads) thread.join();
+  {
+    std::vector<std::jthread> threads;
+    try {
+      for (std::size_t rank = 1; rank < program.ranks(); ++rank) {
+        threads.push_back(start_thread([&play_one, rank] { play_one(rank); }));
+      }
+    } catch (const EnvironmentError&) {
+      end_all(0);
+    }
+    play_one(0);
+  }
   if (cause) std::rethrow_exception(cause);
   return {program, options.first_step, std::move(reports)};
 }
@@ -319,6 +344,7 @@ TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& pl
   tcp.world = fmt::format("{} by {}", world, name_of(options.transport));
   tcp.first_step = options.first_step;
   tcp.connect_deadline = options.limits.connect;
+  tcp.connect_option = "twice --deadline";
   tcp.summing_ranks = plan.stages.size();
   if (tcp.tls && options.transport == TransportChoice::Nccl) {
     throw InputError("--transport",
@@ -349,37 +375,39 @@ std::string random_word()
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
-/// The links of a run's ranks, those of the signs of life among them.
-std::vector<LinkName> links_of_run(const Program& program)
+/// The links of a rank of a run, and those of all ranks' signs of life.
+std::vector<LinkName> links_of_run(const Program& program, std::size_t rank)
 {
-  auto links = links_of(program);
+  auto links = links_of(program, rank);
   for (const auto& link : Heartbeat::links(program.ranks())) links.push_back(link);
   return links;
 }
 
-std::unique_ptr<Transport> transport_of(TcpWorld& world, const Job& job, std::size_t rank, bool on_gpu)
+std::unique_ptr<Transport> transport_of(TcpWorld& world, const Heartbeat& heartbeat, const Job& job, std::size_t rank,
+                                        bool on_gpu)
 {
   const RunOptions& options = job.options;
   const std::size_t stages = job.plan.stages.size();
+  const TransferWaits waits(options.limits, [&heartbeat] { return heartbeat.idle(); });
   if (options.transport == TransportChoice::Tcp || rank >= stages) {
-    return tcp_transport(rank, world, job.program, options.limits, on_gpu);
+    return tcp_transport(rank, world, waits, on_gpu);
   }
   return nccl_transport(rank, world, job.program,
-                        {options.transport, options.device, stages, options.limits, options.tell});
+                        {options.transport, options.device, stages, options.limits.connect, options.tell}, waits);
 }
 
 /// Plays one rank of a world, from its parameters on, and leaves its executor in `made`.
-RankReport play_over(TcpWorld& world, Heartbeat& heartbeat, const Job& job, std::size_t rank,
+RankReport play_over(TcpWorld& world, Heartbeat& heartbeat, Progress& progress, const Job& job, std::size_t rank,
                      std::unique_ptr<RankExecutor>& made, const StepEnded& step_ended)
 {
-  made = make_executor(job, rank);
+  made = make_executor(job, rank, &progress);
   RankExecutor& executor = *made;
   // One stage may read for minutes what another one has at once; nobody's deadline runs meanwhile.
   world.wait_for_all(no_limit);
-  const auto transport = transport_of(world, job, rank, executor.is_on_gpu());
+  const auto transport = transport_of(world, heartbeat, job, rank, executor.is_on_gpu());
   executor.connect(*transport);
   const NoHostSync no_host_sync(job.options.device);
-  return play_rank(job, rank, executor, step_ended,
+  return play_rank(job, rank, executor, step_ended, &progress,
                    [&](const std::exception_ptr& failure) { heartbeat.failed(failure); });
 }
 
@@ -390,7 +418,6 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
 {
   const auto tcp = tcp_options(tcp_options_of_own_ranks(options.network), options, plan, random_word());
   const Job job(workload, plan, program, options, world_and_step(tcp));
-  const auto links = links_of_run(program);
   const auto names = names_of_ranks(plan);
   std::vector<Endpoint> endpoints;
   std::vector<TcpListener> listeners;
@@ -399,6 +426,7 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
     endpoints.push_back({"127.0.0.1", listeners.back().port()});
   }
   confine_nccl(options, endpoints);
+  const auto beaten = [&job](const std::string& longest) { job.lateness->look(longest); };
   std::vector<std::function<std::string()>> work;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     work.emplace_back([&, rank] {
@@ -406,10 +434,11 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
       TcpListener own = std::move(listeners[rank]);
       listeners.clear();  // the others' are theirs alone, so that a rank that dies is gone
       std::unique_ptr<RankExecutor> executor;
-      TcpWorld world(rank, endpoints, links, tcp, std::move(own));
-      Heartbeat heartbeat(world, rank, names, options.limits);
+      TcpWorld world(rank, endpoints, links_of_run(program, rank), tcp, std::move(own));
+      Progress progress([&world] { return world.moves(); });
+      Heartbeat heartbeat(world, rank, names, options.limits, progress, beaten);
       RankReport report;
-      heartbeat.guard([&] { report = play_over(world, heartbeat, job, rank, executor, step_ended); });
+      heartbeat.guard([&] { report = play_over(world, heartbeat, progress, job, rank, executor, step_ended); });
       return report_to_json(report);
     });
   }
@@ -434,20 +463,22 @@ RankOutcome run_rank(const Workload& workload, const Plan& plan, const Program& 
                                fmt::format("{} {}", hash_of(plan), fingerprint(options.settings)));
   confine_nccl(options, places);
   const Job job(workload, plan, program, options, world_and_step(tcp));
-  auto links = links_of_run(program);
+  auto links = links_of_run(program, rank);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
   TcpWorld world = [&] {
     const NothingBegun until_all_are_here;
     return place.listener ? TcpWorld(rank, places, links, tcp, std::move(*place.listener))
                           : TcpWorld(rank, places, links, tcp);
   }();
-  Heartbeat heartbeat(world, rank, names_of_ranks(plan), options.limits);
+  Progress progress([&world] { return world.moves(); });
+  Heartbeat heartbeat(world, rank, names_of_ranks(plan), options.limits, progress,
+                      [&job](const std::string& longest) { job.lateness->look(longest); });
   std::unique_ptr<RankExecutor> executor;
   std::vector<std::string> texts;
   heartbeat.guard([&] {
     SideChannel side_channel(world, rank, places.size(), no_limit);
     const Seconds offset = side_channel.clock_offset();
-    RankReport report = play_over(world, heartbeat, job, rank, executor, step_ended);
+    RankReport report = play_over(world, heartbeat, progress, job, rank, executor, step_ended);
     report.shift(offset);
     // A rank may write its last checkpoint for long.
     texts = side_channel.gather(report_to_json(report), no_limit);

@@ -57,6 +57,8 @@ struct RunOptions {
   TransportChoice transport = TransportChoice::Tcp;
   /// Takes lines for people: each link's transport, where it was to be chosen, and parameters that begin anew.
   std::function<void(const std::string&)> tell = [](const std::string& /*line*/) {};
+  /// Takes a line that people are to see in any case: that the run is far later than predicted.
+  std::function<void(const std::string&)> warn = [](const std::string& /*line*/) {};
   bool emulate = false;  ///< ranks are as slow, and have as little memory, as the plan takes their devices for
   /// With `emulate` on a CPU: the profiled speed, by which the program counts its work. Slower ranks then compute as
   /// steadily as the profile says; else they take so many times what their threads work.

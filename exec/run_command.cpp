@@ -169,6 +169,16 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   if (!lines.empty()) throw InputError(lines);
 }
 
+/// The files that a run reads; "" where it reads none.
+std::vector<std::string> inputs_of(const CommandOptions& options)
+{
+  return {options.workload,        options.plan,
+          options.profile,         options.data.train,
+          options.data.evaluation, options.data.vocabulary,
+          options.weights,         options.run.network.secret_file,
+          options.restart.replan};
+}
+
 /// What a run writes at its end, opened before it begins: what cannot be written is not trained. Rank 0 writes for all.
 struct Outputs {
   explicit Outputs(const CommandOptions& options)
@@ -415,6 +425,7 @@ ExitCode run(CommandOptions options)
     if (!quiet) fmt::print("{}\n", line);
     std::fflush(stdout);
   };
+  options.run.warn = say_here();
   const Plan plan = read_plan(options.plan);
   const std::string workload_text = read_file(options.workload);
   const Workload workload = as_planned(read_inputs(plan, workload_text, options), plan, options.plan);
@@ -425,10 +436,7 @@ ExitCode run(CommandOptions options)
   check_plan(plan, workload, fingerprint(workload_text), options);
   const std::vector<std::string> output_files = {options.output, options.trace, options.log.json_lines,
                                                  options.log.prometheus};
-  refuse_overwriting(
-      {options.workload, options.plan, options.profile, options.data.train, options.data.evaluation,
-       options.data.vocabulary, options.weights, options.run.network.secret_file, options.restart.replan},
-      output_files);
+  refuse_overwriting(inputs_of(options), output_files);
 
   const auto program = schedules::make_program(plan, workload);
   options.run.limits = limits_of(plan, options);
@@ -528,8 +536,10 @@ void add_run_command(CLI::App& app, Action& action)
   add_file(*command, "--profile", options->profile,
            "with --emulate: the plan's profile, so that ranks compute as steadily as it says");
   command->add_flag("--unvalidated", options->unvalidated, "run a plan that was not simulated as it is");
-  command->add_option("--deadline", options->deadline,
-                      "how long a transfer may wait (default: 30 s and 10 predicted steps, then by what was measured)");
+  command->add_option(
+      "--deadline", options->deadline,
+      "how long a transfer may wait, whatever for (default: while any rank is at work, and then 30 s and 10 predicted "
+      "steps)");
   command->add_option("--heartbeat", options->heartbeat,
                       "a rank without a sign of life for so long is dead (default: 10 s, or half of --deadline)");
   add_restart_options(*command, options->restart);
@@ -543,14 +553,15 @@ void add_run_command(CLI::App& app, Action& action)
   command->footer(footer);
   command->callback([options, &action] {
     action = [options] {
-      return run_restarted(options->restart,
-                           {options->workload, options->plan, options->run.checkpoints.folder, options->resume},
-                           [&options](const std::string& plan, bool resume) {
-                             CommandOptions of_attempt = *options;
-                             of_attempt.plan = plan;
-                             of_attempt.resume = resume;
-                             return run(of_attempt);
-                           });
+      return run_restarted(
+          options->restart,
+          {options->workload, options->plan, options->run.checkpoints.folder, options->resume, inputs_of(*options)},
+          [&options](const std::string& plan, bool resume) {
+            CommandOptions of_attempt = *options;
+            of_attempt.plan = plan;
+            of_attempt.resume = resume;
+            return run(of_attempt);
+          });
     };
   });
 }
