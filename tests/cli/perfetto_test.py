@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import unittest
 
-from tests.cli.support import BERT24, SKY16, CommandTest
+from tests.cli.support import BERT24, HANG_S, SKY16, CommandTest
 from tests.cli.trace import read_trace
 
 QUERY = """select count(*) from slice;
@@ -21,7 +21,7 @@ class Perfetto(CommandTest):
         trace = self.folder / "trace.json"
         self.run_isobar("simulate", SKY16, BERT24, "--plan", plan, "--trace", trace)
         answer = subprocess.run(["trace_processor_shell", "-q", self.write("query.sql", QUERY), str(trace)],
-                                capture_output=True, text=True, timeout=300, check=True).stdout
+                                capture_output=True, text=True, timeout=HANG_S, check=True).stdout
         counts = [int(line) for line in answer.split() if line.isdigit()]
         events = read_trace(trace)["traceEvents"]
         counters = {(event["pid"], event["name"]) for event in events if event["ph"] == "C"}

@@ -3,7 +3,7 @@
 import re
 import subprocess
 
-from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest
 from tests.cli.trace import assert_is_trace
 
 # ```console, then "$ command" lines, each followed by its output.
@@ -34,7 +34,7 @@ class Readme(CommandTest):
             line = command.replace("./demo", self.demo()).replace("/tmp/", f"{self.folder}/")
             line = re.sub(r"^isobar ", f"'{ISOBAR}' ", line, flags=re.MULTILINE)
             with self.subTest(command):
-                result = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=300)
+                result = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
                 printed = (result.stdout + result.stderr).replace(f"{self.folder}/", "/tmp/")
                 self.assertEqual(printed.replace("/tmp/report.html: ", "report.html: "), output)
         self.assertTrue((self.folder / "report.html").read_text().startswith("<!doctype html>"))

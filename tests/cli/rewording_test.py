@@ -8,9 +8,9 @@ import resource
 import signal
 import unittest.mock
 
-from tests.cli.breakable_runs import SOME_STEPS, BreakableRuns, children_of
+from tests.cli.breakable_runs import SOME_STEPS, BreakableRuns
 from tests.cli.faults_test import free_ports
-from tests.cli.support import ISOBAR
+from tests.cli.support import ISOBAR, children_of
 
 SEEDS = ("1", "2", "3")
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest, holds, worked_s
 from tests.cli.trace import assert_is_trace, compute_s
 
 MODEL = """model: gpt
@@ -34,6 +34,26 @@ class Run(CommandTest):
         plan = self.make_plan(platform, workload, "--profile", profile, "--microbatches", 4)
         self.run_isobar("simulate", platform, workload, "--profile", profile, "--plan", plan, "--stamp")
         return workload, plan
+
+    def test_an_interrupt_ends_a_profile_within_a_pass_and_leaves_no_file(self):
+        # A forward pass over the block takes half a minute.
+        workload = self.write("large.yaml", "model: gpt\nlayers: 1\nhidden: 4096\nheads: 8\nvocabulary: 64\n"
+                              "sequence: 1024\nmicro_batch: 8\n")
+        process = subprocess.Popen([ISOBAR, "profile", workload, "-o", str(self.folder / "x")], cwd=ROOT, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        self.assertTrue(holds(lambda: worked_s(process.pid) > 5))
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["large.yaml"])
+        before = worked_s(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, status, usage = os.wait4(process.pid, 0)
+        self.assertEqual((os.waitstatus_to_exitcode(status), *process.communicate()), (130, "", "isobar: interrupted\n"))
+        self.assertLess(usage.ru_utime + usage.ru_stime - before, 5)
+        self.assertEqual(list(self.folder.glob("x*")), [])
+
+    def test_a_profile_that_cannot_be_written_is_not_measured(self):
+        self.assertRegex(self.fault_of("profile", "workloads/gpt2_124m.yaml", "-o", self.folder / "no/x", expect=3),
+                         "x.profile.json: cannot write there: No such file or directory")
 
     def test_profile_plan_simulate_run(self):
         workload, plan = self.stamped_plan()
@@ -71,7 +91,7 @@ class Run(CommandTest):
                                            ranks, "--steps", "2", "--flows", "2", *options[rank]], cwd=ROOT,
                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                           env=environment[rank]) for rank in (0, 1)]
-            said = [process.communicate(timeout=120) for process in processes]
+            said = [process.communicate(timeout=HANG_S) for process in processes]
             return [process.returncode for process in processes], said
 
         from_file = ["--secret-file", secret]
@@ -169,7 +189,7 @@ class Run(CommandTest):
         self.addCleanup(run.kill)
         run.stdout.readline()
         run.stdout.close()
-        self.assertEqual((run.wait(timeout=60), run.stderr.read()),
+        self.assertEqual((run.wait(timeout=HANG_S), run.stderr.read()),
                          (3, "isobar: rank 1 (rank-1): cannot write to standard output\n"))
 
     def test_a_plan_for_another_workload_is_refused(self):
@@ -283,11 +303,23 @@ class Run(CommandTest):
         return process, [int(child) for child in children]
 
     def ended(self, process, children, code):
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=HANG_S)[1]
         self.assertEqual(process.returncode, code, errors)
         for child in children:
             self.assertFalse(os.path.exists(f"/proc/{child}"), "a rank outlives the run")
         return errors
+
+    def test_a_run_that_is_far_slower_than_predicted_goes_on_and_says_so_once(self):
+        workload, plan = self.stamped_plan()
+        document = json.loads(pathlib.Path(plan).read_text())
+        document["predicted"]["step_time_s"] = 1e-6
+        late = self.write("late.json", json.dumps(document))
+        for way in ("--spawn", "--in-process"):
+            run = self.run_isobar("run", workload, "--plan", late, way, "--unvalidated", "--steps", 500, "--json")
+            self.assertRegex(run.stderr,
+                             r"\Aisobar: each of \d+ steps after the first took [\d.]+ s, \d+ times the 1e-06 s "
+                             r"that the plan predicts\n\Z")
+            self.assertEqual(len(json.loads(run.stdout)["losses"]), 500)
 
     def test_a_rank_that_is_killed_ends_the_run_with_its_name(self):
         process, children = self.started()
@@ -298,7 +330,8 @@ class Run(CommandTest):
         process, children = self.started()
         os.kill(children[0], signal.SIGSTOP)
         began = time.monotonic()
-        self.assertEqual(self.ended(process, children, 3), "isobar: rank 0 (rank-0): no sign of life for 1.5 s\n")
+        self.assertEqual(self.ended(process, children, 3),
+                         "isobar: rank 0 (rank-0): no sign of life for 1.5 s (--heartbeat)\n")
         self.assertGreater(time.monotonic() - began, 1)
 
     def test_an_interrupt_ends_all_ranks(self):

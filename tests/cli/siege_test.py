@@ -11,7 +11,7 @@ import threading
 import time
 
 from tests.cli.breakable_runs import MODEL
-from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest
 
 SIEGE_SECONDS = float(os.environ.get("SIEGE_SECONDS", "5"))
 PORTS = (21761, 21762, 21763)
@@ -114,7 +114,7 @@ class Siege(CommandTest):
                                 cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def losses_of(self, processes, output):
-        said = [process.communicate(timeout=300) for process in processes]
+        said = [process.communicate(timeout=HANG_S) for process in processes]
         self.assertEqual([process.returncode for process in processes], [0, 0, 0], said)
         return json.loads(output.read_text())["losses"]
 
@@ -149,7 +149,7 @@ class Siege(CommandTest):
         time.sleep(SIEGE_SECONDS)
         processes.append(self.start(2, ranks))
         self.assertEqual(self.losses_of(processes, output), quiet)
-        self.assertIn("rank 1: still waiting after ", impostor.communicate(timeout=300)[1])
+        self.assertIn("rank 1: still waiting after ", impostor.communicate(timeout=HANG_S)[1])
         self.assertEqual(impostor.returncode, 3)
         for attacker in attackers:
             attacker.stop()

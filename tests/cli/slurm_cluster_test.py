@@ -6,19 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import unittest
 from unittest import mock
 
-from tests.cli.support import ROOT
+from tests.cli.support import ROOT, holds
 from tests.support import slurm_cluster
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert holds(condition)
 
 
 class SlurmCluster(unittest.TestCase):

@@ -5,10 +5,9 @@ import os
 import pathlib
 import signal
 import subprocess
-import time
 import unittest
 
-from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest, holds
 from tests.support import slurm_cluster
 
 # 20 runs; the names have what a shell and sbatch would trip over.
@@ -33,10 +32,7 @@ EXPORTS = ("csv", "jsonl", "summary")
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert holds(condition)
 
 
 class SlurmTest(CommandTest):
@@ -68,7 +64,7 @@ class SlurmTest(CommandTest):
 
     def finish(self, process, expect=0):
         """What it said on stderr."""
-        output, errors = process.communicate(timeout=180)
+        output, errors = process.communicate(timeout=HANG_S)
         self.assertEqual(process.returncode, expect, output + errors)
         return errors
 
@@ -80,7 +76,7 @@ class SlurmTest(CommandTest):
 
     def assert_equals_local(self, file):
         """The exports of the Slurm sweep are those of a local one, and nothing else is left of it."""
-        subprocess.run(self.command(file, "local"), cwd=ROOT, check=True, capture_output=True, timeout=180)
+        subprocess.run(self.command(file, "local"), cwd=ROOT, check=True, capture_output=True, timeout=HANG_S)
         self.assertEqual(self.exports("slurm"), self.exports("local"))
         self.assertFalse((self.study / "slurm.db.slurm").exists())
 

@@ -7,7 +7,7 @@ import sys
 import unittest
 
 from tests.cli.run_test import MODEL
-from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest
 from tests.support.peers import need_peers, peers_environment
 
 # TensorBoard shows float32.
@@ -39,7 +39,7 @@ class StepLog(CommandTest):
     def assert_shown(self, steps):
         """TensorBoard shows these lines of the log, and no others."""
         read = subprocess.run([sys.executable, "-c", SCALARS_OF_FOLDER, str(self.events)], env=peers_environment(),
-                              capture_output=True, text=True, timeout=300)
+                              capture_output=True, text=True, timeout=HANG_S)
         self.assertEqual(read.returncode, 0, read.stderr)
         shown = json.loads(read.stdout)
         self.assertEqual(set(shown), set(steps[0]) - {"step"})
@@ -93,7 +93,7 @@ class StepLog(CommandTest):
                                        self.log, "--tensorboard", self.events], cwd=ROOT, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE, text=True)
                      for rank in (0, 1)]
-        said = [process.communicate(timeout=120) for process in processes]
+        said = [process.communicate(timeout=HANG_S) for process in processes]
         self.assertEqual([process.returncode for process in processes], [0, 0], said)
         self.assertEqual([line["step"] for line in self.logged()], [0, 1, 2])
         self.assertEqual(len(list(self.events.iterdir())), 1)

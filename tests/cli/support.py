@@ -1,14 +1,18 @@
 """What the tests of the command share: running it, and small inputs to run it on."""
 
+import contextlib
 import json
 import os
 import pathlib
 import subprocess
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ISOBAR = os.environ["ISOBAR"]
+# Ends a test that hangs. It is no limit for one that works, on however slow a machine.
+HANG_S = 600
 SKY16 = "platforms/sky16.xml"
 BERT24 = "workloads/bert24.yaml"
 
@@ -48,6 +52,40 @@ micro_batch: 4
 """
 
 
+def children_of(pid):
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def descendants_of(pid):
+    found = []
+    for child in children_of(pid):
+        found += [child, *descendants_of(child)]
+    return found
+
+
+def worked_s(pid):
+    """The processor's time that a process and its descendants have taken."""
+    ticks = 0
+    for one in (pid, *descendants_of(pid)):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = pathlib.Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += sum(map(int, fields[11:15]))  # its own, and of children that have ended
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def holds(condition):
+    """Whether `condition` holds, or does so before what was awaited must be taken to hang."""
+    end = time.monotonic() + HANG_S
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
 class CommandTest(unittest.TestCase):
     """Runs isobar in the repository's root; `self.folder` is a new folder for what it writes."""
 
@@ -76,7 +114,7 @@ class CommandTest(unittest.TestCase):
         return self.write("small.xml", PLATFORM.replace("MEMORY", "16 GB")), self.write("gpt.yaml", GPT)
 
     def run_isobar(self, *arguments, expect=0):
-        result = subprocess.run([ISOBAR, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=300)
+        result = subprocess.run([ISOBAR, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
         self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
         return result
 

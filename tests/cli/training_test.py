@@ -12,8 +12,8 @@ import signal
 import subprocess
 import time
 
-from tests.cli.breakable_runs import children_of, is_alive, platform_of
-from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.breakable_runs import is_alive, platform_of
+from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest, children_of, holds
 
 GPT = """model: gpt
 layers: 3
@@ -78,14 +78,11 @@ class Training(CommandTest):
         victim = chance.choice([process.pid, *ranks])
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
-        errors = process.communicate(timeout=120)[1]
+        errors = process.communicate(timeout=HANG_S)[1]
         if process.returncode == 0:
             return None
         self.assertEqual(process.returncode, -signal.SIGKILL if victim == process.pid else 3, errors)
-        until = time.monotonic() + 20
-        while any(map(is_alive, ranks)) and time.monotonic() < until:
-            time.sleep(0.01)
-        self.assertEqual([rank for rank in ranks if is_alive(rank)], [])
+        self.assertTrue(holds(lambda: not any(map(is_alive, ranks))), ranks)
         return "the parent" if victim == process.pid else "a rank"
 
     def test_killed_at_twenty_random_moments_it_learns_what_it_would_have_learnt(self):
@@ -130,7 +127,7 @@ class Training(CommandTest):
                 self.assertIsNone(process.poll())
             children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             os.kill({"all": process.pid, "first": int(children[0]), "last": int(children[-1])}[whom], sent)
-            errors = process.communicate(timeout=120)[1]
+            errors = process.communicate(timeout=HANG_S)[1]
             self.assertEqual(process.returncode, 130, errors)
             done = int(re.fullmatch(r"isobar: interrupted; (\d+) of 1000000 steps are done\n", errors)[1])
             self.assertEqual(len(json.loads((self.folder / "out.json").read_text())["losses"]), done)
@@ -256,7 +253,7 @@ learning_rate: 0.003
         plan = self.plan_on(2, workload)
         with open("/dev/full", "w") as full:
             done = subprocess.run([ISOBAR, "run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", "1",
-                                   "--json"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+                                   "--json"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=HANG_S)
         self.assertEqual((done.returncode, done.stderr), (3, "isobar: cannot write to standard output\n"))
 
     def test_an_interrupt_ends_an_evaluation_too(self):
@@ -274,7 +271,7 @@ learning_rate: 0.003
             time.sleep(0.05)
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=120)[1]
+        errors = process.communicate(timeout=HANG_S)[1]
         self.assertEqual((process.returncode, errors), (130, "isobar: interrupted; 3 of 3 steps are done\n"))
         self.assertIsNone(json.loads(output.read_text())["evaluation"])  # it would be of the whole file
 
@@ -298,7 +295,7 @@ learning_rate: 0.003
         self.assertIn("kept: another run writes its checkpoints there; end it, or name another folder",
                       self.fault_of(*base, "--resume"))
         first.send_signal(signal.SIGINT)
-        first.communicate(timeout=120)
+        first.communicate(timeout=HANG_S)
         self.assertEqual(first.returncode, 130)
 
     def test_what_a_run_left_unfinished_goes_before_another_one_writes(self):
@@ -384,7 +381,7 @@ learning_rate: 0.003
         supervised = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
         ranks = pathlib.Path(f"/proc/{supervised}/task/{supervised}/children").read_text().split()
         os.kill(int(ranks[1]), signal.SIGKILL)
-        errors = process.communicate(timeout=300)[1]
+        errors = process.communicate(timeout=HANG_S)[1]
         self.assertEqual(process.returncode, 0, errors)
         self.assertIn("attempt 1 of 3 failed: rank 1 (d1): died of signal 9 (Killed); going on from step 5", errors)
         self.assertEqual(json.loads(output.read_text())["evaluation"]["labels"], 59_999)

@@ -6,7 +6,7 @@ import subprocess
 import xml.etree.ElementTree
 
 from tests.cli.run_test import MODEL
-from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest
 from tests.cli.trace import assert_is_trace
 
 PORTS = "127.0.0.1:21751,127.0.0.1:21752"
@@ -85,7 +85,7 @@ class SeveralRanks(CommandTest):
         processes = [subprocess.Popen([ISOBAR, *map(str, arguments), "--rank", str(rank), "--ranks", PORTS,
                                        "--secret-file", secret], cwd=ROOT, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
-        said = [process.communicate(timeout=200) for process in processes]
+        said = [process.communicate(timeout=HANG_S) for process in processes]
         self.assertEqual([process.returncode for process in processes], [0, 0], said)
         return [output for output, _ in said]
 
@@ -139,7 +139,7 @@ class Doctor(CommandTest):
     def test_it_says_what_the_machine_can_do(self):
         findings = json.loads(self.run_isobar("doctor", "--flows", 2, "--json").stdout)["findings"]
         self.assertLessEqual({"LibTorch", "NCCL", "processor", "memory", "matrix product", "attention", "sleep",
-                              "loopback"}, {finding["subject"] for finding in findings})
+                              "loopback", "TCP"}, {finding["subject"] for finding in findings})
 
     def test_a_plan_that_needs_more_memory_than_there_is_is_bad(self):
         platform, workload = self.small_inputs(memory="1000000 TB")

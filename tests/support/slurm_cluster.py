@@ -26,7 +26,7 @@ import tempfile
 import time
 import unittest
 
-DEADLINE_S = 90  # until every node is idle
+DEADLINE_S = 300  # until every node is idle
 GRACE_S = 5  # for a daemon to end by itself
 ATTEMPTS = 3  # another process may take a port between our look and the daemon's
 DAEMONS = ("munged", "slurmctld", "slurmd")
