@@ -147,7 +147,7 @@ std::vector<results::ComparisonRow> rows_by(const fs::path& program, std::vector
       return result.output + '\0' + text_of(result.failure);
     });
   }
-  Progress progress("check: the other build", rows.size());
+  ProgressLine progress("check: the other build", rows.size());
   std::size_t ended = 0;
   run_in_children(work, std::thread::hardware_concurrency(), {row_time_limit, "--row-time-limit"},
                   [&](std::size_t index, const ChildResult& child) {

@@ -5,7 +5,7 @@
 #include "core/errors.hpp"
 #include "core/files.hpp"
 #include "core/plan.hpp"
-#include "core/progress.hpp"
+#include "core/progress_line.hpp"
 #include "core/units.hpp"
 #include "core/workload.hpp"
 #include "sim/platform.hpp"

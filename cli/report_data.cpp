@@ -199,7 +199,7 @@ class Simulations {
   void run()
   {
     constexpr Seconds no_limit(1e9);
-    Progress progress("report", work_.size());
+    ProgressLine progress("report", work_.size());
     std::size_t ended = 0;
     run_in_children(work_, std::thread::hardware_concurrency(), no_limit,
                     [&](std::size_t index, const ChildResult& result) {

@@ -115,7 +115,7 @@ ExitCode exit_code_of(const std::vector<ComparisonRow>& rows)
 void make_rows(const std::string& what, std::vector<ComparisonRow>& rows,
                const std::vector<std::function<std::string()>>& work, Seconds row_time_limit, const OnPlan& on_plan)
 {
-  Progress progress(what, work.size());
+  ProgressLine progress(what, work.size());
   std::size_t ended = 0;
   run_in_children(work, std::thread::hardware_concurrency(), {row_time_limit, "--row-time-limit"},
                   [&](std::size_t index, const ChildResult& result) {

@@ -86,7 +86,7 @@ class Choice {
         work.emplace_back([this, rival, asked, split, limits] { return plan_of(rival, asked, split, limits); });
       }
     }
-    Progress progress("plan: other allocators", work.size());
+    ProgressLine progress("plan: other allocators", work.size());
     std::size_t ended = 0;
     const auto on_end = [&](std::size_t index, const ChildResult& result) {
       progress.done(++ended);
@@ -107,7 +107,7 @@ class Choice {
     for (const auto& candidate : candidates_) {
       work.emplace_back([this, &candidate] { return simulate_plan(inputs_, candidate.plan, 1, ""); });
     }
-    Progress progress("plan: simulate", work.size());
+    ProgressLine progress("plan: simulate", work.size());
     std::size_t ended = 0;
     const auto on_end = [&](std::size_t index, const ChildResult& result) {
       progress.done(++ended);

@@ -140,7 +140,7 @@ class ArraySweep {
   {
     constexpr int most_silences = 10;  // in a row; squeue itself tries again for a while before it gives up
     const std::size_t missing_before = missing().size();
-    Progress progress("sweep", missing_before);
+    ProgressLine progress("sweep", missing_before);
     const auto began = Clock::now();
     for (int silences = 0; silences < most_silences;) {
       pause(interval_after(Clock::now() - began));

@@ -343,7 +343,7 @@ void SweepRuns::make(const std::vector<std::size_t>& runs, std::size_t jobs, Sec
   }
   std::vector<std::function<std::string()>> work;
   for (const auto run : runs) work.emplace_back([&, run] { return sweep_row_to_json(row_of(run, shared)); });
-  Progress progress("sweep", runs.size());
+  ProgressLine progress("sweep", runs.size());
   std::size_t ended = 0;
   run_in_children(work, jobs, {row_time_limit, "--row-time-limit"}, [&](std::size_t index, const ChildResult& result) {
     if (!result.failure) {

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -127,12 +126,7 @@ results::Validation compare(const Trial& trial, const Plan& plan, const Inputs& 
 
 void check_options(const ValidateOptions& options)
 {
-  const std::filesystem::path name = options.output;
-  std::error_code unknown;
-  if (!name.has_filename() || std::filesystem::is_directory(name, unknown)) {
-    throw InputError("--output", fmt::format("{} is a folder; write {}", on_one_line(options.output),
-                                             on_one_line((name / "NAME").string())));
-  }
+  refuse_folder("--output", options.output);
   if (!(options.tolerance >= 0 && options.tolerance <= 1e6)) {
     throw InputError("--tolerance", fmt::format("{} is not in 0 to 1e6; 0.1 is 10 %", options.tolerance));
   }

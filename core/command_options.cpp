@@ -112,6 +112,14 @@ std::string fault_of_output_name(const std::string& name)
   return name.empty() ? "the name is empty; name a file" : "";
 }
 
+void refuse_folder(const char* option, const std::string& name)
+{
+  const std::filesystem::path path = name;
+  std::error_code unknown;
+  if (path.has_filename() && !std::filesystem::is_directory(path, unknown)) return;
+  throw InputError(option, on_one_line(name) + " is a folder; write " + on_one_line((path / "NAME").string()));
+}
+
 std::vector<std::string> names_from_list(std::string_view list)
 {
   std::vector<std::string> names(1);

@@ -45,6 +45,10 @@ CLI::Option* add_output(CLI::App& command, const std::string& name, File& file, 
   return command.add_option(name, file, what)->check(fault_of_output_name);
 }
 
+/// Of an option whose value, with an ending, names each file that a command writes.
+/// @throws InputError when it names a folder, in which they would be hidden.
+void refuse_folder(const char* option, const std::string& name);
+
 /// The names of a list "NAME,NAME", without the blanks around them. A comma within a name is written "\,", and a
 /// backslash may be written "\\".
 std::vector<std::string> names_from_list(std::string_view list);

@@ -25,6 +25,24 @@ inline Seconds time_since(Clock::time_point begin)
 /// Processor time of the calling thread.
 Seconds thread_time();
 
+/// How long the calling thread has waited for a processor when it could have worked; 0 where the system does not count
+/// it (Linux without scheduler statistics).
+Seconds processor_wait();
+
+/// From its making on, the part of the time in which its thread, which asks, waited for a processor.
+class ProcessorWait {
+ public:
+  ProcessorWait();
+  double fraction() const;
+
+ private:
+  Clock::time_point began_;
+  Seconds waited_before_;
+};
+
+/// What to say of measured times when a tenth of the time or more was spent so; else "".
+std::string note_of_busy_machine(const std::string& who, double wait_fraction);
+
 /// Negative once it has passed.
 inline Seconds time_until(Clock::time_point deadline)
 {

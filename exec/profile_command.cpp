@@ -1,9 +1,10 @@
 #include "core/command_options.hpp"
 #include "core/files.hpp"
 #include "core/interrupt.hpp"
-#include "core/progress.hpp"
+#include "core/progress_line.hpp"
 #include "core/quantity_text.hpp"
 #include "core/standard_streams.hpp"
+#include "exec/clock.hpp"
 #include "exec/commands.hpp"
 #include "exec/device.hpp"
 #include "exec/network_options.hpp"
@@ -87,6 +88,7 @@ std::string table_of(const std::vector<LinkMeasurement>& links)
 
 void check_options(const CommandOptions& options)
 {
+  refuse_folder("--output", options.output);
   for (const double slowdown : options.slowdowns) {
     if (!(slowdown >= 1 && slowdown <= 1e6)) {
       throw InputError("--slowdowns", fmt::format("{} is not in 1 to 1e6", slowdown));
@@ -112,7 +114,7 @@ void check_options(const CommandOptions& options)
 /// takes minutes, and nothing is open meanwhile that would be lost.
 class PromptInterrupt {
  public:
-  explicit PromptInterrupt(Progress& progress)
+  explicit PromptInterrupt(ProgressLine& progress)
       : thread_(start_thread([&progress](const std::stop_token& stop) {
           constexpr auto heeded_within = std::chrono::milliseconds(500);
           constexpr auto look_every = std::chrono::milliseconds(100);
@@ -139,13 +141,19 @@ void require_writable(const std::string& file)
   const TemporaryFile unused(file);
 }
 
-std::optional<WorldProfile> measured(const Workload& workload, const CommandOptions& options)
+/// `note`: that this machine was busy meanwhile; "" else.
+std::optional<WorldProfile> measured(const Workload& workload, const CommandOptions& options, std::string& note)
 {
-  Progress progress("profile", passes_of(workload, options.profile));
+  ProgressLine progress("profile", passes_of(workload, options.profile));
   const PromptInterrupt prompt(progress);
   ProfileOptions profile = options.profile;
   profile.on_pass = [&](std::size_t done) { progress.done(done); };
-  const auto measure_device = [&] { return measure_profile(workload, profile); };
+  const auto measure_device = [&] {
+    const ProcessorWait processor_wait;
+    DeviceProfile of_device = measure_profile(workload, profile);
+    note = note_of_busy_machine("profile: the computation", processor_wait.fraction());
+    return of_device;
+  };
   if (!options.rank) return measure_this_machine(options.slowdowns.size(), options.flows, measure_device);
   std::vector<Endpoint> ranks;
   for (const auto& place : options.ranks) ranks.push_back(endpoint_from_text("--ranks", place));
@@ -161,7 +169,9 @@ ExitCode profile(CommandOptions options)
   const std::array<std::string, 3> files = {options.output + ".profile.json", options.output + ".links.csv",
                                             options.output + ".xml"};
   if (options.rank.value_or(0) == 0) std::for_each(files.begin(), files.end(), require_writable);
-  const auto world = measured(workload, options);
+  std::string note;
+  const auto world = measured(workload, options, note);
+  if (!note.empty()) say(note);
   if (!world) return ExitCode::Done;  // rank 0 writes what all have measured
   const std::string json = profile_to_json(world->devices.front());
   std::deque<TemporaryFile> written(files.begin(), files.end());

@@ -58,7 +58,8 @@ std::string report_to_json(const RankReport& report)
               {"lanes", std::move(lanes)},
               {"memory", std::move(memory)},
               {"losses", report.losses},
-              {"peak_memory_bytes", report.peak_memory.value}}
+              {"peak_memory_bytes", report.peak_memory.value},
+              {"processor_wait_fraction", report.processor_wait_fraction}}
       .dump();
 }
 
@@ -80,6 +81,7 @@ RankReport report_from_json(const std::string& text)
       report.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
     }
     report.peak_memory = Bytes(json.at("peak_memory_bytes"));
+    report.processor_wait_fraction = json.at("processor_wait_fraction");
     if (const auto& sums = json.at("evaluation"); !sums.is_null()) {
       // As with losses: null is what is not finite.
       const double loss = sums.at(0).is_null() ? std::numeric_limits<double>::quiet_NaN() : sums.at(0).get<double>();
@@ -123,18 +125,29 @@ MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::
   }
 }
 
-const std::vector<double>& MeasuredRun::losses() const
+std::vector<double> MeasuredRun::losses() const
 {
-  const auto has_some = [](const RankReport& report) { return !report.losses.empty(); };
-  const auto found = std::find_if(reports_.begin(), reports_.end(), has_some);
-  return (found == reports_.end() ? reports_.front() : *found).losses;
+  std::vector<double> losses(steps_);
+  double ranks = 0;
+  for (const auto& report : reports_) {
+    if (report.losses.empty()) continue;
+    ensure(report.losses.size() == steps_, "every rank with losses has one of each step");
+    for (std::size_t step = 0; step < steps_; ++step) losses[step] += report.losses[step];
+    ++ranks;
+  }
+  for (double& loss : losses) loss /= ranks;
+  return losses;
 }
 
 std::optional<EvaluationSums> MeasuredRun::evaluation() const
 {
   std::optional<EvaluationSums> sums;
   for (const auto& report : reports_) {
-    if (report.evaluation) sums = report.evaluation;
+    if (!report.evaluation) continue;
+    if (!sums) sums.emplace();
+    sums->loss += report.evaluation->loss;
+    sums->labels += report.evaluation->labels;
+    sums->correct += report.evaluation->correct;
   }
   return sums;
 }

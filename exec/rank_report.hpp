@@ -40,9 +40,10 @@ struct RankReport {
   /// By lane: the instructions of all timed steps in the lane's order.
   std::array<std::vector<InstructionTime>, lane_count> lanes;
   std::vector<MemorySample> memory;  ///< after each of them that changed it, in the order of time
-  std::vector<double> losses;        ///< by step; of the last stage alone
+  std::vector<double> losses;        ///< by step; of a last stage alone
   Bytes peak_memory;
-  std::optional<EvaluationSums> evaluation;  ///< of the last stage alone
+  double processor_wait_fraction = 0;        ///< of the computing thread, while it trained
+  std::optional<EvaluationSums> evaluation;  ///< of a last stage alone
 
   /// To a clock that shows `offset` more.
   void shift(Seconds offset);
@@ -69,7 +70,7 @@ class RankRecorder : public TraceSink {
 /// Every rank's part of a run on one clock.
 class MeasuredRun {
  public:
-  /// `reports` by rank, complete: the last stage has a loss of each step, from step `first_step`, and each lane as many
+  /// `reports` by rank, complete: who has losses has one of each step, from step `first_step`, and each lane as many
   /// times as the program has instructions in those of them that are timed.
   MeasuredRun(const Program& program, std::uint64_t first_step, std::vector<RankReport> reports);
 
@@ -77,7 +78,9 @@ class MeasuredRun {
   std::uint64_t steps() const { return steps_; }
   /// The first of them, whose times were kept.
   std::uint64_t timed_steps() const { return timed_steps_; }
-  const std::vector<double>& losses() const;
+  /// By step: the mean of the ranks that have one, each of as many samples.
+  std::vector<double> losses() const;
+  /// Of all ranks that have one, together.
   std::optional<EvaluationSums> evaluation() const;
 
   /// Of the timed steps: from the end of the step before, of the first: from the first instruction's begin, to the end

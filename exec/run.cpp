@@ -279,7 +279,9 @@ RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, c
   };
   if (has_steps_to_train(options)) {
     if (rank == 0) job.lateness->step_begins(options.first_step);
+    const ProcessorWait processor_wait;
     play(job.program, rank, options.first_step, executor, &recorder, step_done, failed);
+    report.processor_wait_fraction = processor_wait.fraction();
   }
   executor.finish(ended, report);
   // The last checkpoint is being written meanwhile: nobody's transfers wait for another one's disk.

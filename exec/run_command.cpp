@@ -206,6 +206,7 @@ void report(const Plan& plan, const Program& program, const MeasuredRun& measure
   const RunResult result = result_of(plan, program, measured, samples);
   fmt::print("{}", options.json ? result.json : result.summary);
   std::fflush(stdout);
+  if (!result.note.empty()) options.run.warn(result.note);
   if (outputs.result) {
     outputs.result->write(result.json);
     outputs.result->keep();

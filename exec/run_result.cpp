@@ -2,12 +2,14 @@
 
 #include "core/chrome_trace.hpp"
 #include "core/quantity_text.hpp"
+#include "exec/clock.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <sstream>
 #include <vector>
 
@@ -62,7 +64,8 @@ nlohmann::ordered_json json_of(const Plan& plan, const Program& program, const M
         {"device", device},
         {"compute_s",
          is_timed ? Json(compute_time(program, i, measured.ranks()[i], measured.timed_steps()).value) : Json(nullptr)},
-        {"peak_memory_bytes", measured.ranks()[i].peak_memory.value}};
+        {"peak_memory_bytes", measured.ranks()[i].peak_memory.value},
+        {"processor_wait_fraction", is_timed ? Json(measured.ranks()[i].processor_wait_fraction) : Json(nullptr)}};
     if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
     stages.push_back(std::move(stage));
   }
@@ -110,12 +113,26 @@ std::string summary_of(const nlohmann::ordered_json& result)
   return text;
 }
 
+/// Of the stage that waited longest for a processor.
+std::string note_of(const Plan& plan, const MeasuredRun& measured)
+{
+  const auto shorter = [](const RankReport& one, const RankReport& other) {
+    return one.processor_wait_fraction < other.processor_wait_fraction;
+  };
+  const auto& ranks = measured.ranks();
+  const auto stages_end = ranks.begin() + static_cast<std::ptrdiff_t>(plan.stages.size());
+  const auto longest = std::max_element(ranks.begin(), stages_end, shorter);
+  const auto rank = static_cast<std::size_t>(longest - ranks.begin());
+  return note_of_busy_machine(fmt::format("rank {} ({})", rank, shown(plan.stages[rank].device())),
+                              longest->processor_wait_fraction);
+}
+
 }  // namespace
 
 RunResult result_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples)
 {
   const auto result = json_of(plan, program, measured, samples);
-  return {result.dump(2) + "\n", summary_of(result)};
+  return {result.dump(2) + "\n", summary_of(result), note_of(plan, measured)};
 }
 
 std::string trace_of(const Plan& plan, const MeasuredRun& measured)

@@ -12,6 +12,7 @@ namespace isobar::exec {
 struct RunResult {
   std::string json;     ///< schema isobar-run/1 (docs/formats.md), with a line break at its end
   std::string summary;  ///< for people
+  std::string note;     ///< that a machine was busy meanwhile; "" else
 };
 
 /// `samples`: of a step.

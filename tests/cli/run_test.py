@@ -5,9 +5,10 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 
-from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest, holds, worked_s
+from tests.cli.support import BUSY_NOTE, HANG_S, ISOBAR, ROOT, CommandTest, holds, without_notes, worked_s
 from tests.cli.trace import assert_is_trace, compute_s
 
 MODEL = """model: gpt
@@ -192,6 +193,11 @@ class Run(CommandTest):
         self.assertEqual((run.wait(timeout=HANG_S), run.stderr.read()),
                          (3, "isobar: rank 1 (rank-1): cannot write to standard output\n"))
 
+    def test_help_has_lines_of_at_most_80_columns(self):
+        for command in ("run", "profile", "doctor", "export"):
+            for line in self.run_isobar(command, "--help").stdout.splitlines():
+                self.assertLessEqual(len(line), 80, f"{command}: {line}")
+
     def test_a_plan_for_another_workload_is_refused(self):
         workload, plan = self.stamped_plan()
         other = self.write("other.yaml", MODEL.replace("vocabulary: 60", "vocabulary: 61"))
@@ -303,7 +309,7 @@ class Run(CommandTest):
         return process, [int(child) for child in children]
 
     def ended(self, process, children, code):
-        errors = process.communicate(timeout=HANG_S)[1]
+        errors = without_notes(process.communicate(timeout=HANG_S)[1])
         self.assertEqual(process.returncode, code, errors)
         for child in children:
             self.assertFalse(os.path.exists(f"/proc/{child}"), "a rank outlives the run")
@@ -316,10 +322,29 @@ class Run(CommandTest):
         late = self.write("late.json", json.dumps(document))
         for way in ("--spawn", "--in-process"):
             run = self.run_isobar("run", workload, "--plan", late, way, "--unvalidated", "--steps", 500, "--json")
-            self.assertRegex(run.stderr,
+            self.assertRegex(without_notes(run.stderr, BUSY_NOTE),
                              r"\Aisobar: each of \d+ steps after the first took [\d.]+ s, \d+ times the 1e-06 s "
                              r"that the plan predicts\n\Z")
             self.assertEqual(len(json.loads(run.stdout)["losses"]), 500)
+
+    def test_measurements_on_a_busy_machine_say_that_it_was_busy(self):
+        if not os.path.exists("/proc/thread-self/schedstat"):
+            self.skipTest("the system does not count how long threads wait for a processor")
+        workload, plan = self.stamped_plan()
+        on_one_core = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
+        for _ in range(2):
+            busy = subprocess.Popen([*on_one_core, sys.executable, "-c", "while True: pass"])
+            self.addCleanup(busy.communicate)
+            self.addCleanup(busy.kill)
+        run = subprocess.run([*on_one_core, ISOBAR, "run", workload, "--plan", plan, "--in-process", "--steps", "200",
+                              "--json"], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=True)
+        note = r" waited for a processor \d\d % of the time: its machine is busy, and measured times show it\n"
+        self.assertRegex(run.stderr, r"isobar: rank \d \(rank-\d\)" + note)
+        waits = [stage["processor_wait_fraction"] for stage in json.loads(run.stdout)["stages"]]
+        self.assertGreater(max(waits), 0.1)
+        profile = subprocess.run([*on_one_core, ISOBAR, "profile", workload, "-o", self.folder / "busy"], cwd=ROOT,
+                                 capture_output=True, text=True, timeout=HANG_S, check=True)
+        self.assertRegex(profile.stderr, "isobar: profile: the computation" + note)
 
     def test_a_rank_that_is_killed_ends_the_run_with_its_name(self):
         process, children = self.started()

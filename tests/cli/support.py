@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import time
@@ -74,6 +75,15 @@ def worked_s(pid):
             fields = pathlib.Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
             ticks += sum(map(int, fields[11:15]))  # its own, and of children that have ended
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+BUSY_NOTE = r"isobar: .* waited for a processor .*\n"
+LATE_NOTE = r"isobar: .* took .* that the plan predicts.*\n"
+
+
+def without_notes(errors, notes=f"{BUSY_NOTE}|{LATE_NOTE}"):
+    """What a run says but for that it is late, or that its machine was busy, as the one that tests may be."""
+    return re.sub(f"^({notes})", "", errors, flags=re.MULTILINE)
 
 
 def holds(condition):

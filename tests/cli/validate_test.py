@@ -66,9 +66,10 @@ class Validate(CommandTest):
         base = ("validate", workload, "-o", name)
         self.assertEqual(self.fault_of(*base, "--tolerance", -1),
                          "--tolerance: -1 is not in 0 to 1e6; 0.1 is 10 %")
-        for folder in (f"{self.folder}/", self.folder):
-            self.assertEqual(self.fault_of("validate", workload, "-o", folder),
-                             f"--output: {folder} is a folder; write {self.folder}/NAME")
+        for command in ("validate", "profile"):
+            for folder in (f"{self.folder}/", self.folder):
+                self.assertEqual(self.fault_of(command, workload, "-o", folder),
+                                 f"--output: {folder} is a folder; write {self.folder}/NAME")
         self.assertEqual(self.fault_of(*base, "--steps", 1), "--steps: the first step does not count; ask for 2 at least")
         self.assertIn("--slowdowns", self.fault_of(*base, "--slowdowns", "0.5"))
         self.assertIn("exakt", self.fault_of(*base, "--allocator", "exakt"))

@@ -1,4 +1,4 @@
-#include "core/progress.hpp"
+#include "core/progress_line.hpp"
 
 #include <fmt/format.h>
 
@@ -18,17 +18,17 @@ double now_s()
 
 }  // namespace
 
-Progress::Progress(std::string what, std::size_t total)
+ProgressLine::ProgressLine(std::string what, std::size_t total)
     : what_(std::move(what)), total_(total), started_s_(now_s()), on_terminal_(isatty(STDERR_FILENO) == 1)
 {
 }
 
-Progress::~Progress()
+ProgressLine::~ProgressLine()
 {
   clear();
 }
 
-void Progress::done(std::size_t count)
+void ProgressLine::done(std::size_t count)
 {
   constexpr double worth_showing_s = 1;
   const double passed_s = now_s() - started_s_;
@@ -39,7 +39,7 @@ void Progress::done(std::size_t count)
   std::fflush(stderr);
 }
 
-void Progress::clear()
+void ProgressLine::clear()
 {
   if (!shown_.exchange(false)) return;
   std::fputs("\r\033[K", stderr);

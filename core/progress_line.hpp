@@ -7,13 +7,13 @@
 namespace isobar {
 
 /// Shows on stderr, on a terminal alone, how far long work has come: "compare: 3 of 8, about 12 s left".
-class Progress {
+class ProgressLine {
  public:
-  Progress(std::string what, std::size_t total);
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  ProgressLine(std::string what, std::size_t total);
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
   /// Clears the line.
-  ~Progress();
+  ~ProgressLine();
 
   /// Shows `count` of the total, once the first second has passed.
   void done(std::size_t count);
