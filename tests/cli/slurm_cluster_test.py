@@ -2,10 +2,10 @@
 
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -47,11 +47,15 @@ class SlurmCluster(unittest.TestCase):
     def test_the_daemons_end_with_a_killed_test(self):
         script = ("from tests.support import slurm_cluster\n"
                   "with slurm_cluster.started() as cluster:\n    print(cluster.folder, flush=True)\n    input()\n")
+        temporary = self.enterContext(tempfile.TemporaryDirectory())  # what a killed process leaves goes with it
+        os.chmod(temporary, 0o755)  # munge wants its socket's folder open to all
         process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, text=True)
-        folder = pathlib.Path(process.stdout.readline().strip())
-        self.addCleanup(shutil.rmtree, folder)
-        cluster = slurm_cluster.Cluster(folder, nodes=1, cpus=1, max_array_size=1)
+                                   stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": temporary})
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        folder = process.stdout.readline().strip()
+        self.assertNotEqual(folder, "", "there is no cluster")
+        cluster = slurm_cluster.Cluster(pathlib.Path(folder), nodes=1, cpus=1, max_array_size=1)
         self.assertGreaterEqual(len(cluster.processes()), 3)
         process.send_signal(signal.SIGKILL)
         process.communicate()
