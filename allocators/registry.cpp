@@ -1,3 +1,4 @@
+#include "allocators/registry.hpp"
 #include "allocators/allocator.hpp"
 #include "allocators/bounds.hpp"
 #include "allocators/chain_dp.hpp"
@@ -12,6 +13,7 @@
 #include "allocators/step_bound.hpp"
 #include "core/errors.hpp"
 #include "core/layer_graph.hpp"
+#include "core/plan_checker.hpp"
 #include "core/step_recurrence.hpp"
 
 #include <fmt/format.h>

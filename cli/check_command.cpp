@@ -1,3 +1,4 @@
+#include "allocators/registry.hpp"
 #include "cli/base_build.hpp"
 #include "cli/command.hpp"
 #include "cli/rows.hpp"

@@ -1,5 +1,6 @@
 #include "cli/command.hpp"
 
+#include "allocators/registry.hpp"
 #include "core/chrome_trace.hpp"
 #include "core/device_profile.hpp"
 #include "core/files.hpp"

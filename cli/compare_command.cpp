@@ -1,3 +1,4 @@
+#include "allocators/registry.hpp"
 #include "cli/command.hpp"
 #include "cli/explanation_text.hpp"
 #include "cli/rows.hpp"

@@ -1,5 +1,6 @@
 #include "cli/global_batch.hpp"
 
+#include "allocators/registry.hpp"
 #include "core/model_limits.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,7 @@
+#include "allocators/registry.hpp"
 #include "cli/simulated_choice.hpp"
 #include "core/interrupt.hpp"
+#include "core/plan_checker.hpp"
 #include "core/quantity_text.hpp"
 #include "core/standard_streams.hpp"
 #include "results/table.hpp"

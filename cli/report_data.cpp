@@ -1,7 +1,9 @@
 #include "cli/report_data.hpp"
 
+#include "allocators/registry.hpp"
 #include "cli/command.hpp"
 #include "core/child_process.hpp"
+#include "core/plan_checker.hpp"
 #include "results/timeline.hpp"
 #include "schedules/schedule.hpp"
 #include "sim/simulation.hpp"

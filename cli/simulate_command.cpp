@@ -1,6 +1,7 @@
 #include "cli/command.hpp"
 #include "core/certificate_checker.hpp"
 #include "core/child_process.hpp"
+#include "core/plan_checker.hpp"
 #include "core/quantity_text.hpp"
 #include "results/table.hpp"
 

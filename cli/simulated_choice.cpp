@@ -1,5 +1,6 @@
 #include "cli/simulated_choice.hpp"
 
+#include "allocators/registry.hpp"
 #include "core/child_process.hpp"
 
 #include <fmt/format.h>

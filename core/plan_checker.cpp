@@ -2,9 +2,10 @@
 // cost_model.cpp, so that a fault in one shows against the other. What both build on are the nouns: paths, rates, the
 // bytes of a cut, and the constants of an optimizer.
 
+#include "core/plan_checker.hpp"
+
 #include "core/errors.hpp"
 #include "core/layer_graph.hpp"
-#include "core/plan.hpp"
 #include "core/quantity_text.hpp"
 #include "core/step_player.hpp"
 

@@ -7,7 +7,12 @@
 #include <ctime>
 #include <fstream>
 
-namespace isobar::exec {
+namespace isobar {
+
+Seconds steady_time()
+{
+  return Seconds(std::chrono::duration<double>(Clock::now().time_since_epoch()).count());
+}
 
 Seconds thread_time()
 {
@@ -46,4 +51,4 @@ std::string in_seconds(Seconds wait)
   return fmt::format("{:.3g} s", std::round(wait.value * 1e3) / 1e3);
 }
 
-}  // namespace isobar::exec
+}  // namespace isobar

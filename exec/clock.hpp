@@ -6,7 +6,7 @@
 #include <chrono>
 #include <string>
 
-namespace isobar::exec {
+namespace isobar {
 
 using Clock = std::chrono::steady_clock;
 
@@ -21,6 +21,9 @@ inline Seconds time_since(Clock::time_point begin)
 {
   return Seconds(std::chrono::duration<double>(Clock::now() - begin).count());
 }
+
+/// The steady clock's time, as events of a trace have it.
+Seconds steady_time();
 
 /// Processor time of the calling thread.
 Seconds thread_time();
@@ -52,4 +55,4 @@ inline Seconds time_until(Clock::time_point deadline)
 /// As messages show a wait, such as "0.2 s": three digits, to the millisecond.
 std::string in_seconds(Seconds wait);
 
-}  // namespace isobar::exec
+}  // namespace isobar

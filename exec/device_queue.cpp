@@ -1,10 +1,10 @@
 #include "exec/device_queue.hpp"
 
 #include "core/interrupt.hpp"
+#include "exec/clock.hpp"
 #include "exec/device.hpp"
 #include "exec/gpu.hpp"
-#include "exec/interpreter.hpp"
-#include "exec/transport.hpp"
+#include "exec/message.hpp"
 
 #include <torch/torch.h>
 

@@ -1,5 +1,6 @@
 #include "core/command_options.hpp"
 #include "core/files.hpp"
+#include "core/plan_checker.hpp"
 #include "exec/commands.hpp"
 #include "exec/device.hpp"
 #include "exec/doctor.hpp"

@@ -1,5 +1,6 @@
 #include "exec/interpreter.hpp"
 
+#include "exec/clock.hpp"
 #include "exec/threads.hpp"
 
 #include "core/interrupt.hpp"
@@ -136,11 +137,6 @@ void play(const Program& program, std::size_t rank, std::uint64_t first_step, Ra
           const std::function<void(std::uint64_t)>& step_ended, const Failed& failed)
 {
   Player(program, rank, first_step, work, sink, failed).play(step_ended);
-}
-
-Seconds steady_time()
-{
-  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
 }  // namespace isobar::exec

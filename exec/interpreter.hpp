@@ -44,7 +44,4 @@ void play(const Program& program, std::size_t rank, std::uint64_t first_step, Ra
           const std::function<void(std::uint64_t step)>& step_ended,
           const std::function<void(const std::exception_ptr& failure)>& failed = {});
 
-/// The steady clock's time, as events have it.
-Seconds steady_time();
-
 }  // namespace isobar::exec

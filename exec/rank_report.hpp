@@ -3,6 +3,7 @@
 #include "core/program.hpp"
 #include "core/trace.hpp"
 #include "core/units.hpp"
+#include "exec/evaluation_sums.hpp"
 
 #include <array>
 #include <optional>
@@ -22,13 +23,6 @@ struct InstructionTime {
 struct MemorySample {
   Seconds time;
   Bytes memory;
-};
-
-/// What an evaluation found: sums over all labels that count.
-struct EvaluationSums {
-  double loss = 0;     ///< cross-entropy of each label, in nats
-  double labels = 0;   ///< how many
-  double correct = 0;  ///< where the most likely class, or token, is the label
 };
 
 /// How many steps, from its first one, a run keeps the times of: as many as take its busiest rank 200,000 instructions,

@@ -5,6 +5,7 @@
 #include "core/failure.hpp"
 #include "core/files.hpp"
 #include "exec/checkpoint.hpp"
+#include "exec/clock.hpp"
 #include "exec/device.hpp"
 #include "exec/heartbeat.hpp"
 #include "exec/huggingface_weights.hpp"

@@ -1,3 +1,4 @@
+#include "core/plan_checker.hpp"
 #include "exec/commands.hpp"
 
 #include "core/command_options.hpp"

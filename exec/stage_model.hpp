@@ -2,9 +2,9 @@
 
 #include "core/workload.hpp"
 #include "exec/batch.hpp"
-#include "exec/rank_report.hpp"
+#include "exec/evaluation_sums.hpp"
+#include "exec/message.hpp"
 #include "exec/tensor_source.hpp"
-#include "exec/transport.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-namespace isobar::exec {
+namespace isobar {
 
 /// A thread that does `work`, and is joined at its end. @throws EnvironmentError when the system starts no more.
 template <typename Work>
@@ -22,4 +22,4 @@ std::jthread start_thread(Work&& work)
   }
 }
 
-}  // namespace isobar::exec
+}  // namespace isobar

@@ -2,31 +2,13 @@
 
 #include "core/errors.hpp"
 #include "core/program.hpp"
-#include "exec/device_queue.hpp"
-#include "exec/layer_module.hpp"
+#include "exec/message.hpp"
 
 #include <memory>
 #include <span>
 #include <vector>
 
 namespace isobar::exec {
-
-/// What the first stage decides of a step when it begins it; all ranks learn it with what they receive.
-struct Orders {
-  bool checkpoint = false;  ///< once the step is done
-  bool end = false;         ///< it is the last step
-};
-
-/// What passes between two stages: tensors, and for each whether a gradient comes back for it (the attention mask of
-/// BERT has none). Gradients travel as a message too, those of the differentiable tensors in their order. Tensors on a
-/// GPU have their values once `ready` has passed.
-struct Message {
-  Tensors tensors;
-  std::vector<bool> differentiable;
-  Mark ready;
-  /// With activations: of their step. With gradients: what stages behind wish for, `end` alone.
-  Orders orders;
-};
 
 /// One rank's way to the others. Each lane's transfers come from that lane's thread alone.
 class Transport {

@@ -1,4 +1,5 @@
 #include "allocators/even.hpp"
+#include "allocators/registry.hpp"
 
 #include "tests/support/instances.hpp"
 #include "tests/support/sky.hpp"

@@ -1,4 +1,5 @@
 #include "allocators/exact_step.hpp"
+#include "allocators/registry.hpp"
 
 #include "allocators/bounds.hpp"
 #include "core/certificate_checker.hpp"

@@ -1,4 +1,5 @@
 #include "allocators/exact.hpp"
+#include "allocators/registry.hpp"
 
 #include "allocators/bounds.hpp"
 #include "core/certificate_checker.hpp"

@@ -1,4 +1,5 @@
 #include "allocators/external.hpp"
+#include "allocators/registry.hpp"
 
 #include "core/errors.hpp"
 #include "tests/support/bad_files.hpp"

@@ -1,4 +1,6 @@
 #include "allocators/local_search.hpp"
+#include "allocators/registry.hpp"
+#include "core/plan_checker.hpp"
 
 #include "allocators/bounds.hpp"
 #include "core/child_process.hpp"

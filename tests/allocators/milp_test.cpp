@@ -1,6 +1,7 @@
 #ifdef ISOBAR_HAS_CBC
 
 #include "allocators/milp.hpp"
+#include "allocators/registry.hpp"
 
 #include "core/child_process.hpp"
 #include "core/errors.hpp"

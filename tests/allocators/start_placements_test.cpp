@@ -1,4 +1,5 @@
 #include "allocators/start_placements.hpp"
+#include "allocators/registry.hpp"
 
 #include "tests/allocators/brute_force.hpp"
 #include "tests/support/instances.hpp"

@@ -1,4 +1,5 @@
 #include "allocators/step_bound.hpp"
+#include "allocators/registry.hpp"
 
 #include "allocators/allocator.hpp"
 

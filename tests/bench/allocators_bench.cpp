@@ -6,6 +6,7 @@
 #include "allocators/chain_dp.hpp"
 #include "allocators/even.hpp"
 #include "allocators/exact.hpp"
+#include "allocators/registry.hpp"
 #include "tests/allocators/brute_force.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/sky.hpp"

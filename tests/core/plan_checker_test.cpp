@@ -1,3 +1,4 @@
+#include "core/plan_checker.hpp"
 #include "core/plan.hpp"
 
 #include "core/cost_model.hpp"

@@ -1,4 +1,5 @@
 #include "core/plan.hpp"
+#include "core/plan_checker.hpp"
 
 #include "core/cost_model.hpp"
 #include "core/errors.hpp"

@@ -1,4 +1,5 @@
 #include "core/step_recurrence.hpp"
+#include "core/plan_checker.hpp"
 
 #include "core/step_player.hpp"
 #include "tests/support/instances.hpp"

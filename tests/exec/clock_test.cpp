@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <thread>
 
-namespace isobar::exec {
+namespace isobar {
 namespace {
 
 /// Leaves the calling thread one processor of those that it has.
@@ -51,4 +51,4 @@ TEST(ProcessorWaitTest, NotesATenthOfTheTime)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar

@@ -1,4 +1,5 @@
 #include "exec/device.hpp"
+#include "exec/clock.hpp"
 
 #include "core/child_process.hpp"
 #include "core/errors.hpp"
