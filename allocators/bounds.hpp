@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/cost_model.hpp"
-#include "core/plan.hpp"
+#include "core/plan/cost_model.hpp"
+#include "core/plan/plan.hpp"
 
 namespace isobar::allocators {
 

@@ -1,8 +1,8 @@
 #include "allocators/external.hpp"
 
 #include "allocators/memory_fit.hpp"
-#include "core/child_process.hpp"
-#include "core/document.hpp"
+#include "core/base/child_process.hpp"
+#include "core/base/document.hpp"
 #include "core/errors.hpp"
 
 #include <fmt/format.h>

@@ -6,7 +6,7 @@
 namespace isobar::allocators {
 
 /// Random numbers for inner loops, the same on every machine; some 2 ns each. Nothing published is drawn with it: that
-/// is what core/pcg64.hpp is for. Source: SplitMix64, Steele, Lea, Flood, OOPSLA 2014.
+/// is what core/base/pcg64.hpp is for. Source: SplitMix64, Steele, Lea, Flood, OOPSLA 2014.
 class FastRandom {
  public:
   explicit FastRandom(std::uint64_t seed) : state_(seed) {}

@@ -1,6 +1,6 @@
 #include "allocators/memory_fit.hpp"
 
-#include "core/quantity_text.hpp"
+#include "core/base/quantity_text.hpp"
 
 #include <fmt/format.h>
 

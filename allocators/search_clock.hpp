@@ -1,7 +1,7 @@
 #pragma once
 
 #include "allocators/allocator.hpp"
-#include "core/interrupt.hpp"
+#include "core/base/interrupt.hpp"
 
 #include <algorithm>
 #include <chrono>

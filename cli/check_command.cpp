@@ -2,13 +2,13 @@
 #include "cli/base_build.hpp"
 #include "cli/command.hpp"
 #include "cli/rows.hpp"
-#include "core/child_process.hpp"
-#include "core/standard_streams.hpp"
-#include "results/baseline.hpp"
-#include "results/baseline_meta.hpp"
+#include "core/base/child_process.hpp"
+#include "core/base/standard_streams.hpp"
+#include "results/gate/baseline.hpp"
+#include "results/gate/baseline_meta.hpp"
 
 #ifdef ISOBAR_HAS_CBC
-#include "allocators/milp.hpp"
+#include "allocators/sky/milp.hpp"
 #endif
 
 #include <fmt/format.h>

@@ -1,15 +1,15 @@
 #include "cli/command.hpp"
 
 #include "allocators/registry.hpp"
-#include "core/chrome_trace.hpp"
-#include "core/device_profile.hpp"
-#include "core/files.hpp"
-#include "core/quantity_text.hpp"
-#include "core/standard_streams.hpp"
+#include "core/base/files.hpp"
+#include "core/base/quantity_text.hpp"
+#include "core/base/standard_streams.hpp"
+#include "core/model/device_profile.hpp"
+#include "core/program/chrome_trace.hpp"
 #include "results/result.hpp"
 #include "results/utilization.hpp"
-#include "schedules/schedule.hpp"
-#include "sim/simulation.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "sim/play/simulation.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

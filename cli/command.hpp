@@ -1,14 +1,14 @@
 #pragma once
 
 #include "allocators/allocator.hpp"
-#include "core/command_options.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/files.hpp"
+#include "core/base/progress_line.hpp"
 #include "core/errors.hpp"
-#include "core/files.hpp"
-#include "core/plan.hpp"
-#include "core/progress_line.hpp"
+#include "core/model/workload.hpp"
+#include "core/plan/plan.hpp"
 #include "core/units.hpp"
-#include "core/workload.hpp"
-#include "sim/platform.hpp"
+#include "sim/platform/platform.hpp"
 
 #include <CLI/CLI.hpp>
 

@@ -2,8 +2,8 @@
 #include "cli/command.hpp"
 #include "cli/explanation_text.hpp"
 #include "cli/rows.hpp"
-#include "core/interrupt.hpp"
-#include "core/standard_streams.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/base/standard_streams.hpp"
 #include "results/comparison.hpp"
 
 #include <fmt/format.h>

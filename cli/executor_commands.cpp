@@ -1,7 +1,7 @@
 #include "cli/command.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/base/standard_streams.hpp"
 #include "core/errors.hpp"
-#include "core/interrupt.hpp"
-#include "core/standard_streams.hpp"
 
 #include <fmt/format.h>
 

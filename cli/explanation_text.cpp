@@ -1,6 +1,6 @@
 #include "cli/explanation_text.hpp"
 
-#include "core/quantity_text.hpp"
+#include "core/base/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #include "cli/generators.hpp"
 
-#include "sim/platform_generator.hpp"
+#include "sim/generate/platform_generator.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cli/command.hpp"
-#include "core/quantity_text.hpp"
+#include "core/base/quantity_text.hpp"
 
 #include <functional>
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace isobar::cli {
 
-/// A generator of platform files (sim/platform_generator.hpp).
+/// A generator of platform files (sim/generate/platform_generator.hpp).
 struct Generator {
   std::string_view name;  ///< as `isobar platform generate` takes it
   std::string_view what;

@@ -1,7 +1,7 @@
 #include "cli/global_batch.hpp"
 
 #include "allocators/registry.hpp"
-#include "core/model_limits.hpp"
+#include "core/model/model_limits.hpp"
 
 #include <fmt/format.h>
 

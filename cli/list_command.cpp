@@ -1,6 +1,6 @@
 #include "allocators/registry.hpp"
 #include "cli/command.hpp"
-#include "core/files.hpp"
+#include "core/base/files.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,9 +1,9 @@
 // The command isobar: reads options, calls the libraries, turns exceptions into one line and an exit code.
 
 #include "cli/command.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/base/standard_streams.hpp"
 #include "core/failure.hpp"
-#include "core/interrupt.hpp"
-#include "core/standard_streams.hpp"
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>

@@ -1,9 +1,9 @@
 #include "allocators/registry.hpp"
 #include "cli/simulated_choice.hpp"
-#include "core/interrupt.hpp"
-#include "core/plan_checker.hpp"
-#include "core/quantity_text.hpp"
-#include "core/standard_streams.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/base/quantity_text.hpp"
+#include "core/base/standard_streams.hpp"
+#include "core/check/plan_checker.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>

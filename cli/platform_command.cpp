@@ -1,8 +1,8 @@
 #include "cli/command.hpp"
 #include "cli/generators.hpp"
-#include "core/quantity_text.hpp"
+#include "core/base/quantity_text.hpp"
 #include "results/table.hpp"
-#include "sim/platform_generator.hpp"
+#include "sim/generate/platform_generator.hpp"
 
 #include <fmt/format.h>
 

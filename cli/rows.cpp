@@ -1,6 +1,6 @@
 #include "cli/rows.hpp"
 
-#include "core/child_process.hpp"
+#include "core/base/child_process.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cli/global_batch.hpp"
-#include "core/plan.hpp"
+#include "core/plan/plan.hpp"
 #include "results/comparison.hpp"
 
 #include <functional>

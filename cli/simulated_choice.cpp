@@ -1,7 +1,7 @@
 #include "cli/simulated_choice.hpp"
 
 #include "allocators/registry.hpp"
-#include "core/child_process.hpp"
+#include "core/base/child_process.hpp"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>

@@ -1,9 +1,9 @@
 #include "cli/command.hpp"
-#include "results/kineto.hpp"
-#include "results/timeline.hpp"
-#include "results/trace_file.hpp"
-#include "results/trace_merge.hpp"
-#include "results/trace_stats.hpp"
+#include "results/trace/kineto.hpp"
+#include "results/trace/timeline.hpp"
+#include "results/trace/trace_file.hpp"
+#include "results/trace/trace_merge.hpp"
+#include "results/trace/trace_stats.hpp"
 
 namespace isobar::cli {
 

@@ -1,12 +1,12 @@
 #include "allocators/registry.hpp"
 #include "cli/command.hpp"
 
-#include "core/child_process.hpp"
-#include "core/interrupt.hpp"
-#include "core/standard_streams.hpp"
+#include "core/base/child_process.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/base/standard_streams.hpp"
 #include "results/table.hpp"
-#include "results/validation.hpp"
-#include "schedules/schedule.hpp"
+#include "results/trace/validation.hpp"
+#include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,8 +1,8 @@
 #include "cli/command.hpp"
-#include "core/certificate_checker.hpp"
-#include "core/child_process.hpp"
-#include "core/plan_checker.hpp"
-#include "core/quantity_text.hpp"
+#include "core/base/child_process.hpp"
+#include "core/base/quantity_text.hpp"
+#include "core/check/certificate_checker.hpp"
+#include "core/check/plan_checker.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

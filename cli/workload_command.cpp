@@ -1,6 +1,6 @@
 #include "cli/command.hpp"
-#include "core/huggingface_config.hpp"
-#include "core/model_limits.hpp"
+#include "core/model/huggingface_config.hpp"
+#include "core/model/model_limits.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,5 @@
-# isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ...): the library of one folder, isobar::NAME.
+# isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ...): the library of a room or of a folder, isobar::NAME. Without
+# sources it stands for what it links.
 # isobar_settings(TARGET): what every target of ours is compiled with; no global flags.
 # isobar_precompile(TARGET HEADER...): compiles the headers once for all of a target's sources.
 
@@ -20,13 +21,16 @@ endfunction()
 
 function(isobar_module name)
   cmake_parse_arguments(PARSE_ARGV 1 module "" "" "SOURCES;PUBLIC;PRIVATE")
-  add_library(isobar_${name} STATIC ${module_SOURCES})
+  if(module_SOURCES)
+    add_library(isobar_${name} STATIC ${module_SOURCES})
+    isobar_settings(isobar_${name})
+    target_link_libraries(isobar_${name} PUBLIC ${module_PUBLIC} PRIVATE ${module_PRIVATE})
+  else()
+    add_library(isobar_${name} INTERFACE)
+    target_link_libraries(isobar_${name} INTERFACE ${module_PUBLIC})
+  endif()
   add_library(isobar::${name} ALIAS isobar_${name})
-  isobar_settings(isobar_${name})
-  target_link_libraries(isobar_${name} PUBLIC ${module_PUBLIC} PRIVATE ${module_PRIVATE})
   install(TARGETS isobar_${name})
-  install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/isobar/${name}
-          FILES_MATCHING PATTERN "*.hpp")
 endfunction()
 
 # isobar_tests(NAME SOURCES ... LINK ...): one test program of a folder; each test is a process of its own, since SimGrid's clock is global.

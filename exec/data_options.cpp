@@ -1,6 +1,6 @@
 #include "exec/data_options.hpp"
 
-#include "core/command_options.hpp"
+#include "core/base/command_options.hpp"
 
 namespace isobar::exec {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "exec/dataset.hpp"
+#include "exec/data/dataset.hpp"
 
 #include <CLI/CLI.hpp>
 

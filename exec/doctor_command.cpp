@@ -1,10 +1,10 @@
-#include "core/command_options.hpp"
-#include "core/files.hpp"
-#include "core/plan_checker.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/files.hpp"
+#include "core/check/plan_checker.hpp"
 #include "exec/commands.hpp"
-#include "exec/device.hpp"
-#include "exec/doctor.hpp"
-#include "exec/network_options.hpp"
+#include "exec/model/device.hpp"
+#include "exec/net/network_options.hpp"
+#include "exec/run/doctor.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,12 +1,12 @@
-#include "core/command_options.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/files.hpp"
+#include "core/base/quantity_text.hpp"
+#include "core/base/standard_streams.hpp"
 #include "core/errors.hpp"
-#include "core/files.hpp"
-#include "core/quantity_text.hpp"
-#include "core/standard_streams.hpp"
-#include "core/workload.hpp"
-#include "exec/checkpoint.hpp"
+#include "core/model/workload.hpp"
 #include "exec/commands.hpp"
-#include "exec/huggingface_export.hpp"
+#include "exec/files/checkpoint.hpp"
+#include "exec/files/huggingface_export.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,11 +1,11 @@
 // The command isobar-exec: runs plans on real devices. `isobar run` and its like hand over to it.
 
-#include "core/command_options.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/base/standard_streams.hpp"
 #include "core/failure.hpp"
-#include "core/interrupt.hpp"
-#include "core/standard_streams.hpp"
 #include "exec/commands.hpp"
-#include "exec/tcp_connect.hpp"
+#include "exec/net/tcp_connect.hpp"
 
 #include <cstdio>
 #include <exception>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/plan.hpp"
+#include "core/plan/plan.hpp"
 #include "core/units.hpp"
 #include "results/explanation.hpp"
 #include "results/result.hpp"

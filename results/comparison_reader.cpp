@@ -1,4 +1,4 @@
-#include "core/document.hpp"
+#include "core/base/document.hpp"
 #include "core/errors.hpp"
 #include "results/comparison.hpp"
 

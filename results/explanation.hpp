@@ -1,9 +1,9 @@
 #pragma once
 
-#include "core/cluster.hpp"
-#include "core/cost_model.hpp"
-#include "core/device_count.hpp"
-#include "core/plan.hpp"
+#include "core/cluster/cluster.hpp"
+#include "core/plan/cost_model.hpp"
+#include "core/plan/device_count.hpp"
+#include "core/plan/plan.hpp"
 
 #include <cstddef>
 #include <optional>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/plan.hpp"
-#include "core/trace.hpp"
+#include "core/plan/plan.hpp"
+#include "core/program/trace.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-#include "core/document.hpp"
-#include "core/file_kind.hpp"
+#include "core/base/document.hpp"
+#include "core/base/file_kind.hpp"
 #include "results/result.hpp"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/cluster.hpp"
+#include "core/cluster/cluster.hpp"
+#include "core/model/workload.hpp"
 #include "core/units.hpp"
-#include "core/workload.hpp"
 #include "results/result.hpp"
 
 #include <cstdint>

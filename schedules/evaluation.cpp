@@ -1,7 +1,7 @@
 #include "schedules/evaluation.hpp"
 
 #include "core/errors.hpp"
-#include "schedules/schedule.hpp"
+#include "schedules/lowering/schedule.hpp"
 
 #include <utility>
 

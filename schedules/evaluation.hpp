@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/plan.hpp"
-#include "core/program.hpp"
-#include "core/workload.hpp"
+#include "core/model/workload.hpp"
+#include "core/plan/plan.hpp"
+#include "core/program/program.hpp"
 
 #include <memory>
 

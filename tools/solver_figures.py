@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long general MILP solvers take for the question that `exact` answers by a dynamic programme of its own.
 
-The question (allocators/phase_flow.hpp): is there a placement whose largest stage cost, compute alone, is within a
+The question (allocators/exact/phase_flow.hpp): is there a placement whose largest stage cost, compute alone, is within a
 limit? At the optimum (yes) and a millionth below it (no). The integer program is the same: at most one arc for each
 device, balance at each node (a cut, or a phase of the repeating encoders), all layers covered; subsets of phases that a
 solution leaves detached are cut off, and the solver is called again, all calls together within the limit. "Yes" is the

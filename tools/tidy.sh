@@ -33,6 +33,6 @@ esac
 [ $with_libtorch = OFF ] || need_libtorch
 cmake --preset tidy -DISOBAR_BUILD_EXEC=$with_libtorch --log-level=WARNING >/dev/null
 precompiled=(cli/CMakeFiles/isobar_cli.dir/cmake_pch.hxx.pch)
-[ $with_libtorch = OFF ] || precompiled+=(exec/CMakeFiles/isobar_exec.dir/cmake_pch.hxx.pch)
+[ $with_libtorch = OFF ] || precompiled+=(exec/CMakeFiles/isobar_exec_model.dir/cmake_pch.hxx.pch)
 cmake --build build/tidy --target "${precompiled[@]}" -- --quiet
 run-clang-tidy-14 -p build/tidy -quiet -j "$(nproc)" "$@" >"$log" 2>&1 || { grep -E "(error|warning): " "$log" | sort -u; exit 1; }

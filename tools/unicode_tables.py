@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes exec/unicode_categories.cpp and exec/unicode_folds.cpp, what BERT's WordPiece asks of Unicode, from Python's
+"""Writes exec/data/unicode_categories.cpp and exec/data/unicode_folds.cpp, what BERT's WordPiece asks of Unicode, from Python's
 unicodedata."""
 
 import pathlib
 import unicodedata
 
 CHARACTERS = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-HANGUL = range(0xAC00, 0xD7A4)  # decomposed by arithmetic, in exec/unicode.cpp
+HANGUL = range(0xAC00, 0xD7A4)  # decomposed by arithmetic, in exec/data/unicode.cpp
 
 
 def category(code):
@@ -70,7 +70,7 @@ def write(name, arrays):
     """A source of constants; `arrays` holds (type, name in the header, entries)."""
     text = f"""// Made by tools/unicode_tables.py from Unicode {unicodedata.unidata_version} (Python's unicodedata); do not edit.
 
-#include "exec/unicode_tables.hpp"
+#include "exec/data/unicode_tables.hpp"
 
 #include <array>
 

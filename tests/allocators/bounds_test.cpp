@@ -1,6 +1,6 @@
 #include "allocators/bounds.hpp"
 
-#include "tests/allocators/brute_force.hpp"
+#include "tests/allocators/exact/brute_force.hpp"
 #include "tests/support/instances.hpp"
 
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 #include "allocators/registry.hpp"
 #include "allocators/allocator.hpp"
-#include "core/certificate_checker.hpp"
+#include "core/check/certificate_checker.hpp"
+#include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
-#include "core/plan_checker.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/sky.hpp"
 

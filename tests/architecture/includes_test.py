@@ -1,27 +1,70 @@
-"""Fails on any #include that the table of the architecture does not allow. The table is the architecture document."""
+"""Fails on any #include that the table of the architecture does not allow. The table is the architecture document.
 
+includes_test.py ROOT checks the sources below ROOT: each room includes only the rooms and libraries of its row, arrows
+between rooms go one way, no headers include each other in a ring, and no room or folder is too large to know.
+"""
 import pathlib
 import re
 import sys
+import tempfile
+import unittest
 
-# folder: (our folders that it may include, prefixes of libraries that it may include in any file,
-#          prefixes that it may include in the named .cpp files only)
-MAY_INCLUDE = {
-    "core": ({"core"}, ("fmt/",), {"*": ("yaml-cpp/", "nlohmann/", "boost/graph/")}),
-    "allocators": ({"core", "allocators"}, ("fmt/",), {"*": ("boost/graph/", "nlohmann/"), "milp.cpp": ("coin/",)}),
-    "schedules": ({"core", "schedules"}, ("fmt/",), {}),
-    "sim": ({"core", "schedules", "sim"}, ("fmt/",), {"*": ("simgrid/", "xbt/", "pugixml.hpp")}),
+CORE = {"core", "core/base", "core/model", "core/cluster", "core/plan", "core/program", "core/check"}
+MOST_ROOMS = 7
+MOST_FILES = 36
+
+# room: (our rooms that it may include besides itself, prefixes of libraries in any file, prefixes in .cpp files only).
+# A path of a file is a room of its own: it may include what its room may not.
+ROOMS = {
+    "core": (set(), ("fmt/",), ()),
+    "core/base": ({"core"}, ("fmt/",), ("yaml-cpp/", "nlohmann/")),
+    "core/base/command_options.hpp": ({"core"}, ("CLI/",), ()),
+    "core/model": ({"core", "core/base"}, ("fmt/",), ("nlohmann/", "boost/graph/")),
+    "core/cluster": ({"core", "core/base", "core/model"}, ("fmt/",), ("nlohmann/",)),
+    "core/plan": ({"core", "core/base", "core/model", "core/cluster"}, ("fmt/",), ("nlohmann/",)),
+    "core/program": ({"core"}, ("fmt/",), ("nlohmann/",)),
+    "core/check": (CORE - {"core/program", "core/check"}, ("fmt/",), ()),
+    "allocators": (CORE, ("fmt/",), ("nlohmann/",)),
+    "allocators/registry.cpp": (
+        CORE | {"allocators", "allocators/sky", "allocators/chain", "allocators/exact"}, ("fmt/",), ()),
+    "allocators/sky": (CORE | {"allocators"}, ("fmt/",), ()),
+    "allocators/sky/milp.cpp": (CORE | {"allocators", "allocators/sky"}, ("fmt/",), ("coin/",)),
+    "allocators/chain": (CORE | {"allocators", "allocators/sky"}, ("fmt/",), ("boost/graph/",)),
+    "allocators/exact": (CORE | {"allocators", "allocators/sky", "allocators/chain"}, ("fmt/",), ("boost/graph/",)),
+    "schedules": (CORE | {"schedules/lowering"}, ("fmt/",), ()),
+    "schedules/lowering": (CORE | {"schedules/orders"}, ("fmt/",), ()),
+    "schedules/orders": (CORE, ("fmt/",), ()),
+    "sim/platform": (CORE, ("fmt/",), ("simgrid/", "xbt/", "pugixml.hpp")),
+    "sim/platform/simgrid_compat.hpp": (set(), ("simgrid/",), ()),  # keeps what differs between SimGrid's versions
+    "sim/generate": (CORE, ("fmt/",), ()),
+    "sim/play": (CORE | {"schedules", "sim/platform"}, ("fmt/",), ("simgrid/", "xbt/")),
+    "results": (CORE, ("fmt/",), ("nlohmann/",)),
+    "results/trace": (CORE | {"results"}, ("fmt/",), ("nlohmann/", "zlib.h")),
+    "results/gate": (CORE | {"results"}, ("fmt/",), ("nlohmann/",)),
+    "results/sweep": (CORE | {"results"}, ("fmt/",), ("nlohmann/", "sqlite3.h")),
+    "results/report": (CORE | {"results", "results/trace"}, ("fmt/",), ("nlohmann/",)),
+    "exec/files": (CORE, ("fmt/",), ("nlohmann/",)),
+    "exec/data": (CORE | {"exec/files"}, ("fmt/",), ()),
+    "exec/net": (CORE, ("fmt/", "CLI/"), ("boost/asio", "openssl/")),
+    "exec/launch": (CORE | {"exec/files", "exec/net"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "exec/model": (
+        CORE | {"exec/files", "exec/data"}, ("fmt/",), ("torch/", "ATen/", "c10/", "cuda", "nvtx3/")),
+    "exec/run": (
+        CORE | {"exec/files", "exec/data", "exec/net", "exec/launch", "exec/model", "schedules", "schedules/lowering"},
+        ("fmt/",), ("torch/", "ATen/", "c10/", "cuda", "nccl", "nlohmann/")),
     "exec": (
-        {"core", "schedules", "exec"},
-        ("fmt/", "CLI/"),
-        {"*": ("torch/", "ATen/", "c10/", "cuda", "nccl", "nvtx3/", "boost/asio", "openssl/", "nlohmann/",
-               "spdlog/")},
-    ),
-    "results": ({"core", "results"}, ("fmt/",), {"*": ("nlohmann/", "sqlite3.h"), "gzip.cpp": ("zlib.h",)}),
-    "cli": ({"core", "allocators", "schedules", "sim", "results", "cli"}, ("fmt/", "CLI/", "spdlog/"), {"*": ("nlohmann/",)}),
+        CORE | {"exec/files", "exec/data", "exec/net", "exec/launch", "exec/model", "exec/run", "schedules/lowering"},
+        ("fmt/", "CLI/"), ("nlohmann/", "spdlog/")),
 }
-# One file keeps what differs between SimGrid's versions, one the options that both commands take; they are headers.
-HEADER_EXCEPTIONS = {"sim/simgrid_compat.hpp": ("simgrid/",), "core/command_options.hpp": ("CLI/",)}
+COMMANDS = CORE | {"allocators", "allocators/sky", "schedules", "schedules/lowering", "sim/platform", "sim/generate",
+                   "sim/play", "results", "results/trace", "results/gate", "results/sweep", "results/report"}
+ROOMS |= {
+    "cli": (COMMANDS, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
+    "cli/report": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "cli/sweep": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+}
+FOLDERS = sorted({room.split("/")[0] for room in ROOMS})
+SOURCES = (".hpp", ".cpp", ".cu")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
@@ -31,33 +74,124 @@ def system_header(name):
     return not of_a_library and ("/" not in name or name.startswith(("sys/", "netinet/")))
 
 
-def fault(root, file, line, folder, bracket, name):
-    ours, anywhere, in_sources = MAY_INCLUDE[folder]
+def room_of(path):
+    """The room of a source, such as core/plan for core/plan/plan.hpp; a folder within a room belongs to the room."""
+    parts = path.split("/")
+    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
+
+
+def fault(root, file, bracket, name):
+    """What is wrong with an #include of `file` (a path below `root`), or None."""
+    room = room_of(file)
+    rooms, anywhere, in_sources = ROOMS.get(file, ROOMS[room])
     if bracket == '"':
-        if name.split("/")[0] not in ours:
-            return f"{folder} may not include {name}"
-        return None if (root / name).is_file() else f"{name} is not a path from the repository's root"
-    allowed = anywhere + HEADER_EXCEPTIONS.get(str(file.relative_to(root)), ())
-    if file.suffix != ".hpp":
-        allowed += in_sources.get("*", ()) + in_sources.get(file.name, ())
-    return None if name.startswith(allowed) or system_header(name) else f"{folder} may not include {name}" + (
-        " in a header" if file.suffix == ".hpp" else "")
+        if not (root / name).is_file():
+            return f"{name} is not a path from the repository's root"
+        return None if room_of(name) in rooms | {room} else f"{room} may not include {name}"
+    is_header = file.endswith(".hpp")
+    allowed = anywhere if is_header else anywhere + in_sources
+    return None if name.startswith(allowed) or system_header(name) else f"{room} may not include {name}" + (
+        " in a header" if is_header else "")
+
+
+def ring(arrows):
+    """Some nodes that lead around to the first one, or None. `arrows`: what each node leads to."""
+    done, path = set(), []
+
+    def search(node):
+        if node in path:
+            return path[path.index(node):] + [node]
+        if node in done:
+            return None
+        path.append(node)
+        found = next(filter(None, map(search, sorted(arrows.get(node, ())))), None)
+        path.pop()
+        done.add(node)
+        return found
+
+    return next(filter(None, map(search, sorted(arrows))), None)
 
 
 def faults(root):
-    if not (root / "core/plan.hpp").is_file():
+    if not (root / "core/plan/plan.hpp").is_file():
         yield f"{root}: not the root of the sources"
-    for folder in MAY_INCLUDE:
-        for file in sorted((root / folder).rglob("*")):
-            if file.suffix not in (".hpp", ".cpp", ".cu"):
+    headers = {}
+    for folder in FOLDERS:
+        files = sorted(path.relative_to(root).as_posix() for path in (root / folder).rglob("*") if path.suffix in SOURCES)
+        rooms = sorted({room_of(file) for file in files})
+        if len(rooms) > MOST_ROOMS:
+            yield f"{folder}: {len(rooms)} rooms; at most {MOST_ROOMS}"
+        for room in rooms:
+            count = sum(room_of(file) == room for file in files)
+            if room not in ROOMS:
+                yield f"{room}: no row in the table"
+            elif count > MOST_FILES:
+                yield f"{room}: {count} files; at most {MOST_FILES}"
+        for file in files:
+            if room_of(file) not in ROOMS:
                 continue
-            for number, line in enumerate(file.read_text().splitlines(), 1):
+            for number, line in enumerate((root / file).read_text().splitlines(), 1):
                 if match := INCLUDE.match(line):
-                    if what := fault(root, file, number, folder, *match.groups()):
-                        yield f"{file.relative_to(root)}:{number}: {what}"
+                    if what := fault(root, file, *match.groups()):
+                        yield f"{file}:{number}: {what}"
+                    if file.endswith(".hpp") and match.group(1) == '"':
+                        headers.setdefault(file, set()).add(match.group(2))
+    if found := ring(headers):
+        yield "headers include each other: " + " -> ".join(found)
+
+
+class Faults(unittest.TestCase):
+    """The check itself, on sources that it must accept or refuse."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.write("core/plan/plan.hpp", "#include <vector>\n")
+
+    def write(self, path, text):
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def faults(self):
+        return list(faults(self.root))
+
+    def test_rows_of_the_table_have_no_ring(self):
+        arrows = {room: row[0] for room, row in ROOMS.items() if not room.endswith(SOURCES)}
+        self.assertIsNone(ring(arrows))
+
+    def test_an_include_of_a_lower_room_passes(self):
+        self.write("core/check/checker.cpp", '#include "core/plan/plan.hpp"\n#include <fmt/format.h>\n')
+        self.assertEqual(self.faults(), [])
+
+    def test_an_include_of_a_higher_room_is_refused(self):
+        self.write("core/check/checker.hpp", "")
+        self.write("core/plan/plan.cpp", '\n#include "core/check/checker.hpp"\n')
+        self.assertEqual(self.faults(), ["core/plan/plan.cpp:2: core/plan may not include core/check/checker.hpp"])
+
+    def test_a_library_of_another_room_is_refused(self):
+        self.write("core/base/files.hpp", "#include <yaml-cpp/yaml.h>\n")
+        self.write("core/base/files.cpp", "#include <yaml-cpp/yaml.h>\n#include <simgrid/s4u.hpp>\n")
+        self.assertEqual(self.faults(), ["core/base/files.cpp:2: core/base may not include simgrid/s4u.hpp",
+                                         "core/base/files.hpp:1: core/base may not include yaml-cpp/yaml.h in a header"])
+
+    def test_headers_that_include_each_other_are_refused(self):
+        self.write("core/plan/a.hpp", '#include "core/plan/b.hpp"\n')
+        self.write("core/plan/b.hpp", '#include "core/plan/a.hpp"\n')
+        self.assertEqual(self.faults(),
+                         ["headers include each other: core/plan/a.hpp -> core/plan/b.hpp -> core/plan/a.hpp"])
+
+    def test_a_room_without_a_row_and_a_crowded_one_are_refused(self):
+        self.write("core/attic/box.hpp", "")
+        for i in range(MOST_FILES):
+            self.write(f"core/plan/file_{i}.hpp", "")
+        self.assertEqual(self.faults(), ["core/attic: no row in the table",
+                                         f"core/plan: {MOST_FILES + 1} files; at most {MOST_FILES}"])
 
 
 if __name__ == "__main__":
+    tests = unittest.TestLoader().loadTestsFromTestCase(Faults)
+    passed = unittest.TextTestRunner(verbosity=0).run(tests).wasSuccessful()
     found = list(faults(pathlib.Path(sys.argv[1])))
     print("\n".join(found) or "every #include follows the table")
-    sys.exit(bool(found))
+    sys.exit(1 if found or not passed else 0)

@@ -3,11 +3,11 @@
 
 #include "allocators/allocator.hpp"
 #include "allocators/bounds.hpp"
-#include "allocators/chain_dp.hpp"
-#include "allocators/even.hpp"
-#include "allocators/exact.hpp"
+#include "allocators/chain/chain_dp.hpp"
+#include "allocators/exact/exact.hpp"
 #include "allocators/registry.hpp"
-#include "tests/allocators/brute_force.hpp"
+#include "allocators/sky/even.hpp"
+#include "tests/allocators/exact/brute_force.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/sky.hpp"
 

@@ -5,10 +5,10 @@
 // that alternate the two; `of_ideal` is ((M - 1) max t + sum t) / the measured step time, t what a stage measurably
 // computes for a micro-batch. Both want an idle machine with two cores.
 
-#include "core/models.hpp"
-#include "exec/run.hpp"
-#include "schedules/schedule.hpp"
-#include "tests/exec/plain_loop.hpp"
+#include "core/model/models.hpp"
+#include "exec/run/run.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "tests/exec/model/plain_loop.hpp"
 
 #include <benchmark/benchmark.h>
 

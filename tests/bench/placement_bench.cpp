@@ -1,8 +1,8 @@
 // What a search pays for a look at a placement: from scratch, and for a move from a placement that is known.
 // `evaluate_ratio` is the time of CostModel::evaluate over the time measured, in the same process.
 
-#include "allocators/placement_costs.hpp"
-#include "allocators/placement_moves.hpp"
+#include "allocators/chain/placement_costs.hpp"
+#include "allocators/chain/placement_moves.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/sky.hpp"
 

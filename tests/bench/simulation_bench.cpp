@@ -4,11 +4,11 @@
 // SimGrid's engine and clock are global, so each repetition is a forked child that reports its CPU time; repetitions of
 // the two alternate and the best of each counts.
 
-#include "core/child_process.hpp"
-#include "schedules/schedule.hpp"
-#include "sim/platform.hpp"
-#include "sim/simgrid_compat.hpp"
-#include "sim/simulation.hpp"
+#include "core/base/child_process.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "sim/platform/platform.hpp"
+#include "sim/platform/simgrid_compat.hpp"
+#include "sim/play/simulation.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <benchmark/benchmark.h>

@@ -15,7 +15,7 @@ from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest
 
 SIEGE_SECONDS = float(os.environ.get("SIEGE_SECONDS", "5"))
 PORTS = (21761, 21762, 21763)
-CHALLENGE, CLAIM = 32, 192  # bytes (exec/handshake.hpp)
+CHALLENGE, CLAIM = 32, 192  # bytes (exec/net/handshake.hpp)
 
 
 class Relay:

@@ -1,6 +1,6 @@
 #include "core/failure.hpp"
 
-#include "core/interrupt.hpp"
+#include "core/base/interrupt.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "exec/mnli.hpp"
-#include "exec/token_file.hpp"
-#include "exec/wordpiece.hpp"
+#include "exec/data/mnli.hpp"
+#include "exec/data/token_file.hpp"
+#include "exec/data/wordpiece.hpp"
 #include "tests/fuzz/inputs.hpp"
 
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "core/errors.hpp"
-#include "exec/handshake.hpp"
-#include "exec/tcp_link.hpp"
-#include "exec/tls.hpp"
+#include "exec/net/handshake.hpp"
+#include "exec/net/tcp_link.hpp"
+#include "exec/net/tls.hpp"
 
 #include <sys/socket.h>
 #include <unistd.h>

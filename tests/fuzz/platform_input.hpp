@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/utf8.hpp"
-#include "sim/prescan.hpp"
-#include "sim/radical.hpp"
+#include "sim/platform/prescan.hpp"
+#include "sim/platform/radical.hpp"
 #include "tests/fuzz/inputs.hpp"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "exec/checkpoint_manifest.hpp"
-#include "exec/safetensors.hpp"
-#include "exec/weight_files.hpp"
+#include "exec/files/checkpoint_manifest.hpp"
+#include "exec/files/safetensors.hpp"
+#include "exec/files/weight_files.hpp"
 #include "tests/fuzz/inputs.hpp"
 #include "tests/support/temporary_folder.hpp"
 

@@ -1,4 +1,4 @@
-#include "core/chrome_trace.hpp"
+#include "core/program/chrome_trace.hpp"
 #include "results/comparison.hpp"
 #include "results/result.hpp"
 #include "results/table.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/files.hpp"
+#include "core/base/files.hpp"
 
 #include <gtest/gtest.h>
 

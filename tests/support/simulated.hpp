@@ -1,14 +1,14 @@
 #pragma once
 
-#include "core/child_process.hpp"
+#include "core/base/child_process.hpp"
 #include "core/errors.hpp"
-#include "core/plan.hpp"
-#include "core/program.hpp"
-#include "core/trace.hpp"
-#include "core/workload.hpp"
-#include "schedules/schedule.hpp"
-#include "sim/platform.hpp"
-#include "sim/simulation.hpp"
+#include "core/model/workload.hpp"
+#include "core/plan/plan.hpp"
+#include "core/program/program.hpp"
+#include "core/program/trace.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "sim/platform/platform.hpp"
+#include "sim/play/simulation.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>

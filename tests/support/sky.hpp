@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/cluster.hpp"
-#include "core/workload.hpp"
+#include "core/cluster/cluster.hpp"
+#include "core/model/workload.hpp"
 
 #include <algorithm>
 #include <fstream>

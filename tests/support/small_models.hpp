@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/models.hpp"
-#include "core/workload.hpp"
+#include "core/model/models.hpp"
+#include "core/model/workload.hpp"
 
 #include <algorithm>
 #include <filesystem>

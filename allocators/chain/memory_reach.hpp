@@ -1,0 +1,68 @@
+#pragma once
+
+#include "core/plan/cost_model.hpp"
+#include "core/plan/plan.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace isobar::allocators {
+
+/// How far a stage can reach on each device within the device's memory, tabulated.
+///
+/// A level is a number of stages behind the stage, as far as it changes the stage's memory: level k stands for k stages
+/// behind, the last level for that or more. There is one level where the schedule does not matter, and where it changes
+/// no reach. O(levels x layers x (layers + devices log layers)) time, O(levels x layers x devices) memory.
+class MemoryReach {
+ public:
+  /// For devices with `memory_factor` times their memory. `each_layer` is called between layers and may throw.
+  MemoryReach(const CostModel& cost, const Goal& goal, double memory_factor, const std::function<void()>& each_layer);
+
+  std::size_t levels() const { return levels_; }
+  /// The level of a stage before a stage of `level`.
+  std::size_t level_before(std::size_t level) const { return level + 1 < levels_ ? level + 1 : level; }
+
+  /// True when layers first..end-1 fit on the device.
+  bool fits(std::size_t level, std::size_t device, std::size_t first, std::size_t end) const
+  {
+    const Reach& reach = reach_[(level * devices_ + device) * layers_ + first];
+    if (end <= reach.all) return true;
+    return end <= reach.furthest && fits_exactly(level, device, first, end);
+  }
+  /// The furthest end that fits from `first`; `first` itself when not even one layer does. Nearer ends may not fit:
+  /// where a stage ends decides about its buffers.
+  std::size_t furthest(std::size_t level, std::size_t device, std::size_t first) const
+  {
+    return reach_[(level * devices_ + device) * layers_ + first].furthest;
+  }
+  /// The furthest end of a stage on `device` that begins at `first` or before it, whatever follows.
+  std::size_t furthest_up_to(std::size_t device, std::size_t first) const
+  {
+    return furthest_up_to_[device * layers_ + first];
+  }
+
+  /// True when what fits goes on fitting when layers at either end are taken away. O(levels x layers x devices).
+  bool is_hereditary() const;
+
+ private:
+  struct Reach {
+    std::uint32_t all;       // every end up to here fits
+    std::uint32_t furthest;  // the last end that fits
+  };
+
+  bool fits_exactly(std::size_t level, std::size_t device, std::size_t first, std::size_t end) const;
+  void tabulate(std::size_t level, const std::function<void()>& each_layer);
+
+  const CostModel* cost_;
+  std::size_t layers_;
+  std::size_t devices_;
+  std::size_t levels_ = 1;
+  std::vector<std::uint64_t> in_flight_;  // of each level
+  std::vector<double> memory_;            // of each device, bytes
+  std::vector<Reach> reach_;              // [level][device][first]
+  std::vector<std::uint32_t> furthest_up_to_;
+};
+
+}  // namespace isobar::allocators

@@ -1,0 +1,130 @@
+#pragma once
+
+#include "allocators/exact/stage_tables.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace isobar::allocators {
+
+/// A chain that repeats: `prefix` layers, then `repeats` times `period` layers, then the rest. Layers repeat where
+/// their work and their memory do. At least one layer is prefix: it is where the chain begins.
+struct Repetition {
+  std::size_t prefix = 1;
+  std::size_t period = 1;
+  std::size_t repeats = 0;
+
+  std::size_t end() const { return prefix + period * repeats; }
+};
+
+/// Of the repetitions that are looked for; a transformer layer in Sky's split has three parts.
+inline constexpr std::size_t longest_period = 3;
+
+/// The longest repetition with a period of at most `longest_period` that covers more than half of the chain; the
+/// shortest period among equals. O(layers x longest_period).
+std::optional<Repetition> repetition_of(const CostModel& cost);
+
+/// Decides whether a repeating chain has a placement within a limit on the bottleneck, without transfers.
+///
+/// Only the longest stages matter, since less of a stage always fits. So a stage that begins in the repeating part is
+/// known by its device and the phase that it begins at: it is an arc between phases that covers so many layers. A
+/// placement is a trail from the beginning to the end with at most one arc of each device; it is one exactly if arcs
+/// balance at each phase, hang together and cover the chain. Whether such a choice exists is an integer program with as
+/// many rows as phases and few more. It is solved by a dynamic programme over devices whose state is the imbalance at
+/// each node; potentials of the nodes (the duals of those rows) tell what a device loses by each choice, and states
+/// that have lost more than there is to lose are dropped. That is what makes it small: 1,023 devices take some ten
+/// thousand states at a time.
+///
+/// Time O(devices x states x arcs of a device). Memory the same divided by the arcs. Source: the arcs are our own; the
+/// pruning is reduced-cost fixing (Dantzig, Fulkerson, Johnson, 1954).
+class PhaseFlow {
+ public:
+  PhaseFlow(const StageTables& tables, const Repetition& repetition, std::function<void()> check);
+
+  /// False when a state does not fit into 64 bits: many phases or layers outside the repetition.
+  bool is_small_enough() const;
+
+  enum class Verdict { Feasible, Infeasible, Unknown };
+  struct Answer {
+    Verdict verdict = Verdict::Unknown;
+    std::vector<StagePlacement> stages;  ///< when feasible
+  };
+  /// Keeps at most `most_states` states after each device; the verdict is Unknown only when that was too few, or when
+  /// memory depends on the schedule and a solution breaks it.
+  Answer solve(double limit, std::size_t most_states, double ceiling = 0);
+
+  /// Where costs count: no placement within the limit has a smaller sum.
+  double least_sum(double limit);
+  /// What the potentials say each kind is worth: multipliers of a path certificate.
+  std::vector<double> multipliers() const;
+
+  /// True when the potentials alone prove that there is no placement within the limit. O(devices x arcs) a step.
+  bool potentials_refuse(double limit);
+
+  /// The least value above `limit` at which some stage gets longer; infinity when there is none.
+  double next_limit(double limit) const;
+
+ private:
+  /// Covers are whole numbers of layers; potentials are not.
+  static constexpr double cover_resolution = 1e-6;
+
+  struct Arc {
+    std::uint8_t from;
+    std::uint8_t to;
+    std::uint32_t covers;
+    double cost;  // 0 where only the largest counts
+  };
+  struct Chosen {
+    std::uint32_t device;
+    Arc arc;
+  };
+  /// Phases that a solution touched without hanging together with the beginning: arcs inside need one over the border.
+  using Subset = std::uint32_t;
+  class Key;
+  struct Preference;
+  class Outlook;
+
+  std::size_t phase_bits() const;
+  std::size_t key_bits() const;
+  std::size_t cover_bits() const;
+  std::size_t node_of(std::size_t position) const;
+  bool is_phase(std::size_t node) const;
+  bool is_in(Subset subset, std::size_t node) const;
+  std::size_t reach(std::size_t kind, std::size_t first, double limit) const;
+  /// What limits hold for; of the step the least, wherever the stage stands.
+  double turn(std::size_t kind, std::size_t first, std::size_t end) const
+  {
+    return tables_.turn(tables_.levels() - 1, kind, first, end);
+  }
+  template <typename Visit>
+  void for_each_beginning(std::size_t kind, double limit, const Visit& visit) const;
+  void find_arcs(double limit, bool all);
+  double price() const { return potential_.back(); }
+  double gain(const Arc& arc) const
+  {
+    return price() * arc.covers - arc.cost + potential_[arc.from] - potential_[arc.to];
+  }
+  void add_arc(std::vector<Arc>& arcs, std::size_t kind, std::size_t first, std::size_t end, bool all) const;
+  double least_cost() const;
+  double excess(std::vector<double>& slope) const;
+  double improve_potentials(double precision, double enough);
+  std::vector<Preference> preferences() const;
+  std::optional<std::vector<Chosen>> choose(double ceiling, std::size_t most_states, bool& dropped);
+  std::optional<Subset> detached(const std::vector<Chosen>& chosen) const;
+  std::vector<StagePlacement> placement(const std::vector<Chosen>& chosen, double limit) const;
+
+  const StageTables& tables_;
+  bool counts_costs_;
+  Repetition repetition_;
+  std::function<void()> check_;
+  std::size_t nodes_;
+  std::vector<std::vector<Arc>> arcs_;  // by kind
+  std::vector<double> potential_;       // by node, and the price of a layer
+  std::vector<Subset> subsets_;         // that states watch
+  std::vector<std::uint32_t> devices_;  // in the order in which the programme takes them
+};
+
+}  // namespace isobar::allocators

@@ -1,0 +1,75 @@
+#pragma once
+
+#include "allocators/bounds.hpp"
+#include "allocators/exact/ladder.hpp"
+#include "allocators/exact/multipliers.hpp"
+#include "allocators/exact/path_relaxation.hpp"
+#include "allocators/exact/phase_flow.hpp"
+#include "allocators/exact/stage_tables.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace isobar::allocators {
+
+/// A lower bound on the step over all placements under the goal's schedule, made better piece by piece:
+/// step >= P + (M-1) x the largest turn, with P what one micro-batch takes alone, down the chain and back, and turns
+/// what every further one adds to a stage or a lane (docs/certificates.md). A ladder of limits on the turns
+/// (ladder.hpp), each priced by multipliers over the path relaxation; one micro-batch at a time there are no turns, and
+/// one rung.
+///
+/// Deterministic. A refinement takes some tens of passes over the cuts (path_relaxation.hpp): some 0.1 s for 64 devices
+/// and 483 layers.
+class StepBound {
+ public:
+  /// `check` is called now and then and may throw. Keeps a reference to the cost model.
+  StepBound(const CostModel& cost, const Goal& goal, std::function<void()> check);
+
+  /// Some placement's step, and the largest compute time of its stages: nothing above is proven.
+  void know(double step, double largest_compute);
+
+  /// The first rungs: a limit on turns that no placement is within, and all above. `effort` 1 is 25 passes over the
+  /// cuts, four times as many without transfers.
+  void begin(double effort);
+  /// Cuts or prices the weakest rung; once that is as good as rungs get, counts turns by what is behind a stage and
+  /// goes on. False when there is nothing left to do, or the bound meets what is known.
+  bool refine();
+
+  /// What is proven; infinite where no placement exists.
+  double value() const { return bound_; }
+  const Certificate& certificate() const { return certificate_; }
+
+  const StageTables& tables() const { return *tables_; }
+  const Ladder& ladder() const { return ladder_; }
+
+ private:
+  std::optional<Ladder::Rung> floor();
+  bool refine_on_level();
+  bool tell_levels_apart();
+  void price(Ladder::Rung& rung, double effort);
+  void price_with_slots(Ladder::Rung& rung);
+  void price_well(std::size_t index);
+  void conclude();
+
+  const CostModel& cost_;
+  Goal goal_;
+  std::function<void()> check_;
+  std::unique_ptr<StageTables> tables_;
+  std::unique_ptr<PathRelaxation> relaxation_;
+  Ladder ladder_;
+  std::optional<PhaseFlow> flow_;  // where the chain repeats and there are no transfers
+  std::optional<Multipliers> nearest_;
+  double step_;
+  double largest_compute_;
+  double bound_ = 0;
+  Certificate certificate_;
+};
+
+/// A bound on the step for a plan of any allocator, quickly: StepBound with a few refinements. `known` is some
+/// placement that fits, or none. Some 0.2 s at 64 devices and 483 layers.
+Bound quick_step_bound(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& known);
+
+}  // namespace isobar::allocators

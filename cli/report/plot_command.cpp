@@ -1,0 +1,142 @@
+#include "cli/command.hpp"
+#include "cli/report/page_parts.hpp"
+#include "cli/report/report_data.hpp"
+#include "core/base/child_process.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+#include <cstdlib>
+#include <filesystem>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar plot result.json --chart timeline -o figure.svg
+)";
+
+const std::vector<std::string> charts = {"timeline", "plan", "map", "comparison"};
+
+struct PlotOptions {
+  ReportInputs inputs;
+  std::string chart;
+  std::string browser;
+  std::string output;
+};
+
+/// A folder that goes with all that is in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder()
+  {
+    std::error_code fault;
+    std::string name = (std::filesystem::temp_directory_path(fault) / "isobar.XXXXXX").string();
+    if (fault) throw EnvironmentError("TMPDIR: names no folder; a browser needs one to write to");
+    if (mkdtemp(name.data()) == nullptr) throw EnvironmentError(name, "cannot make a folder there");
+    path_ = name;
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder()
+  {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// The first of these programs that is on the PATH. @throws EnvironmentError when none is.
+std::string find_browser()
+{
+  const std::vector<std::string> names = {"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"};
+  const char* variable = std::getenv("PATH");
+  const std::string path = variable != nullptr ? variable : "";
+  for (const auto& name : names) {
+    for (std::size_t begin = 0; begin <= path.size();) {
+      const std::size_t end = std::min(path.find(':', begin), path.size());
+      std::string file = path.substr(begin, end - begin) + "/" + name;
+      if (access(file.c_str(), X_OK) == 0) return file;
+      begin = end + 1;
+    }
+  }
+  throw EnvironmentError(
+      fmt::format("no browser to draw with: none of {} is on the PATH; install chromium, or name one with --browser",
+                  fmt::join(names, ", ")));
+}
+
+/// What stands between the page's marks, where the figure is, in hexadecimal digits.
+std::string figure_in(const std::string& document)
+{
+  const std::string mark = "<pre id=\"figure\">";
+  const std::size_t begin = document.find(mark);
+  if (begin == std::string::npos) throw EnvironmentError("the browser drew no figure; is it a recent Chromium?");
+  const std::size_t end = document.find('<', begin + mark.size());
+  std::string svg;
+  for (std::size_t i = begin + mark.size(); i + 1 < end; i += 2) {
+    svg += static_cast<char>(std::stoi(document.substr(i, 2), nullptr, 16));
+  }
+  return svg;
+}
+
+/// Draws by the code of the page, in a browser without a window.
+std::string draw(const std::string& report_json, const std::string& chart, const std::string& browser)
+{
+  auto report = nlohmann::ordered_json::parse(report_json);
+  report["figure"] = chart;
+  const TemporaryFolder folder;
+  write_file_atomically(folder.file("page.html"), results::page_of(page_parts(), report.dump()));
+  constexpr Seconds limit(120);
+  std::vector<std::string> command = {browser,
+                                      "--headless",
+                                      "--disable-gpu",
+                                      "--disable-background-networking",
+                                      "--user-data-dir=" + folder.file("profile"),
+                                      "--window-size=1200,900",
+                                      "--virtual-time-budget=60000",
+                                      "--dump-dom",
+                                      "file://" + folder.file("page.html")};
+  // Chromium's sandbox does not work for root; the page is our own.
+  if (geteuid() == 0) command.insert(command.begin() + 1, "--no-sandbox");
+  const ChildResult result = run_command(command, "", limit);
+  if (result.failure) throw EnvironmentError(browser + " " + result.failure->text);
+  return figure_in(result.output);
+}
+
+ExitCode plot(const PlotOptions& options)
+{
+  ReportInputs inputs = options.inputs;
+  inputs.target = options.output;
+  const std::string browser = options.browser.empty() ? find_browser() : options.browser;
+  OutputFile output(options.output);
+  const std::string svg = draw(make_report(inputs), options.chart, browser);
+  output.write(svg);
+  if (!output.is_standard_output()) print(fmt::format("{}: {}\n", on_one_line(options.output), options.chart));
+  return ExitCode::Done;
+}
+
+}  // namespace
+
+void add_plot_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("plot", "draw one chart of a report as SVG, for papers (with Chromium)");
+  auto options = std::make_shared<PlotOptions>();
+  options->inputs.asks_what_if = false;
+  add_file(*command, "RESULT", options->inputs.results,
+           "result files (JSON); timeline, plan and map are of the first one")
+      ->required();
+  command->add_option("--chart", options->chart, "timeline, plan, map, comparison")
+      ->required()
+      ->check(CLI::IsMember(charts));
+  add_output(*command, "-o,--output", options->output, "figure to write (SVG)")->required();
+  add_file(*command, "--browser", options->browser, "Chromium to draw with (default: the one on the PATH)");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return plot(*options); }; });
+}
+
+}  // namespace isobar::cli

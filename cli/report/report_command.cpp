@@ -1,0 +1,57 @@
+#include "cli/command.hpp"
+#include "cli/report/page_parts.hpp"
+#include "cli/report/report_data.hpp"
+
+#include <fmt/format.h>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar compare platforms/geo_2regions.xml workloads/gpt2_774m.yaml \
+    --keep /tmp/geo
+  isobar report /tmp/geo/*.result.json -o report.html
+)";
+
+struct ReportOptions {
+  ReportInputs inputs;
+  std::string output = "report.html";
+  bool json = false;
+};
+
+ExitCode report(const ReportOptions& options)
+{
+  ReportInputs inputs = options.inputs;
+  inputs.target = options.json ? "" : options.output;
+  OutputFile output(inputs.target);
+  const std::string json = make_report(inputs);
+  if (options.json) {
+    print(json + "\n");
+    return ExitCode::Done;
+  }
+  output.write(results::page_of(page_parts(), json));
+  if (output.is_standard_output()) return ExitCode::Done;
+  print(fmt::format("{}: {} placement{}; open it in a browser\n", on_one_line(options.output),
+                    options.inputs.results.size(), options.inputs.results.size() == 1 ? "" : "s"));
+  return ExitCode::Done;
+}
+
+}  // namespace
+
+void add_report_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("report", "show placements, their steps and what bounds them, in one page");
+  auto options = std::make_shared<ReportOptions>();
+  add_file(*command, "RESULT", options->inputs.results, "result files (JSON), of simulate -o or compare --keep")
+      ->required();
+  add_output(*command, "-o,--output", options->output, "page to write (HTML)")->capture_default_str();
+  add_file(*command, "--measured", options->inputs.measured, "trace of isobar run, to show below the simulated step");
+  command->add_flag("--plan-anew", options->inputs.plans_anew,
+                    "also let each plan's policy plan for every change of the platform");
+  command->add_flag("--json", options->json, "print what the page would show as JSON, and write no page");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return report(*options); }; });
+}
+
+}  // namespace isobar::cli

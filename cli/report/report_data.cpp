@@ -1,0 +1,274 @@
+#include "cli/report/report_data.hpp"
+
+#include "allocators/registry.hpp"
+#include "cli/command.hpp"
+#include "core/base/child_process.hpp"
+#include "core/check/plan_checker.hpp"
+#include "results/trace/timeline.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "sim/play/simulation.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <thread>
+
+namespace isobar::cli {
+
+namespace {
+
+using results::Result;
+using results::WhatIf;
+using results::WhatIfAnswer;
+
+/// One result, and the workload with what its plan recomputes.
+struct Run {
+  std::string file;
+  Result result;
+  Workload workload;
+};
+
+void refuse_others(const Run& run, const Run& first)
+{
+  const auto require_same = [&](const char* what, const Fingerprint& here, const Fingerprint& there) {
+    if (here.hash == there.hash) return;
+    throw InputError(run.file, fmt::format("inputs.{0}: {1} (hash {2}); {3} has {4} (hash {5}); a report shows plans "
+                                           "of one {0}",
+                                           what, shown(here.name), shown(here.hash), on_one_line(first.file),
+                                           shown(there.name), shown(there.hash)));
+  };
+  const auto& here = run.result.inputs;
+  const auto& there = first.result.inputs;
+  require_same("platform", here.platform, there.platform);
+  require_same("workload", here.workload, there.workload);
+  require_same("profile", here.profile.value_or(unmeasured), there.profile.value_or(unmeasured));
+}
+
+/// A file of a result: under the name that it had, else under the last part of that name beside the result, where a
+/// mailed result has it. `name` may be "".
+std::string find_input(const Run& run, const char* what, const std::string& name)
+{
+  std::error_code unknown;
+  if (name.empty() || std::filesystem::exists(name, unknown)) return name;
+  const auto beside = std::filesystem::path(run.file).parent_path() / std::filesystem::path(name).filename();
+  if (std::filesystem::exists(beside, unknown)) return beside.string();
+  throw InputError(run.file, fmt::format("inputs.{}: {} is not there, nor beside this file; put it there, or simulate "
+                                         "again",
+                                         what, shown(name)));
+}
+
+/// The files of a result, which must still be what was simulated.
+Inputs inputs_of(const Run& run)
+{
+  const auto& named = run.result.inputs;
+  InputOptions files;
+  files.platform = find_input(run, "platform", named.platform.name);
+  files.devices = find_input(run, "devices", named.devices.value_or(""));
+  files.workload = find_input(run, "workload", named.workload.name);
+  files.profile = find_input(run, "profile", named.profile ? named.profile->name : "");
+  // Other runs on a platform that lacks routes of these leave them out, too.
+  Inputs inputs = load(files, GoalOptions{}, run.result.plan.without);
+  const auto require_unchanged = [&run](const char* what, const Fingerprint& then, const Fingerprint& now) {
+    if (then.hash == now.hash) return;
+    throw InputError(run.file, fmt::format("inputs.{}: {} had hash {} when it was simulated and has {} now; simulate "
+                                           "again",
+                                           what, shown(then.name), shown(then.hash), now.hash));
+  };
+  require_unchanged("platform", named.platform, inputs.platform_fingerprint);
+  require_unchanged("workload", named.workload, inputs.workload_fingerprint);
+  require_unchanged("profile", named.profile.value_or(unmeasured), inputs.profile_fingerprint.value_or(unmeasured));
+  return inputs;
+}
+
+std::vector<Run> read_runs(const std::vector<std::string>& files)
+{
+  std::vector<Run> runs;
+  for (const auto& file : files) {
+    runs.push_back({file, results::result_from_json(read_file(file), file), {}});
+    refuse_others(runs.back(), runs.front());
+  }
+  return runs;
+}
+
+/// Without the devices that the plan leaves out.
+Cluster cluster_of(const Run& run, const sim::Platform& platform)
+{
+  return without_devices(platform.cluster(), run.result.plan.without, run.file + ": plan.without");
+}
+
+/// What does not hold is not worth a picture.
+void check_plan(Run& run, const Inputs& inputs)
+{
+  const Plan& plan = run.result.plan;
+  run.workload = inputs.workload;
+  if (plan.micro_batch) run.workload = at_micro_batch(inputs, *plan.micro_batch, run.file + ": plan.micro_batch");
+  recompute(run.workload, plan.recompute, run.file + ": plan.recompute");
+  auto faults = faults_of(plan, run.workload, cluster_of(run, inputs.platform));
+  for (auto& fault : faults) fault = run.file + ": plan: " + fault;
+  if (!faults.empty()) throw InputError(faults);
+}
+
+/// The first step, in this process.
+Seconds play(const sim::Platform& platform, const Plan& plan, const Workload& workload, TraceSink* sink)
+{
+  const auto program = schedules::make_program(plan, workload);
+  const auto hosts = sim::rank_hosts(plan, workload, platform.cluster());
+  return sim::simulate(platform, *program, hosts, 1, sink).step_times.front();
+}
+
+results::MeasuredStep read_measured(const std::string& file, const Run& run)
+{
+  const auto trace = results::read_trace(file);
+  std::vector<std::string> devices;
+  for (const auto& stage : run.result.plan.stages) devices.push_back(stage.device());
+  if (run.result.plan.data_server) devices.push_back(*run.result.plan.data_server);
+  if (trace.devices != devices) throw InputError(file, "has other devices than the plan of " + on_one_line(run.file));
+  const auto program = schedules::make_program(run.result.plan, run.workload);
+  const auto timeline = results::Timeline::of(trace, *program);
+  const auto times = timeline.step_times();
+  results::MeasuredStep measured;
+  measured.file = file;
+  measured.step = results::typical_step(times);
+  measured.time = times[measured.step];
+  results::StepRecorder recorder(results::most_drawn);
+  results::record_step(timeline, measured.step, recorder);
+  measured.recorded = recorder.recorded();
+  return measured;
+}
+
+/// The work of a child: simulates the run's first step again and says all that the page shows of it.
+std::string record_run(const Run& run, const sim::Platform& platform, const std::string& measured_file)
+{
+  results::StepRecorder recorder(results::most_drawn);
+  const Result& result = run.result;
+  if (result.network != sim::network_settings()) {
+    throw InputError(run.file, "network: simulated with other options than this Isobar's; simulate again");
+  }
+  const Seconds again = play(platform, result.plan, run.workload, &recorder);
+  const Seconds said = result.step_times.front();
+  if (std::abs(again.value - said.value) > 1e-9 * said.value) {
+    throw InputError(run.file,
+                     fmt::format("step_times_s: the first is {}, and {} when it is simulated again (by "
+                                 "SimGrid {}; this is {}); simulate again",
+                                 said.value, again.value, shown(result.simgrid_version), sim::simgrid_version()));
+  }
+  std::optional<results::MeasuredStep> measured;
+  if (!measured_file.empty()) measured = read_measured(measured_file, run);
+  return results::run_to_json({run.file, result, run.workload, cluster_of(run, platform), recorder.recorded(),
+                               measured ? &*measured : nullptr});
+}
+
+sim::Property property_of(WhatIf::Property property)
+{
+  switch (property) {
+    case WhatIf::Property::Speed:
+      return sim::Property::Speed;
+    case WhatIf::Property::Memory:
+      return sim::Property::Memory;
+    case WhatIf::Property::Bandwidth:
+      return sim::Property::Bandwidth;
+    case WhatIf::Property::Latency:
+      return sim::Property::Latency;
+  }
+  throw std::logic_error("no such property");
+}
+
+/// The work of a child: plays the plan, or the policy's new one, on the changed platform. Returns the step time.
+std::string answer(const Run& run, sim::Platform& platform, const WhatIf& what_if, bool plan_anew)
+{
+  if (what_if.names.empty()) platform.scale(property_of(what_if.property), what_if.factor);
+  for (const auto& name : what_if.names) platform.scale(property_of(what_if.property), what_if.factor, name);
+  Plan plan = run.result.plan;
+  if (plan_anew) {
+    platform.leave_out(plan.without, run.file + ": plan.without");
+    plan = allocators::allocate(plan.allocator, run.workload, platform.cluster(), plan.goal, {});
+    if (plan.stages.empty()) throw InputError(reason_of(plan));
+  }
+  return nlohmann::json(play(platform, plan, run.workload, nullptr).value).dump();
+}
+
+/// All that is simulated for a report: work for children, and where each answer goes.
+class Simulations {
+ public:
+  void add(std::function<std::string()> work, std::function<void(const ChildResult&)> take)
+  {
+    work_.push_back(std::move(work));
+    take_.push_back(std::move(take));
+  }
+  void run()
+  {
+    constexpr Seconds no_limit(1e9);
+    ProgressLine progress("report", work_.size());
+    std::size_t ended = 0;
+    run_in_children(work_, std::thread::hardware_concurrency(), no_limit,
+                    [&](std::size_t index, const ChildResult& result) {
+                      take_[index](result);
+                      progress.done(++ended);
+                    });
+  }
+
+ private:
+  std::vector<std::function<std::string()>> work_;
+  std::vector<std::function<void(const ChildResult&)>> take_;
+};
+
+void add_answer(Simulations& simulations, const Run& run, sim::Platform& platform, WhatIfAnswer& question,
+                bool plan_anew)
+{
+  simulations.add([&, plan_anew] { return answer(run, platform, question.what_if, plan_anew); },
+                  [&question, plan_anew](const ChildResult& result) {
+                    if (result.failure) {
+                      question.fault = result.failure->text;
+                      return;
+                    }
+                    const Seconds time(nlohmann::json::parse(result.output).get<double>());
+                    (plan_anew ? question.planned_anew : question.kept) = time;
+                  });
+}
+
+std::vector<WhatIfAnswer> questions_on(const Run& run, const Cluster& cluster, const ReportInputs& inputs)
+{
+  std::vector<WhatIfAnswer> questions;
+  if (!inputs.asks_what_if) return questions;
+  for (auto& what_if : results::what_ifs_of(run.result, results::site_map_of(run.result.plan, cluster))) {
+    if (inputs.plans_anew || !what_if.needs_planning) questions.push_back({std::move(what_if), {}, {}, ""});
+  }
+  return questions;
+}
+
+}  // namespace
+
+std::string make_report(const ReportInputs& inputs)
+{
+  if (!inputs.measured.empty() && inputs.results.size() > 1) {
+    throw InputError("--measured", "is a trace of one plan; name one result");
+  }
+  auto runs = read_runs(inputs.results);
+  Inputs files = inputs_of(runs.front());
+  auto read = files.files();
+  read.insert(read.end(), inputs.results.begin(), inputs.results.end());
+  read.push_back(inputs.measured);
+  refuse_overwriting(read, {inputs.target});
+  for (auto& run : runs) check_plan(run, files);
+
+  Simulations simulations;
+  std::vector<results::RunAndAnswers> answers(runs.size());
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    auto& [run_json, questions] = answers[i];
+    simulations.add([&] { return record_run(run, files.platform, inputs.measured); },
+                    [&run_json = run_json](const ChildResult& result) { run_json = result.output_or_throw(); });
+    questions = questions_on(run, cluster_of(run, files.platform), inputs);
+    for (auto& question : questions) {
+      if (!question.what_if.needs_planning) add_answer(simulations, run, files.platform, question, false);
+      if (inputs.plans_anew) add_answer(simulations, run, files.platform, question, true);
+    }
+  }
+  simulations.run();
+  return report_to_json(runs.front().result, ISOBAR_VERSION, answers);
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,153 @@
+#include "cli/command.hpp"
+#include "cli/rows.hpp"
+#include "cli/sweep/sweep_on_slurm.hpp"
+#include "cli/sweep/sweep_runs.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/base/standard_streams.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar sweep examples/bandwidth_sweep.yaml --csv bandwidth.csv
+
+docs/sweeps.md describes SWEEP. A second start continues where the first ended.
+)";
+
+struct SweepOptions {
+  std::string sweep;
+  std::string database;
+  std::string csv;
+  std::string json_lines;
+  std::string summary;
+  std::string row_time_limit = "30min";
+  std::size_t jobs = 0;
+  bool retry_failed = false;
+  bool export_only = false;
+  bool slurm = false;
+  std::string slurm_options;
+  std::string rows;
+  std::string runs;
+  bool json = false;
+
+  std::size_t jobs_or(std::size_t standard) const { return jobs == 0 ? standard : jobs; }
+  std::string database_file() const
+  {
+    return database.empty() ? std::filesystem::path(sweep).stem().string() + ".db" : database;
+  }
+};
+
+/// Makes the runs that the database lacks, on this machine.
+void make_here(const SweepOptions& options, const SweepRuns& runs, results::SweepStore& store)
+{
+  const auto missing = runs.missing_in(store, options.retry_failed);
+  std::size_t made = 0;
+  try {
+    runs.make(missing, options.jobs_or(std::thread::hardware_concurrency()),
+              row_time_limit_from(options.row_time_limit), [&](const results::SweepRow& row) {
+                store.put(row);
+                ++made;
+              });
+  } catch (const Interrupted&) {
+    say(fmt::format("{} of {} runs are in {}; the same command goes on", runs.sweep().runs() - missing.size() + made,
+                    runs.sweep().runs(), on_one_line(options.database_file())));
+    throw;
+  }
+}
+
+void make_by_tasks(const SweepOptions& options, const SweepRuns& runs, results::SweepStore& store)
+{
+  SlurmSweep sweep;
+  sweep.database = options.database_file();
+  sweep.task_options = {"--row-time-limit", options.row_time_limit, "--jobs", fmt::format("{}", options.jobs_or(1))};
+  sweep.sbatch_options = options.slurm_options;
+  sweep.retry_failed = options.retry_failed;
+  make_on_slurm(runs, store, sweep);
+}
+
+ExitCode sweep(const SweepOptions& options)
+{
+  const Seconds row_time_limit = row_time_limit_from(options.row_time_limit);
+  const SweepRuns runs(options.sweep);
+  if (!options.rows.empty()) {
+    make_into_folder(runs, options.runs, options.rows, options.jobs_or(1), row_time_limit);
+    return ExitCode::Done;
+  }
+  // SQLite keeps what is new beside the database.
+  const std::string database = options.database_file();
+  refuse_overwriting(runs.inputs(), {database, database + "-wal", database + "-shm", options.csv, options.json_lines,
+                                     options.summary});
+  if (options.export_only && !std::filesystem::exists(options.database_file())) {
+    throw InputError(options.database_file(), "no such file; without --export-only the sweep makes it");
+  }
+  OutputFile csv(options.csv);
+  OutputFile json_lines(options.json_lines);
+  OutputFile summary(options.summary);
+  using Access = results::SweepStore::Access;
+  results::SweepStore store(options.database_file(), options.export_only ? Access::Read : Access::Write);
+  if (options.slurm) {
+    make_by_tasks(options, runs, store);
+  } else if (!options.export_only) {
+    make_here(options, runs, store);
+  }
+
+  const auto found = runs.results_in(store);
+  csv.write(sweep_to_csv(runs.sweep(), found));
+  json_lines.write(sweep_to_json_lines(runs.sweep(), found));
+  summary.write(sweep_summary_to_csv(runs.sweep(), found));
+  const bool prints_table = csv.is_standard_output() || json_lines.is_standard_output() || summary.is_standard_output();
+  if (!prints_table) {
+    print(options.json ? sweep_summary_to_json(runs.sweep(), found) : sweep_summary_table(runs.sweep(), found));
+  }
+  std::vector<results::ComparisonRow> rows;
+  for (const auto& result : found) rows.push_back(result.row);
+  return exit_code_of(rows);
+}
+
+}  // namespace
+
+void add_sweep_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("sweep", "plan and simulate a grid of platforms, workloads and policies");
+  auto options = std::make_shared<SweepOptions>();
+  add_file(*command, "SWEEP", options->sweep, "what to vary (YAML)")->required();
+  add_file(*command, "--database", options->database, "where the rows go as they come (default: NAME.db of NAME.yaml)");
+  add_output(*command, "--csv", options->csv, "table of all rows to write (CSV)");
+  add_output(*command, "--jsonl", options->json_lines, "the same as JSON lines");
+  add_output(*command, "--summary", options->summary, "means over the seeds to write (CSV)");
+  add_count(*command, "--jobs", options->jobs, "runs at a time (default: as many as there are cores)");
+  command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
+      ->capture_default_str();
+  command->add_flag("--retry-failed", options->retry_failed, "run those again that failed");
+  auto* export_only =
+      command->add_flag("--export-only", options->export_only, "run nothing; write what the database has");
+  auto* slurm = command
+                    ->add_flag("--slurm", options->slurm,
+                               "make the runs as a job array of the Slurm cluster, --jobs at a time in a task (1)")
+                    ->excludes(export_only);
+  command
+      ->add_option("--slurm-options", options->slurm_options,
+                   "options for its sbatch, such as \"--partition=long --time=60\"")
+      ->needs(slurm);
+  auto* rows =
+      add_file(*command, "--rows", options->rows,
+               "instead of all: make the runs of --runs alone, each row a file of this folder, as a task does");
+  auto* range = command->add_option("--runs", options->runs, "FIRST-LAST, from 0")->needs(rows);
+  rows->needs(range);
+  command->add_flag("--json", options->json, "print the means as JSON");
+  for (const auto* other :
+       {"--database", "--csv", "--jsonl", "--summary", "--retry-failed", "--json", "--export-only", "--slurm"}) {
+    rows->excludes(command->get_option(other));
+  }
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return sweep(*options); }; });
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,360 @@
+#include "cli/sweep/sweep_runs.hpp"
+
+#include "cli/generators.hpp"
+#include "cli/rows.hpp"
+#include "core/base/child_process.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/base/pcg64.hpp"
+
+#ifdef ISOBAR_HAS_CBC
+#include "allocators/sky/milp.hpp"
+#endif
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+#include <set>
+#include <thread>
+#include <utility>
+
+namespace isobar::cli {
+
+namespace {
+
+using results::ComparisonRow;
+using results::SweepRow;
+
+/// Of loading one platform, to know its hash.
+constexpr Seconds longest_load(600);
+
+std::map<std::string, std::string> texts_of(const std::vector<DocumentNode::Member>& members)
+{
+  std::map<std::string, std::string> texts;
+  for (const auto& [key, value] : members) texts[key] = value.scalar;
+  return texts;
+}
+
+bool is_file(const std::string& name)
+{
+  std::error_code unknown;
+  return std::filesystem::is_regular_file(name, unknown);
+}
+
+/// Draws one factor for each device: log-normal, its median 1. By Box and Muller's transform.
+void add_noise(sim::Platform& platform, double sigma, std::uint64_t seed)
+{
+  Pcg64 stream(seed);
+  std::vector<std::string> names;
+  for (const auto& device : platform.cluster().devices) names.push_back(device.name);
+  for (const auto& name : names) {
+    const double radius = std::sqrt(-2 * std::log(1 - stream.uniform()));
+    const double normal = radius * std::cos(2 * std::numbers::pi * stream.uniform());
+    platform.scale(sim::Property::Speed, std::exp(sigma * normal), name);
+  }
+}
+
+constexpr std::array<std::pair<std::string_view, sim::Property>, 4> scales = {
+    {{"scale.bandwidth", sim::Property::Bandwidth},
+     {"scale.latency", sim::Property::Latency},
+     {"scale.speed", sim::Property::Speed},
+     {"scale.memory", sim::Property::Memory}}};
+
+double number_of(const DocumentNode& value)
+{
+  return std::stod(value.scalar);
+}
+
+void change(sim::Platform& platform, const results::Sweep& sweep, std::size_t run)
+{
+  for (const auto& [parameter, property] : scales) {
+    if (const auto* factor = sweep.value(run, std::string(parameter))) platform.scale(property, number_of(*factor));
+  }
+  const auto* noise = sweep.value(run, "noise");
+  if (noise != nullptr && number_of(*noise) > 0) add_noise(platform, number_of(*noise), sweep.seed(run));
+}
+
+Goal goal_of(const results::Sweep& sweep, std::size_t run)
+{
+  GoalOptions options;
+  const auto said = [&](const char* parameter) {
+    const auto* value = sweep.value(run, parameter);
+    return value == nullptr ? std::nullopt : std::optional(value->scalar);
+  };
+  options.communication = said("communication");
+  options.schedule = said("schedule");
+  if (const auto microbatches = said("microbatches")) options.microbatches = std::stoull(*microbatches);
+  return options.goal(said("objective").value_or("step"));
+}
+
+results::Sweep read_sweep(const std::string& file)
+{
+  results::SweepVocabulary vocabulary{generator_names(), options_of_generator, allocators::require_policy};
+  return results::Sweep::from_text(read_file(file), file, vocabulary);
+}
+
+}  // namespace
+
+/// Faults that many runs bring in: each line once.
+class FaultsOfRuns {
+ public:
+  explicit FaultsOfRuns(const std::string& file) : faults_(file) {}
+
+  /// A fault in this file. `key`: of what.
+  void add(int line, const std::string& key, const std::string& what)
+  {
+    if (seen_.insert(fmt::format("{}:{}: {}", line, key, what)).second) faults_.add(line, key, what);
+  }
+  /// A fault that names its own place; `line` refers to it.
+  void add(int line, const InputError& fault)
+  {
+    const std::string text = fault.what();
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string one = text.substr(begin, end - begin);
+      if (seen_.insert(one).second) faults_.add(line, InputError(one));
+      begin = end + 1;
+    }
+  }
+  void throw_if_any() const { faults_.throw_if_any(); }
+
+ private:
+  FaultList faults_;
+  std::set<std::string> seen_;
+};
+
+SweepRuns::SweepRuns(const std::string& file) : sweep_(read_sweep(file))
+{
+  FaultsOfRuns faults(file);
+  for (std::size_t run = 0; run < sweep_.runs(); ++run) {
+    throw_if_interrupted();
+    const PlatformSource platform = platform_source(run);
+    if (!platform_hashes_.contains(platform)) check_platform(run, platform, faults);
+    const WorkloadSource workload = workload_source(run);
+    if (!workloads_.contains(workload)) read_workload(run, workload, faults);
+  }
+  faults.throw_if_any();
+  if (!sweep_.generates_platforms()) hash_platform_files();
+}
+
+SweepRuns::PlatformSource SweepRuns::platform_source(std::size_t run) const
+{
+  PlatformSource source;
+  source.name = sweep_.text(run, "platform");
+  if (!sweep_.generates_platforms()) {
+    source.devices = sweep_.text(run, "platform.devices");
+    return source;
+  }
+  source.options = texts_of(sweep_.members(run, "platform"));
+  const auto known = options_of_generator(source.name);
+  const bool draws = std::find(known.begin(), known.end(), "seed") != known.end();
+  if (draws) source.options.try_emplace("seed", std::to_string(sweep_.seed(run)));
+  return source;
+}
+
+SweepRuns::WorkloadSource SweepRuns::workload_source(std::size_t run) const
+{
+  const auto* recompute = sweep_.value(run, "recompute");
+  return {sweep_.text(run, "workload"), texts_of(sweep_.members(run, "workload")),
+          recompute == nullptr ? "none" : recompute->scalar};
+}
+
+/// Makes a platform once, so that a wrong option is told before anything runs; of a file, looks whether it is there.
+void SweepRuns::check_platform(std::size_t run, const PlatformSource& source, FaultsOfRuns& faults)
+{
+  std::string& hash = platform_hashes_[source];
+  if (sweep_.generates_platforms()) {
+    try {
+      hash = fingerprint(generate_platform(source.name, source.options));
+    } catch (const InputError& fault) {
+      const std::string text = fault.what();  // "option: what"
+      const auto colon = std::min(text.find(": "), text.size());
+      const std::string parameter = "platform." + text.substr(0, colon);
+      const auto* value = sweep_.value(run, parameter);
+      if (value == nullptr) value = sweep_.value(run, "platform");
+      faults.add(value->line, parameter, text.substr(std::min(colon + 2, text.size())));
+    }
+    return;
+  }
+  for (const auto* parameter : {"platform", "platform.devices"}) {
+    const auto* file = sweep_.value(run, parameter);
+    if (file == nullptr || is_file(file->scalar)) continue;
+    faults.add(file->line, parameter,
+               in_quotes(file->scalar) + ": no such file; names are read from the working folder");
+  }
+}
+
+void SweepRuns::read_workload(std::size_t run, const WorkloadSource& source, FaultsOfRuns& faults)
+{
+  const int line = sweep_.value(run, "workload")->line;
+  try {
+    const std::string text = read_file(source.file);
+    workload_hashes_[source.file] = fingerprint(text);
+    Workload& workload = workloads_[source];
+    workload =
+        workload_from_text(text, source.file, {sweep_.file(), "workload.", line, sweep_.members(run, "workload")});
+    if (source.recompute != "none") {
+      recompute_layers(workload, fmt::format("{}:{}: recompute", sweep_.file(), sweep_.value(run, "recompute")->line),
+                       source.recompute);
+    }
+  } catch (const InputError& fault) {
+    faults.add(line, fault);
+  }
+}
+
+/// A process holds one platform, so a child of its own loads each. What SimGrid refuses has the hash of its text.
+void SweepRuns::hash_platform_files()
+{
+  std::vector<std::function<std::string()>> work;
+  for (const auto& entry : platform_hashes_) {
+    const PlatformSource& source = entry.first;
+    work.emplace_back([source] { return platform_files_json(source.name, source.devices); });
+  }
+  const auto answers = run_in_children(work, std::thread::hardware_concurrency(), longest_load);
+  auto answer = answers.begin();
+  for (auto& [source, hash] : platform_hashes_) {
+    PlatformFiles found{"refused " + fingerprint(read_file(source.name)), {source.name, source.devices}};
+    if (!answer->failure) found = platform_files_from(answer->output);
+    hash = std::move(found.hash);
+    platform_files_.insert(platform_files_.end(), found.files.begin(), found.files.end());
+    ++answer;
+  }
+}
+
+std::vector<std::string> SweepRuns::inputs() const
+{
+  std::vector<std::string> files = {sweep_.file()};
+  for (const auto& [file, hash] : workload_hashes_) files.push_back(file);
+  files.insert(files.end(), platform_files_.begin(), platform_files_.end());
+  for (const auto& parameter : sweep_.parameters()) {
+    if (parameter.name != "allocator") continue;
+    for (const auto& allocator : parameter.values) files.push_back(program_of(allocator.scalar));
+  }
+  return files;
+}
+
+std::string SweepRuns::definition(std::size_t run) const
+{
+  using Json = nlohmann::ordered_json;
+  const WorkloadSource workload = workload_source(run);
+  const ComparisonRow row = empty_row(run);
+  Json definition = {{"isobar", ISOBAR_VERSION},
+                     {"simgrid", sim::simgrid_version()},
+                     {"platform", platform_hashes_.at(platform_source(run))}};
+  for (const auto& [parameter, property] : scales) {
+    if (const auto* factor = sweep_.value(run, std::string(parameter)))
+      definition[std::string(parameter)] = factor->scalar;
+  }
+  if (const auto* noise = sweep_.value(run, "noise")) definition["noise"] = noise->scalar;
+  definition["workload"] = workload_hashes_.at(workload.file);
+  if (!workload.overrides.empty()) definition["workload_with"] = workload.overrides;
+  if (workload.recompute != "none") definition["recompute"] = workload.recompute;
+  definition["allocator"] = row.allocator;
+#ifdef ISOBAR_HAS_CBC
+  if (row.allocator == allocators::sky_optimal_policy.name) definition["cbc"] = allocators::cbc_version();
+#endif
+  const std::string program = program_of(row.allocator);
+  if (is_file(program)) definition["program"] = fingerprint(read_file(program));
+  definition["objective"] = name_of(row.goal.objective);
+  definition["communication"] = name_of(row.goal.communication);
+  definition["schedule"] = name_of(row.goal.schedule);
+  definition["microbatches"] = row.goal.microbatches;
+  definition["seed"] = row.seed;
+  if (const auto budget = sweep_.budget(run)) definition["budget"] = *budget;
+  return definition.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::vector<std::size_t> SweepRuns::missing_in(const results::SweepStore& store, bool failed) const
+{
+  std::vector<std::size_t> missing;
+  for (std::size_t run = 0; run < sweep_.runs(); ++run) {
+    throw_if_interrupted();
+    const auto row = store.row(definition(run));
+    if (!row || (failed && row->outcome == results::failed_outcome)) missing.push_back(run);
+  }
+  return missing;
+}
+
+std::vector<results::SweepResult> SweepRuns::results_in(const results::SweepStore& store) const
+{
+  std::vector<results::SweepResult> found;
+  for (std::size_t run = 0; run < sweep_.runs(); ++run) {
+    throw_if_interrupted();
+    auto row = store.row(definition(run));
+    if (!row) continue;
+    const ComparisonRow key = empty_row(run);
+    row->platform = key.platform;
+    row->workload = key.workload;
+    row->allocator = key.allocator;
+    row->goal = key.goal;
+    row->seed = key.seed;
+    found.push_back({run, std::move(*row)});
+  }
+  return found;
+}
+
+ComparisonRow SweepRuns::empty_row(std::size_t run) const
+{
+  InputOptions files;
+  files.platform = sweep_.text(run, "platform");
+  files.workload = sweep_.text(run, "workload");
+  return row_to_make(files, sweep_.text(run, "allocator"), goal_of(sweep_, run), sweep_.seed(run));
+}
+
+sim::Platform SweepRuns::load_platform_of(const PlatformSource& source) const
+{
+  return sweep_.generates_platforms()
+             ? sim::Platform::from_text(generate_platform(source.name, source.options), source.name)
+             : load_platform(source.name, source.devices);
+}
+
+SweepRow SweepRuns::row_of(std::size_t run, const std::optional<sim::Platform>& shared) const
+{
+  const PlatformSource source = platform_source(run);
+  Inputs inputs{shared ? *shared : load_platform_of(source),
+                workloads_.at(workload_source(run)),
+                {source.name, platform_hashes_.at(source)},
+                {sweep_.text(run, "workload"), workload_hashes_.at(sweep_.text(run, "workload"))},
+                {},
+                {}};
+  change(inputs.platform, sweep_, run);
+  ComparisonRow row = empty_row(run);
+  allocators::SearchLimits limits;
+  limits.budget = sweep_.budget(run);
+  limits.seed = row.seed;
+  fill_row(row, plan_and_simulate(inputs, row.allocator, row.goal, limits));
+  return {definition(run), std::move(row)};
+}
+
+void SweepRuns::make(const std::vector<std::size_t>& runs, std::size_t jobs, Seconds row_time_limit,
+                     const OnRow& on_row) const
+{
+  std::set<PlatformSource> sources;
+  for (const auto run : runs) sources.insert(platform_source(run));
+  std::optional<sim::Platform> shared;
+  try {
+    if (sources.size() == 1) shared = load_platform_of(*sources.begin());
+  } catch (const InputError&) {
+    // Each run will say so.
+  }
+  std::vector<std::function<std::string()>> work;
+  for (const auto run : runs) work.emplace_back([&, run] { return sweep_row_to_json(row_of(run, shared)); });
+  ProgressLine progress("sweep", runs.size());
+  std::size_t ended = 0;
+  run_in_children(work, jobs, {row_time_limit, "--row-time-limit"}, [&](std::size_t index, const ChildResult& result) {
+    if (!result.failure) {
+      on_row(results::sweep_row_from_json(result.output, "a child process"));
+    } else {
+      SweepRow failed{definition(runs[index]), empty_row(runs[index])};
+      failed.row.reason = shown(result.failure->text, 500);
+      on_row(failed);
+    }
+    progress.done(++ended);
+  });
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,217 @@
+#include "core/base/command_options.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+namespace isobar {
+
+namespace {
+
+bool is_device(const std::string& file)
+{
+  std::error_code unknown;
+  return std::filesystem::exists(file, unknown) && !std::filesystem::is_regular_file(file, unknown);
+}
+
+/// Breaks lines at blanks so that they have at most `width` characters, where words are no longer than that.
+std::string wrapped(const std::string& text, std::size_t width)
+{
+  const auto characters = [](std::string_view word) {
+    return static_cast<std::size_t>(std::count_if(
+        word.begin(), word.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+  };
+  std::string lines;
+  std::size_t used = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(" \n", begin), text.size());
+    const std::string_view word(text.data() + begin, end - begin);
+    const std::size_t length = characters(word);
+    if (used > 0 && used + 1 + length > width) {
+      lines += '\n';
+      used = 0;
+    } else if (used > 0) {
+      lines += ' ';
+      ++used;
+    }
+    lines += word;
+    used += length;
+    if (end < text.size() && text[end] == '\n') {
+      lines += '\n';
+      used = 0;
+    }
+    begin = end + 1;
+  }
+  return lines;
+}
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_description(const CLI::App* app) const override
+  {
+    return wrapped(CLI::Formatter::make_description(app), terminal);
+  }
+  std::string make_option_desc(const CLI::Option* option) const override
+  {
+    return wrapped(CLI::Formatter::make_option_desc(option), terminal - get_column_width());
+  }
+  /// Without what the option excludes, which can be long: a refusal names it.
+  std::string make_option_opts(const CLI::Option* option) const override
+  {
+    const std::string options = CLI::Formatter::make_option_opts(option);
+    return options.substr(0, options.find(" Excludes:"));
+  }
+  std::string make_subcommand(const CLI::App* command) const override
+  {
+    std::ostringstream text;
+    CLI::detail::format_help(text, command->get_display_name(true),
+                             wrapped(command->get_description(), terminal - get_column_width()), get_column_width());
+    return text.str();
+  }
+
+ private:
+  static constexpr std::size_t terminal = 80;
+};
+
+}  // namespace
+
+std::shared_ptr<CLI::FormatterBase> help_formatter()
+{
+  return std::make_shared<HelpFormatter>();
+}
+
+CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
+                       const std::string& what)
+{
+  constexpr std::uint64_t largest = std::uint64_t{1} << 53;
+  const auto read = [name, set = std::move(set)](const std::string& text) {
+    std::uint64_t count = 0;
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, count);
+    if (parsed.ec != std::errc{} || parsed.ptr != end || count > largest) {
+      throw InputError(name, in_quotes(text) + " is no whole number from 0 to 2^53");
+    }
+    set(count);
+  };
+  return command.add_option_function<std::string>(name, read, what)->type_name("COUNT");
+}
+
+std::string fault_of_file_name(const std::string& name)
+{
+  if (name == standard_output) return "\"-\" is no file here; write ./- for a file of that name";
+  return fault_of_output_name(name);
+}
+
+std::string fault_of_output_name(const std::string& name)
+{
+  return name.empty() ? "the name is empty; name a file" : "";
+}
+
+void refuse_folder(const char* option, const std::string& name)
+{
+  const std::filesystem::path path = name;
+  std::error_code unknown;
+  if (path.has_filename() && !std::filesystem::is_directory(path, unknown)) return;
+  throw InputError(option, on_one_line(name) + " is a folder; write " + on_one_line((path / "NAME").string()));
+}
+
+std::vector<std::string> names_from_list(std::string_view list)
+{
+  std::vector<std::string> names(1);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const bool is_escape = list[i] == '\\' && i + 1 < list.size() && (list[i + 1] == ',' || list[i + 1] == '\\');
+    if (is_escape) {
+      names.back() += list[++i];
+    } else if (list[i] == ',') {
+      names.emplace_back();
+    } else {
+      names.back() += list[i];
+    }
+  }
+  for (auto& name : names) CLI::detail::trim(name);
+  return names;
+}
+
+std::string in_list(std::string_view name)
+{
+  std::string text;
+  for (const char letter : name) {
+    if (letter == ',' || letter == '\\') text += '\\';
+    text += letter;
+  }
+  return text;
+}
+
+CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
+                      const std::string& what)
+{
+  const auto read = [name, &list](const std::vector<std::string>& arguments) {
+    list.clear();
+    for (const auto& argument : arguments) {
+      for (auto& item : names_from_list(argument)) {
+        if (item.empty()) throw InputError(name, "a name of the list is empty; write NAME,NAME");
+        if (std::find(list.begin(), list.end(), item) != list.end()) {
+          throw InputError(name, in_quotes(item) + " is listed twice; leave one out");
+        }
+        list.push_back(std::move(item));
+      }
+    }
+  };
+  auto* option = command.add_option_function<std::vector<std::string>>(name, read, what);
+  return list.empty() ? option : option->default_str(CLI::detail::join(list, in_list, ","));
+}
+
+InputError fault_of_command_line(const CLI::App& app, const CLI::ParseError& error)
+{
+  constexpr std::size_t longest = 500;
+  const CLI::App* chosen = &app;
+  std::string name = app.get_name();
+  while (!chosen->get_subcommands().empty()) {
+    chosen = chosen->get_subcommands().back();
+    name += " " + chosen->get_name();
+  }
+  const std::string help = "; see " + name + " --help";
+  // CLI11 misses what is required before it looks at what it does not know.
+  const auto unknown = chosen->remaining();
+  if (unknown.empty()) return InputError(shown(error.what(), longest) + help);
+  const bool is_group = !chosen->get_subcommands([](const CLI::App*) { return true; }).empty();
+  const bool names_command = is_group && !unknown.front().starts_with('-');
+  return InputError(in_quotes(unknown.front()) + (names_command ? " is no command here" : " is not expected here") +
+                    help);
+}
+
+void print_help(const CLI::App& app, const CLI::Success& asked)
+{
+  app.exit(asked);
+  std::cout.flush();
+  if (!std::cout || std::fflush(stdout) != 0) throw EnvironmentError("cannot write to standard output");
+}
+
+void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs)
+{
+  const auto place_of = [](const std::string& file) {
+    std::error_code unknown;
+    auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(file, unknown), unknown);
+    return unknown ? std::filesystem::path(file) : place;
+  };
+  const auto same_file = [&](const std::string& a, const std::string& b) { return place_of(a) == place_of(b); };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].empty()) continue;
+    for (const auto& input : inputs) {
+      if (!input.empty() && same_file(outputs[i], input))
+        throw InputError(outputs[i], "is an input; name another file to write");
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!outputs[j].empty() && same_file(outputs[i], outputs[j]) && !is_device(outputs[i])) {
+        throw InputError(outputs[i], "is written twice; name two files");
+      }
+    }
+  }
+}
+
+}  // namespace isobar

@@ -1,0 +1,324 @@
+#include "core/base/document.hpp"
+
+#include "core/base/quantity_text.hpp"
+#include "core/utf8.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+namespace isobar {
+
+namespace {
+
+bool is_digit(char character)
+{
+  return character >= '0' && character <= '9';
+}
+
+/// "whole number from 1 to 9", or "whole number, 1 or more" without a limit that a person would meet.
+std::string count_in_words(std::uint64_t lowest, std::uint64_t highest)
+{
+  return highest == MappingReader::max_count ? fmt::format("a whole number, {} or more", lowest)
+                                             : fmt::format("a whole number from {} to {}", lowest, highest);
+}
+
+/// Bytes of a fault that are shown; a value may be as long as the file.
+constexpr std::size_t longest_fault = 500;
+
+constexpr auto size_in_words = "a number and a unit, such as \"80 GB\"";
+constexpr auto work_in_words = "a number and a unit, such as \"2 GFLOP\"";
+
+std::string_view kind_in_words(DocumentNode::Kind kind)
+{
+  switch (kind) {
+    case DocumentNode::Kind::Null:
+      return "has no value";
+    case DocumentNode::Kind::Scalar:
+      return "is a single value";
+    case DocumentNode::Kind::Sequence:
+      return "is a list";
+    case DocumentNode::Kind::Mapping:
+      return "is a mapping";
+  }
+  return "";
+}
+
+}  // namespace
+
+void FaultList::add(int line, const std::string& key, const std::string& what)
+{
+  faults_.emplace_back(line, fmt::format("{}:{}: {}{}{}", name_, line, shown(key, 200), key.empty() ? "" : ": ",
+                                         shown(what, longest_fault)));
+}
+
+void FaultList::add(int line, const InputError& fault)
+{
+  faults_.emplace_back(line, shown(fault.what(), longest_fault));
+}
+
+void FaultList::throw_if_any() const
+{
+  if (empty()) return;
+  auto sorted = faults_;
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> lines;
+  for (auto& fault : sorted) lines.push_back(std::move(fault.second));
+  throw InputError(lines);
+}
+
+MappingReader::MappingReader(const DocumentNode& node, std::string path, FaultList& faults)
+    : node_(&node), path_(std::move(path)), faults_(&faults)
+{
+  if (node.kind == DocumentNode::Kind::Mapping) return;
+  const std::string owner = path_.ends_with('.') ? path_.substr(0, path_.size() - 1) : path_;
+  const bool is_empty_file = owner.empty() && node.kind == DocumentNode::Kind::Null;
+  faults_->add(node.line, owner,
+               fmt::format("{}{}; write \"key: value\" pairs", owner.empty() ? "the file " : "",
+                           is_empty_file ? "is empty" : kind_in_words(node.kind)));
+}
+
+bool MappingReader::has(const std::string& key) const
+{
+  return std::any_of(node_->members.begin(), node_->members.end(),
+                     [&](const auto& member) { return member.key == key; });
+}
+
+std::vector<std::string> MappingReader::keys() const
+{
+  std::vector<std::string> keys;
+  for (const auto& member : node_->members) keys.push_back(member.key);
+  return keys;
+}
+
+const DocumentNode* MappingReader::find(Presence presence, const std::string& key, const std::string& expected)
+{
+  asked_.insert(key);
+  for (const auto& [name, node] : node_->members) {
+    if (name == key) return &node;
+  }
+  if (presence == Presence::Required && node_->kind == DocumentNode::Kind::Mapping) {
+    add_fault(key, "missing; write " + expected);
+  }
+  return nullptr;
+}
+
+const DocumentNode* MappingReader::required(const std::string& key)
+{
+  return find(Presence::Required, key, "a value");
+}
+
+const DocumentNode* MappingReader::optional(const std::string& key)
+{
+  return find(Presence::Optional, key, "");
+}
+
+template <typename Read>
+auto MappingReader::read_scalar(Presence presence, const std::string& key, const std::string& expected, Read read)
+    -> std::optional<decltype(read(std::declval<const DocumentNode&>()))>
+{
+  const DocumentNode* node = find(presence, key, expected);
+  if (!node) return std::nullopt;
+  if (node->kind != DocumentNode::Kind::Scalar) {
+    add_fault(key, fmt::format("{}; write {}", kind_in_words(node->kind), expected));
+    return std::nullopt;
+  }
+  try {
+    return read(*node);
+  } catch (const std::invalid_argument& fault) {
+    add_fault(key, fault.what());
+    return std::nullopt;
+  }
+}
+
+std::optional<std::string> MappingReader::read_text(Presence presence, const std::string& key)
+{
+  return read_scalar(presence, key, "a text", [](const DocumentNode& node) {
+    if (!node.is_text) throw std::invalid_argument(fmt::format("{0} is not a text; write \"{0}\"", shown(node.scalar)));
+    return node.scalar;
+  });
+}
+
+std::string MappingReader::required_text(const std::string& key)
+{
+  return read_text(Presence::Required, key).value_or("");
+}
+
+std::optional<std::string> MappingReader::optional_text(const std::string& key)
+{
+  return read_text(Presence::Optional, key);
+}
+
+std::optional<std::uint64_t> MappingReader::read_count(Presence presence, const std::string& key, std::uint64_t lowest,
+                                                       std::uint64_t highest)
+{
+  const std::string expected = count_in_words(lowest, highest);
+  return read_scalar(presence, key, expected, [&](const DocumentNode& node) {
+    const auto& text = node.scalar;
+    const bool is_whole_number =
+        !text.empty() && std::all_of(text.begin(), text.end(), is_digit) && (text.size() == 1 || text.front() != '0');
+    if (!is_whole_number || node.quoted) {
+      throw std::invalid_argument(fmt::format("{} is not a whole number; write {}{}", in_quotes(text), expected,
+                                              is_whole_number ? " without quotes" : ""));
+    }
+    std::uint64_t count = 0;
+    const auto status = std::from_chars(text.data(), text.data() + text.size(), count).ec;
+    if (status != std::errc{} || count < lowest || count > highest) {
+      throw std::invalid_argument(
+          fmt::format("{} is out of range; write a whole number from {} to {}", in_quotes(text), lowest, highest));
+    }
+    return count;
+  });
+}
+
+std::uint64_t MappingReader::required_count(const std::string& key, std::uint64_t lowest, std::uint64_t highest)
+{
+  return read_count(Presence::Required, key, lowest, highest).value_or(lowest);
+}
+
+std::optional<std::uint64_t> MappingReader::optional_count(const std::string& key, std::uint64_t lowest,
+                                                           std::uint64_t highest)
+{
+  return read_count(Presence::Optional, key, lowest, highest);
+}
+
+std::optional<double> MappingReader::read_number(Presence presence, const std::string& key, double lowest)
+{
+  return read_scalar(presence, key, fmt::format("a number, {} or more", lowest), [&](const DocumentNode& node) {
+    const std::string_view text = node.scalar;
+    const std::string_view magnitude = text.substr(text.starts_with('-') ? 1 : 0);
+    double number = 0;
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+    // from_chars also reads "inf" and "nan".
+    const bool is_number = !magnitude.empty() && is_digit(magnitude.front()) && end == text.data() + text.size();
+    if (!is_number || node.quoted) {
+      throw std::invalid_argument(fmt::format("{} is not a number; write a number, {} or more{}", in_quotes(text),
+                                              lowest, is_number ? ", without quotes" : ""));
+    }
+    if (status != std::errc{} || !std::isfinite(number) || number < lowest) {
+      throw std::invalid_argument(
+          fmt::format("{} is out of range; write a number, {} or more", in_quotes(text), lowest));
+    }
+    return number;
+  });
+}
+
+double MappingReader::required_number(const std::string& key, double lowest)
+{
+  return read_number(Presence::Required, key, lowest).value_or(lowest);
+}
+
+std::optional<double> MappingReader::optional_number(const std::string& key, double lowest)
+{
+  const DocumentNode* node = optional(key);
+  if (node && node->kind == DocumentNode::Kind::Null) return std::nullopt;
+  return read_number(Presence::Optional, key, lowest);
+}
+
+std::optional<bool> MappingReader::optional_boolean(const std::string& key)
+{
+  return read_scalar(Presence::Optional, key, "true or false", [](const DocumentNode& node) {
+    if (node.quoted || (node.scalar != "true" && node.scalar != "false")) {
+      throw std::invalid_argument(fmt::format("{} is not a truth value; write true or false{}", in_quotes(node.scalar),
+                                              node.quoted ? " without quotes" : ""));
+    }
+    return node.scalar == "true";
+  });
+}
+
+std::optional<Bytes> MappingReader::read_bytes(Presence presence, const std::string& key)
+{
+  return read_scalar(presence, key, size_in_words, [](const auto& node) { return bytes_from_text(node.scalar); });
+}
+
+Bytes MappingReader::required_bytes(const std::string& key)
+{
+  return read_bytes(Presence::Required, key).value_or(Bytes(0));
+}
+
+std::optional<Bytes> MappingReader::optional_bytes(const std::string& key)
+{
+  return read_bytes(Presence::Optional, key);
+}
+
+std::optional<Flops> MappingReader::read_flops(Presence presence, const std::string& key)
+{
+  return read_scalar(presence, key, work_in_words, [](const auto& node) { return flops_from_text(node.scalar); });
+}
+
+Flops MappingReader::required_flops(const std::string& key)
+{
+  return read_flops(Presence::Required, key).value_or(Flops(0));
+}
+
+std::optional<Flops> MappingReader::optional_flops(const std::string& key)
+{
+  return read_flops(Presence::Optional, key);
+}
+
+std::optional<std::string> MappingReader::read_choice(Presence presence, const std::string& key,
+                                                      const std::vector<std::string>& choices)
+{
+  const auto listed = fmt::format("one of {}", fmt::join(choices, ", "));
+  return read_scalar(presence, key, listed, [&](const DocumentNode& node) {
+    if (std::find(choices.begin(), choices.end(), node.scalar) == choices.end()) {
+      const auto nearest = nearest_word(node.scalar, choices);
+      throw std::invalid_argument(fmt::format("{} is not {}{}", in_quotes(node.scalar), listed,
+                                              nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest)));
+    }
+    return node.scalar;
+  });
+}
+
+std::string MappingReader::required_choice(const std::string& key, const std::vector<std::string>& choices)
+{
+  return read_choice(Presence::Required, key, choices).value_or(choices.front());
+}
+
+std::optional<std::string> MappingReader::optional_choice(const std::string& key,
+                                                          const std::vector<std::string>& choices)
+{
+  return read_choice(Presence::Optional, key, choices);
+}
+
+const std::vector<DocumentNode>& MappingReader::required_sequence(const std::string& key)
+{
+  static const std::vector<DocumentNode> none;
+  const DocumentNode* node = find(Presence::Required, key, "a list");
+  if (!node) return none;
+  if (node->kind != DocumentNode::Kind::Sequence) {
+    add_fault(key, fmt::format("{}; write a list", kind_in_words(node->kind)));
+    return none;
+  }
+  return node->items;
+}
+
+void MappingReader::refuse_unknown()
+{
+  std::vector<std::string> absent;
+  for (const auto& key : asked_) {
+    if (!has(key)) absent.push_back(key);
+  }
+  for (const auto& [key, node] : node_->members) {
+    if (asked_.contains(key)) continue;
+    const auto nearest = nearest_word(key, absent);
+    faults_->add(node.line, path_of(key),
+                 nearest.empty() ? fmt::format("unknown key; the keys here are {}", fmt::join(asked_, ", "))
+                                 : fmt::format("unknown key; did you mean {}?", nearest));
+  }
+}
+
+void MappingReader::add_fault(const std::string& key, const std::string& what)
+{
+  int where = line();
+  for (const auto& [name, node] : node_->members) {
+    if (name == key) where = node.line;
+  }
+  faults_->add(where, path_of(key), what);
+}
+
+}  // namespace isobar

@@ -1,0 +1,109 @@
+#include "core/base/interrupt.hpp"
+
+#include "core/errors.hpp"
+
+#include <sys/mman.h>
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <ctime>
+#include <new>
+
+namespace isobar {
+
+namespace {
+
+volatile std::sig_atomic_t requests = 0;
+volatile std::sig_atomic_t requests_without_effect = 0;
+std::atomic<std::atomic<bool>*> first_request = nullptr;
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<std::atomic<bool>*>::is_always_lock_free);
+
+/// In milliseconds of the steady clock.
+std::atomic<std::int64_t> last_request = 0;
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+extern "C" void ask_to_stop(int)
+{
+  constexpr std::int64_t one_request = 100;
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const std::int64_t time = now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
+  const std::int64_t since_last = time - last_request.exchange(time);
+  const bool is_repeated = requests > 0 && since_last < one_request;
+  if (requests < 2 && !is_repeated) requests = requests + 1;
+  if (auto* asked = first_request.load()) asked->store(true);
+}
+
+}  // namespace
+
+void catch_interrupts()
+{
+  struct sigaction action = {};
+  action.sa_handler = ask_to_stop;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  struct sigaction before = {};
+  sigaction(SIGHUP, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGCHLD, SIG_DFL);
+}
+
+void leave_interrupts_to_parent()
+{
+  for (const int signal : {SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
+}
+
+void forget_interrupts()
+{
+  first_request = nullptr;
+  requests_without_effect = 0;
+  requests = 0;
+}
+
+bool interrupted()
+{
+  return requests > requests_without_effect;
+}
+
+void throw_if_interrupted()
+{
+  if (interrupted()) throw Interrupted();
+}
+
+PatientStop::PatientStop()
+{
+  void* shared = mmap(nullptr, sizeof(*asked_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) throw std::bad_alloc();
+  throw_if_interrupted();
+  asked_ = new (shared) std::atomic<bool>(false);
+  first_request = asked_;
+  requests_without_effect = 1;
+  if (requests > 0) asked_->store(true);  // since the look above
+}
+
+PatientStop::~PatientStop()
+{
+  requests_without_effect = 0;
+  first_request = nullptr;
+  munmap(asked_, sizeof(*asked_));
+}
+
+NothingBegun::NothingBegun()
+{
+  if (requests > 0) throw Interrupted();
+  requests_without_effect = 0;
+}
+
+NothingBegun::~NothingBegun()
+{
+  if (first_request.load() != nullptr) requests_without_effect = 1;
+}
+
+bool PatientStop::asked() const
+{
+  return asked_->load();
+}
+
+}  // namespace isobar

@@ -1,0 +1,257 @@
+#include "core/check/certificate_checker.hpp"
+
+#include "core/base/quantity_text.hpp"
+#include "core/check/certificate_proofs.hpp"
+#include "core/model/layer_graph.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace isobar {
+
+namespace proofs {
+
+namespace {
+
+/// Sums before each cut; the extra digits of long double keep differences of two sums exact to the last digits.
+template <typename Read>
+std::vector<double> sums_before_cuts(const Workload& workload, Read read)
+{
+  std::vector<double> sums = {0};
+  long double sum = 0;
+  for (const Layer& layer : workload.layers) {
+    sum += read(layer);
+    sums.push_back(static_cast<double>(sum));
+  }
+  return sums;
+}
+
+}  // namespace
+
+void Effort::refuse_steps() const
+{
+  throw TooMuchEffort{fmt::format("certificate: needs more than {} steps to check; it is not checked", most_steps_)};
+}
+
+void Effort::refuse_bytes(const char* what)
+{
+  throw TooMuchEffort{fmt::format("certificate: needs more than {} GB for {} to check; it is not checked",
+                                  most_bytes / 1'000'000'000, what)};
+}
+
+Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Effort& spent)
+    : layers(chain.layers.size()),
+      devices(given.devices.size()),
+      goal(asked.goal),
+      is_sky(chain.memory_model == MemoryModel::Sky),
+      recompute_buffer(chain.recompute_buffer.value),
+      cluster(&given),
+      latency_counts(goal.communication != Communication::Overlapped || asked.latency_occupies_lanes()),
+      effort(spent)
+{
+  const double per_parameter = bytes_per_parameter(chain.dtype, chain.optimizer);
+  work = sums_before_cuts(chain, [](const Layer& layer) { return layer.forward.value + layer.backward.value; });
+  forward = sums_before_cuts(chain, [](const Layer& layer) { return layer.forward.value; });
+  update = sums_before_cuts(chain, [&](const Layer& layer) { return update_work(chain, layer).value; });
+  parameter_bytes = sums_before_cuts(
+      chain, [&](const Layer& layer) { return static_cast<double>(layer.parameters) * per_parameter; });
+  activations = sums_before_cuts(chain, [](const Layer& layer) { return layer.activations.value; });
+  sky_memory = sums_before_cuts(chain, [](const Layer& layer) { return layer.sky_memory.value; });
+  const Boundaries cuts = boundaries_of(chain);
+  for (std::size_t cut = 0; cut <= layers; ++cut) {
+    output.push_back(cuts.output[cut].value);
+    gradient.push_back(cuts.gradient[cut].value);
+  }
+  for (std::size_t i = 0; i < devices; ++i) {
+    speed.push_back(given.devices[i].speed_at(chain.dtype).value);
+    memory.push_back(given.devices[i].memory.value);
+    input_s.push_back(0);
+    input_turn_s.push_back(0);
+    if (!given.data_server || goal.has_free_transfers()) continue;
+    const Path path = given.path(given.data_server_index(), i);
+    input_s[i] = transfer_s(path, cuts.output.front().value);
+    if (!has_turns()) {
+      input_turn_s[i] = cost(0, input_s[i]);
+      continue;
+    }
+    // The step counts it once, and one micro-batch at a time keeps no other waiting for the lane.
+    input_s[i] /= beta();
+    if (goal.schedule != Schedule::Sequential) input_turn_s[i] = path.data_time(cuts.output.front()).value;
+  }
+}
+
+std::uint64_t Chain::held_by(std::size_t stages_after) const
+{
+  return microbatches_in_flight(goal.schedule, stages_after, goal.microbatches);
+}
+
+double Chain::turn_s(std::size_t device, std::size_t first_cut, std::size_t end_cut, std::uint64_t in_flight) const
+{
+  const double both = compute_s(device, first_cut, end_cut);
+  if (!has_turns() || goal.schedule != Schedule::OneForwardOneBackward || goal.microbatches == 1) return both;
+  const double one = (forward[end_cut] - forward[first_cut]) / speed[device];
+  const double less = std::min(one, both - one);
+  // Of the M - 1 micro-batches that follow the first, in_flight - 1 may overlap with it one way.
+  return both - less * static_cast<double>(in_flight - 1) / static_cast<double>(goal.microbatches - 1);
+}
+
+std::uint64_t Chain::most_in_flight(std::size_t level, std::size_t levels) const
+{
+  const std::size_t stages_after = level + 1 < levels ? level : std::min(layers, devices) - 1;
+  return held_by(std::max(level, stages_after));
+}
+
+double Chain::alpha() const
+{
+  if (has_turns()) return goal.schedule == Schedule::Sequential ? 0 : static_cast<double>(goal.microbatches) - 1;
+  if (goal.objective == Objective::Sequential) return 0;
+  return goal.objective == Objective::Bottleneck ? 1 : static_cast<double>(goal.microbatches) - 1;
+}
+
+double Chain::beta() const
+{
+  if (has_turns() && goal.schedule == Schedule::Sequential) return static_cast<double>(goal.microbatches);
+  return goal.objective == Objective::Bottleneck ? 0 : 1;
+}
+
+}  // namespace proofs
+
+namespace {
+
+using Faults = std::vector<std::string>;
+
+Faults faults_of_groups(const std::vector<std::size_t>& groups, std::size_t devices)
+{
+  if (groups.empty()) return {};
+  if (groups.size() != devices) {
+    return {fmt::format("certificate.groups: claims {}; it is {}, one for each device", groups.size(), devices)};
+  }
+  std::vector<bool> is_used(devices);
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < devices; ++i) {
+    if (groups[i] >= devices) {
+      return {fmt::format("certificate.groups[{}]: claims {}; it is below {}, the number of devices", i, groups[i],
+                          devices)};
+    }
+    is_used[groups[i]] = true;
+    most = std::max(most, groups[i]);
+  }
+  for (std::size_t group = 0; group < most; ++group) {
+    if (is_used[group]) continue;
+    return {fmt::format("certificate.groups: claims {} groups; it is fewer, since no device is in group {}", most + 1,
+                        group)};
+  }
+  return {};
+}
+
+Faults faults_of_rungs(const Certificate& certificate, std::size_t devices)
+{
+  Faults faults = faults_of_groups(certificate.groups, devices);
+  if (certificate.levels == 0) faults.push_back("certificate.levels: claims 0; it is at least 1");
+  if (certificate.rungs.empty()) faults.push_back("certificate.rungs: claims 0; it is at least 1");
+  double below = 0;
+  for (std::size_t r = 0; r < certificate.rungs.size(); ++r) {
+    const auto& limit = certificate.rungs[r].limit;
+    const auto& multipliers = certificate.rungs[r].multipliers;
+    const std::string key = fmt::format("certificate.rungs[{}]", r);
+    if (!limit && r + 1 < certificate.rungs.size()) {
+      faults.push_back(key + ".limit_s: claims none; it is a number, since a rung follows");
+    }
+    if (limit && !(std::isfinite(limit->value) && limit->value > below)) {
+      const auto [claim, fact] = told_apart(limit->value, below);
+      faults.push_back(fmt::format("{}.limit_s: claims {}; it is above {}, since rungs ascend", key, claim, fact));
+    }
+    if (limit) below = limit->value;
+    if (multipliers.size() != devices) {
+      faults.push_back(
+          fmt::format("{}.multipliers: claims {}; it is {}, one for each device", key, multipliers.size(), devices));
+    }
+    for (std::size_t i = 0; i < multipliers.size(); ++i) {
+      if (std::isfinite(multipliers[i]) && multipliers[i] >= 0) continue;
+      faults.push_back(fmt::format("{}.multipliers[{}]: claims {}; it is a number, 0 or more", key, i, multipliers[i]));
+    }
+  }
+  return faults;
+}
+
+/// The bound that the certificate proves, or faults.
+double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults)
+{
+  const Certificate& certificate = plan.certificate;
+  switch (certificate.kind) {
+    case CertificateKind::None:
+      return 0;
+    case CertificateKind::Fractional:
+      return proofs::fractional_bound(chain);
+    case CertificateKind::PhaseFlow:
+      return proofs::phase_flow_bound(chain, certificate, faults);
+    case CertificateKind::Path:
+    case CertificateKind::Search:
+      break;
+  }
+  faults = faults_of_rungs(certificate, chain.devices);
+  const bool may_count_slots = certificate.kind == CertificateKind::Path && chain.has_turns() &&
+                               chain.goal.schedule == Schedule::OneForwardOneBackward;
+  for (std::size_t r = 0; r < certificate.rungs.size() && !may_count_slots; ++r) {
+    if (certificate.rungs[r].slots == 0) continue;
+    faults.push_back(
+        fmt::format("certificate.rungs[{}].slots: claims {}; only a path of objective step under 1f1b counts them", r,
+                    certificate.rungs[r].slots));
+  }
+  if (!faults.empty()) return 0;
+  const auto too_large = proofs::fault_of_size(chain, certificate.groups, proofs::levels_of(chain, certificate));
+  if (!too_large.empty()) faults.push_back(too_large);
+  if (!faults.empty()) return 0;
+  if (certificate.kind == CertificateKind::Path) return proofs::path_bound(chain, certificate);
+
+  const double claimed = plan.objective_bound->value;
+  const auto& last = certificate.rungs.back().limit;
+  const double above_rungs = last ? (chain.alpha() + chain.beta()) * last->value : proofs::infinity;
+  const double searched = std::min(claimed, above_rungs);
+  const auto found = chain.has_turns() ? proofs::search_steps_below(chain, certificate, searched)
+                                       : proofs::search_below(chain, certificate, searched);
+  if (!found.fault.empty()) faults.push_back(found.fault);
+  if (found.least < searched) {
+    const auto [claim, fact] = told_apart(claimed, found.least);
+    faults.push_back(
+        fmt::format("objective_bound_s: claims {}; it is at most {}, which a placement takes", claim, fact));
+  }
+  return searched;
+}
+
+}  // namespace
+
+CertificateCheck check_certificate(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                                   std::uint64_t most_steps)
+{
+  CertificateCheck check;
+  if (plan.outcome == Outcome::Infeasible || !plan.objective_bound) return check;
+  const ChainView view = chain_view(workload);
+  proofs::Effort effort(most_steps);
+  const proofs::Chain chain(view.workload, cluster, plan, effort);
+  double proven = 0;
+  try {
+    proven = proven_bound(plan, chain, check.faults);
+  } catch (const proofs::TooMuchEffort& refusal) {
+    check.faults.push_back(refusal.fault);
+  }
+  if (!check.faults.empty()) return check;
+  constexpr double tolerance = 1e-9;
+  if (!(plan.objective_bound->value <= proven * (1 + tolerance))) {  // also when it is no number
+    const auto [claim, fact] = told_apart(plan.objective_bound->value, proven);
+    check.faults.push_back(fmt::format("objective_bound_s: claims {}; it is {} by the certificate {}", claim, fact,
+                                       name_of(plan.certificate.kind)));
+  } else {
+    check.proven = Seconds(proven);
+  }
+  return check;
+}
+
+std::vector<std::string> faults_of_certificate(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  return check_certificate(plan, workload, cluster).faults;
+}
+
+}  // namespace isobar

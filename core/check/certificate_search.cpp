@@ -1,0 +1,273 @@
+// The claim that no placement is below a bound, searched again over the devices themselves (docs/certificates.md).
+
+#include "core/check/certificate_proofs.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace isobar::proofs {
+
+namespace {
+
+constexpr double tolerance = 1e-9;
+constexpr std::uint64_t most_labels = 20'000'000;
+// About, with its share of the table, and beside the innermost loop of a path's table.
+constexpr std::uint64_t bytes_of_label = 216;
+constexpr std::uint64_t steps_of_label = 100;
+
+/// The stages from a cut to the end of the chain, seen from the stage before them.
+struct Label {
+  std::size_t device = 0;  // of the first stage
+  std::size_t stages = 0;
+  double multipliers = 0;  // of the devices used
+  double largest = 0;      // of the costs that are known: all but the first stage's
+  double sum = 0;          // likewise
+  double compute = 0;      // of the first stage
+  double sent_on = 0;      // likewise; what it sends back is known with the stage before
+};
+
+using DeviceSet = std::vector<std::uint64_t>;
+
+bool holds(const DeviceSet& set, std::size_t device)
+{
+  return (set[device / 64] >> (device % 64) & 1) != 0;
+}
+
+/// True when every way to go on costs the first no more. Where the sum does not count, neither does a cost within the
+/// limit; of the first stage all is still open.
+bool is_as_good(const Label& a, const Label& b, bool counts_sum)
+{
+  if (!counts_sum) return a.compute <= b.compute && a.sent_on <= b.sent_on;
+  return std::max(a.largest, a.compute) <= std::max(b.largest, b.compute) && a.sum + a.compute <= b.sum + b.compute &&
+         a.sum + a.sent_on <= b.sum + b.sent_on && a.compute <= b.compute && a.sent_on <= b.sent_on;
+}
+
+/// Labels that begin at one cut: by the devices that they use and their first one, without those that others dominate.
+class LabelsAtCut {
+ public:
+  /// Returns by how many the labels grew: 1, 0 or less.
+  long add(const Label& label, const DeviceSet& used, bool counts_sum, Effort& effort)
+  {
+    std::string key(reinterpret_cast<const char*>(used.data()), used.size() * sizeof(std::uint64_t));
+    key.append(reinterpret_cast<const char*>(&label.device), sizeof label.device);
+    auto& same = labels_[std::move(key)];
+    effort.take(steps_of_label + same.size());
+    for (const Label& known : same) {
+      if (is_as_good(known, label, counts_sum)) return 0;
+    }
+    const auto dropped = std::erase_if(same, [&](const Label& known) { return is_as_good(label, known, counts_sum); });
+    same.push_back(label);
+    size_ += 1 - static_cast<long>(dropped);
+    return 1 - static_cast<long>(dropped);
+  }
+  long size() const { return size_; }
+
+  void for_each(std::size_t words, const std::function<void(const Label&, const DeviceSet&)>& visit) const
+  {
+    DeviceSet used(words);
+    for (const auto& [key, same] : labels_) {
+      std::copy_n(key.data(), words * sizeof(std::uint64_t), reinterpret_cast<char*>(used.data()));
+      for (const Label& label : same) visit(label, used);
+    }
+  }
+
+  void clear() { *this = {}; }
+
+ private:
+  long size_ = 0;
+  std::unordered_map<std::string, std::vector<Label>> labels_;
+};
+
+/// Placements whose largest cost is within one rung's limit, and not less than counts for those above the rung before.
+class RungSearch {
+ public:
+  RungSearch(const Chain& chain, const GroupTransfers& transfers, const PathTable& table, const Certificate::Rung& rung,
+             double limit_below, double bound)
+      : chain_(chain),
+        transfers_(transfers),
+        table_(table),
+        multipliers_(rung.multipliers),
+        limit_below_(limit_below),
+        below_(bound * (1 - tolerance)),
+        labels_(chain.layers + 1)
+  {
+    for (std::size_t i = 0; i < chain_.devices; ++i) {
+      twin_before_.emplace_back();
+      for (std::size_t j = 0; j < i; ++j) {
+        if (are_twins(i, j)) twin_before_.back() = j;
+      }
+    }
+  }
+
+  /// Adds to `labels` how many were kept; ends when there are too many.
+  SearchFinding run(std::uint64_t& labels)
+  {
+    const std::size_t words = (chain_.devices + 63) / 64;
+    extend(chain_.layers, nullptr, DeviceSet(words));
+    for (std::size_t cut = chain_.layers - 1; cut > 0; --cut) {
+      if (is_over()) break;
+      labels_[cut].for_each(words, [&](const Label& label, const DeviceSet& used) {
+        if (!is_over()) extend(cut, &label, used);
+      });
+      live_ -= labels_[cut].size();
+      labels_[cut].clear();
+      if (labels + static_cast<std::uint64_t>(kept_) > most_labels) too_many_ = true;
+    }
+    labels += static_cast<std::uint64_t>(kept_);
+    SearchFinding finding{least_, ""};
+    if (too_many_) {
+      finding.fault = fmt::format("certificate: a search through more than {} labels; it is not checked", most_labels);
+    }
+    return finding;
+  }
+
+ private:
+  bool is_over() const { return too_many_ || least_ < infinity; }
+
+  /// True when exchanging the two devices changes nothing.
+  bool are_twins(std::size_t i, std::size_t j) const
+  {
+    const auto& cluster = *chain_.cluster;
+    if (chain_.memory[i] != chain_.memory[j] || chain_.speed[i] != chain_.speed[j] ||
+        chain_.input_s[i] != chain_.input_s[j] || multipliers_[i] != multipliers_[j]) {
+      return false;
+    }
+    if (chain_.goal.communication == Communication::None) return true;
+    const auto same = [&](std::size_t a, std::size_t b, std::size_t c, std::size_t d) {
+      const Path one = cluster.path(a, b);
+      const Path other = cluster.path(c, d);
+      return one.latency == other.latency && one.bandwidth == other.bandwidth;
+    };
+    chain_.effort.take(chain_.devices);
+    if (!same(i, j, j, i)) return false;
+    for (std::size_t k = 0; k < chain_.devices; ++k) {
+      if (k != i && k != j && !(same(i, k, j, k) && same(k, i, k, j))) return false;
+    }
+    return true;
+  }
+
+  double objective(double largest, double sum) const { return chain_.alpha() * largest + chain_.beta() * sum; }
+
+  /// Puts each device that is left before the label's stages, from each cut.
+  void extend(std::size_t end, const Label* after, const DeviceSet& used)
+  {
+    const std::size_t stages = after == nullptr ? 0 : after->stages;
+    const std::uint64_t held = chain_.held_by(stages);
+    for (std::size_t i = 0; i < chain_.devices; ++i) {
+      chain_.effort.take(chain_.devices);
+      if (holds(used, i)) continue;
+      if (twin_before_[i] && !holds(used, *twin_before_[i])) continue;  // the same with names exchanged
+      Label label;
+      label.device = i;
+      label.stages = stages + 1;
+      label.multipliers = multipliers_[i];
+      if (after != nullptr) {
+        const double cost =
+            chain_.cost(after->compute, after->sent_on + transfer_s(after->device, i, chain_.gradient[end]));
+        if (cost > table_.limit()) continue;
+        label.multipliers += after->multipliers;
+        label.largest = std::max(after->largest, cost);
+        label.sum = after->sum + cost;
+        label.sent_on = transfer_s(i, after->device, chain_.output[end]);
+      }
+      DeviceSet with_device = used;
+      with_device[i / 64] |= std::uint64_t{1} << (i % 64);
+      const double memory = chain_.memory[i] * (1 + memory_tolerance);
+      const std::size_t left =
+          table_.runs().left_beside(i, [&](std::size_t device) { return holds(with_device, device); });
+      for (std::size_t first = end; first-- > 0;) {
+        chain_.effort.take(1 + transfers_.groups());
+        label.compute = chain_.compute_s(i, first, end);
+        if (label.compute > table_.limit() || chain_.need_of_layers(first, end, held) > memory) break;
+        if (chain_.need(first, end, held) > memory) continue;
+        if (first == 0) {
+          finish(label);
+        } else if (may_go_on(label, first, left)) {
+          const long grown = labels_[first].add(label, with_device, chain_.beta() != 0, chain_.effort);
+          kept_ += grown;
+          live_ += grown;
+          Effort::ensure_room(static_cast<std::uint64_t>(live_), bytes_of_label + with_device.size() * 8,
+                              "the labels of a search");
+          if (kept_ > static_cast<long>(most_labels)) too_many_ = true;
+        }
+        if (is_over()) return;
+      }
+    }
+  }
+
+  double transfer_s(std::size_t from, std::size_t to, double bytes) const
+  {
+    if (chain_.goal.communication == Communication::None) return 0;
+    return chain_.transfer_s(chain_.cluster->path(from, to), bytes);
+  }
+
+  void finish(const Label& label)
+  {
+    const double input = chain_.cost(0, chain_.input_s[label.device]);
+    const double cost = chain_.cost(label.compute, label.sent_on);
+    const double largest = std::max({label.largest, cost, input});
+    if (largest > table_.limit()) return;
+    const double found = objective(largest, label.sum + cost + input);
+    if (found < below_) least_ = std::min(least_, found);
+  }
+
+  /// False when no way to go on ends below the bound, by the table's least cost of the layers before `cut`, from which
+  /// the multipliers of the devices that are left are taken off. Those of the label's group are `left_of_group`.
+  bool may_go_on(const Label& label, std::size_t cut, std::size_t left_of_group) const
+  {
+    const double left = table_.sum_of_multipliers() - label.multipliers;
+    const double slack = rounding * (table_.sum_of_multipliers() + 1e3 * below_);
+    const std::size_t group = transfers_.group_of(label.device);
+    const double* gradient = transfers_.gradient(label.device, cut);
+    for (std::size_t before = 0; before < transfers_.groups(); ++before) {
+      const double least = table_.before(cut, label.stages, before, group, left_of_group);
+      const double cost = chain_.cost(label.compute, label.sent_on + gradient[before]);
+      if (!(least < infinity) || cost > table_.limit()) continue;
+      const double gained = std::max(0.0, least - left);
+      if (chain_.beta() == 0 && gained > slack) continue;
+      const double largest = std::max({limit_below_, label.largest, cost});
+      const double reached =
+          chain_.beta() == 0 ? chain_.alpha() * largest : objective(largest, label.sum + cost) + gained;
+      if (reached - slack < below_) return true;
+    }
+    return false;
+  }
+
+  std::vector<std::optional<std::size_t>> twin_before_;  // a device that is no different, the last before it
+  const Chain& chain_;
+  const GroupTransfers& transfers_;
+  const PathTable& table_;
+  const std::vector<double>& multipliers_;
+  double limit_below_;
+  double below_;
+  std::vector<LabelsAtCut> labels_;
+  double least_ = infinity;
+  long kept_ = 0;
+  long live_ = 0;  // kept, and not yet extended
+  bool too_many_ = false;
+};
+
+}  // namespace
+
+SearchFinding search_below(const Chain& chain, const Certificate& certificate, double bound)
+{
+  const GroupTransfers transfers(chain, certificate.groups);
+  const std::size_t levels = levels_of(chain, certificate);
+  double limit_below = 0;
+  std::uint64_t labels = 0;
+  for (const auto& rung : certificate.rungs) {
+    const PathTable table(chain, transfers, levels, rung);
+    SearchFinding finding = RungSearch(chain, transfers, table, rung, limit_below, bound).run(labels);
+    if (finding.least < infinity || !finding.fault.empty()) return finding;
+    limit_below = rung.limit.value_or(Seconds(infinity)).value;
+  }
+  return {};
+}
+
+}  // namespace isobar::proofs

@@ -1,0 +1,428 @@
+// The checker's own evaluator: plain sums over the stages, written from docs/costs.md and apart from
+// cost_model.cpp, so that a fault in one shows against the other. What both build on are the nouns: paths, rates, the
+// bytes of a cut, and the constants of an optimizer.
+
+#include "core/check/plan_checker.hpp"
+
+#include "core/base/quantity_text.hpp"
+#include "core/check/step_player.hpp"
+#include "core/errors.hpp"
+#include "core/model/layer_graph.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace isobar {
+
+namespace {
+
+constexpr double tolerance = 1e-9;
+
+bool agree(double claimed, double found)
+{
+  return std::isfinite(claimed) && std::isfinite(found) &&
+         std::abs(claimed - found) <= tolerance * std::max({std::abs(claimed), std::abs(found), 1e-300});
+}
+
+/// Sums of one stage, layer by layer.
+struct StageFacts {
+  std::size_t device = 0;
+  double forward_s = 0;
+  double backward_s = 0;
+  double update_s = 0;
+  PlayedTransfer sent_forward;   // activations to the next stage
+  PlayedTransfer sent_backward;  // gradients to the stage before
+  double peak_bytes = 0;
+};
+
+class Checker {
+ public:
+  Checker(const Plan& plan, const Workload& workload, const Cluster& cluster)
+      : plan_(plan), workload_(workload), cluster_(cluster), reference_(reference_speed(cluster, workload.dtype))
+  {
+  }
+
+  std::vector<std::string> faults()
+  {
+    if (plan_.outcome == Outcome::Infeasible || (plan_.outcome == Outcome::TimedOut && plan_.stages.empty())) {
+      check_absence();
+      return std::move(faults_);
+    }
+    check_placement();
+    if (!faults_.empty()) return std::move(faults_);
+    for (std::size_t i = 0; i < plan_.stages.size(); ++i) check_device(i, cluster_.devices[devices_[i]]);
+    collect();
+    check_memory();
+    check_claims();
+    return std::move(faults_);
+  }
+
+  std::vector<std::string> placement_faults()
+  {
+    check_placement();
+    return std::move(faults_);
+  }
+
+ private:
+  template <typename... Values>
+  void fault(fmt::format_string<Values...> text, Values&&... values)
+  {
+    faults_.push_back(fmt::format(text, std::forward<Values>(values)...));
+  }
+
+  /// Where there is no placement, nothing can be said of it. A search that timed out may have proven a bound.
+  void check_absence()
+  {
+    if (plan_.reason.empty()) fault("reason: missing; a plan without stages says why");
+    if (!plan_.stages.empty()) fault("stages: {} in an infeasible plan; it has none", plan_.stages.size());
+    refuse_claim("predicted", plan_.predicted.has_value());
+    refuse_claim("objective_s", plan_.objective.has_value());
+    refuse_claim("step_bound_s", plan_.step_bound.has_value());
+    refuse_claim("simulated", plan_.simulated.has_value());
+    refuse_claim("stamp", plan_.stamp.has_value());
+    if (plan_.outcome == Outcome::Infeasible) refuse_claim("objective_bound_s", plan_.objective_bound.has_value());
+    if (plan_.certificate.kind != CertificateKind::None && !plan_.objective_bound) {
+      fault("certificate.kind: claims {}; it is none, since there is no objective_bound_s to prove",
+            name_of(plan_.certificate.kind));
+    }
+    check_data_server();
+  }
+
+  void refuse_claim(const char* key, bool is_there)
+  {
+    if (is_there) fault("{}: a claim of a plan without stages; leave it out or write null", key);
+  }
+
+  void check_data_server()
+  {
+    if (plan_.data_server == cluster_.data_server) return;
+    fault("data_server: claims {}; it is {} on platform {}", shown(plan_.data_server.value_or("none")),
+          cluster_.data_server.value_or("none"), cluster_.name);
+  }
+
+  void check_placement()
+  {
+    std::unordered_map<std::string, std::size_t> index_of;
+    for (std::size_t i = 0; i < cluster_.devices.size(); ++i) index_of.emplace(cluster_.devices[i].name, i);
+    std::unordered_map<std::string, std::size_t> stage_of_device;
+    std::size_t next_layer = 0;
+    if (plan_.stages.empty()) fault("stages: none; a plan that is not infeasible places every layer");
+    for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
+      const Stage& stage = plan_.stages[i];
+      if (stage.devices.size() != 1) {
+        fault("stages[{}].devices: {} devices; this version runs each stage on one", i, stage.devices.size());
+        return;
+      }
+      if (!agree(stage.devices.front().share, 1)) {
+        fault("stages[{}].devices[0].share: {}; the one device of a stage has share 1", i, stage.devices.front().share);
+      }
+      const auto device = index_of.find(stage.device());
+      if (device == index_of.end()) {
+        fault("stages[{}]: device {} is not on platform {}", i, shown(stage.device()), cluster_.name);
+      } else if (const auto [first_use, is_new] = stage_of_device.emplace(stage.device(), i); !is_new) {
+        fault("stages[{}]: device {} runs stage {} already; each device runs one stage", i, shown(stage.device()),
+              first_use->second);
+      }
+      if (stage.first_layer > stage.last_layer) {
+        fault("stages[{}]: first_layer {} is behind last_layer {}", i, stage.first_layer, stage.last_layer);
+        return;
+      }
+      if (stage.first_layer < next_layer) {
+        fault("stages[{}]: layer {} is placed twice; each layer has one device", i, stage.first_layer);
+        return;
+      }
+      if (stage.first_layer > next_layer) {
+        fault("stages[{}]: layer {} is placed nowhere; the stages hold every layer in order", i, next_layer);
+        return;
+      }
+      next_layer = stage.last_layer + 1;
+      devices_.push_back(device == index_of.end() ? 0 : device->second);
+    }
+    if (!plan_.stages.empty() && next_layer < workload_.layers.size()) {
+      fault("layer {} of {} is placed nowhere; the stages hold every layer in order", next_layer,
+            workload_.layers.size());
+    } else if (next_layer > workload_.layers.size()) {
+      fault("layer {} is placed and workload {} has {} layers, 0 to {}", workload_.layers.size(), workload_.name,
+            workload_.layers.size(), workload_.layers.size() - 1);
+    }
+    if (plan_.goal.microbatches < 1) fault("microbatches: 0; a step has at least 1");
+    if (plan_.recompute != workload_.recompute) {
+      fault("recompute: {} layers, which are not the {} that recompute in the workload as it is given here",
+            plan_.recompute.size(), workload_.recompute.size());
+    }
+    if (plan_.micro_batch && *plan_.micro_batch != workload_.micro_batch) {
+      fault("micro_batch: {} samples, which are not the {} of the workload as it is given here", *plan_.micro_batch,
+            workload_.micro_batch);
+    }
+    check_data_server();
+  }
+
+  /// What the plan tells an executor of a device.
+  void check_device(std::size_t stage, const Device& device)
+  {
+    const StageDevice& claimed = plan_.stages[stage].devices.front();
+    const double slowdown = reference_ / device.speed_at(workload_.dtype);
+    if (claimed.slowdown && !agree(*claimed.slowdown, slowdown)) {
+      fault("stages[{}].devices[0].slowdown: claims {:.9g}; it is {:.9g} on platform {}", stage, *claimed.slowdown,
+            slowdown, cluster_.name);
+    }
+    if (claimed.memory && !agree(claimed.memory->value, device.memory.value)) {
+      fault("stages[{}].devices[0].memory_bytes: claims {:.9g}; it is {:.9g} on platform {}", stage,
+            claimed.memory->value, device.memory.value, cluster_.name);
+    }
+    if (claimed.type && *claimed.type != device.type) {
+      fault("stages[{}].devices[0].type: claims {}; it is {} on platform {}", stage, in_quotes(*claimed.type),
+            in_quotes(device.type), cluster_.name);
+    }
+  }
+
+  /// A transfer, by its latency and the time that it occupies its lane.
+  PlayedTransfer transfer(std::size_t from, std::size_t to, Bytes size) const
+  {
+    const Path path = cluster_.path(from, to);
+    const double latency = path.latency.value;
+    const double data = size.value / path.bandwidth.value;
+    if (plan_.latency_occupies_lanes()) return {0, latency + data};
+    return {latency, data};
+  }
+
+  static double all_of(const PlayedTransfer& transfer) { return transfer.latency + transfer.data; }
+
+  void collect()
+  {
+    const Boundaries cuts = boundaries_of(workload_);
+    const std::size_t stages = plan_.stages.size();
+    for (std::size_t i = 0; i < stages; ++i) {
+      const Stage& stage = plan_.stages[i];
+      StageFacts facts;
+      facts.device = devices_[i];
+      const double speed = cluster_.devices[facts.device].speed_at(workload_.dtype).value;
+      double parameters = 0;
+      double activations = 0;
+      double sky = 0;
+      double forward = 0;
+      double backward = 0;
+      double update = 0;
+      for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+        const Layer& layer = workload_.layers[k];
+        forward += layer.forward.value;
+        backward += layer.backward.value;
+        parameters += static_cast<double>(layer.parameters);
+        update += layer.update
+                      ? layer.update->value
+                      : static_cast<double>(layer.parameters) * update_flops_per_parameter(workload_.optimizer);
+        activations += layer.activations.value;
+        sky += layer.sky_memory.value;
+      }
+      facts.forward_s = forward / speed;
+      facts.backward_s = backward / speed;
+      facts.update_s = update / speed;
+      const std::size_t end = stage.last_layer + 1;
+      if (i + 1 < stages) facts.sent_forward = transfer(facts.device, devices_[i + 1], cuts.output[end]);
+      if (i > 0) {
+        facts.sent_backward = transfer(facts.device, devices_[i - 1], cuts.gradient[stage.first_layer]);
+      }
+      if (workload_.memory_model == MemoryModel::Sky) {
+        facts.peak_bytes = sky;
+      } else {
+        double held = 1;
+        const double microbatches = static_cast<double>(plan_.goal.microbatches);
+        if (plan_.goal.schedule == Schedule::GPipe) held = microbatches;
+        if (plan_.goal.schedule == Schedule::OneForwardOneBackward) {
+          held = std::min(microbatches, static_cast<double>(stages - i));
+        }
+        facts.peak_bytes = parameters * bytes_per_parameter(workload_.dtype, workload_.optimizer) + activations * held +
+                           cuts.output[stage.first_layer].value + cuts.gradient[stage.first_layer].value +
+                           cuts.output[end].value + cuts.gradient[end].value + workload_.recompute_buffer.value;
+      }
+      stages_.push_back(facts);
+    }
+    if (cluster_.data_server) {
+      input_ = transfer(cluster_.devices.size(), devices_.front(), cuts.output.front());
+    }
+  }
+
+  void check_memory()
+  {
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const Device& device = cluster_.devices[stages_[i].device];
+      if (stages_[i].peak_bytes > device.memory.value * (1 + tolerance)) {
+        const auto [needs, has] = told_apart(stages_[i].peak_bytes / 0x1p30, device.memory.value / 0x1p30, 6);
+        fault("stages[{}]: layers {} to {} need {} GiB on device {}, which has {} GiB", i, plan_.stages[i].first_layer,
+              plan_.stages[i].last_layer, needs, device.name, has);
+      }
+    }
+  }
+
+  /// s_i of a stage that computes and sends so long; without communication or overlapped, latencies do not count.
+  double counted(double compute, const PlayedTransfer& forward, const PlayedTransfer& backward) const
+  {
+    if (plan_.goal.communication == Communication::None) return compute;
+    if (plan_.goal.communication == Communication::Serial) return compute + all_of(forward) + all_of(backward);
+    return std::max(compute, forward.data + backward.data);
+  }
+
+  void check_claim(const char* key, const std::optional<Seconds>& claimed, double found)
+  {
+    if (!claimed) {
+      fault("{}: missing; it is {:.9g} on this platform and workload", key, found);
+    } else if (!agree(claimed->value, found)) {
+      const auto [claim, fact] = told_apart(claimed->value, found);
+      fault("{}: claims {}; it is {} on this platform and workload", key, claim, fact);
+    }
+  }
+
+  void check_claims()
+  {
+    if (is_by_recurrence() && plan_.goal.microbatches > most_microbatches_by_recurrence) {
+      fault("microbatches: {}; a step by recurrence has at most {}", plan_.goal.microbatches,
+            most_microbatches_by_recurrence);
+      return;
+    }
+    const double microbatches = static_cast<double>(plan_.goal.microbatches);
+    const bool is_free = plan_.goal.has_free_transfers();
+    double largest = counted(0, input_, {});
+    double sum = largest;
+    double alone = all_of(input_);                 // one micro-batch, all alone
+    double around = is_free ? 0 : all_of(input_);  // the same micro-batch, in what counts before this stage
+    double busiest_lane = is_free ? 0 : input_.data;
+    double earliest_step = 0;
+    double slowest_update = 0;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const StageFacts& stage = stages_[i];
+      const PlayedTransfer returned = i + 1 < stages_.size() ? stages_[i + 1].sent_backward : PlayedTransfer{};
+      const double compute = stage.forward_s + stage.backward_s;
+      const double cost = counted(compute, stage.sent_forward, stage.sent_backward);
+      const double transfers = all_of(stage.sent_forward) + all_of(returned);
+      largest = std::max(largest, cost);
+      sum += cost;
+      slowest_update = std::max(slowest_update, stage.update_s);
+      earliest_step = std::max(earliest_step, around + microbatches * compute);
+      busiest_lane = std::max({busiest_lane, stage.forward_s, stage.backward_s});
+      if (!is_free) busiest_lane = std::max({busiest_lane, stage.sent_forward.data, returned.data});
+      around += compute + (is_free ? 0 : transfers);
+      alone += compute + transfers;
+    }
+    // The micro-batch that the busiest lane takes last has all others before it there, and its own way besides.
+    if (!plan_.latency_occupies_lanes()) {
+      earliest_step = std::max(earliest_step, around + (microbatches - 1) * busiest_lane);
+    }
+    // One micro-batch after the other: the stages' last backwards end one by one, the first stage's last of all.
+    double backward_end = all_of(input_) + microbatches * (alone - all_of(input_));
+    double last_update_end = 0;
+    for (const StageFacts& stage : stages_) {
+      backward_end -= all_of(stage.sent_backward);
+      last_update_end = std::max(last_update_end, backward_end + stage.update_s);
+      backward_end -= stage.backward_s;
+    }
+    const double pipelined = (microbatches - 1) * largest + sum;
+    const double by_formula =
+        plan_.goal.schedule == Schedule::Sequential ? last_update_end : pipelined + slowest_update;
+    const double step = is_by_recurrence() ? played() : by_formula;
+    const double objective = plan_.goal.objective == Objective::Step         ? step
+                             : plan_.goal.objective == Objective::Sequential ? sum
+                             : plan_.goal.objective == Objective::Bottleneck ? largest
+                                                                             : pipelined;
+    check_claim("objective_s", plan_.objective, objective);
+    check_claim("step_bound_s", plan_.step_bound, earliest_step / cluster_.profile_speedup);
+    if (!plan_.predicted) {
+      fault("predicted: missing; a plan that is not infeasible predicts its times and memory");
+      return;
+    }
+    check_claim("predicted.step_time_s", plan_.predicted->step_time, step);
+    if (plan_.predicted->pipeline) check_claim("predicted.pipeline_s", plan_.predicted->pipeline, pipelined);
+    check_claim("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
+    check_claim("predicted.sequential_s", plan_.predicted->sequential, alone);
+    check_simulated();
+    check_peak_memory();
+    if (!plan_.objective_bound) {
+      fault("objective_bound_s: missing; 0 claims nothing");
+    } else if (!(plan_.objective_bound->value <= objective * (1 + tolerance))) {  // also when it is no number
+      const auto [bound, found] = told_apart(plan_.objective_bound->value, objective);
+      fault("objective_bound_s: {} is above objective_s {}; a lower bound cannot be", bound, found);
+    }
+    if (plan_.outcome == Outcome::Optimal &&
+        !(plan_.objective_bound && plan_.objective_bound->value >= objective * (1 - tolerance))) {
+      const auto [bound, found] = told_apart(plan_.objective_bound ? plan_.objective_bound->value : 0, objective);
+      fault("outcome: optimal, but the bound {} leaves a gap to the objective {}; call it feasible", bound, found);
+    }
+  }
+
+  /// A simulation is not made again here, but no step is below its bound. Simulated times are right to 1e-6.
+  void check_simulated()
+  {
+    constexpr double simulated_tolerance = 1e-6;
+    if (!plan_.simulated || !plan_.step_bound) return;
+    if (plan_.simulated->step_time >= *plan_.step_bound * (1 - simulated_tolerance)) return;
+    const auto [claim, bound] = told_apart(plan_.simulated->step_time.value, plan_.step_bound->value);
+    fault("simulated.step_time_s: claims {}, below step_bound_s {}; no schedule is", claim, bound);
+  }
+
+  bool is_by_recurrence() const { return !plan_.predicted || plan_.predicted->step_time_by == StepTimeBy::Recurrence; }
+
+  /// The time of a step by playing it.
+  double played() const
+  {
+    const bool is_free = plan_.goal.has_free_transfers();
+    std::vector<PlayedStage> stages;
+    for (const StageFacts& facts : stages_) {
+      PlayedStage stage = {facts.forward_s, facts.backward_s, facts.update_s};
+      if (!is_free) {
+        stage.output = facts.sent_forward;
+        stage.gradient = facts.sent_backward;
+      }
+      stages.push_back(stage);
+    }
+    return play_step(plan_.goal.schedule, plan_.goal.microbatches, is_free ? PlayedTransfer{} : input_, stages);
+  }
+
+  void check_peak_memory()
+  {
+    const auto& claimed = plan_.predicted->peak_memory;
+    for (const StageFacts& stage : stages_) {
+      const std::string& device = cluster_.devices[stage.device].name;
+      const auto entry = claimed.find(device);
+      if (entry == claimed.end()) {
+        fault("predicted.peak_memory_bytes.{}: missing; it is {:.9g}", device, stage.peak_bytes);
+      } else if (!agree(entry->second.value, stage.peak_bytes)) {
+        const auto [claim, fact] = told_apart(entry->second.value, stage.peak_bytes);
+        fault("predicted.peak_memory_bytes.{}: claims {}; it is {}", device, claim, fact);
+      }
+    }
+    if (claimed.size() > stages_.size()) {
+      fault("predicted.peak_memory_bytes: {} devices for {} stages", claimed.size(), stages_.size());
+    }
+  }
+
+  const Plan& plan_;
+  const Workload& workload_;
+  const Cluster& cluster_;
+  FlopsPerSecond reference_;
+  std::vector<std::size_t> devices_;  // of each stage
+  std::vector<StageFacts> stages_;
+  PlayedTransfer input_;
+  std::vector<std::string> faults_;
+};
+
+}  // namespace
+
+std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  return Checker(plan, workload, cluster).faults();
+}
+
+std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& workload)
+{
+  Cluster own;  // that has what the plan names
+  for (const auto& stage : plan.stages) {
+    for (const auto& used : stage.devices) own.devices.emplace_back().name = used.name;
+  }
+  own.data_server = plan.data_server;
+  return Checker(plan, workload, own).placement_faults();
+}
+
+}  // namespace isobar

@@ -1,0 +1,157 @@
+#include "core/cluster/cluster.hpp"
+
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace isobar {
+
+FlopsPerSecond Device::speed_at(DType dtype) const
+{
+  const auto given = speed_in.find(dtype);
+  return given == speed_in.end() ? speed : given->second;
+}
+
+Path Network::path_with(std::size_t from, std::size_t to, const std::string& /*link*/, double /*factor*/) const
+{
+  return path(from, to);
+}
+
+MatrixNetwork::MatrixNetwork(std::size_t endpoints, std::vector<Path> paths)
+    : endpoints_(endpoints), paths_(std::move(paths))
+{
+  ensure(paths_.size() == endpoints * endpoints, "a matrix network needs a path for each pair of endpoints");
+}
+
+std::shared_ptr<const MatrixNetwork> MatrixNetwork::uniform(std::size_t endpoints, Path path)
+{
+  return std::make_shared<MatrixNetwork>(endpoints, std::vector<Path>(endpoints * endpoints, path));
+}
+
+std::vector<std::string> MatrixNetwork::links(std::size_t from, std::size_t to) const
+{
+  return {fmt::format("{}-{}", from, to)};
+}
+
+Path MatrixNetwork::path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const
+{
+  Path result = path(from, to);
+  if (link == links(from, to).front()) result.bandwidth = result.bandwidth * factor;
+  return result;
+}
+
+std::optional<std::size_t> Cluster::device_index(const std::string& device_name) const
+{
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i].name == device_name) return i;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+/// Some endpoints of a network.
+class PartOfNetwork : public Network {
+ public:
+  /// `endpoints[i]` is the whole network's name for endpoint i.
+  PartOfNetwork(std::shared_ptr<const Network> whole, std::vector<std::size_t> endpoints)
+      : whole_(std::move(whole)), endpoints_(std::move(endpoints))
+  {
+  }
+
+  Path path(std::size_t from, std::size_t to) const override { return whole_->path(endpoints_[from], endpoints_[to]); }
+  std::vector<std::string> links(std::size_t from, std::size_t to) const override
+  {
+    return whole_->links(endpoints_[from], endpoints_[to]);
+  }
+  Path path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const override
+  {
+    return whole_->path_with(endpoints_[from], endpoints_[to], link, factor);
+  }
+
+ private:
+  std::shared_ptr<const Network> whole_;
+  std::vector<std::size_t> endpoints_;
+};
+
+}  // namespace
+
+Cluster without_devices(const Cluster& cluster, const std::vector<std::string>& names, const std::string& where)
+{
+  for (const auto& name : names) {
+    if (cluster.device_index(name)) continue;
+    constexpr std::size_t most_shown = 20;
+    std::string known;
+    for (std::size_t i = 0; i < std::min(cluster.devices.size(), most_shown); ++i) {
+      known += (i == 0 ? "" : ", ") + shown(cluster.devices[i].name);
+    }
+    throw InputError(
+        where, fmt::format("{} is no device of {}; these are: {}{}", in_quotes(name), on_one_line(cluster.name), known,
+                           cluster.devices.size() > most_shown ? ", …" : ""));
+  }
+  Cluster rest = cluster;
+  rest.devices.clear();
+  std::vector<std::size_t> endpoints;
+  for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
+    if (std::find(names.begin(), names.end(), cluster.devices[i].name) != names.end()) continue;
+    rest.devices.push_back(cluster.devices[i]);
+    endpoints.push_back(i);
+  }
+  if (rest.devices.empty()) throw InputError(where, fmt::format("leaves out every device of {}", cluster.name));
+  if (cluster.data_server) endpoints.push_back(cluster.data_server_index());
+  rest.network = std::make_shared<const PartOfNetwork>(cluster.network, std::move(endpoints));
+  return rest;
+}
+
+FlopsPerSecond reference_speed(const Cluster& cluster, DType dtype)
+{
+  if (cluster.measured_speed) return *cluster.measured_speed;
+  FlopsPerSecond fastest;
+  for (const auto& device : cluster.devices) fastest = std::max(fastest, device.speed_at(dtype));
+  return fastest;
+}
+
+std::string cluster_to_json(const Cluster& cluster)
+{
+  using Json = nlohmann::ordered_json;
+  Json devices = Json::array();
+  for (const auto& device : cluster.devices) {
+    Json entry = {{"name", device.name},
+                  {"type", device.type},
+                  {"site", device.site},
+                  {"speed_flops_per_s", device.speed.value},
+                  {"memory_bytes", device.memory.value}};
+    for (const auto& [dtype, speed] : device.speed_in) {
+      entry[fmt::format("speed_{}_flops_per_s", name_of(dtype))] = speed.value;
+    }
+    entry["price_usd_per_hour"] = device.price_usd_per_hour ? Json(*device.price_usd_per_hour) : Json(nullptr);
+    devices.push_back(std::move(entry));
+  }
+  const std::size_t endpoints = cluster.devices.size() + (cluster.data_server ? 1 : 0);
+  Json latency = Json::array();
+  Json bandwidth = Json::array();
+  for (std::size_t from = 0; from < endpoints; ++from) {
+    Json latency_row = Json::array();
+    Json bandwidth_row = Json::array();
+    for (std::size_t to = 0; to < endpoints; ++to) {
+      const bool same = from == to;
+      const Path path = same ? Path{} : cluster.path(from, to);
+      latency_row.push_back(same ? Json(nullptr) : Json(path.latency.value));
+      bandwidth_row.push_back(same ? Json(nullptr) : Json(path.bandwidth.value));
+    }
+    latency.push_back(std::move(latency_row));
+    bandwidth.push_back(std::move(bandwidth_row));
+  }
+  const Json document = {{"schema", "isobar-cluster/1"},
+                         {"name", cluster.name},
+                         {"devices", std::move(devices)},
+                         {"data_server", cluster.data_server ? Json(*cluster.data_server) : Json(nullptr)},
+                         {"latency_s", std::move(latency)},
+                         {"bandwidth_bytes_per_s", std::move(bandwidth)}};
+  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace isobar

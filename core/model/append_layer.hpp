@@ -1,0 +1,34 @@
+#pragma once
+
+#include "core/model/workload.hpp"
+
+#include <string>
+#include <utility>
+
+namespace isobar {
+
+/// What a generator says of a layer. Its `gradient` is `output` where it does not say otherwise.
+struct LayerSizes {
+  std::string name;
+  std::uint64_t parameters = 0;
+  double multiply_adds = 0;
+  double activations = 0;  ///< bytes
+  double output = 0;       ///< bytes
+};
+
+/// Appends a layer that reads the one before it, or the data when it is the first.
+inline Layer& append_layer(Workload& workload, LayerSizes sizes)
+{
+  Layer layer;
+  layer.name = std::move(sizes.name);
+  layer.forward = Flops(2 * sizes.multiply_adds);
+  layer.backward = 2 * layer.forward;
+  layer.parameters = sizes.parameters;
+  layer.activations = Bytes(sizes.activations);
+  layer.output = layer.gradient = Bytes(sizes.output);
+  if (!workload.layers.empty()) layer.inputs = {workload.layers.size() - 1};
+  workload.layers.push_back(std::move(layer));
+  return workload.layers.back();
+}
+
+}  // namespace isobar

@@ -1,0 +1,140 @@
+#include "core/model/device_profile.hpp"
+
+#include "core/base/document.hpp"
+#include "core/base/files.hpp"
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <optional>
+
+namespace isobar {
+
+namespace {
+
+constexpr auto schema = "isobar-profile/1";
+
+// Beyond anything that can be measured: more is a slip in the units, and products of these stay finite.
+constexpr double longest_s = 1e6;
+constexpr double fastest = 1e30;
+constexpr double most_bytes = 1e18;
+
+/// A required number from 0 to `most`.
+double number_up_to(double most, MappingReader& reader, const std::string& key)
+{
+  const double number = reader.required_number(key);
+  if (number > most) reader.add_fault(key, fmt::format("{:.6g} is out of range; the largest is {:.0e}", number, most));
+  return number;
+}
+
+LayerProfile read_layer(MappingReader& entry)
+{
+  LayerProfile layer;
+  layer.name = entry.required_text("name");
+  layer.forward = Seconds(number_up_to(longest_s, entry, "forward_s"));
+  layer.backward = Seconds(number_up_to(longest_s, entry, "backward_s"));
+  layer.update = Seconds(number_up_to(longest_s, entry, "update_s"));
+  layer.spread_fraction = entry.required_number("spread_fraction");
+  layer.activations = Bytes(number_up_to(most_bytes, entry, "activations_bytes"));
+  if (const auto peak = entry.optional_number("peak_memory_bytes")) layer.peak = Bytes(*peak);
+  entry.refuse_unknown();
+  return layer;
+}
+
+/// Says what of the profile is not the workload's.
+std::optional<std::string> mismatch(const DeviceProfile& profile, const Workload& workload)
+{
+  if (profile.dtype != workload.dtype) {
+    return fmt::format("dtype: measured in {}; the workload is in {}", name_of(profile.dtype), name_of(workload.dtype));
+  }
+  if (profile.micro_batch != workload.micro_batch || profile.sequence != workload.sequence) {
+    return fmt::format("micro_batch: measured with {} samples of {}; the workload has {} of {}", profile.micro_batch,
+                       profile.sequence, workload.micro_batch, workload.sequence);
+  }
+  if (profile.layers.size() != workload.layers.size()) {
+    return fmt::format("layers: {} were measured; the workload has {}", profile.layers.size(), workload.layers.size());
+  }
+  for (std::size_t i = 0; i < profile.layers.size(); ++i) {
+    if (profile.layers[i].name == workload.layers[i].name) continue;
+    return fmt::format("layers[{}].name: {} was measured; the workload has {}", i, in_quotes(profile.layers[i].name),
+                       in_quotes(workload.layers[i].name));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string profile_to_json(const DeviceProfile& profile)
+{
+  using Json = nlohmann::ordered_json;
+  Json layers = Json::array();
+  for (const auto& layer : profile.layers) {
+    layers.push_back({{"name", layer.name},
+                      {"forward_s", layer.forward.value},
+                      {"backward_s", layer.backward.value},
+                      {"update_s", layer.update.value},
+                      {"spread_fraction", layer.spread_fraction},
+                      {"activations_bytes", layer.activations.value}});
+    if (layer.peak) layers.back()["peak_memory_bytes"] = layer.peak->value;
+  }
+  Json document = {{"schema", schema},
+                   {"device", profile.device},
+                   {"speed_flops", profile.speed.value},
+                   {"memory_bytes", profile.memory.value},
+                   {"dtype", name_of(profile.dtype)},
+                   {"micro_batch", profile.micro_batch},
+                   {"sequence", profile.sequence}};
+  if (profile.host_to_device) document["host_to_device_bytes_per_s"] = profile.host_to_device->value;
+  if (profile.device_to_host) document["device_to_host_bytes_per_s"] = profile.device_to_host->value;
+  document["layers"] = std::move(layers);
+  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+DeviceProfile read_profile(const std::filesystem::path& file)
+{
+  return profile_from_json(read_file(file), file.string());
+}
+
+DeviceProfile profile_from_json(const std::string& text, const std::string& name)
+{
+  const auto document = parse_json(text, name);
+  FaultList faults(name);
+  MappingReader reader(document, "", faults);
+  reader.required_choice("schema", {schema});
+  faults.throw_if_any();
+  DeviceProfile profile;
+  profile.device = reader.required_text("device");
+  profile.speed = FlopsPerSecond(number_up_to(fastest, reader, "speed_flops"));
+  profile.memory = Bytes(number_up_to(most_bytes, reader, "memory_bytes"));
+  profile.dtype = dtype_from_name(reader.required_choice("dtype", dtype_names())).value_or(DType::Float32);
+  profile.micro_batch = reader.required_count("micro_batch", 1);
+  profile.sequence = reader.required_count("sequence", 1);
+  const auto rate = [&](const char* key) -> std::optional<BytesPerSecond> {
+    const auto number = reader.optional_number(key);
+    return number ? std::optional(BytesPerSecond(*number)) : std::nullopt;
+  };
+  profile.host_to_device = rate("host_to_device_bytes_per_s");
+  profile.device_to_host = rate("device_to_host_bytes_per_s");
+  for (const auto& node : reader.required_sequence("layers")) {
+    MappingReader entry(node, fmt::format("layers[{}].", profile.layers.size()), faults);
+    profile.layers.push_back(read_layer(entry));
+  }
+  if (faults.empty() && profile.speed.value <= 0) reader.add_fault("speed_flops", "is 0; write what was measured");
+  reader.refuse_unknown();
+  faults.throw_if_any();
+  return profile;
+}
+
+void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload)
+{
+  if (const auto fault = mismatch(profile, workload)) throw InputError(file, *fault);
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    Layer& layer = workload.layers[i];
+    layer.forward = profile.layers[i].forward * profile.speed;
+    layer.backward = profile.layers[i].backward * profile.speed;
+    layer.update = profile.layers[i].update * profile.speed;
+  }
+}
+
+}  // namespace isobar

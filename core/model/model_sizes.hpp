@@ -1,0 +1,71 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+/// The sizes that a generator of core/model/models.hpp makes layers from, and the executor its modules.
+namespace isobar {
+
+/// How the attention of a sample is computed.
+enum class Attention {
+  Unfused,  ///< its S x S probabilities for each head are made, and kept for the backward pass
+  Fused     ///< by one kernel (Dao et al. 2022, arXiv 2205.14135), which keeps a number for each token and head instead
+};
+std::string_view name_of(Attention attention);
+std::optional<Attention> attention_from_name(std::string_view name);
+std::vector<std::string> attention_names();
+
+struct BertSizes {
+  std::uint64_t encoders = 1;
+  std::uint64_t hidden = 1;
+  std::uint64_t heads = 1;
+  std::uint64_t intermediate = 1;
+  std::uint64_t vocabulary = 1;
+  std::uint64_t positions = 1;
+  std::uint64_t classes = 1;
+  Attention attention = Attention::Unfused;
+};
+
+struct GptSizes {
+  std::uint64_t layers = 1;
+  std::uint64_t hidden = 1;
+  std::uint64_t heads = 1;
+  std::uint64_t intermediate = 1;
+  std::uint64_t vocabulary = 1;
+  std::uint64_t positions = 1;
+  Attention attention = Attention::Unfused;
+};
+
+struct LlamaSizes {
+  std::uint64_t layers = 1;
+  std::uint64_t hidden = 1;
+  std::uint64_t heads = 1;
+  std::uint64_t kv_heads = 1;
+  std::uint64_t intermediate = 1;
+  std::uint64_t vocabulary = 1;
+  double rope_theta = 500'000;  ///< base of the rotary positions; Llama 3's
+  double norm_epsilon = 1e-5;   ///< what the mean square of a normalisation is kept above
+  Attention attention = Attention::Fused;
+};
+
+struct ResnetSizes {
+  std::uint64_t depth = 50;  ///< 50 or 152
+  std::uint64_t image = 224;
+  std::uint64_t classes = 1000;
+};
+
+/// Blocks of each of the four stages: He et al. 2015 (arXiv 1512.03385), table 1.
+inline std::array<std::uint64_t, 4> blocks_per_stage(const ResnetSizes& sizes)
+{
+  return {3, sizes.depth == 50 ? 4U : 8U, sizes.depth == 50 ? 6U : 36U, 3};
+}
+
+/// Sizes of the generator that a workload was made by; none for listed layers, which nobody knows how to compute.
+using ModelSizes = std::variant<std::monostate, BertSizes, GptSizes, LlamaSizes, ResnetSizes>;
+
+}  // namespace isobar

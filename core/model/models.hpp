@@ -1,0 +1,83 @@
+#pragma once
+
+#include "core/model/workload.hpp"
+
+#include <cstdint>
+
+/// Generators: from the sizes of a model to its layers. Each fills `layers` and `input` of a workload whose
+/// micro_batch, sequence and dtype are set. Sizes are those that core/model/workload_file.cpp has checked.
+///
+/// Work: two FLOPs per multiply-add, matrix products and convolutions alone (no normalisation, activation function,
+/// softmax or embedding look-up); causal attention counts the whole S x S product; backward is twice forward.
+///
+/// Activations: what the backward pass needs, layer by layer, after Korthikanti et al. 2022, "Reducing Activation
+/// Recomputation in Large Transformer Models", section 4.1 (s·b·h·(34 + 5·a·s/h) bytes in 16 bit for a transformer
+/// layer), with z bytes per element and one byte per element of a dropout mask.
+///
+/// Symbols: B micro_batch, S sequence, T = B·S tokens, H hidden, A heads, I intermediate, V vocabulary, z bytes of an
+/// element; e = T·H elements of a hidden state, p = B·A·S² attention probabilities. Fused attention keeps 4·B·A·S
+/// bytes, the float32 logarithm of each sum of exponentials, in place of what stands for p in activations; that its
+/// backward pass computes the scores anew is no work here.
+namespace isobar {
+
+/// BERT with a classifier, cut as Sky Computing cuts it: an embedding, three units per encoder, pooler and classifier;
+/// 3·encoders + 3 layers.
+///
+/// |            | parameters          | multiply-adds    | activations              | output            |
+/// |------------|---------------------|------------------|--------------------------|-------------------|
+/// | embedding  | (V+positions+2)H+2H | 0                | z·e + e + the input      | z(e + T)          |
+/// | attention  | 4(H²+H) + 2H        | 4TH² + 2BS²H     | z(6e + 2p) + e + p       | z(e + T)          |
+/// | up         | HI + I              | THI              | z(e + TI)                | z(TI + e + T)     |
+/// | down       | HI + H + 2H         | THI              | z(TI + e) + e            | z(e + T)          |
+/// | pooler     | H² + H              | BH²              | 2z·BH                    | z·BH              |
+/// | classifier | classes·(H + 1)     | B·H·classes      | (z+1)BH + z·B·classes    | z·B·classes       |
+///
+/// The z·T of an output is the attention mask, which has no gradient. Input: three int64 tensors, 24·T bytes. The
+/// memory by Sky's estimator is z·(2·outputs + 2·parameters + inputs), where outputs counts what every module of the
+/// unit returns, containers included (published code, hpcaitech/SkyComputing at 456c749):
+///
+/// |            | outputs         | inputs     |
+/// |------------|-----------------|------------|
+/// | embedding  | 6e + T          | 3T         |
+/// | attention  | 10e + p + T     | e + T      |
+/// | up         | 3TI + e + T     | e + T      |
+/// | down       | 5e + T          | TI + e + T |
+/// | pooler     | 2BH             | e + T      |
+/// | classifier | BH + 2B·classes | BH         |
+void build_bert(const BertSizes& sizes, Workload& workload);
+
+/// A decoder with normalisation before attention and MLP, as GPT-2 and GPT-3; layers + 2 layers.
+///
+/// |           | parameters                 | multiply-adds         | activations                     | output |
+/// |-----------|----------------------------|-----------------------|---------------------------------|--------|
+/// | embedding | (V + positions)H           | 0                     | e + the input                   | z·e    |
+/// | block     | 4(H²+H) + 2HI + I + H + 4H | 4TH² + 2THI + 2BS²H   | z(8e + 2TI + 2p) + 2e + p       | z·e    |
+/// | head      | 2H + VH                    | TVH                   | z·2e + 4TV (logits in float32)  | z·TV   |
+///
+/// The head's VH is the embedding's matrix again: where the model ties the two, first and last stage each hold a copy,
+/// so parameters sum to VH more than the model's unique ones. Input: one int64 tensor, 8·T bytes.
+void build_gpt(const GptSizes& sizes, Workload& workload);
+
+/// A decoder with RMS normalisation, SwiGLU and grouped-query attention, without biases, dropout and tied matrices, as
+/// Llama 2 and 3; layers + 2 layers. K = H·kv_heads/A is the width of keys and of values.
+///
+/// |           | parameters            | multiply-adds                  | activations              | output |
+/// |-----------|-----------------------|--------------------------------|--------------------------|--------|
+/// | embedding | VH                    | 0                              | the input                | z·e    |
+/// | block     | 2H² + 2HK + 3HI + 2H  | T(2H² + 2HK + 3HI) + 2BS²H     | z(6e + 2TK + p + 4TI)    | z·e    |
+/// | head      | H + VH                | TVH                            | z·2e + 4TV               | z·TV   |
+///
+/// Without dropout the softmax output alone is kept of the probabilities; SwiGLU keeps gate, its activation, up and
+/// their product. Input: one int64 tensor, 8·T bytes.
+void build_llama(const LlamaSizes& sizes, Workload& workload);
+
+/// ResNet with bottleneck blocks (He et al. 2015, table 1), the stride in the 3x3 convolution as in torchvision: stem,
+/// one layer per block, head; 18 or 52 layers.
+///
+/// A convolution of k x k from c to d channels has k²cd parameters and as many multiply-adds per output pixel; a batch
+/// normalisation has 2 parameters per channel. Kept for backward: the input of each layer, and of each convolution the
+/// output before normalisation and, unless it ends a block, after it; the stem's 8-byte indices of the maximum. Input:
+/// three channels in the workload's dtype.
+void build_resnet(const ResnetSizes& sizes, Workload& workload);
+
+}  // namespace isobar

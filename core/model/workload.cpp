@@ -1,0 +1,157 @@
+#include "core/model/workload.hpp"
+
+#include "core/errors.hpp"
+#include "core/model/models.hpp"
+#include "core/names.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <variant>
+
+namespace isobar {
+
+namespace {
+
+constexpr NameTable<Optimizer, 4> optimizers = {{{Optimizer::Sgd, "sgd"},
+                                                 {Optimizer::Momentum, "momentum"},
+                                                 {Optimizer::Adam, "adam"},
+                                                 {Optimizer::AdamW, "adamw"}}};
+constexpr NameTable<MemoryModel, 2> memory_models = {{{MemoryModel::Training, "training"}, {MemoryModel::Sky, "sky"}}};
+
+}  // namespace
+
+std::string_view name_of(Optimizer optimizer)
+{
+  return name_in(optimizers, optimizer);
+}
+std::string_view name_of(MemoryModel model)
+{
+  return name_in(memory_models, model);
+}
+std::optional<Optimizer> optimizer_from_name(std::string_view name)
+{
+  return value_in(optimizers, name);
+}
+std::optional<MemoryModel> memory_model_from_name(std::string_view name)
+{
+  return value_in(memory_models, name);
+}
+std::vector<std::string> optimizer_names()
+{
+  return names_in(optimizers);
+}
+std::vector<std::string> memory_model_names()
+{
+  return names_in(memory_models);
+}
+
+bool stages_agree(const Workload& workload)
+{
+  return workload.training.clip_norm.has_value() || workload.dtype == DType::Float16;
+}
+
+Workload with_recomputation(const Workload& workload, const std::vector<std::size_t>& layers)
+{
+  ensure(workload.memory_model == MemoryModel::Training && workload.recompute.empty(),
+         "layers recompute once, and in the memory of training");
+  Workload result = workload;
+  result.recompute = layers;
+  for (const std::size_t recomputed : layers) {
+    Layer& layer = result.layers.at(recomputed);
+    Bytes read = layer.inputs.empty() ? workload.input : Bytes(0);
+    for (const std::size_t input : layer.inputs) read += workload.layers[input].output;
+    const Bytes kept = std::min(read, layer.activations);
+    result.recompute_buffer = std::max(result.recompute_buffer, layer.activations - kept);
+    layer.activations = kept;
+    layer.backward += layer.forward;
+  }
+  return result;
+}
+
+namespace {
+
+struct Build {
+  Workload& workload;
+
+  void operator()(const std::monostate&) const { ensure(false, "listed layers have no other micro-batch"); }
+  void operator()(const BertSizes& sizes) const { build_bert(sizes, workload); }
+  void operator()(const GptSizes& sizes) const { build_gpt(sizes, workload); }
+  void operator()(const LlamaSizes& sizes) const { build_llama(sizes, workload); }
+  void operator()(const ResnetSizes& sizes) const { build_resnet(sizes, workload); }
+};
+
+}  // namespace
+
+Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch)
+{
+  Workload result = workload;
+  result.micro_batch = micro_batch;
+  result.layers.clear();
+  result.recompute.clear();
+  result.recompute_buffer = Bytes(0);
+  std::visit(Build{result}, workload.model);
+  if (workload.memory_model != MemoryModel::Sky) {
+    for (auto& layer : result.layers) layer.sky_memory = Bytes(0);
+  }
+  return workload.recompute.empty() ? result : with_recomputation(result, workload.recompute);
+}
+
+double bytes_per_parameter(DType dtype, Optimizer optimizer)
+{
+  const double master_copy = dtype == DType::Float32 ? 0 : 4;
+  const double state = optimizer == Optimizer::Sgd ? 0 : optimizer == Optimizer::Momentum ? 4 : 8;
+  return 2 * size_of(dtype) + master_copy + state;
+}
+
+Flops update_work(const Workload& workload, const Layer& layer)
+{
+  if (layer.update) return *layer.update;
+  return Flops(static_cast<double>(layer.parameters) * update_flops_per_parameter(workload.optimizer));
+}
+
+double update_flops_per_parameter(Optimizer optimizer)
+{
+  switch (optimizer) {
+    case Optimizer::Sgd:
+      return 2;  // w -= lr g
+    case Optimizer::Momentum:
+      return 4;  // v = mu v + g; w -= lr v
+    case Optimizer::Adam:
+      return 12;  // two moments (2 x 3), two corrections, root, sum, quotient and step (6)
+    case Optimizer::AdamW:
+      return 14;  // adam's, and w -= lr decay w
+  }
+  return 0;
+}
+
+std::string workload_to_json(const Workload& workload)
+{
+  using Json = nlohmann::ordered_json;
+  Json layers = Json::array();
+  for (const auto& layer : workload.layers) {
+    layers.push_back({{"name", layer.name},
+                      {"forward_flops", layer.forward.value},
+                      {"backward_flops", layer.backward.value},
+                      {"parameters", layer.parameters},
+                      {"activations_bytes", layer.activations.value},
+                      {"output_bytes", layer.output.value},
+                      {"gradient_bytes", layer.gradient.value},
+                      {"sky_memory_bytes", layer.sky_memory.value},
+                      {"inputs", layer.inputs}});
+  }
+  const Json document = {{"schema", "isobar-workload/1"},
+                         {"name", workload.name},
+                         {"micro_batch", workload.micro_batch},
+                         {"sequence", workload.sequence},
+                         {"dtype", name_of(workload.dtype)},
+                         {"optimizer", name_of(workload.optimizer)},
+                         {"memory_model", name_of(workload.memory_model)},
+                         {"input_bytes", workload.input.value},
+                         {"recompute_buffer_bytes", workload.recompute_buffer.value},
+                         {"layers", std::move(layers)}};
+  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace isobar

@@ -1,0 +1,317 @@
+#include "core/base/document.hpp"
+#include "core/base/file_kind.hpp"
+#include "core/base/files.hpp"
+#include "core/model/model_limits.hpp"
+#include "core/model/models.hpp"
+#include "core/model/workload.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <unordered_map>
+#include <utility>
+
+namespace isobar {
+
+namespace {
+
+std::uint64_t read_width(MappingReader& model, const std::string& key)
+{
+  return model.required_count(key, 1, widest);
+}
+
+double read_positive(MappingReader& model, const std::string& key, double default_value)
+{
+  const double value = model.optional_number(key).value_or(default_value);
+  if (value == 0) model.add_fault(key, "is 0; write a positive number");
+  return value;
+}
+
+/// Faults between two keys; asked once each key by itself is right.
+void refuse_uneven_parts(MappingReader& model, const std::string& key, std::uint64_t parts, const std::string& of,
+                         std::uint64_t whole)
+{
+  if (whole % parts != 0) {
+    model.add_fault(key, fmt::format("{} does not divide {}, {}; write a divisor of it", parts, of, whole));
+  }
+}
+
+void refuse_long_sequences(MappingReader& model, std::uint64_t sequence, std::uint64_t positions)
+{
+  if (sequence > positions) {
+    model.add_fault("sequence", fmt::format("{} is more than the {} positions; write a shorter one, or more positions",
+                                            sequence, positions));
+  }
+}
+
+Attention read_attention(MappingReader& model, Attention otherwise, double dropout)
+{
+  const auto name = model.optional_choice("attention", attention_names());
+  const Attention attention = name ? *attention_from_name(*name) : otherwise;
+  if (attention == Attention::Fused && dropout > 0) {
+    model.add_fault("attention", "fused kernels draw dropout that no seed repeats; write unfused, or dropout: 0");
+  }
+  return attention;
+}
+
+using Build = std::function<void(Workload&)>;
+
+Build read_bert(MappingReader& model, const Workload& workload, const FaultList& faults)
+{
+  BertSizes sizes;
+  sizes.encoders = model.required_count("encoders", 1, most_encoders);
+  sizes.hidden = read_width(model, "hidden");
+  sizes.heads = read_width(model, "heads");
+  sizes.intermediate = model.required_count("intermediate", 1, widest_intermediate);
+  sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
+  sizes.positions = model.required_count("positions", 1, longest_sequence);
+  sizes.classes = read_width(model, "classes");
+  sizes.attention = read_attention(model, sizes.attention, workload.training.dropout);
+  if (faults.empty()) {
+    refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
+    refuse_long_sequences(model, workload.sequence, sizes.positions);
+  }
+  return [sizes](Workload& built) {
+    built.model = sizes;
+    build_bert(sizes, built);
+  };
+}
+
+Build read_gpt(MappingReader& model, const Workload& workload, const FaultList& faults)
+{
+  GptSizes sizes;
+  sizes.layers = model.required_count("layers", 1, most_blocks);
+  sizes.hidden = read_width(model, "hidden");
+  sizes.heads = read_width(model, "heads");
+  sizes.intermediate = model.optional_count("intermediate", 1, widest_intermediate).value_or(4 * sizes.hidden);
+  sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
+  sizes.positions = model.optional_count("positions", 1, longest_sequence).value_or(workload.sequence);
+  sizes.attention = read_attention(model, sizes.attention, workload.training.dropout);
+  if (faults.empty()) {
+    refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
+    refuse_long_sequences(model, workload.sequence, sizes.positions);
+  }
+  return [sizes](Workload& built) {
+    built.model = sizes;
+    build_gpt(sizes, built);
+  };
+}
+
+Build read_llama(MappingReader& model, const FaultList& faults)
+{
+  LlamaSizes sizes;
+  sizes.layers = model.required_count("layers", 1, most_blocks);
+  sizes.hidden = read_width(model, "hidden");
+  sizes.heads = read_width(model, "heads");
+  sizes.kv_heads = read_width(model, "kv_heads");
+  sizes.intermediate = model.required_count("intermediate", 1, widest_intermediate);
+  sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
+  sizes.rope_theta = read_positive(model, "rope_theta", sizes.rope_theta);
+  sizes.norm_epsilon = read_positive(model, "norm_epsilon", sizes.norm_epsilon);
+  sizes.attention = read_attention(model, sizes.attention, 0);
+  if (faults.empty()) {
+    refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
+    refuse_uneven_parts(model, "kv_heads", sizes.kv_heads, "heads", sizes.heads);
+  }
+  return [sizes](Workload& built) {
+    built.model = sizes;
+    build_llama(sizes, built);
+  };
+}
+
+Build read_resnet(MappingReader& model)
+{
+  ResnetSizes sizes;
+  sizes.depth = model.required_choice("depth", {"50", "152"}) == "50" ? 50 : 152;
+  sizes.image = model.optional_count("image", 32, 16384).value_or(sizes.image);
+  sizes.classes = model.optional_count("classes", 1, widest).value_or(sizes.classes);
+  return [sizes](Workload& built) {
+    built.model = sizes;
+    build_resnet(sizes, built);
+  };
+}
+
+using Positions = std::unordered_map<std::string, std::size_t>;
+
+/// The layers that layer `position` reads.
+std::vector<std::size_t> read_inputs(MappingReader& entry, const Positions& positions, std::size_t position)
+{
+  std::vector<std::size_t> inputs;
+  for (const auto& input : entry.required_sequence("inputs")) {
+    const auto known = positions.find(input.scalar);
+    if (input.kind != DocumentNode::Kind::Scalar || !input.is_text) {
+      entry.add_fault("inputs", "holds something else than names; write a list of layers' names");
+    } else if (known == positions.end()) {
+      entry.add_fault("inputs", in_quotes(input.scalar) + " is no layer; write names of layers above");
+    } else if (known->second >= position) {
+      entry.add_fault("inputs",
+                      in_quotes(input.scalar) + " is not above this layer; list a layer before those that read it");
+    } else if (std::find(inputs.begin(), inputs.end(), known->second) != inputs.end()) {
+      entry.add_fault("inputs", in_quotes(input.scalar) + " is named twice; remove one");
+    } else {
+      inputs.push_back(known->second);
+    }
+  }
+  return inputs;
+}
+
+Layer read_layer(MappingReader& entry, const Positions& positions, std::size_t position, MemoryModel memory_model)
+{
+  Layer layer;
+  layer.name = entry.required_text("name");
+  if (entry.has("name") && layer.name.empty()) entry.add_fault("name", "is empty; write a text");
+  layer.forward = entry.required_flops("forward");
+  layer.backward = entry.optional_flops("backward").value_or(2 * layer.forward);
+  layer.parameters = entry.required_count("parameters", 0, most_parameters);
+  layer.activations = entry.required_bytes("activations");
+  layer.output = entry.required_bytes("output");
+  layer.gradient = entry.optional_bytes("gradient").value_or(layer.output);
+  layer.sky_memory = memory_model == MemoryModel::Sky ? entry.required_bytes("memory")
+                                                      : entry.optional_bytes("memory").value_or(Bytes(0));
+  if (entry.optional("inputs")) {
+    layer.inputs = read_inputs(entry, positions, position);
+  } else if (position > 0) {
+    layer.inputs = {position - 1};
+  }
+  entry.refuse_unknown();
+  return layer;
+}
+
+Build read_list(MappingReader& model, const Workload& workload, FaultList& faults)
+{
+  Workload listed;
+  listed.input = model.optional_bytes("input").value_or(Bytes(0));
+  const auto& entries = model.required_sequence("layers");
+  const auto* list = model.optional("layers");
+  if (list && list->kind == DocumentNode::Kind::Sequence && (entries.empty() || entries.size() > most_layers)) {
+    model.add_fault("layers", fmt::format("lists {} layers; write 1 to {}", entries.size(), most_layers));
+    return {};
+  }
+  Positions positions;  // of the first layer of each name
+  std::vector<std::string> names;
+  for (const auto& entry : entries) {
+    const auto name = std::find_if(entry.members.begin(), entry.members.end(),
+                                   [](const auto& member) { return member.key == "name"; });
+    names.push_back(name == entry.members.end() ? "" : name->value.scalar);
+    positions.try_emplace(names.back(), names.size() - 1);
+  }
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    MappingReader entry(entries[i], fmt::format("layers[{}].", i), faults);
+    const std::size_t first = positions.at(names[i]);
+    if (first < i && !names[i].empty()) {
+      entry.add_fault("name",
+                      fmt::format("{} is the name of layers[{}] too; write another", in_quotes(names[i]), first));
+    }
+    listed.layers.push_back(read_layer(entry, positions, i, workload.memory_model));
+  }
+  return [listed](Workload& built) {
+    built.layers = listed.layers;
+    built.input = listed.input;
+  };
+}
+
+/// What only the executor needs; listed layers cannot be executed.
+Training read_training(MappingReader& model, bool knows_dropout)
+{
+  Training training;
+  training.learning_rate = model.optional_number("learning_rate").value_or(training.learning_rate);
+  training.weight_decay = model.optional_number("weight_decay").value_or(training.weight_decay);
+  if (knows_dropout) training.dropout = model.optional_number("dropout").value_or(training.dropout);
+  if (training.dropout >= 1) model.add_fault("dropout", fmt::format("{} is not below 1", training.dropout));
+  training.clip_norm = model.optional_number("clip_norm");
+  if (training.clip_norm && *training.clip_norm == 0) model.add_fault("clip_norm", "is 0; write a positive norm");
+  return training;
+}
+
+const std::vector<std::string> models = {"bert", "gpt", "llama", "resnet", "layers"};
+
+/// A file of messages, and what they put before each key.
+struct FaultPlace {
+  std::string file;
+  std::string path;
+};
+
+Workload workload_from_document(const DocumentNode& document, const std::string& name, const FaultPlace& place)
+{
+  FaultList faults(place.file);
+  MappingReader file(document, place.path, faults);
+  const auto model = file.required_choice("model", models);
+  faults.throw_if_any();  // without the model nobody knows which keys are right
+
+  Workload workload;
+  workload.name = std::filesystem::path(name).stem().string();
+  workload.micro_batch = file.optional_count("micro_batch", 1, largest_micro_batch).value_or(1);
+  if (model == "layers") {
+    workload.sequence = file.optional_count("sequence", 1, longest_sequence).value_or(1);
+  } else if (model != "resnet") {
+    workload.sequence = file.required_count("sequence", 1, longest_sequence);
+  }
+  if (const auto dtype = file.optional_choice("dtype", dtype_names())) workload.dtype = *dtype_from_name(*dtype);
+  if (const auto optimizer = file.optional_choice("optimizer", optimizer_names())) {
+    workload.optimizer = *optimizer_from_name(*optimizer);
+  }
+  if (const auto memory_model = file.optional_choice("memory_model", memory_model_names())) {
+    workload.memory_model = *memory_model_from_name(*memory_model);
+  }
+  if (model != "layers") workload.training = read_training(file, model == "bert" || model == "gpt");
+  const bool knows_sky_memory = model == "bert" || model == "layers";
+  if (workload.memory_model == MemoryModel::Sky && !knows_sky_memory) {
+    file.add_fault("memory_model", fmt::format("sky is not known of {}; write training", model));
+  }
+
+  Build build;
+  if (model == "bert") build = read_bert(file, workload, faults);
+  if (model == "gpt") build = read_gpt(file, workload, faults);
+  if (model == "llama") build = read_llama(file, faults);
+  if (model == "resnet") build = read_resnet(file);
+  if (model == "layers") build = read_list(file, workload, faults);
+  file.refuse_unknown();
+  faults.throw_if_any();
+
+  build(workload);
+  if (workload.memory_model != MemoryModel::Sky) {
+    for (auto& layer : workload.layers) layer.sky_memory = Bytes(0);
+  }
+  return workload;
+}
+
+DocumentNode parse(const std::string& text, const std::string& name)
+{
+  require_file_kind(FileKind::Workload, text, name);
+  return name.ends_with(".json") ? parse_json(text, name) : parse_yaml(text, name);
+}
+
+}  // namespace
+
+Workload workload_from_text(const std::string& text, const std::string& name)
+{
+  return workload_from_document(parse(text, name), name, {name, ""});
+}
+
+Workload workload_from_text(const std::string& text, const std::string& name, const WorkloadOverrides& overrides)
+{
+  DocumentNode document = parse(text, name);
+  Workload workload = workload_from_document(document, name, {name, ""});
+  if (overrides.members.empty()) return workload;
+  // The file is right by itself, so whatever is wrong from here on comes from the overrides.
+  document.line = overrides.line;
+  for (auto& member : document.members) member.value.line = overrides.line;
+  for (const auto& override : overrides.members) {
+    const auto same = std::find_if(document.members.begin(), document.members.end(),
+                                   [&](const auto& member) { return member.key == override.key; });
+    if (same == document.members.end()) {
+      document.members.push_back(override);
+    } else {
+      same->value = override.value;
+    }
+  }
+  return workload_from_document(document, name, {overrides.file, overrides.path});
+}
+
+Workload read_workload(const std::filesystem::path& file)
+{
+  return workload_from_text(read_file(file), file.string());
+}
+
+}  // namespace isobar

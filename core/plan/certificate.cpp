@@ -1,0 +1,30 @@
+#include "core/plan/certificate.hpp"
+
+#include "core/names.hpp"
+
+namespace isobar {
+
+namespace {
+
+constexpr NameTable<CertificateKind, 5> kinds = {{{CertificateKind::None, "none"},
+                                                  {CertificateKind::Fractional, "fractional"},
+                                                  {CertificateKind::Path, "path"},
+                                                  {CertificateKind::Search, "search"},
+                                                  {CertificateKind::PhaseFlow, "phase-flow"}}};
+
+}  // namespace
+
+std::string_view name_of(CertificateKind kind)
+{
+  return name_in(kinds, kind);
+}
+std::optional<CertificateKind> certificate_kind_from_name(std::string_view name)
+{
+  return value_in(kinds, name);
+}
+std::vector<std::string> certificate_kind_names()
+{
+  return names_in(kinds);
+}
+
+}  // namespace isobar

@@ -1,0 +1,173 @@
+#include "core/plan/cost_model.hpp"
+
+#include "core/model/layer_graph.hpp"
+#include "core/plan/step_recurrence.hpp"
+
+#include <algorithm>
+
+namespace isobar {
+
+namespace {
+
+template <typename Read>
+std::vector<double> prefix_sums(const std::vector<Layer>& layers, Read read)
+{
+  std::vector<double> sums(layers.size() + 1, 0);
+  for (std::size_t i = 0; i < layers.size(); ++i) sums[i + 1] = sums[i] + read(layers[i]);
+  return sums;
+}
+
+}  // namespace
+
+CostModel::CostModel(const Workload& workload, const Cluster& cluster)
+    : workload_(&workload),
+      cluster_(&cluster),
+      forward_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.forward.value; })),
+      backward_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.backward.value; })),
+      update_(prefix_sums(workload.layers, [&](const Layer& layer) { return update_work(workload, layer).value; })),
+      parameters_(
+          prefix_sums(workload.layers, [](const Layer& layer) { return static_cast<double>(layer.parameters); })),
+      activations_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.activations.value; })),
+      sky_memory_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.sky_memory.value; }))
+{
+  for (const auto& device : cluster.devices) speed_.push_back(device.speed_at(workload.dtype));
+  auto boundaries = boundaries_of(workload);
+  boundary_output_ = std::move(boundaries.output);
+  boundary_gradient_ = std::move(boundaries.gradient);
+}
+
+Seconds CostModel::update_time(std::size_t device, std::size_t first, std::size_t last) const
+{
+  return Flops(update_[last + 1] - update_[first]) / speed_[device];
+}
+
+namespace {
+
+TransferTimes transfer_over(const Path& path, Bytes size)
+{
+  return {path.latency, path.data_time(size)};
+}
+
+}  // namespace
+
+TransferTimes CostModel::output_transfer(std::size_t from, std::size_t to, std::size_t layer) const
+{
+  return transfer_over(cluster_->path(from, to), boundary_output_[layer]);
+}
+
+TransferTimes CostModel::gradient_transfer(std::size_t from, std::size_t to, std::size_t layer) const
+{
+  return transfer_over(cluster_->path(to, from), boundary_gradient_[layer]);
+}
+
+TransferTimes CostModel::input_transfer(std::size_t device) const
+{
+  if (!cluster_->data_server) return {};
+  return transfer_over(cluster_->path(cluster_->data_server_index(), device), boundary_output_.front());
+}
+
+Seconds CostModel::counted(Communication communication, TransferTimes transfer)
+{
+  switch (communication) {
+    case Communication::None:
+      return Seconds(0);
+    case Communication::Overlapped:
+      return transfer.data;
+    case Communication::Serial:
+    case Communication::Played:
+      return transfer.total();
+  }
+  return transfer.total();
+}
+
+Bytes CostModel::memory(std::size_t first, std::size_t last, std::uint64_t in_flight) const
+{
+  if (memory_ignores_schedule()) return Bytes(sky_memory_[last + 1] - sky_memory_[first]);
+  const double parameters = parameters_[last + 1] - parameters_[first];
+  const double activations = activations_[last + 1] - activations_[first];
+  // One buffer for each transfer that the stage takes part in: input, output and the two gradients.
+  const Bytes buffers =
+      boundary_output_[first] + boundary_gradient_[first] + boundary_output_[last + 1] + boundary_gradient_[last + 1];
+  return Bytes(parameters * bytes_per_parameter(workload_->dtype, workload_->optimizer) +
+               activations * static_cast<double>(in_flight)) +
+         buffers + workload_->recompute_buffer;
+}
+
+bool CostModel::memory_ignores_schedule() const
+{
+  return workload_->memory_model == MemoryModel::Sky;
+}
+
+Seconds CostModel::stage_cost(Communication communication, Seconds compute, Seconds send)
+{
+  switch (communication) {
+    case Communication::None:
+      return compute;
+    case Communication::Overlapped:
+    case Communication::Played:
+      return std::max(compute, send);
+    case Communication::Serial:
+      return compute + send;
+  }
+  return compute;
+}
+
+Seconds CostModel::objective_of(Objective objective, std::uint64_t microbatches, Seconds bottleneck, Seconds sum)
+{
+  switch (objective) {
+    case Objective::Sequential:
+      return sum;
+    case Objective::Bottleneck:
+      return bottleneck;
+    case Objective::Pipeline:
+    case Objective::Step:
+      return static_cast<double>(microbatches - 1) * bottleneck + sum;
+  }
+  return sum;
+}
+
+CostModel::Evaluation CostModel::evaluate(const std::vector<StagePlacement>& stages, const Goal& goal) const
+{
+  // Formulas know no played transfers: they overlap.
+  const auto communication =
+      goal.communication == Communication::Played ? Communication::Overlapped : goal.communication;
+  const bool is_free = goal.has_free_transfers();
+  const double microbatches = static_cast<double>(goal.microbatches);
+  const double others = microbatches - 1;
+  // The data server counts as a stage before the first: no compute, one transfer.
+  const TransferTimes input = input_transfer(stages.front().device);
+  Evaluation result;
+  result.bottleneck = result.sum = stage_cost(communication, Seconds(0), counted(communication, input));
+  result.sequential = input.total();
+  Seconds around = is_free ? Seconds(0) : input.total();     // a micro-batch, in what lies before a stage
+  Seconds longest_turn = is_free ? Seconds(0) : input.data;  // that no lane takes two micro-batches through at once
+  TransferTimes gradient;                                    // over the cut before the stage
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& [device, first, last] = stages[i];
+    const Seconds forward = forward_work(first, last) / speed_[device];
+    const Seconds backward = backward_work(first, last) / speed_[device];
+    const Seconds compute = compute_time(device, first, last);
+    const bool is_last = i + 1 == stages.size();
+    const TransferTimes output = is_last ? TransferTimes{} : output_transfer(device, stages[i + 1].device, last + 1);
+    const Seconds send = counted(communication, gradient) + counted(communication, output);
+    const Seconds cost = stage_cost(communication, compute, send);
+    result.bottleneck = std::max(result.bottleneck, cost);
+    result.sum += cost;
+    gradient = is_last ? TransferTimes{} : gradient_transfer(device, stages[i + 1].device, last + 1);
+    result.sequential += compute + output.total() + gradient.total();
+    result.step_bound = std::max(result.step_bound, around + microbatches * compute);
+    longest_turn = std::max({longest_turn, forward, backward});
+    around += compute;
+    if (is_free) continue;
+    longest_turn = std::max({longest_turn, output.data, gradient.data});
+    around += output.total() + gradient.total();
+  }
+  result.step_bound = std::max(result.step_bound, around + others * longest_turn) / cluster_->profile_speedup;
+  result.pipeline = objective_of(Objective::Pipeline, goal.microbatches, result.bottleneck, result.sum);
+  result.objective = goal.objective == Objective::Step
+                         ? step_time_by_recurrence(*this, stages, goal)
+                         : objective_of(goal.objective, goal.microbatches, result.bottleneck, result.sum);
+  return result;
+}
+
+}  // namespace isobar

@@ -1,0 +1,139 @@
+#include "core/plan/plan.hpp"
+
+#include "core/names.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace isobar {
+
+namespace {
+
+constexpr NameTable<Objective, 4> objectives = {{{Objective::Sequential, "sequential"},
+                                                 {Objective::Bottleneck, "bottleneck"},
+                                                 {Objective::Pipeline, "pipeline"},
+                                                 {Objective::Step, "step"}}};
+constexpr NameTable<Communication, 4> communications = {{{Communication::None, "none"},
+                                                         {Communication::Overlapped, "overlapped"},
+                                                         {Communication::Serial, "serial"},
+                                                         {Communication::Played, "played"}}};
+constexpr NameTable<Schedule, 3> schedules = {
+    {{Schedule::Sequential, "sequential"}, {Schedule::GPipe, "gpipe"}, {Schedule::OneForwardOneBackward, "1f1b"}}};
+constexpr NameTable<Outcome, 4> outcomes = {{{Outcome::Optimal, "optimal"},
+                                             {Outcome::Feasible, "feasible"},
+                                             {Outcome::Infeasible, "infeasible"},
+                                             {Outcome::TimedOut, "timed_out"}}};
+constexpr NameTable<StepTimeBy, 2> step_times = {
+    {{StepTimeBy::Formula, "formula"}, {StepTimeBy::Recurrence, "recurrence"}}};
+
+}  // namespace
+
+std::string_view name_of(Objective objective)
+{
+  return name_in(objectives, objective);
+}
+std::string_view name_of(Communication communication)
+{
+  return name_in(communications, communication);
+}
+std::string_view name_of(Schedule schedule)
+{
+  return name_in(schedules, schedule);
+}
+std::string_view name_of(Outcome outcome)
+{
+  return name_in(outcomes, outcome);
+}
+std::string_view name_of(StepTimeBy by)
+{
+  return name_in(step_times, by);
+}
+std::optional<Objective> objective_from_name(std::string_view name)
+{
+  return value_in(objectives, name);
+}
+std::optional<Communication> communication_from_name(std::string_view name)
+{
+  return value_in(communications, name);
+}
+std::optional<Schedule> schedule_from_name(std::string_view name)
+{
+  return value_in(schedules, name);
+}
+std::optional<Outcome> outcome_from_name(std::string_view name)
+{
+  return value_in(outcomes, name);
+}
+std::optional<StepTimeBy> step_time_by_from_name(std::string_view name)
+{
+  return value_in(step_times, name);
+}
+std::vector<std::string> objective_names()
+{
+  return names_in(objectives);
+}
+std::vector<std::string> communication_names()
+{
+  return names_in(communications);
+}
+std::vector<std::string> schedule_names()
+{
+  return names_in(schedules);
+}
+std::vector<std::string> outcome_names()
+{
+  return names_in(outcomes);
+}
+std::vector<std::string> step_time_by_names()
+{
+  return names_in(step_times);
+}
+
+Goal Goal::with_defaults(Objective objective)
+{
+  if (objective == Objective::Sequential) return {objective, Communication::Serial, Schedule::Sequential, 1};
+  const auto communication = objective == Objective::Step ? Communication::Played : Communication::Overlapped;
+  return {objective, communication, Schedule::OneForwardOneBackward, 8};
+}
+
+bool are_compatible(Objective objective, Communication communication)
+{
+  if (objective != Objective::Step) return communication != Communication::Played;
+  return communication == Communication::Played || communication == Communication::None;
+}
+
+Path counted_path(Communication communication, Path path)
+{
+  switch (communication) {
+    case Communication::None:
+      return {Seconds(0), BytesPerSecond(std::numeric_limits<double>::infinity())};
+    case Communication::Overlapped:
+      return {Seconds(0), path.bandwidth};
+    case Communication::Serial:
+    case Communication::Played:
+      return path;
+  }
+  return path;
+}
+
+std::uint64_t microbatches_in_flight(Schedule schedule, std::size_t stages_after, std::uint64_t microbatches)
+{
+  switch (schedule) {
+    case Schedule::Sequential:
+      return 1;
+    case Schedule::GPipe:
+      return microbatches;
+    case Schedule::OneForwardOneBackward:
+      return std::min<std::uint64_t>(microbatches, stages_after + 1);
+  }
+  return microbatches;
+}
+
+std::optional<double> Plan::gap_fraction() const
+{
+  if (!objective || !objective_bound) return std::nullopt;
+  if (objective->value <= 0) return 0.0;
+  return (*objective - *objective_bound) / *objective;
+}
+
+}  // namespace isobar

@@ -1,0 +1,414 @@
+#include "core/base/document.hpp"
+#include "core/base/file_kind.hpp"
+#include "core/base/files.hpp"
+#include "core/model/model_limits.hpp"
+#include "core/plan/plan.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+namespace isobar {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr auto schema = "isobar-plan/1";
+
+Json or_null(const std::optional<Seconds>& time)
+{
+  return time ? Json(time->value) : Json(nullptr);
+}
+
+Json to_json(const Stage& stage)
+{
+  Json devices = Json::array();
+  for (const auto& device : stage.devices) {
+    Json object = {{"name", device.name}, {"share", device.share}};
+    if (device.slowdown) object["slowdown"] = *device.slowdown;
+    if (device.memory) object["memory_bytes"] = device.memory->value;
+    if (device.type) object["type"] = *device.type;
+    devices.push_back(std::move(object));
+  }
+  return {{"devices", std::move(devices)}, {"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}};
+}
+
+Json to_json(const std::map<std::string, Bytes>& sizes)
+{
+  Json object = Json::object();
+  for (const auto& [name, size] : sizes) object[name] = size.value;
+  return object;
+}
+
+Json to_json(const Predicted& predicted)
+{
+  Json object = {{"step_time_s", predicted.step_time.value},
+                 {"step_time_by", name_of(predicted.step_time_by)},
+                 {"bottleneck_s", predicted.bottleneck.value},
+                 {"sequential_s", predicted.sequential.value}};
+  if (predicted.pipeline) object["pipeline_s"] = predicted.pipeline->value;
+  object["peak_memory_bytes"] = to_json(predicted.peak_memory);
+  return object;
+}
+
+Json to_json(const Simulated& simulated)
+{
+  return {{"step_time_s", simulated.step_time.value},
+          {"candidates", simulated.candidates},
+          {"allocator", simulated.allocator},
+          {"objective", name_of(simulated.objective)}};
+}
+
+Json to_json(const Fingerprint& fingerprint)
+{
+  return {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
+}
+
+Json to_json(const Stamp& stamp)
+{
+  return {{"step_time_s", stamp.step_time.value},
+          {"peak_memory_bytes", to_json(stamp.peak_memory)},
+          {"platform", stamp.platform_hash},
+          {"workload", stamp.workload_hash},
+          {"plan", stamp.plan_hash},
+          {"version", stamp.version},
+          {"simgrid_version", stamp.simgrid_version}};
+}
+
+bool has_multipliers(CertificateKind kind)
+{
+  return kind == CertificateKind::Path || kind == CertificateKind::Search;
+}
+
+Json to_json(const Certificate& certificate)
+{
+  Json object = {{"kind", name_of(certificate.kind)}};
+  if (has_multipliers(certificate.kind)) {
+    if (!certificate.groups.empty()) object["groups"] = certificate.groups;
+    object["levels"] = certificate.levels;
+    object["rungs"] = Json::array();
+    for (const auto& rung : certificate.rungs) {
+      object["rungs"].push_back({{"limit_s", or_null(rung.limit)}, {"multipliers", rung.multipliers}});
+      if (rung.slots > 0) object["rungs"].back()["slots"] = rung.slots;
+    }
+  } else if (certificate.kind == CertificateKind::PhaseFlow && !certificate.rungs.empty()) {
+    object["limit_s"] = or_null(certificate.rungs.front().limit);
+  }
+  return object;
+}
+
+/// A member that is a mapping, read by `read`; a fault when it is missing or something else.
+template <typename Value, typename Read>
+Value read_mapping(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
+{
+  const DocumentNode* node = parent.required(key);
+  if (node == nullptr) return {};
+  if (node->kind != DocumentNode::Kind::Mapping) {
+    parent.add_fault(key, "is not an object; see docs/formats.md");
+    return {};
+  }
+  MappingReader reader(*node, parent.path_of(key) + ".", faults);
+  Value value = read(reader);
+  reader.refuse_unknown();
+  return value;
+}
+
+std::optional<Seconds> read_seconds(MappingReader& reader, const std::string& key)
+{
+  const auto number = reader.optional_number(key);
+  return number ? std::optional(Seconds(*number)) : std::nullopt;
+}
+
+/// The members of a sequence of mappings.
+template <typename Value, typename Read>
+std::vector<Value> read_objects(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
+{
+  std::vector<Value> values;
+  for (const auto& node : parent.required_sequence(key)) {
+    const std::string path = fmt::format("{}[{}]", parent.path_of(key), values.size());
+    if (node.kind != DocumentNode::Kind::Mapping) {
+      faults.add(node.line, path, "is not an object; see docs/formats.md");
+      values.emplace_back();
+      continue;
+    }
+    MappingReader reader(node, path + ".", faults);
+    values.push_back(read(reader));
+    reader.refuse_unknown();
+  }
+  return values;
+}
+
+/// A list of numbers: each is read as a member of its own, "multipliers[3]".
+template <typename Value, typename Read>
+std::vector<Value> read_list(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
+{
+  std::vector<Value> values;
+  for (const auto& item : parent.required_sequence(key)) {
+    DocumentNode member;
+    member.kind = DocumentNode::Kind::Mapping;
+    member.line = item.line;
+    const std::string name = fmt::format("{}[{}]", key, values.size());
+    member.members.push_back({name, item});
+    MappingReader reader(member, parent.path_of(""), faults);
+    values.push_back(read(reader, name));
+  }
+  return values;
+}
+
+Certificate read_certificate(MappingReader& reader, FaultList& faults)
+{
+  Certificate certificate;
+  certificate.kind = certificate_kind_from_name(reader.required_choice("kind", certificate_kind_names()))
+                         .value_or(CertificateKind::None);
+  if (has_multipliers(certificate.kind)) {
+    if (reader.has("groups")) {
+      certificate.groups = read_list<std::size_t>(
+          reader, "groups", faults,
+          [](MappingReader& item, const std::string& name) { return item.required_count(name); });
+    }
+    certificate.levels = reader.required_count("levels", 1);
+    certificate.rungs = read_objects<Certificate::Rung>(reader, "rungs", faults, [&faults](MappingReader& rung) {
+      rung.required("limit_s");
+      Certificate::Rung result;
+      result.limit = read_seconds(rung, "limit_s");
+      result.multipliers =
+          read_list<double>(rung, "multipliers", faults,
+                            [](MappingReader& item, const std::string& name) { return item.required_number(name); });
+      result.slots = rung.optional_count("slots").value_or(0);
+      return result;
+    });
+  } else if (certificate.kind == CertificateKind::PhaseFlow) {
+    certificate.rungs.push_back({Seconds(reader.required_number("limit_s")), {}});
+  }
+  return certificate;
+}
+
+Stage read_stage(MappingReader& reader, FaultList& faults)
+{
+  Stage stage;
+  stage.devices = read_objects<StageDevice>(reader, "devices", faults, [](MappingReader& device) {
+    const std::string name = device.required_text("name");
+    StageDevice used{name, device.required_number("share")};
+    used.slowdown = device.optional_number("slowdown");
+    if (const auto memory = device.optional_number("memory_bytes")) used.memory = Bytes(*memory);
+    used.type = device.optional_text("type");
+    return used;
+  });
+  stage.first_layer = reader.required_count("first_layer");
+  stage.last_layer = reader.required_count("last_layer");
+  return stage;
+}
+
+std::map<std::string, Bytes> read_sizes(MappingReader& parent, const std::string& key, FaultList& faults)
+{
+  using Sizes = std::map<std::string, Bytes>;
+  return read_mapping<Sizes>(parent, key, faults, [](MappingReader& reader) {
+    Sizes sizes;
+    for (const auto& name : reader.keys()) sizes[name] = Bytes(reader.required_number(name));
+    return sizes;
+  });
+}
+
+Predicted read_predicted(MappingReader& reader, Objective objective, FaultList& faults)
+{
+  Predicted predicted;
+  predicted.step_time = Seconds(reader.required_number("step_time_s"));
+  // The first versions had no other way than the formula and did not say so.
+  const auto by = reader.optional_choice("step_time_by", step_time_by_names());
+  predicted.step_time_by = by ? step_time_by_from_name(*by).value_or(StepTimeBy::Formula) : StepTimeBy::Formula;
+  predicted.pipeline = read_seconds(reader, "pipeline_s");
+  if (predicted.step_time_by == StepTimeBy::Formula && (predicted.pipeline || objective == Objective::Step)) {
+    reader.add_fault("step_time_by",
+                     "formula, as in plans of older versions, which have neither objective step nor pipeline_s");
+  } else if (objective == Objective::Step && !predicted.pipeline) {
+    reader.add_fault("pipeline_s", "missing; every plan for objective step has it");
+  }
+  predicted.bottleneck = Seconds(reader.required_number("bottleneck_s"));
+  predicted.sequential = Seconds(reader.required_number("sequential_s"));
+  predicted.peak_memory = read_sizes(reader, "peak_memory_bytes", faults);
+  return predicted;
+}
+
+Simulated read_simulated(MappingReader& reader)
+{
+  Simulated simulated;
+  simulated.step_time = Seconds(reader.required_number("step_time_s"));
+  simulated.candidates = reader.required_count("candidates", 1);
+  simulated.allocator = reader.required_text("allocator");
+  simulated.objective =
+      objective_from_name(reader.required_choice("objective", objective_names())).value_or(Objective::Step);
+  return simulated;
+}
+
+Fingerprint read_fingerprint(MappingReader& reader)
+{
+  Fingerprint result;
+  result.name = reader.required_text("name");
+  result.hash = reader.required_text("hash");
+  return result;
+}
+
+Stamp read_stamp(MappingReader& reader, FaultList& faults)
+{
+  Stamp stamp;
+  stamp.step_time = Seconds(reader.required_number("step_time_s"));
+  stamp.peak_memory = read_sizes(reader, "peak_memory_bytes", faults);
+  stamp.platform_hash = reader.required_text("platform");
+  stamp.workload_hash = reader.required_text("workload");
+  stamp.plan_hash = reader.required_text("plan");
+  stamp.version = reader.required_text("version");
+  stamp.simgrid_version = reader.required_text("simgrid_version");
+  return stamp;
+}
+
+/// Everything but what depends on the machine's speed, and what was added to the plan afterwards.
+Json lasting_part_of(const Plan& plan)
+{
+  Json stages = Json::array();
+  for (const auto& stage : plan.stages) stages.push_back(to_json(stage));
+  const auto gap = plan.gap_fraction();
+  Json document = {{"schema", schema},
+                   {"allocator", plan.allocator},
+                   {"objective", name_of(plan.goal.objective)},
+                   {"communication", name_of(plan.goal.communication)},
+                   {"schedule", name_of(plan.goal.schedule)},
+                   {"microbatches", plan.goal.microbatches},
+                   {"outcome", name_of(plan.outcome)}};
+  if (!plan.reason.empty()) document["reason"] = plan.reason;
+  document["stages"] = std::move(stages);
+  if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
+  if (plan.micro_batch) document["micro_batch"] = *plan.micro_batch;
+  if (!plan.without.empty()) document["without"] = plan.without;
+  if (plan.data_server) document["data_server"] = *plan.data_server;
+  document["predicted"] = plan.predicted ? to_json(*plan.predicted) : Json(nullptr);
+  if (plan.simulated) document["simulated"] = to_json(*plan.simulated);
+  document["objective_s"] = or_null(plan.objective);
+  document["objective_bound_s"] = or_null(plan.objective_bound);
+  document["gap_fraction"] = gap ? Json(*gap) : Json(nullptr);
+  document["step_bound_s"] = or_null(plan.step_bound);
+  document["certificate"] = to_json(plan.certificate);
+  document["inputs"] = {{"platform", to_json(plan.platform)}, {"workload", to_json(plan.workload)}};
+  if (plan.profile) document["inputs"]["profile"] = to_json(*plan.profile);
+  return document;
+}
+
+std::string text_of(const Json& document)
+{
+  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string plan_to_json(const Plan& plan)
+{
+  Json document = lasting_part_of(plan);
+  if (plan.stamp) document["stamp"] = to_json(*plan.stamp);
+  document["wall"] = {{"search_s", plan.search_time.value}};
+  return text_of(document);
+}
+
+std::string lasting_plan_to_json(const Plan& plan)
+{
+  return text_of(lasting_part_of(plan));
+}
+
+std::string hash_of(const Plan& plan)
+{
+  return fingerprint(lasting_plan_to_json(plan));
+}
+
+Plan plan_from_json(const std::string& text, const std::string& name)
+{
+  require_file_kind(FileKind::Plan, text, name);
+  return plan_from_document(parse_json(text, name), name);
+}
+
+Plan plan_from_document(const DocumentNode& document, const std::string& name, const std::string& path)
+{
+  FaultList faults(name);
+  MappingReader reader(document, path, faults);
+  Plan plan;
+  reader.required_choice("schema", {schema});
+  plan.allocator = reader.required_text("allocator");
+  // A choice that is wrong is a fault already; the value read then does not matter.
+  plan.goal.objective =
+      objective_from_name(reader.required_choice("objective", objective_names())).value_or(Objective::Step);
+  plan.goal.communication = communication_from_name(reader.required_choice("communication", communication_names()))
+                                .value_or(Communication::None);
+  plan.goal.schedule =
+      schedule_from_name(reader.required_choice("schedule", schedule_names())).value_or(Schedule::Sequential);
+  plan.goal.microbatches = reader.required_count("microbatches", 1, 1'000'000'000);
+  if (faults.empty() && !are_compatible(plan.goal.objective, plan.goal.communication)) {
+    reader.add_fault("communication", fmt::format("{} does not go with objective {}; see docs/costs.md",
+                                                  name_of(plan.goal.communication), name_of(plan.goal.objective)));
+  }
+  plan.outcome = outcome_from_name(reader.required_choice("outcome", outcome_names())).value_or(Outcome::Feasible);
+  plan.reason = reader.optional_text("reason").value_or("");
+  plan.stages = read_objects<Stage>(reader, "stages", faults,
+                                    [&faults](MappingReader& stage) { return read_stage(stage, faults); });
+  if (reader.optional("recompute")) {
+    plan.recompute =
+        read_list<std::size_t>(reader, "recompute", faults,
+                               [](MappingReader& item, const std::string& key) { return item.required_count(key); });
+    if (std::adjacent_find(plan.recompute.begin(), plan.recompute.end(), std::greater_equal<>()) !=
+        plan.recompute.end()) {
+      reader.add_fault("recompute", "is not ascending; list each layer once, in order");
+    }
+  }
+  plan.micro_batch = reader.optional_count("micro_batch", 1, largest_micro_batch);
+  if (reader.optional("without")) {
+    plan.without = read_list<std::string>(
+        reader, "without", faults, [](MappingReader& item, const std::string& key) { return item.required_text(key); });
+  }
+  plan.data_server = reader.optional_text("data_server");
+  if (const auto* predicted = reader.required("predicted"); predicted && predicted->kind != DocumentNode::Kind::Null) {
+    plan.predicted = read_mapping<Predicted>(reader, "predicted", faults, [&](MappingReader& member) {
+      return read_predicted(member, plan.goal.objective, faults);
+    });
+  }
+  if (reader.optional("simulated")) {
+    plan.simulated = read_mapping<Simulated>(reader, "simulated", faults, read_simulated);
+  }
+  plan.objective = read_seconds(reader, "objective_s");
+  plan.objective_bound = read_seconds(reader, "objective_bound_s");
+  const auto claimed_gap = reader.optional_number("gap_fraction");
+  plan.step_bound = read_seconds(reader, "step_bound_s");
+  plan.certificate = read_mapping<Certificate>(
+      reader, "certificate", faults, [&faults](MappingReader& member) { return read_certificate(member, faults); });
+  struct InputsRead {};
+  read_mapping<InputsRead>(reader, "inputs", faults, [&](MappingReader& inputs) {
+    plan.platform = read_mapping<Fingerprint>(inputs, "platform", faults, read_fingerprint);
+    plan.workload = read_mapping<Fingerprint>(inputs, "workload", faults, read_fingerprint);
+    if (inputs.has("profile")) plan.profile = read_mapping<Fingerprint>(inputs, "profile", faults, read_fingerprint);
+    return InputsRead{};
+  });
+  if (reader.optional("stamp")) {
+    plan.stamp = read_mapping<Stamp>(reader, "stamp", faults,
+                                     [&faults](MappingReader& member) { return read_stamp(member, faults); });
+  }
+  if (reader.optional("wall")) {
+    plan.search_time = Seconds(read_mapping<double>(
+        reader, "wall", faults, [](MappingReader& wall) { return wall.required_number("search_s"); }));
+  }
+  reader.refuse_unknown();
+  const auto gap = plan.gap_fraction();
+  const bool same_gap = claimed_gap.has_value() == gap.has_value() && (!gap || std::abs(*gap - *claimed_gap) <= 1e-9);
+  if (faults.empty() && !same_gap) {
+    reader.add_fault("gap_fraction",
+                     "does not follow from objective_s and objective_bound_s; it is "
+                     "(objective_s - objective_bound_s) / objective_s");
+  }
+  faults.throw_if_any();
+  return plan;
+}
+
+Plan read_plan(const std::filesystem::path& file)
+{
+  return plan_from_json(read_file(file), file.string());
+}
+
+}  // namespace isobar

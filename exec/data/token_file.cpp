@@ -1,0 +1,231 @@
+#include "exec/data/token_file.hpp"
+
+#include "core/errors.hpp"
+#include "core/names.hpp"
+#include "exec/files/open_file.hpp"
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <stdexcept>
+#include <string_view>
+
+namespace isobar::exec {
+
+namespace {
+
+/// Of little-endian bytes.
+std::uint64_t number_in(std::string_view bytes)
+{
+  std::uint64_t number = 0;
+  for (std::size_t i = bytes.size(); i-- > 0;) number = number << 8U | static_cast<unsigned char>(bytes[i]);
+  return number;
+}
+
+/// Bytes of a token.
+std::uint64_t width_of(TokenFile::Kind kind)
+{
+  switch (kind) {
+    case TokenFile::Kind::Uint16:
+      return 2;
+    case TokenFile::Kind::Uint32:
+    case TokenFile::Kind::Int32:
+      return 4;
+    case TokenFile::Kind::Int64:
+      return 8;
+  }
+  throw std::logic_error("a kind without a width");
+}
+
+constexpr NameTable<TokenFile::Kind, 4> npy_types{{{TokenFile::Kind::Uint16, "<u2"},
+                                                   {TokenFile::Kind::Uint32, "<u4"},
+                                                   {TokenFile::Kind::Int32, "<i4"},
+                                                   {TokenFile::Kind::Int64, "<i8"}}};
+constexpr std::string_view npy_magic = "\x93NUMPY";
+
+/// The header of a NumPy file, which is a literal of a Python dictionary.
+class NpyHeader {
+ public:
+  /// @throws InputError naming `name`, the file, unless it has three members in any order and nothing else.
+  NpyHeader(std::string_view text, const std::string& name) : rest_(text)
+  {
+    bool good = take("{");
+    while (good && !take("}")) {
+      const auto key = take_enclosed('\'', '\'');
+      good = take(":");
+      if (key == "descr") {
+        type_ = take_enclosed('\'', '\'');
+        good = good && !type_.empty();
+      } else if (key == "fortran_order") {
+        is_row_major_ = take("False");
+        good = good && (is_row_major_ || take("True"));
+      } else if (key == "shape") {
+        shape_ = take_enclosed('(', ')');
+      } else {
+        good = false;
+      }
+      if (good && !take(",")) good = rest_.starts_with('}');
+    }
+    take("");
+    if (!good || !rest_.empty() || type_.empty()) throw InputError(name, "its NumPy header is damaged");
+  }
+
+  /// Such as "<u2": little endian, unsigned, two bytes.
+  std::string_view type() const { return type_; }
+  bool is_row_major() const { return is_row_major_; }
+  /// What stands in the brackets.
+  std::string_view shape() const { return shape_; }
+  /// Of an array of one dimension, which is written "(12,)"; none of another.
+  std::optional<std::uint64_t> length() const
+  {
+    std::uint64_t length = 0;
+    const auto* end = shape_.data() + shape_.size();
+    const auto [after, fault] = std::from_chars(shape_.data(), end, length);
+    return fault == std::errc() && std::string_view(after, end) == "," ? std::optional(length) : std::nullopt;
+  }
+
+ private:
+  /// Takes the blanks that come next, and then `word`, if it does.
+  bool take(std::string_view word)
+  {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(" \n"), rest_.size()));
+    if (!rest_.starts_with(word)) return false;
+    rest_.remove_prefix(word.size());
+    return true;
+  }
+
+  /// What stands between two marks, or "" where they are not next.
+  std::string_view take_enclosed(char open, char close)
+  {
+    if (!take({&open, 1})) return {};
+    const auto text = rest_.substr(0, rest_.find(close));
+    rest_.remove_prefix(std::min(rest_.size(), text.size() + 1));
+    return text;
+  }
+
+  std::string_view rest_;
+  std::string_view type_, shape_;
+  bool is_row_major_ = false;
+};
+
+}  // namespace
+
+TokenFile::TokenFile(const std::filesystem::path& file, std::uint64_t vocabulary)
+    : name_(shown_path(file)),
+      vocabulary_(vocabulary),
+      descriptor_(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK))
+{
+  if (descriptor_ < 0) throw InputError(name_, errno == ENOENT ? "no such file" : std::strerror(errno));
+  try {
+    read_header();
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
+}
+
+TokenFile::~TokenFile()
+{
+  close(descriptor_);
+}
+
+void TokenFile::read_header()
+{
+  struct stat status = {};
+  if (fstat(descriptor_, &status) != 0) throw EnvironmentError(fmt::format("{}: {}", name_, std::strerror(errno)));
+  if (!S_ISREG(status.st_mode)) throw InputError(name_, "is no regular file; tokens are read from any place of it");
+  const auto bytes = static_cast<std::uint64_t>(status.st_size);
+  const std::string start = read_bytes(0, std::min<std::uint64_t>(bytes, 12));
+  constexpr std::uint64_t two_byte_magic = 20240520, four_byte_magic = 20240801;
+  const std::uint64_t magic = start.size() < 4 ? 0 : number_in(start.substr(0, 4));
+  std::optional<std::uint64_t> promised;  // tokens, by the header
+  if (start.starts_with(npy_magic)) {
+    promised = read_npy_header(start, bytes);
+  } else if (magic == two_byte_magic || magic == four_byte_magic) {
+    constexpr std::uint64_t header = 1024;  // 256 int32
+    if (bytes < header) throw InputError(name_, fmt::format("ends after {} bytes, within llm.c's header", bytes));
+    const std::uint64_t version = number_in(start.substr(4, 4));
+    const std::uint64_t expected = magic == two_byte_magic ? 1 : 7;
+    if (version != expected) {
+      throw InputError(name_, fmt::format("is of llm.c's version {}; version {} is read", version, expected));
+    }
+    kind_ = magic == two_byte_magic ? Kind::Uint16 : Kind::Uint32;
+    begin_ = header;
+    promised = number_in(start.substr(8, 4));
+  }
+  const std::uint64_t width = width_of(kind_);
+  const std::uint64_t room = bytes - begin_;
+  if (room % width != 0) {
+    throw InputError(name_, fmt::format("has {} bytes of tokens, no multiple of {}; is it truncated?", room, width));
+  }
+  size_ = room / width;
+  if (promised && *promised != size_) {
+    throw InputError(name_, fmt::format("says that it has {} tokens, and has {}; is it truncated?", *promised, size_));
+  }
+  if (size_ == 0) throw InputError(name_, "has no token");
+}
+
+std::uint64_t TokenFile::read_npy_header(const std::string& start, std::uint64_t bytes)
+{
+  const unsigned version = start.size() < 7 ? 0 : static_cast<unsigned char>(start[6]);
+  const std::uint64_t length_bytes = version == 1 ? 2 : 4;  // of the length of the header
+  if (version < 1 || version > 3 || start.size() < 8 + length_bytes) {
+    throw InputError(name_, "its NumPy header is damaged");
+  }
+  const std::uint64_t length = number_in(start.substr(8, length_bytes));
+  begin_ = 8 + length_bytes + length;
+  constexpr std::uint64_t longest_header = 10'000;  // as NumPy reads
+  if (length > longest_header || begin_ > bytes) throw InputError(name_, "its NumPy header is damaged");
+  const std::string text = read_bytes(8 + length_bytes, length);
+  const NpyHeader header(text, name_);
+  const auto kind = value_in(npy_types, header.type());
+  if (!kind) {
+    throw InputError(name_, fmt::format("holds {}; tokens are <u2, <u4, <i4 or <i8", in_quotes(header.type())));
+  }
+  if (!header.length() || !header.is_row_major()) {
+    throw InputError(name_,
+                     fmt::format("holds an array of shape ({}){}; tokens are an array of one dimension in C's order",
+                                 shown(header.shape()), header.is_row_major() ? "" : " in Fortran's order"));
+  }
+  kind_ = *kind;
+  return *header.length();
+}
+
+std::string TokenFile::read_bytes(std::uint64_t begin, std::uint64_t length) const
+{
+  std::string bytes(length, '\0');
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t got = pread(descriptor_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(begin + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw EnvironmentError(fmt::format("{}: cannot read: {}", name_, std::strerror(errno)));
+    if (got == 0) throw EnvironmentError(fmt::format("{}: has become shorter while it was in use", name_));
+    done += static_cast<std::size_t>(got);
+  }
+  return bytes;
+}
+
+std::vector<std::int64_t> TokenFile::read(std::uint64_t begin, std::uint64_t length) const
+{
+  ensure(begin <= size_ && length <= size_ - begin, "tokens are read where there are some");
+  const std::uint64_t width = width_of(kind_);
+  const std::string bytes = read_bytes(begin_ + begin * width, length * width);
+  std::vector<std::int64_t> tokens(length);
+  for (std::uint64_t i = 0; i < length; ++i) {
+    const std::uint64_t word = number_in(std::string_view(bytes).substr(i * width, width));
+    tokens[i] = kind_ == Kind::Int32 ? static_cast<std::int32_t>(word) : static_cast<std::int64_t>(word);
+    if (tokens[i] < 0 || static_cast<std::uint64_t>(tokens[i]) >= vocabulary_) {
+      throw InputError(
+          name_, fmt::format("token {} is {}; the vocabulary has 0 to {}", begin + i, tokens[i], vocabulary_ - 1));
+    }
+  }
+  return tokens;
+}
+
+}  // namespace isobar::exec

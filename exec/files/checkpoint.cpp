@@ -1,0 +1,456 @@
+#include "exec/files/checkpoint.hpp"
+
+#include "core/base/files.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/errors.hpp"
+#include "exec/files/checkpoint_manifest.hpp"
+#include "exec/files/crc32c.hpp"
+#include "exec/files/durable_files.hpp"
+#include "exec/files/open_file.hpp"
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& path, const std::error_code& fault)
+{
+  throw EnvironmentError(fmt::format("{}: {}", shown_path(path), fault.message()));
+}
+
+/// Names in a folder, in order; none when there is no folder.
+std::vector<std::string> names_in(const fs::path& folder)
+{
+  std::vector<std::string> names;
+  std::error_code fault;
+  for (fs::directory_iterator entry(folder, fault), end; !fault && entry != end; entry.increment(fault)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (fault == std::errc::not_a_directory) throw InputError(shown_path(folder), "is a file; name a folder");
+  if (fault && fault != std::errc::no_such_file_or_directory) fail(folder, fault);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void remove_file(const fs::path& path)
+{
+  std::error_code fault;
+  fs::remove(path, fault);
+  if (fault && fault != std::errc::no_such_file_or_directory) fail(path, fault);
+}
+
+/// The number that a text begins with, which is cut off; none where it begins with no digit.
+std::optional<std::uint64_t> take_number(std::string_view& text)
+{
+  std::uint64_t number = 0;
+  const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (status != std::errc{}) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(rest - text.data()));
+  return number;
+}
+
+struct NameOfStage {
+  std::size_t stage = 0;
+  std::size_t stages = 0;
+};
+
+/// What the name of a stage's file, whatever its ending is, begins with; none for other names.
+std::optional<NameOfStage> name_of_stage(std::string_view name)
+{
+  constexpr std::string_view begin = "stage-", between = "-of-";
+  std::string_view rest = name;
+  if (!rest.starts_with(begin)) return std::nullopt;
+  rest.remove_prefix(begin.size());
+  const auto stage = take_number(rest);
+  if (!stage || !rest.starts_with(between)) return std::nullopt;
+  rest.remove_prefix(between.size());
+  const auto stages = take_number(rest);
+  if (!stages || *stage >= *stages || *stages > most_stages) return std::nullopt;
+  return NameOfStage{*stage, *stages};
+}
+
+/// The number of stages that the name of a manifest's part speaks of; none for other names.
+std::optional<std::size_t> stages_of_manifest(std::string_view name)
+{
+  const auto found = name_of_stage(name);
+  if (!found || name != manifest_file_name(found->stage, found->stages)) return std::nullopt;
+  return found->stages;
+}
+
+/// What a run writes into a checkpoint's folder; a temporary file has six letters more (core/base/files.cpp).
+bool is_ours(std::string_view name)
+{
+  const auto found = name_of_stage(name);
+  if (!found) return false;
+  for (const auto& whole :
+       {stage_file_name(found->stage, found->stages), manifest_file_name(found->stage, found->stages)}) {
+    const bool is_temporary = name.size() == whole.size() + 7 && name.starts_with(whole) && name[whole.size()] == '.';
+    if (name == whole || is_temporary) return true;
+  }
+  return false;
+}
+
+/// Removes what is ours, and the folder where nothing else is in it.
+void remove_checkpoint(const fs::path& folder)
+{
+  std::error_code fault;
+  if (!fs::is_directory(fs::symlink_status(folder, fault))) return;
+  for (const auto& name : names_in(folder)) {
+    if (is_ours(name)) remove_file(folder / name);
+  }
+  fs::remove(folder, fault);
+  if (fault && fault != std::errc::directory_not_empty) fail(folder, fault);
+}
+
+/// How many stages a checkpoint has, as far as the names in its folder say.
+std::size_t stages_in(const fs::path& folder)
+{
+  std::set<std::size_t> found;
+  std::size_t parts = 0;
+  for (const auto& name : names_in(folder)) {
+    const auto stages = stages_of_manifest(name);
+    if (!stages) continue;
+    found.insert(*stages);
+    ++parts;
+  }
+  const std::string where = shown_path(folder);
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) throw InputError(where, "no such checkpoint");
+  if (found.empty()) throw InputError(where, "holds no part of a manifest");
+  if (found.size() > 1) {
+    throw InputError(where, fmt::format("holds parts of {} and of {} stages", *found.begin(), *found.rbegin()));
+  }
+  const std::size_t stages = *found.begin();
+  if (parts == stages) return stages;
+  std::size_t missing = 0;
+  while (fs::exists(folder / manifest_file_name(missing, stages), ignored)) ++missing;
+  throw InputError(
+      where, fmt::format("holds {} of {} parts; {} is not there", parts, stages, manifest_file_name(missing, stages)));
+}
+
+/// Whether every stage has written its part; then nobody is writing any longer.
+bool has_all_parts(const fs::path& folder)
+{
+  try {
+    stages_in(folder);
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+/// The run that the first readable part of the manifest names; none where there is no such part.
+std::optional<std::string> run_in(const fs::path& folder)
+{
+  for (const auto& name : names_in(folder)) {
+    if (!stages_of_manifest(name)) continue;
+    try {
+      return read_manifest(folder / name).run;
+    } catch (const InputError&) {
+      // Another part may name it.
+    }
+  }
+  return std::nullopt;
+}
+
+/// Files that a complete checkpoint of so many stages is made of.
+std::set<std::string> files_of(std::size_t stages)
+{
+  std::set<std::string> files;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    files.insert(stage_file_name(stage, stages));
+    files.insert(manifest_file_name(stage, stages));
+  }
+  return files;
+}
+
+/// What is there and cannot be read is not damaged; a pipe would be waited for.
+void require_readable(const fs::path& path)
+{
+  if (access(path.c_str(), R_OK) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR) fail(path, {errno, std::generic_category()});
+    return;
+  }
+  if (!fs::is_regular_file(path)) throw InputError(shown_path(path), "is no regular file");
+}
+
+std::uint32_t crc_of_file(const fs::path& path)
+{
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> piece(std::size_t{1} << 22);
+  std::uint32_t crc = 0;
+  while (file) {
+    throw_if_interrupted();
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    crc = crc32c(std::as_bytes(std::span(piece).first(static_cast<std::size_t>(file.gcount()))), crc);
+  }
+  if (!file.eof()) throw EnvironmentError(shown_path(path) + ": cannot be read");
+  return crc;
+}
+
+[[noreturn]] void refuse_crc(const std::string& where, std::uint32_t found, std::uint32_t written)
+{
+  throw InputError(where, fmt::format("damaged: its CRC-32C is {:08x}, and {:08x} was written", found, written));
+}
+
+/// What parts must have in common, and how they follow each other.
+void check_part(const ManifestPart& part, const ManifestPart& first, const ManifestPart* before,
+                const std::string& where)
+{
+  const std::size_t layer = before ? before->last_layer + 1 : 0;
+  if (part.run != first.run) throw InputError(where, "run: is not what stage 0 says; the parts are of different runs");
+  if (part.first_layer != layer) {
+    throw InputError(
+        where, fmt::format("first_layer: is {}; after the stages before comes layer {}", part.first_layer, layer));
+  }
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::size_t layer, std::string_view parameter)
+{
+  return fmt::format("layers.{}.{}", layer, parameter);
+}
+
+Checkpoint::Checkpoint(fs::path folder, std::uint64_t step) : folder_(std::move(folder)), step_(step)
+{
+  const std::size_t stages = stages_in(folder_);
+  std::vector<ManifestPart> manifest;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    const auto manifest_path = folder_ / manifest_file_name(stage, stages);
+    const auto where = shown_path(manifest_path);
+    const auto path = folder_ / stage_file_name(stage, stages);
+    for (const auto& file : {manifest_path, path}) require_readable(file);
+    auto part = read_manifest(manifest_path);
+    if (part.step != step || part.stage != stage || part.stages != stages) {
+      throw InputError(where, fmt::format("is of step {}, stage {} of {}; its name says step {}, stage {} of {}",
+                                          part.step, part.stage, part.stages, step, stage, stages));
+    }
+    check_part(part, manifest.empty() ? part : manifest.front(), manifest.empty() ? nullptr : &manifest.back(), where);
+    SafetensorsFile file(path);
+    if (file.size() != part.size) {
+      throw InputError(file.where(), fmt::format("has {} bytes, and {} were written", file.size(), part.size));
+    }
+    const auto names = file.names();
+    const bool same = std::equal(names.begin(), names.end(), part.tensor_crc.begin(), part.tensor_crc.end(),
+                                 [](const auto& name, const auto& listed) { return name == listed.first; });
+    if (!same) throw InputError(where, "tensors: are not those of " + stage_file_name(stage, stages));
+    for (const auto& name : names) {
+      if (!part_of_.emplace(name, stage).second) {
+        throw InputError(file.where(), fmt::format("tensor {} is in an earlier stage too", in_quotes(name)));
+      }
+    }
+    parts_.push_back({std::move(file), path, part.crc, part.last_layer, part.tensor_crc});
+    manifest.push_back(std::move(part));
+  }
+  run_ = manifest.front().run;
+}
+
+std::string Checkpoint::where() const
+{
+  return shown_path(folder_);
+}
+
+std::vector<std::string> Checkpoint::names() const
+{
+  std::vector<std::string> names;
+  for (const auto& [name, part] : part_of_) names.push_back(name);
+  return names;
+}
+
+const TensorFacts* Checkpoint::find(const std::string& name) const
+{
+  const auto found = part_of_.find(name);
+  return found == part_of_.end() ? nullptr : parts_[found->second].file.find(name);
+}
+
+void Checkpoint::read(const std::string& name, std::span<std::byte> into) const
+{
+  facts(name);
+  const auto& part = parts_[part_of_.at(name)];
+  part.file.read(name, into);
+  const std::uint32_t found = crc32c(into);
+  const std::uint32_t written = part.tensor_crc.at(name);
+  if (found != written) refuse_crc(fmt::format("{}: tensor {}", part.file.where(), in_quotes(name)), found, written);
+}
+
+std::size_t Checkpoint::layers() const
+{
+  return parts_.back().last_layer + 1;
+}
+
+void Checkpoint::verify() const
+{
+  for (const auto& part : parts_) {
+    const std::uint32_t found = crc_of_file(part.path);
+    if (found != part.crc) refuse_crc(part.file.where(), found, part.crc);
+  }
+}
+
+fs::path CheckpointStore::folder_of(std::uint64_t step) const
+{
+  return folder_ / fmt::format("step-{:08}", step);
+}
+
+void CheckpointStore::require_writable() const
+{
+  names_in(folder_);  // of a file there are none
+  std::error_code fault;
+  const bool is_new = fs::create_directories(folder_, fault);
+  if (fault) fail(folder_, fault);
+  if (is_new) synchronise_folder(folder_of_file(folder_));
+  const TemporaryFile probe(folder_ / "probe");
+}
+
+void CheckpointStore::write(const StageSnapshot& snapshot) const
+{
+  const auto folder = folder_of(snapshot.step);
+  std::error_code fault;
+  fs::create_directories(folder, fault);
+  if (fault) fail(folder, fault);
+  synchronise_folder(folder_);
+  const auto manifest = manifest_file_name(snapshot.stage, snapshot.stages);
+  for (const auto& name : names_in(folder)) {
+    const auto stages = stages_of_manifest(name);
+    if (name == manifest || (stages && *stages != snapshot.stages)) remove_file(folder / name);
+  }
+  std::vector<TensorView> tensors;
+  for (const auto& tensor : snapshot.tensors) tensors.push_back({tensor.facts, tensor.data});
+  const auto written = write_safetensors(folder / stage_file_name(snapshot.stage, snapshot.stages), tensors, {});
+  write_file_atomically(folder / manifest, manifest_to_text({.step = snapshot.step,
+                                                             .stages = snapshot.stages,
+                                                             .stage = snapshot.stage,
+                                                             .first_layer = snapshot.first_layer,
+                                                             .last_layer = snapshot.last_layer,
+                                                             .run = snapshot.run,
+                                                             .size = written.size,
+                                                             .crc = written.crc,
+                                                             .tensor_crc = written.tensor_crc}));
+  synchronise_folder(folder);
+}
+
+std::vector<std::uint64_t> CheckpointStore::steps() const
+{
+  std::vector<std::uint64_t> steps;
+  for (const auto& name : names_in(folder_)) {
+    constexpr std::string_view begin = "step-";
+    if (!name.starts_with(begin)) continue;
+    std::string_view rest = std::string_view(name).substr(begin.size());
+    const auto step = take_number(rest);
+    if (step && folder_of(*step).filename() == name) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+CheckpointStore::Newest CheckpointStore::newest_complete(Check check) const
+{
+  Newest newest;
+  auto found = steps();
+  std::reverse(found.begin(), found.end());
+  for (const std::uint64_t step : found) {
+    try {
+      const Checkpoint checkpoint = open(step);
+      if (check == Check::Elements) checkpoint.verify();
+      newest.step = step;
+      break;
+    } catch (const InputError& reason) {
+      newest.skipped.emplace_back(reason.what());
+      newest.damaged = newest.damaged || has_all_parts(folder_of(step));
+    }
+  }
+  return newest;
+}
+
+Checkpoint CheckpointStore::open(std::uint64_t step) const
+{
+  return {folder_of(step), step};
+}
+
+void CheckpointStore::keep_last(std::size_t count) const
+{
+  ensure(count >= 1, "at least one checkpoint is kept");
+  std::size_t kept = 0;
+  std::optional<std::string> run;  // that wrote the newest
+  auto found = steps();
+  std::reverse(found.begin(), found.end());
+  for (const std::uint64_t step : found) {
+    const auto folder = folder_of(step);
+    std::set<std::string> files;
+    if (run && run_in(folder).value_or(*run) != *run) continue;
+    try {
+      if (kept < count) {
+        const Checkpoint checkpoint = open(step);
+        files = files_of(checkpoint.stages());
+        run = checkpoint.run();
+      }
+    } catch (const InputError&) {
+      if (kept == 0) continue;
+    }
+    if (files.empty()) {
+      remove_checkpoint(folder);
+      continue;
+    }
+    ++kept;
+    for (const auto& name : names_in(folder)) {
+      if (is_ours(name) && !files.contains(name)) remove_file(folder / name);
+    }
+  }
+}
+
+void CheckpointStore::clear_later_than(std::uint64_t step) const
+{
+  for (const std::uint64_t found : steps()) {
+    if (found <= step) continue;
+    const auto folder = folder_of(found);
+    if (!has_all_parts(folder)) {
+      remove_checkpoint(folder);
+      continue;
+    }
+    fs::path aside;
+    std::error_code fault;
+    for (int number = 1; number == 1 || fs::exists(aside, fault); ++number) {
+      aside = folder;
+      aside += number == 1 ? ".damaged" : fmt::format(".damaged-{}", number);
+    }
+    fs::rename(folder, aside, fault);
+    if (fault) fail(folder, fault);
+  }
+}
+
+void AsyncCheckpointWriter::write(StageSnapshot snapshot)
+{
+  finish();
+  pending_ = std::async(std::launch::async, [store = store_, keep = keep_, snapshot = std::move(snapshot)] {
+    store.write(snapshot);
+    if (keep) store.keep_last(*keep);
+  });
+}
+
+void AsyncCheckpointWriter::throw_if_failed()
+{
+  if (pending_.valid() && pending_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) pending_.get();
+}
+
+void AsyncCheckpointWriter::finish()
+{
+  if (pending_.valid()) pending_.get();
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,122 @@
+#include "exec/files/checkpoint_manifest.hpp"
+
+#include "core/base/document.hpp"
+#include "core/base/files.hpp"
+#include "core/errors.hpp"
+#include "exec/files/open_file.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <charconv>
+#include <optional>
+
+namespace isobar::exec {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr auto schema = "isobar-checkpoint/1";
+
+std::string text_of(std::uint32_t crc)
+{
+  return fmt::format("{:08x}", crc);
+}
+
+std::optional<std::uint32_t> crc_from(const DocumentNode& node)
+{
+  std::uint32_t crc = 0;
+  const auto* end = node.scalar.data() + node.scalar.size();
+  const auto status = std::from_chars(node.scalar.data(), end, crc, 16).ec;
+  if (!node.is_text || status != std::errc{} || text_of(crc) != node.scalar) return std::nullopt;
+  return crc;
+}
+
+std::uint32_t required_crc(MappingReader& reader, const std::string& key)
+{
+  const DocumentNode* node = reader.required(key);
+  const auto crc = node ? crc_from(*node) : 0;
+  if (!crc) reader.add_fault(key, fmt::format("{} is no CRC-32C of 8 hexadecimal digits", in_quotes(node->scalar)));
+  return crc.value_or(0);
+}
+
+}  // namespace
+
+std::string stage_file_name(std::size_t stage, std::size_t stages)
+{
+  return fmt::format("stage-{}-of-{}.safetensors", stage, stages);
+}
+
+std::string manifest_file_name(std::size_t stage, std::size_t stages)
+{
+  return fmt::format("stage-{}-of-{}.json", stage, stages);
+}
+
+std::string manifest_to_text(const ManifestPart& part)
+{
+  const auto run = Json::parse(part.run);
+  ensure(run.is_object(), "what makes a run is a JSON object");
+  Json tensors = Json::object();
+  for (const auto& [name, crc] : part.tensor_crc) tensors[name] = text_of(crc);
+  const Json manifest = {{"schema", schema},
+                         {"step", part.step},
+                         {"stages", part.stages},
+                         {"stage", part.stage},
+                         {"first_layer", part.first_layer},
+                         {"last_layer", part.last_layer},
+                         {"run", run},
+                         {"file", stage_file_name(part.stage, part.stages)},
+                         {"size_bytes", part.size},
+                         {"crc32c", text_of(part.crc)},
+                         {"tensors", std::move(tensors)}};
+  return manifest.dump(2) + '\n';
+}
+
+ManifestPart manifest_from_text(const std::string& text, const std::string& where)
+{
+  const auto document = parse_json(text, where);
+  FaultList faults(where);
+  MappingReader reader(document, "", faults);
+  ManifestPart part;
+  reader.required_choice("schema", {schema});
+  part.step = reader.required_count("step");
+  part.stages = reader.required_count("stages", 1, most_stages);
+  part.stage = reader.required_count("stage", 0, most_stages - 1);
+  part.first_layer = reader.required_count("first_layer");
+  part.last_layer = reader.required_count("last_layer", part.first_layer);
+  part.size = reader.required_count("size_bytes");
+  part.crc = required_crc(reader, "crc32c");
+  const DocumentNode* run = reader.required("run");
+  if (run) MappingReader(*run, "run.", faults);
+  const auto file = reader.required_text("file");
+  const DocumentNode* tensors = reader.required("tensors");
+  reader.refuse_unknown();
+  faults.throw_if_any();
+  if (file != stage_file_name(part.stage, part.stages)) {
+    reader.add_fault("file", fmt::format("{} is not stage {} of {}", in_quotes(file), part.stage, part.stages));
+  }
+  MappingReader listed(*tensors, "tensors.", faults);
+  for (const auto& [name, node] : tensors->members) {
+    const auto crc = crc_from(node);
+    if (!crc) listed.add_fault(name, fmt::format("{} is no CRC-32C of 8 hexadecimal digits", in_quotes(node.scalar)));
+    faults.throw_if_any();
+    part.tensor_crc.emplace(name, *crc);
+  }
+  faults.throw_if_any();
+  part.run = Json::parse(text).at("run").dump();
+  return part;
+}
+
+ManifestPart read_manifest(const std::filesystem::path& file)
+{
+  constexpr std::uint64_t most = std::uint64_t{1} << 26;
+  const std::string where = shown_path(file);
+  std::error_code ignored;
+  const auto size = std::filesystem::file_size(file, ignored);
+  if (!ignored && size > most)
+    throw InputError(where, fmt::format("has {} bytes; a manifest has 64 MiB at most", size));
+  return manifest_from_text(read_file(file), where);
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,54 @@
+#include "exec/files/durable_files.hpp"
+
+#include "core/errors.hpp"
+#include "exec/files/open_file.hpp"
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+namespace isobar::exec {
+
+void synchronise_folder(const std::filesystem::path& folder)
+{
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool done = descriptor >= 0 && fsync(descriptor) == 0;
+  const int fault = errno;
+  if (descriptor >= 0) close(descriptor);
+  if (!done && fault != EINVAL && fault != ENOTSUP) {
+    throw EnvironmentError(fmt::format("{}: cannot be synchronised: {}", shown_path(folder), std::strerror(fault)));
+  }
+}
+
+std::filesystem::path folder_of_file(const std::filesystem::path& file)
+{
+  return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+}
+
+FolderLock::FolderLock(const std::filesystem::path& folder)
+    : descriptor_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))
+{
+  if (descriptor_ < 0) throw EnvironmentError(fmt::format("{}: {}", shown_path(folder), std::strerror(errno)));
+  constexpr std::chrono::milliseconds pause(50);
+  constexpr int attempts = 100;
+  for (int attempt = 0; flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++attempt) {
+    if (attempt == attempts) {
+      close(descriptor_);
+      throw InputError(shown_path(folder), "another run writes its checkpoints there; end it, or name another folder");
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+FolderLock::~FolderLock()
+{
+  close(descriptor_);
+}
+
+}  // namespace isobar::exec

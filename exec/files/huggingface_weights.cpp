@@ -1,0 +1,388 @@
+#include "exec/files/huggingface_weights.hpp"
+
+#include "core/base/files.hpp"
+#include "core/errors.hpp"
+#include "core/model/huggingface_config.hpp"
+#include "exec/files/open_file.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+namespace isobar::exec {
+
+namespace {
+
+using Shape = std::vector<std::uint64_t>;
+
+static_assert(std::endian::native == std::endian::little, "files are little-endian, and so are elements in memory");
+
+/// The parameters of one layer, in the order of exec/layers_*.cpp.
+class SourceList {
+ public:
+  void add(const std::string& ours, const Shape& shape, std::vector<std::string> theirs)
+  {
+    sources_.push_back({.ours = ours, .shape = shape, .theirs = std::move(theirs)});
+  }
+
+  void add_linear(const std::string& ours, std::uint64_t from, std::uint64_t to, const std::string& theirs)
+  {
+    add(ours + ".weight", {to, from}, {theirs + ".weight"});
+    add(ours + ".bias", {to}, {theirs + ".bias"});
+  }
+
+  /// GPT-2's Conv1D keeps its matrix as [from, to].
+  void add_transposed_linear(const std::string& ours, std::uint64_t from, std::uint64_t to, const std::string& theirs)
+  {
+    add(ours + ".weight", {to, from}, {theirs + ".weight"});
+    sources_.back().transposed = true;
+    add(ours + ".bias", {to}, {theirs + ".bias"});
+  }
+
+  /// Weights that were converted from TensorFlow call the two gamma and beta.
+  void add_layer_norm(const std::string& ours, std::uint64_t width, const std::string& theirs)
+  {
+    add(ours + ".weight", {width}, {theirs + ".weight", theirs + ".gamma"});
+    add(ours + ".bias", {width}, {theirs + ".bias", theirs + ".beta"});
+  }
+
+  void may_be_new()
+  {
+    for (auto& source : sources_) source.is_new = true;
+  }
+
+  std::vector<WeightSource> take() { return std::move(sources_); }
+
+ private:
+  std::vector<WeightSource> sources_;
+};
+
+void add_sources(SourceList& list, std::size_t layer, const BertSizes& sizes)
+{
+  const auto hidden = sizes.hidden;
+  const std::uint64_t after_encoders = 3 * sizes.encoders + 1;
+  if (layer == 0) {
+    const std::string prefix = "bert.embeddings.";
+    list.add("words", {sizes.vocabulary, hidden}, {prefix + "word_embeddings.weight"});
+    list.add("positions", {sizes.positions, hidden}, {prefix + "position_embeddings.weight"});
+    list.add("segments", {2, hidden}, {prefix + "token_type_embeddings.weight"});
+    list.add_layer_norm("norm", hidden, prefix + "LayerNorm");
+  } else if (layer == after_encoders) {
+    list.add_linear("pool", hidden, hidden, "bert.pooler.dense");
+  } else if (layer > after_encoders) {
+    list.add_linear("classes", hidden, sizes.classes, "classifier");
+    list.may_be_new();
+  } else {
+    const auto prefix = fmt::format("bert.encoder.layer.{}.", (layer - 1) / 3);
+    switch ((layer - 1) % 3) {
+      case 0:
+        for (const auto* part : {"query", "key", "value"}) {
+          list.add_linear(part, hidden, hidden, prefix + "attention.self." + part);
+        }
+        list.add_linear("output", hidden, hidden, prefix + "attention.output.dense");
+        list.add_layer_norm("norm", hidden, prefix + "attention.output.LayerNorm");
+        break;
+      case 1:
+        list.add_linear("up", hidden, sizes.intermediate, prefix + "intermediate.dense");
+        break;
+      default:
+        list.add_linear("down", sizes.intermediate, hidden, prefix + "output.dense");
+        list.add_layer_norm("norm", hidden, prefix + "output.LayerNorm");
+    }
+  }
+}
+
+void add_sources(SourceList& list, std::size_t layer, const GptSizes& sizes)
+{
+  const auto hidden = sizes.hidden;
+  const std::string words = "transformer.wte.weight";
+  if (layer == 0) {
+    list.add("words", {sizes.vocabulary, hidden}, {words});
+    list.add("positions", {sizes.positions, hidden}, {"transformer.wpe.weight"});
+  } else if (layer > sizes.layers) {
+    list.add_layer_norm("norm", hidden, "transformer.ln_f");
+    list.add("words.weight", {sizes.vocabulary, hidden}, {"lm_head.weight", words});
+  } else {
+    const auto prefix = fmt::format("transformer.h.{}.", layer - 1);
+    list.add_layer_norm("attention_norm", hidden, prefix + "ln_1");
+    list.add_transposed_linear("query_key_value", hidden, 3 * hidden, prefix + "attn.c_attn");
+    list.add_transposed_linear("output", hidden, hidden, prefix + "attn.c_proj");
+    list.add_layer_norm("feed_forward_norm", hidden, prefix + "ln_2");
+    list.add_transposed_linear("up", hidden, sizes.intermediate, prefix + "mlp.c_fc");
+    list.add_transposed_linear("down", sizes.intermediate, hidden, prefix + "mlp.c_proj");
+  }
+}
+
+/// Both turn elements i and i + width/2 of a head (rotate_half), so queries and keys need no permutation.
+void add_sources(SourceList& list, std::size_t layer, const LlamaSizes& sizes)
+{
+  const auto hidden = sizes.hidden;
+  const auto intermediate = sizes.intermediate;
+  const std::string words = "model.embed_tokens.weight";
+  if (layer == 0) {
+    list.add("words", {sizes.vocabulary, hidden}, {words});
+  } else if (layer > sizes.layers) {
+    list.add("norm", {hidden}, {"model.norm.weight"});
+    list.add("words.weight", {sizes.vocabulary, hidden}, {"lm_head.weight", words});
+  } else {
+    const auto prefix = fmt::format("model.layers.{}.", layer - 1);
+    const auto kv_width = hidden / sizes.heads * sizes.kv_heads;
+    list.add("attention_norm", {hidden}, {prefix + "input_layernorm.weight"});
+    list.add("query.weight", {hidden, hidden}, {prefix + "self_attn.q_proj.weight"});
+    list.add("key.weight", {kv_width, hidden}, {prefix + "self_attn.k_proj.weight"});
+    list.add("value.weight", {kv_width, hidden}, {prefix + "self_attn.v_proj.weight"});
+    list.add("output.weight", {hidden, hidden}, {prefix + "self_attn.o_proj.weight"});
+    list.add("feed_forward_norm", {hidden}, {prefix + "post_attention_layernorm.weight"});
+    list.add("gate.weight", {intermediate, hidden}, {prefix + "mlp.gate_proj.weight"});
+    list.add("up.weight", {intermediate, hidden}, {prefix + "mlp.up_proj.weight"});
+    list.add("down.weight", {hidden, intermediate}, {prefix + "mlp.down_proj.weight"});
+  }
+}
+
+/// Old files, and those of a model without a head, lack the name of the model's body.
+std::string_view without_prefix(std::string_view name)
+{
+  for (const std::string_view prefix : {"bert.", "transformer.", "model."}) {
+    if (name.starts_with(prefix)) return name.substr(prefix.size());
+  }
+  return name;
+}
+
+/// The upper half of a float32.
+float from_bf16(std::uint16_t bits)
+{
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+/// IEEE 754 binary16: 5 bits of exponent, 10 of fraction.
+float from_f16(std::uint16_t bits)
+{
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16;
+  const std::uint32_t exponent = bits >> 10 & 0x1f;
+  const std::uint32_t fraction = bits & 0x3ff;
+  if (exponent == 0) {  // 0 and subnormal numbers: fraction · 2^-24
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  const std::uint32_t widened = exponent == 0x1f ? 0xff : exponent + 127 - 15;
+  return std::bit_cast<float>(sign | widened << 23 | fraction << 13);
+}
+
+template <typename Stored>
+Stored stored_at(std::span<const std::byte> bytes, std::size_t index)
+{
+  Stored value;
+  std::memcpy(&value, bytes.data() + index * sizeof(Stored), sizeof(Stored));
+  return value;
+}
+
+bool is_readable(ElementType type)
+{
+  constexpr std::array readable = {ElementType::F32, ElementType::F16, ElementType::BF16, ElementType::F64};
+  return std::find(readable.begin(), readable.end(), type) != readable.end();
+}
+
+float element_at(const StoredTensor& tensor, std::size_t index)
+{
+  switch (tensor.facts.type) {
+    case ElementType::F64:
+      return static_cast<float>(stored_at<double>(tensor.data, index));
+    case ElementType::F16:
+      return from_f16(stored_at<std::uint16_t>(tensor.data, index));
+    case ElementType::BF16:
+      return from_bf16(stored_at<std::uint16_t>(tensor.data, index));
+    default:
+      return stored_at<float>(tensor.data, index);
+  }
+}
+
+Shape their_shape(const WeightSource& source)
+{
+  return source.transposed ? Shape{source.shape[1], source.shape[0]} : source.shape;
+}
+
+/// The name of a tensor that can be read as the parameter; "" when there is none and it may be new.
+std::string fitting_name(const TensorSource& weights, const WeightSource& source)
+{
+  auto name = name_in(weights, source);
+  if (name.empty() && source.is_new) return name;
+  if (name.empty()) throw InputError(weights.where(), fmt::format("there is no tensor {}", source.theirs.front()));
+  const TensorFacts& facts = weights.facts(name);
+  if (facts.shape != their_shape(source)) {
+    throw InputError(weights.where(), fmt::format("tensor {} is {}; the workload's model has {}", in_quotes(name),
+                                                  shape_in_words(facts.shape), shape_in_words(their_shape(source))));
+  }
+  if (!is_readable(facts.type)) {
+    throw InputError(weights.where(), fmt::format("tensor {} is {}; weights are F32, F16, BF16 or F64", in_quotes(name),
+                                                  name_of(facts.type)));
+  }
+  return name;
+}
+
+/// What a workload says of its model beyond the shapes of its tensors, by the workload's keys.
+using Says = std::vector<std::pair<std::string, double>>;
+
+Says says_beyond_shapes(const BertSizes& sizes)
+{
+  return {{"heads", static_cast<double>(sizes.heads)}};
+}
+
+Says says_beyond_shapes(const GptSizes& sizes)
+{
+  return {{"heads", static_cast<double>(sizes.heads)}};
+}
+
+Says says_beyond_shapes(const LlamaSizes& sizes)
+{
+  return {{"heads", static_cast<double>(sizes.heads)},
+          {"kv_heads", static_cast<double>(sizes.kv_heads)},
+          {"rope_theta", sizes.rope_theta},
+          {"norm_epsilon", sizes.norm_epsilon}};
+}
+
+template <typename Sizes>
+Says says_beyond_shapes(const Sizes& /*no model of Hugging Face's*/)
+{
+  return {};
+}
+
+void compare_sizes(const ModelSizes& theirs, const ModelSizes& ours, const std::string& where)
+{
+  if (theirs.index() != ours.index()) throw InputError(where, "is of a model of another kind than the workload's");
+  const auto says = [](const ModelSizes& model) {
+    return std::visit([](const auto& sizes) { return says_beyond_shapes(sizes); }, model);
+  };
+  const Says there = says(theirs), here = says(ours);
+  std::vector<std::string> different;
+  for (std::size_t i = 0; i < there.size(); ++i) {
+    const auto& [key, value] = there[i];
+    if (value != here[i].second) different.push_back(fmt::format("{} {}, not {}", key, value, here[i].second));
+  }
+  if (!different.empty()) {
+    throw InputError(where, fmt::format("is of another model than the workload's: {}", fmt::join(different, "; ")));
+  }
+}
+
+/// Whether head and embedding are one matrix, as the configuration says. Where they are, files hold it once or twice.
+void compare_head(const Workload& workload, const Weights& weights, bool tied, const std::string& where)
+{
+  const auto embedding = fitting_name(weights, weight_sources(workload, 0).front());
+  const auto head = fitting_name(weights, weight_sources(workload, workload.layers.size() - 1).back());
+  if (!tied && head == embedding) {
+    throw InputError(weights.where(), fmt::format("there is no tensor lm_head.weight, and {} says that the head is no "
+                                                  "second use of the embedding (tie_word_embeddings)",
+                                                  where));
+  }
+  if (tied && head != embedding && weights.read(head).data != weights.read(embedding).data) {
+    throw InputError(weights.where(),
+                     fmt::format("tensors {} and {} differ, and {} says that they are one (tie_word_embeddings)",
+                                 in_quotes(head), in_quotes(embedding), where));
+  }
+}
+
+/// Tensors that say nothing of the model: buffers that transformers once wrote, and the heads that BERT is pre-trained
+/// with. Source: transformers, src/transformers/models/{bert,gpt2,llama}/modeling_*.py, 4.0 to 4.57.
+bool is_passed_over(const ModelSizes& model, std::string_view name)
+{
+  const std::string_view body = without_prefix(name);
+  if (std::holds_alternative<BertSizes>(model)) {
+    return body == "embeddings.position_ids" || body == "embeddings.token_type_ids" || name.starts_with("cls.");
+  }
+  if (std::holds_alternative<GptSizes>(model)) {
+    return body.starts_with("h.") && (body.ends_with(".attn.bias") || body.ends_with(".attn.masked_bias"));
+  }
+  return body.ends_with("rotary_emb.inv_freq");
+}
+
+void refuse_others(const Weights& weights, const std::set<std::string>& used, const ModelSizes& model)
+{
+  constexpr std::size_t most_shown = 3;
+  std::vector<std::string> others;
+  for (const auto& name : weights.names()) {
+    if (!used.contains(name) && !is_passed_over(model, name)) others.push_back(in_quotes(name));
+  }
+  if (others.empty()) return;
+  const auto first = std::span(others).first(std::min(others.size(), most_shown));
+  throw InputError(weights.where(), fmt::format("holds {} tensor{} that the workload's model has not: {}{}",
+                                                others.size(), others.size() == 1 ? "" : "s", fmt::join(first, ", "),
+                                                others.size() > most_shown ? ", …" : ""));
+}
+
+}  // namespace
+
+std::vector<WeightSource> weight_sources(const Workload& workload, std::size_t layer)
+{
+  ensure(layer < workload.layers.size(), "a layer of the workload");
+  SourceList list;
+  if (const auto* bert = std::get_if<BertSizes>(&workload.model)) {
+    add_sources(list, layer, *bert);
+  } else if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) {
+    add_sources(list, layer, *gpt);
+  } else if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) {
+    add_sources(list, layer, *llama);
+  } else {
+    throw InputError(fmt::format("workload {}", shown(workload.name)),
+                     "its model has no weights on Hugging Face that fit; those of bert, gpt and llama do");
+  }
+  return list.take();
+}
+
+std::string name_in(const TensorSource& weights, const WeightSource& source)
+{
+  for (const auto& name : source.theirs) {
+    for (const auto& candidate : {name, std::string(without_prefix(name))}) {
+      if (weights.find(candidate)) return candidate;
+    }
+  }
+  return "";
+}
+
+bool read_weight(const TensorSource& weights, const WeightSource& source, std::span<float> into)
+{
+  const auto name = fitting_name(weights, source);
+  if (name.empty()) return false;
+  const auto tensor = weights.read(name);
+  ensure(into.size() * size_of(tensor.facts.type) == tensor.data.size(), "a weight has room for its elements");
+  if (!source.transposed) {
+    for (std::size_t i = 0; i < into.size(); ++i) into[i] = element_at(tensor, i);
+    return true;
+  }
+  const std::size_t rows = source.shape[0];
+  const std::size_t columns = source.shape[1];
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t column = 0; column < columns; ++column) {
+      into[row * columns + column] = element_at(tensor, column * rows + row);
+    }
+  }
+  return true;
+}
+
+void check_weights(const Workload& workload, const Weights& weights)
+{
+  const auto file = weights.config_file();
+  const std::string where = shown_path(file);
+  std::optional<HuggingFaceSizes> config;
+  std::error_code ignored;
+  if (std::filesystem::exists(file, ignored)) config = sizes_from_huggingface(read_file(file), file.string());
+  if (config) compare_sizes(config->sizes, workload.model, where);
+  std::set<std::string> used;
+  for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+    for (const auto& source : weight_sources(workload, layer)) used.insert(fitting_name(weights, source));
+  }
+  refuse_others(weights, used, workload.model);
+  if (config && !std::holds_alternative<BertSizes>(workload.model))
+    compare_head(workload, weights, config->tied, where);
+}
+
+}  // namespace isobar::exec

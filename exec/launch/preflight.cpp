@@ -1,0 +1,336 @@
+#include "exec/launch/preflight.hpp"
+
+#include "core/base/document.hpp"
+#include "core/base/quantity_text.hpp"
+#include "core/errors.hpp"
+#include "exec/net/network_options.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
+/// "rank 1 (n1)".
+std::string name_of(std::size_t rank, const PresentRank& present)
+{
+  return fmt::format("rank {} ({})", rank, shown(present.facts.host));
+}
+
+std::string list_of(const std::vector<std::string>& names)
+{
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + shown(name);
+  return text;
+}
+
+/// The seat called so; `nowhere` when there is none.
+std::size_t seat_called(const std::string& name, const std::vector<std::string>& seats)
+{
+  const auto found = std::find(seats.begin(), seats.end(), name);
+  return found == seats.end() ? nowhere : static_cast<std::size_t>(found - seats.begin());
+}
+
+std::size_t seat_of_host(const std::string& host, const std::vector<std::string>& seats)
+{
+  const std::size_t seat = seat_called(host, seats);
+  return seat != nowhere ? seat : seat_called(host.substr(0, host.find('.')), seats);
+}
+
+/// Seats that are taken one by one, each by one rank.
+class Seats {
+ public:
+  explicit Seats(const std::vector<std::string>& names) : names_(&names), rank_of_seat_(names.size(), nowhere) {}
+
+  void take(std::size_t rank, const PresentRank& present, std::size_t seat, const std::string& why)
+  {
+    if (seat == nowhere) {
+      seating_.faults.push_back(
+          fmt::format("{}: {}, and the plan's devices are {}", name_of(rank, present), why, list_of(*names_)));
+    } else if (rank_of_seat_[seat] != nowhere) {
+      seating_.faults.push_back(
+          fmt::format("{}: {}, and so is rank {}", name_of(rank, present), why, rank_of_seat_[seat]));
+    } else {
+      rank_of_seat_[seat] = rank;
+    }
+  }
+
+  /// The first free seat goes to the rank.
+  void take_next(std::size_t rank)
+  {
+    const auto free = std::find(rank_of_seat_.begin(), rank_of_seat_.end(), nowhere);
+    ensure(free != rank_of_seat_.end(), "there are as many seats as ranks");
+    *free = rank;
+  }
+
+  Seating result()
+  {
+    if (!seating_.faults.empty()) return std::move(seating_);
+    seating_.seat_of_rank.resize(rank_of_seat_.size());
+    for (std::size_t seat = 0; seat < rank_of_seat_.size(); ++seat) seating_.seat_of_rank[rank_of_seat_[seat]] = seat;
+    return std::move(seating_);
+  }
+
+ private:
+  const std::vector<std::string>* names_;
+  std::vector<std::size_t> rank_of_seat_;
+  Seating seating_;
+};
+
+bool every_host_is_a_seat(const std::vector<PresentRank>& ranks, const std::vector<std::string>& seats)
+{
+  std::vector<bool> taken(seats.size());
+  for (const auto& present : ranks) {
+    const std::size_t seat = seat_of_host(present.facts.host, seats);
+    if (seat == nowhere || taken[seat]) return false;
+    taken[seat] = true;
+  }
+  return true;
+}
+
+/// What a rank says otherwise than rank 0, of what all must agree on.
+void compare_with_first(const RankFacts& facts, const RankFacts& first, const std::string& name,
+                        std::vector<std::string>& faults)
+{
+  const auto compare = [&](const char* what, const std::string& here, const std::string& there) {
+    if (here != there) {
+      constexpr std::size_t longest = 600;
+      faults.push_back(
+          fmt::format("{}: {} \"{}\"; rank 0 has \"{}\"", name, what, shown(here, longest), shown(there, longest)));
+    }
+  };
+  compare("Isobar", facts.version, first.version);
+  compare("LibTorch", facts.torch_version, first.torch_version);
+  compare("a plan with hash", facts.plan_hash, first.plan_hash);
+  compare("a workload with hash", facts.workload_hash, first.workload_hash);
+  compare("data with hash", facts.data_hash, first.data_hash);
+  compare("options", facts.settings, first.settings);
+}
+
+/// Ranks on one device of one machine share its memory.
+void compare_memory(const Preflight& preflight, const std::vector<PresentRank>& ranks,
+                    const std::vector<std::size_t>& seat_of_rank, std::vector<std::string>& faults)
+{
+  std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> ranks_of_device;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks_of_device[{ranks[rank].facts.host, ranks[rank].facts.device}].push_back(rank);
+  }
+  for (const auto& [place, sharing] : ranks_of_device) {
+    Bytes needed;
+    std::vector<std::string> seats;
+    for (const std::size_t rank : sharing) {
+      needed += preflight.peak_memory[seat_of_rank[rank]];
+      seats.push_back(preflight.seats[seat_of_rank[rank]]);
+    }
+    const Bytes memory = ranks[sharing.front()].facts.memory;
+    if (needed <= memory) continue;
+    faults.push_back(fmt::format("{}: {} of memory on {} ({}); the plan needs {} there, for {}",
+                                 name_of(sharing.front(), ranks[sharing.front()]), text_of(memory), shown(place.second),
+                                 shown(ranks[sharing.front()].facts.device_name), text_of(needed), list_of(seats)));
+  }
+}
+
+bool is_same_type(std::string planned, std::string found)
+{
+  for (auto* text : {&planned, &found}) {
+    std::transform(text->begin(), text->end(), text->begin(),
+                   [](unsigned char letter) { return std::tolower(letter); });
+  }
+  return found.find(planned) != std::string::npos || planned.find(found) != std::string::npos;
+}
+
+/// People and profiles call a device by more or less of its name.
+void compare_types(const Preflight& preflight, const std::vector<PresentRank>& ranks,
+                   const std::vector<std::size_t>& seat_of_rank, std::vector<std::string>& faults)
+{
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const std::string& planned = preflight.types.at(seat_of_rank[rank]);
+    const std::string& found = ranks[rank].facts.device_name;
+    if (planned.empty() || is_same_type(planned, found)) continue;
+    faults.push_back(
+        fmt::format("{}: {} ({}) is of another type than the plan's {}, which is {}; plan for what is there, "
+                    "or say --emulate",
+                    name_of(rank, ranks[rank]), shown(ranks[rank].facts.device), shown(found),
+                    shown(preflight.seats[seat_of_rank[rank]]), in_quotes(planned)));
+  }
+}
+
+/// One rank called over the loopback interface cannot be reached by those that are elsewhere.
+void compare_addresses(const std::vector<PresentRank>& ranks, std::vector<std::string>& faults)
+{
+  std::size_t inside = nowhere;
+  std::size_t outside = nowhere;
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+    (is_loopback(ranks[rank].address) ? inside : outside) = rank;
+  }
+  if (inside == nowhere || outside == nowhere) return;
+  faults.push_back(fmt::format(
+      "{}: calls rank 0 from {}, where {}, which calls from {}, cannot reach it; give --master an address of "
+      "rank 0's machine that is the same for all",
+      name_of(inside, ranks[inside]), ranks[inside].address, name_of(outside, ranks[outside]), ranks[outside].address));
+}
+
+}  // namespace
+
+std::string facts_to_json(const RankFacts& facts)
+{
+  nlohmann::ordered_json json = {{"host", facts.host},
+                                 {"device", facts.device},
+                                 {"device_name", facts.device_name},
+                                 {"memory_bytes", facts.memory.value},
+                                 {"dtypes", facts.dtypes},
+                                 {"version", facts.version},
+                                 {"torch_version", facts.torch_version},
+                                 {"plan_hash", facts.plan_hash},
+                                 {"workload_hash", facts.workload_hash},
+                                 {"data_hash", facts.data_hash},
+                                 {"settings", facts.settings},
+                                 {"first_step", facts.first_step}};
+  if (facts.plan_device) json["plan_device"] = *facts.plan_device;
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+RankFacts facts_from_json(const std::string& text)
+{
+  const std::string name = "a rank's facts";
+  const DocumentNode document = parse_json(text, name);
+  FaultList faults(name);
+  MappingReader reader(document, "", faults);
+  RankFacts facts;
+  facts.host = reader.required_text("host");
+  facts.plan_device = reader.optional_text("plan_device");
+  facts.device = reader.required_text("device");
+  facts.device_name = reader.required_text("device_name");
+  facts.memory = Bytes(reader.required_number("memory_bytes"));
+  for (const auto& item : reader.required_sequence("dtypes")) facts.dtypes.push_back(item.scalar);
+  facts.version = reader.required_text("version");
+  facts.torch_version = reader.required_text("torch_version");
+  facts.plan_hash = reader.required_text("plan_hash");
+  facts.workload_hash = reader.required_text("workload_hash");
+  facts.data_hash = reader.required_text("data_hash");
+  facts.settings = reader.required_text("settings");
+  facts.first_step = reader.required_count("first_step");
+  faults.throw_if_any();
+  return facts;
+}
+
+std::vector<std::string> seats_of(const Plan& plan)
+{
+  std::vector<std::string> seats;
+  for (const auto& stage : plan.stages) seats.push_back(stage.device());
+  if (plan.data_server) seats.push_back(*plan.data_server);
+  return seats;
+}
+
+Seating seat_ranks(const std::vector<PresentRank>& ranks, const std::vector<std::string>& names, SeatRule rule)
+{
+  ensure(ranks.size() == names.size(), "there are as many seats as ranks");
+  Seats seats(names);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto& device = ranks[rank].facts.plan_device;
+    if (!device) continue;
+    seats.take(rank, ranks[rank], seat_called(*device, names),
+               fmt::format("--plan-device says that it is {}", in_quotes(*device)));
+  }
+  const bool none_was_told = std::none_of(ranks.begin(), ranks.end(),
+                                          [](const PresentRank& rank) { return rank.facts.plan_device.has_value(); });
+  const bool by_host =
+      rule == SeatRule::Host || (rule == SeatRule::Automatic && none_was_told && every_host_is_a_seat(ranks, names));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].facts.plan_device) continue;
+    if (!by_host) {
+      seats.take_next(rank);
+      continue;
+    }
+    seats.take(rank, ranks[rank], seat_of_host(ranks[rank].facts.host, names),
+               "--map host makes it the device of its name");
+  }
+  return seats.result();
+}
+
+Preflight preflight_of(const Plan& plan, DType dtype)
+{
+  Preflight preflight;
+  preflight.seats = seats_of(plan);
+  preflight.dtype = dtype;
+  preflight.peak_memory.resize(preflight.seats.size());
+  for (const auto& stage : plan.stages) preflight.types.push_back(stage.devices.front().type.value_or(""));
+  preflight.types.resize(preflight.seats.size());
+  for (std::size_t stage = 0; plan.predicted && stage < plan.stages.size(); ++stage) {
+    const auto found = plan.predicted->peak_memory.find(plan.stages[stage].device());
+    if (found != plan.predicted->peak_memory.end()) preflight.peak_memory[stage] = found->second;
+  }
+  return preflight;
+}
+
+std::string seating_in_words(const Preflight& preflight, const std::vector<PresentRank>& ranks,
+                             const std::vector<std::size_t>& seat_of_rank)
+{
+  std::string text;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto& facts = ranks[rank].facts;
+    text += fmt::format("{} is the plan's {}: {} ({}), {}\n", name_of(rank, ranks[rank]),
+                        shown(preflight.seats[seat_of_rank[rank]]), shown(facts.device), shown(facts.device_name),
+                        text_of(facts.memory));
+  }
+  return text;
+}
+
+Seating examine_ranks(const Preflight& preflight, const std::vector<PresentRank>& ranks)
+{
+  std::vector<std::string> faults;
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+    compare_with_first(ranks[rank].facts, ranks.front().facts, name_of(rank, ranks[rank]), faults);
+  }
+  const std::string dtype(isobar::name_of(preflight.dtype));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto& facts = ranks[rank].facts;
+    if (std::find(facts.dtypes.begin(), facts.dtypes.end(), dtype) == facts.dtypes.end()) {
+      faults.push_back(fmt::format("{}: {} ({}) does not compute in {}, which the workload wants",
+                                   name_of(rank, ranks[rank]), shown(facts.device), shown(facts.device_name), dtype));
+    }
+    const auto& clock = ranks[rank].clock;
+    if (std::abs(clock.value) - ranks[rank].round_trip.value / 2 > preflight.clock_skew.value) {
+      faults.push_back(
+          fmt::format("{}: its clock shows {} {} than rank 0's; set the clocks, or allow more than {} by --clock-skew",
+                      name_of(rank, ranks[rank]), text_of(Seconds(std::abs(clock.value))),
+                      clock.value > 0 ? "more" : "less", text_of(preflight.clock_skew)));
+    }
+  }
+  compare_addresses(ranks, faults);
+  if (ranks.size() != preflight.seats.size()) {
+    faults.push_back(fmt::format("{} ranks are here; the plan has {}: {}", ranks.size(), preflight.seats.size(),
+                                 list_of(preflight.seats)));
+    return {{}, std::move(faults)};
+  }
+  Seating seating = seat_ranks(ranks, preflight.seats, preflight.rule);
+  if (seating.faults.empty()) {
+    compare_memory(preflight, ranks, seating.seat_of_rank, faults);
+    compare_types(preflight, ranks, seating.seat_of_rank, faults);
+  }
+  faults.insert(faults.end(), seating.faults.begin(), seating.faults.end());
+  seating.faults = std::move(faults);
+  return seating;
+}
+
+std::string different_steps(const std::vector<PresentRank>& ranks)
+{
+  const std::uint64_t first = ranks.front().facts.first_step;
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+    const std::uint64_t step = ranks[rank].facts.first_step;
+    if (step != first)
+      return fmt::format("{} begins at step {}, rank 0 at step {}", name_of(rank, ranks[rank]), step, first);
+  }
+  return "";
+}
+
+}  // namespace isobar::exec

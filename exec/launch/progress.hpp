@@ -1,0 +1,69 @@
+#pragma once
+
+#include "core/base/clock.hpp"
+#include "core/program/program.hpp"
+#include "core/units.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+
+namespace isobar::exec {
+
+/// What one rank is at; told and asked by any threads.
+class Progress {
+ public:
+  /// While it lives, the rank is at work on this; one at a time. Waiting for another rank is no work.
+  class Work {
+   public:
+    /// `progress`: nullptr where nobody asks.
+    Work(Progress* progress, std::uint64_t step, const Instruction& instruction);
+    /// `what`: a literal, such as "checkpoint".
+    Work(Progress* progress, std::uint64_t step, const char* what);
+    Work(const Work&) = delete;
+    Work& operator=(const Work&) = delete;
+    ~Work();
+
+   private:
+    Progress* progress_;
+  };
+  using Happened = std::function<bool()>;
+
+  /// `moves`: a count that grows whenever bytes arrive or leave over the rank's links; any thread may call it.
+  explicit Progress(std::function<std::uint64_t()> moves) : moves_(std::move(moves)), moves_seen_(moves_()) {}
+
+  /// Work on a GPU, in the order of its queue: at work between the two. Neither may wait.
+  void queued(Happened begun, Happened ended);
+
+  struct State {
+    Seconds idle;      ///< how long since the rank was last at work or moved bytes; 0: it is at work
+    std::string work;  ///< such as "Backward 3 of step 0"; "" where the rank waits, or is a GPU's
+    Seconds since;     ///< how long it has been at this
+  };
+  /// Between two calls something may have been done and ended: it counts as done now.
+  State state();
+
+ private:
+  void begin(std::uint64_t step, const Instruction& instruction, const char* what);
+  void end();
+
+  std::mutex mutex_;
+  std::function<std::uint64_t()> moves_;
+  std::uint64_t moves_seen_;
+  bool is_at_work_ = false;
+  bool was_at_work_ = false;  // since the last call of `state`
+  std::uint64_t step_ = 0;
+  Instruction instruction_;
+  const char* what_ = nullptr;  // nullptr: the instruction
+  Clock::time_point began_;
+  struct OnGpu {
+    Happened begun;
+    Happened ended;
+  };
+  std::deque<OnGpu> queued_;
+  Clock::time_point last_at_work_ = Clock::now();
+};
+
+}  // namespace isobar::exec

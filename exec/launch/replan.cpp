@@ -1,0 +1,143 @@
+#include "exec/launch/replan.hpp"
+
+#include "core/base/child_process.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/files.hpp"
+#include "core/errors.hpp"
+#include "exec/launch/rank_failures.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string isobar_program()
+{
+  std::error_code unknown;
+  const auto beside = fs::read_symlink("/proc/self/exe", unknown).parent_path() / "isobar";
+  return fs::exists(beside, unknown) ? beside.string() : "isobar";
+}
+
+std::string first_line(const std::string& text)
+{
+  return text.substr(0, text.find('\n'));
+}
+
+std::string last_line(std::string text)
+{
+  while (text.ends_with('\n')) text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+/// What was wrong with it, with what `telling` picks of its standard output; "" when nothing was.
+std::string fault_of_isobar(std::vector<std::string> arguments,
+                            const std::function<std::string(const std::string& output)>& telling)
+{
+  constexpr Seconds no_limit(1e9);
+  constexpr std::size_t longest = 300;
+  arguments.insert(arguments.begin(), isobar_program());
+  const ChildResult result = run_command(arguments, "", no_limit);
+  if (!result.failure) return "";
+  const auto said = telling(result.output);
+  return fmt::format("isobar {} {}{}{}", arguments[1], result.failure->text, said.empty() ? "" : ": ",
+                     shown(said, longest));
+}
+
+void run_isobar(const std::vector<std::string>& arguments, const Failure& failure)
+{
+  const auto fault = fault_of_isobar(arguments, last_line);  // why there is no plan
+  if (!fault.empty()) throw EnvironmentError(fmt::format("{}; {}", failure.text, fault));
+}
+
+/// "plan-2.json" where there is a plan.json, and so on.
+std::string free_name(const fs::path& file)
+{
+  fs::path name = file;
+  std::error_code unknown;
+  for (int number = 2; fs::exists(name, unknown); ++number) {
+    name = file.parent_path() / fmt::format("{}-{}{}", file.stem().string(), number, file.extension().string());
+  }
+  return name.string();
+}
+
+std::vector<std::string> with_profile(std::vector<std::string> arguments, const Plan& plan)
+{
+  if (plan.profile) arguments.insert(arguments.end(), {"--profile", plan.profile->name});
+  return arguments;
+}
+
+}  // namespace
+
+std::vector<std::string> replan_arguments(const Plan& plan, const std::string& device, const ReplanInputs& inputs,
+                                          const std::string& output)
+{
+  std::vector<std::string> without;
+  for (const auto& name : plan.without) without.push_back(in_list(name));
+  without.push_back(in_list(device));
+  std::vector<std::string> arguments = {"plan",
+                                        inputs.platform,
+                                        inputs.workload,
+                                        "--allocator",
+                                        plan.allocator,
+                                        "--objective",
+                                        std::string(name_of(plan.goal.objective)),
+                                        "--communication",
+                                        std::string(name_of(plan.goal.communication)),
+                                        "--schedule",
+                                        std::string(name_of(plan.goal.schedule)),
+                                        "--microbatches",
+                                        std::to_string(plan.goal.microbatches),
+                                        "--without",
+                                        fmt::format("{}", fmt::join(without, ",")),
+                                        "--output",
+                                        output};
+  if (!plan.recompute.empty()) {
+    arguments.insert(arguments.end(), {"--recompute", fmt::format("{}", fmt::join(plan.recompute, ","))});
+  }
+  return with_profile(std::move(arguments), plan);
+}
+
+std::string replanned_file(const std::string& plan_file, const Plan& plan)
+{
+  const fs::path file(plan_file);
+  std::string stem = file.stem().string();
+  const std::string before = fmt::format(".without-{}", plan.without.size());
+  if (stem.ends_with(before)) stem.resize(stem.size() - before.size());
+  return (file.parent_path() / fmt::format("{}.without-{}{}", stem, plan.without.size() + 1, file.extension().string()))
+      .string();
+}
+
+void check_replan(const std::string& plan_file, const ReplanInputs& inputs)
+{
+  const Plan plan = read_plan(plan_file);
+  read_file(inputs.platform);
+  const auto fault =
+      fault_of_isobar(with_profile({"verify", inputs.platform, inputs.workload, plan_file}, plan), first_line);
+  if (!fault.empty()) throw InputError("--replan", "the plan cannot be made anew there: " + fault);
+}
+
+std::string replan(const std::string& plan_file, const ReplanInputs& inputs, const Failure& failure)
+{
+  const Plan plan = read_plan(plan_file);
+  const auto refuse = [&](const std::string& why) {
+    return EnvironmentError(fmt::format("{}; {}", failure.text, why));
+  };
+  const auto rank = rank_lost(failure);
+  if (!rank || *rank >= plan.stages.size()) throw refuse("no device is known to be lost, so none can be left out");
+  if (plan.stages.size() == 1) throw refuse("it is the only stage, so it cannot be left out");
+  const std::string& device = plan.stages[*rank].device();
+  std::string output = free_name(replanned_file(plan_file, plan));
+  run_isobar(replan_arguments(plan, device, inputs, output), failure);
+  run_isobar(with_profile({"simulate", inputs.platform, inputs.workload, "--plan", output, "--stamp"}, plan), failure);
+  return output;
+}
+
+}  // namespace isobar::exec

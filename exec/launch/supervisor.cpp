@@ -1,0 +1,57 @@
+#include "exec/launch/supervisor.hpp"
+
+#include "core/base/child_process.hpp"
+#include "core/base/clock.hpp"
+#include "core/base/interrupt.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+namespace isobar::exec {
+
+namespace {
+
+/// In the child; what is printed there is not lost unnoticed.
+std::string exit_code_of(const std::function<ExitCode(std::uint64_t)>& attempt, std::uint64_t failed)
+{
+  const ExitCode code = attempt(failed);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw EnvironmentError("cannot write to standard output");
+  return std::to_string(static_cast<int>(code));
+}
+
+bool is_worth_another(const ChildResult& result)
+{
+  return result.failure && result.failure->code == ExitCode::EnvironmentError;
+}
+
+void wait_unless_asked(Seconds pause, const PatientStop& stop)
+{
+  constexpr std::chrono::milliseconds next_look(50);
+  const auto end = deadline_in(pause);
+  while (!stop.asked() && Clock::now() < end) std::this_thread::sleep_for(next_look);
+}
+
+}  // namespace
+
+ExitCode supervise(const std::function<ExitCode(std::uint64_t)>& attempt, const Supervision& supervision)
+{
+  constexpr Seconds longest_pause(30);
+  const PatientStop stop;
+  Seconds pause = supervision.pause;
+  for (std::uint64_t failed = 0;; ++failed) {
+    const ChildResult result = run_in_deputy([&] { return exit_code_of(attempt, failed); }, stop);
+    if (stop.asked() || !is_worth_another(result)) return static_cast<ExitCode>(std::stoi(result.output_or_throw()));
+    if (failed == supervision.restarts) throw AttemptsFailed(*result.failure);
+    supervision.say(fmt::format("attempt {} of {} failed: {}; going on from {}", failed + 1, supervision.restarts + 1,
+                                result.failure->text, supervision.resume_point()));
+    wait_unless_asked(pause, stop);
+    pause = std::min(pause * 2, longest_pause);
+  }
+}
+
+}  // namespace isobar::exec

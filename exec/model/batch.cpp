@@ -1,0 +1,211 @@
+#include "exec/model/batch.hpp"
+
+#include "exec/model/device.hpp"
+#include "exec/model/model_layer.hpp"
+#include "exec/model/random.hpp"
+
+#include <ATen/ATen.h>
+
+#include <variant>
+
+namespace isobar::exec {
+
+namespace {
+
+/// Draws what one micro-batch is made of, on the CPU.
+class Sampler {
+ public:
+  explicit Sampler(const RandomKey& key) : key_(key) {}
+
+  /// Whole numbers from `low` to below `end`.
+  at::Tensor whole_numbers(Stream stream, std::uint64_t low, std::uint64_t end, at::IntArrayRef shape) const
+  {
+    return at::randint(static_cast<std::int64_t>(low), static_cast<std::int64_t>(end), shape, generator(stream),
+                       at::kLong);
+  }
+
+  at::Tensor normal(Stream stream, at::IntArrayRef shape) const
+  {
+    return at::randn(shape, generator(stream), at::kFloat);
+  }
+
+ private:
+  at::Generator generator(Stream stream) const
+  {
+    return generator_for(stream, {key_.seed, key_.step, key_.microbatch}, "cpu");
+  }
+
+  RandomKey key_;
+};
+
+std::int64_t samples_of(const Workload& workload)
+{
+  return static_cast<std::int64_t>(workload.micro_batch);
+}
+
+/// One token more than the model reads: its data are all but the last, its labels all but the first.
+at::Tensor text(const Workload& workload, const Sampler& sampler, std::uint64_t vocabulary)
+{
+  const auto length = static_cast<std::int64_t>(workload.sequence) + 1;
+  return sampler.whole_numbers(Stream::Tokens, 0, vocabulary, {samples_of(workload), length});
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& sampler, const BertSizes& sizes)
+{
+  const auto sequence = workload.sequence;
+  const auto one_each = [&](Stream stream, std::uint64_t low, std::uint64_t end) {
+    return sampler.whole_numbers(stream, low, end, {samples_of(workload), 1});
+  };
+  const auto places = at::arange(static_cast<std::int64_t>(sequence), at::kLong);
+  const auto mask = (places < one_each(Stream::Lengths, (sequence + 1) / 2, sequence + 1)).to(at::kLong);
+  const auto segments = (places >= one_each(Stream::Segments, 0, sequence + 1)).to(at::kLong);
+  return {text(workload, sampler, sizes.vocabulary).slice(1, 0, -1) * mask, mask, segments};
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& sampler, const GptSizes& sizes)
+{
+  return {text(workload, sampler, sizes.vocabulary).slice(1, 0, -1).contiguous()};
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& sampler, const LlamaSizes& sizes)
+{
+  return {text(workload, sampler, sizes.vocabulary).slice(1, 0, -1).contiguous()};
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& sampler, const ResnetSizes& sizes)
+{
+  const auto side = static_cast<std::int64_t>(sizes.image);
+  return {cast(sampler.normal(Stream::Images, {samples_of(workload), 3, side, side}), workload.dtype)};
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& /*sampler*/, std::monostate /*listed*/)
+{
+  refuse_listed_layers(workload);
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const BertSizes& sizes)
+{
+  return sampler.whole_numbers(Stream::Classes, 0, sizes.classes, {samples_of(workload)});
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const ResnetSizes& sizes)
+{
+  return sampler.whole_numbers(Stream::Classes, 0, sizes.classes, {samples_of(workload)});
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const GptSizes& sizes)
+{
+  return text(workload, sampler, sizes.vocabulary).slice(1, 1).contiguous();
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const LlamaSizes& sizes)
+{
+  return text(workload, sampler, sizes.vocabulary).slice(1, 1).contiguous();
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& /*sampler*/, std::monostate /*listed*/)
+{
+  refuse_listed_layers(workload);
+}
+
+}  // namespace
+
+Tensors synthetic_inputs(const Workload& workload, const RandomKey& key, const std::string& device)
+{
+  auto inputs = std::visit([&](const auto& sizes) { return inputs_of(workload, Sampler(key), sizes); }, workload.model);
+  for (auto& input : inputs) input = on_device(input, device);
+  return inputs;
+}
+
+at::Tensor synthetic_labels(const Workload& workload, const RandomKey& key, const std::string& device)
+{
+  const auto labels =
+      std::visit([&](const auto& sizes) { return labels_of(workload, Sampler(key), sizes); }, workload.model);
+  return on_device(labels, device);
+}
+
+namespace {
+
+class SyntheticBatches final : public BatchSource {
+ public:
+  explicit SyntheticBatches(const Workload& workload) : workload_(&workload) {}
+
+  Tensors inputs(const RandomKey& key, const std::string& device) const override
+  {
+    return synthetic_inputs(*workload_, key, device);
+  }
+  at::Tensor labels(const RandomKey& key, const std::string& device) const override
+  {
+    return synthetic_labels(*workload_, key, device);
+  }
+
+ private:
+  const Workload* workload_;
+};
+
+class DatasetBatches final : public BatchSource {
+ public:
+  DatasetBatches(const Workload& workload, const Dataset& dataset, std::uint64_t microbatches)
+      : samples_(workload.micro_batch),
+        classifies_samples_(std::holds_alternative<BertSizes>(workload.model)),
+        dataset_(&dataset),
+        microbatches_(microbatches)
+  {
+  }
+
+  Tensors inputs(const RandomKey& key, const std::string& device) const override
+  {
+    const Batch batch = batch_of(key);
+    Tensors tensors;
+    for (const auto* numbers : {&batch.tokens, &batch.mask, &batch.segments}) {
+      if (!numbers->empty()) tensors.push_back(on_device(of_tokens(batch, *numbers), device));
+    }
+    return tensors;
+  }
+
+  at::Tensor labels(const RandomKey& key, const std::string& device) const override
+  {
+    const Batch batch = batch_of(key);
+    return on_device(classifies_samples_ ? at::tensor(batch.labels, at::kLong) : of_tokens(batch, batch.labels),
+                     device);
+  }
+
+ private:
+  Batch batch_of(const RandomKey& key) const
+  {
+    const std::uint64_t first = (key.step * microbatches_ + key.microbatch) * samples_;
+    return key.drops ? dataset_->batch(key.seed, first, samples_) : dataset_->evaluation_batch(first, samples_);
+  }
+
+  /// One number for each token of each sample.
+  static at::Tensor of_tokens(const Batch& batch, const std::vector<std::int64_t>& numbers)
+  {
+    return at::tensor(numbers, at::kLong)
+        .reshape({static_cast<std::int64_t>(batch.samples), static_cast<std::int64_t>(batch.sequence)});
+  }
+
+  std::uint64_t samples_;
+  bool classifies_samples_;  // labels are of samples, as synthetic_labels() says; else of tokens
+  const Dataset* dataset_;
+  std::uint64_t microbatches_;
+};
+
+}  // namespace
+
+std::unique_ptr<BatchSource> dataset_batches(const Workload& workload, const Dataset& dataset,
+                                             std::uint64_t microbatches)
+{
+  return std::make_unique<DatasetBatches>(workload, dataset, microbatches);
+}
+
+std::unique_ptr<BatchSource> synthetic_batches(const Workload& workload)
+{
+  return std::make_unique<SyntheticBatches>(workload);
+}
+
+at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels)
+{
+  return at::cross_entropy_loss(outputs.at(0).to(at::kFloat).flatten(0, -2), labels.flatten());
+}
+
+}  // namespace isobar::exec

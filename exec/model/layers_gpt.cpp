@@ -1,0 +1,99 @@
+#include "exec/model/model_layer.hpp"
+
+#include <ATen/ATen.h>
+
+/// A decoder as GPT-2: Radford et al. 2019, section 2.3.
+namespace isobar::exec {
+
+namespace {
+
+constexpr double gpt_epsilon = 1e-5;  // as published with the model
+
+class GptEmbedding final : public ModelLayer {
+ public:
+  GptEmbedding(const LayerSetup& setup, const GptSizes& sizes)
+      : ModelLayer(setup),
+        words_(add_normal("words", {sizes.vocabulary, sizes.hidden})),
+        positions_(add_normal("positions", {sizes.positions, sizes.hidden}))
+  {
+  }
+
+  Tensors forward(const Tensors& inputs, const RandomKey& key) override
+  {
+    const auto& tokens = inputs.at(0);
+    const auto places = at::arange(tokens.size(1), tokens.options());
+    return {drop_out(in_dtype(look_up(words_, tokens) + look_up(positions_, places)), key, 0)};
+  }
+
+ private:
+  std::size_t words_, positions_;
+};
+
+class GptBlock final : public ModelLayer {
+ public:
+  GptBlock(const LayerSetup& setup, const GptSizes& sizes)
+      : ModelLayer(setup),
+        heads_(sizes.heads),
+        attention_(sizes.attention),
+        attention_norm_(add_layer_norm("attention_norm", sizes.hidden, gpt_epsilon)),
+        query_key_value_(add_linear("query_key_value", sizes.hidden, 3 * sizes.hidden)),
+        output_(add_linear("output", sizes.hidden, sizes.hidden)),
+        feed_forward_norm_(add_layer_norm("feed_forward_norm", sizes.hidden, gpt_epsilon)),
+        up_(add_linear("up", sizes.hidden, sizes.intermediate)),
+        down_(add_linear("down", sizes.intermediate, sizes.hidden))
+  {
+  }
+
+  Tensors forward(const Tensors& inputs, const RandomKey& key) override
+  {
+    const auto& hidden = inputs.at(0);
+    const auto parts = apply(query_key_value_, apply(attention_norm_, hidden)).chunk(3, -1);
+    const auto query = split_heads(parts[0], heads_);
+    const auto keys = split_heads(parts[1], heads_);
+    const auto values = split_heads(parts[2], heads_);
+    const auto attended = attention_ == Attention::Fused ? attend_fused_to_earlier(query, keys, values)
+                                                         : attend(query, keys, values, hides_later_tokens(query), key);
+    const auto between = hidden + drop_out(apply(output_, join_heads(attended)), key, 1);
+    const auto intermediate = at::gelu(apply(up_, apply(feed_forward_norm_, between)), "tanh");
+    return {in_dtype(between + drop_out(apply(down_, intermediate), key, 2))};
+  }
+
+ private:
+  std::uint64_t heads_;
+  Attention attention_;
+  LayerNorm attention_norm_;
+  Linear query_key_value_, output_;
+  LayerNorm feed_forward_norm_;
+  Linear up_, down_;
+};
+
+/// Has a matrix of its own, not the embedding's.
+class GptHead final : public ModelLayer {
+ public:
+  GptHead(const LayerSetup& setup, const GptSizes& sizes)
+      : ModelLayer(setup),
+        norm_(add_layer_norm("norm", sizes.hidden, gpt_epsilon)),
+        words_(add_linear_without_bias("words", sizes.hidden, sizes.vocabulary))
+  {
+  }
+
+  Tensors forward(const Tensors& inputs, const RandomKey& /*key*/) override
+  {
+    return {in_dtype(apply(words_, apply(norm_, inputs.at(0))))};
+  }
+
+ private:
+  LayerNorm norm_;
+  Linear words_;
+};
+
+}  // namespace
+
+std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const GptSizes& sizes)
+{
+  if (setup.layer == 0) return std::make_unique<GptEmbedding>(setup, sizes);
+  if (setup.layer == sizes.layers + 1) return std::make_unique<GptHead>(setup, sizes);
+  return std::make_unique<GptBlock>(setup, sizes);
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,153 @@
+#include "core/errors.hpp"
+#include "exec/model/model_layer.hpp"
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+/// A decoder as Llama 3: Grattafiori et al. 2024 (arXiv 2407.21783), section 3.2.
+namespace isobar::exec {
+
+namespace {
+
+/// Rotary positions (Su et al. 2021, arXiv 2104.09864, section 3.2.2): turns elements i and i + width/2 of a head by
+/// position · base^(-2i/width). In float32: bf16 cannot tell distant positions apart.
+class Rotation {
+ public:
+  Rotation(double base, std::int64_t length, std::int64_t width, const at::TensorOptions& like)
+  {
+    const auto options = like.dtype(at::kFloat);
+    const auto speeds = at::pow(base, at::arange(0, width, 2, options) * (-1.0 / static_cast<double>(width)));
+    const auto angles = at::outer(at::arange(length, options), speeds);
+    cosine_ = angles.cos();
+    sine_ = angles.sin();
+  }
+
+  at::Tensor apply(const at::Tensor& heads) const
+  {
+    const auto halves = heads.to(at::kFloat).chunk(2, -1);
+    const auto turned = at::cat({halves[0] * cosine_ - halves[1] * sine_, halves[1] * cosine_ + halves[0] * sine_}, -1);
+    return turned.to(heads.scalar_type());
+  }
+
+ private:
+  at::Tensor cosine_, sine_;
+};
+
+/// A layer that normalises by the root of the mean square (Zhang and Sennrich 2019, arXiv 1910.07467).
+class LlamaLayer : public ModelLayer {
+ protected:
+  LlamaLayer(const LayerSetup& setup, const LlamaSizes& sizes) : ModelLayer(setup), norm_epsilon_(sizes.norm_epsilon) {}
+
+  at::Tensor normalise(std::size_t weight, const at::Tensor& input) const
+  {
+    return in_dtype(at::rms_norm(input.to(at::kFloat), input.sizes().back(), parameter(weight), norm_epsilon_));
+  }
+
+ private:
+  double norm_epsilon_;
+};
+
+class LlamaEmbedding final : public ModelLayer {
+ public:
+  LlamaEmbedding(const LayerSetup& setup, const LlamaSizes& sizes)
+      : ModelLayer(setup), words_(add_normal("words", {sizes.vocabulary, sizes.hidden}))
+  {
+  }
+
+  Tensors forward(const Tensors& inputs, const RandomKey& /*key*/) override
+  {
+    return {in_dtype(look_up(words_, inputs.at(0)))};
+  }
+
+ private:
+  std::size_t words_;
+};
+
+class LlamaBlock final : public LlamaLayer {
+ public:
+  LlamaBlock(const LayerSetup& setup, const LlamaSizes& sizes)
+      : LlamaLayer(setup, sizes),
+        rope_theta_(sizes.rope_theta),
+        heads_(sizes.heads),
+        kv_heads_(sizes.kv_heads),
+        attention_(sizes.attention),
+        attention_norm_(add_constant("attention_norm", {sizes.hidden}, 1)),
+        query_(add_linear_without_bias("query", sizes.hidden, sizes.hidden)),
+        key_(add_linear_without_bias("key", sizes.hidden, sizes.hidden / sizes.heads * sizes.kv_heads)),
+        value_(add_linear_without_bias("value", sizes.hidden, sizes.hidden / sizes.heads * sizes.kv_heads)),
+        output_(add_linear_without_bias("output", sizes.hidden, sizes.hidden)),
+        feed_forward_norm_(add_constant("feed_forward_norm", {sizes.hidden}, 1)),
+        gate_(add_linear_without_bias("gate", sizes.hidden, sizes.intermediate)),
+        up_(add_linear_without_bias("up", sizes.hidden, sizes.intermediate)),
+        down_(add_linear_without_bias("down", sizes.intermediate, sizes.hidden))
+  {
+  }
+
+  Tensors forward(const Tensors& inputs, const RandomKey& key) override
+  {
+    const auto& hidden = inputs.at(0);
+    const auto normalised = normalise(attention_norm_, hidden);
+    const auto query = split_heads(apply(query_, normalised), heads_);
+    const auto keys = split_heads(apply(key_, normalised), kv_heads_);
+    const auto values = split_heads(apply(value_, normalised), kv_heads_);
+    const Rotation rotation(rope_theta_, query.size(2), query.size(3), query.options());
+    const auto turned = rotation.apply(query);
+    const auto turned_keys = rotation.apply(keys);
+    const auto attended = attention_ == Attention::Fused
+                              ? attend_fused_to_earlier(turned, turned_keys, values)
+                              : attend(turned, for_each_head(turned_keys, heads_), for_each_head(values, heads_),
+                                       hides_later_tokens(turned), key);
+    const auto between = hidden + apply(output_, join_heads(attended));
+    const auto intermediate = normalise(feed_forward_norm_, between);
+    const auto gated = at::silu(apply(gate_, intermediate)) * apply(up_, intermediate);
+    return {in_dtype(between + apply(down_, gated))};
+  }
+
+ private:
+  double rope_theta_;
+  std::uint64_t heads_, kv_heads_;
+  Attention attention_;
+  std::size_t attention_norm_;
+  Linear query_, key_, value_, output_;
+  std::size_t feed_forward_norm_;
+  Linear gate_, up_, down_;
+};
+
+class LlamaHead final : public LlamaLayer {
+ public:
+  LlamaHead(const LayerSetup& setup, const LlamaSizes& sizes)
+      : LlamaLayer(setup, sizes),
+        norm_(add_constant("norm", {sizes.hidden}, 1)),
+        words_(add_linear_without_bias("words", sizes.hidden, sizes.vocabulary))
+  {
+  }
+
+  Tensors forward(const Tensors& inputs, const RandomKey& /*key*/) override
+  {
+    return {in_dtype(apply(words_, normalise(norm_, inputs.at(0))))};
+  }
+
+ private:
+  std::size_t norm_;
+  Linear words_;
+};
+
+}  // namespace
+
+std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const LlamaSizes& sizes)
+{
+  const auto width = sizes.hidden / sizes.heads;
+  if (width % 2 != 0) {
+    throw InputError(
+        fmt::format("workload {}", shown(setup.workload.name)),
+        fmt::format("hidden {} over heads {} makes heads {} wide; rotary positions turn pairs, so the width "
+                    "of a head is even",
+                    sizes.hidden, sizes.heads, width));
+  }
+  if (setup.layer == 0) return std::make_unique<LlamaEmbedding>(setup, sizes);
+  if (setup.layer == sizes.layers + 1) return std::make_unique<LlamaHead>(setup, sizes);
+  return std::make_unique<LlamaBlock>(setup, sizes);
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "exec/model/device_queue.hpp"
+#include "exec/model/layer_module.hpp"
+
+#include <vector>
+
+namespace isobar::exec {
+
+/// What the first stage decides of a step when it begins it; all ranks learn it with what they receive.
+struct Orders {
+  bool checkpoint = false;  ///< once the step is done
+  bool end = false;         ///< it is the last step
+};
+
+/// What passes between two stages: tensors, and for each whether a gradient comes back for it (the attention mask of
+/// BERT has none). Gradients travel as a message too, those of the differentiable tensors in their order. Tensors on a
+/// GPU have their values once `ready` has passed.
+struct Message {
+  Tensors tensors;
+  std::vector<bool> differentiable;
+  Mark ready;
+  /// With activations: of their step. With gradients: what stages behind wish for, `end` alone.
+  Orders orders;
+};
+
+}  // namespace isobar::exec

@@ -1,0 +1,177 @@
+#include "exec/model/model_layer.hpp"
+
+#include "core/errors.hpp"
+#include "exec/model/random.hpp"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+namespace isobar::exec {
+
+namespace {
+
+std::vector<std::int64_t> in_torch(const std::vector<std::uint64_t>& shape)
+{
+  return {shape.begin(), shape.end()};
+}
+
+}  // namespace
+
+namespace {
+
+at::Tensor by_fused_kernel(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                           const std::optional<at::Tensor>& mask, bool causal)
+{
+  constexpr std::int64_t keeps_scores = 0;  // the kernel of plain matrix products
+  const bool shares = keys.size(1) != query.size(1);
+  if (at::_fused_sdp_choice(query, keys, values, mask, 0, causal, std::nullopt, shares) == keeps_scores) {
+    const auto heads = static_cast<std::uint64_t>(query.size(1));
+    if (shares) return by_fused_kernel(query, for_each_head(keys, heads), for_each_head(values, heads), mask, causal);
+    throw EnvironmentError(
+        "attention: fused: LibTorch has no fused kernel for such heads in this dtype on this device; "
+        "write attention: unfused");
+  }
+  return at::scaled_dot_product_attention(query, keys, values, mask, 0, causal, std::nullopt, shares);
+}
+
+}  // namespace
+
+at::Tensor cast(const at::Tensor& tensor, DType dtype)
+{
+  switch (dtype) {
+    case DType::BFloat16:
+      return tensor.to(at::kBFloat16);
+    case DType::Float16:
+      return tensor.to(at::kHalf);
+    default:
+      return tensor.to(at::kFloat);
+  }
+}
+
+at::Tensor split_heads(const at::Tensor& tokens, std::uint64_t heads)
+{
+  return tokens.unflatten(-1, {static_cast<std::int64_t>(heads), -1}).transpose(1, 2);
+}
+
+at::Tensor join_heads(const at::Tensor& heads)
+{
+  return heads.transpose(1, 2).flatten(2);
+}
+
+at::Tensor hides_later_tokens(const at::Tensor& query)
+{
+  const auto length = query.size(2);
+  constexpr auto never = -std::numeric_limits<double>::infinity();
+  return at::full({length, length}, never, query.options()).triu(1);
+}
+
+at::Tensor for_each_head(const at::Tensor& shared, std::uint64_t heads)
+{
+  return shared.repeat_interleave(static_cast<std::int64_t>(heads) / shared.size(1), 1);
+}
+
+at::Tensor attend_fused(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                        const std::optional<at::Tensor>& mask)
+{
+  return by_fused_kernel(query, keys, values, mask, false);
+}
+
+at::Tensor attend_fused_to_earlier(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values)
+{
+  return by_fused_kernel(query, keys, values, std::nullopt, true);
+}
+
+ModelLayer::ModelLayer(const LayerSetup& setup)
+    : layer_(setup.layer),
+      seed_(setup.seed),
+      device_(setup.device),
+      dtype_(setup.workload.dtype),
+      dropout_(setup.workload.training.dropout)
+{
+}
+
+ModelLayer::~ModelLayer() = default;
+
+std::size_t ModelLayer::add(const std::string& name, const at::Tensor& values)
+{
+  parameters_.push_back(values.to(at::Device(device_)).requires_grad_());
+  names_.push_back(name);
+  return parameters_.size() - 1;
+}
+
+std::size_t ModelLayer::add_constant(const std::string& name, const std::vector<std::uint64_t>& shape, float value)
+{
+  return add(name, at::full(in_torch(shape), value, at::kFloat));
+}
+
+std::size_t ModelLayer::add_normal(const std::string& name, const std::vector<std::uint64_t>& shape, double deviation)
+{
+  const auto generator = generator_for(Stream::Parameters, {seed_, layer_, parameters_.size()}, "cpu");
+  return add(name, at::empty(in_torch(shape), at::kFloat).normal_(0, deviation, generator));
+}
+
+ModelLayer::Linear ModelLayer::add_linear(const std::string& name, std::uint64_t from, std::uint64_t to)
+{
+  const auto weight = add_normal(name + ".weight", {to, from});
+  return {weight, add_constant(name + ".bias", {to}, 0)};
+}
+
+ModelLayer::Linear ModelLayer::add_linear_without_bias(const std::string& name, std::uint64_t from, std::uint64_t to)
+{
+  return {add_normal(name + ".weight", {to, from}), std::nullopt};
+}
+
+ModelLayer::LayerNorm ModelLayer::add_layer_norm(const std::string& name, std::uint64_t width, double epsilon)
+{
+  const auto weight = add_constant(name + ".weight", {width}, 1);
+  return {weight, add_constant(name + ".bias", {width}, 0), epsilon};
+}
+
+const at::Tensor& ModelLayer::parameter(std::size_t index) const
+{
+  return parameters_[index];
+}
+
+at::Tensor ModelLayer::in_dtype(const at::Tensor& tensor) const
+{
+  return cast(tensor, dtype_);
+}
+
+at::Tensor ModelLayer::look_up(std::size_t table, const at::Tensor& indices) const
+{
+  return at::embedding(parameter(table), indices);
+}
+
+at::Tensor ModelLayer::apply(const Linear& linear, const at::Tensor& input) const
+{
+  return at::linear(input, parameter(linear.weight), linear.bias ? parameter(*linear.bias) : at::Tensor());
+}
+
+at::Tensor ModelLayer::apply(const LayerNorm& norm, const at::Tensor& input) const
+{
+  const auto normalised = at::layer_norm(input.to(at::kFloat), input.sizes().back(), parameter(norm.weight),
+                                         parameter(norm.bias), norm.epsilon);
+  return in_dtype(normalised);
+}
+
+at::Tensor ModelLayer::drop_out(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const
+{
+  if (dropout_ == 0 || !key.drops) return input;
+  const auto generator = generator_for(Stream::Dropout, {key.seed, key.step, key.microbatch, layer_, which}, device_);
+  // Booleans, since the mask is kept until backward: one byte an element, as core/model/models.hpp counts.
+  const auto kept = at::empty(input.sizes(), input.options().dtype(at::kBool)).bernoulli_(1 - dropout_, generator);
+  return input * kept * (1 / (1 - dropout_));
+}
+
+at::Tensor ModelLayer::attend(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                              const at::Tensor& mask, const RandomKey& key) const
+{
+  const auto scale = 1 / std::sqrt(static_cast<double>(query.size(-1)));
+  const auto scores = at::matmul(query * scale, keys.transpose(-2, -1)) + mask;
+  // With a dtype named, autocast leaves the result in it, and no second copy of the probabilities is kept in float32.
+  return at::matmul(drop_out(at::softmax(scores, -1, scores.scalar_type()), key, 0), values);
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,191 @@
+#include "exec/run/nccl_transport.hpp"
+
+#include "core/base/files.hpp"
+#include "exec/model/device.hpp"
+#include "exec/model/device_queue.hpp"
+#include "exec/model/gpu.hpp"
+#include "exec/run/message_header.hpp"
+#include "exec/run/nccl.hpp"
+#include "exec/run/tcp_transport.hpp"
+
+#include <fmt/format.h>
+
+#include <torch/torch.h>
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <cstring>
+#include <map>
+#include <span>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+using Pairs = std::map<LinkName, std::unique_ptr<nccl::Pair>>;
+
+/// Of a text, exact as a double.
+double number_of(const std::string& text)
+{
+  return static_cast<double>(std::stoull(fingerprint(text).substr(0, 13), nullptr, 16));
+}
+
+Reach reach_of(const NcclOptions& options)
+{
+  if (!is_gpu(options.device)) return {};
+  int version = 0;
+  try {
+    version = nccl::version();
+  } catch (const EnvironmentError&) {
+    if (options.choice == TransportChoice::Nccl) throw;
+  }
+  return {static_cast<double>(version), number_of(read_file("/proc/sys/kernel/random/boot_id")),
+          number_of(facts_of_gpu(options.device).place)};
+}
+
+/// What all stages say of themselves, by rank.
+std::vector<Reach> reaches(std::size_t rank, TcpWorld& world, const NcclOptions& options)
+{
+  constexpr std::size_t numbers = 3;
+  const Reach own = reach_of(options);
+  std::vector<double> sums(numbers * options.stages);
+  sums[numbers * rank] = own.nccl;
+  sums[numbers * rank + 1] = own.machine;
+  sums[numbers * rank + 2] = own.gpu;
+  world.all_reduce_sum(std::span(sums), options.connect);
+  std::vector<Reach> all;
+  for (std::size_t i = 0; i < sums.size(); i += numbers) all.push_back({sums[i], sums[i + 1], sums[i + 2]});
+  return all;
+}
+
+std::string title_of(const LinkName& link, std::size_t self)
+{
+  return link.from == self ? fmt::format("rank {}: send to rank {} (channel {})", self, link.to, link.channel)
+                           : fmt::format("rank {}: receive from rank {} (channel {})", self, link.from, link.channel);
+}
+
+nccl::Id agreed_id(const LinkName& name, std::size_t rank, TcpLink& link, Seconds deadline)
+{
+  if (name.from == rank) {
+    const nccl::Id id = nccl::new_id();
+    link.send(id, {}, deadline);
+    return id;
+  }
+  nccl::Id id{};
+  const auto keep = [&id](TcpLink::Bytes header) -> std::vector<std::span<std::byte>> {
+    if (header.size() != id.size()) throw EnvironmentError("a message that names no communicator");
+    std::memcpy(id.data(), header.data(), id.size());
+    return {};
+  };
+  link.receive(keep, deadline);
+  return id;
+}
+
+class NcclTransport : public Transport {
+ public:
+  NcclTransport(std::size_t rank, TcpWorld& world, const NcclOptions& options, const TransferWaits& waits)
+      : rank_(rank),
+        world_(&world),
+        options_(options),
+        waits_(waits),
+        tcp_(tcp_transport(rank, world, waits, is_gpu(options.device)))
+  {
+  }
+
+  /// With both ends in the same order over all links, so that no two ranks wait for each other.
+  void connect(const LinkName& link)
+  {
+    const c10::DeviceGuard guard{at::Device(options_.device)};
+    const auto id = agreed_id(link, rank_, world_->link(link), options_.connect);
+    const auto end = link.from == rank_ ? nccl::Pair::End::Sends : nccl::Pair::End::Receives;
+    pairs_[link] = std::make_unique<nccl::Pair>(id, end, title_of(link, rank_), world_->cancelled(), options_.connect);
+  }
+
+  void send(const Instruction& instruction, const Message& message) override
+  {
+    const LinkName link = link_of(instruction, rank_);
+    const auto pair = pairs_.find(link);
+    if (pair == pairs_.end()) {
+      tcp_->send(instruction, message);
+      return;
+    }
+    Tensors kept;  // until they are sent
+    for (const auto& tensor : message.tensors) kept.push_back(tensor.contiguous());
+    const auto header = header_of(message);
+    waits_.of(instruction, [&](const Deadline& deadline) {
+      world_->link(link).send(std::as_bytes(std::span(header)), {}, deadline);
+      transfer(*pair->second, kept, deadline);
+    });
+  }
+
+  Message receive(const Instruction& instruction) override
+  {
+    const LinkName link = link_of(instruction, rank_);
+    const auto pair = pairs_.find(link);
+    if (pair == pairs_.end()) return tcp_->receive(instruction);
+    Message message;
+    const auto room = [&](TcpLink::Bytes header) -> std::vector<std::span<std::byte>> {
+      message = room_for(header, Room::Gpu, most_of(instruction));
+      return {};
+    };
+    waits_.of(instruction, [&](const Deadline& deadline) {
+      world_->link(link).receive(room, deadline);
+      transfer(*pair->second, message.tensors, deadline);
+    });
+    return message;
+  }
+
+  void all_reduce_sum(std::span<double> values) override { tcp_->all_reduce_sum(values); }
+
+  void cancel() noexcept override { tcp_->cancel(); }
+
+ private:
+  void transfer(nccl::Pair& pair, const Tensors& tensors, const Deadline& deadline) const
+  {
+    std::vector<nccl::Piece> pieces;
+    for (const auto& tensor : tensors) {
+      if (tensor.nbytes() > 0) pieces.push_back({tensor.mutable_data_ptr(), tensor.nbytes()});
+    }
+    const at::Device gpu(options_.device);
+    const c10::Stream stream = c10::impl::VirtualGuardImpl(gpu.type()).getStream(gpu);
+    pair.queue(pieces, gpu::handle_of(stream), deadline);
+    const Mark end = mark_of_this_thread(options_.device);
+    pair.wait([&end] { return end.passed(); }, deadline);
+  }
+
+  std::size_t rank_;
+  TcpWorld* world_;
+  NcclOptions options_;
+  TransferWaits waits_;
+  std::unique_ptr<Transport> tcp_;
+  Pairs pairs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, const Program& program,
+                                          const NcclOptions& options, const TransferWaits& waits)
+{
+  auto transport = std::make_unique<NcclTransport>(rank, world, options, waits);
+  const auto all = reaches(rank, world, options);
+  for (const auto& link : links_of(program, rank)) {
+    // The data server is no stage, and has no GPU.
+    const bool between_stages = link.from < options.stages && link.to < options.stages;
+    const std::string why_not =
+        between_stages ? why_not_nccl(all[link.from], all[link.to], options.choice) : "the data server";
+    if (between_stages && !why_not.empty() && options.choice == TransportChoice::Nccl) {
+      throw EnvironmentError(fmt::format("--transport nccl: rank {} to rank {}: {}", link.from, link.to, why_not));
+    }
+    if (why_not.empty()) transport->connect(link);
+    if (link.from != rank) continue;
+    options.tell(fmt::format("rank {} to rank {}, {}: {}", link.from, link.to,
+                             link.channel == 0 ? "activations" : "gradients",
+                             why_not.empty() ? "NCCL " + nccl::text_of_version(static_cast<int>(all[rank].nccl))
+                                             : fmt::format("TCP ({})", why_not)));
+  }
+  return transport;
+}
+
+}  // namespace isobar::exec

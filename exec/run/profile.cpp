@@ -1,0 +1,211 @@
+#include "exec/run/profile.hpp"
+
+#include "core/base/clock.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/errors.hpp"
+#include "exec/launch/device_name.hpp"
+#include "exec/model/batch.hpp"
+#include "exec/model/device.hpp"
+#include "exec/model/device_queue.hpp"
+#include "exec/model/memory_meter.hpp"
+#include "exec/model/stage_model.hpp"
+
+#include <fmt/format.h>
+
+#include <torch/torch.h>
+
+#include <unistd.h>
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+/// What a kind of layer took, and what it hands on.
+struct Kind {
+  LayerProfile profile;
+  Message output;
+};
+
+std::string kind_of(const Layer& layer)
+{
+  std::string name = layer.name;
+  std::erase_if(name, [](unsigned char letter) { return std::isdigit(letter); });
+  return fmt::format("{} {} {} {} {}", name, layer.forward.value, layer.parameters, layer.activations.value,
+                     layer.output.value);
+}
+
+double quantile(std::vector<double> values, double fraction)
+{
+  std::sort(values.begin(), values.end());
+  return values[static_cast<std::size_t>(std::lround(fraction * static_cast<double>(values.size() - 1)))];
+}
+
+/// As if the layers behind had sent it back.
+Message gradient_for(const Message& output)
+{
+  Message gradient;
+  for (std::size_t i = 0; i < output.tensors.size(); ++i) {
+    if (!output.differentiable[i]) continue;
+    gradient.tensors.push_back(at::full_like(output.tensors[i], 1e-4));
+    gradient.differentiable.push_back(false);
+  }
+  return gradient;
+}
+
+/// When the passes of one repetition began and ended.
+struct Repetition {
+  Mark forward_begin, forward_end, backward_begin, backward_end, update_end;
+};
+
+Kind measure(const Workload& workload, std::size_t layer, const Message& input, const ProfileOptions& options,
+             const std::function<void()>& on_pass)
+{
+  MemoryMeter meter(Bytes(0));
+  DeviceQueue queue(options.device, DeviceQueue::Kind::Computations, meter);
+  const DeviceQueue::Scope scope(queue);
+  StageOptions stage;
+  stage.first_layer = stage.last_layer = layer;
+  stage.seed = options.seed;
+  stage.device = options.device;
+  const auto batches = synthetic_batches(workload);
+  stage.batches = batches.get();
+  StageModel model(workload, stage);
+  const bool has_loss = layer + 1 == workload.layers.size();
+
+  Kind kind;
+  kind.profile.name = workload.layers[layer].name;
+  std::vector<double> forward;
+  std::vector<double> backward;
+  std::vector<double> update;
+  std::vector<double> both;
+  // On a CPU by what the thread works: others who work there do not count, and emulation stretches the same.
+  const auto mark = [&] { return queue.is_on_gpu() ? queue.mark() : Mark(thread_time()); };
+  const auto count = [&](const Repetition& times) {
+    forward.push_back((times.forward_end.time() - times.forward_begin.time()).value);
+    backward.push_back((times.backward_end.time() - times.backward_begin.time()).value);
+    update.push_back((times.update_end.time() - times.backward_end.time()).value);
+    both.push_back(forward.back() + backward.back());
+  };
+  std::optional<Repetition> last;  // counted once the next one is queued, so that the device never waits for the host
+  for (std::size_t i = 0; i < options.warm_up + options.repetitions; ++i) {
+    throw_if_interrupted();
+    kind.output = {};
+    const Bytes before = meter.current();
+    Repetition times;
+    times.forward_begin = mark();
+    kind.output = model.forward(i, 0, input);
+    times.forward_end = mark();
+    kind.profile.activations = meter.current() - before;
+    const Message gradient = gradient_for(kind.output);
+    times.backward_begin = mark();
+    model.backward(0, gradient);
+    times.backward_end = mark();
+    model.update({});
+    times.update_end = mark();
+    if (has_loss) model.take_loss();
+    if (last) count(*last);
+    if (i >= options.warm_up) last = times;
+    on_pass();
+  }
+  count(*last);
+  kind.profile.peak = meter.peak();
+  kind.profile.forward = Seconds(quantile(forward, 0.5));
+  kind.profile.backward = Seconds(quantile(backward, 0.5));
+  kind.profile.update = Seconds(quantile(update, 0.5));
+  kind.profile.spread_fraction = (quantile(both, 0.75) - quantile(both, 0.25)) / quantile(both, 0.5);
+  return kind;
+}
+
+/// Of copies from one to the other, one of which lies on a GPU and one in pinned memory: the median of some.
+BytesPerSecond copy_bandwidth(DeviceQueue& queue, const at::Tensor& to, const at::Tensor& from)
+{
+  constexpr int copies = 10;
+  std::vector<double> times;
+  for (int i = 0; i <= copies; ++i) {
+    const Mark begin = queue.mark();
+    to.copy_(from, /*non_blocking=*/true);
+    const Mark end = queue.mark();
+    if (i > 0) times.push_back((end.time() - begin.time()).value);  // the first one warms up
+  }
+  return Bytes(static_cast<double>(from.nbytes())) / Seconds(quantile(times, 0.5));
+}
+
+void measure_copies(const std::string& device, DeviceProfile& profile)
+{
+  constexpr std::int64_t size = std::int64_t{1} << 28;
+  MemoryMeter meter(Bytes(0));
+  DeviceQueue queue(device, DeviceQueue::Kind::Transfers, meter);
+  const DeviceQueue::Scope scope(queue);
+  const auto there = at::zeros({size}, at::TensorOptions(at::Device(device)).dtype(at::kByte));
+  const auto here = at::zeros({size}, at::TensorOptions(at::kByte).pinned_memory(true));
+  profile.host_to_device = copy_bandwidth(queue, there, here);
+  profile.device_to_host = copy_bandwidth(queue, here, there);
+}
+
+DeviceProfile measure_on_open_device(const Workload& workload, const ProfileOptions& options)
+{
+  DeviceProfile profile;
+  if (is_gpu(options.device)) {
+    const GpuFacts gpu = facts_of_gpu(options.device);
+    profile.device = gpu.name;
+    profile.memory = gpu.memory;
+    measure_copies(options.device, profile);
+  } else {
+    profile.device = processor_name(options.threads);
+    profile.memory = Bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+  }
+  profile.dtype = workload.dtype;
+  profile.micro_batch = workload.micro_batch;
+  profile.sequence = workload.sequence;
+
+  std::size_t done = 0;
+  const auto on_pass = [&] { options.on_pass(++done); };
+  std::map<std::string, Kind> kinds;
+  Message passed;
+  passed.tensors = synthetic_inputs(workload, {options.seed, 0, 0}, options.device);
+  passed.differentiable.assign(passed.tensors.size(), false);
+  Flops work;
+  Seconds time;
+  for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+    const std::string name = kind_of(workload.layers[layer]);
+    auto found = kinds.find(name);
+    if (found == kinds.end()) found = kinds.emplace(name, measure(workload, layer, passed, options, on_pass)).first;
+    LayerProfile of_layer = found->second.profile;
+    of_layer.name = workload.layers[layer].name;
+    work += workload.layers[layer].forward + workload.layers[layer].backward;
+    time += of_layer.forward + of_layer.backward;
+    profile.layers.push_back(std::move(of_layer));
+    passed = found->second.output;
+  }
+  profile.speed = work / time;
+  return profile;
+}
+
+}  // namespace
+
+DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& options)
+{
+  meter_cpu_memory();
+  open_device(options.device);
+  at::set_num_threads(static_cast<int>(options.threads));
+  try {
+    return measure_on_open_device(workload, options);
+  } catch (const c10::OutOfMemoryError& error) {
+    throw EnvironmentError(fmt::format("out of memory: {}", shown(error.what_without_backtrace(), 300)));
+  }
+}
+
+std::size_t passes_of(const Workload& workload, const ProfileOptions& options)
+{
+  std::set<std::string> kinds;
+  for (const auto& layer : workload.layers) kinds.insert(kind_of(layer));
+  return kinds.size() * (options.warm_up + options.repetitions);
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,226 @@
+#include "exec/run/rank_report.hpp"
+
+#include "core/errors.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+using Json = nlohmann::json;
+
+}  // namespace
+
+std::uint64_t timed_steps(const Program& program)
+{
+  constexpr std::uint64_t most_instructions = 200'000, fewest_steps = 10, most_steps = 1'000;
+  std::uint64_t busiest = 1;
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+    std::uint64_t instructions = 0;
+    for (const Lane lane : all_lanes) instructions += program.length(rank, lane);
+    busiest = std::max(busiest, instructions);
+  }
+  return std::clamp(most_instructions / busiest, fewest_steps, most_steps);
+}
+
+void RankReport::shift(Seconds offset)
+{
+  for (auto& times : lanes) {
+    for (auto& time : times) {
+      time.begin += offset;
+      time.end += offset;
+    }
+  }
+  for (auto& sample : memory) sample.time += offset;
+}
+
+std::string report_to_json(const RankReport& report)
+{
+  Json lanes = Json::array();
+  for (const auto& times : report.lanes) {
+    Json lane = Json::array();
+    for (const auto& time : times) lane.push_back({time.begin.value, time.end.value, time.memory.value});
+    lanes.push_back(std::move(lane));
+  }
+  Json memory = Json::array();
+  for (const auto& sample : report.memory) memory.push_back({sample.time.value, sample.memory.value});
+  Json evaluation;
+  if (report.evaluation) {
+    evaluation = {report.evaluation->loss, report.evaluation->labels, report.evaluation->correct};
+  }
+  return Json{{"evaluation", std::move(evaluation)},
+              {"lanes", std::move(lanes)},
+              {"memory", std::move(memory)},
+              {"losses", report.losses},
+              {"peak_memory_bytes", report.peak_memory.value},
+              {"processor_wait_fraction", report.processor_wait_fraction}}
+      .dump();
+}
+
+RankReport report_from_json(const std::string& text)
+{
+  try {
+    const auto json = Json::parse(text);
+    RankReport report;
+    for (std::size_t lane = 0; lane < lane_count; ++lane) {
+      for (const auto& time : json.at("lanes").at(lane)) {
+        report.lanes[lane].push_back({Seconds(time.at(0)), Seconds(time.at(1)), Bytes(time.at(2))});
+      }
+    }
+    for (const auto& sample : json.at("memory")) {
+      report.memory.push_back({Seconds(sample.at(0)), Bytes(sample.at(1))});
+    }
+    for (const auto& loss : json.at("losses")) {
+      // JSON has no word for what is not finite; a loss that diverged comes as null.
+      report.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
+    }
+    report.peak_memory = Bytes(json.at("peak_memory_bytes"));
+    report.processor_wait_fraction = json.at("processor_wait_fraction");
+    if (const auto& sums = json.at("evaluation"); !sums.is_null()) {
+      // As with losses: null is what is not finite.
+      const double loss = sums.at(0).is_null() ? std::numeric_limits<double>::quiet_NaN() : sums.at(0).get<double>();
+      report.evaluation = EvaluationSums{loss, sums.at(1), sums.at(2)};
+    }
+    return report;
+  } catch (const Json::exception& error) {
+    throw InputError("a rank's report", error.what());
+  }
+}
+
+void RankRecorder::record(const TraceEvent& event)
+{
+  ended_ = ended_ || event.step >= end_;
+  if (event.step >= end_) return;
+  report_->lanes[static_cast<std::size_t>(event.instruction.lane)].push_back({event.begin, event.end, event.memory});
+}
+
+void RankRecorder::memory_changed(std::size_t /*rank*/, Seconds time, Bytes memory)
+{
+  if (ended_) return;
+  auto& samples = report_->memory;
+  if (samples.empty() || samples.back().memory != memory) samples.push_back({time, memory});
+}
+
+MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::vector<RankReport> reports)
+    : program_(&program),
+      first_step_(first_step),
+      reports_(std::move(reports)),
+      begin_(std::numeric_limits<double>::infinity())
+{
+  ensure(reports_.size() == program.ranks(), "a run has a report of every rank");
+  for (const auto& report : reports_) steps_ = std::max<std::uint64_t>(steps_, report.losses.size());
+  timed_steps_ = std::min(steps_, exec::timed_steps(program));
+  for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
+    for (const Lane lane : all_lanes) {
+      const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
+      ensure(times.size() == timed_steps_ * program.length(rank, lane), "a report holds every timed instruction");
+      if (!times.empty()) begin_ = std::min(begin_, times.front().begin);
+    }
+  }
+}
+
+std::vector<double> MeasuredRun::losses() const
+{
+  std::vector<double> losses(steps_);
+  double ranks = 0;
+  for (const auto& report : reports_) {
+    if (report.losses.empty()) continue;
+    ensure(report.losses.size() == steps_, "every rank with losses has one of each step");
+    for (std::size_t step = 0; step < steps_; ++step) losses[step] += report.losses[step];
+    ++ranks;
+  }
+  for (double& loss : losses) loss /= ranks;
+  return losses;
+}
+
+std::optional<EvaluationSums> MeasuredRun::evaluation() const
+{
+  std::optional<EvaluationSums> sums;
+  for (const auto& report : reports_) {
+    if (!report.evaluation) continue;
+    if (!sums) sums.emplace();
+    sums->loss += report.evaluation->loss;
+    sums->labels += report.evaluation->labels;
+    sums->correct += report.evaluation->correct;
+  }
+  return sums;
+}
+
+std::vector<Seconds> MeasuredRun::step_times() const
+{
+  std::vector<Seconds> ends(timed_steps_, begin_);
+  for (const auto& report : reports_) {
+    for (const auto& times : report.lanes) {
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        Seconds& end = ends[i / (times.size() / timed_steps_)];
+        end = std::max(end, times[i].end);
+      }
+    }
+  }
+  std::vector<Seconds> durations;
+  Seconds before = begin_;
+  for (const Seconds end : ends) durations.push_back(end - std::exchange(before, end));
+  return durations;
+}
+
+void MeasuredRun::replay(TraceSink& sink, const std::vector<std::string>& devices) const
+{
+  std::vector<TraceEvent> events;
+  for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
+    for (const Lane lane : all_lanes) {
+      const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
+      const std::uint64_t length = program_->length(rank, lane);
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        events.push_back({first_step_ + i / length, rank, program_->at(rank, lane, i % length), times[i].begin - begin_,
+                          times[i].end - begin_, times[i].memory});
+      }
+    }
+  }
+  std::stable_sort(events.begin(), events.end(),
+                   [](const TraceEvent& a, const TraceEvent& b) { return a.end < b.end; });
+  for (const auto& event : events) sink.record(event);
+  for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
+    for (const auto& sample : reports_[rank].memory) {
+      sink.memory_changed(rank, std::max(Seconds(0), sample.time - begin_), sample.memory);
+    }
+  }
+  replay_links(sink, devices);
+}
+
+void MeasuredRun::replay_links(TraceSink& sink, const std::vector<std::string>& devices) const
+{
+  struct Change {
+    Seconds time;
+    bool begins = false;
+  };
+  std::map<std::string, std::vector<Change>> changes;
+  for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
+    for (const Lane lane : {Lane::Compute, Lane::SendActivation, Lane::SendGradient}) {
+      const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
+      const std::uint64_t length = program_->length(rank, lane);
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        const Instruction instruction = program_->at(rank, lane, i % length);
+        if (instruction.opcode != Opcode::Send && instruction.opcode != Opcode::AllReduce) continue;
+        auto& of_way = changes[devices.at(rank) + " → " + devices.at(instruction.peer)];
+        of_way.push_back({times[i].begin - begin_, true});
+        of_way.push_back({times[i].end - begin_, false});
+      }
+    }
+  }
+  for (auto& [way, of_way] : changes) {
+    std::stable_sort(of_way.begin(), of_way.end(), [](const Change& a, const Change& b) { return a.time < b.time; });
+    std::size_t transfers = 0;
+    for (const auto& change : of_way) {
+      transfers = change.begins ? transfers + 1 : transfers - 1;
+      sink.link_changed(way, change.time, transfers);
+    }
+  }
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,150 @@
+#include "exec/run/run_result.hpp"
+
+#include "core/base/clock.hpp"
+#include "core/base/quantity_text.hpp"
+#include "core/program/chrome_trace.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <sstream>
+#include <vector>
+
+namespace isobar::exec {
+
+namespace {
+
+/// The middle of the steps after the first, which makes room for what the others use again.
+Seconds typical_step(std::vector<Seconds> times)
+{
+  if (times.size() > 1) times.erase(times.begin());
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+/// Time that a stage computes in a typical step; an AllReduce waits for others.
+Seconds compute_time(const Program& program, std::size_t rank, const RankReport& report, std::uint64_t steps)
+{
+  const auto& times = report.lanes[static_cast<std::size_t>(Lane::Compute)];
+  const std::uint64_t length = program.length(rank, Lane::Compute);
+  std::vector<Seconds> by_step(steps);
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    if (program.at(rank, Lane::Compute, i % length).opcode == Opcode::AllReduce) continue;
+    by_step[i / length] += times[i].end - times[i].begin;
+  }
+  return typical_step(by_step);
+}
+
+/// The mean over all labels, and what is usual to say of it; null where nothing was evaluated.
+nlohmann::ordered_json evaluation_of(const MeasuredRun& measured)
+{
+  const auto sums = measured.evaluation();
+  if (!sums) return nullptr;
+  const double loss = sums->loss / sums->labels;
+  return {{"labels", static_cast<std::uint64_t>(sums->labels)},
+          {"loss", loss},
+          {"perplexity", std::exp(loss)},
+          {"accuracy_fraction", sums->correct / sums->labels}};
+}
+
+/// Of a run that had nothing left to train, times are null.
+nlohmann::ordered_json json_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples)
+{
+  using Json = nlohmann::ordered_json;
+  const auto step_times = measured.step_times();
+  const bool is_timed = !step_times.empty();
+  const double typical = is_timed ? typical_step(step_times).value : 0;
+  Json stages = Json::array();
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const std::string& device = plan.stages[i].device();
+    Json stage = {
+        {"device", device},
+        {"compute_s",
+         is_timed ? Json(compute_time(program, i, measured.ranks()[i], measured.timed_steps()).value) : Json(nullptr)},
+        {"peak_memory_bytes", measured.ranks()[i].peak_memory.value},
+        {"processor_wait_fraction", is_timed ? Json(measured.ranks()[i].processor_wait_fraction) : Json(nullptr)}};
+    if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
+    stages.push_back(std::move(stage));
+  }
+  Json result = {{"schema", "isobar-run/1"},
+                 {"step_time_s", is_timed ? Json(typical) : Json(nullptr)},
+                 {"simulated_step_time_s", plan.stamp ? Json(plan.stamp->step_time.value) : Json(nullptr)},
+                 {"samples_per_s", is_timed ? Json(samples / typical) : Json(nullptr)},
+                 {"first_step", measured.first_step()},
+                 {"step_times_s", Json::array()},
+                 {"losses", measured.losses()},
+                 {"evaluation", evaluation_of(measured)},
+                 {"stages", std::move(stages)}};
+  for (const Seconds time : step_times) result["step_times_s"].push_back(time.value);
+  return result;
+}
+
+std::string summary_of(const nlohmann::ordered_json& result)
+{
+  std::string text;
+  const bool is_timed = !result["step_time_s"].is_null();
+  const double step = is_timed ? result["step_time_s"].get<double>() : 0;
+  if (!is_timed) {
+    text = "\nnothing was left to train\n\n";
+  } else if (result["simulated_step_time_s"].is_null()) {
+    text = fmt::format("\nstep {:.4g} s (median after the first), {:.4g} samples/s; not simulated before\n\n", step,
+                       result["samples_per_s"].get<double>());
+  } else {
+    const double simulated = result["simulated_step_time_s"];
+    text = fmt::format("\nstep {:.4g} s (median after the first), {:.4g} samples/s; simulated {:.4g} s ({:+.1f} %)\n\n",
+                       step, result["samples_per_s"].get<double>(), simulated, 100 * (simulated / step - 1));
+  }
+  if (const auto& evaluation = result["evaluation"]; !evaluation.is_null()) {
+    text += fmt::format("evaluation: loss {:.6g}, accuracy {:.2f} %, perplexity {:.6g}, of {} labels\n\n",
+                        evaluation["loss"].get<double>(), 100 * evaluation["accuracy_fraction"].get<double>(),
+                        evaluation["perplexity"].get<double>(), evaluation["labels"].get<std::uint64_t>());
+  }
+  if (!is_timed) return text;
+  text += fmt::format("{:<16}  {:>9}  {:>11}  {:>9}\n", "device", "compute s", "peak memory", "simulated");
+  for (const auto& stage : result["stages"]) {
+    const auto simulated = stage.find("simulated_peak_memory_bytes");
+    text += fmt::format("{:<16}  {:>9.4g}  {:>11}  {:>9}\n", stage["device"].get<std::string>(),
+                        stage["compute_s"].get<double>(), text_of(Bytes(stage["peak_memory_bytes"].get<double>())),
+                        simulated == stage.end() ? "–" : text_of(Bytes(simulated->get<double>())));
+  }
+  return text;
+}
+
+/// Of the stage that waited longest for a processor.
+std::string note_of(const Plan& plan, const MeasuredRun& measured)
+{
+  const auto shorter = [](const RankReport& one, const RankReport& other) {
+    return one.processor_wait_fraction < other.processor_wait_fraction;
+  };
+  const auto& ranks = measured.ranks();
+  const auto stages_end = ranks.begin() + static_cast<std::ptrdiff_t>(plan.stages.size());
+  const auto longest = std::max_element(ranks.begin(), stages_end, shorter);
+  const auto rank = static_cast<std::size_t>(longest - ranks.begin());
+  return note_of_busy_machine(fmt::format("rank {} ({})", rank, shown(plan.stages[rank].device())),
+                              longest->processor_wait_fraction);
+}
+
+}  // namespace
+
+RunResult result_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples)
+{
+  const auto result = json_of(plan, program, measured, samples);
+  return {result.dump(2) + "\n", summary_of(result), note_of(plan, measured)};
+}
+
+std::string trace_of(const Plan& plan, const MeasuredRun& measured)
+{
+  std::vector<std::string> names;
+  for (const auto& stage : plan.stages) names.push_back(stage.device());
+  if (plan.data_server) names.push_back(*plan.data_server);
+  std::ostringstream text;
+  ChromeTraceWriter writer(text, names);
+  measured.replay(writer, names);
+  writer.finish();
+  return text.str();
+}
+
+}  // namespace isobar::exec

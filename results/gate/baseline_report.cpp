@@ -1,0 +1,213 @@
+#include "core/utf8.hpp"
+#include "results/gate/baseline.hpp"
+#include "results/table.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+
+namespace isobar::results {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array kinds = {ChangeKind::Worse, ChangeKind::Better, ChangeKind::New, ChangeKind::Missing,
+                              ChangeKind::Failed};
+
+std::string mean_in_words(const StepTimeRatio& ratio)
+{
+  if (!ratio.geometric_mean) return "no step time to compare";
+  return fmt::format("geometric mean of step times, new / old: {:.6f} ({} rows)", *ratio.geometric_mean, ratio.rows);
+}
+
+/// "240 rows as in FILE", or how many changed, by kind.
+std::string summary_of(const BaselineCheck& check, const std::string& against)
+{
+  if (check.changes.empty()) return fmt::format("{} rows, all as in {}", check.rows.size(), against);
+  std::string counts;
+  for (const auto kind : kinds) {
+    const auto count = std::count_if(check.changes.begin(), check.changes.end(),
+                                     [kind](const Change& change) { return change.kind == kind; });
+    if (count > 0) counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count, name_of(kind));
+  }
+  return fmt::format("{} rows, not as in {}: {}", check.rows.size(), against, counts);
+}
+
+std::string plan_time_in_words(const PlanTime& time)
+{
+  return fmt::format("planning takes {:.3g} times what even takes", time.ratio_to_even) +
+         (time.limit ? fmt::format("; the limit is {:.3g}", *time.limit) : "");
+}
+
+/// Text for XML or, likewise, for HTML in Markdown; what XML cannot carry becomes a question mark.
+std::string escaped(std::string_view text)
+{
+  std::string safe;
+  for (std::size_t length = 0; !text.empty(); text.remove_prefix(std::max<std::size_t>(length, 1))) {
+    length = utf8_length(text);
+    if (length > 1) {
+      safe += text.substr(0, length);
+      continue;
+    }
+    const char c = length == 0 ? '\0' : text.front();
+    switch (c) {
+      case '&':
+        safe += "&amp;";
+        break;
+      case '<':
+        safe += "&lt;";
+        break;
+      case '>':
+        safe += "&gt;";
+        break;
+      case '"':
+        safe += "&quot;";
+        break;
+      case '\t':
+      case '\n':
+        safe += ' ';
+        break;
+      default:
+        safe += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+    }
+  }
+  return safe;
+}
+
+/// A cell of a table in Markdown.
+std::string cell(const std::string& text)
+{
+  std::string safe;
+  for (const char c : escaped(text)) {
+    if (c == '|' || c == '*' || c == '_' || c == '`') safe += '\\';
+    safe += c;
+  }
+  return safe;
+}
+
+std::string test_case(const std::string& group, const std::string& name, const std::string& failure)
+{
+  const std::string begin = fmt::format("  <testcase classname=\"{}\" name=\"{}\"", escaped(group), escaped(name));
+  if (failure.empty()) return begin + "/>\n";
+  return fmt::format("{}>\n    <failure message=\"{}\"/>\n  </testcase>\n", begin, escaped(failure));
+}
+
+/// The row within its platform and workload.
+std::string name_of(const ComparisonRow& row)
+{
+  const std::string label = label_of(row);
+  return label.substr(fmt::format("{} × {}, ", row.platform, row.workload).size());
+}
+
+}  // namespace
+
+std::string check_to_text(const BaselineCheck& check, const std::string& against)
+{
+  std::string text;
+  for (const auto& change : check.changes) {
+    text += fmt::format("{:8}{}: {}\n", name_of(change.kind), label_of(change.row), change.what);
+  }
+  for (const auto& time : check.plan_times) {
+    if (time.is_over()) text += fmt::format("{:8}{}: {}\n", "slower", time.allocator, plan_time_in_words(time));
+  }
+  return text + summary_of(check, against) + "\n" + mean_in_words(check.step_times) + "\n";
+}
+
+std::string check_to_json(const BaselineCheck& check, const std::string& against)
+{
+  const auto number = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+  const auto mean = [&number](const StepTimeRatio& ratio) {
+    return Json{{"rows", ratio.rows}, {"geometric_mean", number(ratio.geometric_mean)}};
+  };
+  Json changes = Json::array();
+  for (const auto& change : check.changes) {
+    const ComparisonRow& row = change.row;
+    changes.push_back({{"change", name_of(change.kind)},
+                       {"platform", row.platform},
+                       {"workload", row.workload},
+                       {"allocator", row.allocator},
+                       {"objective", name_of(row.goal.objective)},
+                       {"communication", name_of(row.goal.communication)},
+                       {"schedule", name_of(row.goal.schedule)},
+                       {"microbatches", row.goal.microbatches},
+                       {"seed", row.seed},
+                       {"what", change.what}});
+  }
+  Json by_allocator = Json::object();
+  for (const auto& [allocator, ratio] : check.step_times_by_allocator) by_allocator[allocator] = mean(ratio);
+  Json plan_times = Json::array();
+  for (const auto& time : check.plan_times) {
+    plan_times.push_back({{"allocator", time.allocator},
+                          {"ratio_to_even", time.ratio_to_even},
+                          {"limit", number(time.limit)},
+                          {"is_over", time.is_over()}});
+  }
+  const Json document = {{"schema", "isobar-check/1"},
+                         {"against", against},
+                         {"holds", check.holds()},
+                         {"rows", check.rows.size()},
+                         {"changes", std::move(changes)},
+                         {"step_times", mean(check.step_times)},
+                         {"step_times_by_allocator", std::move(by_allocator)},
+                         {"plan_times", std::move(plan_times)}};
+  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string check_to_markdown(const BaselineCheck& check, const std::string& against)
+{
+  constexpr std::size_t most_shown = 100;  // a comment holds 65,536 characters
+  std::string text = fmt::format("### Quality of plans: {}\n\n{}; {}.\n", check.holds() ? "unchanged" : "changed",
+                                 cell(summary_of(check, against)), mean_in_words(check.step_times));
+  if (!check.changes.empty()) text += "\n| change | row | what |\n|---|---|---|\n";
+  for (std::size_t i = 0; i < std::min(check.changes.size(), most_shown); ++i) {
+    const Change& change = check.changes[i];
+    text += fmt::format("| {} | {} | {} |\n", name_of(change.kind), cell(label_of(change.row)), cell(change.what));
+  }
+  if (check.changes.size() > most_shown) text += fmt::format("\nAnd {} more.\n", check.changes.size() - most_shown);
+  text += "\n| allocator | step times, new / old | plan time / even's | limit |\n|---|---|---|---|\n";
+  for (const auto& [allocator, ratio] : check.step_times_by_allocator) {
+    const auto time = std::find_if(check.plan_times.begin(), check.plan_times.end(),
+                                   [&name = allocator](const PlanTime& one) { return one.allocator == name; });
+    const bool is_timed = time != check.plan_times.end();
+    text +=
+        fmt::format("| {} | {:.6f} | {} | {} |\n", cell(allocator), ratio.geometric_mean.value(),
+                    is_timed ? fmt::format("{:.3g}{}", time->ratio_to_even, time->is_over() ? ", too slow" : "") : "–",
+                    is_timed && time->limit ? fmt::format("{:.3g}", *time->limit) : "–");
+  }
+  return text;
+}
+
+std::string check_to_junit(const BaselineCheck& check, const std::string& against)
+{
+  std::map<RowKey, const Change*> changes;
+  for (const auto& change : check.changes) changes[key_of(change.row)] = &change;
+  const auto group_of = [](const ComparisonRow& row) { return fmt::format("{} × {}", row.platform, row.workload); };
+  const auto failure_of = [](const Change& change) { return fmt::format("{}: {}", name_of(change.kind), change.what); };
+  std::string cases;
+  std::size_t count = 0;
+  std::size_t failures = 0;
+  const auto add = [&](const std::string& group, const std::string& name, const std::string& failure) {
+    cases += test_case(group, name, failure);
+    ++count;
+    failures += failure.empty() ? 0 : 1;
+  };
+  for (const auto& row : check.rows) {
+    const auto change = changes.find(key_of(row));
+    add(group_of(row), name_of(row), change == changes.end() ? "" : failure_of(*change->second));
+  }
+  for (const auto& change : check.changes) {
+    if (change.kind == ChangeKind::Missing) add(group_of(change.row), name_of(change.row), failure_of(change));
+  }
+  for (const auto& time : check.plan_times) {
+    add("plan time", time.allocator, time.is_over() ? "slower: " + plan_time_in_words(time) : "");
+  }
+  return fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"isobar check {}\" tests=\"{}\" failures=\"{}\">\n"
+      "{}</testsuite>\n",
+      escaped(against), count, failures, cases);
+}
+
+}  // namespace isobar::results

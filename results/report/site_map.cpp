@@ -1,0 +1,134 @@
+#include "results/report/site_map.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace isobar::results {
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+bool holds(const Names& names, const std::string& name)
+{
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void add_sites(SiteMap& map, const Cluster& cluster)
+{
+  std::map<std::string, std::size_t> index;
+  for (std::size_t device = 0; device < cluster.devices.size(); ++device) {
+    const std::string& said = cluster.devices[device].site;
+    const std::string& name = said.empty() ? cluster.name : said;
+    const auto [site, is_new] = index.try_emplace(name, map.sites.size());
+    if (is_new) map.sites.push_back({name, {}});
+    map.sites[site->second].devices.push_back(device);
+    map.site_of.push_back(site->second);
+  }
+  if (!cluster.data_server) return;
+  map.site_of.push_back(map.sites.size());
+  map.sites.push_back({*cluster.data_server, {}});
+}
+
+/// Two others to whom the device's ways are looked at: the nearest in kind and the furthest.
+Names own_links_of(std::size_t device, const SiteMap& map, const Cluster& cluster)
+{
+  const auto other = [&](bool same_site) -> std::optional<std::size_t> {
+    std::optional<std::size_t> found;
+    for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
+      if (i == device || (map.site_of[i] == map.site_of[device]) != same_site) continue;
+      found = i;
+      if (same_site) break;  // else the last one
+    }
+    return found;
+  };
+  const auto near = other(true);
+  const auto far = other(false);
+  std::vector<std::size_t> others;
+  if (near) others.push_back(*near);
+  if (far) others.push_back(*far);
+  if (near && !far) {  // one site: its last device
+    const std::size_t last = map.sites[map.site_of[device]].devices.back();
+    if (last != device && last != *near) others.push_back(last);
+  }
+  Names own;
+  for (const bool outwards : {true, false}) {
+    Names common;
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      const Names way =
+          outwards ? cluster.network->links(device, others[i]) : cluster.network->links(others[i], device);
+      if (i == 0) {
+        common = way;
+      } else {
+        std::erase_if(common, [&way](const auto& link) { return !holds(way, link); });
+      }
+    }
+    for (const auto& link : common) {
+      if (!holds(own, link)) own.push_back(link);
+    }
+  }
+  return own;
+}
+
+SiteMap::Connection& connection_between(SiteMap& map, std::size_t from, std::size_t to, const Path& path)
+{
+  const auto [a, b] = std::minmax(from, to);
+  for (auto& connection : map.connections) {
+    if (connection.a == a && connection.b == b) return connection;
+  }
+  map.connections.push_back({a, b, {}, path});
+  return map.connections.back();
+}
+
+/// Of a transfer there and, unless it is the input's, of the gradients back.
+void add_connection(SiteMap& map, const Cluster& cluster, std::size_t from, std::size_t to,
+                    const std::map<std::size_t, Names>& own_links)
+{
+  const std::size_t site_a = map.site_of[from];
+  const std::size_t site_b = map.site_of[to];
+  if (site_a == site_b) return;
+  auto& connection = connection_between(map, site_a, site_b, cluster.path(from, to));
+  Names ways = cluster.network->links(from, to);
+  if (from < cluster.devices.size()) {
+    const Names back = cluster.network->links(to, from);
+    ways.insert(ways.end(), back.begin(), back.end());
+  }
+  const auto is_own = [&](const std::string& link) {
+    return std::any_of(own_links.begin(), own_links.end(), [&](const auto& entry) {
+      return (entry.first == from || entry.first == to) && holds(entry.second, link);
+    });
+  };
+  Names shared = ways;
+  std::erase_if(shared, is_own);
+  for (const auto& link : shared.empty() ? ways : shared) {
+    if (!holds(connection.links, link)) connection.links.push_back(link);
+  }
+}
+
+}  // namespace
+
+SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
+{
+  SiteMap map;
+  add_sites(map, cluster);
+  std::map<std::string, std::size_t> index;
+  for (std::size_t i = 0; i < cluster.devices.size(); ++i) index[cluster.devices[i].name] = i;
+  std::map<std::size_t, Names> own_links;
+  for (const auto& stage : plan.stages) {
+    const std::size_t device = index.at(stage.device());
+    map.device_of.push_back(device);
+    map.own_links.push_back(own_links.emplace(device, own_links_of(device, map, cluster)).first->second);
+  }
+  if (cluster.data_server && !plan.stages.empty()) {
+    map.device_of.push_back(cluster.data_server_index());
+    add_connection(map, cluster, cluster.data_server_index(), map.device_of.front(), own_links);
+  }
+  for (std::size_t stage = 0; stage + 1 < plan.stages.size(); ++stage) {
+    add_connection(map, cluster, map.device_of[stage], map.device_of[stage + 1], own_links);
+  }
+  return map;
+}
+
+}  // namespace isobar::results

@@ -1,0 +1,89 @@
+#include "results/report/what_if.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace isobar::results {
+
+namespace {
+
+constexpr double more = 1.1;
+constexpr double less = 0.9;
+/// How many of a kind are tried, each by a simulation.
+constexpr std::size_t most_devices = 3;
+constexpr std::size_t most_links = 3;
+constexpr std::size_t most_connections = 6;
+
+using Property = WhatIf::Property;
+
+void add_devices(std::vector<WhatIf>& what_ifs, const Result& result)
+{
+  auto stages = result.stages;
+  std::stable_sort(stages.begin(), stages.end(), [](const auto& a, const auto& b) { return a.compute > b.compute; });
+  for (std::size_t i = 0; i < std::min(most_devices, stages.size()); ++i) {
+    const std::string& device = stages[i].device;
+    what_ifs.push_back({fmt::format("+10 % speed of {}", device), Property::Speed, {device}, more, false});
+  }
+}
+
+/// Links that carried something, the busiest first.
+std::vector<LinkMetrics> busiest_links(const Result& result)
+{
+  auto links = result.links;
+  std::stable_sort(links.begin(), links.end(),
+                   [](const auto& a, const auto& b) { return a.busy_fraction > b.busy_fraction; });
+  return links;
+}
+
+void add_connections(std::vector<WhatIf>& what_ifs, const std::vector<LinkMetrics>& busiest, const SiteMap& map)
+{
+  const auto place_of = [&busiest](const SiteMap::Connection& connection) {
+    return std::find_if(busiest.begin(), busiest.end(), [&connection](const auto& link) {
+      return std::find(connection.links.begin(), connection.links.end(), link.name) != connection.links.end();
+    });
+  };
+  auto connections = map.connections;
+  std::stable_sort(connections.begin(), connections.end(),
+                   [&](const auto& a, const auto& b) { return place_of(a) < place_of(b); });
+  for (std::size_t i = 0; i < std::min(most_connections, connections.size()); ++i) {
+    const auto& connection = connections[i];
+    what_ifs.push_back(
+        {fmt::format("+10 % bandwidth between {} and {}", map.sites[connection.a].name, map.sites[connection.b].name),
+         Property::Bandwidth, connection.links, more, false});
+  }
+}
+
+void add_links(std::vector<WhatIf>& what_ifs, const std::vector<LinkMetrics>& busiest)
+{
+  std::size_t added = 0;
+  for (const auto& link : busiest) {
+    if (added == most_links) return;
+    const bool is_there = std::any_of(what_ifs.begin(), what_ifs.end(),
+                                      [&link](const auto& what_if) { return what_if.names == std::vector{link.name}; });
+    if (is_there) continue;
+    what_ifs.push_back(
+        {fmt::format("+10 % bandwidth of {}", link.name), Property::Bandwidth, {link.name}, more, false});
+    ++added;
+  }
+}
+
+}  // namespace
+
+std::vector<WhatIf> what_ifs_of(const Result& result, const SiteMap& map)
+{
+  std::vector<WhatIf> what_ifs;
+  what_ifs.push_back({"+10 % speed of all devices", Property::Speed, {}, more, false});
+  add_devices(what_ifs, result);
+  const auto busiest = busiest_links(result);
+  if (!busiest.empty()) {
+    what_ifs.push_back({"+10 % bandwidth of all links", Property::Bandwidth, {}, more, false});
+    add_connections(what_ifs, busiest, map);
+    add_links(what_ifs, busiest);
+    what_ifs.push_back({"\u221210 % latency of all links", Property::Latency, {}, less, false});
+  }
+  what_ifs.push_back({"+10 % memory of all devices", Property::Memory, {}, more, true});
+  return what_ifs;
+}
+
+}  // namespace isobar::results

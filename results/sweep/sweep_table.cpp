@@ -1,0 +1,265 @@
+#include "results/sweep/sweep_table.hpp"
+
+#include "results/sweep/statistics.hpp"
+#include "results/table.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <utility>
+
+namespace isobar::results {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+/// Columns of one line, with their values.
+using Line = std::vector<std::pair<std::string, Json>>;
+
+constexpr std::array<std::string_view, 8> key_columns = {"platform",      "workload", "allocator",    "objective",
+                                                         "communication", "schedule", "microbatches", "seed"};
+
+bool is_key_column(const std::string& name)
+{
+  return std::find(key_columns.begin(), key_columns.end(), name) != key_columns.end();
+}
+
+/// "platform.speed-spread" as a name that every reader of tables takes.
+std::string column_of(std::string parameter)
+{
+  std::replace_if(
+      parameter.begin(), parameter.end(), [](char c) { return c == '.' || c == '-'; }, '_');
+  return parameter;
+}
+
+Json value_to_json(const DocumentNode& value)
+{
+  if (!is_number(value)) return value.scalar;
+  const char* const end = value.scalar.data() + value.scalar.size();
+  std::uint64_t count = 0;
+  const auto whole = std::from_chars(value.scalar.data(), end, count);
+  if (whole.ec == std::errc{} && whole.ptr == end) return count;
+  double number = 0;
+  std::from_chars(value.scalar.data(), end, number);
+  return number;
+}
+
+/// What tells the runs of a sweep apart; without the seed where a line stands for several.
+Line parameters_of(const Sweep& sweep, const SweepResult& result, bool with_seed)
+{
+  const ComparisonRow& row = result.row;
+  Line line = {{"platform", row.platform},
+               {"workload", row.workload},
+               {"allocator", row.allocator},
+               {"objective", name_of(row.goal.objective)},
+               {"communication", name_of(row.goal.communication)},
+               {"schedule", name_of(row.goal.schedule)},
+               {"microbatches", row.goal.microbatches}};
+  if (with_seed) line.emplace_back("seed", row.seed);
+  for (const auto& parameter : sweep.parameters()) {
+    if (is_key_column(parameter.name)) continue;
+    line.emplace_back(column_of(parameter.name), value_to_json(*sweep.value(result.run, parameter.name)));
+  }
+  return line;
+}
+
+template <typename Unit>
+Json number(const std::optional<Unit>& quantity)
+{
+  return quantity ? Json(quantity->value) : Json(nullptr);
+}
+
+Line line_of(const Sweep& sweep, const SweepResult& result)
+{
+  const ComparisonRow& row = result.row;
+  Line line = parameters_of(sweep, result, true);
+  const auto gap = gap_of(row);
+  line.emplace_back("outcome", row.outcome);
+  line.emplace_back("objective_s", number(row.objective));
+  line.emplace_back("objective_bound_s", number(row.objective_bound));
+  line.emplace_back("gap_fraction", gap ? Json(*gap) : Json(nullptr));
+  line.emplace_back("step_time_s", number(row.step_time));
+  line.emplace_back("step_bound_s", number(row.step_bound));
+  line.emplace_back("peak_memory_bytes", number(row.peak_memory));
+  line.emplace_back("bottleneck_s", number(row.bottleneck));
+  line.emplace_back("stages", row.stages);
+  line.emplace_back("reason", row.reason);
+  return line;
+}
+
+std::string text_of(const Json& value)
+{
+  if (value.is_null()) return "";
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_number_float() ? fmt::format("{}", value.get<double>()) : value.dump();
+}
+
+std::string lines_to_csv(const std::vector<Line>& lines)
+{
+  if (lines.empty()) return "";
+  const auto entries_of = [](const Line& line, auto entry_of) {
+    std::vector<std::string> entries;
+    for (const auto& column : line) entries.push_back(entry_of(column));
+    return csv_line(entries);
+  };
+  std::string csv = entries_of(lines.front(), [](const auto& column) { return column.first; });
+  for (const auto& line : lines) csv += entries_of(line, [](const auto& column) { return text_of(column.second); });
+  return csv;
+}
+
+Json object_of(const Line& line)
+{
+  Json object = Json::object();
+  for (const auto& [column, value] : line) object[column] = value;
+  return object;
+}
+
+std::vector<Line> lines_of(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  std::vector<Line> lines;
+  lines.reserve(results.size());
+  for (const auto& result : results) lines.push_back(line_of(sweep, result));
+  return lines;
+}
+
+/// The runs that differ in their seed alone, in the order in which the first of each comes.
+std::vector<std::vector<const SweepResult*>> points_of(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  std::vector<std::vector<const SweepResult*>> points;
+  std::map<std::vector<std::size_t>, std::size_t> point_of_values;
+  for (const auto& result : results) {
+    std::vector<std::size_t> values;
+    for (std::size_t i = 0; i < sweep.parameters().size(); ++i) {
+      if (sweep.parameters()[i].name != "seed") values.push_back(sweep.value_index(result.run, i));
+    }
+    const auto [point, is_new] = point_of_values.emplace(std::move(values), points.size());
+    if (is_new) points.emplace_back();
+    points[point->second].push_back(&result);
+  }
+  return points;
+}
+
+/// Over the runs that have the quantity; none when no run has it.
+template <typename Read>
+std::optional<MeanInterval> mean_of(const std::vector<const SweepResult*>& point, Read read)
+{
+  std::vector<double> numbers;
+  for (const auto* result : point) {
+    if (const std::optional<double> value = read(result->row)) numbers.push_back(*value);
+  }
+  return numbers.empty() ? std::nullopt : std::optional(mean_interval(numbers));
+}
+
+std::optional<double> value_of(const std::optional<Seconds>& time)
+{
+  return time ? std::optional(time->value) : std::nullopt;
+}
+
+std::optional<MeanInterval> step_time_of(const std::vector<const SweepResult*>& point)
+{
+  return mean_of(point, [](const ComparisonRow& row) { return value_of(row.step_time); });
+}
+
+std::optional<MeanInterval> objective_of(const std::vector<const SweepResult*>& point)
+{
+  return mean_of(point, [](const ComparisonRow& row) { return value_of(row.objective); });
+}
+
+std::vector<Line> summary_of(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  std::vector<Line> lines;
+  for (const auto& point : points_of(sweep, results)) {
+    Line line = parameters_of(sweep, *point.front(), false);
+    const auto add = [&line](const std::string& mean, const std::string& interval,
+                             const std::optional<MeanInterval>& measured) {
+      line.emplace_back(mean, measured ? Json(measured->mean) : Json(nullptr));
+      line.emplace_back(interval, measured && measured->half_width ? Json(*measured->half_width) : Json(nullptr));
+    };
+    const auto step_time = step_time_of(point);
+    line.emplace_back("runs", point.size());
+    line.emplace_back("simulated_runs", step_time ? step_time->count : 0);
+    add("step_time_mean_s", "step_time_ci95_s", step_time);
+    add("objective_mean_s", "objective_ci95_s", objective_of(point));
+    add("gap_mean_fraction", "gap_ci95_fraction", mean_of(point, gap_of));
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+std::map<std::string, std::size_t> outcomes_of(const std::vector<SweepResult>& results)
+{
+  std::map<std::string, std::size_t> outcomes;
+  for (const auto& result : results) ++outcomes[result.row.outcome];
+  return outcomes;
+}
+
+std::string in_words(const std::optional<MeanInterval>& measured)
+{
+  if (!measured) return "–";
+  if (!measured->half_width) return fmt::format("{:.4f}", measured->mean);
+  return fmt::format("{:.4f} ± {:.4f}", measured->mean, *measured->half_width);
+}
+
+}  // namespace
+
+std::string sweep_to_csv(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  return lines_to_csv(lines_of(sweep, results));
+}
+
+std::string sweep_to_json_lines(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  std::string text;
+  for (const auto& line : lines_of(sweep, results)) {
+    text += object_of(line).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  }
+  return text;
+}
+
+std::string sweep_summary_to_csv(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  return lines_to_csv(summary_of(sweep, results));
+}
+
+std::string sweep_summary_to_json(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  Json points = Json::array();
+  for (const auto& line : summary_of(sweep, results)) points.push_back(object_of(line));
+  const Json document = {{"schema", "isobar-sweep/1"},
+                         {"runs", sweep.runs()},
+                         {"missing", sweep.runs() - results.size()},
+                         {"outcomes", outcomes_of(results)},
+                         {"points", std::move(points)}};
+  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  std::vector<std::string> varying;
+  for (const auto& parameter : sweep.parameters()) {
+    if (parameter.values.size() > 1 && parameter.name != "seed") varying.push_back(parameter.name);
+  }
+  std::vector<std::string> header = varying;
+  for (const auto* column : {"runs", "simulated", "step s", "objective s"}) header.emplace_back(column);
+  std::vector<std::vector<std::string>> lines;
+  for (const auto& point : points_of(sweep, results)) {
+    std::vector<std::string> line;
+    for (const auto& parameter : varying) line.push_back(sweep.text(point.front()->run, parameter));
+    const auto step_time = step_time_of(point);
+    line.push_back(fmt::format("{}", point.size()));
+    line.push_back(fmt::format("{}", step_time ? step_time->count : 0));
+    line.push_back(in_words(step_time));
+    line.push_back(in_words(objective_of(point)));
+    lines.push_back(std::move(line));
+  }
+  std::string counts;
+  for (const auto& [outcome, count] : outcomes_of(results)) counts += fmt::format(", {} {}", count, outcome);
+  return fmt::format("{}\n{} of {} runs{}\n", table_of(header, lines, varying.size()), results.size(), sweep.runs(),
+                     counts);
+}
+
+}  // namespace isobar::results

@@ -1,0 +1,245 @@
+#include "results/trace/trace_stats.hpp"
+
+#include "core/base/quantity_text.hpp"
+#include "core/errors.hpp"
+#include "results/table.hpp"
+#include "results/trace/intervals.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace isobar::results {
+
+namespace {
+
+bool computes(const Instruction& instruction)
+{
+  return instruction.opcode == Opcode::Forward || instruction.opcode == Opcode::Backward ||
+         instruction.opcode == Opcode::Update;
+}
+
+/// The steps that count.
+struct Window {
+  std::uint64_t first = 0;
+  std::uint64_t steps = 0;
+  Interval time;
+};
+
+Window window_of(const Timeline& timeline)
+{
+  const auto times = timeline.step_times();
+  Window window;
+  window.first = times.size() > 1 ? 1 : 0;
+  window.steps = times.size() - window.first;
+  for (std::size_t step = 0; step < times.size(); ++step) {
+    if (step < window.first) window.time.begin += times[step];
+    window.time.end += times[step];
+  }
+  return window;
+}
+
+/// One rank's moments within the window.
+class RankMoments {
+ public:
+  RankMoments(const Timeline& timeline, std::size_t rank, const Window& window)
+      : timeline_(timeline), program_(timeline.program()), rank_(rank), window_(window)
+  {
+    std::vector<Interval> compute;
+    std::vector<Interval> transfers;
+    for (const Lane lane : all_lanes) {
+      for_each(lane, [&](const Instruction& instruction, std::uint64_t step, std::uint64_t position) {
+        auto& moments = computes(instruction) ? compute : transfers;
+        moments.push_back(interval_of(timeline_.work(rank_, lane, step, position)));
+      });
+    }
+    const Intervals whole({window.time});
+    busy_ = Intervals(std::move(compute)) & whole;
+    communication_ = Intervals(std::move(transfers)) & whole;
+  }
+
+  bool has_compute() const { return program_.length(rank_, Lane::Compute) > 0; }
+  const Intervals& busy() const { return busy_; }
+  const Intervals& communication() const { return communication_; }
+
+  /// When the next instruction of the compute lane could not begin because of a transfer that was under way.
+  Intervals waiting_for_link() const
+  {
+    std::map<Lane, Intervals> transfers_of;
+    for (const Lane lane : all_lanes) {
+      if (lane == Lane::Compute) continue;
+      std::vector<Interval> transfers;
+      for_each(lane, [&](const Instruction& /*instruction*/, std::uint64_t step, std::uint64_t position) {
+        transfers.push_back(interval_of(timeline_.work(rank_, lane, step, position)));
+      });
+      transfers_of[lane] = Intervals(std::move(transfers));
+    }
+    std::map<Lane, std::vector<Interval>> gaps_of;
+    std::vector<Interval> reductions;
+    Seconds before = window_.time.begin;
+    for_each(Lane::Compute, [&](const Instruction& instruction, std::uint64_t step, std::uint64_t position) {
+      const auto span = timeline_.at(rank_, Lane::Compute, step, position);
+      if (instruction.wait.count > 0) gaps_of[instruction.wait.lane].push_back({before, span.begin});
+      if (instruction.opcode == Opcode::AllReduce) {
+        reductions.push_back(interval_of(timeline_.work(rank_, Lane::Compute, step, position)));
+      }
+      before = span.end;
+    });
+    std::vector<Interval> waits = std::move(reductions);
+    for (auto& [lane, gaps] : gaps_of) {
+      const Intervals under_way = Intervals(std::move(gaps)) & transfers_of[lane];
+      waits.insert(waits.end(), under_way.intervals().begin(), under_way.intervals().end());
+    }
+    return (Intervals(std::move(waits)) & Intervals({window_.time})) - busy_;
+  }
+
+ private:
+  static Interval interval_of(const Timeline::Span& span) { return {span.begin, span.end}; }
+
+  template <typename Visit>
+  void for_each(Lane lane, Visit visit) const
+  {
+    for (std::uint64_t step = window_.first; step < window_.first + window_.steps; ++step) {
+      for (std::uint64_t position = 0; position < program_.length(rank_, lane); ++position) {
+        visit(program_.at(rank_, lane, position), step, position);
+      }
+    }
+  }
+
+  const Timeline& timeline_;
+  const Program& program_;
+  std::size_t rank_;
+  Window window_;
+  Intervals busy_;
+  Intervals communication_;
+};
+
+std::vector<DeviceTimes> device_times(const Timeline& timeline, const std::vector<std::string>& devices,
+                                      const Window& window)
+{
+  const auto steps = static_cast<double>(window.steps);
+  std::vector<DeviceTimes> times;
+  Seconds most_busy;
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    const RankMoments moments(timeline, rank, window);
+    DeviceTimes of_device;
+    of_device.device = devices[rank];
+    of_device.busy = moments.busy().length() / steps;
+    of_device.communication = moments.communication().length() / steps;
+    of_device.hidden = (moments.communication() & moments.busy()).length() / steps;
+    if (moments.has_compute()) of_device.idle = {{moments.waiting_for_link().length() / steps, {}, {}}};
+    most_busy = std::max(most_busy, of_device.busy);
+    times.push_back(std::move(of_device));
+  }
+  const Seconds step_time = (window.time.end - window.time.begin) / steps;
+  for (auto& of_device : times) {
+    if (!of_device.idle) continue;
+    auto& idle = *of_device.idle;
+    const Seconds rest = std::max(Seconds(0), step_time - of_device.busy - idle.link);
+    idle.straggler = std::min(rest, most_busy - of_device.busy);
+    idle.bubble = rest - idle.straggler;
+  }
+  return times;
+}
+
+}  // namespace
+
+TraceStats stats_of(const Timeline& timeline, const std::vector<std::string>& devices)
+{
+  const Window window = window_of(timeline);
+  TraceStats stats;
+  stats.steps = window.steps;
+  stats.step_time = (window.time.end - window.time.begin) / static_cast<double>(window.steps);
+  stats.devices = device_times(timeline, devices, window);
+  stats.typical_step = typical_step(timeline.step_times());
+  stats.critical_devices = critical_path(timeline, stats.typical_step);
+  std::map<Opcode, Seconds> by_kind;
+  Seconds total;
+  for (const auto& share : stats.critical_devices) {
+    by_kind[share.opcode] += share.time;
+    total += share.time;
+  }
+  for (const auto& [opcode, time] : by_kind) {
+    stats.critical_path.push_back({opcode, time, total > Seconds(0) ? time / total : 0});
+  }
+  std::stable_sort(stats.critical_path.begin(), stats.critical_path.end(),
+                   [](const KindShare& a, const KindShare& b) { return a.time > b.time; });
+  return stats;
+}
+
+std::string stats_to_json(const TraceStats& stats)
+{
+  using Json = nlohmann::ordered_json;
+  Json devices = Json::array();
+  for (const auto& of_device : stats.devices) {
+    Json device = {{"device", of_device.device},
+                   {"busy_s", of_device.busy.value},
+                   {"communication_s", of_device.communication.value},
+                   {"communication_hidden_s", of_device.hidden.value},
+                   {"communication_exposed_s", (of_device.communication - of_device.hidden).value},
+                   {"idle_s", nullptr}};
+    if (of_device.idle) {
+      device["idle_s"] = of_device.idle->total().value;
+      device["idle_link_s"] = of_device.idle->link.value;
+      device["idle_straggler_s"] = of_device.idle->straggler.value;
+      device["idle_bubble_s"] = of_device.idle->bubble.value;
+    }
+    devices.push_back(std::move(device));
+  }
+  Json kinds = Json::array();
+  for (const auto& share : stats.critical_path) {
+    kinds.push_back({{"opcode", name_of(share.opcode)}, {"time_s", share.time.value}, {"fraction", share.fraction}});
+  }
+  Json path = Json::array();
+  for (const auto& share : stats.critical_devices) {
+    Json of_device = {{"device", stats.devices[share.rank].device}, {"opcode", name_of(share.opcode)}};
+    if (share.opcode == Opcode::Send) of_device["peer"] = stats.devices[share.peer].device;
+    of_device["time_s"] = share.time.value;
+    path.push_back(std::move(of_device));
+  }
+  const Json document = {{"schema", "isobar-trace-stats/1"},     {"steps", stats.steps},
+                         {"step_time_s", stats.step_time.value}, {"devices", std::move(devices)},
+                         {"critical_step", stats.typical_step},  {"critical_path_by_kind", std::move(kinds)},
+                         {"critical_path", std::move(path)}};
+  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string stats_to_text(const TraceStats& stats)
+{
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& of_device : stats.devices) {
+    std::vector<std::string> row = {shown(of_device.device)};
+    const auto add = [&row](Seconds time) { row.push_back(text_of(time)); };
+    add(of_device.busy);
+    add(of_device.communication);
+    add(of_device.hidden);
+    add(of_device.communication - of_device.hidden);
+    if (of_device.idle) {
+      for (const Seconds time :
+           {of_device.idle->total(), of_device.idle->link, of_device.idle->straggler, of_device.idle->bubble}) {
+        add(time);
+      }
+    } else {
+      row.insert(row.end(), 4, "–");
+    }
+    rows.push_back(std::move(row));
+  }
+  std::string text = fmt::format(
+      "mean of {} {}: {}\n\n{}\ncritical path of step {}:", stats.steps, stats.steps == 1 ? "step" : "steps",
+      text_of(stats.step_time),
+      table_of({"device", "busy", "communication", "hidden", "exposed", "idle", "for link", "straggler", "bubble"},
+               rows),
+      stats.typical_step);
+  const char* separator = " ";
+  for (const auto& share : stats.critical_path) {
+    text +=
+        fmt::format("{}{} {:.1f} % ({})", separator, name_of(share.opcode), 100 * share.fraction, text_of(share.time));
+    separator = ", ";
+  }
+  return text + "\n";
+}
+
+}  // namespace isobar::results

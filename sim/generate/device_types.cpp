@@ -1,0 +1,139 @@
+#include "sim/generate/device_types.hpp"
+
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <stdexcept>
+
+namespace isobar::sim {
+
+namespace {
+
+constexpr double tera = 1e12;
+
+DeviceType type_of(const char* name, double float32, double fp16, std::optional<double> bf16, double memory_gb,
+                   const char* source)
+{
+  DeviceType type;
+  type.name = name;
+  type.float32 = FlopsPerSecond(float32 * tera);
+  type.fp16 = FlopsPerSecond(fp16 * tera);
+  if (bf16) type.bf16 = FlopsPerSecond(*bf16 * tera);
+  type.memory = Bytes(memory_gb * 1e9);
+  type.source = source;
+  return type;
+}
+
+const DeviceType* find_type(std::string_view name)
+{
+  for (const auto& type : device_types()) {
+    if (type.name == name) return &type;
+  }
+  return nullptr;
+}
+
+std::string fault_of(std::string_view part, const std::string& what)
+{
+  return in_quotes(part) + " " + what;
+}
+
+bool begins_with(std::string_view name, std::string_view word)
+{
+  const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
+  return word.size() <= name.size() && std::equal(word.begin(), word.end(), name.begin(), same);
+}
+
+/// What to write instead of a word that is no device type: the types that begin with it, else the nearest one, else
+/// all of them.
+std::string hint_for(const std::string& word)
+{
+  std::vector<std::string> names;
+  std::vector<std::string> longer;
+  for (const auto& type : device_types()) {
+    names.push_back(type.name);
+    if (!word.empty() && begins_with(type.name, word)) longer.push_back(type.name);
+  }
+  if (!longer.empty()) return fmt::format("did you mean {}?", fmt::join(longer, " or "));
+  const std::string nearest = nearest_word(word, names);
+  return nearest.empty() ? fmt::format("the types are {}", fmt::join(names, ", "))
+                         : fmt::format("did you mean {}?", nearest);
+}
+
+DeviceGroup group_from_text(std::string_view part)
+{
+  DeviceGroup group;
+  const char* const end = part.data() + part.size();
+  const auto [rest, failure] = std::from_chars(part.data(), end, group.count);
+  const bool counted = failure == std::errc() && group.count > 0 && (rest == end || *rest == 'x');
+  if (!counted) {
+    throw std::invalid_argument(
+        fault_of(part, "is not a number of devices; write COUNTxTYPE, such as \"8xA100-SXM4-40GB\""));
+  }
+  if (rest == end) return group.type.clear(), group;
+  group.type = std::string(rest + 1, end);
+  if (find_type(group.type) == nullptr) {
+    throw std::invalid_argument(fault_of(group.type, "is not a device type; " + hint_for(group.type)));
+  }
+  return group;
+}
+
+}  // namespace
+
+const std::vector<DeviceType>& device_types()
+{
+  // Dense rates in TFLOP/s: float32, fp16 and bf16 with float32 accumulation; GB of memory. Sheets that print rates
+  // "with sparsity" are halved.
+  static const std::vector<DeviceType> types = {
+      type_of("P100-PCIE-16GB", 9.3, 18.7, {}, 16, "NVIDIA Tesla P100 data sheet, 2016"),
+      type_of("P100-SXM2-16GB", 10.6, 21.2, {}, 16, "NVIDIA Tesla P100 data sheet, 2016"),
+      type_of("V100-SXM2-16GB", 15.7, 125, {}, 16, "NVIDIA V100 data sheet, January 2020"),
+      type_of("V100-SXM2-32GB", 15.7, 125, {}, 32, "NVIDIA V100 data sheet, January 2020"),
+      type_of("T4", 8.1, 65, {}, 16, "NVIDIA T4 data sheet, 2019"),
+      type_of("A100-SXM4-40GB", 19.5, 312, 312, 40, "NVIDIA A100 data sheet, 2021"),
+      type_of("A100-SXM4-80GB", 19.5, 312, 312, 80, "NVIDIA A100 data sheet, 2021"),
+      type_of("A100-PCIE-40GB", 19.5, 312, 312, 40, "NVIDIA A100 data sheet, 2020"),
+      type_of("A100-PCIE-80GB", 19.5, 312, 312, 80, "NVIDIA A100 data sheet, 2021"),
+      type_of("RTX-3090", 35.6, 71, 71, 24, "NVIDIA Ampere GA102 GPU architecture white paper, 2021"),
+      type_of("A10", 31.2, 125, 125, 24, "NVIDIA A10 data sheet, 2021"),
+      type_of("H100-SXM-80GB", 66.9, 989.4, 989.4, 80, "NVIDIA H100 GPU architecture white paper, 2023"),
+      type_of("RTX-4090", 82.6, 165.2, 165.2, 24, "NVIDIA Ada GPU architecture white paper, 2022"),
+      type_of("L4", 30.3, 121, 121, 24, "NVIDIA L4 data sheet, 2023, halved"),
+      type_of("L40S", 91.6, 362.05, 362.05, 48, "NVIDIA L40S data sheet, 2023"),
+      type_of("H200-SXM-141GB", 67, 989.5, 989.5, 141, "NVIDIA H200 data sheet, 2024, halved"),
+      type_of("B200-SXM-180GB", 75, 2250, 2250, 180, "NVIDIA Blackwell data sheet (HGX B200), 2025, halved"),
+      type_of("MI300X", 163.4, 1307.4, 1307.4, 192, "AMD Instinct MI300X data sheet, 2023"),
+  };
+  return types;
+}
+
+const DeviceType& device_type(std::string_view name)
+{
+  const DeviceType* const type = find_type(name);
+  ensure(type != nullptr, "a device type that is not in the table");
+  return *type;
+}
+
+std::vector<DeviceGroup> device_groups_from_text(std::string_view text)
+{
+  std::vector<DeviceGroup> groups;
+  while (true) {
+    const auto plus = text.find('+');
+    groups.push_back(group_from_text(text.substr(0, plus)));
+    if (plus == std::string_view::npos) return groups;
+    text.remove_prefix(plus + 1);
+  }
+}
+
+std::string text_of(const std::vector<DeviceGroup>& groups)
+{
+  std::string text;
+  for (const auto& group : groups) {
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : "+", group.count, group.type.empty() ? "" : "x", group.type);
+  }
+  return text;
+}
+
+}  // namespace isobar::sim

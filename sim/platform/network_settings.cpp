@@ -1,0 +1,40 @@
+#include "sim/platform/platform.hpp"
+#include "sim/platform/simgrid_compat.hpp"
+
+#include <fmt/format.h>
+
+namespace isobar::sim {
+
+std::string simgrid_version()
+{
+  int major = 0;
+  int minor = 0;
+  int patch = 0;
+  sg_version_get(&major, &minor, &patch);
+  return patch == 0 ? fmt::format("{}.{}", major, minor) : fmt::format("{}.{}.{}", major, minor, patch);
+}
+
+const std::vector<std::pair<std::string, std::string>>& network_settings()
+{
+  static const std::vector<std::pair<std::string, std::string>> settings = {
+      {"host/model", "compound"},  // the default would choose the network model itself
+      {"cpu/model", "Cas01"},
+      {"cpu/optim", "Lazy"},
+      {"network/model", "CM02"},
+      {"network/optim", "Lazy"},
+      {"network/latency-factor",
+       "1e-30"},  // sim/play/simulation.cpp counts latencies; flows keep the weights of theirs
+      {"network/bandwidth-factor", "1"},
+      {"network/crosstraffic", "no"},
+      {"network/TCP-gamma", "0"},
+      {"network/weight-S", "0"},
+      {"network/loopback-lat", "0"},
+      {"network/loopback-bw", "1e18"},  // it lies on routes to gateways too, where it must not narrow them
+      {"maxmin/concurrency-limit", "-1"},
+      {timing_precision_option, "1e-13"},
+      {work_precision_option, "1e-5"},
+  };
+  return settings;
+}
+
+}  // namespace isobar::sim

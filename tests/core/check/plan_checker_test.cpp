@@ -1,0 +1,281 @@
+#include "core/check/plan_checker.hpp"
+#include "core/plan/plan.hpp"
+
+#include "core/plan/cost_model.hpp"
+#include "tests/support/instances.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+namespace isobar {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing_support::chain;
+using testing_support::cluster;
+using testing_support::plan_of;
+
+struct Sound {
+  Workload workload = chain({1, 1, 1, 1}, 1, 10, 2);
+  Cluster devices = cluster({1, 2}, {Seconds(0.5), BytesPerSecond(4)}, 200);
+  CostModel cost{workload, devices};
+  Plan plan = plan_of({{1, 0, 2}, {0, 3, 3}}, cost, Goal::with_defaults(Objective::Pipeline));
+
+  std::vector<std::string> faults() const { return faults_of(plan, workload, devices); }
+};
+
+TEST(FaultsOf, FindsNoneInASoundPlan)
+{
+  EXPECT_THAT(Sound().faults(), IsEmpty());
+}
+
+TEST(FaultsOf, AgreesWithTheCostModelOnRandomPlans)
+{
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 3000; ++round) {
+    const std::size_t layers = 1 + random() % 12;
+    const std::size_t devices = 1 + random() % 6;
+    const auto workload = testing_support::random_chain(random, layers);
+    auto platform = testing_support::random_cluster(random, devices, 1e9);
+    platform.profile_speedup = 1 + static_cast<double>(random() % 2);
+    const CostModel cost(workload, platform);
+    const auto stages = testing_support::random_placement(random, layers, devices);
+    for (const auto& goal : testing_support::all_goals(1 + random() % 9)) {
+      ASSERT_THAT(faults_of(plan_of(stages, cost, goal), workload, platform), IsEmpty());
+    }
+  }
+}
+
+TEST(FaultsOf, AgreesWithTheCostModelWhereLayersRecompute)
+{
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 1000; ++round) {
+    const std::size_t layers = 1 + random() % 12;
+    const auto workload =
+        testing_support::with_random_recomputation(random, testing_support::random_chain(random, layers));
+    const auto platform = testing_support::random_cluster(random, 4, 1e9);
+    const CostModel cost(workload, platform);
+    const auto stages = testing_support::random_placement(random, layers, 4);
+    for (const auto& goal : testing_support::all_goals(1 + random() % 9)) {
+      ASSERT_THAT(faults_of(plan_of(stages, cost, goal), workload, platform), IsEmpty());
+    }
+  }
+}
+
+TEST(FaultsOf, RefusesAWorkloadThatRecomputesOtherLayers)
+{
+  Sound sound;
+  sound.plan.recompute = {0, 2};
+  EXPECT_THAT(sound.faults(), ElementsAre("recompute: 2 layers, which are not the 0 that recompute in the workload as "
+                                          "it is given here"));
+}
+
+TEST(FaultsOf, RefusesAWorkloadOfAnotherMicroBatch)
+{
+  Sound sound;
+  sound.plan.micro_batch = 1;
+  EXPECT_THAT(sound.faults(), IsEmpty());
+  sound.plan.micro_batch = 4;
+  EXPECT_THAT(sound.faults(),
+              ElementsAre("micro_batch: 4 samples, which are not the 1 of the workload as it is given here"));
+}
+
+TEST(FaultsOf, RefusesASimulatedStepBelowTheStepBound)
+{
+  Sound sound;
+  const Seconds bound = sound.plan.step_bound.value();
+  sound.plan.simulated = Simulated{bound * (1 - 1e-7), 1, "even", Objective::Step};  // within what simulations round
+  EXPECT_THAT(sound.faults(), IsEmpty());
+  sound.plan.simulated->step_time = bound / 2;
+  EXPECT_THAT(sound.faults(),
+              ElementsAre(fmt::format("simulated.step_time_s: claims {}, below step_bound_s {}; no schedule is",
+                                      bound.value / 2, bound.value)));
+}
+
+TEST(FaultsOf, NamesALayerThatIsPlacedNowhere)
+{
+  Sound sound;
+  sound.plan.stages[1].first_layer = sound.plan.stages[0].last_layer = 3;
+  sound.plan.stages[0].last_layer = 1;
+  EXPECT_THAT(sound.faults(),
+              ElementsAre("stages[1]: layer 2 is placed nowhere; the stages hold every layer in order"));
+}
+
+TEST(FaultsOf, NamesALayerThatIsPlacedTwice)
+{
+  Sound sound;
+  sound.plan.stages[1].first_layer = 2;
+  EXPECT_THAT(sound.faults(), ElementsAre("stages[1]: layer 2 is placed twice; each layer has one device"));
+}
+
+TEST(FaultsOf, NamesTheLastLayersThatAreMissing)
+{
+  Sound sound;
+  sound.plan.stages.pop_back();
+  EXPECT_THAT(sound.faults(), ElementsAre("layer 3 of 4 is placed nowhere; the stages hold every layer in order"));
+}
+
+TEST(FaultsOf, NamesALayerThatTheWorkloadDoesNotHave)
+{
+  Sound sound;
+  sound.plan.stages[1].last_layer = 4;
+  EXPECT_THAT(sound.faults(), ElementsAre("layer 4 is placed and workload chain has 4 layers, 0 to 3"));
+}
+
+TEST(FaultsOf, NamesADeviceThatIsNotThere)
+{
+  Sound sound;
+  sound.plan.stages[0].devices[0].name = "d9";
+  EXPECT_THAT(sound.faults(), ElementsAre("stages[0]: device d9 is not on platform cluster"));
+}
+
+TEST(FaultsOf, NamesADeviceThatIsUsedTwice)
+{
+  Sound sound;
+  sound.plan.stages[1].devices[0].name = "d1";
+  EXPECT_THAT(sound.faults(), ElementsAre("stages[1]: device d1 runs stage 0 already; each device runs one stage"));
+}
+
+TEST(FaultsOf, NamesADataServerThatIsNotTheClusters)
+{
+  Sound sound;
+  sound.plan.data_server = "store";
+  EXPECT_THAT(sound.faults(), ElementsAre("data_server: claims store; it is none on platform cluster"));
+  sound.plan.data_server.reset();
+  sound.devices.data_server = "data";
+  EXPECT_THAT(sound.faults(), ElementsAre("data_server: claims none; it is data on platform cluster"));
+}
+
+TEST(FaultsOf, RefusesSeveralDevicesForOneStage)
+{
+  Sound sound;
+  sound.plan.stages[0].devices = {{"d0", 0.5}, {"d1", 0.5}};
+  EXPECT_THAT(sound.faults(), ElementsAre("stages[0].devices: 2 devices; this version runs each stage on one"));
+}
+
+TEST(FaultsOf, SaysWhatADeviceNeedsAndHas)
+{
+  Sound sound;
+  sound.devices.devices[1].memory = Bytes(0x1p30);
+  sound.workload.layers[2].activations = Bytes(0x1p30);
+  EXPECT_THAT(faults_of(sound.plan, sound.workload, sound.devices),
+              testing::Contains("stages[0]: layers 0 to 2 need 2 GiB on device d1, which has 1 GiB"));
+}
+
+TEST(FaultsOf, ExplainsAnInfeasiblePlanOnly)
+{
+  Plan plan;
+  plan.outcome = Outcome::Infeasible;
+  const Sound sound;
+  EXPECT_THAT(faults_of(plan, sound.workload, sound.devices),
+              ElementsAre("reason: missing; a plan without stages says why"));
+  plan.reason = "too large";
+  EXPECT_THAT(faults_of(plan, sound.workload, sound.devices), IsEmpty());
+  plan.stages = sound.plan.stages;
+  EXPECT_THAT(faults_of(plan, sound.workload, sound.devices),
+              ElementsAre("stages: 2 in an infeasible plan; it has none"));
+}
+
+TEST(FaultsOf, TakesNoPlanForAnAnswerOfASearchThatTimedOut)
+{
+  const Sound sound;
+  Plan plan;
+  plan.outcome = Outcome::TimedOut;
+  plan.reason = "found none in 1 s";
+  EXPECT_THAT(faults_of(plan, sound.workload, sound.devices), IsEmpty());
+}
+
+TEST(FaultsOf, FindsEveryClaimOfAPlanWithoutStages)
+{
+  Sound sound;
+  sound.plan.stages.clear();
+  sound.plan.outcome = Outcome::Infeasible;
+  sound.plan.reason = "too large";
+  sound.plan.stamp.emplace();
+  sound.plan.simulated.emplace();
+  sound.plan.data_server = "d\x1b[2J";
+  const auto is_refused = [](const std::string& key) {
+    return key + ": a claim of a plan without stages; leave it out or write null";
+  };
+  EXPECT_THAT(sound.faults(),
+              ElementsAre(is_refused("predicted"), is_refused("objective_s"), is_refused("step_bound_s"),
+                          is_refused("simulated"), is_refused("stamp"), is_refused("objective_bound_s"),
+                          "data_server: claims d\\x1b[2J; it is none on platform cluster"));
+  Plan plan;
+  plan.outcome = Outcome::TimedOut;
+  plan.reason = "found none in 1 s";
+  plan.objective_bound = Seconds(1);  // what it is worth, its certificate says
+  EXPECT_THAT(faults_of(plan, sound.workload, sound.devices), IsEmpty());
+  plan.objective_bound.reset();
+  plan.certificate.kind = CertificateKind::Path;
+  EXPECT_THAT(faults_of(plan, sound.workload, sound.devices),
+              ElementsAre("certificate.kind: claims path; it is none, since there is no objective_bound_s to prove"));
+}
+
+TEST(FaultsOf, ShowsNamesOnOneLine)
+{
+  Sound sound;
+  sound.plan.stages[0].devices[0].name = "d\n" + std::string(100, '1');
+  EXPECT_THAT(sound.faults(),
+              testing::Contains("stages[0]: device d\\x0a" + std::string(58, '1') + "… is not on platform cluster"));
+}
+
+TEST(FaultsOf, ShowsSoManyDigitsThatNumbersDiffer)
+{
+  Sound sound;
+  const double objective = sound.plan.objective->value;
+  *sound.plan.objective *= 1 + 1.1e-9;
+  EXPECT_THAT(sound.faults(), ElementsAre(fmt::format("objective_s: claims {:.10g}; it is {:.10g} on this platform and "
+                                                      "workload",
+                                                      sound.plan.objective->value, objective)));
+}
+
+/// One field changed, and the start of the fault that it gives.
+struct Forgery {
+  const char* name;
+  std::function<void(Plan&)> forge;
+  const char* fault;
+};
+
+class FaultsOfForgery : public testing::TestWithParam<Forgery> {};
+
+TEST_P(FaultsOfForgery, AreFound)
+{
+  Sound sound;
+  GetParam().forge(sound.plan);
+  EXPECT_THAT(sound.faults(), ElementsAre(testing::StartsWith(GetParam().fault)));
+}
+
+const std::vector<Forgery> forgeries = {
+    {"Objective", [](Plan& p) { *p.objective *= 0.999; }, "objective_s: claims "},
+    {"NoObjective", [](Plan& p) { p.objective.reset(); }, "objective_s: missing"},
+    {"NanObjective", [](Plan& p) { p.objective = Seconds(std::numeric_limits<double>::quiet_NaN()); },
+     "objective_s: claims nan"},
+    {"Bound", [](Plan& p) { p.objective_bound = *p.objective * 1.001; }, "objective_bound_s: "},
+    {"NanBound", [](Plan& p) { p.objective_bound = Seconds(std::numeric_limits<double>::quiet_NaN()); },
+     "objective_bound_s: nan"},
+    {"NoBound", [](Plan& p) { p.objective_bound.reset(); }, "objective_bound_s: missing"},
+    {"StepBound", [](Plan& p) { *p.step_bound *= 1.001; }, "step_bound_s: claims "},
+    {"StepTime", [](Plan& p) { p.predicted->step_time *= 0.9; }, "predicted.step_time_s: claims "},
+    {"Bottleneck", [](Plan& p) { p.predicted->bottleneck *= 0.9; }, "predicted.bottleneck_s: claims "},
+    {"Sequential", [](Plan& p) { p.predicted->sequential *= 0.9; }, "predicted.sequential_s: claims "},
+    {"Memory", [](Plan& p) { p.predicted->peak_memory["d1"] *= 0.9; }, "predicted.peak_memory_bytes.d1: claims "},
+    {"NoMemory", [](Plan& p) { p.predicted->peak_memory.erase("d1"); }, "predicted.peak_memory_bytes.d1: missing"},
+    {"MoreMemory", [](Plan& p) { p.predicted->peak_memory["d7"]; }, "predicted.peak_memory_bytes: 3 devices"},
+    {"NoPrediction", [](Plan& p) { p.predicted.reset(); }, "predicted: missing"},
+    {"Optimality", [](Plan& p) { p.outcome = Outcome::Optimal; }, "outcome: optimal, but the bound 0"},
+    {"DeviceType", [](Plan& p) { p.stages[0].devices[0].type = "V100"; },
+     "stages[0].devices[0].type: claims \"V100\"; it is "},
+    {"Share", [](Plan& p) { p.stages[0].devices[0].share = 0.5; }, "stages[0].devices[0].share: 0.5"},
+};
+
+INSTANTIATE_TEST_SUITE_P(OneFieldChanged, FaultsOfForgery, testing::ValuesIn(forgeries),
+                         [](const auto& forgery) { return forgery.param.name; });
+
+}  // namespace
+}  // namespace isobar

@@ -1,0 +1,148 @@
+#include "core/model/device_profile.hpp"
+
+#include "core/base/files.hpp"
+#include "core/errors.hpp"
+#include "core/plan/cost_model.hpp"
+#include "tests/support/instances.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace isobar {
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+
+/// Of three layers, at 2 GFLOP/s.
+DeviceProfile small_profile()
+{
+  DeviceProfile profile;
+  profile.device = "CPU, 1 thread";
+  profile.speed = FlopsPerSecond(2e9);
+  profile.memory = Bytes(1e9);
+  for (const double seconds : {1.0, 2.0, 3.0}) {
+    LayerProfile layer;
+    layer.name = fmt::format("layer{}", profile.layers.size());
+    layer.forward = Seconds(seconds);
+    layer.backward = Seconds(3 * seconds);
+    layer.update = Seconds(seconds / 10);
+    layer.spread_fraction = 0.05;
+    layer.activations = Bytes(100 * seconds);
+    profile.layers.push_back(layer);
+  }
+  return profile;
+}
+
+Workload workload_of(const DeviceProfile& profile)
+{
+  Workload workload = chain({1, 1, 1});
+  for (std::size_t i = 0; i < profile.layers.size(); ++i) workload.layers[i].name = profile.layers[i].name;
+  return workload;
+}
+
+/// A profile file for as long as it lives.
+class ProfileFile {
+ public:
+  explicit ProfileFile(const std::string& content) : path_(folder_.write("profile.json", content)) {}
+
+  const std::filesystem::path& path() const { return path_; }
+  std::string fault() const
+  {
+    try {
+      read_profile(path_);
+    } catch (const InputError& error) {
+      return std::string(error.what()).substr(path_.string().size() + 1);
+    }
+    return "no fault";
+  }
+
+ private:
+  testing_support::TemporaryFolder folder_;
+  std::filesystem::path path_;
+};
+
+TEST(DeviceProfile, SurvivesWritingAndReading)
+{
+  const std::string written = profile_to_json(small_profile());
+  const ProfileFile file(written);
+  EXPECT_EQ(profile_to_json(read_profile(file.path())), written);
+}
+
+TEST(DeviceProfile, KeepsWhatNotEveryProfileHas)
+{
+  DeviceProfile profile = small_profile();
+  {
+    const ProfileFile without(profile_to_json(profile));
+    EXPECT_FALSE(read_profile(without.path()).host_to_device);
+    EXPECT_FALSE(read_profile(without.path()).layers[1].peak);
+  }
+  profile.layers[1].peak = Bytes(5000);
+  profile.host_to_device = BytesPerSecond(5e10);
+  profile.device_to_host = BytesPerSecond(4e10);
+  const ProfileFile file(profile_to_json(profile));
+  EXPECT_EQ(read_profile(file.path()).layers[1].peak, Bytes(5000));
+  EXPECT_EQ(read_profile(file.path()).host_to_device, BytesPerSecond(5e10));
+  EXPECT_EQ(read_profile(file.path()).device_to_host, BytesPerSecond(4e10));
+}
+
+TEST(DeviceProfile, GivesLayersTheTimesThatWereMeasuredAtItsSpeedAndInProportionAtOthers)
+{
+  const DeviceProfile profile = small_profile();
+  Workload workload = workload_of(profile);
+  apply_profile(profile, "p.json", workload);
+  const Cluster devices = cluster({2e9, 1e9});
+  const CostModel costs(workload, devices);
+  EXPECT_DOUBLE_EQ(costs.compute_time(0, 0, 2).value, 4 * (1 + 2 + 3));
+  EXPECT_DOUBLE_EQ(costs.compute_time(1, 1, 1).value, 2 * 4 * 2);
+  EXPECT_DOUBLE_EQ(costs.update_time(0, 0, 2).value, 0.6);
+  EXPECT_DOUBLE_EQ(costs.update_time(1, 2, 2).value, 2 * 0.3);
+}
+
+TEST(DeviceProfile, IsRefusedForAnotherWorkload)
+{
+  const DeviceProfile profile = small_profile();
+  const auto refusal = [&](const std::function<void(Workload&)>& change) {
+    Workload workload = workload_of(profile);
+    change(workload);
+    try {
+      apply_profile(profile, "p.json", workload);
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no fault");
+  };
+  EXPECT_EQ(refusal([](Workload&) {}), "no fault");
+  EXPECT_EQ(refusal([](Workload& workload) { workload.dtype = DType::BFloat16; }),
+            "p.json: dtype: measured in float32; the workload is in bf16");
+  EXPECT_EQ(refusal([](Workload& workload) { workload.micro_batch = 7; }),
+            "p.json: micro_batch: measured with 1 samples of 1; the workload has 7 of 1");
+  EXPECT_EQ(refusal([](Workload& workload) { workload.layers.pop_back(); }),
+            "p.json: layers: 3 were measured; the workload has 2");
+  EXPECT_EQ(refusal([](Workload& workload) { workload.layers[1].name = "b"; }),
+            "p.json: layers[1].name: \"layer1\" was measured; the workload has \"b\"");
+}
+
+TEST(DeviceProfile, ThatIsMalformedIsRefusedInItsLineAndKey)
+{
+  const std::string good = profile_to_json(small_profile());
+  const auto with = [&](const std::string& was, const std::string& is) {
+    std::string text = good;
+    text.replace(text.find(was), was.size(), is);
+    return ProfileFile(text).fault();
+  };
+  EXPECT_EQ(with("isobar-profile/1", "isobar-plan/1"), "2: schema: \"isobar-plan/1\" is not one of isobar-profile/1");
+  EXPECT_EQ(with("\"speed_flops\": 2000000000.0", "\"speed_flops\": 0"),
+            "4: speed_flops: is 0; write what was measured");
+  EXPECT_EQ(with("\"forward_s\": 2.0", "\"forward_s\": -2.0").substr(0, 24), "20: layers[1].forward_s:");
+  EXPECT_EQ(with("\"forward_s\": 2.0", "\"forward_s\": 1e300"),
+            "20: layers[1].forward_s: 1e+300 is out of range; the largest is 1e+06");
+  EXPECT_EQ(with("\"speed_flops\": 2000000000.0", "\"speed_flops\": 1e300"),
+            "4: speed_flops: 1e+300 is out of range; the largest is 1e+30");
+  EXPECT_EQ(with("\"device\"", "\"devise\"").substr(0, 10), "1: device:");
+}
+
+}  // namespace
+}  // namespace isobar

@@ -1,0 +1,199 @@
+#include "core/check/plan_checker.hpp"
+#include "core/plan/plan.hpp"
+
+#include "core/base/files.hpp"
+#include "core/errors.hpp"
+#include "core/plan/cost_model.hpp"
+#include "tests/support/bad_files.hpp"
+#include "tests/support/instances.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace isobar {
+namespace {
+
+using testing_support::chain;
+using testing_support::cluster;
+
+Plan some_plan()
+{
+  const auto workload = chain({1, 1, 1}, 1, 10, 2);
+  const auto devices = cluster({1, 2}, {Seconds(0.5), BytesPerSecond(3)});
+  const CostModel cost(workload, devices);
+  return testing_support::plan_of({{1, 0, 1}, {0, 2, 2}}, cost, Goal::with_defaults(Objective::Pipeline));
+}
+
+TEST(PlanFile, SurvivesWritingAndReading)
+{
+  const auto plan = some_plan();
+  const auto json = plan_to_json(plan);
+  EXPECT_EQ(plan_to_json(plan_from_json(json, "plan.json")), json);
+}
+
+TEST(PlanFile, KeepsTheDevicesThatWereLeftOut)
+{
+  auto plan = some_plan();
+  EXPECT_EQ(plan_to_json(plan).find("without"), std::string::npos);
+  plan.without = {"d7", "d2"};
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").without, plan.without);
+}
+
+TEST(PlanFile, KeepsEveryDigitOfRandomPlans)
+{
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 200; ++round) {
+    const auto workload = testing_support::random_chain(random, 8);
+    const auto devices = testing_support::random_cluster(random, 4, 1e9);
+    const CostModel cost(workload, devices);
+    const auto stages = testing_support::random_placement(random, 8, 4);
+    const auto plan = testing_support::plan_of(
+        stages, cost, {Objective::Bottleneck, Communication::Serial, Schedule::GPipe, 1 + random() % 100});
+    const auto again = plan_from_json(plan_to_json(plan), "plan.json");
+    EXPECT_EQ(again.objective, plan.objective);
+    EXPECT_EQ(again.predicted->peak_memory, plan.predicted->peak_memory);
+    EXPECT_THAT(faults_of(again, workload, devices), testing::IsEmpty());
+  }
+}
+
+TEST(PlanFile, KeepsAnInfeasiblePlanWithItsReason)
+{
+  Plan plan = some_plan();
+  plan.outcome = Outcome::Infeasible;
+  plan.stages.clear();
+  plan.predicted.reset();
+  plan.objective.reset();
+  plan.reason = "device d1 needs 3 GiB and has \"2 GiB\"";
+  const auto again = plan_from_json(plan_to_json(plan), "plan.json");
+  EXPECT_EQ(again.outcome, Outcome::Infeasible);
+  EXPECT_EQ(again.reason, plan.reason);
+  EXPECT_FALSE(again.objective);
+  EXPECT_FALSE(again.gap_fraction());
+}
+
+TEST(PlanFile, KeepsTheDataServer)
+{
+  Plan plan = some_plan();
+  EXPECT_EQ(plan_to_json(plan).find("data_server"), std::string::npos);
+  plan.data_server = "store";
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").data_server, "store");
+}
+
+TEST(PlanFile, KeepsTheLayersThatRecompute)
+{
+  Plan plan = some_plan();
+  EXPECT_EQ(plan_to_json(plan).find("recompute"), std::string::npos);
+  plan.recompute = {0, 2};
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").recompute, plan.recompute);
+}
+
+TEST(PlanFile, KeepsTheMicroBatchWhereItIsNotTheWorkloads)
+{
+  Plan plan = some_plan();
+  EXPECT_EQ(plan_to_json(plan).find("micro_batch\""), std::string::npos);
+  plan.micro_batch = 16;
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").micro_batch, 16U);
+}
+
+TEST(PlanFile, KeepsWhatWasSimulatedAlsoInTheHash)
+{
+  Plan plan = some_plan();
+  EXPECT_EQ(plan_to_json(plan).find("simulated"), std::string::npos);
+  const auto hash = hash_of(plan);
+  plan.simulated = Simulated{Seconds(29.5), 7, "chain-dp", Objective::Bottleneck};
+  const auto again = plan_from_json(plan_to_json(plan), "plan.json");
+  ASSERT_TRUE(again.simulated);
+  EXPECT_EQ(again.simulated->step_time, Seconds(29.5));
+  EXPECT_EQ(again.simulated->candidates, 7U);
+  EXPECT_EQ(again.simulated->allocator, "chain-dp");
+  EXPECT_EQ(again.simulated->objective, Objective::Bottleneck);
+  EXPECT_NE(hash_of(plan), hash);
+  EXPECT_EQ(hash_of(again), hash_of(plan));
+}
+
+Plan some_stamped_plan()
+{
+  Plan plan = some_plan();
+  plan.stamp = Stamp{Seconds(29.25), {{"d0", Bytes(22)}, {"d1", Bytes(60)}}, "0", "w", hash_of(plan), "1.2.3", "3.32"};
+  return plan;
+}
+
+TEST(PlanFile, KeepsAStamp)
+{
+  const auto plan = some_stamped_plan();
+  const auto again = plan_from_json(plan_to_json(plan), "plan.json");
+  EXPECT_EQ(plan_to_json(again), plan_to_json(plan));
+  ASSERT_TRUE(again.stamp);
+  EXPECT_EQ(again.stamp->step_time, Seconds(29.25));
+  EXPECT_EQ(again.stamp->peak_memory, plan.stamp->peak_memory);
+}
+
+TEST(HashOf, IsOfAllButStampAndWall)
+{
+  Plan plan = some_stamped_plan();
+  const auto hash = hash_of(plan);
+  plan.stamp.reset();
+  plan.search_time = Seconds(7);
+  EXPECT_EQ(hash_of(plan), hash);
+  EXPECT_EQ(hash_of(plan_from_json(plan_to_json(plan), "plan.json")), hash);
+  plan.stages[0].devices[0].name = "d7";
+  EXPECT_NE(hash_of(plan), hash);
+}
+
+TEST(FaultsOfStamp, FindsNoneInAStampThatFits)
+{
+  EXPECT_THAT(faults_of_stamp(some_stamped_plan(), "w", "1.2.3"), testing::IsEmpty());
+}
+
+TEST(FaultsOfStamp, SaysHowToStampAPlanThatHasNone)
+{
+  EXPECT_THAT(faults_of_stamp(some_plan(), "w", "1.2.3"),
+              testing::ElementsAre("has no stamp; run isobar simulate platform.xml workload.yaml --plan … --stamp, or "
+                                   "say --unvalidated"));
+}
+
+TEST(FaultsOfStamp, NamesEachThingThatDoesNotFit)
+{
+  Plan plan = some_stamped_plan();
+  const auto stamped = plan.stamp->plan_hash;
+  plan.goal.microbatches = 4;
+  EXPECT_THAT(faults_of_stamp(plan, "v", "1.3.0"),
+              testing::ElementsAre("stamp.plan: made for a plan with hash " + stamped + "; this one has " +
+                                       hash_of(plan) + ": simulate it again with --stamp",
+                                   "stamp.workload: made for a workload with hash w; this one has v: simulate it again "
+                                   "with --stamp",
+                                   "stamp.version: made by isobar 1.2.3; this is 1.3.0: simulate it again with "
+                                   "--stamp"));
+}
+
+TEST(FaultsOfStamp, NamesThePlatformThatIsNotThePlans)
+{
+  Plan plan = some_stamped_plan();
+  plan.stamp->platform_hash = "1";
+  EXPECT_THAT(faults_of_stamp(plan, "w", "1.2.3"),
+              testing::ElementsAre("stamp.platform: made on a platform with hash 1; the plan's, platform.xml, has 0: "
+                                   "simulate it there with --stamp"));
+}
+
+TEST(PlanFile, HasTheGapOfObjectiveAndBound)
+{
+  Plan plan = some_plan();
+  plan.objective = Seconds(8);
+  plan.objective_bound = Seconds(6);
+  EXPECT_DOUBLE_EQ(plan.gap_fraction().value(), 0.25);
+}
+
+TEST(PlanFile, RefusesEachMalformedFileWithItsOwnMessage)
+{
+  EXPECT_GE(testing_support::expect_each_bad_file_refused("plan_", ".json", [](const auto& file) { read_plan(file); }),
+            31u);
+}
+
+TEST(ReadPlan, SaysThatAFileIsNotThere)
+{
+  EXPECT_THAT([] { read_plan("no/such/plan.json"); },
+              testing::ThrowsMessage<InputError>("no/such/plan.json: no such file"));
+}
+
+}  // namespace
+}  // namespace isobar

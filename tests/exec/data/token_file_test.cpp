@@ -1,0 +1,209 @@
+#include "exec/data/token_file.hpp"
+
+#include "core/errors.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace isobar::exec {
+namespace {
+
+using testing::ElementsAre;
+using testing_support::TemporaryFolder;
+
+/// Little endian.
+template <typename Number>
+std::string bytes_of(const std::vector<Number>& numbers)
+{
+  std::string bytes;
+  for (const Number number : numbers) {
+    for (std::size_t i = 0; i < sizeof(Number); ++i) {
+      bytes += static_cast<char>(static_cast<std::uint64_t>(number) >> (8 * i) & 0xFFU);
+    }
+  }
+  return bytes;
+}
+
+/// As numpy.save writes it.
+std::string npy_of(const std::string& header, const std::string& data)
+{
+  return "\x93NUMPY" + std::string("\x01\x00", 2) +
+         bytes_of<std::uint16_t>({static_cast<std::uint16_t>(header.size())}) + header + data;
+}
+
+std::string npy_header(const std::string& type, const std::string& shape)
+{
+  return fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}       \n", type, shape);
+}
+
+std::string llm_c_of(std::uint32_t magic, std::uint32_t version, std::uint32_t count, const std::string& data)
+{
+  std::vector<std::uint32_t> header(256);
+  header[0] = magic;
+  header[1] = version;
+  header[2] = count;
+  return bytes_of(header) + data;
+}
+
+class TokenFiles : public testing::Test {
+ protected:
+  std::vector<std::int64_t> tokens_of(const std::string& content)
+  {
+    const TokenFile file(folder_.write("tokens", content), 100'000);
+    return file.read(0, file.size());
+  }
+  std::string fault_of(const std::string& content)
+  {
+    const std::filesystem::path file = folder_.write("tokens", content);
+    try {
+      const TokenFile tokens(file, 100'000);
+      tokens.read(0, tokens.size());
+    } catch (const InputError& fault) {
+      const std::string what = fault.what();
+      EXPECT_TRUE(what.starts_with(file.string() + ": ")) << what;
+      return what.substr(std::min(what.size(), file.string().size() + 2));
+    }
+    return "none";
+  }
+
+  TemporaryFolder folder_;
+};
+
+const std::string three_tokens = bytes_of<std::uint16_t>({7, 0, 65535});
+
+TEST_F(TokenFiles, OfNanoGptAreReadFromTheFirstByteOn)
+{
+  EXPECT_THAT(tokens_of(three_tokens), ElementsAre(7, 0, 65535));
+}
+
+TEST_F(TokenFiles, OfLlmCAreReadBehindTheirHeader)
+{
+  EXPECT_THAT(tokens_of(llm_c_of(20240520, 1, 3, three_tokens)), ElementsAre(7, 0, 65535));
+  EXPECT_THAT(tokens_of(llm_c_of(20240801, 7, 2, bytes_of<std::uint32_t>({99'999, 1}))), ElementsAre(99'999, 1));
+}
+
+TEST_F(TokenFiles, OfNumPyAreReadInEachType)
+{
+  EXPECT_THAT(tokens_of(npy_of(npy_header("<u2", "3,"), three_tokens)), ElementsAre(7, 0, 65535));
+  EXPECT_THAT(tokens_of(npy_of(npy_header("<u4", "2,"), bytes_of<std::uint32_t>({99'999, 1}))), ElementsAre(99'999, 1));
+  EXPECT_THAT(tokens_of(npy_of(npy_header("<i4", "2,"), bytes_of<std::int32_t>({99'999, 1}))), ElementsAre(99'999, 1));
+  EXPECT_THAT(tokens_of(npy_of(npy_header("<i8", "2,"), bytes_of<std::int64_t>({99'999, 1}))), ElementsAre(99'999, 1));
+}
+
+TEST_F(TokenFiles, OfNumPyMayNameTheirMembersInAnyOrder)
+{
+  const std::string header = "{\"shape\":(3,),'fortran_order': False,'descr':'<u2'}";
+  EXPECT_EQ(fault_of(npy_of(header, three_tokens)), "its NumPy header is damaged") << "NumPy writes no double quotes";
+  EXPECT_THAT(tokens_of(npy_of("{'shape': (3,), 'fortran_order': False, 'descr': '<u2'}", three_tokens)),
+              ElementsAre(7, 0, 65535));
+}
+
+TEST_F(TokenFiles, AreReadAWindowAtATime)
+{
+  const TokenFile file(folder_.write("tokens", llm_c_of(20240520, 1, 3, three_tokens)), 65536);
+  EXPECT_EQ(file.size(), 3U);
+  EXPECT_THAT(file.read(1, 2), ElementsAre(0, 65535));
+  EXPECT_THAT(file.read(3, 0), ElementsAre());
+  EXPECT_THROW(file.read(2, 2), std::logic_error);
+  EXPECT_THROW(file.read(~std::uint64_t{0}, 2), std::logic_error);
+}
+
+TEST_F(TokenFiles, AreRefusedWithTokensThatAreNotInTheVocabulary)
+{
+  const auto path = folder_.write("tokens", three_tokens);
+  const TokenFile file(path, 65535);
+  EXPECT_THAT(file.read(0, 2), ElementsAre(7, 0));
+  EXPECT_THAT([&] { file.read(1, 2); },
+              testing::ThrowsMessage<InputError>(path.string() + ": token 2 is 65535; the vocabulary has 0 to 65534"));
+  EXPECT_EQ(fault_of(npy_of(npy_header("<i4", "2,"), bytes_of<std::int32_t>({5, -1}))),
+            "token 1 is -1; the vocabulary has 0 to 99999");
+  EXPECT_EQ(fault_of(npy_of(npy_header("<i8", "1,"), bytes_of<std::int64_t>({INT64_MIN}))),
+            "token 0 is -9223372036854775808; the vocabulary has 0 to 99999");
+  EXPECT_EQ(fault_of(npy_of(npy_header("<u4", "1,"), bytes_of<std::uint32_t>({4'294'967'295}))),
+            "token 0 is 4294967295; the vocabulary has 0 to 99999");
+}
+
+TEST_F(TokenFiles, AreRefusedWhenTheyAreTruncated)
+{
+  EXPECT_EQ(fault_of(""), "has no token");
+  EXPECT_EQ(fault_of("abc"), "has 3 bytes of tokens, no multiple of 2; is it truncated?");
+  const std::string llm_c = llm_c_of(20240520, 1, 3, three_tokens);
+  EXPECT_EQ(fault_of(llm_c.substr(0, 1000)), "ends after 1000 bytes, within llm.c's header");
+  EXPECT_EQ(fault_of(llm_c.substr(0, llm_c.size() - 2)), "says that it has 3 tokens, and has 2; is it truncated?");
+  EXPECT_EQ(fault_of(llm_c.substr(0, llm_c.size() - 1)), "has 5 bytes of tokens, no multiple of 2; is it truncated?");
+  EXPECT_EQ(fault_of(llm_c_of(20240520, 1, 0, "")), "has no token");
+  EXPECT_EQ(fault_of(npy_of(npy_header("<u2", "4,"), three_tokens)),
+            "says that it has 4 tokens, and has 3; is it truncated?");
+}
+
+TEST_F(TokenFiles, OfOtherVersionsAreRefused)
+{
+  EXPECT_EQ(fault_of(llm_c_of(20240520, 2, 3, three_tokens)), "is of llm.c's version 2; version 1 is read");
+  EXPECT_EQ(fault_of(llm_c_of(20240801, 1, 3, three_tokens)), "is of llm.c's version 1; version 7 is read");
+}
+
+TEST_F(TokenFiles, OfNumPyHoldOneRowOfWholeNumbers)
+{
+  EXPECT_EQ(fault_of(npy_of(npy_header(">u2", "3,"), three_tokens)), R"(holds ">u2"; tokens are <u2, <u4, <i4 or <i8)");
+  EXPECT_EQ(fault_of(npy_of(npy_header("<f4", "3,"), three_tokens)), R"(holds "<f4"; tokens are <u2, <u4, <i4 or <i8)");
+  EXPECT_EQ(fault_of(npy_of(npy_header("<u2", "1, 3"), three_tokens)),
+            "holds an array of shape (1, 3); tokens are an array of one dimension in C's order");
+  EXPECT_EQ(fault_of(npy_of(npy_header("<u2", ""), three_tokens)),
+            "holds an array of shape (); tokens are an array of one dimension in C's order");
+  EXPECT_EQ(fault_of(npy_of(npy_header("<u2", "99999999999999999999,"), three_tokens)),
+            "holds an array of shape (99999999999999999999,); tokens are an array of one dimension in C's order");
+  EXPECT_EQ(fault_of(npy_of("{'descr': '<u2', 'fortran_order': True, 'shape': (3,), }", three_tokens)),
+            "holds an array of shape (3,) in Fortran's order; tokens are an array of one dimension in C's order");
+}
+
+TEST_F(TokenFiles, WithDamagedNumPyHeadersAreRefused)
+{
+  const std::string damaged = "its NumPy header is damaged";
+  for (const std::string header :
+       {"", "{", "}", "{}", "{'descr'", "{'descr': '<u2", "{'descr': '<u2'", "{'descr': '<u2' 'shape': (3,)}",
+        "{'descr': '<u2', 'fortran_order': Maybe, 'shape': (3,)}", "{'descr': '<u2', 'more': 1}",
+        "{'descr': '<u2', 'fortran_order': False, 'shape': (3,)} and more", "{'shape': (3,)}", "[{'descr': '<u2'}]"}) {
+    EXPECT_EQ(fault_of(npy_of(header, three_tokens)), damaged) << header;
+  }
+  const std::string good = npy_of(npy_header("<u2", "3,"), three_tokens);
+  for (std::size_t length = 6; length < good.size(); ++length) {
+    EXPECT_NE(fault_of(good.substr(0, length)), "none") << length;
+  }
+  std::string of_version_4 = good;
+  of_version_4[6] = 4;
+  EXPECT_EQ(fault_of(of_version_4), damaged);
+  std::string with_long_header = good;
+  with_long_header[6] = 2;
+  EXPECT_EQ(fault_of(with_long_header), damaged);
+}
+
+TEST_F(TokenFiles, ThatAreNotThereAreRefused)
+{
+  EXPECT_THAT([] { TokenFile("no/such/file.bin", 10); },
+              testing::ThrowsMessage<InputError>("no/such/file.bin: no such file"));
+  EXPECT_THAT(
+      [] { TokenFile("/dev/null", 10); },
+      testing::ThrowsMessage<InputError>("/dev/null: is no regular file; tokens are read from any place of it"));
+  EXPECT_THAT([&] { TokenFile(folder_.path(), 10); },
+              testing::ThrowsMessage<InputError>(testing::HasSubstr("is no regular file")));
+}
+
+TEST_F(TokenFiles, ThatBecomeShorterAreTold)
+{
+  const auto path = folder_.write("tokens", three_tokens);
+  const TokenFile file(path, 65536);
+  std::filesystem::resize_file(path, 3);
+  EXPECT_THAT([&] { file.read(0, 3); },
+              testing::ThrowsMessage<EnvironmentError>(path.string() + ": has become shorter while it was in use"));
+}
+
+}  // namespace
+}  // namespace isobar::exec

@@ -1,0 +1,403 @@
+#include "exec/files/checkpoint.hpp"
+
+#include "core/base/files.hpp"
+#include "core/errors.hpp"
+#include "exec/files/checkpoint_manifest.hpp"
+#include "exec/files/durable_files.hpp"
+#include "tests/exec/files/stored_tensors.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace isobar::exec {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::ThrowsMessage;
+using testing_support::TemporaryFolder;
+namespace fs = std::filesystem;
+
+constexpr std::size_t layers = 12;
+
+float value_of(std::size_t layer, std::uint64_t step)
+{
+  return static_cast<float>(100 * step + layer);
+}
+
+/// What stage `stage` of `stages` has at `step`: a tensor for each of its layers, which are split evenly.
+StageSnapshot snapshot_of(std::uint64_t step, std::size_t stage, std::size_t stages)
+{
+  StageSnapshot snapshot{.step = step,
+                         .stage = stage,
+                         .stages = stages,
+                         .first_layer = layers * stage / stages,
+                         .last_layer = layers * (stage + 1) / stages - 1,
+                         .run = R"({"seed": 3, "workload": "0123"})",
+                         .tensors = {}};
+  for (std::size_t layer = snapshot.first_layer; layer <= snapshot.last_layer; ++layer) {
+    snapshot.tensors.push_back(tensor_of(checkpoint_name(layer, "weight"), {1, 2}, {value_of(layer, step), -1}));
+  }
+  return snapshot;
+}
+
+class Checkpoints : public testing::Test {
+ protected:
+  void write(std::uint64_t step, std::size_t stages) const
+  {
+    for (std::size_t stage = 0; stage < stages; ++stage) store_.write(snapshot_of(step, stage, stages));
+  }
+  fs::path file(std::uint64_t step, const std::string& name) const { return store_.folder_of(step) / name; }
+  void replace(const fs::path& path, const std::string& from, const std::string& to) const
+  {
+    auto text = read_file(path);
+    const auto at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    write_file_atomically(path, text.replace(at, from.size(), to));
+  }
+  void expect_refusal(const std::string& message) const
+  {
+    EXPECT_THAT([&] { store_.open(10); },
+                ThrowsMessage<InputError>(AllOf(HasSubstr("step-00000010"), HasSubstr(message))));
+    const auto newest = store_.newest_complete();
+    EXPECT_EQ(newest.step, std::nullopt);
+    EXPECT_THAT(newest.skipped, ElementsAre(HasSubstr(message)));
+  }
+
+  TemporaryFolder folder_;
+  CheckpointStore store_{folder_.path() / "checkpoints"};
+};
+
+TEST_F(Checkpoints, OfAnySplitHoldTheSameTensors)
+{
+  EXPECT_EQ(store_.newest_complete().step, std::nullopt);
+  EXPECT_THAT(store_.steps(), IsEmpty());
+  std::uint64_t step = 0;
+  for (const std::size_t stages : {3, 2, 4, 1, 12}) {
+    write(step, stages);
+    const auto newest = store_.newest_complete();
+    ASSERT_EQ(newest.step, step);
+    EXPECT_THAT(newest.skipped, IsEmpty());
+    const auto checkpoint = store_.open(step);
+    EXPECT_EQ(checkpoint.step(), step);
+    EXPECT_EQ(checkpoint.stages(), stages);
+    EXPECT_EQ(checkpoint.layers(), layers);
+    EXPECT_EQ(checkpoint.run(), R"({"seed":3,"workload":"0123"})");
+    EXPECT_EQ(checkpoint.names().size(), layers);
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      const auto tensor = checkpoint.read(checkpoint_name(layer, "weight"));
+      EXPECT_EQ(floats_of(tensor), (std::vector{value_of(layer, step), -1.0F}));
+      EXPECT_THAT(tensor.facts.shape, ElementsAre(1, 2));
+    }
+    checkpoint.verify();
+    ++step;
+  }
+}
+
+TEST_F(Checkpoints, AreWrittenByAllStagesAtOnce)
+{
+  constexpr std::size_t stages = 3;
+  std::vector<std::thread> writers;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    writers.emplace_back([this, stage] {
+      AsyncCheckpointWriter writer(store_, stage == 0 ? std::optional<std::size_t>(2) : std::nullopt);
+      for (std::uint64_t step = 1; step <= 20; ++step) writer.write(snapshot_of(step, stage, stages));
+      writer.finish();
+    });
+  }
+  for (auto& writer : writers) writer.join();
+  EXPECT_EQ(store_.newest_complete().step, 20U);
+  store_.open(20).verify();
+  store_.keep_last(2);
+  EXPECT_THAT(store_.steps(), ElementsAre(19, 20));
+}
+
+TEST_F(Checkpoints, ThatAreIncompleteArePassedOver)
+{
+  write(10, 3);
+  write(20, 3);
+  fs::remove(file(20, "stage-1-of-3.json"));
+  store_.write(snapshot_of(30, 2, 3));
+  fs::create_directories(store_.folder_of(40));
+  fs::create_directories(folder_.path() / "checkpoints" / "step-50");  // not ours
+  const auto newest = store_.newest_complete();
+  EXPECT_EQ(newest.step, 10U);
+  EXPECT_THAT(newest.skipped,
+              ElementsAre(HasSubstr("step-00000040: holds no part of a manifest"),
+                          HasSubstr("step-00000030: holds 1 of 3 parts; stage-0-of-3.json is not there"),
+                          HasSubstr("step-00000020: holds 2 of 3 parts; stage-1-of-3.json is not there")));
+  EXPECT_THAT(store_.steps(), ElementsAre(10, 20, 30, 40));
+  EXPECT_THAT([&] { store_.open(60); }, ThrowsMessage<InputError>(HasSubstr("step-00000060: no such checkpoint")));
+}
+
+TEST_F(Checkpoints, OfAnotherNumberOfStagesGiveWay)
+{
+  store_.write(snapshot_of(10, 0, 3));
+  store_.write(snapshot_of(10, 1, 3));
+  write(10, 2);
+  EXPECT_EQ(store_.open(10).stages(), 2U);
+  store_.keep_last(1);
+  EXPECT_FALSE(fs::exists(file(10, "stage-0-of-3.safetensors")));
+  EXPECT_EQ(store_.open(10).stages(), 2U);
+}
+
+TEST_F(Checkpoints, ThatWereHalfWrittenAreIncomplete)
+{
+  write(10, 3);
+  // A stage that writes its part again takes its manifest away first.
+  fs::copy(store_.folder_of(10), folder_.path() / "before");
+  fs::remove(file(10, "stage-2-of-3.json"));
+  expect_refusal("holds 2 of 3 parts");
+  fs::copy(folder_.path() / "before" / "stage-2-of-3.json", file(10, "stage-2-of-3.json"));
+  store_.open(10);
+  fs::rename(file(10, "stage-2-of-3.safetensors"), file(10, "stage-2-of-3.safetensors.Xy12Ab"));
+  expect_refusal("stage-2-of-3.safetensors: no such file");
+}
+
+TEST_F(Checkpoints, AreRefusedWhereTheirFilesAreDamaged)
+{
+  write(10, 3);
+  const auto path = file(10, "stage-1-of-3.safetensors");
+  const auto sound = read_file(path);
+
+  auto damaged = sound;
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  write_file_atomically(path, damaged);
+  const auto checkpoint = store_.open(10);  // only its elements differ
+  EXPECT_THAT([&] { checkpoint.verify(); },
+              ThrowsMessage<InputError>(
+                  AllOf(HasSubstr("stage-1-of-3.safetensors: damaged: its CRC-32C is"), HasSubstr("was written"))));
+  EXPECT_THAT([&] { checkpoint.read(checkpoint_name(7, "weight")); },
+              ThrowsMessage<InputError>(HasSubstr(R"(tensor "layers.7.weight": damaged)")));
+  EXPECT_EQ(floats_of(checkpoint.read(checkpoint_name(4, "weight"))).front(), value_of(4, 10));
+
+  write_file_atomically(path, sound.substr(0, sound.size() - 1));
+  expect_refusal("stage-1-of-3.safetensors: its tensors take 32 bytes, and 31 are there");
+  write_file_atomically(path, sound);
+  replace(path, "layers.5", "layers.0");
+  expect_refusal("stage-1-of-3.json: tensors: are not those of stage-1-of-3.safetensors");
+}
+
+TEST_F(Checkpoints, AreRefusedWhereTheirManifestIsWrong)
+{
+  const auto path = file(10, "stage-1-of-3.json");
+  const auto refuse = [&](const std::string& from, const std::string& to, const std::string& message) {
+    SCOPED_TRACE(to);
+    write(10, 3);
+    replace(path, from, to);
+    expect_refusal(message);
+  };
+  refuse("isobar-checkpoint/1", "isobar-checkpoint/2", "schema: \"isobar-checkpoint/2\" is not one of");
+  refuse(R"("step": 10)", R"("step": 11)", "is of step 11, stage 1 of 3; its name says step 10, stage 1 of 3");
+  refuse(R"("step": 10)", R"("step": -1)", "step: \"-1\" is not a whole number");
+  refuse(R"("stages": 3)", R"("stages": 0)", "stages: \"0\" is out of range");
+  refuse(R"("stage": 1)", R"("stage": 2)", "file: \"stage-1-of-3.safetensors\" is not stage 2 of 3");
+  refuse(R"("first_layer": 4)", R"("first_layer": 5)", "first_layer: is 5; after the stages before comes layer 4");
+  refuse(R"("last_layer": 7)", R"("last_layer": 3)", "last_layer: \"3\" is out of range");
+  refuse(R"("seed": 3)", R"("seed": 4)", "run: is not what stage 0 says");
+  refuse(R"("run": {)", R"("ran": {)", "run: missing");
+  refuse(R"(-1-of-3.safetensors")", R"(-1-of-3.safetensors/../x")", "is not stage 1 of 3");
+  refuse(R"("size_bytes": )", R"("size_bytes": 1)", "bytes, and 1");
+  refuse(R"("crc32c": ")", R"("crc32c": "g)", "is no CRC-32C of 8 hexadecimal digits");
+  refuse(R"("layers.4.weight": ")", R"("layers.4.weight": "-)", "is no CRC-32C of 8 hexadecimal digits");
+  refuse(R"("tensors": {)", R"("tensors": {},"more": {)", "more: unknown key");
+  refuse("{", "", "not JSON");
+  refuse("{", "[", "not JSON");
+}
+
+TEST_F(Checkpoints, AreRefusedWhereTwoStagesHoldOneTensor)
+{
+  auto first = snapshot_of(10, 0, 2);
+  first.tensors.push_back(tensor_of(checkpoint_name(11, "weight"), {}, {0}));
+  store_.write(first);
+  store_.write(snapshot_of(10, 1, 2));
+  expect_refusal(R"(tensor "layers.11.weight" is in an earlier stage too)");
+}
+
+TEST_F(Checkpoints, OfAnotherRunAreNeitherCountedNorRemoved)
+{
+  for (std::uint64_t step = 10; step <= 50; step += 10) {
+    for (const std::size_t stage : {0, 1}) {
+      auto snapshot = snapshot_of(step, stage, 2);
+      if (step == 20 || step == 30) snapshot.run = R"({"seed":4,"workload":"0123"})";
+      store_.write(snapshot);
+    }
+  }
+  fs::remove(file(30, "stage-0-of-2.json"));  // half written
+  store_.keep_last(1);
+  EXPECT_THAT(store_.steps(), ElementsAre(20, 30, 50));
+  EXPECT_TRUE(fs::exists(file(30, "stage-1-of-2.safetensors")));
+}
+
+TEST_F(Checkpoints, AreKeptAsManyAsAskedFor)
+{
+  for (std::uint64_t step = 10; step <= 60; step += 10) write(step, 2);
+  fs::remove(file(60, "stage-0-of-2.json"));  // is still being written
+  fs::remove(file(40, "stage-0-of-2.json"));  // never will be
+  write_file_atomically(file(50, "stage-0-of-2.safetensors.Xy12Ab"), "left by an interrupted write");
+  store_.keep_last(2);
+  EXPECT_THAT(store_.steps(), ElementsAre(30, 50, 60));
+  EXPECT_EQ(store_.newest_complete().step, 50U);
+  EXPECT_FALSE(fs::exists(file(50, "stage-0-of-2.safetensors.Xy12Ab")));
+  EXPECT_TRUE(fs::exists(file(60, "stage-1-of-2.json")));
+  store_.keep_last(1);
+  EXPECT_THAT(store_.steps(), ElementsAre(50, 60));
+  fs::remove(file(50, "stage-1-of-2.json"));
+  store_.keep_last(1);  // without a complete one nothing goes
+  EXPECT_THAT(store_.steps(), ElementsAre(50, 60));
+  store_.clear_later_than(50);
+  EXPECT_THAT(store_.steps(), ElementsAre(50));
+}
+
+TEST_F(Checkpoints, WhoseElementsAreDamagedArePassedOverWhereElementsCount)
+{
+  write(10, 2);
+  write(20, 2);
+  const auto path = file(20, "stage-1-of-2.safetensors");
+  std::string text = read_file(path);
+  text.back() = static_cast<char>(text.back() ^ 1);
+  write_file_atomically(path, text);
+  EXPECT_EQ(store_.newest_complete().step, 20U);
+  const auto newest = store_.newest_complete(CheckpointStore::Check::Elements);
+  EXPECT_EQ(newest.step, 10U);
+  EXPECT_TRUE(newest.damaged);
+  EXPECT_THAT(newest.skipped, ElementsAre(HasSubstr("stage-1-of-2.safetensors: damaged: its CRC-32C is ")));
+}
+
+TEST_F(Checkpoints, ThatWereCompleteOnceArePutAsideAndUnfinishedOnesRemoved)
+{
+  for (const std::uint64_t step : {10, 20, 30, 40}) write(step, 2);
+  fs::remove(file(20, "stage-0-of-2.safetensors"));
+  fs::remove(file(30, "stage-0-of-2.json"));
+  write_file_atomically(file(40, "stage-0-of-2.json"), "{");
+  EXPECT_TRUE(store_.newest_complete().damaged);
+  fs::create_directories(folder_.path() / "checkpoints" / "step-00000040.damaged");  // of an earlier time
+  store_.clear_later_than(10);
+  EXPECT_THAT(store_.steps(), ElementsAre(10));
+  const auto aside = folder_.path() / "checkpoints";
+  EXPECT_TRUE(fs::exists(aside / "step-00000020.damaged" / "stage-1-of-2.safetensors"));
+  EXPECT_FALSE(fs::exists(aside / "step-00000030.damaged"));
+  EXPECT_TRUE(fs::is_empty(aside / "step-00000040.damaged"));
+  EXPECT_EQ(read_file(aside / "step-00000040.damaged-2" / "stage-0-of-2.json"), "{");
+}
+
+TEST_F(Checkpoints, ThatCannotBeReadAreNotTakenForDamaged)
+{
+  write(10, 1);
+  write(20, 1);
+  const auto path = file(20, "stage-0-of-1.json");
+  fs::remove(path);
+  fs::create_symlink(path.filename(), path);
+  EXPECT_THAT([&] { store_.newest_complete(); },
+              ThrowsMessage<EnvironmentError>(HasSubstr("stage-0-of-1.json: Too many levels of symbolic links")));
+  fs::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(store_.newest_complete().step, 10U);
+}
+
+TEST_F(Checkpoints, RemoveNothingThatIsNotTheirs)
+{
+  const std::vector<std::string> names = {"thesis.txt", "stage-notes.txt", "stage-0-of-1.json.original"};
+  write(10, 1);
+  write(20, 1);
+  for (const std::uint64_t step : {1, 10, 30}) {
+    fs::create_directories(store_.folder_of(step));
+    for (const auto& name : names) write_file_atomically(file(step, name), "years of work");
+    write_file_atomically(file(step, "stage-0-of-1.json.a1b2c3"), "of a write that was killed");
+  }
+  fs::create_symlink(folder_.path(), store_.folder_of(40));
+  store_.keep_last(1);
+  store_.clear_later_than(20);
+  for (const std::uint64_t step : {1, 10, 30}) {
+    for (const auto& name : names) EXPECT_EQ(read_file(file(step, name)), "years of work");
+    for (const auto* name : {"stage-0-of-1.json", "stage-0-of-1.json.a1b2c3"}) {
+      EXPECT_FALSE(fs::exists(file(step, name)));
+    }
+  }
+  EXPECT_TRUE(fs::is_symlink(store_.folder_of(40)));
+}
+
+TEST_F(Checkpoints, AreNoFile)
+{
+  folder_.write("file", "");
+  EXPECT_THAT([&] { CheckpointStore(folder_.path() / "file").newest_complete(); },
+              ThrowsMessage<InputError>(HasSubstr("is a file; name a folder")));
+  EXPECT_THAT([&] { CheckpointStore(folder_.path() / "file").require_writable(); },
+              ThrowsMessage<InputError>(HasSubstr("is a file; name a folder")));
+}
+
+TEST_F(Checkpoints, AskWhetherTheirFolderCanBeWrittenBeforeThereIsAnything)
+{
+  const CheckpointStore deep(folder_.path() / "deep" / "down");
+  deep.require_writable();
+  EXPECT_TRUE(fs::is_empty(deep.folder()));
+  EXPECT_THAT([] { CheckpointStore("/proc/checkpoints").require_writable(); },
+              ThrowsMessage<EnvironmentError>(HasSubstr("/proc/checkpoints: ")));
+}
+
+TEST_F(Checkpoints, AreOfOneRunAtATime)
+{
+  std::optional<FolderLock> first(folder_.path());
+  EXPECT_THAT([&] { const FolderLock second(folder_.path()); },
+              ThrowsMessage<InputError>(HasSubstr("another run writes its checkpoints there")));
+  std::thread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    first.reset();
+  });
+  const FolderLock second(folder_.path());  // waits for it
+  ends.join();
+}
+
+TEST_F(Checkpoints, AreWrittenAside)
+{
+  AsyncCheckpointWriter writer(store_);
+  writer.write(snapshot_of(10, 0, 1));
+  writer.finish();
+  EXPECT_EQ(store_.newest_complete().step, 10U);
+  writer.finish();
+}
+
+TEST_F(Checkpoints, ThatCannotBeWrittenAreTold)
+{
+  folder_.write("checkpoints", "a file stands in the way");
+  AsyncCheckpointWriter writer(store_);
+  writer.write(snapshot_of(10, 0, 1));
+  const auto names_it = ThrowsMessage<EnvironmentError>(HasSubstr("checkpoints/step-00000010: Not a directory"));
+  EXPECT_THAT([&] { writer.write(snapshot_of(20, 0, 1)); }, names_it);
+  writer.finish();  // told once
+  writer.write(snapshot_of(30, 0, 1));
+  EXPECT_THAT([&] { writer.finish(); }, ThrowsMessage<EnvironmentError>(HasSubstr("Not a directory")));
+}
+
+TEST(CheckpointManifest, IsTheSameAfterWriteThenRead)
+{
+  const ManifestPart part{.step = 9'007'199'254'740'992,
+                          .stages = 7,
+                          .stage = 6,
+                          .first_layer = 2,
+                          .last_layer = 2,
+                          .run = R"({"b":[1,null],"a":"\"x\""})",
+                          .size = 12,
+                          .crc = 0xab,
+                          .tensor_crc = {{"a\n", 0}, {"b", 0xffffffff}}};
+  const auto text = manifest_to_text(part);
+  const auto read = manifest_from_text(text, "manifest");
+  EXPECT_EQ(manifest_to_text(read), text);
+  EXPECT_EQ(read.run, part.run);
+  EXPECT_EQ(read.tensor_crc, part.tensor_crc);
+}
+
+}  // namespace
+}  // namespace isobar::exec

@@ -1,0 +1,390 @@
+#include "exec/launch/heartbeat.hpp"
+
+#include "core/base/child_process.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/errors.hpp"
+#include "tests/exec/net/tcp_ranks.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <csignal>
+#include <exception>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace isobar::exec {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const std::vector<std::string> names = {"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"};
+
+/// Three ranks with links for their signs of life, and a ring for data.
+class World : public Ranks {
+ public:
+  World() : Ranks(3)
+  {
+    links = Heartbeat::links(3);
+    for (std::size_t rank = 0; rank < 3; ++rank) links.push_back(data_link(rank));
+  }
+
+  static LinkName data_link(std::size_t from) { return {from, (from + 1) % 3, 0}; }
+  /// What the rank before sends.
+  static void receive_data(TcpWorld& world, std::size_t rank, const Deadline& deadline = plenty)
+  {
+    receive(world.link(data_link((rank + 2) % 3)), deadline);
+  }
+};
+
+TimeLimits limits_with(Seconds heartbeat)
+{
+  return time_limits(Seconds(1), plenty, heartbeat);
+}
+
+struct WithProgress {
+  Progress progress;
+};
+/// A rank's, with what it is at.
+class HeartbeatOfRank : public WithProgress, public Heartbeat {
+ public:
+  HeartbeatOfRank(TcpWorld& world, std::size_t rank, const std::vector<std::string>& names_of_all,
+                  const TimeLimits& limits, Beaten beaten = {})
+      : WithProgress{Progress([&world] { return world.moves(); })},
+        Heartbeat(world, rank, names_of_all, limits, progress, std::move(beaten))
+  {
+  }
+
+  /// Passes once no rank was at work for so long.
+  Deadline unless_at_work(Seconds limit) const
+  {
+    return {limit, [this] { return idle(); }};
+  }
+};
+
+/// What the ranks throw when `culprit` does `fall` and the others wait for data.
+std::vector<std::string> errors_when(std::size_t culprit, Seconds limit,
+                                     const std::function<void(TcpWorld&, Heartbeat&)>& fall)
+{
+  World ranks;
+  return ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(limit));
+    if (rank == culprit) return fall(world, heartbeat);
+    heartbeat.guard([&] { World::receive_data(world, rank); });
+  });
+}
+
+void expect_of_others(const std::vector<std::string>& errors, std::size_t culprit, const std::string& what)
+{
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    if (rank == culprit) continue;
+    EXPECT_EQ(errors[rank], what) << "rank " << rank;
+  }
+}
+
+TEST(Heartbeat, LosesNobodyWhileAllAreThere)
+{
+  World ranks;
+  ranks.run([](TcpWorld& world, std::size_t rank) {
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(2)));
+    heartbeat.guard([&] {
+      pause(3);  // longer than the limit
+      send(world.link(World::data_link(rank)), "3", Data(3));
+      World::receive_data(world, rank);
+      pause(0.2 * static_cast<double>(rank));  // they leave one after the other
+    });
+    EXPECT_FALSE(heartbeat.lost());
+  });
+}
+
+TEST(Heartbeat, OfOneRankNeedsNobody)
+{
+  Ranks ranks(1);
+  ranks.run([](TcpWorld& world, std::size_t rank) {
+    HeartbeatOfRank heartbeat(world, rank, {"rank 0 (a)"}, limits_with(Seconds(1)));
+    heartbeat.guard([] {});
+    EXPECT_FALSE(heartbeat.lost(little));
+    EXPECT_TRUE(Heartbeat::links(1).empty());
+  });
+}
+
+class AnyRank : public testing::TestWithParam<std::size_t> {};
+INSTANTIATE_TEST_SUITE_P(Heartbeat, AnyRank, testing::Values(0, 1, 2));
+
+TEST_P(AnyRank, ThatFailsIsNamedByAllWithItsReason)
+{
+  const std::size_t culprit = GetParam();
+  const auto errors = errors_when(culprit, Seconds(20), [](TcpWorld& world, Heartbeat& heartbeat) {
+    heartbeat.guard([&] {
+      world.cancel();  // as an executor does when one of its lanes has failed
+      throw EnvironmentError("the disk is full");
+    });
+  });
+  EXPECT_EQ(errors[culprit], "the disk is full");
+  expect_of_others(errors, culprit, names[culprit] + " failed: the disk is full");
+}
+
+TEST_P(AnyRank, ThatFailsIsNamedWhileTheRestOfItIsBusy)
+{
+  const std::size_t culprit = GetParam();
+  const auto errors = errors_when(culprit, Seconds(4), [](TcpWorld& world, Heartbeat& heartbeat) {
+    heartbeat.guard([&] {
+      const auto failure = std::make_exception_ptr(EnvironmentError("the disk is full"));
+      heartbeat.failed(failure);
+      world.cancel();
+      pause(3);  // longer than the others take to say that all are alive
+      std::rethrow_exception(failure);
+    });
+  });
+  EXPECT_EQ(errors[culprit], "the disk is full");
+  expect_of_others(errors, culprit, names[culprit] + " failed: the disk is full");
+}
+
+TEST_P(AnyRank, ThatLosesAnotherOneSaysSoThoughItIsToldTwice)
+{
+  const std::size_t culprit = GetParam();
+  World ranks;
+  const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    if (rank == culprit) return;
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
+    heartbeat.guard([&] {
+      try {
+        World::receive_data(world, rank);
+      } catch (const EnvironmentError&) {
+        heartbeat.failed(std::current_exception());
+        throw;
+      }
+    });
+  });
+  expect_of_others(errors, culprit, names[culprit] + " is gone");
+}
+
+/// What the ranks end with when one of them throws `error`.
+template <typename Error>
+std::vector<ExitCode> codes_when(const Error& error)
+{
+  World ranks;
+  std::vector<ExitCode> codes(3, ExitCode::Done);
+  ranks.run([&](TcpWorld& world, std::size_t rank) {
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
+    const auto work = [&] {
+      if (rank == 1) throw error;
+      World::receive_data(world, rank);
+    };
+    try {
+      heartbeat.guard(work);
+    } catch (const EnvironmentError&) {
+      codes[rank] = ExitCode::EnvironmentError;
+    } catch (const InputError&) {
+      codes[rank] = ExitCode::InputError;
+    } catch (const Interrupted&) {
+      codes[rank] = ExitCode::Interrupted;
+    } catch (const std::logic_error&) {
+      codes[rank] = ExitCode::OurBug;
+    }
+  });
+  return codes;
+}
+
+TEST(Heartbeat, EndsAllRanksAsTheOneThatFailed)
+{
+  EXPECT_THAT(codes_when(InputError("step 3", "the loss is nan")), Each(ExitCode::InputError));
+  EXPECT_THAT(codes_when(EnvironmentError("the disk is full")), Each(ExitCode::EnvironmentError));
+  EXPECT_THAT(codes_when(Interrupted()), Each(ExitCode::Interrupted));
+  EXPECT_THAT(codes_when(std::logic_error("a bug")), Each(ExitCode::OurBug));
+}
+
+TEST(Heartbeat, TellsTheOthersOfAProcessThatWasInterrupted)
+{
+  World ranks;
+  std::vector<std::function<std::string()>> work;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    work.emplace_back([&ranks, rank] {
+      catch_interrupts();
+      auto world = ranks.world(rank);
+      HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
+      heartbeat.guard([&] {
+        if (rank == 1) std::raise(SIGINT);
+        World::receive_data(world, rank);
+      });
+      return "";
+    });
+  }
+  for (const auto& result : run_in_children(work, 3, plenty)) {
+    ASSERT_TRUE(result.failure);
+    EXPECT_EQ(result.failure->code, ExitCode::Interrupted) << result.failure->text;
+  }
+}
+
+TEST_P(AnyRank, WhoseConnectionsCloseIsGone)
+{
+  const std::size_t culprit = GetParam();
+  World ranks;
+  const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    if (rank == culprit) return;  // as one that was killed: the system closes what it had
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
+    heartbeat.guard([&] { World::receive_data(world, rank); });
+  });
+  expect_of_others(errors, culprit, names[culprit] + " is gone");
+}
+
+TEST_P(AnyRank, ThatIsSilentIsDead)
+{
+  const std::size_t culprit = GetParam();
+  World ranks;
+  const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    if (rank == culprit) return pause(6);  // as one that was stopped: its connections stay
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(2)));
+    heartbeat.guard([&] { World::receive_data(world, rank); });
+  });
+  expect_of_others(errors, culprit, names[culprit] + ": no sign of life for 2 s (--heartbeat)");
+}
+
+TEST(Heartbeat, TellsWhoIsLateFromWhoIsDead)
+{
+  const auto errors = errors_when(1, Seconds(20), [](TcpWorld& world, Heartbeat& heartbeat) {
+    heartbeat.guard([&] { World::receive_data(world, 1, little); });
+  });
+  EXPECT_THAT(errors[1], AllOf(StartsWith("rank 1: receive from rank 0 (channel 0): no message after 0."),
+                               EndsWith("deadline passed; all ranks are alive")));
+  expect_of_others(errors, 1, "rank 1 (b) failed: " + errors[1]);
+}
+
+/// Beats often beside what a wait takes, and takes nobody for dead.
+TimeLimits limits_of_waits()
+{
+  TimeLimits limits = limits_with(Seconds(20));
+  limits.beat = Seconds(0.2);
+  return limits;
+}
+
+Instruction backward(std::uint64_t microbatch)
+{
+  Instruction instruction;
+  instruction.opcode = Opcode::Backward;
+  instruction.microbatch = microbatch;
+  return instruction;
+}
+
+TEST(Heartbeat, WaitsForARankAtWorkThroughOneThatWaits)
+{
+  constexpr Seconds limit(4);
+  World ranks;
+  ranks.run([&](TcpWorld& world, std::size_t rank) {
+    HeartbeatOfRank heartbeat(world, rank, names, limits_of_waits());
+    heartbeat.guard([&] {
+      if (rank == 2) {
+        const Progress::Work work(&heartbeat.progress, 0, backward(0));
+        pause(2.5 * limit.value);
+      } else {
+        World::receive_data(world, rank, heartbeat.unless_at_work(limit));
+      }
+      if (rank != 1) send(world.link(World::data_link(rank)), "3", Data(3));
+    });
+    EXPECT_FALSE(heartbeat.lost());
+  });
+}
+
+TEST(Heartbeat, WaitsNoLongerThanTheLimitForRanksThatWait)
+{
+  World ranks;
+  const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    HeartbeatOfRank heartbeat(world, rank, names, limits_of_waits());
+    heartbeat.guard(
+        [&] { World::receive_data(world, rank, rank == 1 ? heartbeat.unless_at_work(Seconds(1)) : plenty); });
+  });
+  EXPECT_THAT(errors[1], AllOf(StartsWith("rank 1: receive from rank 0 (channel 0): no message after "),
+                               EndsWith("deadline passed; all ranks are alive")));
+}
+
+TEST(Heartbeat, SaysAtRankZeroWhoIsAtOneThingForLongest)
+{
+  World ranks;
+  std::atomic<bool> is_seen = false;
+  ranks.run([&](TcpWorld& world, std::size_t rank) {
+    const auto look = [&](const std::string& longest) {
+      if (longest.starts_with("rank 2 (c): Backward 3 of step 7 for ")) is_seen = true;
+    };
+    HeartbeatOfRank heartbeat(world, rank, names, limits_of_waits(), rank == 0 ? look : Heartbeat::Beaten());
+    const Progress::Work work(rank == 2 ? &heartbeat.progress : nullptr, 7, backward(3));
+    heartbeat.guard([&] {
+      while (!is_seen) pause(0.01);
+    });
+  });
+}
+
+TEST(Heartbeat, TellsAConnectionThatIsCutFromARankThatIsGone)
+{
+  World ranks;
+  const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
+    heartbeat.guard([&] {
+      if (rank == 0) {
+        auto* link = &world.link(World::data_link(2));
+        TcpLink::cancel(std::span(&link, 1));
+        heartbeat.lost(plenty);
+        throw_failure(environment_failure(Failure::Kind::Cancelled, "rank 0: cancelled"));
+      }
+      if (rank == 1) World::receive_data(world, rank);
+      if (rank == 2) {
+        const Data much(std::size_t{64} << 20);
+        while (true) send(world.link(World::data_link(2)), "67108864", much);
+      }
+    });
+  });
+  EXPECT_THAT(errors[2], AllOf(StartsWith("rank 2: send to rank 0 (channel 0): "),
+                               HasSubstr("connection closed by the peer; all ranks are alive")));
+  EXPECT_EQ(errors[0], "rank 2 (c) failed: " + errors[2]);
+  EXPECT_EQ(errors[1], "rank 2 (c) failed: " + errors[2]);
+}
+
+TEST(Heartbeat, DistrustsWhatIsNoSignOfLife)
+{
+  for (const std::string word :
+       {"lost 0 3 3 nobody", "lost 0 -1 3 somebody", "lost 0 1 3", "lost x", "lost 1", "lost ", "GET / HTTP/1.1", "",
+        "beat", "beat ", "beat 1", "beat [0, 0]", "beat [0, 0, 1]", "beat [null, 0, \"\"]"}) {
+    World ranks;
+    const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
+      if (rank == 1) {
+        send(world.link({1, 0, TcpWorld::lasting_channel}), word, {});
+        return pause(1);
+      }
+      HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
+      heartbeat.guard([&] { World::receive_data(world, rank); });
+    });
+    expect_of_others(errors, 1, "rank 1 (b) sends what is no sign of life");
+  }
+}
+
+TEST(Heartbeat, SaysWhoGaveUpARankThatIsAlive)
+{
+  World ranks;
+  const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    if (rank == 1) {
+      send(world.link({1, 0, TcpWorld::lasting_channel}), "lost 4 0 3 rank 0 (a) is gone", {});
+      return pause(1);
+    }
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
+    heartbeat.guard([&] { World::receive_data(world, rank); });
+  });
+  expect_of_others(errors, 1, "rank 1 (b) gave this rank up: rank 0 (a) is gone");
+}
+
+TEST(Heartbeat, ShowsWhatOthersSayOnOneLine)
+{
+  const auto errors = errors_when(2, Seconds(20), [](TcpWorld&, Heartbeat& heartbeat) {
+    heartbeat.guard([] { throw EnvironmentError("two\nlines"); });
+  });
+  expect_of_others(errors, 2, "rank 2 (c) failed: two\\x0alines");
+}
+
+}  // namespace
+}  // namespace isobar::exec

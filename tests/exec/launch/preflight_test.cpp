@@ -1,0 +1,298 @@
+#include "exec/launch/preflight.hpp"
+
+#include "core/errors.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace isobar::exec {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::ThrowsMessage;
+
+constexpr Bytes gibibyte(1024.0 * 1024 * 1024);
+
+PresentRank rank_on(const std::string& host)
+{
+  PresentRank rank;
+  rank.facts = {.host = host,
+                .plan_device = {},
+                .device = "cpu",
+                .device_name = "a processor",
+                .memory = 4 * gibibyte,
+                .dtypes = {"float32", "bf16"},
+                .version = "0.1.0",
+                .torch_version = "2.11.0",
+                .plan_hash = "0123",
+                .workload_hash = "4567",
+                .data_hash = "",
+                .settings = "--steps 10"};
+  rank.address = "10.0.0.1";
+  return rank;
+}
+
+std::vector<PresentRank> three_ranks()
+{
+  return {rank_on("x"), rank_on("y"), rank_on("z")};
+}
+
+Preflight three_devices()
+{
+  Preflight preflight;
+  preflight.seats = {"a", "b", "c"};
+  preflight.peak_memory = {1 * gibibyte, 2 * gibibyte, 3 * gibibyte};
+  preflight.types.resize(3);
+  return preflight;
+}
+
+/// The only reason against a run of three ranks, of which one is changed; "" for none.
+template <typename Change>
+std::string reason(Change change)
+{
+  auto ranks = three_ranks();
+  change(ranks);
+  const auto faults = examine_ranks(three_devices(), ranks).faults;
+  EXPECT_LE(faults.size(), 1);
+  return faults.empty() ? "" : faults.front();
+}
+
+TEST(ExamineRanks, RefusesADeviceOfAnotherTypeThanThePlans)
+{
+  auto ranks = three_ranks();
+  ranks[0].facts.device_name = "NVIDIA H200";
+  ranks[1].facts.device_name = "Tesla V100-SXM2-16GB";
+  auto preflight = three_devices();
+  preflight.types = {"h200", "V100-SXM2-16GB", ""};
+  EXPECT_THAT(examine_ranks(preflight, ranks).faults, IsEmpty());
+  preflight.types = {"A100", "V100-SXM2-32GB", "a processor"};
+  EXPECT_THAT(
+      examine_ranks(preflight, ranks).faults,
+      testing::ElementsAre(HasSubstr("rank 0 (x): cpu (NVIDIA H200) is of another type than the plan's a, which "
+                                     "is \"A100\"; plan for what is there, or say --emulate"),
+                           HasSubstr("rank 1 (y): cpu (Tesla V100-SXM2-16GB) is of another type")));
+}
+
+TEST(ExamineRanks, LetsRanksThatAgreeBegin)
+{
+  const auto seating = examine_ranks(three_devices(), three_ranks());
+  EXPECT_THAT(seating.faults, IsEmpty());
+  EXPECT_THAT(seating.seat_of_rank, ElementsAre(0, 1, 2));
+}
+
+TEST(ExamineRanks, NamesWhatARankHasOtherThanTheFirst)
+{
+  EXPECT_EQ(reason([](auto& ranks) { ranks[1].facts.version = "0.2.0"; }),
+            "rank 1 (y): Isobar \"0.2.0\"; rank 0 has \"0.1.0\"");
+  EXPECT_EQ(reason([](auto& ranks) { ranks[2].facts.torch_version = "2.6.0"; }),
+            "rank 2 (z): LibTorch \"2.6.0\"; rank 0 has \"2.11.0\"");
+  EXPECT_EQ(reason([](auto& ranks) { ranks[2].facts.plan_hash = "89"; }),
+            "rank 2 (z): a plan with hash \"89\"; rank 0 has \"0123\"");
+  EXPECT_EQ(reason([](auto& ranks) { ranks[2].facts.workload_hash = "89"; }),
+            "rank 2 (z): a workload with hash \"89\"; rank 0 has \"4567\"");
+  EXPECT_EQ(reason([](auto& ranks) { ranks[2].facts.data_hash = "89"; }),
+            "rank 2 (z): data with hash \"89\"; rank 0 has \"\"");
+  EXPECT_EQ(reason([](auto& ranks) { ranks[2].facts.settings = "--steps 9"; }),
+            "rank 2 (z): options \"--steps 9\"; rank 0 has \"--steps 10\"");
+}
+
+TEST(ExamineRanks, RefusesADeviceWithoutTheDtype)
+{
+  auto preflight = three_devices();
+  preflight.dtype = DType::BFloat16;
+  auto ranks = three_ranks();
+  ranks[0].facts.dtypes = {"float32", "fp16"};
+  EXPECT_THAT(examine_ranks(preflight, ranks).faults,
+              ElementsAre("rank 0 (x): cpu (a processor) does not compute in bf16, which the workload wants"));
+}
+
+TEST(ExamineRanks, RefusesTooLittleMemory)
+{
+  EXPECT_EQ(reason([](auto& ranks) { ranks[2].facts.memory = 2 * gibibyte; }),
+            "rank 2 (z): 2.00 GiB of memory on cpu (a processor); the plan needs 3.00 GiB there, for c");
+  EXPECT_EQ(reason([](auto& ranks) { ranks[0].facts.memory = 1 * gibibyte; }), "");
+}
+
+TEST(ExamineRanks, CountsTheMemoryOfRanksThatShareADevice)
+{
+  const auto together = [](auto& ranks) { ranks[1].facts.host = ranks[2].facts.host; };
+  EXPECT_EQ(reason(together),
+            "rank 1 (z): 4.00 GiB of memory on cpu (a processor); the plan needs 5.00 GiB there, for b, c");
+  EXPECT_EQ(reason([&](auto& ranks) {
+              together(ranks);
+              ranks[1].facts.device = "cuda:0";
+            }),
+            "");
+}
+
+TEST(ExamineRanks, RefusesAClockThatIsSurelyWrong)
+{
+  EXPECT_EQ(reason([](auto& ranks) { ranks[1].clock = Seconds(4.9); }), "");
+  EXPECT_EQ(reason([](auto& ranks) { ranks[1].clock = Seconds(50); }),
+            "rank 1 (y): its clock shows 50.0 s more than rank 0's; set the clocks, or allow more than 5.00 s by "
+            "--clock-skew");
+  EXPECT_THAT(reason([](auto& ranks) { ranks[1].clock = Seconds(-50); }), HasSubstr("shows 50.0 s less than"));
+  EXPECT_EQ(reason([](auto& ranks) {
+              ranks[1].clock = Seconds(5.2);  // what a message on its way for a second may show
+              ranks[1].round_trip = Seconds(1);
+            }),
+            "");
+}
+
+TEST(ExamineRanks, RefusesALoopbackAddressAmongOthers)
+{
+  EXPECT_EQ(
+      reason([](auto& ranks) { ranks[1].address = "127.0.0.1"; }),
+      "rank 1 (y): calls rank 0 from 127.0.0.1, where rank 2 (z), which calls from 10.0.0.1, cannot reach it; give "
+      "--master an address of rank 0's machine that is the same for all");
+  EXPECT_EQ(reason([](auto& ranks) { ranks[0].address = "localhost"; }), "");
+  EXPECT_EQ(reason([](auto& ranks) {
+              for (auto& rank : ranks) rank.address = "127.0.0.1";
+            }),
+            "");
+}
+
+TEST(ExamineRanks, NamesTheDevicesWhereTheCountIsWrong)
+{
+  auto ranks = three_ranks();
+  ranks.pop_back();
+  EXPECT_THAT(examine_ranks(three_devices(), ranks).faults, ElementsAre("2 ranks are here; the plan has 3: a, b, c"));
+}
+
+TEST(ExamineRanks, SaysAllReasonsAtOnce)
+{
+  auto ranks = three_ranks();
+  ranks[1].facts.version = "0.2.0";
+  ranks[1].clock = Seconds(50);
+  ranks[2].facts.dtypes = {};
+  ranks[2].facts.memory = Bytes(1);
+  ranks[2].facts.plan_hash = "89";
+  EXPECT_EQ(examine_ranks(three_devices(), ranks).faults.size(), 5);
+}
+
+std::vector<std::size_t> seats(const std::vector<std::string>& hosts, SeatRule rule = SeatRule::Automatic)
+{
+  std::vector<PresentRank> ranks;
+  for (const auto& host : hosts) ranks.push_back(rank_on(host));
+  return seat_ranks(ranks, {"a", "b", "c"}, rule).seat_of_rank;
+}
+
+std::vector<std::string> seat_faults(const std::vector<std::string>& told, const std::vector<std::string>& hosts,
+                                     SeatRule rule = SeatRule::Automatic)
+{
+  std::vector<PresentRank> ranks;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    ranks.push_back(rank_on(hosts[rank]));
+    if (!told[rank].empty()) ranks.back().facts.plan_device = told[rank];
+  }
+  return seat_ranks(ranks, {"a", "b", "c"}, rule).faults;
+}
+
+TEST(SeatRanks, GoesByHostsWhereEachIsADeviceOnce)
+{
+  EXPECT_THAT(seats({"c", "a.example.org", "b"}), ElementsAre(2, 0, 1));
+  EXPECT_THAT(seats({"c", "a", "x"}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(seats({"c", "a", "a"}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(seats({"c", "a", "b"}, SeatRule::Order), ElementsAre(0, 1, 2));
+  EXPECT_THAT(seats({"c", "a", "b"}, SeatRule::Host), ElementsAre(2, 0, 1));
+}
+
+TEST(SeatRanks, RefusesHostsThatAreNoDevicesWhenToldToGoByThem)
+{
+  EXPECT_THAT(seat_faults({"", "", ""}, {"c", "x", "c"}, SeatRule::Host),
+              ElementsAre("rank 1 (x): --map host makes it the device of its name, and the plan's devices are a, b, c",
+                          "rank 2 (c): --map host makes it the device of its name, and so is rank 0"));
+}
+
+TEST(SeatRanks, GivesARankTheDeviceThatItWasTold)
+{
+  std::vector<PresentRank> ranks = {rank_on("a"), rank_on("b"), rank_on("c")};
+  ranks[1].facts.plan_device = "a";
+  EXPECT_THAT(seat_ranks(ranks, {"a", "b", "c"}, SeatRule::Automatic).seat_of_rank, ElementsAre(1, 0, 2));
+  EXPECT_THAT(seat_faults({"", "d", ""}, {"a", "b", "c"}),
+              ElementsAre("rank 1 (b): --plan-device says that it is \"d\", and the plan's devices are a, b, c"));
+  EXPECT_THAT(seat_faults({"a", "", "a"}, {"a", "b", "c"}),
+              ElementsAre("rank 2 (c): --plan-device says that it is \"a\", and so is rank 0"));
+}
+
+RC_GTEST_PROP(SeatRanks, GivesEachRankASeatOfItsOwnOrSaysWhyNot, ())
+{
+  const std::vector<std::string> names = {"a", "b", "c", "x"};
+  const auto count = *rc::gen::inRange<std::size_t>(1, 4);
+  std::vector<PresentRank> ranks;
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    ranks.push_back(rank_on(*rc::gen::elementOf(names)));
+    if (*rc::gen::arbitrary<bool>()) ranks.back().facts.plan_device = *rc::gen::elementOf(names);
+  }
+  const auto rule = *rc::gen::element(SeatRule::Automatic, SeatRule::Order, SeatRule::Host);
+  auto seating = seat_ranks(ranks, {names.begin(), names.begin() + static_cast<std::ptrdiff_t>(count)}, rule);
+  RC_ASSERT(seating.seat_of_rank.empty() == !seating.faults.empty());
+  if (seating.seat_of_rank.empty()) return;
+  std::sort(seating.seat_of_rank.begin(), seating.seat_of_rank.end());
+  std::vector<std::size_t> all(count);
+  std::iota(all.begin(), all.end(), 0);
+  RC_ASSERT(seating.seat_of_rank == all);
+}
+
+TEST(DifferentSteps, NameTheRankAndBothSteps)
+{
+  auto ranks = three_ranks();
+  EXPECT_EQ(different_steps(ranks), "");
+  for (auto& rank : ranks) rank.facts.first_step = 20;
+  EXPECT_EQ(different_steps(ranks), "");
+  ranks[1].facts.first_step = 10;
+  EXPECT_EQ(different_steps(ranks), "rank 1 (y) begins at step 10, rank 0 at step 20");
+  EXPECT_THAT(examine_ranks(three_devices(), ranks).faults, IsEmpty());
+}
+
+TEST(PreflightOf, TakesDevicesAndMemoryFromThePlan)
+{
+  Plan plan;
+  plan.stages = {{.devices = {{.name = "a"}}, .first_layer = 0, .last_layer = 0},
+                 {.devices = {{.name = "b"}}, .first_layer = 1, .last_layer = 1}};
+  plan.data_server = "store";
+  plan.predicted.emplace();
+  plan.predicted->peak_memory = {{"a", Bytes(1)}, {"b", Bytes(2)}};
+  const auto preflight = preflight_of(plan, DType::Float16);
+  EXPECT_THAT(preflight.seats, ElementsAre("a", "b", "store"));
+  EXPECT_THAT(preflight.peak_memory, ElementsAre(Bytes(1), Bytes(2), Bytes(0)));
+}
+
+TEST(SeatingInWords, HasALineForEachRank)
+{
+  const std::vector<PresentRank> ranks = {rank_on("x"), rank_on("y"), rank_on("z")};
+  EXPECT_THAT(
+      seating_in_words(three_devices(), ranks, {2, 0, 1}),
+      testing::StartsWith("rank 0 (x) is the plan's c: cpu (a processor), 4.00 GiB\nrank 1 (y) is the plan's a: "));
+}
+
+TEST(RankFacts, SurviveTheJourney)
+{
+  auto facts = rank_on("host \"of\" many\nlines").facts;
+  facts.plan_device = "a";
+  facts.first_step = 20;
+  const auto text = facts_to_json(facts);
+  EXPECT_EQ(facts_to_json(facts_from_json(text)), text);
+  EXPECT_EQ(facts_from_json(text).host, facts.host);
+  EXPECT_EQ(facts_from_json(text).memory, facts.memory);
+  EXPECT_EQ(facts_from_json(text).first_step, facts.first_step);
+}
+
+TEST(RankFacts, RefuseWhatIsNone)
+{
+  for (const std::string wrong : {"", "[]", "{}", "{\"host\": 1}", "no JSON"}) {
+    EXPECT_THAT([&] { facts_from_json(wrong); }, ThrowsMessage<InputError>(HasSubstr("a rank's facts:"))) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace isobar::exec

@@ -1,0 +1,335 @@
+#include "exec/launch/rendezvous.hpp"
+
+#include "core/errors.hpp"
+#include "exec/net/switchboard.hpp"
+#include "exec/net/tcp_world.hpp"
+#include "exec/net/text_message.hpp"
+#include "tests/exec/net/tcp_ranks.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace isobar::exec {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::Each;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::StartsWith;
+
+std::shared_ptr<const Secret> some_secret(const std::string& words = "known to the ranks of this test")
+{
+  return std::make_shared<const Secret>("test", words);
+}
+
+RankFacts facts_of(std::size_t rank)
+{
+  return {.host = fmt::format("host{}", rank),
+          .plan_device = {},
+          .device = "cpu",
+          .device_name = "a processor",
+          .memory = Bytes(1e9),
+          .dtypes = {"float32"},
+          .version = "0.1.0",
+          .torch_version = "2.11.0",
+          .plan_hash = "01",
+          .workload_hash = "23",
+          .data_hash = "",
+          .settings = ""};
+}
+
+/// What came of one rank: a meeting, or the kind and text of its failure.
+struct Outcome {
+  std::optional<Meeting> meeting;
+  std::string input_fault;
+  std::string environment_fault;
+};
+
+/// Ranks as threads that meet at a free port.
+class Gathering {
+ public:
+  explicit Gathering(std::size_t count) : outcomes(count)
+  {
+    auto listener = quiet_listener("127.0.0.1");
+    master = {.host = "127.0.0.1", .port = listener.port()};
+    for (std::size_t rank = 0; rank < count; ++rank) {
+      options.push_back(
+          {.rank = rank, .ranks = count, .master = master, .secret = some_secret(), .bind = "", .deadline = plenty});
+      facts.push_back(facts_of(rank));
+      preflight.seats.push_back(std::string(1, static_cast<char>('a' + rank)));
+    }
+    preflight.peak_memory.resize(count);
+    preflight.types.resize(count);
+  }
+
+  void start(std::size_t place)
+  {
+    threads.emplace_back([this, place] {
+      auto& outcome = outcomes[place];
+      try {
+        outcome.meeting.emplace(meet(options[place], facts[place], preflight));
+      } catch (const InputError& error) {
+        outcome.input_fault = error.what();
+      } catch (const EnvironmentError& error) {
+        outcome.environment_fault = error.what();
+      }
+    });
+  }
+
+  void run()
+  {
+    for (std::size_t place = 0; place < options.size(); ++place) start(place);
+    threads.clear();
+  }
+
+  std::vector<std::string> input_faults() const
+  {
+    std::vector<std::string> faults;
+    for (const auto& outcome : outcomes) faults.push_back(outcome.input_fault);
+    return faults;
+  }
+
+  std::vector<std::string> environment_faults() const
+  {
+    std::vector<std::string> faults;
+    for (const auto& outcome : outcomes) faults.push_back(outcome.environment_fault);
+    return faults;
+  }
+
+  Endpoint master;
+  std::vector<RendezvousOptions> options;
+  std::vector<RankFacts> facts;
+  Preflight preflight;
+  std::vector<Outcome> outcomes;
+  std::vector<std::jthread> threads;
+};
+
+TEST(Rendezvous, TellsEveryRankWhereTheOthersListen)
+{
+  for (const bool tls : {false, true}) {
+    Gathering run(3);
+    for (auto& options : run.options) options.tls = tls;
+    run.run();
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      const auto& meeting = run.outcomes[rank].meeting;
+      ASSERT_TRUE(meeting) << run.outcomes[rank].input_fault << run.outcomes[rank].environment_fault;
+      EXPECT_EQ(meeting->seat, rank);
+      ASSERT_EQ(meeting->endpoints.size(), 3);
+      EXPECT_EQ(meeting->endpoints[rank].host, "127.0.0.1");
+      EXPECT_EQ(meeting->endpoints[rank].port, meeting->listener.port());
+    }
+    EXPECT_THAT(run.outcomes[0].meeting->in_words, StartsWith("rank 0 (host0) is the plan's a: cpu (a processor)"));
+    EXPECT_EQ(run.outcomes[1].meeting->in_words, "");
+  }
+}
+
+TEST(Rendezvous, SeatsRanksAsThePlanHasThem)
+{
+  Gathering run(3);
+  for (std::size_t rank = 0; rank < 3; ++rank) run.facts[rank].host = run.preflight.seats[2 - rank];
+  run.run();
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(run.outcomes[rank].meeting);
+    EXPECT_EQ(run.outcomes[rank].meeting->seat, 2 - rank);
+    EXPECT_EQ(run.outcomes[0].meeting->endpoints[2 - rank].port, run.outcomes[rank].meeting->listener.port());
+  }
+}
+
+TEST(Rendezvous, RanksListenWhereTheyAreTold)
+{
+  Gathering run(3);
+  run.options[1].bind = "127.0.0.2";
+  run.options[2].bind = "0.0.0.0";
+  run.run();
+  const auto& meeting = run.outcomes[0].meeting;
+  ASSERT_TRUE(meeting) << run.outcomes[0].environment_fault;
+  EXPECT_EQ(meeting->endpoints[1].host, "127.0.0.2");
+  EXPECT_EQ(meeting->endpoints[2].host, "127.0.0.1");
+}
+
+TEST(Rendezvous, OneRankMeetsItself)
+{
+  Gathering run(1);
+  run.run();
+  ASSERT_TRUE(run.outcomes[0].meeting);
+  EXPECT_EQ(run.outcomes[0].meeting->endpoints.size(), 1);
+}
+
+TEST(Rendezvous, WaitsForRankZeroThatComesLast)
+{
+  Gathering run(3);
+  run.start(1);
+  run.start(2);
+  pause(0.5);
+  run.start(0);
+  run.threads.clear();
+  for (const auto& outcome : run.outcomes) EXPECT_TRUE(outcome.meeting) << outcome.environment_fault;
+}
+
+TEST(Rendezvous, NamesTheRanksThatAreMissingToAllThatCame)
+{
+  Gathering run(5);
+  for (auto& options : run.options) options.deadline = Seconds(2);
+  for (const std::size_t rank : {0, 2, 4}) run.start(rank);
+  run.threads.clear();
+  for (const std::size_t rank : {0, 2, 4}) {
+    EXPECT_EQ(
+        run.outcomes[rank].environment_fault,
+        fmt::format("of 5 ranks these have not called {} within 2 s (twice --deadline): 1, 3", text_of(run.master)));
+  }
+}
+
+TEST(Rendezvous, NamesTheMasterThatDoesNotAnswer)
+{
+  Gathering run(2);
+  run.options[1].deadline = Seconds(0.5);
+  run.start(1);
+  run.threads.clear();
+  EXPECT_EQ(run.outcomes[1].environment_fault,
+            fmt::format("rank 1: rank 0 does not answer at {} within 0.5 s (twice --deadline): Connection refused",
+                        text_of(run.master)));
+}
+
+TEST(Rendezvous, RefusesTwoProcessesThatSayTheyAreTheSameRank)
+{
+  Gathering run(3);
+  run.options[2].rank = 1;
+  run.run();
+  EXPECT_EQ(run.outcomes[0].input_fault, "two processes say that they are rank 1; give each its own");
+  // The second comer hears it at the door, the first one from rank 0, or each of them has one of the places.
+  for (const std::size_t place : {1, 2}) {
+    EXPECT_THAT(run.outcomes[place].input_fault,
+                testing::AnyOf(HasSubstr("turns it away: rank 1 is there already, from 127.0.0.1"),
+                               "two processes say that they are rank 1; give each its own"));
+  }
+  EXPECT_THAT(run.input_faults(), Contains(HasSubstr("is there already")));
+}
+
+/// Connects the links of rank 1 of three, as far as they are named, and dies.
+void call_as_rank_one_and_die(const Endpoint& master, const std::vector<std::string>& ways)
+{
+  Switchboard board(some_secret(), false);
+  std::vector<Flow> flows;
+  for (const auto& way : ways) {
+    board.call(
+        master, purpose_of(fmt::format("isobar 1: rank 1 of 3, {}, process 1", way)),
+        [&](const Purpose&, Flow flow) { flows.push_back(std::move(flow)); },
+        [](const std::string& reason) { ADD_FAILURE() << reason; });
+  }
+  while (flows.size() < ways.size()) board.work(deadline_in(plenty));
+  pause(0.2);
+}
+
+TEST(Rendezvous, ARankThatDiedBeforeAllWereThereIsTakenInAgain)
+{
+  for (const std::vector<std::string>& ways : {std::vector<std::string>{"up"}, {"down"}, {"up", "down"}}) {
+    Gathering run(3);
+    run.start(0);
+    call_as_rank_one_and_die(run.master, ways);
+    run.start(1);
+    run.start(2);
+    run.threads.clear();
+    for (const auto& outcome : run.outcomes) {
+      EXPECT_TRUE(outcome.meeting) << outcome.input_fault << outcome.environment_fault;
+    }
+  }
+}
+
+TEST(Rendezvous, RanksThatWouldBeginAtDifferentStepsMayMeetLater)
+{
+  Gathering run(3);
+  run.facts[2].first_step = 20;
+  run.run();
+  EXPECT_THAT(run.environment_faults(), Each("rank 2 (host2) begins at step 20, rank 0 at step 0"));
+}
+
+TEST(Rendezvous, ARankThatIsDecidedAgainstBeforeItWasGreetedHearsWhy)
+{
+  Gathering run(2);
+  Switchboard rank_zero(some_secret(), false);
+  std::vector<Flow> up;
+  std::unique_ptr<TcpLink> down;
+  rank_zero.listen(
+      TcpListener(run.master), [](const Purpose&) { return ""; },
+      [&](const Purpose& purpose, Flow flow) {
+        std::vector<Flow> flows;
+        flows.push_back(std::move(flow));
+        if (text_of(purpose).find(", up, ") != std::string::npos) return up.push_back(std::move(flows.front()));
+        down = std::make_unique<TcpLink>(LinkName{0, 1, 1}, 0, "rendezvous", std::move(flows));
+      });
+  run.start(1);
+  while (up.empty() || !down) rank_zero.work(deadline_in(plenty));
+  send_text(*down, R"({"reasons": ["rank 2 is missing"], "is_the_machines_fault": true, "seat_of_rank": [],
+                       "endpoints": []})",
+            plenty);
+  run.threads.clear();
+  EXPECT_EQ(run.outcomes[1].environment_fault, "rank 2 is missing");
+}
+
+TEST(Rendezvous, RefusesRanksOfAnotherNumberOfRanks)
+{
+  Gathering run(2);
+  run.options[1].ranks = 3;
+  run.run();
+  EXPECT_THAT(run.outcomes[0].input_fault, AllOf(HasSubstr("somebody called as \"isobar 1: rank 1 of 3, "),
+                                                 HasSubstr("\"isobar 1: rank 1 of 2, up\"")));
+  EXPECT_THAT(run.outcomes[1].input_fault, HasSubstr("turns it away: it awaits \"isobar 1: rank 1 of 2, up\""));
+}
+
+TEST(Rendezvous, ARankWithAnotherSecretIsNobody)
+{
+  Gathering run(2);
+  for (auto& options : run.options) options.deadline = Seconds(2);
+  run.options[1].secret = some_secret("known to somebody else alone");
+  run.run();
+  EXPECT_THAT(run.outcomes[0].environment_fault,
+              AllOf(StartsWith(fmt::format("of 2 ranks these have not called {} within 2 s (twice --deadline): 1",
+                                           text_of(run.master))),
+                    HasSubstr("did not prove the secret")));
+  EXPECT_THAT(run.outcomes[1].environment_fault, StartsWith("rank 1: rank 0 does not answer at "));
+}
+
+TEST(Rendezvous, TellsEveryRankAllReasonsAgainstTheRun)
+{
+  Gathering run(3);
+  run.facts[1].plan_hash = "45";
+  run.facts[2].memory = Bytes(1);
+  run.facts[2].version = "0.0.9";
+  run.preflight.peak_memory.assign(3, Bytes(1e6));
+  run.run();
+  EXPECT_THAT(run.input_faults(), Each(AllOf(HasSubstr("rank 1 (host1): a plan with hash \"45\"; rank 0 has \"01\"\n"),
+                                             HasSubstr("rank 2 (host2): Isobar \"0.0.9\"; rank 0 has \"0.1.0\"\n"),
+                                             HasSubstr("rank 2 (host2): 1 B of memory on cpu"))));
+}
+
+TEST(Rendezvous, ClocksOfOneMachineAgree)
+{
+  Gathering run(2);
+  run.preflight.clock_skew = Seconds(0.2);
+  run.run();
+  EXPECT_THAT(run.input_faults(), Each(""));
+}
+
+TEST(Rendezvous, SaysWhenTheMastersAddressIsNotRankZerosOwn)
+{
+  Gathering run(2);
+  run.options[0].master = {.host = "192.0.2.1", .port = 20'000};  // RFC 5737: nobody's
+  run.start(0);
+  run.threads.clear();
+  EXPECT_THAT(run.outcomes[0].environment_fault, StartsWith("cannot listen on 192.0.2.1:"));
+}
+
+}  // namespace
+}  // namespace isobar::exec

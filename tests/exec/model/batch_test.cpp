@@ -1,0 +1,150 @@
+#include "exec/model/batch.hpp"
+
+#include "core/errors.hpp"
+#include "tests/exec/model/forward_passes.hpp"
+#include "tests/support/small_models.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace isobar::exec {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+using testing_support::shipped_workload;
+using testing_support::shipped_workloads;
+using testing_support::small_model;
+using testing_support::TemporaryFolder;
+
+TEST(SyntheticInputs, HaveTheBytesThatTheWorkloadCounts)
+{
+  for (const auto& file : shipped_workloads()) {
+    for (const auto dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
+      const auto workload = small_model(file, dtype);
+      EXPECT_EQ(bytes_of(synthetic_inputs(workload, {}, "cpu")), workload.input.value) << file;
+    }
+  }
+}
+
+TEST(SyntheticInputs, FollowFromEveryPartOfTheKeyAndNothingElse)
+{
+  for (const auto* name : {"bert10", "gpt2_124m", "llama_8b", "resnet50"}) {
+    SCOPED_TRACE(name);
+    const auto workload = small_model(shipped_workload(name));
+    const auto inputs = synthetic_inputs(workload, {1, 2, 3}, "cpu");
+    EXPECT_TRUE(same_bits(synthetic_inputs(workload, {1, 2, 3}, "cpu"), inputs));
+    for (const auto& key : {RandomKey{9, 2, 3}, RandomKey{1, 9, 3}, RandomKey{1, 2, 9}}) {
+      EXPECT_FALSE(at::equal(synthetic_inputs(workload, key, "cpu")[0], inputs[0]));
+    }
+  }
+}
+
+TEST(SyntheticInputs, StayWithinTheVocabularyAndReachItsEnds)
+{
+  auto workload = small_model(shipped_workload("gpt2_124m"));
+  workload.micro_batch = 200;
+  const auto tokens = synthetic_inputs(workload, {}, "cpu")[0];
+  EXPECT_EQ(tokens.min().item<std::int64_t>(), 0);
+  EXPECT_EQ(tokens.max().item<std::int64_t>(), 28);
+}
+
+TEST(SyntheticInputs, PadTheEndsOfSomeSamplesByLessThanHalf)
+{
+  auto workload = small_model(shipped_workload("bert10"));
+  workload.micro_batch = 50;
+  const auto inputs = synthetic_inputs(workload, {}, "cpu");
+  const auto& tokens = inputs[0];
+  const auto& mask = inputs[1];
+  EXPECT_TRUE(at::equal(mask.slice(1, 0, 4), at::ones({50, 4}, at::kLong)));
+  EXPECT_TRUE((mask.diff() <= 0).all().item<bool>()) << "no token follows padding";
+  EXPECT_EQ(mask.sum(1).min().item<std::int64_t>(), 4);
+  EXPECT_EQ(mask.sum(1).max().item<std::int64_t>(), 7);
+  EXPECT_TRUE((tokens.masked_select(mask == 0) == 0).all().item<bool>());
+}
+
+TEST(SyntheticInputs, AreInTwoSegmentsTheSecondAfterTheFirst)
+{
+  auto workload = small_model(shipped_workload("bert10"));
+  workload.micro_batch = 50;
+  const auto segments = synthetic_inputs(workload, {}, "cpu")[2];
+  EXPECT_TRUE((segments.diff() >= 0).all().item<bool>());
+  EXPECT_EQ(segments.min().item<std::int64_t>(), 0);
+  EXPECT_EQ(segments.max().item<std::int64_t>(), 1);
+}
+
+TEST(SyntheticLabels, AreTheTokensThatFollow)
+{
+  for (const auto* name : {"gpt2_124m", "llama_8b"}) {
+    const auto workload = small_model(shipped_workload(name));
+    const auto tokens = synthetic_inputs(workload, {1, 2, 3}, "cpu")[0];
+    const auto labels = synthetic_labels(workload, {1, 2, 3}, "cpu");
+    EXPECT_EQ(labels.sizes(), tokens.sizes());
+    EXPECT_TRUE(at::equal(labels.slice(1, 0, -1), tokens.slice(1, 1)));
+  }
+}
+
+TEST(SyntheticLabels, AreClassesOfSamplesThatFollowFromTheKey)
+{
+  for (const auto* name : {"bert10", "resnet50"}) {
+    auto workload = small_model(shipped_workload(name));
+    workload.micro_batch = 100;
+    const auto labels = synthetic_labels(workload, {1, 2, 3}, "cpu");
+    EXPECT_EQ(labels.sizes(), at::IntArrayRef({100}));
+    EXPECT_EQ(labels.min().item<std::int64_t>(), 0);
+    EXPECT_EQ(labels.max().item<std::int64_t>(), name == std::string("bert10") ? 2 : 6);
+    EXPECT_TRUE(at::equal(synthetic_labels(workload, {1, 2, 3}, "cpu"), labels));
+    EXPECT_FALSE(at::equal(synthetic_labels(workload, {1, 2, 4}, "cpu"), labels));
+  }
+}
+
+TEST(SyntheticData, OfListedLayersIsRefused)
+{
+  const auto workload = workload_from_text(
+      "{model: layers, layers: [{name: a, forward: 1 FLOP, parameters: 1, activations: 1 B, output: 1 B}]}", "x.yaml");
+  const auto refused = ThrowsMessage<InputError>(HasSubstr("its layers are listed"));
+  EXPECT_THAT([&] { synthetic_inputs(workload, {}, "cpu"); }, refused);
+  EXPECT_THAT([&] { synthetic_labels(workload, {}, "cpu"); }, refused);
+}
+
+TEST(DatasetBatches, AreMatricesOfTokensWhateverTheSequence)
+{
+  const TemporaryFolder folder;
+  const std::string tokens = folder.write("tokens.bin", std::string(40, '\0')).string();
+  for (const std::uint64_t sequence : {1U, 3U}) {
+    auto workload = small_model(shipped_workload("gpt2_124m"));
+    workload.sequence = sequence;
+    const auto data = open_datasets({.train = tokens, .evaluation = "", .vocabulary = ""}, workload);
+    const auto batches = dataset_batches(workload, *data.train, 1);
+    const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(workload.micro_batch),
+                                             static_cast<std::int64_t>(sequence)};
+    EXPECT_EQ(batches->inputs({1, 2, 0}, "cpu").at(0).sizes(), shape);
+    EXPECT_EQ(batches->labels({1, 2, 0}, "cpu").sizes(), shape);
+  }
+}
+
+TEST(LossOf, IsTheMeanCrossEntropyInFloat32)
+{
+  // -log(e^2 / (e^0 + e^1 + e^2)) and -log(e^0 / (e^0 + e^0 + e^3))
+  const double expected = (std::log(1 + std::exp(1) + std::exp(2)) - 2 + std::log(2 + std::exp(3))) / 2;
+  const auto labels = at::tensor({2, 1}, at::kLong);
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const auto logits = at::tensor({0.F, 1.F, 2.F, 0.F, 0.F, 3.F}).view({2, 3}).to(dtype);
+    const auto loss = loss_of({logits}, labels);
+    EXPECT_EQ(loss.scalar_type(), at::kFloat);
+    EXPECT_NEAR(loss.item<double>(), expected, 1e-6);
+    EXPECT_NEAR(loss_of({logits.view({1, 2, 3})}, labels.view({1, 2})).item<double>(), expected, 1e-6)
+        << "of the tokens of a sample as of samples";
+  }
+}
+
+}  // namespace
+}  // namespace isobar::exec

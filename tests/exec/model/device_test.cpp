@@ -1,0 +1,77 @@
+#include "exec/model/device.hpp"
+#include "core/base/clock.hpp"
+
+#include "core/base/child_process.hpp"
+#include "core/errors.hpp"
+#include "exec/model/device_queue.hpp"
+#include "exec/run/interpreter.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+namespace isobar::exec {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+using testing::ThrowsMessage;
+
+TEST(DeviceFromText, KnowsTheCpuAndGpusByNumber)
+{
+  EXPECT_EQ(device_from_text("cpu"), "cpu");
+  EXPECT_EQ(device_from_text("cuda"), "cuda:0");
+  EXPECT_EQ(device_from_text("cuda:3"), "cuda:3");
+  for (const char* name : {"", "gpu", "cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda:128", "CPU"}) {
+    EXPECT_THAT([&] { device_from_text(name); },
+                ThrowsMessage<InputError>(HasSubstr("is no device; write cpu, cuda, or cuda:N such as cuda:1")));
+  }
+}
+
+TEST(OpenDevice, SaysInOneLineWhyAGpuCannotBeUsed)
+{
+  open_device("cpu");
+  const auto opened = run_in_child(
+      [] {
+        open_device("cuda:0");
+        return std::string();
+      },
+      Seconds(120));
+  if (!opened.failure) GTEST_SKIP() << "there is a GPU";
+  EXPECT_EQ(opened.failure->code, ExitCode::EnvironmentError);
+  EXPECT_THAT(opened.failure->text, StartsWith("--device cuda: "));
+  EXPECT_EQ(opened.failure->text.find('\n'), std::string::npos);
+}
+
+TEST(DeviceQueue, HasDoneItsWorkOnTheCpuWhenACallReturns)
+{
+  MemoryMeter meter(Bytes(0));
+  meter_cpu_memory();
+  DeviceQueue queue("cpu", DeviceQueue::Kind::Computations, meter);
+  EXPECT_FALSE(queue.is_on_gpu());
+  const Seconds before = steady_time();
+  const Mark mark = queue.mark();
+  EXPECT_TRUE(mark.passed());
+  EXPECT_GE(mark.time(), before);
+  EXPECT_LE(mark.time(), steady_time());
+  const DeviceQueue::Scope scope(queue);
+  const auto tensor = at::ones({1000}, at::kFloat);
+  EXPECT_EQ(meter.current(), Bytes(4000));
+  EXPECT_TRUE(on_cpu({tensor}).front().is_same(tensor));
+  EXPECT_TRUE(on_device(tensor, "cpu").is_same(tensor));
+}
+
+TEST(MemoryMeter, TellsAfterwardsOfWhatWasCountedElsewhere)
+{
+  MemoryMeter meter(Bytes(1000));
+  meter.count()->add(800);
+  meter.refuse_excess();
+  meter.count()->add(1200);
+  meter.count()->remove(2000);
+  EXPECT_EQ(meter.current(), Bytes(0));
+  EXPECT_THAT([&] { meter.refuse_excess(); }, ThrowsMessage<EnvironmentError>(StartsWith("out of memory: ")));
+}
+
+}  // namespace
+}  // namespace isobar::exec

@@ -1,0 +1,41 @@
+#pragma once
+
+#include "core/model/workload.hpp"
+#include "exec/model/layer_module.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace isobar::exec {
+
+/// What anybody would write with LibTorch: the whole model in one graph on one device, micro-batch by micro-batch,
+/// under autocast if it is in bfloat16. The executor is held against it.
+class PlainLoop {
+ public:
+  /// `workload` must outlive it.
+  PlainLoop(const Workload& workload, std::uint64_t seed, std::uint64_t microbatches, std::string device = "cpu");
+  ~PlainLoop();
+  PlainLoop(const PlainLoop&) = delete;
+  PlainLoop& operator=(const PlainLoop&) = delete;
+
+  /// One step of training; its mean loss.
+  double step();
+
+ private:
+  struct Optimizer;
+
+  at::Tensor loss_of_micro_batch(const RandomKey& key);
+
+  const Workload& workload_;
+  std::uint64_t seed_;
+  std::uint64_t microbatches_;
+  std::string device_;
+  std::uint64_t next_step_ = 0;
+  std::vector<std::unique_ptr<LayerModule>> layers_;
+  Tensors parameters_;
+  std::unique_ptr<Optimizer> optimizer_;
+};
+
+}  // namespace isobar::exec

@@ -1,0 +1,360 @@
+#include "core/errors.hpp"
+#include "core/plan/plan.hpp"
+#include "exec/model/batch.hpp"
+#include "exec/run/run.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "tests/exec/model/plain_loop.hpp"
+#include "tests/exec/model/small_models.hpp"
+#include "tests/exec/run/even_split.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <numeric>
+
+namespace isobar::exec {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr std::uint64_t seed = 7;
+
+RunOptions options_for(std::uint64_t steps)
+{
+  RunOptions options;
+  options.steps = steps;
+  options.seed = seed;
+  options.limits = time_limits(Seconds(0), Seconds(60));
+  return options;
+}
+
+enum class Way { InProcess, Tcp };
+
+std::vector<double> losses_of(const Workload& workload, const Plan& plan, Way way, const RunOptions& options)
+{
+  const auto program = schedules::make_program(plan, workload);
+  const auto run = way == Way::InProcess ? run_in_process : run_in_processes;
+  const auto measured = run(workload, plan, *program, options, [](const StepReport&) {});
+  return measured.ranks()[plan.stages.size() - 1].losses;
+}
+
+std::vector<double> losses_of_a_plain_loop(const Workload& workload, std::uint64_t steps, std::uint64_t microbatches)
+{
+  at::set_num_threads(1);
+  PlainLoop loop(workload, seed, microbatches);
+  std::vector<double> losses;
+  for (std::uint64_t step = 0; step < steps; ++step) losses.push_back(loop.step());
+  return losses;
+}
+
+void expect_close(const std::vector<double>& losses, const std::vector<double>& expected, double relative)
+{
+  ASSERT_EQ(losses.size(), expected.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_LE(std::abs(losses[i] - expected[i]), relative * std::abs(expected[i])) << "step " << i;
+  }
+}
+
+struct Split {
+  std::string model;
+  std::size_t stages;
+  Schedule schedule;
+  Way way;
+};
+
+std::ostream& operator<<(std::ostream& out, const Split& split)
+{
+  const char* schedule = split.schedule == Schedule::Sequential ? "Sequential"
+                         : split.schedule == Schedule::GPipe    ? "GPipe"
+                                                                : "OneForwardOneBackward";
+  return out << fmt::format("{}On{}Stages{}{}", split.model, split.stages, schedule,
+                            split.way == Way::InProcess ? "InProcess" : "OverTcp");
+}
+
+std::vector<Split> all_splits()
+{
+  std::vector<Split> splits;
+  for (const char* model : {"Bert", "Gpt"}) {
+    for (const std::size_t stages : {1U, 2U, 3U, 4U}) {
+      for (const Schedule schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+        for (const Way way : {Way::InProcess, Way::Tcp}) splits.push_back({model, stages, schedule, way});
+      }
+    }
+  }
+  return splits;
+}
+
+class AnySplit : public testing::TestWithParam<Split> {
+ protected:
+  static constexpr std::uint64_t microbatches = 4;
+  static constexpr std::uint64_t steps = 20;
+
+  static Workload workload() { return GetParam().model == "Bert" ? small_bert() : small_gpt(); }
+  /// GPipe adds gradients up from the last micro-batch to the first; the others in the plain loop's order.
+  static double tolerance() { return GetParam().schedule == Schedule::GPipe ? 1e-5 : 0; }
+
+  static void expect_the_plain_loops_losses(const Workload& workload, const Plan& plan)
+  {
+    const auto losses = losses_of(workload, plan, GetParam().way, options_for(steps));
+    expect_close(losses, losses_of_a_plain_loop(workload, steps, microbatches), tolerance());
+  }
+  static Plan plan(const Workload& workload)
+  {
+    return even_split(workload, GetParam().stages, GetParam().schedule, microbatches);
+  }
+};
+
+TEST_P(AnySplit, HasThePlainLoopsLosses)
+{
+  expect_the_plain_loops_losses(workload(), plan(workload()));
+}
+
+TEST_P(AnySplit, HasThePlainLoopsLossesWithDropoutAndRecomputation)
+{
+  Workload dropping = workload();
+  dropping.training.dropout = 0.2;
+  Plan plan_ = plan(dropping);
+  for (std::size_t layer = 0; layer < dropping.layers.size(); layer += 2) plan_.recompute.push_back(layer);
+  expect_the_plain_loops_losses(dropping, plan_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Executor, AnySplit, testing::ValuesIn(all_splits()), testing::PrintToStringParamName());
+
+TEST(Executor, RecomputesEveryLayerWithTheSameLosses)
+{
+  const Workload workload = small_gpt();
+  Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, 4);
+  plan.recompute.resize(workload.layers.size());
+  std::iota(plan.recompute.begin(), plan.recompute.end(), 0);
+  expect_close(losses_of(workload, plan, Way::InProcess, options_for(5)), losses_of_a_plain_loop(workload, 5, 4), 0);
+}
+
+TEST(Executor, FollowsThePlainLoopWithEveryOptimizer)
+{
+  for (const Optimizer optimizer : {Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam, Optimizer::AdamW}) {
+    Workload workload = small_gpt();
+    workload.optimizer = optimizer;
+    workload.training.weight_decay = 0.1;
+    const Plan plan = even_split(workload, 3, Schedule::OneForwardOneBackward, 2);
+    expect_close(losses_of(workload, plan, Way::InProcess, options_for(6)), losses_of_a_plain_loop(workload, 6, 2), 0);
+  }
+}
+
+TEST(Executor, ClipsTheNormOfAllStagesTogether)
+{
+  Workload workload = small_gpt();
+  workload.training.clip_norm = 0.01;
+  workload.training.learning_rate = 1;
+  const auto expected = losses_of_a_plain_loop(workload, 10, 2);
+  for (const Way way : {Way::Tcp, Way::InProcess}) {
+    for (const std::size_t stages : {1U, 3U}) {
+      const Plan plan = even_split(workload, stages, Schedule::OneForwardOneBackward, 2);
+      expect_close(losses_of(workload, plan, way, options_for(10)), expected, 1e-5);
+    }
+  }
+}
+
+TEST(Executor, TrainsInHalfPrecisionTheSameHoweverItIsSplit)
+{
+  for (const DType dtype : {DType::BFloat16, DType::Float16}) {
+    Workload workload = small_bert();
+    workload.dtype = dtype;
+    workload.layers.clear();
+    build_bert(std::get<BertSizes>(workload.model), workload);
+    const auto one =
+        losses_of(workload, even_split(workload, 1, Schedule::Sequential, 2), Way::InProcess, options_for(6));
+    const auto three =
+        losses_of(workload, even_split(workload, 3, Schedule::Sequential, 2), Way::InProcess, options_for(6));
+    EXPECT_TRUE(std::isfinite(one.back()));
+    EXPECT_NE(one.front(), one.back());
+    expect_close(three, one, 0);
+  }
+}
+
+TEST(Executor, TakesItsDataFromTheDataServer)
+{
+  const Workload workload = small_bert();
+  Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, 4);
+  plan.data_server = "server";
+  const auto expected = losses_of_a_plain_loop(workload, 3, 4);
+  for (const Way way : {Way::Tcp, Way::InProcess}) {
+    expect_close(losses_of(workload, plan, way, options_for(3)), expected, 0);
+  }
+}
+
+TEST(Executor, FetchesAnInputWhenTheForwardOfTwoMicroBatchesBeforeHasEnded)
+{
+  const Workload workload = small_bert();
+  constexpr std::uint64_t microbatches = 5;
+  Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, microbatches);
+  plan.data_server = "server";
+  const auto program = schedules::make_program(plan, workload);
+  RunOptions options = options_for(1);
+  options.emulate = true;
+  // Forwards so slow that sockets would take all inputs long before.
+  for (Stage& stage : plan.stages) stage.devices.front().slowdown = 1;
+  options.profiled_speed = program->at(0, Lane::Compute, 0).work / Seconds(0.02);
+  const auto measured = run_in_processes(workload, plan, *program, options, [](const StepReport&) {});
+  const auto times_of = [&](std::size_t rank, Lane lane) {
+    return measured.ranks().at(rank).lanes[static_cast<std::size_t>(lane)];
+  };
+  const auto computed = times_of(0, Lane::Compute);
+  const auto sent = times_of(2, Lane::SendActivation);
+  ASSERT_EQ(sent.size(), microbatches);
+  for (std::uint64_t position = 0; position < program->length(0, Lane::Compute); ++position) {
+    const Instruction instruction = program->at(0, Lane::Compute, position);
+    if (instruction.opcode != Opcode::Forward || instruction.microbatch + 2 >= microbatches) continue;
+    const Seconds forward_begin = computed.at(position).begin;
+    EXPECT_GT(sent.at(instruction.microbatch + 2).end, forward_begin) << "micro-batch " << instruction.microbatch + 2;
+  }
+}
+
+TEST(Executor, KeepsTheTimesOfTheFirstStepsOfALongRun)
+{
+  const Workload workload = small_gpt();
+  const Plan brief = even_split(workload, 2, Schedule::OneForwardOneBackward, 1);
+  const auto program = schedules::make_program(brief, workload);
+  constexpr std::uint64_t steps = 1'010;
+  const auto measured = run_in_process(workload, brief, *program, options_for(steps), [](const StepReport&) {});
+  EXPECT_EQ(measured.losses().size(), steps);
+  EXPECT_EQ(measured.timed_steps(), 1'000U);
+  EXPECT_EQ(measured.step_times().size(), 1'000U);
+  // 512 micro-batches: 2 x 512 computations and an update, 512 sends and 512 receives.
+  const Plan busy = even_split(workload, 2, Schedule::OneForwardOneBackward, 512);
+  EXPECT_EQ(timed_steps(*schedules::make_program(busy, workload)), 200'000U / (4 * 512 + 1));
+  const Plan busiest = even_split(workload, 2, Schedule::OneForwardOneBackward, 50'000);
+  EXPECT_EQ(timed_steps(*schedules::make_program(busiest, workload)), 10U);
+}
+
+TEST(Executor, StretchesTheComputationOfASlowDevice)
+{
+  Workload workload = small_gpt();
+  workload.micro_batch = 16;
+  Plan plan = even_split(workload, 1, Schedule::Sequential, 1);
+  const auto program = schedules::make_program(plan, workload);
+  RunOptions options = options_for(10);
+  options.emulate = true;
+  plan.stages.front().devices.front().slowdown = 20;
+  // Beside the processor's time of the whole run, which other work on the machine does not lengthen.
+  const std::clock_t begin = std::clock();
+  const auto measured = run_in_process(workload, plan, *program, options, [](const StepReport&) {});
+  const double worked_s = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  const auto times = measured.step_times();
+  EXPECT_GT(std::accumulate(times.begin(), times.end(), Seconds(0)).value, 5 * worked_s);
+}
+
+TEST(Executor, GivesSlowedRanksTheTimeOfTheirProfileAndLeavesOthersAlone)
+{
+  const Workload workload = small_gpt();
+  Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, 2);
+  plan.stages[0].devices.front().slowdown = 1;
+  plan.stages[1].devices.front().slowdown = 4;
+  const auto program = schedules::make_program(plan, workload);
+  RunOptions options = options_for(4);
+  options.emulate = true;
+  // So slow that the machine's own time is little beside it.
+  const Instruction first = program->at(1, Lane::Compute, 0);
+  options.profiled_speed = first.work / Seconds(0.05);
+  const auto measured = run_in_process(workload, plan, *program, options, [](const StepReport&) {});
+  /// Its shortest forward, which other work on the machine has not lengthened.
+  const auto least_forward_of = [&](std::size_t rank) {
+    const auto& times = measured.ranks()[rank].lanes[static_cast<std::size_t>(Lane::Compute)];
+    const auto length = program->length(rank, Lane::Compute);
+    Seconds least = times.front().end - times.front().begin;
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      if (program->at(rank, Lane::Compute, i % length).opcode != Opcode::Forward) continue;
+      least = std::min(least, times[i].end - times[i].begin);
+    }
+    return least.value;
+  };
+  EXPECT_GE(least_forward_of(1), 0.2);
+  EXPECT_LT(least_forward_of(0), 0.05);
+}
+
+TEST(Executor, RefusesMemoryBeyondTheDevices)
+{
+  const Workload workload = small_gpt();
+  Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, 4);
+  plan.stages[1].devices.front().memory = Bytes(10'000);
+  const auto program = schedules::make_program(plan, workload);
+  RunOptions options = options_for(2);
+  options.emulate = true;
+  EXPECT_THAT([&] { run_in_process(workload, plan, *program, options, [](const StepReport&) {}); },
+              ThrowsMessage<EnvironmentError>(HasSubstr("rank 1 (device-1): out of memory in layer 4 (block3): ")));
+}
+
+TEST(Executor, EndsAllRanksWhenOneFailsAndSaysWhich)
+{
+  const Workload workload = small_gpt();
+  const Plan plan = even_split(workload, 3, Schedule::OneForwardOneBackward, 4);
+  const auto program = schedules::make_program(plan, workload);
+  const auto fail = [](const StepReport& step) {
+    if (step.step == 2) throw EnvironmentError("the disk is full");
+  };
+  EXPECT_THAT([&] { run_in_processes(workload, plan, *program, options_for(1000), fail); },
+              ThrowsMessage<EnvironmentError>("rank 2 (device-2): the disk is full"));
+  EXPECT_THAT([&] { run_in_process(workload, plan, *program, options_for(1000), fail); },
+              ThrowsMessage<EnvironmentError>("the disk is full"));
+}
+
+TEST(Executor, MeasuresEveryInstructionInItsPlace)
+{
+  const Workload workload = small_gpt();
+  const Plan plan = even_split(workload, 3, Schedule::OneForwardOneBackward, 4);
+  const auto program = schedules::make_program(plan, workload);
+  const auto measured = run_in_process(workload, plan, *program, options_for(3), [](const StepReport&) {});
+
+  struct Sink : TraceSink {
+    void record(const TraceEvent& event) override { events.push_back(event); }
+    void memory_changed(std::size_t rank, Seconds time, Bytes memory) override
+    {
+      EXPECT_GE(time, last_of_rank[rank]);
+      last_of_rank[rank] = time;
+      most_of_rank[rank] = std::max(most_of_rank[rank], memory);
+    }
+    void link_changed(const std::string& link, Seconds time, std::size_t transfers) override
+    {
+      EXPECT_GE(time, last_of_link[link]);
+      last_of_link[link] = time;
+      on_link[link] = transfers;
+    }
+    std::vector<TraceEvent> events;
+    std::map<std::size_t, Seconds> last_of_rank;
+    std::map<std::size_t, Bytes> most_of_rank;
+    std::map<std::string, Seconds> last_of_link;
+    std::map<std::string, std::size_t> on_link;
+  } sink;
+  measured.replay(sink, {"a", "b", "c"});
+  for (const auto& [rank, most] : sink.most_of_rank) {
+    EXPECT_GT(most, Bytes(0));
+    EXPECT_LE(most, measured.ranks()[rank].peak_memory);
+  }
+  EXPECT_EQ(sink.most_of_rank.size(), 3u);
+  EXPECT_THAT(sink.on_link, ::testing::ElementsAre(std::pair("a → b", 0u), std::pair("b → a", 0u),
+                                                   std::pair("b → c", 0u), std::pair("c → b", 0u)));
+  std::uint64_t expected = 0;
+  for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+    for (const Lane lane : all_lanes) expected += 3 * program->length(rank, lane);
+  }
+  ASSERT_EQ(sink.events.size(), expected);
+  for (std::size_t i = 1; i < sink.events.size(); ++i) EXPECT_LE(sink.events[i - 1].end, sink.events[i].end);
+  EXPECT_EQ(sink.events.front().instruction.opcode, Opcode::Forward);
+  for (const auto& event : sink.events) {
+    EXPECT_GE(event.begin.value, 0);
+    EXPECT_LE(event.begin, event.end);
+    if (event.instruction.opcode == Opcode::Forward) {
+      EXPECT_GT(event.memory.value, 0);
+    }
+  }
+  EXPECT_EQ(measured.step_times().size(), 3U);
+}
+
+}  // namespace
+}  // namespace isobar::exec

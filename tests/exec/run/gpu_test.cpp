@@ -1,0 +1,333 @@
+#include "core/base/child_process.hpp"
+#include "core/errors.hpp"
+#include "exec/model/device.hpp"
+#include "exec/net/secret.hpp"
+#include "exec/run/profile.hpp"
+#include "exec/run/run.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "tests/exec/model/plain_loop.hpp"
+#include "tests/exec/run/even_split.hpp"
+#include "tests/support/small_models.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+#include <vector>
+
+/// What needs a GPU; label `gpu`. Without one every test is skipped, and says why.
+namespace isobar::exec {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+class Gpu : public testing::Test {
+ protected:
+  static constexpr std::uint64_t microbatches = 4;
+
+  /// Looks for the GPU in a child, since a process that has used one cannot fork ranks that do.
+  void SetUp() override
+  {
+    constexpr Seconds limit(120);
+    const auto found = run_in_child(
+        [] {
+          open_device("cuda:0");
+          return std::string();
+        },
+        limit);
+    if (found.failure) GTEST_SKIP() << found.failure->text;
+  }
+
+  static Workload model(const std::string& name, DType dtype = DType::Float32)
+  {
+    return testing_support::small_model(testing_support::shipped_workload(name), dtype);
+  }
+
+  static Plan split(const Workload& workload, std::size_t stages, Schedule schedule)
+  {
+    return even_split(workload, stages, schedule, microbatches);
+  }
+
+  static RunOptions options_on(const std::string& device, std::uint64_t steps = 10)
+  {
+    RunOptions options;
+    options.steps = steps;
+    options.device = device;
+    options.limits = time_limits(Seconds(0), Seconds(60));
+    return options;
+  }
+
+  static MeasuredRun run(const Workload& workload, const Plan& plan, const RunOptions& options)
+  {
+    open_device("cuda:0");  // for a run on the CPU too: torch looks for its GPU library once
+    // The run keeps a reference to its program.
+    static std::vector<std::unique_ptr<Program>> programs;
+    programs.push_back(schedules::make_program(plan, workload));
+    return run_in_process(workload, plan, *programs.back(), options, [](const StepReport&) {});
+  }
+
+  /// Each rank a process that takes part in a run with the others, over NCCL: their results. NCCL refuses two ranks on
+  /// one GPU unless it takes them for ranks of two machines.
+  static std::vector<ChildResult> run_over_nccl(const Workload& workload, const Plan& plan, RunOptions options,
+                                                const StepEnded& step_ended)
+  {
+    options.transport = TransportChoice::Nccl;
+    const auto program = schedules::make_program(plan, workload);
+    std::vector<Endpoint> endpoints;
+    std::vector<TcpListener> listeners;
+    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+      listeners.emplace_back(Endpoint{"127.0.0.1", 0});
+      endpoints.push_back({"127.0.0.1", listeners.back().port()});
+    }
+    const auto secret = random_secret();
+    std::vector<std::function<std::string()>> work;
+    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+      work.emplace_back([&, rank] {
+        setenv("NCCL_HOSTID", std::to_string(rank).c_str(), 1);
+        setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+        RankPlace place{rank, endpoints, secret, std::move(listeners[rank])};
+        listeners.clear();  // the others' are theirs alone
+        const auto measured = run_rank(workload, plan, *program, std::move(place), options, step_ended).measured;
+        std::string text;
+        if (!measured) return text;
+        for (const double loss : measured->ranks()[plan.stages.size() - 1].losses) text += fmt::format("{} ", loss);
+        return text;
+      });
+    }
+    constexpr Seconds limit(120);
+    return run_in_children(work, work.size(), limit);
+  }
+
+  static std::vector<double> losses(const Workload& workload, const Plan& plan, const RunOptions& options)
+  {
+    return run(workload, plan, options).ranks()[plan.stages.size() - 1].losses;
+  }
+
+  static void expect_close(const std::vector<double>& found, const std::vector<double>& expected, double relative)
+  {
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_NEAR(found[i], expected[i], relative * std::abs(expected[i])) << "step " << i;
+    }
+  }
+};
+
+TEST_F(Gpu, HasTheCpusLossesWithAnyNumberOfStages)
+{
+  for (const char* name : {"bert24", "gpt2_124m", "llama_8b"}) {
+    const Workload workload = model(name);
+    const auto expected = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
+    for (const std::size_t stages : {1U, 2U, 4U}) {
+      for (const Schedule schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+        if (stages > workload.layers.size()) continue;
+        SCOPED_TRACE(fmt::format("{} on {} stages", name, stages));
+        expect_close(losses(workload, split(workload, stages, schedule), options_on("cuda:0")), expected, 1e-3);
+      }
+    }
+  }
+}
+
+TEST_F(Gpu, TrainsInBfloat16TheSameHoweverItIsSplit)
+{
+  for (const char* name : {"bert24", "gpt2_124m"}) {
+    Workload workload = model(name, DType::BFloat16);
+    workload.training.dropout = 0.1;
+    const auto one = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cuda:0"));
+    const auto three = losses(workload, split(workload, 3, Schedule::OneForwardOneBackward), options_on("cuda:0"));
+    expect_close(three, one, 1e-2);
+  }
+}
+
+TEST_F(Gpu, ClipsTheNormOfAllStagesTogether)
+{
+  Workload workload = model("gpt2_124m");
+  workload.training.clip_norm = 0.01;
+  const auto expected = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
+  for (const std::size_t stages : {1U, 2U}) {
+    const Plan plan = split(workload, stages, Schedule::OneForwardOneBackward);
+    expect_close(losses(workload, plan, options_on("cuda:0")), expected, 1e-3);
+  }
+}
+
+TEST_F(Gpu, StagesItsTensorsThroughTheHostOverTcp)
+{
+  const Workload workload = model("bert24");
+  std::vector<std::vector<double>> over_tcp;  // before this process computes anything itself
+  for (const bool has_data_server : {false, true}) {
+    Plan plan = split(workload, 2, Schedule::OneForwardOneBackward);
+    if (has_data_server) plan.data_server = "server";
+    const auto program = schedules::make_program(plan, workload);
+    const auto measured = run_in_processes(workload, plan, *program, options_on("cuda:0"), [](const StepReport&) {});
+    over_tcp.push_back(measured.ranks()[1].losses);
+  }
+  const auto expected = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
+  for (const auto& found : over_tcp) expect_close(found, expected, 1e-3);
+}
+
+TEST_F(Gpu, PassesItsTensorsByNcclBetweenTwoRanks)
+{
+  const Workload workload = model("bert24");
+  std::vector<std::vector<double>> by_nccl;  // before this process computes anything itself
+  for (const bool has_data_server : {false, true}) {
+    Plan plan = split(workload, 2, Schedule::OneForwardOneBackward);
+    if (has_data_server) plan.data_server = "server";
+    const auto ranks = run_over_nccl(workload, plan, options_on("cuda:0"), [](const StepReport&) {});
+    for (const auto& rank : ranks) EXPECT_FALSE(rank.failure) << rank.failure->text;
+    std::istringstream numbers(ranks.front().output);
+    by_nccl.emplace_back();
+    for (std::string number; numbers >> number;) by_nccl.back().push_back(std::stod(number));
+  }
+  const auto expected = losses(workload, split(workload, 2, Schedule::OneForwardOneBackward), options_on("cuda:0"));
+  // The data server's draws are the CPU's.
+  const auto on_cpu = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
+  expect_close(by_nccl[0], expected, 1e-6);
+  expect_close(by_nccl[1], on_cpu, 1e-3);
+}
+
+TEST_F(Gpu, EndsByTheDeadlineWhenTheOtherRankOfNcclDies)
+{
+  const Workload workload = model("bert24");
+  RunOptions options = options_on("cuda:0", 1'000'000);
+  options.limits = time_limits(Seconds(0), Seconds(10));
+  const auto begin = std::chrono::steady_clock::now();
+  const auto ranks =
+      run_over_nccl(workload, split(workload, 2, Schedule::OneForwardOneBackward), options, [](const StepReport& step) {
+        if (step.step == 5) std::_Exit(1);  // the rank with the loss
+      });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(90));
+  ASSERT_TRUE(ranks[0].failure && ranks[1].failure);
+  EXPECT_EQ(ranks[0].failure->code, ExitCode::EnvironmentError);
+  EXPECT_THAT(ranks[0].failure->text, HasSubstr("rank 1"));
+  EXPECT_EQ(ranks[1].failure->kind, Failure::Kind::Died);
+}
+
+// What the executor adds to a large model's step, of which LibTorch itself takes nearly all.
+TEST_F(Gpu, StepsThroughALargeModelAsFastAsAPlainLoop)
+{
+  open_device("cuda:0");
+  Workload workload = read_workload(testing_support::shipped_workload("gpt2_1.5b"));
+  workload.dtype = DType::BFloat16;
+  constexpr std::uint64_t steps = 6;
+  const auto middle_of = [](std::vector<double> times) {
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  };
+  std::vector<double> plain;
+  {
+    PlainLoop loop(workload, RunOptions().seed, microbatches, "cuda:0");
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      const auto begin = std::chrono::steady_clock::now();
+      loop.step();
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      if (step > 0) plain.push_back(took.count());
+    }
+  }
+  const auto measured = run(workload, split(workload, 1, Schedule::Sequential), options_on("cuda:0", steps));
+  std::vector<double> ours;
+  for (const Seconds time : measured.step_times()) ours.push_back(time.value);
+  ours.erase(ours.begin());
+  fmt::print("step of GPT-2 1.5B in bf16, {} micro-batches: {:.4g} s; in a plain loop: {:.4g} s\n", microbatches,
+             middle_of(ours), middle_of(plain));
+  EXPECT_LT(middle_of(ours), 1.03 * middle_of(plain));
+}
+
+TEST_F(Gpu, TakesItsDataFromTheDataServerInOneProcess)
+{
+  const Workload workload = model("bert24");
+  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward);
+  plan.data_server = "server";
+  const auto expected = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
+  expect_close(losses(workload, plan, options_on("cuda:0")), expected, 1e-3);
+}
+
+TEST_F(Gpu, TimesEveryInstructionOnTheDevice)
+{
+  const Workload workload = model("gpt2_124m");
+  const auto measured = run(workload, split(workload, 2, Schedule::OneForwardOneBackward), options_on("cuda:0", 5));
+  for (const auto& rank : measured.ranks()) {
+    EXPECT_GT(rank.peak_memory.value, 0);
+    for (const auto& times : rank.lanes) {
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        EXPECT_LE(times[i].begin, times[i].end);
+        // Clocks of the device, resolved to a microsecond.
+        if (i > 0) {
+          EXPECT_GE(times[i].begin.value, times[i - 1].end.value - 1e-5);
+        }
+      }
+    }
+  }
+  for (const Seconds step : measured.step_times()) EXPECT_GT(step.value, 0);
+}
+
+TEST_F(Gpu, StretchesTheComputationOfASlowDevice)
+{
+  const Workload workload = model("gpt2_124m");
+  Plan plan = split(workload, 1, Schedule::Sequential);
+  const auto compute_of_a_step = [&](const RunOptions& options) {
+    const auto measured = run(workload, plan, options);
+    const auto& times = measured.ranks().front().lanes[static_cast<std::size_t>(Lane::Compute)];
+    Seconds sum;
+    for (std::size_t i = times.size() / 2; i < times.size(); ++i) sum += times[i].end - times[i].begin;
+    return sum.value;
+  };
+  RunOptions options = options_on("cuda:0", 20);
+  const double nominal = compute_of_a_step(options);
+  options.emulate = true;
+  plan.stages.front().devices.front().slowdown = 10;
+  EXPECT_GT(compute_of_a_step(options), 4 * nominal);
+}
+
+TEST_F(Gpu, RefusesMemoryBeyondTheDevices)
+{
+  const Workload workload = model("gpt2_124m");
+  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward);
+  plan.stages[1].devices.front().memory = Bytes(10'000);
+  RunOptions options = options_on("cuda:0");
+  options.emulate = true;
+  EXPECT_THAT([&] { run(workload, plan, options); },
+              ThrowsMessage<EnvironmentError>(HasSubstr("rank 1 (device-1): out of memory: ")));
+}
+
+// Every run on a GPU has this guard around its loop, so that the other tests fail where a step waits for the device.
+TEST_F(Gpu, ThrowsWhereTheHostWouldWaitInsideAStep)
+{
+  open_device("cuda:0");
+  const auto tensor = at::ones({1}, at::TensorOptions(at::kCUDA));
+  {
+    const NoHostSync no_host_sync("cuda:0");
+    EXPECT_THROW(tensor.item<float>(), c10::Error);
+    EXPECT_THROW(tensor.cpu(), c10::Error);
+    EXPECT_EQ(on_cpu({tensor}).front().item<float>(), 1);
+    EXPECT_TRUE(on_device(at::ones({1000}), "cuda:0").is_cuda());
+  }
+  EXPECT_EQ(tensor.item<float>(), 1);
+}
+
+TEST_F(Gpu, ProfilesEveryLayerAndItsCopies)
+{
+  const Workload workload = model("gpt2_124m");
+  ProfileOptions options;
+  options.device = "cuda:0";
+  const DeviceProfile profile = measure_profile(workload, options);
+  ASSERT_EQ(profile.layers.size(), workload.layers.size());
+  for (const auto& layer : profile.layers) {
+    EXPECT_GT(layer.forward.value, 0);
+    EXPECT_GT(layer.backward.value, 0);
+    EXPECT_GT(layer.update.value, 0);
+    EXPECT_GT(layer.activations.value, 0);
+  }
+  EXPECT_GT(profile.host_to_device.value().value, 1e8);
+  EXPECT_GT(profile.device_to_host.value().value, 1e8);
+  EXPECT_GT(profile.memory.value, 1e9);
+}
+
+}  // namespace
+}  // namespace isobar::exec

@@ -1,0 +1,286 @@
+#include "results/report/report.hpp"
+
+#include "core/errors.hpp"
+#include "core/plan/cost_model.hpp"
+#include "results/report/site_map.hpp"
+#include "results/report/what_if.hpp"
+#include "results/trace/step_recorder.hpp"
+#include "tests/support/instances.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace isobar::results {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing_support::chain;
+using testing_support::cluster;
+
+/// Two sites of two devices each: every device has a link up and one down, and a link each way lies between the sites.
+class TwoSites : public Network {
+ public:
+  Path path(std::size_t from, std::size_t to) const override
+  {
+    return {Seconds(from / 2 == to / 2 ? 0.001 : 0.02), BytesPerSecond(100)};
+  }
+  std::vector<std::string> links(std::size_t from, std::size_t to) const override
+  {
+    std::vector<std::string> links = {"up " + std::to_string(from)};
+    if (from / 2 != to / 2) links.push_back("wan " + std::to_string(from / 2));
+    links.push_back("down " + std::to_string(to));
+    return links;
+  }
+};
+
+Cluster two_sites()
+{
+  Cluster cluster = testing_support::cluster({1, 2, 1, 2}, {Seconds(0.5), BytesPerSecond(100)});
+  cluster.network = std::make_shared<TwoSites>();
+  for (std::size_t i = 0; i < 4; ++i) cluster.devices[i].site = i < 2 ? "here" : "there";
+  return cluster;
+}
+
+/// Three stages: two of the first site, one of the second.
+Result some_result(const Workload& workload, const Cluster& on)
+{
+  const CostModel cost(workload, on);
+  Result result;
+  result.plan =
+      testing_support::plan_of({{0, 0, 0}, {1, 1, 1}, {2, 2, 3}}, cost, Goal::with_defaults(Objective::Pipeline));
+  result.step_time = Seconds(12);
+  result.step_bound = Seconds(10);
+  result.step_times = {Seconds(12)};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Seconds compute(static_cast<double>(i + 1));
+    result.stages.push_back({on.devices[i].name, compute, Seconds(1), Seconds(2), Bytes(4)});
+  }
+  result.links = {{"down 1", Bytes(8), 0.25}, {"up 0", Bytes(8), 0.5}, {"wan 0", Bytes(16), 0.75}};
+  result.inputs.platform = {"p.xml", "1"};
+  result.inputs.workload = {"w.yaml", "2"};
+  return result;
+}
+
+TEST(SiteMap, GathersDevicesBySite)
+{
+  const auto map = site_map_of(some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites()).plan, two_sites());
+  ASSERT_EQ(map.sites.size(), 2U);
+  EXPECT_EQ(map.sites[1].name, "there");
+  EXPECT_THAT(map.sites[1].devices, ElementsAre(2, 3));
+  EXPECT_THAT(map.device_of, ElementsAre(0, 1, 2));
+}
+
+TEST(SiteMap, TellsLinksOfADeviceFromThoseBetweenSites)
+{
+  const auto map = site_map_of(some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites()).plan, two_sites());
+  EXPECT_THAT(map.own_links[0], ElementsAre("up 0", "down 0"));
+  ASSERT_EQ(map.connections.size(), 1U);
+  EXPECT_EQ(map.connections[0].a, 0U);
+  EXPECT_EQ(map.connections[0].b, 1U);
+  EXPECT_THAT(map.connections[0].links, ElementsAre("wan 0", "wan 1"));
+  EXPECT_DOUBLE_EQ(map.connections[0].path.latency.value, 0.02);
+}
+
+TEST(SiteMap, TakesAllLinksBetweenSitesOfOneDeviceEach)
+{
+  Cluster pair = cluster({1, 2}, {Seconds(0.5), BytesPerSecond(3)});
+  pair.devices[0].site = "a";
+  pair.devices[1].site = "b";
+  const auto workload = chain({1, 1}, 1, 10, 2);
+  const auto plan = testing_support::plan_of({{0, 0, 0}, {1, 1, 1}}, CostModel(workload, pair),
+                                             Goal::with_defaults(Objective::Pipeline));
+  const auto map = site_map_of(plan, pair);
+  ASSERT_EQ(map.connections.size(), 1U);
+  EXPECT_EQ(map.connections[0].links.size(), 2U);  // one for each direction
+}
+
+TEST(SiteMap, IsOneSiteNamedAsTheClusterWhereNoDeviceNamesAny)
+{
+  Cluster plain = two_sites();
+  plain.name = "pod";
+  for (auto& device : plain.devices) device.site.clear();
+  const auto map = site_map_of(some_result(chain({1, 1, 1, 1}, 1, 10, 2), plain).plan, plain);
+  ASSERT_EQ(map.sites.size(), 1U);
+  EXPECT_EQ(map.sites[0].name, "pod");
+  EXPECT_THAT(map.connections, IsEmpty());
+}
+
+TEST(SiteMap, ShowsTheDataServerAsASiteWithoutDevices)
+{
+  Cluster served = two_sites();
+  served.data_server = "store";
+  const auto map = site_map_of(some_result(chain({1, 1, 1, 1}, 1, 10, 2), served).plan, served);
+  EXPECT_EQ(map.sites.back().name, "store");
+  EXPECT_THAT(map.sites.back().devices, IsEmpty());
+  EXPECT_THAT(map.device_of, ElementsAre(0, 1, 2, 4));
+  EXPECT_EQ(map.connections.size(), 2U);
+}
+
+TEST(WhatIf, AsksAboutAllOfAKindTheLongestTheBusiestAndEachTwoSites)
+{
+  const auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
+  std::vector<std::string> texts;
+  for (const auto& what_if : what_ifs_of(result, site_map_of(result.plan, two_sites()))) texts.push_back(what_if.text);
+  EXPECT_THAT(texts,
+              ElementsAre("+10 % speed of all devices", "+10 % speed of d2", "+10 % speed of d1", "+10 % speed of d0",
+                          "+10 % bandwidth of all links", "+10 % bandwidth between here and there",
+                          "+10 % bandwidth of wan 0", "+10 % bandwidth of up 0", "+10 % bandwidth of down 1",
+                          "\u221210 % latency of all links", "+10 % memory of all devices"));
+}
+
+TEST(WhatIf, AsksOnlyOnceAboutALinkThatIsAllBetweenTwoSites)
+{
+  const auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
+  auto map = site_map_of(result.plan, two_sites());
+  map.connections[0].links = {"wan 0"};
+  std::size_t asked = 0;
+  for (const auto& what_if : what_ifs_of(result, map))
+    asked += what_if.names == std::vector<std::string>{"wan 0"} ? 1 : 0;
+  EXPECT_EQ(asked, 1U);
+}
+
+TEST(WhatIf, AsksNothingAboutLinksWhereNothingIsSent)
+{
+  auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
+  result.links.clear();
+  for (const auto& what_if : what_ifs_of(result, {})) {
+    EXPECT_NE(what_if.property, WhatIf::Property::Bandwidth);
+    EXPECT_NE(what_if.property, WhatIf::Property::Latency);
+  }
+}
+
+TraceEvent event(std::size_t rank, Opcode opcode, double begin, double end, std::size_t peer = 0)
+{
+  TraceEvent result;
+  result.rank = rank;
+  result.instruction.opcode = opcode;
+  result.instruction.lane = opcode == Opcode::Send ? Lane::SendActivation : Lane::Compute;
+  result.instruction.size = Bytes(opcode == Opcode::Send ? 5 : 0);
+  result.instruction.peer = peer;
+  result.begin = Seconds(begin);
+  result.end = Seconds(end);
+  return result;
+}
+
+TEST(StepRecorder, KeepsTheFirstStepWithoutReceivesAndCountsWhatItDoesNotKeep)
+{
+  StepRecorder recorder(2);
+  recorder.record(event(0, Opcode::Forward, 0, 1));
+  recorder.record(event(1, Opcode::Recv, 1, 2));
+  recorder.record(event(0, Opcode::Send, 1, 2, 1));
+  recorder.record(event(0, Opcode::Send, 2, 3, 1));
+  TraceEvent later = event(0, Opcode::Forward, 4, 5);
+  later.step = 1;
+  recorder.record(later);
+  EXPECT_EQ(recorder.recorded().events.size(), 2U);
+  EXPECT_EQ(recorder.recorded().instructions, 3U);
+  EXPECT_DOUBLE_EQ(recorder.recorded().sent.at({0, 1}).value, 10);
+}
+
+nlohmann::json some_run()
+{
+  const auto workload = chain({1, 1, 1, 1}, 1, 10, 2);
+  const auto on = two_sites();
+  const auto result = some_result(workload, on);
+  StepRecorder recorder(10);
+  recorder.record(event(1, Opcode::Send, 1, 2, 2));
+  recorder.record(event(2, Opcode::Send, 3, 4, 1));
+  recorder.record(event(2, Opcode::Send, 4, 5, 1));
+  return nlohmann::json::parse(run_to_json({"r.json", result, workload, on, recorder.recorded()}));
+}
+
+TEST(Report, SaysWhatCrossesBetweenSitesAndTheBusiestLinkThere)
+{
+  const auto connection = some_run()["connections"][0];
+  EXPECT_EQ(connection["a_to_b_bytes"], 5);
+  EXPECT_EQ(connection["b_to_a_bytes"], 10);
+  EXPECT_EQ(connection["busiest_link"]["name"], "wan 0");
+  EXPECT_EQ(connection["busiest_link"]["busy_fraction"], 0.75);
+}
+
+TEST(Report, SaysOfEachDeviceWhichStageItRuns)
+{
+  const auto run = some_run();
+  EXPECT_EQ(run["sites"][0]["devices"][1]["stage"], 1);
+  EXPECT_TRUE(run["sites"][1]["devices"][1]["stage"].is_null());
+  EXPECT_EQ(run["stages"][0]["own_link"]["name"], "up 0");
+  EXPECT_TRUE(run["stages"][2]["own_link"].is_null());  // its links carried nothing
+}
+
+TEST(Report, PutsTheChangeThatSavesMostFirstAndThoseWithoutAnswerLast)
+{
+  std::vector<WhatIfAnswer> answers = {{{.text = "fails", .names = {}}, {}, {}, "a profile sets it"},
+                                       {{.text = "little", .names = {}}, Seconds(9), {}, ""},
+                                       {{.text = "anew", .names = {}}, Seconds(10), Seconds(7), ""},
+                                       {{.text = "much", .names = {}}, Seconds(8), {}, ""}};
+  const auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
+  const auto report = nlohmann::json::parse(report_to_json(result, "0.1", {{some_run().dump(), answers}}));
+  std::vector<std::string> order;
+  for (const auto& what_if : report["runs"][0]["what_ifs"]) order.push_back(what_if["change"]);
+  EXPECT_THAT(order, ElementsAre("anew", "much", "little", "fails"));
+  EXPECT_EQ(report["runs"][0]["what_ifs"][3]["fault"], "a profile sets it");
+  EXPECT_EQ(report["platform"]["name"], "p.xml");
+}
+
+PageParts some_parts()
+{
+  return {.frame = "<@STYLE@|@LICENCE@|@DATA@|@LIBRARY@|@SCRIPT@>",
+          .style = "s",
+          .script = "f('@DATA@')",
+          .library = "l",
+          .licence = "MIT"};
+}
+
+TEST(Page, EscapesWhatCouldEndTheData)
+{
+  const std::string page = page_of(some_parts(), R"({"name":"</script><!--@STYLE@"})");
+  EXPECT_EQ(page, R"(<s|MIT|{"name":"\u003c/script>\u003c!--@STYLE@"}|l|f('@DATA@')>)");
+}
+
+TEST(Page, RefusesAPartThatWouldEndItsElement)
+{
+  auto parts = some_parts();
+  parts.script = "'</script>'";
+  EXPECT_THAT([&] { page_of(parts, "{}"); },
+              testing::ThrowsMessage<std::logic_error>(HasSubstr("the page's script does not end its element")));
+}
+
+TEST(Page, RefusesAFrameWithoutAPlaceForEveryPart)
+{
+  auto parts = some_parts();
+  parts.frame = "@STYLE@";
+  EXPECT_THAT([&] { page_of(parts, "{}"); },
+              testing::ThrowsMessage<std::logic_error>(HasSubstr("the frame has a place for every part")));
+}
+
+TEST(ResultFile, SurvivesWritingAndReading)
+{
+  auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
+  result.network = {{"network/model", "CM02"}};
+  result.simgrid_version = "3.32";
+  result.inputs.devices = "d.yaml";
+  result.inputs.profile = Fingerprint{"m.json", "3"};
+  const std::string json = result_to_json(result);
+  EXPECT_EQ(result_to_json(result_from_json(json, "result.json")), json);
+}
+
+TEST(ResultFile, SaysWhereAPlanWithinItIsWrong)
+{
+  const auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
+  auto json = nlohmann::ordered_json::parse(result_to_json(result));
+  json["plan"]["microbatches"] = 0;
+  EXPECT_THAT([&] { result_from_json(json.dump(), "result.json"); },
+              testing::ThrowsMessage<InputError>(HasSubstr("result.json:1: plan.microbatches: ")));
+}
+
+}  // namespace
+}  // namespace isobar::results

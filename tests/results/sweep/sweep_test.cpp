@@ -1,0 +1,182 @@
+#include "results/sweep/sweep.hpp"
+
+#include "core/errors.hpp"
+#include "results/sweep/statistics.hpp"
+#include "results/sweep/sweep_store.hpp"
+#include "results/sweep/sweep_table.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <numbers>
+
+namespace isobar::results {
+namespace {
+
+Sweep sweep_of(const std::string& text)
+{
+  const SweepVocabulary vocabulary = {{"sky"},
+                                      [](const std::string&) {
+                                        return std::vector<std::string>{"nodes", "seed"};
+                                      },
+                                      [](const std::string&) {}};
+  return Sweep::from_text(text, "x.yaml", vocabulary);
+}
+
+SweepRow row_of(const std::string& definition, const std::string& outcome)
+{
+  SweepRow row{definition, {}};
+  row.row.outcome = outcome;
+  row.row.step_time = Seconds(0.1);
+  row.row.stages = 3;
+  row.row.reason = "a \"reason\"";
+  return row;
+}
+
+TEST(StudentsT, HasTheValuesOfItsClosedForms)
+{
+  for (const double probability : {0.5, 0.9, 0.95, 0.999}) {
+    EXPECT_NEAR(student_t(probability, 1) / std::tan(probability * std::numbers::pi / 2), 1, 1e-12);
+    EXPECT_NEAR(student_t(probability, 2) / (probability * std::sqrt(2 / (1 - probability * probability))), 1, 1e-12);
+  }
+}
+
+TEST(StudentsT, HasTheValuesOfTheTables)
+{
+  // Abramowitz, Stegun, table 26.10.
+  EXPECT_NEAR(student_t(0.95, 3), 3.182, 5e-4);
+  EXPECT_NEAR(student_t(0.95, 4), 2.776, 5e-4);
+  EXPECT_NEAR(student_t(0.95, 9), 2.262, 5e-4);
+  EXPECT_NEAR(student_t(0.95, 30), 2.042, 5e-4);
+  EXPECT_NEAR(student_t(0.95, 120), 1.980, 5e-4);
+}
+
+TEST(MeanInterval, OfEqualNumbersHasNoWidthAndOfOneNumberNone)
+{
+  EXPECT_EQ(mean_interval({0.1, 0.1, 0.1}).mean, 0.1);
+  EXPECT_EQ(mean_interval({0.1, 0.1, 0.1}).half_width, 0);
+  EXPECT_EQ(mean_interval({7}).half_width, std::nullopt);
+  EXPECT_NEAR(*mean_interval({1, 3}).half_width, student_t(0.95, 1), 1e-12);
+}
+
+TEST(Sweep, VariesTheSeedFastestAndTheFirstParameterSlowest)
+{
+  const Sweep sweep = sweep_of("platform: [a, b]\nworkload: w\nallocator: [x, y]\nrepetitions: 2\nseed: 5\n");
+  std::string runs;
+  for (std::size_t run = 0; run < sweep.runs(); ++run) {
+    runs += sweep.text(run, "platform") + sweep.text(run, "allocator") + std::to_string(sweep.seed(run)) + " ";
+  }
+  EXPECT_EQ(runs, "ax5 ax6 ay5 ay6 bx5 bx6 by5 by6 ");
+}
+
+TEST(Sweep, ZipsParametersWhereverTheyStand)
+{
+  const Sweep sweep =
+      sweep_of("platform: [a, b]\nworkload: w\nallocator: [x, y]\nseed: [1, 2]\nzip: [[seed, platform]]\n");
+  std::string runs;
+  for (std::size_t run = 0; run < sweep.runs(); ++run) {
+    runs += sweep.text(run, "platform") + sweep.text(run, "allocator") + std::to_string(sweep.seed(run)) + " ";
+  }
+  EXPECT_EQ(runs, "ax1 ay1 bx2 by2 ");
+}
+
+TEST(SweepStore, GivesBackWhatWasPutAndKeepsTheFirstRowUnlessItFailed)
+{
+  const testing_support::TemporaryFolder folder;
+  const std::string file = (folder.path() / "x.db").string();
+  {
+    SweepStore store(file);
+    EXPECT_FALSE(store.row("a"));
+    store.put(row_of("a", "failed"));
+    store.put(row_of("a", "feasible"));
+    store.put(row_of("a", "infeasible"));
+    store.put(row_of("b", "failed"));
+  }
+  const SweepStore store(file);
+  EXPECT_EQ(store.row("a")->outcome, "feasible");
+  EXPECT_EQ(store.row("a")->step_time, Seconds(0.1));
+  EXPECT_EQ(store.row("a")->objective, std::nullopt);
+  EXPECT_EQ(store.row("a")->stages, 3U);
+  EXPECT_EQ(store.row("a")->reason, "a \"reason\"");
+  EXPECT_EQ(store.row("b")->outcome, "failed");
+}
+
+TEST(SweepStore, TwoMayBeOpenAtOnce)
+{
+  const testing_support::TemporaryFolder folder;
+  const std::string file = (folder.path() / "x.db").string();
+  SweepStore one(file);
+  SweepStore other(file);
+  one.put(row_of("a", "feasible"));
+  other.put(row_of("b", "feasible"));
+  EXPECT_TRUE(one.row("b"));
+  EXPECT_TRUE(other.row("a"));
+}
+
+TEST(SweepStore, ReadsRowsThatAnotherIsWriting)
+{
+  const testing_support::TemporaryFolder folder;
+  const std::string file = (folder.path() / "of 100 %?.db").string();
+  SweepStore writer(file);
+  writer.put(row_of("a", "feasible"));
+  EXPECT_TRUE(SweepStore(file, SweepStore::Access::Read).row("a"));
+}
+
+TEST(SweepStore, ReadsNoEmptyFile)
+{
+  const testing_support::TemporaryFolder folder;
+  const std::string file = (folder.path() / "x.db").string();
+  std::ofstream(file).close();
+  EXPECT_THAT([&] { SweepStore(file, SweepStore::Access::Read); },
+              testing::ThrowsMessage<InputError>(file + ": is a database, but none of a sweep's; name another"));
+}
+
+TEST(SweepStore, SaysWhereItCannotBe)
+{
+  try {
+    const SweepStore store("/nowhere/x.db");
+    FAIL();
+  } catch (const EnvironmentError& fault) {
+    EXPECT_STREQ(fault.what(), "/nowhere/x.db: cannot write there: No such file or directory");
+  }
+}
+
+TEST(SweepRow, IsTheSameAfterJson)
+{
+  const SweepRow row = row_of("{\"a\": 1}", "feasible");
+  const std::string json = sweep_row_to_json(row);
+  EXPECT_THAT(json, testing::Not(testing::HasSubstr("\n")));
+  EXPECT_EQ(sweep_row_to_json(sweep_row_from_json(json, "x")), json);
+}
+
+TEST(SweepRow, OfAnotherShapeIsRefused)
+{
+  try {
+    sweep_row_from_json(R"({"definition": "a", "outcome": "good", "stages": 1, "reason": ""})", "row.json");
+    FAIL();
+  } catch (const InputError& fault) {
+    EXPECT_STREQ(fault.what(),
+                 "row.json:1: outcome: \"good\" is not one of optimal, feasible, infeasible, timed_out, failed");
+  }
+}
+
+TEST(SweepTable, HasAColumnForEachParameterAndQuotesWhatNeedsIt)
+{
+  const Sweep sweep =
+      sweep_of("platform: {generate: sky, nodes: [4, 8]}\nworkload: {file: w, dtype: bf16}\nallocator: a\n");
+  ComparisonRow row = row_of("", "infeasible").row;
+  row.platform = "sky";
+  row.workload = "w";
+  row.allocator = "a";
+  EXPECT_EQ(sweep_to_csv(sweep, {{1, row}}),
+            "platform,workload,allocator,objective,communication,schedule,microbatches,seed,platform_nodes,"
+            "workload_dtype,outcome,objective_s,objective_bound_s,gap_fraction,step_time_s,step_bound_s,"
+            "peak_memory_bytes,bottleneck_s,stages,reason\n"
+            "sky,w,a,step,played,1f1b,8,1,8,bf16,infeasible,,,,0.1,,,,3,\"a \"\"reason\"\"\"\n");
+}
+
+}  // namespace
+}  // namespace isobar::results

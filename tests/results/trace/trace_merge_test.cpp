@@ -1,0 +1,102 @@
+#include "results/trace/trace_merge.hpp"
+
+#include "core/errors.hpp"
+#include "tests/results/trace/two_stages.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <map>
+#include <string>
+
+namespace isobar::results {
+namespace {
+
+/// The begin of the first instruction of a step on each process, microseconds.
+std::map<int, double> begins_of(const nlohmann::json& trace, int step)
+{
+  std::map<int, double> begins;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event.value("cat", "") != "Forward" || event["args"]["step"] != step) continue;
+    begins[event["pid"].get<int>()] = event["ts"].get<double>();
+  }
+  return begins;
+}
+
+class TraceMerge : public testing::Test {
+ protected:
+  void SetUp() override
+  {
+    predicted_.write_steps(program_, 1, 0.5);
+    measured_.write_steps(program_, 4, 1);
+  }
+  nlohmann::json merged(const std::optional<std::uint64_t>& step = {}) const
+  {
+    return nlohmann::json::parse(merged_trace(predicted_.name(), measured_.name(), step));
+  }
+
+  TwoStages program_;
+  WrittenTrace predicted_;
+  WrittenTrace measured_;
+};
+
+TEST_F(TraceMerge, LetsTypicalStepsBeginAtTheSameMoment)
+{
+  const auto trace = merged();
+  EXPECT_EQ(trace["otherData"]["schema"], "isobar-merged-trace/1");
+  const auto predicted = begins_of(trace, 0);
+  const auto measured = begins_of(trace, 1);
+  EXPECT_NEAR(predicted.at(0), 12.75e6, 1e-3);  // one measured step is before
+  EXPECT_NEAR(measured.at(1), predicted.at(0), 1e-3);
+  EXPECT_NEAR(measured.at(3), predicted.at(2) + 0.5e6, 1e-3);
+}
+
+TEST_F(TraceMerge, LetsTheStepBeginThatIsAskedFor)
+{
+  const auto trace = merged(3);
+  EXPECT_NEAR(begins_of(trace, 3).at(1), begins_of(trace, 0).at(0), 1e-3);
+  EXPECT_THAT([&] { merged(4); }, testing::ThrowsMessage<InputError>("--step: 4; the traces have steps 0 to 3"));
+}
+
+TEST_F(TraceMerge, KeepsDevicesTogetherAndArrowsApart)
+{
+  const auto trace = merged();
+  std::map<int, std::string> names;
+  std::map<int, int> order;
+  std::map<int, std::map<std::string, int>> arrows;
+  for (const auto& event : trace["traceEvents"]) {
+    const int process = event["pid"];
+    if (event["name"] == "process_name") names[process] = event["args"]["name"];
+    if (event["name"] == "process_sort_index") order[process] = event["args"]["sort_index"];
+    const std::string phase = event["ph"];
+    if (phase == "s" || phase == "f") ++arrows[event["id"].get<int>()][phase];
+  }
+  EXPECT_EQ(names, (std::map<int, std::string>{
+                       {0, "a (predicted)"}, {1, "a (measured)"}, {2, "b (predicted)"}, {3, "b (measured)"}}));
+  EXPECT_EQ(order, (std::map<int, int>{{0, 0}, {1, 1}, {2, 2}, {3, 3}}));
+  EXPECT_EQ(arrows.size(), 2U + 8U);
+  for (const auto& [id, ends] : arrows) EXPECT_EQ(ends, (std::map<std::string, int>{{"s", 1}, {"f", 1}})) << id;
+}
+
+TEST_F(TraceMerge, RefusesTracesOfOtherDevices)
+{
+  const WrittenTrace other;
+  std::string text = merged_trace(predicted_.name(), predicted_.name(), {});
+  other.write(text);
+  EXPECT_THAT([&] { merged_trace(predicted_.name(), other.name(), {}); },
+              testing::ThrowsMessage<InputError>(other.name().string() +
+                                                 ": otherData.schema: not isobar-trace/1; a trace of isobar simulate "
+                                                 "or isobar run is needed"));
+  std::ostringstream one_device;
+  ChromeTraceWriter writer(one_device, {"c"});
+  writer.record({0, 0, program_.at(0, Lane::Compute, 0), Seconds(0), Seconds(1), Bytes(0)});
+  writer.finish();
+  other.write(one_device.str());
+  EXPECT_THAT([&] { merged_trace(predicted_.name(), other.name(), {}); },
+              testing::ThrowsMessage<InputError>(other.name().string() + ": has other devices than " +
+                                                 predicted_.name().string() + "; two traces of one plan are needed"));
+}
+
+}  // namespace
+}  // namespace isobar::results

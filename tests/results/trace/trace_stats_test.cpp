@@ -1,0 +1,91 @@
+#include "results/trace/trace_stats.hpp"
+
+#include "tests/results/trace/two_stages.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+namespace isobar::results {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double tolerance = 1e-9;
+
+/// A step takes 10.75 s and twice the transfer of half a second.
+TraceStats stats_of_steps(std::uint64_t steps)
+{
+  const TwoStages program;
+  const WrittenTrace file;
+  file.write_steps(program, steps, 0.5);
+  return stats_of(file.timeline(program), {"a", "b"});
+}
+
+TEST(TraceStats, SayWhereEachDevicesTimeWent)
+{
+  const auto stats = stats_of_steps(1);
+  EXPECT_EQ(stats.steps, 1U);
+  EXPECT_NEAR(stats.step_time.value, 11.75, tolerance);
+  const auto& a = stats.devices[0];
+  EXPECT_EQ(a.device, "a");
+  EXPECT_NEAR(a.busy.value, 1 + 2 + 0.5, tolerance);
+  EXPECT_NEAR(a.communication.value, 0.5 + 0.5 + 0.25,
+              tolerance);  // two transfers, and the AllReduce when both are there
+  EXPECT_NEAR(a.hidden.value, 0, tolerance);
+  ASSERT_TRUE(a.idle);
+  EXPECT_NEAR(a.idle->link.value, 0.5 + 0.25, tolerance);  // its backward waits for the gradient
+  EXPECT_NEAR(a.idle->straggler.value, 7.25 - 3.5, tolerance);
+  EXPECT_NEAR(a.idle->total().value, 11.75 - 3.5, tolerance);
+  const auto& b = stats.devices[1];
+  EXPECT_NEAR(b.busy.value, 3 + 4 + 0.25, tolerance);
+  EXPECT_NEAR(b.idle->link.value, 0.5 + 0.25, tolerance);
+  EXPECT_NEAR(b.idle->straggler.value, 0, tolerance);
+  EXPECT_NEAR(b.idle->bubble.value, 11.75 - 7.25 - 0.75, tolerance);
+}
+
+TEST(TraceStats, LeaveTheFirstOfSeveralStepsOut)
+{
+  const auto once = stats_of_steps(1);
+  const auto stats = stats_of_steps(4);
+  EXPECT_EQ(stats.steps, 3U);
+  EXPECT_EQ(stats.typical_step, 1U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_NEAR(stats.devices[i].busy.value, once.devices[i].busy.value, tolerance);
+    EXPECT_NEAR(stats.devices[i].communication.value, once.devices[i].communication.value, tolerance);
+    EXPECT_NEAR(stats.devices[i].idle->link.value, once.devices[i].idle->link.value, tolerance);
+  }
+}
+
+TEST(TraceStats, ShareTheCriticalPathOutByKind)
+{
+  const auto stats = stats_of_steps(2);
+  ASSERT_EQ(stats.critical_path.size(), 5U);
+  EXPECT_EQ(stats.critical_path[0].opcode, Opcode::Backward);
+  EXPECT_NEAR(stats.critical_path[0].time.value, 4 + 2, tolerance);
+  EXPECT_NEAR(stats.critical_path[0].fraction, 6 / 11.75, tolerance);
+  EXPECT_EQ(stats.critical_path[1].opcode, Opcode::Forward);
+  double sum = 0;
+  for (const auto& share : stats.critical_path) sum += share.fraction;
+  EXPECT_NEAR(sum, 1, tolerance);
+}
+
+TEST(TraceStats, AreWrittenForMachinesAndForPeople)
+{
+  const auto stats = stats_of_steps(1);
+  const auto json = nlohmann::json::parse(stats_to_json(stats));
+  EXPECT_EQ(json["schema"], "isobar-trace-stats/1");
+  EXPECT_EQ(json["devices"][1]["device"], "b");
+  EXPECT_NEAR(json["devices"][0]["communication_exposed_s"].get<double>(), 1.25, tolerance);
+  EXPECT_EQ(json["critical_path_by_kind"][0]["opcode"], "Backward");
+  EXPECT_EQ(json["critical_path"][0]["device"], "b");
+  const auto text = stats_to_text(stats);
+  EXPECT_THAT(text, HasSubstr("mean of 1 step: 11.8 s\n"));
+  EXPECT_THAT(text, HasSubstr("critical path of step 0: Backward 51.1 % (6.00 s), Forward 34.0 % (4.00 s)"));
+}
+
+}  // namespace
+}  // namespace isobar::results
