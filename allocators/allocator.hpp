@@ -13,15 +13,15 @@
 
 namespace isobar::allocators {
 
-/// How far a search may go. Work is counted in the policy's own units (nodes, sweeps, iterations), so that `budget`
+/// How far a search may go. Work is counted in the allocator's own units (nodes, sweeps, iterations), so that `budget`
 /// gives the same answer on every machine; `time_limit` is for people.
 struct SearchLimits {
   std::optional<std::uint64_t> budget;
   std::optional<Seconds> time_limit;
   std::uint64_t seed = 1;
-  /// Where policies that improve plans begin, in the layers of the workload; none: where they like.
+  /// Where allocators that improve plans begin, in the layers of the workload; none: where they like.
   std::vector<StagePlacement> start = {};
-  /// Policies that improve plans judge the last moves by the schedule's exact recurrence.
+  /// Allocators that improve plans judge the last moves by the schedule's exact recurrence.
   bool polish = false;
   /// How many placements are wanted (allocate_candidates), 1 to most_candidates. More than one with objective `step`
   /// alone.
@@ -30,27 +30,27 @@ struct SearchLimits {
 /// Each candidate is simulated, so more would take longer than a better search.
 inline constexpr std::size_t most_candidates = 64;
 
-/// What a policy is asked: place the chain of `cost.workload()` on `cost.cluster()`.
+/// What an allocator is asked: place the chain of `cost.workload()` on `cost.cluster()`.
 struct Problem {
   const CostModel& cost;  ///< over a chain: allocate() cuts other graphs at their articulation points
   Goal goal;
   SearchLimits limits;
 };
 
-/// What a policy answers.
+/// What an allocator answers.
 struct Placement {
   Outcome outcome = Outcome::Feasible;
   std::vector<StagePlacement> stages = {};      ///< in chain order; none when infeasible
   std::string reason = {};                      ///< when infeasible
-  std::optional<Seconds> objective_bound = {};  ///< where the policy proves more than bounds.hpp does
+  std::optional<Seconds> objective_bound = {};  ///< where the allocator proves more than bounds.hpp does
   Certificate certificate = {};                 ///< how
-  /// Other placements that fit, best first, each once: at most SearchLimits::candidates - 1, where the policy found so
-  /// many and the objective is `step`.
+  /// Other placements that fit, best first, each once: at most SearchLimits::candidates - 1, where the allocator found
+  /// so many and the objective is `step`.
   std::vector<std::vector<StagePlacement>> alternatives = {};
 };
 
 /// One way to place layers; registered in registry.cpp.
-struct Policy {
+struct Allocator {
   std::string_view name;
   std::string_view problem;    ///< what it solves
   std::string_view guarantee;  ///< what its answer is worth

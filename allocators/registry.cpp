@@ -40,11 +40,12 @@ bool gets_certified_bound(const CostModel& chain_cost)
   return chain_cost.layers() <= most_layers && chain_cost.layers() * chain_cost.devices() <= most_pairs;
 }
 
-const Policy* find_policy(std::string_view name)
+const Allocator* find_allocator(std::string_view name)
 {
-  const auto& all = policies();
-  const auto policy = std::find_if(all.begin(), all.end(), [&](const Policy& known) { return known.name == name; });
-  return policy == all.end() ? nullptr : &*policy;
+  const auto& all = allocators();
+  const auto allocator =
+      std::find_if(all.begin(), all.end(), [&](const Allocator& known) { return known.name == name; });
+  return allocator == all.end() ? nullptr : &*allocator;
 }
 
 bool is_external(std::string_view name)
@@ -52,25 +53,26 @@ bool is_external(std::string_view name)
   return name.starts_with(external_prefix);
 }
 
-bool takes(const Policy& policy, std::size_t layers, std::size_t devices)
+bool takes(const Allocator& allocator, std::size_t layers, std::size_t devices)
 {
-  return devices <= policy.most_devices && layers * devices <= policy.most_pairs;
+  return devices <= allocator.most_devices && layers * devices <= allocator.most_pairs;
 }
 
-/// @throws InputError for a problem that is too large for a policy; it names those that take it.
-void require_size(const Policy& policy, std::size_t layers, std::size_t devices)
+/// @throws InputError for a problem that is too large for an allocator; it names those that take it.
+void require_size(const Allocator& allocator, std::size_t layers, std::size_t devices)
 {
-  if (takes(policy, layers, devices)) return;
+  if (takes(allocator, layers, devices)) return;
   std::vector<std::string_view> others;
-  for (const auto& other : policies()) {
+  for (const auto& other : allocators()) {
     if (takes(other, layers, devices)) others.push_back(other.name);
   }
-  const auto too_large = devices > policy.most_devices
-                             ? fmt::format("at most {} devices, and the platform has {}", policy.most_devices, devices)
-                             : fmt::format("at most {} pairs of a layer and a device, and here are {}",
-                                           policy.most_pairs, layers * devices);
+  const auto too_large =
+      devices > allocator.most_devices
+          ? fmt::format("at most {} devices, and the platform has {}", allocator.most_devices, devices)
+          : fmt::format("at most {} pairs of a layer and a device, and here are {}", allocator.most_pairs,
+                        layers * devices);
   throw InputError("allocator", fmt::format("{} takes {}; {} take so many, and --without leaves devices out",
-                                            policy.name, too_large, fmt::join(others, ", ")));
+                                            allocator.name, too_large, fmt::join(others, ", ")));
 }
 
 /// The placement over the original's layers.
@@ -124,7 +126,7 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
     plan.predicted->peak_memory[used.name] = stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
   }
 
-  // The best of what is proven: by the policy, or in short for any plan.
+  // The best of what is proven: by the allocator, or in short for any plan.
   Bound bound = objective_bound(cost, plan.goal);
   if (placement.objective_bound) {
     if (*placement.objective_bound > bound.value) bound = {*placement.objective_bound, placement.certificate};
@@ -154,33 +156,34 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
 
 }  // namespace
 
-const std::vector<Policy>& policies()
+const std::vector<Allocator>& allocators()
 {
-  static const std::vector<Policy> all = {
-      chain_dp_policy,    even_policy, exact_policy, local_search_policy, sky_dynamic_policy, sky_dynamic_fixed_policy,
+  static const std::vector<Allocator> all = {
+      chain_dp_allocator,     even_allocator,        exact_allocator,
+      local_search_allocator, sky_dynamic_allocator, sky_dynamic_fixed_allocator,
 #ifdef ISOBAR_HAS_CBC
-      sky_optimal_policy,
+      sky_optimal_allocator,
 #endif
   };
   return all;
 }
 
-void require_policy(const std::string& name)
+void require_allocator(const std::string& name)
 {
   if (is_external(name)) {
     if (name.size() > external_prefix.size()) return;
-    throw InputError("exec:", "no program; write exec:PROGRAM, such as exec:examples/external_policy.py");
+    throw InputError("exec:", "no program; write exec:PROGRAM, such as exec:examples/external_allocator.py");
   }
-  if (find_policy(name) != nullptr) return;
+  if (find_allocator(name) != nullptr) return;
 #ifndef ISOBAR_HAS_CBC
-  if (name == sky_optimal_policy.name) {
+  if (name == sky_optimal_allocator.name) {
     throw InputError(name, "this build has no CBC; install coinor-libcbc-dev, then configure and build again");
   }
 #endif
   std::vector<std::string> names;
   std::string list;
-  for (const auto& policy : policies()) {
-    names.emplace_back(policy.name);
+  for (const auto& allocator : allocators()) {
+    names.emplace_back(allocator.name);
     list += names.back() + ", ";
   }
   const std::string nearest = nearest_word(name, names);
@@ -191,11 +194,11 @@ void require_policy(const std::string& name)
 
 void require_improver(const std::string& option, const std::string& name)
 {
-  require_policy(name);
-  const Policy* policy = find_policy(name);
-  if (policy != nullptr && policy->improves_plans) return;
+  require_allocator(name);
+  const Allocator* allocator = find_allocator(name);
+  if (allocator != nullptr && allocator->improves_plans) return;
   std::vector<std::string_view> improvers;
-  for (const auto& other : policies()) {
+  for (const auto& other : allocators()) {
     if (other.improves_plans) improvers.push_back(other.name);
   }
   throw InputError(option,
@@ -214,21 +217,21 @@ std::vector<Plan> allocate_candidates(const std::string& name, const Workload& w
                                       const Goal& goal, const SearchLimits& limits)
 {
   const SearchClock clock(limits);
-  require_policy(name);
+  require_allocator(name);
   if (goal.microbatches > most_microbatches_by_recurrence) {
     throw InputError("microbatches", fmt::format("{}; at most {}, since a step is predicted micro-batch by micro-batch",
                                                  goal.microbatches, most_microbatches_by_recurrence));
   }
   ensure(!workload.layers.empty() && !cluster.devices.empty() && goal.microbatches > 0,
          "a problem has layers, devices and micro-batches");
-  const Policy* policy = find_policy(name);
+  const Allocator* allocator = find_allocator(name);
   const ChainView view = chain_view(workload);
-  if (policy != nullptr) require_size(*policy, view.workload.layers.size(), cluster.devices.size());
+  if (allocator != nullptr) require_size(*allocator, view.workload.layers.size(), cluster.devices.size());
   const CostModel chain_cost(view.workload, cluster);
   Problem problem{chain_cost, goal, limits};
   problem.limits.start = over_chain_of(view, limits.start);
   Placement placement =
-      policy != nullptr ? policy->place(problem) : place_externally(name.substr(external_prefix.size()), problem);
+      allocator != nullptr ? allocator->place(problem) : place_externally(name.substr(external_prefix.size()), problem);
   const Seconds search_time = clock.elapsed();
 
   std::vector<Plan> plans;

@@ -8,25 +8,26 @@
 
 namespace isobar::allocators {
 
-/// Every policy, sorted by name.
-const std::vector<Policy>& policies();
+/// Every allocator, sorted by name.
+const std::vector<Allocator>& allocators();
 
-/// @throws InputError unless `name` is a policy's (naming the nearest one) or "exec:PROGRAM".
-void require_policy(const std::string& name);
+/// @throws InputError unless `name` is an allocator's (naming the nearest one) or "exec:PROGRAM".
+void require_allocator(const std::string& name);
 
-/// @throws InputError naming `option` unless `name` is a policy that improves plans; its message names those that do.
+/// @throws InputError naming `option` unless `name` is an allocator that improves plans; its message names those that
+/// do.
 void require_improver(const std::string& option, const std::string& name);
 
-/// Makes a plan: runs the policy `name` (or the program behind "exec:PROGRAM", see external.hpp), adds the claims by
+/// Makes a plan: runs the allocator `name` (or the program behind "exec:PROGRAM", see external.hpp), adds the claims by
 /// the cost model and the best bound known, and passes the plan through the checker.
 /// @throws InputError for an unknown name (with the nearest one), for a start whose cuts the chain does not have, or
 /// for an external program's bad answer; EnvironmentError when an external program fails; std::logic_error when a
-/// policy of ours breaks the checker.
+/// allocator of ours breaks the checker.
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
               const SearchLimits& limits);
 
-/// The same for the best few placements that the policy found, each made and checked as by allocate(), best first: at
-/// least one and at most SearchLimits::candidates, more than one with objective `step` alone.
+/// The same for the best few placements that the allocator found, each made and checked as by allocate(), best first:
+/// at least one and at most SearchLimits::candidates, more than one with objective `step` alone.
 std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
                                       const Goal& goal, const SearchLimits& limits);
 

@@ -74,7 +74,7 @@ results::BaselineMeta read_meta(const CheckOptions& options)
   BaselineMeta meta = results::baseline_meta_from_json(read_file(options.meta()), options.meta());
   for (const auto& allocator : meta.allocators) {
     try {
-      allocators::require_policy(allocator);
+      allocators::require_allocator(allocator);
     } catch (const InputError& fault) {
       throw InputError(options.meta() + ": grid.allocators", fault.what());
     }
@@ -120,7 +120,7 @@ std::optional<std::string> cbc_version_for(const BaselineMeta& meta)
 {
 #ifdef ISOBAR_HAS_CBC
   const auto& used = meta.allocators;
-  if (std::find(used.begin(), used.end(), allocators::sky_optimal_policy.name) != used.end()) {
+  if (std::find(used.begin(), used.end(), allocators::sky_optimal_allocator.name) != used.end()) {
     return allocators::cbc_version();
   }
 #else
@@ -220,7 +220,7 @@ ExitCode init(const CheckOptions& options)
   meta.platforms = options.platforms;
   meta.workloads = options.workloads;
   meta.allocators = options.allocators;
-  for (const auto& allocator : meta.allocators) allocators::require_policy(allocator);
+  for (const auto& allocator : meta.allocators) allocators::require_allocator(allocator);
   for (const auto& objective : options.objectives) {
     meta.objectives.push_back(GoalOptions{}.goal(objective).objective);
   }

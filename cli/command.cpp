@@ -263,9 +263,9 @@ void GoalOptions::add_to(CLI::App& command)
   add_count(command, "--microbatches", microbatches,
             "micro-batches of a step (default: 1 for objective sequential, else 8)");
   add_count(command, "--budget", budget,
-            "work that a search may do, in the policy's own units; same result everywhere");
+            "work that a search may do, in the allocator's own units; same result everywhere");
   command.add_option("--time-limit", time_limit, "time that a search may take, such as 30s");
-  add_count(command, "--seed", seed, "start of the random numbers of policies that draw any (default: 1)");
+  add_count(command, "--seed", seed, "start of the random numbers of allocators that draw any (default: 1)");
   command.add_option("--recompute", recompute,
                      "layers that recompute their activations in the backward pass: none, all, or a list such as "
                      "3-10,12 (default: none)");

@@ -134,7 +134,7 @@ class OutputFile {
   bool is_standard_output_;
 };
 
-/// The program of a policy exec:PROGRAM; "" for others.
+/// The program of an allocator exec:PROGRAM; "" for others.
 std::string program_of(const std::string& allocator);
 
 /// What a platform is known by, and the files that it was read from.

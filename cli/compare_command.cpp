@@ -92,7 +92,7 @@ ExitCode compare(const CompareOptions& options)
   const Seconds row_time_limit = row_time_limit_of(options, limits);
   std::vector<Goal> goals;
   for (const auto& objective : options.objectives) goals.push_back(options.goal.goal(objective));
-  for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
+  for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
   options.goal.check_polish(options.allocators);
   const Inputs inputs = load(options.inputs, options.goal);
   auto read = inputs.files();

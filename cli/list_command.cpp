@@ -27,9 +27,10 @@ struct Listing {
 Listing list_allocators()
 {
   Listing listing{{"name", "problem", "guarantee", "cost", "source"}, {}};
-  for (const auto& policy : allocators::policies()) {
-    listing.rows.push_back({std::string(policy.name), std::string(policy.problem), std::string(policy.guarantee),
-                            std::string(policy.cost), std::string(policy.source)});
+  for (const auto& allocator : allocators::allocators()) {
+    listing.rows.push_back({std::string(allocator.name), std::string(allocator.problem),
+                            std::string(allocator.guarantee), std::string(allocator.cost),
+                            std::string(allocator.source)});
   }
   return listing;
 }

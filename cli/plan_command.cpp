@@ -102,7 +102,7 @@ ExitCode plan(const PlanOptions& options)
   const Goal goal = options.goal.goal(options.objective);
   auto limits = options.goal.limits();
   if (options.simulate) limits.candidates = candidates_from(*options.simulate);
-  allocators::require_policy(options.allocator);
+  allocators::require_allocator(options.allocator);
   options.goal.check_polish({options.allocator});
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
   Inputs inputs = load(options.inputs, options.goal, options.without);
@@ -134,7 +134,7 @@ void add_plan_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("plan", "place a workload's layers on a platform's devices");
   auto options = std::make_shared<PlanOptions>();
   options->inputs.add_to(*command);
-  command->add_option("--allocator", options->allocator, "policy (isobar list allocators), or exec:PROGRAM")
+  command->add_option("--allocator", options->allocator, "allocator (isobar list allocators), or exec:PROGRAM")
       ->required();
   command->add_option("--objective", options->objective, "step, sequential, bottleneck, pipeline")
       ->capture_default_str();

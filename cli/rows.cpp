@@ -15,7 +15,7 @@ namespace {
 
 using results::ComparisonRow;
 
-/// Processor time of this process and of those that it has waited for, such as an external policy.
+/// Processor time of this process and of those that it has waited for, such as an external allocator.
 Seconds processor_time()
 {
   const auto seconds_of = [](const timeval& time) {

@@ -132,7 +132,7 @@ void check_options(const ValidateOptions& options)
     throw InputError("--tolerance", fmt::format("{} is not in 0 to 1e6; 0.1 is 10 %", options.tolerance));
   }
   if (options.steps < 2) throw InputError("--steps", "the first step does not count; ask for 2 at least");
-  for (const auto& allocator : options.allocators) allocators::require_policy(allocator);
+  for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
   options.goal.check_polish(options.allocators);
 }
 

@@ -291,7 +291,7 @@ RankPlace meet_others(const LaunchPlace& place, const CommandOptions& options, c
                           .deadline = options.run.limits.connect},
                          facts, preflight_of(plan, workload.dtype, options.launch, options.run.emulate));
   std::fputs(meeting.in_words.c_str(), stderr);
-  return {meeting.seat, std::move(meeting.endpoints), secret, std::move(meeting.listener)};
+  return {meeting.device, std::move(meeting.endpoints), secret, std::move(meeting.listener)};
 }
 
 /// The place of a rank that --rank and --ranks say.
@@ -465,7 +465,7 @@ ExitCode run(CommandOptions options)
   std::optional<RankPlace> place;
   if (launched && launched->world_size != program->ranks()) {
     throw InputError(fmt::format("{} ranks are here; the plan has {}: {}", launched->world_size, program->ranks(),
-                                 fmt::join(seats_of(plan), ", ")));
+                                 fmt::join(devices_of(plan), ", ")));
   }
   if (launched) place = meet_others(*launched, options, plan, workload, fingerprint(workload_text));
   if (!options.ranks.empty()) place = place_said(options, *program);
@@ -477,7 +477,7 @@ ExitCode run(CommandOptions options)
   std::optional<StepLog> log;
   if (has_the_loss(options, plan)) log.emplace(options.log);
   Outputs outputs(options);
-  const PatientStop stop;
+  const GracefulStop stop;
   options.run.stop = &stop;
   const StepEnded step_ended = [&log](const StepReport& step) { log.value()(step); };
 

@@ -142,7 +142,7 @@ class Isobar:
         return self.needs[workload.name]
 
     def reprice(self, platform, workload, stages, *options):
-        """The objective of given stages under other options: a program that answers them stands for a policy."""
+        """The objective of given stages under other options: a program that answers them stands for an allocator."""
         program = self.folder / "answer"
         program.write_text(f"#!/bin/sh\ncat >/dev/null\ncat <<'END'\n{json.dumps({'stages': stages})}\nEND\n")
         program.chmod(0o755)

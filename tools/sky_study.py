@@ -11,14 +11,14 @@ import subprocess
 import tempfile
 
 STUDY = pathlib.Path(__file__).resolve().parents[1] / "results/sky_study"
-POLICIES = {"sky-dynamic": "#c44e52", "sky-dynamic-fixed": "#dd8452", "sky-optimal": "#8172b3", "chain-dp": "#4c72b0"}
+ALLOCATORS = {"sky-dynamic": "#c44e52", "sky-dynamic-fixed": "#dd8452", "sky-optimal": "#8172b3", "chain-dp": "#4c72b0"}
 MEASURES = {"sequential": "sum over the workers", "bottleneck": "maximum over the workers"}
 SIZES = [(nodes, encoders) for nodes in ("4", "16", "32", "64") for encoders in ("10", "24", "80", "160")]
 SPREADS = ["2", "4", "7", "15", "76"]
 
 
 def cuts(rows):
-    """(objective, nodes, encoders, spread, policy) -> by how much the policy cuts the objective of even; for policies
+    """(objective, nodes, encoders, spread, allocator) -> by how much the allocator cuts the objective of even; for allocators
     and even splits that have a plan."""
     values = {tuple(row[key] for key in ("objective", "platform_nodes", "workload_encoders", "platform_speed_spread",
                                          "allocator")): float(row["objective_s"])
@@ -28,15 +28,15 @@ def cuts(rows):
 
 
 def table(cut):
-    lines = ["| objective | nodes | encoders | policy | " + " | ".join(f"spread {spread}" for spread in SPREADS) + " |",
+    lines = ["| objective | nodes | encoders | allocator | " + " | ".join(f"spread {spread}" for spread in SPREADS) + " |",
              "|---|---|---|---|" + "---|" * len(SPREADS)]
     for objective in MEASURES:
         for size in SIZES:
-            for policy in POLICIES:
-                found = [cut.get((objective, *size, spread, policy)) for spread in SPREADS]
+            for allocator in ALLOCATORS:
+                found = [cut.get((objective, *size, spread, allocator)) for spread in SPREADS]
                 if any(value is not None for value in found):
                     cells = ("–" if value is None else f"{100 * value:.1f} %" for value in found)
-                    lines.append(f"| {objective} | {size[0]} | {size[1]} | {policy} | " + " | ".join(cells) + " |")
+                    lines.append(f"| {objective} | {size[0]} | {size[1]} | {allocator} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -66,16 +66,16 @@ def figure(cut):
                      'stroke-dasharray="4 3"/>')
         for index, spread in enumerate(SPREADS):
             parts.append(f'<text x="{place(index, 0)[0]:.1f}" y="{y0 + height + 14}" text-anchor="middle">{spread}</text>')
-        for policy, colour in POLICIES.items():
+        for allocator, colour in ALLOCATORS.items():
             points = [place(index, cut[key]) for index, spread in enumerate(SPREADS)
-                      if (key := (objective, "64", encoders, spread, policy)) in cut]
+                      if (key := (objective, "64", encoders, spread, allocator)) in cut]
             parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.8" points="'
                          + " ".join(f"{x:.1f},{y:.1f}" for x, y in points) + '"/>')
             parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in points]
     y = 2 * (height + 60) + 15
-    for i, (policy, colour) in enumerate(POLICIES.items()):
+    for i, (allocator, colour) in enumerate(ALLOCATORS.items()):
         parts.append(f'<rect x="{left + 150 * i}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
-                     f'<text x="{left + 150 * i + 15}" y="{y}">{policy}</text>')
+                     f'<text x="{left + 150 * i + 15}" y="{y}">{allocator}</text>')
     parts.append(f'<text x="{left}" y="{y + 18}">64 nodes; cut of the objective against even, over the speed spread; '
                  'dashed: the claimed 55 %</text></svg>')
     return "\n".join(parts) + "\n"
@@ -93,7 +93,7 @@ def main():
                         "--row-time-limit", "15s", "--csv", "results/sky_study/runs.csv"], cwd=root, check=True)
     with (STUDY / "runs.csv").open(newline="") as file:
         cut = cuts(list(csv.DictReader(file)))
-    (STUDY / "cuts.md").write_text("# What each policy cuts of the even split's objective\n\n" + table(cut))
+    (STUDY / "cuts.md").write_text("# What each allocator cuts of the even split's objective\n\n" + table(cut))
     (STUDY / "cuts.svg").write_text(figure(cut))
 
 

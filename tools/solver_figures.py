@@ -159,7 +159,7 @@ def answer_of(question, ask, folder, limit_s):
 
 
 def problem_of(isobar, platform, workload):
-    """What a policy is asked: a program that writes it down stands for one."""
+    """What an allocator is asked: a program that writes it down stands for one."""
     program, asked = isobar.folder / "ask", isobar.folder / "problem.json"
     answer = json.dumps({"stages": [], "outcome": "infeasible", "reason": "only asked"})
     program.write_text(f"#!/bin/sh\ncat >'{asked}'\necho '{answer}'\n")

@@ -37,7 +37,7 @@ namespace isobar::allocators {
 /// Distrib. Comput. 2008); the coupled transfers and the pipeline objective are our own.
 Placement place_by_chain_dp(const Problem& problem);
 
-inline constexpr Policy chain_dp_policy = {
+inline constexpr Allocator chain_dp_allocator = {
     .name = "chain-dp",
     .problem = "any objective over the devices in the order of the file, some left out",
     .guarantee = "optimal for this order, to 1e-12 relative; for step a heuristic that proves nothing",

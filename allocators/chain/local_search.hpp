@@ -39,7 +39,7 @@ std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, con
 /// Source: simulated annealing, Kirkpatrick, Gelatt, Vecchi, Science 1983; moves and energy are our own.
 Placement place_by_local_search(const Problem& problem);
 
-inline constexpr Policy local_search_policy = {
+inline constexpr Allocator local_search_allocator = {
     .name = "local-search",
     .problem = "any objective over any devices in any order, from a plan given by --start or the best of quick ones",
     .guarantee = "none beyond its start; never worse than that",

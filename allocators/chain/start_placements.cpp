@@ -30,7 +30,7 @@ class Starts {
   }
 
  private:
-  /// For a policy that is only a start: a budget, and a part of the time that is left.
+  /// For an allocator that is only a start: a budget, and a part of the time that is left.
   SearchLimits limits(std::uint64_t budget, double time_fraction) const
   {
     SearchLimits limits;

@@ -36,7 +36,7 @@ Placement place_exactly(const Problem& problem);
 /// Some 0.1 s at 64 devices and 483 layers.
 Bound bound_without_transfers(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& known);
 
-inline constexpr Policy exact_policy = {
+inline constexpr Allocator exact_allocator = {
     .name = "exact",
     .problem = "any objective over any devices in any order",
     .guarantee = "optimal where the outcome says so, else within the certified gap; never worse than its starts",

@@ -13,7 +13,7 @@ std::vector<std::size_t> even_counts(std::size_t layers, std::size_t devices);
 /// Stages that give each device its count of layers in turn; a device with none gets no stage.
 std::vector<StagePlacement> stages_of_counts(const std::vector<std::size_t>& counts);
 
-/// Gives every device the same number of layers, in the order of the file: Sky Computing's policy "even".
+/// Gives every device the same number of layers, in the order of the file: Sky Computing's allocator "even".
 ///
 /// Looks at counts only. Ignores speeds, transfers, objective and memory: a split that exceeds a device's memory is
 /// answered as infeasible. With more devices than layers the last devices stay empty. O(layers + devices).
@@ -22,7 +22,7 @@ std::vector<StagePlacement> stages_of_counts(const std::vector<std::size_t>& cou
 /// Source: hpcaitech/SkyComputing 456c749, `even_allocate`.
 Placement place_evenly(const Problem& problem);
 
-inline constexpr Policy even_policy = {
+inline constexpr Allocator even_allocator = {
     .name = "even",
     .problem = "equal numbers of layers on all devices, in the order of the file",
     .guarantee = "none; ignores speed, transfers and memory",

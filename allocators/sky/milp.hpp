@@ -32,7 +32,7 @@ Placement place_by_sky_milp(const Problem& problem);
 /// CBC's version, such as "2.10.8": another may find another plan.
 std::string cbc_version();
 
-inline constexpr Policy sky_optimal_policy = {
+inline constexpr Allocator sky_optimal_allocator = {
     .name = "sky-optimal",
     .problem = "Sky Computing's MILP: least bottleneck of forward FLOPs, any order of devices, no transfers",
     .guarantee = "within 20 % of its own objective when it ends by itself",

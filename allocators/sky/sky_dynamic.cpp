@@ -147,11 +147,12 @@ Placement place(const Problem& problem, bool index_mended)
   const auto least = std::min_element(inputs.layer_memory.begin(), inputs.layer_memory.end());
   const double least_of_a_stage = inputs.stage_memory + *least;
   if (!(*smallest > least_of_a_stage)) {
-    return infeasible(fmt::format(
-        "device {} has {} and the smallest layer, {}, needs {}: this policy gives every device a layer; without that "
-        "device, or by allocator chain-dp, it may fit",
-        devices[static_cast<std::size_t>(smallest - inputs.device_memory.begin())].name, text_of(Bytes(*smallest)),
-        least - inputs.layer_memory.begin(), text_of(Bytes(least_of_a_stage))));
+    return infeasible(
+        fmt::format("device {} has {} and the smallest layer, {}, needs {}: this allocator gives every device a layer; "
+                    "without that "
+                    "device, or by allocator chain-dp, it may fit",
+                    devices[static_cast<std::size_t>(smallest - inputs.device_memory.begin())].name,
+                    text_of(Bytes(*smallest)), least - inputs.layer_memory.begin(), text_of(Bytes(least_of_a_stage))));
   }
   SkyDynamic search(inputs, problem.limits, index_mended);
   if (!search.fit_memory()) {

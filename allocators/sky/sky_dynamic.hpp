@@ -6,7 +6,7 @@
 
 namespace isobar::allocators {
 
-/// What Sky Computing's policies look at, in the order of the file.
+/// What Sky Computing's allocators look at, in the order of the file.
 struct SkyInputs {
   /// Relative slowness: the fastest device's speed over each one's (published: benchmark seconds over the least).
   std::vector<double> slowness;
@@ -38,7 +38,7 @@ Placement place_by_sky_dynamic(const Problem& problem);
 /// The same with the index mended, load(j+1): devices can then shed to the right. The other faults remain.
 Placement place_by_sky_dynamic_fixed(const Problem& problem);
 
-inline constexpr Policy sky_dynamic_policy = {
+inline constexpr Allocator sky_dynamic_allocator = {
     .name = "sky-dynamic",
     .problem = "Sky Computing's heuristic: memory first, then loads between neighbours, in the order of the file",
     .guarantee = "none; can be worse than even; published faults kept",
@@ -47,7 +47,7 @@ inline constexpr Policy sky_dynamic_policy = {
     .place = place_by_sky_dynamic,
 };
 
-inline constexpr Policy sky_dynamic_fixed_policy = {
+inline constexpr Allocator sky_dynamic_fixed_allocator = {
     .name = "sky-dynamic-fixed",
     .problem = "sky-dynamic with its wrong index mended",
     .guarantee = "none",

@@ -48,7 +48,7 @@ void add_report_command(CLI::App& app, Action& action)
   add_output(*command, "-o,--output", options->output, "page to write (HTML)")->capture_default_str();
   add_file(*command, "--measured", options->inputs.measured, "trace of isobar run, to show below the simulated step");
   command->add_flag("--plan-anew", options->inputs.plans_anew,
-                    "also let each plan's policy plan for every change of the platform");
+                    "also let each plan's allocator plan for every change of the platform");
   command->add_flag("--json", options->json, "print what the page would show as JSON, and write no page");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return report(*options); }; });

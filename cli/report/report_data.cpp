@@ -176,7 +176,7 @@ sim::Property property_of(WhatIf::Property property)
   throw std::logic_error("no such property");
 }
 
-/// The work of a child: plays the plan, or the policy's new one, on the changed platform. Returns the step time.
+/// The work of a child: plays the plan, or the allocator's new one, on the changed platform. Returns the step time.
 std::string answer(const Run& run, sim::Platform& platform, const WhatIf& what_if, bool plan_anew)
 {
   if (what_if.names.empty()) platform.scale(property_of(what_if.property), what_if.factor);

@@ -13,7 +13,7 @@ struct ReportInputs {
   std::string measured;              ///< a trace of isobar run, or ""
   std::string target;                ///< what will be written, or ""; it must be none of the files that are read
   bool asks_what_if = true;
-  bool plans_anew = false;  ///< also lets each plan's policy answer to every change
+  bool plans_anew = false;  ///< also lets each plan's allocator answer to every change
 };
 
 /// isobar-report/1 of results that were simulated on the same files: simulates the first step of each again, in a child

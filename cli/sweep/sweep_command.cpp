@@ -115,7 +115,7 @@ ExitCode sweep(const SweepOptions& options)
 
 void add_sweep_command(CLI::App& app, Action& action)
 {
-  auto* command = app.add_subcommand("sweep", "plan and simulate a grid of platforms, workloads and policies");
+  auto* command = app.add_subcommand("sweep", "plan and simulate a grid of platforms, workloads and allocators");
   auto options = std::make_shared<SweepOptions>();
   add_file(*command, "SWEEP", options->sweep, "what to vary (YAML)")->required();
   add_file(*command, "--database", options->database, "where the rows go as they come (default: NAME.db of NAME.yaml)");

@@ -93,7 +93,7 @@ Goal goal_of(const results::Sweep& sweep, std::size_t run)
 
 results::Sweep read_sweep(const std::string& file)
 {
-  results::SweepVocabulary vocabulary{generator_names(), options_of_generator, allocators::require_policy};
+  results::SweepVocabulary vocabulary{generator_names(), options_of_generator, allocators::require_allocator};
   return results::Sweep::from_text(read_file(file), file, vocabulary);
 }
 
@@ -255,7 +255,7 @@ std::string SweepRuns::definition(std::size_t run) const
   if (workload.recompute != "none") definition["recompute"] = workload.recompute;
   definition["allocator"] = row.allocator;
 #ifdef ISOBAR_HAS_CBC
-  if (row.allocator == allocators::sky_optimal_policy.name) definition["cbc"] = allocators::cbc_version();
+  if (row.allocator == allocators::sky_optimal_allocator.name) definition["cbc"] = allocators::cbc_version();
 #endif
   const std::string program = program_of(row.allocator);
   if (is_file(program)) definition["program"] = fingerprint(read_file(program));

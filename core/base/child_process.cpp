@@ -351,7 +351,7 @@ ChildResult run_in_child(const std::function<std::string()>& work, ChildLimit ti
   return run_in_children({work}, 1, time_limit).front();
 }
 
-ChildResult run_in_deputy(const std::function<std::string()>& work, const PatientStop& stop)
+ChildResult run_supervised_child(const std::function<std::string()>& work, const GracefulStop& stop)
 {
   if (stop.asked()) throw Interrupted();
   constexpr Seconds no_limit(1e9);

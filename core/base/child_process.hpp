@@ -51,9 +51,9 @@ ChildResult run_in_child(const std::function<std::string()>& work, ChildLimit ti
 
 /// One piece of work in one child that writes to this process's stderr and may take as long as it will. When this
 /// process is asked to stop the child is asked too (SIGINT, and by nothing else): it catches that as `catch_interrupts`
-/// has it, with no request and no PatientStop before, and may come to a good end.
+/// has it, with no request and no GracefulStop before, and may come to a good end.
 /// @throws Interrupted when this process was asked before, and, after killing the child, when it is asked once more.
-ChildResult run_in_deputy(const std::function<std::string()>& work, const PatientStop& stop);
+ChildResult run_supervised_child(const std::function<std::string()>& work, const GracefulStop& stop);
 
 /// Runs a program with `input` on its standard input; `output` is its standard output. It has failed (Died) also when
 /// it exits with another code than 0. @throws EnvironmentError when it cannot be started.

@@ -72,7 +72,7 @@ void throw_if_interrupted()
   if (interrupted()) throw Interrupted();
 }
 
-PatientStop::PatientStop()
+GracefulStop::GracefulStop()
 {
   void* shared = mmap(nullptr, sizeof(*asked_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) throw std::bad_alloc();
@@ -83,7 +83,7 @@ PatientStop::PatientStop()
   if (requests > 0) asked_->store(true);  // since the look above
 }
 
-PatientStop::~PatientStop()
+GracefulStop::~GracefulStop()
 {
   requests_without_effect = 0;
   first_request = nullptr;
@@ -101,7 +101,7 @@ NothingBegun::~NothingBegun()
   if (first_request.load() != nullptr) requests_without_effect = 1;
 }
 
-bool PatientStop::asked() const
+bool GracefulStop::asked() const
 {
   return asked_->load();
 }

@@ -14,7 +14,7 @@ void catch_interrupts();
 /// that ends a whole job, is no second request.
 void leave_interrupts_to_parent();
 
-/// In a child that was forked to work by itself: what this process was asked counts no longer, nor does a PatientStop
+/// In a child that was forked to work by itself: what this process was asked counts no longer, nor does a GracefulStop
 /// that it shares with its parent, though what its parent is asked can still be seen there.
 void forget_interrupts();
 
@@ -27,12 +27,12 @@ void throw_if_interrupted();
 /// While it lives, the first request to stop interrupts nothing: work looks at `asked` and comes to a good end by
 /// itself. The second one interrupts. One at a time in a process, made after `catch_interrupts`; processes that are
 /// forked while it lives share it, so that a request to one of them is seen by all.
-class PatientStop {
+class GracefulStop {
  public:
-  PatientStop();
-  PatientStop(const PatientStop&) = delete;
-  PatientStop& operator=(const PatientStop&) = delete;
-  ~PatientStop();
+  GracefulStop();
+  GracefulStop(const GracefulStop&) = delete;
+  GracefulStop& operator=(const GracefulStop&) = delete;
+  ~GracefulStop();
 
   bool asked() const;
 

@@ -47,7 +47,7 @@ std::vector<std::string> memory_model_names()
   return names_in(memory_models);
 }
 
-bool stages_agree(const Workload& workload)
+bool needs_gradient_sync(const Workload& workload)
 {
   return workload.training.clip_norm.has_value() || workload.dtype == DType::Float16;
 }

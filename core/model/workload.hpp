@@ -71,7 +71,7 @@ struct Workload {
 
 /// True when all stages add up what they know of their gradients before the update: their norm is clipped, or fp16's
 /// loss is scaled.
-bool stages_agree(const Workload& workload);
+bool needs_gradient_sync(const Workload& workload);
 /// What each stage brings then: the sum of squares and the number of gradients that are not finite, as doubles.
 inline constexpr Bytes agreement_size{16};
 

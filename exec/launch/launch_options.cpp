@@ -13,10 +13,10 @@ namespace isobar::exec {
 
 namespace {
 
-const std::map<std::string, SeatRule>& rules_by_name()
+const std::map<std::string, AssignmentRule>& rules_by_name()
 {
-  static const std::map<std::string, SeatRule> rules = {
-      {"auto", SeatRule::Automatic}, {"order", SeatRule::Order}, {"host", SeatRule::Host}};
+  static const std::map<std::string, AssignmentRule> rules = {
+      {"auto", AssignmentRule::Automatic}, {"order", AssignmentRule::Order}, {"host", AssignmentRule::Host}};
   return rules;
 }
 

@@ -33,66 +33,69 @@ std::string list_of(const std::vector<std::string>& names)
   return text;
 }
 
-/// The seat called so; `nowhere` when there is none.
-std::size_t seat_called(const std::string& name, const std::vector<std::string>& seats)
+/// The device called so; `nowhere` when there is none.
+std::size_t device_called(const std::string& name, const std::vector<std::string>& devices)
 {
-  const auto found = std::find(seats.begin(), seats.end(), name);
-  return found == seats.end() ? nowhere : static_cast<std::size_t>(found - seats.begin());
+  const auto found = std::find(devices.begin(), devices.end(), name);
+  return found == devices.end() ? nowhere : static_cast<std::size_t>(found - devices.begin());
 }
 
-std::size_t seat_of_host(const std::string& host, const std::vector<std::string>& seats)
+std::size_t device_of_host(const std::string& host, const std::vector<std::string>& devices)
 {
-  const std::size_t seat = seat_called(host, seats);
-  return seat != nowhere ? seat : seat_called(host.substr(0, host.find('.')), seats);
+  const std::size_t device = device_called(host, devices);
+  return device != nowhere ? device : device_called(host.substr(0, host.find('.')), devices);
 }
 
-/// Seats that are taken one by one, each by one rank.
-class Seats {
+/// Assignments that are taken one by one, each by one rank.
+class Assignments {
  public:
-  explicit Seats(const std::vector<std::string>& names) : names_(&names), rank_of_seat_(names.size(), nowhere) {}
-
-  void take(std::size_t rank, const PresentRank& present, std::size_t seat, const std::string& why)
+  explicit Assignments(const std::vector<std::string>& names) : names_(&names), rank_of_device_(names.size(), nowhere)
   {
-    if (seat == nowhere) {
-      seating_.faults.push_back(
+  }
+
+  void take(std::size_t rank, const PresentRank& present, std::size_t device, const std::string& why)
+  {
+    if (device == nowhere) {
+      assignment_.faults.push_back(
           fmt::format("{}: {}, and the plan's devices are {}", name_of(rank, present), why, list_of(*names_)));
-    } else if (rank_of_seat_[seat] != nowhere) {
-      seating_.faults.push_back(
-          fmt::format("{}: {}, and so is rank {}", name_of(rank, present), why, rank_of_seat_[seat]));
+    } else if (rank_of_device_[device] != nowhere) {
+      assignment_.faults.push_back(
+          fmt::format("{}: {}, and so is rank {}", name_of(rank, present), why, rank_of_device_[device]));
     } else {
-      rank_of_seat_[seat] = rank;
+      rank_of_device_[device] = rank;
     }
   }
 
-  /// The first free seat goes to the rank.
+  /// The first free device goes to the rank.
   void take_next(std::size_t rank)
   {
-    const auto free = std::find(rank_of_seat_.begin(), rank_of_seat_.end(), nowhere);
-    ensure(free != rank_of_seat_.end(), "there are as many seats as ranks");
+    const auto free = std::find(rank_of_device_.begin(), rank_of_device_.end(), nowhere);
+    ensure(free != rank_of_device_.end(), "there are as many devices as ranks");
     *free = rank;
   }
 
-  Seating result()
+  DeviceAssignment result()
   {
-    if (!seating_.faults.empty()) return std::move(seating_);
-    seating_.seat_of_rank.resize(rank_of_seat_.size());
-    for (std::size_t seat = 0; seat < rank_of_seat_.size(); ++seat) seating_.seat_of_rank[rank_of_seat_[seat]] = seat;
-    return std::move(seating_);
+    if (!assignment_.faults.empty()) return std::move(assignment_);
+    assignment_.device_of_rank.resize(rank_of_device_.size());
+    for (std::size_t device = 0; device < rank_of_device_.size(); ++device)
+      assignment_.device_of_rank[rank_of_device_[device]] = device;
+    return std::move(assignment_);
   }
 
  private:
   const std::vector<std::string>* names_;
-  std::vector<std::size_t> rank_of_seat_;
-  Seating seating_;
+  std::vector<std::size_t> rank_of_device_;
+  DeviceAssignment assignment_;
 };
 
-bool every_host_is_a_seat(const std::vector<PresentRank>& ranks, const std::vector<std::string>& seats)
+bool every_host_is_a_device(const std::vector<PresentRank>& ranks, const std::vector<std::string>& devices)
 {
-  std::vector<bool> taken(seats.size());
+  std::vector<bool> taken(devices.size());
   for (const auto& present : ranks) {
-    const std::size_t seat = seat_of_host(present.facts.host, seats);
-    if (seat == nowhere || taken[seat]) return false;
-    taken[seat] = true;
+    const std::size_t device = device_of_host(present.facts.host, devices);
+    if (device == nowhere || taken[device]) return false;
+    taken[device] = true;
   }
   return true;
 }
@@ -118,7 +121,7 @@ void compare_with_first(const RankFacts& facts, const RankFacts& first, const st
 
 /// Ranks on one device of one machine share its memory.
 void compare_memory(const Preflight& preflight, const std::vector<PresentRank>& ranks,
-                    const std::vector<std::size_t>& seat_of_rank, std::vector<std::string>& faults)
+                    const std::vector<std::size_t>& device_of_rank, std::vector<std::string>& faults)
 {
   std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> ranks_of_device;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -126,16 +129,16 @@ void compare_memory(const Preflight& preflight, const std::vector<PresentRank>& 
   }
   for (const auto& [place, sharing] : ranks_of_device) {
     Bytes needed;
-    std::vector<std::string> seats;
+    std::vector<std::string> devices;
     for (const std::size_t rank : sharing) {
-      needed += preflight.peak_memory[seat_of_rank[rank]];
-      seats.push_back(preflight.seats[seat_of_rank[rank]]);
+      needed += preflight.peak_memory[device_of_rank[rank]];
+      devices.push_back(preflight.devices[device_of_rank[rank]]);
     }
     const Bytes memory = ranks[sharing.front()].facts.memory;
     if (needed <= memory) continue;
     faults.push_back(fmt::format("{}: {} of memory on {} ({}); the plan needs {} there, for {}",
                                  name_of(sharing.front(), ranks[sharing.front()]), text_of(memory), shown(place.second),
-                                 shown(ranks[sharing.front()].facts.device_name), text_of(needed), list_of(seats)));
+                                 shown(ranks[sharing.front()].facts.device_name), text_of(needed), list_of(devices)));
   }
 }
 
@@ -150,17 +153,17 @@ bool is_same_type(std::string planned, std::string found)
 
 /// People and profiles call a device by more or less of its name.
 void compare_types(const Preflight& preflight, const std::vector<PresentRank>& ranks,
-                   const std::vector<std::size_t>& seat_of_rank, std::vector<std::string>& faults)
+                   const std::vector<std::size_t>& device_of_rank, std::vector<std::string>& faults)
 {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const std::string& planned = preflight.types.at(seat_of_rank[rank]);
+    const std::string& planned = preflight.types.at(device_of_rank[rank]);
     const std::string& found = ranks[rank].facts.device_name;
     if (planned.empty() || is_same_type(planned, found)) continue;
     faults.push_back(
         fmt::format("{}: {} ({}) is of another type than the plan's {}, which is {}; plan for what is there, "
                     "or say --emulate",
                     name_of(rank, ranks[rank]), shown(ranks[rank].facts.device), shown(found),
-                    shown(preflight.seats[seat_of_rank[rank]]), in_quotes(planned)));
+                    shown(preflight.devices[device_of_rank[rank]]), in_quotes(planned)));
   }
 }
 
@@ -223,48 +226,49 @@ RankFacts facts_from_json(const std::string& text)
   return facts;
 }
 
-std::vector<std::string> seats_of(const Plan& plan)
+std::vector<std::string> devices_of(const Plan& plan)
 {
-  std::vector<std::string> seats;
-  for (const auto& stage : plan.stages) seats.push_back(stage.device());
-  if (plan.data_server) seats.push_back(*plan.data_server);
-  return seats;
+  std::vector<std::string> devices;
+  for (const auto& stage : plan.stages) devices.push_back(stage.device());
+  if (plan.data_server) devices.push_back(*plan.data_server);
+  return devices;
 }
 
-Seating seat_ranks(const std::vector<PresentRank>& ranks, const std::vector<std::string>& names, SeatRule rule)
+DeviceAssignment assign_devices(const std::vector<PresentRank>& ranks, const std::vector<std::string>& names,
+                                AssignmentRule rule)
 {
-  ensure(ranks.size() == names.size(), "there are as many seats as ranks");
-  Seats seats(names);
+  ensure(ranks.size() == names.size(), "there are as many devices as ranks");
+  Assignments devices(names);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const auto& device = ranks[rank].facts.plan_device;
     if (!device) continue;
-    seats.take(rank, ranks[rank], seat_called(*device, names),
-               fmt::format("--plan-device says that it is {}", in_quotes(*device)));
+    devices.take(rank, ranks[rank], device_called(*device, names),
+                 fmt::format("--plan-device says that it is {}", in_quotes(*device)));
   }
   const bool none_was_told = std::none_of(ranks.begin(), ranks.end(),
                                           [](const PresentRank& rank) { return rank.facts.plan_device.has_value(); });
-  const bool by_host =
-      rule == SeatRule::Host || (rule == SeatRule::Automatic && none_was_told && every_host_is_a_seat(ranks, names));
+  const bool by_host = rule == AssignmentRule::Host ||
+                       (rule == AssignmentRule::Automatic && none_was_told && every_host_is_a_device(ranks, names));
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].facts.plan_device) continue;
     if (!by_host) {
-      seats.take_next(rank);
+      devices.take_next(rank);
       continue;
     }
-    seats.take(rank, ranks[rank], seat_of_host(ranks[rank].facts.host, names),
-               "--map host makes it the device of its name");
+    devices.take(rank, ranks[rank], device_of_host(ranks[rank].facts.host, names),
+                 "--map host makes it the device of its name");
   }
-  return seats.result();
+  return devices.result();
 }
 
 Preflight preflight_of(const Plan& plan, DType dtype)
 {
   Preflight preflight;
-  preflight.seats = seats_of(plan);
+  preflight.devices = devices_of(plan);
   preflight.dtype = dtype;
-  preflight.peak_memory.resize(preflight.seats.size());
+  preflight.peak_memory.resize(preflight.devices.size());
   for (const auto& stage : plan.stages) preflight.types.push_back(stage.devices.front().type.value_or(""));
-  preflight.types.resize(preflight.seats.size());
+  preflight.types.resize(preflight.devices.size());
   for (std::size_t stage = 0; plan.predicted && stage < plan.stages.size(); ++stage) {
     const auto found = plan.predicted->peak_memory.find(plan.stages[stage].device());
     if (found != plan.predicted->peak_memory.end()) preflight.peak_memory[stage] = found->second;
@@ -272,20 +276,20 @@ Preflight preflight_of(const Plan& plan, DType dtype)
   return preflight;
 }
 
-std::string seating_in_words(const Preflight& preflight, const std::vector<PresentRank>& ranks,
-                             const std::vector<std::size_t>& seat_of_rank)
+std::string assignment_in_words(const Preflight& preflight, const std::vector<PresentRank>& ranks,
+                                const std::vector<std::size_t>& device_of_rank)
 {
   std::string text;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const auto& facts = ranks[rank].facts;
     text += fmt::format("{} is the plan's {}: {} ({}), {}\n", name_of(rank, ranks[rank]),
-                        shown(preflight.seats[seat_of_rank[rank]]), shown(facts.device), shown(facts.device_name),
+                        shown(preflight.devices[device_of_rank[rank]]), shown(facts.device), shown(facts.device_name),
                         text_of(facts.memory));
   }
   return text;
 }
 
-Seating examine_ranks(const Preflight& preflight, const std::vector<PresentRank>& ranks)
+DeviceAssignment examine_ranks(const Preflight& preflight, const std::vector<PresentRank>& ranks)
 {
   std::vector<std::string> faults;
   for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
@@ -307,19 +311,19 @@ Seating examine_ranks(const Preflight& preflight, const std::vector<PresentRank>
     }
   }
   compare_addresses(ranks, faults);
-  if (ranks.size() != preflight.seats.size()) {
-    faults.push_back(fmt::format("{} ranks are here; the plan has {}: {}", ranks.size(), preflight.seats.size(),
-                                 list_of(preflight.seats)));
+  if (ranks.size() != preflight.devices.size()) {
+    faults.push_back(fmt::format("{} ranks are here; the plan has {}: {}", ranks.size(), preflight.devices.size(),
+                                 list_of(preflight.devices)));
     return {{}, std::move(faults)};
   }
-  Seating seating = seat_ranks(ranks, preflight.seats, preflight.rule);
-  if (seating.faults.empty()) {
-    compare_memory(preflight, ranks, seating.seat_of_rank, faults);
-    compare_types(preflight, ranks, seating.seat_of_rank, faults);
+  DeviceAssignment assignment = assign_devices(ranks, preflight.devices, preflight.rule);
+  if (assignment.faults.empty()) {
+    compare_memory(preflight, ranks, assignment.device_of_rank, faults);
+    compare_types(preflight, ranks, assignment.device_of_rank, faults);
   }
-  faults.insert(faults.end(), seating.faults.begin(), seating.faults.end());
-  seating.faults = std::move(faults);
-  return seating;
+  faults.insert(faults.end(), assignment.faults.begin(), assignment.faults.end());
+  assignment.faults = std::move(faults);
+  return assignment;
 }
 
 std::string different_steps(const std::vector<PresentRank>& ranks)

@@ -42,42 +42,43 @@ struct PresentRank {
 };
 
 /// Which rank is which device of a plan.
-enum class SeatRule {
+enum class AssignmentRule {
   Automatic,  ///< by device where a rank was told one, by host where all hosts are devices, else in order
   Order,      ///< rank i is the plan's device i
   Host        ///< each rank is the device that its host is called
 };
 
 /// The devices that a plan's ranks are: its stages' in their order, then the data server.
-std::vector<std::string> seats_of(const Plan& plan);
+std::vector<std::string> devices_of(const Plan& plan);
 
-struct Seating {
-  std::vector<std::size_t> seat_of_rank;  ///< empty when there are faults
+struct DeviceAssignment {
+  std::vector<std::size_t> device_of_rank;  ///< empty when there are faults
   std::vector<std::string> faults;
 };
-/// Gives each rank one of `seats`, which are as many. A host is a device also by its name up to the first dot.
+/// Gives each rank one of `devices`, which are as many. A host is a device also by its name up to the first dot.
 /// Automatic: ranks that were told a device take it, and the others what is left, in order; where none was told one and
-/// every host is a device, each once, they are those; else rank i takes seat i.
-Seating seat_ranks(const std::vector<PresentRank>& ranks, const std::vector<std::string>& seats, SeatRule rule);
+/// every host is a device, each once, they are those; else rank i takes device i.
+DeviceAssignment assign_devices(const std::vector<PresentRank>& ranks, const std::vector<std::string>& devices,
+                                AssignmentRule rule);
 
 /// What a run asks of its ranks.
 struct Preflight {
-  std::vector<std::string> seats;
-  std::vector<Bytes> peak_memory;       ///< by seat, as predicted; a data server's is 0
-  std::vector<std::string> types = {};  ///< of device, by seat, as the plan says; "": any, a data server's too
+  std::vector<std::string> devices;
+  std::vector<Bytes> peak_memory;       ///< by device, as predicted; a data server's is 0
+  std::vector<std::string> types = {};  ///< of device, by device, as the plan says; "": any, a data server's too
   DType dtype = DType::Float32;
-  SeatRule rule = SeatRule::Automatic;
+  AssignmentRule rule = AssignmentRule::Automatic;
   Seconds clock_skew{5};  ///< more is refused
 };
 Preflight preflight_of(const Plan& plan, DType dtype);
 
 /// For people, a line for each rank: which device of the plan it is, and what it is made of.
-std::string seating_in_words(const Preflight& preflight, const std::vector<PresentRank>& ranks,
-                             const std::vector<std::size_t>& seat_of_rank);
+std::string assignment_in_words(const Preflight& preflight, const std::vector<PresentRank>& ranks,
+                                const std::vector<std::size_t>& device_of_rank);
 
 /// Compares what the ranks say with the plan and with rank 0. Every reason against a run is one line that names a rank.
 /// Ranks on the same device of the same machine need the sum of their memory.
-Seating examine_ranks(const Preflight& preflight, const std::vector<PresentRank>& ranks);
+DeviceAssignment examine_ranks(const Preflight& preflight, const std::vector<PresentRank>& ranks);
 
 /// Names a rank that would not begin at rank 0's step, and both steps; "" where there is none. That is no wrong input:
 /// one of them may have looked before a checkpoint was complete.

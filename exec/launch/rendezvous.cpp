@@ -4,8 +4,8 @@
 #include "core/base/document.hpp"
 #include "core/errors.hpp"
 #include "exec/net/address.hpp"
+#include "exec/net/connection_manager.hpp"
 #include "exec/net/network_options.hpp"
-#include "exec/net/switchboard.hpp"
 #include "exec/net/text_message.hpp"
 
 #include <fmt/format.h>
@@ -77,8 +77,8 @@ double wall_clock()
 struct Decision {
   std::vector<std::string> reasons;  ///< against the run; none: it begins
   bool is_the_machines_fault = false;
-  std::vector<std::size_t> seat_of_rank;
-  std::vector<Endpoint> endpoints;  ///< by seat
+  std::vector<std::size_t> device_of_rank;
+  std::vector<Endpoint> endpoints;  ///< by device
 
   void throw_if_refused() const
   {
@@ -95,7 +95,7 @@ std::string decision_to_json(const Decision& decision)
     endpoints.push_back({{"host", endpoint.host}, {"port", endpoint.port}});
   const Json json = {{"reasons", decision.reasons},
                      {"is_the_machines_fault", decision.is_the_machines_fault},
-                     {"seat_of_rank", decision.seat_of_rank},
+                     {"device_of_rank", decision.device_of_rank},
                      {"endpoints", std::move(endpoints)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -106,7 +106,7 @@ Decision decision_from_json(const std::string& text)
     const Json json = Json::parse(text);
     Decision decision = {.reasons = json.at("reasons"),
                          .is_the_machines_fault = json.at("is_the_machines_fault"),
-                         .seat_of_rank = json.at("seat_of_rank"),
+                         .device_of_rank = json.at("device_of_rank"),
                          .endpoints = {}};
     for (const auto& endpoint : json.at("endpoints")) {
       decision.endpoints.push_back({endpoint.at("host"), endpoint.at("port")});
@@ -152,7 +152,7 @@ class Host {
   const Preflight* preflight_;
   Clock::time_point deadline_;
   TcpListener own_;
-  Switchboard board_;
+  ConnectionManager board_;
   std::map<std::string, std::pair<std::size_t, Way>> expected_;  ///< by the words of the call
   std::vector<Visitor> guests_;                                  ///< by rank; the first is empty
   std::set<std::string> faults_;                                 ///< of callers that were turned away
@@ -301,19 +301,19 @@ Decision Host::decide()
     return decision;
   }
   decision.is_the_machines_fault = false;
-  Seating seating = examine_ranks(*preflight_, present_);
-  decision.reasons = std::move(seating.faults);
+  DeviceAssignment assignment = examine_ranks(*preflight_, present_);
+  decision.reasons = std::move(assignment.faults);
   if (!decision.reasons.empty()) return decision;
   if (auto fault = different_steps(present_); !fault.empty()) {
     decision.is_the_machines_fault = true;
     decision.reasons.push_back(std::move(fault));
     return decision;
   }
-  decision.seat_of_rank = std::move(seating.seat_of_rank);
+  decision.device_of_rank = std::move(assignment.device_of_rank);
   decision.endpoints.resize(guests_.size());
-  decision.endpoints[decision.seat_of_rank.front()] = {options_.master.host, own_.port()};
+  decision.endpoints[decision.device_of_rank.front()] = {options_.master.host, own_.port()};
   for (std::size_t rank = 1; rank < guests_.size(); ++rank) {
-    decision.endpoints[decision.seat_of_rank[rank]] = guests_[rank].endpoint;
+    decision.endpoints[decision.device_of_rank[rank]] = guests_[rank].endpoint;
   }
   return decision;
 }
@@ -323,10 +323,10 @@ Meeting Host::run()
   const Decision decision = decide();
   for (const auto& guest : guests_) tell(guest, decision_to_json(decision));
   decision.throw_if_refused();
-  return {.seat = decision.seat_of_rank.front(),
+  return {.device = decision.device_of_rank.front(),
           .endpoints = decision.endpoints,
           .listener = std::move(own_),
-          .in_words = seating_in_words(*preflight_, present_, decision.seat_of_rank)};
+          .in_words = assignment_in_words(*preflight_, present_, decision.device_of_rank)};
 }
 
 /// Everyone else's part.
@@ -357,10 +357,10 @@ class Guest {
     }
     const Decision decision = decision_from_json(text);
     decision.throw_if_refused();
-    if (decision.seat_of_rank.size() != options_.ranks || decision.endpoints.size() != options_.ranks) {
+    if (decision.device_of_rank.size() != options_.ranks || decision.endpoints.size() != options_.ranks) {
       throw EnvironmentError("rank 0 says what makes no sense: not as many endpoints as ranks");
     }
-    return {.seat = decision.seat_of_rank[options_.rank],
+    return {.device = decision.device_of_rank[options_.rank],
             .endpoints = decision.endpoints,
             .listener = std::move(listener),
             .in_words = ""};
@@ -391,7 +391,7 @@ class Guest {
   void call()
   {
     links_.clear();
-    Switchboard board(options_.secret, options_.tls);
+    ConnectionManager board(options_.secret, options_.tls);
     std::map<Way, std::size_t> calls;
     std::string refusal;
     for (const Way way : ways) {
@@ -401,7 +401,7 @@ class Guest {
       };
       const auto turned_away = [&refusal](const std::string& reason) { refusal = reason; };
       const std::string words = words_of_call(options_, options_.rank, way) + std::string(process_mark) + word_;
-      calls[way] = board.call(options_.master, purpose_of(words), connected, turned_away);
+      calls[way] = board.connect(options_.master, purpose_of(words), connected, turned_away);
     }
     while (links_.size() < ways.size()) {
       const bool goes_on = board.work(deadline_);

@@ -24,8 +24,8 @@ struct RendezvousOptions {
 
 /// What a rank knows once all have met and nothing speaks against the run.
 struct Meeting {
-  std::size_t seat = 0;             ///< which of the plan's devices this rank is
-  std::vector<Endpoint> endpoints;  ///< of all, by seat
+  std::size_t device = 0;           ///< which of the plan's devices this rank is
+  std::vector<Endpoint> endpoints;  ///< of all, by device
   TcpListener listener;             ///< this rank's own, open at its endpoint
   std::string in_words;             ///< on rank 0, for people: who is who; "" elsewhere
 };

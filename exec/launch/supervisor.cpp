@@ -29,7 +29,7 @@ bool is_worth_another(const ChildResult& result)
   return result.failure && result.failure->code == ExitCode::EnvironmentError;
 }
 
-void wait_unless_asked(Seconds pause, const PatientStop& stop)
+void wait_unless_asked(Seconds pause, const GracefulStop& stop)
 {
   constexpr std::chrono::milliseconds next_look(50);
   const auto end = deadline_in(pause);
@@ -41,10 +41,10 @@ void wait_unless_asked(Seconds pause, const PatientStop& stop)
 ExitCode supervise(const std::function<ExitCode(std::uint64_t)>& attempt, const Supervision& supervision)
 {
   constexpr Seconds longest_pause(30);
-  const PatientStop stop;
+  const GracefulStop stop;
   Seconds pause = supervision.pause;
   for (std::uint64_t failed = 0;; ++failed) {
-    const ChildResult result = run_in_deputy([&] { return exit_code_of(attempt, failed); }, stop);
+    const ChildResult result = run_supervised_child([&] { return exit_code_of(attempt, failed); }, stop);
     if (stop.asked() || !is_worth_another(result)) return static_cast<ExitCode>(std::stoi(result.output_or_throw()));
     if (failed == supervision.restarts) throw AttemptsFailed(*result.failure);
     supervision.say(fmt::format("attempt {} of {} failed: {}; going on from {}", failed + 1, supervision.restarts + 1,

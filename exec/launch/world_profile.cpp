@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr Seconds patience{600};
-constexpr auto word = "profile";
+constexpr auto run_id = "profile";
 
 /// A number that is the same for all processes on a device of a machine, and for no two of them; 52 bits, which a
 /// double holds.
@@ -95,7 +95,7 @@ std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<En
                                           const std::string& device, const MeasureDevice& measure_device,
                                           TcpOptions options)
 {
-  options.world = word;
+  options.run_id = run_id;
   options.connect_deadline = patience;
   std::vector<std::size_t> first;
   Json own = {{"profile", nullptr}, {"links", Json::array()}};

@@ -18,19 +18,19 @@ class Sampler {
   explicit Sampler(const RandomKey& key) : key_(key) {}
 
   /// Whole numbers from `low` to below `end`.
-  at::Tensor whole_numbers(Stream stream, std::uint64_t low, std::uint64_t end, at::IntArrayRef shape) const
+  at::Tensor whole_numbers(RandomStream stream, std::uint64_t low, std::uint64_t end, at::IntArrayRef shape) const
   {
     return at::randint(static_cast<std::int64_t>(low), static_cast<std::int64_t>(end), shape, generator(stream),
                        at::kLong);
   }
 
-  at::Tensor normal(Stream stream, at::IntArrayRef shape) const
+  at::Tensor normal(RandomStream stream, at::IntArrayRef shape) const
   {
     return at::randn(shape, generator(stream), at::kFloat);
   }
 
  private:
-  at::Generator generator(Stream stream) const
+  at::Generator generator(RandomStream stream) const
   {
     return generator_for(stream, {key_.seed, key_.step, key_.microbatch}, "cpu");
   }
@@ -47,18 +47,18 @@ std::int64_t samples_of(const Workload& workload)
 at::Tensor text(const Workload& workload, const Sampler& sampler, std::uint64_t vocabulary)
 {
   const auto length = static_cast<std::int64_t>(workload.sequence) + 1;
-  return sampler.whole_numbers(Stream::Tokens, 0, vocabulary, {samples_of(workload), length});
+  return sampler.whole_numbers(RandomStream::Tokens, 0, vocabulary, {samples_of(workload), length});
 }
 
 Tensors inputs_of(const Workload& workload, const Sampler& sampler, const BertSizes& sizes)
 {
   const auto sequence = workload.sequence;
-  const auto one_each = [&](Stream stream, std::uint64_t low, std::uint64_t end) {
+  const auto one_each = [&](RandomStream stream, std::uint64_t low, std::uint64_t end) {
     return sampler.whole_numbers(stream, low, end, {samples_of(workload), 1});
   };
   const auto places = at::arange(static_cast<std::int64_t>(sequence), at::kLong);
-  const auto mask = (places < one_each(Stream::Lengths, (sequence + 1) / 2, sequence + 1)).to(at::kLong);
-  const auto segments = (places >= one_each(Stream::Segments, 0, sequence + 1)).to(at::kLong);
+  const auto mask = (places < one_each(RandomStream::Lengths, (sequence + 1) / 2, sequence + 1)).to(at::kLong);
+  const auto segments = (places >= one_each(RandomStream::Segments, 0, sequence + 1)).to(at::kLong);
   return {text(workload, sampler, sizes.vocabulary).slice(1, 0, -1) * mask, mask, segments};
 }
 
@@ -75,7 +75,7 @@ Tensors inputs_of(const Workload& workload, const Sampler& sampler, const LlamaS
 Tensors inputs_of(const Workload& workload, const Sampler& sampler, const ResnetSizes& sizes)
 {
   const auto side = static_cast<std::int64_t>(sizes.image);
-  return {cast(sampler.normal(Stream::Images, {samples_of(workload), 3, side, side}), workload.dtype)};
+  return {cast(sampler.normal(RandomStream::Images, {samples_of(workload), 3, side, side}), workload.dtype)};
 }
 
 Tensors inputs_of(const Workload& workload, const Sampler& /*sampler*/, std::monostate /*listed*/)
@@ -85,12 +85,12 @@ Tensors inputs_of(const Workload& workload, const Sampler& /*sampler*/, std::mon
 
 at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const BertSizes& sizes)
 {
-  return sampler.whole_numbers(Stream::Classes, 0, sizes.classes, {samples_of(workload)});
+  return sampler.whole_numbers(RandomStream::Classes, 0, sizes.classes, {samples_of(workload)});
 }
 
 at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const ResnetSizes& sizes)
 {
-  return sampler.whole_numbers(Stream::Classes, 0, sizes.classes, {samples_of(workload)});
+  return sampler.whole_numbers(RandomStream::Classes, 0, sizes.classes, {samples_of(workload)});
 }
 
 at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const GptSizes& sizes)

@@ -1,8 +1,8 @@
 #include "exec/model/device.hpp"
 
 #include "core/errors.hpp"
-#include "exec/model/device_queue.hpp"
 #include "exec/model/gpu.hpp"
+#include "exec/model/stream.hpp"
 
 #include <fmt/format.h>
 
@@ -71,7 +71,7 @@ Tensors on_cpu(const Tensors& tensors)
   for (const auto& tensor : tensors) copies.push_back(copy_begun(tensor).contiguous());
   for (const auto& tensor : tensors) {
     if (tensor.is_cpu()) continue;
-    mark_of_this_thread(tensor.device().str()).wait();
+    event_of_this_thread(tensor.device().str()).wait();
     break;
   }
   return copies;

@@ -1,14 +1,14 @@
 #pragma once
 
-#include "exec/model/device_queue.hpp"
 #include "exec/model/layer_module.hpp"
+#include "exec/model/stream.hpp"
 
 #include <vector>
 
 namespace isobar::exec {
 
 /// What the first stage decides of a step when it begins it; all ranks learn it with what they receive.
-struct Orders {
+struct StepControl {
   bool checkpoint = false;  ///< once the step is done
   bool end = false;         ///< it is the last step
 };
@@ -19,9 +19,9 @@ struct Orders {
 struct Message {
   Tensors tensors;
   std::vector<bool> differentiable;
-  Mark ready;
+  Event ready;
   /// With activations: of their step. With gradients: what stages behind wish for, `end` alone.
-  Orders orders;
+  StepControl control;
 };
 
 }  // namespace isobar::exec

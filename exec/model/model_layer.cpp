@@ -108,7 +108,7 @@ std::size_t ModelLayer::add_constant(const std::string& name, const std::vector<
 
 std::size_t ModelLayer::add_normal(const std::string& name, const std::vector<std::uint64_t>& shape, double deviation)
 {
-  const auto generator = generator_for(Stream::Parameters, {seed_, layer_, parameters_.size()}, "cpu");
+  const auto generator = generator_for(RandomStream::Parameters, {seed_, layer_, parameters_.size()}, "cpu");
   return add(name, at::empty(in_torch(shape), at::kFloat).normal_(0, deviation, generator));
 }
 
@@ -159,7 +159,8 @@ at::Tensor ModelLayer::apply(const LayerNorm& norm, const at::Tensor& input) con
 at::Tensor ModelLayer::drop_out(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const
 {
   if (dropout_ == 0 || !key.drops) return input;
-  const auto generator = generator_for(Stream::Dropout, {key.seed, key.step, key.microbatch, layer_, which}, device_);
+  const auto generator =
+      generator_for(RandomStream::Dropout, {key.seed, key.step, key.microbatch, layer_, which}, device_);
   // Booleans, since the mask is kept until backward: one byte an element, as core/model/models.hpp counts.
   const auto kept = at::empty(input.sizes(), input.options().dtype(at::kBool)).bernoulli_(1 - dropout_, generator);
   return input * kept * (1 / (1 - dropout_));

@@ -4,7 +4,7 @@
 
 namespace isobar::exec {
 
-at::Generator generator_for(Stream stream, std::initializer_list<std::uint64_t> words, const std::string& device)
+at::Generator generator_for(RandomStream stream, std::initializer_list<std::uint64_t> words, const std::string& device)
 {
   // A clone is how a generator of any device is had without naming the device's classes; the seed replaces its state.
   auto generator = at::globalContext().defaultGenerator(at::Device(device)).clone();

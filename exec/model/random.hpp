@@ -13,9 +13,9 @@ struct Generator;
 namespace isobar::exec {
 
 /// The first word of every key, so that no two uses draw the same numbers.
-enum class Stream : std::uint64_t { Parameters, Dropout, Tokens, Segments, Lengths, Images, Classes };
+enum class RandomStream : std::uint64_t { Parameters, Dropout, Tokens, Segments, Lengths, Images, Classes };
 
 /// A generator of `device` that draws what follows from stream and words alone; torch's global ones stay as they are.
-at::Generator generator_for(Stream stream, std::initializer_list<std::uint64_t> words, const std::string& device);
+at::Generator generator_for(RandomStream stream, std::initializer_list<std::uint64_t> words, const std::string& device);
 
 }  // namespace isobar::exec

@@ -25,7 +25,7 @@ struct StageOptions {
   const BatchSource* batches = nullptr;  ///< of labels; of the last stage alone
 };
 
-/// What stages add up before they update where stages_agree(workload): sums over all parameters of all stages.
+/// What stages add up before they update where needs_gradient_sync(workload): sums over all parameters of all stages.
 struct GradientFacts {
   double sum_of_squares = 0;  ///< of the gradients, unscaled
   double not_finite = 0;      ///< parameters with a gradient that is not finite
@@ -52,8 +52,8 @@ class StageModel {
   Message backward(std::uint64_t microbatch, const Message& gradients);
   /// On a GPU the calling thread waits until its queue has come so far.
   GradientFacts gradient_facts() const;
-  /// The optimizer's step, by the facts of all stages together, which count only where stages_agree(workload); then
-  /// gradients are forgotten.
+  /// The optimizer's step, by the facts of all stages together, which count only where needs_gradient_sync(workload);
+  /// then gradients are forgotten.
   void update(const GradientFacts& agreed);
 
   /// Mean loss of the micro-batches since the last call, a float64 scalar where the stage is. The last stage alone has

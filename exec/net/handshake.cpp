@@ -91,12 +91,12 @@ std::string text_of(const Purpose& purpose)
   return text.substr(0, text.find('\0'));
 }
 
-CallerHandshake::CallerHandshake(const Secret& secret, const Purpose& purpose) : secret_(&secret)
+InitiatorHandshake::InitiatorHandshake(const Secret& secret, const Purpose& purpose) : secret_(&secret)
 {
   claim_.purpose = purpose;
 }
 
-Claim CallerHandshake::claim(const Challenge& challenge)
+Claim InitiatorHandshake::claim(const Challenge& challenge)
 {
   challenge_ = challenge;
   claim_.nonce = fresh_nonce();
@@ -104,14 +104,14 @@ Claim CallerHandshake::claim(const Challenge& challenge)
   return claim_;
 }
 
-std::optional<std::string> CallerHandshake::reason_of(const Verdict& verdict) const
+std::optional<std::string> InitiatorHandshake::reason_of(const Verdict& verdict) const
 {
   const auto said = transcript(challenge_, claim_, std::as_bytes(std::span(verdict.reason)));
   if (!are_equal(verdict.proof, proof_of(*secret_, of_acceptor, said))) return std::nullopt;
   return std::string(verdict.reason.begin(), std::ranges::find(verdict.reason, '\0'));
 }
 
-Key CallerHandshake::session_key() const
+Key InitiatorHandshake::session_key() const
 {
   return secret_->key(of_session, transcript(challenge_, claim_));
 }

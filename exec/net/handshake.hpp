@@ -9,7 +9,7 @@
 #include <string_view>
 
 /// How the two ends of a connection prove to each other that they know the same secret, without saying it. Here is what
-/// they say; `Switchboard` says it over sockets.
+/// they say; `ConnectionManager` says it over sockets.
 ///
 ///   acceptor: Challenge    32 random bytes
 ///   caller:   Claim        32 random bytes, what it calls for, and a proof
@@ -46,10 +46,10 @@ struct Verdict {
 };
 
 /// The calling end of one connection.
-class CallerHandshake {
+class InitiatorHandshake {
  public:
   /// `secret` must outlive it.
-  CallerHandshake(const Secret& secret, const Purpose& purpose);
+  InitiatorHandshake(const Secret& secret, const Purpose& purpose);
 
   /// What to say to a challenge.
   Claim claim(const Challenge& challenge);

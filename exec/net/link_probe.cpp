@@ -160,7 +160,7 @@ LinkMeasurement probe_loopback(std::size_t flows)
 {
   TcpOptions options;
   options.flows = flows;
-  options.world = "probe";
+  options.run_id = "probe";
   options.secret = random_secret();
   std::array<TcpListener, 2> listeners = {TcpListener({"127.0.0.1", 0}), TcpListener({"127.0.0.1", 0})};
   const std::vector<Endpoint> ranks = {{"127.0.0.1", listeners[0].port()}, {"127.0.0.1", listeners[1].port()}};

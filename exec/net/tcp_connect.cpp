@@ -1,7 +1,7 @@
 #include "exec/net/tcp_connect.hpp"
 
 #include "core/errors.hpp"
-#include "exec/net/switchboard.hpp"
+#include "exec/net/connection_manager.hpp"
 
 #include <fmt/format.h>
 
@@ -51,7 +51,7 @@ struct Hello {
   std::uint32_t flows = 0;
   std::uint32_t tls = 0;
   std::uint64_t first_step = 0;
-  Text<64> world = {};
+  Text<64> run_id = {};
 };
 static_assert(std::is_trivially_copyable_v<Hello> && sizeof(Hello) == 112 && sizeof(Hello) <= sizeof(Purpose));
 
@@ -137,7 +137,7 @@ class Connecting {
  private:
   struct Call {
     std::size_t to = 0;
-    std::size_t number = 0;  ///< the switchboard's
+    std::size_t number = 0;  ///< the connection_manager's
     bool done = false;
   };
 
@@ -155,7 +155,7 @@ class Connecting {
   Clock::time_point began_ = Clock::now();
   Clock::time_point looked_ = began_;  ///< for ranks that are gone
 
-  Switchboard switchboard_;
+  ConnectionManager connection_manager_;
   std::vector<Call> calls_;
   std::map<LinkName, std::vector<Flow>> flows_;
   std::size_t missing_ = 0;
@@ -164,7 +164,7 @@ class Connecting {
 
 Connecting::Connecting(std::size_t rank, const std::vector<Endpoint>& ranks, const std::vector<LinkName>& links,
                        const TcpOptions& options, TcpListener listener)
-    : rank_(rank), ranks_(ranks), options_(options), switchboard_(options.secret, options.tls)
+    : rank_(rank), ranks_(ranks), options_(options), connection_manager_(options.secret, options.tls)
 {
   for (const auto& link : links) {
     if (link.from != rank && link.to != rank) continue;
@@ -175,7 +175,7 @@ Connecting::Connecting(std::size_t rank, const std::vector<Endpoint>& ranks, con
     missing_ += flows;
     for (std::size_t flow = 0; link.from == rank && flow < flows; ++flow) call(link, flow);
   }
-  switchboard_.listen(
+  connection_manager_.listen(
       std::move(listener), [this](const Purpose& purpose) { return objection_to(hello_of(purpose)); },
       [this](const Purpose& purpose, Flow flow) { keep(hello_of(purpose), std::move(flow)); });
 }
@@ -191,12 +191,12 @@ void Connecting::call(const LinkName& link, std::size_t flow)
   hello.flows = static_cast<std::uint32_t>(options_.flows);
   hello.tls = options_.tls ? 1 : 0;
   hello.first_step = options_.first_step;
-  hello.world = padded<64>(options_.world);
+  hello.run_id = padded<64>(options_.run_id);
   Purpose purpose = {};
   std::memcpy(purpose.data(), &hello, sizeof hello);
   const std::size_t place = calls_.size();
   calls_.push_back({.to = link.to});
-  calls_[place].number = switchboard_.call(
+  calls_[place].number = connection_manager_.connect(
       ranks_[link.to], purpose,
       [this, hello, place](const Purpose&, Flow connected) {
         calls_[place].done = true;
@@ -234,17 +234,18 @@ std::map<LinkName, std::vector<Flow>> Connecting::run(Clock::time_point deadline
   const auto last_look = deadline - (deadline - began_) / 10;
   constexpr std::chrono::milliseconds pause(100);
   while (!all_are_here()) {
-    const bool in_time = switchboard_.work(deadline);
+    const bool in_time = connection_manager_.work(deadline);
     if (const auto now = Clock::now(); now < last_look && now - looked_ > pause) forget_who_is_gone();
     if (!refusal_.empty()) {
       const auto end = deadline_in(Seconds(1));
-      while (switchboard_.work(end)) continue;
+      while (connection_manager_.work(end)) continue;
       throw EnvironmentError(refusal_);
     }
     if (!in_time) {
       const auto option = options_.connect_option.empty() ? "" : fmt::format(" ({})", options_.connect_option);
       throw EnvironmentError(fmt::format("rank {}: still waiting after {}{} for {}{}", rank_,
-                                         in_seconds(time_since(began_)), option, awaited(), switchboard_.strangers()));
+                                         in_seconds(time_since(began_)), option, awaited(),
+                                         connection_manager_.unauthenticated()));
     }
   }
   return std::move(flows_);
@@ -267,7 +268,8 @@ std::string Connecting::awaited() const
   }
   for (const auto& call : calls_) {
     if (call.done) continue;
-    trouble_of_rank[call.to] = fmt::format("{}: {}", text_of(ranks_[call.to]), switchboard_.trouble(call.number));
+    trouble_of_rank[call.to] =
+        fmt::format("{}: {}", text_of(ranks_[call.to]), connection_manager_.trouble(call.number));
   }
   std::string text;
   for (const auto& [rank, trouble] : trouble_of_rank) {
@@ -281,7 +283,7 @@ std::string Connecting::objection_to(const Hello& hello) const
   const Hello ours;
   if (hello.mark != ours.mark) return "it takes calls of links alone";
   if (hello.version != ours.version) return fmt::format("it speaks version {}, not {}", ours.version, hello.version);
-  if (hello.world != padded<64>(options_.world)) {
+  if (hello.run_id != padded<64>(options_.run_id)) {
     return "it belongs to another world: give all ranks the same plan, data and options, and each run ports of its own";
   }
   if (hello.first_step != options_.first_step) {

@@ -23,11 +23,11 @@ struct TcpOptions {
   std::size_t flows = 1;  ///< connections of each link, 1..64
   /// All ranks of a run say the same word of at most 64 bytes, and turn away whoever says another one. It keeps runs
   /// apart; it is no secret and no protection.
-  std::string world;
-  std::uint64_t first_step = 0;              ///< with which the run begins, the same at all ranks
-  Seconds connect_deadline{60};              ///< from the beginning until all ranks are connected
-  std::string connect_option;                ///< what it follows from, such as "twice --deadline"; "": no option
-  std::optional<std::size_t> summing_ranks;  ///< only the first ones take part in sums; default: all
+  std::string run_id;
+  std::uint64_t first_step = 0;                 ///< with which the run begins, the same at all ranks
+  Seconds connect_deadline{60};                 ///< from the beginning until all ranks are connected
+  std::string connect_option;                   ///< what it follows from, such as "twice --deadline"; "": no option
+  std::optional<std::size_t> all_reduce_ranks;  ///< only the first ones take part in sums; default: all
   std::optional<std::string> bind_address;  ///< what to listen on instead of the endpoint's own host, such as "0.0.0.0"
   std::shared_ptr<const Secret> secret;     ///< what the ranks prove to each other
   bool tls = false;                         ///< all connections are encrypted

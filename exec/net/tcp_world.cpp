@@ -17,7 +17,7 @@ namespace isobar::exec {
 namespace {
 
 /// Of the links of sums where not all ranks take part, beside reserved_channel.
-constexpr std::uint32_t summing_of_some = TcpWorld::reserved_channel - 1;
+constexpr std::uint32_t all_reduce_of_some = TcpWorld::reserved_channel - 1;
 
 /// The header of a message of a sum.
 struct RoundHeader {
@@ -32,13 +32,13 @@ void check_inputs(std::size_t rank, const std::vector<Endpoint>& ranks, const st
   ensure(rank < ranks.size(), "a world's rank is one of its ranks");
   for (const auto& link : links) {
     ensure(link.from < ranks.size() && link.to < ranks.size() && link.from != link.to, "a link is between two ranks");
-    ensure(link.channel < summing_of_some, "the sums' channels are reserved");
+    ensure(link.channel < all_reduce_of_some, "the sums' channels are reserved");
   }
   if (options.flows < 1 || options.flows > 64) {
     throw InputError("flows", fmt::format("{} connections for each link; it may have 1 to 64", options.flows));
   }
-  if (options.world.size() > 64) {
-    throw InputError("world", fmt::format("a word of {} bytes; it may have 64", options.world.size()));
+  if (options.run_id.size() > 64) {
+    throw InputError("run id", fmt::format("{} bytes; at most 64", options.run_id.size()));
   }
   for (std::size_t i = 0; i < ranks.size() && ranks.size() > 1; ++i) {
     if (ranks[i].port == 0) throw InputError(fmt::format("rank {}", i), "its port is 0; it must be 1 to 65535");
@@ -62,8 +62,8 @@ class TcpWorld::Impl {
   template <typename Value>
   void all_reduce_sum(std::span<Value> values, const Deadline& deadline)
   {
-    ensure(rank_ < summing_.size, "a rank sums that takes part in sums");
-    all_reduce_sum(summing_, values, deadline);
+    ensure(rank_ < all_reduce_ring_.size, "a rank sums that takes part in sums");
+    all_reduce_sum(all_reduce_ring_, values, deadline);
   }
   void wait_for_all(const Deadline& deadline) { all_reduce_sum(all_, std::span<double>(), deadline); }
 
@@ -84,7 +84,7 @@ class TcpWorld::Impl {
   {
     std::set<std::size_t> gone;
     for (const auto& [name, link] : links) {
-      if (name.channel < summing_of_some && link->is_closed()) gone.insert(name.from == rank_ ? name.to : name.from);
+      if (name.channel < all_reduce_of_some && link->is_closed()) gone.insert(name.from == rank_ ? name.to : name.from);
     }
     if (gone.empty()) return "";
     return fmt::format("; rank{} {} {} gone", gone.size() > 1 ? "s" : "", fmt::join(gone, ", "),
@@ -103,8 +103,8 @@ class TcpWorld::Impl {
   void all_reduce_sum(const Ring& ring, std::span<Value> values, const Deadline& deadline);
 
   std::size_t rank_;
-  Ring all_;      // who is to be there
-  Ring summing_;  // who takes part in sums
+  Ring all_;              // who is to be there
+  Ring all_reduce_ring_;  // who takes part in sums
 };
 
 TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::vector<LinkName> names,
@@ -112,23 +112,23 @@ TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::
     : rank_(rank)
 {
   all_.size = ranks.size();
-  summing_.size = options.summing_ranks.value_or(ranks.size());
-  summing_.channel = summing_.size == all_.size ? reserved_channel : summing_of_some;
+  all_reduce_ring_.size = options.all_reduce_ranks.value_or(ranks.size());
+  all_reduce_ring_.channel = all_reduce_ring_.size == all_.size ? reserved_channel : all_reduce_of_some;
   if (ranks.size() == 1) return;
   const auto deadline = deadline_in(options.connect_deadline);
   names.insert(names.end(), {to_next(all_), from_previous(all_)});
-  if (is_in(summing_) && summing_.channel != all_.channel) {
-    names.insert(names.end(), {to_next(summing_), from_previous(summing_)});
+  if (is_in(all_reduce_ring_) && all_reduce_ring_.channel != all_.channel) {
+    names.insert(names.end(), {to_next(all_reduce_ring_), from_previous(all_reduce_ring_)});
   }
   const auto loop = make_tcp_loop();
   std::vector<int> sockets;
   for (auto& [name, flows] : connect_links(rank, ranks, names, options, std::move(listener), deadline)) {
-    const bool of_sums = name.channel >= summing_of_some;
+    const bool of_sums = name.channel >= all_reduce_of_some;
     const auto title = of_sums ? "sum over all ranks" : fmt::format("channel {}", name.channel);
     for (const auto& flow : flows) sockets.push_back(flow.socket.number());
     links[name] = std::make_unique<TcpLink>(name, rank_, title, std::move(flows), of_sums ? loop : make_tcp_loop());
   }
-  for (Ring* ring : {&all_, &summing_}) {
+  for (Ring* ring : {&all_, &all_reduce_ring_}) {
     if (!is_in(*ring)) continue;
     ring->to_next = links.at(to_next(*ring)).get();
     ring->from_previous = links.at(from_previous(*ring)).get();

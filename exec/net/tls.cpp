@@ -128,7 +128,7 @@ Tls::Impl::Impl(int socket, Side side, const Key& key) : socket_(socket)
             ::SSL_CTX_set1_groups_list(context_, "X25519") == 1,
         "use TLS 1.3 with AES-128-GCM and X25519");
   // The key is all that proves a peer: a certificate is neither asked for nor, where one came, believed.
-  if (side == Side::Caller) ::SSL_CTX_set_verify(context_, SSL_VERIFY_PEER, nullptr);
+  if (side == Side::Initiator) ::SSL_CTX_set_verify(context_, SSL_VERIFY_PEER, nullptr);
   ::SSL_CTX_set_session_cache_mode(context_, SSL_SESS_CACHE_OFF);
   ::SSL_CTX_set_num_tickets(context_, 0);
   // A peer that dies closes without a word; messages know their length.
@@ -155,7 +155,7 @@ Tls::Impl::Impl(int socket, Side side, const Key& key) : socket_(socket)
   ::BIO_set_data(stream, &socket_);
   ::BIO_set_init(stream, 1);
   ::SSL_set_bio(ssl_, stream, stream);
-  side == Side::Caller ? ::SSL_set_connect_state(ssl_) : ::SSL_set_accept_state(ssl_);
+  side == Side::Initiator ? ::SSL_set_connect_state(ssl_) : ::SSL_set_accept_state(ssl_);
 }
 
 SSL_SESSION* Tls::Impl::session_for(SSL* ssl) const

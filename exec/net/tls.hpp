@@ -13,7 +13,7 @@ namespace isobar::exec {
 /// OpenSSL's part only: nothing here waits, and the socket is somebody else's.
 class Tls {
  public:
-  enum class Side { Caller, Acceptor };
+  enum class Side { Initiator, Acceptor };
   /// What a step came to: `bytes` moved; or what the socket must be before the step is worth another try.
   struct Progress {
     enum class Waits { No, UntilReadable, UntilWritable };

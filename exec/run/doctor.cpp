@@ -4,7 +4,7 @@
 #include "core/base/quantity_text.hpp"
 #include "exec/launch/device_name.hpp"
 #include "exec/model/device.hpp"
-#include "exec/model/device_queue.hpp"
+#include "exec/model/stream.hpp"
 #include "exec/net/side_channel.hpp"
 #include "exec/net/tcp_settings.hpp"
 #include "exec/run/nccl.hpp"
@@ -36,7 +36,7 @@ Seconds time_of(const std::string& device, const std::function<void()>& call)
 {
   const auto work = [&] {
     call();
-    mark_of_this_thread(device).wait();
+    event_of_this_thread(device).wait();
   };
   work();
   std::vector<Seconds> times;
@@ -147,7 +147,7 @@ Finding finding_of(const LinkMeasurement& link, const std::string& subject, cons
 /// The system's settings, the clocks, and the links that begin here.
 std::vector<Finding> network(const DoctorOptions& options)
 {
-  constexpr auto word = "doctor";
+  constexpr auto run_id = "doctor";
   std::vector<Finding> findings;
   const auto settings = tcp_settings();
   if (settings) findings.push_back({Verdict::Good, "TCP", text_of(*settings)});
@@ -158,7 +158,7 @@ std::vector<Finding> network(const DoctorOptions& options)
     return findings;
   }
   TcpOptions tcp = options.tcp;
-  tcp.world = word;
+  tcp.run_id = run_id;
   {
     TcpWorld world(*options.rank, options.ranks, SideChannel::links(options.ranks.size()), tcp);
     const Seconds offset = SideChannel(world, *options.rank, options.ranks.size(), patience).clock_offset();

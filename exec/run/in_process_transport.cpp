@@ -21,8 +21,8 @@ using Clock = std::chrono::steady_clock;
 /// Where all ranks of the process meet.
 class MeetingPlace {
  public:
-  MeetingPlace(std::size_t summing_ranks, Seconds deadline)
-      : deadline_(std::chrono::duration<double>(deadline.value)), contributions_(summing_ranks)
+  MeetingPlace(std::size_t all_reduce_ranks, Seconds deadline)
+      : deadline_(std::chrono::duration<double>(deadline.value)), contributions_(all_reduce_ranks)
   {
   }
 
@@ -124,10 +124,10 @@ class InProcessTransport : public Transport {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, std::size_t summing_ranks,
+std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, std::size_t all_reduce_ranks,
                                                               Seconds deadline)
 {
-  const auto place = std::make_shared<MeetingPlace>(summing_ranks, deadline);
+  const auto place = std::make_shared<MeetingPlace>(all_reduce_ranks, deadline);
   std::vector<std::unique_ptr<Transport>> transports;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     transports.push_back(std::make_unique<InProcessTransport>(rank, place));

@@ -59,7 +59,7 @@ LinkName link_of(const Instruction& transfer, std::size_t rank)
 
 std::vector<std::int64_t> header_of(const Message& message)
 {
-  std::vector<std::int64_t> header = {message.orders.checkpoint ? 1 : 0, message.orders.end ? 1 : 0};
+  std::vector<std::int64_t> header = {message.control.checkpoint ? 1 : 0, message.control.end ? 1 : 0};
   for (std::size_t i = 0; i < message.tensors.size(); ++i) {
     const auto& tensor = message.tensors[i];
     header.insert(header.end(), {static_cast<std::int64_t>(tensor.scalar_type()),
@@ -81,8 +81,8 @@ Message room_for(TcpLink::Bytes header, Room room, Bytes most)
   HeaderReader reader(header);
   Message message;
   Bytes all;
-  message.orders.checkpoint = reader.word(1) == 1;
-  message.orders.end = reader.word(1) == 1;
+  message.control.checkpoint = reader.word(1) == 1;
+  message.control.end = reader.word(1) == 1;
   while (!reader.at_end()) {
     const auto type = static_cast<at::ScalarType>(reader.word(static_cast<std::int64_t>(at::ScalarType::BFloat16)));
     message.differentiable.push_back(reader.word(1) == 1);

@@ -14,7 +14,7 @@ namespace isobar::exec {
 /// The link that a transfer of `rank` takes: a channel for activations, one for gradients.
 LinkName link_of(const Instruction& transfer, std::size_t rank);
 
-/// The orders, then for each tensor its type, whether it is differentiable, and its shape, as 64-bit integers of the
+/// The control, then for each tensor its type, whether it is differentiable, and its shape, as 64-bit integers of the
 /// machine, which all ranks share.
 std::vector<std::int64_t> header_of(const Message& message);
 

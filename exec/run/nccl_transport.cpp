@@ -2,8 +2,8 @@
 
 #include "core/base/files.hpp"
 #include "exec/model/device.hpp"
-#include "exec/model/device_queue.hpp"
 #include "exec/model/gpu.hpp"
+#include "exec/model/stream.hpp"
 #include "exec/run/message_header.hpp"
 #include "exec/run/nccl.hpp"
 #include "exec/run/tcp_transport.hpp"
@@ -151,7 +151,7 @@ class NcclTransport : public Transport {
     const at::Device gpu(options_.device);
     const c10::Stream stream = c10::impl::VirtualGuardImpl(gpu.type()).getStream(gpu);
     pair.queue(pieces, gpu::handle_of(stream), deadline);
-    const Mark end = mark_of_this_thread(options_.device);
+    const Event end = event_of_this_thread(options_.device);
     pair.wait([&end] { return end.passed(); }, deadline);
   }
 

@@ -6,9 +6,9 @@
 #include "exec/launch/device_name.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/model/device.hpp"
-#include "exec/model/device_queue.hpp"
 #include "exec/model/memory_meter.hpp"
 #include "exec/model/stage_model.hpp"
+#include "exec/model/stream.hpp"
 
 #include <fmt/format.h>
 
@@ -60,15 +60,15 @@ Message gradient_for(const Message& output)
 
 /// When the passes of one repetition began and ended.
 struct Repetition {
-  Mark forward_begin, forward_end, backward_begin, backward_end, update_end;
+  Event forward_begin, forward_end, backward_begin, backward_end, update_end;
 };
 
 Kind measure(const Workload& workload, std::size_t layer, const Message& input, const ProfileOptions& options,
              const std::function<void()>& on_pass)
 {
   MemoryMeter meter(Bytes(0));
-  DeviceQueue queue(options.device, DeviceQueue::Kind::Computations, meter);
-  const DeviceQueue::Scope scope(queue);
+  Stream queue(options.device, Stream::Kind::Computations, meter);
+  const Stream::Scope scope(queue);
   StageOptions stage;
   stage.first_layer = stage.last_layer = layer;
   stage.seed = options.seed;
@@ -85,7 +85,7 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   std::vector<double> update;
   std::vector<double> both;
   // On a CPU by what the thread works: others who work there do not count, and emulation stretches the same.
-  const auto mark = [&] { return queue.is_on_gpu() ? queue.mark() : Mark(thread_time()); };
+  const auto event = [&] { return queue.is_on_gpu() ? queue.record() : Event(thread_time()); };
   const auto count = [&](const Repetition& times) {
     forward.push_back((times.forward_end.time() - times.forward_begin.time()).value);
     backward.push_back((times.backward_end.time() - times.backward_begin.time()).value);
@@ -98,16 +98,16 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
     kind.output = {};
     const Bytes before = meter.current();
     Repetition times;
-    times.forward_begin = mark();
+    times.forward_begin = record();
     kind.output = model.forward(i, 0, input);
-    times.forward_end = mark();
+    times.forward_end = record();
     kind.profile.activations = meter.current() - before;
     const Message gradient = gradient_for(kind.output);
-    times.backward_begin = mark();
+    times.backward_begin = record();
     model.backward(0, gradient);
-    times.backward_end = mark();
+    times.backward_end = record();
     model.update({});
-    times.update_end = mark();
+    times.update_end = record();
     if (has_loss) model.take_loss();
     if (last) count(*last);
     if (i >= options.warm_up) last = times;
@@ -123,14 +123,14 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
 }
 
 /// Of copies from one to the other, one of which lies on a GPU and one in pinned memory: the median of some.
-BytesPerSecond copy_bandwidth(DeviceQueue& queue, const at::Tensor& to, const at::Tensor& from)
+BytesPerSecond copy_bandwidth(Stream& queue, const at::Tensor& to, const at::Tensor& from)
 {
   constexpr int copies = 10;
   std::vector<double> times;
   for (int i = 0; i <= copies; ++i) {
-    const Mark begin = queue.mark();
+    const Event begin = queue.record();
     to.copy_(from, /*non_blocking=*/true);
-    const Mark end = queue.mark();
+    const Event end = queue.record();
     if (i > 0) times.push_back((end.time() - begin.time()).value);  // the first one warms up
   }
   return Bytes(static_cast<double>(from.nbytes())) / Seconds(quantile(times, 0.5));
@@ -140,8 +140,8 @@ void measure_copies(const std::string& device, DeviceProfile& profile)
 {
   constexpr std::int64_t size = std::int64_t{1} << 28;
   MemoryMeter meter(Bytes(0));
-  DeviceQueue queue(device, DeviceQueue::Kind::Transfers, meter);
-  const DeviceQueue::Scope scope(queue);
+  Stream queue(device, Stream::Kind::Transfers, meter);
+  const Stream::Scope scope(queue);
   const auto there = at::zeros({size}, at::TensorOptions(at::Device(device)).dtype(at::kByte));
   const auto here = at::zeros({size}, at::TensorOptions(at::kByte).pinned_memory(true));
   profile.host_to_device = copy_bandwidth(queue, there, here);

@@ -51,13 +51,13 @@ std::string name_of_rank(const Plan& plan, std::size_t rank)
 
 }  // namespace
 
-void RankExecutor::Shelf::put(std::uint64_t microbatch, Message message)
+void RankExecutor::Mailbox::put(std::uint64_t microbatch, Message message)
 {
   const std::lock_guard lock(mutex_);
   messages_.emplace(microbatch, std::move(message));
 }
 
-Message RankExecutor::Shelf::take(std::uint64_t microbatch)
+Message RankExecutor::Mailbox::take(std::uint64_t microbatch)
 {
   const std::lock_guard lock(mutex_);
   const auto first = messages_.lower_bound(microbatch);
@@ -67,38 +67,38 @@ Message RankExecutor::Shelf::take(std::uint64_t microbatch)
   return message;
 }
 
-void RankExecutor::OrderBoard::post(std::uint64_t step, Orders orders)
+void RankExecutor::StepControlBoard::post(std::uint64_t step, StepControl control)
 {
   constexpr std::size_t most = 4;  // all lanes of a rank are in the same step or the next
   const std::lock_guard lock(mutex_);
-  orders_[step] = orders;
-  if (orders_.size() > most) orders_.erase(orders_.begin());
+  controls_[step] = control;
+  if (controls_.size() > most) controls_.erase(controls_.begin());
   changed_.notify_all();
 }
 
-bool RankExecutor::OrderBoard::knows(std::uint64_t step)
+bool RankExecutor::StepControlBoard::knows(std::uint64_t step)
 {
   const std::lock_guard lock(mutex_);
-  return orders_.contains(step);
+  return controls_.contains(step);
 }
 
-Orders RankExecutor::OrderBoard::await(std::uint64_t step)
+StepControl RankExecutor::StepControlBoard::await(std::uint64_t step)
 {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return cancelled_ || orders_.contains(step); });
-  if (!orders_.contains(step)) {
+  changed_.wait(lock, [&] { return cancelled_ || controls_.contains(step); });
+  if (!controls_.contains(step)) {
     throw_failure(environment_failure(Failure::Kind::Cancelled, "another lane has failed"));
   }
-  return orders_.at(step);
+  return controls_.at(step);
 }
 
-void RankExecutor::OrderBoard::forget()
+void RankExecutor::StepControlBoard::forget()
 {
   const std::lock_guard lock(mutex_);
-  orders_.clear();
+  controls_.clear();
 }
 
-void RankExecutor::OrderBoard::cancel() noexcept
+void RankExecutor::StepControlBoard::cancel() noexcept
 {
   const std::lock_guard lock(mutex_);
   cancelled_ = true;
@@ -119,11 +119,11 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
   if (is_data_server()) options_.device = "cpu";
   open_device(options_.device);
   for (const Lane each : all_lanes) {
-    const auto kind = each == Lane::Compute ? DeviceQueue::Kind::Computations : DeviceQueue::Kind::Transfers;
+    const auto kind = each == Lane::Compute ? Stream::Kind::Computations : Stream::Kind::Transfers;
     lanes_[static_cast<std::size_t>(each)] = std::make_unique<DeviceLane>(options_.device, kind, meter_);
   }
   if (is_data_server()) return;
-  const DeviceQueue::Scope scope(lane(Lane::Compute).queue);
+  const Stream::Scope scope(lane(Lane::Compute).queue);
   const Stage& stage = plan.stages[rank_];
   StageOptions stage_options;
   stage_options.first_layer = stage.first_layer;
@@ -138,11 +138,11 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
 
 void RankExecutor::with_model(const std::function<void(StageModel&)>& work)
 {
-  DeviceQueue& queue = lane(Lane::Compute).queue;
-  const DeviceQueue::Scope scope(queue);
+  Stream& queue = lane(Lane::Compute).queue;
+  const Stream::Scope scope(queue);
   work_on_device([&] {
     work(*model_);
-    queue.mark().wait();
+    queue.record().wait();
   });
 }
 
@@ -150,7 +150,7 @@ void RankExecutor::run(std::uint64_t step, const Instruction& instruction)
 {
   DeviceLane& of_instruction = lane(instruction.lane);
   of_instruction.is_timed = !evaluates_ && step < options_.timed_before;
-  const DeviceQueue::Scope scope(of_instruction.queue);
+  const Stream::Scope scope(of_instruction.queue);
   std::optional<gpu::NamedRange> range;
   if (of_instruction.queue.is_on_gpu()) range.emplace(name_of_event(instruction));
   work_on_device([&] { run_in_queue(step, instruction, of_instruction); });
@@ -191,22 +191,22 @@ void RankExecutor::run_in_queue(std::uint64_t step, const Instruction& instructi
         if (microbatch >= inputs_at_first_stage) await_first_stage();
         send(instruction, micro_batch_data(step, microbatch), {}, lane);
       } else {
-        send(instruction, activations_to_send_.take(microbatch), orders_.await(step), lane);
+        send(instruction, activations_to_send_.take(microbatch), controls_.await(step), lane);
       }
       return;
     case Lane::SendGradient:
-      if (options_.wishes_end()) end_wished_ = true;
-      send(instruction, gradients_to_send_.take(microbatch), {.checkpoint = false, .end = end_wished_}, lane);
+      if (options_.stop_requested()) stop_requested_ = true;
+      send(instruction, gradients_to_send_.take(microbatch), {.checkpoint = false, .end = stop_requested_}, lane);
       return;
     case Lane::ReceiveActivation: {
       Message message = receive(instruction, lane);
-      if (rank_ > 0) orders_.post(step, message.orders);
+      if (rank_ > 0) controls_.post(step, message.control);
       received_activations_.put(microbatch, std::move(message));
       return;
     }
     case Lane::ReceiveGradient: {
       Message message = receive(instruction, lane);
-      if (message.orders.end) end_wished_ = true;
+      if (message.control.end) stop_requested_ = true;
       received_gradients_.put(microbatch, std::move(message));
       return;
     }
@@ -215,17 +215,17 @@ void RankExecutor::run_in_queue(std::uint64_t step, const Instruction& instructi
 
 bool RankExecutor::goes_on(Lane lane, std::uint64_t step)
 {
-  const Orders orders = is_data_server() ? await_first_stage() : orders_.await(step);
-  if (rank_ == 0 && lane == Lane::ReceiveActivation) tell_data_server(orders);
-  if (orders.end) (evaluates_ ? steps_evaluated_ : steps_done_) = step + 1;
-  return !orders.end;
+  const StepControl control = is_data_server() ? await_first_stage() : controls_.await(step);
+  if (rank_ == 0 && lane == Lane::ReceiveActivation) tell_data_server(control);
+  if (control.end) (evaluates_ ? steps_evaluated_ : steps_done_) = step + 1;
+  return !control.end;
 }
 
 namespace {
 
 /// The way from the first stage to the data server: in each step a message for each input that may leave now, and the
-/// step's orders last.
-Instruction order_transfer(Opcode opcode, Lane lane, std::size_t peer)
+/// step's control last.
+Instruction control_transfer(Opcode opcode, Lane lane, std::size_t peer)
 {
   Instruction instruction;
   instruction.opcode = opcode;
@@ -236,41 +236,41 @@ Instruction order_transfer(Opcode opcode, Lane lane, std::size_t peer)
 
 }  // namespace
 
-void RankExecutor::tell_data_server(Orders orders)
+void RankExecutor::tell_data_server(StepControl control)
 {
   Message message;
-  message.orders = orders;
+  message.control = control;
   const std::lock_guard lock(to_data_server_mutex_);
-  transport_->send(order_transfer(Opcode::Send, Lane::SendGradient, stages_), message);
+  transport_->send(control_transfer(Opcode::Send, Lane::SendGradient, stages_), message);
 }
 
-Orders RankExecutor::await_first_stage()
+StepControl RankExecutor::await_first_stage()
 {
-  return transport_->receive(order_transfer(Opcode::Recv, Lane::ReceiveGradient, 0)).orders;
+  return transport_->receive(control_transfer(Opcode::Recv, Lane::ReceiveGradient, 0)).control;
 }
 
 void RankExecutor::cancel() noexcept
 {
-  orders_.cancel();
+  controls_.cancel();
   transport_->cancel();
 }
 
-void RankExecutor::send(const Instruction& instruction, Message message, Orders orders, DeviceLane& lane)
+void RankExecutor::send(const Instruction& instruction, Message message, StepControl control, DeviceLane& lane)
 {
-  message.orders = orders;
+  message.control = control;
   lane.queue.await(message);
-  const Mark begin = lane.queue.mark();
+  const Event begin = lane.queue.record();
   transport_->send(instruction, message);
-  lane.ran(begin, lane.queue.mark());
+  lane.ran(begin, lane.queue.record());
 }
 
 Message RankExecutor::receive(const Instruction& instruction, DeviceLane& lane)
 {
-  const Mark begin = lane.queue.mark();
+  const Event begin = lane.queue.record();
   Message message = transport_->receive(instruction);
   lane.queue.await(message);
   for (auto& tensor : message.tensors) tensor = on_device(tensor, options_.device);
-  message.ready = lane.queue.mark();
+  message.ready = lane.queue.record();
   lane.ran(begin, message.ready);
   return message;
 }
@@ -282,7 +282,7 @@ void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, D
   Message inputs = compute_inputs(step, instruction);
   lane.queue.await(inputs);
   const bool is_slow = (options_.slowdown > 1 || options_.speed) && instruction.opcode != Opcode::AllReduce;
-  const Mark begin = lane.queue.mark();
+  const Event begin = lane.queue.record();
   if (is_slow) lane.queue.begin_slow_work();
   // An AllReduce waits for the others, and a GPU's work is done later.
   std::optional<Progress::Work> work;
@@ -299,7 +299,7 @@ void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, D
     std::this_thread::sleep_for(std::chrono::duration<double>((begin_on_host + takes - steady_time()).value));
   }
   work.reset();
-  outputs.ready = lane.queue.mark();
+  outputs.ready = lane.queue.record();
   lane.ran(begin, outputs.ready);
   if (lane.queue.is_on_gpu() && options_.progress != nullptr) {
     options_.progress->queued([begin] { return begin.passed(); }, [end = outputs.ready] { return end.passed(); });
@@ -319,8 +319,8 @@ void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, D
 Message RankExecutor::compute_inputs(std::uint64_t step, const Instruction& instruction)
 {
   if (instruction.opcode == Opcode::Forward) {
-    if (rank_ == 0 && !orders_.knows(step)) {
-      orders_.post(step, options_.orders(step, end_wished_ || options_.wishes_end()));
+    if (rank_ == 0 && !controls_.knows(step)) {
+      controls_.post(step, options_.control(step, stop_requested_ || options_.stop_requested()));
     }
     if (rank_ == 0 && !has_data_server_) return micro_batch_data(step, instruction.microbatch);
     return received_activations_.take(instruction.microbatch);
@@ -345,7 +345,7 @@ Message RankExecutor::computed(std::uint64_t step, const Instruction& instructio
       return {};
     }
     case Opcode::Update:
-      if (stages_ == 1 && stages_agree(workload_)) agreed_ = model_->gradient_facts();
+      if (stages_ == 1 && needs_gradient_sync(workload_)) agreed_ = model_->gradient_facts();
       model_->update(agreed_);
       return {};
     case Opcode::Send:
@@ -367,12 +367,12 @@ Message RankExecutor::micro_batch_data(std::uint64_t step, std::uint64_t microba
 void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
 {
   constexpr std::size_t most_under_way = 2;
-  DeviceQueue& queue = lane(Lane::Compute).queue;
+  Stream& queue = lane(Lane::Compute).queue;
   StepEnd last{step, {}, {}};
   {
-    const DeviceQueue::Scope scope(queue);
+    const Stream::Scope scope(queue);
     if (is_last() && !evaluates_) last.loss.push_back(copy_begun(model_->take_loss()));
-    last.end = queue.mark();
+    last.end = queue.record();
   }
   steps_under_way_.push_back(std::move(last));
   while (!steps_under_way_.empty() &&
@@ -385,10 +385,10 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
 void RankExecutor::begin_evaluation(const BatchSource& batches, std::uint64_t steps)
 {
   evaluates_ = true;
-  orders_.forget();
+  controls_.forget();
   options_.batches = &batches;
-  options_.orders = [steps, wishes_end = options_.wishes_end](std::uint64_t step, bool) {
-    return Orders{.checkpoint = false, .end = step + 1 == steps || wishes_end()};
+  options_.control = [steps, stop_requested = options_.stop_requested](std::uint64_t step, bool) {
+    return StepControl{.checkpoint = false, .end = step + 1 == steps || stop_requested()};
   };
 }
 
@@ -411,7 +411,7 @@ void RankExecutor::tell(const StepEnd& step, const StepEnded& ended) const
   ended(step.step, end, step.loss.empty() ? std::nullopt : std::optional(step.loss.front().item<double>()));
 }
 
-void RankExecutor::DeviceLane::ran(const Mark& begin, const Mark& end)
+void RankExecutor::DeviceLane::ran(const Event& begin, const Event& end)
 {
   if (!queue.is_on_gpu() || !is_timed) return;
   queued_.emplace_back(begin, end);

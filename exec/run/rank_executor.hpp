@@ -4,9 +4,9 @@
 #include "core/plan/plan.hpp"
 #include "exec/launch/progress.hpp"
 #include "exec/model/batch.hpp"
-#include "exec/model/device_queue.hpp"
 #include "exec/model/memory_meter.hpp"
 #include "exec/model/stage_model.hpp"
+#include "exec/model/stream.hpp"
 #include "exec/run/interpreter.hpp"
 #include "exec/run/rank_report.hpp"
 #include "exec/run/transport.hpp"
@@ -32,9 +32,9 @@ struct RankOptions {
   /// What the first stage reads, or its data server, and what the last one compares with; outlives the executor.
   const BatchSource* batches = nullptr;
   /// Asked by the first stage when it begins a step, with whether any stage behind it wishes to end.
-  std::function<Orders(std::uint64_t step, bool end_wished)> orders;
+  std::function<StepControl(std::uint64_t step, bool stop_requested)> control;
   /// Whether this rank wishes to end; asked by each stage while it trains.
-  std::function<bool()> wishes_end = [] { return false; };
+  std::function<bool()> stop_requested = [] { return false; };
   std::uint64_t timed_before = std::numeric_limits<std::uint64_t>::max();  ///< steps whose times on a GPU are kept
   std::uint64_t seed = 1;
   std::string device = "cpu";
@@ -83,7 +83,7 @@ class RankExecutor : public RankWork {
   Bytes peak_memory() const { return meter_.peak(); }
   bool is_on_gpu() const { return lanes_.front()->queue.is_on_gpu(); }
   /// What the first stage has decided of a step that has begun.
-  Orders orders_of(std::uint64_t step) { return orders_.await(step); }
+  StepControl orders_of(std::uint64_t step) { return controls_.await(step); }
   /// Waits for the device and tells of every step up to here.
   void catch_up(const StepEnded& ended);
   /// Does something with a stage's model, where the stage computes, and waits for the device. Between steps alone.
@@ -92,7 +92,7 @@ class RankExecutor : public RankWork {
 
  private:
   /// What waits on this rank for its next instruction, by micro-batch.
-  class Shelf {
+  class Mailbox {
    public:
     void put(std::uint64_t microbatch, Message message);
     Message take(std::uint64_t microbatch);
@@ -103,54 +103,54 @@ class RankExecutor : public RankWork {
   };
 
   /// What the first stage has decided, by step: this rank's lanes wait here until it is known.
-  class OrderBoard {
+  class StepControlBoard {
    public:
-    void post(std::uint64_t step, Orders orders);
+    void post(std::uint64_t step, StepControl control);
     bool knows(std::uint64_t step);
     /// @throws a failure, Cancelled.
-    Orders await(std::uint64_t step);
+    StepControl await(std::uint64_t step);
     void forget();
     void cancel() noexcept;
 
    private:
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::map<std::uint64_t, Orders> orders_;  // of the last few steps
+    std::map<std::uint64_t, StepControl> controls_;  // of the last few steps
     bool cancelled_ = false;
   };
 
   /// A lane's place on the device, and when its timed instructions ran there, in their order.
   class DeviceLane {
    public:
-    DeviceLane(const std::string& device, DeviceQueue::Kind kind, MemoryMeter& meter) : queue(device, kind, meter) {}
+    DeviceLane(const std::string& device, Stream::Kind kind, MemoryMeter& meter) : queue(device, kind, meter) {}
 
-    void ran(const Mark& begin, const Mark& end);
+    void ran(const Event& begin, const Event& end);
     void write_times(std::vector<InstructionTime>& times);
 
-    DeviceQueue queue;
+    Stream queue;
     bool is_timed = true;  ///< what runs now
 
    private:
     void resolve_first();
 
-    std::deque<std::pair<Mark, Mark>> queued_;
+    std::deque<std::pair<Event, Event>> queued_;
     std::vector<std::pair<Seconds, Seconds>> ended_;
   };
 
   struct StepEnd {
     std::uint64_t step;
     Tensors loss;  // none, or a scalar that is whole once `end` has passed
-    Mark end;
+    Event end;
   };
 
   /// Does `work`; what its device has no room for, or a GPU that fails, is this rank's failure and no bug of ours.
   void work_on_device(const std::function<void()>& work) const;
   void run_in_queue(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
-  void send(const Instruction& instruction, Message message, Orders orders, DeviceLane& lane);
+  void send(const Instruction& instruction, Message message, StepControl control, DeviceLane& lane);
   /// On the data server: the next message of the first stage, which sends it when an input may leave, and at the end of
-  /// a step with the step's orders.
-  Orders await_first_stage();
-  void tell_data_server(Orders orders);
+  /// a step with the step's control.
+  StepControl await_first_stage();
+  void tell_data_server(StepControl control);
   Message receive(const Instruction& instruction, DeviceLane& lane);
   void compute(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
   Message compute_inputs(std::uint64_t step, const Instruction& instruction);
@@ -175,14 +175,14 @@ class RankExecutor : public RankWork {
   std::atomic<std::uint64_t> steps_done_ = 0;
   std::atomic<std::uint64_t> steps_evaluated_ = 0;
   bool evaluates_ = false;
-  Shelf received_activations_;
-  Shelf activations_to_send_;
-  Shelf received_gradients_;
-  Shelf gradients_to_send_;
-  OrderBoard orders_;
-  std::mutex to_data_server_mutex_;       // two lanes of the first stage send there
-  std::atomic<bool> end_wished_ = false;  // by this stage or one behind it
-  GradientFacts agreed_;                  // of all stages, from the step's AllReduce
+  Mailbox received_activations_;
+  Mailbox activations_to_send_;
+  Mailbox received_gradients_;
+  Mailbox gradients_to_send_;
+  StepControlBoard controls_;
+  std::mutex to_data_server_mutex_;           // two lanes of the first stage send there
+  std::atomic<bool> stop_requested_ = false;  // by this stage or one behind it
+  GradientFacts agreed_;                      // of all stages, from the step's AllReduce
   std::deque<StepEnd> steps_under_way_;
 };
 

@@ -2,7 +2,7 @@
 
 #include "exec/launch/device_name.hpp"
 #include "exec/model/device.hpp"
-#include "exec/model/device_queue.hpp"
+#include "exec/model/stream.hpp"
 
 #include <torch/torch.h>
 #include <torch/version.h>
@@ -21,7 +21,7 @@ bool computes_in(const std::string& device, at::ScalarType type)
   try {
     const at::Tensor ones = at::ones({size, size}, at::TensorOptions(at::Device(device)).dtype(type));
     at::matmul(ones, ones);
-    mark_of_this_thread(device).wait();
+    event_of_this_thread(device).wait();
     return true;
   } catch (const c10::Error&) {
     return false;

@@ -45,12 +45,12 @@ constexpr Seconds no_limit(1e9);
 /// What all ranks of a run share.
 struct Job {
   Job(const Workload& workload_, const Plan& plan_, const Program& program_, const RunOptions& options_,
-      std::string world_)
+      std::string run_id_)
       : workload(workload_),
         plan(plan_),
         program(program_),
         options(options_),
-        world(std::move(world_)),
+        run_id(std::move(run_id_)),
         synthetic(synthetic_batches(workload_))
   {
     if (options.weights && !options.resume_from) check_weights(workload, *options.weights);
@@ -64,7 +64,7 @@ struct Job {
   const Plan& plan;
   const Program& program;
   const RunOptions& options;
-  std::string world;  ///< by which ranks that are processes know each other; "" of threads
+  std::string run_id;  ///< by which ranks that are processes know each other; "" of threads
   std::unique_ptr<BatchSource> synthetic;
   std::unique_ptr<Program> evaluation;
   std::unique_ptr<Lateness> lateness;  ///< told by rank 0
@@ -75,18 +75,18 @@ class StepDecisions {
  public:
   explicit StepDecisions(const RunOptions& options) : options_(options), checkpoint_at_(steady_time()) {}
 
-  Orders operator()(std::uint64_t step, bool end_wished)
+  StepControl operator()(std::uint64_t step, bool stop_requested)
   {
     const auto& checkpoints = options_.checkpoints;
     const std::uint64_t done = step + 1;
-    Orders orders;
-    orders.end = done == options_.steps || end_wished;
-    if (checkpoints.folder.empty()) return orders;
+    StepControl control;
+    control.end = done == options_.steps || stop_requested;
+    if (checkpoints.folder.empty()) return control;
     const bool by_steps = checkpoints.every_steps > 0 && done % checkpoints.every_steps == 0;
     const bool by_time = checkpoints.every > Seconds(0) && steady_time() - checkpoint_at_ >= checkpoints.every;
-    orders.checkpoint = by_steps || by_time || orders.end;
-    if (orders.checkpoint) checkpoint_at_ = steady_time();
-    return orders;
+    control.checkpoint = by_steps || by_time || control.end;
+    if (control.checkpoint) checkpoint_at_ = steady_time();
+    return control;
   }
 
  private:
@@ -99,8 +99,8 @@ RankOptions rank_options(const Job& job, std::size_t rank, Progress* progress)
   const RunOptions& options = job.options;
   RankOptions of_rank;
   of_rank.batches = options.batches ? options.batches : job.synthetic.get();
-  of_rank.orders = StepDecisions(options);
-  if (options.stop) of_rank.wishes_end = [&options] { return options.stop->asked(); };
+  of_rank.control = StepDecisions(options);
+  if (options.stop) of_rank.stop_requested = [&options] { return options.stop->asked(); };
   of_rank.timed_before = options.first_step + timed_steps(job.program);
   of_rank.seed = options.seed;
   of_rank.device = options.device;
@@ -151,7 +151,7 @@ class StageCheckpoints {
     const CheckpointStore store(folder);
     store.require_writable();
     store.clear_later_than(job.options.first_step);
-    if (!job.world.empty()) write_file_atomically(world_file(), job.world);
+    if (!job.run_id.empty()) write_file_atomically(run_id_file(), job.run_id);
   }
 
   /// Finds out what has gone wrong meanwhile.
@@ -159,7 +159,7 @@ class StageCheckpoints {
   {
     writer_.throw_if_failed();
     if (!std::exchange(is_first_step_, false) || rank_ == 0 || rank_ >= job_.plan.stages.size()) return;
-    if (!job_.world.empty() && !job_.options.checkpoints.folder.empty()) find_rank_zero();
+    if (!job_.run_id.empty() && !job_.options.checkpoints.folder.empty()) find_rank_zero();
   }
 
   void write(std::uint64_t steps_done, const StageModel& model)
@@ -186,7 +186,7 @@ class StageCheckpoints {
   }
 
   /// Where rank 0 says which run writes into the folder.
-  std::filesystem::path world_file() const
+  std::filesystem::path run_id_file() const
   {
     return std::filesystem::path(job_.options.checkpoints.folder) / ".isobar-run";
   }
@@ -196,8 +196,8 @@ class StageCheckpoints {
   {
     constexpr Seconds patience(10);  // for a network's file system
     constexpr std::chrono::milliseconds pause(100);
-    const auto file = world_file();
-    for (const Seconds begin = steady_time(); !std::filesystem::exists(file) || read_file(file) != job_.world;) {
+    const auto file = run_id_file();
+    for (const Seconds begin = steady_time(); !std::filesystem::exists(file) || read_file(file) != job_.run_id;) {
       if (steady_time() - begin > patience) {
         throw InputError(job_.options.checkpoints.folder,
                          "rank 0 writes its checkpoints to another folder; name one that all ranks share");
@@ -270,13 +270,13 @@ RankReport play_rank(const Job& job, std::size_t rank, RankExecutor& executor, c
     executor.end_step(step, ended);
     if (rank == 0) job.lateness->step_ends();
     checkpoints.step_ended();
-    const Orders orders = executor.orders_of(step);
-    if (orders.checkpoint) {
+    const StepControl control = executor.orders_of(step);
+    if (control.checkpoint) {
       executor.catch_up(ended);  // a step that has diverged is not kept
       const Progress::Work work(progress, step, "checkpoint");
       executor.with_model([&](StageModel& model) { checkpoints.write(step + 1, model); });
     }
-    if (rank == 0 && !orders.end) job.lateness->step_begins(step + 1);
+    if (rank == 0 && !control.end) job.lateness->step_begins(step + 1);
   };
   if (has_steps_to_train(options)) {
     if (rank == 0) job.lateness->step_begins(options.first_step);
@@ -340,15 +340,15 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 
 namespace {
 
-TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& plan, const std::string& world)
+TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& plan, const std::string& run_id)
 {
   tcp.flows = options.flows;
   // Ranks of another choice would wait for what is never said.
-  tcp.world = fmt::format("{} by {}", world, name_of(options.transport));
+  tcp.run_id = fmt::format("{} by {}", run_id, name_of(options.transport));
   tcp.first_step = options.first_step;
   tcp.connect_deadline = options.limits.connect;
   tcp.connect_option = "twice --deadline";
-  tcp.summing_ranks = plan.stages.size();
+  tcp.all_reduce_ranks = plan.stages.size();
   if (tcp.tls && options.transport == TransportChoice::Nccl) {
     throw InputError("--transport",
                      "nccl encrypts nothing; it goes without --tls, with --plain-text to other machines");
@@ -357,9 +357,9 @@ TcpOptions tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& pl
 }
 
 /// What the ranks of one attempt have in common.
-std::string world_and_step(const TcpOptions& tcp)
+std::string run_id_at_step(const TcpOptions& tcp)
 {
-  return fmt::format("{} from step {}", tcp.world, tcp.first_step);
+  return fmt::format("{} from step {}", tcp.run_id, tcp.first_step);
 }
 
 /// NCCL listens while its communicators begin, and knows no secret: on the loopback interface where none of them leaves
@@ -420,7 +420,7 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
                              const RunOptions& options, const StepEnded& step_ended)
 {
   const auto tcp = tcp_options(tcp_options_of_own_ranks(options.network), options, plan, random_word());
-  const Job job(workload, plan, program, options, world_and_step(tcp));
+  const Job job(workload, plan, program, options, run_id_at_step(tcp));
   const auto names = names_of_ranks(plan);
   std::vector<Endpoint> endpoints;
   std::vector<TcpListener> listeners;
@@ -465,7 +465,7 @@ RankOutcome run_rank(const Workload& workload, const Plan& plan, const Program& 
   const auto tcp = tcp_options(tcp_options_of(options.network, place.secret, rank, places), options, plan,
                                fmt::format("{} {}", hash_of(plan), fingerprint(options.settings)));
   confine_nccl(options, places);
-  const Job job(workload, plan, program, options, world_and_step(tcp));
+  const Job job(workload, plan, program, options, run_id_at_step(tcp));
   auto links = links_of_run(program, rank);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
   TcpWorld world = [&] {

@@ -44,7 +44,7 @@ struct RunOptions {
   const BatchSource* batches = nullptr;     ///< to train on; null: synthetic
   const BatchSource* evaluation = nullptr;  ///< to evaluate on at the end; null: nothing
   std::uint64_t evaluation_steps = 0;       ///< of the plan's micro-batches
-  const PatientStop* stop = nullptr;        ///< once it is asked, the step is finished and the run ends
+  const GracefulStop* stop = nullptr;       ///< once it is asked, the step is finished and the run ends
   std::uint64_t steps = 10;                 ///< in all, those that are done already among them
   std::uint64_t seed = 1;
   /// All that ranks elsewhere must be told alike, in words; they turn away ranks that were told otherwise.

@@ -75,9 +75,9 @@ std::vector<LinkName> links_of(const Program& program, std::size_t rank)
   const std::size_t last = program.ranks() - 1;
   const bool has_data_server = program.length(last, Lane::Compute) == 0;
   if (has_data_server && (rank == 0 || rank == last)) {
-    Instruction orders;
-    orders.lane = Lane::ReceiveGradient;
-    links.insert(link_of(orders, last));
+    Instruction control;
+    control.lane = Lane::ReceiveGradient;
+    links.insert(link_of(control, last));
   }
   return {links.begin(), links.end()};
 }

@@ -30,8 +30,9 @@ class Transport {
 };
 
 /// Transports between ranks that are threads of this process: tensors change hands, nothing is copied.
-/// The first `summing_ranks` of them take part in sums. `deadline`: how long one end of a transfer waits for the other.
-std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, std::size_t summing_ranks,
+/// The first `all_reduce_ranks` of them take part in sums. `deadline`: how long one end of a transfer waits for the
+/// other.
+std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, std::size_t all_reduce_ranks,
                                                               Seconds deadline);
 
 }  // namespace isobar::exec

@@ -18,7 +18,7 @@ enum class ChangeKind {
   Worse,
   New,      ///< the baseline has no such row
   Missing,  ///< the baseline has it, and nobody plans it any more
-  Failed    ///< the policy or the simulation did not end well today
+  Failed    ///< the allocator or the simulation did not end well today
 };
 
 std::string_view name_of(ChangeKind kind);  ///< "better", "worse", …
@@ -29,8 +29,8 @@ struct Change {
   std::string what;   ///< on one line: "step time 0.812 s -> 0.831 s (+2.34 %); also objective, memory"
 };
 
-/// What planning costs a policy beside `even`, on the same machine at the same time: processor time over all rows that
-/// both have planned.
+/// What planning costs an allocator beside `even`, on the same machine at the same time: processor time over all rows
+/// that both have planned.
 struct PlanTime {
   std::string allocator;
   double ratio_to_even = 1;
@@ -74,7 +74,7 @@ std::string label_of(const ComparisonRow& row);
 std::string check_to_text(const BaselineCheck& check, const std::string& against);
 /// Schema isobar-check/1 (docs/formats.md).
 std::string check_to_json(const BaselineCheck& check, const std::string& against);
-/// For a comment on a pull request: the summary, a table of changes (the first hundred) and one of policies.
+/// For a comment on a pull request: the summary, a table of changes (the first hundred) and one of allocators.
 std::string check_to_markdown(const BaselineCheck& check, const std::string& against);
 /// JUnit's XML: a test case for each row and each plan time, those that changed with a failure.
 std::string check_to_junit(const BaselineCheck& check, const std::string& against);

@@ -171,10 +171,10 @@ std::vector<ComparisonRow> BaselineMeta::rows() const
   std::vector<ComparisonRow> rows;
   std::vector<bool> is_used(left_out.size());
   const auto workload_files = files_of(workloads, name + ": grid.workloads");
-  const std::set<std::string> policies(allocators.begin(), allocators.end());
+  const std::set<std::string> distinct_allocators(allocators.begin(), allocators.end());
   for (const auto& platform : files_of(platforms, name + ": grid.platforms")) {
     for (const auto& workload : workload_files) {
-      for (const auto& allocator : policies) {
+      for (const auto& allocator : distinct_allocators) {
         for (const auto objective : std::set<Objective>(objectives.begin(), objectives.end())) {
           ComparisonRow row;
           row.platform = platform;

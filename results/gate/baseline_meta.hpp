@@ -16,7 +16,7 @@ namespace isobar::results {
 struct Provenance {
   std::string isobar_version;
   std::string simgrid_version;
-  std::optional<std::string> cbc_version;                    ///< where a policy uses it
+  std::optional<std::string> cbc_version;                    ///< where an allocator uses it
   std::vector<std::pair<std::string, std::string>> network;  ///< every option that decides simulated times
   std::map<std::string, std::string> inputs;                 ///< file -> hash
 };

@@ -396,7 +396,7 @@ function bounds_section() {
     : `Of the changes tried, ${best.change} is worth most: ${change(relative(best_time))}.`;
   return section("bounds", "What bounds the step", element("p", {}, bound_text()), element("p", {id: "next-change"}, answer),
     chart("bounds-chart", what_if, "What each change of the platform does to the step time; the table below has the numbers",
-      `Each change was simulated with the plan kept; it can also make a step longer, where transfers then meet others${anew ? "; the lighter bars are new plans by the same policy with its default seed and limits" : ""}.`),
+      `Each change was simulated with the plan kept; it can also make a step longer, where transfers then meet others${anew ? "; the lighter bars are new plans by the same allocator with its default seed and limits" : ""}.`),
     table("Changes", ["change", "step time, plan kept", "change", ...(anew ? ["step time, planned anew", "change"] : []), ""], rows));
 }
 

@@ -42,7 +42,7 @@ std::string run_to_json(const ReportedRun& run);
 struct WhatIfAnswer {
   WhatIf what_if;
   std::optional<Seconds> kept;          ///< first step with the plan as it is; none where that is no question
-  std::optional<Seconds> planned_anew;  ///< first step of the same policy's new plan; none where not asked
+  std::optional<Seconds> planned_anew;  ///< first step of the same allocator's new plan; none where not asked
   std::string fault;                    ///< why there is no answer
 };
 

@@ -161,7 +161,7 @@ class SweepReader {
     if (!file_.has("allocator")) file_.required("allocator");
     add_parameter(file_, "allocator", "allocator", [this](MappingReader& reader, const std::string& key) {
       try {
-        vocabulary_->require_policy(reader.required_text(key));
+        vocabulary_->require_allocator(reader.required_text(key));
       } catch (const InputError& fault) {
         const std::string what = fault.what();  // "allocator: …"
         reader.add_fault(key, what.substr(what.starts_with(key + ": ") ? key.size() + 2 : 0));

@@ -22,8 +22,8 @@ struct SweepParameter {
 struct SweepVocabulary {
   std::vector<std::string> generators;
   std::function<std::vector<std::string>(const std::string& generator)> options_of_generator;
-  /// @throws InputError for an unknown policy.
-  std::function<void(const std::string& allocator)> require_policy;
+  /// @throws InputError for an unknown allocator.
+  std::function<void(const std::string& allocator)> require_allocator;
 };
 
 /// The runs of a sweep file (docs/sweeps.md): the product of its parameters' values, where those that are zipped go

@@ -29,7 +29,7 @@ class PipelineProgram : public Program {
       : order_(order_of(plan)),
         microbatches_(plan.goal.microbatches),
         has_data_server_(plan.data_server.has_value()),
-        stages_agree_(stages_agree(workload) && plan.stages.size() > 1)
+        stages_agree_(needs_gradient_sync(workload) && plan.stages.size() > 1)
   {
     ensure(!plan.stages.empty() && microbatches_ > 0, "a program is made of a feasible plan");
     const Cluster nowhere;  // what a stage needs is the same on every device

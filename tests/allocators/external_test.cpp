@@ -20,15 +20,15 @@ namespace {
 using namespace testing_support;  // NOLINT: a test file
 namespace fs = std::filesystem;
 
-/// A program that does what a shell script says, in a folder that goes with it. It is called ./policy there, so that
+/// A program that does what a shell script says, in a folder that goes with it. It is called ./allocator there, so that
 /// messages do not depend on the machine.
 class Program {
  public:
   explicit Program(const std::string& script)
   {
     fs::current_path(folder_.path());
-    std::ofstream("policy") << "#!/bin/sh\n" << script << "\n";
-    fs::permissions("policy", fs::perms::owner_all);
+    std::ofstream("allocator") << "#!/bin/sh\n" << script << "\n";
+    fs::permissions("allocator", fs::perms::owner_all);
   }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -43,13 +43,13 @@ class Program {
 Plan plan_by_answer(const std::string& answer)
 {
   const Program program("cat > /dev/null; cat <<'END'\n" + answer + "\nEND");
-  return allocate("exec:./policy", chain({1, 1, 1, 1}), cluster({1, 2}), Goal{}, {});
+  return allocate("exec:./allocator", chain({1, 1, 1, 1}), cluster({1, 2}), Goal{}, {});
 }
 
 Plan plan_by_script(const std::string& script, const SearchLimits& limits = {})
 {
   const Program program(script);
-  return allocate("exec:./policy", chain({1, 1, 1, 1}), cluster({1, 2}), Goal{}, limits);
+  return allocate("exec:./allocator", chain({1, 1, 1, 1}), cluster({1, 2}), Goal{}, limits);
 }
 
 template <typename Error>
@@ -74,7 +74,7 @@ TEST(PlaceExternally, TakesStagesFromAProgram)
 {
   const Plan plan = plan_by_answer(R"({"stages": [{"device": "d1", "first_layer": 0, "last_layer": 2},
                                                    {"device": "d0", "first_layer": 3, "last_layer": 3}]})");
-  EXPECT_EQ(plan.allocator, "exec:./policy");
+  EXPECT_EQ(plan.allocator, "exec:./allocator");
   EXPECT_EQ(plan.outcome, Outcome::Feasible);
   ASSERT_EQ(plan.stages.size(), 2U);
   EXPECT_EQ(plan.stages[0].device(), "d1");
@@ -109,29 +109,30 @@ TEST(PlaceExternally, TakesANoWithItsReason)
 
 TEST(PlaceExternally, RefusesAnswersThatAreNoPlacement)
 {
-  EXPECT_EQ(refusal_of("[]"), "exec:./policy: its answer is no JSON object; it needs \"stages\" (docs/allocators.md)");
-  EXPECT_EQ(refusal_of("{\"stages\": []}"), "exec:./policy: stages: none; they hold every layer");
+  EXPECT_EQ(refusal_of("[]"),
+            "exec:./allocator: its answer is no JSON object; it needs \"stages\" (docs/allocators.md)");
+  EXPECT_EQ(refusal_of("{\"stages\": []}"), "exec:./allocator: stages: none; they hold every layer");
   EXPECT_EQ(refusal_of(R"({"stages": [{"device": "gpu9", "first_layer": 0, "last_layer": 3}]})"),
-            "exec:./policy:1: stages[0].device: \"gpu9\" is not on platform cluster");
+            "exec:./allocator:1: stages[0].device: \"gpu9\" is not on platform cluster");
   EXPECT_EQ(refusal_of(R"({"stages": [{"device": "d0", "first_layer": 0, "last_layer": 2}]})"),
-            "exec:./policy: stages: layers 3..3 are placed nowhere; they hold every layer");
+            "exec:./allocator: stages: layers 3..3 are placed nowhere; they hold every layer");
   EXPECT_EQ(refusal_of("{\"stages\": [{\"device\": \"d0\", \"first_layer\": 0, \"last_layer\": 1},\n"
                        "{\"device\": \"d1\", \"first_layer\": 3, \"last_layer\": 3}]}"),
-            "exec:./policy:2: stages[1].first_layer: 3 does not follow; the layers before end at 1");
+            "exec:./allocator:2: stages[1].first_layer: 3 does not follow; the layers before end at 1");
   EXPECT_EQ(refusal_of("{\"stages\": [{\"device\": \"d0\", \"first_layer\": 0, \"last_layer\": 1},\n"
                        "{\"device\": \"d0\", \"first_layer\": 2, \"last_layer\": 3}]}"),
-            "exec:./policy:2: stages[1].device: \"d0\" runs stages[0] already; each device runs one stage");
+            "exec:./allocator:2: stages[1].device: \"d0\" runs stages[0] already; each device runs one stage");
   EXPECT_EQ(refusal_of(R"({"outcome": "infeasible"})"),
-            "exec:./policy: reason: missing; an answer without stages says why");
+            "exec:./allocator: reason: missing; an answer without stages says why");
 }
 
 TEST(PlaceExternally, RefusesWhatIsNoJsonAndNamesTheProgramAndLine)
 {
-  EXPECT_THAT(refusal_of("the answer is 42"), testing::StartsWith("exec:./policy:1: "));
+  EXPECT_THAT(refusal_of("the answer is 42"), testing::StartsWith("exec:./allocator:1: "));
   EXPECT_THAT(refusal_of(R"({"stages": [{"device": "d0", "first_layer": 0, "last_layer": 9}]})"),
-              testing::StartsWith("exec:./policy:1: stages[0].last_layer: "));
+              testing::StartsWith("exec:./allocator:1: stages[0].last_layer: "));
   EXPECT_THAT(refusal_of(R"({"stages": [{"device": "d0", "first_layer": 0, "last_layer": 3, "speed": 1}]})"),
-              testing::StartsWith("exec:./policy:1: stages[0].speed: unknown key"));
+              testing::StartsWith("exec:./allocator:1: stages[0].speed: unknown key"));
 }
 
 TEST(PlaceExternally, CallsAPlacementThatExceedsMemoryInfeasible)
@@ -139,7 +140,7 @@ TEST(PlaceExternally, CallsAPlacementThatExceedsMemoryInfeasible)
   const Program program(R"(cat > /dev/null; echo '{"stages": [{"device": "d0", "first_layer": 0, "last_layer": 1}]}')");
   const Cluster platform = cluster({1}, {Seconds(0), BytesPerSecond(1)}, 0x1p30);
   const Workload workload = chain({1, 1}, 1 << 27);
-  const Plan plan = allocate("exec:./policy", workload, platform, Goal{}, {});
+  const Plan plan = allocate("exec:./allocator", workload, platform, Goal{}, {});
   EXPECT_EQ(plan.outcome, Outcome::Infeasible);
   EXPECT_TRUE(plan.stages.empty());
   EXPECT_EQ(plan.reason, allocate("even", workload, platform, Goal{}, {}).reason);
@@ -151,18 +152,18 @@ TEST(PlaceExternally, SaysHowTheProgramFailed)
     return message_of<EnvironmentError>([&] { plan_by_script(script, limits); });
   };
   EXPECT_EQ(failure_of("cat > /dev/null; echo out of ideas >&2; exit 3"),
-            "exec:./policy: exited with code 3; its last words: out of ideas");
-  EXPECT_THAT(failure_of("kill -SEGV $$"), testing::StartsWith("exec:./policy: died of signal 11"));
+            "exec:./allocator: exited with code 3; its last words: out of ideas");
+  EXPECT_THAT(failure_of("kill -SEGV $$"), testing::StartsWith("exec:./allocator: died of signal 11"));
   SearchLimits limits;
   limits.time_limit = Seconds(0.2);
-  EXPECT_EQ(failure_of("sleep 60", limits), "exec:./policy: was ended at the time limit of 0.2 s (--time-limit)");
+  EXPECT_EQ(failure_of("sleep 60", limits), "exec:./allocator: was ended at the time limit of 0.2 s (--time-limit)");
   EXPECT_THAT(message_of<EnvironmentError>([] { allocate("exec:./none", chain({1}), cluster({1}), Goal{}, {}); }),
               testing::HasSubstr("./none"));
 }
 
 TEST(PlaceExternally, RunsTheExample)
 {
-  const std::string example = std::string(ISOBAR_SOURCE_DIR) + "/examples/external_policy.py";
+  const std::string example = std::string(ISOBAR_SOURCE_DIR) + "/examples/external_allocator.py";
   const Plan plan = allocate("exec:" + example, chain({1, 1, 1, 1, 1, 1, 1, 1, 1}), cluster({1, 2, 6}), Goal{}, {});
   ASSERT_EQ(plan.stages.size(), 3U);
   EXPECT_EQ(plan.stages[0].last_layer, 0U);

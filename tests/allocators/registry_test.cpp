@@ -22,7 +22,7 @@ using namespace testing_support;  // NOLINT: a test file
 std::string message_of(const std::string& name)
 {
   try {
-    require_policy(name);
+    require_allocator(name);
   } catch (const InputError& error) {
     return error.what();
   }
@@ -31,22 +31,24 @@ std::string message_of(const std::string& name)
 
 }  // namespace
 
-TEST(Policies, AreSortedByNameAndDescribed)
+TEST(Allocators, AreSortedByNameAndDescribed)
 {
-  const auto& all = policies();
+  const auto& all = allocators();
   EXPECT_TRUE(std::is_sorted(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.name < b.name; }));
-  for (const auto& policy : all) {
-    EXPECT_FALSE(policy.problem.empty() || policy.guarantee.empty() || policy.cost.empty() || policy.source.empty());
+  for (const auto& allocator : all) {
+    EXPECT_FALSE(allocator.problem.empty() || allocator.guarantee.empty() || allocator.cost.empty() ||
+                 allocator.source.empty());
   }
 }
 
-TEST(Policies, AreInTheDocumentsTable)
+TEST(Allocators, AreInTheDocumentsTable)
 {
   std::ifstream file(std::string(ISOBAR_SOURCE_DIR) + "/docs/allocators.md");
   std::stringstream text;
   text << file.rdbuf();
-  for (const auto& policy : policies()) {
-    for (const auto words : {policy.name, policy.problem, policy.guarantee, policy.cost, policy.source}) {
+  for (const auto& allocator : allocators()) {
+    for (const auto words :
+         {allocator.name, allocator.problem, allocator.guarantee, allocator.cost, allocator.source}) {
       EXPECT_NE(text.str().find(words), std::string::npos) << "docs/allocators.md lacks: " << words;
     }
   }
@@ -82,7 +84,7 @@ struct ManyDevices {
   Cluster cluster;
 };
 
-TEST(Allocate, RefusesMoreDevicesThanASearchTakesAndNamesThePoliciesThatDo)
+TEST(Allocate, RefusesMoreDevicesThanASearchTakesAndNamesTheAllocatorsThatDo)
 {
   const ManyDevices many(4'097);
   const Workload workload = chain({1, 1, 1});
@@ -126,10 +128,10 @@ TEST(Allocate, HeedsItsLimitsWhileItLooksPathsUp)
   }
 }
 
-TEST(Allocate, RefusesAnUnknownPolicyAndNamesTheNearest)
+TEST(Allocate, RefusesAnUnknownAllocatorAndNamesTheNearest)
 {
   EXPECT_EQ(message_of("evn"), "allocator: \"evn\" is not known; did you mean even?");
-  EXPECT_EQ(message_of("exec:"), "exec:: no program; write exec:PROGRAM, such as exec:examples/external_policy.py");
+  EXPECT_EQ(message_of("exec:"), "exec:: no program; write exec:PROGRAM, such as exec:examples/external_allocator.py");
   EXPECT_EQ(message_of("even"), "no error");
 #ifdef ISOBAR_HAS_CBC
   EXPECT_EQ(
@@ -142,21 +144,21 @@ TEST(Allocate, RefusesAnUnknownPolicyAndNamesTheNearest)
 #endif
 }
 
-/// Every policy of ours on random instances: allocate() ends with the plan checker, which shares no code with the cost
-/// model.
-TEST(Allocate, PassesTheCheckerForEveryPolicyAndGoal)
+/// Every allocator of ours on random instances: allocate() ends with the plan checker, which shares no code with the
+/// cost model.
+TEST(Allocate, PassesTheCheckerForEveryAllocatorAndGoal)
 {
   std::mt19937_64 random(11);
   std::size_t placed = 0;
   SearchLimits limits;
-  limits.budget = 2000;  // enough for every policy to end by itself
+  limits.budget = 2000;  // enough for every allocator to end by itself
   for (int instance = 0; instance < 60; ++instance) {
     const Workload workload = random_chain(random, 1 + random() % 8);
     const Cluster platform = random_cluster(random, 1 + random() % 4, instance % 2 == 0 ? 1e9 : 30);
     for (const Goal& goal : all_goals(1 + random() % 4)) {
-      for (const auto& policy : policies()) {
-        if (policy.name == "sky-optimal") continue;  // milp_test.cpp
-        const Plan plan = allocate(std::string(policy.name), workload, platform, goal, limits);
+      for (const auto& allocator : allocators()) {
+        if (allocator.name == "sky-optimal") continue;  // milp_test.cpp
+        const Plan plan = allocate(std::string(allocator.name), workload, platform, goal, limits);
         ASSERT_NE(plan.outcome, Outcome::TimedOut);
         if (plan.outcome == Outcome::Infeasible) {
           EXPECT_FALSE(plan.reason.empty());
@@ -174,17 +176,17 @@ TEST(Allocate, PassesTheCheckerForEveryPolicyAndGoal)
 
 TEST(Allocate, GivesTheSameBytesTwice)
 {
-  for (const char* policy : {"chain-dp", "even", "sky-dynamic", "sky-dynamic-fixed"}) {
+  for (const char* allocator : {"chain-dp", "even", "sky-dynamic", "sky-dynamic-fixed"}) {
     auto plans = std::vector<Plan>(2);
     for (auto& plan : plans) {
-      plan = allocate(policy, sky_bert(24), sky_cluster(15), Goal{}, {});
+      plan = allocate(allocator, sky_bert(24), sky_cluster(15), Goal{}, {});
       plan.search_time = Seconds(0);
     }
     EXPECT_EQ(plan_to_json(plans[0]), plan_to_json(plans[1]));
   }
 }
 
-TEST(Allocate, ChainDpIsNeverWorseThanPoliciesOfTheSameOrder)
+TEST(Allocate, ChainDpIsNeverWorseThanAllocatorsOfTheSameOrder)
 {
   std::mt19937_64 random(12);
   for (int instance = 0; instance < 50; ++instance) {

@@ -1,5 +1,5 @@
 // Search times of the allocators. Compare ratios, not seconds: BM_Evaluate is one plain evaluation of a plan, and
-// BM_Even the cheapest policy.
+// BM_Even the cheapest allocator.
 
 #include "allocators/allocator.hpp"
 #include "allocators/bounds.hpp"
@@ -50,7 +50,7 @@ void BM_Evaluate(benchmark::State& state)
 }
 BENCHMARK(BM_Evaluate)->ArgNames({"devices", "encoders"})->Args({64, 160})->Args({128, 320})->Args({256, 640});
 
-/// allocate() as a user meets it: the cut of the graph, the policy, the claims, the bound and the checker.
+/// allocate() as a user meets it: the cut of the graph, the allocator, the claims, the bound and the checker.
 void BM_Even(benchmark::State& state)
 {
   const Workload workload = chain(std::vector<double>(static_cast<std::size_t>(state.range(1)), 1));

@@ -17,7 +17,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-POLICIES = ("even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp")
+ALLOCATORS = ("even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp")
 SWEEP = """platform: platforms/sky64.xml
 workload: workloads/bert160.yaml
 allocator: [{}]
@@ -39,19 +39,19 @@ def main():
     parser.add_argument("--at-least", type=float)
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
-    seeds = options.runs // len(POLICIES)
-    runs = seeds * len(POLICIES)
+    seeds = options.runs // len(ALLOCATORS)
+    runs = seeds * len(ALLOCATORS)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "sweep.yaml").write_text(SWEEP.format(", ".join(POLICIES), ", ".join(map(str, range(seeds)))))
+        (folder / "sweep.yaml").write_text(SWEEP.format(", ".join(ALLOCATORS), ", ".join(map(str, range(seeds)))))
         rate = {}
         for jobs in (cores, 1):
             rate[jobs] = runs / seconds_of(options.isobar, "sweep", folder / "sweep.yaml", "--jobs", jobs, "--database",
                                            folder / f"{jobs}.db")
-        processes = 3 * len(POLICIES)
+        processes = 3 * len(ALLOCATORS)
         process_rate = processes / sum(
             seconds_of(options.isobar, "compare", "platforms/sky64.xml", "workloads/bert160.yaml", "--objective",
-                       "sequential", "--allocators", policy) for policy in POLICIES for _ in range(3))
+                       "sequential", "--allocators", allocator) for allocator in ALLOCATORS for _ in range(3))
     ratio = rate[cores] / (cores * process_rate)
     print(f"{runs} runs on {cores} cores: {rate[cores]:.1f} runs/s; one job {rate[1]:.1f}; one process each "
           f"{process_rate:.1f}")

@@ -10,7 +10,7 @@ import xml.etree.ElementTree
 from tests.cli.support import ISOBAR, ROOT, CommandTest
 
 # Gives the whole model to the device that MINE names.
-POLICY = """#!/usr/bin/env python3
+ALLOCATOR = """#!/usr/bin/env python3
 import json, sys
 problem = json.load(sys.stdin)
 last = len(problem["workload"]["layers"]) - 1
@@ -35,7 +35,7 @@ class ApprovedBaseline(unittest.TestCase):
 
 
 class Check(CommandTest):
-    """A baseline of two policies and two objectives on the small inputs."""
+    """A baseline of two allocators and two objectives on the small inputs."""
 
     def setUp(self):
         super().setUp()
@@ -94,8 +94,8 @@ class Check(CommandTest):
     def label(self, rest):
         return f"{self.platform} × {self.workload}, {rest}"
 
-    def policy(self, device):
-        path = pathlib.Path(self.write("policy.py", POLICY.replace("MINE", device)))
+    def allocator(self, device):
+        path = pathlib.Path(self.write("allocator.py", ALLOCATOR.replace("MINE", device)))
         path.chmod(0o755)
         return f"exec:{path}"
 
@@ -169,20 +169,20 @@ class Check(CommandTest):
                          f"{self.meta}: approved.network.network/model: the rows were made with LV08; this is CM02, "
                          + refusal)
 
-    def test_a_deliberately_bad_policy_fails_the_check(self):
-        self.write_meta(["even", self.policy("fast")])
+    def test_a_deliberately_bad_allocator_fails_the_check(self):
+        self.write_meta(["even", self.allocator("fast")])
         self.approve()
         self.check()
-        self.policy("slow")
+        self.allocator("slow")
         result = self.check(expect=5)
         self.assertEqual(result.stdout.count("worse   "), 2, result.stdout)
         self.assertIn("(+100 %)", result.stdout)
 
-    def test_a_policy_that_fails_is_a_change_and_cannot_be_approved(self):
-        self.write_meta(["even", self.policy("fast")])
+    def test_an_allocator_that_fails_is_a_change_and_cannot_be_approved(self):
+        self.write_meta(["even", self.allocator("fast")])
         self.approve()
         before = self.baseline.read_bytes()
-        self.policy("nowhere")
+        self.allocator("nowhere")
         result = self.check(expect=5)
         self.assertEqual(result.stdout.count("failed  "), 2, result.stdout)
         self.assertIn("nowhere", result.stdout)
@@ -199,8 +199,8 @@ class Check(CommandTest):
 
     def test_limits_what_planning_takes_beside_even(self):
         # Half a second of work, where even's time counts as a twentieth at least.
-        slow = POLICY.replace("import json, sys", "import json, sys, time\nwhile time.process_time() < 0.5: pass")
-        path = pathlib.Path(self.write("policy.py", slow.replace("MINE", "fast")))
+        slow = ALLOCATOR.replace("import json, sys", "import json, sys, time\nwhile time.process_time() < 0.5: pass")
+        path = pathlib.Path(self.write("allocator.py", slow.replace("MINE", "fast")))
         path.chmod(0o755)
         self.write_meta(["even", f"exec:{path}"])
         self.approve()
@@ -212,11 +212,11 @@ class Check(CommandTest):
         self.assertRegex(result.stdout, r"slower  exec:.*: planning takes [\d.]+ times what even takes; the limit is 2\n"
                                         r"4 rows, all as in")
 
-    def test_a_work_budget_reaches_the_policy(self):
-        policy = pathlib.Path(self.write("policy.py", POLICY.replace('"MINE"', '"fast" if problem["limits"]["budget"] == 3 '
+    def test_a_work_budget_reaches_the_allocator(self):
+        allocator = pathlib.Path(self.write("allocator.py", ALLOCATOR.replace('"MINE"', '"fast" if problem["limits"]["budget"] == 3 '
                                                                               'else "slow"')))
-        policy.chmod(0o755)
-        allocator = f"exec:{policy}"
+        allocator.chmod(0o755)
+        allocator = f"exec:{allocator}"
         self.write_meta([allocator], budgets={allocator: 3})
         self.approve()
         self.change_meta(lambda meta: meta.update(budgets={allocator: 4}))
@@ -244,7 +244,7 @@ class Check(CommandTest):
 
     def test_compares_two_builds(self):
         other = self.folder / "other"
-        # As this build, but for one policy's step times.
+        # As this build, but for one allocator's step times.
         other.write_text(f"""#!/usr/bin/env python3
 import json, subprocess, sys
 result = subprocess.run([{ISOBAR!r}, *sys.argv[1:]], capture_output=True, text=True)
@@ -329,7 +329,7 @@ sys.exit(result.returncode)
         self.assertEqual(self.fault_of("check", self.baseline, "--row-time-limit", "0s"),
                          "--row-time-limit: 0 s is no time to plan in; write more")
 
-    def test_the_example_gates_an_external_policy_and_finds_a_bad_one(self):
+    def test_the_example_gates_an_external_allocator_and_finds_a_bad_one(self):
         for folder in ("platforms", "workloads", "examples"):
             shutil.copytree(ROOT / folder, self.folder / folder)
         example = "examples/gate/external.csv"
@@ -339,9 +339,9 @@ sys.exit(result.returncode)
 
         result = check()
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        policy = self.folder / "examples/external_policy.py"
+        allocator = self.folder / "examples/external_allocator.py"
         # Layers in proportion to slowness.
-        policy.write_text(policy.read_text().replace('device["speed_flops_per_s"] for', '1 / device["speed_flops_per_s"] for'))
+        allocator.write_text(allocator.read_text().replace('device["speed_flops_per_s"] for', '1 / device["speed_flops_per_s"] for'))
         result = check()
         self.assertEqual(result.returncode, 5, result.stdout + result.stderr)
         self.assertIn("worse   ", result.stdout)

@@ -52,27 +52,27 @@ class Compare(CommandTest):
     def test_exits_with_4_when_nothing_fits(self):
         self.run_isobar("compare", *self.small_inputs(memory="1 GB"), expect=4)
 
-    def test_a_policy_that_crashes_costs_its_own_row(self):
-        policy = self.write("policy.sh", "#!/bin/sh\necho broken >&2\nexit 7\n")
-        pathlib.Path(policy).chmod(0o755)
-        rows = self.json_of("compare", *self.small_inputs(), "--allocators", f"even,exec:{policy}")["rows"]
+    def test_an_allocator_that_crashes_costs_its_own_row(self):
+        allocator = self.write("allocator.sh", "#!/bin/sh\necho broken >&2\nexit 7\n")
+        pathlib.Path(allocator).chmod(0o755)
+        rows = self.json_of("compare", *self.small_inputs(), "--allocators", f"even,exec:{allocator}")["rows"]
         self.assertEqual([row["outcome"] for row in rows], ["feasible", "failed"])
         self.assertIn("exited with code 7; its last words: broken", rows[1]["reason"])
 
-    def test_a_policy_that_hangs_costs_its_own_row(self):
-        policy = self.write("policy.sh", "#!/bin/sh\nsleep 600\n")
-        pathlib.Path(policy).chmod(0o755)
-        rows = self.json_of("compare", *self.small_inputs(), "--allocators", f"even,exec:{policy}", "--row-time-limit",
+    def test_an_allocator_that_hangs_costs_its_own_row(self):
+        allocator = self.write("allocator.sh", "#!/bin/sh\nsleep 600\n")
+        pathlib.Path(allocator).chmod(0o755)
+        rows = self.json_of("compare", *self.small_inputs(), "--allocators", f"even,exec:{allocator}", "--row-time-limit",
                             "3s")["rows"]
         self.assertEqual([row["outcome"] for row in rows], ["feasible", "failed"])
         self.assertEqual(rows[1]["reason"], "was ended at the time limit of 3 s (--row-time-limit)")
 
     def test_refuses_to_write_over_whatever_it_reads(self):
         inputs = self.small_inputs()
-        policy = self.write("policy.py", "#!/usr/bin/env python3\n")
+        allocator = self.write("allocator.py", "#!/usr/bin/env python3\n")
         devices = self.write("small.devices.yaml", '"slow": {memory: 15 GB}\n')
-        for file in (policy, devices, *inputs):
-            self.assertEqual(self.fault_of("compare", *inputs, "--allocators", f"even,exec:{policy}", "-o", file),
+        for file in (allocator, devices, *inputs):
+            self.assertEqual(self.fault_of("compare", *inputs, "--allocators", f"even,exec:{allocator}", "-o", file),
                              f"{file}: is an input; name another file to write")
 
     def test_a_name_that_is_too_long_is_said_in_one_line(self):
@@ -176,9 +176,9 @@ pipeline, M = 8: if transfers were free, 2 of 2 devices would be worth using; ev
                          "--allocators: a name of the list is empty; write NAME,NAME")
 
     def test_a_failed_row_changes_the_exit_code_with_strict_alone(self):
-        policy = self.write("policy.sh", "#!/bin/sh\nexit 7\n")
-        pathlib.Path(policy).chmod(0o755)
-        mixed = "compare", *self.small_inputs(), "--allocators", f"even,exec:{policy}"
+        allocator = self.write("allocator.sh", "#!/bin/sh\nexit 7\n")
+        pathlib.Path(allocator).chmod(0o755)
+        mixed = "compare", *self.small_inputs(), "--allocators", f"even,exec:{allocator}"
         self.run_isobar(*mixed)
         self.assertEqual(self.run_isobar(*mixed, "--strict", expect=3).stderr, "isobar: 1 of 2 rows failed\n")
         self.run_isobar("compare", *self.small_inputs(), "--allocators", "even", "--strict")

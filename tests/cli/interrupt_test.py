@@ -21,11 +21,11 @@ def processes_with(text):
 
 class Interrupt(CommandTest):
     def interrupted(self, sign, *arguments):
-        """Starts the command, waits until its policy runs, sends the signal, and gives what it printed."""
-        marker = self.folder / "policy runs"
-        policy = self.write("policy.sh", f"#!/bin/sh\ntouch '{marker}'\nsleep 600 & sleep 600\n")
-        pathlib.Path(policy).chmod(0o755)
-        process = subprocess.Popen([ISOBAR, *map(str, arguments), f"exec:{policy}"], cwd=ROOT, text=True,
+        """Starts the command, waits until its allocator runs, sends the signal, and gives what it printed."""
+        marker = self.folder / "allocator runs"
+        allocator = self.write("allocator.sh", f"#!/bin/sh\ntouch '{marker}'\nsleep 600 & sleep 600\n")
+        pathlib.Path(allocator).chmod(0o755)
+        process = subprocess.Popen([ISOBAR, *map(str, arguments), f"exec:{allocator}"], cwd=ROOT, text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         # The other rows of a comparison are children too, and end.
         self.assertTrue(holds(lambda: marker.exists() and len(children_of(process.pid)) == 1))
@@ -56,7 +56,7 @@ class Interrupt(CommandTest):
         output = self.folder / "plan.json"
         self.interrupted(sign, "plan", *self.small_inputs(), "-o", output, "--allocator")
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()),
-                         ["policy runs", "policy.sh", "small.xml", "small.yaml"])
+                         ["allocator runs", "allocator.sh", "small.xml", "small.yaml"])
 
     def test_a_choice_by_simulation_writes_the_plan_that_it_has_and_leaves_no_child(self):
         output = self.folder / "plan.json"

@@ -117,12 +117,12 @@ class Plan(CommandTest):
                          f"{start}: recompute: 1 layers, which are not the 0 that recompute in the workload as it is "
                          "given here")
 
-    def test_an_external_policy_reads_the_workload_as_it_is_recomputed(self):
+    def test_an_external_allocator_reads_the_workload_as_it_is_recomputed(self):
         problem = self.folder / "problem.json"
         answer = '{"stages": [{"device": "fast", "first_layer": 0, "last_layer": 2}]}'
-        policy = self.write("policy.sh", f"#!/bin/sh\ncat > {problem}\necho '{answer}'\n")
-        pathlib.Path(policy).chmod(0o755)
-        plan = self.json_of("plan", *self.small_inputs(), "--allocator", f"exec:{policy}", "--recompute", "all")
+        allocator = self.write("allocator.sh", f"#!/bin/sh\ncat > {problem}\necho '{answer}'\n")
+        pathlib.Path(allocator).chmod(0o755)
+        plan = self.json_of("plan", *self.small_inputs(), "--allocator", f"exec:{allocator}", "--recompute", "all")
         self.assertEqual(plan["recompute"], [0, 1, 2])
         workload = json.loads(problem.read_text())["workload"]
         self.assertEqual([layer["backward_flops"] for layer in workload["layers"]], [3e12] * 3)
@@ -425,20 +425,20 @@ class Plan(CommandTest):
 
     def test_a_place_that_cannot_be_written_costs_no_search(self):
         ran = self.folder / "ran"
-        policy = self.write("policy.sh", f"#!/bin/sh\ntouch '{ran}'\n")
-        pathlib.Path(policy).chmod(0o755)
+        allocator = self.write("allocator.sh", f"#!/bin/sh\ntouch '{ran}'\n")
+        pathlib.Path(allocator).chmod(0o755)
         for command, option in (("plan", "--allocator"), ("compare", "--allocators")):
-            fault = self.fault_of(command, *self.small_inputs(), option, f"exec:{policy}", "-o", "no/such/folder/x",
+            fault = self.fault_of(command, *self.small_inputs(), option, f"exec:{allocator}", "-o", "no/such/folder/x",
                                   expect=3)
             self.assertEqual(fault, "no/such/folder/x: cannot write there: No such file or directory")
             self.assertFalse(ran.exists())
 
     def test_a_reason_of_a_program_is_shown_on_one_line(self):
         answer = json.dumps({"outcome": "infeasible", "reason": "\x1b[2Jdone\n" + 1000 * "x"})
-        policy = self.write("policy.sh", f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
-        pathlib.Path(policy).chmod(0o755)
+        allocator = self.write("allocator.sh", f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+        pathlib.Path(allocator).chmod(0o755)
         for command, option in (("plan", "--allocator"), ("compare", "--allocators")):
-            output = self.run_isobar(command, *self.small_inputs(), option, f"exec:{policy}", expect=4).stdout
+            output = self.run_isobar(command, *self.small_inputs(), option, f"exec:{allocator}", expect=4).stdout
             self.assertIn("\\x1b[2Jdone\\x0axxx", output)
             self.assertNotIn("\x1b", output)
             self.assertIn("xxx…\n", output)

@@ -18,15 +18,15 @@ scale: {{bandwidth: [0.25, 0.5, 1, 2, 4]}}
 noise: 0.2
 repetitions: 2
 """
-# The policy waits until there is a file `go` beside it, then plans as examples/external_policy.py does.
+# The allocator waits until there is a file `go` beside it, then plans as examples/external_allocator.py does.
 GATED = """platform: {platform}
 workload: {workload}
-allocator: 'exec:{policy}'
+allocator: 'exec:{allocator}'
 microbatches: [1, 2, 3, 4, 5, 6]
 """
 GATE = """#!/bin/sh
 while [ ! -e "$(dirname "$0")/go" ]; do sleep 0.05; done
-exec python3 '{root}/examples/external_policy.py'
+exec python3 '{root}/examples/external_allocator.py'
 """
 EXPORTS = ("csv", "jsonl", "summary")
 
@@ -47,11 +47,11 @@ class SlurmTest(CommandTest):
 
     def sweep_file(self, text=SWEEP):
         platform, workload = self.small_inputs()
-        policy = self.study / "gate.sh"
-        policy.write_text(GATE.format(root=ROOT))
-        policy.chmod(0o755)
+        allocator = self.study / "gate.sh"
+        allocator.write_text(GATE.format(root=ROOT))
+        allocator.chmod(0o755)
         file = self.study / "sweep.yaml"
-        file.write_text(text.format(platform=platform, workload=workload, policy=str(policy).replace("'", "''")))
+        file.write_text(text.format(platform=platform, workload=workload, allocator=str(allocator).replace("'", "''")))
         return file
 
     def command(self, file, name, *options):
@@ -218,9 +218,9 @@ class OnACluster(SlurmTest):
 
     def test_failed_rows_are_tried_again_only_when_that_is_asked_for(self):
         file = self.sweep_file(GATED)
-        policy = self.study / "gate.sh"
-        waits = policy.read_text()
-        policy.write_text("#!/bin/sh\n[ -e \"$(dirname \"$0\")/go\" ] || exit 7\n" + waits.split("\n", 2)[2])
+        allocator = self.study / "gate.sh"
+        waits = allocator.read_text()
+        allocator.write_text("#!/bin/sh\n[ -e \"$(dirname \"$0\")/go\" ] || exit 7\n" + waits.split("\n", 2)[2])
         self.sweep(file, expect=3)
         self.assertIn("exited with code 7", (self.study / "slurm.csv").read_text())
         self.assertEqual(self.sweep(file, expect=3), "")

@@ -226,10 +226,10 @@ sweep.yaml:12: schedul: unknown key; did you mean schedule?""")
                          f"{sweep}: is an input; name another file to write")
 
     def test_files_that_inputs_name_are_inputs_too(self):
-        policy = self.write("policy.py", "#!/usr/bin/env python3\n")
-        command = self.sweep_command(self.small_sweep(f"allocator: 'exec:{policy}'"))
+        allocator = self.write("allocator.py", "#!/usr/bin/env python3\n")
+        command = self.sweep_command(self.small_sweep(f"allocator: 'exec:{allocator}'"))
         devices = self.write("small.devices.yaml", '"slow": {memory: 15 GB}\n')
-        for file in (policy, devices, self.folder / "small.xml", self.folder / "small.yaml"):
+        for file in (allocator, devices, self.folder / "small.xml", self.folder / "small.yaml"):
             self.assertEqual(self.fault_of(*command, "--csv", file), f"{file}: is an input; name another file to write")
 
     def test_nothing_is_written_twice_however_it_is_named(self):
@@ -311,7 +311,7 @@ class FailedRuns(Sweep):
             self.assertIn("bad.xml:5", row["reason"])
 
     def test_are_run_again_only_when_asked(self):
-        program = self.write("policy.sh", "#!/bin/sh\nexit 7\n")
+        program = self.write("allocator.sh", "#!/bin/sh\nexit 7\n")
         pathlib.Path(program).chmod(0o755)
         content = self.small_sweep(f"allocator: [even, 'exec:{program}']")
         first = self.rows_of(content)
@@ -321,7 +321,7 @@ class FailedRuns(Sweep):
         self.assertEqual(self.rows_of(content, "--retry-failed"), first)
 
     def test_alone_end_with_3(self):
-        program = self.write("policy.sh", "#!/bin/sh\nexit 7\n")
+        program = self.write("allocator.sh", "#!/bin/sh\nexit 7\n")
         pathlib.Path(program).chmod(0o755)
         self.rows_of(self.small_sweep(f"allocator: 'exec:{program}'"), expect=3)
 
@@ -390,7 +390,7 @@ class Resuming(SlowSweep):
 
     def test_a_second_start_runs_nothing_that_is_there(self):
         marker = self.folder / "calls"
-        program = self.write("policy.sh", f"#!/bin/sh\necho call >> '{marker}'\nexit 7\n")
+        program = self.write("allocator.sh", f"#!/bin/sh\necho call >> '{marker}'\nexit 7\n")
         pathlib.Path(program).chmod(0o755)
         content = self.small_sweep(f"allocator: [even, 'exec:{program}']")
         first = self.rows_of(content)

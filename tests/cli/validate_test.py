@@ -51,7 +51,7 @@ class Validate(CommandTest):
     def test_several_allocators_are_tried_on_one_profile(self):
         name, result = self.validate("--tolerance", 1000, "--allocator", "even,exact")
         self.assertRegex(result.stdout, r"allocator +predicted s +measured s +error\n(.*\n)even .*\nexact ")
-        plans = [json.loads(pathlib.Path(f"{name}.{policy}.plan.json").read_text()) for policy in ("even", "exact")]
+        plans = [json.loads(pathlib.Path(f"{name}.{allocator}.plan.json").read_text()) for allocator in ("even", "exact")]
         self.assertEqual(plans[0]["inputs"]["profile"], plans[1]["inputs"]["profile"])
         self.assertEqual([plan["allocator"] for plan in plans], ["even", "exact"])
 

@@ -60,7 +60,7 @@ class Verify(CommandTest):
         self.assertEqual(answer["certificate"], "path")
         self.assertEqual(answer["faults"], [])
 
-    def test_plans_of_every_policy_as_they_are_written(self):
+    def test_plans_of_every_allocator_as_they_are_written(self):
         for allocator in ("chain-dp", "even", "sky-dynamic", "sky-dynamic-fixed"):
             for objective in ("sequential", "bottleneck", "pipeline"):
                 plan = self.make_plan(SKY16, BERT24, "--objective", objective, allocator=allocator)

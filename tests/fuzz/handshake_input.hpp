@@ -42,7 +42,7 @@ inline void handshake(std::span<const std::uint8_t> input)
   static const exec::Secret secret("fuzz", "a secret that no input knows");
   const auto rest = input.subspan(1);
   exec::AcceptorHandshake acceptor(secret);
-  exec::CallerHandshake caller(secret, exec::purpose_of("fuzz"));
+  exec::InitiatorHandshake caller(secret, exec::purpose_of("fuzz"));
   switch (input[0] % 4) {
     case 0:
       ensure(!acceptor.is_proved_by(part_of<exec::Claim>(rest)), "a stranger proves nothing");
@@ -60,7 +60,7 @@ inline void handshake(std::span<const std::uint8_t> input)
   ensure(sent == static_cast<ssize_t>(rest.size()) || rest.size() > 100'000, "a short input fits the system's buffers");
   ::shutdown(there.number(), SHUT_WR);
   if (input[0] % 4 == 2) {
-    const auto side = rest.size() % 2 == 0 ? exec::Tls::Side::Acceptor : exec::Tls::Side::Caller;
+    const auto side = rest.size() % 2 == 0 ? exec::Tls::Side::Acceptor : exec::Tls::Side::Initiator;
     exec::Tls tls(here.number(), side, secret.key("fuzz"));
     const auto progress = tls.shake_hands();
     ensure(progress.error != 0 || !progress.fault.empty(), "a stranger does not end TLS's handshake");

@@ -224,7 +224,7 @@ TEST(ChainDp, StopsAtItsTimeLimit)
 
 /// Known optima of the published heterogeneity: exact min-max of 4 nodes x 10 encoders in multiply-adds x
 /// factor.
-TEST(ChainDp, IsAtMostTheBestOfPublishedPolicies)
+TEST(ChainDp, IsAtMostTheBestOfPublishedAllocators)
 {
   const Workload workload = sky_bert(10);
   const Cluster cluster = sky_cluster(3);

@@ -291,7 +291,7 @@ TEST(LocalSearch, StartsOnAGraphWhereItsChainHasCuts)
   }
 }
 
-TEST(RequireImprover, NamesThePoliciesThatImprovePlans)
+TEST(RequireImprover, NamesTheAllocatorsThatImprovePlans)
 {
   require_improver("--start", "local-search");
   try {

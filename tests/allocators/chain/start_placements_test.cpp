@@ -16,7 +16,7 @@ using namespace testing_support;  // NOLINT: a test file
 
 }  // namespace
 
-TEST(BestStart, IsNoWorseThanThePlanOfEachPolicyThatItTries)
+TEST(BestStart, IsNoWorseThanThePlanOfEachAllocatorThatItTries)
 {
   std::mt19937_64 random(31);
   for (int instance = 0; instance < 60; ++instance) {
@@ -26,8 +26,8 @@ TEST(BestStart, IsNoWorseThanThePlanOfEachPolicyThatItTries)
     for (const Goal& goal : all_goals(1 + random() % 5)) {
       const auto start = best_start({cost, goal, {}}, SearchClock({}));
       ASSERT_FALSE(start.empty());
-      for (const char* policy : {"even", "sky-dynamic-fixed"}) {
-        const Plan plan = allocate(policy, workload, platform, goal, {});
+      for (const char* allocator : {"even", "sky-dynamic-fixed"}) {
+        const Plan plan = allocate(allocator, workload, platform, goal, {});
         if (plan.stages.empty()) continue;
         ASSERT_TRUE(memory_holds(cost, start, goal));
         EXPECT_LE(cost.evaluate(start, goal).objective.value, plan.objective->value * (1 + 1e-12));

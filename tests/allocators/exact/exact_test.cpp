@@ -122,16 +122,17 @@ TEST(Exact, BoundsAreBelowTheOptimumAndTheOptimumIsBelowEveryAllocator)
       const Plan best = allocate("exact", workload, cluster, goal, {});
       if (best.stages.empty()) continue;
       EXPECT_EQ(best.outcome, Outcome::Optimal) << name_of_goal(goal);
-      for (const auto& policy : policies()) {
-        if (policy.name == "sky-optimal" || policy.name == "exact") continue;
+      for (const auto& allocator : allocators()) {
+        if (allocator.name == "sky-optimal" || allocator.name == "exact") continue;
         SearchLimits limits;
         limits.budget = 300;
-        const Plan plan = allocate(std::string(policy.name), workload, cluster, goal, limits);
+        const Plan plan = allocate(std::string(allocator.name), workload, cluster, goal, limits);
         if (plan.stages.empty()) continue;
-        EXPECT_GE(plan.objective->value, best.objective->value * (1 - 1e-9)) << policy.name << name_of_goal(goal);
-        EXPECT_LE(plan.objective_bound->value, best.objective->value * (1 + 1e-9)) << policy.name << name_of_goal(goal);
+        EXPECT_GE(plan.objective->value, best.objective->value * (1 - 1e-9)) << allocator.name << name_of_goal(goal);
+        EXPECT_LE(plan.objective_bound->value, best.objective->value * (1 + 1e-9))
+            << allocator.name << name_of_goal(goal);
         const auto faults = faults_of_certificate(plan, workload, cluster);
-        EXPECT_TRUE(faults.empty()) << policy.name << name_of_goal(goal) << faults.front();
+        EXPECT_TRUE(faults.empty()) << allocator.name << name_of_goal(goal) << faults.front();
       }
     }
   }
@@ -160,12 +161,12 @@ TEST(Exact, EqualsBruteForceAndBeatsEveryAllocatorWhereLayersRecompute)
       ASSERT_NEAR(best.objective_bound->value, least[i], 1e-9 * least[i]) << where;
       ASSERT_TRUE(faults_of_certificate(best, workload, cluster).empty()) << where;
       if (i % 9 != 0) continue;  // one goal of each objective for the others
-      for (const auto& policy : policies()) {
+      for (const auto& allocator : allocators()) {
         SearchLimits limits;
         limits.budget = 100;
-        const Plan plan = allocate(std::string(policy.name), workload, cluster, goals[i], limits);
+        const Plan plan = allocate(std::string(allocator.name), workload, cluster, goals[i], limits);
         if (plan.stages.empty()) continue;
-        EXPECT_GE(plan.objective->value, least[i] * (1 - 1e-9)) << where << policy.name;
+        EXPECT_GE(plan.objective->value, least[i] * (1 - 1e-9)) << where << allocator.name;
       }
     }
   }

@@ -55,7 +55,7 @@ TEST(PlaceEvenly, LeavesTheLastDevicesEmptyWhenThereAreMoreThanLayers)
   EXPECT_EQ(placement.stages[1].device, 1U);
 }
 
-TEST(PlaceEvenly, SaysWhichDeviceIsOverfullAndThatAnotherPolicyWouldDo)
+TEST(PlaceEvenly, SaysWhichDeviceIsOverfullAndThatAnotherAllocatorWouldDo)
 {
   const Workload workload = sky_bert(80);  // breaks the memory of workers 5, 6 and 7
   const Cluster cluster = sky_cluster(15);
@@ -68,7 +68,7 @@ TEST(PlaceEvenly, SaysWhichDeviceIsOverfullAndThatAnotherPolicyWouldDo)
             "on 2 other devices, or allocator chain-dp would do");
 }
 
-TEST(PlaceEvenly, SaysOnlyMoreMemoryWhenNoPolicyIsKnownToDo)
+TEST(PlaceEvenly, SaysOnlyMoreMemoryWhenNoAllocatorIsKnownToDo)
 {
   Workload workload = chain({1, 1, 1, 1}, 0, 0, 0);
   for (auto& layer : workload.layers) layer.parameters = 1 << 27;  // 1 GiB with its gradient

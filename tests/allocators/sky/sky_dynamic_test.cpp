@@ -77,11 +77,12 @@ TEST(SkyDynamic, CountsTheBufferOfRecomputationOncePerDevice)
   // Each layer keeps 0 of its 10 bytes; one at a time has them back.
   const Workload workload = with_recomputation(chain({1, 1, 1, 1}, 0, 10), {0, 1, 2, 3});
   const Goal goal = bottleneck_goal();
-  for (const std::string policy : {"sky-dynamic", "sky-dynamic-fixed"}) {
-    EXPECT_EQ(allocate(policy, workload, cluster({1, 1}, {Seconds(0), BytesPerSecond(1)}, 11), goal, {}).stages.size(),
-              2u);
+  for (const std::string allocator : {"sky-dynamic", "sky-dynamic-fixed"}) {
+    EXPECT_EQ(
+        allocate(allocator, workload, cluster({1, 1}, {Seconds(0), BytesPerSecond(1)}, 11), goal, {}).stages.size(),
+        2u);
     EXPECT_TRUE(
-        allocate(policy, workload, cluster({1, 1}, {Seconds(0), BytesPerSecond(1)}, 9), goal, {}).stages.empty());
+        allocate(allocator, workload, cluster({1, 1}, {Seconds(0), BytesPerSecond(1)}, 9), goal, {}).stages.empty());
   }
 }
 
@@ -159,7 +160,7 @@ TEST(SkyDynamic, NeedsEveryDeviceToHoldALayer)
   EXPECT_EQ(placement.outcome, Outcome::Infeasible);
   EXPECT_EQ(
       placement.reason,
-      "device node-2 has 1000 B and the smallest layer, 5, needs 410 KiB: this policy gives every device a layer; "
+      "device node-2 has 1000 B and the smallest layer, 5, needs 410 KiB: this allocator gives every device a layer; "
       "without that device, or by allocator chain-dp, it may fit");
 }
 

@@ -142,30 +142,30 @@ TEST(RunInChild, TellsWorkThatWasInterruptedFromABug)
   EXPECT_EQ(died.failure->code, ExitCode::Interrupted);
 }
 
-/// What a deputy's work ends with that asks its parent to stop: exits as it failed.
-[[noreturn]] void exit_with_deputy(const std::function<std::string()>& work)
+/// What a supervised child's work ends with that asks its parent to stop: exits as it failed.
+[[noreturn]] void exit_with_supervised_child(const std::function<std::string()>& work)
 {
   catch_interrupts();
-  const PatientStop stop;
-  const auto result = run_in_deputy(work, stop);
+  const GracefulStop stop;
+  const auto result = run_supervised_child(work, stop);
   if (!result.failure) std::exit(static_cast<int>(ExitCode::Done));
   std::fprintf(stderr, "%s", result.failure->text.c_str());
   std::exit(static_cast<int>(result.failure->code));
 }
 
-TEST(RunInDeputy, PassesTheFirstInterruptOn)
+TEST(RunSupervisedChild, PassesTheFirstInterruptOn)
 {
-  EXPECT_EXIT(exit_with_deputy([]() -> std::string {
+  EXPECT_EXIT(exit_with_supervised_child([]() -> std::string {
                 kill(getppid(), SIGINT);
                 for (;; usleep(10'000)) throw_if_interrupted();
               }),
               testing::ExitedWithCode(static_cast<int>(ExitCode::Interrupted)), "");
 }
 
-TEST(RunInDeputy, LetsItsWorkBePatientAndSayHowItFailed)
+TEST(RunSupervisedChild, LetsItsWorkBePatientAndSayHowItFailed)
 {
-  EXPECT_EXIT(exit_with_deputy([]() -> std::string {
-                const PatientStop stop;
+  EXPECT_EXIT(exit_with_supervised_child([]() -> std::string {
+                const GracefulStop stop;
                 kill(getppid(), SIGINT);
                 while (!stop.asked()) usleep(10'000);
                 throw EnvironmentError("the disk is full");
@@ -173,11 +173,11 @@ TEST(RunInDeputy, LetsItsWorkBePatientAndSayHowItFailed)
               testing::ExitedWithCode(static_cast<int>(ExitCode::EnvironmentError)), "^the disk is full$");
 }
 
-TEST(RunInDeputy, TakesWhatAllProcessesOfAJobAreSentForOneInterrupt)
+TEST(RunSupervisedChild, TakesWhatAllProcessesOfAJobAreSentForOneInterrupt)
 {
-  EXPECT_EXIT(exit_with_deputy([]() -> std::string {
+  EXPECT_EXIT(exit_with_supervised_child([]() -> std::string {
                 constexpr useconds_t longer_than_one_interrupt = 200'000;
-                const PatientStop stop;
+                const GracefulStop stop;
                 for (const int signal : {SIGTERM, SIGHUP}) kill(getpid(), signal);
                 usleep(longer_than_one_interrupt);
                 kill(getppid(), SIGTERM);
@@ -239,8 +239,8 @@ TEST(RunCommand, ShowsLastWordsOnOneLineWithoutControlCharacters)
 
 TEST(RunCommand, SaysHowAProgramFailed)
 {
-  const auto result = run_command({"sh", "-c", "echo no such policy >&2; exit 9"}, "", ample);
-  expect_failure(result, Kind::Died, "exited with code 9; its last words: no such policy");
+  const auto result = run_command({"sh", "-c", "echo no such allocator >&2; exit 9"}, "", ample);
+  expect_failure(result, Kind::Died, "exited with code 9; its last words: no such allocator");
 }
 
 TEST(RunCommand, RefusesAProgramThatIsNotThere)

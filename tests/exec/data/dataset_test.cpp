@@ -190,16 +190,16 @@ TEST_F(Pairs, ComeOnceAnEpochInAnotherOrder)
 {
   const auto data = open("a\ta\tneutral\nb\tb\tentailment\nc\tc\tcontradiction\nd\td\tneutral\n", bert_of(5)).train;
   ASSERT_EQ(data->samples(), 4U);
-  std::vector<std::vector<std::int64_t>> orders;
+  std::vector<std::vector<std::int64_t>> control;
   for (std::uint64_t epoch = 0; epoch < 20; ++epoch) {
     const auto batch = data->batch(3, epoch * 4, 4);
     std::vector<std::int64_t> order;
     for (std::size_t i = 0; i < 4; ++i) order.push_back(batch.tokens[i * 5 + 1]);
-    orders.push_back(order);
+    control.push_back(order);
     std::sort(order.begin(), order.end());
     EXPECT_THAT(order, ElementsAre(4, 5, 6, 7));
   }
-  EXPECT_NE(std::adjacent_find(orders.begin(), orders.end(), std::not_equal_to<>()), orders.end());
+  EXPECT_NE(std::adjacent_find(control.begin(), control.end(), std::not_equal_to<>()), control.end());
 }
 
 TEST_F(Pairs, OfAnEvaluationStandInTheOrderOfTheFile)

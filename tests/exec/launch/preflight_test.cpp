@@ -49,7 +49,7 @@ std::vector<PresentRank> three_ranks()
 Preflight three_devices()
 {
   Preflight preflight;
-  preflight.seats = {"a", "b", "c"};
+  preflight.devices = {"a", "b", "c"};
   preflight.peak_memory = {1 * gibibyte, 2 * gibibyte, 3 * gibibyte};
   preflight.types.resize(3);
   return preflight;
@@ -84,9 +84,9 @@ TEST(ExamineRanks, RefusesADeviceOfAnotherTypeThanThePlans)
 
 TEST(ExamineRanks, LetsRanksThatAgreeBegin)
 {
-  const auto seating = examine_ranks(three_devices(), three_ranks());
-  EXPECT_THAT(seating.faults, IsEmpty());
-  EXPECT_THAT(seating.seat_of_rank, ElementsAre(0, 1, 2));
+  const auto assignment = examine_ranks(three_devices(), three_ranks());
+  EXPECT_THAT(assignment.faults, IsEmpty());
+  EXPECT_THAT(assignment.device_of_rank, ElementsAre(0, 1, 2));
 }
 
 TEST(ExamineRanks, NamesWhatARankHasOtherThanTheFirst)
@@ -179,36 +179,36 @@ TEST(ExamineRanks, SaysAllReasonsAtOnce)
   EXPECT_EQ(examine_ranks(three_devices(), ranks).faults.size(), 5);
 }
 
-std::vector<std::size_t> seats(const std::vector<std::string>& hosts, SeatRule rule = SeatRule::Automatic)
+std::vector<std::size_t> devices(const std::vector<std::string>& hosts, AssignmentRule rule = AssignmentRule::Automatic)
 {
   std::vector<PresentRank> ranks;
   for (const auto& host : hosts) ranks.push_back(rank_on(host));
-  return seat_ranks(ranks, {"a", "b", "c"}, rule).seat_of_rank;
+  return assign_devices(ranks, {"a", "b", "c"}, rule).device_of_rank;
 }
 
 std::vector<std::string> seat_faults(const std::vector<std::string>& told, const std::vector<std::string>& hosts,
-                                     SeatRule rule = SeatRule::Automatic)
+                                     AssignmentRule rule = AssignmentRule::Automatic)
 {
   std::vector<PresentRank> ranks;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     ranks.push_back(rank_on(hosts[rank]));
     if (!told[rank].empty()) ranks.back().facts.plan_device = told[rank];
   }
-  return seat_ranks(ranks, {"a", "b", "c"}, rule).faults;
+  return assign_devices(ranks, {"a", "b", "c"}, rule).faults;
 }
 
 TEST(SeatRanks, GoesByHostsWhereEachIsADeviceOnce)
 {
-  EXPECT_THAT(seats({"c", "a.example.org", "b"}), ElementsAre(2, 0, 1));
-  EXPECT_THAT(seats({"c", "a", "x"}), ElementsAre(0, 1, 2));
-  EXPECT_THAT(seats({"c", "a", "a"}), ElementsAre(0, 1, 2));
-  EXPECT_THAT(seats({"c", "a", "b"}, SeatRule::Order), ElementsAre(0, 1, 2));
-  EXPECT_THAT(seats({"c", "a", "b"}, SeatRule::Host), ElementsAre(2, 0, 1));
+  EXPECT_THAT(devices({"c", "a.example.org", "b"}), ElementsAre(2, 0, 1));
+  EXPECT_THAT(devices({"c", "a", "x"}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(devices({"c", "a", "a"}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(devices({"c", "a", "b"}, AssignmentRule::Order), ElementsAre(0, 1, 2));
+  EXPECT_THAT(devices({"c", "a", "b"}, AssignmentRule::Host), ElementsAre(2, 0, 1));
 }
 
 TEST(SeatRanks, RefusesHostsThatAreNoDevicesWhenToldToGoByThem)
 {
-  EXPECT_THAT(seat_faults({"", "", ""}, {"c", "x", "c"}, SeatRule::Host),
+  EXPECT_THAT(seat_faults({"", "", ""}, {"c", "x", "c"}, AssignmentRule::Host),
               ElementsAre("rank 1 (x): --map host makes it the device of its name, and the plan's devices are a, b, c",
                           "rank 2 (c): --map host makes it the device of its name, and so is rank 0"));
 }
@@ -217,7 +217,7 @@ TEST(SeatRanks, GivesARankTheDeviceThatItWasTold)
 {
   std::vector<PresentRank> ranks = {rank_on("a"), rank_on("b"), rank_on("c")};
   ranks[1].facts.plan_device = "a";
-  EXPECT_THAT(seat_ranks(ranks, {"a", "b", "c"}, SeatRule::Automatic).seat_of_rank, ElementsAre(1, 0, 2));
+  EXPECT_THAT(assign_devices(ranks, {"a", "b", "c"}, AssignmentRule::Automatic).device_of_rank, ElementsAre(1, 0, 2));
   EXPECT_THAT(seat_faults({"", "d", ""}, {"a", "b", "c"}),
               ElementsAre("rank 1 (b): --plan-device says that it is \"d\", and the plan's devices are a, b, c"));
   EXPECT_THAT(seat_faults({"a", "", "a"}, {"a", "b", "c"}),
@@ -233,14 +233,14 @@ RC_GTEST_PROP(SeatRanks, GivesEachRankASeatOfItsOwnOrSaysWhyNot, ())
     ranks.push_back(rank_on(*rc::gen::elementOf(names)));
     if (*rc::gen::arbitrary<bool>()) ranks.back().facts.plan_device = *rc::gen::elementOf(names);
   }
-  const auto rule = *rc::gen::element(SeatRule::Automatic, SeatRule::Order, SeatRule::Host);
-  auto seating = seat_ranks(ranks, {names.begin(), names.begin() + static_cast<std::ptrdiff_t>(count)}, rule);
-  RC_ASSERT(seating.seat_of_rank.empty() == !seating.faults.empty());
-  if (seating.seat_of_rank.empty()) return;
-  std::sort(seating.seat_of_rank.begin(), seating.seat_of_rank.end());
+  const auto rule = *rc::gen::element(AssignmentRule::Automatic, AssignmentRule::Order, AssignmentRule::Host);
+  auto assignment = assign_devices(ranks, {names.begin(), names.begin() + static_cast<std::ptrdiff_t>(count)}, rule);
+  RC_ASSERT(assignment.device_of_rank.empty() == !assignment.faults.empty());
+  if (assignment.device_of_rank.empty()) return;
+  std::sort(assignment.device_of_rank.begin(), assignment.device_of_rank.end());
   std::vector<std::size_t> all(count);
   std::iota(all.begin(), all.end(), 0);
-  RC_ASSERT(seating.seat_of_rank == all);
+  RC_ASSERT(assignment.device_of_rank == all);
 }
 
 TEST(DifferentSteps, NameTheRankAndBothSteps)
@@ -263,7 +263,7 @@ TEST(PreflightOf, TakesDevicesAndMemoryFromThePlan)
   plan.predicted.emplace();
   plan.predicted->peak_memory = {{"a", Bytes(1)}, {"b", Bytes(2)}};
   const auto preflight = preflight_of(plan, DType::Float16);
-  EXPECT_THAT(preflight.seats, ElementsAre("a", "b", "store"));
+  EXPECT_THAT(preflight.devices, ElementsAre("a", "b", "store"));
   EXPECT_THAT(preflight.peak_memory, ElementsAre(Bytes(1), Bytes(2), Bytes(0)));
 }
 
@@ -271,7 +271,7 @@ TEST(SeatingInWords, HasALineForEachRank)
 {
   const std::vector<PresentRank> ranks = {rank_on("x"), rank_on("y"), rank_on("z")};
   EXPECT_THAT(
-      seating_in_words(three_devices(), ranks, {2, 0, 1}),
+      assignment_in_words(three_devices(), ranks, {2, 0, 1}),
       testing::StartsWith("rank 0 (x) is the plan's c: cpu (a processor), 4.00 GiB\nrank 1 (y) is the plan's a: "));
 }
 

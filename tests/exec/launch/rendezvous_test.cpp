@@ -1,7 +1,7 @@
 #include "exec/launch/rendezvous.hpp"
 
 #include "core/errors.hpp"
-#include "exec/net/switchboard.hpp"
+#include "exec/net/connection_manager.hpp"
 #include "exec/net/tcp_world.hpp"
 #include "exec/net/text_message.hpp"
 #include "tests/exec/net/tcp_ranks.hpp"
@@ -68,7 +68,7 @@ class Gathering {
       options.push_back(
           {.rank = rank, .ranks = count, .master = master, .secret = some_secret(), .bind = "", .deadline = plenty});
       facts.push_back(facts_of(rank));
-      preflight.seats.push_back(std::string(1, static_cast<char>('a' + rank)));
+      preflight.devices.push_back(std::string(1, static_cast<char>('a' + rank)));
     }
     preflight.peak_memory.resize(count);
     preflight.types.resize(count);
@@ -125,7 +125,7 @@ TEST(Rendezvous, TellsEveryRankWhereTheOthersListen)
     for (std::size_t rank = 0; rank < 3; ++rank) {
       const auto& meeting = run.outcomes[rank].meeting;
       ASSERT_TRUE(meeting) << run.outcomes[rank].input_fault << run.outcomes[rank].environment_fault;
-      EXPECT_EQ(meeting->seat, rank);
+      EXPECT_EQ(meeting->device, rank);
       ASSERT_EQ(meeting->endpoints.size(), 3);
       EXPECT_EQ(meeting->endpoints[rank].host, "127.0.0.1");
       EXPECT_EQ(meeting->endpoints[rank].port, meeting->listener.port());
@@ -138,11 +138,11 @@ TEST(Rendezvous, TellsEveryRankWhereTheOthersListen)
 TEST(Rendezvous, SeatsRanksAsThePlanHasThem)
 {
   Gathering run(3);
-  for (std::size_t rank = 0; rank < 3; ++rank) run.facts[rank].host = run.preflight.seats[2 - rank];
+  for (std::size_t rank = 0; rank < 3; ++rank) run.facts[rank].host = run.preflight.devices[2 - rank];
   run.run();
   for (std::size_t rank = 0; rank < 3; ++rank) {
     ASSERT_TRUE(run.outcomes[rank].meeting);
-    EXPECT_EQ(run.outcomes[rank].meeting->seat, 2 - rank);
+    EXPECT_EQ(run.outcomes[rank].meeting->device, 2 - rank);
     EXPECT_EQ(run.outcomes[0].meeting->endpoints[2 - rank].port, run.outcomes[rank].meeting->listener.port());
   }
 }
@@ -220,10 +220,10 @@ TEST(Rendezvous, RefusesTwoProcessesThatSayTheyAreTheSameRank)
 /// Connects the links of rank 1 of three, as far as they are named, and dies.
 void call_as_rank_one_and_die(const Endpoint& master, const std::vector<std::string>& ways)
 {
-  Switchboard board(some_secret(), false);
+  ConnectionManager board(some_secret(), false);
   std::vector<Flow> flows;
   for (const auto& way : ways) {
-    board.call(
+    board.connect(
         master, purpose_of(fmt::format("isobar 1: rank 1 of 3, {}, process 1", way)),
         [&](const Purpose&, Flow flow) { flows.push_back(std::move(flow)); },
         [](const std::string& reason) { ADD_FAILURE() << reason; });
@@ -258,7 +258,7 @@ TEST(Rendezvous, RanksThatWouldBeginAtDifferentStepsMayMeetLater)
 TEST(Rendezvous, ARankThatIsDecidedAgainstBeforeItWasGreetedHearsWhy)
 {
   Gathering run(2);
-  Switchboard rank_zero(some_secret(), false);
+  ConnectionManager rank_zero(some_secret(), false);
   std::vector<Flow> up;
   std::unique_ptr<TcpLink> down;
   rank_zero.listen(
@@ -271,7 +271,7 @@ TEST(Rendezvous, ARankThatIsDecidedAgainstBeforeItWasGreetedHearsWhy)
       });
   run.start(1);
   while (up.empty() || !down) rank_zero.work(deadline_in(plenty));
-  send_text(*down, R"({"reasons": ["rank 2 is missing"], "is_the_machines_fault": true, "seat_of_rank": [],
+  send_text(*down, R"({"reasons": ["rank 2 is missing"], "is_the_machines_fault": true, "device_of_rank": [],
                        "endpoints": []})",
             plenty);
   run.threads.clear();

@@ -114,7 +114,7 @@ TEST(Supervisor, LetsTheAttemptComeToAGoodEndWhenItIsAskedToStop)
         catch_interrupts();
         Told told(5);
         const auto attempt = [](std::uint64_t) {
-          const PatientStop stop;
+          const GracefulStop stop;
           kill(getppid(), SIGINT);
           while (!stop.asked()) usleep(10'000);
           usleep(300'000);  // as one that writes a last checkpoint
@@ -132,7 +132,7 @@ TEST(Supervisor, EndsTheAttemptWhenItIsAskedTwice)
         catch_interrupts();
         Told told(5);
         const auto attempt = [](std::uint64_t) -> ExitCode {
-          const PatientStop stop;
+          const GracefulStop stop;
           kill(getppid(), SIGINT);
           while (!stop.asked()) usleep(10'000);
           usleep(200'000);  // two signals that come together are one request
@@ -200,7 +200,7 @@ TEST(Supervisor, SaysWhatTheLastAttemptFailedWithAfterAnInterrupt)
         catch_interrupts();
         Told told(5);
         supervise_and_exit(told, [](std::uint64_t) {
-          const PatientStop stop;
+          const GracefulStop stop;
           kill(getppid(), SIGINT);
           while (!stop.asked()) usleep(10'000);
           return fail("the disk is full");

@@ -3,7 +3,7 @@
 
 #include "core/base/child_process.hpp"
 #include "core/errors.hpp"
-#include "exec/model/device_queue.hpp"
+#include "exec/model/stream.hpp"
 #include "exec/run/interpreter.hpp"
 
 #include <gmock/gmock.h>
@@ -44,18 +44,18 @@ TEST(OpenDevice, SaysInOneLineWhyAGpuCannotBeUsed)
   EXPECT_EQ(opened.failure->text.find('\n'), std::string::npos);
 }
 
-TEST(DeviceQueue, HasDoneItsWorkOnTheCpuWhenACallReturns)
+TEST(Stream, HasDoneItsWorkOnTheCpuWhenACallReturns)
 {
   MemoryMeter meter(Bytes(0));
   meter_cpu_memory();
-  DeviceQueue queue("cpu", DeviceQueue::Kind::Computations, meter);
+  Stream queue("cpu", Stream::Kind::Computations, meter);
   EXPECT_FALSE(queue.is_on_gpu());
   const Seconds before = steady_time();
-  const Mark mark = queue.mark();
-  EXPECT_TRUE(mark.passed());
-  EXPECT_GE(mark.time(), before);
-  EXPECT_LE(mark.time(), steady_time());
-  const DeviceQueue::Scope scope(queue);
+  const Event event = queue.record();
+  EXPECT_TRUE(event.passed());
+  EXPECT_GE(event.time(), before);
+  EXPECT_LE(event.time(), steady_time());
+  const Stream::Scope scope(queue);
   const auto tensor = at::ones({1000}, at::kFloat);
   EXPECT_EQ(meter.current(), Bytes(4000));
   EXPECT_TRUE(on_cpu({tensor}).front().is_same(tensor));

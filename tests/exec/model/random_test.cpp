@@ -8,7 +8,7 @@
 namespace isobar::exec {
 namespace {
 
-at::Tensor drawn(Stream stream, std::initializer_list<std::uint64_t> words)
+at::Tensor drawn(RandomStream stream, std::initializer_list<std::uint64_t> words)
 {
   return at::randint(1'000'000, {20}, generator_for(stream, words, "cpu"), at::kLong);
 }
@@ -28,15 +28,15 @@ TEST(Mixed, TellsWordsApartByTheirPlaceAndNumber)
 
 TEST(GeneratorFor, DrawsWhatFollowsFromStreamAndWords)
 {
-  EXPECT_TRUE(at::equal(drawn(Stream::Tokens, {1, 2}), drawn(Stream::Tokens, {1, 2})));
-  EXPECT_FALSE(at::equal(drawn(Stream::Tokens, {1, 2}), drawn(Stream::Tokens, {1, 3})));
-  EXPECT_FALSE(at::equal(drawn(Stream::Tokens, {1, 2}), drawn(Stream::Dropout, {1, 2})));
+  EXPECT_TRUE(at::equal(drawn(RandomStream::Tokens, {1, 2}), drawn(RandomStream::Tokens, {1, 2})));
+  EXPECT_FALSE(at::equal(drawn(RandomStream::Tokens, {1, 2}), drawn(RandomStream::Tokens, {1, 3})));
+  EXPECT_FALSE(at::equal(drawn(RandomStream::Tokens, {1, 2}), drawn(RandomStream::Dropout, {1, 2})));
 }
 
 TEST(GeneratorFor, LeavesTheGlobalGeneratorAlone)
 {
   const auto before = at::globalContext().defaultGenerator(at::kCPU).get_state();
-  drawn(Stream::Tokens, {1, 2});
+  drawn(RandomStream::Tokens, {1, 2});
   EXPECT_TRUE(at::equal(at::globalContext().defaultGenerator(at::kCPU).get_state(), before));
 }
 

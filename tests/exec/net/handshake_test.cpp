@@ -30,7 +30,7 @@ struct Talk {
   {
   }
 
-  CallerHandshake caller;
+  InitiatorHandshake caller;
   AcceptorHandshake acceptor;
   Claim claim;
 };

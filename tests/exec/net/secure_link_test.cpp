@@ -1,4 +1,4 @@
-#include "exec/net/switchboard.hpp"
+#include "exec/net/connection_manager.hpp"
 #include "tests/exec/net/tcp_ranks.hpp"
 
 #include <fmt/format.h>
@@ -338,10 +338,10 @@ class Reception {
     thread_.join();
     return admitted_;
   }
-  std::string strangers() const { return board_.strangers(); }
+  std::string unauthenticated() const { return board_.unauthenticated(); }
 
  private:
-  Switchboard board_;
+  ConnectionManager board_;
   std::uint16_t port_ = 0;
   std::vector<std::string> admitted_;
   std::jthread thread_;
@@ -351,9 +351,9 @@ class Reception {
 std::string outcome_of_call(std::uint16_t port, const std::shared_ptr<const Secret>& secret, bool tls,
                             const std::string& what_for = "yes", double patience_s = 0.5)
 {
-  Switchboard board(secret, tls);
+  ConnectionManager board(secret, tls);
   std::string outcome = "-";
-  const auto call = board.call(
+  const auto call = board.connect(
       Endpoint{"127.0.0.1", port}, purpose_of(what_for), [&](const Purpose&, Flow) { outcome = ""; },
       [&](const std::string& reason) { outcome = "turned away: " + reason; });
   const auto deadline = deadline_in(Seconds(patience_s));
@@ -362,7 +362,7 @@ std::string outcome_of_call(std::uint16_t port, const std::shared_ptr<const Secr
   return outcome == "-" ? board.trouble(call) : outcome;
 }
 
-TEST(Switchboard, LetsInWhoeverKnowsTheSecret)
+TEST(ConnectionManager, LetsInWhoeverKnowsTheSecret)
 {
   for (const bool tls : {false, true}) {
     Reception reception(tls);
@@ -370,21 +370,21 @@ TEST(Switchboard, LetsInWhoeverKnowsTheSecret)
     EXPECT_EQ(outcome_of_call(reception.port(), test_secret(), tls, "no"), "turned away: no");
     pause(0.2);
     EXPECT_EQ(reception.admitted(), std::vector<std::string>{"yes"});
-    EXPECT_EQ(reception.strangers(), "");
+    EXPECT_EQ(reception.unauthenticated(), "");
   }
 }
 
-TEST(Switchboard, TellsBothSidesOfAWrongSecretAndNothingOfEither)
+TEST(ConnectionManager, TellsBothSidesOfAWrongSecretAndNothingOfEither)
 {
   Reception reception;
   EXPECT_EQ(outcome_of_call(reception.port(), test_secret("another secret of sixteen bytes and more"), false),
             "it hangs up on the proof of the secret: give all ranks the same one");
   EXPECT_EQ(reception.admitted(), std::vector<std::string>{});
-  EXPECT_THAT(reception.strangers(), MatchesRegex("; [0-9]+ calls? did not prove the secret \\(the last one from "
-                                                  "127.0.0.1\\): give all ranks the same one"));
+  EXPECT_THAT(reception.unauthenticated(), MatchesRegex("; [0-9]+ calls? did not prove the secret \\(the last one from "
+                                                        "127.0.0.1\\): give all ranks the same one"));
 }
 
-TEST(Switchboard, CallsNobodyWhoDoesNotProveTheSecret)
+TEST(ConnectionManager, CallsNobodyWhoDoesNotProveTheSecret)
 {
   TcpListener listener(Endpoint{"127.0.0.1", 0});
   std::jthread impostor([&] {
@@ -398,7 +398,7 @@ TEST(Switchboard, CallsNobodyWhoDoesNotProveTheSecret)
             "it does not prove the secret: it is another program, or a rank with another secret");
 }
 
-TEST(Switchboard, SaysNothingButRandomBytesToStrangers)
+TEST(ConnectionManager, SaysNothingButRandomBytesToStrangers)
 {
   Reception reception;
   const auto hear_after = [&](View bytes) {
@@ -418,7 +418,7 @@ TEST(Switchboard, SaysNothingButRandomBytesToStrangers)
   EXPECT_EQ(reception.admitted(), std::vector<std::string>{});
 }
 
-TEST(Switchboard, LetsInNobodyWhoSaysAgainWhatAnotherOneSaid)
+TEST(ConnectionManager, LetsInNobodyWhoSaysAgainWhatAnotherOneSaid)
 {
   Reception reception;
   const Relay relay(reception.port());

@@ -106,7 +106,7 @@ class Ranks {
       listeners.push_back(quiet_listener(host));
       endpoints.push_back({.host = host, .port = listeners.back().port()});
     }
-    options.world = "test";
+    options.run_id = "test";
     options.secret = test_secret();
     options.connect_deadline = plenty;
   }

@@ -1,8 +1,8 @@
 #include "exec/net/tcp_world.hpp"
 
 #include "core/errors.hpp"
+#include "exec/net/connection_manager.hpp"
 #include "exec/net/handshake.hpp"
-#include "exec/net/switchboard.hpp"
 #include "tests/exec/net/tcp_ranks.hpp"
 
 #include <fmt/format.h>
@@ -178,7 +178,7 @@ TEST(TcpWorld, TurnsAwayWhoeverBelongsElsewhere)
     return error.substr(error.find("turns"));
   };
   auto other = ranks.options;
-  other.world = "other";
+  other.run_id = "other";
   EXPECT_EQ(refusal_of(other, ranks.links, 2),
             "turns it away: it belongs to another world: give all ranks the same plan, data and options, and each run "
             "ports of its own");
@@ -230,8 +230,8 @@ TEST(TcpWorld, KeepsThePlaceOfARankThatDiedBeforeItWasConnected)
   std::string hello("link\0\0\0", 8);
   hello.append(reinterpret_cast<const char*>(numbers.data()), sizeof numbers);
   hello.append(sizeof ranks.options.first_step, '\0');
-  hello.append(ranks.options.world);
-  CallerHandshake handshake(*ranks.options.secret, purpose_of(hello));
+  hello.append(ranks.options.run_id);
+  InitiatorHandshake handshake(*ranks.options.secret, purpose_of(hello));
   const auto died = raw_connection_to(ranks.endpoints[1]);
   std::string error;
   {
@@ -300,26 +300,26 @@ TEST(TcpWorld, ListensNoLongerOnceAllAreThereThoughTheParentKeepsThePorts)
   });
 }
 
-TEST(Switchboard, TakesCallsThoughStrangersHoldAllOpenFiles)
+TEST(ConnectionManager, TakesCallsThoughStrangersHoldAllOpenFiles)
 {
-  Switchboard acceptor(test_secret(), false);
-  Switchboard caller(test_secret(), false);
+  ConnectionManager acceptor(test_secret(), false);
+  ConnectionManager caller(test_secret(), false);
   auto listener = quiet_listener("127.0.0.1");
   const Endpoint place = {.host = "127.0.0.1", .port = listener.port()};
   std::vector<Descriptor> strangers;
   for (int i = 0; i < 100; ++i) strangers.push_back(raw_connection_to(place));
   std::vector<Flow> flows;
   const auto connected = [&](const Purpose&, Flow flow) { flows.push_back(std::move(flow)); };
-  caller.call(place, purpose_of("test"), connected, [](const std::string& reason) { ADD_FAILURE() << reason; });
+  caller.connect(place, purpose_of("test"), connected, [](const std::string& reason) { ADD_FAILURE() << reason; });
   acceptor.listen(
       std::move(listener), [](const Purpose&) { return ""; }, connected);
   const FewDescriptors few(20);
   const auto end = deadline_in(plenty);
   while (flows.size() < 2 && Clock::now() < end) {
-    for (Switchboard* board : {&acceptor, &caller}) board->work(Clock::now() + std::chrono::milliseconds(1));
+    for (ConnectionManager* board : {&acceptor, &caller}) board->work(Clock::now() + std::chrono::milliseconds(1));
   }
   EXPECT_EQ(flows.size(), 2);
-  EXPECT_THAT(acceptor.strangers(), HasSubstr("; not all calls could be taken at once: Too many open files"));
+  EXPECT_THAT(acceptor.unauthenticated(), HasSubstr("; not all calls could be taken at once: Too many open files"));
 }
 
 TEST(Descriptors, AreAsManyAsTheSystemEverAllows)
@@ -361,9 +361,9 @@ TEST(TcpWorld, RefusesOptionsOutOfTheirRange)
   ranks.options.flows = 65;
   EXPECT_EQ(error(), "flows: 65 connections for each link; it may have 1 to 64");
   ranks.options.flows = 1;
-  ranks.options.world = std::string(65, 'x');
-  EXPECT_EQ(error(), "world: a word of 65 bytes; it may have 64");
-  ranks.options.world = "";
+  ranks.options.run_id = std::string(65, 'x');
+  EXPECT_EQ(error(), "run id: 65 bytes; at most 64");
+  ranks.options.run_id = "";
   ranks.endpoints[1].port = 0;
   EXPECT_EQ(error(), "rank 1: its port is 0; it must be 1 to 65535");
 }

@@ -31,14 +31,14 @@ TEST(MessageHeader, DescribesTheTensorsThatTheReceiverMakes)
   Message sent;
   sent.tensors = {at::ones({2, 3, 4}), at::ones({5}, at::kLong)};
   sent.differentiable = {true, false};
-  sent.orders.checkpoint = true;
+  sent.control.checkpoint = true;
   const auto header = header_of(sent);
   const Message received = room_for(bytes_of(header), Room::Memory, Bytes(2 * 3 * 4 * 4 + 5 * 8));
   ASSERT_EQ(received.tensors.size(), 2U);
   EXPECT_EQ(received.tensors[0].sizes(), sent.tensors[0].sizes());
   EXPECT_EQ(received.tensors[1].scalar_type(), at::kLong);
   EXPECT_EQ(received.differentiable, sent.differentiable);
-  EXPECT_TRUE(received.orders.checkpoint);
+  EXPECT_TRUE(received.control.checkpoint);
 }
 
 TEST(MessageHeader, MakesNoRoomForMoreThanIsAwaited)

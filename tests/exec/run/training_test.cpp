@@ -159,7 +159,7 @@ std::uint64_t steps_until_asked(const Plan& plan, Way way, RunOptions options)
 {
   const auto train = [&] {
     catch_interrupts();
-    const PatientStop stop;
+    const GracefulStop stop;
     options.stop = &stop;
     const auto ask = [](const StepReport& step) {
       if (step.step == 3) std::raise(SIGTERM);

@@ -126,7 +126,7 @@ TEST(CheckBaseline, TakesTheGeometricMeanOverRowsThatBothHave)
   EXPECT_FALSE(check_baseline({}, {row_of("a", 1)}, {}).step_times.geometric_mean);
 }
 
-/// Rows of even and of another policy that took these times to plan.
+/// Rows of even and of another allocator that took these times to plan.
 std::vector<ComparisonRow> timed(double even, double mine)
 {
   std::vector<ComparisonRow> rows = {row_of("even", 1), row_of("mine", 1)};
@@ -204,7 +204,7 @@ TEST(CheckToMarkdown, ShowsTablesThatNoNameBreaks)
 TEST(CheckToMarkdown, FitsIntoAComment)
 {
   std::vector<ComparisonRow> rows;
-  for (int i = 0; i < 1000; ++i) rows.push_back(row_of("policy" + std::to_string(i), 1));
+  for (int i = 0; i < 1000; ++i) rows.push_back(row_of("allocator" + std::to_string(i), 1));
   const std::string text = check_to_markdown(check_baseline({}, rows, {}), "rows.csv");
   EXPECT_THAT(text, HasSubstr("And 900 more.\n"));
   EXPECT_LT(text.size(), 65'536U);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An allocator in another language: layers in proportion to speed, in the order of the platform file.
 
-    isobar plan platforms/sky16.xml workloads/bert24.yaml --allocator exec:examples/external_policy.py
+    isobar plan platforms/sky16.xml workloads/bert24.yaml --allocator exec:examples/external_allocator.py
 
 Reads one JSON object from standard input and writes one to standard output; docs/allocators.md says what they hold.
 Whatever it answers, isobar checks, computes every time and bound itself, and refuses what does not hold.

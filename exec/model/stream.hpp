@@ -11,10 +11,10 @@ namespace isobar::exec {
 struct Message;
 
 /// A point in a queue's work that the device passes in its time; on the CPU it has passed when it is made.
-class Mark {
+class Event {
  public:
-  Mark() = default;  ///< passed before all others
-  explicit Mark(Seconds passed_at) : passed_at_(passed_at) {}
+  Event() = default;  ///< passed before all others
+  explicit Event(Seconds passed_at) : passed_at_(passed_at) {}
 
   bool passed() const;
   /// The calling thread sleeps until the device has passed it; nothing else waits.
@@ -26,29 +26,29 @@ class Mark {
 
  private:
   struct OnGpu;
-  friend class DeviceQueue;
-  friend Mark mark_of_this_thread(const std::string& device);
+  friend class Stream;
+  friend Event event_of_this_thread(const std::string& device);
 
   Seconds passed_at_;
   std::shared_ptr<const OnGpu> on_gpu_;
 };
 
-/// A mark in what the calling thread computes on `device`, wherever it is queued.
-Mark mark_of_this_thread(const std::string& device);
+/// A event in what the calling thread computes on `device`, wherever it is queued.
+Event event_of_this_thread(const std::string& device);
 
 /// Work on a device, one piece after the other. On the CPU a call returns when its work is done; on a GPU every queue
 /// is a stream of its own, and calls return when their work is queued.
 ///
 /// Torch has 32 streams for computations and as many for transfers; queues beyond share them.
-class DeviceQueue {
+class Stream {
  public:
   enum class Kind { Computations, Transfers };
 
   /// The device is open. What is made there in this queue counts for `meter`, which must outlive the queue.
-  DeviceQueue(const std::string& device, Kind kind, MemoryMeter& meter);
-  DeviceQueue(const DeviceQueue&) = delete;
-  DeviceQueue& operator=(const DeviceQueue&) = delete;
-  ~DeviceQueue();
+  Stream(const std::string& device, Kind kind, MemoryMeter& meter);
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream();
 
   /// True where work is done later than its call returns.
   bool is_on_gpu() const;
@@ -56,7 +56,7 @@ class DeviceQueue {
   /// While it lives, what this thread computes on the device goes to the queue.
   class Scope {
    public:
-    explicit Scope(DeviceQueue& queue);
+    explicit Scope(Stream& queue);
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
     ~Scope();
@@ -68,7 +68,7 @@ class DeviceQueue {
 
   /// What is queued from now on comes after the work that made the message, and its memory stays until that is done.
   void await(const Message& message);
-  Mark mark();
+  Event record();
 
   /// On a GPU: what is queued between the two takes `slowdown` times its time, by a kernel that waits out the rest. The
   /// GPU's other queues go on meanwhile.
@@ -76,10 +76,10 @@ class DeviceQueue {
   void end_slow_work(double slowdown);
 
  private:
-  struct Stream;
+  struct Handle;
 
   MemoryMeter& meter_;
-  std::unique_ptr<Stream> stream_;  // none on the CPU
+  std::unique_ptr<Handle> handle_;  // none on the CPU
 };
 
 }  // namespace isobar::exec

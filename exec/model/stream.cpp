@@ -1,4 +1,4 @@
-#include "exec/model/device_queue.hpp"
+#include "exec/model/stream.hpp"
 
 #include "core/base/clock.hpp"
 #include "core/base/interrupt.hpp"
@@ -74,17 +74,17 @@ std::shared_ptr<DeviceClock> clock_of(const c10::Stream& stream)
 
 }  // namespace
 
-struct Mark::OnGpu {
+struct Event::OnGpu {
   std::shared_ptr<c10::Event> event;
   std::shared_ptr<DeviceClock> clock;
 };
 
-bool Mark::passed() const
+bool Event::passed() const
 {
   return !on_gpu_ || on_gpu_->event->query();
 }
 
-void Mark::wait() const
+void Event::wait() const
 {
   constexpr std::chrono::microseconds nap(20);
   while (!passed()) {
@@ -93,14 +93,14 @@ void Mark::wait() const
   }
 }
 
-Seconds Mark::time() const
+Seconds Event::time() const
 {
   if (!on_gpu_) return passed_at_;
   wait();
   return on_gpu_->clock->time_of(on_gpu_->event);
 }
 
-struct DeviceQueue::Stream {
+struct Stream::Handle {
   Stream(const c10::Stream& of_torch, std::shared_ptr<DeviceClock> its_clock)
       : stream(of_torch), clock(std::move(its_clock))
   {
@@ -114,79 +114,79 @@ struct DeviceQueue::Stream {
   at::Tensor begin;  // of slow work: 8 bytes, once there was some
 };
 
-Mark mark_of_this_thread(const std::string& device)
+Event event_of_this_thread(const std::string& device)
 {
-  if (!is_gpu(device)) return Mark(steady_time());
+  if (!is_gpu(device)) return Event(steady_time());
   const at::Device gpu(device);
   const c10::Stream stream = c10::impl::VirtualGuardImpl(gpu.type()).getStream(gpu);
-  Mark mark;
-  mark.on_gpu_ = std::make_shared<Mark::OnGpu>(Mark::OnGpu{event_on(stream), clock_of(stream)});
-  return mark;
+  Event event;
+  event.on_gpu_ = std::make_shared<Event::OnGpu>(Event::OnGpu{event_on(stream), clock_of(stream)});
+  return event;
 }
 
-DeviceQueue::DeviceQueue(const std::string& device, Kind kind, MemoryMeter& meter) : meter_(meter)
+Stream::Stream(const std::string& device, Kind kind, MemoryMeter& meter) : meter_(meter)
 {
   if (!is_gpu(device)) return;
   const at::Device gpu(device);
   // The streams of high priority are another pool, and no transfer takes one from a computation.
   const bool high_priority = kind == Kind::Computations;
   const auto stream = c10::impl::VirtualGuardImpl(gpu.type()).getStreamFromGlobalPool(gpu, high_priority);
-  stream_ = std::make_unique<Stream>(stream, clock_of(stream));
-  gpu::count_memory(stream_->handle(), meter.count());
+  handle_ = std::make_unique<Handle>(stream, clock_of(stream));
+  gpu::count_memory(handle_->handle(), meter.count());
 }
 
-DeviceQueue::~DeviceQueue() = default;
+Stream::~Stream() = default;
 
-bool DeviceQueue::is_on_gpu() const
+bool Stream::is_on_gpu() const
 {
-  return stream_ != nullptr;
+  return handle_ != nullptr;
 }
 
-struct DeviceQueue::Scope::Inside {
+struct Stream::Scope::Inside {
   std::optional<MeteredThread> metered;
   std::optional<c10::StreamGuard> on_stream;
 };
 
-DeviceQueue::Scope::Scope(DeviceQueue& queue) : inside_(std::make_unique<Inside>())
+Stream::Scope::Scope(Stream& queue) : inside_(std::make_unique<Inside>())
 {
-  if (queue.stream_) {
-    inside_->on_stream.emplace(queue.stream_->stream);
+  if (queue.handle_) {
+    inside_->on_stream.emplace(queue.handle_->stream);
   } else {
     inside_->metered.emplace(queue.meter_);
   }
 }
 
-DeviceQueue::Scope::~Scope() = default;
+Stream::Scope::~Scope() = default;
 
-void DeviceQueue::await(const Message& message)
+void Stream::await(const Message& message)
 {
-  if (!stream_) return;
-  if (message.ready.on_gpu_) message.ready.on_gpu_->event->block(stream_->stream);
+  if (!handle_) return;
+  if (message.ready.on_gpu_) message.ready.on_gpu_->event->block(handle_->stream);
   for (const auto& tensor : message.tensors) {
-    if (!tensor.is_cpu()) tensor.record_stream(stream_->stream);
+    if (!tensor.is_cpu()) tensor.record_stream(handle_->stream);
   }
 }
 
-Mark DeviceQueue::mark()
+Event Stream::record()
 {
-  if (!stream_) return Mark(steady_time());
-  Mark mark;
-  mark.on_gpu_ = std::make_shared<Mark::OnGpu>(Mark::OnGpu{event_on(stream_->stream), stream_->clock});
-  return mark;
+  if (!handle_) return Event(steady_time());
+  Event event;
+  event.on_gpu_ = std::make_shared<Event::OnGpu>(Event::OnGpu{event_on(handle_->stream), handle_->clock});
+  return event;
 }
 
-void DeviceQueue::begin_slow_work()
+void Stream::begin_slow_work()
 {
-  if (!stream_) return;
-  if (!stream_->begin.defined()) {
-    stream_->begin = at::empty({1}, at::TensorOptions(stream_->stream.device()).dtype(at::kLong));
+  if (!handle_) return;
+  if (!handle_->begin.defined()) {
+    handle_->begin = at::empty({1}, at::TensorOptions(handle_->stream.device()).dtype(at::kLong));
   }
-  gpu::keep_time(stream_->begin_of_work(), stream_->handle());
+  gpu::keep_time(handle_->begin_of_work(), handle_->handle());
 }
 
-void DeviceQueue::end_slow_work(double slowdown)
+void Stream::end_slow_work(double slowdown)
 {
-  if (stream_) gpu::stretch(stream_->begin_of_work(), slowdown, stream_->handle());
+  if (handle_) gpu::stretch(handle_->begin_of_work(), slowdown, handle_->handle());
 }
 
 }  // namespace isobar::exec
