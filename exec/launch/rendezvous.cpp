@@ -291,7 +291,7 @@ Decision Host::decide()
   if (!missing.empty()) {
     decision.reasons.push_back(fmt::format("of {} ranks these have not called {} within {} (twice --deadline): {}{}",
                                            guests_.size(), text_of(options_.master), in_seconds(options_.deadline),
-                                           missing, board_.strangers()));
+                                           missing, board_.unauthenticated()));
     return decision;
   }
   try {
