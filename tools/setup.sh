@@ -1,13 +1,12 @@
-# Sourced by ./demo, ./test and .ci/run: installs what is missing and builds preset `release` into build/release.
+# Sourced by ./demo, ./test and .ci/run: installs missing packages and builds preset `release` in build/release.
 
 build_packages=(ca-certificates g++ cmake ninja-build pkg-config ccache libsimgrid-dev libyaml-cpp-dev libboost-graph-dev
                 libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpugixml-dev coinor-libcbc-dev zlib1g-dev
-                libsqlite3-dev python3 python3-pip)
-build_packages+=(libssl-dev)
+                libsqlite3-dev libssl-dev libutf8proc-dev python3 python3-pip)
 test_packages=(libgtest-dev libgmock-dev librapidcheck-dev git clang-format-14 chromium slurm-wlm munge openmpi-bin
                faketime)
 
-# Installs the packages that are not there, by apt-get as root or with sudo. Takes no time when all are there.
+# need_packages PACKAGE...: installs the missing ones by apt-get, as root or with sudo. Instant when none is missing.
 need_packages() {
   local missing=()
   local package
@@ -22,28 +21,28 @@ need_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# The cache serves every clone, wherever it lies, and files with a precompiled header too.
+# Lets all clones share the cache, and caches files with a precompiled header.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros CMAKE_CXX_COMPILER_LAUNCHER=ccache
 
-# configure ALL: ALL is ON, for the executor and the tests too, or OFF, which leaves a build folder with them as it is.
+# configure ALL: ON includes the executor and the tests; OFF leaves an existing build folder as it is.
 configure() {
   [ "$1" = OFF ] && [ -f build/release/build.ninja ] && return
   cmake --preset release -DISOBAR_BUILD_TESTS="$1" -DISOBAR_BUILD_EXEC="$1" --log-level=WARNING >/dev/null
 }
 
-# build TARGET...: says what it does only when there is something to do.
+# build TARGET...: prints nothing when there is nothing to do.
 build() {
   cmake --build build/release --target "$@" -- --quiet
 }
 
-# Where what is fetched or found once is kept, for every clone.
+# The folder for downloads and fuzzing inputs, shared by all clones.
 cache_folder() {
   echo "${ISOBAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/isobar}"
 }
 
-# need_wheels NAME SIZE PREFIX...: the pinned wheels of tools/NAME.txt, fetched once and unpacked, as far as their files
-# begin with a prefix, into the folder that `wheels` then names, in ~/.cache/isobar (or $ISOBAR_CACHE). A folder that has
-# nothing of some prefix, since fewer were wanted once, is completed.
+# need_wheels NAME SIZE PREFIX...: fetches the pinned wheels of tools/NAME.txt once, unpacks the files that begin with one
+# of the prefixes into ~/.cache/isobar (or $ISOBAR_CACHE), and sets `wheels` to their folder. Completes an existing folder
+# that has no file of some prefix. The folder's name has a hash of tools/NAME.txt.
 need_wheels() {
   local name=$1 size=$2
   local cache
@@ -56,7 +55,7 @@ need_wheels() {
   mkdir -p "$cache"
   local fresh
   fresh=$(mktemp -d "$cache/fetching.XXXXXX")
-  # One Python is named, so that one hash does; of LibTorch and plotly.js what is wanted is the same for all.
+  # One Python version is named, so that one hash suffices; the files of LibTorch and plotly.js do not depend on it.
   python3 -m pip download --quiet --no-deps --only-binary=:all: --require-hashes --implementation cp --python-version 3.11 \
     --abi cp311 --abi abi3 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 \
     --platform manylinux1_x86_64 --platform any --requirement "tools/$name.txt" --dest "$fresh/wheels"
@@ -71,34 +70,34 @@ for wheel in (root / "wheels").iterdir():
                 if mode := entry.external_attr >> 16 & 0o777:
                     os.chmod(path, mode)
 UNPACK
-  # Whoever comes second keeps the first one's.
+  # If another process was faster, keep its files.
   mv -T "$fresh/unpacked" "$wheels" 2>/dev/null || cp -rn "$fresh/unpacked/." "$wheels"
   rm -rf "$fresh"
 }
 
-# The pinned torch, libraries and Python.
+# The pinned torch: libraries and Python.
 need_torch() {
   need_wheels libtorch "544 MB" torch/ torchgen/ functorch/ torch-2 nvidia/
 }
 
-# Names a LibTorch in CMAKE_PREFIX_PATH: the one that is there already, else the pinned wheel's.
+# Sets CMAKE_PREFIX_PATH to the pinned wheel's LibTorch, unless it is set already.
 need_libtorch() {
   [ -z "${CMAKE_PREFIX_PATH:-}" ] || return 0
   need_torch
   export CMAKE_PREFIX_PATH=$wheels/torch
 }
 
-# plotly.js for the command's reports, where cmake/FindPlotlyJs.cmake looks.
+# plotly.js for reports, where cmake/FindPlotlyJs.cmake looks for it.
 need_plotly() {
   [ -n "${PlotlyJs_ROOT:-}" ] || need_wheels plotly "10 MB" plotly/package_data/plotly.min.js plotly-
 }
 
-# What drives a browser in the tests, where tests/cli/browser.py looks.
+# Playwright, which drives a browser in tests, where tests/cli/browser.py looks for it.
 need_playwright() {
   need_wheels playwright "54 MB" ""
 }
 
-# What tests compare us with, where tests/support/peers.py looks: Python's torch, transformers, TensorBoard.
+# Python's torch, transformers and TensorBoard for comparisons in tests, where tests/support/peers.py looks for them.
 need_peers() {
   need_torch
   local torch=$wheels

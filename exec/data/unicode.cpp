@@ -1,38 +1,17 @@
 #include "exec/data/unicode.hpp"
 
-#include "core/utf8.hpp"
-#include "exec/data/unicode_tables.hpp"
+#include <utf8proc.h>
 
 #include <algorithm>
+#include <array>
 
 namespace isobar::exec {
 
 namespace {
 
-/// The last entry whose `key` is at most `code`, or null.
-template <typename Entry>
-const Entry* entry_at(std::span<const Entry> table, char32_t Entry::*key, char32_t code)
+utf8proc_category_t category_of(char32_t code)
 {
-  const auto after = std::ranges::upper_bound(table, code, {}, key);
-  return after == table.begin() ? nullptr : &*std::prev(after);
-}
-
-bool is_in(std::span<const CodeRange> table, char32_t code)
-{
-  const auto* range = entry_at(table, &CodeRange::first, code);
-  return range != nullptr && code <= range->last;
-}
-
-/// A syllable of Hangul is made of two or three letters by arithmetic: The Unicode Standard, section 3.12.
-constexpr char32_t first_syllable = 0xAC00, last_syllable = 0xD7A3;
-constexpr char32_t vowels = 21, ends = 28;
-
-void append_syllable(char32_t code, std::u32string& text)
-{
-  const char32_t index = code - first_syllable;
-  text.push_back(0x1100 + index / (vowels * ends));
-  text.push_back(0x1161 + index % (vowels * ends) / ends);
-  if (index % ends != 0) text.push_back(0x11A7 + index % ends);
+  return utf8proc_category(static_cast<utf8proc_int32_t>(code));
 }
 
 }  // namespace
@@ -42,88 +21,69 @@ std::u32string code_points_of(std::string_view utf8)
   std::u32string codes;
   codes.reserve(utf8.size());
   while (!utf8.empty()) {
-    const auto byte = [&](std::size_t index) { return static_cast<unsigned char>(utf8[index]); };
-    const std::size_t length = utf8_length(utf8);
-    char32_t code = 0xFFFD;
-    if (length == 1) code = byte(0);
-    if (length > 1) {
-      code = byte(0) & (0xFFU >> (length + 1));
-      for (std::size_t i = 1; i < length; ++i) code = code << 6U | (byte(i) & 0x3FU);
-    }
-    codes += code;
-    utf8.remove_prefix(std::max<std::size_t>(length, 1));
+    utf8proc_int32_t code = 0;
+    const auto length = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(utf8.data()),
+                                         static_cast<utf8proc_ssize_t>(utf8.size()), &code);
+    codes += length > 0 ? static_cast<char32_t>(code) : U'\uFFFD';
+    utf8.remove_prefix(length > 0 ? static_cast<std::size_t>(length) : 1);
   }
   return codes;
 }
 
 void append_utf8(char32_t code, std::string& text)
 {
-  const auto tail = [&](unsigned shift) { text += static_cast<char>(0x80U | (code >> shift & 0x3FU)); };
-  if (code < 0x80) {
-    text += static_cast<char>(code);
-  } else if (code < 0x800) {
-    text += static_cast<char>(0xC0U | code >> 6U);
-    tail(0);
-  } else if (code < 0x10000) {
-    text += static_cast<char>(0xE0U | code >> 12U);
-    tail(6);
-    tail(0);
-  } else {
-    text += static_cast<char>(0xF0U | code >> 18U);
-    tail(12);
-    tail(6);
-    tail(0);
-  }
+  std::array<utf8proc_uint8_t, 4> bytes{};
+  const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes.data());
+  text.append(bytes.begin(), bytes.begin() + length);
 }
 
 bool is_dropped(char32_t code)
 {
   if (code == '\t' || code == '\n' || code == '\r') return false;
-  return code == 0xFFFD || is_in(other_codes, code);
+  const auto category = category_of(code);
+  return code == 0xFFFD || category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF ||
+         category == UTF8PROC_CATEGORY_CS || category == UTF8PROC_CATEGORY_CO || category == UTF8PROC_CATEGORY_CN;
 }
 
 bool is_white_space(char32_t code)
 {
-  return code == '\t' || code == '\n' || code == '\r' || is_in(space_codes, code);
+  const auto category = category_of(code);
+  return code == '\t' || code == '\n' || code == '\r' || category == UTF8PROC_CATEGORY_ZS ||
+         category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
 }
 
 bool is_punctuation(char32_t code)
 {
-  if (code >= 0x80) return is_in(punctuation_codes, code);
-  return (code >= '!' && code <= '/') || (code >= ':' && code <= '@') || (code >= '[' && code <= '`') ||
-         (code >= '{' && code <= '~');
+  if (code < 0x80) {
+    return (code >= '!' && code <= '/') || (code >= ':' && code <= '@') || (code >= '[' && code <= '`') ||
+           (code >= '{' && code <= '~');
+  }
+  const auto category = category_of(code);
+  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }
 
 bool is_chinese(char32_t code)
 {
-  static constexpr std::array<CodeRange, 6> blocks{{{0x3400, 0x4DBF},
-                                                    {0x4E00, 0x9FFF},
-                                                    {0xF900, 0xFAFF},
-                                                    {0x20000, 0x2A6DF},
-                                                    {0x2A700, 0x2CEAF},
-                                                    {0x2F800, 0x2FA1F}}};
-  return is_in(blocks, code);
+  struct Block {
+    char32_t first, last;
+  };
+  static constexpr std::array<Block, 6> blocks{{{0x3400, 0x4DBF},
+                                                {0x4E00, 0x9FFF},
+                                                {0xF900, 0xFAFF},
+                                                {0x20000, 0x2A6DF},
+                                                {0x2A700, 0x2CEAF},
+                                                {0x2F800, 0x2FA1F}}};
+  return std::ranges::any_of(blocks, [&](const Block& block) { return code >= block.first && code <= block.last; });
 }
 
 void append_folded(char32_t code, std::u32string& text)
 {
-  if (code < 0x80) {
-    text += code >= 'A' && code <= 'Z' ? code - 'A' + 'a' : code;
-  } else if (code >= first_syllable && code <= last_syllable) {
-    append_syllable(code, text);
-  } else if (const auto* run = entry_at(folded_runs, &FoldedRun::first, code);
-             run != nullptr && code <= run->last && (code - run->first) % run->stride == 0) {
-    text += code + static_cast<char32_t>(run->difference);
-  } else if (const auto* single = entry_at(folded_codes, &FoldedCode::code, code);
-             single != nullptr && single->code == code) {
-    text += single->folded;
-  } else if (const auto* several = entry_at(folded_texts, &FoldedText::code, code);
-             several != nullptr && several->code == code) {
-    for (const char32_t part : several->folded) {
-      if (part != 0) text += part;
-    }
-  } else if (!is_in(nonspacing_marks, code)) {
-    text += code;
+  std::array<utf8proc_int32_t, 4> parts{};  // no character's NFD is longer
+  const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code), parts.data(), parts.size(),
+                                             UTF8PROC_DECOMPOSE, nullptr);
+  for (utf8proc_ssize_t i = 0; i < count; ++i) {
+    const auto part = parts[static_cast<std::size_t>(i)];
+    if (utf8proc_category(part) != UTF8PROC_CATEGORY_MN) text += static_cast<char32_t>(utf8proc_tolower(part));
   }
 }
 

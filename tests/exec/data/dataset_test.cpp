@@ -42,7 +42,7 @@ Workload bert_of(std::uint64_t sequence, std::uint64_t vocabulary = 10)
       "bert.yaml");
 }
 
-/// Tokens 0, 1, … as nanoGPT writes them: each is its own place.
+/// Tokens 0, 1, … in nanoGPT's format: each token is its own position.
 std::filesystem::path write_tokens(const TemporaryFolder& folder, std::uint64_t count)
 {
   std::string bytes;
@@ -78,13 +78,13 @@ RC_GTEST_PROP(Tokens, OfAnEpochAreWindowsThatDoNotOverlapFromARandomStart, (std:
   RC_ASSERT(count - sorted.size() <= 2 * sequence);
 }
 
-RC_GTEST_PROP(Tokens, OfAnEvaluationAreAllThatFollowAnotherOnce, (std::uint64_t seed))
+RC_GTEST_PROP(Tokens, OfAnEvaluationArePredictedOnceEach, (std::uint64_t seed))
 {
   const auto sequence = *rc::gen::inRange<std::uint64_t>(1, 20);
   const auto count = *rc::gen::inRange<std::uint64_t>(sequence + 1, 1000);
   const TemporaryFolder folder;
   const auto data = tokens_of(folder, count, sequence);
-  // Two samples more than there are: padding.
+  // The last two samples are padding.
   const auto batch = data->evaluation_batch(0, data->evaluation_samples() + 2);
   std::vector<std::int64_t> labels;
   for (std::size_t i = 0; i < batch.labels.size(); ++i) {
@@ -126,14 +126,14 @@ TEST(Tokens, OfAnotherEpochBeginElsewhereInAnotherOrder)
   for (const auto& [start, times] : starts) EXPECT_GT(times, 5) << start;
 }
 
-TEST(Tokens, OfOneSampleAreEnough)
+TEST(Tokens, NeedFillOnlyOneSample)
 {
   const TemporaryFolder folder;
   const auto data = tokens_of(folder, 5, 4);
   EXPECT_EQ(data->samples(), 1U);
   EXPECT_THAT(data->batch(1, 7, 1).tokens, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT([&] { tokens_of(folder, 4, 4); },
-              ThrowsMessage<InputError>(testing::EndsWith(": has 4 tokens; a sample takes 5, the sequence and one")));
+              ThrowsMessage<InputError>(testing::EndsWith(": has 4 tokens; a sample needs 5, the sequence plus one")));
 }
 
 TEST(Tokens, AreReadByManyThreadsAtOnce)
@@ -149,7 +149,7 @@ TEST(Tokens, AreReadByManyThreadsAtOnce)
   for (const auto& tokens : found) EXPECT_EQ(tokens, expected);
 }
 
-/// MNLI's pairs with a vocabulary of letters.
+/// MNLI pairs with a vocabulary of letters.
 class Pairs : public testing::Test {
  protected:
   Datasets open(const std::string& pairs, const Workload& workload)
@@ -190,19 +190,19 @@ TEST_F(Pairs, ComeOnceAnEpochInAnotherOrder)
 {
   const auto data = open("a\ta\tneutral\nb\tb\tentailment\nc\tc\tcontradiction\nd\td\tneutral\n", bert_of(5)).train;
   ASSERT_EQ(data->samples(), 4U);
-  std::vector<std::vector<std::int64_t>> control;
+  std::vector<std::vector<std::int64_t>> orders;
   for (std::uint64_t epoch = 0; epoch < 20; ++epoch) {
     const auto batch = data->batch(3, epoch * 4, 4);
     std::vector<std::int64_t> order;
     for (std::size_t i = 0; i < 4; ++i) order.push_back(batch.tokens[i * 5 + 1]);
-    control.push_back(order);
+    orders.push_back(order);
     std::sort(order.begin(), order.end());
     EXPECT_THAT(order, ElementsAre(4, 5, 6, 7));
   }
-  EXPECT_NE(std::adjacent_find(control.begin(), control.end(), std::not_equal_to<>()), control.end());
+  EXPECT_NE(std::adjacent_find(orders.begin(), orders.end(), std::not_equal_to<>()), orders.end());
 }
 
-TEST_F(Pairs, OfAnEvaluationStandInTheOrderOfTheFile)
+TEST_F(Pairs, OfAnEvaluationKeepTheOrderOfTheFile)
 {
   const auto data = open("a\ta\tneutral\nb\tb\tentailment\n", bert_of(5)).evaluation;
   EXPECT_EQ(data->evaluation_samples(), 2U);
@@ -217,7 +217,7 @@ TEST_F(Pairs, FitTheWorkload)
               ThrowsMessage<InputError>(vocabulary_ + ": has 8 pieces; the vocabulary of workload bert has 7"));
   EXPECT_THAT([&] { open("a\ta\tneutral\n", bert_of(3)); },
               ThrowsMessage<InputError>(
-                  "--data: a pair of sentences takes a sequence of more than 3 tokens; workload bert has 3"));
+                  "--data: a pair of sentences needs a sequence of more than 3 tokens; workload bert has 3"));
   const auto two_classes = workload_from_text(
       "{model: bert, encoders: 1, hidden: 4, heads: 1, intermediate: 4, vocabulary: 9, positions: 8, classes: 2, "
       "sequence: 8}",
@@ -235,25 +235,26 @@ TEST(Datasets, OfTheExamplesFitTheirWorkload)
   EXPECT_EQ(data.train->samples(), 50U);
   EXPECT_EQ(data.evaluation->evaluation_samples(), 20U);
   for (const auto& batch : {data.train->evaluation_batch(0, 50), data.evaluation->evaluation_batch(0, 20)}) {
-    EXPECT_EQ(std::count(batch.tokens.begin(), batch.tokens.end(), 1), 0) << "no piece is unknown";
-    for (std::size_t end = 63; end < batch.mask.size(); end += 64) EXPECT_EQ(batch.mask[end], 0) << "none is cut";
+    EXPECT_EQ(std::count(batch.tokens.begin(), batch.tokens.end(), 1), 0) << "every piece is known";
+    for (std::size_t end = 63; end < batch.mask.size(); end += 64)
+      EXPECT_EQ(batch.mask[end], 0) << "no pair is truncated";
     for (std::int64_t label = 0; label < 3; ++label) {
       EXPECT_GE(std::count(batch.labels.begin(), batch.labels.end(), label), 6);
     }
   }
 }
 
-TEST(Datasets, GoWithTheModelOfTheWorkload)
+TEST(Datasets, MatchTheModelOfTheWorkload)
 {
   EXPECT_THAT(
       [] { open_datasets({.train = "pairs.tsv", .evaluation = "", .vocabulary = ""}, bert_of(8)); },
-      ThrowsMessage<InputError>("--data: sentences need --vocabulary FILE, the pieces of words that the model knows"));
+      ThrowsMessage<InputError>("--data: sentences need --vocabulary FILE, the word pieces that the model knows"));
   EXPECT_THAT([] { open_datasets({.train = "", .evaluation = "", .vocabulary = "vocab.txt"}, gpt_of(8)); },
-              ThrowsMessage<InputError>("--vocabulary: goes with a bert workload alone"));
+              ThrowsMessage<InputError>("--vocabulary: goes with a bert workload only"));
   const auto resnet = workload_from_text("{model: resnet, depth: 50}", "resnet.yaml");
   EXPECT_THAT([&] { open_datasets({.train = "", .evaluation = "x", .vocabulary = ""}, resnet); },
               ThrowsMessage<InputError>(
-                  "--evaluate: workload resnet is none of bert, gpt and llama, which have data; leave it out"));
+                  "--evaluate: workload resnet takes no data, only bert, gpt and llama do; leave the option out"));
   const auto none = open_datasets({}, resnet);
   EXPECT_EQ(none.train, nullptr);
   EXPECT_EQ(none.evaluation, nullptr);
@@ -287,12 +288,12 @@ TEST(DataFingerprint, OfALargeFileIsThatOfItsSizeAndOfPieces)
   };
   EXPECT_NE(with_byte_at(0), of_zeros);
   EXPECT_NE(with_byte_at(size - (std::uint64_t{1} << 15U)), of_zeros);
-  EXPECT_EQ(with_byte_at(65'536 + 100), of_zeros) << "pieces begin every 65,792 bytes and have 65,536";
+  EXPECT_EQ(with_byte_at(65'536 + 100), of_zeros) << "pieces begin every 65,792 bytes and have 65,536 bytes";
   std::filesystem::resize_file(file, size + 1);
   EXPECT_NE(data_fingerprint(file), of_zeros);
 }
 
-TEST(DataFingerprint, IsOfARegularFileAlone)
+TEST(DataFingerprint, NeedsARegularFile)
 {
   const TemporaryFolder folder;
   const auto pipe = folder.path() / "pipe";

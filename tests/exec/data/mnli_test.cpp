@@ -80,7 +80,7 @@ TEST_F(Mnli, ReadsLinesThatEndAsOnWindowsAndALastOneThatDoesNotEnd)
 
 TEST_F(Mnli, KeepsItsPairsWhenItMoves)
 {
-  auto pairs = read(header + "A\tB\tneutral\n");  // short enough to lie within the string itself
+  auto pairs = read(header + "A\tB\tneutral\n");  // short enough for the string's own buffer
   const MnliFile moved = std::move(pairs);
   EXPECT_EQ(moved.pair(0).premise, "A");
 }
@@ -90,12 +90,12 @@ TEST_F(Mnli, NamesTheLineOfEachFault)
   EXPECT_EQ(faults_of(header + "A\tB\tmaybe\nC\tD\tneutral\nE\tF\n\xff\tG\tneutral\nA\tB\tC\tneutral\n\n"),
             "FILE:2: gold_label: \"maybe\"; write entailment, neutral, contradiction or -\n"
             "FILE:4: has 2 columns; the first line has 3\n"
-            "FILE:5: holds bytes that are no UTF-8\n"
+            "FILE:5: has bytes that are not UTF-8\n"
             "FILE:6: has 4 columns; the first line has 3\n"
             "FILE:7: has 1 columns; the first line has 3");
 }
 
-TEST_F(Mnli, SaysWhichColumnsAreMissing)
+TEST_F(Mnli, NamesMissingColumns)
 {
   EXPECT_EQ(faults_of("sentence1\tlabel1\nA\tneutral\n"),
             "FILE:1: has no column sentence2; MNLI's first line names it\n"
@@ -103,17 +103,17 @@ TEST_F(Mnli, SaysWhichColumnsAreMissing)
   EXPECT_NE(faults_of(""), "none");
 }
 
-TEST_F(Mnli, SaysThatItBeginsWithAByteOrderMark)
+TEST_F(Mnli, RefusesAByteOrderMark)
 {
   EXPECT_EQ(faults_of("\xEF\xBB\xBF" + header + "A\tB\tneutral\n"),
             "FILE:1: begins with a byte order mark; save it in UTF-8 without one");
 }
 
-TEST_F(Mnli, SaysWhichColumnIsNamedTwice)
+TEST_F(Mnli, NamesTheColumnThatIsListedTwice)
 {
   EXPECT_EQ(faults_of("sentence1\tsentence2\tgold_label\tsentence1\nA\tB\tneutral\tC\n"),
             "FILE:1: names column sentence1 twice; name each once");
-  EXPECT_EQ(faults_of("genre\tgenre\t" + header + "x\ty\tA\tB\tneutral\n"), "none");  // which does not count
+  EXPECT_EQ(faults_of("genre\tgenre\t" + header + "x\ty\tA\tB\tneutral\n"), "none");  // an unused column
 }
 
 TEST_F(Mnli, IsRefusedWithoutAPair)
@@ -122,7 +122,7 @@ TEST_F(Mnli, IsRefusedWithoutAPair)
   EXPECT_EQ(faults_of(header + "A\tB\t-\n"), "FILE: has no pair with a label");
 }
 
-TEST_F(Mnli, SaysNoMoreThanTwentyFaults)
+TEST_F(Mnli, ReportsAtMostTwentyFaults)
 {
   std::string content = header;
   for (int i = 0; i < 1000; ++i) content += "A\n";

@@ -36,7 +36,7 @@ RC_GTEST_PROP(ShuffledOrder, StaysWithinHugeCounts, (std::uint64_t seed, std::ui
   RC_ASSERT(ShuffledOrder(count, seed, epoch).at(position) < count);
 }
 
-TEST(ShuffledOrder, IsAnotherInEachEpochAndForEachSeed)
+TEST(ShuffledOrder, DiffersByEpochAndSeed)
 {
   const auto order = order_of(100, 1, 0);
   EXPECT_EQ(order, order_of(100, 1, 0));
@@ -46,14 +46,14 @@ TEST(ShuffledOrder, IsAnotherInEachEpochAndForEachSeed)
 
 TEST(ShuffledOrder, StaysTheSameFromVersionToVersion)
 {
-  // Runs that resume depend on it.
+  // Resumed runs depend on it.
   EXPECT_EQ(order_of(10, 1, 0), (std::vector<std::uint64_t>{3, 6, 2, 7, 4, 5, 1, 8, 0, 9}));
 }
 
 TEST(ShuffledOrder, IsEven)
 {
-  // Each of 16 samples stands at each of 16 places as often: chi-square with 225 degrees of freedom stays below 310
-  // but for one time in 10,000; the seeds are fixed.
+  // Each of 16 samples is equally often at each of 16 positions: chi-square with 225 degrees of freedom exceeds 310
+  // once in 10,000 times; the seeds are fixed.
   constexpr std::uint64_t count = 16;
   constexpr std::uint64_t epochs = 4096;
   std::vector<double> times(count * count);

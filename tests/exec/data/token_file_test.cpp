@@ -19,7 +19,7 @@ namespace {
 using testing::ElementsAre;
 using testing_support::TemporaryFolder;
 
-/// Little endian.
+/// Little-endian bytes.
 template <typename Number>
 std::string bytes_of(const std::vector<Number>& numbers)
 {
@@ -32,7 +32,7 @@ std::string bytes_of(const std::vector<Number>& numbers)
   return bytes;
 }
 
-/// As numpy.save writes it.
+/// A file as numpy.save writes it.
 std::string npy_of(const std::string& header, const std::string& data)
 {
   return "\x93NUMPY" + std::string("\x01\x00", 2) +
@@ -79,12 +79,12 @@ class TokenFiles : public testing::Test {
 
 const std::string three_tokens = bytes_of<std::uint16_t>({7, 0, 65535});
 
-TEST_F(TokenFiles, OfNanoGptAreReadFromTheFirstByteOn)
+TEST_F(TokenFiles, OfNanoGptAreReadFromTheFirstByte)
 {
   EXPECT_THAT(tokens_of(three_tokens), ElementsAre(7, 0, 65535));
 }
 
-TEST_F(TokenFiles, OfLlmCAreReadBehindTheirHeader)
+TEST_F(TokenFiles, OfLlmCAreReadAfterTheirHeader)
 {
   EXPECT_THAT(tokens_of(llm_c_of(20240520, 1, 3, three_tokens)), ElementsAre(7, 0, 65535));
   EXPECT_THAT(tokens_of(llm_c_of(20240801, 7, 2, bytes_of<std::uint32_t>({99'999, 1}))), ElementsAre(99'999, 1));
@@ -133,35 +133,38 @@ TEST_F(TokenFiles, AreRefusedWithTokensThatAreNotInTheVocabulary)
 
 TEST_F(TokenFiles, AreRefusedWhenTheyAreTruncated)
 {
-  EXPECT_EQ(fault_of(""), "has no token");
-  EXPECT_EQ(fault_of("abc"), "has 3 bytes of tokens, no multiple of 2; is it truncated?");
+  EXPECT_EQ(fault_of(""), "has no tokens");
+  EXPECT_EQ(fault_of("abc"), "has 3 bytes of tokens, not a multiple of 2; is it truncated?");
   const std::string llm_c = llm_c_of(20240520, 1, 3, three_tokens);
   EXPECT_EQ(fault_of(llm_c.substr(0, 1000)), "ends after 1000 bytes, within llm.c's header");
-  EXPECT_EQ(fault_of(llm_c.substr(0, llm_c.size() - 2)), "says that it has 3 tokens, and has 2; is it truncated?");
-  EXPECT_EQ(fault_of(llm_c.substr(0, llm_c.size() - 1)), "has 5 bytes of tokens, no multiple of 2; is it truncated?");
-  EXPECT_EQ(fault_of(llm_c_of(20240520, 1, 0, "")), "has no token");
+  EXPECT_EQ(fault_of(llm_c.substr(0, llm_c.size() - 2)), "its header says 3 tokens, but it has 2; is it truncated?");
+  EXPECT_EQ(fault_of(llm_c.substr(0, llm_c.size() - 1)),
+            "has 5 bytes of tokens, not a multiple of 2; is it truncated?");
+  EXPECT_EQ(fault_of(llm_c_of(20240520, 1, 0, "")), "has no tokens");
   EXPECT_EQ(fault_of(npy_of(npy_header("<u2", "4,"), three_tokens)),
-            "says that it has 4 tokens, and has 3; is it truncated?");
+            "its header says 4 tokens, but it has 3; is it truncated?");
 }
 
 TEST_F(TokenFiles, OfOtherVersionsAreRefused)
 {
-  EXPECT_EQ(fault_of(llm_c_of(20240520, 2, 3, three_tokens)), "is of llm.c's version 2; version 1 is read");
-  EXPECT_EQ(fault_of(llm_c_of(20240801, 1, 3, three_tokens)), "is of llm.c's version 1; version 7 is read");
+  EXPECT_EQ(fault_of(llm_c_of(20240520, 2, 3, three_tokens)), "has llm.c version 2; only version 1 can be read");
+  EXPECT_EQ(fault_of(llm_c_of(20240801, 1, 3, three_tokens)), "has llm.c version 1; only version 7 can be read");
 }
 
 TEST_F(TokenFiles, OfNumPyHoldOneRowOfWholeNumbers)
 {
-  EXPECT_EQ(fault_of(npy_of(npy_header(">u2", "3,"), three_tokens)), R"(holds ">u2"; tokens are <u2, <u4, <i4 or <i8)");
-  EXPECT_EQ(fault_of(npy_of(npy_header("<f4", "3,"), three_tokens)), R"(holds "<f4"; tokens are <u2, <u4, <i4 or <i8)");
+  EXPECT_EQ(fault_of(npy_of(npy_header(">u2", "3,"), three_tokens)),
+            R"(holds ">u2"; tokens must be <u2, <u4, <i4 or <i8)");
+  EXPECT_EQ(fault_of(npy_of(npy_header("<f4", "3,"), three_tokens)),
+            R"(holds "<f4"; tokens must be <u2, <u4, <i4 or <i8)");
   EXPECT_EQ(fault_of(npy_of(npy_header("<u2", "1, 3"), three_tokens)),
-            "holds an array of shape (1, 3); tokens are an array of one dimension in C's order");
+            "holds an array of shape (1, 3); tokens must be a one-dimensional array in C order");
   EXPECT_EQ(fault_of(npy_of(npy_header("<u2", ""), three_tokens)),
-            "holds an array of shape (); tokens are an array of one dimension in C's order");
+            "holds an array of shape (); tokens must be a one-dimensional array in C order");
   EXPECT_EQ(fault_of(npy_of(npy_header("<u2", "99999999999999999999,"), three_tokens)),
-            "holds an array of shape (99999999999999999999,); tokens are an array of one dimension in C's order");
+            "holds an array of shape (99999999999999999999,); tokens must be a one-dimensional array in C order");
   EXPECT_EQ(fault_of(npy_of("{'descr': '<u2', 'fortran_order': True, 'shape': (3,), }", three_tokens)),
-            "holds an array of shape (3,) in Fortran's order; tokens are an array of one dimension in C's order");
+            "holds an array of shape (3,) in Fortran order; tokens must be a one-dimensional array in C order");
 }
 
 TEST_F(TokenFiles, WithDamagedNumPyHeadersAreRefused)
@@ -185,24 +188,23 @@ TEST_F(TokenFiles, WithDamagedNumPyHeadersAreRefused)
   EXPECT_EQ(fault_of(with_long_header), damaged);
 }
 
-TEST_F(TokenFiles, ThatAreNotThereAreRefused)
+TEST_F(TokenFiles, ThatDoNotExistAreRefused)
 {
   EXPECT_THAT([] { TokenFile("no/such/file.bin", 10); },
               testing::ThrowsMessage<InputError>("no/such/file.bin: no such file"));
-  EXPECT_THAT(
-      [] { TokenFile("/dev/null", 10); },
-      testing::ThrowsMessage<InputError>("/dev/null: is no regular file; tokens are read from any place of it"));
+  EXPECT_THAT([] { TokenFile("/dev/null", 10); },
+              testing::ThrowsMessage<InputError>("/dev/null: is not a regular file; tokens are read at any offset"));
   EXPECT_THAT([&] { TokenFile(folder_.path(), 10); },
-              testing::ThrowsMessage<InputError>(testing::HasSubstr("is no regular file")));
+              testing::ThrowsMessage<InputError>(testing::HasSubstr("is not a regular file")));
 }
 
-TEST_F(TokenFiles, ThatBecomeShorterAreTold)
+TEST_F(TokenFiles, ThatBecomeShorterAreReported)
 {
   const auto path = folder_.write("tokens", three_tokens);
   const TokenFile file(path, 65536);
   std::filesystem::resize_file(path, 3);
   EXPECT_THAT([&] { file.read(0, 3); },
-              testing::ThrowsMessage<EnvironmentError>(path.string() + ": has become shorter while it was in use"));
+              testing::ThrowsMessage<EnvironmentError>(path.string() + ": became shorter while it was in use"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// isobar_wordpiece_filter VOCABULARY: each line of stdin as a line of tokens. For
+// isobar_wordpiece_filter VOCABULARY: prints the tokens of each line of stdin. For
 // tests/exec/data/wordpiece_peer_test.py.
 
 #include "exec/data/wordpiece.hpp"

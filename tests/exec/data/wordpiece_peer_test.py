@@ -1,4 +1,4 @@
-"""Compares our WordPiece with Hugging Face's tokenizers (tools/peers.txt) on random text of all of Unicode."""
+"""Compares our WordPiece with Hugging Face's tokenizers (tools/peers.txt) on random text from all of Unicode."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ from tests.support.peers import need_peers
 from tests.support.wheels import wheels_folder
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-# The peer's tables are of several versions of Unicode, and it takes CJK's extension E for two ranges with a gap.
+# The peer's tables are from several versions of Unicode, and it leaves a gap in CJK's extension E.
 KNOWN = [chr(code) for code in range(1, 0x110000)
          if not 0xD800 <= code < 0xE000 and not 0x2B820 <= code < 0x2B920 and chr(code) != "\n"
          and unicodedata.ucd_3_2_0.category(chr(code)) == unicodedata.category(chr(code)) != "Cn"]
@@ -27,7 +27,7 @@ def random_text(draw):
 
 
 def random_vocabulary(draw, texts, normalise):
-    """Pieces of the texts, so that many words have some."""
+    """Pieces of the texts, so that many words are known."""
     pieces = dict.fromkeys(SPECIAL)
     for text in texts:
         for word in normalise(text).split():
@@ -45,7 +45,7 @@ class WordPiecePeer(unittest.TestCase):
         self.addCleanup(sys.path.pop)
 
     def compare(self, cased, seed):
-        import tokenizers  # there is none outside the peers
+        import tokenizers  # only installed among the peers
 
         draw = random.Random(seed)
         texts = [random_text(draw) for _ in range(5000)]

@@ -16,11 +16,11 @@ namespace {
 using testing::ElementsAre;
 using testing_support::TemporaryFolder;
 
-const std::string special = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n";  // 0 to 3
+const std::string special = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n";  // tokens 0 to 3
 
 class WordPieces : public testing::Test {
  protected:
-  /// The text's pieces by a vocabulary of these.
+  /// The text's pieces with this vocabulary.
   std::vector<std::string> pieces_of(const std::vector<std::string>& vocabulary, const std::string& text)
   {
     std::string lines = special;
@@ -49,14 +49,14 @@ class WordPieces : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(WordPieces, AreTheLongestFromTheBeginOn)
+TEST_F(WordPieces, AreTheLongestFromTheStart)
 {
   // The example of BERT's tokenization.py.
   EXPECT_THAT(pieces_of({"un", "##aff", "##able", "##a"}, "unaffable"), ElementsAre("un", "##aff", "##able"));
   EXPECT_THAT(pieces_of({"un", "##a", "unaff", "##able"}, "unaffable"), ElementsAre("unaff", "##able"));
 }
 
-TEST_F(WordPieces, MakeAWordUnknownWhenAnyOfItIs)
+TEST_F(WordPieces, MakeAWordUnknownWhenAPartIs)
 {
   EXPECT_THAT(pieces_of({"un", "##aff", "able"}, "unaffable able"), ElementsAre("[UNK]", "able"));
 }
@@ -68,7 +68,7 @@ TEST_F(WordPieces, OfWordsOverAHundredCharactersAreUnknown)
   EXPECT_THAT(pieces_of(vocabulary, std::string(101, 'a')), ElementsAre("[UNK]"));
 }
 
-TEST_F(WordPieces, OfUncasedVocabulariesKnowNoCapitalsAndNoAccents)
+TEST_F(WordPieces, OfUncasedVocabulariesIgnoreCapitalsAndAccents)
 {
   EXPECT_THAT(pieces_of({"cafe", "istanbul", "strasse"}, "CAFÉ café cafe\u0301 İstanbul straße"),
               ElementsAre("cafe", "cafe", "cafe", "istanbul", "[UNK]"));
@@ -83,11 +83,11 @@ TEST_F(WordPieces, AreSplitAtPunctuation)
 {
   EXPECT_THAT(pieces_of({"don", "'", "t", "!", "—", "$", "¿", "_"}, "don't! —$ ¿t_"),
               ElementsAre("don", "'", "t", "!", "—", "$", "¿", "t", "_"));
-  // A Greek question mark becomes a semicolon, and accents that stand alone become what they are made of.
+  // A Greek question mark decomposes into a semicolon.
   EXPECT_THAT(pieces_of({"a", "b", ";"}, "a\u037Eb"), ElementsAre("a", ";", "b"));
 }
 
-TEST_F(WordPieces, SetChineseCharactersApart)
+TEST_F(WordPieces, SeparateChineseCharacters)
 {
   EXPECT_THAT(pieces_of({"推", "特", "a", "b"}, "a推特b"), ElementsAre("a", "推", "特", "b"));
 }
@@ -98,7 +98,7 @@ TEST_F(WordPieces, OfKoreanAreLetters)
               ElementsAre("\u1112\u1161\u11ab", "\u1100\u1173"));
 }
 
-TEST_F(WordPieces, AreOfTextWithoutControlCharacters)
+TEST_F(WordPieces, IgnoreControlCharacters)
 {
   EXPECT_THAT(pieces_of({"ab", "c"}, std::string("a\0b\u200B a\x07\uFFFDb", 13) + "\u00A0c\u2028c\n\tc \u00ADc\uE000"),
               ElementsAre("ab", "ab", "c", "c", "c", "c"));
@@ -128,9 +128,9 @@ TEST_F(WordPieces, ComeFromAFileWithAPieceOnEachLine)
 TEST_F(WordPieces, OfDamagedFilesAreRefusedByLine)
 {
   EXPECT_EQ(faults_of(special + "a\n\nb\na\n\xff\n"),
-            "FILE:6: is empty; write a piece of a word on each line\n"
-            "FILE:8: \"a\" stands on line 5 too; remove one\n"
-            "FILE:9: \"\\xff\" is no UTF-8");
+            "FILE:6: is empty; write a word piece on each line\n"
+            "FILE:8: \"a\" is also on line 5; remove one\n"
+            "FILE:9: \"\\xff\" is not UTF-8");
   EXPECT_EQ(faults_of("[PAD]\n[CLS]\n"),
             "FILE:2: [UNK] is missing; BERT's vocabularies have it\n"
             "FILE:2: [SEP] is missing; BERT's vocabularies have it");
