@@ -8,7 +8,7 @@
 
 namespace isobar {
 
-/// The exit codes of both commands.
+/// Exit codes of both commands.
 enum class ExitCode : int {
   Done = 0,
   OurBug = 1,
@@ -23,40 +23,40 @@ enum class ExitCode : int {
 class InputError : public std::runtime_error {
  public:
   explicit InputError(const std::string& fault) : std::runtime_error(fault) {}
-  /// `where` may be a name of the user's: it is shown on one line.
+  /// `where` may be a name that the user chose: it is shown on one line.
   InputError(const std::string& where, const std::string& what);
   /// All faults of a file, one line each, in the order of their lines.
   explicit InputError(const std::vector<std::string>& faults);
 };
 
-/// The machine failed us: no such device, a full disk, a child process that died.
+/// The machine failed: no such device, a full disk, a child process that died.
 class EnvironmentError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-  /// `where` may be a name of the user's: it is shown on one line.
+  /// `where` may be a name that the user chose: it is shown on one line.
   EnvironmentError(const std::string& where, const std::string& what);
 };
 
-/// The user, or the system, asked us to stop (SIGINT, SIGTERM).
+/// The user or the system asked the process to stop (SIGINT, SIGTERM).
 class Interrupted : public std::runtime_error {
  public:
   Interrupted() : std::runtime_error("interrupted") {}
 };
 
-/// Throws std::logic_error, a bug of ours, unless `condition` holds; never disabled.
+/// Throws std::logic_error (a bug in Isobar) unless `condition` holds; never disabled.
 void ensure(bool condition, const char* what);
 
-/// The candidate closest to a misspelt word, or "" when none is near (at most a third of its letters differ).
+/// The candidate closest to a misspelt word, or "" when none is close (at most a third of its letters differ).
 std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates);
 
-/// A text of the user's as messages show it: on one line (control characters and bytes that are no UTF-8 as
-/// \xNN), at most `longest` bytes of it.
+/// A user's text as messages show it: on one line (control characters and bytes that are not UTF-8 as \xNN), at most
+/// `longest` bytes of it.
 std::string shown(std::string_view text, std::size_t longest = 60);
-/// The whole text on one line, likewise.
+/// The whole text on one line, escaped likewise.
 std::string on_one_line(std::string_view text);
-/// The whole text with its line ends, each line likewise: no escape sequence reaches a terminal.
+/// The whole text with its line breaks, each line escaped likewise: no escape sequence reaches a terminal.
 std::string printable(std::string_view lines);
-/// As `shown`, in quotes.
+/// Like `shown`, in quotes.
 std::string in_quotes(std::string_view text);
 
 }  // namespace isobar

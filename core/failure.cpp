@@ -21,7 +21,7 @@ Failure reworded(Failure failure)
   return failure;
 }
 
-/// Beside an exception's type.
+/// Second base class of the exceptions that carry a failure.
 class Carrier {
  public:
   explicit Carrier(Failure failure) : failure_(std::move(failure)) {}
@@ -75,18 +75,18 @@ Failure failure_by_type(const std::exception& error)
   return {Kind::Other, std::nullopt, ExitCode::OurBug, error.what()};
 }
 
-/// Takes a number and the space behind it from the front of a word.
-std::optional<int> take_number(std::string_view& word)
+/// Takes a number and the space after it from the front of a line.
+std::optional<int> take_number(std::string_view& line)
 {
   int number = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  const auto length = static_cast<std::size_t>(end - word.data());
-  if (error != std::errc() || length == word.size() || word[length] != ' ') return std::nullopt;
-  word.remove_prefix(length + 1);
+  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), number);
+  const auto length = static_cast<std::size_t>(end - line.data());
+  if (error != std::errc() || length == line.size() || line[length] != ' ') return std::nullopt;
+  line.remove_prefix(length + 1);
   return number;
 }
 
-bool is_code_of_failure(int code)
+bool is_failure_code(int code)
 {
   switch (ExitCode{code}) {
     case ExitCode::OurBug:
@@ -129,7 +129,7 @@ Failure failure_of(const std::exception_ptr& error)
 std::string line_of(const Failure& failure)
 {
   if (failure.code == ExitCode::Interrupted) return Interrupted().what();
-  if (failure.code == ExitCode::OurBug) return "a bug of ours, please report it: " + failure.text;
+  if (failure.code == ExitCode::OurBug) return "a bug in Isobar, please report it: " + failure.text;
   return failure.text;
 }
 
@@ -148,20 +148,20 @@ void throw_failure(const Failure& failure)
   }
 }
 
-std::string word_of(const Failure& failure)
+std::string serialize_failure(const Failure& failure)
 {
   const int rank = failure.rank ? static_cast<int>(*failure.rank) : no_rank;
   return fmt::format("{} {} {} {}", static_cast<int>(failure.kind), rank, static_cast<int>(failure.code), failure.text);
 }
 
-std::optional<Failure> failure_from_word(std::string_view word)
+std::optional<Failure> parse_failure(std::string_view line)
 {
-  const auto kind = take_number(word);
-  const auto rank = kind ? take_number(word) : std::nullopt;
-  const auto code = rank ? take_number(word) : std::nullopt;
+  const auto kind = take_number(line);
+  const auto rank = kind ? take_number(line) : std::nullopt;
+  const auto code = rank ? take_number(line) : std::nullopt;
   if (!code || *kind < 0 || *kind > static_cast<int>(Failure::Kind::BadInput)) return std::nullopt;
-  if (*rank < no_rank || !is_code_of_failure(*code)) return std::nullopt;
-  Failure failure{Failure::Kind{*kind}, std::nullopt, ExitCode{*code}, std::string(word)};
+  if (*rank < no_rank || !is_failure_code(*code)) return std::nullopt;
+  Failure failure{Failure::Kind{*kind}, std::nullopt, ExitCode{*code}, std::string(line)};
   if (*rank != no_rank) failure.rank = static_cast<std::size_t>(*rank);
   return reworded(std::move(failure));
 }

@@ -10,47 +10,47 @@
 
 namespace isobar {
 
-/// What has failed, as a value that travels between threads, processes and ranks. Whoever decides by it (whether to
-/// start again, whom to blame, which device to leave out) looks at kind, rank and code, and never at the text.
+/// A failure as a value that travels between threads, processes and ranks. Decisions that depend on it (whether to
+/// restart, which rank to blame, which device to leave out) use kind, rank and code, never the text.
 struct Failure {
   enum class Kind {
     Other,
-    PeerClosed,      ///< a connection whose other end has closed it
-    DeadlinePassed,  ///< a wait that took longer than its limit
-    Cancelled,       ///< given up because something else has failed
-    Died,            ///< a process that a signal or an exit of its own ended, or that is gone
-    Silent,          ///< a process that gave no sign of life, or no answer, within its limit
+    PeerClosed,      ///< the peer closed the connection
+    DeadlinePassed,  ///< a wait took longer than its limit
+    Cancelled,       ///< given up because something else failed
+    Died,            ///< a process was ended by a signal, exited on its own, or is gone
+    Silent,          ///< a process sent no heartbeat, or no answer, within its limit
     OutOfMemory,
     BadInput
   };
   Kind kind = Kind::Other;
-  std::optional<std::size_t> rank;  ///< at fault, and then named in the text; nothing where nobody is known to be
+  std::optional<std::size_t> rank;  ///< the rank at fault, which the text then names too; none if unknown
   ExitCode code = ExitCode::EnvironmentError;
   std::string text;
 };
 
-/// What the machine or the network is to blame for: an EnvironmentError.
+/// A failure of the machine or the network, with ExitCode::EnvironmentError.
 Failure environment_failure(Failure::Kind kind, std::string text, std::optional<std::size_t> rank = {});
 
-/// The failure that an exception carries; for one that carries none, what its type says: std::bad_alloc is out of
-/// memory, a file system's error the environment's fault (or bad input, where a name is too long), and what is none of
-/// ours a bug.
+/// The failure that an exception carries, or else one that follows from the exception's type: std::bad_alloc is out of
+/// memory; a file system error is an environment error, or bad input when a name is too long; an exception of an
+/// unknown type is a bug.
 Failure failure_of(const std::exception& error);
 Failure failure_of(const std::exception_ptr& error);
 
-/// What a command says of the failure that ends it: the text, "interrupted", or that it is a bug of ours.
+/// The line that a command prints for the failure that ends it: the text, "interrupted", or a request to report a bug.
 std::string line_of(const Failure& failure);
 
-/// Throws what carries the failure and is, by its code, an InputError, Interrupted, std::logic_error (a bug) or else an
-/// EnvironmentError. Its what() is the text.
+/// Throws an exception that carries the failure. Its type follows from the code: InputError, Interrupted,
+/// std::logic_error (a bug) or else EnvironmentError. Its what() is the text.
 [[noreturn]] void throw_failure(const Failure& failure);
 
-/// As one line of text, and back; nothing of what is no such line, whoever sent it.
-std::string word_of(const Failure& failure);
-std::optional<Failure> failure_from_word(std::string_view word);
+/// Serializes a failure as one line of text, and parses it. Parsing untrusted text is safe: none for any other line.
+std::string serialize_failure(const Failure& failure);
+std::optional<Failure> parse_failure(std::string_view line);
 
-/// For tests that show that nothing depends on a text: from now on every text of a failure that is thrown, found or
-/// received in this process, or a child of it, is what `reword` makes of it.
+/// For tests that show that nothing depends on a text: from now on, `reword` replaces the text of every failure that is
+/// thrown, found or received in this process and its children.
 void reword_failures(std::string (*reword)(const std::string& text));
 
 }  // namespace isobar

@@ -10,10 +10,11 @@
 
 namespace isobar {
 
-/// The words of an enumeration, as files and options spell them.
+/// The names of an enumeration's values, as files and options spell them.
 template <typename Value, std::size_t Count>
 using NameTable = std::array<std::pair<Value, std::string_view>, Count>;
 
+/// The name of `value`. @throws std::logic_error when the table lacks it.
 template <typename Value, std::size_t Count>
 constexpr std::string_view name_in(const NameTable<Value, Count>& table, Value value)
 {

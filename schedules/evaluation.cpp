@@ -9,7 +9,7 @@ namespace isobar::schedules {
 
 namespace {
 
-/// Takes the forwards and their transfers out of a training program whose order begins with all forwards (gpipe).
+/// The forwards and their transfers of a training program whose order begins with all forwards (gpipe).
 class EvaluationProgram : public Program {
  public:
   EvaluationProgram(std::unique_ptr<Program> training, std::uint64_t microbatches)

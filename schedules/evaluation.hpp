@@ -8,9 +8,10 @@
 
 namespace isobar::schedules {
 
-/// A plan's pipeline forward alone, as an evaluation takes it: of each step `make_program`'s forwards and the transfers
-/// of activations, micro-batches in their order, with nothing kept for a backward pass. The plan is checked and
-/// feasible. Keeps no reference to its arguments.
+/// Makes the forward-only Program of an evaluation: the forwards and activation transfers of each step of
+/// `make_program`, in the order of the micro-batches, without keeping activations for a backward pass.
+///
+/// The plan must be checked and feasible. Keeps no reference to its arguments.
 std::unique_ptr<Program> make_evaluation_program(const Plan& plan, const Workload& workload);
 
 }  // namespace isobar::schedules

@@ -26,13 +26,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long the parent sleeps at most before it looks for an interrupt, or for a child that ended, again.
+/// Longest sleep of the parent between two checks for an interrupt or an ended child.
 constexpr int poll_milliseconds = 5;
-/// What of a child's stderr is kept, to find its last line.
+/// How much of a child's stderr is kept.
 constexpr std::size_t kept_error_bytes = 65536;
-/// What a child may answer: far more than the largest plan.
+/// Largest output of a child: far more than the largest plan.
 constexpr std::size_t most_output_bytes = 256 << 20;
-/// What of a last line is shown.
+/// How much of the last line on stderr is shown.
 constexpr std::size_t shown_error_bytes = 300;
 
 Clock::time_point deadline_in(Seconds time)
@@ -49,7 +49,7 @@ struct Pipe {
   {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)
-      throw EnvironmentError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+      throw EnvironmentError(fmt::format("cannot create a pipe: {}", std::strerror(errno)));
     read_end = ends[0];
     write_end = ends[1];
   }
@@ -84,11 +84,10 @@ void write_all(int descriptor, const std::string& text)
   }
 }
 
-/// True in a child of ours. A child is a process group of its own, with all that it starts in turn, so that one signal
-/// ends them all.
+/// True in a child. Each child leads a process group of its own, so that one signal ends it and all that it starts.
 bool is_child = false;
 
-/// In the child: dies with its parent, and takes requests to stop as any program does.
+/// In the child: dies with its parent, and handles requests to stop as any program does.
 void become_child(pid_t parent)
 {
   if (!is_child) setpgid(0, 0);
@@ -96,16 +95,16 @@ void become_child(pid_t parent)
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
-  std::signal(SIGPIPE, SIG_IGN);  // output that nobody reads is an error of its write: who dies of a signal is lost
+  std::signal(SIGPIPE, SIG_IGN);  // a write to a closed pipe must fail with an error, not kill the child
 }
 
-/// In the child: the work's result, behind one character that says what it is.
+/// In the child: the work's result ('D') or failure ('F'), after that character.
 std::string outcome_of(const std::function<std::string()>& work)
 {
   try {
     return 'D' + work();
   } catch (const std::exception& error) {
-    return 'F' + word_of(failure_of(error));
+    return 'F' + serialize_failure(failure_of(error));
   }
 }
 
@@ -116,7 +115,7 @@ std::string last_line(std::string text)
   return newline == std::string::npos ? text : text.substr(newline + 1);
 }
 
-/// A child under way, seen from its parent. Killed and reaped when it is destroyed before its end.
+/// A running child, seen from its parent. Killed and reaped when it is destroyed before its end.
 class Child {
  public:
   Child(const Child&) = delete;
@@ -147,7 +146,7 @@ class Child {
     if (input_text_.empty()) {
       input_.close_write();
     } else {
-      std::signal(SIGPIPE, SIG_IGN);  // a child that does not read its input to the end is no fault of ours
+      std::signal(SIGPIPE, SIG_IGN);  // a child need not read its input to the end
     }
   }
 
@@ -171,8 +170,8 @@ class Child {
     }
   }
 
-  /// The wait status, once the child has ended; what it has said until then is read to the end. Processes that it left
-  /// behind do not count: they are ended, and what they might still say is not waited for.
+  /// The wait status, once the child has ended; its pipes are then drained. Processes that it left behind are killed,
+  /// and their output is not waited for.
   std::optional<int> ended()
   {
     int status = 0;
@@ -204,22 +203,22 @@ class Child {
   std::string& output() { return output_text_; }
   std::string& errors() { return error_text_; }
 
-  bool says_too_much() const { return output_text_.size() > most_output_bytes; }
-  std::string last_words() const { return shown(last_line(error_text_), shown_error_bytes); }
+  bool has_too_much_output() const { return output_text_.size() > most_output_bytes; }
+  std::string last_error_line() const { return shown(last_line(error_text_), shown_error_bytes); }
 
-  std::string end_in_words(int status) const
+  std::string describe_end(int status) const
   {
-    const std::string said = last_words();
+    const std::string last = last_error_line();
     const std::string end = WIFSIGNALED(status)
                                 ? fmt::format("died of signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
                                 : fmt::format("exited with code {}", WEXITSTATUS(status));
-    return said.empty() ? end : fmt::format("{}; its last words: {}", end, said);
+    return last.empty() ? end : fmt::format("{}; last line on stderr: {}", end, last);
   }
 
  private:
   void forget()
   {
-    if (!is_child) kill(-pid_, SIGKILL);  // what it may have left behind in its group
+    if (!is_child) kill(-pid_, SIGKILL);  // processes that it left behind in its group
     pid_ = -1;
   }
 
@@ -255,7 +254,7 @@ class Child {
   Clock::time_point deadline_;
 };
 
-/// One round of waiting for the children's pipes. Short, since a child's end closes no pipe that it left to others.
+/// One round of waiting for the children's pipes. Short, because a child's end need not close pipes that others hold.
 void exchange(const std::vector<Child*>& children)
 {
   std::vector<pollfd> polled;
@@ -269,13 +268,13 @@ void exchange(const std::vector<Child*>& children)
 ChildResult result_of_work(Child& child, int status)
 {
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) return {"", failure_of(Interrupted())};
-  std::string& said = child.output();
-  const bool came_to_its_end = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  if (came_to_its_end && said.starts_with('D')) return {said.substr(1)};
-  if (came_to_its_end && said.starts_with('F')) {
-    if (auto failure = failure_from_word(std::string_view(said).substr(1))) return {"", std::move(failure)};
+  const std::string& outcome = child.output();
+  const bool exited_normally = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  if (exited_normally && outcome.starts_with('D')) return {outcome.substr(1)};
+  if (exited_normally && outcome.starts_with('F')) {
+    if (auto failure = parse_failure(std::string_view(outcome).substr(1))) return {"", std::move(failure)};
   }
-  return {"", environment_failure(Failure::Kind::Died, child.end_in_words(status))};
+  return {"", environment_failure(Failure::Kind::Died, child.describe_end(status))};
 }
 
 ChildResult too_much_result()
@@ -297,8 +296,8 @@ const std::string& ChildResult::output_or_throw() const
 {
   if (!failure) return output;
   Failure thrown = *failure;
-  const bool is_own_end = thrown.kind == Failure::Kind::Died || thrown.kind == Failure::Kind::Silent;
-  if (is_own_end && !thrown.rank) thrown.text = "a child process " + thrown.text;
+  const bool is_end_of_child = thrown.kind == Failure::Kind::Died || thrown.kind == Failure::Kind::Silent;
+  if (is_end_of_child && !thrown.rank) thrown.text = "a child process " + thrown.text;
   throw_failure(thrown);
 }
 
@@ -312,7 +311,7 @@ std::vector<ChildResult> run_in_children(const std::vector<std::function<std::st
   std::size_t started = 0;
   std::size_t done = 0;
   while (done < work.size()) {
-    throw_if_interrupted();  // the children's destructors end them
+    throw_if_interrupted();  // the children's destructors kill them
     while (started < work.size() && running.size() < std::max<std::size_t>(1, parallel)) {
       const auto body = [&job = work[started]](int output, int error, int) {
         dup2(error, STDERR_FILENO);
@@ -353,23 +352,23 @@ ChildResult run_in_child(const std::function<std::string()>& work, ChildLimit ti
 
 ChildResult run_supervised_child(const std::function<std::string()>& work, const GracefulStop& stop)
 {
-  if (stop.asked()) throw Interrupted();
+  if (stop.requested()) throw Interrupted();
   constexpr Seconds no_limit(1e9);
   const auto body = [&](int output, int, int) {
     forget_interrupts();
     catch_interrupts();
     leave_interrupts_to_parent();
-    const auto unless_asked_meanwhile = [&] {
-      if (stop.asked()) throw Interrupted();
+    const auto work_unless_stopped = [&] {
+      if (stop.requested()) throw Interrupted();
       return work();
     };
-    write_all(output, outcome_of(unless_asked_meanwhile));
+    write_all(output, outcome_of(work_unless_stopped));
   };
   Child child(body, "", no_limit);
-  bool asked = false;
+  bool is_asked = false;
   while (true) {
-    throw_if_interrupted();  // the child's destructor ends it
-    if (stop.asked() && !std::exchange(asked, true)) child.ask_to_stop();
+    throw_if_interrupted();  // the child's destructor kills it
+    if (stop.requested() && !std::exchange(is_asked, true)) child.ask_to_stop();
     exchange({&child});
     if (const auto status = child.ended()) return result_of_work(child, *status);
   }
@@ -396,16 +395,16 @@ ChildResult run_command(const std::vector<std::string>& arguments, const std::st
   while (!(status = child.ended())) {
     throw_if_interrupted();
     if (child.overdue()) return time_out_result(time_limit);
-    if (child.says_too_much()) return too_much_result();
+    if (child.has_too_much_output()) return too_much_result();
     exchange({&child});
   }
   if (WIFEXITED(*status) && WEXITSTATUS(*status) == 0) {
     return {std::move(child.output()), std::nullopt, std::move(child.errors())};
   }
   if (WIFEXITED(*status) && WEXITSTATUS(*status) == cannot_start) {
-    throw EnvironmentError(arguments.front(), child.last_words());
+    throw EnvironmentError(arguments.front(), child.last_error_line());
   }
-  Failure end = environment_failure(Failure::Kind::Died, child.end_in_words(*status));
+  Failure end = environment_failure(Failure::Kind::Died, child.describe_end(*status));
   return {std::move(child.output()), std::move(end), std::move(child.errors())};
 }
 

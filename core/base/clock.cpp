@@ -42,8 +42,9 @@ std::string note_of_busy_machine(const std::string& who, double wait_fraction)
 {
   constexpr double much = 0.1;
   if (wait_fraction < much) return "";
-  return fmt::format("{} waited for a processor {:.0f} % of the time: its machine is busy, and measured times show it",
-                     who, 100 * wait_fraction);
+  return fmt::format(
+      "{} waited for a processor {:.0f} % of the time: its machine is busy, which distorts measured times", who,
+      100 * wait_fraction);
 }
 
 std::string in_seconds(Seconds wait)

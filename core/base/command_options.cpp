@@ -19,7 +19,61 @@ bool is_device(const std::string& file)
   return std::filesystem::exists(file, unknown) && !std::filesystem::is_regular_file(file, unknown);
 }
 
-/// Breaks lines at blanks so that they have at most `width` characters, where words are no longer than that.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override
+  {
+    const std::string footer = app->get_footer();
+    return make_description(app) + make_usage(app, std::move(name)) + groups_of(app) + make_subcommands(app, mode) +
+           (footer.empty() ? "" : "\n" + footer);
+  }
+  std::string make_description(const CLI::App* app) const override
+  {
+    return wrapped(CLI::Formatter::make_description(app), terminal);
+  }
+  std::string make_option_desc(const CLI::Option* option) const override
+  {
+    return wrapped(CLI::Formatter::make_option_desc(option), terminal - get_column_width());
+  }
+  /// Leaves out the excluded options, which can be a long list: a refusal names them.
+  std::string make_option_opts(const CLI::Option* option) const override
+  {
+    const std::string options = CLI::Formatter::make_option_opts(option);
+    return options.substr(0, options.find(" Excludes:"));
+  }
+  std::string make_subcommand(const CLI::App* command) const override
+  {
+    std::ostringstream text;
+    CLI::detail::format_help(text, command->get_display_name(true),
+                             wrapped(command->get_description(), terminal - get_column_width()), get_column_width());
+    return text.str();
+  }
+
+ private:
+  std::string groups_of(const CLI::App* app) const
+  {
+    auto groups = app->get_groups();
+    std::stable_partition(groups.begin(), groups.end(),
+                          [](const std::string& group) { return group != default_group; });
+    std::string text;
+    for (const auto& group : groups) {
+      text += "\n" + group + ":\n";
+      for (const bool is_positional : {true, false}) {
+        for (const auto* option : app->get_options()) {
+          const bool belongs_here = option->get_group() == group && option->get_positional() == is_positional;
+          if (belongs_here) text += make_option(option, is_positional);
+        }
+      }
+    }
+    return text;
+  }
+
+  static constexpr std::size_t terminal = 80;
+  static constexpr std::string_view default_group = "Options";  // CLI11's
+};
+
+}  // namespace
+
 std::string wrapped(const std::string& text, std::size_t width)
 {
   const auto characters = [](std::string_view word) {
@@ -50,36 +104,6 @@ std::string wrapped(const std::string& text, std::size_t width)
   return lines;
 }
 
-class HelpFormatter : public CLI::Formatter {
- public:
-  std::string make_description(const CLI::App* app) const override
-  {
-    return wrapped(CLI::Formatter::make_description(app), terminal);
-  }
-  std::string make_option_desc(const CLI::Option* option) const override
-  {
-    return wrapped(CLI::Formatter::make_option_desc(option), terminal - get_column_width());
-  }
-  /// Without what the option excludes, which can be long: a refusal names it.
-  std::string make_option_opts(const CLI::Option* option) const override
-  {
-    const std::string options = CLI::Formatter::make_option_opts(option);
-    return options.substr(0, options.find(" Excludes:"));
-  }
-  std::string make_subcommand(const CLI::App* command) const override
-  {
-    std::ostringstream text;
-    CLI::detail::format_help(text, command->get_display_name(true),
-                             wrapped(command->get_description(), terminal - get_column_width()), get_column_width());
-    return text.str();
-  }
-
- private:
-  static constexpr std::size_t terminal = 80;
-};
-
-}  // namespace
-
 std::shared_ptr<CLI::FormatterBase> help_formatter()
 {
   return std::make_shared<HelpFormatter>();
@@ -94,7 +118,7 @@ CLI::Option* add_count(CLI::App& command, const std::string& name, std::function
     const char* end = text.data() + text.size();
     const auto parsed = std::from_chars(text.data(), end, count);
     if (parsed.ec != std::errc{} || parsed.ptr != end || count > largest) {
-      throw InputError(name, in_quotes(text) + " is no whole number from 0 to 2^53");
+      throw InputError(name, in_quotes(text) + " is not a whole number from 0 to 2^53");
     }
     set(count);
   };
@@ -103,7 +127,7 @@ CLI::Option* add_count(CLI::App& command, const std::string& name, std::function
 
 std::string fault_of_file_name(const std::string& name)
 {
-  if (name == standard_output) return "\"-\" is no file here; write ./- for a file of that name";
+  if (name == standard_output) return "\"-\" is not a file here; write ./- for a file of that name";
   return fault_of_output_name(name);
 }
 
@@ -176,12 +200,12 @@ InputError fault_of_command_line(const CLI::App& app, const CLI::ParseError& err
     name += " " + chosen->get_name();
   }
   const std::string help = "; see " + name + " --help";
-  // CLI11 misses what is required before it looks at what it does not know.
+  // CLI11 reports missing required options before unknown arguments.
   const auto unknown = chosen->remaining();
   if (unknown.empty()) return InputError(shown(error.what(), longest) + help);
   const bool is_group = !chosen->get_subcommands([](const CLI::App*) { return true; }).empty();
   const bool names_command = is_group && !unknown.front().starts_with('-');
-  return InputError(in_quotes(unknown.front()) + (names_command ? " is no command here" : " is not expected here") +
+  return InputError(in_quotes(unknown.front()) + (names_command ? " is not a command here" : " is not expected here") +
                     help);
 }
 

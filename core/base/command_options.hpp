@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,11 +12,11 @@
 #include <string_view>
 #include <vector>
 
-/// Options as both commands take them.
+/// Options that both commands share.
 namespace isobar {
 
-/// An option that takes a whole number, 0 to 2^53, in decimal; CLI11 itself would take -1 for a huge one, and 010
-/// for 8. What it refuses is thrown as InputError while options are parsed.
+/// Adds an option that takes a decimal whole number, 0 to 2^53. (CLI11 itself would read -1 as a huge number, and 010
+/// as 8.) A refused value is thrown as InputError while options are parsed.
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::function<void(std::uint64_t)> set,
                        const std::string& what);
 template <typename Count>
@@ -28,47 +29,52 @@ CLI::Option* add_count(CLI::App& command, const std::string& name, Count& value,
 /// Stands for standard output where an option takes it.
 inline constexpr std::string_view standard_output = "-";
 
-/// What CLI11 refuses the name of a file for, or "".
+/// A CLI11 check: why the name of a file is refused, or "".
 std::string fault_of_file_name(const std::string& name);
 /// The same for an output that may be standard output.
 std::string fault_of_output_name(const std::string& name);
-/// An option or argument that names a file. Refuses an empty name, such as that of an unset variable, and "-".
+/// Adds an option or argument that names a file. Refuses "-" and an empty name, such as that of an unset variable.
 template <typename File>
 CLI::Option* add_file(CLI::App& command, const std::string& name, File& file, const std::string& what)
 {
   return command.add_option(name, file, what)->check(fault_of_file_name);
 }
-/// An option that names a file to write, or "-" for standard output.
+/// Adds an option that names a file to write, or "-" for standard output.
 template <typename File>
 CLI::Option* add_output(CLI::App& command, const std::string& name, File& file, const std::string& what)
 {
   return command.add_option(name, file, what)->check(fault_of_output_name);
 }
 
-/// Of an option whose value, with an ending, names each file that a command writes.
-/// @throws InputError when it names a folder, in which they would be hidden.
+/// Refuses a folder as the value of an option to which a command appends endings to name the files that it writes.
+/// @throws InputError when it names a folder, in which they would be hidden files.
 void refuse_folder(const char* option, const std::string& name);
 
-/// The names of a list "NAME,NAME", without the blanks around them. A comma within a name is written "\,", and a
-/// backslash may be written "\\".
+/// Splits a list "NAME,NAME" into its names, without the blanks around them. A comma within a name is written "\,", and
+/// a backslash may be written "\\".
 std::vector<std::string> names_from_list(std::string_view list);
-/// A name as such a list has it.
+/// A name as such a list spells it.
 std::string in_list(std::string_view name);
 
-/// An option that takes such a list, in one argument or several; what is in `list` is the default.
-/// An empty name, or one given twice, is thrown as InputError while options are parsed.
+/// Adds an option that takes such a list, in one argument or several. The value of `list` is the default.
+/// An empty or repeated name is thrown as InputError while options are parsed.
 CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
                       const std::string& what);
 
-/// Formats help for terminals of 80 columns. Footers stay as they are. For an app before its subcommands are added.
+/// Breaks lines at blanks so that they have at most `width` characters, unless a word is longer.
+std::string wrapped(const std::string& text, std::size_t width);
+
+/// Formats help for terminals of 80 columns; footers stay as they are. Set it before subcommands are added.
+/// Positional arguments come first in their group; options without a group, such as --help, come last.
 std::shared_ptr<CLI::FormatterBase> help_formatter();
 
-/// What is wrong with the command line, with the command whose --help says more.
+/// The fault of a command line, with the command whose --help says more.
 InputError fault_of_command_line(const CLI::App& app, const CLI::ParseError& error);
-/// Prints what --help or --version asks for. @throws EnvironmentError when standard output refuses it.
+/// Prints what --help or --version asks for. @throws EnvironmentError when writing to standard output fails.
 void print_help(const CLI::App& app, const CLI::Success& asked);
 
-/// @throws InputError when an output of a command ("" where there is none) is one of its inputs or another output.
+/// Refuses outputs that would overwrite an input or one another; "" stands for no file.
+/// @throws InputError naming the output.
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);
 
 }  // namespace isobar

@@ -18,13 +18,13 @@ namespace isobar {
 
 namespace {
 
-/// Puts the nodes of a file together from the events of either parser, and refuses what both formats let through.
+/// Builds the nodes of a file from the events of either parser, and refuses what both parsers let through.
 class TreeBuilder {
  public:
   using TakeMember = std::function<void(const DocumentNode::Member&)>;
 
   explicit TreeBuilder(const std::string& name) : name_(name) { root_.line = 1; }
-  /// Hands the members of the root over instead of keeping them.
+  /// Passes the members of the root on instead of keeping them.
   TreeBuilder(const std::string& name, std::size_t most_values, const TakeMember& take) : TreeBuilder(name)
   {
     most_values_ = most_values;
@@ -55,7 +55,7 @@ class TreeBuilder {
   {
     constexpr std::size_t deepest = 64;
     if (open_.size() == deepest) fail(line, fmt::format("nested deeper than {} levels; flatten it", deepest));
-    if (take_ != nullptr && open_.empty() && kind != DocumentNode::Kind::Mapping) fail(line, "is no mapping");
+    if (take_ != nullptr && open_.empty() && kind != DocumentNode::Kind::Mapping) fail(line, "is not a mapping");
     open_.push_back({node_of(kind, line), false});
   }
 
@@ -183,7 +183,7 @@ class YamlEvents : public YAML::EventHandler {
   }
   void OnMapEnd() override { tree_.close(); }
 
-  /// yaml-cpp takes the end of the file for the end of a quoted text, which then is the last one.
+  /// yaml-cpp accepts the end of the file as the end of a quoted text. An open one can only be the last.
   void refuse_open_quotes() const
   {
     if (last_quoted_.is_null()) return;
@@ -207,7 +207,7 @@ class YamlEvents : public YAML::EventHandler {
   {
     refuse_anchor(mark, anchor);
     refuse_tag(mark, tag);
-    if (tree_.expects_key()) tree_.fail(line_of(mark), "a list or mapping as a key; a key is a text");
+    if (tree_.expects_key()) tree_.fail(line_of(mark), "a list or mapping as a key; a key is a string");
     tree_.open(kind, line_of(mark));
   }
 
@@ -216,11 +216,11 @@ class YamlEvents : public YAML::EventHandler {
     if (anchor != 0) tree_.fail(line_of(mark), "an anchor (&); write the value where it is needed");
   }
 
-  /// "?" is yaml-cpp's mark of a value without a tag.
+  /// "?" is yaml-cpp's tag of a value without one.
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) const
   {
     if (!tag.empty() && tag != "?") {
-      tree_.fail(line_of(mark), fmt::format("a tag ({}); write the value alone", shown(tag)));
+      tree_.fail(line_of(mark), fmt::format("a tag ({}); write the value without it", shown(tag)));
     }
   }
 
@@ -232,12 +232,13 @@ class YamlEvents : public YAML::EventHandler {
 
 /// How far the JSON parser has read.
 struct JsonPosition {
-  int line = 1;  ///< of the last character that was read
+  int line = 1;  ///< of the last character read
   char last = 0;
 };
 
-/// Characters for the JSON parser, which reads each once. It tells of a value when it has read its last character, or
-/// one more behind a number; a line break is in the line that it ends, so `line` is the value's in any case.
+/// Characters for the JSON parser, which reads each once. It reports a value once it has read the value's last
+/// character, or one more after a number. A line break belongs to the line that it ends, so `line` is the value's in
+/// either case.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -293,8 +294,8 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
   const JsonPosition& position_;
 };
 
-/// yaml-cpp takes byte 4 for the end of the file and checks no encoding.
-void refuse_what_is_no_text(const std::string& text, const TreeBuilder& tree)
+/// yaml-cpp takes byte 4 for the end of the file and does not check the encoding.
+void refuse_non_text(const std::string& text, const TreeBuilder& tree)
 {
   int line = 1;
   for (std::size_t at = 0; at < text.size();) {
@@ -315,7 +316,7 @@ DocumentNode parse_yaml(const std::string& file, const std::string& name)
 {
   const std::string text = file.substr(file.starts_with(byte_order_mark) ? byte_order_mark.size() : 0);
   TreeBuilder tree(name);
-  refuse_what_is_no_text(text, tree);
+  refuse_non_text(text, tree);
   YamlEvents events(text, tree);
   std::istringstream stream(text);
   try {
@@ -334,7 +335,7 @@ namespace {
 
 void read_json(const std::string& text, TreeBuilder& tree)
 {
-  // nlohmann takes it for the end of the file.
+  // nlohmann takes NUL for the end of the file.
   if (const auto nul = text.find('\0'); nul != std::string::npos) {
     const auto lines_before = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(nul), '\n');
     tree.fail(1 + static_cast<int>(lines_before), "not JSON: the control character \\x00; write text in UTF-8");
@@ -360,7 +361,7 @@ void read_json_members(const std::string& text, const std::string& name, std::si
   TreeBuilder tree(name, most_values, take);
   read_json(text, tree);
   const auto root = tree.take_root();
-  if (root.kind != DocumentNode::Kind::Mapping) tree.fail(root.line, "is no mapping");
+  if (root.kind != DocumentNode::Kind::Mapping) tree.fail(root.line, "is not a mapping");
 }
 
 }  // namespace isobar

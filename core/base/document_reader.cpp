@@ -20,8 +20,8 @@ bool is_digit(char character)
   return character >= '0' && character <= '9';
 }
 
-/// "whole number from 1 to 9", or "whole number, 1 or more" without a limit that a person would meet.
-std::string count_in_words(std::uint64_t lowest, std::uint64_t highest)
+/// "a whole number from 1 to 9", or "a whole number, 1 or more" if the limit is max_count.
+std::string describe_count(std::uint64_t lowest, std::uint64_t highest)
 {
   return highest == MappingReader::max_count ? fmt::format("a whole number, {} or more", lowest)
                                              : fmt::format("a whole number from {} to {}", lowest, highest);
@@ -30,10 +30,10 @@ std::string count_in_words(std::uint64_t lowest, std::uint64_t highest)
 /// Bytes of a fault that are shown; a value may be as long as the file.
 constexpr std::size_t longest_fault = 500;
 
-constexpr auto size_in_words = "a number and a unit, such as \"80 GB\"";
-constexpr auto work_in_words = "a number and a unit, such as \"2 GFLOP\"";
+constexpr auto expected_size = "a number and a unit, such as \"80 GB\"";
+constexpr auto expected_work = "a number and a unit, such as \"2 GFLOP\"";
 
-std::string_view kind_in_words(DocumentNode::Kind kind)
+std::string_view describe_kind(DocumentNode::Kind kind)
 {
   switch (kind) {
     case DocumentNode::Kind::Null:
@@ -79,7 +79,7 @@ MappingReader::MappingReader(const DocumentNode& node, std::string path, FaultLi
   const bool is_empty_file = owner.empty() && node.kind == DocumentNode::Kind::Null;
   faults_->add(node.line, owner,
                fmt::format("{}{}; write \"key: value\" pairs", owner.empty() ? "the file " : "",
-                           is_empty_file ? "is empty" : kind_in_words(node.kind)));
+                           is_empty_file ? "is empty" : describe_kind(node.kind)));
 }
 
 bool MappingReader::has(const std::string& key) const
@@ -97,7 +97,7 @@ std::vector<std::string> MappingReader::keys() const
 
 const DocumentNode* MappingReader::find(Presence presence, const std::string& key, const std::string& expected)
 {
-  asked_.insert(key);
+  read_keys_.insert(key);
   for (const auto& [name, node] : node_->members) {
     if (name == key) return &node;
   }
@@ -124,7 +124,7 @@ auto MappingReader::read_scalar(Presence presence, const std::string& key, const
   const DocumentNode* node = find(presence, key, expected);
   if (!node) return std::nullopt;
   if (node->kind != DocumentNode::Kind::Scalar) {
-    add_fault(key, fmt::format("{}; write {}", kind_in_words(node->kind), expected));
+    add_fault(key, fmt::format("{}; write {}", describe_kind(node->kind), expected));
     return std::nullopt;
   }
   try {
@@ -137,8 +137,9 @@ auto MappingReader::read_scalar(Presence presence, const std::string& key, const
 
 std::optional<std::string> MappingReader::read_text(Presence presence, const std::string& key)
 {
-  return read_scalar(presence, key, "a text", [](const DocumentNode& node) {
-    if (!node.is_text) throw std::invalid_argument(fmt::format("{0} is not a text; write \"{0}\"", shown(node.scalar)));
+  return read_scalar(presence, key, "a string", [](const DocumentNode& node) {
+    if (!node.is_text)
+      throw std::invalid_argument(fmt::format("{0} is not a string; write \"{0}\"", shown(node.scalar)));
     return node.scalar;
   });
 }
@@ -156,7 +157,7 @@ std::optional<std::string> MappingReader::optional_text(const std::string& key)
 std::optional<std::uint64_t> MappingReader::read_count(Presence presence, const std::string& key, std::uint64_t lowest,
                                                        std::uint64_t highest)
 {
-  const std::string expected = count_in_words(lowest, highest);
+  const std::string expected = describe_count(lowest, highest);
   return read_scalar(presence, key, expected, [&](const DocumentNode& node) {
     const auto& text = node.scalar;
     const bool is_whole_number =
@@ -223,7 +224,7 @@ std::optional<bool> MappingReader::optional_boolean(const std::string& key)
 {
   return read_scalar(Presence::Optional, key, "true or false", [](const DocumentNode& node) {
     if (node.quoted || (node.scalar != "true" && node.scalar != "false")) {
-      throw std::invalid_argument(fmt::format("{} is not a truth value; write true or false{}", in_quotes(node.scalar),
+      throw std::invalid_argument(fmt::format("{} is not a boolean; write true or false{}", in_quotes(node.scalar),
                                               node.quoted ? " without quotes" : ""));
     }
     return node.scalar == "true";
@@ -232,7 +233,7 @@ std::optional<bool> MappingReader::optional_boolean(const std::string& key)
 
 std::optional<Bytes> MappingReader::read_bytes(Presence presence, const std::string& key)
 {
-  return read_scalar(presence, key, size_in_words, [](const auto& node) { return bytes_from_text(node.scalar); });
+  return read_scalar(presence, key, expected_size, [](const auto& node) { return bytes_from_text(node.scalar); });
 }
 
 Bytes MappingReader::required_bytes(const std::string& key)
@@ -247,7 +248,7 @@ std::optional<Bytes> MappingReader::optional_bytes(const std::string& key)
 
 std::optional<Flops> MappingReader::read_flops(Presence presence, const std::string& key)
 {
-  return read_scalar(presence, key, work_in_words, [](const auto& node) { return flops_from_text(node.scalar); });
+  return read_scalar(presence, key, expected_work, [](const auto& node) { return flops_from_text(node.scalar); });
 }
 
 Flops MappingReader::required_flops(const std::string& key)
@@ -291,7 +292,7 @@ const std::vector<DocumentNode>& MappingReader::required_sequence(const std::str
   const DocumentNode* node = find(Presence::Required, key, "a list");
   if (!node) return none;
   if (node->kind != DocumentNode::Kind::Sequence) {
-    add_fault(key, fmt::format("{}; write a list", kind_in_words(node->kind)));
+    add_fault(key, fmt::format("{}; write a list", describe_kind(node->kind)));
     return none;
   }
   return node->items;
@@ -300,14 +301,14 @@ const std::vector<DocumentNode>& MappingReader::required_sequence(const std::str
 void MappingReader::refuse_unknown()
 {
   std::vector<std::string> absent;
-  for (const auto& key : asked_) {
+  for (const auto& key : read_keys_) {
     if (!has(key)) absent.push_back(key);
   }
   for (const auto& [key, node] : node_->members) {
-    if (asked_.contains(key)) continue;
+    if (read_keys_.contains(key)) continue;
     const auto nearest = nearest_word(key, absent);
     faults_->add(node.line, path_of(key),
-                 nearest.empty() ? fmt::format("unknown key; the keys here are {}", fmt::join(asked_, ", "))
+                 nearest.empty() ? fmt::format("unknown key; the keys here are {}", fmt::join(read_keys_, ", "))
                                  : fmt::format("unknown key; did you mean {}?", nearest));
   }
 }

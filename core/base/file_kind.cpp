@@ -11,7 +11,7 @@ namespace isobar {
 
 namespace {
 
-/// The noun, and how a message helps to find the right file.
+/// The noun, and the hint by which a message helps to find the right file.
 std::pair<std::string_view, std::string_view> words_of(FileKind kind)
 {
   switch (kind) {
@@ -33,7 +33,7 @@ std::string_view without_blanks_before(std::string_view text)
   return text;
 }
 
-/// What follows the key, in its quotes, and a colon; "" where they are not there.
+/// The text after `key` (with its quotes) and a colon; "" if they do not occur.
 std::string_view value_of(std::string_view text, std::string_view key)
 {
   const std::size_t at = text.find(key);

@@ -24,9 +24,9 @@ namespace isobar {
 
 namespace {
 
-/// A new file with six letters more in its name, which `name` becomes; its permissions are those of any new file of the
-/// process, whose mask no thread can read without changing it for all.
-int open_beside(std::string& name)
+/// Creates a file with six random letters appended to `name`, and updates `name`. Its permissions follow the process's
+/// umask, which no thread can read without changing it for all threads.
+int open_next_to(std::string& name)
 {
   constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
   constexpr int attempts = 100, more_letters = 6;
@@ -40,7 +40,7 @@ int open_beside(std::string& name)
   }
 }
 
-/// The descriptor of this process that a name such as /proc/self/fd/1, where /dev/stdout leads, stands for.
+/// The descriptor of this process that a name such as /proc/self/fd/1 (the target of /dev/stdout) stands for.
 std::optional<int> own_descriptor(const std::filesystem::path& name)
 {
   std::error_code fault;
@@ -60,7 +60,7 @@ TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(t
   constexpr int most_links = 40;  // as Linux follows
   std::optional<int> own = own_descriptor(target_);
   for (int link = 0; !own && link < most_links && std::filesystem::is_symlink(target_, ignored); ++link) {
-    target_ = target_.parent_path() / std::filesystem::read_symlink(target_, ignored);  // which need not be there
+    target_ = target_.parent_path() / std::filesystem::read_symlink(target_, ignored);  // may not exist
     own = own_descriptor(target_);
   }
   const bool is_new = !std::filesystem::exists(target_, ignored);
@@ -68,17 +68,17 @@ TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(t
   name_ = target_.string();
   struct stat facts = {};
   const bool has_mode = replaces_ && !is_new && stat(target_.c_str(), &facts) == 0;
-  // By the mode, since root may write to every file.
+  // Checks the mode, since root may write to every file.
   if (has_mode && (facts.st_mode & 0222U) == 0) {
     throw EnvironmentError(name_, "is read-only; make it writable, or name another file");
   }
-  descriptor_ = own         ? fcntl(*own, F_DUPFD_CLOEXEC, 0)  // what it was redirected to goes on
-                : replaces_ ? open_beside(name_)
+  descriptor_ = own         ? fcntl(*own, F_DUPFD_CLOEXEC, 0)  // keeps the offset of a redirected file
+                : replaces_ ? open_next_to(name_)
                             : open(name_.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor_ < 0 && errno == EINTR) throw_if_interrupted();
   if (descriptor_ < 0) fail("cannot write there");
   const bool refuses = has_mode && fchmod(descriptor_, facts.st_mode & 07777U) != 0;
-  if (refuses && errno != EPERM && errno != ENOTSUP) fail("cannot write there");  // where there are no permissions
+  if (refuses && errno != EPERM && errno != ENOTSUP) fail("cannot write there");  // file systems without permissions
 }
 
 TemporaryFile::~TemporaryFile()
@@ -89,7 +89,7 @@ TemporaryFile::~TemporaryFile()
 
 void TemporaryFile::write(std::string_view content)
 {
-  if (!replaces_) std::fflush(stdout);  // which may be where this goes
+  if (!replaces_) std::fflush(stdout);  // the target may be stdout
   while (!content.empty()) {
     const ssize_t written = ::write(descriptor_, content.data(), content.size());
     if (written < 0 && errno == EINTR) continue;
@@ -119,7 +119,7 @@ std::string read_file(const std::filesystem::path& file)
   if (std::filesystem::is_directory(status)) throw InputError(file.string(), "is a directory; name a file");
   std::ifstream stream(file, std::ios::binary);
   if (!stream) throw InputError(file.string(), std::filesystem::exists(status) ? "cannot be read" : "no such file");
-  // A pipe or device may have no end.
+  // A pipe or device may be endless.
   constexpr std::size_t most_of_a_pipe = std::size_t{1} << 30;
   constexpr std::size_t piece = std::size_t{1} << 20;
   const bool may_be_endless = !std::filesystem::is_regular_file(status);
@@ -131,7 +131,7 @@ std::string read_file(const std::filesystem::path& file)
     stream.read(content.data() + before, piece);
     content.resize(before + static_cast<std::size_t>(stream.gcount()));
     if (may_be_endless && content.size() > most_of_a_pipe) {
-      throw InputError(file.string(), "is no file and has more than 1 GiB; write it into a file");
+      throw InputError(file.string(), "is not a regular file and has more than 1 GiB; write it into a file");
     }
   }
   return content;

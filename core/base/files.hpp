@@ -7,17 +7,18 @@
 
 namespace isobar {
 
-/// The whole file. @throws InputError when it cannot be read ("FILE: no such file"), and for a pipe or device of more
-/// than 1 GiB; Interrupted.
+/// Reads a whole file. @throws InputError when it cannot be read ("FILE: no such file") or when a pipe or device holds
+/// more than 1 GiB; Interrupted.
 std::string read_file(const std::filesystem::path& file);
 
-/// Whether a file is on the disk when it gets its name; what is replaced within seconds need not be.
+/// Whether a file is flushed to disk before it gets its name. A file that is replaced within seconds need not be.
 enum class Flush { ToDisk, Never };
 
-/// A file under a temporary name beside its target: it replaces the target when it is kept and vanishes otherwise, so
-/// that a fault never costs what was there before. A symbolic link stays one: its target is replaced, or made. A device
-/// or pipe (such as /dev/stdout) is written to as it is. @throws EnvironmentError when the target is read-only, or the
-/// disk refuses.
+/// A file under a temporary name next to its target. `keep` renames it to the target; otherwise it is deleted, so that
+/// an error never destroys the previous file.
+///
+/// A symbolic link stays one: its target is replaced, or created. A device or pipe (such as /dev/stdout) is written
+/// directly. @throws EnvironmentError when the target is read-only or a write fails.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::filesystem::path target);
@@ -25,7 +26,7 @@ class TemporaryFile {
   TemporaryFile& operator=(const TemporaryFile&) = delete;
   ~TemporaryFile();
 
-  /// Where to write, for code that opens the file itself.
+  /// The name to write to, for code that opens the file itself.
   const std::string& name() const { return name_; }
   void write(std::string_view content);
   void keep(Flush flush = Flush::ToDisk);
@@ -34,21 +35,20 @@ class TemporaryFile {
   [[noreturn]] void fail(const char* what) const;
 
   std::filesystem::path target_;
-  std::string name_;  // the target's own where that is no regular file
+  std::string name_;  // the target's own name if that is not a regular file
   int descriptor_ = -1;
   bool replaces_ = true;
   bool kept_ = false;
 };
 
-/// Writes to a temporary name beside `file` and renames it, so that a fault never costs what was there before. A
-/// symbolic link stays one: its target is replaced. A device or pipe (such as /dev/stdout) is written to as it is.
-/// @throws EnvironmentError when the disk refuses.
+/// Replaces `file` by `content` through a TemporaryFile, so that an error never destroys the previous file.
+/// @throws EnvironmentError as TemporaryFile does.
 void write_file_atomically(const std::filesystem::path& file, std::string_view content, Flush flush = Flush::ToDisk);
 
-/// 64-bit FNV-1a, 16 hexadecimal digits: recognises the same content again; no protection against forgery.
+/// 64-bit FNV-1a hash as 16 hexadecimal digits: recognises equal content, but does not protect against forgery.
 std::string fingerprint(std::string_view content);
 
-/// The same of what comes in pieces.
+/// `fingerprint` of content that arrives in pieces.
 class ContentHash {
  public:
   void add(std::string_view piece);

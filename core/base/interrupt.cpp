@@ -18,8 +18,7 @@ volatile std::sig_atomic_t requests_without_effect = 0;
 std::atomic<std::atomic<bool>*> first_request = nullptr;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<std::atomic<bool>*>::is_always_lock_free);
 
-/// In milliseconds of the steady clock.
-std::atomic<std::int64_t> last_request = 0;
+std::atomic<std::int64_t> last_request = 0;  // milliseconds of the steady clock
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
 extern "C" void ask_to_stop(int)
@@ -31,7 +30,7 @@ extern "C" void ask_to_stop(int)
   const std::int64_t since_last = time - last_request.exchange(time);
   const bool is_repeated = requests > 0 && since_last < one_request;
   if (requests < 2 && !is_repeated) requests = requests + 1;
-  if (auto* asked = first_request.load()) asked->store(true);
+  if (auto* requested = first_request.load()) requested->store(true);
 }
 
 }  // namespace
@@ -74,36 +73,36 @@ void throw_if_interrupted()
 
 GracefulStop::GracefulStop()
 {
-  void* shared = mmap(nullptr, sizeof(*asked_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* shared = mmap(nullptr, sizeof(*requested_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) throw std::bad_alloc();
   throw_if_interrupted();
-  asked_ = new (shared) std::atomic<bool>(false);
-  first_request = asked_;
+  requested_ = new (shared) std::atomic<bool>(false);
+  first_request = requested_;
   requests_without_effect = 1;
-  if (requests > 0) asked_->store(true);  // since the look above
+  if (requests > 0) requested_->store(true);  // one that came after the check above
 }
 
 GracefulStop::~GracefulStop()
 {
   requests_without_effect = 0;
   first_request = nullptr;
-  munmap(asked_, sizeof(*asked_));
+  munmap(requested_, sizeof(*requested_));
 }
 
-NothingBegun::NothingBegun()
+ImmediateStop::ImmediateStop()
 {
   if (requests > 0) throw Interrupted();
   requests_without_effect = 0;
 }
 
-NothingBegun::~NothingBegun()
+ImmediateStop::~ImmediateStop()
 {
   if (first_request.load() != nullptr) requests_without_effect = 1;
 }
 
-bool GracefulStop::asked() const
+bool GracefulStop::requested() const
 {
-  return asked_->load();
+  return requested_->load();
 }
 
 }  // namespace isobar

@@ -4,18 +4,19 @@
 
 namespace isobar {
 
-/// From now on SIGINT, SIGTERM and SIGHUP (unless it is ignored, as under nohup) only set a flag; long work looks at
-/// it. Those that come within 100 ms of one another are one request: timeout(1), for one, signals a process and then
-/// its group. A file that outgrows the process's limit is an error of its write, not a signal, and children can be
-/// waited for though whoever started this process ignores its own. Called once, by main.
+/// Turns SIGINT, SIGTERM and SIGHUP into a flag that long work polls. Call it once, in main.
+///
+/// SIGHUP stays ignored if it is, as under nohup. Signals within 100 ms of each other count as one request: timeout(1),
+/// for example, signals a process and then its group. Also ignores SIGXFSZ, so that a write beyond the file size limit
+/// fails with an error, and resets SIGCHLD, so that children can be waited for even if the parent process ignores it.
 void catch_interrupts();
 
-/// In a child whose parent passes requests on by SIGINT, after `catch_interrupts`: what both are sent, as by a cluster
-/// that ends a whole job, is no second request.
+/// Ignores SIGTERM and SIGHUP in a child whose parent passes requests on by SIGINT; call it after `catch_interrupts`.
+/// So a signal to both processes, as from a cluster that ends a whole job, is not a second request.
 void leave_interrupts_to_parent();
 
-/// In a child that was forked to work by itself: what this process was asked counts no longer, nor does a GracefulStop
-/// that it shares with its parent, though what its parent is asked can still be seen there.
+/// Resets the requests of this process, in a child that was forked to work on its own. A GracefulStop that it shares
+/// with its parent no longer applies to the child, but still shows requests to the parent.
 void forget_interrupts();
 
 /// True once the process was asked to stop. Cheap enough for inner loops.
@@ -24,9 +25,11 @@ bool interrupted();
 /// @throws Interrupted once the process was asked to stop.
 void throw_if_interrupted();
 
-/// While it lives, the first request to stop interrupts nothing: work looks at `asked` and comes to a good end by
-/// itself. The second one interrupts. One at a time in a process, made after `catch_interrupts`; processes that are
-/// forked while it lives share it, so that a request to one of them is seen by all.
+/// While it lives, the first request to stop interrupts nothing: work polls `requested` and finishes on its own. The
+/// second request interrupts.
+///
+/// At most one per process at a time, made after `catch_interrupts`. Processes forked while it lives share it: all of
+/// them see a request to any of them.
 class GracefulStop {
  public:
   GracefulStop();
@@ -34,20 +37,20 @@ class GracefulStop {
   GracefulStop& operator=(const GracefulStop&) = delete;
   ~GracefulStop();
 
-  bool asked() const;
+  bool requested() const;
 
  private:
-  std::atomic<bool>* asked_;  // in memory that forked processes share
+  std::atomic<bool>* requested_;  // in memory that forked processes share
 };
 
-/// While it lives, the first request interrupts all the same: nothing has begun that could come to a good end.
-class NothingBegun {
+/// Suspends a GracefulStop while it lives: the first request interrupts, since no work has begun that could finish.
+class ImmediateStop {
  public:
-  /// @throws Interrupted when there was a request already.
-  NothingBegun();
-  NothingBegun(const NothingBegun&) = delete;
-  NothingBegun& operator=(const NothingBegun&) = delete;
-  ~NothingBegun();
+  /// @throws Interrupted if there was a request already.
+  ImmediateStop();
+  ImmediateStop(const ImmediateStop&) = delete;
+  ImmediateStop& operator=(const ImmediateStop&) = delete;
+  ~ImmediateStop();
 };
 
 }  // namespace isobar

@@ -99,9 +99,9 @@ std::uint32_t Pcg64::next_half()
 
 std::uint32_t Pcg64::below(std::uint32_t bound)
 {
-  ensure(bound >= 2, "a random number below less than 2 is no choice");
+  ensure(bound >= 2, "the bound of a random number is at least 2");
   // D. Lemire, "Fast random integer generation in an interval", 2019: the high half of the product, unless its low half
-  // falls into the part that would make small values likelier.
+  // falls into the range that would make small values more likely.
   const std::uint32_t rejected = -bound % bound;
   while (true) {
     const std::uint64_t product = static_cast<std::uint64_t>(next_half()) * bound;

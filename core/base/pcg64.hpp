@@ -6,7 +6,7 @@ namespace isobar {
 
 /// The random numbers of numpy's `default_rng(seed)`, bit for bit: PCG64 XSL-RR 128/64, seeded by numpy's SeedSequence.
 ///
-/// So a stream drawn here can be drawn again in Python, and the streams of published experiments here.
+/// A stream can thus be reproduced in Python, and streams of published experiments can be reproduced here.
 /// Source: M. E. O'Neill, "PCG", Harvey Mudd College HMC-CS-2014-0905, 2014; numpy 1.17 and later.
 class Pcg64 {
  public:
@@ -17,7 +17,7 @@ class Pcg64 {
   /// Uniform in [0, 1): numpy's `random()`.
   double uniform();
   /// Uniform in 0 ... bound - 1, for a bound of at least 2: numpy's `integers(bound)`.
-  /// Takes half of a `next()`, the low half first, and keeps the other half for the next call.
+  /// Uses half of a `next()`, the low half first, and keeps the other half for the next call.
   std::uint32_t below(std::uint32_t bound);
 
  private:

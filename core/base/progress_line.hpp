@@ -6,7 +6,7 @@
 
 namespace isobar {
 
-/// Shows on stderr, on a terminal alone, how far long work has come: "compare: 3 of 8, about 12 s left".
+/// Shows the progress of long work on stderr, only if that is a terminal: "compare: 3 of 8, about 12 s left".
 class ProgressLine {
  public:
   ProgressLine(std::string what, std::size_t total);
@@ -17,7 +17,7 @@ class ProgressLine {
 
   /// Shows `count` of the total, once the first second has passed.
   void done(std::size_t count);
-  /// Clears the line, so that another text can take its place. Any thread may call it.
+  /// Clears the line, so that other text can take its place. Thread-safe.
   void clear();
 
  private:

@@ -19,15 +19,15 @@ namespace {
 struct Unit {
   std::string name;
   double factor;
-  /// What people also write for it. These are refused and answered with `name`.
+  /// Other spellings that people use. They are refused, and the message names `name` instead.
   std::vector<std::string> misspellings = {};
 };
 
-/// One kind of quantity in words.
-/// The largest value of any kind, in base units (B, s, FLOP, …): an exabyte, an exaFLOP, 32 billion years. What is
-/// summed or multiplied from such values stays far from the end of doubles and of 64-bit integers.
+/// The largest value of any kind, in base units (B, s, FLOP, …): an exabyte, an exaFLOP, 32 billion years. Sums and
+/// products of such values stay far from the limits of doubles and of 64-bit integers.
 constexpr double largest_value = 1e18;
 
+/// One kind of quantity, as messages describe it.
 struct Kind {
   std::string_view noun;     ///< with its article
   std::string_view example;  ///< number and unit
@@ -127,7 +127,7 @@ bool is_digit(char character)
   return character >= '0' && character <= '9';
 }
 
-/// The length of the decimal number that `text` begins with: digits, then a fraction and an exponent if they are there.
+/// The length of the decimal number that `text` begins with: digits, an optional fraction and an optional exponent.
 std::size_t number_length(std::string_view text)
 {
   auto skip_digits = [&](std::size_t from) {
@@ -145,7 +145,7 @@ std::size_t number_length(std::string_view text)
   return at;
 }
 
-bool same_but_for_case(std::string_view a, std::string_view b)
+bool same_except_for_case(std::string_view a, std::string_view b)
 {
   auto lower = [](char character) {
     return character >= 'A' && character <= 'Z' ? static_cast<char>(character - 'A' + 'a') : character;
@@ -153,21 +153,21 @@ bool same_but_for_case(std::string_view a, std::string_view b)
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
 }
 
-/// The units that somebody may have meant: those of which it is a misspelling letter for letter, else those whose name
-/// or misspelling differs from it by case alone.
+/// The units that the user may have meant: those of which it is a known misspelling, else those whose name or
+/// misspelling differs from it only by case.
 std::vector<std::string> meant_units(const Kind& kind, std::string_view written)
 {
-  std::vector<std::string> letter_for_letter;
-  std::vector<std::string> but_for_case;
+  std::vector<std::string> exact;
+  std::vector<std::string> except_for_case;
   for (const auto& unit : kind.units) {
-    bool differs_by_case = same_but_for_case(unit.name, written);
+    bool differs_by_case = same_except_for_case(unit.name, written);
     for (const auto& misspelling : unit.misspellings) {
-      if (misspelling == written) letter_for_letter.push_back(unit.name);
-      differs_by_case = differs_by_case || same_but_for_case(misspelling, written);
+      if (misspelling == written) exact.push_back(unit.name);
+      differs_by_case = differs_by_case || same_except_for_case(misspelling, written);
     }
-    if (differs_by_case) but_for_case.push_back(unit.name);
+    if (differs_by_case) except_for_case.push_back(unit.name);
   }
-  return letter_for_letter.empty() ? but_for_case : letter_for_letter;
+  return exact.empty() ? except_for_case : exact;
 }
 
 [[noreturn]] void refuse(const std::string& what)
@@ -202,11 +202,11 @@ double value_from_text(std::string_view text, const Kind& kind)
     refuse(fmt::format("{} is not {}; the units are {}", in_quotes(text), kind.noun, fmt::join(names, ", ")));
   }
 
-  // The grammar above has no sign and no hexadecimal digits; what is left to fail is the range.
+  // The grammar above has no sign and no hexadecimal digits, so only the range can fail.
   double number = 0;
   const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   const double value = number * unit->factor;
-  // from_chars has one name for both ends of the range.
+  // from_chars has one error for both ends of the range.
   const bool is_too_small =
       fault != std::errc{} ? std::strtod(std::string(digits).c_str(), nullptr) < 1 : number > 0 && value == 0;
   if (is_too_small) {
@@ -293,7 +293,7 @@ std::string text_of(FlopsPerSecond speed)
   return text_of(Flops(speed.value)) + "/s";
 }
 
-std::pair<std::string, std::string> told_apart(double a, double b, int digits)
+std::pair<std::string, std::string> distinct_texts(double a, double b, int digits)
 {
   constexpr int all_digits = 17;
   std::pair<std::string, std::string> texts;

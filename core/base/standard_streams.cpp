@@ -23,17 +23,17 @@ std::string shown_line(const std::string& lines)
   return "isobar: " + printable(lines) + "\n";
 }
 
-/// Of an open file; -1 where there was no room for one.
-struct Copy {
-  explicit Copy(int of_file) : file(of_file) {}
-  Copy(const Copy&) = delete;
-  Copy& operator=(const Copy&) = delete;
-  ~Copy()
+/// Owns a duplicated descriptor; -1 when the process could open no more.
+struct Duplicate {
+  explicit Duplicate(int owned) : descriptor(owned) {}
+  Duplicate(const Duplicate&) = delete;
+  Duplicate& operator=(const Duplicate&) = delete;
+  ~Duplicate()
   {
-    if (file >= 0) close(file);
+    if (descriptor >= 0) close(descriptor);
   }
 
-  int file;
+  int descriptor;
 };
 
 }  // namespace
@@ -45,8 +45,8 @@ void say(const std::string& lines)
 
 std::function<void(const std::string& lines)> say_here()
 {
-  const auto here = std::make_shared<const Copy>(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
-  return [here](const std::string& lines) { dprintf(here->file, "%s", shown_line(lines).c_str()); };
+  const auto here = std::make_shared<const Duplicate>(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+  return [here](const std::string& lines) { dprintf(here->descriptor, "%s", shown_line(lines).c_str()); };
 }
 
 }  // namespace isobar

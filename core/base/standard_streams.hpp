@@ -5,14 +5,15 @@
 
 namespace isobar {
 
-/// Opens /dev/null in place of a standard input, output or error that this process was started without (`>&-`): the
-/// next file that it opens would be taken for it, and get what is printed. Called first by main.
+/// Opens /dev/null in place of a standard stream that this process was started without (`>&-`). Otherwise the next file
+/// that it opens would get that descriptor, and what is printed. Call it first in main.
 void open_standard_streams();
 
-/// Prints "isobar: ", the lines and a newline on standard error. That nobody can read them there ends nothing.
+/// Prints "isobar: ", the lines and a newline on standard error. Write errors are ignored.
 void say(const std::string& lines);
 
-/// A `say` for forked children too, whose own standard error this process reads (run_in_children).
+/// A `say` that prints to this process's standard error from forked children too, whose own one is a pipe
+/// (run_in_children).
 std::function<void(const std::string& lines)> say_here();
 
 }  // namespace isobar

@@ -10,7 +10,8 @@
 
 namespace isobar {
 
-/// A thread that does `work`, and is joined at its end. @throws EnvironmentError when the system starts no more.
+/// Starts a thread that runs `work` and is joined when it is destroyed.
+/// @throws EnvironmentError when the system allows no more threads.
 template <typename Work>
 std::jthread start_thread(Work&& work)
 {

@@ -15,7 +15,7 @@ namespace proofs {
 
 namespace {
 
-/// Sums before each cut; the extra digits of long double keep differences of two sums exact to the last digits.
+/// Sums over the layers before each cut. The extra digits of long double keep differences of two sums accurate.
 template <typename Read>
 std::vector<double> sums_before_cuts(const Workload& workload, Read read)
 {
@@ -76,7 +76,7 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
       input_turn_s[i] = cost(0, input_s[i]);
       continue;
     }
-    // The step counts it once, and one micro-batch at a time keeps no other waiting for the lane.
+    // The step counts the input once. With one micro-batch at a time, no other one waits for the lane.
     input_s[i] /= beta();
     if (goal.schedule != Schedule::Sequential) input_turn_s[i] = path.data_time(cuts.output.front()).value;
   }
@@ -93,7 +93,7 @@ double Chain::turn_s(std::size_t device, std::size_t first_cut, std::size_t end_
   if (!has_turns() || goal.schedule != Schedule::OneForwardOneBackward || goal.microbatches == 1) return both;
   const double one = (forward[end_cut] - forward[first_cut]) / speed[device];
   const double less = std::min(one, both - one);
-  // Of the M - 1 micro-batches that follow the first, in_flight - 1 may overlap with it one way.
+  // Of the M - 1 micro-batches after the first, in_flight - 1 may overlap with it in one direction.
   return both - less * static_cast<double>(in_flight - 1) / static_cast<double>(goal.microbatches - 1);
 }
 
@@ -160,7 +160,7 @@ Faults faults_of_rungs(const Certificate& certificate, std::size_t devices)
       faults.push_back(key + ".limit_s: claims none; it is a number, since a rung follows");
     }
     if (limit && !(std::isfinite(limit->value) && limit->value > below)) {
-      const auto [claim, fact] = told_apart(limit->value, below);
+      const auto [claim, fact] = distinct_texts(limit->value, below);
       faults.push_back(fmt::format("{}.limit_s: claims {}; it is above {}, since rungs ascend", key, claim, fact));
     }
     if (limit) below = limit->value;
@@ -214,9 +214,9 @@ double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults
                                        : proofs::search_below(chain, certificate, searched);
   if (!found.fault.empty()) faults.push_back(found.fault);
   if (found.least < searched) {
-    const auto [claim, fact] = told_apart(claimed, found.least);
+    const auto [claim, fact] = distinct_texts(claimed, found.least);
     faults.push_back(
-        fmt::format("objective_bound_s: claims {}; it is at most {}, which a placement takes", claim, fact));
+        fmt::format("objective_bound_s: claims {}; it is at most {}, which a placement achieves", claim, fact));
   }
   return searched;
 }
@@ -239,8 +239,8 @@ CertificateCheck check_certificate(const Plan& plan, const Workload& workload, c
   }
   if (!check.faults.empty()) return check;
   constexpr double tolerance = 1e-9;
-  if (!(plan.objective_bound->value <= proven * (1 + tolerance))) {  // also when it is no number
-    const auto [claim, fact] = told_apart(plan.objective_bound->value, proven);
+  if (!(plan.objective_bound->value <= proven * (1 + tolerance))) {  // also true for NaN
+    const auto [claim, fact] = distinct_texts(plan.objective_bound->value, proven);
     check.faults.push_back(fmt::format("objective_bound_s: claims {}; it is {} by the certificate {}", claim, fact,
                                        name_of(plan.certificate.kind)));
   } else {

@@ -11,12 +11,12 @@ namespace isobar::proofs {
 
 namespace {
 
-/// The most work that layers of given memory can have: a knapsack whose items may be cut, by falling density.
+/// The most work that layers of given memory can have: a fractional knapsack, by descending density.
 class Density {
  public:
   explicit Density(const Chain& chain)
   {
-    // No stage needs less than its layers without buffers, with as many micro-batches in flight as the last stage.
+    // A stage needs at least its layers without buffers, with the micro-batches in flight of the last stage.
     const auto held = static_cast<double>(chain.held_by(0));
     for (std::size_t k = 0; k < chain.layers; ++k) {
       const double work = chain.work[k + 1] - chain.work[k];
@@ -72,7 +72,7 @@ class Density {
   double heaviest_ = 0;
 };
 
-/// Within time T a device does speed x T at most, and no more than its memory allows: the least T that does all work.
+/// The least T in which all work can be done, if a device does at most speed x T and no more than its memory allows.
 double least_time_for_all(const Chain& chain, const Density& density)
 {
   std::vector<double> most;
@@ -82,10 +82,10 @@ double least_time_for_all(const Chain& chain, const Density& density)
     for (std::size_t i = 0; i < chain.devices; ++i) done += std::min(chain.speed[i] * time, most[i]);
     return done >= density.all_work();
   };
-  double low = 0;  // never does all, unless there is nothing to do
+  double low = 0;  // not enough, unless there is no work
   double high = density.all_work() / *std::max_element(chain.speed.begin(), chain.speed.end());
   for (int doubled = 0; !does_all(high); ++doubled) {
-    if (doubled == 2000) return infinity;  // memory leaves work undone
+    if (doubled == 2000) return infinity;  // memory is too small for all work
     low = high;
     high *= 2;
   }
@@ -102,8 +102,8 @@ double least_time_for_all(const Chain& chain, const Density& density)
 double least_turns(const Chain& chain)
 {
   if (!chain.has_turns() || chain.goal.schedule != Schedule::OneForwardOneBackward) return chain.alpha();
-  // A turn is at least the larger of forward and backward. What these are of a stage's compute lies between what they
-  // are of its layers'.
+  // A turn is at least the larger of forward and backward. Their shares of a stage's compute lie between their shares
+  // of its layers' compute.
   double least_forward = 1;
   double least_backward = 1;
   for (std::size_t k = 0; k < chain.layers; ++k) {
@@ -131,7 +131,7 @@ double fractional_bound(const Chain& chain)
   const double largest = std::max(least_time_for_all(chain, density), density.heaviest() / chain.speed[order.front()]);
   if (chain.goal.objective == Objective::Bottleneck) return largest;
 
-  // The sum is least when the fastest k devices do all that fits into their memory together, for each k.
+  // The sum is least if, for each k, the fastest k devices do all the work that fits into their memory together.
   double sum = 0;
   double done = 0;
   double memory = 0;
@@ -141,8 +141,9 @@ double fractional_bound(const Chain& chain)
     sum += (by_these - done) / chain.speed[i];
     done = by_these;
   }
-  // When no stage takes more than T, the sum is least with the fastest devices at T and one more on what is left. This
-  // is linear in T between the values F/S_k at which k devices at T do all work, so the objective is least at one.
+  // If no stage takes more than T, the sum is least with the fastest devices at T and one more device on the rest. This
+  // is linear in T between the values F/S_k at which k devices at T do all work, so the objective is least at one of
+  // them.
   const double turns = least_turns(chain);
   double in_k_stages = infinity;
   double speeds = 0;

@@ -1,5 +1,5 @@
-// The bound by multipliers on "each device once" (docs/certificates.md): one pass over the cuts per rung, from the
-// front of the chain to its end.
+// Recomputes the bound by multipliers on "each device once" (docs/certificates.md), with one pass over the cuts per
+// rung from the front of the chain to its end.
 
 #include "core/check/certificate_proofs.hpp"
 
@@ -11,7 +11,7 @@ namespace isobar::proofs {
 
 namespace {
 
-// About, beside the innermost loop of a path's table.
+// Approximate, relative to one iteration of the innermost loop of a path's table.
 constexpr std::uint64_t steps_of_path = 100;
 constexpr std::uint64_t steps_of_window = 8;
 
@@ -22,7 +22,7 @@ bool memory_is_hereditary(const Chain& chain)
   const std::uint64_t held = chain.held_by(0);
   for (std::size_t k = 0; k < chain.layers; ++k) {
     const double layer = chain.need_of_layers(k, k + 1, held) * (1 + rounding);
-    // One layer more at its end moves the buffer from cut k to k + 1, at its beginning from k + 1 to k.
+    // Another layer at a stage's end moves its buffer from cut k to k + 1, at its beginning from k + 1 to k.
     const bool grows_at_end = k == 0 || layer + chain.buffer(k + 1) >= chain.buffer(k);
     const bool grows_at_beginning = k + 1 == chain.layers || layer + chain.buffer(k) >= chain.buffer(k + 1);
     if (!grows_at_end || !grows_at_beginning) return false;
@@ -132,7 +132,7 @@ bool GroupTransfers::are_alike(std::size_t a, std::size_t b) const
 }
 
 Runs::Runs(const Chain& chain, const GroupTransfers& transfers, const std::vector<double>& multipliers)
-    : ways_(transfers.groups(), 1)
+    : states_(transfers.groups(), 1)
 {
   std::vector<std::size_t> devices_of_kind;
   std::vector<std::size_t> devices_of_group(transfers.groups(), 0);
@@ -158,18 +158,18 @@ Runs::Runs(const Chain& chain, const GroupTransfers& transfers, const std::vecto
   for (std::size_t group = 0; transfers.groups() > 1 && group < transfers.groups(); ++group) {
     std::size_t apart = 1;
     for (std::size_t kind = 0; kind < representatives_.size(); ++kind) {
-      if (group_of_kind_[kind] == group) apart = std::min(apart * (devices_of_kind[kind] + 1), most_run_rooms + 1);
+      if (group_of_kind_[kind] == group) apart = std::min(apart * (devices_of_kind[kind] + 1), most_run_states + 1);
     }
     for (std::size_t kind = 0; kind < representatives_.size(); ++kind) {
       if (group_of_kind_[kind] != group) continue;
-      const bool is_apart = apart <= most_run_rooms;
-      shares_[kind] = is_apart ? ways_[group] : 1;
+      const bool is_apart = apart <= most_run_states;
+      shares_[kind] = is_apart ? states_[group] : 1;
       most_[kind] = is_apart ? devices_of_kind[kind] : devices_of_group[group];
-      ways_[group] = shares_[kind] * (most_[kind] + 1);
+      states_[group] = shares_[kind] * (most_[kind] + 1);
     }
   }
-  ways_before_ = {0};
-  for (const std::size_t ways : ways_) ways_before_.push_back(ways_before_.back() + ways);
+  states_before_ = {0};
+  for (const std::size_t states : states_) states_before_.push_back(states_before_.back() + states);
 }
 
 std::size_t levels_of(const Chain& chain, const Certificate& certificate)
@@ -190,12 +190,12 @@ std::string fault_of_size(const Chain& chain, const std::vector<std::size_t>& gr
   }
   const double groups = static_cast<double>(devices.size());
   const double cuts = static_cast<double>(chain.layers + 1);
-  double ways = 0;  // at most
+  double states = 0;  // upper bound
   for (const std::size_t count : devices) {
-    const std::size_t apart = count < 16 ? std::min(most_run_rooms, std::size_t{1} << count) : most_run_rooms;
-    ways += static_cast<double>(std::max(apart, count + 1));
+    const std::size_t apart = count < 16 ? std::min(most_run_states, std::size_t{1} << count) : most_run_states;
+    states += static_cast<double>(std::max(apart, count + 1));
   }
-  const double path = static_cast<double>(levels) * cuts * (groups == 1 ? 1 : groups * groups + ways);
+  const double path = static_cast<double>(levels) * cuts * (groups == 1 ? 1 : groups * groups + states);
   const double transfers = counts_transfers ? 2 * static_cast<double>(chain.devices) * cuts * groups : 0;
   const double numbers = std::max(path, transfers);
   if (numbers <= most) return "";
@@ -219,7 +219,7 @@ PathTable::PathTable(const Chain& chain, const GroupTransfers& transfers, std::s
       beta_(chain.beta()),
       sum_(std::accumulate(rung.multipliers.begin(), rung.multipliers.end(), 0.0)),
       least_(levels * cuts_ * groups_ * groups_, infinity),
-      staying_(levels * cuts_ * runs_.ways_before(groups_), infinity)
+      staying_(levels * cuts_ * runs_.states_before(groups_), infinity)
 {
   if (chain.has_turns()) most_cost_ = infinity;
   for (std::size_t level = 0; level < levels; ++level) weights_.push_back(weight_of(level, rung.slots));
@@ -232,7 +232,7 @@ PathTable::PathTable(const Chain& chain, const GroupTransfers& transfers, std::s
 
 double PathTable::weight_of(std::size_t level, std::size_t slots) const
 {
-  // The last level stands for stages with more behind them too, unless there are none.
+  // The last level also stands for stages with more stages after them, unless there are none.
   const bool stands_for_more = level + 1 == levels_ && levels_ < std::min(chain_.layers, chain_.devices);
   if (level >= slots || (stands_for_more && slots > level + 1)) return beta_;
   const std::uint64_t trips = 1 + (chain_.goal.microbatches - 1) / slots;
@@ -250,7 +250,7 @@ double PathTable::all() const
   double least = infinity;
   for (std::size_t group = 0; group < groups_; ++group) {
     for (std::size_t next = 0; next < groups_; ++next) {
-      least = std::min(least, before(chain_.layers, 0, group, next, runs_.everything(group)));
+      least = std::min(least, before(chain_.layers, 0, group, next, runs_.full(group)));
     }
   }
   return least;
@@ -267,7 +267,7 @@ void PathTable::fill()
       for (std::size_t group = 0; group < groups_; ++group) {
         for (std::size_t next = 0; next < groups_; ++next) {
           double& least = least_of_any_group_[(level * cuts_ + cut) * groups_ + next];
-          least = std::min(least, before(cut, level, group, next, runs_.everything(group)));
+          least = std::min(least, before(cut, level, group, next, runs_.full(group)));
         }
       }
     }
@@ -279,7 +279,7 @@ void PathTable::fill_cell(std::size_t end, std::size_t level)
   for (std::size_t kind = 0; kind < runs_.representatives().size(); ++kind) fill_cell_by(kind, end, level);
 }
 
-/// The last stage before `end`, on a device of the kind and from each cut, with what comes before it.
+/// Tries a last stage before `end` on a device of the kind from each cut, with the best placement before it.
 void PathTable::fill_cell_by(std::size_t kind, std::size_t end, std::size_t level)
 {
   const std::size_t i = runs_.representatives()[kind];
@@ -308,7 +308,7 @@ void PathTable::fill_cell_by(std::size_t kind, std::size_t end, std::size_t leve
     return worst;
   };
   for (std::size_t first = end; first-- > 0;) {
-    chain_.effort.take(1 + groups_ + runs_.ways(group));
+    chain_.effort.take(1 + groups_ + runs_.states(group));
     const double compute = chain_.compute_s(i, first, end);
     if (chain_.turn_s(i, first, end, in_flight) > limit_ || chain_.need_of_layers(first, end, held) > memory) break;
     if (chain_.need(first, end, held) > memory) continue;
@@ -328,18 +328,18 @@ void PathTable::fill_cell_by(std::size_t kind, std::size_t end, std::size_t leve
     if (!(chain_.cost(compute, output[group] + gradient[group]) <= most_cost_)) continue;
     const double cost = counted(level, compute, output[group], gradient[group]);
     const double* stayed = &staying_[stay(level_before, first, group)];
-    for (std::size_t way = 0; way < runs_.ways(group); ++way) {
-      const auto left = runs_.with_use(way, kind);
-      if (left) stays[way] = std::min(stays[way], stayed[*left] + multipliers_[i] + cost);
+    for (std::size_t state = 0; state < runs_.states(group); ++state) {
+      const auto left = runs_.with_use(state, kind);
+      if (left) stays[state] = std::min(stays[state], stayed[*left] + multipliers_[i] + cost);
     }
   }
-  for (std::size_t way = 0; way < runs_.ways(group); ++way) {
-    if (runs_.with_use(way, kind)) stays[way] = std::min(stays[way], entered);
+  for (std::size_t state = 0; state < runs_.states(group); ++state) {
+    if (runs_.with_use(state, kind)) stays[state] = std::min(stays[state], entered);
   }
 }
 
-/// A stage's cost is then a difference of two sums, and the cuts from which a device reaches `end` are a window that
-/// moves on with it. Its best cut is kept at the front of a queue from which worse and earlier ones were dropped.
+/// A stage's cost is then a difference of two sums, and the cuts from which a device reaches `end` are a sliding
+/// window. Its best cut is at the front of a queue from which worse earlier cuts were dropped.
 void PathTable::fill_without_transfers()
 {
   struct Window {

@@ -1,10 +1,10 @@
-// The claim that no placement's largest cost is within a limit, proven anew by an integer program over the phases of a
-// repeating chain (docs/certificates.md).
+// Proves again that no placement's largest cost is within a limit, by an integer program over the phases of a repeating
+// chain (docs/certificates.md).
 //
-// Each device covers what it can: where any order of devices covers the chain, stages that reach as far as their
-// device goes do too. Such a stage is an arc between two cuts. Cuts inside the repeating part count as one node per
-// phase, so a placement becomes a flow from the first cut to the last, one arc per device at most, whose arcs cover all
-// layers. Taking cuts together only allows more: whatever is taken as repeating, a proof is valid.
+// If some order of devices covers the chain, it also does with each stage as long as its device allows. Such a stage is
+// an arc between two cuts. Cuts inside the repeating part are merged into one node per phase, so a placement becomes a
+// flow from the first cut to the last, with at most one arc per device, whose arcs cover all layers. Merging cuts only
+// allows more flows, so a proof is valid whatever part is taken as repeating.
 
 #include "core/check/certificate_proofs.hpp"
 
@@ -22,12 +22,13 @@ namespace {
 
 constexpr std::size_t most_states = 4'000'000;
 constexpr std::size_t longest_period = 4;
-// About, with its share of the table, and beside the innermost loop of a path's table.
+// Approximate, with its share of the table.
 constexpr std::uint64_t bytes_of_state = 112;
+// Approximate, relative to one iteration of the innermost loop of a path's table.
 constexpr std::uint64_t steps_of_arc = 50;
 
-/// The layers first..end-1 each equal the one `period` before them, but for the first `period`; period 1 and no layers
-/// where nothing repeats.
+/// Each of the layers first..end-1, except the first `period`, equals the one `period` before it. Period 1 and no
+/// layers if nothing repeats.
 struct Repetition {
   std::size_t period = 1;
   std::size_t first = 0;
@@ -59,7 +60,7 @@ Repetition longest_repetition(const Chain& chain)
 struct Arc {
   std::size_t from = 0;
   std::size_t to = 0;
-  double layers = 0;  // covered, at most
+  double layers = 0;  // the most that it covers
 };
 
 /// Nodes: the phases first, then each cut outside the repeating part.
@@ -110,7 +111,7 @@ Flow flow_within(const Chain& chain, double limit)
   return flow;
 }
 
-/// Nodes that arcs lead to, one way or another.
+/// The nodes that paths from `start` reach, forward or backward along the arcs.
 std::vector<bool> reached_from(const Flow& flow, std::size_t start, bool forward)
 {
   std::vector<std::vector<std::size_t>> next(flow.nodes);
@@ -131,7 +132,7 @@ std::vector<bool> reached_from(const Flow& flow, std::size_t start, bool forward
   return reached;
 }
 
-/// Drops arcs and nodes that no flow from source to sink passes. False when there is no way at all.
+/// Drops arcs and nodes that no flow from source to sink uses. False if there is no path at all.
 bool trim(Flow& flow)
 {
   const auto from_source = reached_from(flow, flow.source, true);
@@ -154,7 +155,7 @@ bool trim(Flow& flow)
 }
 
 /// Prices of the nodes. With any prices, a flow covers at most the sum over devices of the best arc's layers
-/// + price(from) - price(to), or 0, and price(sink) - price(source). These make the sum small: subgradient steps.
+/// + price(from) - price(to), or 0, and price(sink) - price(source). Subgradient steps find prices with a small sum.
 class Prices {
  public:
   Prices(const Flow& flow, double layers, Effort& effort) : flow_(flow), best_(flow.nodes, 0)
@@ -186,7 +187,7 @@ class Prices {
     }
   }
 
-  /// No flow covers more.
+  /// The most layers that a flow can cover.
   double most_layers() const { return best_sum_; }
   double worth(const Arc& arc) const { return arc.layers + best_[arc.from] - best_[arc.to]; }
   double of_ends() const { return best_[flow_.sink] - best_[flow_.source]; }
@@ -227,8 +228,8 @@ class Prices {
   double best_sum_ = 0;
 };
 
-/// How the phases hang together: for each the least numbered node that arcs join it with, `outside` for all cuts that
-/// are no phases, `untouched` where no arc has been.
+/// Connected components of the phases: for each the lowest numbered node that arcs connect it with, `outside` for all
+/// cuts that are not phases, `untouched` if no arc was there.
 class Components {
  public:
   static constexpr char outside = 0;
@@ -255,8 +256,8 @@ class Components {
 
 enum class Answer { Exists, None, TooManyStates };
 
-/// Whether some flow covers all layers: over the devices one by one, the most layers for each imbalance of the nodes
-/// and each way that the phases hang together, without those that the prices leave no hope.
+/// Whether some flow covers all layers. Device by device, it keeps the most layers for each imbalance of the nodes and
+/// each set of components, and drops states that cannot cover all layers at these prices.
 Answer cover(const Flow& flow, double layers, Effort& effort)
 {
   const Prices prices(flow, layers, effort);
@@ -275,8 +276,8 @@ Answer cover(const Flow& flow, double layers, Effort& effort)
     double worth;
   };
   using States = std::unordered_map<std::string, Value>;
-  // Bytes: the components of the phases, then for each node the arcs that end there less those that begin, where the
-  // source begins with one and the sink lacks one.
+  // Bytes: the components of the phases, then for each node the number of arcs that end there less those that begin
+  // there, with +1 for the source and -1 for the sink at first.
   std::string begin(flow.phases + flow.nodes, 0);
   std::fill_n(begin.begin(), flow.phases, Components::untouched);
   begin[flow.phases + flow.source] = 1;
@@ -293,7 +294,7 @@ Answer cover(const Flow& flow, double layers, Effort& effort)
       if (value.worth + left + prices.of_ends() < layers - rounding_of_sums) return;
       std::size_t to_leave = 0;
       for (std::size_t node = 0; node < flow.nodes; ++node) {
-        // A count, and no character.  NOLINTNEXTLINE(bugprone-signed-char-misuse)
+        // A count, not a character.  NOLINTNEXTLINE(bugprone-signed-char-misuse)
         const auto excess = static_cast<int>(static_cast<signed char>(key[flow.phases + node]));
         if (std::abs(excess) > (node < flow.phases ? 120 : 1)) return;
         to_leave += static_cast<std::size_t>(std::max(excess, 0));
@@ -333,9 +334,9 @@ Answer cover(const Flow& flow, double layers, Effort& effort)
 double phase_flow_bound(const Chain& chain, const Certificate& certificate, std::vector<std::string>& faults)
 {
   if (chain.goal.objective != Objective::Bottleneck || chain.goal.communication != Communication::None) {
-    faults.push_back("certificate.kind: claims phase-flow; it is for objective bottleneck without communication alone");
+    faults.push_back("certificate.kind: claims phase-flow; it is only for objective bottleneck without communication");
   } else if (!memory_is_hereditary(chain)) {
-    faults.push_back("certificate.kind: claims phase-flow; it is for memory that grows with every layer alone");
+    faults.push_back("certificate.kind: claims phase-flow; it is only for memory that grows with every layer");
   } else if (certificate.rungs.size() != 1 || !certificate.rungs.front().limit ||
              !std::isfinite(certificate.rungs.front().limit->value)) {
     faults.push_back("certificate.limit_s: claims none; it is one number");

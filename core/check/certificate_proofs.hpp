@@ -14,35 +14,36 @@
 #include <string>
 #include <vector>
 
-/// The rooms of the certificate checker: what they share, and one function per kind. Nothing else includes this.
+/// Internals of the certificate checker: what its parts share, and one function per kind of certificate. Only
+/// certificate_*.cpp include this.
 namespace isobar::proofs {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Comparisons lean to the side that keeps placements, so that rounding never proves too much.
+/// Tolerance of comparisons, in favour of keeping placements, so that rounding never proves too much.
 constexpr double rounding = 1e-12;
 
-/// What a placement's memory may exceed a device's by, as the plan checker allows.
+/// By how much a placement's memory may exceed a device's, as in the plan checker.
 constexpr double memory_tolerance = 1e-9;
 
-/// The certificate is refused, since checking it would take more than Effort allows.
+/// Thrown when checking a certificate would take more than Effort allows.
 struct TooMuchEffort {
   std::string fault;
 };
 
-/// What a check may take: a small file can ask for any amount of work.
+/// Limits the time and memory of a check, since a small file can require any amount of work.
 class Effort {
  public:
   explicit Effort(std::uint64_t most_steps) : most_steps_(most_steps) {}
 
-  /// Takes some steps, few enough for an interrupt to wait for. @throws TooMuchEffort, Interrupted
+  /// Counts steps of work; few enough per call that an interrupt need not wait long. @throws TooMuchEffort, Interrupted
   void take(std::uint64_t steps)
   {
     throw_if_interrupted();
     steps_ += steps;
     if (steps_ > most_steps_) refuse_steps();
   }
-  /// @throws TooMuchEffort where `what`, so many of so many bytes each, are too large to keep.
+  /// Checks that `count` objects of `bytes` each fit in memory; `what` names them. @throws TooMuchEffort if not.
   static void ensure_room(std::uint64_t count, std::uint64_t bytes, const char* what)
   {
     if (count > most_bytes / bytes) refuse_bytes(what);
@@ -58,14 +59,14 @@ class Effort {
   std::uint64_t steps_ = 0;
 };
 
-/// A chain of layers on a cluster, by sums of its own from the layers and the cluster. Cut k lies before layer k.
+/// A chain of layers on a cluster, with its own sums over the layers. Cut k lies before layer k.
 struct Chain {
   Chain(const Workload& chain, const Cluster& devices, const Plan& asked, Effort& spent);
 
   std::size_t layers = 0;
   std::size_t devices = 0;
   Goal goal;
-  bool is_sky = false;                  ///< memory is Sky's estimator
+  bool is_sky = false;                  ///< memory is by Sky's estimator
   std::vector<double> work;             ///< FLOP, forward and backward, of the layers before each cut
   std::vector<double> forward;          ///< FLOP, forward, likewise
   std::vector<double> update;           ///< FLOP, of an update, likewise
@@ -74,16 +75,16 @@ struct Chain {
   std::vector<double> sky_memory;       ///< likewise
   double recompute_buffer = 0;          ///< of every stage
   std::vector<double> output;           ///< bytes over each cut, forward
-  std::vector<double> gradient;         ///< and back
+  std::vector<double> gradient;         ///< bytes over each cut, back
   std::vector<double> speed;            ///< of each device
   std::vector<double> memory;           ///< of each device
-  std::vector<double> input_s;          ///< what each device waits for its input; 0 where it is local
-  std::vector<double> input_turn_s;     ///< of that, what limits hold for
+  std::vector<double> input_s;          ///< time of the input transfer to each device; 0 if input is local
+  std::vector<double> input_turn_s;     ///< the part of it that limits apply to
   const Cluster* cluster = nullptr;
-  bool latency_counts = true;  ///< in what stages send
-  Effort& effort;              ///< of all that is proven of it
+  bool latency_counts = true;  ///< in the transfers of stages
+  Effort& effort;              ///< spent on all proofs about this chain
 
-  /// What the goal counts of a transfer between two endpoints.
+  /// The time that the goal counts of a transfer between two endpoints.
   double transfer_s(const Path& path, double bytes) const
   {
     return (latency_counts ? path.latency.value : 0) + bytes / path.bandwidth.value;
@@ -93,7 +94,7 @@ struct Chain {
   {
     return (work[end_cut] - work[first_cut]) / speed[device];
   }
-  /// Bytes that the layers between two cuts need without buffers; never less with one layer more.
+  /// Bytes that the layers between two cuts need without buffers; never less with another layer.
   double need_of_layers(std::size_t first_cut, std::size_t end_cut, std::uint64_t held) const
   {
     if (is_sky) return sky_memory[end_cut] - sky_memory[first_cut];
@@ -114,40 +115,41 @@ struct Chain {
     return goal.communication == Communication::Overlapped ? std::max(compute, send) : compute + send;
   }
   std::uint64_t held_by(std::size_t stages_after) const;
-  /// True for the step: limits hold for turns, and the bound is of these (docs/certificates.md).
+  /// True for the step: limits and the bound are about turns (docs/certificates.md).
   bool has_turns() const { return goal.objective == Objective::Step; }
-  /// Of the compute of a stage with so many micro-batches in flight at most; for other objectives all of it.
+  /// The turn of a stage's compute with at most `in_flight` micro-batches; for other objectives all of the compute.
   double turn_s(std::size_t device, std::size_t first_cut, std::size_t end_cut, std::uint64_t in_flight) const;
-  /// Of the lanes over a cut, whose bytes take so long each way.
+  /// The turn of the lanes over a cut, whose bytes take the given times each way.
   double lane_turn_s(double there, double back) const
   {
     return goal.schedule == Schedule::GPipe ? there + back : std::max(there, back);
   }
   /// The most micro-batches in flight on stages that `level` of `levels` stands for.
   std::uint64_t most_in_flight(std::size_t level, std::size_t levels) const;
-  /// The objective is alpha x largest + beta x sum, or for the step at least that.
+  /// The objective is alpha x largest + beta x sum; the step is at least that.
   double alpha() const;
   double beta() const;
 };
 
-/// True when a stage never needs less memory with another layer, however few micro-batches are in flight.
+/// True if another layer never reduces a stage's memory, however few micro-batches are in flight.
 bool memory_is_hereditary(const Chain& chain);
 
-/// What transfers between devices and groups of devices take at each cut: from a device to the nearest other device of
-/// a group; where there are turns, the nearest over whose lanes they are within `limit`, infinity where there is none.
-/// Zero where the goal does not count transfers; then all devices are one group.
+/// The times of transfers at each cut from a device to the nearest other device of each group.
+///
+/// If there are turns, only devices over whose lanes the turns are within `limit` count; infinity if there is none. All
+/// times are zero, and all devices are one group, if the goal does not count transfers.
 class GroupTransfers {
  public:
   GroupTransfers(const Chain& chain, const std::vector<std::size_t>& group_of_device, double limit = infinity);
 
   std::size_t groups() const { return groups_; }
   std::size_t group_of(std::size_t device) const { return group_of_.empty() ? 0 : group_of_[device]; }
-  /// Activations over a cut to each group; gradients back likewise.
+  /// Times of activations over a cut to each group; of gradients likewise.
   const double* output(std::size_t device, std::size_t cut) const { return row(output_, device, cut); }
   const double* gradient(std::size_t device, std::size_t cut) const { return row(gradient_, device, cut); }
-  /// True when transfers of two devices take as long at every cut.
+  /// True if transfers of two devices take the same time at every cut.
   bool are_alike(std::size_t a, std::size_t b) const;
-  /// No transfer to any group.
+  /// Zero for each group.
   const double* nothing() const { return nothing_.data(); }
 
  private:
@@ -167,38 +169,38 @@ class GroupTransfers {
   std::vector<double> gradient_;  // likewise
 };
 
-/// What a run, neighbouring stages in one group, may still use of its group: a number for each way that there is.
-/// Devices of a group are one kind where nothing tells them apart (core/plan/certificate.hpp).
+/// Numbers the states of a run (neighbouring stages in one group): the devices of its group that it may still use.
+/// Devices of a group are of one kind if nothing distinguishes them (core/plan/certificate.hpp).
 class Runs {
  public:
   Runs(const Chain& chain, const GroupTransfers& transfers, const std::vector<double>& multipliers);
 
   /// One device of each kind.
   const std::vector<std::size_t>& representatives() const { return representatives_; }
-  /// Ways of a group; the last one has everything.
-  std::size_t ways(std::size_t group) const { return ways_[group]; }
-  std::size_t everything(std::size_t group) const { return ways_[group] - 1; }
-  /// Ways of all groups before this one; of all for the number of groups.
-  std::size_t ways_before(std::size_t group) const { return ways_before_[group]; }
-  /// What is left of one way with a device of the kind used; none where there is none left.
-  std::optional<std::size_t> with_use(std::size_t way, std::size_t kind) const
+  /// The number of states of a group; in the last one every device is available.
+  std::size_t states(std::size_t group) const { return states_[group]; }
+  std::size_t full(std::size_t group) const { return states_[group] - 1; }
+  /// The number of states of all groups before this one; of all groups for the number of groups.
+  std::size_t states_before(std::size_t group) const { return states_before_[group]; }
+  /// The state after a device of the kind was used; none if no such device is left.
+  std::optional<std::size_t> with_use(std::size_t state, std::size_t kind) const
   {
     const std::size_t share = shares_[kind];
-    if (share == 0) return way;
-    if (way / share % (most_[kind] + 1) == 0) return std::nullopt;
-    return way - share;
+    if (share == 0) return state;
+    if (state / share % (most_[kind] + 1) == 0) return std::nullopt;
+    return state - share;
   }
-  /// What is left of everything after one use of the device.
+  /// The state after only this device was used.
   std::size_t without(std::size_t device) const
   {
-    return everything(group_of_kind_[kinds_[device]]) - shares_[kinds_[device]];
+    return full(group_of_kind_[kinds_[device]]) - shares_[kinds_[device]];
   }
-  /// What is left of the device's group where devices are used, itself among them.
+  /// The state of the device's group in which the used devices, including this one, are not available.
   template <typename IsUsed>
-  std::size_t left_beside(std::size_t device, const IsUsed& is_used) const
+  std::size_t left_of_group(std::size_t device, const IsUsed& is_used) const
   {
     const std::size_t group = group_of_kind_[kinds_[device]];
-    std::size_t left = everything(group);
+    std::size_t left = full(group);
     for (std::size_t i = 0; i < kinds_.size(); ++i) {
       if (group_of_kind_[kinds_[i]] == group && is_used(i)) left -= shares_[kinds_[i]];
     }
@@ -206,33 +208,37 @@ class Runs {
   }
 
  private:
-  std::vector<std::size_t> kinds_;          // of each device
-  std::vector<std::size_t> group_of_kind_;  // and of each kind:
+  std::vector<std::size_t> kinds_;  // of each device
+  // Of each kind:
+  std::vector<std::size_t> group_of_kind_;
   std::vector<std::size_t> representatives_;
-  std::vector<std::size_t> shares_;  // what a use takes from a way; 0 where uses are not counted
+  std::vector<std::size_t> shares_;  // by which a use lowers the state; 0 if uses are not counted
   std::vector<std::size_t> most_;    // uses that are counted together with this kind's
-  std::vector<std::size_t> ways_;    // of each group
-  std::vector<std::size_t> ways_before_;
+  // Of each group:
+  std::vector<std::size_t> states_;
+  std::vector<std::size_t> states_before_;
 };
 
-/// The least cost of all layers before a cut, in stages that each cost `limit` at most and fit on their device, where a
-/// stage on device d costs its multiplier more and devices may be used again, though not within a run:
-/// beta x (input + sum of s_i) + sum of u_d.
+/// The least cost of all layers before a cut: beta x (input + sum of s_i) + sum of u_d.
+///
+/// Each stage costs at most `limit` and fits on its device. A stage on device d also costs its multiplier u_d. Devices
+/// may be reused, but not within a run.
 class PathTable {
  public:
   PathTable(const Chain& chain, const GroupTransfers& transfers, std::size_t levels, const Certificate::Rung& rung);
 
-  /// Layers before `cut`, the last stage on a device of `group`, the next on one of `next`; `after` stages follow.
-  /// Where the groups are the same, the stages before find what is `left` of it.
+  /// The least cost of the layers before `cut`, with the last stage on a device of `group`, the next one on a device of
+  /// `next`, and `after` stages after the cut. If the groups are the same, `left` is the state of the run before the
+  /// cut.
   double before(std::size_t cut, std::size_t after, std::size_t group, std::size_t next, std::size_t left) const
   {
     const std::size_t level = std::min(after, levels_ - 1);
     return group == next ? staying_[stay(level, cut, group) + left] : least_[index(level, cut, group, next)];
   }
   const Runs& runs() const { return runs_; }
-  /// All layers: U(T, u).
+  /// The least cost of all layers: U(T, u).
   double all() const;
-  /// `limit`, rounded up.
+  /// The rung's limit, rounded up.
   double limit() const { return limit_; }
   double sum_of_multipliers() const { return sum_; }
 
@@ -243,10 +249,10 @@ class PathTable {
   }
   std::size_t stay(std::size_t level, std::size_t cut, std::size_t group) const
   {
-    return (level * cuts_ + cut) * runs_.ways_before(groups_) + runs_.ways_before(group);
+    return (level * cuts_ + cut) * runs_.states_before(groups_) + runs_.states_before(group);
   }
   double weight_of(std::size_t level, std::size_t slots) const;
-  /// What a stage of the level adds to the sum, weighted.
+  /// The weighted cost that a stage of the level adds to the sum.
   double counted(std::size_t level, double compute, double sent_on, double sent_back) const;
   void fill();
   void fill_cell(std::size_t cut, std::size_t level);
@@ -261,41 +267,45 @@ class PathTable {
   std::size_t cuts_;
   std::size_t groups_;
   double limit_;
-  double most_cost_;  // infinite where the limit holds for turns
+  double most_cost_;  // infinite if the limit is for turns
   double beta_;
   double sum_ = 0;
-  std::vector<double> weights_;             // of each level: beta, or more where slots are counted
+  std::vector<double> weights_;             // of each level: beta, or more if slots are counted
   std::vector<double> least_;               // [level][cut][group][next], between groups
-  std::vector<double> staying_;             // [level][cut][group][what is left], within a group
+  std::vector<double> staying_;             // [level][cut][group][state of the run], within a group
   std::vector<double> least_of_any_group_;  // [level][cut][next]
 };
 
-/// As many levels as can differ: micro-batches in flight beyond M, and stages beyond the devices, tell nothing apart.
+/// The number of levels that can differ: micro-batches in flight beyond M, or stages beyond the devices, make no
+/// difference.
 std::size_t levels_of(const Chain& chain, const Certificate& certificate);
 
-/// What tables for such groups of devices, counted from 0 without gaps, would be refused for; "" when they can be made.
+/// The fault of tables that would be too large for such groups of devices, numbered from 0 without gaps; "" if they
+/// fit.
 std::string fault_of_size(const Chain& chain, const std::vector<std::size_t>& group_of_device, std::size_t levels);
 
+/// The bound of a certificate of kind `path`.
 double path_bound(const Chain& chain, const Certificate& certificate);
 
-/// What a search found: an objective below the bound, or why it ended before it found any or none.
+/// The result of a search: an objective below the bound, or why the search ended early.
 struct SearchFinding {
   double least = infinity;
   std::string fault;
 };
+/// Searches for a placement below `bound`.
 SearchFinding search_below(const Chain& chain, const Certificate& certificate, double bound);
 /// The same for the step: placements are played.
 SearchFinding search_steps_below(const Chain& chain, const Certificate& certificate, double bound);
 
-/// A limit below which no placement's largest cost is, proven by an integer program without a solution; 0 and faults
-/// where it is not.
+/// A limit that every placement's largest cost reaches, proven by an integer program without a solution; 0 and faults
+/// if it is not proven.
 double phase_flow_bound(const Chain& chain, const Certificate& certificate, std::vector<std::string>& faults);
 
-/// The objective is at least so many times the largest compute of a stage, and beta times their sum: alpha, or for the
-/// step what turns are of compute at least.
+/// The factor c such that the objective is at least c x the largest compute of a stage + beta x the sum of all: alpha,
+/// or less for the step, whose turns may be shorter than the compute.
 double least_turns(const Chain& chain);
 
-/// The bound for layers that may be cut anywhere; infinite where all memory together is too small.
+/// The bound for layers that may be cut anywhere; infinite if all memory together is too small.
 double fractional_bound(const Chain& chain);
 
 }  // namespace isobar::proofs

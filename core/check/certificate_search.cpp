@@ -1,4 +1,4 @@
-// The claim that no placement is below a bound, searched again over the devices themselves (docs/certificates.md).
+// Checks that no placement is below a bound, by a search over the devices themselves (docs/certificates.md).
 
 #include "core/check/certificate_proofs.hpp"
 
@@ -17,8 +17,9 @@ namespace {
 
 constexpr double tolerance = 1e-9;
 constexpr std::uint64_t most_labels = 20'000'000;
-// About, with its share of the table, and beside the innermost loop of a path's table.
+// Approximate, with its share of the table.
 constexpr std::uint64_t bytes_of_label = 216;
+// Approximate, relative to one iteration of the innermost loop of a path's table.
 constexpr std::uint64_t steps_of_label = 100;
 
 /// The stages from a cut to the end of the chain, seen from the stage before them.
@@ -26,7 +27,7 @@ struct Label {
   std::size_t device = 0;  // of the first stage
   std::size_t stages = 0;
   double multipliers = 0;  // of the devices used
-  double largest = 0;      // of the costs that are known: all but the first stage's
+  double largest = 0;      // of the known costs: those of all stages except the first
   double sum = 0;          // likewise
   double compute = 0;      // of the first stage
   double sent_on = 0;      // likewise; what it sends back is known with the stage before
@@ -39,8 +40,8 @@ bool holds(const DeviceSet& set, std::size_t device)
   return (set[device / 64] >> (device % 64) & 1) != 0;
 }
 
-/// True when every way to go on costs the first no more. Where the sum does not count, neither does a cost within the
-/// limit; of the first stage all is still open.
+/// True if every continuation costs `a` at most as much as `b`. If the sum does not count, costs within the limit do
+/// not either; the first stage's cost is still open.
 bool is_as_good(const Label& a, const Label& b, bool counts_sum)
 {
   if (!counts_sum) return a.compute <= b.compute && a.sent_on <= b.sent_on;
@@ -48,10 +49,10 @@ bool is_as_good(const Label& a, const Label& b, bool counts_sum)
          a.sum + a.sent_on <= b.sum + b.sent_on && a.compute <= b.compute && a.sent_on <= b.sent_on;
 }
 
-/// Labels that begin at one cut: by the devices that they use and their first one, without those that others dominate.
+/// Labels that begin at one cut, grouped by the devices used and the first device, without dominated labels.
 class LabelsAtCut {
  public:
-  /// Returns by how many the labels grew: 1, 0 or less.
+  /// Adds a label. Returns by how much the number of labels grew: 1, 0 or less.
   long add(const Label& label, const DeviceSet& used, bool counts_sum, Effort& effort)
   {
     std::string key(reinterpret_cast<const char*>(used.data()), used.size() * sizeof(std::uint64_t));
@@ -84,7 +85,8 @@ class LabelsAtCut {
   std::unordered_map<std::string, std::vector<Label>> labels_;
 };
 
-/// Placements whose largest cost is within one rung's limit, and not less than counts for those above the rung before.
+/// Searches the placements whose largest cost is within one rung's limit. Each counts the previous rung's limit at
+/// least as its largest cost.
 class RungSearch {
  public:
   RungSearch(const Chain& chain, const GroupTransfers& transfers, const PathTable& table, const Certificate::Rung& rung,
@@ -105,7 +107,7 @@ class RungSearch {
     }
   }
 
-  /// Adds to `labels` how many were kept; ends when there are too many.
+  /// Runs the search and adds the number of kept labels to `labels`; ends when there are too many.
   SearchFinding run(std::uint64_t& labels)
   {
     const std::size_t words = (chain_.devices + 63) / 64;
@@ -122,7 +124,8 @@ class RungSearch {
     labels += static_cast<std::uint64_t>(kept_);
     SearchFinding finding{least_, ""};
     if (too_many_) {
-      finding.fault = fmt::format("certificate: a search through more than {} labels; it is not checked", most_labels);
+      finding.fault =
+          fmt::format("certificate: needs a search through more than {} labels; it is not checked", most_labels);
     }
     return finding;
   }
@@ -130,7 +133,7 @@ class RungSearch {
  private:
   bool is_over() const { return too_many_ || least_ < infinity; }
 
-  /// True when exchanging the two devices changes nothing.
+  /// True if exchanging the two devices changes nothing.
   bool are_twins(std::size_t i, std::size_t j) const
   {
     const auto& cluster = *chain_.cluster;
@@ -154,7 +157,7 @@ class RungSearch {
 
   double objective(double largest, double sum) const { return chain_.alpha() * largest + chain_.beta() * sum; }
 
-  /// Puts each device that is left before the label's stages, from each cut.
+  /// Extends a label by a stage before it, on each unused device and from each cut.
   void extend(std::size_t end, const Label* after, const DeviceSet& used)
   {
     const std::size_t stages = after == nullptr ? 0 : after->stages;
@@ -162,7 +165,7 @@ class RungSearch {
     for (std::size_t i = 0; i < chain_.devices; ++i) {
       chain_.effort.take(chain_.devices);
       if (holds(used, i)) continue;
-      if (twin_before_[i] && !holds(used, *twin_before_[i])) continue;  // the same with names exchanged
+      if (twin_before_[i] && !holds(used, *twin_before_[i])) continue;  // equal to a label with the twin
       Label label;
       label.device = i;
       label.stages = stages + 1;
@@ -180,7 +183,7 @@ class RungSearch {
       with_device[i / 64] |= std::uint64_t{1} << (i % 64);
       const double memory = chain_.memory[i] * (1 + memory_tolerance);
       const std::size_t left =
-          table_.runs().left_beside(i, [&](std::size_t device) { return holds(with_device, device); });
+          table_.runs().left_of_group(i, [&](std::size_t device) { return holds(with_device, device); });
       for (std::size_t first = end; first-- > 0;) {
         chain_.effort.take(1 + transfers_.groups());
         label.compute = chain_.compute_s(i, first, end);
@@ -217,8 +220,8 @@ class RungSearch {
     if (found < below_) least_ = std::min(least_, found);
   }
 
-  /// False when no way to go on ends below the bound, by the table's least cost of the layers before `cut`, from which
-  /// the multipliers of the devices that are left are taken off. Those of the label's group are `left_of_group`.
+  /// False if no continuation ends below the bound: by the table's least cost of the layers before `cut`, less the
+  /// multipliers of the unused devices. `left_of_group` is the state of the run in the label's group.
   bool may_go_on(const Label& label, std::size_t cut, std::size_t left_of_group) const
   {
     const double left = table_.sum_of_multipliers() - label.multipliers;
@@ -239,7 +242,7 @@ class RungSearch {
     return false;
   }
 
-  std::vector<std::optional<std::size_t>> twin_before_;  // a device that is no different, the last before it
+  std::vector<std::optional<std::size_t>> twin_before_;  // the last earlier device that is interchangeable with it
   const Chain& chain_;
   const GroupTransfers& transfers_;
   const PathTable& table_;

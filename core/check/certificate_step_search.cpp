@@ -1,5 +1,5 @@
-// The claim that no placement's step is below a bound, searched again: all placements, from the end of the chain, each
-// played (docs/certificates.md).
+// Checks that no placement's step is below a bound, by a search through all placements from the end of the chain, each
+// of which is played (docs/certificates.md).
 
 #include "core/check/certificate_proofs.hpp"
 #include "core/check/step_player.hpp"
@@ -15,11 +15,11 @@ namespace isobar::proofs {
 namespace {
 
 constexpr double tolerance = 1e-9;
-// About, for each stage and micro-batch that is played.
+// Approximate, per stage and micro-batch played.
 constexpr std::uint64_t steps_of_play = 40;
 
-/// Placements whose largest turn is above the limit of the rung before and within one rung's; where they are complete,
-/// whatever their turns.
+/// Searches the placements whose largest turn is within one rung's limit and above the previous rung's. Complete
+/// placements count whatever their turns.
 class StepsOfRung {
  public:
   StepsOfRung(const Chain& chain, const GroupTransfers& transfers, const PathTable& table,
@@ -51,10 +51,10 @@ class StepsOfRung {
  private:
   struct Placed {
     std::size_t device = 0;
-    double alone = 0;  // what one micro-batch takes in this stage and those behind it, with what is between them
+    double alone = 0;  // time of one micro-batch in this stage and those after it, with the transfers between them
   };
 
-  /// True when exchanging the two devices changes nothing.
+  /// True if exchanging the two devices changes nothing.
   bool are_twins(std::size_t i, std::size_t j) const
   {
     const auto& cluster = *chain_.cluster;
@@ -76,7 +76,7 @@ class StepsOfRung {
     return true;
   }
 
-  /// Each device that is left, with layers that end at the cut, before the stages that are placed.
+  /// Puts each unused device, with layers that end at the cut, before the placed stages.
   void put_before(std::size_t end)
   {
     for (std::size_t i = 0; i < chain_.devices && least_ == infinity; ++i) {
@@ -99,7 +99,7 @@ class StepsOfRung {
   {
     const std::uint64_t held = chain_.held_by(placed_.size());
     const double memory = chain_.memory[i] * (1 + memory_tolerance);
-    const std::size_t left = table_.runs().left_beside(i, [&](std::size_t device) { return bool(is_used_[device]); });
+    const std::size_t left = table_.runs().left_of_group(i, [&](std::size_t device) { return bool(is_used_[device]); });
     PlayedStage stage;
     double between = 0;
     if (!placed_.empty() && !chain_.goal.has_free_transfers()) {
@@ -135,7 +135,7 @@ class StepsOfRung {
     return {path.latency.value, bytes / path.bandwidth.value};
   }
 
-  /// What the placed stages take when nothing keeps them waiting before the first; updates left out.
+  /// Time of the placed stages if the first never waits for its input, without updates.
   double played_alone()
   {
     played_.assign(stages_.begin(), stages_.end());
@@ -161,8 +161,8 @@ class StepsOfRung {
     if (step < below_) least_ = std::min(least_, step);
   }
 
-  /// False when no way to go on ends below the bound: by one micro-batch in the layers before, as the table and the
-  /// multipliers of the devices that are left tell, and by what is placed already.
+  /// False if no continuation ends below the bound: by the time of one micro-batch in the layers before, from the table
+  /// and the multipliers of the unused devices, and by the placed stages.
   bool may_go_on(std::size_t cut, std::size_t left)
   {
     if (placed_.size() == chain_.devices) return false;
@@ -185,12 +185,12 @@ class StepsOfRung {
   const GroupTransfers& transfers_;
   const PathTable& table_;
   const std::vector<double>& multipliers_;
-  double largest_turn_;  // what it adds to a step at least
+  double largest_turn_;  // the least that it adds to a step
   double below_;
-  double left_multipliers_;  // of the devices that are left
+  double left_multipliers_;  // of the unused devices
   double left_speed_ = 0;    // likewise
   std::vector<bool> is_used_;
-  std::vector<std::size_t> twin_before_;  // a device that is no different, the last before it; else their number
+  std::vector<std::size_t> twin_before_;  // the last earlier interchangeable device; the number of devices if none
   std::vector<Placed> placed_;            // last stage first
   std::deque<PlayedStage> stages_;        // in the order of the chain
   std::vector<PlayedStage> played_;

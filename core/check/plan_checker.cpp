@@ -1,6 +1,6 @@
-// The checker's own evaluator: plain sums over the stages, written from docs/costs.md and apart from
-// cost_model.cpp, so that a fault in one shows against the other. What both build on are the nouns: paths, rates, the
-// bytes of a cut, and the constants of an optimizer.
+// The checker's own evaluator: plain sums over the stages, written from docs/costs.md and independent of
+// cost_model.cpp, so that an error in one shows against the other. Both share only paths, rates, the bytes of a cut,
+// and the constants of an optimizer.
 
 #include "core/check/plan_checker.hpp"
 
@@ -28,14 +28,14 @@ bool agree(double claimed, double found)
          std::abs(claimed - found) <= tolerance * std::max({std::abs(claimed), std::abs(found), 1e-300});
 }
 
-/// Sums of one stage, layer by layer.
+/// Sums over the layers of one stage.
 struct StageFacts {
   std::size_t device = 0;
   double forward_s = 0;
   double backward_s = 0;
   double update_s = 0;
   PlayedTransfer sent_forward;   // activations to the next stage
-  PlayedTransfer sent_backward;  // gradients to the stage before
+  PlayedTransfer sent_backward;  // gradients to the previous stage
   double peak_bytes = 0;
 };
 
@@ -74,11 +74,11 @@ class Checker {
     faults_.push_back(fmt::format(text, std::forward<Values>(values)...));
   }
 
-  /// Where there is no placement, nothing can be said of it. A search that timed out may have proven a bound.
+  /// A plan without a placement makes no claims about one. A search that timed out may have proven a bound.
   void check_absence()
   {
-    if (plan_.reason.empty()) fault("reason: missing; a plan without stages says why");
-    if (!plan_.stages.empty()) fault("stages: {} in an infeasible plan; it has none", plan_.stages.size());
+    if (plan_.reason.empty()) fault("reason: missing; a plan without stages needs one");
+    if (!plan_.stages.empty()) fault("stages: {} in a plan with outcome infeasible; it has none", plan_.stages.size());
     refuse_claim("predicted", plan_.predicted.has_value());
     refuse_claim("objective_s", plan_.objective.has_value());
     refuse_claim("step_bound_s", plan_.step_bound.has_value());
@@ -92,9 +92,9 @@ class Checker {
     check_data_server();
   }
 
-  void refuse_claim(const char* key, bool is_there)
+  void refuse_claim(const char* key, bool is_present)
   {
-    if (is_there) fault("{}: a claim of a plan without stages; leave it out or write null", key);
+    if (is_present) fault("{}: a claim of a plan without stages; leave it out or write null", key);
   }
 
   void check_data_server()
@@ -128,7 +128,7 @@ class Checker {
               first_use->second);
       }
       if (stage.first_layer > stage.last_layer) {
-        fault("stages[{}]: first_layer {} is behind last_layer {}", i, stage.first_layer, stage.last_layer);
+        fault("stages[{}]: first_layer {} is after last_layer {}", i, stage.first_layer, stage.last_layer);
         return;
       }
       if (stage.first_layer < next_layer) {
@@ -136,32 +136,31 @@ class Checker {
         return;
       }
       if (stage.first_layer > next_layer) {
-        fault("stages[{}]: layer {} is placed nowhere; the stages hold every layer in order", i, next_layer);
+        fault("stages[{}]: layer {} is not placed; the stages must hold every layer in order", i, next_layer);
         return;
       }
       next_layer = stage.last_layer + 1;
       devices_.push_back(device == index_of.end() ? 0 : device->second);
     }
     if (!plan_.stages.empty() && next_layer < workload_.layers.size()) {
-      fault("layer {} of {} is placed nowhere; the stages hold every layer in order", next_layer,
+      fault("layer {} of {} is not placed; the stages must hold every layer in order", next_layer,
             workload_.layers.size());
     } else if (next_layer > workload_.layers.size()) {
-      fault("layer {} is placed and workload {} has {} layers, 0 to {}", workload_.layers.size(), workload_.name,
+      fault("layer {} is placed, but workload {} has {} layers, 0 to {}", workload_.layers.size(), workload_.name,
             workload_.layers.size(), workload_.layers.size() - 1);
     }
     if (plan_.goal.microbatches < 1) fault("microbatches: 0; a step has at least 1");
     if (plan_.recompute != workload_.recompute) {
-      fault("recompute: {} layers, which are not the {} that recompute in the workload as it is given here",
-            plan_.recompute.size(), workload_.recompute.size());
+      fault("recompute: lists {} layers, not the {} that recompute in the given workload", plan_.recompute.size(),
+            workload_.recompute.size());
     }
     if (plan_.micro_batch && *plan_.micro_batch != workload_.micro_batch) {
-      fault("micro_batch: {} samples, which are not the {} of the workload as it is given here", *plan_.micro_batch,
-            workload_.micro_batch);
+      fault("micro_batch: {} samples, not the {} of the given workload", *plan_.micro_batch, workload_.micro_batch);
     }
     check_data_server();
   }
 
-  /// What the plan tells an executor of a device.
+  /// Checks what the plan tells an executor about a device.
   void check_device(std::size_t stage, const Device& device)
   {
     const StageDevice& claimed = plan_.stages[stage].devices.front();
@@ -180,7 +179,7 @@ class Checker {
     }
   }
 
-  /// A transfer, by its latency and the time that it occupies its lane.
+  /// A transfer as its latency and the time that it occupies its lane.
   PlayedTransfer transfer(std::size_t from, std::size_t to, Bytes size) const
   {
     const Path path = cluster_.path(from, to);
@@ -251,14 +250,14 @@ class Checker {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       const Device& device = cluster_.devices[stages_[i].device];
       if (stages_[i].peak_bytes > device.memory.value * (1 + tolerance)) {
-        const auto [needs, has] = told_apart(stages_[i].peak_bytes / 0x1p30, device.memory.value / 0x1p30, 6);
+        const auto [needs, has] = distinct_texts(stages_[i].peak_bytes / 0x1p30, device.memory.value / 0x1p30, 6);
         fault("stages[{}]: layers {} to {} need {} GiB on device {}, which has {} GiB", i, plan_.stages[i].first_layer,
               plan_.stages[i].last_layer, needs, device.name, has);
       }
     }
   }
 
-  /// s_i of a stage that computes and sends so long; without communication or overlapped, latencies do not count.
+  /// s_i of a stage from its compute time and transfers; without communication or overlapped, latencies do not count.
   double counted(double compute, const PlayedTransfer& forward, const PlayedTransfer& backward) const
   {
     if (plan_.goal.communication == Communication::None) return compute;
@@ -271,7 +270,7 @@ class Checker {
     if (!claimed) {
       fault("{}: missing; it is {:.9g} on this platform and workload", key, found);
     } else if (!agree(claimed->value, found)) {
-      const auto [claim, fact] = told_apart(claimed->value, found);
+      const auto [claim, fact] = distinct_texts(claimed->value, found);
       fault("{}: claims {}; it is {} on this platform and workload", key, claim, fact);
     }
   }
@@ -287,8 +286,8 @@ class Checker {
     const bool is_free = plan_.goal.has_free_transfers();
     double largest = counted(0, input_, {});
     double sum = largest;
-    double alone = all_of(input_);                 // one micro-batch, all alone
-    double around = is_free ? 0 : all_of(input_);  // the same micro-batch, in what counts before this stage
+    double alone = all_of(input_);                 // one micro-batch alone in the pipeline
+    double around = is_free ? 0 : all_of(input_);  // the same, for what counts before this stage
     double busiest_lane = is_free ? 0 : input_.data;
     double earliest_step = 0;
     double slowest_update = 0;
@@ -307,11 +306,11 @@ class Checker {
       around += compute + (is_free ? 0 : transfers);
       alone += compute + transfers;
     }
-    // The micro-batch that the busiest lane takes last has all others before it there, and its own way besides.
+    // The last micro-batch on the busiest lane waits there for all others, and must also pass through everything else.
     if (!plan_.latency_occupies_lanes()) {
       earliest_step = std::max(earliest_step, around + (microbatches - 1) * busiest_lane);
     }
-    // One micro-batch after the other: the stages' last backwards end one by one, the first stage's last of all.
+    // One micro-batch after the other: the stages' last backwards end one by one, the first stage's at the very end.
     double backward_end = all_of(input_) + microbatches * (alone - all_of(input_));
     double last_update_end = 0;
     for (const StageFacts& stage : stages_) {
@@ -340,26 +339,26 @@ class Checker {
     check_simulated();
     check_peak_memory();
     if (!plan_.objective_bound) {
-      fault("objective_bound_s: missing; 0 claims nothing");
-    } else if (!(plan_.objective_bound->value <= objective * (1 + tolerance))) {  // also when it is no number
-      const auto [bound, found] = told_apart(plan_.objective_bound->value, objective);
+      fault("objective_bound_s: missing; write 0 to claim nothing");
+    } else if (!(plan_.objective_bound->value <= objective * (1 + tolerance))) {  // also true for NaN
+      const auto [bound, found] = distinct_texts(plan_.objective_bound->value, objective);
       fault("objective_bound_s: {} is above objective_s {}; a lower bound cannot be", bound, found);
     }
     if (plan_.outcome == Outcome::Optimal &&
         !(plan_.objective_bound && plan_.objective_bound->value >= objective * (1 - tolerance))) {
-      const auto [bound, found] = told_apart(plan_.objective_bound ? plan_.objective_bound->value : 0, objective);
-      fault("outcome: optimal, but the bound {} leaves a gap to the objective {}; call it feasible", bound, found);
+      const auto [bound, found] = distinct_texts(plan_.objective_bound ? plan_.objective_bound->value : 0, objective);
+      fault("outcome: optimal, but the bound {} leaves a gap to the objective {}; write feasible", bound, found);
     }
   }
 
-  /// A simulation is not made again here, but no step is below its bound. Simulated times are right to 1e-6.
+  /// The simulation is not repeated here, but no step is below its bound. Simulated times are right to 1e-6.
   void check_simulated()
   {
     constexpr double simulated_tolerance = 1e-6;
     if (!plan_.simulated || !plan_.step_bound) return;
     if (plan_.simulated->step_time >= *plan_.step_bound * (1 - simulated_tolerance)) return;
-    const auto [claim, bound] = told_apart(plan_.simulated->step_time.value, plan_.step_bound->value);
-    fault("simulated.step_time_s: claims {}, below step_bound_s {}; no schedule is", claim, bound);
+    const auto [claim, bound] = distinct_texts(plan_.simulated->step_time.value, plan_.step_bound->value);
+    fault("simulated.step_time_s: claims {}, below step_bound_s {}; no schedule is faster", claim, bound);
   }
 
   bool is_by_recurrence() const { return !plan_.predicted || plan_.predicted->step_time_by == StepTimeBy::Recurrence; }
@@ -389,7 +388,7 @@ class Checker {
       if (entry == claimed.end()) {
         fault("predicted.peak_memory_bytes.{}: missing; it is {:.9g}", device, stage.peak_bytes);
       } else if (!agree(entry->second.value, stage.peak_bytes)) {
-        const auto [claim, fact] = told_apart(entry->second.value, stage.peak_bytes);
+        const auto [claim, fact] = distinct_texts(entry->second.value, stage.peak_bytes);
         fault("predicted.peak_memory_bytes.{}: claims {}; it is {}", device, claim, fact);
       }
     }
@@ -417,12 +416,12 @@ std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, c
 
 std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& workload)
 {
-  Cluster own;  // that has what the plan names
+  Cluster named;  // the devices and data server that the plan names
   for (const auto& stage : plan.stages) {
-    for (const auto& used : stage.devices) own.devices.emplace_back().name = used.name;
+    for (const auto& used : stage.devices) named.devices.emplace_back().name = used.name;
   }
-  own.data_server = plan.data_server;
-  return Checker(plan, workload, own).placement_faults();
+  named.data_server = plan.data_server;
+  return Checker(plan, workload, named).placement_faults();
 }
 
 }  // namespace isobar

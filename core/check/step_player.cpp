@@ -30,10 +30,10 @@ class StepPlayer {
   }
 
  private:
-  /// Messages over one path, one behind the other. Each is on its way for the latency before its first byte arrives,
-  /// and its bytes arrive when those of the message before have.
+  /// Messages over one path, one after the other. The first byte of each arrives a latency after it is sent, but not
+  /// before the last byte of the previous message.
   struct Stream {
-    double arrived = 0;  // all so far
+    double arrived = 0;  // when all messages so far have
 
     double send(double ready, const PlayedTransfer& transfer)
     {
@@ -47,13 +47,13 @@ class StepPlayer {
     std::uint64_t forwards = 0;   // done
     std::uint64_t backwards = 0;  // done
     double now = 0;
-    std::deque<double> activations;  // arrival times of what waits
+    std::deque<double> activations;  // arrival times of waiting messages
     std::deque<double> gradients;
     Stream outputs;
     Stream sent_gradients;
   };
 
-  /// The schedule's rule, by what the stage has done so far.
+  /// The schedule's rule: whether a stage forwards next, from what it has done so far.
   bool forwards_next(std::size_t i) const
   {
     const Player& player = players_[i];
@@ -70,7 +70,7 @@ class StepPlayer {
     return true;
   }
 
-  /// One piece of work of the stage; false when it is done or has to wait.
+  /// Does one piece of work of the stage; false if it is done or has to wait.
   bool advance(std::size_t i)
   {
     Player& player = players_[i];
@@ -112,7 +112,7 @@ class StepPlayer {
     return true;
   }
 
-  /// The next input leaves when one of the two buffers for it is free.
+  /// Sends the next input, once one of its two buffers is free.
   void fetch_input(Player& first)
   {
     double free_since = 0;
@@ -128,7 +128,7 @@ class StepPlayer {
   PlayedTransfer input_;
   const std::vector<PlayedStage>& stages_;
   std::vector<Player> players_;
-  std::vector<std::size_t> awake_;  // stages that may go on
+  std::vector<std::size_t> awake_;  // stages that may continue
   std::deque<double> ends_of_forwards_;
   Stream inputs_;
 };

@@ -53,10 +53,10 @@ std::optional<std::size_t> Cluster::device_index(const std::string& device_name)
 
 namespace {
 
-/// Some endpoints of a network.
+/// A network restricted to some of its endpoints.
 class PartOfNetwork : public Network {
  public:
-  /// `endpoints[i]` is the whole network's name for endpoint i.
+  /// `endpoints[i]` is the whole network's index of endpoint i.
   PartOfNetwork(std::shared_ptr<const Network> whole, std::vector<std::size_t> endpoints)
       : whole_(std::move(whole)), endpoints_(std::move(endpoints))
   {
@@ -89,8 +89,8 @@ Cluster without_devices(const Cluster& cluster, const std::vector<std::string>& 
       known += (i == 0 ? "" : ", ") + shown(cluster.devices[i].name);
     }
     throw InputError(
-        where, fmt::format("{} is no device of {}; these are: {}{}", in_quotes(name), on_one_line(cluster.name), known,
-                           cluster.devices.size() > most_shown ? ", …" : ""));
+        where, fmt::format("{} is not a device of {}; its devices are {}{}", in_quotes(name), on_one_line(cluster.name),
+                           known, cluster.devices.size() > most_shown ? ", …" : ""));
   }
   Cluster rest = cluster;
   rest.devices.clear();

@@ -15,10 +15,10 @@ namespace isobar {
 /// One processor that can hold layers: one GPU, or one CPU socket.
 struct Device {
   std::string name;
-  std::string type;  ///< such as "V100-SXM2-16GB"; empty when the platform does not say
-  std::string site;  ///< devices of one site are near; empty when the platform does not say
-  FlopsPerSecond speed;
-  std::map<DType, FlopsPerSecond> speed_in;  ///< rates in dtypes other than float32, where the platform gives them
+  std::string type;      ///< such as "V100-SXM2-16GB"; empty if the platform does not give it
+  std::string site;      ///< devices of one site are close to each other; empty if the platform does not give it
+  FlopsPerSecond speed;  ///< sustained rate in float32
+  std::map<DType, FlopsPerSecond> speed_in;  ///< rates in other dtypes, if the platform gives them
   Bytes memory;
   std::optional<double> price_usd_per_hour;
 
@@ -26,18 +26,18 @@ struct Device {
   FlopsPerSecond speed_at(DType dtype) const;
 };
 
-/// What one transfer meets between two devices when nothing else is on the way.
+/// The path of a transfer between two endpoints, without contention.
 struct Path {
   Seconds latency;
-  BytesPerSecond bandwidth;  ///< of the narrowest link, or flows x window / round-trip time where that is less
+  BytesPerSecond bandwidth;  ///< of the narrowest link, or flows x window / round-trip time if that is less
 
-  /// Until the last byte has arrived.
+  /// The time until the last byte has arrived.
   Seconds transfer_time(Bytes size) const { return latency + data_time(size); }
-  /// How long the bytes take to leave, and to arrive: the time that a transfer occupies its lane.
+  /// The time that the bytes take to leave, and to arrive: how long a transfer occupies its lane.
   Seconds data_time(Bytes size) const { return size / bandwidth; }
 };
 
-/// The network between the endpoints of a cluster: its devices 0..n-1, then its data server n if it has one.
+/// The network between the endpoints of a cluster: devices 0..n-1 and, if there is one, data server n.
 class Network {
  public:
   Network() = default;
@@ -45,21 +45,21 @@ class Network {
   Network& operator=(const Network&) = delete;
   virtual ~Network() = default;
 
-  /// @throws InputError when the platform has no route between the two.
+  /// The path between two endpoints. @throws InputError when the platform has no route between them.
   virtual Path path(std::size_t from, std::size_t to) const = 0;
-  /// Names of the links that a transfer passes, in order; transfers that share one share its bandwidth.
+  /// Names of the links that a transfer passes, in order. Transfers that share a link share its bandwidth.
   virtual std::vector<std::string> links(std::size_t from, std::size_t to) const = 0;
-  /// The path if one link had `factor` times its bandwidth; latencies and windows stay. A network that knows no single
-  /// links answers the path as it is.
+  /// The path if `link` had `factor` times its bandwidth, with the same latencies and windows. The default
+  /// implementation, for networks without known links, returns the unchanged path.
   virtual Path path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const;
 };
 
-/// Every path written down; for clusters made in code, and for tests. Links are private to their pair.
+/// A network given by a table of paths, for clusters built in code and for tests. No two pairs share a link.
 class MatrixNetwork : public Network {
  public:
-  /// `paths[from * endpoints + to]`; the diagonal is not used.
+  /// The path from `from` to `to` is `paths[from * endpoints + to]`; the diagonal is not used.
   MatrixNetwork(std::size_t endpoints, std::vector<Path> paths);
-  /// The same path between every two endpoints.
+  /// A network with the same path between any two endpoints.
   static std::shared_ptr<const MatrixNetwork> uniform(std::size_t endpoints, Path path);
 
   Path path(std::size_t from, std::size_t to) const override { return paths_[from * endpoints_ + to]; }
@@ -71,34 +71,35 @@ class MatrixNetwork : public Network {
   std::vector<Path> paths_;
 };
 
-/// Devices in the order of the platform file, and what lies between each two.
+/// The devices, in the order of the platform file, and the network between them.
 struct Cluster {
   std::string name;
   std::vector<Device> devices;
-  std::optional<std::string> data_server;  ///< where the input of each micro-batch comes from; absent: input is local
+  std::optional<std::string> data_server;  ///< sends the input of each micro-batch; none: input is local
   std::shared_ptr<const Network> network;
-  /// No profile of the platform makes anything more than this many times faster than its nominal value, infinity where
-  /// nothing is known; lower bounds on simulated time are divided by it.
+  /// The largest factor by which a profile of the platform speeds anything up over its nominal value; infinity if
+  /// unknown. Lower bounds on simulated time are divided by it.
   double profile_speedup = 1;
-  /// Of the machine that layers were measured on, where they were: what emulation slows down.
+  /// Speed of the machine that the layers were measured on, if they were measured: what emulation slows down.
   std::optional<FlopsPerSecond> measured_speed;
 
   std::size_t data_server_index() const { return devices.size(); }
-  /// From one endpoint to another (see Network).
+  /// The path between two endpoints (see Network).
   Path path(std::size_t from, std::size_t to) const { return network->path(from, to); }
   /// The index of a device by its name. O(devices).
   std::optional<std::size_t> device_index(const std::string& device_name) const;
 };
 
-/// The cluster as if the named devices were not there. O(devices · names).
-/// @throws InputError, naming `where` asks for it, for a name that no device has, and when none would be left.
+/// The cluster without the named devices. O(devices · names).
+/// @throws InputError, with the place `where`, for a name that no device has, and when no device would be left.
 Cluster without_devices(const Cluster& cluster, const std::vector<std::string>& names, const std::string& where);
 
-/// The rate that a device's slowdown counts from: of the machine that was measured, else of the fastest device.
+/// The speed relative to which a device's slowdown is given: that of the measured machine, else of the fastest device.
 /// O(devices).
 FlopsPerSecond reference_speed(const Cluster& cluster, DType dtype);
 
-/// The cluster as JSON (schema isobar-cluster/1, docs/formats.md): what an external allocator reads. O(devices²).
+/// The cluster as JSON (schema isobar-cluster/1, docs/formats/external.md): what an external allocator reads.
+/// O(devices²).
 std::string cluster_to_json(const Cluster& cluster);
 
 }  // namespace isobar

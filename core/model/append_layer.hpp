@@ -7,7 +7,7 @@
 
 namespace isobar {
 
-/// What a generator says of a layer. Its `gradient` is `output` where it does not say otherwise.
+/// Sizes of one generated layer, for one micro-batch. The layer's gradient is as large as `output`.
 struct LayerSizes {
   std::string name;
   std::uint64_t parameters = 0;
@@ -16,7 +16,7 @@ struct LayerSizes {
   double output = 0;       ///< bytes
 };
 
-/// Appends a layer that reads the one before it, or the data when it is the first.
+/// Appends a layer that reads the previous layer; the first one reads the data.
 inline Layer& append_layer(Workload& workload, LayerSizes sizes)
 {
   Layer layer;

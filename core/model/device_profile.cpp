@@ -15,7 +15,7 @@ namespace {
 
 constexpr auto schema = "isobar-profile/1";
 
-// Beyond anything that can be measured: more is a slip in the units, and products of these stay finite.
+// Beyond anything that can be measured: larger values are mistakes in units. Products of these stay finite.
 constexpr double longest_s = 1e6;
 constexpr double fastest = 1e30;
 constexpr double most_bytes = 1e18;
@@ -42,7 +42,7 @@ LayerProfile read_layer(MappingReader& entry)
   return layer;
 }
 
-/// Says what of the profile is not the workload's.
+/// The first difference between the profile and the workload; none if they match.
 std::optional<std::string> mismatch(const DeviceProfile& profile, const Workload& workload)
 {
   if (profile.dtype != workload.dtype) {
@@ -120,7 +120,7 @@ DeviceProfile profile_from_json(const std::string& text, const std::string& name
     MappingReader entry(node, fmt::format("layers[{}].", profile.layers.size()), faults);
     profile.layers.push_back(read_layer(entry));
   }
-  if (faults.empty() && profile.speed.value <= 0) reader.add_fault("speed_flops", "is 0; write what was measured");
+  if (faults.empty() && profile.speed.value <= 0) reader.add_fault("speed_flops", "is 0; write the measured speed");
   reader.refuse_unknown();
   faults.throw_if_any();
   return profile;

@@ -23,7 +23,7 @@ namespace {
 constexpr NameTable<DType, 3> dtypes{
     {{DType::Float32, "float32"}, {DType::BFloat16, "bfloat16"}, {DType::Float16, "float16"}}};
 
-/// Reads a configuration, where null stands for the default, as if the key were missing.
+/// Reads a configuration, in which null means the default, like a missing key.
 class ConfigReader {
  public:
   ConfigReader(const DocumentNode& node, FaultList& faults) : ConfigReader(node, "", faults) {}
@@ -32,27 +32,27 @@ class ConfigReader {
   {
   }
 
-  /// Null too.
+  /// True for null too.
   bool has(const std::string& key) { return config_.optional(key) != nullptr; }
-  bool says(const std::string& key)
+  bool has_value(const std::string& key)
   {
     const auto* node = config_.optional(key);
     return node != nullptr && node->kind != DocumentNode::Kind::Null;
   }
-  /// The members of a mapping that is there.
-  std::size_t members_of(const std::string& key)
+  /// The number of members of an existing mapping.
+  std::size_t member_count(const std::string& key)
   {
     const auto* node = config_.optional(key);
-    if (node->kind != DocumentNode::Kind::Mapping) add_fault(key, "is no mapping");
+    if (node->kind != DocumentNode::Kind::Mapping) add_fault(key, "is not a mapping");
     return node->members.size();
   }
-  /// A mapping that is there, whose keys messages name behind this one's.
+  /// A reader of an existing mapping; messages prefix its keys with `key`.
   ConfigReader mapping(const std::string& key)
   {
     return {*config_.optional(key), config_.path_of(key) + ".", *faults_};
   }
 
-  /// The texts of a list that is there.
+  /// The texts of an existing list.
   std::vector<std::string> texts(const std::string& key)
   {
     std::vector<std::string> found;
@@ -63,7 +63,7 @@ class ConfigReader {
   std::uint64_t count(const std::string& key, std::uint64_t highest) { return config_.required_count(key, 1, highest); }
   std::uint64_t count(const std::string& key, std::uint64_t highest, std::uint64_t default_value)
   {
-    return says(key) ? config_.required_count(key, 1, highest) : default_value;
+    return has_value(key) ? config_.required_count(key, 1, highest) : default_value;
   }
   double number(const std::string& key, double default_value)
   {
@@ -71,36 +71,36 @@ class ConfigReader {
   }
   bool boolean(const std::string& key, bool default_value)
   {
-    return says(key) ? config_.optional_boolean(key).value_or(default_value) : default_value;
+    return has_value(key) ? config_.optional_boolean(key).value_or(default_value) : default_value;
   }
   std::string text(const std::string& key, const std::string& default_value)
   {
-    return says(key) ? config_.optional_text(key).value_or(default_value) : default_value;
+    return has_value(key) ? config_.optional_text(key).value_or(default_value) : default_value;
   }
   std::string choice(const std::string& key, const std::vector<std::string>& choices)
   {
     return config_.required_choice(key, choices);
   }
 
-  /// Faults of values that our layers do not compute with.
-  void demand_text(const std::string& key, const std::vector<std::string>& computed)
+  /// Refuse values that Isobar's layers do not support.
+  void demand_text(const std::string& key, const std::vector<std::string>& supported)
   {
-    const std::string value = text(key, computed.front());
-    if (std::find(computed.begin(), computed.end(), value) != computed.end()) return;
-    add_fault(key, fmt::format("{} is not computed here; {} is", in_quotes(value), fmt::join(computed, ", ")));
+    const std::string value = text(key, supported.front());
+    if (std::find(supported.begin(), supported.end(), value) != supported.end()) return;
+    add_fault(key, fmt::format("{} is not supported (only {})", in_quotes(value), fmt::join(supported, ", ")));
   }
-  void demand_boolean(const std::string& key, bool computed)
+  void demand_boolean(const std::string& key, bool supported)
   {
-    if (boolean(key, computed) == computed) return;
-    add_fault(key, fmt::format("{} is not computed here; {} is", !computed, computed));
+    if (boolean(key, supported) == supported) return;
+    add_fault(key, fmt::format("{} is not supported (only {})", !supported, supported));
   }
-  void demand_number(const std::string& key, double computed, double default_value)
+  void demand_number(const std::string& key, double supported, double default_value)
   {
     const double value = number(key, default_value);
-    if (value != computed) add_fault(key, fmt::format("{} is not computed here; {} is", value, computed));
+    if (value != supported) add_fault(key, fmt::format("{} is not supported (only {})", value, supported));
   }
   bool is_right_so_far() const { return faults_->empty(); }
-  /// Faults between two values; told once what is read so far is right by itself.
+  /// Refuse values that contradict each other, once each value read so far is right.
   void demand_parts(const std::string& key, std::uint64_t parts, const std::string& of, std::uint64_t whole)
   {
     if (is_right_so_far() && whole % parts != 0)
@@ -109,15 +109,15 @@ class ConfigReader {
   void demand_positions(const std::string& key, std::uint64_t positions, std::uint64_t sequence)
   {
     if (!is_right_so_far() || sequence <= positions) return;
-    add_fault(key, fmt::format("{} is less than the sequence of {}; ask for a shorter one", positions, sequence));
+    add_fault(key, fmt::format("{} is less than the sequence of {}; give a shorter --sequence", positions, sequence));
   }
-  /// Refuses a key that says anything but null, false, 0, [] or {}.
+  /// Refuses any value except null, false, 0, [] or {}.
   void demand_nothing(const std::string& key, const std::string& meaning)
   {
     const auto* node = config_.optional(key);
     if (node == nullptr || (node->items.empty() && node->members.empty() && node->scalar.empty())) return;
     if (!node->is_text && (node->scalar == "false" || node->scalar == "0")) return;
-    add_fault(key, fmt::format("asks for {}, which is not computed here; leave it out", meaning));
+    add_fault(key, fmt::format("requires {}, which is not supported; remove it", meaning));
   }
 
   void add_fault(const std::string& key, const std::string& what) { config_.add_fault(key, what); }
@@ -142,15 +142,15 @@ class Lines {
   std::string text_;
 };
 
-/// None where the configuration names no classes.
+/// None if the configuration names no classes.
 std::optional<std::uint64_t> read_classes(ConfigReader& config)
 {
-  if (config.says("id2label")) {
-    const std::uint64_t classes = config.members_of("id2label");
+  if (config.has_value("id2label")) {
+    const std::uint64_t classes = config.member_count("id2label");
     if (classes < 1 || classes > widest) config.add_fault("id2label", fmt::format("names {} classes", classes));
     return classes;
   }
-  if (config.says("num_labels")) return config.count("num_labels", widest);
+  if (config.has_value("num_labels")) return config.count("num_labels", widest);
   return std::nullopt;
 }
 
@@ -193,13 +193,13 @@ GptSizes read_gpt2(ConfigReader& config)
   return sizes;
 }
 
-/// What the sizes are for.
+/// The purpose of the sizes.
 enum class Use {
-  Weights,  ///< layers of ours compute exactly what the model does
+  Weights,  ///< Isobar's layers compute exactly what the model does
   Costs     ///< they cost the same
 };
 
-/// Where transformers 4 and 5 write rotary positions.
+/// The keys under which transformers 4 and 5 write rotary positions.
 const std::vector<std::string> rope_keys = {"rope_scaling", "rope_parameters"};
 
 /// The kind of scaling of rotary positions, "default" for none.
@@ -207,7 +207,7 @@ std::string rope_type_of(ConfigReader& config)
 {
   std::string type = "default";
   for (const auto& key : rope_keys) {
-    if (!config.says(key)) continue;
+    if (!config.has_value(key)) continue;
     auto rope = config.mapping(key);
     type = rope.text("rope_type", rope.text("type", type));
   }
@@ -219,28 +219,27 @@ double read_rope_theta(ConfigReader& config, Use use)
 {
   constexpr double of_transformers = 10'000;
   double theta = config.number("rope_theta", of_transformers);
-  if (config.says("rope_theta") && theta == 0) config.add_fault("rope_theta", "is 0");
-  const std::vector<std::string> computed = {"default"};
+  if (config.has_value("rope_theta") && theta == 0) config.add_fault("rope_theta", "is 0");
+  const std::vector<std::string> exact = {"default"};
   const std::vector<std::string> cost_the_same = {"default", "linear", "dynamic", "yarn", "longrope", "llama3"};
   for (const auto& key : rope_keys) {
-    if (!config.says(key)) continue;
+    if (!config.has_value(key)) continue;
     auto rope = config.mapping(key);
-    for (const auto* type : {"rope_type", "type"})
-      rope.demand_text(type, use == Use::Weights ? computed : cost_the_same);
+    for (const auto* type : {"rope_type", "type"}) rope.demand_text(type, use == Use::Weights ? exact : cost_the_same);
     theta = rope.number("rope_theta", theta);
     if (theta == 0) rope.add_fault("rope_theta", "is 0");
   }
   return theta;
 }
 
-/// A decoder of Llama's kind, by the model_type that transformers knows it by.
-struct LlamaKind {
-  std::optional<std::uint64_t> kv_heads;  ///< default; none: as many as heads
-  std::uint64_t positions = 1;            ///< default
-  std::optional<std::uint64_t> window;    ///< default of how far back attention sees
+/// transformers' defaults for a model_type of Llama's kind.
+struct LlamaDefaults {
+  std::optional<std::uint64_t> kv_heads;  ///< none: as many as heads
+  std::uint64_t positions = 1;
+  std::optional<std::uint64_t> window;  ///< how far back attention reaches; none: to the start
 };
 
-LlamaKind kind_of(const std::string& model_type)
+LlamaDefaults llama_defaults(const std::string& model_type)
 {
   if (model_type == "mistral") return {8, 131'072, 4096};
   if (model_type == "qwen2" || model_type == "qwen3") return {32, 32'768, {}};
@@ -253,7 +252,8 @@ LlamaSizes read_llama(ConfigReader& config, const std::string& model_type, Use u
   sizes.layers = config.count("num_hidden_layers", most_blocks);
   sizes.hidden = config.count("hidden_size", widest);
   sizes.heads = config.count("num_attention_heads", widest);
-  sizes.kv_heads = config.count("num_key_value_heads", widest, kind_of(model_type).kv_heads.value_or(sizes.heads));
+  sizes.kv_heads =
+      config.count("num_key_value_heads", widest, llama_defaults(model_type).kv_heads.value_or(sizes.heads));
   sizes.intermediate = config.count("intermediate_size", widest_intermediate);
   sizes.vocabulary = config.count("vocab_size", largest_vocabulary);
   sizes.rope_theta = read_rope_theta(config, use);
@@ -263,11 +263,12 @@ LlamaSizes read_llama(ConfigReader& config, const std::string& model_type, Use u
   config.demand_parts("num_key_value_heads", sizes.kv_heads, "num_attention_heads", sizes.heads);
   const std::uint64_t width = std::max<std::uint64_t>(1, sizes.hidden / sizes.heads);
   if (config.is_right_so_far() && width % 2 != 0) {
-    config.add_fault("num_attention_heads", fmt::format("makes heads {} wide; rotary positions turn pairs", width));
+    config.add_fault("num_attention_heads",
+                     fmt::format("makes heads {} wide; rotary positions need an even width", width));
   }
   const std::uint64_t head_dim = config.count("head_dim", widest, width);
   if (config.is_right_so_far() && head_dim != width) {
-    config.add_fault("head_dim", fmt::format("{} is not computed here; {}, hidden_size over num_attention_heads, is",
+    config.add_fault("head_dim", fmt::format("{} is not supported (only {}, hidden_size over num_attention_heads)",
                                              head_dim, width));
   }
   config.demand_text("hidden_act", {"silu", "swish"});
@@ -276,8 +277,7 @@ LlamaSizes read_llama(ConfigReader& config, const std::string& model_type, Use u
   return sizes;
 }
 
-/// The type of the models whose classes transformers calls so, such as "LlamaForCausalLM" and "LlamaModel"; none for
-/// classes of others.
+/// The model_type of a class of transformers, such as "LlamaForCausalLM" or "LlamaModel"; none for an unknown class.
 std::optional<std::string> type_of_architecture(std::string_view architecture)
 {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 6> families = {{{"Bert", "bert"},
@@ -299,13 +299,13 @@ std::string read_model_type(ConfigReader& config, Use use)
 {
   std::vector<std::string> known = {"bert", "gpt2", "llama"};
   if (use == Use::Costs) known.insert(known.end(), {"mistral", "qwen2", "qwen3"});
-  if (config.says("model_type") || !config.says("architectures")) return config.choice("model_type", known);
+  if (config.has_value("model_type") || !config.has_value("architectures")) return config.choice("model_type", known);
   const auto architectures = config.texts("architectures");
   for (const auto& architecture : architectures) {
     const auto type = type_of_architecture(architecture);
     if (type && std::find(known.begin(), known.end(), *type) != known.end()) return *type;
   }
-  config.add_fault("architectures", fmt::format("names no model of {}: {}", fmt::join(known, ", "),
+  config.add_fault("architectures", fmt::format("names no supported model ({}): {}", fmt::join(known, ", "),
                                                 in_quotes(fmt::format("{}", fmt::join(architectures, ", ")))));
   return "";
 }
@@ -318,16 +318,16 @@ struct ReadModel {
 ReadModel read_model(ConfigReader& config, FaultList& faults, Use use)
 {
   const auto model = read_model_type(config, use);
-  faults.throw_if_any();  // without the model nobody knows which keys are right
-  config.demand_nothing("auto_map", "code of the model's own");
+  faults.throw_if_any();  // which keys are right depends on the model
+  config.demand_nothing("auto_map", "custom code of the model");
   config.demand_nothing("quantization_config", "quantised matrices");
-  config.demand_nothing("pruned_heads", "heads that are left out");
+  config.demand_nothing("pruned_heads", "pruned heads");
   if (model == "bert") return {model, {read_bert(config), false}};
   if (model == "gpt2") return {model, {read_gpt2(config), config.boolean("tie_word_embeddings", true)}};
   return {model, {read_llama(config, model, use), config.boolean("tie_word_embeddings", false)}};
 }
 
-/// The one probability that we know for dropout in all places.
+/// The dropout probability, which must be the same for all keys.
 double read_dropout(ConfigReader& config, const std::vector<std::string>& keys)
 {
   constexpr double of_transformers = 0.1;
@@ -336,13 +336,13 @@ double read_dropout(ConfigReader& config, const std::vector<std::string>& keys)
   for (const auto& key : keys) {
     const double other = config.number(key, of_transformers);
     if (other == dropout) continue;
-    config.add_fault(
-        key, fmt::format("{} is not {}, {}; one dropout is computed in all places", other, keys.front(), dropout));
+    config.add_fault(key, fmt::format("{} is not {}, {}; only one dropout for all places is supported", other,
+                                      keys.front(), dropout));
   }
   return dropout;
 }
 
-/// Fused kernels draw no dropout of ours.
+/// Fused kernels cannot use Isobar's reproducible dropout.
 void add_dropout_and_attention(Lines& lines, double dropout)
 {
   lines.add("dropout", dropout);
@@ -350,16 +350,16 @@ void add_dropout_and_attention(Lines& lines, double dropout)
   lines.add("attention", name_of(dropout > 0 ? Attention::Unfused : Attention::Fused));
 }
 
-/// What a workload says besides: how long a sample may be, and dropout.
+/// Adds the lines of the model's sizes and checks how long a sample may be.
 void add_lines(ConfigReader& config, const BertSizes& sizes, const std::string& /*type*/, std::uint64_t sequence,
                Lines& lines)
 {
   config.demand_positions("max_position_embeddings", sizes.positions, sequence);
-  if (!config.says("id2label") && !config.says("num_labels")) {
+  if (!config.has_value("id2label") && !config.has_value("num_labels")) {
     lines.comment("The configuration names no classes; 2 is transformers' default.");
   }
   std::vector<std::string> dropouts = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
-  if (config.says("classifier_dropout")) dropouts.emplace_back("classifier_dropout");
+  if (config.has_value("classifier_dropout")) dropouts.emplace_back("classifier_dropout");
   lines.add("model", "bert");
   lines.add("encoders", sizes.encoders);
   lines.add("hidden", sizes.hidden);
@@ -385,32 +385,31 @@ void add_lines(ConfigReader& config, const GptSizes& sizes, const std::string& /
   add_dropout_and_attention(lines, read_dropout(config, {"resid_pdrop", "embd_pdrop", "attn_pdrop"}));
 }
 
-/// How far back the model's attention sees; none: to the begin.
+/// How far back the model's attention reaches; none: to the start.
 std::optional<std::uint64_t> read_window(ConfigReader& config, const std::string& type)
 {
   const bool is_qwen = type == "qwen2" || type == "qwen3";
   if (type == "llama" || (is_qwen && !config.boolean("use_sliding_window", false))) return std::nullopt;
-  if (config.says("sliding_window")) return config.count("sliding_window", longest_sequence);
-  // transformers' default is for a key that is missing; null is none.
-  return config.has("sliding_window") ? std::nullopt : kind_of(type).window;
+  if (config.has_value("sliding_window")) return config.count("sliding_window", longest_sequence);
+  // transformers' default applies to a missing key; null means no window.
+  return config.has("sliding_window") ? std::nullopt : llama_defaults(type).window;
 }
 
-/// Where the workload is not quite the model.
+/// Adds comments on differences between the workload and the model.
 void add_differences(ConfigReader& config, const LlamaSizes& sizes, const std::string& type, Lines& lines)
 {
   const auto rope = rope_type_of(config);
   if (rope != "default") {
-    lines.comment(
-        fmt::format("Rotary positions are scaled there ({}); the executor does not scale them.", shown(rope)));
+    lines.comment(fmt::format("The model scales rotary positions ({}); the executor does not.", shown(rope)));
   }
   const std::uint64_t width = sizes.hidden / sizes.heads;
   if (type == "qwen2") {
-    lines.comment(fmt::format("Left out here: biases of queries, keys and values, {} parameters.",
+    lines.comment(fmt::format("Left out: biases of queries, keys and values, {} parameters.",
                               sizes.layers * (sizes.hidden + 2 * width * sizes.kv_heads)));
   }
   if (type == "qwen3") {
     lines.comment(
-        fmt::format("Left out here: normalisations of queries and keys, {} parameters.", sizes.layers * 2 * width));
+        fmt::format("Left out: normalisations of queries and keys, {} parameters.", sizes.layers * 2 * width));
   }
 }
 
@@ -418,7 +417,8 @@ void add_lines(ConfigReader& config, const LlamaSizes& sizes, const std::string&
                Lines& lines)
 {
   config.demand_positions("max_position_embeddings",
-                          config.count("max_position_embeddings", longest_sequence, kind_of(type).positions), sequence);
+                          config.count("max_position_embeddings", longest_sequence, llama_defaults(type).positions),
+                          sequence);
   if (const auto window = read_window(config, type)) config.demand_positions("sliding_window", *window, sequence);
   add_differences(config, sizes, type, lines);
   config.demand_number("attention_dropout", 0, 0);
@@ -438,18 +438,18 @@ template <typename Sizes>
 void add_lines(ConfigReader& /*config*/, const Sizes& /*sizes*/, const std::string& /*type*/,
                std::uint64_t /*sequence*/, Lines& /*lines*/)
 {
-  throw std::logic_error("a configuration of a model that nobody reads");
+  throw std::logic_error("no reader for the configuration of this model");
 }
 
 DType read_dtype(ConfigReader& config)
 {
   DType dtype = DType::Float32;
   for (const std::string key : {"torch_dtype", "dtype"}) {
-    if (!config.says(key)) continue;
+    if (!config.has_value(key)) continue;
     const auto known = value_in(dtypes, config.text(key, ""));
     if (known) dtype = *known;
     if (!known) {
-      config.add_fault(key, fmt::format("{} is none of {}; say --dtype", in_quotes(config.text(key, "")),
+      config.add_fault(key, fmt::format("{} is not one of {}; give --dtype", in_quotes(config.text(key, "")),
                                         fmt::join(names_in(dtypes), ", ")));
     }
   }
@@ -475,10 +475,10 @@ std::string workload_from_huggingface(const std::string& text, const std::string
   ConfigReader config(document, faults);
   const auto [type, model] = read_model(config, faults, Use::Costs);
   Lines lines;
-  lines.comment(fmt::format("Of {}, model_type {} of Hugging Face's transformers.",
+  lines.comment(fmt::format("Converted from {}, model_type {} of Hugging Face's transformers.",
                             shown(std::filesystem::path(name).filename().string()), type));
-  if (model.tied) lines.comment("Head and embedding share one matrix there; here each has its own.");
-  lines.comment("A configuration names no optimizer and no learning_rate (0.01 where it is missing): choose yours.");
+  if (model.tied) lines.comment("In the model, head and embedding share one matrix; here each has its own.");
+  lines.comment("A configuration has no optimizer and no learning_rate (default 0.01): choose your own.");
   std::visit(
       [&, model_type = type](const auto& sizes) { add_lines(config, sizes, model_type, import.sequence, lines); },
       model.sizes);

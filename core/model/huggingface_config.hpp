@@ -10,32 +10,32 @@
 
 namespace isobar {
 
-/// What a model's configuration does not say.
+/// Properties of a workload that a model's configuration does not contain.
 struct HuggingFaceImport {
   std::uint64_t sequence = 1;       ///< 1 to longest_sequence
   std::uint64_t micro_batch = 1;    ///< 1 to largest_micro_batch
-  std::optional<DType> dtype = {};  ///< default: the configuration's, else float32
+  std::optional<DType> dtype = {};  ///< none: the configuration's, else float32
   Optimizer optimizer = Optimizer::AdamW;
 };
 
-/// What a model computes with its weights.
+/// The sizes that determine what a model computes with its weights.
 struct HuggingFaceSizes {
   ModelSizes sizes;   ///< of bert, gpt or llama
-  bool tied = false;  ///< gpt, llama: the head's matrix is the embedding's
+  bool tied = false;  ///< gpt, llama: the head uses the embedding's matrix
 };
 
-/// The sizes of a config.json of model_type bert, gpt2 or llama, for weights that a layer of ours computes with
-/// exactly. What training alone takes (dropout, the length of a sample) may be anything.
-/// @throws InputError as below.
+/// Reads the sizes from a config.json of model_type bert, gpt2 or llama, for weights that Isobar's layers reproduce
+/// exactly. Settings that only affect training (dropout, the length of a sample) may have any value.
+/// @throws InputError like workload_from_huggingface.
 HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::string& name);
 
-/// Makes the workload file (YAML, docs/formats.md) of a model that Hugging Face's transformers describes by a
-/// config.json of model_type bert (with its classifier), gpt2, llama, mistral, qwen2 or qwen3 (the dense ones). A
-/// configuration without model_type is of the type that its `architectures` name.
+/// Converts a config.json of Hugging Face's transformers to a workload file (YAML, docs/formats/workload.md). It
+/// supports model_type bert (with its classifier), gpt2, llama, mistral, qwen2 and qwen3 (the dense ones). Without
+/// model_type, `architectures` determines the type.
 ///
-/// Keys that do not change what is computed are passed over; a key that asks for something that our layers do not
-/// compute is a fault. Keys that may be missing have transformers' defaults. Comments say where ours is not the model:
-/// tied matrices, scaled rotary positions, biases or normalisations of Qwen's attention.
+/// Keys that do not change what is computed are ignored; a key that requires something that Isobar's layers do not
+/// compute is a fault. Missing optional keys have transformers' defaults. Comments in the workload file tell where it
+/// differs from the model: tied matrices, scaled rotary positions, biases or normalisations of Qwen's attention.
 /// @throws InputError "name:line: key: …" for each fault of `text`, JSON that `name` stands for in messages.
 /// Source: transformers, src/transformers/models/{bert,gpt2,llama,mistral,qwen2,qwen3}/configuration_*.py and
 /// configuration_utils.py.

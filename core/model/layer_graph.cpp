@@ -13,7 +13,7 @@ namespace isobar {
 
 namespace {
 
-/// The bytes of the tensors that are alive at each cut, from their first to their last cut.
+/// Sums the bytes of the tensors that cross each cut.
 class BytesAtCuts {
  public:
   explicit BytesAtCuts(std::size_t cuts) : short_lived_(cuts), change_(cuts + 1), begin_or_end_(cuts + 1) {}
@@ -44,13 +44,13 @@ class BytesAtCuts {
   }
 
  private:
-  std::vector<Bytes> short_lived_;  // cross one cut: apart, so that a chain's bytes are exact
+  std::vector<Bytes> short_lived_;  // tensors that cross one cut; separate, so that a chain's bytes are exact
   std::vector<Bytes> change_;
   std::vector<long> begin_or_end_;
 };
 
-/// Where a tensor is read for the last time: for each layer's output, then for the data. A layer's own index, or 0 for
-/// the data, when nobody reads it.
+/// The last layer that reads each tensor: each layer's output, then the data. For a tensor that no layer reads it is
+/// the layer's own index, or 0 for the data.
 std::vector<std::size_t> last_readers(const std::vector<Layer>& layers)
 {
   std::vector<std::size_t> last(layers.size() + 1);
@@ -100,9 +100,9 @@ std::vector<std::size_t> chain_cuts(const Workload& workload)
     return cuts;
   }
 
-  // With the data as a source before all layers and a sink behind all that nobody reads, each layer lies on a path from
-  // source to sink. So a layer whose removal disconnects the graph lies on all such paths, everything before it in the
-  // order feeds it, and everything behind it descends from it.
+  // With the data as a source before all layers, and a sink after every output that no layer reads, each layer lies on
+  // a path from source to sink. So a layer whose removal disconnects the graph lies on all such paths: every earlier
+  // layer feeds it, and every later one descends from it.
   const std::size_t source = layers.size();
   const std::size_t sink = source + 1;
   std::vector<std::pair<std::size_t, std::size_t>> edges;
@@ -127,7 +127,7 @@ std::vector<std::size_t> chain_cuts(const Workload& workload)
   using Graph = boost::compressed_sparse_row_graph<boost::directedS>;
   const Graph graph(boost::edges_are_unsorted_multi_pass, edges.begin(), edges.end(), layers.size() + 2);
   boost::articulation_points(graph, std::back_inserter(cuts));
-  for (auto& cut : cuts) ++cut;  // the cut is behind the layer
+  for (auto& cut : cuts) ++cut;  // the cut is after the layer
   std::erase_if(cuts, [&](std::size_t cut) { return cut >= layers.size(); });
   std::sort(cuts.begin(), cuts.end());
   return cuts;
@@ -159,7 +159,7 @@ ChainView chain_view(const Workload& workload)
     }
     const Layer& last = workload.layers[end - 1];
     if (end - first > 1) sum.name += ".." + last.name;
-    // Behind the last layer is no cut: what it computes is the model's result.
+    // There is no cut after the last layer: its output is the model's result.
     const bool is_end = end == workload.layers.size();
     sum.output = is_end ? last.output : boundaries.output[end];
     sum.gradient = is_end ? last.gradient : boundaries.gradient[end];

@@ -7,27 +7,29 @@
 
 namespace isobar {
 
-/// The bytes that cross each cut: entry k speaks of the cut before layer k (0..layers). A layer's output crosses once,
-/// however many layers behind the cut read it; the gradient comes back likewise. Entry 0 is the workload's input
-/// (forward) and 0 (backward); the last entry is 0. O(layers + edges).
+/// The bytes that cross each cut; entry k is for the cut before layer k (0..layers).
+///
+/// A layer's output crosses a cut once, however many layers after the cut read it; so does its gradient. Entry 0 is the
+/// workload's input (output) and 0 (gradient); the last entry is 0.
 struct Boundaries {
-  std::vector<Bytes> output;
-  std::vector<Bytes> gradient;
+  std::vector<Bytes> output;    ///< forward
+  std::vector<Bytes> gradient;  ///< back
 };
+/// The bytes that cross each cut of a workload. O(layers + edges).
 Boundaries boundaries_of(const Workload& workload);
 
-/// The layers before which the graph can be cut so that one tensor alone crosses: those behind its articulation points
-/// (Boost.Graph), ascending. For a chain: 1, 2, …, layers-1. O(layers + edges).
+/// The layers before which the graph can be cut so that only one tensor crosses, ascending: those after its
+/// articulation points (Boost.Graph). For a chain: 1, 2, …, layers-1. O(layers + edges).
 std::vector<std::size_t> chain_cuts(const Workload& workload);
 
-/// A workload whose graph is a chain: each layer stands for the layers between two neighbouring cuts of the original.
+/// A workload as a chain: each layer stands for the layers between two neighbouring cuts of the original.
 struct ChainView {
-  Workload workload;                     ///< the chain; equal to the original when that is one
-  std::vector<std::size_t> first_layer;  ///< of each chain layer, in the original; one more entry: its layer count
+  Workload workload;                     ///< the chain; equal to the original if that is a chain
+  std::vector<std::size_t> first_layer;  ///< in the original, of each chain layer; then the original's layer count
 };
 ChainView chain_view(const Workload& workload);
 
-/// True when every layer reads exactly the one before it.
+/// True if every layer reads exactly the previous one.
 bool is_chain(const Workload& workload);
 
 }  // namespace isobar

@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
-/// Sizes beyond any model that has been built, so that a slip of the hand is a fault and not a day of waiting. Within
-/// them a million layers' parameters are below 2^64. For the readers of workloads.
+/// Limits for the readers of workloads, beyond any model that has been built, so that a typo is a fault and not a day
+/// of waiting. Within them, the parameters of a million layers stay below 2^64.
 namespace isobar {
 
 inline constexpr std::uint64_t most_layers = 1'000'000;
-inline constexpr std::uint64_t most_encoders = (most_layers - 3) / 3;  ///< of bert, which has three units for each
+inline constexpr std::uint64_t most_encoders = (most_layers - 3) / 3;  ///< of bert, which has three layers for each
 inline constexpr std::uint64_t most_blocks = most_layers - 2;          ///< of gpt and llama
 inline constexpr std::uint64_t widest = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t widest_intermediate = 4 * widest;

@@ -8,13 +8,13 @@
 #include <variant>
 #include <vector>
 
-/// The sizes that a generator of core/model/models.hpp makes layers from, and the executor its modules.
+/// The sizes from which a generator of core/model/models.hpp makes layers, and the executor its modules.
 namespace isobar {
 
 /// How the attention of a sample is computed.
 enum class Attention {
-  Unfused,  ///< its S x S probabilities for each head are made, and kept for the backward pass
-  Fused     ///< by one kernel (Dao et al. 2022, arXiv 2205.14135), which keeps a number for each token and head instead
+  Unfused,  ///< computes the S x S probabilities for each head and keeps them for the backward pass
+  Fused     ///< one kernel (Dao et al. 2022, arXiv 2205.14135) that keeps a number for each token and head instead
 };
 std::string_view name_of(Attention attention);
 std::optional<Attention> attention_from_name(std::string_view name);
@@ -49,7 +49,7 @@ struct LlamaSizes {
   std::uint64_t intermediate = 1;
   std::uint64_t vocabulary = 1;
   double rope_theta = 500'000;  ///< base of the rotary positions; Llama 3's
-  double norm_epsilon = 1e-5;   ///< what the mean square of a normalisation is kept above
+  double norm_epsilon = 1e-5;   ///< added to the mean square of a normalisation
   Attention attention = Attention::Fused;
 };
 
@@ -65,7 +65,7 @@ inline std::array<std::uint64_t, 4> blocks_per_stage(const ResnetSizes& sizes)
   return {3, sizes.depth == 50 ? 4U : 8U, sizes.depth == 50 ? 6U : 36U, 3};
 }
 
-/// Sizes of the generator that a workload was made by; none for listed layers, which nobody knows how to compute.
+/// Sizes of the generator that made a workload; none for listed layers, which cannot be executed.
 using ModelSizes = std::variant<std::monostate, BertSizes, GptSizes, LlamaSizes, ResnetSizes>;
 
 }  // namespace isobar

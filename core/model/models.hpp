@@ -4,23 +4,23 @@
 
 #include <cstdint>
 
-/// Generators: from the sizes of a model to its layers. Each fills `layers` and `input` of a workload whose
-/// micro_batch, sequence and dtype are set. Sizes are those that core/model/workload_file.cpp has checked.
+/// Generators of a model's layers from its sizes. Each fills `layers` and `input` of a workload whose micro_batch,
+/// sequence and dtype are set. Sizes must have passed the checks of core/model/workload_file.cpp.
 ///
-/// Work: two FLOPs per multiply-add, matrix products and convolutions alone (no normalisation, activation function,
-/// softmax or embedding look-up); causal attention counts the whole S x S product; backward is twice forward.
+/// Work: two FLOPs per multiply-add, only for matrix products and convolutions (no normalisation, activation function,
+/// softmax or embedding look-up). Causal attention counts the whole S x S product. Backward is twice forward.
 ///
 /// Activations: what the backward pass needs, layer by layer, after Korthikanti et al. 2022, "Reducing Activation
 /// Recomputation in Large Transformer Models", section 4.1 (s·b·h·(34 + 5·a·s/h) bytes in 16 bit for a transformer
 /// layer), with z bytes per element and one byte per element of a dropout mask.
 ///
 /// Symbols: B micro_batch, S sequence, T = B·S tokens, H hidden, A heads, I intermediate, V vocabulary, z bytes of an
-/// element; e = T·H elements of a hidden state, p = B·A·S² attention probabilities. Fused attention keeps 4·B·A·S
-/// bytes, the float32 logarithm of each sum of exponentials, in place of what stands for p in activations; that its
-/// backward pass computes the scores anew is no work here.
+/// element; e = T·H elements of a hidden state, p = B·A·S² attention probabilities. In activations, fused attention
+/// replaces the terms in p by 4·B·A·S bytes: the float32 logarithm of each sum of exponentials. Its backward pass
+/// recomputes the scores; that is not counted as work.
 namespace isobar {
 
-/// BERT with a classifier, cut as Sky Computing cuts it: an embedding, three units per encoder, pooler and classifier;
+/// BERT with a classifier, divided as in Sky Computing: an embedding, three units per encoder, pooler and classifier;
 /// 3·encoders + 3 layers.
 ///
 /// |            | parameters          | multiply-adds    | activations              | output            |
@@ -32,9 +32,9 @@ namespace isobar {
 /// | pooler     | H² + H              | BH²              | 2z·BH                    | z·BH              |
 /// | classifier | classes·(H + 1)     | B·H·classes      | (z+1)BH + z·B·classes    | z·B·classes       |
 ///
-/// The z·T of an output is the attention mask, which has no gradient. Input: three int64 tensors, 24·T bytes. The
-/// memory by Sky's estimator is z·(2·outputs + 2·parameters + inputs), where outputs counts what every module of the
-/// unit returns, containers included (published code, hpcaitech/SkyComputing at 456c749):
+/// The z·T of an output is the attention mask, which has no gradient. Input: three int64 tensors, 24·T bytes. Memory by
+/// Sky's estimator is z·(2·outputs + 2·parameters + inputs), where outputs counts the return values of every module of
+/// the unit, containers included (published code, hpcaitech/SkyComputing at 456c749):
 ///
 /// |            | outputs         | inputs     |
 /// |------------|-----------------|------------|
@@ -46,7 +46,7 @@ namespace isobar {
 /// | classifier | BH + 2B·classes | BH         |
 void build_bert(const BertSizes& sizes, Workload& workload);
 
-/// A decoder with normalisation before attention and MLP, as GPT-2 and GPT-3; layers + 2 layers.
+/// A decoder with normalisation before attention and MLP, like GPT-2 and GPT-3; layers + 2 layers.
 ///
 /// |           | parameters                 | multiply-adds         | activations                     | output |
 /// |-----------|----------------------------|-----------------------|---------------------------------|--------|
@@ -54,12 +54,12 @@ void build_bert(const BertSizes& sizes, Workload& workload);
 /// | block     | 4(H²+H) + 2HI + I + H + 4H | 4TH² + 2THI + 2BS²H   | z(8e + 2TI + 2p) + 2e + p       | z·e    |
 /// | head      | 2H + VH                    | TVH                   | z·2e + 4TV (logits in float32)  | z·TV   |
 ///
-/// The head's VH is the embedding's matrix again: where the model ties the two, first and last stage each hold a copy,
-/// so parameters sum to VH more than the model's unique ones. Input: one int64 tensor, 8·T bytes.
+/// The head's VH is a second copy of the embedding's matrix: if the model ties the two, first and last stage each hold
+/// one, so parameters sum to VH more than the model's unique ones. Input: one int64 tensor, 8·T bytes.
 void build_gpt(const GptSizes& sizes, Workload& workload);
 
-/// A decoder with RMS normalisation, SwiGLU and grouped-query attention, without biases, dropout and tied matrices, as
-/// Llama 2 and 3; layers + 2 layers. K = H·kv_heads/A is the width of keys and of values.
+/// A decoder with RMS normalisation, SwiGLU and grouped-query attention, without biases, dropout and tied matrices,
+/// like Llama 2 and 3; layers + 2 layers. K = H·kv_heads/A is the width of keys and of values.
 ///
 /// |           | parameters            | multiply-adds                  | activations              | output |
 /// |-----------|-----------------------|--------------------------------|--------------------------|--------|
@@ -67,7 +67,7 @@ void build_gpt(const GptSizes& sizes, Workload& workload);
 /// | block     | 2H² + 2HK + 3HI + 2H  | T(2H² + 2HK + 3HI) + 2BS²H     | z(6e + 2TK + p + 4TI)    | z·e    |
 /// | head      | H + VH                | TVH                            | z·2e + 4TV               | z·TV   |
 ///
-/// Without dropout the softmax output alone is kept of the probabilities; SwiGLU keeps gate, its activation, up and
+/// Without dropout only the softmax output is kept of the probabilities; SwiGLU keeps gate, its activation, up and
 /// their product. Input: one int64 tensor, 8·T bytes.
 void build_llama(const LlamaSizes& sizes, Workload& workload);
 
@@ -75,9 +75,9 @@ void build_llama(const LlamaSizes& sizes, Workload& workload);
 /// one layer per block, head; 18 or 52 layers.
 ///
 /// A convolution of k x k from c to d channels has k²cd parameters and as many multiply-adds per output pixel; a batch
-/// normalisation has 2 parameters per channel. Kept for backward: the input of each layer, and of each convolution the
-/// output before normalisation and, unless it ends a block, after it; the stem's 8-byte indices of the maximum. Input:
-/// three channels in the workload's dtype.
+/// normalisation has 2 parameters per channel. Kept for backward: the input of each layer; the output of each
+/// convolution before normalisation and, unless it ends a block, after it; the stem's 8-byte indices of the maximum.
+/// Input: three channels in the workload's dtype.
 void build_resnet(const ResnetSizes& sizes, Workload& workload);
 
 }  // namespace isobar

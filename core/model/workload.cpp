@@ -55,7 +55,7 @@ bool needs_gradient_sync(const Workload& workload)
 Workload with_recomputation(const Workload& workload, const std::vector<std::size_t>& layers)
 {
   ensure(workload.memory_model == MemoryModel::Training && workload.recompute.empty(),
-         "layers recompute once, and in the memory of training");
+         "layers recompute only once, and only with memory_model training");
   Workload result = workload;
   result.recompute = layers;
   for (const std::size_t recomputed : layers) {
@@ -121,7 +121,7 @@ double update_flops_per_parameter(Optimizer optimizer)
     case Optimizer::Adam:
       return 12;  // two moments (2 x 3), two corrections, root, sum, quotient and step (6)
     case Optimizer::AdamW:
-      return 14;  // adam's, and w -= lr decay w
+      return 14;  // as adam, and w -= lr decay w
   }
   return 0;
 }

@@ -28,7 +28,7 @@ double read_positive(MappingReader& model, const std::string& key, double defaul
   return value;
 }
 
-/// Faults between two keys; asked once each key by itself is right.
+/// Checks two keys against each other; called only if each key is right on its own.
 void refuse_uneven_parts(MappingReader& model, const std::string& key, std::uint64_t parts, const std::string& of,
                          std::uint64_t whole)
 {
@@ -45,10 +45,10 @@ void refuse_long_sequences(MappingReader& model, std::uint64_t sequence, std::ui
   }
 }
 
-Attention read_attention(MappingReader& model, Attention otherwise, double dropout)
+Attention read_attention(MappingReader& model, Attention default_value, double dropout)
 {
   const auto name = model.optional_choice("attention", attention_names());
-  const Attention attention = name ? *attention_from_name(*name) : otherwise;
+  const Attention attention = name ? *attention_from_name(*name) : default_value;
   if (attention == Attention::Fused && dropout > 0) {
     model.add_fault("attention", "fused kernels draw dropout that no seed repeats; write unfused, or dropout: 0");
   }
@@ -141,9 +141,9 @@ std::vector<std::size_t> read_inputs(MappingReader& entry, const Positions& posi
   for (const auto& input : entry.required_sequence("inputs")) {
     const auto known = positions.find(input.scalar);
     if (input.kind != DocumentNode::Kind::Scalar || !input.is_text) {
-      entry.add_fault("inputs", "holds something else than names; write a list of layers' names");
+      entry.add_fault("inputs", "holds something other than names; write a list of layer names");
     } else if (known == positions.end()) {
-      entry.add_fault("inputs", in_quotes(input.scalar) + " is no layer; write names of layers above");
+      entry.add_fault("inputs", in_quotes(input.scalar) + " is not a layer; write names of layers above");
     } else if (known->second >= position) {
       entry.add_fault("inputs",
                       in_quotes(input.scalar) + " is not above this layer; list a layer before those that read it");
@@ -160,7 +160,7 @@ Layer read_layer(MappingReader& entry, const Positions& positions, std::size_t p
 {
   Layer layer;
   layer.name = entry.required_text("name");
-  if (entry.has("name") && layer.name.empty()) entry.add_fault("name", "is empty; write a text");
+  if (entry.has("name") && layer.name.empty()) entry.add_fault("name", "is empty; write a string");
   layer.forward = entry.required_flops("forward");
   layer.backward = entry.optional_flops("backward").value_or(2 * layer.forward);
   layer.parameters = entry.required_count("parameters", 0, most_parameters);
@@ -188,7 +188,7 @@ Build read_list(MappingReader& model, const Workload& workload, FaultList& fault
     model.add_fault("layers", fmt::format("lists {} layers; write 1 to {}", entries.size(), most_layers));
     return {};
   }
-  Positions positions;  // of the first layer of each name
+  Positions positions;  // of the first layer with each name
   std::vector<std::string> names;
   for (const auto& entry : entries) {
     const auto name = std::find_if(entry.members.begin(), entry.members.end(),
@@ -201,7 +201,7 @@ Build read_list(MappingReader& model, const Workload& workload, FaultList& fault
     const std::size_t first = positions.at(names[i]);
     if (first < i && !names[i].empty()) {
       entry.add_fault("name",
-                      fmt::format("{} is the name of layers[{}] too; write another", in_quotes(names[i]), first));
+                      fmt::format("{} is already the name of layers[{}]; write another", in_quotes(names[i]), first));
     }
     listed.layers.push_back(read_layer(entry, positions, i, workload.memory_model));
   }
@@ -211,13 +211,13 @@ Build read_list(MappingReader& model, const Workload& workload, FaultList& fault
   };
 }
 
-/// What only the executor needs; listed layers cannot be executed.
-Training read_training(MappingReader& model, bool knows_dropout)
+/// Reads what only the executor needs; listed layers cannot be executed.
+Training read_training(MappingReader& model, bool has_dropout)
 {
   Training training;
   training.learning_rate = model.optional_number("learning_rate").value_or(training.learning_rate);
   training.weight_decay = model.optional_number("weight_decay").value_or(training.weight_decay);
-  if (knows_dropout) training.dropout = model.optional_number("dropout").value_or(training.dropout);
+  if (has_dropout) training.dropout = model.optional_number("dropout").value_or(training.dropout);
   if (training.dropout >= 1) model.add_fault("dropout", fmt::format("{} is not below 1", training.dropout));
   training.clip_norm = model.optional_number("clip_norm");
   if (training.clip_norm && *training.clip_norm == 0) model.add_fault("clip_norm", "is 0; write a positive norm");
@@ -226,7 +226,7 @@ Training read_training(MappingReader& model, bool knows_dropout)
 
 const std::vector<std::string> models = {"bert", "gpt", "llama", "resnet", "layers"};
 
-/// A file of messages, and what they put before each key.
+/// The file that messages name, and what precedes each key in them.
 struct FaultPlace {
   std::string file;
   std::string path;
@@ -237,7 +237,7 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
   FaultList faults(place.file);
   MappingReader file(document, place.path, faults);
   const auto model = file.required_choice("model", models);
-  faults.throw_if_any();  // without the model nobody knows which keys are right
+  faults.throw_if_any();  // which keys are right depends on the model
 
   Workload workload;
   workload.name = std::filesystem::path(name).stem().string();
@@ -255,9 +255,9 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
     workload.memory_model = *memory_model_from_name(*memory_model);
   }
   if (model != "layers") workload.training = read_training(file, model == "bert" || model == "gpt");
-  const bool knows_sky_memory = model == "bert" || model == "layers";
-  if (workload.memory_model == MemoryModel::Sky && !knows_sky_memory) {
-    file.add_fault("memory_model", fmt::format("sky is not known of {}; write training", model));
+  const bool has_sky_memory = model == "bert" || model == "layers";
+  if (workload.memory_model == MemoryModel::Sky && !has_sky_memory) {
+    file.add_fault("memory_model", fmt::format("sky is not available for {}; write training", model));
   }
 
   Build build;
@@ -294,7 +294,7 @@ Workload workload_from_text(const std::string& text, const std::string& name, co
   DocumentNode document = parse(text, name);
   Workload workload = workload_from_document(document, name, {name, ""});
   if (overrides.members.empty()) return workload;
-  // The file is right by itself, so whatever is wrong from here on comes from the overrides.
+  // The file is right on its own, so any fault from here on comes from the overrides.
   document.line = overrides.line;
   for (auto& member : document.members) member.value.line = overrides.line;
   for (const auto& override : overrides.members) {

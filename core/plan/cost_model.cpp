@@ -85,7 +85,7 @@ Bytes CostModel::memory(std::size_t first, std::size_t last, std::uint64_t in_fl
   if (memory_ignores_schedule()) return Bytes(sky_memory_[last + 1] - sky_memory_[first]);
   const double parameters = parameters_[last + 1] - parameters_[first];
   const double activations = activations_[last + 1] - activations_[first];
-  // One buffer for each transfer that the stage takes part in: input, output and the two gradients.
+  // One buffer for each transfer of the stage: input, output and the two gradients.
   const Bytes buffers =
       boundary_output_[first] + boundary_gradient_[first] + boundary_output_[last + 1] + boundary_gradient_[last + 1];
   return Bytes(parameters * bytes_per_parameter(workload_->dtype, workload_->optimizer) +
@@ -128,7 +128,7 @@ Seconds CostModel::objective_of(Objective objective, std::uint64_t microbatches,
 
 CostModel::Evaluation CostModel::evaluate(const std::vector<StagePlacement>& stages, const Goal& goal) const
 {
-  // Formulas know no played transfers: they overlap.
+  // Formulas cannot play transfers; they count them as overlapped.
   const auto communication =
       goal.communication == Communication::Played ? Communication::Overlapped : goal.communication;
   const bool is_free = goal.has_free_transfers();
@@ -139,9 +139,10 @@ CostModel::Evaluation CostModel::evaluate(const std::vector<StagePlacement>& sta
   Evaluation result;
   result.bottleneck = result.sum = stage_cost(communication, Seconds(0), counted(communication, input));
   result.sequential = input.total();
-  Seconds around = is_free ? Seconds(0) : input.total();     // a micro-batch, in what lies before a stage
-  Seconds longest_turn = is_free ? Seconds(0) : input.data;  // that no lane takes two micro-batches through at once
-  TransferTimes gradient;                                    // over the cut before the stage
+  Seconds around = is_free ? Seconds(0) : input.total();  // of a micro-batch, in everything before a stage
+  Seconds longest_turn =
+      is_free ? Seconds(0) : input.data;  // of one micro-batch on its lane, which takes one at a time
+  TransferTimes gradient;                 // over the cut before the stage
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
     const Seconds forward = forward_work(first, last) / speed_[device];

@@ -9,23 +9,26 @@
 
 namespace isobar {
 
-/// What one transfer takes when nothing else is on its way.
+/// The duration of one transfer without contention.
 struct TransferTimes {
-  Seconds latency;  ///< before its first byte arrives
-  Seconds data;     ///< while its bytes leave, and while they arrive: it occupies its lane so long
+  Seconds latency;  ///< until its first byte arrives
+  Seconds data;     ///< while its bytes leave, and while they arrive: how long it occupies its lane
 
   Seconds total() const { return latency + data; }
 };
 
-/// A stage on its device, by index: the flat form that allocators work with.
+/// A stage on its device: the flat form that allocators work with.
 struct StagePlacement {
-  std::size_t device = 0;
+  std::size_t device = 0;  ///< index in the cluster's devices
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
 };
 
-/// The closed forms of docs/costs.md over one workload on one cluster. Prefix sums: a stage's work and memory cost
-/// O(1). Does not see contention between transfers. Keeps references: workload and cluster must outlive it.
+/// The costs of stages and placements of one workload on one cluster, by the formulas of docs/costs.md.
+///
+/// `first` and `last` are layers, both inclusive; devices are indices. Contention between transfers is ignored. Stage
+/// costs take O(1), from prefix sums; construction takes O(layers + edges + devices). Keeps references: workload and
+/// cluster must outlive it.
 class CostModel {
  public:
   CostModel(const Workload& workload, const Cluster& cluster);
@@ -35,45 +38,46 @@ class CostModel {
   std::size_t layers() const { return forward_.size() - 1; }
   std::size_t devices() const { return speed_.size(); }
 
-  /// Work of layers first..last on one micro-batch.
+  /// Work of layers first..last for one micro-batch.
   Flops forward_work(std::size_t first, std::size_t last) const { return Flops(forward_[last + 1] - forward_[first]); }
   Flops backward_work(std::size_t first, std::size_t last) const
   {
     return Flops(backward_[last + 1] - backward_[first]);
   }
-  /// f_i + b_i: layers first..last forward and backward on `device`, one micro-batch.
+  /// f_i + b_i: forward and backward time of layers first..last on `device` for one micro-batch.
   Seconds compute_time(std::size_t device, std::size_t first, std::size_t last) const
   {
     return (forward_work(first, last) + backward_work(first, last)) / speed_[device];
   }
   /// The rate of a device in the workload's dtype.
   FlopsPerSecond speed(std::size_t device) const { return speed_[device]; }
+  /// Time of the optimizer's update of layers first..last on `device`, once per step.
   Seconds update_time(std::size_t device, std::size_t first, std::size_t last) const;
 
-  /// Bytes across the cut before `layer`: activations forward, gradients back.
+  /// Bytes across the cut before `layer` (0..layers) for one micro-batch: activations forward, gradients back.
   Bytes boundary_output(std::size_t layer) const { return boundary_output_[layer]; }
   Bytes boundary_gradient(std::size_t layer) const { return boundary_gradient_[layer]; }
-  /// Activations from the stage on device `from` to the stage on `to` that begins at `layer`.
+  /// Transfer of activations from the stage on device `from` to the stage on `to` that begins at `layer`.
   TransferTimes output_transfer(std::size_t from, std::size_t to, std::size_t layer) const;
-  /// Gradients back over the same cut: from device `to`, whose stage begins at `layer`, to device `from`.
+  /// Transfer of gradients over the same cut: from device `to`, whose stage begins at `layer`, back to device `from`.
   TransferTimes gradient_transfer(std::size_t from, std::size_t to, std::size_t layer) const;
-  /// Input of one micro-batch from the data server to `device`; zeros when input is local.
+  /// Transfer of one micro-batch's input from the data server to `device`; zeros if input is local.
   TransferTimes input_transfer(std::size_t device) const;
-  /// What a formula with this communication counts of a transfer (see counted_path).
+  /// The part of a transfer that a formula with this communication counts (see counted_path).
   static Seconds counted(Communication communication, TransferTimes transfer);
 
-  /// Memory of a stage that holds layers first..last with `in_flight` micro-batches' activations (docs/costs.md).
+  /// Memory of a stage with layers first..last that holds the activations of `in_flight` micro-batches (docs/costs.md).
   Bytes memory(std::size_t first, std::size_t last, std::uint64_t in_flight) const;
-  /// True when `memory` does not depend on micro-batches in flight (MemoryModel::Sky).
+  /// True if `memory` does not depend on micro-batches in flight (MemoryModel::Sky).
   bool memory_ignores_schedule() const;
 
-  /// s_i from a stage's compute time and what it sends, as counted: activations to the next stage, gradients to the one
-  /// before. Played communication counts as overlapped.
+  /// s_i: the cost of a stage from its compute time and its counted transfers, activations to the next stage and
+  /// gradients to the previous one. Played communication counts as overlapped.
   static Seconds stage_cost(Communication communication, Seconds compute, Seconds send);
-  /// The objective's formula from the largest s_i and the sum of all; of `step`, which has none, that of `pipeline`.
+  /// The objective from the largest s_i and the sum of all s_i. For `step`, which has no formula, that of `pipeline`.
   static Seconds objective_of(Objective objective, std::uint64_t microbatches, Seconds bottleneck, Seconds sum);
 
-  /// What is known of a placement. O(stages), one pass, no allocation; with objective `step` the recurrence besides.
+  /// The costs of a placement.
   struct Evaluation {
     Seconds objective;
     Seconds bottleneck;  ///< largest s_i
@@ -82,6 +86,8 @@ class CostModel {
     Seconds sequential;  ///< one micro-batch alone, compute and transfers
     Seconds step_bound;  ///< no schedule finishes a step earlier
   };
+  /// Evaluates a placement: at least one stage, in chain order. One pass in O(stages) without allocation; for objective
+  /// `step` also the recurrence (step_recurrence.hpp), in O(stages · micro-batches).
   Evaluation evaluate(const std::vector<StagePlacement>& stages, const Goal& goal) const;
 
  private:

@@ -8,7 +8,7 @@ namespace isobar {
 
 namespace {
 
-/// The k of the formula; speeds fall.
+/// The k of the formula; `speeds` descend.
 std::size_t worth_by_speed(const std::vector<double>& speeds, const Goal& goal)
 {
   if (goal.objective == Objective::Sequential) return 1;
@@ -22,7 +22,7 @@ std::size_t worth_by_speed(const std::vector<double>& speeds, const Goal& goal)
   return speeds.size();
 }
 
-/// All layers as the last stage would hold them, without buffers.
+/// Memory of all layers as the last stage would hold them, without buffers.
 double memory_of_model(const CostModel& cost, const Goal& goal)
 {
   const std::size_t end = cost.layers();

@@ -7,19 +7,20 @@
 
 namespace isobar {
 
-/// How many devices are worth using, the fastest first, if layers could be cut anywhere and transfers were free.
+/// The number of devices worth using, fastest first, if layers could be cut anywhere and transfers were free.
 struct DeviceCount {
-  std::size_t by_speed = 0;  ///< if memory were no limit
-  /// The fewest fastest devices whose memory together holds the model, by_speed or more; all when none do.
+  std::size_t by_speed = 0;  ///< if memory were unlimited
+  /// The fewest fastest devices, at least by_speed, whose total memory holds the model; all devices if none suffice.
   std::size_t with_memory = 0;
 };
 
-/// With F all work, v_1 >= v_2 >= … the speeds and S_k the sum of the first k, the best that k devices can do makes all
-/// of them equal: bottleneck F / S_k, so every device is worth using; sequential k F / S_k, so one is; pipeline
-/// (M-1+k) F / S_k. There device k+1 helps if and only if v_{k+1} / S_k > 1 / (M-1+k); once one does not help, no later
-/// one does, since the left side times (M-1+k) only falls. Ties go to fewer devices. Memory as in the fractional bound:
-/// in the aggregate, each layer with what it needs in the last stage and without buffers.
-/// O(D log D + L).
+/// Counts the devices worth using for a goal. O(D log D + L).
+///
+/// With F all work, v_1 >= v_2 >= … the speeds and S_k the sum of the first k, k devices are best with equal stage
+/// times: bottleneck F / S_k, so every device is worth using; sequential k F / S_k, so one is; pipeline (M-1+k) F /
+/// S_k. There device k+1 helps if and only if v_{k+1} / S_k > 1 / (M-1+k); once one does not help, no later one does,
+/// since the left side times (M-1+k) only falls. Ties go to fewer devices. Memory as in the fractional bound: in the
+/// aggregate, each layer with its need in the last stage and without buffers.
 DeviceCount devices_worth_using(const CostModel& cost, const Goal& goal);
 
 }  // namespace isobar

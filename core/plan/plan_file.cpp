@@ -101,14 +101,14 @@ Json to_json(const Certificate& certificate)
   return object;
 }
 
-/// A member that is a mapping, read by `read`; a fault when it is missing or something else.
+/// Reads a member that must be a mapping by `read`; a fault if it is missing or something else.
 template <typename Value, typename Read>
 Value read_mapping(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
 {
   const DocumentNode* node = parent.required(key);
   if (node == nullptr) return {};
   if (node->kind != DocumentNode::Kind::Mapping) {
-    parent.add_fault(key, "is not an object; see docs/formats.md");
+    parent.add_fault(key, "is not an object; see docs/formats/plan.md");
     return {};
   }
   MappingReader reader(*node, parent.path_of(key) + ".", faults);
@@ -123,7 +123,7 @@ std::optional<Seconds> read_seconds(MappingReader& reader, const std::string& ke
   return number ? std::optional(Seconds(*number)) : std::nullopt;
 }
 
-/// The members of a sequence of mappings.
+/// Reads each mapping of a sequence.
 template <typename Value, typename Read>
 std::vector<Value> read_objects(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
 {
@@ -131,7 +131,7 @@ std::vector<Value> read_objects(MappingReader& parent, const std::string& key, F
   for (const auto& node : parent.required_sequence(key)) {
     const std::string path = fmt::format("{}[{}]", parent.path_of(key), values.size());
     if (node.kind != DocumentNode::Kind::Mapping) {
-      faults.add(node.line, path, "is not an object; see docs/formats.md");
+      faults.add(node.line, path, "is not an object; see docs/formats/plan.md");
       values.emplace_back();
       continue;
     }
@@ -142,7 +142,7 @@ std::vector<Value> read_objects(MappingReader& parent, const std::string& key, F
   return values;
 }
 
-/// A list of numbers: each is read as a member of its own, "multipliers[3]".
+/// Reads a list of single values, each as a member of its own, such as "multipliers[3]".
 template <typename Value, typename Read>
 std::vector<Value> read_list(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
 {
@@ -217,7 +217,7 @@ Predicted read_predicted(MappingReader& reader, Objective objective, FaultList& 
 {
   Predicted predicted;
   predicted.step_time = Seconds(reader.required_number("step_time_s"));
-  // The first versions had no other way than the formula and did not say so.
+  // The first versions had only the formula, and no key step_time_by.
   const auto by = reader.optional_choice("step_time_by", step_time_by_names());
   predicted.step_time_by = by ? step_time_by_from_name(*by).value_or(StepTimeBy::Formula) : StepTimeBy::Formula;
   predicted.pipeline = read_seconds(reader, "pipeline_s");
@@ -265,7 +265,7 @@ Stamp read_stamp(MappingReader& reader, FaultList& faults)
   return stamp;
 }
 
-/// Everything but what depends on the machine's speed, and what was added to the plan afterwards.
+/// Everything except what depends on the machine's speed, and what is added to the plan afterwards.
 Json lasting_part_of(const Plan& plan)
 {
   Json stages = Json::array();
@@ -334,7 +334,7 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   Plan plan;
   reader.required_choice("schema", {schema});
   plan.allocator = reader.required_text("allocator");
-  // A choice that is wrong is a fault already; the value read then does not matter.
+  // A wrong choice is already a fault, so the default that replaces it does not matter.
   plan.goal.objective =
       objective_from_name(reader.required_choice("objective", objective_names())).value_or(Objective::Step);
   plan.goal.communication = communication_from_name(reader.required_choice("communication", communication_names()))

@@ -9,7 +9,7 @@ std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& wo
 {
   if (!plan.stamp) {
     const std::string profile = plan.profile ? fmt::format(" --profile {}", shown(plan.profile->name)) : "";
-    return {fmt::format("has no stamp; run isobar simulate {} {}{} --plan … --stamp, or say --unvalidated",
+    return {fmt::format("has no stamp; run isobar simulate {} {}{} --plan … --stamp, or give --unvalidated",
                         shown(plan.platform.name), shown(plan.workload.name), profile)};
   }
   std::vector<std::string> faults;
@@ -20,7 +20,7 @@ std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& wo
                     "--stamp",
                     what, shown(stamped), actual));
   };
-  // No platform is given here, but the plan knows its own.
+  // No platform is given here, but the plan names its own.
   if (plan.stamp->platform_hash != plan.platform.hash) {
     faults.push_back(
         fmt::format("stamp.platform: made on a platform with hash {}; the plan's, {}, has {}: simulate it "

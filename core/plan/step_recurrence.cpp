@@ -21,7 +21,7 @@ std::uint64_t StepRecurrence::warm_up_of(std::size_t stage, std::size_t stages) 
 
 double StepRecurrence::next_input_arrival(std::uint64_t microbatch, TransferTimes input)
 {
-  // Double-buffered: the input of m leaves once m-2 has been forwarded.
+  // Double-buffered: the input of micro-batch m leaves once m-2 has been forwarded.
   const double ready = microbatch < 2 ? 0 : forward_end_[microbatch % 2];
   return input_arrival_ = std::max(input_arrival_, ready + input.latency.value) + input.data.value;
 }
@@ -36,8 +36,8 @@ double StepRecurrence::forward(StageState& state, const StageTimes& times, doubl
 
 void StepRecurrence::warm_up(TransferTimes input, const std::vector<StageTimes>& stages)
 {
-  // A stage warms up on what the one before has sent, in place: what it forwards takes the place of what arrived. One
-  // micro-batch at most is left over, for the stage warms up on one less.
+  // In place: a stage warms up on the arrivals from the previous stage and overwrites them with those at the next
+  // stage. At most one arrival is left over, since the stage has at most one warm-up forward less.
   arrivals_.resize(std::max<std::size_t>(arrivals_.size(), states_.front().warm_up));
   for (std::uint64_t m = 0; m < states_.front().warm_up; ++m) {
     const double arrival = next_input_arrival(m, input);
@@ -73,7 +73,7 @@ Seconds StepRecurrence::step_time(TransferTimes input, const std::vector<StageTi
       if (i == 0) forward_end_[m % 2] = state.free;
       if (i + 1 < count) states_[i + 1].arrived[m % 2] = next;
     }
-    double arrival = 0;  // of the gradients from the stage behind
+    double arrival = 0;  // of the gradients from the next stage
     for (std::size_t i = count; i-- > 0;) {
       StageState& state = states_[i];
       state.free = std::max(state.free, arrival) + stages[i].backward.value;

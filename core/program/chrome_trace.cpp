@@ -30,7 +30,7 @@ std::string json_of(const nlohmann::ordered_json& value)
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// What the viewers show of a process: its "process_name", "process_sort_index" and "process_labels".
+/// A metadata event of a process: its "process_name", "process_sort_index" or "process_labels".
 std::string process_metadata(std::size_t process, const char* what, const char* key,
                              const nlohmann::ordered_json& value)
 {
@@ -119,7 +119,7 @@ void ChromeTraceWriter::record_end_of_arrow(const TraceEvent& event, std::uint64
   const Receive receive = sends ? Receive(event.step, transfer.peer, other_end(transfer.lane), transfer.peer_position)
                                 : Receive(event.step, event.rank, transfer.lane, position);
   const auto [arrow, is_new] = arrows_.try_emplace(receive, next_arrow_);
-  // From the first byte that leaves to the last one that arrives, each within its own event.
+  // From the first byte sent to the last one received, each within its own event.
   *out_ << fmt::format(
       ",\n"
       R"({{"ph":"{}","name":"{} {}","cat":"transfer","id":{},"pid":{},"tid":{},"ts":{}}})",

@@ -8,20 +8,21 @@
 
 namespace isobar {
 
-/// One instruction as it went, simulated or measured. A simulated Send spans the time in which its bytes left, its Recv
-/// the time in which they arrived.
+/// One executed instruction, simulated or measured. A simulated Send spans the time in which its bytes leave, its Recv
+/// the time in which they arrive.
 struct TraceEvent {
-  std::uint64_t step = 0;  ///< which iteration, from 0
+  std::uint64_t step = 0;  ///< iteration, from 0
   std::size_t rank = 0;
   Instruction instruction;
   Seconds begin;  ///< since the start of the first step
   Seconds end;
-  Bytes memory;  ///< of the rank, at `begin` (of a Send: at the begin of its Recv), this instruction's own included
+  Bytes memory;  ///< of the rank at `begin` (of a Send: at the begin of its Recv), including this instruction's
 };
 
-/// Takes a trace as it comes, so that a long run needs no memory for it. The events of one lane come in its order.
-/// Those of all lanes are ordered by `end`, but for a Send whose bytes left before they arrived: it comes just before
-/// its Recv.
+/// Receives a trace as it is produced, so that a long run needs no memory for it.
+///
+/// Events of one lane arrive in its order. Events of all lanes are ordered by `end`, except for a Send whose bytes left
+/// before they arrived: it comes just before its Recv.
 class TraceSink {
  public:
   TraceSink() = default;
@@ -29,10 +30,10 @@ class TraceSink {
   TraceSink& operator=(const TraceSink&) = delete;
   virtual ~TraceSink() = default;
   virtual void record(const TraceEvent& event) = 0;
-  /// What the rank holds from `time` on; told for each rank in the order of time.
+  /// The memory that the rank holds from `time` on; called in the order of time for each rank.
   virtual void memory_changed(std::size_t /*rank*/, Seconds /*time*/, Bytes /*memory*/) {}
-  /// How many transfers load a link with their data from `time` on; called for each link in the order of time. Where
-  /// links are not known, the path from one device to another counts as one: "a → b".
+  /// The number of transfers whose data use a link from `time` on; called in the order of time for each link. If links
+  /// are not known, the path from one device to another counts as one: "a → b".
   virtual void link_changed(const std::string& /*link*/, Seconds /*time*/, std::size_t /*transfers*/) {}
 };
 

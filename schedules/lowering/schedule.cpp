@@ -11,7 +11,7 @@ namespace isobar::schedules {
 
 namespace {
 
-/// What one stage needs to make its instructions.
+/// The layers, work and memory of one stage.
 struct StageWork {
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;
@@ -19,19 +19,19 @@ struct StageWork {
   Flops backward;
   Flops update;
   Bytes resident;
-  Bytes activations;  // that the schedule takes and gives back, per micro-batch
+  Bytes activations;  // acquired and released per micro-batch
 };
 
-/// Stages in a chain: the compute lane follows the schedule's order; the lanes of transfers follow from that.
+/// A pipeline of stages: the compute lane follows the schedule's order, and the lanes of transfers follow from that.
 class PipelineProgram : public Program {
  public:
   PipelineProgram(const Plan& plan, const Workload& workload)
       : order_(order_of(plan)),
         microbatches_(plan.goal.microbatches),
         has_data_server_(plan.data_server.has_value()),
-        stages_agree_(needs_gradient_sync(workload) && plan.stages.size() > 1)
+        has_gradient_sync_(needs_gradient_sync(workload) && plan.stages.size() > 1)
   {
-    ensure(!plan.stages.empty() && microbatches_ > 0, "a program is made of a feasible plan");
+    ensure(!plan.stages.empty() && microbatches_ > 0, "a program needs a feasible plan");
     const Cluster nowhere;  // what a stage needs is the same on every device
     const CostModel costs(workload, nowhere);
     const Boundaries boundaries = boundaries_of(workload);
@@ -68,7 +68,7 @@ class PipelineProgram : public Program {
     if (!is_stage(rank)) return lane == Lane::SendActivation ? microbatches_ : 0;
     switch (lane) {
       case Lane::Compute:
-        return 2 * microbatches_ + (stages_agree_ ? 2 : 1);
+        return 2 * microbatches_ + (has_gradient_sync_ ? 2 : 1);
       case Lane::SendActivation:
       case Lane::ReceiveGradient:
         return is_last(rank) ? 0 : microbatches_;
@@ -92,7 +92,7 @@ class PipelineProgram : public Program {
                         after_compute(order_->forward_position(rank, position)));
       case Lane::ReceiveActivation:
         return transfer(rank, Opcode::Recv, lane, position, is_first(rank) ? stages_.size() : rank - 1, position,
-                        activation_size_[rank], is_first(rank) ? after_former_input(position) : Wait{});
+                        activation_size_[rank], is_first(rank) ? after_earlier_input(position) : Wait{});
       case Lane::SendGradient: {
         const std::uint64_t microbatch = order_->nth_backward(position);
         return transfer(rank, Opcode::Send, lane, microbatch, rank - 1, position, gradient_size_[rank],
@@ -126,13 +126,13 @@ class PipelineProgram : public Program {
 
   static Wait after_compute(std::uint64_t position) { return {Lane::Compute, position + 1}; }
 
-  /// The input is double-buffered: one arrives while the one before is worked on.
-  Wait after_former_input(std::uint64_t microbatch) const
+  /// The input is double-buffered: one arrives while the previous one is processed.
+  Wait after_earlier_input(std::uint64_t microbatch) const
   {
     return microbatch < 2 ? Wait{} : after_compute(order_->forward_position(0, microbatch - 2));
   }
 
-  Instruction of_stage(std::size_t rank, Opcode opcode, Lane lane, std::uint64_t microbatch, Wait wait) const
+  Instruction stage_instruction(std::size_t rank, Opcode opcode, Lane lane, std::uint64_t microbatch, Wait wait) const
   {
     Instruction instruction;
     instruction.opcode = opcode;
@@ -148,26 +148,26 @@ class PipelineProgram : public Program {
   Instruction compute(std::size_t rank, std::uint64_t position) const
   {
     const StageWork& stage = stages_[rank];
-    if (position == 2 * microbatches_ && stages_agree_) {
-      Instruction agreement = of_stage(rank, Opcode::AllReduce, Lane::Compute, 0, Wait{});
-      agreement.size = agreement_size;
-      agreement.peer = (rank + 1) % stages_.size();
-      return agreement;
+    if (position == 2 * microbatches_ && has_gradient_sync_) {
+      Instruction gradient_sync = stage_instruction(rank, Opcode::AllReduce, Lane::Compute, 0, Wait{});
+      gradient_sync.size = gradient_sync_size;
+      gradient_sync.peer = (rank + 1) % stages_.size();
+      return gradient_sync;
     }
     if (position >= 2 * microbatches_) {
-      Instruction update = of_stage(rank, Opcode::Update, Lane::Compute, 0, Wait{});
+      Instruction update = stage_instruction(rank, Opcode::Update, Lane::Compute, 0, Wait{});
       update.work = stage.update;
       return update;
     }
     const auto [is_forward, microbatch] = order_->at(rank, position);
     if (is_forward) {
-      Instruction forward = of_stage(rank, Opcode::Forward, Lane::Compute, microbatch, Wait{});
+      Instruction forward = stage_instruction(rank, Opcode::Forward, Lane::Compute, microbatch, Wait{});
       if (receives_activations(rank)) forward.wait = {Lane::ReceiveActivation, microbatch + 1};
       forward.work = stage.forward;
       forward.acquires = stage.activations;
       return forward;
     }
-    Instruction backward = of_stage(rank, Opcode::Backward, Lane::Compute, microbatch, Wait{});
+    Instruction backward = stage_instruction(rank, Opcode::Backward, Lane::Compute, microbatch, Wait{});
     if (!is_last(rank)) backward.wait = {Lane::ReceiveGradient, order_->nth_backward(microbatch) + 1};
     backward.work = stage.backward;
     backward.releases = stage.activations;
@@ -177,14 +177,14 @@ class PipelineProgram : public Program {
   Instruction transfer(std::size_t rank, Opcode opcode, Lane lane, std::uint64_t microbatch, std::size_t peer,
                        std::uint64_t peer_position, Bytes size, Wait wait) const
   {
-    Instruction instruction = of_stage(rank, opcode, lane, microbatch, wait);
+    Instruction instruction = stage_instruction(rank, opcode, lane, microbatch, wait);
     instruction.size = size;
     instruction.peer = peer;
     instruction.peer_position = peer_position;
     return instruction;
   }
 
-  /// The data server belongs to no stage; its sends bear the stage and layers that they feed.
+  /// The data server has no stage; its sends carry the stage and layers that they feed.
   Instruction input_send(std::uint64_t microbatch) const
   {
     return transfer(0, Opcode::Send, Lane::SendActivation, microbatch, 0, microbatch, activation_size_.front(), Wait{});
@@ -196,7 +196,7 @@ class PipelineProgram : public Program {
   std::unique_ptr<ComputeOrder> order_;
   std::uint64_t microbatches_;
   bool has_data_server_;
-  bool stages_agree_;
+  bool has_gradient_sync_;
 };
 
 }  // namespace

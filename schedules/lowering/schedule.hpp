@@ -8,8 +8,9 @@
 
 namespace isobar::schedules {
 
-/// The Program of a checked, feasible plan. Rank i runs stage i; rank S, where the plan names one, is the data server.
-/// O(stages + layers) time and memory, however many micro-batches. Keeps no reference to its arguments.
+/// Makes the Program of a checked, feasible plan. Rank i runs stage i; rank S is the data server, if the plan names
+/// one. O(stages + layers) time and memory, independent of the number of micro-batches. Keeps no reference to its
+/// arguments.
 std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload);
 
 }  // namespace isobar::schedules

@@ -28,7 +28,7 @@ void expect_equal(const Failure& found, const Failure& expected)
   EXPECT_EQ(found.text, expected.text);
 }
 
-/// What is caught of a failure that is thrown.
+/// The failure of the exception that is caught when `thrown` is thrown.
 template <typename Error>
 Failure caught_as(const Failure& thrown)
 {
@@ -39,17 +39,17 @@ Failure caught_as(const Failure& thrown)
   }
 }
 
-TEST(AFailure, IsTheSameOnceItWasSentOrThrown)
+TEST(Failure, SurvivesSerializingAndThrowing)
 {
   for (const auto kind : kinds) {
     for (const auto code : codes) {
       for (const auto rank : {std::optional<std::size_t>(), std::optional<std::size_t>(12)}) {
         for (const std::string text : {"", " two words\nand a line ", "0 1 2 3"}) {
           const Failure failure = {kind, rank, code, text};
-          const auto received = failure_from_word(word_of(failure));
+          const auto received = parse_failure(serialize_failure(failure));
           ASSERT_TRUE(received);
           expect_equal(*received, failure);
-          if (code == ExitCode::Interrupted) continue;  // whose text is always the same
+          if (code == ExitCode::Interrupted) continue;  // its text is always the same
           expect_equal(caught_as<std::exception>(failure), failure);
         }
       }
@@ -57,7 +57,7 @@ TEST(AFailure, IsTheSameOnceItWasSentOrThrown)
   }
 }
 
-TEST(AFailure, IsThrownAsItsExitCodeSays)
+TEST(Failure, IsThrownWithTheTypeOfItsExitCode)
 {
   const auto with = [](ExitCode code) { return Failure{Kind::Other, 3, code, "what"}; };
   EXPECT_EQ(caught_as<InputError>(with(ExitCode::InputError)).rank, 3U);
@@ -66,7 +66,7 @@ TEST(AFailure, IsThrownAsItsExitCodeSays)
   EXPECT_EQ(caught_as<std::logic_error>(with(ExitCode::OurBug)).rank, 3U);
 }
 
-TEST(AFailure, OfAnExceptionThatCarriesNoneIsWhatItsTypeSays)
+TEST(Failure, FollowsFromTheTypeOfAnExceptionThatCarriesNone)
 {
   const auto expect = [](const std::exception& error, Kind kind, ExitCode code, const std::string& text) {
     expect_equal(failure_of(error), {kind, std::nullopt, code, text});
@@ -83,20 +83,20 @@ TEST(AFailure, OfAnExceptionThatCarriesNoneIsWhatItsTypeSays)
   expect(of_file(std::errc::filename_too_long), Kind::BadInput, ExitCode::InputError, "a\\x0ab: File name too long");
 }
 
-TEST(AFailure, IsNotReadFromWhatIsNoWordOfOne)
+TEST(Failure, IsNotParsedFromMalformedText)
 {
-  for (const auto* word : {"", "0", "0 1", "0 1 3", "x 1 3 text", "0 x 3 text", "0 1 x text", "8 1 3 text",
+  for (const auto* text : {"", "0", "0 1", "0 1 3", "x 1 3 text", "0 x 3 text", "0 1 x text", "8 1 3 text",
                            "-1 1 3 text", "0 -2 3 text", "0 1 0 text", "0 1 6 text", "0 1 129 text", " 0 1 3 text",
                            "0  1 3 text", "0 99999999999 3 text", "+0 1 3 text"}) {
-    EXPECT_FALSE(failure_from_word(word)) << word;
+    EXPECT_FALSE(parse_failure(text)) << text;
   }
 }
 
-TEST(AFailure, IsSaidAsWhatItIs)
+TEST(Failure, IsPrintedByItsExitCode)
 {
   EXPECT_EQ(line_of({Kind::Other, {}, ExitCode::EnvironmentError, "the disk is full"}), "the disk is full");
   EXPECT_EQ(line_of({Kind::Other, 1, ExitCode::Interrupted, "rank 1 (b): signal"}), "interrupted");
-  EXPECT_EQ(line_of({Kind::Other, {}, ExitCode::OurBug, "no stage"}), "a bug of ours, please report it: no stage");
+  EXPECT_EQ(line_of({Kind::Other, {}, ExitCode::OurBug, "no stage"}), "a bug in Isobar, please report it: no stage");
 }
 
 }  // namespace

@@ -22,11 +22,11 @@ namespace isobar::fuzz {
 inline std::pair<exec::Descriptor, exec::Descriptor> connection()
 {
   int sockets[2] = {};
-  ensure(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "the system makes pairs of sockets");
+  ensure(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "the system provides a pair of sockets");
   return {exec::Descriptor(sockets[0]), exec::Descriptor(sockets[1])};
 }
 
-/// A part of the handshake that begins with the input.
+/// A part of the handshake with the first bytes of the input.
 template <typename Part>
 Part part_of(std::span<const std::uint8_t> input)
 {
@@ -35,22 +35,23 @@ Part part_of(std::span<const std::uint8_t> input)
   return part;
 }
 
-/// What a stranger may say to either end of a connection, and that it comes to nothing. The first byte says to whom.
+/// Sends arbitrary bytes of an unauthenticated peer to either end of a connection and checks that they are refused. The
+/// first byte selects the target.
 inline void handshake(std::span<const std::uint8_t> input)
 {
   if (input.empty()) return;
   static const exec::Secret secret("fuzz", "a secret that no input knows");
   const auto rest = input.subspan(1);
   exec::AcceptorHandshake acceptor(secret);
-  exec::InitiatorHandshake caller(secret, exec::purpose_of("fuzz"));
+  exec::InitiatorHandshake initiator(secret, exec::purpose_of("fuzz"));
   switch (input[0] % 4) {
     case 0:
-      ensure(!acceptor.is_proved_by(part_of<exec::Claim>(rest)), "a stranger proves nothing");
+      ensure(!acceptor.is_proved_by(part_of<exec::Claim>(rest)), "an unauthenticated peer proves nothing");
       return;
     case 1:
-      caller.claim(part_of<exec::Challenge>(rest));
-      ensure(!caller.reason_of(part_of<exec::Verdict>(rest.subspan(std::min<std::size_t>(rest.size(), 32)))),
-             "a stranger's verdict counts for nothing");
+      initiator.claim(part_of<exec::Challenge>(rest));
+      ensure(!initiator.reason_of(part_of<exec::Verdict>(rest.subspan(std::min<std::size_t>(rest.size(), 32)))),
+             "the verdict of an unauthenticated peer is ignored");
       return;
     default:
       break;
@@ -63,13 +64,14 @@ inline void handshake(std::span<const std::uint8_t> input)
     const auto side = rest.size() % 2 == 0 ? exec::Tls::Side::Acceptor : exec::Tls::Side::Initiator;
     exec::Tls tls(here.number(), side, secret.key("fuzz"));
     const auto progress = tls.shake_hands();
-    ensure(progress.error != 0 || !progress.fault.empty(), "a stranger does not end TLS's handshake");
+    ensure(progress.error != 0 || !progress.fault.empty(),
+           "an unauthenticated peer does not complete the TLS handshake");
     return;
   }
-  // A rank that is broken, or plain text that was changed on the way.
-  std::vector<exec::Flow> flows;
-  flows.emplace_back(exec::Descriptor(::dup(here.number())));
-  exec::TcpLink link({.from = 0, .to = 1, .channel = 0}, 1, "channel 0", std::move(flows));
+  // A faulty rank, or plain text that was changed in transit.
+  std::vector<exec::Connection> connections;
+  connections.emplace_back(exec::Descriptor(::dup(here.number())));
+  exec::TcpLink link({.from = 0, .to = 1, .channel = 0}, 1, "channel 0", std::move(connections));
   std::vector<std::byte> payload;
   const auto room = [&](exec::TcpLink::Bytes header) -> std::vector<std::span<std::byte>> {
     payload.resize(header.size());
@@ -78,7 +80,7 @@ inline void handshake(std::span<const std::uint8_t> input)
   try {
     while (true) link.receive(room, Seconds(10));
   } catch (const EnvironmentError&) {
-    // What came is no message, or it has ended.
+    // The bytes are not a message, or the connection has ended.
   }
 }
 

@@ -10,10 +10,10 @@
 #include <string>
 #include <string_view>
 
-/// What each fuzzer does with an input, and what must hold then. The tests replay every input that ever crashed.
+/// Fuzz targets and the properties that they check. The tests replay every input that ever crashed one.
 namespace isobar::fuzz {
 
-/// A fault is text on lines that each name the file.
+/// Checks that each line of a fault names the file.
 inline void check_message(const InputError& fault, std::string_view file = "input")
 {
   std::string_view rest = fault.what();
@@ -48,7 +48,7 @@ inline void check(const Workload& workload)
     }
     for (const std::size_t input : layer.inputs) ensure(input < i, "a layer reads only layers before it");
   }
-  // Above, the work is in proportion to the layers; graphs of thousands say what graphs of millions say.
+  // The rest takes time in proportion to the layers, and graphs of thousands show the same as graphs of millions.
   if (workload.layers.size() > 5'000) return;
   const auto view = chain_view(workload);
   ensure(is_chain(view.workload), "the chain view is a chain");
@@ -57,7 +57,7 @@ inline void check(const Workload& workload)
   workload_to_json(workload);
 }
 
-/// Every configuration that is not refused makes a workload.
+/// Checks that every accepted configuration makes a workload.
 inline void huggingface_config(const std::string& text)
 {
   std::string imported;
@@ -72,7 +72,7 @@ inline void huggingface_config(const std::string& text)
   try {
     ensure(workload.model.index() == sizes_from_huggingface(text, "input").sizes.index(), "a model is of one kind");
   } catch (const InputError& fault) {
-    check_message(fault);  // of what costs the same and computes something else
+    check_message(fault);  // the model costs the same but computes something else
   }
 }
 

@@ -1,21 +1,22 @@
 #pragma once
 
 #include "core/utf8.hpp"
-#include "sim/platform/prescan.hpp"
-#include "sim/platform/radical.hpp"
+#include "sim/scan/prescan.hpp"
+#include "sim/scan/radical.hpp"
 #include "tests/fuzz/inputs.hpp"
 
 #include <algorithm>
 
 namespace isobar::fuzz {
 
-/// A profile's name stands for its text, so that one input tries both.
+/// A profile's name is used as its text, so that one input covers both.
 inline void platform(const std::string& text)
 {
   try {
     const auto scan = sim::scan_platform(text, "input", [](const std::string& file) { return file; });
     ensure(scan.hosts.size() <= sim::most_hosts, "a platform has a bounded number of hosts");
-    ensure(scan.profile_speedup >= 1, "a profile is no slower than the nominal value, which holds until it begins");
+    ensure(scan.profile_speedup >= 1,
+           "a profile's speedup is at least 1, since the nominal value holds until it begins");
     for (const auto& host : scan.hosts) {
       ensure(is_utf8(host.name) && std::none_of(host.name.begin(), host.name.end(), is_control),
              "names are plain text");
@@ -25,7 +26,7 @@ inline void platform(const std::string& text)
       ensure(link.latency.value >= 0 && std::isfinite(link.latency.value), "latencies are finite and not negative");
     }
   } catch (const InputError& fault) {
-    // A fault in a profile names the profile, which is text of the input here.
+    // A fault in a profile names the profile, whose name is text of the input here.
     const std::string_view message = fault.what();
     ensure(!message.empty() && message.find(':') != std::string_view::npos, "a fault has a place");
     ensure(is_utf8(message), "a message is UTF-8");

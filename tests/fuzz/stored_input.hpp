@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-/// The inputs that exec/ reads of weights and checkpoints.
+/// Fuzz targets for weights and checkpoints.
 namespace isobar::fuzz {
 
 inline void manifest(const std::string& text)
@@ -19,13 +19,13 @@ inline void manifest(const std::string& text)
   try {
     const auto written = exec::manifest_to_text(exec::manifest_from_text(text, "input"));
     ensure(exec::manifest_to_text(exec::manifest_from_text(written, "input")) == written,
-           "what was read can be written");
+           "a manifest survives writing and reading");
   } catch (const InputError& fault) {
     check_message(fault);
   }
 }
 
-/// Every tensor is read, written into another file, and read from that one.
+/// Reads every tensor, writes it into another file, and reads it from there.
 inline void check(const exec::SafetensorsFile& file, const std::filesystem::path& copy_path)
 {
   std::uint64_t bytes = 0;
@@ -36,16 +36,16 @@ inline void check(const exec::SafetensorsFile& file, const std::filesystem::path
     views.push_back({tensor.facts, tensor.data});
     bytes += tensor.data.size();
   }
-  ensure(bytes <= file.size(), "tensors lie in the file");
+  ensure(bytes <= file.size(), "tensors lie within the file");
   exec::write_safetensors(copy_path, views, file.metadata());
   const exec::SafetensorsFile copy(copy_path);
-  ensure(copy.names() == file.names() && copy.metadata() == file.metadata(), "a copy says the same");
+  ensure(copy.names() == file.names() && copy.metadata() == file.metadata(), "a copy has the same names and metadata");
   for (const auto& tensor : tensors) {
     ensure(copy.read(tensor.facts.name).data == tensor.data, "a copy has the same elements");
   }
 }
 
-/// A folder that goes with the process, with a shard `one.safetensors` that has a tensor `a`.
+/// A temporary folder of the process, with a shard `one.safetensors` that has a tensor `a`.
 inline const std::filesystem::path& folder_with_shard()
 {
   static const testing_support::TemporaryFolder folder;
@@ -55,11 +55,11 @@ inline const std::filesystem::path& folder_with_shard()
     exec::write_safetensors(folder.path() / "one.safetensors", tensors, {});
     return true;
   }();
-  ensure(is_made, "a shard lies there");
+  ensure(is_made, "the shard exists");
   return folder.path();
 }
 
-/// A text that begins as JSON is an index beside that shard; anything else is a safetensors file.
+/// A text that begins like JSON is an index next to that shard; anything else is a safetensors file.
 inline void safetensors(const std::string& content)
 {
   const auto& folder = folder_with_shard();
@@ -74,7 +74,7 @@ inline void safetensors(const std::string& content)
       check(exec::SafetensorsFile(path), folder / "copy.safetensors");
     }
   } catch (const InputError& fault) {
-    check_message(fault, (is_index ? folder : path).string());  // of an index a fault may be the shard's
+    check_message(fault, (is_index ? folder : path).string());  // for an index the fault may be in the shard
   }
 }
 

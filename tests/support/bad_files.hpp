@@ -13,8 +13,8 @@
 
 namespace isobar::testing_support {
 
-/// What a malformed file says that its message is: the comment in its first lines ("# expect: …" or
-/// "<!-- expect: … -->"), or the neighbour NAME.expected where the format has no comments.
+/// The message that a malformed file must cause: the comment in its first lines ("# expect: …" or "<!-- expect: …
+/// -->"), or the content of NAME.expected next to it if the format has no comments.
 inline std::string expected_message(const std::filesystem::path& file)
 {
   std::ifstream neighbour(file.string() + ".expected");
@@ -30,8 +30,8 @@ inline std::string expected_message(const std::filesystem::path& file)
   return neighbour ? content.substr(0, content.find_last_not_of('\n') + 1) : "no expected message in the file";
 }
 
-/// Reads each file tests/instances/bad/PREFIX*ENDING and compares the whole message of its InputError with the one that
-/// the file expects; files are named without their folder. Returns how many there were.
+/// Reads each file tests/instances/bad/PREFIX*ENDING and compares the whole message of its InputError with the expected
+/// one; files are named without their folder. Returns the number of files.
 inline std::size_t expect_each_bad_file_refused(const std::string& prefix, const std::string& ending,
                                                 const std::function<void(const std::filesystem::path&)>& read)
 {

@@ -10,7 +10,7 @@
 
 namespace isobar::testing_support {
 
-/// Gives `run` the fuzzer's corpus and every input that ever crashed it.
+/// Passes the fuzzer's corpus and every input that ever crashed it to `run`.
 inline void replay(const std::string& fuzzer, const std::function<void(const std::string&)>& run)
 {
   const auto tests = std::filesystem::path(ISOBAR_SOURCE_DIR) / "tests/fuzz";

@@ -14,7 +14,7 @@
 
 namespace isobar::testing_support {
 
-/// A device by its speed (FLOP/s) and memory (bytes).
+/// A device with a speed (FLOP/s) and memory (bytes).
 inline Device device(std::string name, double speed, double memory)
 {
   Device result;
@@ -24,8 +24,8 @@ inline Device device(std::string name, double speed, double memory)
   return result;
 }
 
-/// A chain of layers whose forward work is given; backward is twice that. Each has `parameters` parameters, keeps
-/// `activations` bytes, sends `output` bytes forward and as many back.
+/// A chain of layers with the given forward work; backward is twice that. Each layer has `parameters` parameters, keeps
+/// `activations` bytes, and sends `output` bytes forward and as many back.
 inline Workload chain(const std::vector<double>& forward, std::uint64_t parameters = 0, double activations = 0,
                       double output = 0)
 {
@@ -45,7 +45,7 @@ inline Workload chain(const std::vector<double>& forward, std::uint64_t paramete
   return workload;
 }
 
-/// Devices of given speeds with plenty of memory, every two of them joined by the same path.
+/// Devices with the given speeds and plenty of memory, with the same path between any two.
 inline Cluster cluster(const std::vector<double>& speeds, Path path = {Seconds(0), BytesPerSecond(1e30)},
                        double memory = 1e15)
 {
@@ -58,7 +58,7 @@ inline Cluster cluster(const std::vector<double>& speeds, Path path = {Seconds(0
   return result;
 }
 
-/// A random cluster: unequal speeds and memory, a path of its own for each pair, sometimes a data server.
+/// A random cluster: unequal speeds and memory, a different path for each pair, sometimes a data server.
 inline Cluster random_cluster(std::mt19937_64& random, std::size_t devices, double memory)
 {
   std::uniform_real_distribution<double> unit(0, 1);
@@ -127,7 +127,7 @@ inline Workload random_chain(std::mt19937_64& random, std::size_t layers)
   return workload;
 }
 
-/// The workload with about half of its layers recomputing, in the memory of training.
+/// The workload with about half of its layers recomputing, and memory_model training.
 inline Workload with_random_recomputation(std::mt19937_64& random, Workload workload)
 {
   workload.memory_model = MemoryModel::Training;
@@ -138,7 +138,7 @@ inline Workload with_random_recomputation(std::mt19937_64& random, Workload work
   return with_recomputation(workload, layers);
 }
 
-/// Every goal there is, for M micro-batches (1 for schedule sequential); those of objective step last.
+/// Every possible goal, for M micro-batches (1 for schedule sequential); those of objective step last.
 inline std::vector<Goal> all_goals(std::uint64_t microbatches)
 {
   std::vector<Goal> goals;
@@ -154,7 +154,7 @@ inline std::vector<Goal> all_goals(std::uint64_t microbatches)
   return goals;
 }
 
-/// The plan of a placement with every claim made by the cost model; its bound claims nothing.
+/// The plan of a placement with all claims from the cost model; its bound is 0.
 inline Plan plan_of(const std::vector<StagePlacement>& stages, const CostModel& cost, const Goal& goal)
 {
   Plan plan;

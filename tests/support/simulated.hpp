@@ -24,7 +24,7 @@
 /// Small platforms, workloads and programs, simulated.
 namespace isobar::sim {
 
-/// A platform file in a folder of its own, and its profiles beside it.
+/// A platform file and its profiles in a temporary folder.
 class PlatformFile {
  public:
   explicit PlatformFile(const std::string& name = "test") : name_(name) {}
@@ -57,9 +57,9 @@ class PlatformFile {
   std::string profile(const std::string& name, const std::string& content) const
   {
     folder_.write(name, content);
-    return name;  // SimGrid looks beside the platform file
+    return name;  // SimGrid looks in the platform file's folder
   }
-  /// Pairs without a route get one over a link that nothing here uses.
+  /// Loads the platform. Pairs without a route get one over a link that nothing else uses.
   Platform load()
   {
     link("elsewhere", "1GBps", "1s");
@@ -86,7 +86,7 @@ class PlatformFile {
   std::string routes_;
 };
 
-/// Devices d0, d1, … with a link of its own between each two neighbours, each way.
+/// Devices d0, d1, … with a separate link between each two neighbours in each direction.
 inline void chain_of_devices(PlatformFile& file, std::size_t devices, const std::string& bandwidth,
                              const std::string& latency)
 {
@@ -147,13 +147,13 @@ inline SimulationReport simulate_plan(const Platform& platform, const Workload& 
   return simulate(platform, *program, rank_hosts(plan, workload, platform.cluster()), iterations, sink);
 }
 
-/// The number that `work` prints, from a process of its own.
+/// The number that `work` returns in a child process.
 inline double number_from_child(const std::function<double()>& work)
 {
   return std::stod(run_in_child([&] { return fmt::format("{:.17g}", work()); }, Seconds(120)).output_or_throw());
 }
 
-/// A program written down, for what no schedule does.
+/// A program given as lists of instructions, for cases that no schedule has.
 class ListedProgram : public Program {
  public:
   explicit ListedProgram(std::size_t ranks) : lanes_(ranks) {}
@@ -214,7 +214,7 @@ inline std::vector<RankHost> at_one_gigaflop(const std::vector<std::string>& hos
   return ranks;
 }
 
-/// The kind and the message of what `call` throws; "no error" when it throws nothing.
+/// The kind and message of the error that `call` throws; "no error" if it throws none.
 template <typename Call>
 std::string message_of(Call call)
 {

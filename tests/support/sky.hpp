@@ -13,13 +13,13 @@
 
 namespace isobar::testing_support {
 
-/// The random factors of one of Sky's workers: its slowness and what its memory is divided by.
+/// The random factors of one of Sky's workers: its slowness and the divisor of its memory.
 struct SkyFactors {
   double slowness;
   double memory_divisor;
 };
 
-/// Workers 1..count: the published streams as far as they are tabulated (64 workers), then factors of the same ranges.
+/// The factors of workers 1..count: from the published streams for the first 64, then random ones of the same ranges.
 inline std::vector<SkyFactors> sky_factors(std::size_t count)
 {
   std::ifstream file(std::string(ISOBAR_SOURCE_DIR) + "/tests/instances/sky_slowdowns.csv");
@@ -42,8 +42,8 @@ inline std::vector<SkyFactors> sky_factors(std::size_t count)
   return factors;
 }
 
-/// Sky's emulated cluster as platforms/sky64.xml has it: a star of `workers` devices around a data server; latency 2
-/// ms, the bandwidth of the slower of two links.
+/// Sky's emulated cluster as in platforms/sky64.xml: a star of `workers` devices around a data server; latency 2 ms,
+/// the bandwidth of the slower of two links.
 inline Cluster sky_cluster(std::size_t workers)
 {
   const auto factors = sky_factors(workers);
@@ -69,7 +69,7 @@ inline Cluster sky_cluster(std::size_t workers)
   return cluster;
 }
 
-/// Sky's BERT in the units that it places (batch 32, sequence 128, hidden 1024): embedding, three units for each
+/// Sky's BERT, divided into the units that it places (batch 32, sequence 128, hidden 1024): embedding, three units per
 /// encoder, pooler and classifier.
 inline Workload sky_bert(std::size_t encoders, MemoryModel memory_model = MemoryModel::Sky)
 {

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-/// Models of the shipped workloads in sizes that a CPU computes at once.
+/// Models of the shipped workloads in sizes that a CPU computes quickly.
 namespace isobar::testing_support {
 
 /// The files of workloads/, by name.
@@ -63,7 +63,7 @@ inline void shrink(LlamaSizes& sizes, Workload& workload)
   build_llama(sizes, workload);
 }
 
-/// Its channels follow from its depth and stay, so the images are few.
+/// Its channels follow from its depth and stay large, so it gets fewer images.
 inline void shrink(ResnetSizes& sizes, Workload& workload)
 {
   workload.micro_batch = 2;
@@ -90,7 +90,7 @@ inline void build_again(const ResnetSizes& sizes, Workload& workload)
   build_resnet(sizes, workload);
 }
 
-/// The same model with its attention computed so, and samples of so many tokens.
+/// The same model with this kind of attention, and samples of `sequence` tokens.
 inline Workload with_attention(Workload workload, Attention attention, std::uint64_t sequence)
 {
   workload.sequence = sequence;
@@ -105,7 +105,7 @@ inline Workload with_attention(Workload workload, Attention attention, std::uint
   return workload;
 }
 
-/// The workload of a file, its model shrunk: three samples of seven tokens, or two images.
+/// The workload of a file with a shrunk model: three samples of seven tokens, or two images.
 inline Workload small_model(const std::filesystem::path& file, DType dtype = DType::Float32, double dropout = 0)
 {
   auto workload = read_workload(file);

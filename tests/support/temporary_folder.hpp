@@ -8,8 +8,8 @@
 
 namespace isobar::testing_support {
 
-/// A folder of a test's own, new and empty, that goes with it. Not named after the process: numbers of processes come
-/// again, and what an earlier test left would be found.
+/// A new, empty folder that is deleted with the object. Its name does not contain the process id: ids are reused, so
+/// that a test could find files of an earlier one.
 class TemporaryFolder {
  public:
   TemporaryFolder()
@@ -23,7 +23,7 @@ class TemporaryFolder {
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }
 
   const std::filesystem::path& path() const { return path_; }
-  /// The path of the file that it writes.
+  /// Writes a file and returns its path.
   std::filesystem::path write(const std::string& name, const std::string& content) const
   {
     std::ofstream(path_ / name) << content;

@@ -32,7 +32,7 @@ void expect_failure(const ChildResult& result, Kind kind, const std::string& tex
   EXPECT_EQ(result.failure->text, text);
 }
 
-TEST(RunInChildren, GivesResultsInTheOrderOfTheWork)
+TEST(RunInChildren, ReturnsResultsInTheOrderOfTheWork)
 {
   std::vector<std::function<std::string()>> work;
   for (int i = 0; i < 20; ++i) work.emplace_back([i] { return std::to_string(i); });
@@ -40,7 +40,7 @@ TEST(RunInChildren, GivesResultsInTheOrderOfTheWork)
   for (std::size_t i = 0; i < work.size(); ++i) EXPECT_EQ(results[i].output_or_throw(), std::to_string(i));
 }
 
-TEST(RunInChildren, ACrashCostsItsOwnResultOnly)
+TEST(RunInChildren, LosesOnlyTheResultOfACrashedChild)
 {
   const auto results = run_in_children({[] { return std::string("a"); },
                                         []() -> std::string {
@@ -51,12 +51,12 @@ TEST(RunInChildren, ACrashCostsItsOwnResultOnly)
                                         []() -> std::string { _exit(3); }, [] { return std::string("b"); }},
                                        2, ample);
   EXPECT_EQ(results[0].output, "a");
-  expect_failure(results[1], Kind::Died, "died of signal 6 (Aborted); its last words: last words");
+  expect_failure(results[1], Kind::Died, "died of signal 6 (Aborted); last line on stderr: last words");
   expect_failure(results[2], Kind::Died, "exited with code 3");
   EXPECT_EQ(results[3].output, "b");
 }
 
-TEST(RunInChild, HandsFaultsOutAsTheExceptionsThatTheyWere)
+TEST(RunInChild, RethrowsExceptionsWithTheirTypes)
 {
   const auto input = run_in_child([]() -> std::string { throw InputError("x.yaml:1", "wrong"); }, ample);
   EXPECT_THAT([&] { input.output_or_throw(); }, ThrowsMessage<InputError>("x.yaml:1: wrong"));
@@ -66,12 +66,12 @@ TEST(RunInChild, HandsFaultsOutAsTheExceptionsThatTheyWere)
   EXPECT_THAT([&] { bug.output_or_throw(); }, ThrowsMessage<std::logic_error>("ours"));
 }
 
-TEST(RunInChild, HandsAFailureOutAsItWasThrown)
+TEST(RunInChild, KeepsAFailureAsItWasThrown)
 {
   const Failure thrown = {Kind::PeerClosed, 4, ExitCode::EnvironmentError, "rank 4 (e): closed"};
   const auto result = run_in_child([&]() -> std::string { throw_failure(thrown); }, ample);
   ASSERT_TRUE(result.failure);
-  EXPECT_EQ(word_of(*result.failure), word_of(thrown));
+  EXPECT_EQ(serialize_failure(*result.failure), serialize_failure(thrown));
 }
 
 TEST(RunInChild, CarriesLargeResults)
@@ -80,7 +80,7 @@ TEST(RunInChild, CarriesLargeResults)
   EXPECT_EQ(result.output_or_throw().size(), 5'000'000u);
 }
 
-TEST(RunInChild, EndsAHangAtTheTimeLimit)
+TEST(RunInChild, KillsAHangingChildAtTheTimeLimit)
 {
   const auto result = run_in_child(
       []() -> std::string {
@@ -92,13 +92,13 @@ TEST(RunInChild, EndsAHangAtTheTimeLimit)
               ThrowsMessage<EnvironmentError>("a child process was ended at the time limit of 0.2 s"));
 }
 
-TEST(RunInChild, CountsAHangWithClosedOutputsAsAHang)
+TEST(RunInChild, KillsAHangingChildWithClosedOutputs)
 {
   const auto result = run_command({"sh", "-c", "exec >&- 2>&-; sleep 60"}, "", {Seconds(0.3), "--time-limit"});
   expect_failure(result, Kind::Silent, "was ended at the time limit of 0.3 s (--time-limit)");
 }
 
-TEST(RunInChildren, AnInterruptEndsEveryChild)
+TEST(RunInChildren, KillsEveryChildOnAnInterrupt)
 {
   EXPECT_EXIT(
       {
@@ -120,13 +120,13 @@ TEST(RunInChildren, AnInterruptEndsEveryChild)
       testing::ExitedWithCode(130), "");
 }
 
-TEST(RunInChild, TellsWorkThatRanOutOfMemoryFromABug)
+TEST(RunInChild, DistinguishesOutOfMemoryFromABug)
 {
   const auto result = run_in_child([]() -> std::string { throw std::bad_alloc(); }, ample);
   expect_failure(result, Kind::OutOfMemory, "out of memory");
 }
 
-TEST(RunInChild, TellsWorkThatWasInterruptedFromABug)
+TEST(RunInChild, DistinguishesAnInterruptFromABug)
 {
   const auto thrown = run_in_child([]() -> std::string { throw Interrupted(); }, ample);
   ASSERT_TRUE(thrown.failure);
@@ -142,7 +142,7 @@ TEST(RunInChild, TellsWorkThatWasInterruptedFromABug)
   EXPECT_EQ(died.failure->code, ExitCode::Interrupted);
 }
 
-/// What a supervised child's work ends with that asks its parent to stop: exits as it failed.
+/// Runs work that asks its parent to stop in a supervised child, and exits with the child's failure.
 [[noreturn]] void exit_with_supervised_child(const std::function<std::string()>& work)
 {
   catch_interrupts();
@@ -162,34 +162,34 @@ TEST(RunSupervisedChild, PassesTheFirstInterruptOn)
               testing::ExitedWithCode(static_cast<int>(ExitCode::Interrupted)), "");
 }
 
-TEST(RunSupervisedChild, LetsItsWorkBePatientAndSayHowItFailed)
+TEST(RunSupervisedChild, LetsItsWorkStopGracefullyAndReportItsFailure)
 {
   EXPECT_EXIT(exit_with_supervised_child([]() -> std::string {
                 const GracefulStop stop;
                 kill(getppid(), SIGINT);
-                while (!stop.asked()) usleep(10'000);
+                while (!stop.requested()) usleep(10'000);
                 throw EnvironmentError("the disk is full");
               }),
               testing::ExitedWithCode(static_cast<int>(ExitCode::EnvironmentError)), "^the disk is full$");
 }
 
-TEST(RunSupervisedChild, TakesWhatAllProcessesOfAJobAreSentForOneInterrupt)
+TEST(RunSupervisedChild, CountsASignalToAllProcessesOfAJobAsOneRequest)
 {
   EXPECT_EXIT(exit_with_supervised_child([]() -> std::string {
-                constexpr useconds_t longer_than_one_interrupt = 200'000;
+                constexpr useconds_t longer_than_one_request = 200'000;
                 const GracefulStop stop;
                 for (const int signal : {SIGTERM, SIGHUP}) kill(getpid(), signal);
-                usleep(longer_than_one_interrupt);
+                usleep(longer_than_one_request);
                 kill(getppid(), SIGTERM);
-                while (!stop.asked()) usleep(10'000);
-                usleep(longer_than_one_interrupt);
+                while (!stop.requested()) usleep(10'000);
+                usleep(longer_than_one_request);
                 throw_if_interrupted();
                 throw EnvironmentError("the disk is full");
               }),
               testing::ExitedWithCode(static_cast<int>(ExitCode::EnvironmentError)), "^the disk is full$");
 }
 
-TEST(RunCommand, GivesWhatAProgramSaidOnStderrApartFromWhatItPrinted)
+TEST(RunCommand, SeparatesStandardErrorFromStandardOutput)
 {
   const auto failed = run_command({"/bin/sh", "-c", "echo printed; echo one >&2; echo two >&2; exit 3"}, "", ample);
   EXPECT_EQ(failed.output, "printed\n");
@@ -214,36 +214,36 @@ TEST(SayHere, ReachesTheStandardErrorOfTheParentFromAChild)
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "isobar: two\\x09lines\nof a child\n");
 }
 
-TEST(RunCommand, DoesNotMindAProgramThatLeavesItsInputUnread)
+TEST(RunCommand, AcceptsAProgramThatLeavesItsInputUnread)
 {
   EXPECT_EQ(run_command({"echo", "done"}, std::string(1'000'000, 'y'), ample).output_or_throw(), "done\n");
 }
 
-TEST(RunCommand, DoesNotWaitForWhatAProgramLeavesBehind)
+TEST(RunCommand, DoesNotWaitForProcessesThatAProgramLeavesBehind)
 {
   const auto result = run_command({"sh", "-c", "sleep 60 & echo answer"}, "", Seconds(20));
   EXPECT_EQ(result.output_or_throw(), "answer\n");
 }
 
-TEST(RunCommand, EndsAProgramThatAnswersWithoutEnd)
+TEST(RunCommand, KillsAProgramWithEndlessOutput)
 {
   const auto result = run_command({"yes"}, "", ample);
   expect_failure(result, Kind::Died, "answered more than 256 MiB");
 }
 
-TEST(RunCommand, ShowsLastWordsOnOneLineWithoutControlCharacters)
+TEST(RunCommand, ShowsTheLastErrorLineWithoutControlCharacters)
 {
   const auto result = run_command({"sh", "-c", "printf 'red \\033[31m' >&2; exit 1"}, "", ample);
-  expect_failure(result, Kind::Died, "exited with code 1; its last words: red \\x1b[31m");
+  expect_failure(result, Kind::Died, "exited with code 1; last line on stderr: red \\x1b[31m");
 }
 
-TEST(RunCommand, SaysHowAProgramFailed)
+TEST(RunCommand, ReportsHowAProgramFailed)
 {
   const auto result = run_command({"sh", "-c", "echo no such allocator >&2; exit 9"}, "", ample);
-  expect_failure(result, Kind::Died, "exited with code 9; its last words: no such allocator");
+  expect_failure(result, Kind::Died, "exited with code 9; last line on stderr: no such allocator");
 }
 
-TEST(RunCommand, RefusesAProgramThatIsNotThere)
+TEST(RunCommand, RefusesAMissingProgram)
 {
   EXPECT_THAT([] { run_command({"./no_such_program"}, "", ample); },
               ThrowsMessage<EnvironmentError>("./no_such_program: cannot start: No such file or directory"));

@@ -11,7 +11,7 @@
 namespace isobar {
 namespace {
 
-/// Leaves the calling thread one processor of those that it has.
+/// Pins the calling thread to one of its processors.
 void stay_on_one_processor()
 {
   cpu_set_t allowed;
@@ -43,11 +43,11 @@ TEST(ProcessorWaitTest, CountsTheTimeInWhichAnotherThreadHasTheProcessor)
   EXPECT_LT(fraction, 1);
 }
 
-TEST(ProcessorWaitTest, NotesATenthOfTheTime)
+TEST(ProcessorWaitTest, WarnsFromATenthOfTheTime)
 {
   EXPECT_EQ(note_of_busy_machine("rank 1 (b)", 0.09), "");
   EXPECT_EQ(note_of_busy_machine("rank 1 (b)", 0.384),
-            "rank 1 (b) waited for a processor 38 % of the time: its machine is busy, and measured times show it");
+            "rank 1 (b) waited for a processor 38 % of the time: its machine is busy, which distorts measured times");
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ std::string json_fault(const std::string& text)
   return fault_of([&] { parse_json(text, "x.json"); });
 }
 
-/// A tree on one line, with each node's line: @2.
+/// A tree on one line, with each node's line as "@2".
 std::string shown(const DocumentNode& node)
 {
   switch (node.kind) {
@@ -63,18 +63,18 @@ TEST(ParseYaml, GivesAMemberTheLineOfItsKey)
   EXPECT_EQ(shown(parse_yaml("a:\nb:\n\n  c: 1\nd:\n  text\n", "x")), "{a=null@1 b={c=1@4}@2 d=text@5}@1");
 }
 
-TEST(ParseYaml, TellsQuotedTextsFromPlainOnes)
+TEST(ParseYaml, DistinguishesQuotedFromPlainText)
 {
   EXPECT_EQ(shown(parse_yaml("[1, '1', \"1\", null, ~, 'null', ]", "x")), "[1@1 '1'@1 '1'@1 null@1 null@1 'null'@1]@1");
 }
 
-TEST(ParseYaml, TakesAnEmptyFileForNull)
+TEST(ParseYaml, ReadsAnEmptyFileAsNull)
 {
   EXPECT_EQ(shown(parse_yaml("", "x")), "null@1");
   EXPECT_EQ(shown(parse_yaml("# nothing\n", "x")), "null@1");
 }
 
-TEST(ParseYaml, RefusesWhatIsNoYaml)
+TEST(ParseYaml, RefusesInvalidYaml)
 {
   EXPECT_EQ(yaml_fault("a: 1\nb: [1, 2\n"), "x.yaml:2: not YAML: end of sequence flow not found");
   EXPECT_EQ(yaml_fault("a: 1\nb: c: d\n"), "x.yaml:2: not YAML: illegal map value");
@@ -82,7 +82,7 @@ TEST(ParseYaml, RefusesWhatIsNoYaml)
   EXPECT_EQ(yaml_fault("a: {b: 1\n"), "x.yaml:1: not YAML: end of map flow not found");
 }
 
-TEST(ParseYaml, RefusesAQuotedTextWithoutEnd)
+TEST(ParseYaml, RefusesUnterminatedQuotes)
 {
   EXPECT_EQ(yaml_fault("a: \"1"), "x.yaml:1: not YAML: illegal EOF in scalar");
   EXPECT_EQ(yaml_fault("a: \"1\n"), "x.yaml:1: not YAML: end of quoted text not found");
@@ -97,7 +97,7 @@ TEST(ParseYaml, RefusesAQuotedTextWithoutEnd)
             "{a='b'@1}@1");
 }
 
-TEST(ParseYaml, RefusesAKeyGivenTwice)
+TEST(ParseYaml, RefusesDuplicateKeys)
 {
   EXPECT_EQ(yaml_fault("a: 1\nb: 2\nb: 3\na: 4\n"), "x.yaml:4: a: given twice, first in line 1; remove one");
   EXPECT_EQ(yaml_fault("a: {c: 1, c: 2}\n"), "x.yaml:1: c: given twice, first in line 1; remove one");
@@ -109,11 +109,11 @@ TEST(ParseYaml, RefusesAnchorsAliasesAndTags)
   EXPECT_EQ(yaml_fault("a:\n - &here [1]\n"), "x.yaml:2: an anchor (&); write the value where it is needed");
   EXPECT_EQ(yaml_fault("a: &here {b: 1}\nc: *here\n"), "x.yaml:1: an anchor (&); write the value where it is needed");
   EXPECT_EQ(yaml_fault("b: 1\na: *here\n"), "x.yaml:2: not YAML: the referenced anchor is not defined");
-  EXPECT_EQ(yaml_fault("a: !!str 1\n"), "x.yaml:1: a tag (tag:yaml.org,2002:str); write the value alone");
-  EXPECT_EQ(yaml_fault("a: ! 1\n"), "x.yaml:1: a tag (!); write the value alone");
-  EXPECT_EQ(yaml_fault("a: ! '1'\n"), "x.yaml:1: a tag (!); write the value alone");
-  EXPECT_EQ(yaml_fault("a: ! [1]\n"), "x.yaml:1: a tag (!); write the value alone");
-  EXPECT_EQ(yaml_fault("a: !mine {b: 1}\n"), "x.yaml:1: a tag (!mine); write the value alone");
+  EXPECT_EQ(yaml_fault("a: !!str 1\n"), "x.yaml:1: a tag (tag:yaml.org,2002:str); write the value without it");
+  EXPECT_EQ(yaml_fault("a: ! 1\n"), "x.yaml:1: a tag (!); write the value without it");
+  EXPECT_EQ(yaml_fault("a: ! '1'\n"), "x.yaml:1: a tag (!); write the value without it");
+  EXPECT_EQ(yaml_fault("a: ! [1]\n"), "x.yaml:1: a tag (!); write the value without it");
+  EXPECT_EQ(yaml_fault("a: !mine {b: 1}\n"), "x.yaml:1: a tag (!mine); write the value without it");
 }
 
 TEST(ParseYaml, RefusesASecondDocument)
@@ -121,9 +121,9 @@ TEST(ParseYaml, RefusesASecondDocument)
   EXPECT_EQ(yaml_fault("a: 1\n---\nb: 2\n"), "x.yaml:2: a second document; a file holds one");
 }
 
-TEST(ParseYaml, RefusesKeysThatAreNoTexts)
+TEST(ParseYaml, RefusesKeysThatAreNotStrings)
 {
-  EXPECT_EQ(yaml_fault("? [a]\n: 1\n"), "x.yaml:1: a list or mapping as a key; a key is a text");
+  EXPECT_EQ(yaml_fault("? [a]\n: 1\n"), "x.yaml:1: a list or mapping as a key; a key is a string");
   EXPECT_EQ(yaml_fault("{: 1}\n"), "x.yaml:1: a key is missing; write \"key: value\"");
 }
 
@@ -138,7 +138,7 @@ TEST(ParseYaml, RefusesDeepNesting)
   EXPECT_EQ(yaml_fault(nested(100'000)), "x.yaml:1: nested deeper than 64 levels; flatten it");
 }
 
-TEST(ParseYaml, RefusesWhatIsNoText)
+TEST(ParseYaml, RefusesWhatIsNotText)
 {
   EXPECT_EQ(yaml_fault(std::string("a: 1\nb: \x04\nc: 2\n")),
             "x.yaml:2: not YAML: the control character \\x04; write text in UTF-8");
@@ -171,7 +171,7 @@ TEST(ParseJson, KeepsTheDigitsOfNumbers)
             "[9007199254740993@1 -7@1 123456789012345678901234567890@1 0.1000@1]@1");
 }
 
-/// The members that are handed over, and the fault that ends them.
+/// The members that are passed on, and the fault that ends them.
 std::string json_members(const std::string& text, std::size_t most_values = 3)
 {
   std::string members;
@@ -181,17 +181,17 @@ std::string json_members(const std::string& text, std::size_t most_values = 3)
   return members + fault_of([&] { read_json_members(text, "x.json", most_values, take); });
 }
 
-TEST(ReadJsonMembers, HandsThemOverInTheirOrder)
+TEST(ReadJsonMembers, PassesThemOnInOrder)
 {
   EXPECT_EQ(json_members("{\"b\": [1,\n{\"c\": null}], \"a\":\n2,\n\"b\": {}}"),
             "b=[1@1 {c=null@2}@2]@1 a=2@2 b={}@4 accepted");
   EXPECT_EQ(json_members("{}"), "accepted");
 }
 
-TEST(ReadJsonMembers, RefusesWhatIsNoMappingOfSmallValues)
+TEST(ReadJsonMembers, RefusesNonMappingsAndLargeValues)
 {
-  EXPECT_EQ(json_members("[1]"), "x.json:1: is no mapping");
-  EXPECT_EQ(json_members("\n1"), "x.json:2: is no mapping");
+  EXPECT_EQ(json_members("[1]"), "x.json:1: is not a mapping");
+  EXPECT_EQ(json_members("\n1"), "x.json:2: is not a mapping");
   EXPECT_EQ(json_members("{\"a\": 1,\n\"b\""),
             "a=1@1 x.json:2: not JSON: syntax error while parsing object separator - "
             "unexpected end of input; expected ':'");
@@ -199,7 +199,7 @@ TEST(ReadJsonMembers, RefusesWhatIsNoMappingOfSmallValues)
             "a=[1@1 2@1 3@1]@1 b=4@1 x.json:1: c: has more than 3 values");
 }
 
-TEST(ParseJson, RefusesWhatIsNoJson)
+TEST(ParseJson, RefusesInvalidJson)
 {
   EXPECT_EQ(json_fault(""),
             "x.json:1: not JSON: syntax error while parsing value - unexpected end of input; expected '[', '{', or a "
@@ -227,14 +227,14 @@ TEST(ParseJson, RefusesWhatIsNoJson)
             "x.json:2: not JSON: the control character \\x00; write text in UTF-8");
 }
 
-TEST(ParseJson, RefusesAKeyGivenTwiceAndDeepNesting)
+TEST(ParseJson, RefusesDuplicateKeysAndDeepNesting)
 {
   EXPECT_EQ(json_fault("{\"a\": 1,\n\"a\": 2}"), "x.json:2: a: given twice, first in line 1; remove one");
   EXPECT_EQ(json_fault(std::string(64, '[') + std::string(64, ']')), "accepted");
   EXPECT_EQ(json_fault(std::string(1'000'000, '[')), "x.json:1: nested deeper than 64 levels; flatten it");
 }
 
-/// Reads `text` with `read` and says every fault.
+/// Reads `text` with `read` and returns every fault.
 std::string reader_fault(const std::string& text, const auto& read)
 {
   return fault_of([&] {
@@ -279,7 +279,7 @@ TEST(MappingReader, ReadsEveryKindOfValue)
   EXPECT_TRUE(faults.empty());
 }
 
-TEST(MappingReader, SaysWhatAMissingKeyWouldHold)
+TEST(MappingReader, TellsWhatAMissingKeyShouldHold)
 {
   EXPECT_EQ(reader_fault("b: 1\n",
                          [](MappingReader& reader) {
@@ -295,7 +295,7 @@ TEST(MappingReader, SaysWhatAMissingKeyWouldHold)
                            reader.required_sequence("list");
                          }),
             "x.yaml:1: any: missing; write a value\n"
-            "x.yaml:1: text: missing; write a text\n"
+            "x.yaml:1: text: missing; write a string\n"
             "x.yaml:1: count: missing; write a whole number from 1 to 9\n"
             "x.yaml:1: open: missing; write a whole number, 1 or more\n"
             "x.yaml:1: number: missing; write a number, 0 or more\n"
@@ -305,7 +305,7 @@ TEST(MappingReader, SaysWhatAMissingKeyWouldHold)
             "x.yaml:1: list: missing; write a list");
 }
 
-TEST(MappingReader, RefusesWhatIsNoCount)
+TEST(MappingReader, RefusesInvalidCounts)
 {
   for (const std::string text : {"twelve", "-1", "1.0", "1e3", "0x10", "010", "+1", "1 000", "NaN"}) {
     EXPECT_EQ(reader_fault("a: " + text, [](auto& reader) { reader.required_count("a", 1); }),
@@ -319,7 +319,7 @@ TEST(MappingReader, RefusesWhatIsNoCount)
   }
 }
 
-TEST(MappingReader, RefusesWhatIsNoNumber)
+TEST(MappingReader, RefusesInvalidNumbers)
 {
   for (const std::string text : {"NaN", "nan", ".inf", "inf", "-inf", "1,5", "1.5 s", "0x10", ".5", "1e", "--1"}) {
     EXPECT_EQ(reader_fault("a: " + text, [](auto& reader) { reader.required_number("a"); }),
@@ -354,11 +354,11 @@ TEST(MappingReader, RefusesOtherKindsOfValue)
                          }),
             "x.yaml:1: a: is a list; write a number and a unit, such as \"80 GB\"\n"
             "x.yaml:2: b: is a mapping; write a whole number from 0 to 1\n"
-            "x.yaml:3: d: has no value; write a text\n"
+            "x.yaml:3: d: has no value; write a string\n"
             "x.yaml:4: e: is a single value; write a list");
 }
 
-TEST(MappingReader, TakesStringsOfJsonAloneForTexts)
+TEST(MappingReader, AcceptsOnlyJsonStringsAsTexts)
 {
   const auto node = parse_json("{\"a\": true,\n\"b\": 1.50,\n\"c\": \"1\"}", "x.json");
   FaultList faults("x.json");
@@ -367,7 +367,7 @@ TEST(MappingReader, TakesStringsOfJsonAloneForTexts)
   reader.optional_text("b");
   EXPECT_EQ(reader.required_text("c"), "1");
   EXPECT_EQ(fault_of([&] { faults.throw_if_any(); }),
-            "x.json:1: a: true is not a text; write \"true\"\nx.json:2: b: 1.50 is not a text; write \"1.50\"");
+            "x.json:1: a: true is not a string; write \"true\"\nx.json:2: b: 1.50 is not a string; write \"1.50\"");
   EXPECT_EQ(reader_fault("a: true\n", [](auto& yaml) { yaml.required_text("a"); }), "accepted");
 }
 
@@ -388,11 +388,11 @@ TEST(MappingReader, NamesTheNearestChoice)
                            reader.optional_boolean("a");
                            reader.optional_boolean("b");
                          }),
-            "x.yaml:1: a: \"true\" is not a truth value; write true or false without quotes\n"
-            "x.yaml:2: b: \"yes\" is not a truth value; write true or false");
+            "x.yaml:1: a: \"true\" is not a boolean; write true or false without quotes\n"
+            "x.yaml:2: b: \"yes\" is not a boolean; write true or false");
 }
 
-TEST(MappingReader, RefusesUnknownKeysAndNamesTheOneThatIsMissing)
+TEST(MappingReader, RefusesUnknownKeysAndSuggestsTheMissingOne)
 {
   EXPECT_EQ(reader_fault("hidden: 1\nhiden: 2\nparmas: 3\nwhatever: 4\n",
                          [](auto& reader) {
@@ -421,7 +421,7 @@ TEST(MappingReader, PutsItsPathBeforeKeys)
             "x.yaml:1: stages[1]: is a single value; write \"key: value\" pairs");
 }
 
-TEST(MappingReader, RefusesAFileThatIsNoMapping)
+TEST(MappingReader, RefusesAFileThatIsNotAMapping)
 {
   EXPECT_EQ(reader_fault("", [](auto& reader) { reader.required_count("a"); }),
             "x.yaml:1: the file is empty; write \"key: value\" pairs");
@@ -437,7 +437,7 @@ TEST(FaultList, KeepsEachFaultOnOneShortLine)
             "x.yaml:1: " + std::string(200, 'k') + "…: unknown key; the keys here are ");
 }
 
-TEST(FaultList, SaysAllFaultsFirstLineFirst)
+TEST(FaultList, ListsAllFaultsByLine)
 {
   FaultList faults("x.yaml");
   EXPECT_TRUE(faults.empty());

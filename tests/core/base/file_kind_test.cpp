@@ -8,7 +8,7 @@
 namespace isobar {
 namespace {
 
-TEST(FileKind, IsKnownByTheFirstElementOrKeys)
+TEST(FileKind, IsRecognisedByTheFirstElementOrKeys)
 {
   EXPECT_EQ(file_kind_of("<?xml version='1.0'?>\n<platform version=\"4.1\"/>"), FileKind::Platform);
   EXPECT_EQ(file_kind_of("# a comment\nname: x\nmodel: gpt\n"), FileKind::Workload);
@@ -18,7 +18,7 @@ TEST(FileKind, IsKnownByTheFirstElementOrKeys)
   EXPECT_EQ(file_kind_of(R"({"schema": "isobar-result/1", "plan": {"schema": "isobar-plan/1"}})"), FileKind::Result);
 }
 
-TEST(FileKind, OfOtherTextsIsUnknown)
+TEST(FileKind, IsUnknownForOtherTexts)
 {
   for (const auto* text : {"", " \n", "<html/>", "{}", R"({"model_type": "gpt2"})", "platform: a.xml\nallocator: even",
                            "layers: [{model: 1}]"}) {
@@ -26,7 +26,7 @@ TEST(FileKind, OfOtherTextsIsUnknown)
   }
 }
 
-TEST(FileKind, ThatIsAnotherOneIsRefusedWithAHint)
+TEST(FileKind, IsRefusedWithAHintIfItIsAnotherOne)
 {
   EXPECT_THAT([] { require_file_kind(FileKind::Workload, "<platform/>", "a\n.xml"); },
               testing::ThrowsMessage<InputError>(

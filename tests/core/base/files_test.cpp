@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of the test's own.
+/// A temporary folder that counts its files.
 struct Folder {
   testing_support::TemporaryFolder temporary;
   fs::path path = temporary.path();
@@ -27,11 +27,11 @@ struct Folder {
   }
 };
 
-TEST(ReadFile, RefusesWhatHasNoEnd)
+TEST(ReadFile, RefusesEndlessFiles)
 {
-  EXPECT_THAT(
-      [] { read_file("/dev/zero"); },
-      testing::ThrowsMessage<InputError>("/dev/zero: is no file and has more than 1 GiB; write it into a file"));
+  EXPECT_THAT([] { read_file("/dev/zero"); },
+              testing::ThrowsMessage<InputError>(
+                  "/dev/zero: is not a regular file and has more than 1 GiB; write it into a file"));
 }
 
 TEST(ReadFile, ReadsAPipeToItsEnd)
@@ -76,7 +76,7 @@ TEST(WriteFileAtomically, WritesThroughASymbolicLink)
   EXPECT_EQ(read_file(folder.path / "target"), "new");
 }
 
-TEST(WriteFileAtomically, MakesTheTargetOfASymbolicLinkThatLeadsNowhere)
+TEST(WriteFileAtomically, CreatesTheTargetOfADanglingSymbolicLink)
 {
   const Folder folder;
   fs::create_symlink("target", folder.path / "link");
@@ -87,13 +87,13 @@ TEST(WriteFileAtomically, MakesTheTargetOfASymbolicLinkThatLeadsNowhere)
   EXPECT_EQ(read_file(folder.path / "target"), "new");
 }
 
-TEST(WriteFileAtomically, WritesToADeviceAsItIs)
+TEST(WriteFileAtomically, WritesToADeviceDirectly)
 {
   write_file_atomically("/dev/null", "gone");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
-TEST(WriteFileAtomically, GoesOnWithWhatADescriptorWasRedirectedTo)
+TEST(WriteFileAtomically, ContinuesTheFileThatADescriptorWasRedirectedTo)
 {
   const Folder folder;
   write_file_atomically(folder.path / "a", "old ");
@@ -114,7 +114,7 @@ TEST(WriteFileAtomically, GoesOnWithWhatADescriptorWasRedirectedTo)
   for (const int end : ends) close(end);
 }
 
-TEST(WriteFileAtomically, LeavesTheFilesPermissions)
+TEST(WriteFileAtomically, KeepsTheFilesPermissions)
 {
   const Folder folder;
   write_file_atomically(folder.path / "a", "old");
@@ -123,20 +123,20 @@ TEST(WriteFileAtomically, LeavesTheFilesPermissions)
   EXPECT_EQ(fs::status(folder.path / "a").permissions(), fs::perms::owner_read | fs::perms::owner_write);
 }
 
-TEST(WriteFileAtomically, SaysThatTheDiskIsFull)
+TEST(WriteFileAtomically, ReportsAFullDisk)
 {
   EXPECT_THAT([] { write_file_atomically("/dev/full", "x"); },
               testing::ThrowsMessage<EnvironmentError>("/dev/full: cannot write: No space left on device"));
 }
 
-TEST(WriteFileAtomically, SaysThatAFolderIsNotThere)
+TEST(WriteFileAtomically, ReportsAMissingFolder)
 {
   EXPECT_THAT(
       [] { write_file_atomically("no/such/folder/a", "x"); },
       testing::ThrowsMessage<EnvironmentError>("no/such/folder/a: cannot write there: No such file or directory"));
 }
 
-TEST(TemporaryFile, VanishesUnlessItIsKept)
+TEST(TemporaryFile, IsDeletedUnlessItIsKept)
 {
   const Folder folder;
   write_file_atomically(folder.path / "a", "old");
@@ -149,7 +149,7 @@ TEST(TemporaryFile, VanishesUnlessItIsKept)
   EXPECT_EQ(folder.files(), 1u);
 }
 
-TEST(ReadFile, SaysWhatIsWrong)
+TEST(ReadFile, ReportsWhatIsWrong)
 {
   EXPECT_THAT([] { read_file("no/such/file"); }, testing::ThrowsMessage<InputError>("no/such/file: no such file"));
   EXPECT_THAT([] { read_file("/tmp"); }, testing::ThrowsMessage<InputError>("/tmp: is a directory; name a file"));

@@ -41,7 +41,7 @@ TEST(Pcg64, DrawsThePublishedStreamsBitForBit)
   }
 }
 
-/// Drawn with numpy 2.4.6: default_rng(seed).bit_generator.random_raw(2), and of fresh generators .random(3),
+/// Drawn with numpy 2.4.6: default_rng(seed).bit_generator.random_raw(2), and from fresh generators .random(3),
 /// .integers(0, 1000, 6), .integers(0, 3000000000, 4). The last rejects three draws in ten.
 struct NumpyDraws {
   std::uint64_t seed;
@@ -105,7 +105,7 @@ TEST(Pcg64, DrawsWhatNumpyDrawsFromAnySeed)
   }
 }
 
-TEST(Pcg64, RefusesABoundThatLeavesNoChoice)
+TEST(Pcg64, RefusesABoundBelowTwo)
 {
   Pcg64 random(1);
   EXPECT_THROW(random.below(0), std::logic_error);

@@ -58,7 +58,7 @@ TEST(FlopsFromText, ReadsEveryUnit)
   EXPECT_EQ(speed_from_text("3FLOP/s").value, 3);
 }
 
-TEST(BandwidthFromText, TellsBitsFromBytes)
+TEST(BandwidthFromText, DistinguishesBitsFromBytes)
 {
   EXPECT_EQ(bandwidth_from_text("8 bit/s").value, 1);
   EXPECT_EQ(bandwidth_from_text("8 kbit/s").value, 1e3);
@@ -69,12 +69,12 @@ TEST(BandwidthFromText, TellsBitsFromBytes)
   EXPECT_EQ(bandwidth_from_text("1 GiB/s").value, 0x1p30);
 }
 
-TEST(PriceFromText, ReadsDollarsAnHour)
+TEST(PriceFromText, ReadsDollarsPerHour)
 {
   EXPECT_EQ(price_from_text("2.48 USD/h"), 2.48);
 }
 
-TEST(QuantityText, TakesASpaceOrNoneAndExponents)
+TEST(QuantityText, AcceptsAnOptionalSpaceAndExponents)
 {
   EXPECT_EQ(bytes_from_text("80GB").value, 80e9);
   EXPECT_EQ(bytes_from_text("1.5e3 kB").value, 1.5e6);
@@ -84,7 +84,7 @@ TEST(QuantityText, TakesASpaceOrNoneAndExponents)
   EXPECT_EQ(bytes_from_text("0.5 kB").value, 500);
 }
 
-TEST(QuantityText, RefusesWhatIsNoNumberWithAUnit)
+TEST(QuantityText, RefusesWhatIsNotANumberWithAUnit)
 {
   for (const std::string text : {"80", "0", "", " ", "GB", "80 ", "NaN GB", "nan", "inf GB", "infinity", "+3 GB",
                                  "- 3 GB", ".5 GB", "GB 80", "80  GB", " 80 GB", "80\tGB", "eighty GB"}) {
@@ -120,7 +120,7 @@ TEST(QuantityText, RefusesTrailingTextAndOtherNotations)
   EXPECT_EQ(fault_of(seconds_from_text, "3 parsec"), "\"3 parsec\" is not a time; the units are s, ms, us, ns, min, h");
 }
 
-TEST(QuantityText, RefusesWhatIsNegativeTooLargeOrTooSmall)
+TEST(QuantityText, RefusesNegativeTooLargeAndTooSmallValues)
 {
   EXPECT_EQ(fault_of(bytes_from_text, "-3 GB"), "\"-3 GB\" is negative; a size is 0 or more");
   EXPECT_EQ(fault_of(seconds_from_text, "-0.5 s"), "\"-0.5 s\" is negative; a time is 0 or more");
@@ -183,12 +183,13 @@ TEST(TextOf, ShowsThreeSignificantDigitsAndAPrefix)
   EXPECT_EQ(text_of(BytesPerSecond(1.25e9)), "1.25 GB/s");
 }
 
-TEST(ToldApart, ShowsNineDigitsOrAsManyAsItTakes)
+TEST(DistinctTexts, ShowsNineDigitsOrAsManyAsNeeded)
 {
-  EXPECT_EQ(told_apart(1, 2), std::pair(std::string("1"), std::string("2")));
-  EXPECT_EQ(told_apart(1.0 / 3, 0.3333333333), std::pair(std::string("0.33333333333"), std::string("0.3333333333")));
-  EXPECT_EQ(told_apart(1, std::nextafter(1, 2)), std::pair(std::string("1"), std::string("1.0000000000000002")));
-  EXPECT_EQ(told_apart(0.1, 0.1).first, "0.10000000000000001");
+  EXPECT_EQ(distinct_texts(1, 2), std::pair(std::string("1"), std::string("2")));
+  EXPECT_EQ(distinct_texts(1.0 / 3, 0.3333333333),
+            std::pair(std::string("0.33333333333"), std::string("0.3333333333")));
+  EXPECT_EQ(distinct_texts(1, std::nextafter(1, 2)), std::pair(std::string("1"), std::string("1.0000000000000002")));
+  EXPECT_EQ(distinct_texts(0.1, 0.1).first, "0.10000000000000001");
 }
 
 TEST(TextOf, RoundsUpToTheNextPrefix)

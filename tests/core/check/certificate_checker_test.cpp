@@ -19,7 +19,7 @@ using testing::IsEmpty;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// A plan that claims a bound; its stages are not looked at.
+/// A plan that claims a bound; its stages do not matter.
 Plan claim(const Goal& goal, double bound, Certificate certificate)
 {
   Plan plan;
@@ -95,9 +95,9 @@ TEST(PathCertificate, CountsTransfersToTheNearestOtherDeviceOfAGroup)
   EXPECT_NEAR(proven_by(goal, path({{{}, {0, 0}}}, {0, 1}), problem.workload, problem.devices), 3.5, 1e-9);
 }
 
-TEST(PathCertificate, TellsMicroBatchesInFlightApartByLevel)
+TEST(PathCertificate, DistinguishesMicroBatchesInFlightByLevel)
 {
-  // Three layers of 10 bytes; under 1f1b with M = 4 a stage with n stages behind it holds 10 (n + 1) bytes a layer.
+  // Three layers of 10 bytes; under 1f1b with M = 4 a stage with n stages after it holds 10 (n + 1) bytes per layer.
   const Workload workload = chain({1, 1, 1}, 0, 10);
   const Cluster devices = cluster({3, 3, 3}, {Seconds(0), BytesPerSecond(1)}, 15);
   const Goal goal = goal_of(Objective::Sequential, Communication::None, 4);
@@ -248,20 +248,20 @@ TEST(PhaseFlowCertificate, HoldsBelowTheOptimumAndNotAtIt)
     EXPECT_TRUE(!is_feasible || least == 0 || faults.size() == 1) << "instance " << instance;
     if (faults_of_certificate(claim(goal, 0, phase_flow(limit * (1 - 1e-9))), workload, cluster).empty()) ++proven;
   }
-  EXPECT_GT(proven, 250U);  // where cuts are told apart by phase alone, not all optima can be proven
+  EXPECT_GT(proven, 250U);  // cuts are distinguished only by phase, so not all optima can be proven
 }
 
-TEST(PhaseFlowCertificate, IsForBottlenecksWithoutTransfersAlone)
+TEST(PhaseFlowCertificate, IsOnlyForBottlenecksWithoutTransfers)
 {
   const TwoByTwo problem;
-  EXPECT_THAT(faults_of_certificate(claim(goal_of(Objective::Bottleneck, Communication::Serial), 0, phase_flow(0.9)),
-                                    problem.workload, problem.devices),
-              ElementsAre("certificate.kind: claims phase-flow; it is for objective bottleneck without communication "
-                          "alone"));
+  EXPECT_THAT(
+      faults_of_certificate(claim(goal_of(Objective::Bottleneck, Communication::Serial), 0, phase_flow(0.9)),
+                            problem.workload, problem.devices),
+      ElementsAre("certificate.kind: claims phase-flow; it is only for objective bottleneck without communication"));
   const Workload buffered = chain({1, 1, 1}, 0, 10, 100);
   const Goal goal = goal_of(Objective::Bottleneck, Communication::None);
   EXPECT_THAT(faults_of_certificate(claim(goal, 0, phase_flow(0.9)), buffered, problem.devices),
-              ElementsAre("certificate.kind: claims phase-flow; it is for memory that grows with every layer alone"));
+              ElementsAre("certificate.kind: claims phase-flow; it is only for memory that grows with every layer"));
   EXPECT_THAT(faults_of_certificate(claim(goal, 0.9, phase_flow(0.9)), problem.workload, problem.devices), IsEmpty());
   EXPECT_THAT(faults_of_certificate(claim(goal, 1, phase_flow(0.9)), problem.workload, problem.devices),
               ElementsAre("objective_bound_s: claims 1; it is 0.9 by the certificate phase-flow"));
@@ -309,7 +309,7 @@ TEST(Certificate, OfNothingProvesZero)
               ElementsAre("objective_bound_s: claims nan; it is 0 by the certificate none"));
 }
 
-TEST(Certificate, IsRefusedWhereItIsMalformed)
+TEST(Certificate, IsRefusedIfMalformed)
 {
   const TwoByTwo problem;
   const auto faults = [&](const Certificate& certificate) {
@@ -338,7 +338,7 @@ TEST(Certificate, IsRefusedWhereItIsMalformed)
   EXPECT_THAT(faults(path({{{}, {1, 1}}}, {}, 0)), ElementsAre("certificate.levels: claims 0; it is at least 1"));
 }
 
-TEST(Certificate, IsRefusedWhereCheckingItTakesTooMuch)
+TEST(Certificate, IsRefusedIfCheckingTakesTooMuch)
 {
   const TwoByTwo problem;
   const Goal goal = goal_of(Objective::Pipeline, Communication::Serial, 4);
@@ -356,9 +356,9 @@ TEST(Certificate, IsRefusedWhereCheckingItTakesTooMuch)
               ElementsAre("certificate: needs more than 10 steps to check; it is not checked"));
 }
 
-TEST(Certificate, IsRefusedWhereItsTablesWouldBeTooLarge)
+TEST(Certificate, IsRefusedIfItsTablesWouldBeTooLarge)
 {
-  // Two tables of 401 cuts for each of 600 devices and groups; no memory is taken for them.
+  // Two tables of 401 cuts for each of 600 devices and groups; no memory is allocated for them.
   const Workload workload = chain(std::vector<double>(400, 1), 0, 10);
   const Cluster devices = cluster(std::vector<double>(600, 1), {Seconds(1), BytesPerSecond(1)});
   std::vector<std::size_t> groups(600);

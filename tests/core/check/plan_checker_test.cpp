@@ -71,8 +71,7 @@ TEST(FaultsOf, RefusesAWorkloadThatRecomputesOtherLayers)
 {
   Sound sound;
   sound.plan.recompute = {0, 2};
-  EXPECT_THAT(sound.faults(), ElementsAre("recompute: 2 layers, which are not the 0 that recompute in the workload as "
-                                          "it is given here"));
+  EXPECT_THAT(sound.faults(), ElementsAre("recompute: lists 2 layers, not the 0 that recompute in the given workload"));
 }
 
 TEST(FaultsOf, RefusesAWorkloadOfAnotherMicroBatch)
@@ -81,29 +80,29 @@ TEST(FaultsOf, RefusesAWorkloadOfAnotherMicroBatch)
   sound.plan.micro_batch = 1;
   EXPECT_THAT(sound.faults(), IsEmpty());
   sound.plan.micro_batch = 4;
-  EXPECT_THAT(sound.faults(),
-              ElementsAre("micro_batch: 4 samples, which are not the 1 of the workload as it is given here"));
+  EXPECT_THAT(sound.faults(), ElementsAre("micro_batch: 4 samples, not the 1 of the given workload"));
 }
 
 TEST(FaultsOf, RefusesASimulatedStepBelowTheStepBound)
 {
   Sound sound;
   const Seconds bound = sound.plan.step_bound.value();
-  sound.plan.simulated = Simulated{bound * (1 - 1e-7), 1, "even", Objective::Step};  // within what simulations round
+  sound.plan.simulated =
+      Simulated{bound * (1 - 1e-7), 1, "even", Objective::Step};  // within the rounding of simulations
   EXPECT_THAT(sound.faults(), IsEmpty());
   sound.plan.simulated->step_time = bound / 2;
   EXPECT_THAT(sound.faults(),
-              ElementsAre(fmt::format("simulated.step_time_s: claims {}, below step_bound_s {}; no schedule is",
+              ElementsAre(fmt::format("simulated.step_time_s: claims {}, below step_bound_s {}; no schedule is faster",
                                       bound.value / 2, bound.value)));
 }
 
-TEST(FaultsOf, NamesALayerThatIsPlacedNowhere)
+TEST(FaultsOf, NamesALayerThatIsNotPlaced)
 {
   Sound sound;
   sound.plan.stages[1].first_layer = sound.plan.stages[0].last_layer = 3;
   sound.plan.stages[0].last_layer = 1;
   EXPECT_THAT(sound.faults(),
-              ElementsAre("stages[1]: layer 2 is placed nowhere; the stages hold every layer in order"));
+              ElementsAre("stages[1]: layer 2 is not placed; the stages must hold every layer in order"));
 }
 
 TEST(FaultsOf, NamesALayerThatIsPlacedTwice)
@@ -117,17 +116,17 @@ TEST(FaultsOf, NamesTheLastLayersThatAreMissing)
 {
   Sound sound;
   sound.plan.stages.pop_back();
-  EXPECT_THAT(sound.faults(), ElementsAre("layer 3 of 4 is placed nowhere; the stages hold every layer in order"));
+  EXPECT_THAT(sound.faults(), ElementsAre("layer 3 of 4 is not placed; the stages must hold every layer in order"));
 }
 
 TEST(FaultsOf, NamesALayerThatTheWorkloadDoesNotHave)
 {
   Sound sound;
   sound.plan.stages[1].last_layer = 4;
-  EXPECT_THAT(sound.faults(), ElementsAre("layer 4 is placed and workload chain has 4 layers, 0 to 3"));
+  EXPECT_THAT(sound.faults(), ElementsAre("layer 4 is placed, but workload chain has 4 layers, 0 to 3"));
 }
 
-TEST(FaultsOf, NamesADeviceThatIsNotThere)
+TEST(FaultsOf, NamesAnUnknownDevice)
 {
   Sound sound;
   sound.plan.stages[0].devices[0].name = "d9";
@@ -141,7 +140,7 @@ TEST(FaultsOf, NamesADeviceThatIsUsedTwice)
   EXPECT_THAT(sound.faults(), ElementsAre("stages[1]: device d1 runs stage 0 already; each device runs one stage"));
 }
 
-TEST(FaultsOf, NamesADataServerThatIsNotTheClusters)
+TEST(FaultsOf, NamesAnotherDataServer)
 {
   Sound sound;
   sound.plan.data_server = "store";
@@ -158,7 +157,7 @@ TEST(FaultsOf, RefusesSeveralDevicesForOneStage)
   EXPECT_THAT(sound.faults(), ElementsAre("stages[0].devices: 2 devices; this version runs each stage on one"));
 }
 
-TEST(FaultsOf, SaysWhatADeviceNeedsAndHas)
+TEST(FaultsOf, TellsWhatAStageNeedsAndItsDeviceHas)
 {
   Sound sound;
   sound.devices.devices[1].memory = Bytes(0x1p30);
@@ -167,21 +166,21 @@ TEST(FaultsOf, SaysWhatADeviceNeedsAndHas)
               testing::Contains("stages[0]: layers 0 to 2 need 2 GiB on device d1, which has 1 GiB"));
 }
 
-TEST(FaultsOf, ExplainsAnInfeasiblePlanOnly)
+TEST(FaultsOf, RequiresAReasonAndNoStagesOfAnInfeasiblePlan)
 {
   Plan plan;
   plan.outcome = Outcome::Infeasible;
   const Sound sound;
   EXPECT_THAT(faults_of(plan, sound.workload, sound.devices),
-              ElementsAre("reason: missing; a plan without stages says why"));
+              ElementsAre("reason: missing; a plan without stages needs one"));
   plan.reason = "too large";
   EXPECT_THAT(faults_of(plan, sound.workload, sound.devices), IsEmpty());
   plan.stages = sound.plan.stages;
   EXPECT_THAT(faults_of(plan, sound.workload, sound.devices),
-              ElementsAre("stages: 2 in an infeasible plan; it has none"));
+              ElementsAre("stages: 2 in a plan with outcome infeasible; it has none"));
 }
 
-TEST(FaultsOf, TakesNoPlanForAnAnswerOfASearchThatTimedOut)
+TEST(FaultsOf, AcceptsATimedOutSearchWithoutAPlacement)
 {
   const Sound sound;
   Plan plan;
@@ -190,7 +189,7 @@ TEST(FaultsOf, TakesNoPlanForAnAnswerOfASearchThatTimedOut)
   EXPECT_THAT(faults_of(plan, sound.workload, sound.devices), IsEmpty());
 }
 
-TEST(FaultsOf, FindsEveryClaimOfAPlanWithoutStages)
+TEST(FaultsOf, RefusesEveryClaimOfAPlanWithoutStages)
 {
   Sound sound;
   sound.plan.stages.clear();
@@ -209,7 +208,7 @@ TEST(FaultsOf, FindsEveryClaimOfAPlanWithoutStages)
   Plan plan;
   plan.outcome = Outcome::TimedOut;
   plan.reason = "found none in 1 s";
-  plan.objective_bound = Seconds(1);  // what it is worth, its certificate says
+  plan.objective_bound = Seconds(1);  // left to the certificate checker
   EXPECT_THAT(faults_of(plan, sound.workload, sound.devices), IsEmpty());
   plan.objective_bound.reset();
   plan.certificate.kind = CertificateKind::Path;
@@ -225,7 +224,7 @@ TEST(FaultsOf, ShowsNamesOnOneLine)
               testing::Contains("stages[0]: device d\\x0a" + std::string(58, '1') + "… is not on platform cluster"));
 }
 
-TEST(FaultsOf, ShowsSoManyDigitsThatNumbersDiffer)
+TEST(FaultsOf, ShowsEnoughDigitsForNumbersToDiffer)
 {
   Sound sound;
   const double objective = sound.plan.objective->value;
@@ -235,7 +234,7 @@ TEST(FaultsOf, ShowsSoManyDigitsThatNumbersDiffer)
                                                       sound.plan.objective->value, objective)));
 }
 
-/// One field changed, and the start of the fault that it gives.
+/// A change of one field, and the start of the resulting fault.
 struct Forgery {
   const char* name;
   std::function<void(Plan&)> forge;

@@ -36,11 +36,11 @@ TEST(WithoutDevices, KeepsTheOthersWithTheirPaths)
   }
 }
 
-TEST(WithoutDevices, NamesThoseThatThereAre)
+TEST(WithoutDevices, NamesTheExistingDevices)
 {
   const auto whole = testing_support::cluster({1, 2});
   EXPECT_THAT([&] { without_devices(whole, {"d2"}, "--without"); },
-              ThrowsMessage<InputError>("--without: \"d2\" is no device of cluster; these are: d0, d1"));
+              ThrowsMessage<InputError>("--without: \"d2\" is not a device of cluster; its devices are d0, d1"));
   EXPECT_THAT(
       [&] {
         without_devices(whole, {"d1", "d0"}, "--without");

@@ -16,7 +16,7 @@ namespace {
 
 using namespace testing_support;  // NOLINT: a test file
 
-/// Of three layers, at 2 GFLOP/s.
+/// A profile of three layers at 2 GFLOP/s.
 DeviceProfile small_profile()
 {
   DeviceProfile profile;
@@ -43,7 +43,7 @@ Workload workload_of(const DeviceProfile& profile)
   return workload;
 }
 
-/// A profile file for as long as it lives.
+/// A profile file that is deleted with the object.
 class ProfileFile {
  public:
   explicit ProfileFile(const std::string& content) : path_(folder_.write("profile.json", content)) {}
@@ -71,7 +71,7 @@ TEST(DeviceProfile, SurvivesWritingAndReading)
   EXPECT_EQ(profile_to_json(read_profile(file.path())), written);
 }
 
-TEST(DeviceProfile, KeepsWhatNotEveryProfileHas)
+TEST(DeviceProfile, KeepsOptionalMembers)
 {
   DeviceProfile profile = small_profile();
   {
@@ -88,7 +88,7 @@ TEST(DeviceProfile, KeepsWhatNotEveryProfileHas)
   EXPECT_EQ(read_profile(file.path()).device_to_host, BytesPerSecond(4e10));
 }
 
-TEST(DeviceProfile, GivesLayersTheTimesThatWereMeasuredAtItsSpeedAndInProportionAtOthers)
+TEST(DeviceProfile, ScalesMeasuredTimesByTheSpeedOfADevice)
 {
   const DeviceProfile profile = small_profile();
   Workload workload = workload_of(profile);
@@ -125,7 +125,7 @@ TEST(DeviceProfile, IsRefusedForAnotherWorkload)
             "p.json: layers[1].name: \"layer1\" was measured; the workload has \"b\"");
 }
 
-TEST(DeviceProfile, ThatIsMalformedIsRefusedInItsLineAndKey)
+TEST(DeviceProfile, IsRefusedByLineAndKeyIfMalformed)
 {
   const std::string good = profile_to_json(small_profile());
   const auto with = [&](const std::string& was, const std::string& is) {
@@ -135,7 +135,7 @@ TEST(DeviceProfile, ThatIsMalformedIsRefusedInItsLineAndKey)
   };
   EXPECT_EQ(with("isobar-profile/1", "isobar-plan/1"), "2: schema: \"isobar-plan/1\" is not one of isobar-profile/1");
   EXPECT_EQ(with("\"speed_flops\": 2000000000.0", "\"speed_flops\": 0"),
-            "4: speed_flops: is 0; write what was measured");
+            "4: speed_flops: is 0; write the measured speed");
   EXPECT_EQ(with("\"forward_s\": 2.0", "\"forward_s\": -2.0").substr(0, 24), "20: layers[1].forward_s:");
   EXPECT_EQ(with("\"forward_s\": 2.0", "\"forward_s\": 1e300"),
             "20: layers[1].forward_s: 1e+300 is out of range; the largest is 1e+06");

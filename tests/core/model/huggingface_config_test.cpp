@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
 using testing::Not;
 
-// The members that count of google-bert/bert-base-uncased, openai-community/gpt2 and meta-llama/Llama-2-7b-hf.
+// The relevant members of google-bert/bert-base-uncased, openai-community/gpt2 and meta-llama/Llama-2-7b-hf.
 const Json bert = Json::parse(R"({
   "architectures": ["BertForMaskedLM"],
   "attention_probs_dropout_prob": 0.1,
@@ -81,7 +81,7 @@ Workload workload_of(const Json& config)
   return workload_from_text(yaml_of(config), "imported.yaml");
 }
 
-/// Without the file's name, and the line.
+/// The fault, without the file's name and the line.
 std::string fault_of(const Json& config, const HuggingFaceImport& import = {.sequence = 128})
 {
   try {
@@ -107,7 +107,7 @@ std::uint64_t parameters_of(const Workload& workload)
   return sum;
 }
 
-TEST(HuggingFaceConfig, OfBertMakesItsClassifier)
+TEST(HuggingFaceConfig, MakesBertWithItsClassifier)
 {
   const auto workload = workload_of(bert);
   // bert-base-uncased has 109,482,240 parameters with its pooler; the classifier adds 2 x (768 + 1).
@@ -118,7 +118,7 @@ TEST(HuggingFaceConfig, OfBertMakesItsClassifier)
   EXPECT_THAT(yaml_of(bert), HasSubstr("# The configuration names no classes; 2 is transformers' default.\n"));
 }
 
-TEST(HuggingFaceConfig, OfBertMayNameItsClasses)
+TEST(HuggingFaceConfig, ReadsTheClassesOfBert)
 {
   const auto named = with(bert, "id2label", {{"0", "entailment"}, {"1", "neutral"}, {"2", "contradiction"}});
   EXPECT_EQ(std::get<BertSizes>(workload_of(named).model).classes, 3U);
@@ -126,16 +126,16 @@ TEST(HuggingFaceConfig, OfBertMayNameItsClasses)
   EXPECT_EQ(std::get<BertSizes>(workload_of(with(bert, "num_labels", 5)).model).classes, 5U);
 }
 
-TEST(HuggingFaceConfig, OfGpt2MakesItsBlocks)
+TEST(HuggingFaceConfig, MakesTheBlocksOfGpt2)
 {
   const auto workload = workload_of(gpt2);
   // gpt2 has 124,439,808 parameters; the head's own matrix adds 50257 x 768.
   EXPECT_EQ(parameters_of(workload), 124'439'808U + 50'257 * 768);
   EXPECT_EQ(workload.training.dropout, 0.1);
   EXPECT_EQ(yaml_of(gpt2),
-            "# Of config.json, model_type gpt2 of Hugging Face's transformers.\n"
-            "# Head and embedding share one matrix there; here each has its own.\n"
-            "# A configuration names no optimizer and no learning_rate (0.01 where it is missing): choose yours.\n"
+            "# Converted from config.json, model_type gpt2 of Hugging Face's transformers.\n"
+            "# In the model, head and embedding share one matrix; here each has its own.\n"
+            "# A configuration has no optimizer and no learning_rate (default 0.01): choose your own.\n"
             "model: gpt\nlayers: 12\nhidden: 768\nheads: 12\nintermediate: 3072\nvocabulary: 50257\npositions: 1024\n"
             "dropout: 0.1\n# With dropout: 0, attention: fused keeps no S x S probabilities.\nattention: unfused\n"
             "micro_batch: 1\nsequence: 128\ndtype: float32\noptimizer: adamw\n");
@@ -143,7 +143,7 @@ TEST(HuggingFaceConfig, OfGpt2MakesItsBlocks)
   EXPECT_EQ(std::get<GptSizes>(workload_of(with(gpt2, "n_inner", nullptr)).model).intermediate, 3072U);
 }
 
-TEST(HuggingFaceConfig, OfLlamaMakesItsBlocks)
+TEST(HuggingFaceConfig, MakesTheBlocksOfLlama)
 {
   const auto workload = workload_of(llama);
   EXPECT_EQ(parameters_of(workload), 6'738'415'616U);  // Llama-2-7b
@@ -153,21 +153,22 @@ TEST(HuggingFaceConfig, OfLlamaMakesItsBlocks)
   EXPECT_EQ(sizes.norm_epsilon, 1e-5);
   EXPECT_EQ(workload.optimizer, Optimizer::AdamW);
   EXPECT_EQ(yaml_of(llama, {.sequence = 4096, .micro_batch = 3, .dtype = DType::BFloat16, .optimizer = Optimizer::Sgd}),
-            "# Of config.json, model_type llama of Hugging Face's transformers.\n"
-            "# A configuration names no optimizer and no learning_rate (0.01 where it is missing): choose yours.\n"
+            "# Converted from config.json, model_type llama of Hugging Face's transformers.\n"
+            "# A configuration has no optimizer and no learning_rate (default 0.01): choose your own.\n"
             "model: llama\nlayers: 32\nhidden: 4096\nheads: 32\nkv_heads: 32\nintermediate: 11008\nvocabulary: 32000\n"
             "rope_theta: 10000\nnorm_epsilon: 1e-05\nattention: fused\nmicro_batch: 3\nsequence: 4096\ndtype: "
             "bf16\noptimizer: sgd\n");
 }
 
-TEST(HuggingFaceConfig, OfLlamaMayGroupItsQueries)
+TEST(HuggingFaceConfig, ReadsTheKeyValueHeadsOfLlama)
 {
   EXPECT_EQ(std::get<LlamaSizes>(workload_of(with(llama, "num_key_value_heads", 8)).model).kv_heads, 8U);
   EXPECT_EQ(std::get<LlamaSizes>(workload_of(with(llama, "num_key_value_heads", nullptr)).model).kv_heads, 32U);
-  EXPECT_THAT(yaml_of(with(llama, "tie_word_embeddings", true)), HasSubstr("# Head and embedding share one matrix"));
+  EXPECT_THAT(yaml_of(with(llama, "tie_word_embeddings", true)),
+              HasSubstr("# In the model, head and embedding share one matrix"));
 }
 
-TEST(HuggingFaceConfig, OfLlamaSaysItsRotationInEitherPlace)
+TEST(HuggingFaceConfig, ReadsTheRotationOfLlamaFromEitherKey)
 {
   const auto theta = [](const Json& config) { return std::get<LlamaSizes>(workload_of(config).model).rope_theta; };
   EXPECT_EQ(theta(with(llama, "rope_theta", 500000.0)), 500'000);
@@ -175,7 +176,7 @@ TEST(HuggingFaceConfig, OfLlamaSaysItsRotationInEitherPlace)
   EXPECT_EQ(theta(with(llama, "rope_parameters", of_version_5)), 500'000);
 }
 
-TEST(HuggingFaceConfig, OfLlamaMayScaleItsRotationWhichCostsTheSame)
+TEST(HuggingFaceConfig, AcceptsScaledRotationOfLlamaWhichCostsTheSame)
 {
   const Json scaling = {{"factor", 8.0},
                         {"low_freq_factor", 1.0},
@@ -183,16 +184,16 @@ TEST(HuggingFaceConfig, OfLlamaMayScaleItsRotationWhichCostsTheSame)
                         {"original_max_position_embeddings", 8192},
                         {"rope_type", "llama3"}};
   const auto scaled = with(llama, "rope_scaling", scaling);
-  EXPECT_THAT(yaml_of(scaled), HasSubstr("# Rotary positions are scaled there (llama3); the executor does not scale "
-                                         "them.\nmodel: llama\n"));
+  EXPECT_THAT(yaml_of(scaled), HasSubstr("# The model scales rotary positions (llama3); the executor does not.\n"
+                                         "model: llama\n"));
   EXPECT_EQ(workload_of(scaled).layers.size(), 34U);
   EXPECT_THAT(yaml_of(with(llama, "rope_scaling", {{"type", "linear"}, {"factor", 2}})), HasSubstr("(linear)"));
   EXPECT_THAT([&] { sizes_from_huggingface(scaled.dump(1), "config.json"); },
               testing::ThrowsMessage<InputError>(
-                  HasSubstr(R"(rope_scaling.rope_type: "llama3" is not computed here; default is)")));
+                  HasSubstr(R"(rope_scaling.rope_type: "llama3" is not supported (only default))")));
 }
 
-// The members that count of mistralai/Mistral-7B-v0.1, Qwen/Qwen2.5-7B and Qwen/Qwen3-8B.
+// The relevant members of mistralai/Mistral-7B-v0.1, Qwen/Qwen2.5-7B and Qwen/Qwen3-8B.
 const Json mistral = Json::parse(R"({
   "architectures": ["MistralForCausalLM"],
   "hidden_act": "silu",
@@ -253,25 +254,25 @@ const Json qwen3 = Json::parse(R"({
   "vocab_size": 151936
 })");
 
-TEST(HuggingFaceConfig, OfMistralAndQwenIsADecoderOfLlamasKind)
+TEST(HuggingFaceConfig, MakesMistralAndQwenDecodersOfLlamasKind)
 {
   EXPECT_EQ(parameters_of(workload_of(mistral)), 7'241'732'096U);  // Mistral-7B-v0.1
   // Qwen2.5-7B has 7,615,616,512; 28 x (3584 + 2 x 512) of them are biases.
   EXPECT_EQ(parameters_of(workload_of(qwen2)), 7'615'616'512U - 129'024U);
   EXPECT_THAT(yaml_of(qwen2),
-              HasSubstr("# Left out here: biases of queries, keys and values, 129024 parameters.\nmodel: llama\n"));
+              HasSubstr("# Left out: biases of queries, keys and values, 129024 parameters.\nmodel: llama\n"));
   // Qwen3-8B has 8,190,735,360; 36 x 2 x 128 of them normalise queries and keys.
   EXPECT_EQ(parameters_of(workload_of(qwen3)), 8'190'735'360U - 9'216U);
-  EXPECT_THAT(yaml_of(qwen3), HasSubstr("# Left out here: normalisations of queries and keys, 9216 parameters.\n"));
+  EXPECT_THAT(yaml_of(qwen3), HasSubstr("# Left out: normalisations of queries and keys, 9216 parameters.\n"));
   for (const auto& config : {mistral, qwen2, qwen3}) {
     EXPECT_THAT([&] { sizes_from_huggingface(config.dump(1), "config.json"); },
                 testing::ThrowsMessage<InputError>(HasSubstr("is not one of bert, gpt2, llama")));
   }
 }
 
-TEST(HuggingFaceConfig, SeesNoFurtherThanItsWindow)
+TEST(HuggingFaceConfig, LimitsTheSequenceToTheWindow)
 {
-  const std::string fault = "sliding_window: 4096 is less than the sequence of 5000; ask for a shorter one";
+  const std::string fault = "sliding_window: 4096 is less than the sequence of 5000; give a shorter --sequence";
   EXPECT_EQ(fault_of(mistral, {.sequence = 5000}), fault);
   Json without = mistral;
   without.erase("sliding_window");  // 4096 by default
@@ -282,7 +283,7 @@ TEST(HuggingFaceConfig, SeesNoFurtherThanItsWindow)
   EXPECT_EQ(fault_of(with(narrow, "use_sliding_window", true), {.sequence = 5000}), fault);
 }
 
-TEST(HuggingFaceConfig, WithoutAModelTypeIsOfItsArchitecture)
+TEST(HuggingFaceConfig, TakesTheModelTypeFromTheArchitectures)
 {
   for (const auto& config : {bert, gpt2, llama, mistral, qwen2, qwen3}) {
     Json without = config;
@@ -292,39 +293,41 @@ TEST(HuggingFaceConfig, WithoutAModelTypeIsOfItsArchitecture)
   Json moe = qwen3;
   moe.erase("model_type");
   moe["architectures"] = {"Qwen3MoeForCausalLM"};
-  EXPECT_EQ(fault_of(moe),
-            R"(architectures: names no model of bert, gpt2, llama, mistral, qwen2, qwen3: "Qwen3MoeForCausalLM")");
+  EXPECT_EQ(
+      fault_of(moe),
+      R"(architectures: names no supported model (bert, gpt2, llama, mistral, qwen2, qwen3): "Qwen3MoeForCausalLM")");
 }
 
-TEST(HuggingFaceConfig, IsRefusedByTheKeyThatWeDoNotCompute)
+TEST(HuggingFaceConfig, IsRefusedByTheUnsupportedKey)
 {
   EXPECT_EQ(fault_of(with(bert, "hidden_act", "relu")),
-            R"(hidden_act: "relu" is not computed here; gelu, gelu_python is)");
+            R"(hidden_act: "relu" is not supported (only gelu, gelu_python))");
   EXPECT_EQ(fault_of(with(bert, "position_embedding_type", "relative_key")),
-            R"(position_embedding_type: "relative_key" is not computed here; absolute is)");
-  EXPECT_EQ(fault_of(with(bert, "type_vocab_size", 1)), "type_vocab_size: 1 is not computed here; 2 is");
-  EXPECT_EQ(fault_of(with(bert, "layer_norm_eps", 1e-5)), "layer_norm_eps: 1e-05 is not computed here; 1e-12 is");
-  EXPECT_EQ(fault_of(with(bert, "is_decoder", true)), "is_decoder: true is not computed here; false is");
+            R"(position_embedding_type: "relative_key" is not supported (only absolute))");
+  EXPECT_EQ(fault_of(with(bert, "type_vocab_size", 1)), "type_vocab_size: 1 is not supported (only 2)");
+  EXPECT_EQ(fault_of(with(bert, "layer_norm_eps", 1e-5)), "layer_norm_eps: 1e-05 is not supported (only 1e-12)");
+  EXPECT_EQ(fault_of(with(bert, "is_decoder", true)), "is_decoder: true is not supported (only false)");
   EXPECT_EQ(fault_of(with(bert, "attention_probs_dropout_prob", 0.2)),
-            "attention_probs_dropout_prob: 0.2 is not hidden_dropout_prob, 0.1; one dropout is computed in all places");
+            "attention_probs_dropout_prob: 0.2 is not hidden_dropout_prob, 0.1; only one dropout for all places is "
+            "supported");
   EXPECT_EQ(fault_of(with(bert, "classifier_dropout", 0)),
-            "classifier_dropout: 0 is not hidden_dropout_prob, 0.1; one dropout is computed in all places");
+            "classifier_dropout: 0 is not hidden_dropout_prob, 0.1; only one dropout for all places is supported");
   EXPECT_EQ(fault_of(with(gpt2, "activation_function", "gelu")),
-            R"(activation_function: "gelu" is not computed here; gelu_new, gelu_pytorch_tanh, gelu_fast is)");
+            R"(activation_function: "gelu" is not supported (only gelu_new, gelu_pytorch_tanh, gelu_fast))");
   EXPECT_EQ(fault_of(with(gpt2, "scale_attn_by_inverse_layer_idx", true)),
-            "scale_attn_by_inverse_layer_idx: true is not computed here; false is");
+            "scale_attn_by_inverse_layer_idx: true is not supported (only false)");
   EXPECT_EQ(
       fault_of(with(llama, "rope_scaling", {{"rope_type", "mrope"}, {"factor", 8}})),
-      R"(rope_scaling.rope_type: "mrope" is not computed here; default, linear, dynamic, yarn, longrope, llama3 is)");
-  EXPECT_EQ(fault_of(with(llama, "attention_bias", true)), "attention_bias: true is not computed here; false is");
+      R"(rope_scaling.rope_type: "mrope" is not supported (only default, linear, dynamic, yarn, longrope, llama3))");
+  EXPECT_EQ(fault_of(with(llama, "attention_bias", true)), "attention_bias: true is not supported (only false)");
   EXPECT_EQ(fault_of(with(llama, "head_dim", 64)),
-            "head_dim: 64 is not computed here; 128, hidden_size over num_attention_heads, is");
+            "head_dim: 64 is not supported (only 128, hidden_size over num_attention_heads)");
   EXPECT_EQ(fault_of(with(llama, "quantization_config", {{"bits", 4}})),
-            "quantization_config: asks for quantised matrices, which is not computed here; leave it out");
+            "quantization_config: requires quantised matrices, which is not supported; remove it");
   EXPECT_EQ(fault_of(with(llama, "auto_map", {{"AutoModel", "mine.Model"}})),
-            "auto_map: asks for code of the model's own, which is not computed here; leave it out");
+            "auto_map: requires custom code of the model, which is not supported; remove it");
   EXPECT_EQ(fault_of(with(llama, "torch_dtype", "float64")),
-            R"(torch_dtype: "float64" is none of float32, bfloat16, float16; say --dtype)");
+            R"(torch_dtype: "float64" is not one of float32, bfloat16, float16; give --dtype)");
 }
 
 TEST(HuggingFaceConfig, IsRefusedWhenItsSizesDoNotFit)
@@ -333,9 +336,9 @@ TEST(HuggingFaceConfig, IsRefusedWhenItsSizesDoNotFit)
   EXPECT_EQ(fault_of(with(llama, "num_key_value_heads", 5)),
             "num_key_value_heads: 5 does not divide num_attention_heads, 32");
   EXPECT_EQ(fault_of(with(with(llama, "hidden_size", 96), "num_key_value_heads", 1)),
-            "num_attention_heads: makes heads 3 wide; rotary positions turn pairs");
+            "num_attention_heads: makes heads 3 wide; rotary positions need an even width");
   EXPECT_EQ(fault_of(gpt2, {.sequence = 2000}),
-            "n_positions: 1024 is less than the sequence of 2000; ask for a shorter one");
+            "n_positions: 1024 is less than the sequence of 2000; give a shorter --sequence");
   EXPECT_EQ(fault_of(with(gpt2, "vocab_size", 1e9)),
             R"(vocab_size: "1000000000.0" is not a whole number; write a whole number from 1 to 16777216)");
   EXPECT_EQ(fault_of(with(llama, "rope_theta", 0)), "rope_theta: is 0");
@@ -358,7 +361,7 @@ TEST(HuggingFaceConfig, IsRefusedWithEveryFaultByLine)
   EXPECT_THAT([] { workload_from_huggingface("[]", "config.json", {}); }, testing::Throws<InputError>());
 }
 
-TEST(HuggingFaceConfig, SaysTheSizesThatWeightsGoWithWhateverTrainingTakes)
+TEST(HuggingFaceConfig, GivesTheSizesOfWeightsWhateverTheTrainingKeys)
 {
   const auto sizes_of = [](const Json& config) { return sizes_from_huggingface(config.dump(1), "config.json"); };
   const auto gpt = sizes_of(with(with(gpt2, "resid_pdrop", 0.5), "n_positions", 1));
@@ -371,7 +374,7 @@ TEST(HuggingFaceConfig, SaysTheSizesThatWeightsGoWithWhateverTrainingTakes)
   EXPECT_FALSE(of_llama.tied);
   EXPECT_EQ(std::get<BertSizes>(sizes_of(with(bert, "classifier_dropout", 0)).sizes).classes, 2U);
   EXPECT_THAT([&] { sizes_of(with(bert, "layer_norm_eps", 1e-5)); },
-              testing::ThrowsMessage<InputError>(HasSubstr("layer_norm_eps: 1e-05 is not computed here")));
+              testing::ThrowsMessage<InputError>(HasSubstr("layer_norm_eps: 1e-05 is not supported")));
   EXPECT_THAT(
       [&] {
         sizes_of({{"model_type", "qwen2"}});

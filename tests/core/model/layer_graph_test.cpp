@@ -11,7 +11,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-/// Layer i sends 10^i bytes forward and half of it back, works i + 1 FLOP and reads `inputs`.
+/// Layer i sends 10^i bytes forward and half of that back, does i + 1 FLOP and reads `inputs[i]`.
 Workload workload_with(const std::vector<std::vector<std::size_t>>& inputs)
 {
   Workload workload;
@@ -41,7 +41,7 @@ std::vector<double> values(const std::vector<Bytes>& sizes)
   return values;
 }
 
-TEST(BoundariesOf, AChainAreItsOutputs)
+TEST(BoundariesOf, AreTheOutputsOfAChain)
 {
   const auto boundaries = boundaries_of(workload_with({{}, {0}, {1}}));
   EXPECT_THAT(values(boundaries.output), ElementsAre(7, 1, 10, 0));
@@ -55,7 +55,7 @@ TEST(BoundariesOf, AResidualEdgeCrossesEveryCutUpToItsReader)
   EXPECT_THAT(values(boundaries.gradient), ElementsAre(0, 0.5, 5.5, 50.5, 500, 0));
 }
 
-TEST(BoundariesOf, ATensorThatSeveralReadCrossesOnce)
+TEST(BoundariesOf, ATensorWithSeveralReadersCrossesOnce)
 {
   const auto boundaries = boundaries_of(workload_with({{}, {0}, {0}, {1, 2}}));
   EXPECT_THAT(values(boundaries.output), ElementsAre(7, 1, 11, 110, 0));
@@ -68,13 +68,13 @@ TEST(BoundariesOf, DataThatALaterLayerReadsCrossesTheCutsBeforeIt)
   EXPECT_THAT(values(boundaries.gradient), ElementsAre(0, 0.5, 5, 55, 0));
 }
 
-TEST(BoundariesOf, AnOutputThatNobodyReadsCrossesNothing)
+TEST(BoundariesOf, AnOutputWithoutReadersCrossesNothing)
 {
   const auto boundaries = boundaries_of(workload_with({{}, {0}, {0}}));
   EXPECT_THAT(values(boundaries.output), ElementsAre(7, 1, 1, 0));
 }
 
-TEST(BoundariesOf, FractionsOfBytesLeaveNothingBehind)
+TEST(BoundariesOf, FractionsOfBytesCancelOut)
 {
   auto workload = workload_with({{}, {0}, {1, 0}, {2}, {3, 2}, {4}});
   for (auto& layer : workload.layers) layer.output = Bytes(0.1 * layer.output.value + 0.3);
@@ -84,7 +84,7 @@ TEST(BoundariesOf, FractionsOfBytesLeaveNothingBehind)
   EXPECT_EQ(boundaries.output[6], Bytes(0));
 }
 
-TEST(ChainCuts, OfAChainAreBeforeEveryLayerButTheFirst)
+TEST(ChainCuts, AreBeforeEveryLayerOfAChainExceptTheFirst)
 {
   EXPECT_THAT(chain_cuts(workload_with({{}, {0}, {1}, {2}})), ElementsAre(1, 2, 3));
   EXPECT_THAT(chain_cuts(workload_with({{}})), IsEmpty());
@@ -95,23 +95,23 @@ TEST(ChainCuts, LeaveOutWhatAResidualEdgeSpans)
   EXPECT_THAT(chain_cuts(workload_with({{}, {0}, {1}, {2, 0}, {3}})), ElementsAre(1, 4));
 }
 
-TEST(ChainCuts, OfBranchesAreWhereTheyPartAndBehindWhereTheyMeet)
+TEST(ChainCuts, AreWhereBranchesSplitAndAfterTheyMerge)
 {
   EXPECT_THAT(chain_cuts(workload_with({{}, {0}, {0}, {1, 2}, {3}})), ElementsAre(1, 4));
 }
 
-TEST(ChainCuts, AreNoneWhereALaterLayerReadsTheData)
+TEST(ChainCuts, AreAbsentWhereALaterLayerReadsTheData)
 {
   EXPECT_THAT(chain_cuts(workload_with({{}, {0}, {}, {1, 2}, {3}})), ElementsAre(4));
 }
 
-TEST(ChainCuts, AreNoneBesideASecondResult)
+TEST(ChainCuts, AreAbsentNextToASecondResult)
 {
-  // c is a result of its own that reads a: behind a one tensor crosses, behind b it is a's and b's.
+  // c is a second result, which reads a: one tensor crosses after a, but a's and b's cross after b.
   EXPECT_THAT(chain_cuts(workload_with({{}, {0}, {0}, {1}})), ElementsAre(1));
 }
 
-TEST(ChainView, OfAChainIsTheChain)
+TEST(ChainView, IsTheChainItself)
 {
   const auto workload = workload_with({{}, {0}, {1}});
   const auto view = chain_view(workload);
@@ -146,8 +146,8 @@ TEST(ChainView, KeepsTheResultOfALastBlock)
   EXPECT_EQ(view.workload.layers[1].output, Bytes(1000));
 }
 
-/// One tensor alone crosses a cut, and everything behind it descends from that tensor's layer, which is the last before
-/// it: said without any graph algorithm.
+/// The definition, without a graph algorithm: only one tensor crosses the cut, and every layer after it descends from
+/// that tensor's layer, which is the last one before it.
 std::vector<std::size_t> cuts_by_definition(const Workload& workload)
 {
   const auto& layers = workload.layers;
@@ -182,7 +182,7 @@ TEST(ChainCuts, AgreeWithTheirDefinitionOnRandomGraphs)
   }
 }
 
-TEST(ChainView, OfAHundredThousandLayersTakesNoDeepStack)
+TEST(ChainView, OfAHundredThousandLayersNeedsNoDeepStack)
 {
   std::vector<std::vector<std::size_t>> inputs(100'000);
   for (std::size_t i = 1; i < inputs.size(); ++i) inputs[i] = {i - 1};

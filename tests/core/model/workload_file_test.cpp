@@ -159,7 +159,7 @@ TEST(BertWorkload, ScalesWithEverySize)
   EXPECT_EQ(classifier.sky_memory, Bytes(2 * (2 * (12 + 16) + 2 * 28 + 12)));
 }
 
-TEST(BertWorkload, KnowsNoSkyMemoryUnderTheTrainingModel)
+TEST(BertWorkload, HasNoSkyMemoryUnderTheTrainingModel)
 {
   const auto workload = read_workload(shipped("bert_large"));
   EXPECT_EQ(workload.memory_model, MemoryModel::Training);
@@ -235,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(Published, GptSizesTest,
                            return name;
                          });
 
-TEST(GptWorkload, WorksAsNarayananSays)
+TEST(GptWorkload, HasTheWorkOfNarayanan)
 {
   // Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", appendix: forward and
   // backward take 72·B·s·l·h²·(1 + s/(6h) + V/(12·l·h)) FLOP without recomputation.
@@ -254,7 +254,7 @@ TEST(LlamaWorkload, HasThePublishedParameters)
   EXPECT_EQ(layer_named(workload, "block0").output, Bytes(2.0 * 8192 * 4096));
 }
 
-TEST(LlamaWorkload, WithoutGroupsAndGateIsAsManyMatrixProductsAsItsParameters)
+TEST(LlamaWorkload, HasOneMultiplyAddPerTokenAndParameter)
 {
   const auto workload = workload_from_text(
       "model: llama\nlayers: 1\nhidden: 8\nheads: 4\nkv_heads: 2\nintermediate: 20\nvocabulary: 50\nsequence: 3\n"
@@ -269,7 +269,7 @@ TEST(LlamaWorkload, WithoutGroupsAndGateIsAsManyMatrixProductsAsItsParameters)
   EXPECT_EQ(layer_named(workload, "head").forward, Flops(2 * 15 * 50 * 8));
 }
 
-/// The first layer that has attention, with and without a kernel that keeps no probabilities.
+/// Activations of the first layer with attention.
 Bytes kept_by_attention(const std::string& model, const std::string& attention)
 {
   return workload_from_text(model + "attention: " + attention + "\n", "x.yaml").layers[1].activations;
@@ -296,14 +296,14 @@ TEST(FusedAttention, KeepsANumberForEachTokenAndHeadInsteadOfProbabilities)
   EXPECT_EQ(kept_by_attention(llama, "fused"), Bytes(2 * (6 * 120 + 2 * 60 + 4 * 300) + 4 * 60));
 }
 
-TEST(FusedAttention, IsTheDefaultOfLlamaAlone)
+TEST(FusedAttention, IsTheDefaultOnlyForLlama)
 {
   EXPECT_EQ(std::get<LlamaSizes>(read_workload(shipped("llama_8b")).model).attention, Attention::Fused);
   EXPECT_EQ(std::get<GptSizes>(read_workload(shipped("gpt2_124m")).model).attention, Attention::Unfused);
   EXPECT_EQ(std::get<BertSizes>(read_workload(shipped("bert10")).model).attention, Attention::Unfused);
 }
 
-TEST(LlamaWorkload, IsLlama3UnlessItSaysHowItRotatesAndNormalises)
+TEST(LlamaWorkload, DefaultsToTheRotationAndNormalisationOfLlama3)
 {
   const auto llama_3 = std::get<LlamaSizes>(read_workload(shipped("llama_8b")).model);
   EXPECT_EQ(llama_3.rope_theta, 500'000);
@@ -346,7 +346,7 @@ TEST(ResnetWorkload, HasTheImagesOfTableOne)
   EXPECT_EQ(layer_named(workload, "stage0.block0").activations, Bytes(z * 56 * 56 * (64 + 128 + 128 + 256 + 256)));
 }
 
-TEST(ShippedWorkloads, AllRead)
+TEST(ShippedWorkloads, CanAllBeRead)
 {
   std::size_t files = 0;
   for (const auto& entry :
@@ -394,7 +394,7 @@ TEST(ListedWorkload, HasItsLayersAndEdges)
   EXPECT_EQ(workload.layers[1].gradient, Bytes(4e6));
   EXPECT_THAT(workload.layers[2].inputs, ElementsAre(1, 0));
   EXPECT_THAT(workload.layers[3].inputs, IsEmpty());
-  EXPECT_EQ(workload.layers[3].sky_memory, Bytes(0)) << "is of the sky model alone";
+  EXPECT_EQ(workload.layers[3].sky_memory, Bytes(0)) << "only for the sky model";
 }
 
 TEST(ListedWorkload, TakesSkyMemoryFromTheFile)
@@ -415,7 +415,7 @@ TEST(ListedWorkload, ReadsJsonToo)
   EXPECT_EQ(workload.layers[0].name, "😀");
 }
 
-TEST(Workload, TakesTheDefaultsOfItsFields)
+TEST(Workload, HasDefaultsForItsFields)
 {
   const auto workload = workload_from_text("model: resnet\ndepth: 50\n", "x.yaml");
   EXPECT_EQ(workload.micro_batch, 1u);
@@ -424,7 +424,7 @@ TEST(Workload, TakesTheDefaultsOfItsFields)
   EXPECT_EQ(workload.memory_model, MemoryModel::Training);
 }
 
-TEST(Workload, SaysEveryFaultFirstLineFirst)
+TEST(Workload, ListsEveryFaultByLine)
 {
   const std::string head = "model: bert\nhidden: 1000\nheads: 16\nsequence: 600\npositions: 512\n";
   EXPECT_EQ(
@@ -442,7 +442,7 @@ TEST(Workload, SaysEveryFaultFirstLineFirst)
             "x.yaml:4: sequence: 600 is more than the 512 positions; write a shorter one, or more positions");
 }
 
-TEST(Workload, ThatIsMalformedIsRefusedInItsWords)
+TEST(Workload, IsRefusedWithItsMessageIfMalformed)
 {
   const auto files = testing_support::expect_each_bad_file_refused("workload_", ".yaml",
                                                                    [](const auto& file) { read_workload(file); });
@@ -456,7 +456,7 @@ double cpu_seconds(const auto& work)
   return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
 }
 
-TEST(Workload, OfAHundredThousandLayersLoadsAtOnce)
+TEST(Workload, OfAHundredThousandLayersLoadsQuickly)
 {
   Workload workload;
   const double seconds = cpu_seconds([&] {
@@ -466,7 +466,7 @@ TEST(Workload, OfAHundredThousandLayersLoadsAtOnce)
         "x.yaml");
   });
   EXPECT_EQ(workload.layers.size(), 100'002u);
-  EXPECT_LT(seconds, 2) << "under sanitizers; a release build takes some 40 ms";
+  EXPECT_LT(seconds, 2) << "under sanitizers; a release build takes about 40 ms";
 }
 
 }  // namespace

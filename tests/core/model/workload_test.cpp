@@ -21,7 +21,7 @@ std::vector<std::size_t> all_layers_of(const Workload& workload)
   return layers;
 }
 
-TEST(WithRecomputation, KeepsWhatTheLayersReadAlone)
+TEST(WithRecomputation, KeepsOnlyTheInputsOfTheLayers)
 {
   Workload workload = chain({1, 2, 4, 8}, 0, 100, 10);
   workload.input = Bytes(7);
@@ -36,7 +36,7 @@ TEST(WithRecomputation, KeepsWhatTheLayersReadAlone)
   EXPECT_THAT(result.recompute, testing::ElementsAre(0, 2, 3));
 }
 
-TEST(WithRecomputation, AddsTheForwardWorkToTheBackwardOfItsLayersAlone)
+TEST(WithRecomputation, AddsForwardWorkOnlyToTheBackwardOfItsLayers)
 {
   const Workload result = with_recomputation(chain({1, 2, 4}), {1});
   EXPECT_EQ(result.layers[0].backward, Flops(2));
@@ -58,7 +58,7 @@ TEST(WithRecomputation, OfNoLayerChangesNothing)
   EXPECT_EQ(workload_to_json(with_recomputation(workload, {})), workload_to_json(workload));
 }
 
-TEST(WithRecomputation, IsForTheMemoryOfTrainingAndOnce)
+TEST(WithRecomputation, RequiresTrainingMemoryAndIsDoneOnce)
 {
   Workload workload = chain({1, 1}, 0, 5, 1);
   EXPECT_THROW(with_recomputation(with_recomputation(workload, {0}), {1}), std::logic_error);
@@ -66,7 +66,7 @@ TEST(WithRecomputation, IsForTheMemoryOfTrainingAndOnce)
   EXPECT_THROW(with_recomputation(workload, {0}), std::logic_error);
 }
 
-TEST(WithRecomputation, OfAllLayersTakesOneForwardMoreAndNoMoreMemoryThanItsBuffer)
+TEST(WithRecomputation, OfAllLayersAddsOneForwardAndAtMostItsBuffer)
 {
   std::mt19937_64 random(3);
   for (int round = 0; round < 300; ++round) {
@@ -90,7 +90,7 @@ TEST(WithRecomputation, OfAllLayersTakesOneForwardMoreAndNoMoreMemoryThanItsBuff
   }
 }
 
-TEST(WithMicroBatch, IsWhatTheGeneratorMakesOfAFileWithThatSize)
+TEST(WithMicroBatch, EqualsTheWorkloadOfAFileWithThatSize)
 {
   const char* const models[] = {
       "model: bert\nencoders: 2\nhidden: 8\nheads: 2\nintermediate: 32\nvocabulary: 100\npositions: 16\nclasses: 3\n"
@@ -112,12 +112,12 @@ TEST(WithMicroBatch, IsWhatTheGeneratorMakesOfAFileWithThatSize)
   }
 }
 
-TEST(WithMicroBatch, IsNotForListedLayers)
+TEST(WithMicroBatch, RefusesListedLayers)
 {
   EXPECT_THROW(with_micro_batch(chain({1, 2}), 2), std::logic_error);
 }
 
-TEST(WorkloadToJson, SaysWhatRecomputationBuffers)
+TEST(WorkloadToJson, ContainsTheRecomputationBuffer)
 {
   const Workload workload = with_recomputation(chain({1, 1}, 0, 50, 10), {0, 1});
   EXPECT_NE(workload_to_json(workload).find(R"("recompute_buffer_bytes":50.0)"), std::string::npos)

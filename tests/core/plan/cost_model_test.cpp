@@ -38,7 +38,7 @@ TEST(CostModel, TakesTheSlowestStageForBottleneck)
   EXPECT_DOUBLE_EQ(two.evaluate(Objective::Bottleneck, Communication::Serial).objective.value, 7);
 }
 
-TEST(CostModel, CountsTheSlowestStageMinusOneTimesMoreForPipeline)
+TEST(CostModel, AddsTheSlowestStageForEachFurtherMicroBatchOfPipeline)
 {
   const TwoStages two;
   EXPECT_DOUBLE_EQ(two.evaluate(Objective::Pipeline, Communication::None).objective.value, 3 * 6 + 9);
@@ -54,16 +54,16 @@ TEST(CostModel, OverlappedTakesTheLongerOfComputeAndSend)
   EXPECT_DOUBLE_EQ(cost.evaluate({{0, 0, 0}, {1, 1, 1}}, goal).objective.value, 10);
 }
 
-TEST(CostModel, BoundsAStepByTheWayThereAndBackAndTheStagesOwnWork)
+TEST(CostModel, BoundsAStepByOneRoundTripAndTheStagesOwnWork)
 {
   const TwoStages two;
   const auto evaluation = two.evaluate(Objective::Pipeline, Communication::None);
   EXPECT_DOUBLE_EQ(evaluation.step_bound.value, std::max(4 * 3.0, 3 + 1 + 1 + 4 * 6.0));
 }
 
-TEST(CostModel, IsNoBoundByThePipelineFormula)
+TEST(CostModel, BoundsAStepBelowThePipelineFormula)
 {
-  // Stages of 10 and 1 with M = 4: 1F1B takes 40 + 1, the bound is 40, the formula says 41.
+  // Stages of 10 and 1 with M = 4: 1F1B takes 40 + 1, the bound is 40, the formula gives 41.
   const auto workload = chain({10.0 / 3, 1.0 / 3});
   const auto devices = cluster({1, 1});
   const CostModel cost(workload, devices);
@@ -73,9 +73,9 @@ TEST(CostModel, IsNoBoundByThePipelineFormula)
   EXPECT_NEAR(evaluation.step_bound.value, 40, 1e-12);
 }
 
-TEST(CostModel, CountsTheLatencyOfOverlappedTransfersOnThePathAlone)
+TEST(CostModel, CountsTheLatencyOfOverlappedTransfersOnlyOnThePath)
 {
-  // 5 s of latency and 2 s of data each way behind a stage of 1.5 s.
+  // 5 s of latency and 2 s of data each way after a stage of 1.5 s.
   const auto workload = chain({0.5, 0.5}, 0, 0, 20);
   const auto devices = cluster({1, 1}, {Seconds(5), BytesPerSecond(10)});
   const CostModel cost(workload, devices);
@@ -90,7 +90,7 @@ TEST(CostModel, CountsTheLatencyOfOverlappedTransfersOnThePathAlone)
 
 TEST(CostModel, BoundsAStepByItsBusiestLane)
 {
-  // Four micro-batches cross in 2 s each way; one of them takes its way of 3 + 14 s besides.
+  // Four micro-batches cross in 2 s each way; one of them also takes its path of 3 + 14 s.
   const auto workload = chain({0.5, 0.5}, 0, 0, 20);
   const auto devices = cluster({1, 1}, {Seconds(5), BytesPerSecond(10)});
   const CostModel cost(workload, devices);
@@ -139,7 +139,7 @@ TEST(CostModel, CountsTrainingMemoryWithMicroBatchesInFlight)
   EXPECT_DOUBLE_EQ(cost.memory(0, 2, 1).value, 30 * 16 + 3 * 100);
 }
 
-TEST(CostModel, SkysEstimatorKnowsNoSchedule)
+TEST(CostModel, IgnoresTheScheduleInSkysEstimator)
 {
   auto workload = chain({1, 1}, 10, 100, 7);
   workload.memory_model = MemoryModel::Sky;

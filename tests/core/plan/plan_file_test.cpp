@@ -95,7 +95,7 @@ TEST(PlanFile, KeepsTheMicroBatchWhereItIsNotTheWorkloads)
   EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").micro_batch, 16U);
 }
 
-TEST(PlanFile, KeepsWhatWasSimulatedAlsoInTheHash)
+TEST(PlanFile, KeepsTheSimulationAlsoInTheHash)
 {
   Plan plan = some_plan();
   EXPECT_EQ(plan_to_json(plan).find("simulated"), std::string::npos);
@@ -128,7 +128,7 @@ TEST(PlanFile, KeepsAStamp)
   EXPECT_EQ(again.stamp->peak_memory, plan.stamp->peak_memory);
 }
 
-TEST(HashOf, IsOfAllButStampAndWall)
+TEST(HashOf, CoversAllExceptStampAndWall)
 {
   Plan plan = some_stamped_plan();
   const auto hash = hash_of(plan);
@@ -140,19 +140,19 @@ TEST(HashOf, IsOfAllButStampAndWall)
   EXPECT_NE(hash_of(plan), hash);
 }
 
-TEST(FaultsOfStamp, FindsNoneInAStampThatFits)
+TEST(FaultsOfStamp, FindsNoneInAMatchingStamp)
 {
   EXPECT_THAT(faults_of_stamp(some_stamped_plan(), "w", "1.2.3"), testing::IsEmpty());
 }
 
-TEST(FaultsOfStamp, SaysHowToStampAPlanThatHasNone)
+TEST(FaultsOfStamp, ExplainsHowToStampAPlan)
 {
   EXPECT_THAT(faults_of_stamp(some_plan(), "w", "1.2.3"),
               testing::ElementsAre("has no stamp; run isobar simulate platform.xml workload.yaml --plan … --stamp, or "
-                                   "say --unvalidated"));
+                                   "give --unvalidated"));
 }
 
-TEST(FaultsOfStamp, NamesEachThingThatDoesNotFit)
+TEST(FaultsOfStamp, NamesEachMismatch)
 {
   Plan plan = some_stamped_plan();
   const auto stamped = plan.stamp->plan_hash;
@@ -166,7 +166,7 @@ TEST(FaultsOfStamp, NamesEachThingThatDoesNotFit)
                                    "--stamp"));
 }
 
-TEST(FaultsOfStamp, NamesThePlatformThatIsNotThePlans)
+TEST(FaultsOfStamp, NamesAnotherPlatform)
 {
   Plan plan = some_stamped_plan();
   plan.stamp->platform_hash = "1";
@@ -189,7 +189,7 @@ TEST(PlanFile, RefusesEachMalformedFileWithItsOwnMessage)
             31u);
 }
 
-TEST(ReadPlan, SaysThatAFileIsNotThere)
+TEST(ReadPlan, ReportsAMissingFile)
 {
   EXPECT_THAT([] { read_plan("no/such/plan.json"); },
               testing::ThrowsMessage<InputError>("no/such/plan.json: no such file"));

@@ -1,4 +1,4 @@
-// RapidCheck's header takes long to compile: core's properties over random inputs stand in this one file.
+// RapidCheck's header takes long to compile, so all of core's properties over random inputs are in this file.
 
 #include "core/base/document.hpp"
 #include "core/base/quantity_text.hpp"
@@ -46,7 +46,7 @@ Json random_json(int depth)
   return json;
 }
 
-/// The tree says what the JSON says.
+/// Expects the tree to equal the JSON.
 void expect_same(const DocumentNode& node, const Json& json)
 {
   switch (json.type()) {
@@ -75,7 +75,7 @@ void expect_same(const DocumentNode& node, const Json& json)
   }
 }
 
-TEST(ParseJson, SaysWhatWasWritten)
+TEST(ParseJson, ReadsWhatWasWritten)
 {
   EXPECT_TRUE(rc::check([] {
     const auto json = random_json(4);
@@ -86,7 +86,7 @@ TEST(ParseJson, SaysWhatWasWritten)
 TEST(ParseYaml, ReadsJsonAsJsonIsRead)
 {
   EXPECT_TRUE(rc::check([] {
-    // YAML has no pairs of surrogates, and takes DEL for no text: write characters as they are, and without that one.
+    // YAML has no surrogate pairs and refuses DEL: write characters unescaped, and leave DEL out.
     const auto json = random_json(4);
     const auto text = json.dump(*rc::gen::inRange(-1, 3));
     RC_PRE(text.find('\x7F') == std::string::npos);

@@ -64,12 +64,12 @@ TEST(StepRecurrence, FillsAndDrainsAPipelineOfEqualStagesWithAFreeNetwork)
 
 TEST(StepRecurrence, OverlapsWhatThePipelineFormulaAdds)
 {
-  // docs/costs.md: stages of 10 and 1 with M = 4 take 40, for the first works while the second does; the formula
-  // says 41.
+  // docs/costs.md: stages of 10 and 1 with M = 4 take 40, since the first works while the second does; the formula
+  // gives 41.
   EXPECT_DOUBLE_EQ(step_time(Schedule::OneForwardOneBackward, 4, {times(5, 5), times(0.5, 0.5)}), 40);
 }
 
-TEST(StepRecurrence, LetsAStageUpdateWhileGradientsAreOnTheirWay)
+TEST(StepRecurrence, LetsAStageUpdateWhileGradientsAreInTransit)
 {
   EXPECT_DOUBLE_EQ(step_time(Schedule::GPipe, 1, {times(1, 1), times(1, 1, 0, 0, 0)}), 4);
   EXPECT_DOUBLE_EQ(step_time(Schedule::GPipe, 1, {times(1, 1, 0, 0, 3), times(1, 1, 2)}), 7);
@@ -78,22 +78,22 @@ TEST(StepRecurrence, LetsAStageUpdateWhileGradientsAreOnTheirWay)
 
 TEST(StepRecurrence, FetchesOneInputWhileAnotherIsWorkedOn)
 {
-  // Inputs of 2 s, work of 1 s: the inputs come one after the other, then the last is worked on.
+  // Inputs of 2 s, work of 1 s: the inputs arrive one after the other, then the last is processed.
   EXPECT_DOUBLE_EQ(step_time(Schedule::Sequential, 4, {times(0.5, 0.5)}, transfer(0, 2)), 9);
-  // Inputs of 1 s, work of 2 s: only the first is waited for.
+  // Inputs of 1 s, work of 2 s: the stage waits only for the first.
   EXPECT_DOUBLE_EQ(step_time(Schedule::Sequential, 4, {times(1, 1)}, transfer(0, 1)), 9);
 }
 
 TEST(StepRecurrence, SendsMessagesBackToBackHoweverLongTheLatency)
 {
-  // 64 micro-batches of 12.5 MB over 125 MB/s and 100 ms, without compute: all leave one behind the other, and the
+  // 64 micro-batches of 12.5 MB over 125 MB/s and 100 ms, without compute: all leave one after the other, and the
   // gradients do so once the last activations have arrived.
   StageTimes first = times(0, 0);
   first.output = first.gradient = transfer(0.1, 0.1);
   EXPECT_NEAR(step_time(Schedule::GPipe, 64, {first, times(0, 0)}), 2 * (0.1 + 64 * 0.1), 1e-12);
 }
 
-TEST(StepRecurrence, PaysTheLatencyOfEachMessageThatTheSenderIsSlowerThan)
+TEST(StepRecurrence, PaysTheLatencyOfEachMessageOfASlowSender)
 {
   // Forwards of 1 s, data of 0.25 s: each message arrives a latency and its data after its forward.
   StageTimes first = times(1, 0);
@@ -111,10 +111,10 @@ TEST(StepRecurrence, WaitsForTheGradientsOfOneFlightUnder1f1b)
   EXPECT_DOUBLE_EQ(step, 9 * 22 + 22 + 1);
 }
 
-TEST(StepRecurrence, LeavesTheInputToTheNetworkOnceTheForwardBeforeLastHasEnded)
+TEST(StepRecurrence, SendsAnInputOnceTheForwardTwoBeforeItHasEnded)
 {
   // Inputs of 2 s latency and 1 s of data, work of 1 s: the third leaves when the first forward of 0.5 s has ended, at
-  // 3.5, and arrives at 6.5; the fourth leaves at 4.5, behind it on the wire, and arrives at 7.5.
+  // 3.5, and arrives at 6.5; the fourth leaves at 4.5, follows it on the wire, and arrives at 7.5.
   EXPECT_DOUBLE_EQ(step_time(Schedule::Sequential, 4, {times(0.5, 0.5)}, transfer(2, 1)), 8.5);
 }
 
@@ -144,7 +144,7 @@ TEST(StepRecurrence, AgreesWithThePlayerOfThePlanChecker)
   }
 }
 
-TEST(StepRecurrence, IsNeverUnderTheStepBound)
+TEST(StepRecurrence, IsNeverBelowTheStepBound)
 {
   std::mt19937_64 random(4);
   for (int round = 0; round < 300; ++round) {
@@ -192,7 +192,7 @@ TEST(FaultsOf, RefusesAStepTimeByRecurrenceThatTakesLongToCheck)
               testing::ElementsAre("microbatches: 65537; a step by recurrence has at most 65536"));
 }
 
-TEST(PlanFile, TakesAStepTimeForAFormulaWhereItDoesNotSay)
+TEST(PlanFile, AssumesTheFormulaForAStepTimeWithoutAKind)
 {
   const auto workload = chain({1, 1});
   const auto platform = cluster({1, 1});

@@ -7,7 +7,7 @@
 namespace isobar {
 namespace {
 
-TEST(OtherEnd, JoinsTheLanesOfEachKindOfPayload)
+TEST(OtherEnd, PairsTheLanesOfEachPayload)
 {
   EXPECT_EQ(other_end(Lane::SendActivation), Lane::ReceiveActivation);
   EXPECT_EQ(other_end(Lane::SendGradient), Lane::ReceiveGradient);
@@ -17,7 +17,7 @@ TEST(OtherEnd, JoinsTheLanesOfEachKindOfPayload)
   }
 }
 
-TEST(OtherEnd, IsNotThereForComputation)
+TEST(OtherEnd, DoesNotExistForTheComputeLane)
 {
   EXPECT_THROW(other_end(Lane::Compute), std::logic_error);
 }

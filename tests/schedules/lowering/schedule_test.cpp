@@ -65,7 +65,7 @@ bool is_receive(Lane lane)
   return lane == Lane::ReceiveActivation || lane == Lane::ReceiveGradient;
 }
 
-/// Plays a program in which nothing takes time, and records what holds at each moment.
+/// Plays a program in which nothing takes time, and records the state at each moment.
 class ZeroTimeInterpreter {
  public:
   explicit ZeroTimeInterpreter(const Program& program) : program_(&program), completed_(program.ranks())
@@ -78,7 +78,7 @@ class ZeroTimeInterpreter {
     }
   }
 
-  /// True when every lane came to its end.
+  /// True if every lane finishes.
   bool run()
   {
     for (bool moved = true; moved;) {
@@ -138,7 +138,7 @@ class ZeroTimeInterpreter {
   std::vector<std::uint64_t> most_in_flight_;
 };
 
-/// A schedule over so many stages of two layers each.
+/// A schedule over stages of two layers each.
 struct Pipeline {
   Pipeline(Schedule with_schedule, std::size_t with_stages, std::uint64_t with_microbatches, bool with_data_server)
       : schedule(with_schedule),
@@ -331,7 +331,7 @@ TEST(EverySchedule, WaitsForWhatItReadsAndNeverForItself)
   });
 }
 
-TEST(EverySchedule, HoldsWhatTheCostModelSays)
+TEST(EverySchedule, HoldsTheMemoryOfTheCostModel)
 {
   for_every_pipeline([](const Pipeline& pipeline) {
     const CostModel costs(pipeline.workload, pipeline.cluster);
@@ -397,7 +397,7 @@ std::string message_of(Call call)
   return "no error";
 }
 
-TEST(MakeProgram, RefusesPositionsAndRanksThatItHasNot)
+TEST(MakeProgram, RefusesPositionsAndRanksBeyondItsOwn)
 {
   const auto program = make_program(plan_of(Schedule::GPipe, 2, 3), unequal_chain(4));
   EXPECT_EQ(message_of([&] { program->at(0, Lane::Compute, 7); }), "a position beyond the end of its lane");
@@ -409,7 +409,7 @@ TEST(MakeProgram, RefusesPositionsAndRanksThatItHasNot)
 
 TEST(MakeProgram, RefusesPlansWithoutStages)
 {
-  EXPECT_EQ(message_of([] { make_program(Plan{}, unequal_chain(4)); }), "a program is made of a feasible plan");
+  EXPECT_EQ(message_of([] { make_program(Plan{}, unequal_chain(4)); }), "a program needs a feasible plan");
 }
 
 TEST(MakeProgram, CountsBillionsOfMicroBatchesWithoutMemoryForThem)
