@@ -19,8 +19,7 @@ class Knapsack {
       double work;
       double memory;
     };
-    // The stage at the end of the chain holds the fewest micro-batches, and no stage less than its layers without
-    // transfer buffers.
+    // The last stage holds the fewest micro-batches, and every stage at least its layers without transfer buffers.
     const auto in_flight = microbatches_in_flight(goal.schedule, 0, goal.microbatches);
     const auto& workload = cost.workload();
     const double per_parameter = bytes_per_parameter(workload.dtype, workload.optimizer);
@@ -50,7 +49,7 @@ class Knapsack {
 
   double all_work() const { return work_.back(); }
 
-  /// Rounded up, so that rounding never makes a bound false.
+  /// Rounded up, so that rounding never invalidates a bound.
   double most_work(double memory) const
   {
     memory *= 1 + 1e-12;
@@ -66,7 +65,7 @@ class Knapsack {
 
  private:
   std::vector<double> work_;    // of the densest layers
-  std::vector<double> memory_;  // of the same
+  std::vector<double> memory_;  // likewise
 };
 
 struct Capacity {
@@ -85,8 +84,8 @@ std::vector<Capacity> fastest_first(const CostModel& cost)
   return capacities;
 }
 
-/// Least T at which the devices' work within T, and within their memory, makes up all work; never below the heaviest
-/// layer on the fastest device.
+/// Least T at which the work that the devices do within T, and within their memory, adds up to all work; never below
+/// the heaviest layer on the fastest device.
 double bottleneck_bound(const CostModel& cost, const std::vector<Capacity>& capacities, const Knapsack& knapsack)
 {
   struct Device {
@@ -100,7 +99,7 @@ double bottleneck_bound(const CostModel& cost, const std::vector<Capacity>& capa
   std::sort(devices.begin(), devices.end(), [](const Device& a, const Device& b) { return a.full_at() < b.full_at(); });
   std::vector<double> speed_from(devices.size() + 1, 0);
   for (std::size_t i = devices.size(); i-- > 0;) speed_from[i] = speed_from[i + 1] + devices[i].speed;
-  // The devices that are full soonest are taken at their capacity, the others share what is left.
+  // The devices that are full soonest work at their capacity, the others share the rest.
   double left = knapsack.all_work();
   double time = 0;
   for (std::size_t i = 0; i < devices.size() && left > 0; ++i) {
@@ -115,7 +114,7 @@ double bottleneck_bound(const CostModel& cost, const std::vector<Capacity>& capa
   return std::max(time, heaviest / capacities.front().speed);
 }
 
-/// The fastest devices filled as far as their memory together allows.
+/// Fills the fastest devices as far as their memory together allows.
 double sum_bound(const std::vector<Capacity>& capacities, const Knapsack& knapsack)
 {
   double sum = 0;

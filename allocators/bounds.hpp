@@ -5,19 +5,21 @@
 
 namespace isobar::allocators {
 
-/// A lower bound on the objective of every placement, in any order of devices, and what proves it.
+/// A lower bound on the objective of every placement, in any order of devices, with its proof.
 struct Bound {
   Seconds value;
-  Certificate certificate;  ///< fractional (docs/allocators.md says the formula)
+  Certificate certificate;  ///< fractional (docs/allocators.md has the formula)
 };
 
-/// The fractional bound: layers may be cut anywhere and devices hold them in any order; memory holds in the aggregate;
-/// transfers are free. O(L log L + D log D). Infinite memory makes it the closed form: bottleneck F / sum of speeds,
-/// sequential F / fastest, pipeline min over k of (M-1+k) F / (sum of the k best speeds).
+/// Computes the fractional bound: layers may be cut anywhere and devices hold them in any order; memory holds in the
+/// aggregate; transfers are free. O(L log L + D log D).
+///
+/// With F all work and infinite memory it is a closed form: bottleneck F / sum of speeds, sequential F / fastest,
+/// pipeline min over k of (M-1+k) F / (sum of the k best speeds). Infinite when all memory together is too small.
 Bound objective_bound(const CostModel& cost, const Goal& goal);
 
-/// How often the step takes the largest compute time of a stage at least, beside the sum of all; at most M-1. For
-/// schedules with more than one micro-batch in flight. O(L).
+/// Returns how often a step contains the largest compute time of a stage at least, in addition to the sum of all; at
+/// most M-1. For schedules with more than one micro-batch in flight. O(L).
 double turns_of_step(const CostModel& cost, const Goal& goal);
 
 }  // namespace isobar::allocators

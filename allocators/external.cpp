@@ -37,7 +37,7 @@ std::string problem_to_json(const Problem& problem)
   return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-/// Reads an answer and places it on the problem's devices; every fault names the program and the line of its answer.
+/// Reads an answer and maps it to the problem's devices; every fault names the program and the line of its answer.
 class AnswerReader {
  public:
   AnswerReader(const std::string& name, const Problem& problem) : problem_(problem), name_(name), faults_(name)
@@ -50,10 +50,10 @@ class AnswerReader {
   {
     const DocumentNode document = parse_json(answer, name_);
     if (document.kind != DocumentNode::Kind::Mapping) {
-      throw InputError(name_, "its answer is no JSON object; it needs \"stages\" (docs/allocators.md)");
+      throw InputError(name_, "the answer is not a JSON object; print one with \"stages\" (docs/allocators.md)");
     }
     MappingReader reader(document, "", faults_);
-    // What else a plan file holds are claims; ours are computed.
+    // The other keys of a plan file are claims, which are computed here instead.
     for (const char* claim : {"schema", "allocator", "objective", "communication", "schedule", "microbatches",
                               "predicted", "objective_s", "objective_bound_s", "gap_fraction", "step_bound_s",
                               "certificate", "inputs", "recompute", "data_server", "stamp", "wall"}) {
@@ -80,7 +80,8 @@ class AnswerReader {
       const std::string path = fmt::format("stages[{}]", stages_.size());
       stages_.emplace_back();
       if (node.kind != DocumentNode::Kind::Mapping) {
-        faults_.add(node.line, path, R"(is no object; write {"device": "NAME", "first_layer": 0, "last_layer": 3})");
+        faults_.add(node.line, path,
+                    R"(is not an object; write {"device": "NAME", "first_layer": 0, "last_layer": 3})");
         continue;
       }
       MappingReader stage(node, path + ".", faults_);
@@ -100,7 +101,7 @@ class AnswerReader {
       key = "devices";
       const auto& devices = stage.required_sequence("devices");
       if (devices.size() != 1 || devices.front().kind != DocumentNode::Kind::Mapping) {
-        stage.add_fault(key, R"(is not one device; each stage runs on one, such as [{"name": "NAME"}])");
+        stage.add_fault(key, R"(is not one device; write one, such as [{"name": "NAME"}])");
         return;
       }
       MappingReader member(devices.front(), stage.path_of("devices[0]."), faults_);
@@ -117,7 +118,7 @@ class AnswerReader {
     }
     const auto [first_use, is_new] = stage_of_device_.emplace(index->second, stages_.size() - 1);
     if (!is_new) {
-      stage.add_fault(key, fmt::format("{} runs stages[{}] already; each device runs one stage", in_quotes(device),
+      stage.add_fault(key, fmt::format("{} already runs stages[{}]; each device runs one stage", in_quotes(device),
                                        first_use->second));
     }
     stages_.back().device = index->second;
@@ -129,11 +130,12 @@ class AnswerReader {
     auto& placed = stages_.back();
     placed.first_layer = stage.required_count("first_layer", 0, layers - 1);
     placed.last_layer = stage.required_count("last_layer", 0, layers - 1);
-    if (!faults_.empty()) return;  // one fault of a layer would follow from another
+    if (!faults_.empty()) return;  // further faults of layers could be consequences of the first one
     if (placed.first_layer != next_layer_) {
-      stage.add_fault("first_layer",
-                      fmt::format("{} does not follow; the layers before end at {}", placed.first_layer,
-                                  next_layer_ == 0 ? "the input, so it is 0" : fmt::format("{}", next_layer_ - 1)));
+      const std::string before = next_layer_ == 0 ? "the first stage starts at layer 0"
+                                                  : fmt::format("the previous stage ends at layer {}", next_layer_ - 1);
+      stage.add_fault("first_layer", fmt::format("{} leaves a gap or an overlap: {}; write {}", placed.first_layer,
+                                                 before, next_layer_));
     }
     if (placed.last_layer < placed.first_layer) {
       stage.add_fault("last_layer", fmt::format("{} is before first_layer {}", placed.last_layer, placed.first_layer));
@@ -145,19 +147,17 @@ class AnswerReader {
   {
     const std::size_t layers = problem_.cost.layers();
     if (placement.outcome == Outcome::Infeasible && !stages_.empty()) {
-      throw InputError(name_, "outcome: infeasible, yet there are stages; leave one of them out");
-    }
-    if (stages_.empty() && placement.reason.empty()) {
-      throw InputError(name_, placement.outcome == Outcome::Feasible
-                                  ? "stages: none; they hold every layer"
-                                  : "reason: missing; an answer without stages says why");
+      throw InputError(name_, "outcome: infeasible, but there are stages; omit one of them");
     }
     if (stages_.empty() && placement.outcome == Outcome::Feasible) {
-      throw InputError(name_, "stages: none; they hold every layer");
+      throw InputError(name_, "stages: empty; place every layer");
+    }
+    if (stages_.empty() && placement.reason.empty()) {
+      throw InputError(name_, "reason: missing; an answer without stages needs one");
     }
     if (!stages_.empty() && next_layer_ != layers) {
-      throw InputError(name_, fmt::format("stages: layers {}..{} are placed nowhere; they hold every layer",
-                                          next_layer_, layers - 1));
+      throw InputError(name_,
+                       fmt::format("stages: layers {}..{} are not placed; place every layer", next_layer_, layers - 1));
     }
   }
 

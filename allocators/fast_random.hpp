@@ -5,8 +5,8 @@
 
 namespace isobar::allocators {
 
-/// Random numbers for inner loops, the same on every machine; some 2 ns each. Nothing published is drawn with it: that
-/// is what core/base/pcg64.hpp is for. Source: SplitMix64, Steele, Lea, Flood, OOPSLA 2014.
+/// Random numbers for inner loops, the same on every machine; about 2 ns each. Published results use
+/// core/base/pcg64.hpp instead. Source: SplitMix64, Steele, Lea, Flood, OOPSLA 2014.
 class FastRandom {
  public:
   explicit FastRandom(std::uint64_t seed) : state_(seed) {}
@@ -18,9 +18,9 @@ class FastRandom {
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
     return z ^ (z >> 31);
   }
-  /// 0 … bound - 1; 0 for a bound of 0. The bias, bound / 2^32, does not matter to a search.
+  /// Returns 0 … bound - 1; 0 for a bound of 0. The bias, bound / 2^32, does not matter to a search.
   std::size_t below(std::size_t bound) { return static_cast<std::size_t>((next() >> 32) * bound >> 32); }
-  /// In [0, 1).
+  /// Returns a number in [0, 1).
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
  private:

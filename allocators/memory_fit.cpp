@@ -15,7 +15,7 @@ Bytes stage_memory(const CostModel& cost, const Goal& goal, const StagePlacement
                      microbatches_in_flight(goal.schedule, stages_after, goal.microbatches));
 }
 
-std::string need_in_words(std::size_t first, std::size_t last, Bytes need)
+std::string need_text(std::size_t first, std::size_t last, Bytes need)
 {
   return first == last ? fmt::format("layer {} needs {}", first, text_of(need))
                        : fmt::format("layers {}..{} need {}", first, last, text_of(need));
@@ -29,8 +29,8 @@ std::optional<std::string> oversized_layer(const CostModel& cost, const Goal& go
   for (std::size_t layer = 0; layer < cost.layers(); ++layer) {
     const Bytes need = stage_memory(cost, goal, {0, layer, layer}, 0);
     if (need <= largest->memory) continue;
-    return fmt::format("{}; the largest device, {}, has {}; {} more memory there would hold it",
-                       need_in_words(layer, layer, need), largest->name, text_of(largest->memory),
+    return fmt::format("{}; the largest device, {}, has {}; {} more memory there would be enough",
+                       need_text(layer, layer, need), largest->name, text_of(largest->memory),
                        text_of(need - largest->memory));
   }
   return std::nullopt;
@@ -52,12 +52,12 @@ std::optional<int> enough_memory_percent(const std::function<bool(int percent)>&
   return high;
 }
 
-std::string hint_at_recomputation(const Workload& workload, const std::function<bool(const Workload& recomputed)>& fits)
+std::string recomputation_hint(const Workload& workload, const std::function<bool(const Workload& recomputed)>& fits)
 {
   if (!workload.recompute.empty() || workload.memory_model != MemoryModel::Training) return "";
   std::vector<std::size_t> all(workload.layers.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
-  return fits(with_recomputation(workload, all)) ? "; recomputation would do (--recompute all)" : "";
+  return fits(with_recomputation(workload, all)) ? "; recomputation would be enough (--recompute all)" : "";
 }
 
 bool surely_fits_in_order(const CostModel& cost, const Goal& goal)
@@ -89,13 +89,13 @@ std::optional<std::string> overfull_stage(const CostModel& cost, const Goal& goa
     ++overfull;
     if (excess <= largest_excess) continue;
     largest_excess = excess;
-    worst = fmt::format("device {}: {} and it has {}; {} more memory there", device.name,
-                        need_in_words(first, last, need), text_of(device.memory), text_of(excess));
+    worst = fmt::format("device {}: {} and it has {}; {} more memory there", device.name, need_text(first, last, need),
+                        text_of(device.memory), text_of(excess));
   }
   if (overfull == 0) return std::nullopt;
   if (overfull > 1)
     worst += fmt::format(", and up to that on {} other device{},", overfull - 1, overfull > 2 ? "s" : "");
-  return worst + (surely_fits_in_order(cost, goal) ? " or allocator chain-dp would do" : " would do");
+  return worst + (surely_fits_in_order(cost, goal) ? " or allocator chain-dp would be enough" : " would be enough");
 }
 
 }  // namespace isobar::allocators

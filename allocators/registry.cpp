@@ -28,11 +28,11 @@ namespace {
 
 constexpr std::string_view external_prefix = "exec:";
 
-/// What a bound and an objective may differ by in rounding; the checker's tolerance.
+/// Relative rounding error that a bound and an objective may differ by; the checker's tolerance.
 constexpr double tolerance = 1e-9;
 
-/// Up to which every plan gets a bound by multipliers, in a second or two: its time grows with the square of the
-/// layers.
+/// True when a plan gets a bound by multipliers, which takes up to a second or two: its time grows with the square of
+/// the layers.
 bool gets_certified_bound(const CostModel& chain_cost)
 {
   constexpr std::size_t most_layers = 10'000;
@@ -58,7 +58,7 @@ bool takes(const Allocator& allocator, std::size_t layers, std::size_t devices)
   return devices <= allocator.most_devices && layers * devices <= allocator.most_pairs;
 }
 
-/// @throws InputError for a problem that is too large for an allocator; it names those that take it.
+/// @throws InputError for a problem that is too large for an allocator; it names the allocators that take it.
 void require_size(const Allocator& allocator, std::size_t layers, std::size_t devices)
 {
   if (takes(allocator, layers, devices)) return;
@@ -69,13 +69,13 @@ void require_size(const Allocator& allocator, std::size_t layers, std::size_t de
   const auto too_large =
       devices > allocator.most_devices
           ? fmt::format("at most {} devices, and the platform has {}", allocator.most_devices, devices)
-          : fmt::format("at most {} pairs of a layer and a device, and here are {}", allocator.most_pairs,
+          : fmt::format("at most {} pairs of a layer and a device, and this problem has {}", allocator.most_pairs,
                         layers * devices);
-  throw InputError("allocator", fmt::format("{} takes {}; {} take so many, and --without leaves devices out",
-                                            allocator.name, too_large, fmt::join(others, ", ")));
+  throw InputError("allocator", fmt::format("{} takes {}; use {}, or leave devices out with --without", allocator.name,
+                                            too_large, fmt::join(others, ", ")));
 }
 
-/// The placement over the original's layers.
+/// Converts a placement of the chain to the layers of the workload.
 std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages)
 {
   for (auto& stage : stages) {
@@ -85,7 +85,7 @@ std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<St
   return stages;
 }
 
-/// The same placement over the chain's layers. Refuses cuts that the chain does not have.
+/// Converts a placement of the workload to the layers of the chain. @throws InputError for cuts that the chain lacks.
 std::vector<StagePlacement> over_chain_of(const ChainView& view, std::vector<StagePlacement> stages)
 {
   const auto& first_layer = view.first_layer;  // with the end of the last
@@ -93,7 +93,7 @@ std::vector<StagePlacement> over_chain_of(const ChainView& view, std::vector<Sta
     const auto found = std::lower_bound(first_layer.begin(), first_layer.end(), layer);
     if (found == first_layer.end() || *found != layer) {
       throw InputError("start", fmt::format("stages[{}]: ends before layer {}, where more than one tensor crosses; "
-                                            "plans are improved between cuts that one tensor crosses",
+                                            "cut a start only where one tensor crosses",
                                             stage, layer));
     }
     return static_cast<std::size_t>(found - first_layer.begin());
@@ -105,8 +105,8 @@ std::vector<StagePlacement> over_chain_of(const ChainView& view, std::vector<Sta
   return stages;
 }
 
-/// Writes what the cost model says of the placement, and how good it is. Returns the bound as it is proven: above the
-/// objective only when the placement breaks what the bound builds on, its memory.
+/// Writes the cost model's claims on the placement, and how good it is. Returns the proven bound: it is above the
+/// objective only when the placement violates what the bound assumes, its memory.
 Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<StagePlacement>& stages,
                     const CostModel& cost, const CostModel& chain_cost)
 {
@@ -126,7 +126,7 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
     plan.predicted->peak_memory[used.name] = stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
   }
 
-  // The best of what is proven: by the allocator, or in short for any plan.
+  // The best bound: the allocator's own, or a quick one for any plan.
   Bound bound = objective_bound(cost, plan.goal);
   if (placement.objective_bound) {
     if (*placement.objective_bound > bound.value) bound = {*placement.objective_bound, placement.certificate};
@@ -138,10 +138,10 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
   }
   plan.objective_bound = std::min(bound.value, evaluation.objective);
   plan.certificate = bound.certificate;
-  // Whoever found it: a plan that meets its bound is optimal, and no other is.
+  // Whichever allocator found it: a plan that meets its bound is optimal, and no other is.
   const bool meets_bound = *plan.objective_bound >= evaluation.objective * (1 - tolerance);
   if (meets_bound) plan.outcome = Outcome::Optimal;
-  ensure(plan.outcome != Outcome::Optimal || meets_bound, "a plan is called optimal and its bound does not say so");
+  ensure(plan.outcome != Outcome::Optimal || meets_bound, "a plan is called optimal and its bound does not prove it");
   return bound.value;
 }
 
@@ -152,6 +152,68 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
   for (auto& fault : faults) fault = fmt::format("{}: {}", plan.allocator, fault);
   if (is_external(plan.allocator)) throw InputError(faults);
   throw std::logic_error(faults.front());
+}
+
+SearchLimits for_one_plan(SearchLimits limits)
+{
+  limits.candidates = 1;
+  return limits;
+}
+
+/// Makes the plans of the placements that an allocator, or the external program `name` where there is none, finds.
+std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, const Workload& workload,
+                           const Cluster& cluster, const Goal& goal, const SearchLimits& limits)
+{
+  const SearchClock clock(limits);
+  if (goal.microbatches > most_microbatches_by_recurrence) {
+    throw InputError("microbatches",
+                     fmt::format("{} are too many; at most {}, since a step is predicted micro-batch by micro-batch",
+                                 goal.microbatches, most_microbatches_by_recurrence));
+  }
+  ensure(!workload.layers.empty() && !cluster.devices.empty() && goal.microbatches > 0,
+         "a problem has layers, devices and micro-batches");
+  const ChainView view = chain_view(workload);
+  if (allocator != nullptr) require_size(*allocator, view.workload.layers.size(), cluster.devices.size());
+  const CostModel chain_cost(view.workload, cluster);
+  Problem problem{chain_cost, goal, limits};
+  problem.limits.start = over_chain_of(view, limits.start);
+  Placement placement =
+      allocator != nullptr ? allocator->place(problem) : place_externally(name.substr(external_prefix.size()), problem);
+  const Seconds search_time = clock.elapsed();
+
+  std::vector<Plan> plans;
+  const auto add = [&](const Placement& one) {
+    Plan plan;
+    Seconds proven_bound;
+    plan.allocator = name;
+    plan.goal = goal;
+    plan.outcome = one.outcome;
+    plan.reason = one.reason;
+    plan.recompute = workload.recompute;
+    plan.data_server = cluster.data_server;
+    if (one.stages.empty()) {
+      ensure(plan.outcome == Outcome::Infeasible || plan.outcome == Outcome::TimedOut, "a plan without stages");
+      if (view.workload.layers.size() != workload.layers.size()) {
+        plan.reason += fmt::format("; layer numbers are those of the chain of {} that the graph can be cut into",
+                                   view.workload.layers.size());
+      }
+    } else {
+      proven_bound = make_claims(plan, one, over_layers_of(view, one.stages), CostModel(workload, cluster), chain_cost);
+    }
+    check(plan, workload, cluster);
+    ensure(!plan.objective || proven_bound <= *plan.objective * (1 + tolerance),
+           "a lower bound is above the objective of a plan");
+    plan.search_time = search_time;
+    plans.push_back(std::move(plan));
+  };
+  add(placement);
+  for (auto& stages : placement.alternatives) {
+    Placement other = placement;
+    other.stages = std::move(stages);
+    if (other.outcome == Outcome::Optimal) other.outcome = Outcome::Feasible;  // unless its own claims prove it
+    add(other);
+  }
+  return plans;
 }
 
 }  // namespace
@@ -187,9 +249,9 @@ void require_allocator(const std::string& name)
     list += names.back() + ", ";
   }
   const std::string nearest = nearest_word(name, names);
-  throw InputError("allocator", fmt::format("{} is not known; {}", in_quotes(name),
-                                            nearest.empty() ? "there are " + list + "and exec:PROGRAM"
-                                                            : "did you mean " + nearest + "?"));
+  throw InputError("allocator",
+                   fmt::format("{} is not known; {}", in_quotes(name),
+                               nearest.empty() ? "use " + list + "or exec:PROGRAM" : "did you mean " + nearest + "?"));
 }
 
 void require_improver(const std::string& option, const std::string& name)
@@ -202,71 +264,27 @@ void require_improver(const std::string& option, const std::string& name)
     if (other.improves_plans) improvers.push_back(other.name);
   }
   throw InputError(option,
-                   fmt::format("works with allocator {} alone, and not with {}", fmt::join(improvers, " or "), name));
+                   fmt::format("works only with allocator {}, not with {}", fmt::join(improvers, " or "), name));
 }
 
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
               const SearchLimits& limits)
 {
-  SearchLimits for_one = limits;
-  for_one.candidates = 1;
-  return std::move(allocate_candidates(name, workload, cluster, goal, for_one).front());
+  return std::move(allocate_candidates(name, workload, cluster, goal, for_one_plan(limits)).front());
+}
+
+Plan allocate(const Allocator& allocator, const Workload& workload, const Cluster& cluster, const Goal& goal,
+              const SearchLimits& limits)
+{
+  return std::move(
+      plans_of(std::string(allocator.name), &allocator, workload, cluster, goal, for_one_plan(limits)).front());
 }
 
 std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
                                       const Goal& goal, const SearchLimits& limits)
 {
-  const SearchClock clock(limits);
   require_allocator(name);
-  if (goal.microbatches > most_microbatches_by_recurrence) {
-    throw InputError("microbatches", fmt::format("{}; at most {}, since a step is predicted micro-batch by micro-batch",
-                                                 goal.microbatches, most_microbatches_by_recurrence));
-  }
-  ensure(!workload.layers.empty() && !cluster.devices.empty() && goal.microbatches > 0,
-         "a problem has layers, devices and micro-batches");
-  const Allocator* allocator = find_allocator(name);
-  const ChainView view = chain_view(workload);
-  if (allocator != nullptr) require_size(*allocator, view.workload.layers.size(), cluster.devices.size());
-  const CostModel chain_cost(view.workload, cluster);
-  Problem problem{chain_cost, goal, limits};
-  problem.limits.start = over_chain_of(view, limits.start);
-  Placement placement =
-      allocator != nullptr ? allocator->place(problem) : place_externally(name.substr(external_prefix.size()), problem);
-  const Seconds search_time = clock.elapsed();
-
-  std::vector<Plan> plans;
-  const auto add = [&](const Placement& one) {
-    Plan plan;
-    Seconds proven_bound;
-    plan.allocator = name;
-    plan.goal = goal;
-    plan.outcome = one.outcome;
-    plan.reason = one.reason;
-    plan.recompute = workload.recompute;
-    plan.data_server = cluster.data_server;
-    if (one.stages.empty()) {
-      ensure(plan.outcome == Outcome::Infeasible || plan.outcome == Outcome::TimedOut, "a plan without stages");
-      if (view.workload.layers.size() != workload.layers.size()) {
-        plan.reason += fmt::format("; layers are counted in the chain of {} that the graph can be cut into",
-                                   view.workload.layers.size());
-      }
-    } else {
-      proven_bound = make_claims(plan, one, over_layers_of(view, one.stages), CostModel(workload, cluster), chain_cost);
-    }
-    check(plan, workload, cluster);
-    ensure(!plan.objective || proven_bound <= *plan.objective * (1 + tolerance),
-           "a lower bound is above the objective of a plan");
-    plan.search_time = search_time;
-    plans.push_back(std::move(plan));
-  };
-  add(placement);
-  for (auto& stages : placement.alternatives) {
-    Placement other = placement;
-    other.stages = std::move(stages);
-    if (other.outcome == Outcome::Optimal) other.outcome = Outcome::Feasible;  // its claims say so where it is
-    add(other);
-  }
-  return plans;
+  return plans_of(name, find_allocator(name), workload, cluster, goal, limits);
 }
 
 std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal)

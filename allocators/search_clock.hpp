@@ -10,10 +10,10 @@
 
 namespace isobar::allocators {
 
-/// Thrown by a search that leaves everything at once.
+/// Thrown to leave a search from any depth.
 struct OutOfLimits {};
 
-/// Says when a search has to stop: its budget of work or its time is spent, or the process was asked to stop.
+/// Tells when a search must stop: its budget or its time is spent, or the process was asked to stop.
 class SearchClock {
  public:
   explicit SearchClock(const SearchLimits& limits) : left_(limits.budget)
@@ -24,20 +24,21 @@ class SearchClock {
   /// Takes one unit of work from the budget; false when none is left.
   bool spend() { return !left_ || (*left_)-- > 0; }
 
-  /// True when the time is over or the process was asked to stop. Some 30 ns.
+  /// True when the time is over or the process was asked to stop. About 30 ns.
   bool is_over() const { return interrupted() || (end_ && Clock::now() >= *end_); }
 
-  /// The same for searches that leave by an exception. @throws OutOfLimits
+  /// As spend(). @throws OutOfLimits when none is left.
   void spend_or_leave()
   {
     if (!spend()) throw OutOfLimits{};
   }
+  /// As is_over(). @throws OutOfLimits when it is true.
   void leave_if_over() const
   {
     if (is_over()) throw OutOfLimits{};
   }
 
-  /// The part of the time limit that is over, from 0; 0 without a limit.
+  /// The used part of the time limit, from 0; 0 without a limit.
   double used_fraction() const
   {
     if (!end_) return 0;

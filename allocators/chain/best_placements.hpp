@@ -7,16 +7,16 @@
 
 namespace isobar::allocators {
 
-/// The few best of the placements that a search offers, each once, best first.
+/// The best few placements that a search offers, without duplicates, best first.
 class BestPlacements {
  public:
-  /// Keeps `most` of them.
+  /// Keeps at most `most` placements.
   explicit BestPlacements(std::size_t most) : most_(most) {}
 
-  /// Keeps the placement if it is among the best so far. Of equal values the one offered first comes first.
+  /// Keeps the placement if it is among the best so far. Equal values stay in the order in which they were offered.
   void offer(const std::vector<StagePlacement>& stages, double value);
 
-  /// All but `stages`, which is given elsewhere; at most one less than are kept.
+  /// Returns all placements except `stages`; at most one fewer than are kept.
   std::vector<std::vector<StagePlacement>> without(const std::vector<StagePlacement>& stages) const;
 
  private:

@@ -26,7 +26,7 @@ using chain_dp::Found;
 using chain_dp::infinity;
 using chain_dp::resolution;
 
-/// The search for one goal; `best` holds the best plan so far, also when the search was left.
+/// The search for one goal; `best` holds the best plan so far, also after OutOfLimits.
 template <Communication communication>
 class GoalSearch {
  public:
@@ -52,21 +52,20 @@ class GoalSearch {
     if (best_ && problem_.goal.objective == Objective::Pipeline) find_best_pipeline();
   }
 
-  /// Why no plan exists, after run() found none.
+  /// Describes why no plan exists, after run() found none.
   std::string reason()
   {
     if (auto layer = oversized_layer(problem_.cost, problem_.goal)) return *layer;
     const StagePlacement stage = search_.overfull_beginning();
     const Device& device = problem_.cost.cluster().devices[stage.device];
-    // Which level it would be does not matter to the reader: what it needs at least.
-    std::string text =
-        fmt::format("device {}: {} and it has {} when the devices behind it are full", device.name,
-                    need_in_words(0, stage.last_layer, stage_memory(problem_.cost, problem_.goal, stage, 0)),
-                    text_of(device.memory));
+    // The stage's least need, whatever its level, is what matters to the reader.
+    std::string text = fmt::format("device {}: {} and it has {} when the devices after it are full", device.name,
+                                   need_text(0, stage.last_layer, stage_memory(problem_.cost, problem_.goal, stage, 0)),
+                                   text_of(device.memory));
     if (const auto percent = enough_memory_in_order()) {
-      text += fmt::format("; {} % more memory on every device would do", *percent);
+      text += fmt::format("; {} % more memory on every device would be enough", *percent);
     }
-    text += hint_at_recomputation(problem_.cost.workload(), [&](const Workload& recomputed) {
+    text += recomputation_hint(problem_.cost.workload(), [&](const Workload& recomputed) {
       return surely_fits_in_order(CostModel(recomputed, problem_.cost.cluster()), problem_.goal);
     });
     return text;
@@ -83,7 +82,7 @@ class GoalSearch {
         .value;
   }
 
-  /// A first plan, where a device holds the whole chain: it bounds what is worth looking at.
+  /// A first plan, where a device holds the whole chain: it bounds what is worth searching.
   void find_best_single_device()
   {
     const CostModel& cost = problem_.cost;
@@ -131,7 +130,7 @@ class GoalSearch {
     try_limits(sums, std::max(low, best_limit / ratio), std::min(high, best_limit * ratio), 8);
   }
 
-  /// The plans of least sum under limits from `low` to `high`, sums that count transfers and sums that overlap them.
+  /// Tries the plans of least sum under limits from `low` to `high`, with transfers serial and overlapped.
   void try_limits(ChainSearch<played>& sums, double low, double high, int steps)
   {
     for (int k = 0; k < steps; ++k) {
@@ -176,7 +175,7 @@ class GoalSearch {
     const double least_bottleneck = best_->bottleneck;
     std::priority_queue<Interval> open;
     const auto add = [&](double low, double high, double sum) {
-      high = std::min(high, (objective_of(*best_) - sum) / weight);  // above, nothing is better
+      high = std::min(high, (objective_of(*best_) - sum) / weight);  // above it nothing is better
       if (low < high * (1 - resolution)) open.push({low, high, sum, weight * low + sum});
     };
 
@@ -201,8 +200,8 @@ class GoalSearch {
     }
   }
 
-  /// The least whole percentage by which more memory on every device makes the chain fit; none when none does or
-  /// the limits come first.
+  /// The least whole percentage of more memory on every device that makes the chain fit; none when no percentage does
+  /// or the limits are reached first.
   std::optional<int> enough_memory_in_order()
   {
     try {
@@ -238,7 +237,7 @@ Placement place(const Problem& problem)
     }
   } catch (const OutOfLimits&) {
     placement.outcome = Outcome::TimedOut;
-    if (!best) placement.reason = "the limits came before any plan was found; more time or budget would do";
+    if (!best) placement.reason = "no plan was found within the limits; raise --time-limit or --budget";
   }
   if (!best) return placement;
   placement.alternatives = kept.without(best->stages);
@@ -259,7 +258,7 @@ Placement place_by_chain_dp(const Problem& problem)
     case Communication::Serial:
       return place<Communication::Serial>(problem);
   }
-  throw std::logic_error("a communication that chain-dp does not know");
+  throw std::logic_error("chain-dp: unknown communication");
 }
 
 }  // namespace isobar::allocators

@@ -4,34 +4,35 @@
 
 namespace isobar::allocators {
 
-/// The best contiguous split of the chain over the devices in the order of the file, where devices may stay empty.
+/// Finds the best contiguous split of the chain over the devices in the order of the file; devices may stay empty.
 ///
-/// Exact for this order (to 1e-12 relative), for every objective but `step`, every communication and schedule: memory
-/// holds with the micro-batches in flight that the schedule asks of each stage, and transfers depend on the pair of
-/// devices. Other orders are not tried, so the outcome is feasible, not optimal.
+/// Problem: with stage costs s_i (docs/costs.md), minimise max s_i (bottleneck), sum s_i (sequential) or
+/// (M-1) max s_i + sum s_i (pipeline). Exact for this order (to 1e-12 relative), for every objective except `step`,
+/// every communication and schedule: memory holds with the micro-batches in flight of each stage under the schedule,
+/// and transfers depend on the pair of devices.
 ///
-/// How: a dynamic programme from the last layer to the first. A state is a stage's first layer, its device and the
-/// stages after it (capped at M; left out where memory does not depend on it). A stage's cost couples the transfer
-/// before it with the one after, so a state keeps every option (activations sent, cost of what follows) that no other
-/// option beats in both, and is asked once for each distinct path back to a device before it.
+/// Idea: a dynamic program from the last layer to the first. A state is a stage's first layer, its device and the
+/// number of stages after it (capped at M; left out where memory does not depend on it). A stage's cost couples the
+/// transfer before it with the one after it. So a state keeps every option (activations sent, cost of the stages after)
+/// that no other option beats in both, and is valued once for each distinct path back to a device before it.
 /// - sequential: one pass, no limit on a stage's cost.
-/// - bottleneck: passes that ask whether a plan within a limit exists. A failed pass also tells the next limit at which
-///   anything could change, so the search ends exactly.
+/// - bottleneck: passes that decide whether a plan within a limit exists. A failed pass also gives the next limit at
+///   which anything could change, so the search ends exactly.
 /// - pipeline: branch and bound over the limit T. In ]lo, hi[ no plan beats (M-1) lo + least sum within hi; a pass at
-///   T that answers a plan with largest stage m settles everything in [m, T].
-/// - step: a heuristic. The plans of least sum, of transfers as serial and as overlapped, under a grid of limits from
-///   the least bottleneck to that of the least sum, finer around the best; each is valued by the recurrence. With the
-///   schedule `sequential` or one micro-batch, the plan of least serial sum (the update and the inputs fetched ahead
-///   are not in that sum).
+///   T that finds a plan with largest stage m settles everything in [m, T].
+/// - step: a heuristic. It takes the plans of least sum, with transfers serial and overlapped, under a grid of limits
+///   from the least bottleneck to that of the least sum, finer around the best. Each is valued by the recurrence. With
+///   the schedule `sequential` or one micro-batch, it takes the plan of least serial sum (which does not include the
+///   update and the inputs fetched ahead).
 ///
-/// A pass: O(K (D² L + D L W Q)) time and O(K D L) memory, for L layers, D devices, K = min(M, D) under 1F1B where
-/// memory depends on the schedule and 1 elsewhere, W cuts that one stage can reach within its memory and the limit, and
-/// Q distinct paths back of a device (a state asks again only where its best option changes: mostly 1 to 3 times).
+/// Complexity of a pass: O(K (D² L + D L W Q)) time and O(K D L) memory. L layers, D devices; K = min(M, D) under 1F1B
+/// where memory depends on the schedule, else 1; W cuts that one stage can reach within its memory and the limit; Q
+/// distinct paths back of a device (a state is valued again only where its best option changes: mostly 1 to 3 times).
 /// Some 20 passes for bottleneck, some 80 for step, some 400 for pipeline at 64 x 483. docs/allocators.md has measured
-/// times.
+/// times. A budget counts passes. Deterministic without a time limit.
 ///
-/// A budget counts passes. Out of budget or time, or interrupted: the best plan so far, as timed_out. Deterministic
-/// without a time limit.
+/// It cannot try other orders, so the outcome is feasible, not optimal. Out of budget or time, or interrupted: the best
+/// plan so far, as timed_out.
 ///
 /// Source: the threshold search is Pinar, Tabak and Aykanat's parametric search for chains on chains (J. Parallel
 /// Distrib. Comput. 2008); the coupled transfers and the pipeline objective are our own.

@@ -17,26 +17,26 @@ namespace isobar::allocators {
 
 namespace {
 
-/// How near the bound counts as meeting it; the checker's tolerance.
+/// Relative distance at which the bound counts as met; the checker's tolerance.
 constexpr double tolerance = 1e-9;
-/// Objectives closer than this (relative) count as equal: sums round differently along different ways.
+/// Objectives closer than this (relative) count as equal: sums taken in different orders round differently.
 constexpr double resolution = 1e-12;
-/// Moves between two looks at the clock.
+/// Moves between two checks of the clock.
 constexpr std::uint64_t moves_between_looks = 128;
 
-// Found by trials on sky64, geo_8cities and geo_12regions with 483 layers, as was annealing itself: late acceptance
+// Tuned on sky64, geo_8cities and geo_12regions with 483 layers, as was the choice of annealing: late acceptance
 // (histories of 200 and 5,000) was worse on three of nine problems and hardly better on one.
 constexpr int cycles = 12;
-constexpr std::array<double, 3> hot_temperatures = {1e-2, 1e-3, 1e-4};  // of the objective; one a cycle, by turns
+constexpr std::array<double, 3> hot_temperatures = {1e-2, 1e-3, 1e-4};  // of the objective; one per cycle, in turn
 constexpr double cold_temperature = 1e-6;
 constexpr double aimed_fraction = 0.2;    // of the moves, at a stage of largest cost
 constexpr double first_threshold = 0.05;  // below the bottleneck, when a cycle begins
 constexpr double last_threshold = 0.001;  // and when it ends
 
-// Of objective `step`: the part of the limits that goes to the formula below it.
+// For objective `step`: the part of the limits that goes to the formula below it.
 constexpr double formula_fraction = 0.1;
-// Of another objective with --polish: the part of a time limit that goes to the step, and how many moves of the
-// objective's search one of its moves counts as.
+// For another objective with --polish: the part of a time limit that goes to the step, and how many moves of the
+// objective's search one move of the step's search counts as.
 constexpr double polish_time_fraction = 0.25;
 constexpr std::uint64_t moves_per_polish_move = 16;
 
@@ -59,7 +59,7 @@ class LocalSearch {
     for (int cycle = 0; cycle < cycles && !is_over(); ++cycle) {
       const double former = best_objective_;
       const auto end_of = [begin](int count) { return begin + (1 - begin) * count / cycles; };
-      // Turns of light weights, which keep to the objective, and heavy ones, which level out what is large.
+      // Light weights, which follow the objective, alternate with heavy ones, which level out large stages.
       weight_ = bottleneck_weight() * (cycle / 3 % 2 == 0 ? 0.1 / static_cast<double>(best_.size()) : 1);
       anneal(end_of(cycle), end_of(cycle + 1), hot_temperatures[static_cast<std::size_t>(cycle) % 3]);
       costs_.assign(best_);
@@ -75,7 +75,7 @@ class LocalSearch {
     return goal_.objective == Objective::Bottleneck ? 1 : static_cast<double>(goal_.microbatches - 1);
   }
 
-  /// The objective, and a little for every stage that is near the largest.
+  /// The objective plus a little for every stage that is near the largest.
   double energy(const PlacementCosts::Value& value) const { return value.objective + weight_ * value.above_threshold; }
 
   bool is_over()
@@ -84,7 +84,7 @@ class LocalSearch {
     return is_over_;
   }
 
-  /// Counts a move that was looked at; true when the search has to end.
+  /// Counts a move; true when the search must end.
   bool spend()
   {
     ++spent_;
@@ -104,7 +104,7 @@ class LocalSearch {
     best_ = costs_.placement();
   }
 
-  /// Brings memory down to what the devices have; false when it stays above within half of the limits. Ends at the
+  /// Reduces memory to what the devices have; false when half of the limits is not enough for that. Ends at the
   /// placement of least excess.
   bool repair()
   {
@@ -130,7 +130,7 @@ class LocalSearch {
     return costs_.fits();
   }
 
-  /// Takes the proposed move if it makes the objective less, or leaves it and makes the energy less.
+  /// Takes the proposed move if it lowers the objective, or keeps it and lowers the energy.
   bool take_if_better()
   {
     if (spend()) return false;
@@ -145,7 +145,7 @@ class LocalSearch {
     return true;
   }
 
-  /// First improvement over all neighbours, again and again until none is better.
+  /// Takes the first improvement over all neighbours, repeatedly until none is better.
   void descend()
   {
     weight_ = bottleneck_weight() / static_cast<double>(costs_.size());
@@ -213,7 +213,7 @@ class LocalSearch {
     return false;
   }
 
-  /// Cools down while progress() goes `from` .. `to`.
+  /// Cools down while progress() runs from `from` to `to`.
   void anneal(double from, double to, double hot)
   {
     const double unit = best_objective_;
@@ -253,7 +253,7 @@ class LocalSearch {
   double best_objective_ = std::numeric_limits<double>::infinity();
 };
 
-/// How many moves are looked at when neither budget nor time is limited: 1 to 2 s for 64 devices and 483 layers.
+/// Number of moves when neither budget nor time is limited: 1 to 2 s for 64 devices and 483 layers.
 std::uint64_t default_budget(const CostModel& cost, const Goal& goal)
 {
   constexpr std::uint64_t least = 16'384;
@@ -269,7 +269,7 @@ std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, con
                                     BestPlacements* kept)
 {
   if (goal.objective != Objective::Step) return LocalSearch(cost, goal, clock, seed, bound, budget).run(start);
-  // First on the formula below the step, which is quick to value; then on the step.
+  // First by the formula below the step, which is quick to evaluate; then by the step.
   const bool fits = !overfull_stage(cost, goal, start);
   const double first_part = fits ? formula_fraction : 0.5;
   SearchLimits share;
@@ -299,7 +299,7 @@ Placement place_by_local_search(const Problem& problem)
   const bool polishes = limits.polish && goal.objective != Objective::Step;
 
   std::vector<StagePlacement> stages = limits.start.empty() ? best_start(problem, clock) : limits.start;
-  SearchLimits share;  // polishing takes what is left of the time
+  SearchLimits share;  // polishing takes the rest of the time
   share.time_limit = clock.left();
   if (share.time_limit && polishes) *share.time_limit *= 1 - polish_time_fraction;
   SearchClock search_clock(share);
@@ -309,7 +309,7 @@ Placement place_by_local_search(const Problem& problem)
   Placement placement;
   if (const auto overfull = overfull_stage(cost, goal, stages)) {
     placement.outcome = clock.is_over() ? Outcome::TimedOut : Outcome::Infeasible;
-    placement.reason = "found no placement that fits; of the nearest one, " + *overfull;
+    placement.reason = "found no placement that fits; in the nearest one, " + *overfull;
     return placement;
   }
   if (polishes) {

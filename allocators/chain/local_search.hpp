@@ -9,39 +9,46 @@
 
 namespace isobar::allocators {
 
-/// Makes a placement better by moves between neighbours of it (placement_moves.hpp): descends to a local optimum, then
-/// anneals from the best placement again and again, hotter and colder by turns, and descends from what that finds.
+/// Improves a placement by moves to neighbours (placement_moves.hpp).
 ///
-/// Where the objective counts the bottleneck, a little is added for every stage near it: the largest of many costs
-/// tells nothing of a move that does not touch it. What is kept is judged by the objective alone.
+/// It descends to a local optimum, then anneals repeatedly from the best placement, at alternating temperatures, and
+/// descends from what that finds. Where the objective counts the bottleneck, the annealed energy adds a little for
+/// every stage near it: the largest of many costs says nothing about a move that does not touch it. The placement to
+/// keep is chosen by the objective only.
 ///
-/// Objective `step` is first searched by the formula below it (PlacementCosts) for a tenth of the limits, half where
-/// the start's memory does not hold, then by itself (improve_step). `kept` is offered the start and what each cycle
-/// found.
+/// For objective `step`, a tenth of the limits goes to the formula below the step (PlacementCosts), half where the
+/// start's memory does not hold. The rest goes to the step itself (improve_step); the start and the result of each
+/// cycle are offered to `kept`.
 ///
-/// Ends when `budget` moves were looked at, when the clock is over, or when the objective meets `bound` to 1e-9. Memory
-/// of `start` may not hold: then the excess is brought down first, and the result is the placement of least excess
-/// where that fails. Never worse than a start that fits; the same for the same seed and budget where there is no time
-/// limit. Some 0.2 us a move at 64 stages.
+/// Ends after `budget` moves, when the clock is over, or when the objective meets `bound` to 1e-9. If memory of `start`
+/// does not hold, the excess is reduced first; where that fails, the result is the placement of least excess. Never
+/// worse than a start that fits. Deterministic by seed and budget without a time limit. About 0.2 us a move at 64
+/// stages.
 std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& start,
                                     SearchClock& clock, std::uint64_t seed, Seconds bound, std::uint64_t budget,
                                     BestPlacements* kept = nullptr);
 
-/// Local search from the plan that was given as a start, else from the best of several quick ones
-/// (start_placements.hpp), over boundaries, order and choice of the devices, for every objective and schedule.
+/// Searches from the given start, else from the best of several quick plans (start_placements.hpp), over boundaries,
+/// order and choice of the devices, for every objective and schedule.
 ///
-/// A budget counts moves that are looked at; it is how long the search takes, so that spending it leaves the outcome
-/// feasible. Without budget and time limit: 256 L D moves (objective `step`: 512), 16,384 to 16 million. With
-/// SearchLimits::polish and another objective than `step`, the step is made small afterwards (step_search.hpp),
-/// whatever that does to the objective: in a quarter of the time limit, or a 16th of the moves. A time limit or Ctrl-C
-/// gives the best so far, as timed_out. Deterministic by seed and budget without a time limit.
+/// Idea: descent and simulated annealing (improve()). With SearchLimits::polish and an objective other than `step`, the
+/// step is minimised afterwards (step_search.hpp), whatever that does to the objective: in a quarter of the time limit,
+/// or a 16th of the moves.
+///
+/// Complexity: O(k + log S) a move that touches k of S stages; O(S M) for `step` where its bound does not settle it. A
+/// budget counts moves; it sets the length of the search, so the outcome stays feasible when it is spent. Without
+/// budget and time limit: 256 L D moves (objective `step`: 512), 16,384 to 16 million. Deterministic by seed and budget
+/// without a time limit.
+///
+/// It proves nothing; allocate() adds a bound. A time limit or Ctrl-C gives the best placement so far, as timed_out.
 ///
 /// Source: simulated annealing, Kirkpatrick, Gelatt, Vecchi, Science 1983; moves and energy are our own.
 Placement place_by_local_search(const Problem& problem);
 
 inline constexpr Allocator local_search_allocator = {
     .name = "local-search",
-    .problem = "any objective over any devices in any order, from a plan given by --start or the best of quick ones",
+    .problem =
+        "any objective over any devices in any order, from the plan of --start or the best of several quick plans",
     .guarantee = "none beyond its start; never worse than that",
     .cost =
         "O(k + log S) a move that touches k of S stages, O(S M) for step where its bound does not settle it; 256 L D "

@@ -17,7 +17,7 @@ MemoryReach::MemoryReach(const CostModel& cost, const Goal& goal, double memory_
   levels_ = in_flight_.size();
   const std::size_t table = devices_ * layers_;
   reach_.resize(levels_ * table);
-  // The first level reaches furthest and the last least far: where they agree, those between do.
+  // The first level reaches furthest and the last one least far: where they agree, those between agree too.
   tabulate(0, each_layer);
   if (levels_ > 1) tabulate(levels_ - 1, each_layer);
   const auto same = [](const Reach& a, const Reach& b) { return a.all == b.all && a.furthest == b.furthest; };
@@ -63,7 +63,7 @@ void MemoryReach::tabulate(std::size_t level, const std::function<void()>& each_
   const double largest = *std::max_element(memory_.begin(), memory_.end());
   std::vector<double> need(layers_ + 1);
   std::vector<double> most(layers_ + 1);   // of ends up to this one
-  std::vector<double> least(layers_ + 1);  // of this end and those behind it
+  std::vector<double> least(layers_ + 1);  // of this end and those after it
   for (std::size_t first = 0; first < layers_; ++first) {
     each_layer();
     std::size_t stop = first;
@@ -71,7 +71,7 @@ void MemoryReach::tabulate(std::size_t level, const std::function<void()>& each_
       ++stop;
       need[stop] = cost_->memory(first, stop - 1, in_flight_[level]).value;
       most[stop] = stop == first + 1 ? need[stop] : std::max(most[stop - 1], need[stop]);
-      // Without the buffers at its end the stage only grows: no end behind this one fits anywhere.
+      // Without the buffers at its end the stage only grows: no later end fits anywhere.
       const Bytes end_buffers = cost_->boundary_output(stop) + cost_->boundary_gradient(stop);
       if (need[stop] - end_buffers.value > largest * (1 + 1e-12)) break;
     }

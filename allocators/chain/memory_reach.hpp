@@ -10,14 +10,14 @@
 
 namespace isobar::allocators {
 
-/// How far a stage can reach on each device within the device's memory, tabulated.
+/// Table of how far a stage can reach on each device within the device's memory.
 ///
-/// A level is a number of stages behind the stage, as far as it changes the stage's memory: level k stands for k stages
-/// behind, the last level for that or more. There is one level where the schedule does not matter, and where it changes
-/// no reach. O(levels x layers x (layers + devices log layers)) time, O(levels x layers x devices) memory.
+/// A level is a number of stages after the stage, as far as it affects the stage's memory: level k stands for k stages
+/// after it, the last level for that or more. There is one level where the schedule does not matter, and where it
+/// changes no reach. O(levels x layers x (layers + devices log layers)) time, O(levels x layers x devices) memory.
 class MemoryReach {
  public:
-  /// For devices with `memory_factor` times their memory. `each_layer` is called between layers and may throw.
+  /// Devices have `memory_factor` times their memory. `each_layer` is called between layers and may throw.
   MemoryReach(const CostModel& cost, const Goal& goal, double memory_factor, const std::function<void()>& each_layer);
 
   std::size_t levels() const { return levels_; }
@@ -31,19 +31,19 @@ class MemoryReach {
     if (end <= reach.all) return true;
     return end <= reach.furthest && fits_exactly(level, device, first, end);
   }
-  /// The furthest end that fits from `first`; `first` itself when not even one layer does. Nearer ends may not fit:
-  /// where a stage ends decides about its buffers.
+  /// The furthest end that fits from `first`; `first` itself when not even one layer fits. Nearer ends may not fit: the
+  /// end of a stage determines its buffers.
   std::size_t furthest(std::size_t level, std::size_t device, std::size_t first) const
   {
     return reach_[(level * devices_ + device) * layers_ + first].furthest;
   }
-  /// The furthest end of a stage on `device` that begins at `first` or before it, whatever follows.
+  /// The furthest end of a stage on `device` that begins at `first` or earlier, whatever follows.
   std::size_t furthest_up_to(std::size_t device, std::size_t first) const
   {
     return furthest_up_to_[device * layers_ + first];
   }
 
-  /// True when what fits goes on fitting when layers at either end are taken away. O(levels x layers x devices).
+  /// True when whatever fits still fits without layers at either end. O(levels x layers x devices).
   bool is_hereditary() const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace isobar::allocators {
 
-/// The time of a transfer as an affine function of its bytes.
+/// Transfer time as an affine function of the bytes.
 struct AffinePath {
   double latency;   // seconds
   double per_byte;  // seconds per byte
@@ -16,8 +16,13 @@ struct AffinePath {
   double time(double bytes) const { return latency + bytes * per_byte; }
 };
 
-/// The paths between every two devices in one flat table. A row is filled when it is first asked for, so that a search
-/// that never leaves a few devices of thousands asks the platform for their routes only. 16 D² bytes of address space.
+inline AffinePath affine_path(const Path& path)
+{
+  return {path.latency.value, 1 / path.bandwidth.value};
+}
+
+/// Paths between all pairs of devices in one flat table. A row is filled at its first use: a search that stays on a few
+/// devices of thousands looks up only their routes on the platform. 16 D² bytes of address space.
 class PathTable {
  public:
   /// Paths as the communication counts them (counted_path).
@@ -41,8 +46,7 @@ class PathTable {
   {
     for (std::size_t to = 0; to < devices_; ++to) {
       if (to == from) continue;
-      const Path path = counted_path(communication_, cluster_->path(from, to));
-      paths_[from * devices_ + to] = {path.latency.value, 1 / path.bandwidth.value};
+      paths_[from * devices_ + to] = affine_path(counted_path(communication_, cluster_->path(from, to)));
     }
     has_row_[from] = 1;
   }

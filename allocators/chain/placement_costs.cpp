@@ -151,61 +151,7 @@ void PlacementCosts::add_costs(const StagePlacement& stage, const StagePlacement
                             terms.gradient_latency + terms.gradient_data});
 }
 
-std::uint64_t PlacementCosts::in_flight(std::size_t stages_after) const
-{
-  return microbatches_in_flight(goal_.schedule, stages_after, goal_.microbatches);
-}
-
-bool PlacementCosts::fits(const StagePlacement& stage, std::size_t stages_after) const
-{
-  return cost_->memory(stage.first_layer, stage.last_layer, in_flight(stages_after)) <=
-         cost_->cluster().devices[stage.device].memory;
-}
-
-double PlacementCosts::excess_of(const StagePlacement& stage, std::size_t stages_after) const
-{
-  const Bytes need = cost_->memory(stage.first_layer, stage.last_layer, in_flight(stages_after));
-  return std::max(0.0, (need - cost_->cluster().devices[stage.device].memory).value);
-}
-
-double PlacementCosts::excess() const
-{
-  double total = 0;
-  for (std::size_t i = 0; i < size(); ++i) total += excess_of(stages_[i], size() - 1 - i);
-  return total;
-}
-
-void PlacementCosts::count_overfull()
-{
-  overfull_ = 0;
-  for (std::size_t i = 0; i < size(); ++i) overfull_ += fits(stages_[i], size() - 1 - i) ? 0 : 1;
-}
-
 // --- after the move --------------------------------------------------------------------------------------------------
-
-std::ptrdiff_t PlacementCosts::growth() const
-{
-  std::ptrdiff_t total = 0;
-  for (std::size_t w = 0; w < window_count_; ++w) {
-    total += static_cast<std::ptrdiff_t>(windows_[w].count + windows_[w].begin) -
-             static_cast<std::ptrdiff_t>(windows_[w].end);
-  }
-  return total;
-}
-
-/// Calls visit(stage) for the stages after the move, in order.
-template <typename Visit>
-void PlacementCosts::for_each_after(Visit visit) const
-{
-  std::size_t next = 0;
-  for (std::size_t w = 0; w < window_count_; ++w) {
-    const Window& window = windows_[w];
-    for (; next < window.begin; ++next) visit(stages_[next]);
-    for (std::size_t k = 0; k < window.count; ++k) visit(scratch_[window.first + k]);
-    next = window.end;
-  }
-  for (; next < size(); ++next) visit(stages_[next]);
-}
 
 void PlacementCosts::placement_after(std::vector<StagePlacement>& stages) const
 {
@@ -213,7 +159,7 @@ void PlacementCosts::placement_after(std::vector<StagePlacement>& stages) const
   for_each_after([&stages](const StagePlacement& stage) { stages.push_back(stage); });
 }
 
-/// The costs of the new stages, and of those that send to another device now.
+/// Computes the costs of the new stages, and of those that now send to another device.
 void PlacementCosts::compute_changed()
 {
   if (is_changed_known_) return;
@@ -246,7 +192,7 @@ void PlacementCosts::compute_changed()
   new_input_cost_ = has_new_head ? input_cost_of(new_input_) : input_cost_;
 }
 
-/// terms_after_: those of the stages that stay and the new ones between them.
+/// Sets terms_after_: the terms of the stages that stay, and the new ones between them.
 void PlacementCosts::splice_terms()
 {
   if (are_terms_spliced_) return;
@@ -302,7 +248,7 @@ PlacementCosts::Value PlacementCosts::value_after()
   return value_of(all, new_input_cost_);
 }
 
-/// The largest cost of the stages that the move leaves alone.
+/// The largest cost of the stages that the move does not change.
 double PlacementCosts::rest_max() const
 {
   double largest = 0;
@@ -323,52 +269,6 @@ double PlacementCosts::max_in(std::size_t begin, std::size_t end) const
     if (end % 2 == 1) largest = std::max(largest, tree_[--end].max);
   }
   return largest;
-}
-
-bool PlacementCosts::fits_after()
-{
-  if (fits_after_) return *fits_after_;
-  const std::ptrdiff_t grown = growth();
-  std::size_t after = static_cast<std::size_t>(static_cast<std::ptrdiff_t>(size()) + grown);
-  const auto check = [&] {
-    if (overfull_ > 0) {
-      bool all_fit = true;
-      for_each_after([&](const StagePlacement& stage) { all_fit = all_fit && fits(stage, --after); });
-      return all_fit;
-    }
-    // Stages that hold more micro-batches than before need a look, from the windows towards the head, as long as one
-    // stage more behind them still matters.
-    const auto holds_more = [&](std::size_t begin, std::size_t end, std::ptrdiff_t more) {
-      if (more <= 0 || !schedule_matters_) return true;
-      for (std::size_t i = end; i-- > begin;) {
-        const std::size_t behind = size() - 1 - i;
-        if (behind + 1 >= goal_.microbatches) return true;
-        if (!fits(stages_[i], behind + static_cast<std::size_t>(more))) return false;
-      }
-      return true;
-    };
-    std::ptrdiff_t more = 0;  // stages behind
-    for (std::size_t w = window_count_; w-- > 0;) {
-      const Window& window = windows_[w];
-      const std::ptrdiff_t behind = static_cast<std::ptrdiff_t>(size() - window.end) + more;
-      for (std::size_t k = 0; k < window.count; ++k) {
-        if (!fits(scratch_[window.first + k], static_cast<std::size_t>(behind) + window.count - 1 - k)) return false;
-      }
-      more += static_cast<std::ptrdiff_t>(window.count) - static_cast<std::ptrdiff_t>(window.end - window.begin);
-      if (!holds_more(w > 0 ? windows_[w - 1].end : 0, window.begin, more)) return false;
-    }
-    return true;
-  };
-  fits_after_ = check();
-  return *fits_after_;
-}
-
-double PlacementCosts::excess_after() const
-{
-  std::size_t after = static_cast<std::size_t>(static_cast<std::ptrdiff_t>(size()) + growth());
-  double total = 0;
-  for_each_after([&](const StagePlacement& stage) { total += excess_of(stage, --after); });
-  return total;
 }
 
 void PlacementCosts::apply()
@@ -399,7 +299,7 @@ void PlacementCosts::apply()
       for (std::size_t k = 0; k < changed.count; ++k) update_leaf(changed.begin + k, new_costs_[changed.first + k]);
     }
   } else {
-    // The costs of the stages that stay are carried over from the old leaves, which lie where the new ones go.
+    // The costs of the stages that stay are copied first: their old leaves lie where the new ones go.
     const std::size_t old_size = size();
     placement_after(next_stages_);
     std::size_t next = 0;
@@ -436,7 +336,7 @@ void PlacementCosts::apply()
 
 void PlacementCosts::build_tree()
 {
-  if (leaves_ == 1) return;  // the root is the leaf
+  if (leaves_ == 1) return;  // the root is the only leaf
   for (std::size_t i = leaves_; i-- > 1;) tree_[i] = join(tree_[2 * i], tree_[2 * i + 1]);
 }
 

@@ -15,39 +15,37 @@
 
 namespace isobar::allocators {
 
-/// A placement whose objective is known after each move at the cost of the stages that the move touches: the inner loop
-/// of searches.
+/// A placement that values each move at the cost of the stages that the move touches: the inner loop of searches.
 ///
-/// A move is first proposed, then asked for its value and whether memory holds, then applied or forgotten by the next
-/// proposal:
+/// A move is first proposed, then valued and checked against memory, then applied or discarded by the next proposal:
 ///
 ///     if (costs.shift_boundary(3, 1) && costs.value_after().objective < best && costs.fits_after()) costs.apply();
 ///
-/// Values agree with CostModel::evaluate to 1e-12 relative; whether memory holds is asked of CostModel::memory itself.
-/// Objective `step` has no formula: its value is the lower bound (M-1) x bottleneck + sum on it, where the bottleneck
-/// is the largest of all that no lane takes two micro-batches through at once (a forward, a backward, a transfer's
-/// bytes) and the sum is what one micro-batch takes alone. The step itself is asked for besides, where the bound does
-/// not settle it: O(S M).
+/// Values agree with CostModel::evaluate to 1e-12 relative; memory is checked by CostModel::memory itself.
 ///
-/// Prefix sums, bytes of the cuts and transfer times lie in flat arrays, the costs of the stages in a tree of maxima
-/// and sums. For S stages a move that touches k of them takes O(k + log S) to value, O(k log S) to apply, O(S) where it
-/// changes the number of stages; nothing allocates once the number of stages has been seen. Without communication no
-/// path is looked up.
+/// Objective `step` has no formula: its value is the lower bound (M-1) x bottleneck + sum. The bottleneck is the
+/// largest time during which a lane is busy with one micro-batch (a forward, a backward, a transfer's bytes); the sum
+/// is the time of one micro-batch alone. The step itself is computed separately where the bound does not settle a move:
+/// O(S M).
+///
+/// For S stages a move that touches k of them takes O(k + log S) to value, O(k log S) to apply, O(S) where it changes
+/// the number of stages. Nothing allocates once that number of stages was seen. Without communication no path is looked
+/// up.
 class PlacementCosts {
  public:
   /// Keeps references to the cost model.
   PlacementCosts(const CostModel& cost, const Goal& goal);
 
-  /// Takes a placement of every layer in order on distinct devices. O(stages + devices).
+  /// Sets the placement: every layer in order, on distinct devices. O(stages + devices).
   void assign(const std::vector<StagePlacement>& stages);
 
   const std::vector<StagePlacement>& placement() const { return stages_; }
   std::size_t size() const { return stages_.size(); }
   const StagePlacement& stage(std::size_t i) const { return stages_[i]; }
   std::size_t layers_of(std::size_t i) const { return stages_[i].last_layer - stages_[i].first_layer + 1; }
-  /// Devices that no stage runs on, in no order.
+  /// Devices without a stage, in no particular order.
   const std::vector<std::size_t>& unused_devices() const { return unused_; }
-  /// Sets the threshold of Value::above_threshold (infinite at first). O(stages).
+  /// Sets the threshold of Value::above_threshold (initially infinite). O(stages).
   void set_threshold(double threshold);
   /// A stage of largest cost.
   std::size_t bottleneck_stage() const;
@@ -56,70 +54,72 @@ class PlacementCosts {
     double objective = 0;
     double bottleneck = 0;
     double sum = 0;
-    /// What the stages cost above the threshold, all together: tells of moves that the bottleneck does not show.
+    /// Costs of the stages above the threshold, summed: shows moves that the bottleneck does not.
     double above_threshold = 0;
   };
   Value value() const { return value_of(tree_[1], input_cost_); }
-  /// With objective `step`: the step by its recurrence (StepClock). O(S M).
+  /// With objective `step`: the step in seconds by its recurrence (StepClock). O(S M).
   double step_time() { return clock_.step_time(input_, terms_); }
   bool fits() const { return overfull_ == 0; }
-  /// Bytes above the devices' memory, all stages together. O(stages).
+  /// Bytes above the devices' memory, summed over all stages. O(stages).
   double excess() const;
 
-  // --- proposals: false, and nothing proposed, where the move is none -------------------------------------------
+  // --- proposals: false, and nothing proposed, for an invalid move ----------------------------------------------
 
-  /// The first layer of `stage` (not the first stage) moves by `layers`; both stages keep at least one.
+  /// Moves the first layer of `stage` (not the first stage) by `layers`; both stages keep at least one.
   bool shift_boundary(std::size_t stage, std::ptrdiff_t layers) { return shift_boundaries(stage, stage, layers); }
-  /// The first layers of stages `from`..`to` move by `layers`: stage from-1 grows and stage `to` shrinks.
+  /// Moves the first layers of stages `from`..`to` by `layers`: stage from-1 grows and stage `to` shrinks.
   bool shift_boundaries(std::size_t from, std::size_t to, std::ptrdiff_t layers);
-  /// Two stages swap devices and keep their layers.
+  /// Swaps the devices of two stages, which keep their layers.
   bool swap_devices(std::size_t a, std::size_t b);
-  /// Two stages change places, each device with its number of layers.
+  /// Exchanges two stages; each device keeps its number of layers.
   bool exchange_stages(std::size_t a, std::size_t b);
-  /// Stage `from` goes to position `to` with its number of layers; those between move over.
+  /// Moves stage `from` to position `to` with its number of layers; the stages between move over.
   bool move_stage(std::size_t from, std::size_t to);
-  /// Stages `from`..`to` in reverse order, each device with its number of layers.
+  /// Reverses the order of stages `from`..`to`; each device keeps its number of layers.
   bool reverse_stages(std::size_t from, std::size_t to);
-  /// The stage runs on an unused device instead.
+  /// Moves the stage to an unused device.
   bool replace_device(std::size_t stage, std::size_t device);
-  /// An unused device takes the first or the last `layers` layers of the stage.
+  /// Gives the first or the last `layers` layers of the stage to an unused device.
   bool split_stage(std::size_t stage, std::size_t device, std::size_t layers, bool takes_first);
-  /// The stage goes; its first `to_before` layers go to the stage before it, the others to the next.
+  /// Removes the stage; its first `to_before` layers go to the stage before it, the others to the next.
   bool drop_stage(std::size_t stage, std::size_t to_before);
-  /// The stage goes as by drop_stage, and its device splits stage `other`, no neighbour, as by split_stage.
+  /// Removes the stage as drop_stage() does and lets its device split stage `other`, which is not a neighbour, as
+  /// split_stage() does.
   bool move_device(std::size_t stage, std::size_t to_before, std::size_t other, std::size_t layers, bool takes_first);
 
-  /// Of the placement after the proposed move.
+  // --- of the placement after the proposed move ------------------------------------------------------------------
+
   Value value_after();
   double step_time_after();
   bool fits_after();
   double excess_after() const;
-  /// The stages after the proposed move. O(stages).
+  /// Writes the stages to `stages`. O(stages).
   void placement_after(std::vector<StagePlacement>& stages) const;
 
   /// Makes the proposed move.
   void apply();
 
  private:
-  /// Stages begin..end-1 give way to count stages from scratch_[first].
+  /// Stages begin..end-1 are replaced by `count` stages from scratch_[first].
   struct Window {
     std::size_t begin = 0;
     std::size_t end = 0;
     std::size_t first = 0;
     std::size_t count = 0;
   };
-  /// What a stage adds to the largest and to the sum: the same but for objective `step`.
+  /// Contribution of a stage to the largest and to the sum; they differ only for objective `step`.
   struct StageCost {
     double largest = 0;
     double sum = 0;
   };
-  /// Of a range of stages.
+  /// Values of a range of stages.
   struct Node {
     double max = 0;
     double sum = 0;
     double excess = 0;  // above the threshold, of each cost
   };
-  /// Costs of the stages that a window changes: those before and behind it included.
+  /// Costs of the stages that a window changes, including its neighbours.
   struct Changed {
     std::size_t begin = 0;
     std::size_t end = 0;
@@ -127,7 +127,7 @@ class PlacementCosts {
     std::size_t count = 0;
   };
 
-  /// In place_in_unused_: of a device that runs a stage.
+  /// Mark in place_in_unused_ of a device with a stage.
   static constexpr std::size_t used = std::numeric_limits<std::size_t>::max();
 
   static Node join(const Node& a, const Node& b)
@@ -155,8 +155,19 @@ class PlacementCosts {
   bool can_split(std::size_t stage, std::size_t layers) const;
   bool can_drop(std::size_t stage, std::size_t to_before) const;
   std::ptrdiff_t growth() const;
+  /// Calls visit(stage) for the stages after the move, in order.
   template <typename Visit>
-  void for_each_after(Visit visit) const;
+  void for_each_after(Visit visit) const
+  {
+    std::size_t next = 0;
+    for (std::size_t w = 0; w < window_count_; ++w) {
+      const Window& window = windows_[w];
+      for (; next < window.begin; ++next) visit(stages_[next]);
+      for (std::size_t k = 0; k < window.count; ++k) visit(scratch_[window.first + k]);
+      next = window.end;
+    }
+    for (; next < size(); ++next) visit(stages_[next]);
+  }
 
   void compute_changed();
   double rest_max() const;
@@ -171,7 +182,7 @@ class PlacementCosts {
   const CostModel* cost_;
   Goal goal_;
   std::size_t devices_;
-  bool schedule_matters_;     // memory depends on the stages behind
+  bool schedule_matters_;     // memory depends on the number of stages after a stage
   std::vector<double> work_;  // prefix sums, FLOP
   std::vector<double> seconds_per_flop_;
   std::vector<double> output_;         // bytes over the cut before each layer
@@ -191,14 +202,14 @@ class PlacementCosts {
   double threshold_ = std::numeric_limits<double>::infinity();
   std::size_t overfull_ = 0;
   std::vector<std::size_t> unused_;
-  std::vector<std::size_t> place_in_unused_;  // of each device; `used` where it runs a stage
+  std::vector<std::size_t> place_in_unused_;  // of each device; `used` if it has a stage
 
   std::array<Window, 2> windows_;
   std::size_t window_count_ = 0;
   std::vector<StagePlacement> scratch_;
   std::array<Changed, 2> changed_;
   std::vector<StageCost> new_costs_;
-  std::vector<StepTerms> new_terms_;    // beside new_costs_
+  std::vector<StepTerms> new_terms_;    // parallel to new_costs_
   std::vector<StepTerms> terms_after_;  // of all stages after the move
   StageCost new_input_cost_;
   TransferTimes new_input_;

@@ -7,14 +7,14 @@ namespace isobar::allocators {
 
 namespace {
 
-/// 1 half of the time, 2 a quarter, …, at most `most`.
+/// Returns 1 half of the time, 2 a quarter, …, at most `most`.
 std::size_t small_number(FastRandom& random, std::size_t most)
 {
   const auto ones = static_cast<std::size_t>(std::countr_one(random.next()));
   return std::min(1 + ones, most);
 }
 
-/// Another stage: one of the nearest 3 half of the time, else any.
+/// Returns another stage: half of the time one of the nearest `near`, else any.
 std::size_t other_stage(const PlacementCosts& costs, FastRandom& random, std::size_t stage, std::size_t near)
 {
   if (random.below(2) == 0) return random.below(costs.size());

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-/// What moves put where: the proposals of PlacementCosts.
+// The proposals of PlacementCosts: which stages a move puts where.
 namespace isobar::allocators {
 
 void PlacementCosts::begin_proposal()
@@ -18,7 +18,7 @@ void PlacementCosts::open_window(std::size_t begin, std::size_t end)
 {
   if (window_count_ > 0) {
     Window& last = windows_[window_count_ - 1];
-    if (begin <= last.end + 1) {  // the stage between would be a neighbour of both: one window then
+    if (begin <= last.end + 1) {  // the stage between would be a neighbour of both: make one window of them
       for (std::size_t i = last.end; i < begin; ++i) scratch_.push_back(stages_[i]);
       last.count += begin - last.end;
       last.end = end;

@@ -30,7 +30,7 @@ class Starts {
   }
 
  private:
-  /// For an allocator that is only a start: a budget, and a part of the time that is left.
+  /// Limits of an allocator that only provides a start: a budget, and a part of the remaining time.
   SearchLimits limits(std::uint64_t budget, double time_fraction) const
   {
     SearchLimits limits;
@@ -75,13 +75,13 @@ class Starts {
     const std::size_t fastest = order.front();
     std::reverse(order.begin(), order.end());
     fill_in(order);
-    constexpr std::size_t most_devices = 512;  // a path for each pair of them
+    constexpr std::size_t most_devices = 512;  // a path is looked up for each pair
     if (problem_.goal.communication != Communication::None && cost_.devices() <= most_devices) {
       fill_in(by_distance_from(fastest));
     }
   }
 
-  /// Always the nearest device next, by the mean transfer.
+  /// Takes the nearest device next, by the mean transfer.
   std::vector<std::size_t> by_distance_from(std::size_t first) const
   {
     const std::size_t middle = cost_.layers() / 2;
@@ -105,7 +105,8 @@ class Starts {
     }
   }
 
-  /// Fills the devices in this order from the end of the chain, for limits from all devices' share to no limit.
+  /// Fills the devices in this order from the end of the chain, for limits from the time of all devices together to no
+  /// limit.
   void fill_in(const std::vector<std::size_t>& order)
   {
     constexpr int limits = 32;
@@ -124,7 +125,7 @@ class Starts {
     }
   }
 
-  /// None when layers are left over.
+  /// Empty when layers are left over.
   std::vector<StagePlacement> filled(const std::vector<std::size_t>& order, Seconds limit) const
   {
     std::vector<StagePlacement> stages;
@@ -167,7 +168,7 @@ std::string why_none_fits(const Problem& problem, const SearchClock& clock)
   if (const auto layer = oversized_layer(cost, problem.goal)) return *layer;
   const auto nearest = overfull_stage(cost, problem.goal, best_start(problem, clock));
   const std::string none = "no choice and order of devices holds the chain" +
-                           (nearest ? "; the nearest found leaves " + *nearest : std::string());
+                           (nearest ? "; in the nearest one found, " + *nearest : std::string());
   const auto percent = enough_memory_percent([&](int more) {
     Cluster larger = cost.cluster();
     for (auto& device : larger.devices) device.memory *= 1 + more / 100.0;
@@ -175,13 +176,13 @@ std::string why_none_fits(const Problem& problem, const SearchClock& clock)
     const auto stages = best_start({with_more, problem.goal, {}}, clock);
     return !stages.empty() && !overfull_stage(with_more, problem.goal, stages);
   });
-  const auto recomputation = hint_at_recomputation(cost.workload(), [&](const Workload& recomputed) {
+  const auto recomputation = recomputation_hint(cost.workload(), [&](const Workload& recomputed) {
     const CostModel with_recomputation(recomputed, cost.cluster());
     const auto stages = best_start({with_recomputation, problem.goal, {}}, clock);
     return !stages.empty() && !overfull_stage(with_recomputation, problem.goal, stages);
   });
   const auto how_much = percent ? fmt::format("{} % more memory", *percent) : "more memory";
-  return fmt::format("{}; {} on every device would do{}", none, how_much, recomputation);
+  return fmt::format("{}; {} on every device would be enough{}", none, how_much, recomputation);
 }
 
 }  // namespace isobar::allocators

@@ -10,7 +10,8 @@ StepClock::StepClock(Schedule schedule, std::uint64_t microbatches)
 {
 }
 
-/// When the first stage has the input of its next micro-batch, which leaves when the last but one was forwarded.
+/// Time at which the first stage has the input of its next micro-batch, which is sent when the last but one was
+/// forwarded.
 double StepClock::next_input(TransferTimes input)
 {
   return input_arrival_ = std::max(input_arrival_, last_but_one_end_ + input.latency.value) + input.data.value;
@@ -45,14 +46,14 @@ void StepClock::forward_through(const StepTerms& terms, std::size_t stage, std::
   lanes_[stage].output_arrival = output;
 }
 
-/// The stages from `head` on, warmed up, forward one micro-batch and take one back in turns. Leaves in arrivals_ when
+/// The stages from `head` on, warmed up, alternate one forward and one backward. Leaves in arrivals_ the times at which
 /// the stage before them has its gradients.
 void StepClock::take_turns(TransferTimes input, const std::vector<StepTerms>& stages, std::size_t head)
 {
   const std::size_t count = stages.size();
   double gradient_before = 0;
   for (std::size_t n = 0; n < microbatches_; ++n) {
-    // From the last stage to the first: each forwards what came in the round before.
+    // From the last stage to the first: each forwards what arrived in the previous round.
     const std::size_t done = count + n > microbatches_ ? count + n - microbatches_ : 0;
     for (std::size_t i = count; i-- > std::max(head, done);) {
       Lanes& lanes = lanes_[i];
@@ -69,8 +70,8 @@ void StepClock::take_turns(TransferTimes input, const std::vector<StepTerms>& st
     }
     double behind = lanes_[count - 1].free += stages[count - 1].backward;
     for (std::size_t i = count - 1; i-- > head;) {
-      // max(free, max(gradient, behind + latency) + data) + backward, so that the next stage waits for one sum and one
-      // maximum of it.
+      // max(free, max(gradient, behind + latency) + data) + backward, rearranged so that the next stage depends on only
+      // one sum and one maximum of it.
       Lanes& lanes = lanes_[i];
       const StepTerms& terms = stages[i];
       const double without = std::max(lanes.free, lanes.gradient_arrival + terms.gradient_data) + terms.backward;

@@ -11,15 +11,15 @@ namespace isobar::allocators {
 
 namespace {
 
-/// How near the bound counts as meeting it; the checker's tolerance.
+/// Relative distance at which the bound counts as met; the checker's tolerance.
 constexpr double tolerance = 1e-9;
 constexpr std::uint64_t moves_between_looks = 128;
 
-// Found by trials with bert160 on sky64, geo_8cities and geo_12regions: hot cycles cross the valleys between sites,
-// cold ones find the last hundredth among devices of one site. A little for stages near the largest, as
-// local_search.cpp adds to its formulas, made nothing better.
+// Tuned with bert160 on sky64, geo_8cities and geo_12regions: hot cycles cross the valleys between sites, cold ones
+// find the last hundredth among devices of one site. An extra term for stages near the largest, as in local_search.cpp,
+// improved nothing.
 constexpr int cycles = 8;
-constexpr std::array<double, 4> hot_temperatures = {3e-2, 3e-3, 1e-3, 3e-4};  // of the step; one a cycle, by turns
+constexpr std::array<double, 4> hot_temperatures = {3e-2, 3e-3, 1e-3, 3e-4};  // of the step; one per cycle, in turn
 constexpr double cold_temperature = 1e-6;
 constexpr double aimed_fraction = 0.2;  // of the moves, at a stage of largest cost
 
@@ -55,7 +55,7 @@ class StepSearch {
     return std::max(spent, clock_.used_fraction());
   }
 
-  /// Cools down while progress() goes `from` .. `to`.
+  /// Cools down while progress() runs from `from` to `to`.
   void anneal(double from, double to, double hot)
   {
     const double unit = best_step_;

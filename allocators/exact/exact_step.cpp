@@ -19,20 +19,20 @@ namespace isobar::allocators {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Of a time limit: how much goes to local search, and what part of that comes before the proof.
+/// The part of a time limit that goes to local search, and the part of that which comes before the proof.
 constexpr double walking_fraction = 0.4;
 constexpr double first_walk = 0.3;
-/// Steps of a search, as the checker counts them, that count as one unit of a budget: at least so many, and more
+/// Steps of a search, as the checker counts them, that count as one unit of a budget: at least this number, and more
 /// where a pass over the cuts takes longer.
 constexpr std::uint64_t least_steps_of_unit = 100'000'000;
 constexpr std::uint64_t steps_by_pass = 500;
 /// Half of what the checker takes.
 constexpr std::uint64_t most_steps_of_search = most_certificate_steps / 2;
-/// Without limits: what takes some ten seconds, in the same measure, within bounds.
+/// Budget without limits: what takes some ten seconds, in the same measure, within bounds.
 constexpr std::uint64_t usual_passes = 80'000'000;
 constexpr std::uint64_t least_usual_budget = 40;
 constexpr std::uint64_t most_usual_budget = 600;
-/// Of what is open between bound and best: less than this is not searched for.
+/// Least part of the gap between bound and best that is still searched.
 constexpr double least_share = 0.05;
 
 class ExactStep {
@@ -60,7 +60,7 @@ class ExactStep {
   }
 
  private:
-  /// What a pass over the cuts takes, roughly.
+  /// Rough cost of a pass over the cuts.
   static std::uint64_t pass(const Problem& problem)
   {
     const std::uint64_t pairs = problem.cost.layers() * problem.cost.devices();
@@ -88,7 +88,7 @@ class ExactStep {
     kept_.offer(stages, step);
     best_ = stages;
     best_step_ = step;
-    if (bound_) bound_->know(step, largest_compute());
+    if (bound_) bound_->set_incumbent(step, largest_compute());
   }
 
   double largest_compute() const
@@ -107,7 +107,7 @@ class ExactStep {
     if (best_.empty()) return;
     walk(walking_fraction * first_walk);
     bound_.emplace(cost_, goal_, check_);
-    bound_->know(best_step_, largest_compute());
+    bound_->set_incumbent(best_step_, largest_compute());
     spend();
     bound_->begin(2);
     if (!is_proven() && search_below(best_step_, 1)) return;
@@ -124,8 +124,8 @@ class ExactStep {
     if (!is_proven() && clock_.left()) walk(1);
   }
 
-  /// Searches for placements between what is proven and the best one, nearer to what is proven where that takes too
-  /// long. Walks in between: as long as the search took or, without a time limit, while that finds better ones.
+  /// Searches for placements between the proven bound and the best one, nearer to the bound where that takes too long.
+  /// Walks in between: as long as the search took or, without a time limit, while that finds better ones.
   void search_and_walk()
   {
     double share = 1;
@@ -146,7 +146,7 @@ class ExactStep {
     }
   }
 
-  /// Any placement that fits, or the proof that there is none: to hold the chain asks nothing of the step.
+  /// Finds any placement that fits, or proves that there is none; the step does not matter for that.
   void find_any()
   {
     Goal goal = goal_;
@@ -159,7 +159,8 @@ class ExactStep {
     if (found.outcome == Outcome::Infeasible) least_ = infinity;
   }
 
-  /// Moves from the best placement, for this part of a time limit or as many as local-search makes by itself.
+  /// Runs local search from the best placement, for this part of a time limit, or for as many moves as local-search
+  /// makes on its own.
   void walk(double part_of_time)
   {
     SearchLimits limits;
@@ -175,8 +176,8 @@ class ExactStep {
     check_();
   }
 
-  /// Goes through all placements below `ceiling`, rung by rung; true when that came to an end, with the proof that
-  /// there is none below the lesser of it and the best.
+  /// Goes through all placements below `ceiling`, rung by rung. True when that ended, with the proof that there is none
+  /// below the lesser of `ceiling` and the best.
   bool search_below(double ceiling, std::uint64_t units)
   {
     const StageTables& tables = bound_->tables();
@@ -224,7 +225,7 @@ class ExactStep {
       placement.reason = why_none_fits(problem_, clock_);
     } else {
       placement.outcome = Outcome::TimedOut;
-      placement.reason = "the limits came before any plan was found; more time or budget would do";
+      placement.reason = "no plan was found within the limits; raise --time-limit or --budget";
     }
     return placement;
   }
@@ -234,13 +235,13 @@ class ExactStep {
   Goal goal_;
   SearchClock clock_;
   std::function<void()> check_;
-  double least_;  // no step is below; infinite where nothing fits
+  double least_;  // no step is below it; infinite where nothing fits
   std::uint64_t steps_of_unit_;
   std::vector<StagePlacement> best_;
   double best_step_ = infinity;
   std::optional<StepBound> bound_;
   Certificate searched_;
-  double searched_bound_ = 0;  // what it proves
+  double searched_bound_ = 0;  // what searched_ proves
   double next_walk_ = 0.6;     // of the time
   std::uint64_t walks_ = 0;
   BestPlacements kept_;

@@ -68,7 +68,7 @@ void LabelSearch::extend(std::uint32_t parent)
   const Label label = labels_.back()[parent];
   const std::uint64_t* used = &used_[parent * words_];
   for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {
-    // Devices of a kind are alike: the first free one stands for all.
+    // Devices of a kind are interchangeable: the first free one stands for all.
     const auto& devices = tables_.devices_of(kind);
     const auto free =
         std::find_if(devices.begin(), devices.end(), [&](auto device) { return !contains(used, device); });
@@ -76,7 +76,7 @@ void LabelSearch::extend(std::uint32_t parent)
   }
 }
 
-/// Labels with a stage on `device` before the first stage of `next`.
+/// Adds labels with a stage on `device` before the first stage of `next`.
 void LabelSearch::put_before(const Label& next, std::uint32_t parent, std::size_t kind, std::uint32_t device)
 {
   Label label = next;
@@ -117,7 +117,7 @@ void LabelSearch::put_before(const Label& next, std::uint32_t parent, std::size_
   }
 }
 
-/// `room` is what the devices left make of a run before the label (run_rooms.hpp).
+/// `room`: what the unused devices leave for a run before the label (run_rooms.hpp).
 void LabelSearch::add_child(const Label& label, std::size_t kind, std::size_t room)
 {
   if (label.cut == 0) {
@@ -149,7 +149,7 @@ void LabelSearch::finish(const Label& label, std::size_t kind)
   if (objective >= ceiling_) return;
   ceiling_ = objective;
   FoundPlacement found{{}, objective, bottleneck, sum};
-  // From the first stage to the last along the parents; each knows the cut where it begins.
+  // From the first stage to the last along the parents; each label knows the cut where it begins.
   std::uint32_t parent = label.parent;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> chain = {{label.device, 0}};
   for (std::size_t length = stages_; length > 0; --length) {
@@ -164,7 +164,7 @@ void LabelSearch::finish(const Label& label, std::size_t kind)
   answer_.placement = std::move(found);
 }
 
-/// Shrinks the children to the best `width_`.
+/// Keeps the best `width_` children.
 void LabelSearch::keep_width()
 {
   if (children_.size() <= width_) return;
@@ -174,7 +174,7 @@ void LabelSearch::keep_width()
   children_.resize(width_);
 }
 
-/// The next length's labels: the best children that no other one dominates.
+/// Makes the labels of the next length: the best children that no other one dominates.
 void LabelSearch::keep_best()
 {
   std::sort(children_.begin(), children_.end(), is_better);
@@ -208,12 +208,12 @@ void LabelSearch::keep_best()
   used_ = std::move(used);
 }
 
-/// True when whatever completes `other` completes `label` as well and costs no more. Same devices are the caller's.
+/// True when whatever completes `other` also completes `label` and costs no more. The caller compares the devices.
 bool LabelSearch::dominates(const Label& label, const Label& other) const
 {
   if (label.cut != other.cut) return tables_.is_hereditary() && label.cut < other.cut && costs_no_more(label, other);
-  const bool same_way_on = tables_.goal().communication == Communication::None || label.device == other.device;
-  return same_way_on && costs_no_more(label, other);
+  const bool same_continuation = tables_.goal().communication == Communication::None || label.device == other.device;
+  return same_continuation && costs_no_more(label, other);
 }
 
 bool LabelSearch::costs_no_more(const Label& label, const Label& other) const

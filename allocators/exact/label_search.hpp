@@ -18,25 +18,25 @@ struct FoundPlacement {
   double sum = 0;
 };
 
-/// Builds placements from the end of the chain, a stage at a time, and keeps the most promising labels of each length:
-/// a beam search; exact where it never had to drop one.
+/// A beam search that builds placements from the end of the chain, one stage at a time, and keeps the most promising
+/// labels of each length. Exact if it never drops a label.
 ///
-/// A label is the devices used, the cut reached and the device there. Its bound is its own cost, the relaxation's least
-/// completion, and the multipliers of unused devices given back. Among labels with the same devices, cut and first
-/// device, those that another one beats in everything are dropped.
+/// A label is the set of devices used, the cut reached and the device there. Its bound is its own cost plus the
+/// relaxation's least completion minus the multipliers of the unused devices. Among labels with the same devices, cut
+/// and first device, dominated ones are discarded.
 class LabelSearch {
  public:
-  /// The relaxation has its limit set and is solved with `multipliers` (by kind). `check` may throw.
+  /// The relaxation has its limit set and is solved with `multipliers` (by kind). `check` may throw. Keeps references.
   LabelSearch(const PathRelaxation& relaxation, const std::vector<double>& multipliers, std::function<void()> check);
 
   struct Answer {
     std::optional<FoundPlacement> placement;  ///< the best below the ceiling
-    bool is_exhaustive = true;                ///< no label was dropped: there is no better one
-    std::size_t labels = 0;                   ///< kept in all
+    bool is_exhaustive = true;                ///< no label was dropped: there is no better placement
+    std::size_t labels = 0;                   ///< total kept
   };
-  /// Placements whose largest cost is within the relaxation's limit and whose objective is below `ceiling`. Bounds take
-  /// the largest cost as at least `least_bottleneck`: placements with a smaller one may be missed. At most `width`
-  /// labels of each length are kept. For the bottleneck the first placement found is the answer.
+  /// Searches for placements whose largest cost is within the relaxation's limit and whose objective is below
+  /// `ceiling`. Bounds assume a largest cost of at least `least_bottleneck`: placements with a smaller one may be
+  /// missed. Keeps at most `width` labels of each length. For the bottleneck the first placement found is the answer.
   Answer run(double ceiling, double least_bottleneck, std::size_t width);
 
  private:
@@ -45,7 +45,7 @@ class LabelSearch {
     double bottleneck;  // of all stages but the first
     double compute;     // of the first stage
     double sent;        // activations of the first stage
-    double unused;      // multipliers of devices not used
+    double unused;      // sum of the multipliers of unused devices
     std::uint64_t hash;
     std::uint32_t parent;
     std::uint32_t device;

@@ -10,9 +10,9 @@ namespace isobar::allocators {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Steps without a better bound after which less is aimed for, from the best multipliers again.
+/// Steps without a better bound after which the search restarts from the best multipliers with a lower aim.
 constexpr std::size_t patience = 7;
-/// The share of the direction before in each direction.
+/// The share of the previous direction in each direction.
 constexpr double inertia = 0.3;
 
 double squared_length(const std::vector<double>& vector)
@@ -27,7 +27,7 @@ double squared_length(const std::vector<double>& vector)
 Multipliers::Multipliers(const StageTables& tables) : tables_(&tables), best_(tables.kinds(), 0)
 {
   if (tables.weights().beta != 0) return;
-  // For the bottleneck only ratios count: to begin with, what a device can take in the time of all of them.
+  // For the bottleneck only ratios count: start with each device's share of the total speed.
   double speed = 0;
   for (std::size_t kind = 0; kind < tables.kinds(); ++kind) {
     speed += static_cast<double>(tables.devices_of(kind).size()) / tables.slowness(kind);
@@ -69,7 +69,7 @@ void Multipliers::ascend(PathRelaxation& relaxation, double target, std::size_t 
   if (proven_ == infinity || proven_ >= target) return;
   double score = least - all_of(current);
   double best_score = score;
-  // What to gain beyond the best: the step is as long as it would take if the relaxation were linear.
+  // Aimed gain over the best value: the step has the length that would reach it if the relaxation were linear.
   double gain = 0.05 * (is_ratio ? 1 : std::abs(score));
   std::vector<std::uint32_t> uses;
   std::vector<double> gradient(kinds);
@@ -78,7 +78,7 @@ void Multipliers::ascend(PathRelaxation& relaxation, double target, std::size_t 
   std::size_t failures = 0;
   for (std::size_t step = 0; step < steps && gain > 1e-9 * (is_ratio ? 1 : std::abs(best_score)); ++step) {
     relaxation.count_uses(uses);
-    // Multipliers of a ratio keep their sum: the step goes along that plane.
+    // Multipliers of a ratio keep their sum: the step stays in that plane.
     double along = 1;
     if (is_ratio) {
       along = 0;
@@ -88,7 +88,7 @@ void Multipliers::ascend(PathRelaxation& relaxation, double target, std::size_t 
       gradient[kind] = uses[kind] - along * count[kind];
       if (current[kind] == 0 && gradient[kind] < 0) gradient[kind] = 0;
     }
-    if (squared_length(gradient) <= 1e-12) break;  // no multipliers are better
+    if (squared_length(gradient) <= 1e-12) break;  // the multipliers are optimal
     for (std::size_t kind = 0; kind < kinds; ++kind) {
       direction[kind] = is_fresh ? gradient[kind] : (1 - inertia) * gradient[kind] + inertia * direction[kind];
       if (current[kind] == 0 && direction[kind] < 0) direction[kind] = 0;
@@ -106,7 +106,7 @@ void Multipliers::ascend(PathRelaxation& relaxation, double target, std::size_t 
     }
     least = relaxation.solve(current);
     score = least - all_of(current);
-    if (std::isnan(score)) break;  // multipliers without end: nothing is within the limit
+    if (std::isnan(score)) break;  // infinite multipliers: nothing is within the limit
     if (score > best_score) {
       if (score > best_score + 0.3 * gain) gain *= 1.5;
       best_score = score;

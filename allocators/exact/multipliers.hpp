@@ -7,26 +7,25 @@
 
 namespace isobar::allocators {
 
-/// Multipliers of the relaxation "each device once", by kind, made better step by step.
+/// Multipliers of the relaxation of "each device once", by kind, improved step by step.
 class Multipliers {
  public:
   explicit Multipliers(const StageTables& tables);
 
-  /// What the multipliers prove at the relaxation's limit: a lower bound on beta x sum within it; infinity when they
-  /// prove that no placement is within the limit.
+  /// What the multipliers prove at the relaxation's limit: a lower bound on beta x sum; infinity when no placement is
+  /// within the limit.
   double proven() const { return proven_; }
-  /// The multipliers that prove it, by kind; the relaxation has them when ascend() returns.
+  /// The multipliers of that proof, by kind; the relaxation is solved with them when ascend() returns.
   const std::vector<double>& best() const { return best_; }
 
-  /// Begins with these, by kind.
+  /// Sets the start of the next ascend(), by kind.
   void start_from(const std::vector<double>& multipliers) { best_ = multipliers; }
 
-  /// Subgradient steps of Polyak's length towards `target` (a value worth reaching, such as an incumbent's sum); ends
-  /// early when it is proven. Begins with the best multipliers of the call before, so that neighbouring limits are
-  /// quick.
+  /// Takes up to `steps` subgradient steps of Polyak's length towards `target` (such as an incumbent's sum); ends early
+  /// when that is proven. Starts from the best multipliers of the previous call, so that neighbouring limits are quick.
   void ascend(PathRelaxation& relaxation, double target, std::size_t steps);
 
-  /// Multipliers of each device, in the order of the cluster.
+  /// The best multipliers of each device, in the order of the cluster.
   std::vector<double> by_device() const;
 
  private:

@@ -20,7 +20,7 @@ double cost_of(double compute, double send)
   return communication == Communication::Overlapped ? std::max(compute, send) : compute + send;
 }
 
-/// A stage after layers that cost `base`: the least by the group that it sends to. Written to be vectorised.
+/// Extends layers that cost `base` by a stage: the least by the group that it sends to. Written to be vectorised.
 template <Communication communication>
 void extend(double base, double compute, double back, double beta, double most, std::size_t groups,
             const double* __restrict outputs, double* __restrict leaving)
@@ -34,7 +34,7 @@ void extend(double base, double compute, double back, double beta, double most, 
   }
 }
 
-/// A stage that goes on with a run: from each room before to the room that it needs.
+/// Extends a run by a stage, for each room. Written to be vectorised.
 void stay_on(double more, std::size_t rooms, const double* __restrict reached, double* __restrict within)
 {
   for (std::size_t room = 0; room < rooms; ++room) {
@@ -188,7 +188,7 @@ void PathRelaxation::solve_windows(std::size_t level)
     }
     return;
   }
-  // A stage that begins at a cut: the layers before, and what it sends back or waits for before the first layer.
+  // Cost before a stage that begins at a cut: the layers before, and its gradients or, for the first layer, the input.
   const double weight = weight_[level];
   const double sent_back = weight_[level_before(level)];
   const auto begun = [&](std::size_t kind, std::size_t begin) {
@@ -229,18 +229,8 @@ void PathRelaxation::solve_windows(std::size_t level)
   }
 }
 
-/// Calls visit(first, compute) for each stage on `kind` that ends at `cut` within memory and, by its compute alone,
-/// within the limit; the longest first.
-template <typename Visit>
-void PathRelaxation::for_each_last_stage(std::size_t level, std::size_t cut, std::size_t kind, const Visit& visit) const
-{
-  for (std::size_t first = window_[row(level, cut) * tables_->kinds() + kind]; first < cut; ++first) {
-    if (tables_->fits(level, kind, first, cut)) visit(first, tables_->compute(kind, first, cut));
-  }
-}
-
-/// What stages on `kind` that end at `cut` cost at least: `leaving` by the group behind them, whatever the run; where
-/// they begin a run or the chain, `entered`.
+/// Keeps the least cost of stages on `kind` that end at `cut`: `leaving` by the group after them, whatever the run;
+/// `entered` where they begin a run or the chain.
 void PathRelaxation::keep(std::size_t level, std::size_t cut, std::size_t kind, const double* leaving, double entered)
 {
   const std::size_t group = tables_->group_of(kind);
@@ -278,7 +268,7 @@ void PathRelaxation::find_rises(std::size_t level, std::size_t cut)
   }
 }
 
-/// A stage's cost is its compute and what it sends each way: what lies before it does not care about what lies behind.
+/// A stage's cost is the sum of its compute and its transfers: the layers before do not depend on the stages after.
 void PathRelaxation::solve_separable(std::size_t level, std::size_t cut)
 {
   const std::size_t before = level_before(level);
@@ -323,8 +313,8 @@ void PathRelaxation::solve_coupled(std::size_t level, std::size_t cut)
   for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) extend_by<communication>(level, cut, kind);
 }
 
-/// Stages on `kind` that end at `cut`, the longest first: the others begin later, where more has been paid. When the
-/// compute of one is hidden behind its transfers, those that begin at later cuts of the same size are no better.
+/// Extends by stages on `kind` that end at `cut`, the longest first: the others begin later, where more has been paid.
+/// When the compute of one is hidden behind its transfers, later cuts of the same size are no better beginnings.
 template <Communication communication>
 void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t kind)
 {
@@ -401,132 +391,6 @@ void PathRelaxation::extend_by(std::size_t level, std::size_t cut, std::size_t k
     });
   }
   keep(level, cut, kind, leaving, entered);
-}
-
-/// The last stage: nothing behind it to send to.
-void PathRelaxation::solve_end()
-{
-  if (kernel_ == Kernel::Window) {
-    best_ = value_[row(0, layers_)];
-    last_stage_ = choice_[row(0, layers_)];
-    return;
-  }
-  best_ = infinity;
-  for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
-    for_each_last_stage(0, layers_, kind, [&](std::size_t first, double compute) {
-      const double candidate = multipliers_[kind] + least_completion(1, first, kind, compute, 0);
-      if (candidate >= best_) return;
-      best_ = candidate;
-      last_stage_ = {static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(first), 0};
-    });
-  }
-  if (best_ == infinity || last_stage_.first == 0) return;
-  const std::size_t kind = last_stage_.kind;
-  const double compute = tables_->compute(kind, last_stage_.first, layers_);
-  double best = infinity;
-  for_each_way_in(tables_->level_of(1), last_stage_.first, kind, room_beside(kind),
-                  [&](std::size_t before, double reached, double gradient) {
-                    const double cost = tables_->stage_cost(compute, gradient);
-                    const double sum = weighted(0, compute, 0, gradient) + reached;
-                    if (!may_cost(cost) || !(sum < best)) return;
-                    best = sum;
-                    last_stage_.group_before = static_cast<std::uint32_t>(before);
-                  });
-}
-
-/// Calls visit(group before, least of the layers before, gradients sent back) for a stage on `kind` that begins at
-/// `cut`; a run that it goes on with has found `room`.
-template <typename Visit>
-void PathRelaxation::for_each_way_in(std::size_t level, std::size_t cut, std::size_t kind, std::size_t room,
-                                     const Visit& visit) const
-{
-  const std::size_t group = tables_->group_of(kind);
-  const double* gradients = this->gradients(kind, cut);
-  const double* others = entering(level, cut, group);
-  for (std::size_t before = 0; before < groups_; ++before) {
-    visit(before, before == group ? staying(level, cut, group)[room] : others[before], gradients[before]);
-  }
-}
-
-double PathRelaxation::least_completion(std::size_t stages, std::size_t cut, std::size_t kind, double compute,
-                                        double sent, std::size_t room) const
-{
-  const std::size_t level = tables_->level_of(stages);
-  const std::size_t own_level = tables_->level_of(stages - 1);
-  if (cut == 0) {
-    const double cost = tables_->stage_cost(compute, sent);
-    const double input = tables_->input_cost(kind);
-    return may_cost(cost) && within_limit(tables_->input_turn(kind))
-               ? weighted(own_level, compute, sent, 0) + beta_ * input
-               : infinity;
-  }
-  if (kernel_ == Kernel::Window) {
-    return weighted(own_level, compute, sent, gradients(kind, cut)[0]) + value_[row(level, cut)];
-  }
-  double best = infinity;
-  for_each_way_in(level, cut, kind, room, [&](std::size_t, double reached, double gradient) {
-    const double cost = tables_->stage_cost(compute, sent + gradient);
-    if (may_cost(cost)) best = std::min(best, weighted(own_level, compute, sent, gradient) + reached);
-  });
-  return best;
-}
-
-/// The stage that ends a front, by what it takes to reach it.
-PathRelaxation::Choice PathRelaxation::last_stage_of(const Front& front) const
-{
-  const std::size_t before = level_before(front.level);
-  Choice chosen;
-  double best = infinity;
-  for (std::size_t kind = 0; kind < tables_->kinds(); ++kind) {
-    if (tables_->group_of(kind) != front.group || !rooms_.has(front.room, kind)) continue;
-    for_each_last_stage(front.level, front.cut, kind, [&](std::size_t first, double compute) {
-      const auto offer = [&](double base, double back, std::size_t group_before) {
-        const double sent = outputs(kind, front.cut)[front.next];
-        const double cost = tables_->stage_cost(compute, back + sent);
-        const double sum = base + weighted(front.level, compute, sent, back);
-        if (!may_cost(cost) || !(sum < best)) return;  // 0 x infinity is no number
-        best = sum;
-        chosen = {static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(first),
-                  static_cast<std::uint32_t>(group_before)};
-      };
-      if (first == 0) {
-        offer(begin_on(kind), 0, front.group);
-        return;
-      }
-      for_each_way_in(before, first, kind, front.room - rooms_.step(kind),
-                      [&](std::size_t group_before, double reached, double gradient) {
-                        offer(reached + multipliers_[kind], gradient, group_before);
-                      });
-    });
-  }
-  return chosen;
-}
-
-std::vector<PathRelaxation::Choice> PathRelaxation::choices() const
-{
-  ensure(best_ < infinity, "a relaxation without a sequence has no uses");
-  std::vector<Choice> found = {last_stage_};
-  std::size_t level = tables_->level_of(1);
-  if (kernel_ == Kernel::Window) {
-    for (; found.back().first > 0; level = level_before(level)) {
-      found.push_back(choice_[row(level, found.back().first)]);
-    }
-    return found;
-  }
-  std::size_t room = rooms_.all(tables_->group_of(last_stage_.kind));
-  for (; found.back().first > 0; level = level_before(level)) {
-    const auto& [kind, first, before] = found.back();
-    const std::size_t group = tables_->group_of(kind);
-    room = before == group ? room - rooms_.step(kind) : rooms_.all(before);
-    found.push_back(last_stage_of({level, first, before, group, room}));
-  }
-  return found;
-}
-
-void PathRelaxation::count_uses(std::vector<std::uint32_t>& uses) const
-{
-  uses.assign(tables_->kinds(), 0);
-  for (const Choice& choice : choices()) ++uses[choice.kind];
 }
 
 }  // namespace isobar::allocators

@@ -11,41 +11,46 @@
 
 namespace isobar::allocators {
 
-/// The relaxation behind `path` certificates (core/plan/certificate.hpp): the cheapest sequence of stages that cuts the
-/// chain, where a device may be used again and again, though not within a run, and each use costs its multiplier.
+/// The relaxation of `path` certificates (core/plan/certificate.hpp): the cheapest sequence of stages that cuts the
+/// chain. It may use a device repeatedly, though not within a run; each use costs the device's multiplier.
 ///
-/// Three kernels give the same numbers. Without transfers and where memory is hereditary, a sliding-window minimum:
-/// O(levels x kinds x layers); for the step in one group also with transfers. With serial transfers and no limit on
-/// costs, these are separable: O(levels x layers x kinds x (window x rooms + groups)). Else, at worst, O(levels x
-/// layers x kinds x window x (groups² + rooms)), of which bounds skip most. Window is the number of layers that a stage
-/// can hold within limit and memory, rooms those of one group (run_rooms.hpp).
+/// Three kernels give the same numbers:
+/// - window: a sliding-window minimum. For hereditary memory without transfers; for the step in one group also with
+///   transfers. O(levels x kinds x layers).
+/// - separable: serial transfers and no limit on costs. O(levels x layers x kinds x (window x rooms + groups)).
+/// - coupled: all else. At worst O(levels x layers x kinds x window x (groups² + rooms)), of which bounds skip most.
+///
+/// Window is the number of layers that a stage can hold within limit and memory, rooms those of one group
+/// (run_rooms.hpp).
 class PathRelaxation {
  public:
-  /// `check` is called now and then and may throw. Keeps references.
+  /// `check` is called regularly and may throw. Keeps references.
   PathRelaxation(const StageTables& tables, std::function<void()> check);
 
   const StageTables& tables() const { return *tables_; }
 
-  /// Stages may cost at most `limit`, infinity included; for the step, their turns and those of their lanes may be as
-  /// long.
+  /// Sets the most that a stage may cost in seconds; may be infinite. For the step, the limit holds for the turns of
+  /// stages and of their lanes.
   void set_limit(double limit);
   double limit() const { return limit_; }
-  /// For the step under 1f1b, below levels() or, where no stage has more behind it, as many: the sum counts stages with
-  /// fewer than `slots` behind them, and what crosses the cuts behind these, 1 + floor((M-1) / slots) times
-  /// (docs/certificates.md). 0: as often as the rest.
+  /// For the step under 1f1b: stages with fewer than `slots` stages after them, and what crosses the cuts after these,
+  /// count 1 + floor((M-1) / slots) times in the sum (docs/certificates.md). 0: they count once. `slots` is below
+  /// levels(), or equal to it where no stage has more stages after it.
   void set_slots(std::size_t slots);
 
-  /// The least beta x (input + sum of s_i) + sum of multipliers; infinity when no sequence is within the limit.
-  /// `multipliers` by kind, each at least 0.
+  /// Returns the least beta x (input + sum of s_i) + sum of multipliers; infinity when no sequence is within the limit.
+  /// `multipliers` are by kind, each at least 0.
   double solve(const std::vector<double>& multipliers);
 
-  /// How often the sequence that solve() found uses each kind. Call only when it found one.
+  /// Counts how often the sequence of the last solve() uses each kind. Requires that solve() found one.
   void count_uses(std::vector<std::uint32_t>& uses) const;
 
-  /// For a search that builds placements from the end. Its first stage so far begins at `cut` on `kind`, computes and
-  /// sends (activations on) so long, and `stages` stages are placed, this one included. Returns the least that this
-  /// stage and everything before it add: beta x their costs and the multipliers of the stages before. Those in the same
-  /// group right before it find `room` there (run_rooms.hpp); room_beside(kind) is as much as there can be.
+  /// For a search that builds placements from the end. Returns the least that its first stage so far and everything
+  /// before it add: beta x their costs and the multipliers of the stages before.
+  ///
+  /// That stage begins at `cut` on `kind`, computes for `compute` seconds and sends activations for `sent` seconds.
+  /// `stages` stages are placed, including this one. Stages in the same group directly before it have `room` left
+  /// (run_rooms.hpp), at most room_beside(kind).
   double least_completion(std::size_t stages, std::size_t cut, std::size_t kind, double compute, double sent,
                           std::size_t room) const;
   double least_completion(std::size_t stages, std::size_t cut, std::size_t kind, double compute, double sent) const
@@ -62,7 +67,7 @@ class PathRelaxation {
     std::uint32_t first = 0;
     std::uint32_t group_before = 0;
   };
-  /// The layers before `cut`: their last stage in `group`, the one behind the cut in `next`. Where these are the same,
+  /// The layers before `cut`: their last stage is in `group`, the stage after the cut in `next`. If these are the same,
   /// the run that ends at the cut has used no more than `room`.
   struct Front {
     std::size_t level;
@@ -73,27 +78,27 @@ class PathRelaxation {
   };
 
   std::size_t row(std::size_t level, std::size_t cut) const { return level * (layers_ + 1) + cut; }
-  /// The least of a front between two groups, by the group before; with no use for the one that stays.
+  /// The least of a front between two groups, by the group before; unused where both are the same.
   const double* entering(std::size_t level, std::size_t cut, std::size_t next) const
   {
     return &entering_[(row(level, cut) * groups_ + next) * groups_];
   }
-  /// The least of a front within a group, by room; never more with more of it.
+  /// The least of a front within a group, by room; it never grows with the room.
   const double* staying(std::size_t level, std::size_t cut, std::size_t group) const
   {
     return &staying_[row(level, cut) * rooms_.states_in_all() + rooms_.offset(group)];
   }
   std::size_t level_before(std::size_t level) const { return tables_->level_of(level + 1); }
   bool within_limit(double turn) const { return turn <= most_; }
-  /// Where limits hold for turns, costs have none.
+  /// Costs are unlimited where the limit holds for turns.
   bool may_cost(double cost) const { return cost <= most_cost_; }
-  /// What a stage adds to the sum: its compute, what it sends on and what it sends back.
+  /// What a stage adds to the sum: its compute, its activations and its gradients.
   double weighted(std::size_t level, double compute, double sent, double back) const
   {
     if (!tables_->limits_turns()) return beta_ * tables_->stage_cost(compute, sent + back);
     return weight_[level] * (compute + sent) + weight_[level_before(level)] * back;
   }
-  /// What transfers from a kind over a cut take to each group, within the limit where that holds for turns.
+  /// Seconds of transfers from a kind over a cut to each group, within the limit where that holds for turns.
   const double* outputs(std::size_t kind, std::size_t cut) const
   {
     return &outputs_[tables_->transfer_index(kind, cut)];
@@ -102,7 +107,7 @@ class PathRelaxation {
   {
     return &gradients_[tables_->transfer_index(kind, cut)];
   }
-  /// beta x what stands before the chain and the multiplier of the first stage; infinite beyond the limit.
+  /// beta x the cost of the input plus the multiplier of the first stage; infinite beyond the limit.
   double begin_on(std::size_t kind) const
   {
     return within_limit(tables_->input_turn(kind)) ? multipliers_[kind] + beta_ * tables_->input_cost(kind)
@@ -125,8 +130,15 @@ class PathRelaxation {
   void solve_end();
   Choice last_stage_of(const Front& front) const;
   std::vector<Choice> choices() const;  // of the sequence found, last stage first
+  /// Calls visit(first, compute) for each stage on `kind` that ends at `cut`, fits in memory and whose compute is
+  /// within the limit; the longest first.
   template <typename Visit>
-  void for_each_last_stage(std::size_t level, std::size_t cut, std::size_t kind, const Visit& visit) const;
+  void for_each_last_stage(std::size_t level, std::size_t cut, std::size_t kind, const Visit& visit) const
+  {
+    for (std::size_t first = window_[row(level, cut) * tables_->kinds() + kind]; first < cut; ++first) {
+      if (tables_->fits(level, kind, first, cut)) visit(first, tables_->compute(kind, first, cut));
+    }
+  }
   template <typename Visit>
   void for_each_way_in(std::size_t level, std::size_t cut, std::size_t kind, std::size_t room,
                        const Visit& visit) const;
@@ -138,33 +150,33 @@ class PathRelaxation {
   RunRooms rooms_;
   Kernel kernel_ = Kernel::Coupled;
   double beta_;
-  std::vector<double> weight_;  // of each level: beta but for slots
+  std::vector<double> weight_;  // of each level: beta, except for slots
   double limit_ = 0;
-  double most_ = 0;       // the limit with room for rounding
-  double most_cost_ = 0;  // the same where the limit holds for costs
+  double most_ = 0;       // the limit plus a margin for rounding
+  double most_cost_ = 0;  // likewise where the limit holds for costs, else infinite
   std::vector<double> outputs_;
   std::vector<double> gradients_;
   std::vector<double> multipliers_;
   double best_ = 0;
   Choice last_stage_;
-  /// The furthest beginning that a stage that ends at a cut may have; the cut itself when there is none. Exact for the
-  /// window kernel, else a bound.
+  /// The furthest beginning of a stage that ends at a cut; the cut itself when there is none. Exact for the window
+  /// kernel, else a bound.
   std::vector<std::uint32_t> window_;  // [level][cut][kind]
   // Window kernel.
   std::vector<double> value_;         // [level][cut]
   std::vector<Choice> choice_;        // likewise
   std::vector<std::uint32_t> queue_;  // [kind][layers]
-  // The others.
-  std::vector<double> entering_;         // [level][cut][group behind][group before]
+  // Separable and coupled kernels.
+  std::vector<double> entering_;         // [level][cut][group after][group before]
   std::vector<double> staying_;          // [level][cut][group][room]
-  std::vector<double> least_before_;     // [level][cut][kind behind]: the least of entering and staying
-  std::vector<std::uint32_t> previous_;  // [cut]: the cut before it of the same size; itself when there is none
-  std::vector<std::uint8_t> rises_;      // [level][cut][group behind]: all of it at least what `previous_` has
+  std::vector<double> least_before_;     // [level][cut][kind after]: the least of entering and staying
+  std::vector<std::uint32_t> previous_;  // [cut]: the previous cut of the same size; itself when there is none
+  std::vector<std::uint8_t> rises_;      // [level][cut][group after]: all values at least those of `previous_`
   std::vector<double> least_gradient_;   // [kind][size]
   std::vector<double> leaving_;          // [group]: scratch
   struct Seen {
     std::uint32_t first;
-    bool is_hidden;  // its compute, behind any of its transfers
+    bool is_hidden;  // its compute is shorter than any of its transfers
   };
   std::vector<Seen> seen_;  // [size]: scratch
 };

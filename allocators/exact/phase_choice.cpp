@@ -1,4 +1,4 @@
-// The dynamic programme behind PhaseFlow: which arc each device takes, and the placement that comes of it.
+// The dynamic program of PhaseFlow: which arc each device takes, and the placement that results.
 
 #include "allocators/exact/phase_flow.hpp"
 
@@ -14,10 +14,10 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::uint32_t no_arc = ~std::uint32_t{0};
-/// Layers that an imbalance of 1 counts when states have to be dropped: it decides among equal losses.
+/// Layers that an imbalance of 1 counts as when states must be dropped: it decides between equal losses.
 constexpr double balance_weight = 1e-3;
 
-/// Indices of packed keys, by linear probing; cleared in no time.
+/// Indices of packed keys, by linear probing; clear() is O(1).
 class KeyTable {
  public:
   explicit KeyTable(std::size_t entries) : slots_(std::bit_ceil(2 * entries + 2)) {}
@@ -27,7 +27,7 @@ class KeyTable {
     ++round_;
     used_ = 0;
   }
-  /// The place of the key's index; `is_new` when it has none yet.
+  /// Returns the slot of the key's index; `is_new`: the key was not in the table.
   std::uint32_t& find(std::uint64_t key, bool& is_new)
   {
     if (2 * used_ > slots_.size()) grow();
@@ -70,7 +70,7 @@ class KeyTable {
 }  // namespace
 
 /// The packed state: the imbalance of each node, then two bits for each watched subset (0: not touched, 1: an arc
-/// inside, 2: an arc over its border).
+/// inside, 2: an arc across its border).
 class PhaseFlow::Key {
  public:
   explicit Key(const PhaseFlow& flow) : flow_(flow)
@@ -90,7 +90,7 @@ class PhaseFlow::Key {
 
   std::uint64_t start() const { return start_; }
 
-  /// The key after an arc; none when a node outside the repetition would be left or entered twice.
+  /// Returns the key after an arc; none when a node outside the repetition would be left or entered twice.
   std::optional<std::uint64_t> after(std::uint64_t key, const Arc& arc) const
   {
     if (flow_.cover_bits() > 0) {
@@ -103,7 +103,7 @@ class PhaseFlow::Key {
     return watched(key - one(arc.from) + one(arc.to), arc);
   }
 
-  /// Layers covered, where they are counted.
+  /// Number of layers covered, where it is counted.
   std::size_t cover(std::uint64_t key) const
   {
     return key >> cover_at_ & ((std::uint64_t{1} << flow_.cover_bits()) - 1);
@@ -156,7 +156,7 @@ bool PhaseFlow::is_in(Subset subset, std::size_t node) const
   return is_phase(node) && (subset >> (node - repetition_.prefix) & 1) != 0;
 }
 
-/// What devices do by themselves: the most that an arc gains, and what the next best choice loses.
+/// A device's own preference: the most that an arc gains, and what the next best choice loses.
 struct PhaseFlow::Preference {
   double gain = 0;
   double regret = infinity;
@@ -179,9 +179,8 @@ std::vector<PhaseFlow::Preference> PhaseFlow::preferences() const
   return all;
 }
 
-/// What states that have come to a device still have to lose: when all devices behind it do as they like, some
-/// imbalance is left at the phases. Each other choice mends at most 4 of it, and costs at least the least regret that
-/// is left.
+/// What a state before a device still has to lose: when all remaining devices follow their preferences, some imbalance
+/// is left at the phases. Each other choice fixes at most 4 of it, and costs at least the least remaining regret.
 class PhaseFlow::Outlook {
  public:
   Outlook(const PhaseFlow& flow, const std::vector<Preference>& preferences) : flow_(flow)
@@ -199,14 +198,14 @@ class PhaseFlow::Outlook {
     }
   }
 
-  /// Layers that this device and those behind it cover when they do as they like.
+  /// Number of layers that this device and those after it cover when they follow their preferences.
   std::size_t cover(std::size_t i) const { return covers_[i]; }
 
   struct Ahead {
     double least_loss;
     int imbalance;  // left at the phases
   };
-  /// Of a state before device i (in the order of the programme), by its imbalance at each phase.
+  /// The outlook of a state before device i (in the order of the dynamic program), from its imbalance at each phase.
   template <typename Imbalance>
   Ahead ahead(std::size_t i, const Imbalance& imbalance) const
   {
@@ -222,7 +221,7 @@ class PhaseFlow::Outlook {
   }
 
  private:
-  /// Of the arcs that a device likes best, the one that leaves least imbalance.
+  /// Takes the arc that leaves least imbalance among those that a device prefers.
   void prefer_balance(const std::vector<Arc>& arcs, double most)
   {
     const auto imbalance_after = [this](const Arc& arc) {
@@ -246,18 +245,19 @@ class PhaseFlow::Outlook {
   }
 
   const PhaseFlow& flow_;
-  std::vector<int> drift_;  // of the devices behind
+  std::vector<int> drift_;  // of the devices after
   std::size_t cover_ = 0;   // likewise
   std::vector<std::size_t> covers_;
-  std::vector<int> drifts_;    // [device][phase]: of it and those behind it
+  std::vector<int> drifts_;    // [device][phase]: of the device and those after it
   std::vector<double> least_;  // sums of the least regrets, which come last
 };
 
-/// One arc per device at most, balanced and covering the chain; none when there is none among the states kept.
+/// Chooses at most one arc per device, balanced and covering the chain; none when the kept states contain no such
+/// choice.
 std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(double ceiling, std::size_t most_states, bool& dropped)
 {
   const Key key(*this);
-  // Where covers count, what devices cover too much; where costs count, what is below the ceiling.
+  // Without costs: the layers that devices cover in excess. With costs: the distance below the ceiling.
   const double to_lose = counts_costs_ ? ceiling + improve_potentials(1e-5 * ceiling, -infinity)
                                        : improve_potentials(1e-4, -cover_resolution) + cover_resolution;
   if (to_lose < 0) return std::nullopt;
@@ -268,7 +268,7 @@ std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(double ceiling, 
   struct State {
     std::uint64_t key;
     double loss;
-    double rank;  // the smaller the more promising
+    double rank;  // smaller is more promising
     Step step;
   };
   std::vector<State> states = {{key.start(), 0, 0, {0, no_arc}}};
@@ -276,7 +276,7 @@ std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(double ceiling, 
   std::vector<std::vector<Step>> steps;
   KeyTable table(std::min<std::size_t>(most_states, 1 << 16));
   const auto preference = preferences();
-  // Devices with least to choose first: states stay few until those come that can balance what is left.
+  // Devices with the least choice come first: states stay few until the devices that can balance the rest.
   std::stable_sort(devices_.begin(), devices_.end(), [&](std::uint32_t a, std::uint32_t b) {
     return preference[tables_.kind_of(a)].regret > preference[tables_.kind_of(b)].regret;
   });
@@ -342,7 +342,7 @@ std::optional<std::vector<PhaseFlow::Chosen>> PhaseFlow::choose(double ceiling, 
   return chosen;
 }
 
-/// The phases that arcs touch without hanging together with the beginning of the chain; none when all do.
+/// Returns the phases that arcs touch without a connection to the beginning of the chain; none when all are connected.
 std::optional<PhaseFlow::Subset> PhaseFlow::detached(const std::vector<Chosen>& chosen) const
 {
   std::vector<bool> reached(nodes_, false);
@@ -363,7 +363,7 @@ std::optional<PhaseFlow::Subset> PhaseFlow::detached(const std::vector<Chosen>& 
   return subset;
 }
 
-/// The devices in the order of a trail through the arcs (Hierholzer, 1873), each filled as far as it goes.
+/// Returns the devices in the order of a trail through the arcs (Hierholzer, 1873), each filled as far as it reaches.
 std::vector<StagePlacement> PhaseFlow::placement(const std::vector<Chosen>& chosen, double limit) const
 {
   std::vector<std::vector<const Chosen*>> leaving(nodes_);

@@ -19,7 +19,7 @@ bool repeats(const CostModel& cost, std::size_t layer, std::size_t period)
   const auto same = [](double a, double b) { return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b)); };
   const std::size_t other = layer + period;
   const auto work = [&](std::size_t k) { return (cost.forward_work(k, k) + cost.backward_work(k, k)).value; };
-  // Prefix sums lose some bits of a layer's own memory; two levels tell parameters and activations apart.
+  // Prefix sums lose some bits of a layer's own memory; two levels distinguish parameters from activations.
   const auto memory = [&](std::size_t k, std::uint64_t held) { return cost.memory(k, k, held).value; };
   const auto close = [](double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(std::abs(a), std::abs(b)); };
   return (same(work(layer), work(other)) || close(work(layer), work(other))) &&
@@ -58,7 +58,7 @@ PhaseFlow::PhaseFlow(const StageTables& tables, const Repetition& repetition, st
       potential_(nodes_ + 1, 0)
 {
   potential_.back() = counts_costs_ ? 0 : 1;
-  ensure(tables.is_hereditary(), "phase flow is for memory that shrinks with the stage, and no transfers");
+  ensure(tables.is_hereditary(), "phase flow needs memory that shrinks with the stage, and no transfers");
   for (std::uint32_t device = 0; device < tables.devices(); ++device) devices_.push_back(device);
 }
 
@@ -101,7 +101,7 @@ std::size_t PhaseFlow::reach(std::size_t kind, std::size_t first, double limit) 
   std::size_t low = first;
   std::size_t high = tables_.furthest(0, kind, first);
   const double most = limit * (1 + 1e-12);
-  // Stages are short against the chain: double the step, then halve it.
+  // Stages are short compared with the chain: double the step, then halve it.
   for (std::size_t step = 1; low < high;) {
     const std::size_t end = std::min(low + step, high);
     if (turn(kind, first, end) <= most) {
@@ -115,22 +115,22 @@ std::size_t PhaseFlow::reach(std::size_t kind, std::size_t first, double limit) 
   return low;
 }
 
-/// Calls visit(first) for the beginnings that decide about arcs: in the prefix, one of each phase, and those near the
-/// end whose stage can reach beyond the repeating part.
+/// Calls visit(first) for the beginnings that determine the arcs: those in the prefix, one of each phase, and those
+/// near the end whose stage can reach beyond the repeating part.
 template <typename Visit>
 void PhaseFlow::for_each_beginning(std::size_t kind, double limit, const Visit& visit) const
 {
   const std::size_t first_period_end = std::min(repetition_.prefix + repetition_.period, repetition_.end());
   for (std::size_t first = 0; first < first_period_end; ++first) visit(first);
-  std::size_t inside = 0;  // periods' worth of beginnings that stay inside
+  std::size_t inside = 0;  // successive beginnings whose stages stay inside
   for (std::size_t first = tables_.layers(); first-- > first_period_end && inside < repetition_.period;) {
     inside = reach(kind, first, limit) < repetition_.end() ? inside + 1 : 0;
     visit(first);
   }
 }
 
-/// All arcs, or those that can gain most whatever the potentials: between two nodes the gain is linear in the periods
-/// covered, so the shortest and the longest.
+/// Finds all arcs, or only those that can gain most under some potentials: the shortest and the longest between two
+/// nodes, since the gain is linear in the periods covered.
 void PhaseFlow::find_arcs(double limit, bool all)
 {
   const std::size_t period = repetition_.period;
@@ -175,8 +175,8 @@ void PhaseFlow::add_arc(std::vector<Arc>& arcs, std::size_t kind, std::size_t fi
   }
 }
 
-/// What devices gain in all beyond what the chain asks, by the potentials, and its slope. Below 0, or above the costs
-/// that are to be undercut, no choice of arcs is a placement.
+/// Total gain of the devices by the potentials beyond what the chain requires, and its slope. When it is below 0, or
+/// below minus the cost to undercut, no choice of arcs is a placement.
 double PhaseFlow::excess(std::vector<double>& slope) const
 {
   const auto layers = static_cast<double>(tables_.layers());
@@ -203,12 +203,12 @@ double PhaseFlow::excess(std::vector<double>& slope) const
   return excess;
 }
 
-/// Finds the potentials, and where costs count the price of a layer, by which the excess is least, to `precision`, or
-/// until it is below `enough`: the ellipsoid method with deep cuts (Yudin and Nemirovski, 1976), since nodes are few
-/// and kinks are many.
+/// Finds the potentials, and where costs count the price of a layer, that minimise the excess, to `precision` or until
+/// it is below `enough`. Uses the ellipsoid method with deep cuts (Yudin and Nemirovski, 1976), since nodes are few and
+/// kinks are many.
 double PhaseFlow::improve_potentials(double precision, double enough)
 {
-  const std::size_t free = nodes_ - 1 + (counts_costs_ ? 1 : 0);  // the first node's potential stays
+  const std::size_t free = nodes_ - 1 + (counts_costs_ ? 1 : 0);  // the first node's potential is fixed
   const auto n = static_cast<double>(free);
   double longest = 1;
   double dearest = 0;
@@ -265,13 +265,28 @@ bool PhaseFlow::potentials_refuse(double limit)
   return improve_potentials(1e-3, -cover_resolution) < -cover_resolution;
 }
 
+double PhaseFlow::largest_refused_limit(double refused, double known)
+{
+  double open = 2 * refused;
+  while (open < known && potentials_refuse(open)) {
+    refused = open;
+    open *= 2;
+  }
+  open = std::min(open, known);
+  while (open - refused > 1e-9 * open) {
+    const double limit = (refused + open) / 2;
+    (potentials_refuse(limit) ? refused : open) = limit;
+  }
+  return potentials_refuse(refused) ? refused : 0;
+}
+
 double PhaseFlow::least_sum(double limit)
 {
   find_arcs(limit, false);
   return -improve_potentials(1e-5 * std::max(1e-300, least_cost()), -infinity);
 }
 
-/// Of all layers, on the device that is fastest.
+/// Cost of all layers on the fastest device.
 double PhaseFlow::least_cost() const
 {
   double least = infinity;
@@ -311,7 +326,8 @@ PhaseFlow::Answer PhaseFlow::solve(double limit, std::size_t most_states, double
     const auto chosen = choose(ceiling, most_states, dropped);
     if (!chosen) return {dropped ? Verdict::Unknown : Verdict::Infeasible, {}};
     if (const auto subset = detached(*chosen)) {
-      ensure(std::find(subsets_.begin(), subsets_.end(), *subset) == subsets_.end(), "a watched subset came off again");
+      ensure(std::find(subsets_.begin(), subsets_.end(), *subset) == subsets_.end(),
+             "a watched subset is never detached again");
       subsets_.push_back(*subset);
       continue;
     }

@@ -10,8 +10,8 @@
 
 namespace isobar::allocators {
 
-/// A chain that repeats: `prefix` layers, then `repeats` times `period` layers, then the rest. Layers repeat where
-/// their work and their memory do. At least one layer is prefix: it is where the chain begins.
+/// A chain that repeats: `prefix` layers, then `repeats` times `period` layers, then the rest. Layers repeat when their
+/// work and memory do. The prefix has at least one layer, where the chain begins.
 struct Repetition {
   std::size_t prefix = 1;
   std::size_t period = 1;
@@ -20,28 +20,30 @@ struct Repetition {
   std::size_t end() const { return prefix + period * repeats; }
 };
 
-/// Of the repetitions that are looked for; a transformer layer in Sky's split has three parts.
+/// The longest period that is searched for; a transformer layer in Sky's split has three parts.
 inline constexpr std::size_t longest_period = 3;
 
-/// The longest repetition with a period of at most `longest_period` that covers more than half of the chain; the
-/// shortest period among equals. O(layers x longest_period).
+/// Finds the longest repetition with a period of at most `longest_period` that covers more than half of the chain;
+/// among equals the shortest period. O(layers x longest_period).
 std::optional<Repetition> repetition_of(const CostModel& cost);
 
 /// Decides whether a repeating chain has a placement within a limit on the bottleneck, without transfers.
 ///
-/// Only the longest stages matter, since less of a stage always fits. So a stage that begins in the repeating part is
-/// known by its device and the phase that it begins at: it is an arc between phases that covers so many layers. A
-/// placement is a trail from the beginning to the end with at most one arc of each device; it is one exactly if arcs
-/// balance at each phase, hang together and cover the chain. Whether such a choice exists is an integer program with as
-/// many rows as phases and few more. It is solved by a dynamic programme over devices whose state is the imbalance at
-/// each node; potentials of the nodes (the duals of those rows) tell what a device loses by each choice, and states
-/// that have lost more than there is to lose are dropped. That is what makes it small: 1,023 devices take some ten
-/// thousand states at a time.
+/// Only the longest stages matter, since any part of a stage that fits also fits. So a stage that begins in the
+/// repeating part is known by its device and the phase at which it begins: it is an arc between phases that covers a
+/// number of layers. A placement is a trail from the beginning to the end with at most one arc per device. A choice of
+/// arcs is one exactly if the arcs balance at each phase, are connected and cover the chain.
 ///
-/// Time O(devices x states x arcs of a device). Memory the same divided by the arcs. Source: the arcs are our own; the
-/// pruning is reduced-cost fixing (Dantzig, Fulkerson, Johnson, 1954).
+/// Whether such a choice exists is an integer program with few more rows than phases. A dynamic program over
+/// devices solves it; its state is the imbalance at each node. Potentials of the nodes (the duals of the rows) give
+/// what a device loses by each choice, and states that have lost more than can be lost are dropped. That keeps it
+/// small: 1,023 devices take some ten thousand states at a time.
+///
+/// O(devices x states x arcs of a device) time, O(devices x states) memory. Source: the arcs are our own; the pruning
+/// is reduced-cost fixing (Dantzig, Fulkerson, Johnson, 1954).
 class PhaseFlow {
  public:
+  /// The tables are hereditary. `check` is called regularly and may throw. Keeps references.
   PhaseFlow(const StageTables& tables, const Repetition& repetition, std::function<void()> check);
 
   /// False when a state does not fit into 64 bits: many phases or layers outside the repetition.
@@ -52,19 +54,24 @@ class PhaseFlow {
     Verdict verdict = Verdict::Unknown;
     std::vector<StagePlacement> stages;  ///< when feasible
   };
-  /// Keeps at most `most_states` states after each device; the verdict is Unknown only when that was too few, or when
-  /// memory depends on the schedule and a solution breaks it.
+  /// Searches for a placement within the limit; where costs count, for one with a sum below `ceiling`. Keeps at most
+  /// `most_states` states after each device. The verdict is Unknown only when those were too few, or when memory
+  /// depends on the schedule and a solution violates it.
   Answer solve(double limit, std::size_t most_states, double ceiling = 0);
 
-  /// Where costs count: no placement within the limit has a smaller sum.
+  /// Where costs count: a lower bound on the sum of every placement within the limit.
   double least_sum(double limit);
-  /// What the potentials say each kind is worth: multipliers of a path certificate.
+  /// The value of each kind by the potentials: multipliers of a path certificate.
   std::vector<double> multipliers() const;
 
-  /// True when the potentials alone prove that there is no placement within the limit. O(devices x arcs) a step.
+  /// True when the potentials alone prove that no placement is within the limit. O(devices x arcs) a step.
   bool potentials_refuse(double limit);
 
-  /// The least value above `limit` at which some stage gets longer; infinity when there is none.
+  /// The largest limit below `known` that the potentials refuse, to 1e-9 relative, starting from `refused`; 0 when they
+  /// refuse none. Afterwards the potentials are those of that limit.
+  double largest_refused_limit(double refused, double known);
+
+  /// The least limit above `limit` at which some stage becomes longer; infinity when there is none.
   double next_limit(double limit) const;
 
  private:
@@ -81,7 +88,7 @@ class PhaseFlow {
     std::uint32_t device;
     Arc arc;
   };
-  /// Phases that a solution touched without hanging together with the beginning: arcs inside need one over the border.
+  /// Phases of a solution that were not connected with the beginning: arcs inside then require one across the border.
   using Subset = std::uint32_t;
   class Key;
   struct Preference;
@@ -94,7 +101,7 @@ class PhaseFlow {
   bool is_phase(std::size_t node) const;
   bool is_in(Subset subset, std::size_t node) const;
   std::size_t reach(std::size_t kind, std::size_t first, double limit) const;
-  /// What limits hold for; of the step the least, wherever the stage stands.
+  /// The quantity that limits hold for; for the step the least over all positions of the stage.
   double turn(std::size_t kind, std::size_t first, std::size_t end) const
   {
     return tables_.turn(tables_.levels() - 1, kind, first, end);
@@ -123,8 +130,8 @@ class PhaseFlow {
   std::size_t nodes_;
   std::vector<std::vector<Arc>> arcs_;  // by kind
   std::vector<double> potential_;       // by node, and the price of a layer
-  std::vector<Subset> subsets_;         // that states watch
-  std::vector<std::uint32_t> devices_;  // in the order in which the programme takes them
+  std::vector<Subset> subsets_;         // watched by the states
+  std::vector<std::uint32_t> devices_;  // in the order of the dynamic program
 };
 
 }  // namespace isobar::allocators

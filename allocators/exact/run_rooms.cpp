@@ -8,7 +8,7 @@ namespace isobar::allocators {
 
 namespace {
 
-/// Kinds counted apart make tables of so many numbers at most.
+/// Most numbers in tables whose kinds are counted separately.
 constexpr std::size_t most_numbers = 20'000'000;
 
 }  // namespace
@@ -24,7 +24,7 @@ RunRooms::RunRooms(const StageTables& tables, std::size_t cells)
   if (tables.groups() > 1) {
     for (std::size_t kind = 0; kind < tables.kinds(); ++kind) {
       std::size_t& states = states_[tables.group_of(kind)];
-      states = std::min(most_run_rooms + 1, states * (tables.devices_of(kind).size() + 1));
+      states = std::min(most_run_states + 1, states * (tables.devices_of(kind).size() + 1));
     }
     std::size_t in_all = 0;
     for (const std::size_t states : states_) in_all += states;
@@ -32,7 +32,7 @@ RunRooms::RunRooms(const StageTables& tables, std::size_t cells)
     std::vector<std::size_t> next_step(tables.groups(), 1);
     for (std::size_t kind = 0; kind < tables.kinds(); ++kind) {
       const std::size_t group = tables.group_of(kind);
-      const bool is_apart = is_small && states_[group] <= most_run_rooms;
+      const bool is_apart = is_small && states_[group] <= most_run_states;
       radix_[kind] = 1 + (is_apart ? tables.devices_of(kind).size() : devices[group]);
       step_[kind] = is_apart ? next_step[group] : 1;
       next_step[group] = step_[kind] * radix_[kind];

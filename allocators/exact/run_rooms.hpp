@@ -8,28 +8,28 @@
 
 namespace isobar::allocators {
 
-/// How often the stages of one run, neighbours in one group, may still use each kind of the group: a number below
-/// states(group). Kinds are counted apart where that takes at most `most_run_rooms` numbers (core/plan/certificate.hpp)
-/// and tables stay small, else together. Where all devices are one group nothing is counted.
+/// Encodes how often the stages of one run (neighbours in one group) may still use each kind of the group, as a number
+/// below states(group): the run's room. Kinds are counted separately where that takes at most `most_run_states` numbers
+/// (core/plan/certificate.hpp) and tables stay small, else together. With one group nothing is counted.
 class RunRooms {
  public:
-  /// `cells`: tables hold that many numbers for each room.
+  /// `cells`: how many numbers tables hold for each room.
   RunRooms(const StageTables& tables, std::size_t cells);
 
   std::size_t states(std::size_t group) const { return states_[group]; }
   std::size_t states_in_all() const { return states_in_all_; }
-  /// Where a group's rooms begin in a table of the rooms of all groups.
+  /// Position of a group's rooms in a table of the rooms of all groups.
   std::size_t offset(std::size_t group) const { return offset_[group]; }
-  /// The room that has all devices of the group.
+  /// The room with all devices of the group unused.
   std::size_t all(std::size_t group) const { return states_[group] - 1; }
-  /// A use of `kind` makes the room this much less.
+  /// A use of `kind` reduces the room by this much.
   std::size_t step(std::size_t kind) const { return step_[kind]; }
   bool has(std::size_t room, std::size_t kind) const
   {
     return step_[kind] == 0 || room / step_[kind] % radix_[kind] > 0;
   }
 
-  /// The room that a run in the group has where some devices are used.
+  /// The room of a run in the group when some devices are used.
   template <typename IsUsed>
   std::size_t room_left(const StageTables& tables, std::size_t group, const IsUsed& is_used) const
   {
@@ -43,7 +43,7 @@ class RunRooms {
     return room;
   }
 
-  /// Calls visit(begin, end) for each stretch of rooms that have the kind.
+  /// Calls visit(begin, end) for each interval of rooms in which the kind can be used.
   template <typename Visit>
   void for_each_stretch_with(std::size_t kind, const Visit& visit) const
   {

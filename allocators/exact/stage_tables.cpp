@@ -10,7 +10,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Groups where there are too many places.
+/// Number of groups when there are too many places.
 constexpr std::size_t coarse_groups = 4;
 
 bool same_path(const Path& a, const Path& b)
@@ -18,7 +18,7 @@ bool same_path(const Path& a, const Path& b)
   return a.latency == b.latency && a.bandwidth == b.bandwidth;
 }
 
-/// The place of each device: devices of one place exchange places without any path changing.
+/// Returns the place of each device: exchanging devices of one place changes no path.
 std::vector<std::size_t> places_of(const Cluster& cluster, const std::function<void()>& each_device)
 {
   const std::size_t devices = cluster.devices.size();
@@ -50,7 +50,8 @@ std::vector<std::size_t> places_of(const Cluster& cluster, const std::function<v
   return place;
 }
 
-/// Places gathered into at most `most` groups: by site where there are few sites, else `otherwise` by the best way out.
+/// Merges places into groups: by site if there are at most `most` sites, else into `otherwise` groups by the devices'
+/// best bandwidth.
 std::vector<std::size_t> coarser(const Cluster& cluster, std::size_t most, std::size_t otherwise)
 {
   const std::size_t devices = cluster.devices.size();
@@ -119,8 +120,8 @@ void StageTables::find_levels(std::size_t most_levels)
   const std::uint64_t microbatches = goal_.microbatches;
   const std::size_t most_stages = std::min(layers_, cost_->devices());
   if (limits_turns() && goal_.schedule == Schedule::OneForwardOneBackward) {
-    const std::size_t told_apart = std::min<std::uint64_t>(microbatches, most_stages);
-    levels_ = std::max(levels_, std::min(told_apart, most_levels));
+    const std::size_t distinct = std::min<std::uint64_t>(microbatches, most_stages);
+    levels_ = std::max(levels_, std::min(distinct, most_levels));
   }
   for (std::size_t level = 0; level < levels_; ++level) {
     const std::size_t most_behind = level + 1 < levels_ ? level : std::max(level, most_stages - 1);
@@ -143,7 +144,7 @@ void StageTables::find_kinds(std::size_t most_groups, const std::function<void()
     // The cost of a pass grows with the square of the groups, unless sums are separable.
     const bool is_serial = goal_.communication == Communication::Serial && weights_.alpha == 0;
     const std::size_t most = limits_turns() || is_serial ? most_groups : std::min(most_groups, coarse_groups);
-    // In one group a pass is quick, and without sites it says about as much of turns.
+    // With one group a pass is quick, and without sites it proves about as much for turns.
     group = coarser(cluster, most, limits_turns() ? 1 : most);
     groups_ = *std::max_element(group.begin(), group.end()) + 1;
   }
@@ -162,7 +163,7 @@ void StageTables::find_kinds(std::size_t most_groups, const std::function<void()
     double input = CostModel::counted(goal_.communication, input_transfer).value;
     double input_turn = 0;
     if (limits_turns()) {
-      // The step counts it once. One micro-batch at a time, no lane keeps the next from entering.
+      // The step counts the input once. With one micro-batch at a time, no lane delays the next input.
       input /= weights_.beta;
       if (goal_.communication != Communication::None && weights_.alpha > 0) input_turn = input_transfer.data.value;
     }
@@ -224,7 +225,7 @@ void StageTables::transfers_within(double limit, std::vector<double>& outputs, s
 {
   outputs.assign(kinds() * sizes_ * groups_, infinity);
   gradients.assign(outputs.size(), infinity);
-  // All forwards come before all backwards: a micro-batch takes a turn of both lanes over a cut.
+  // With all forwards before all backwards, a micro-batch takes a turn of both lanes over a cut.
   const bool are_apart = goal_.schedule == Schedule::GPipe;
   const auto turn = [&](double activations, double gradient) {
     return are_apart ? activations + gradient : std::max(activations, gradient);

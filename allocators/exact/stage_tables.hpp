@@ -13,27 +13,29 @@
 
 namespace isobar::allocators {
 
-/// The weights of an objective alpha x max + beta x sum of stage costs. The step is at least that of its own turns and
-/// costs (docs/certificates.md): (M-1, 1), or (0, M) where one micro-batch goes at a time.
+/// Weights of an objective alpha x max + beta x sum of stage costs. The step is at least that of its own turns and
+/// costs (docs/certificates.md): (M-1, 1), or (0, M) where micro-batches run one at a time.
 struct ObjectiveWeights {
   double alpha = 0;
   double beta = 0;
 };
 ObjectiveWeights weights_of(const Goal& goal);
 
-/// A problem in flat arrays, as searches over orders of devices need it.
+/// A problem in flat arrays, for searches over orders of devices.
 ///
-/// Devices that no plan can tell apart (speed, memory, paths) are one kind. Kinds are put into groups by where they
-/// stand: one group for each place that paths tell apart, or, where there are more than `most_groups`, coarser ones. A
-/// transfer to a group takes what the nearest of its devices asks, the sender left out: exact for places, a lower bound
-/// for coarser groups. Without transfers there is one group. Keeps a reference to the cost model.
-/// What a limit holds for is a stage's turn: its cost or, for the step, what no two micro-batches share of its compute,
-/// and beside it the turns of each lane. Levels tell stages apart by what is behind them, where memory or turns do.
+/// - Kinds: devices that no plan can tell apart (speed, memory, paths) are one kind.
+/// - Groups: kinds are grouped by place. There is one group for each place that paths tell apart or, if these are more
+///   than `most_groups`, coarser ones. A transfer to a group takes as long as one to its nearest device other than the
+///   sender: exact for places, a lower bound for coarser groups. Without transfers there is one group.
+/// - Turns: a limit holds for a stage's turn. That is its cost or, for the step, the part of its compute that no two
+///   micro-batches share; the turns of each lane are limited too.
+/// - Levels: they distinguish stages by the number of stages after them, where memory or turns depend on it.
+///
 /// O(devices² x places) time in the worst case, O(devices² + kinds x (groups x sizes + layers x levels)) memory.
 class StageTables {
  public:
   /// Where memory needs no levels, turns get at most `most_levels`. `each_step` is called between layers and between
-  /// devices, and may throw.
+  /// devices, and may throw. Keeps a reference to the cost model.
   StageTables(const CostModel& cost, const Goal& goal, std::size_t most_groups, const std::function<void()>& each_step,
               std::size_t most_levels = 1);
 
@@ -61,8 +63,8 @@ class StageTables {
   }
   /// True when the objective is the step: limits hold for turns, not for costs.
   bool limits_turns() const { return goal_.objective == Objective::Step; }
-  /// The compute that each micro-batch adds to a stage of this level: what a limit holds for. Never less with another
-  /// layer.
+  /// The compute that each micro-batch adds to a stage of this level, in seconds: what a limit holds for. It never
+  /// shrinks with another layer.
   double turn(std::size_t level, std::size_t kind, std::size_t first, std::size_t end) const
   {
     if (!limits_turns() || goal_.schedule != Schedule::OneForwardOneBackward) return compute(kind, first, end);
@@ -70,7 +72,7 @@ class StageTables {
     const double backward = work_[end] - work_[first] - forward;
     return (std::max(forward, backward) + both_[level] * std::min(forward, backward)) * slowness_[kind];
   }
-  /// Of the data server's lane to the first stage.
+  /// The turn of the data server's lane to the first stage.
   double input_turn(std::size_t kind) const { return limits_turns() ? input_turn_[kind] : input_cost(kind); }
 
   /// Seconds of activations over the cut from a device of `kind` to each group; `groups()` entries.
@@ -78,7 +80,7 @@ class StageTables {
   /// Seconds of gradients over the cut from a device of `kind` back to each group.
   const double* gradients(std::size_t kind, std::size_t cut) const { return &gradient_[transfer_index(kind, cut)]; }
 
-  /// The same tables, by transfer_index, of transfers between devices whose lanes' turns are within the limit; infinite
+  /// Tabulates, by transfer_index, the transfers between devices whose lanes' turns are within the limit; infinite
   /// where there are none. For the step. O(kinds² x sizes).
   void transfers_within(double limit, std::vector<double>& outputs, std::vector<double>& gradients) const;
   std::size_t transfer_index(std::size_t kind, std::size_t cut) const
@@ -88,7 +90,7 @@ class StageTables {
   const std::vector<double>& all_outputs() const { return output_; }
   const std::vector<double>& all_gradients() const { return gradient_; }
 
-  /// Seconds of activations over the cut between two devices, and of gradients back from `from` to `to`.
+  /// Seconds of activations over the cut between two kinds, and of gradients back from `from` to `to`.
   double output(std::size_t from, std::size_t to, std::size_t cut) const
   {
     return path(from, to).transfer_time(cost_->boundary_output(cut)).value;
@@ -98,11 +100,11 @@ class StageTables {
     return path(from, to).transfer_time(cost_->boundary_gradient(cut)).value;
   }
 
-  /// Cuts over which as many bytes pass have one size.
+  /// Index of the cut's size; cuts with equal bytes have the same size.
   std::size_t size_of(std::size_t cut) const { return size_of_cut_[cut]; }
   std::size_t sizes() const { return sizes_; }
 
-  /// s_i of a stage. @see CostModel::stage_cost
+  /// Returns s_i of a stage. @see CostModel::stage_cost
   double stage_cost(double compute, double send) const
   {
     switch (goal_.communication) {
@@ -111,37 +113,37 @@ class StageTables {
       case Communication::Overlapped:
         return std::max(compute, send);
       case Communication::Serial:
-      case Communication::Played:  // of the step's bound, whose largest is of turns
+      case Communication::Played:  // for the step's bound, whose largest is a turn
         return compute + send;
     }
     return compute;
   }
-  /// What the data server's transfer to the first stage counts.
+  /// Cost of the data server's transfer to the first stage.
   double input_cost(std::size_t kind) const { return stage_cost(0, input_[kind]); }
 
   bool fits(std::size_t level, std::size_t kind, std::size_t first, std::size_t end) const
   {
     return reach_.fits(memory_level(level), devices_of_kind_[kind].front(), first, end);
   }
-  /// The furthest end that fits from `first`; `first` when none does.
+  /// The furthest end that fits from `first`; `first` when none fits.
   std::size_t furthest(std::size_t level, std::size_t kind, std::size_t first) const
   {
     return reach_.furthest(memory_level(level), devices_of_kind_[kind].front(), first);
   }
-  /// True when no stage of this kind from `first` or from before it fits and ends at `end`.
+  /// True when no stage of this kind that begins at `first` or earlier fits and ends at `end`.
   bool surely_too_long(std::size_t kind, std::size_t first, std::size_t end) const
   {
     return end > reach_.furthest_up_to(devices_of_kind_[kind].front(), first);
   }
-  /// True when what fits goes on fitting when layers at either end are taken away, and costs no more for it: then only
-  /// the longest stages matter to the bottleneck.
+  /// True when whatever fits still fits, and costs no more, without layers at either end: then only the longest stages
+  /// matter to the bottleneck.
   bool is_hereditary() const { return is_hereditary_; }
-  /// The same of memory alone.
+  /// Likewise for memory only.
   bool memory_is_hereditary() const { return reach_.is_hereditary(); }
 
-  /// Values of the kinds as values of the devices, in the order of the cluster.
+  /// Converts values of kinds to values of devices, in the order of the cluster.
   std::vector<double> by_device(const std::vector<double>& by_kind) const;
-  /// The groups of the devices, as a certificate holds them; empty when there is one.
+  /// The groups of the devices, as in a certificate; empty when there is one group.
   std::vector<std::size_t> groups_of_devices() const;
 
  private:
@@ -164,7 +166,7 @@ class StageTables {
   bool places_are_exact_ = true;
   bool is_hereditary_ = false;
   std::vector<double> work_;
-  std::vector<double> forward_;  // likewise of the forward passes
+  std::vector<double> forward_;  // likewise for the forward passes
   std::vector<double> both_;     // of each level: the share of micro-batches that hide no part of a turn
   std::vector<std::uint32_t> kind_of_device_;
   std::vector<std::vector<std::uint32_t>> devices_of_kind_;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t most_groups = 12;
-/// Where layers x devices² are no more, every place is a group: a pass takes a few ms.
+/// Up to this value of layers x devices², every place is a group: a pass takes a few ms.
 constexpr std::size_t most_for_exact_places = 40'000;
 constexpr std::size_t most_levels = 8;
 
@@ -39,15 +39,15 @@ StepBound::StepBound(const CostModel& cost, const Goal& goal, std::function<void
   if (flow_ && !flow_->is_small_enough()) flow_.reset();
 }
 
-void StepBound::know(double step, double largest_compute)
+void StepBound::set_incumbent(double step, double largest_compute)
 {
   if (step >= step_) return;
   step_ = step;
   largest_compute_ = largest_compute;
 }
 
-/// A limit below which no placement's largest turn lies, with multipliers that prove as much for the sum; by the
-/// compute of whole stages, of which turns are a known part at least.
+/// A limit below which no placement's largest turn lies, with multipliers that prove it for the sum. It comes from the
+/// compute of whole stages, of which turns are at least a known part.
 std::optional<Ladder::Rung> StepBound::floor()
 {
   if (tables_->weights().alpha == 0) return std::nullopt;
@@ -104,12 +104,11 @@ void StepBound::begin(double effort)
 bool StepBound::refine()
 {
   if (bound_ >= step_ * (1 - resolution)) return false;
-  return refine_on_level() || tell_levels_apart();
+  return refine_on_level() || distinguish_levels();
 }
 
-/// Levels beyond those of memory make passes as many times as long: they come when the rest is done. What is known of
-/// rungs stays true.
-bool StepBound::tell_levels_apart()
+/// Levels beyond those of memory multiply the time of a pass, so they come last. What is proven of rungs stays true.
+bool StepBound::distinguish_levels()
 {
   const bool have_levels = tables_->levels() > 1 || tables_->weights().alpha == 0;
   if (have_levels || goal_.schedule != Schedule::OneForwardOneBackward || step_ == infinity) return false;
@@ -141,7 +140,7 @@ bool StepBound::refine_on_level()
     return true;
   }
   const double middle = (rung.from + rung.limit) / 2;
-  double limit = rung.slots > 0 ? infinity : (step_ - rung.sum) / alpha;  // the upper part is done with
+  double limit = rung.slots > 0 ? infinity : (step_ - rung.sum) / alpha;  // nothing above it is better
   if (!(limit < middle && limit > rung.from * (1 + 1e-9)) && rung.limit < infinity) {
     if (alpha * (rung.limit - rung.from) <= finest_rung * step_) return false;
     limit = middle;
@@ -153,7 +152,7 @@ bool StepBound::refine_on_level()
   return true;
 }
 
-/// The least sum within a rung's limit, as far as multipliers prove it.
+/// Finds the least sum within a rung's limit, as far as multipliers prove it.
 void StepBound::price(Ladder::Rung& rung, double effort)
 {
   relaxation_->set_slots(rung.slots);
@@ -167,7 +166,7 @@ void StepBound::price(Ladder::Rung& rung, double effort)
   const double counted = rung.slots > 0 ? 0 : tables_->weights().alpha * rung.from;
   const double target = std::isfinite(step_) ? step_ - counted : infinity;
   if (flow_) {
-    // Its potentials are as good as multipliers get where all stages are as far from the end as can be.
+    // Its potentials are optimal multipliers where all stages are as far from the end as possible.
     flow_->least_sum(rung.limit);
     multipliers.start_from(flow_->multipliers());
     effort = 0.02;
@@ -179,7 +178,8 @@ void StepBound::price(Ladder::Rung& rung, double effort)
   rung.multipliers = multipliers.by_device();
 }
 
-/// The same limit by round trips: where few micro-batches are in flight, each lot of them waits for the one before.
+/// Prices the same limit by round trips: where few micro-batches are in flight, each batch of them waits for the
+/// previous one.
 void StepBound::price_with_slots(Ladder::Rung& rung)
 {
   if (goal_.schedule != Schedule::OneForwardOneBackward || rung.slots > 0) return;
@@ -235,7 +235,7 @@ Bound quick_step_bound(const CostModel& cost, const Goal& goal, const std::vecto
     for (const auto& [device, first, last] : known) {
       largest = std::max(largest, cost.compute_time(device, first, last).value);
     }
-    bound.know(evaluation.objective.value, largest);
+    bound.set_incumbent(evaluation.objective.value, largest);
   }
   bound.begin(0.5);
   for (int round = 0; round < 8 && bound.refine(); ++round) {

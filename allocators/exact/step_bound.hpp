@@ -15,30 +15,31 @@
 
 namespace isobar::allocators {
 
-/// A lower bound on the step over all placements under the goal's schedule, made better piece by piece:
-/// step >= P + (M-1) x the largest turn, with P what one micro-batch takes alone, down the chain and back, and turns
-/// what every further one adds to a stage or a lane (docs/certificates.md). A ladder of limits on the turns
-/// (ladder.hpp), each priced by multipliers over the path relaxation; one micro-batch at a time there are no turns, and
-/// one rung.
+/// A lower bound on the step over all placements under the goal's schedule, refined piece by piece.
+///
+/// step >= P + (M-1) x the largest turn. P is the time of one micro-batch alone, down the chain and back; a turn is
+/// what every further micro-batch adds to a stage or a lane (docs/certificates.md). A ladder of limits on the turns
+/// (ladder.hpp) is priced by multipliers over the path relaxation. With one micro-batch at a time there are no turns,
+/// and one rung.
 ///
 /// Deterministic. A refinement takes some tens of passes over the cuts (path_relaxation.hpp): some 0.1 s for 64 devices
 /// and 483 layers.
 class StepBound {
  public:
-  /// `check` is called now and then and may throw. Keeps a reference to the cost model.
+  /// `check` is called regularly and may throw. Keeps a reference to the cost model.
   StepBound(const CostModel& cost, const Goal& goal, std::function<void()> check);
 
-  /// Some placement's step, and the largest compute time of its stages: nothing above is proven.
-  void know(double step, double largest_compute);
+  /// Sets the step of some placement and the largest compute time of its stages: the bound stays below that step.
+  void set_incumbent(double step, double largest_compute);
 
-  /// The first rungs: a limit on turns that no placement is within, and all above. `effort` 1 is 25 passes over the
-  /// cuts, four times as many without transfers.
+  /// Makes the first rungs: a limit on turns that no placement meets, and all above it. An `effort` of 1 is 25 passes
+  /// over the cuts, four times that without transfers.
   void begin(double effort);
-  /// Cuts or prices the weakest rung; once that is as good as rungs get, counts turns by what is behind a stage and
-  /// goes on. False when there is nothing left to do, or the bound meets what is known.
+  /// Cuts or prices the weakest rung. Once rungs cannot be refined further, it distinguishes turns by the stages after
+  /// a stage and continues. False when nothing is left to do, or the bound meets the known step.
   bool refine();
 
-  /// What is proven; infinite where no placement exists.
+  /// The proven bound in seconds; infinite where no placement exists.
   double value() const { return bound_; }
   const Certificate& certificate() const { return certificate_; }
 
@@ -48,7 +49,7 @@ class StepBound {
  private:
   std::optional<Ladder::Rung> floor();
   bool refine_on_level();
-  bool tell_levels_apart();
+  bool distinguish_levels();
   void price(Ladder::Rung& rung, double effort);
   void price_with_slots(Ladder::Rung& rung);
   void price_well(std::size_t index);
@@ -68,8 +69,8 @@ class StepBound {
   Certificate certificate_;
 };
 
-/// A bound on the step for a plan of any allocator, quickly: StepBound with a few refinements. `known` is some
-/// placement that fits, or none. Some 0.2 s at 64 devices and 483 layers.
+/// Computes a quick bound on the step for a plan of any allocator: StepBound with a few refinements. `known` is some
+/// placement, which is used if it fits; may be empty. Some 0.2 s at 64 devices and 483 layers.
 Bound quick_step_bound(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& known);
 
 }  // namespace isobar::allocators

@@ -12,7 +12,7 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 /// What rounding may add to a bound, relative.
 constexpr double rounding = 1e-11;
-/// For each stage and micro-batch that is played, as core/check/certificate_step_search.cpp counts them.
+/// Steps for each stage and micro-batch played, as core/check/certificate_step_search.cpp counts them.
 constexpr std::uint64_t steps_of_play = 40;
 
 }  // namespace
@@ -52,11 +52,11 @@ void StepTree::take(std::uint64_t steps)
   if (answer_.steps > most_) answer_.is_exhaustive = false;
 }
 
-/// Stages that end at `end`, before the suffix.
+/// Tries stages that end at `end`, before the suffix.
 void StepTree::extend(std::size_t end)
 {
   for (std::size_t kind = 0; kind < tables_.kinds() && answer_.is_exhaustive; ++kind) {
-    // Devices of a kind are alike: the first free one stands for all.
+    // Devices of a kind are interchangeable: the first free one stands for all.
     const auto& devices = tables_.devices_of(kind);
     const auto free = std::find_if(devices.begin(), devices.end(), [&](auto device) { return !used_[device]; });
     if (free == devices.end()) continue;
@@ -100,7 +100,7 @@ void StepTree::put_before(std::size_t kind, std::size_t device, std::size_t end)
     times_.push_back(times);
     if (first == 0) {
       finish();
-    } else if (may_go_on(kind, first, compute, sent)) {
+    } else if (may_continue(kind, first, compute, sent)) {
       extend(first);
     }
     times_.pop_back();
@@ -109,7 +109,7 @@ void StepTree::put_before(std::size_t kind, std::size_t device, std::size_t end)
   sum_ = sum_behind;
 }
 
-bool StepTree::may_go_on(std::size_t kind, std::size_t first, double compute, double sent)
+bool StepTree::may_continue(std::size_t kind, std::size_t first, double compute, double sent)
 {
   if (suffix_.size() == tables_.devices()) return false;
   const std::size_t room = relaxation_.rooms().room_left(tables_, tables_.group_of(kind),
@@ -117,11 +117,11 @@ bool StepTree::may_go_on(std::size_t kind, std::size_t first, double compute, do
   const double beta = tables_.weights().beta;
   const double completion = relaxation_.least_completion(suffix_.size(), first, kind, compute, sent, room);
   if (completion == infinity) return false;
-  // One micro-batch in the layers before, and over the cut: what the relaxation adds to the first stage's own.
+  // One micro-batch in the layers before, and over the cut: what the relaxation adds to the first stage's own time.
   const double own = compute + sent;
   const double before = std::max(0.0, (completion - unused_multipliers_) / beta - own);
   const double slack = rounding * (completion + unused_multipliers_ + ceiling_);
-  // What no stage before takes less than, each on its share of the devices that are left.
+  // The largest turn adds at least this much: an even share of the layers before on the unused devices.
   const double turns = std::max(largest_turn_, turns_ * tables_.work(first) / unused_speed_);
   if (beta * (sum_ - times_.back().output.total().value + own + before) + turns - slack >= ceiling_) return false;
   return before + played_suffix() - slack < ceiling_;

@@ -10,15 +10,17 @@
 
 namespace isobar::allocators {
 
-/// Looks for a placement with a smaller step by going through all, depth first from the end of the chain, where the
-/// order of a stage's work is known by the stages behind it. A suffix of stages is left where no way to go on can end
-/// below the best step:
-/// - what its stages take when all micro-batches wait before them (they never wait less), and what the layers before
-///   take one micro-batch, as the relaxation and its multipliers tell of the devices that are left;
-/// - what one micro-batch takes in all, and the largest turn: that of the layers before on these devices together, or
-///   what it is above by assumption.
-/// Complete placements count by the recurrence. Devices of a kind are alike. Some 2 us a suffix; there may be
-/// exponentially many.
+/// Searches all placements for a smaller step, depth first from the end of the chain, where the stages after a stage
+/// determine the order of its work.
+///
+/// A suffix of stages is pruned when one of these bounds is not below the best step:
+/// - the time of its stages when all micro-batches wait before them (they never wait less), plus the time of one
+///   micro-batch in the layers before, by the relaxation and the multipliers of the unused devices;
+/// - the time of one micro-batch in total, plus the largest turn: that of the layers before on the unused devices
+///   together, or the value that it exceeds by assumption.
+///
+/// Complete placements are valued by the recurrence. Devices of a kind are interchangeable. About 2 us a suffix; there
+/// may be exponentially many.
 class StepTree {
  public:
   /// The relaxation, solved with `multipliers` (by kind). `check` may throw. Keeps references.
@@ -26,17 +28,17 @@ class StepTree {
 
   struct Answer {
     std::vector<StagePlacement> stages;  ///< the best below the ceiling; empty where there is none
-    bool is_exhaustive = true;           ///< there is no better one
+    bool is_exhaustive = true;           ///< no better placement exists
     std::uint64_t steps = 0;             ///< as the checker of certificates counts them
   };
-  /// A placement with a step below `ceiling`, among those whose largest turn is above `from` and within the
-  /// relaxation's limit. Ends when it took `most` steps.
+  /// Searches for the least step below `ceiling`, among placements whose largest turn is above `from` and within the
+  /// relaxation's limit. Ends after `most` steps.
   Answer run(double ceiling, double from, std::uint64_t most);
 
  private:
   void extend(std::size_t end);
   void put_before(std::size_t kind, std::size_t device, std::size_t end);
-  bool may_go_on(std::size_t kind, std::size_t first, double compute, double sent);
+  bool may_continue(std::size_t kind, std::size_t first, double compute, double sent);
   void finish();
   double played_suffix();
   void take(std::uint64_t steps);
@@ -51,10 +53,10 @@ class StepTree {
   StepRecurrence recurrence_;
 
   std::vector<StagePlacement> suffix_;  // last stage first
-  std::vector<StageTimes> times_;       // likewise; transfers to the stage behind
+  std::vector<StageTimes> times_;       // likewise; transfers to the stage after
   std::vector<StageTimes> in_order_;    // scratch
   std::vector<bool> used_;
-  double sum_ = 0;  // one micro-batch in the stages of the suffix but the first, with what is between them
+  double sum_ = 0;  // one micro-batch in the stages of the suffix except the first, and between them
   double unused_multipliers_ = 0;
   double unused_speed_ = 0;
   double ceiling_ = 0;

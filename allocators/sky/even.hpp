@@ -7,17 +7,19 @@
 
 namespace isobar::allocators {
 
-/// floor(layers / devices) each, the first (layers mod devices) one more.
+/// Returns floor(layers / devices) for each device, one more for the first (layers mod devices).
 std::vector<std::size_t> even_counts(std::size_t layers, std::size_t devices);
 
-/// Stages that give each device its count of layers in turn; a device with none gets no stage.
+/// Returns the stages that give each device its count of layers in turn; a device with count 0 gets no stage.
 std::vector<StagePlacement> stages_of_counts(const std::vector<std::size_t>& counts);
 
 /// Gives every device the same number of layers, in the order of the file: Sky Computing's allocator "even".
 ///
-/// Looks at counts only. Ignores speeds, transfers, objective and memory: a split that exceeds a device's memory is
-/// answered as infeasible. With more devices than layers the last devices stay empty. O(layers + devices).
-/// Deterministic.
+/// Device i of D gets floor(L / D) layers, one more if i < L mod D. O(L + D). Deterministic. With more devices than
+/// layers the last devices stay empty.
+///
+/// It cannot balance: it ignores speeds, transfers, objective and memory. A split that exceeds a device's memory is
+/// infeasible.
 ///
 /// Source: hpcaitech/SkyComputing 456c749, `even_allocate`.
 Placement place_evenly(const Problem& problem);

@@ -31,45 +31,45 @@ namespace {
 constexpr Seconds published_time_limit(300);
 constexpr double published_gap = 0.2;
 
-/// CBC replaces the handler of SIGINT while it runs. So the signals that ask us to stop wait until it is over; whether
-/// one waits can be asked.
-class HeldSignals {
+/// Blocks SIGINT and SIGTERM while CBC runs, since CBC replaces the handler of SIGINT. They are delivered afterwards;
+/// until then are_pending() reports them.
+class BlockedSignals {
  public:
-  HeldSignals()
+  BlockedSignals()
   {
-    sigemptyset(&held_);
-    sigaddset(&held_, SIGINT);
-    sigaddset(&held_, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &held_, &before_);
+    sigemptyset(&blocked_);
+    sigaddset(&blocked_, SIGINT);
+    sigaddset(&blocked_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &blocked_, &before_);
     sigaction(SIGINT, nullptr, &handler_);
   }
-  HeldSignals(const HeldSignals&) = delete;
-  HeldSignals& operator=(const HeldSignals&) = delete;
-  ~HeldSignals()
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  ~BlockedSignals()
   {
     sigaction(SIGINT, &handler_, nullptr);
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
 
-  static bool wait()
+  static bool are_pending()
   {
-    sigset_t waiting;
-    sigpending(&waiting);
-    return sigismember(&waiting, SIGINT) == 1 || sigismember(&waiting, SIGTERM) == 1;
+    sigset_t pending;
+    sigpending(&pending);
+    return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
   }
 
  private:
-  sigset_t held_;
+  sigset_t blocked_;
   sigset_t before_;
   struct sigaction handler_ = {};
 };
 
 bool must_stop(const SearchClock& clock)
 {
-  return clock.is_over() || HeldSignals::wait();
+  return clock.is_over() || BlockedSignals::are_pending();
 }
 
-/// Stops the tree search.
+/// Stops the tree search at the limits.
 class StopTree : public CbcEventHandler {
  public:
   explicit StopTree(const SearchClock& clock) : clock_(&clock) {}
@@ -80,7 +80,7 @@ class StopTree : public CbcEventHandler {
   const SearchClock* clock_;
 };
 
-/// Stops a long linear program, of the root above all.
+/// Stops a long linear program at the limits, above all that of the root.
 class StopLinearProgram : public ClpEventHandler {
  public:
   explicit StopLinearProgram(const SearchClock& clock) : clock_(&clock) {}
@@ -143,7 +143,7 @@ class SkyProgram {
     return stages;
   }
 
-  /// Every variable's value, by name.
+  /// Values of all variables, by name.
   std::vector<std::pair<std::string, double>> values_of(const std::vector<StagePlacement>& stages) const
   {
     std::vector<double> values(static_cast<std::size_t>(q() + 1), 0);
@@ -165,7 +165,7 @@ class SkyProgram {
     return named;
   }
 
-  /// The devices' segments of a solution, in chain order, read from the binaries.
+  /// The stages of a solution, in chain order, read from the binaries.
   std::vector<StagePlacement> stages_of(const double* values) const
   {
     std::vector<StagePlacement> stages;
@@ -192,7 +192,7 @@ class SkyProgram {
   }
 
  private:
-  /// The solver keeps rows to 1e-9 only; this much of the memory is left so that a plan never exceeds it.
+  /// The solver keeps rows only to 1e-9; using no more than this share ensures that a plan never exceeds the memory.
   static constexpr double memory_share = 1 - 1e-8;
 
   int x(int device, int layer) const { return device * layers_ + layer; }
@@ -265,9 +265,8 @@ std::string infeasible_reason(const CostModel& cost, const Goal& goal, const Sky
   const Bytes has(std::accumulate(inputs.device_memory.begin(), inputs.device_memory.end(), 0.0));
   return fmt::format(
       "{} and the {} devices have {} in all: CBC proves that no order of them holds contiguous parts; {} more memory "
-      "on "
-      "device {} would do",
-      need_in_words(0, cost.layers() - 1, need), devices.size(), text_of(has), text_of(need - largest->memory),
+      "on device {} would be enough",
+      need_text(0, cost.layers() - 1, need), devices.size(), text_of(has), text_of(need - largest->memory),
       largest->name);
 }
 
@@ -303,7 +302,7 @@ Placement place_by_sky_milp(const Problem& problem)
   std::vector<const char*> arguments;
   for (const auto& word : words) arguments.push_back(word.c_str());
   {
-    const HeldSignals held;
+    const BlockedSignals blocked;
     CbcSolverUsefulData data;
     data.noPrinting_ = true;
     CbcMain0(model, data);
@@ -312,19 +311,19 @@ Placement place_by_sky_milp(const Problem& problem)
   }
 
   Placement placement;
-  const bool ended_by_itself = model.status() == 0 && !clock.is_over();
+  const bool is_complete = model.status() == 0 && !clock.is_over();
   if (model.bestSolution() != nullptr) {
     placement.stages = program.stages_of(model.bestSolution());
-    placement.outcome = ended_by_itself ? Outcome::Feasible : Outcome::TimedOut;
+    placement.outcome = is_complete ? Outcome::Feasible : Outcome::TimedOut;
   } else if (!start.empty()) {  // stopped before CBC looked at it
     placement.stages = start;
     placement.outcome = Outcome::TimedOut;
-  } else if (model.isProvenInfeasible() && ended_by_itself) {
+  } else if (model.isProvenInfeasible() && is_complete) {
     placement.outcome = Outcome::Infeasible;
     placement.reason = infeasible_reason(problem.cost, problem.goal, inputs);
   } else {
     placement.outcome = Outcome::TimedOut;
-    placement.reason = "CBC found no plan within the limits; more time or budget, or allocator chain-dp, may do";
+    placement.reason = "CBC found no plan within the limits; raise --time-limit or --budget, or use allocator chain-dp";
   }
   return placement;
 }

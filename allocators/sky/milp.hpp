@@ -6,36 +6,39 @@
 
 namespace isobar::allocators {
 
-/// Sky Computing's published mixed-integer program, solved by CBC. Only in builds with CBC (ISOBAR_HAS_CBC).
+/// Solves Sky Computing's published mixed-integer program with CBC. Only in builds with CBC (ISOBAR_HAS_CBC).
 ///
-/// Minimise q over binaries x[i,j] (device i holds layer j) and continuous z[i], y[i] (its first and last layer):
+/// Minimises q over binaries x[i,j] (device i holds layer j) and continuous z[i], y[i] (its first and last layer):
 ///   C1  sum_j lm[j] x[i,j] <= dm[i]              memory
 ///   C2  y[i] >= j x[i,j]
 ///   C3  z[i] <= j x[i,j] + (L+1)(1 - x[i,j])
 ///   C4  y[i] - z[i] <= sum_j x[i,j] - 1          contiguous
 ///   C5  sum_i x[i,j] = 1
 ///   C6  q >= t[i] sum_j lf[j] x[i,j]             bottleneck
-/// with the inputs of sky_dynamic.hpp. Devices come in any order and may stay empty. Stops at a relative gap of 20 % or
-/// after 300 s, as published; `time_limit` replaces the 300 s, `budget` limits the nodes.
+/// with lm layer_memory, dm device_memory, lf multiply_adds and t slowness (SkyInputs). Devices come in any order and
+/// may stay empty. Stops at a relative gap of 20 % or after 300 s, as published; `time_limit` replaces the 300 s,
+/// `budget` limits the nodes.
 ///
-/// Mended: q and the rows are scaled (lf to sum 1, lm by each device's memory); the layers of a device are read from x,
-/// rounded, and not from truncated z and y; the status is looked at, so a run without a solution is timed_out and never
-/// a plan; an even split that breaks memory is not given as start. Kept: no transfers, forward FLOPs only, the weak
-/// formulation: on the published sizes CBC rarely improves the even split (7,578 rows at 15 x 243).
+/// Exponential time; 2 L D + 3 D + L rows. Deterministic under a budget, one thread.
 ///
-/// What CBC proves is not claimed: a branch-and-bound run leaves nothing that could be checked without another one.
-/// Deterministic under a budget, one thread.
+/// Fixed: q and the rows are scaled (lf to sum 1, lm by each device's memory). The layers of a device are read from x,
+/// rounded, and not from truncated z and y. The status is checked, so a run without a solution is timed_out and never a
+/// plan. An even split that breaks memory is not given as start.
+///
+/// Kept: no transfers, forward FLOPs only, the weak formulation. On the published sizes CBC rarely improves the even
+/// split (7,578 rows at 15 x 243). What CBC proves is not claimed: a branch-and-bound run leaves nothing that could be
+/// checked without another run.
 ///
 /// Source: hpcaitech/SkyComputing 456c749, `optimal_allocate`.
 Placement place_by_sky_milp(const Problem& problem);
 
-/// CBC's version, such as "2.10.8": another may find another plan.
+/// Returns CBC's version, such as "2.10.8": another version may find another plan.
 std::string cbc_version();
 
 inline constexpr Allocator sky_optimal_allocator = {
     .name = "sky-optimal",
     .problem = "Sky Computing's MILP: least bottleneck of forward FLOPs, any order of devices, no transfers",
-    .guarantee = "within 20 % of its own objective when it ends by itself",
+    .guarantee = "within 20 % of the optimum of its own objective, unless a limit stops it",
     .cost = "exponential; stops after 300 s or the given limits; L D binaries, at most 500,000, 2 L D + 3 D + L rows",
     .source = "Sky Computing (arXiv 2202.11836), code 456c749, optimal_allocate; solver CBC",
     .place = place_by_sky_milp,

@@ -17,11 +17,11 @@ namespace {
 
 constexpr std::uint64_t published_sweeps = 1000;
 
-/// The published procedure; p[j]..p[j+1]-1 are the layers of device j, as in the published code.
+/// The published procedure; device j has layers p[j]..p[j+1]-1, as in the published code.
 class SkyDynamic {
  public:
-  SkyDynamic(const SkyInputs& inputs, const SearchLimits& limits, bool index_mended)
-      : in_(inputs), clock_(limits), index_mended_(index_mended), devices_(inputs.slowness.size()), p_(devices_ + 1)
+  SkyDynamic(const SkyInputs& inputs, const SearchLimits& limits, bool is_index_fixed)
+      : in_(inputs), clock_(limits), is_index_fixed_(is_index_fixed), devices_(inputs.slowness.size()), p_(devices_ + 1)
   {
     const auto counts = even_counts(inputs.multiply_adds.size(), devices_);
     for (std::size_t j = 0; j < devices_; ++j) p_[j + 1] = p_[j] + counts[j];
@@ -34,7 +34,7 @@ class SkyDynamic {
 
   bool is_over() const { return clock_.is_over(); }
 
-  /// Phase 1; false when the boundaries come to rest before memory holds, or when the limits ended it.
+  /// Phase 1; false when the boundaries stop moving before memory holds, or when the limits end it.
   bool fit_memory()
   {
     for (;;) {
@@ -56,7 +56,7 @@ class SkyDynamic {
     }
   }
 
-  /// Phase 2; false when the limits ended it.
+  /// Phase 2; false when the limits end it.
   bool balance_loads()
   {
     for (std::uint64_t sweeps = 0; sweeps < published_sweeps; ++sweeps) {
@@ -95,7 +95,7 @@ class SkyDynamic {
     if (current < target && count(j + 1) > 1) {
       if (memory(j) + in_.layer_memory[p_[j + 1]] < in_.device_memory[j]) move_boundary(j, p_[j + 1] + 1);
     } else if (count(j) > 1) {
-      const double next = load_[index_mended_ ? j + 1 : j];
+      const double next = load_[is_index_fixed_ ? j + 1 : j];
       const double last = in_.slowness[j] * in_.multiply_adds[p_[j + 1] - 1];
       if (next < target && current > target + last &&
           memory(j + 1) + in_.layer_memory[p_[j + 1] - 1] < in_.device_memory[j + 1]) {
@@ -104,7 +104,7 @@ class SkyDynamic {
     }
   }
 
-  /// Sums are taken anew, in the order of the layers: a running sum would round differently.
+  /// Recomputes the sums in the order of the layers: running sums would round differently.
   void move_boundary(std::size_t j, std::size_t to)
   {
     p_[j + 1] = to;
@@ -126,7 +126,7 @@ class SkyDynamic {
 
   const SkyInputs& in_;
   SearchClock clock_;
-  bool index_mended_;
+  bool is_index_fixed_;
   std::size_t devices_;
   std::vector<std::size_t> p_;
   std::vector<double> memory_;
@@ -139,7 +139,7 @@ Placement infeasible(std::string reason)
   return {Outcome::Infeasible, {}, std::move(reason), {}, {}};
 }
 
-Placement place(const Problem& problem, bool index_mended)
+Placement place(const Problem& problem, bool is_index_fixed)
 {
   const auto& devices = problem.cost.cluster().devices;
   const SkyInputs inputs = sky_inputs(problem.cost, problem.goal);
@@ -149,22 +149,25 @@ Placement place(const Problem& problem, bool index_mended)
   if (!(*smallest > least_of_a_stage)) {
     return infeasible(
         fmt::format("device {} has {} and the smallest layer, {}, needs {}: this allocator gives every device a layer; "
-                    "without that "
-                    "device, or by allocator chain-dp, it may fit",
+                    "it may fit without the device (--without) or with allocator chain-dp",
                     devices[static_cast<std::size_t>(smallest - inputs.device_memory.begin())].name,
                     text_of(Bytes(*smallest)), least - inputs.layer_memory.begin(), text_of(Bytes(least_of_a_stage))));
   }
-  SkyDynamic search(inputs, problem.limits, index_mended);
+  SkyDynamic search(inputs, problem.limits, is_index_fixed);
   if (!search.fit_memory()) {
     if (search.is_over())
-      return {Outcome::TimedOut, {}, "phase 1 found no placement that fits within the limits", {}, {}};
+      return {Outcome::TimedOut,
+              {},
+              "phase 1 reached its limits before it found a placement that fits; raise --time-limit",
+              {},
+              {}};
     const std::size_t j = search.overfull_device();
     const Bytes need(search.memory(j));
     const std::size_t last = search.begin(j) + search.counts()[j] - 1;
     std::string reason = fmt::format(
-        "device {}: {} and it has {} where phase 1 comes to rest; {} more memory there may do", devices[j].name,
-        need_in_words(search.begin(j), last, need), text_of(devices[j].memory), text_of(need - devices[j].memory));
-    if (surely_fits_in_order(problem.cost, problem.goal)) reason += "; allocator chain-dp would do";
+        "device {}: {} and it has {} where phase 1 stops; {} more memory there may be enough", devices[j].name,
+        need_text(search.begin(j), last, need), text_of(devices[j].memory), text_of(need - devices[j].memory));
+    if (surely_fits_in_order(problem.cost, problem.goal)) reason += "; allocator chain-dp would be enough";
     return infeasible(std::move(reason));
   }
   Placement placement;

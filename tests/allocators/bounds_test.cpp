@@ -53,7 +53,7 @@ TEST(ObjectiveBound, CountsWhatMemoryForbids)
   EXPECT_NEAR(bound_of(cost, Objective::Sequential, 1), 24 + 6 / 100.0, 1e-9);
 }
 
-TEST(ObjectiveBound, IsInfiniteWhereAllMemoryTogetherIsTooSmall)
+TEST(ObjectiveBound, IsInfiniteWhenAllMemoryTogetherIsTooSmall)
 {
   const Workload workload = chain(std::vector<double>(10, 1), 0, 10, 0);
   const Cluster platform = cluster({1, 1}, {Seconds(0), BytesPerSecond(1)}, 49);
@@ -81,7 +81,7 @@ TEST(ObjectiveBound, IsNotAboveTheBestOfAllOrders)
       if (devices > 1 && layers > 1) tightest = std::max(tightest, bound / least[i]);
     }
   }
-  EXPECT_GT(tightest, 0.99);  // and it says something
+  EXPECT_GT(tightest, 0.99);  // the bound is not trivial
 }
 
 }  // namespace isobar::allocators

@@ -20,8 +20,8 @@ namespace {
 using namespace testing_support;  // NOLINT: a test file
 namespace fs = std::filesystem;
 
-/// A program that does what a shell script says, in a folder that goes with it. It is called ./allocator there, so that
-/// messages do not depend on the machine.
+/// A shell script as ./allocator in a temporary folder, which is the working directory while the object lives: messages
+/// do not depend on the machine.
 class Program {
  public:
   explicit Program(const std::string& script)
@@ -82,7 +82,7 @@ TEST(PlaceExternally, TakesStagesFromAProgram)
   EXPECT_TRUE(plan.predicted.has_value());
 }
 
-TEST(PlaceExternally, TakesAWholePlanFileAndComputesItsClaimsAnew)
+TEST(PlaceExternally, TakesAWholePlanFileAndRecomputesItsClaims)
 {
   const Plan ours = allocate("even", chain({1, 1, 1, 1}), cluster({1, 2}), Goal{}, {});
   Plan boast = ours;
@@ -100,33 +100,35 @@ TEST(PlaceExternally, DoesNotBelieveAnOptimumWithoutABound)
   EXPECT_EQ(plan.outcome, Outcome::Feasible);
 }
 
-TEST(PlaceExternally, TakesANoWithItsReason)
+TEST(PlaceExternally, TakesAnInfeasibleAnswerWithItsReason)
 {
   const Plan plan = plan_by_answer(R"({"outcome": "infeasible", "reason": "device d0 has 1 GiB and needs 2 GiB"})");
   EXPECT_EQ(plan.outcome, Outcome::Infeasible);
   EXPECT_EQ(plan.reason, "device d0 has 1 GiB and needs 2 GiB");
 }
 
-TEST(PlaceExternally, RefusesAnswersThatAreNoPlacement)
+TEST(PlaceExternally, RefusesAnswersThatAreNotAPlacement)
 {
   EXPECT_EQ(refusal_of("[]"),
-            "exec:./allocator: its answer is no JSON object; it needs \"stages\" (docs/allocators.md)");
-  EXPECT_EQ(refusal_of("{\"stages\": []}"), "exec:./allocator: stages: none; they hold every layer");
+            "exec:./allocator: the answer is not a JSON object; print one with \"stages\" (docs/allocators.md)");
+  EXPECT_EQ(refusal_of("{\"stages\": []}"), "exec:./allocator: stages: empty; place every layer");
   EXPECT_EQ(refusal_of(R"({"stages": [{"device": "gpu9", "first_layer": 0, "last_layer": 3}]})"),
             "exec:./allocator:1: stages[0].device: \"gpu9\" is not on platform cluster");
   EXPECT_EQ(refusal_of(R"({"stages": [{"device": "d0", "first_layer": 0, "last_layer": 2}]})"),
-            "exec:./allocator: stages: layers 3..3 are placed nowhere; they hold every layer");
-  EXPECT_EQ(refusal_of("{\"stages\": [{\"device\": \"d0\", \"first_layer\": 0, \"last_layer\": 1},\n"
-                       "{\"device\": \"d1\", \"first_layer\": 3, \"last_layer\": 3}]}"),
-            "exec:./allocator:2: stages[1].first_layer: 3 does not follow; the layers before end at 1");
+            "exec:./allocator: stages: layers 3..3 are not placed; place every layer");
+  EXPECT_EQ(
+      refusal_of("{\"stages\": [{\"device\": \"d0\", \"first_layer\": 0, \"last_layer\": 1},\n"
+                 "{\"device\": \"d1\", \"first_layer\": 3, \"last_layer\": 3}]}"),
+      "exec:./allocator:2: stages[1].first_layer: 3 leaves a gap or an overlap: the previous stage ends at layer 1; "
+      "write 2");
   EXPECT_EQ(refusal_of("{\"stages\": [{\"device\": \"d0\", \"first_layer\": 0, \"last_layer\": 1},\n"
                        "{\"device\": \"d0\", \"first_layer\": 2, \"last_layer\": 3}]}"),
-            "exec:./allocator:2: stages[1].device: \"d0\" runs stages[0] already; each device runs one stage");
+            "exec:./allocator:2: stages[1].device: \"d0\" already runs stages[0]; each device runs one stage");
   EXPECT_EQ(refusal_of(R"({"outcome": "infeasible"})"),
-            "exec:./allocator: reason: missing; an answer without stages says why");
+            "exec:./allocator: reason: missing; an answer without stages needs one");
 }
 
-TEST(PlaceExternally, RefusesWhatIsNoJsonAndNamesTheProgramAndLine)
+TEST(PlaceExternally, RefusesInvalidJsonAndNamesTheProgramAndLine)
 {
   EXPECT_THAT(refusal_of("the answer is 42"), testing::StartsWith("exec:./allocator:1: "));
   EXPECT_THAT(refusal_of(R"({"stages": [{"device": "d0", "first_layer": 0, "last_layer": 9}]})"),
@@ -152,7 +154,7 @@ TEST(PlaceExternally, SaysHowTheProgramFailed)
     return message_of<EnvironmentError>([&] { plan_by_script(script, limits); });
   };
   EXPECT_EQ(failure_of("cat > /dev/null; echo out of ideas >&2; exit 3"),
-            "exec:./allocator: exited with code 3; its last words: out of ideas");
+            "exec:./allocator: exited with code 3; last line on stderr: out of ideas");
   EXPECT_THAT(failure_of("kill -SEGV $$"), testing::StartsWith("exec:./allocator: died of signal 11"));
   SearchLimits limits;
   limits.time_limit = Seconds(0.2);

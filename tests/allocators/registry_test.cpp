@@ -54,17 +54,17 @@ TEST(Allocators, AreInTheDocumentsTable)
   }
 }
 
-/// The same path between any two, and how often one was asked for.
+/// The same path between all pairs; counts the lookups.
 class CountingNetwork : public Network {
  public:
   Path path(std::size_t /*from*/, std::size_t /*to*/) const override
   {
-    ++asked;
+    ++lookups;
     return {Seconds(1e-3), BytesPerSecond(1e9)};
   }
   std::vector<std::string> links(std::size_t /*from*/, std::size_t /*to*/) const override { return {}; }
 
-  mutable std::size_t asked = 0;
+  mutable std::size_t lookups = 0;
 };
 
 struct ManyDevices {
@@ -84,7 +84,26 @@ struct ManyDevices {
   Cluster cluster;
 };
 
-TEST(Allocate, RefusesMoreDevicesThanASearchTakesAndNamesTheAllocatorsThatDo)
+TEST(Allocate, TakesAnAllocatorThatIsNotRegistered)
+{
+  const Workload workload = chain({1, 1, 1});
+  const Cluster devices = cluster({1, 2});
+  Allocator on_the_second;
+  on_the_second.name = "on-the-second";
+  on_the_second.place = [](const Problem&) { return Placement{.stages = {{1, 0, 2}}}; };
+  const Plan plan = allocate(on_the_second, workload, devices, Goal{}, {});
+  EXPECT_EQ(plan.allocator, "on-the-second");
+  EXPECT_EQ(plan.stages.at(0).device(), devices.devices[1].name);
+  EXPECT_TRUE(plan.objective_bound && plan.predicted);
+  EXPECT_TRUE(faults_of(plan, workload, devices).empty());
+
+  on_the_second.place = [](const Problem&) { return Placement{.stages = {{1, 0, 1}}}; };
+  EXPECT_THROW(allocate(on_the_second, workload, devices, Goal{}, {}), std::logic_error);  // layer 2 is missing
+  on_the_second.most_devices = 1;
+  EXPECT_THROW(allocate(on_the_second, workload, devices, Goal{}, {}), InputError);
+}
+
+TEST(Allocate, RefusesMoreDevicesThanASearchTakesAndNamesAllocatorsThatTakeThem)
 {
   const ManyDevices many(4'097);
   const Workload workload = chain({1, 1, 1});
@@ -96,7 +115,7 @@ TEST(Allocate, RefusesMoreDevicesThanASearchTakesAndNamesTheAllocatorsThatDo)
       EXPECT_EQ(std::string(error.what())
                     .find("allocator: " + name +
                           " takes at most 4096 devices, and the platform has "
-                          "4097; even, sky-dynamic, "),
+                          "4097; use even, sky-dynamic, "),
                 0U)
           << error.what();
     }
@@ -106,25 +125,26 @@ TEST(Allocate, RefusesMoreDevicesThanASearchTakesAndNamesTheAllocatorsThatDo)
     allocate("sky-optimal", chain(std::vector<double>(123, 1)), many.cluster, Goal{}, {});
     FAIL();
   } catch (const InputError& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "allocator: sky-optimal takes at most 500000 pairs of a layer and a device, and here are 503931; even, "
-              "sky-dynamic, sky-dynamic-fixed take so many, and --without leaves devices out");
+    EXPECT_EQ(
+        std::string(error.what()),
+        "allocator: sky-optimal takes at most 500000 pairs of a layer and a device, and this problem has 503931; use "
+        "even, sky-dynamic, sky-dynamic-fixed, or leave devices out with --without");
   }
 #endif
-  EXPECT_EQ(many.network->asked, 0U);
+  EXPECT_EQ(many.network->lookups, 0U);
   EXPECT_EQ(allocate("even", workload, many.cluster, Goal{}, {}).stages.size(), 3U);
 }
 
-TEST(Allocate, HeedsItsLimitsWhileItLooksPathsUp)
+TEST(Allocate, RespectsItsLimitsWhileItLooksUpPaths)
 {
   const ManyDevices many(512);
   const Workload workload = chain(std::vector<double>(600, 1));
   SearchLimits over;
   over.time_limit = Seconds(0);
   for (const auto objective : {Objective::Sequential, Objective::Bottleneck, Objective::Step}) {
-    many.network->asked = 0;
+    many.network->lookups = 0;
     allocate("chain-dp", workload, many.cluster, Goal::with_defaults(objective), over);
-    EXPECT_LT(many.network->asked, 2 * many.cluster.devices.size());  // of 512 x 512
+    EXPECT_LT(many.network->lookups, 2 * many.cluster.devices.size());  // of 512 x 512
   }
 }
 
@@ -134,24 +154,23 @@ TEST(Allocate, RefusesAnUnknownAllocatorAndNamesTheNearest)
   EXPECT_EQ(message_of("exec:"), "exec:: no program; write exec:PROGRAM, such as exec:examples/external_allocator.py");
   EXPECT_EQ(message_of("even"), "no error");
 #ifdef ISOBAR_HAS_CBC
-  EXPECT_EQ(
-      message_of("simulated annealing"),
-      "allocator: \"simulated annealing\" is not known; there are chain-dp, even, exact, local-search, sky-dynamic, "
-      "sky-dynamic-fixed, sky-optimal, and exec:PROGRAM");
+  EXPECT_EQ(message_of("simulated annealing"),
+            "allocator: \"simulated annealing\" is not known; use chain-dp, even, exact, local-search, sky-dynamic, "
+            "sky-dynamic-fixed, sky-optimal, or exec:PROGRAM");
 #else
   EXPECT_EQ(message_of("sky-optimal"),
             "sky-optimal: this build has no CBC; install coinor-libcbc-dev, then configure and build again");
 #endif
 }
 
-/// Every allocator of ours on random instances: allocate() ends with the plan checker, which shares no code with the
+/// Every built-in allocator on random instances: allocate() ends with the plan checker, which shares no code with the
 /// cost model.
 TEST(Allocate, PassesTheCheckerForEveryAllocatorAndGoal)
 {
   std::mt19937_64 random(11);
   std::size_t placed = 0;
   SearchLimits limits;
-  limits.budget = 2000;  // enough for every allocator to end by itself
+  limits.budget = 2000;  // enough for every allocator to finish
   for (int instance = 0; instance < 60; ++instance) {
     const Workload workload = random_chain(random, 1 + random() % 8);
     const Cluster platform = random_cluster(random, 1 + random() % 4, instance % 2 == 0 ? 1e9 : 30);
@@ -193,7 +212,7 @@ TEST(Allocate, ChainDpIsNeverWorseThanAllocatorsOfTheSameOrder)
     const Workload workload = random_chain(random, 3 + random() % 15);
     const Cluster platform = random_cluster(random, 2 + random() % 5, 1e9);
     for (const Goal& goal : all_goals(4)) {
-      if (goal.objective == Objective::Step) continue;  // a heuristic there
+      if (goal.objective == Objective::Step) continue;  // chain-dp is a heuristic there
       const double best = allocate("chain-dp", workload, platform, goal, {}).objective->value;
       for (const char* other : {"even", "sky-dynamic", "sky-dynamic-fixed"}) {
         const Plan plan = allocate(other, workload, platform, goal, {});
@@ -226,14 +245,14 @@ TEST(Allocate, CutsAGraphOnlyWhereOneTensorCrosses)
   EXPECT_EQ(plan.stages[2].first_layer, 4U);
 }
 
-TEST(Allocate, SaysThatAReasonCountsTheLayersOfTheChain)
+TEST(Allocate, SaysThatLayerNumbersOfAReasonAreThoseOfTheChain)
 {
   Workload workload = chain({1, 1, 1, 1, 1}, 1 << 27);
   workload.layers[3].inputs = {0, 2};
   const Cluster platform = cluster({1, 1, 1}, {Seconds(0), BytesPerSecond(1e9)}, 2.5 * 0x1p30);
   EXPECT_EQ(allocate("chain-dp", workload, platform, Goal::with_defaults(Objective::Sequential), {}).reason,
-            "layer 1 needs 3.00 GiB; the largest device, d0, has 2.50 GiB; 512 MiB more memory there would hold it; "
-            "layers are counted in the chain of 3 that the graph can be cut into");
+            "layer 1 needs 3.00 GiB; the largest device, d0, has 2.50 GiB; 512 MiB more memory there would be "
+            "enough; layer numbers are those of the chain of 3 that the graph can be cut into");
 }
 
 TEST(AllocateCandidates, BeginsWithThePlanThatAllocateMakes)
@@ -279,7 +298,7 @@ TEST(CarryOver, ClaimsThePlacementForAnotherGoal)
   }
 }
 
-TEST(CarryOver, HasNothingWhereTheGoalNeedsMoreMemoryThanThereIs)
+TEST(CarryOver, ReturnsNothingWhenTheGoalNeedsMoreMemoryThanTheDevicesHave)
 {
   // Four layers that keep 10 bytes each on one device of 100: 40 for one micro-batch, 320 for the 8 of gpipe.
   const Workload workload = chain({1, 1, 1, 1}, 0, 10);

@@ -1,5 +1,5 @@
-// Search times of the allocators. Compare ratios, not seconds: BM_Evaluate is one plain evaluation of a plan, and
-// BM_Even the cheapest allocator.
+// Search times of the allocators. Compare ratios, not seconds: BM_Evaluate is one plain evaluation of a plan, BM_Even
+// the cheapest allocator.
 
 #include "allocators/allocator.hpp"
 #include "allocators/bounds.hpp"
@@ -38,7 +38,7 @@ Cluster many_equal_devices(std::size_t count)
   return result;
 }
 
-/// One evaluation of the even plan: what everything else is measured against.
+/// One evaluation of the even plan: the unit for everything else.
 void BM_Evaluate(benchmark::State& state)
 {
   const auto devices = static_cast<std::size_t>(state.range(0));
@@ -50,7 +50,7 @@ void BM_Evaluate(benchmark::State& state)
 }
 BENCHMARK(BM_Evaluate)->ArgNames({"devices", "encoders"})->Args({64, 160})->Args({128, 320})->Args({256, 640});
 
-/// allocate() as a user meets it: the cut of the graph, the allocator, the claims, the bound and the checker.
+/// allocate() as a user calls it: the cut of the graph, the allocator, the claims, the bound and the checker.
 void BM_Even(benchmark::State& state)
 {
   const Workload workload = chain(std::vector<double>(static_cast<std::size_t>(state.range(1)), 1));
@@ -95,8 +95,8 @@ void BM_Bound(benchmark::State& state)
 }
 BENCHMARK(BM_Bound);
 
-/// exact for the step on 7 devices and 14 layers, and whether that is the least of all placements: some 17 million are
-/// played beside the clock. Schedules by turns.
+/// exact for the step on 7 devices and 14 layers. Checks that it is the least of all placements, some 17 million, which
+/// are played outside the measured time. Schedules alternate.
 void BM_ExactStep(benchmark::State& state)
 {
   std::mt19937_64 random(static_cast<std::uint64_t>(state.range(0)));

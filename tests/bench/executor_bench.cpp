@@ -1,9 +1,9 @@
-// What the executor costs: a training step of one stage beside the same step in a plain LibTorch loop, and a 1F1B step
-// of two ranks beside the best that their own computations allow.
+// Overhead of the executor: a training step of one stage against the same step in a plain LibTorch loop, and a 1F1B
+// step of two ranks against the best that their own computations allow.
 //
-// Counters: `over_plain` is the executor's step time / the plain loop's (1.00: it costs nothing), the median of rounds
-// that alternate the two; `of_ideal` is ((M - 1) max t + sum t) / the measured step time, t what a stage measurably
-// computes for a micro-batch. Both want an idle machine with two cores.
+// Counters: `over_plain` is the executor's step time / the plain loop's (1.00: no overhead), the median of rounds that
+// alternate the two; `of_ideal` is ((M - 1) max t + sum t) / the measured step time, with t the measured compute time
+// of a stage for a micro-batch. Both need an idle machine with two cores.
 
 #include "core/model/models.hpp"
 #include "exec/run/run.hpp"
@@ -25,7 +25,7 @@ using namespace isobar;
 
 constexpr std::uint64_t seed = 1;
 constexpr std::uint64_t microbatches = 8;
-constexpr std::uint64_t steps = 6;  // of a round; the executor's first one does not count
+constexpr std::uint64_t steps = 6;  // per round; the executor's first one does not count
 
 Workload gpt(std::uint64_t hidden)
 {

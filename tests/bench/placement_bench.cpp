@@ -1,5 +1,5 @@
-// What a search pays for a look at a placement: from scratch, and for a move from a placement that is known.
-// `evaluate_ratio` is the time of CostModel::evaluate over the time measured, in the same process.
+// What a search pays to value a placement: from scratch, and after a move from a known placement. `evaluate_ratio` is
+// the time of CostModel::evaluate over the measured time, in the same process.
 
 #include "allocators/chain/placement_costs.hpp"
 #include "allocators/chain/placement_moves.hpp"
@@ -23,7 +23,7 @@ double seconds_since(Clock::time_point begin)
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// Sky's BERT evenly on a star of as many devices as stages, and some devices to spare.
+/// Sky's BERT evenly on a star with one device per stage and some spare devices.
 struct Instance {
   explicit Instance(std::size_t count)
       : workload(sky_bert(count * 5 / 2)), platform(sky_cluster(count + count / 8)), stages(even(cost.layers(), count))
@@ -106,7 +106,7 @@ void BM_RandomMove(benchmark::State& state)
   });
 }
 
-/// A shift there and back, each valued and applied.
+/// A shift forth and back, each valued and applied.
 void BM_ApplyShift(benchmark::State& state)
 {
   const Instance instance(static_cast<std::size_t>(state.range(0)));
@@ -122,8 +122,8 @@ void BM_ApplyShift(benchmark::State& state)
   });
 }
 
-/// The step of a random move by its recurrence, whatever its bound says: `evaluate_ratio` is over the recurrence from
-/// scratch, allocations and all (step_time_by_recurrence within evaluate).
+/// The step of a random move by its recurrence, whatever its bound: `evaluate_ratio` compares with the recurrence from
+/// scratch, including its allocations (step_time_by_recurrence within evaluate).
 void BM_StepOfRandomMove(benchmark::State& state)
 {
   const Instance instance(static_cast<std::size_t>(state.range(0)));

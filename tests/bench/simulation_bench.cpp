@@ -1,8 +1,8 @@
-// Activities per CPU-second and peak memory of sim::simulate, beside a SimGrid program that does the same and nothing
-// else: 1F1B written into callbacks with the same lanes and timers, without Program, trace or accounts.
+// Activities per CPU-second and peak memory of sim::simulate, compared with a SimGrid program that does only the same:
+// 1F1B written as callbacks with the same lanes and timers, without Program, trace or accounts.
 //
-// SimGrid's engine and clock are global, so each repetition is a forked child that reports its CPU time; repetitions of
-// the two alternate and the best of each counts.
+// SimGrid's engine and clock are global, so each repetition is a forked child that reports its CPU time. Repetitions of
+// the two alternate, and the best of each counts.
 
 #include "core/base/child_process.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -32,7 +32,7 @@ constexpr double forward_flops = 1e9;
 constexpr double backward_flops = 2e9;
 constexpr std::uint64_t tensor_bytes = 4'000'000;
 
-/// A star of unlike devices behind links of their own, up and down.
+/// Writes a star of different devices, each with its own up and down link.
 void write_star(const std::filesystem::path& file, std::size_t devices)
 {
   std::ofstream out(file);
@@ -100,7 +100,7 @@ Measurement measure_ours(const std::filesystem::path& file, std::size_t stages, 
   return {report.activities, report.step_times.at(0).value, cpu_seconds() - begin, peak_memory_megabytes()};
 }
 
-/// The same step by SimGrid alone.
+/// The same step with SimGrid only.
 class BareSimulation {
  public:
   BareSimulation(const std::filesystem::path& file, std::size_t stages, std::uint64_t microbatches)
@@ -139,10 +139,10 @@ class BareSimulation {
     std::uint64_t done = 0;
     sg4::ActivityPtr activity;
     sg4::ActivityPtr former;  // SimGrid still uses an activity after its callback
-    // Of a lane that sends:
+    // For a lane that sends:
     std::size_t to = 0;
     double latency = 0;
-    std::deque<double> due;  // when the first bytes of what is on its way arrive
+    std::deque<double> due;  // arrival times of the first bytes of messages in transit
     bool has_timer = false;
   };
   struct Stage {
@@ -263,7 +263,8 @@ double per_second(const Measurement& measured)
   return static_cast<double>(measured.activities) / measured.cpu_s;
 }
 
-/// One iteration runs both, each in a child; its time is ours. `ratio` is our activities per CPU-second over bare ones.
+/// One iteration runs both, each in a child; its time is that of sim::simulate. `ratio` is our activities per
+/// CPU-second over those of the bare program.
 void simulate_beside_bare(benchmark::State& state)
 {
   const auto stages = static_cast<std::size_t>(state.range(0));
@@ -299,7 +300,7 @@ BENCHMARK(simulate_beside_bare)
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 
-// 16.8 million activities, some minutes: --benchmark_filter=beside_bare leaves it out.
+// 16.8 million activities, some minutes: --benchmark_filter=beside_bare skips it.
 void full_pipeline(benchmark::State& state)
 {
   simulate_beside_bare(state);

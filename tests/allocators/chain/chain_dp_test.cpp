@@ -21,7 +21,7 @@ using namespace testing_support;  // NOLINT: a test file
 using testing::HasSubstr;
 using testing::Not;
 
-/// Few distinct values, so that ties abound.
+/// Rounds an instance to few distinct values, so that ties are frequent.
 void round_to_ties(std::mt19937_64& random, Workload& workload, Cluster& cluster)
 {
   for (auto& layer : workload.layers) {
@@ -62,7 +62,7 @@ TEST(ChainDp, FindsTheBestPlanOfItsOrderForEveryGoal)
     const std::size_t devices = is_large ? 6 : 1 + random() % 4;
     const std::size_t layers = is_large ? 10 : 1 + random() % 7;
     Workload workload = random_chain(random, layers);
-    // From plenty of memory to hardly enough.
+    // From ample memory to hardly enough.
     const double memory = instance % 3 == 0 ? 1e9 : 60 * std::pow(0.5, static_cast<double>(random() % 4));
     Cluster cluster = random_cluster(random, devices, memory);
     if (instance % 4 == 0) round_to_ties(random, workload, cluster);
@@ -93,7 +93,7 @@ TEST(ChainDp, FindsTheBestPlanOfItsOrderForEveryGoal)
     }
   }
   EXPECT_GT(static_cast<double>(good_steps), 0.75 * static_cast<double>(steps));
-  // Neither answer is rare.
+  // Both outcomes are frequent.
   EXPECT_GT(feasible, 10'000U);
   EXPECT_GT(infeasible, 1'000U);
 }
@@ -107,10 +107,11 @@ TEST(ChainDp, NamesTheLayerThatNoDeviceHolds)
   const Placement placement = place_by_chain_dp({cost, Goal{}, {}});
   EXPECT_EQ(placement.outcome, Outcome::Infeasible);
   EXPECT_EQ(placement.reason,
-            "layer 1 needs 4.00 GiB; the largest device, d0, has 3.00 GiB; 1.00 GiB more memory there would hold it");
+            "layer 1 needs 4.00 GiB; the largest device, d0, has 3.00 GiB; 1.00 GiB more memory there would be "
+            "enough");
 }
 
-TEST(ChainDp, NamesTheDeviceThatIsLeftWithTooMuchAndHowMuchMoreMemoryWouldDo)
+TEST(ChainDp, NamesTheOverfullDeviceAndHowMuchMoreMemoryIsEnough)
 {
   const Workload workload = chain({1, 1, 1, 1, 1}, 1 << 27);  // 1 GiB each with its gradient
   const Cluster platform = cluster({1, 1}, {Seconds(0), BytesPerSecond(1e9)}, 2.5 * 0x1p30);
@@ -118,8 +119,8 @@ TEST(ChainDp, NamesTheDeviceThatIsLeftWithTooMuchAndHowMuchMoreMemoryWouldDo)
   const Placement placement = place_by_chain_dp({cost, Goal::with_defaults(Objective::Sequential), {}});
   EXPECT_EQ(placement.outcome, Outcome::Infeasible);
   EXPECT_EQ(placement.reason,
-            "device d0: layers 0..2 need 3.00 GiB and it has 2.50 GiB when the devices behind it are full; 20 % more "
-            "memory on every device would do");
+            "device d0: layers 0..2 need 3.00 GiB and it has 2.50 GiB when the devices after it are full; 20 % more "
+            "memory on every device would be enough");
   Cluster larger = platform;
   for (auto& device : larger.devices) device.memory *= 1.2;
   const CostModel larger_cost(workload, larger);
@@ -127,7 +128,7 @@ TEST(ChainDp, NamesTheDeviceThatIsLeftWithTooMuchAndHowMuchMoreMemoryWouldDo)
             Outcome::Feasible);
 }
 
-TEST(ChainDp, NamesRecomputationWhereItWouldDo)
+TEST(ChainDp, SuggestsRecomputationWhereItIsEnough)
 {
   const Workload workload = chain({1, 1, 1, 1}, 0, 0x1p30, 0x1p20);  // 1 GiB of activations each
   const Cluster platform = cluster({1, 1}, {Seconds(0), BytesPerSecond(1e9)}, 1.5 * 0x1p30);
@@ -137,8 +138,9 @@ TEST(ChainDp, NamesRecomputationWhereItWouldDo)
   };
   const Placement placement = placed(workload);
   EXPECT_EQ(placement.outcome, Outcome::Infeasible);
-  EXPECT_THAT(placement.reason,
-              HasSubstr("more memory on every device would do; recomputation would do (--recompute all)"));
+  EXPECT_THAT(
+      placement.reason,
+      HasSubstr("more memory on every device would be enough; recomputation would be enough (--recompute all)"));
   EXPECT_EQ(placed(with_recomputation(workload, {0, 1, 2, 3})).outcome, Outcome::Feasible);
 
   const Placement of_parameters = placed(chain({1, 1, 1, 1}, 1 << 27));
@@ -146,7 +148,7 @@ TEST(ChainDp, NamesRecomputationWhereItWouldDo)
   EXPECT_THAT(of_parameters.reason, Not(HasSubstr("recompute")));
 }
 
-TEST(ChainDp, HoldsBackMicroBatchesInFlightUnder1f1b)
+TEST(ChainDp, CountsMicroBatchesInFlightUnder1f1b)
 {
   // Activations of 1 byte a layer; the first of two stages keeps two micro-batches, so it holds at most two layers.
   const Workload workload = chain({1, 1, 1, 1, 1, 1}, 0, 1, 0);
@@ -167,7 +169,7 @@ TEST(ChainDp, LeavesOutADeviceThatIsNotWorthItsTransfer)
   EXPECT_EQ(placement.stages.size(), 1U);
 }
 
-TEST(ChainDp, AnswersTheBestPlanSoFarWhenItsBudgetIsSpent)
+TEST(ChainDp, ReturnsTheBestPlanSoFarWhenItsBudgetIsSpent)
 {
   const Workload workload = sky_bert(24);
   const Cluster cluster = sky_cluster(15);
@@ -177,7 +179,7 @@ TEST(ChainDp, AnswersTheBestPlanSoFarWhenItsBudgetIsSpent)
   limits.budget = 0;
   const Placement none = place_by_chain_dp({cost, goal, limits});
   EXPECT_EQ(none.outcome, Outcome::TimedOut);
-  EXPECT_EQ(none.reason, "the limits came before any plan was found; more time or budget would do");
+  EXPECT_EQ(none.reason, "no plan was found within the limits; raise --time-limit or --budget");
   double objective = std::numeric_limits<double>::infinity();
   for (const std::uint64_t budget : {1U, 5U, 40U}) {
     limits.budget = budget;
@@ -217,13 +219,12 @@ TEST(ChainDp, StopsAtItsTimeLimit)
   const Cluster cluster = sky_cluster(63);
   const CostModel cost(workload, cluster);
   SearchLimits limits;
-  limits.time_limit = Seconds(0.001);  // a small part of what it takes
+  limits.time_limit = Seconds(0.001);  // a small part of what the search takes
   const Placement placement = place_by_chain_dp({cost, Goal{}, limits});
   EXPECT_EQ(placement.outcome, Outcome::TimedOut);
 }
 
-/// Known optima of the published heterogeneity: exact min-max of 4 nodes x 10 encoders in multiply-adds x
-/// factor.
+/// Known optimum of the published heterogeneity: exact min-max of 4 nodes x 10 encoders in multiply-adds x factor.
 TEST(ChainDp, IsAtMostTheBestOfPublishedAllocators)
 {
   const Workload workload = sky_bert(10);
@@ -237,7 +238,7 @@ TEST(ChainDp, IsAtMostTheBestOfPublishedAllocators)
   EXPECT_LE(found, 276.859645e9);              // even and sky-dynamic
 }
 
-TEST(MemoryReach, SaysWhatTheCostModelSays)
+TEST(MemoryReach, AgreesWithTheCostModel)
 {
   std::mt19937_64 random(5);
   for (int instance = 0; instance < 300; ++instance) {

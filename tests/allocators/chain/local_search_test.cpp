@@ -38,7 +38,7 @@ SearchLimits budget_of(std::uint64_t moves, std::uint64_t seed = 1)
   return limits;
 }
 
-std::string without_wall(Plan plan)
+std::string without_search_time(Plan plan)
 {
   plan.search_time = Seconds(0);
   return plan_to_json(plan);
@@ -71,7 +71,7 @@ TEST(LocalSearch, FindsTheBestOfAllOrdersOfNearlyAllSmallInstances)
     }
   }
   EXPECT_GT(answers, 400U);
-  // Now and then a chain of moves that are all much worse would have to be gone through first.
+  // A few optima lie behind a chain of moves that are all much worse.
   EXPECT_GE(static_cast<double>(best), 0.99 * static_cast<double>(answers));
 }
 
@@ -112,8 +112,8 @@ TEST(LocalSearch, GivesTheSameBytesForTheSameSeedAndBudget)
     for (const std::uint64_t seed : {1U, 2U}) {
       SearchLimits limits = budget_of(50'000, seed);
       limits.polish = polish;
-      EXPECT_EQ(without_wall(search(sky_bert(24), sky_cluster(15), Goal{}, limits)),
-                without_wall(search(sky_bert(24), sky_cluster(15), Goal{}, limits)));
+      EXPECT_EQ(without_search_time(search(sky_bert(24), sky_cluster(15), Goal{}, limits)),
+                without_search_time(search(sky_bert(24), sky_cluster(15), Goal{}, limits)));
     }
   }
 }
@@ -134,7 +134,7 @@ TEST(LocalSearch, StopsAtOnceAtItsBound)
 {
   // Equal layers on equal devices: the even split meets the bound.
   SearchLimits limits;
-  limits.time_limit = Seconds(1e6);  // a search that went on would not end
+  limits.time_limit = Seconds(1e6);  // a search that continued would not end
   const Plan plan = search(chain(std::vector<double>(32, 1)), cluster(std::vector<double>(8, 1)),
                            {Objective::Bottleneck, Communication::None, Schedule::OneForwardOneBackward, 8}, limits);
   EXPECT_EQ(plan.outcome, Outcome::Optimal);
@@ -142,7 +142,7 @@ TEST(LocalSearch, StopsAtOnceAtItsBound)
 
 TEST(LocalSearch, RepairsAStartWhoseMemoryDoesNotHold)
 {
-  // 20 layers of 1 on devices of 8, 7 and 6: the even split and every order of the file with one of them out fail.
+  // 20 layers of 1 byte on devices of 8, 7 and 6: the even split fails, and so does leaving out any device.
   Workload workload = chain(std::vector<double>(20, 1));
   workload.memory_model = MemoryModel::Sky;
   for (auto& layer : workload.layers) layer.sky_memory = Bytes(1);
@@ -155,16 +155,16 @@ TEST(LocalSearch, RepairsAStartWhoseMemoryDoesNotHold)
   EXPECT_TRUE(memory_holds(cost, stages, goal));
 }
 
-TEST(LocalSearch, SaysOfWhatDoesNotFitWhatTheNearestPlacementLacks)
+TEST(LocalSearch, SaysWhatTheNearestPlacementLacksWhenNoneFits)
 {
   Workload workload = chain(std::vector<double>(20, 1));
   workload.memory_model = MemoryModel::Sky;
   for (auto& layer : workload.layers) layer.sky_memory = Bytes(0x1p30);
   const Plan plan = search(workload, cluster({1, 1}, {Seconds(0), BytesPerSecond(1)}, 9 * 0x1p30), Goal{});
   EXPECT_EQ(plan.outcome, Outcome::Infeasible);
-  EXPECT_THAT(plan.reason, testing::StartsWith("found no placement that fits; of the nearest one, device d"));
+  EXPECT_THAT(plan.reason, testing::StartsWith("found no placement that fits; in the nearest one, device d"));
   EXPECT_EQ(search(workload, cluster({1, 1}, {Seconds(0), BytesPerSecond(1)}, 0.5 * 0x1p30), Goal{}).reason,
-            "layer 0 needs 1.00 GiB; the largest device, d0, has 512 MiB; 512 MiB more memory there would hold it");
+            "layer 0 needs 1.00 GiB; the largest device, d0, has 512 MiB; 512 MiB more memory there would be enough");
 }
 
 TEST(LocalSearch, KeepsTheTimeLimit)
@@ -184,7 +184,7 @@ TEST(LocalSearch, KeepsTheTimeLimit)
 
 TEST(LocalSearch, StopsWhenInterruptedAndKeepsItsPlan)
 {
-  // In a process of its own: whoever was interrupted stays so.
+  // In a child process: an interrupted process stays interrupted.
   const auto child = run_in_child(
       [] {
         catch_interrupts();
@@ -206,7 +206,7 @@ TEST(LocalSearch, StopsWhenInterruptedAndKeepsItsPlan)
   EXPECT_EQ(child.output_or_throw(), "interrupted, timed_out, stages");
 }
 
-TEST(LocalSearch, PolishesTheStepTimeThatTheScheduleTakes)
+TEST(LocalSearch, PolishesTheStepTimeOfTheSchedule)
 {
   std::mt19937_64 random(23);
   for (int instance = 0; instance < 20; ++instance) {
@@ -229,7 +229,7 @@ TEST(LocalSearch, PolishesTheStepTimeThatTheScheduleTakes)
 
 TEST(LocalSearch, LeavesOutADeviceThatIsSlowAndFarAway)
 {
-  // Four equal devices side by side; the fifth, in their midst in the file, is slow and a second away.
+  // Four equal devices near each other; the fifth, third in the file, is slow and a second away.
   const Workload workload = chain(std::vector<double>(24, 1), 0, 0, 1);
   Cluster platform = cluster({10, 10, 0.1, 10, 10});
   const std::size_t nodes = platform.devices.size() + 1;
@@ -245,7 +245,7 @@ TEST(LocalSearch, LeavesOutADeviceThatIsSlowAndFarAway)
   }
 }
 
-TEST(LocalSearch, HandsOverItsBestDistinctPlacements)
+TEST(LocalSearch, ReturnsItsBestDistinctPlacements)
 {
   const Workload workload = sky_bert(24);
   const Cluster platform = sky_cluster(15);
@@ -262,7 +262,8 @@ TEST(LocalSearch, HandsOverItsBestDistinctPlacements)
   }
   EXPECT_TRUE(std::is_sorted(plans.begin(), plans.end(),
                              [](const Plan& a, const Plan& b) { return *a.objective < *b.objective; }));
-  EXPECT_EQ(without_wall(plans.front()), without_wall(search(workload, platform, Goal{}, budget_of(50'000))));
+  EXPECT_EQ(without_search_time(plans.front()),
+            without_search_time(search(workload, platform, Goal{}, budget_of(50'000))));
   const Goal pipeline = Goal::with_defaults(Objective::Pipeline);
   EXPECT_EQ(allocate_candidates("local-search", workload, platform, pipeline, limits).size(), 1U);
 }
@@ -286,8 +287,8 @@ TEST(LocalSearch, StartsOnAGraphWhereItsChainHasCuts)
   } catch (const InputError& error) {
     EXPECT_STREQ(
         error.what(),
-        "start: stages[0]: ends before layer 2, where more than one tensor crosses; plans are improved between "
-        "cuts that one tensor crosses");
+        "start: stages[0]: ends before layer 2, where more than one tensor crosses; cut a start only where one "
+        "tensor crosses");
   }
 }
 
@@ -298,7 +299,7 @@ TEST(RequireImprover, NamesTheAllocatorsThatImprovePlans)
     require_improver("--start", "chain-dp");
     FAIL() << "chain-dp takes no start";
   } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(), "--start: works with allocator local-search alone, and not with chain-dp");
+    EXPECT_STREQ(error.what(), "--start: works only with allocator local-search, not with chain-dp");
   }
 }
 

@@ -28,7 +28,7 @@ struct Instance {
   CostModel cost{workload, platform};
 };
 
-/// (M-1) x the longest turn of a lane + one micro-batch alone, by definition.
+/// (M-1) x the longest turn of a lane + the time of one micro-batch alone, by definition.
 double bound_of_step(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal)
 {
   const bool is_free = goal.has_free_transfers();
@@ -50,23 +50,23 @@ double bound_of_step(const CostModel& cost, const std::vector<StagePlacement>& s
   return (static_cast<double>(goal.microbatches - 1) * longest + sum).value;
 }
 
-/// Of `step`, the value is the bound of the header; `after` is its placement.
+/// Compares a value with that of the placement `after`; for `step` it must be the bound of the header.
 void expect_value(const PlacementCosts::Value& value, const CostModel& cost, const std::vector<StagePlacement>& after,
                   const Goal& goal)
 {
-  const auto anew = cost.evaluate(after, goal);
+  const auto expected = cost.evaluate(after, goal);
   if (goal.objective == Objective::Step) {
     const double bound = bound_of_step(cost, after, goal);
     EXPECT_NEAR(value.objective, bound, 1e-12 * bound);
-    EXPECT_LE(value.objective, anew.objective.value * (1 + 1e-12));
+    EXPECT_LE(value.objective, expected.objective.value * (1 + 1e-12));
     return;
   }
-  EXPECT_NEAR(value.objective, anew.objective.value, 1e-12 * anew.objective.value);
-  EXPECT_NEAR(value.bottleneck, anew.bottleneck.value, 1e-12 * anew.bottleneck.value);
-  EXPECT_NEAR(value.sum, anew.sum.value, 1e-12 * anew.sum.value);
+  EXPECT_NEAR(value.objective, expected.objective.value, 1e-12 * expected.objective.value);
+  EXPECT_NEAR(value.bottleneck, expected.bottleneck.value, 1e-12 * expected.bottleneck.value);
+  EXPECT_NEAR(value.sum, expected.sum.value, 1e-12 * expected.sum.value);
 }
 
-/// By definition.
+/// Value::above_threshold by definition.
 double above_threshold_of(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal,
                           double threshold)
 {
@@ -117,7 +117,7 @@ TEST(PlacementCosts, AgreesWithTheCostModelAfterEveryRandomMove)
         if (!propose_random_move(costs, draws, random() % costs.size())) continue;
         ++moves;
         costs.placement_after(after);
-        const auto anew = instance.cost.evaluate(after, goal);
+        const auto expected = instance.cost.evaluate(after, goal);
         const bool holds = memory_holds(instance.cost, after, goal);
         overfull += holds ? 0 : 1;
         expect_value(costs.value_after(), instance.cost, after, goal);
@@ -135,11 +135,11 @@ TEST(PlacementCosts, AgreesWithTheCostModelAfterEveryRandomMove)
         expect_value(costs.value(), instance.cost, after, goal);
         EXPECT_EQ(costs.fits(), holds);
         EXPECT_EQ(costs.excess(), excess_of(instance.cost, after, goal));
-        const double threshold = anew.bottleneck.value * std::uniform_real_distribution<double>(0.3, 1.1)(random);
+        const double threshold = expected.bottleneck.value * std::uniform_real_distribution<double>(0.3, 1.1)(random);
         costs.set_threshold(threshold);
         if (goal.objective == Objective::Step) continue;
         const double above = above_threshold_of(instance.cost, after, goal, threshold);
-        EXPECT_NEAR(costs.value().above_threshold, above, 1e-12 * anew.sum.value);
+        EXPECT_NEAR(costs.value().above_threshold, above, 1e-12 * expected.sum.value);
         ASSERT_FALSE(HasFailure()) << "round " << round << ", move " << move;
       }
     }
@@ -167,12 +167,12 @@ TEST(PlacementCosts, FindsTheStepOfTheRecurrenceAfterEveryRandomMove)
           if (!propose_random_move(costs, draws, random() % costs.size())) continue;
           ++moves;
           costs.placement_after(after);
-          const double anew = step_time_by_recurrence(instance.cost, after, goal).value;
-          ASSERT_NEAR(costs.step_time_after(), anew, 1e-12 * anew) << name_of(schedule) << ", round " << round;
-          EXPECT_LE(costs.value_after().objective, anew * (1 + 1e-12));
+          const double expected = step_time_by_recurrence(instance.cost, after, goal).value;
+          ASSERT_NEAR(costs.step_time_after(), expected, 1e-12 * expected) << name_of(schedule) << ", round " << round;
+          EXPECT_LE(costs.value_after().objective, expected * (1 + 1e-12));
           if (random() % 2 == 0) continue;
           costs.apply();
-          ASSERT_NEAR(costs.step_time(), anew, 1e-12 * anew) << name_of(schedule) << ", round " << round;
+          ASSERT_NEAR(costs.step_time(), expected, 1e-12 * expected) << name_of(schedule) << ", round " << round;
         }
       }
     }
@@ -194,7 +194,7 @@ TEST(PlacementCosts, KnowsAStageOfLargestCost)
   EXPECT_EQ(costs.bottleneck_stage(), 1U);
 }
 
-TEST(PlacementCosts, ProposesNoMoveThatIsNone)
+TEST(PlacementCosts, ProposesNoInvalidMove)
 {
   const Workload workload = chain({1, 1, 1, 1, 1});
   const Cluster platform = cluster({1, 1, 1, 1});
@@ -202,7 +202,7 @@ TEST(PlacementCosts, ProposesNoMoveThatIsNone)
   PlacementCosts costs(cost, Goal{});
   costs.assign({{0, 0, 1}, {1, 2, 3}, {2, 4, 4}});
   EXPECT_FALSE(costs.shift_boundary(0, 1));       // nothing lies before the first stage
-  EXPECT_FALSE(costs.shift_boundary(3, 1));       // there is no such stage
+  EXPECT_FALSE(costs.shift_boundary(3, 1));       // no such stage
   EXPECT_FALSE(costs.shift_boundary(1, 2));       // stage 1 would be empty
   EXPECT_FALSE(costs.shift_boundary(1, -2));      // stage 0 would be empty
   EXPECT_FALSE(costs.shift_boundaries(1, 2, 1));  // stage 2 would be empty
@@ -211,16 +211,16 @@ TEST(PlacementCosts, ProposesNoMoveThatIsNone)
   EXPECT_FALSE(costs.move_stage(2, 2));
   EXPECT_FALSE(costs.reverse_stages(2, 1));
   EXPECT_FALSE(costs.replace_device(0, 1));           // in use
-  EXPECT_FALSE(costs.replace_device(0, 4));           // not there
-  EXPECT_FALSE(costs.split_stage(2, 3, 1, true));     // it has one layer
+  EXPECT_FALSE(costs.replace_device(0, 4));           // no such device
+  EXPECT_FALSE(costs.split_stage(2, 3, 1, true));     // has only one layer
   EXPECT_FALSE(costs.split_stage(0, 2, 1, true));     // in use
-  EXPECT_FALSE(costs.drop_stage(0, 1));               // nothing lies before
-  EXPECT_FALSE(costs.drop_stage(2, 0));               // nothing lies behind
+  EXPECT_FALSE(costs.drop_stage(0, 1));               // no stage before it
+  EXPECT_FALSE(costs.drop_stage(2, 0));               // no stage after it
   EXPECT_FALSE(costs.move_device(0, 0, 1, 1, true));  // a neighbour
   EXPECT_TRUE(costs.move_device(2, 1, 0, 1, true));
 }
 
-TEST(PlacementCosts, AsksTheNetworkForNoPathWithoutCommunication)
+TEST(PlacementCosts, LooksUpNoPathWithoutCommunication)
 {
   class NoPaths : public Network {
    public:

@@ -16,7 +16,7 @@ namespace {
 
 using namespace testing_support;  // NOLINT: a test file
 
-// Every placement of each instance is played; the sanitizers make that ten times as long.
+// Every placement of each instance is played, which takes ten times as long under the sanitizers.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int enough = 200;
 #else
@@ -99,7 +99,7 @@ TEST(ExactStep, IsTheLeastOfAllOrdersSubsetsAndSplitsUnderSequential)
   finds_and_proves_the_least_step(Schedule::Sequential);
 }
 
-TEST(ExactStep, ScalesWithTheTimeOfAllThatAStepIsMadeOf)
+TEST(ExactStep, ScalesWithTheTimesOfComputeAndTransfers)
 {
   std::mt19937_64 random(14);
   for (int number = 0; number < 60; ++number) {
@@ -126,7 +126,7 @@ TEST(ExactStep, ScalesWithTheTimeOfAllThatAStepIsMadeOf)
   }
 }
 
-TEST(ExactStep, SearchesForABoundBelowTheBestWhereASearchForAllTakesTooLong)
+TEST(ExactStep, SearchesForABoundBelowTheBestWhenACompleteSearchTakesTooLong)
 {
   std::mt19937_64 random(16);
   std::size_t between = 0;
@@ -147,7 +147,7 @@ TEST(ExactStep, SearchesForABoundBelowTheBestWhereASearchForAllTakesTooLong)
   EXPECT_GT(between, 0U);
 }
 
-TEST(ExactStep, SaysSoWhereItsLimitsComeBeforeAnyProof)
+TEST(ExactStep, TimesOutWhenItsLimitsComeBeforeAnyProof)
 {
   std::mt19937_64 random(15);
   const Workload workload = random_chain(random, 12);

@@ -19,7 +19,7 @@ namespace {
 
 using namespace testing_support;  // NOLINT: a test file
 
-// Every placement of some instances is tried; the sanitizers make that ten times as long.
+// Every placement of some instances is tried, which takes ten times as long under the sanitizers.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int enough = 160;
 #else
@@ -33,7 +33,7 @@ std::string name_of_goal(const Goal& goal)
          std::string(name_of(goal.schedule)) + " M=" + std::to_string(goal.microbatches);
 }
 
-/// Devices on sites: paths within a site are alike, and so are those between two sites.
+/// Puts the devices on sites: paths within a site are equal, and so are those between two sites.
 void gather_on_sites(std::mt19937_64& random, Cluster& cluster, std::size_t sites)
 {
   std::uniform_real_distribution<double> unit(0, 1);
@@ -229,7 +229,7 @@ TEST(Exact, OneMoreDeviceOrMoreMemoryNeverHurts)
     less.devices.pop_back();
     Cluster roomier = same;
     for (auto& device : roomier.devices) device.memory *= 1.3;
-    // Paths of a network are numbered by its endpoints: with a device less they are uniform.
+    // A network numbers its paths by endpoints, so all three get a uniform one.
     for (Cluster* cluster : {&less, &same, &roomier}) {
       cluster->network = MatrixNetwork::uniform(cluster->devices.size() + 1, {Seconds(0.1), BytesPerSecond(2)});
     }
@@ -262,24 +262,24 @@ TEST(Exact, ProvesTheBottleneckOfSkysClusters)
   }
 }
 
-TEST(Exact, SaysWhatWouldDoWhereNoOrderHoldsTheChain)
+TEST(Exact, SaysWhatIsEnoughWhenNoOrderHoldsTheChain)
 {
   const Workload workload = chain({1, 1, 1}, 1 << 27);  // 1 GiB each with its gradient
   const Cluster platform = cluster({1, 1}, {Seconds(0), BytesPerSecond(1e9)}, 1.5 * 0x1p30);
   const Plan plan = allocate("exact", workload, platform, Goal{}, {});
   EXPECT_EQ(plan.outcome, Outcome::Infeasible);
   EXPECT_NE(plan.reason.find("no choice and order of devices holds the chain"), std::string::npos) << plan.reason;
-  EXPECT_NE(plan.reason.find("% more memory on every device would do"), std::string::npos) << plan.reason;
+  EXPECT_NE(plan.reason.find("% more memory on every device would be enough"), std::string::npos) << plan.reason;
   EXPECT_EQ(plan.reason.find("recompute"), std::string::npos) << plan.reason;
 
   const Workload of_activations = chain({1, 1, 1, 1}, 0, 0x1p30, 0x1p20);
   const Plan recomputable = allocate("exact", of_activations, platform, Goal{}, {});
   EXPECT_EQ(recomputable.outcome, Outcome::Infeasible);
-  EXPECT_NE(recomputable.reason.find("; recomputation would do (--recompute all)"), std::string::npos)
+  EXPECT_NE(recomputable.reason.find("; recomputation would be enough (--recompute all)"), std::string::npos)
       << recomputable.reason;
 }
 
-TEST(Exact, AnswersTheSameForTheSameBudget)
+TEST(Exact, GivesTheSameAnswerForTheSameBudget)
 {
   const Workload workload = sky_bert(24);
   const Cluster cluster = sky_cluster(15);

@@ -18,7 +18,7 @@ using namespace testing_support;  // NOLINT: a test file
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// A problem, a limit and multipliers, all random.
+/// A random problem with a random limit and random multipliers.
 struct Instance {
   Instance(std::mt19937_64& random, int number)
       : workload(random_chain(random, 1 + random() % 5)),
@@ -74,7 +74,7 @@ void for_each_relaxation(int instances, const Visit& visit)
   }
 }
 
-/// Calls visit(stages, sum) for every placement within the limit, with the sum that its goal's weights are of.
+/// Calls visit(stages, sum) for every placement within the limit, with the sum that the goal's beta weighs.
 template <typename Visit>
 void for_each_within(const Instance& instance, const Goal& goal, const Visit& visit)
 {
@@ -108,7 +108,7 @@ TEST(PathRelaxation, IsNeverAboveAPlacementWithinItsLimit)
   EXPECT_GT(compared, 3000U);
 }
 
-/// The least of all sequences of stages by trying them all from the end; runs are within the count or not.
+/// The least of all sequences of stages, by trying them all from the end; with or without the limit on runs.
 class Sequences {
  public:
   Sequences(const StageTables& tables, double limit, const std::vector<double>& multipliers, bool with_runs)
@@ -131,21 +131,22 @@ class Sequences {
   }
 
  private:
-  /// Stages from `end` on, the first of them on kind `next` with this compute and these activations to send.
+  /// Puts stages before those from `end` on, whose first is on kind `next` with this compute and these activations to
+  /// send.
   void put_before(std::size_t end, std::size_t stages, double sum, std::size_t next, double compute, double sent,
                   const std::vector<std::size_t>& run)
   {
     for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {
       const std::size_t group = tables_.group_of(kind);
       const bool is_last = next == tables_.kinds();
-      const bool goes_on = !is_last && tables_.group_of(next) == group;
+      const bool continues_run = !is_last && tables_.group_of(next) == group;
       double total = sum + multipliers_[kind];
       if (!is_last) {
         const double cost = tables_.stage_cost(compute, sent + gradients_[tables_.transfer_index(next, end) + group]);
         if (!(cost <= most_cost_)) continue;
         total += tables_.weights().beta * cost;
       }
-      std::vector<std::size_t> new_run = goes_on ? run : std::vector<std::size_t>(tables_.kinds(), 0);
+      std::vector<std::size_t> new_run = continues_run ? run : std::vector<std::size_t>(tables_.kinds(), 0);
       const bool is_counted = with_runs_ && tables_.groups() > 1;
       if (++new_run[kind] > tables_.devices_of(kind).size() && is_counted) continue;
       const double output = is_last ? 0 : outputs_[tables_.transfer_index(kind, end) + tables_.group_of(next)];
@@ -204,20 +205,20 @@ TEST(PathRelaxation, CountsUsesThatMultipliersPayFor)
     std::vector<std::uint32_t> uses;
     relaxation.count_uses(uses);
     EXPECT_GE(std::accumulate(uses.begin(), uses.end(), 0U), 1U);
-    // The sequence is still there when prices change: the least is no dearer than it.
+    // The sequence still exists when prices change: the least is no more expensive.
     for (std::size_t kind = 0; kind < tables.kinds(); ++kind) {
       multipliers[kind] += 0.1;
       EXPECT_LE(relaxation.solve(multipliers), value + 0.1 * uses[kind] + 1e-9);
       multipliers[kind] -= 0.1;
     }
-    // Free of charge, it is what is left.
+    // Without multipliers, the sequence costs the rest.
     double charged = 0;
     for (std::size_t kind = 0; kind < tables.kinds(); ++kind) charged += uses[kind] * multipliers[kind];
     EXPECT_LE(relaxation.solve(std::vector<double>(tables.kinds(), 0)), value - charged + 1e-9);
   });
 }
 
-TEST(PathRelaxation, LeavesNoCompletionBelowWhatItSaysIsLeast)
+TEST(PathRelaxation, HasALeastCompletionThatIsNeverAboveAnyCompletion)
 {
   std::size_t compared = 0;
   for_each_relaxation(150, [&](const Instance& instance, const StageTables& tables, PathRelaxation& relaxation,
@@ -225,7 +226,7 @@ TEST(PathRelaxation, LeavesNoCompletionBelowWhatItSaysIsLeast)
     relaxation.solve(multipliers);
     for_each_within(instance, tables.goal(), [&](const auto& stages, double) {
       const double beta = tables.weights().beta;
-      double before = 0;  // the stages before and their multipliers, without the input
+      double before = 0;  // earlier stages and their multipliers, without the input
       for (std::size_t i = 0; i < stages.size(); ++i) {
         const auto& [device, first, last] = stages[i];
         const std::size_t kind = tables.kind_of(device);

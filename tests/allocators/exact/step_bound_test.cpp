@@ -41,7 +41,7 @@ double round_trips(const CostModel& cost, const std::vector<StagePlacement>& sta
   return largest;
 }
 
-/// Mostly small; paths by pair or by site, with latencies up to some times a stage's work.
+/// A random cluster: paths by pair or by site, some with latencies of a few times a stage's work.
 Cluster random_paths(std::mt19937_64& random, int number, std::size_t devices)
 {
   const double memory = number % 2 == 0 ? 1e9 : 80 * std::pow(0.5, static_cast<double>(random() % 3));
@@ -59,7 +59,7 @@ Cluster random_paths(std::mt19937_64& random, int number, std::size_t devices)
   return cluster;
 }
 
-TEST(StepBound, IsOfTurnsThatEveryStepTakesSoLong)
+TEST(StepBound, ByTurnsIsNeverAboveAStep)
 {
   std::mt19937_64 random(31);
   double tightest = 0;
@@ -89,7 +89,7 @@ TEST(StepBound, IsOfTurnsThatEveryStepTakesSoLong)
   EXPECT_GT(tightest, 0.999);
 }
 
-TEST(StepBound, GetsBetterAndIsNeverAboveTheLeastStep)
+TEST(StepBound, ImprovesAndIsNeverAboveTheLeastStep)
 {
   std::mt19937_64 random(32);
   std::size_t better = 0;
@@ -101,7 +101,7 @@ TEST(StepBound, GetsBetterAndIsNeverAboveTheLeastStep)
       const Goal goal{Objective::Step, Communication::Played, schedule, 2 + random() % 7};
       const double least = least_objectives(cost, {goal}, true).front();
       StepBound bound(cost, goal, [] {});
-      if (std::isfinite(least)) bound.know(least, least);
+      if (std::isfinite(least)) bound.set_incumbent(least, least);
       bound.begin(0.1);
       const double first = bound.value();
       for (int round = 0; round < 12 && bound.refine(); ++round) {
@@ -126,14 +126,14 @@ TEST(StepBound, GetsBetterAndIsNeverAboveTheLeastStep)
 
 TEST(StepBound, CountsRoundTripsWhereHopsAreLong)
 {
-  // Five equal devices, 5 s apart: eight micro-batches of 3 s a layer wait for their slots.
+  // Five equal devices, 5 s apart: eight micro-batches, which take 3 s a layer, wait for their slots.
   const Workload workload = chain(std::vector<double>(10, 1), 10);
   const Cluster cluster = testing_support::cluster({1, 1, 1, 1, 1}, {Seconds(5), BytesPerSecond(1e9)}, 170);
   const CostModel cost(workload, cluster);
   const Goal goal{Objective::Step, Communication::Played, Schedule::OneForwardOneBackward, 8};
   const double least = least_objectives(cost, {goal}, true).front();
   StepBound bound(cost, goal, [] {});
-  bound.know(least, 6);
+  bound.set_incumbent(least, 6);
   bound.begin(1);
   while (bound.refine()) {
   }

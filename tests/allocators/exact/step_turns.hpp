@@ -9,9 +9,9 @@
 
 namespace isobar::testing_support {
 
-/// What a lower bound on the step is made of (docs/certificates.md), by placement.
+/// The terms of the lower bound on the step (docs/certificates.md) of one placement, in seconds.
 struct Turns {
-  double alone = 0;    ///< one micro-batch, with its input; for schedule sequential the input's share of it
+  double alone = 0;    ///< one micro-batch alone, with its input; under schedule sequential with 1/M of the input
   double largest = 0;  ///< what every further micro-batch adds at least
 };
 

@@ -55,7 +55,7 @@ TEST(PlaceEvenly, LeavesTheLastDevicesEmptyWhenThereAreMoreThanLayers)
   EXPECT_EQ(placement.stages[1].device, 1U);
 }
 
-TEST(PlaceEvenly, SaysWhichDeviceIsOverfullAndThatAnotherAllocatorWouldDo)
+TEST(PlaceEvenly, NamesTheOverfullDeviceAndAnotherAllocatorThatFits)
 {
   const Workload workload = sky_bert(80);  // breaks the memory of workers 5, 6 and 7
   const Cluster cluster = sky_cluster(15);
@@ -65,10 +65,10 @@ TEST(PlaceEvenly, SaysWhichDeviceIsOverfullAndThatAnotherAllocatorWouldDo)
   EXPECT_TRUE(placement.stages.empty());
   EXPECT_EQ(placement.reason,
             "device node-5: layers 67..82 need 6.13 GiB and it has 5.18 GiB; 970 MiB more memory there, and up to that "
-            "on 2 other devices, or allocator chain-dp would do");
+            "on 2 other devices, or allocator chain-dp would be enough");
 }
 
-TEST(PlaceEvenly, SaysOnlyMoreMemoryWhenNoAllocatorIsKnownToDo)
+TEST(PlaceEvenly, SuggestsOnlyMoreMemoryWhenNoOtherAllocatorIsKnownToFit)
 {
   Workload workload = chain({1, 1, 1, 1}, 0, 0, 0);
   for (auto& layer : workload.layers) layer.parameters = 1 << 27;  // 1 GiB with its gradient
@@ -77,7 +77,7 @@ TEST(PlaceEvenly, SaysOnlyMoreMemoryWhenNoAllocatorIsKnownToDo)
   const Placement placement = place_evenly({cost, Goal::with_defaults(Objective::Sequential), {}});
   EXPECT_EQ(placement.reason,
             "device d0: layers 0..1 need 2.00 GiB and it has 1.50 GiB; 512 MiB more memory there, and up to that on 1 "
-            "other device, would do");
+            "other device, would be enough");
 }
 
 TEST(PlaceEvenly, LooksUpAFewPathsForEachOfFourThousandDevices)

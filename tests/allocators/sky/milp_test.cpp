@@ -30,7 +30,7 @@ Goal sky_goal()
 
 }  // namespace
 
-TEST(SkyOptimal, AnswersTheEvenSplitOfFourNodesWithinItsGap)
+TEST(SkyOptimal, FindsTheEvenSplitOfFourNodesWithinItsGap)
 {
   // CBC 2.10.8 accepts 276.860 GMAC x factor, the even split, for 4 nodes and 10 encoders.
   const Plan plan = allocate("sky-optimal", sky_bert(10), sky_cluster(3), sky_goal(), {});
@@ -63,7 +63,7 @@ TEST(SkyOptimal, IsWithinItsGapOfTheBestOfAllOrders)
   EXPECT_GT(infeasible, 0U);
 }
 
-TEST(SkyOptimal, SaysWhenItsLimitsCameBeforeAPlan)
+TEST(SkyOptimal, TimesOutWhenItsLimitsComeBeforeAPlan)
 {
   // The even start breaks the memory of workers 5, 6 and 7, and CBC finds nothing else (not in 384 s).
   SearchLimits limits;
@@ -71,7 +71,8 @@ TEST(SkyOptimal, SaysWhenItsLimitsCameBeforeAPlan)
   const Plan plan = allocate("sky-optimal", sky_bert(80), sky_cluster(15), sky_goal(), limits);
   EXPECT_EQ(plan.outcome, Outcome::TimedOut);
   EXPECT_TRUE(plan.stages.empty());
-  EXPECT_EQ(plan.reason, "CBC found no plan within the limits; more time or budget, or allocator chain-dp, may do");
+  EXPECT_EQ(plan.reason,
+            "CBC found no plan within the limits; raise --time-limit or --budget, or use allocator chain-dp");
 }
 
 TEST(SkyOptimal, GivesTheSameAnswerForTheSameBudget)
@@ -87,7 +88,7 @@ TEST(SkyOptimal, GivesTheSameAnswerForTheSameBudget)
 
 TEST(SkyOptimal, StopsWhenInterruptedAndKeepsItsPlan)
 {
-  // In a process of its own: whoever was interrupted stays so.
+  // In a child process: an interrupted process stays interrupted.
   const auto child = run_in_child(
       [] {
         catch_interrupts();

@@ -18,7 +18,7 @@ namespace {
 using namespace testing_support;  // NOLINT: a test file
 
 struct Row {
-  bool mended = false;
+  bool is_fixed = false;
   std::size_t nodes = 0;
   std::size_t encoders = 0;
   std::string counts;
@@ -36,7 +36,7 @@ std::vector<Row> reference_rows()
     std::istringstream text(line);
     std::string field;
     std::getline(text, field, ',');
-    row.mended = field == "1";
+    row.is_fixed = field == "1";
     std::getline(text, field, ',');
     row.nodes = std::stoul(field);
     std::getline(text, field, ',');
@@ -95,7 +95,7 @@ TEST(SkyDynamic, GivesThePublishedCounts)
     const Workload workload = sky_bert(row.encoders);
     const CostModel cost(workload, cluster);
     const Problem problem{cost, bottleneck_goal(), {}};
-    const Placement placement = row.mended ? place_by_sky_dynamic_fixed(problem) : place_by_sky_dynamic(problem);
+    const Placement placement = row.is_fixed ? place_by_sky_dynamic_fixed(problem) : place_by_sky_dynamic(problem);
     ASSERT_EQ(counts_of(placement, row.nodes - 1), row.counts) << "N=" << row.nodes << " E=" << row.encoders;
     if (placement.outcome == Outcome::Infeasible) continue;
     // Time of forward and backward, 6 FLOPs for each multiply-add, back in multiply-adds x slowness.
@@ -141,7 +141,7 @@ TEST(SkyDynamic, NeverTakesALayerFromTheFirstDeviceInPhaseTwo)
 
 TEST(SkyDynamicFixed, ShedsALayerToTheRight)
 {
-  // Two layers each; the first device is ten times slower, and only the mended index lets it shed.
+  // Two layers each; the first device is ten times slower, and only the fixed index lets it shed a layer.
   const Workload workload = chain({10, 10, 10, 10, 10, 10});
   const Cluster platform = cluster({1, 10, 10});
   const CostModel cost(workload, platform);
@@ -161,20 +161,19 @@ TEST(SkyDynamic, NeedsEveryDeviceToHoldALayer)
   EXPECT_EQ(
       placement.reason,
       "device node-2 has 1000 B and the smallest layer, 5, needs 410 KiB: this allocator gives every device a layer; "
-      "without that device, or by allocator chain-dp, it may fit");
+      "it may fit without the device (--without) or with allocator chain-dp");
 }
 
-TEST(SkyDynamic, SaysWhichDeviceIsOverfullWhenPhaseOneFails)
+TEST(SkyDynamic, NamesTheOverfullDeviceWhenPhaseOneFails)
 {
   const Workload workload = sky_bert(80);
   const Cluster cluster = sky_cluster(3);
   const CostModel cost(workload, cluster);
   const Placement placement = place_by_sky_dynamic({cost, bottleneck_goal(), {}});
   EXPECT_EQ(placement.outcome, Outcome::Infeasible);
-  EXPECT_EQ(
-      placement.reason,
-      "device node-3: layers 62..242 need 68.1 GiB and it has 6.68 GiB where phase 1 comes to rest; 61.4 GiB more "
-      "memory there may do");
+  EXPECT_EQ(placement.reason,
+            "device node-3: layers 62..242 need 68.1 GiB and it has 6.68 GiB where phase 1 stops; 61.4 GiB more "
+            "memory there may be enough");
   EXPECT_TRUE(placement.stages.empty());
 }
 
