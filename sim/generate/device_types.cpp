@@ -46,8 +46,8 @@ bool begins_with(std::string_view name, std::string_view word)
   return word.size() <= name.size() && std::equal(word.begin(), word.end(), name.begin(), same);
 }
 
-/// What to write instead of a word that is no device type: the types that begin with it, else the nearest one, else
-/// all of them.
+/// What to write instead of an unknown device type: the types that begin with it, else the most similar one, else all
+/// types.
 std::string hint_for(const std::string& word)
 {
   std::vector<std::string> names;

@@ -27,7 +27,7 @@ std::string shell_word(const std::string& word)
 
 void require_positive(const std::string& name, double value, const std::string& text)
 {
-  if (!(value > 0) || !std::isfinite(value)) throw InputError(name, text + " is out of range; write one above 0");
+  if (!(value > 0) || !std::isfinite(value)) throw InputError(name, text + " is out of range; write a value above 0");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
+#include "core/base/csv_table.hpp"
 #include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
-#include "sim/generate/csv_table.hpp"
 #include "sim/generate/generator_options.hpp"
 #include "sim/generate/platform_generator.hpp"
 #include "sim/generate/platform_xml.hpp"
@@ -18,15 +18,15 @@ namespace isobar::sim {
 
 namespace {
 
-/// Far above any network, far below what a double cannot hold.
+/// Far above any network, far below the largest double.
 constexpr double highest_number = 1e9;
 
-/// Reads the cells of a table and says which is at fault.
+/// Reads the cells of a table and collects their faults.
 class CellReader {
  public:
   explicit CellReader(FaultList& faults) : faults_(&faults) {}
 
-  /// A site's name is part of the names of its hosts and links, whose parts a dot joins.
+  /// Checks a site's name, which becomes part of the names of its hosts and links, joined by dots.
   void name(int line, const std::string& column, const std::string& cell) const
   {
     constexpr std::string_view allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-:";
@@ -53,7 +53,7 @@ class CellReader {
   }
 
  private:
-  /// NaN, which fits no range, for a cell that holds anything but one number.
+  /// NaN, which is in no range, for a cell that is not one number.
   static double number(const std::string& cell)
   {
     double value = 0;
@@ -74,7 +74,7 @@ Seconds milliseconds(double number)
   return Seconds(number / 1e3);
 }
 
-/// A matrix of measured paths by the names of their ends.
+/// Measured paths by the names of their ends.
 struct Matrix {
   struct Entry {
     WanPath path;
@@ -90,7 +90,8 @@ struct Matrix {
 Matrix read_matrix(const ImportOptions& options)
 {
   FaultList faults(options.matrix.string());
-  const CsvTable table(read_file(options.matrix), {"from", "to", "bandwidth_gbit_s", "rtt_ms"}, {}, faults);
+  const auto table =
+      CsvTable::by_hand(read_file(options.matrix), {"from", "to", "bandwidth_gbit_s", "rtt_ms"}, {}, faults);
   const CellReader cells(faults);
   Matrix matrix;
   matrix.comments = table.comments();
@@ -98,7 +99,7 @@ Matrix read_matrix(const ImportOptions& options)
     const auto [known, is_new] = matrix.entries.try_emplace({from, to}, entry);
     if (!is_new && known->second.line != entry.line) {
       faults.add(entry.line, "to",
-                 fmt::format("{} to {} stands in line {} already; write each {} once", from, to, known->second.line,
+                 fmt::format("{} to {} is already in line {}; write each {} once", from, to, known->second.line,
                              options.undirected ? "pair" : "directed pair"));
     }
     return is_new;
@@ -112,7 +113,7 @@ Matrix read_matrix(const ImportOptions& options)
                                milliseconds(cells.not_negative(row.line, "rtt_ms", row.cells[3]))},
                               row.line};
     if (from == to) {
-      faults.add(row.line, "to", fmt::format("{} is where the row begins; a row joins two sites", to));
+      faults.add(row.line, "to", fmt::format("{} is also in the column from; a row joins two sites", to));
       continue;
     }
     for (const auto& name : {from, to}) {
@@ -124,7 +125,7 @@ Matrix read_matrix(const ImportOptions& options)
   return matrix;
 }
 
-/// One row of the table of sites.
+/// The site of one row of the table of sites.
 Site site_of(const CsvTable::Row& row, const CellReader& cells, FaultList& faults)
 {
   Site site;
@@ -134,7 +135,7 @@ Site site_of(const CsvTable::Row& row, const CellReader& cells, FaultList& fault
     for (const auto& group : site.devices) {
       if (!group.type.empty()) continue;
       faults.add(row.line, "devices",
-                 fmt::format("\"{}\" does not say which type; write COUNTxTYPE, such as \"8xT4\"", row.cells[1]));
+                 fmt::format("\"{}\" has no type; write COUNTxTYPE, such as \"8xT4\"", row.cells[1]));
     }
   } catch (const std::invalid_argument& fault) {
     faults.add(row.line, "devices", fault.what());
@@ -158,8 +159,9 @@ struct SiteTable {
 SiteTable read_sites(const ImportOptions& options, const Matrix& matrix)
 {
   FaultList faults(options.sites.string());
-  const CsvTable table(read_file(options.sites), {"site", "devices", "lan_bandwidth_gbit_s", "lan_rtt_ms"},
-                       {"egress_gbit_s", "ingress_gbit_s"}, faults);
+  const auto table =
+      CsvTable::by_hand(read_file(options.sites), {"site", "devices", "lan_bandwidth_gbit_s", "lan_rtt_ms"},
+                        {"egress_gbit_s", "ingress_gbit_s"}, faults);
   const CellReader cells(faults);
   SiteTable sites;
   sites.comments = table.comments();
@@ -177,7 +179,7 @@ SiteTable read_sites(const ImportOptions& options, const Matrix& matrix)
     const auto [known, is_new] = lines.emplace(site.name, row.line);
     if (!is_new) {
       faults.add(row.line, "site",
-                 fmt::format("{} stands in line {} already; write each site once", site.name, known->second));
+                 fmt::format("{} is already in line {}; write each site once", site.name, known->second));
     }
     for (const auto& group : site.devices) devices += std::min(group.count, most_devices + 1);
     if (devices > most_devices) {
@@ -197,9 +199,9 @@ SiteTable read_sites(const ImportOptions& options, const Matrix& matrix)
   return sites;
 }
 
-/// What the matrix says of each pair of sites. A sites file whose networks are slower than the matrix measured between
-/// them contradicts it.
-void join(Sites& sites, const Matrix& matrix, const ImportOptions& options)
+/// Copies the paths of each pair of sites from the matrix. @throws InputError for pairs without a row, and for round
+/// trips shorter than those within the sites.
+void add_paths(Sites& sites, const Matrix& matrix, const ImportOptions& options)
 {
   const std::size_t count = sites.sites.size();
   sites.paths.resize(count * count);
@@ -214,8 +216,9 @@ void join(Sites& sites, const Matrix& matrix, const ImportOptions& options)
         const bool one_way = matrix.entries.count({receiver, sender}) > 0;
         if (one_way || from < to) {
           faults.push_back(fmt::format("{}: {} to {} is missing; {}", options.matrix.string(), sender, receiver,
-                                       one_way ? "write its row, or say with --undirected that each row holds both ways"
-                                               : "each pair of sites needs a row"));
+                                       one_way
+                                           ? "write its row, or give --undirected if each row holds for both directions"
+                                           : "each pair of sites needs a row"));
         }
         continue;
       }
@@ -246,7 +249,7 @@ std::string import_matrix(const ImportOptions& options)
   const auto table = read_sites(options, matrix);
   const Bytes window = options.window.value_or(measured_window);
   Sites sites{table.sites, {}, options.flows, window};
-  join(sites, matrix, options);
+  add_paths(sites, matrix, options);
 
   std::vector<std::string> notes = {
       "Sites joined as measured; the prop made_by holds the command that makes this file again. A measured round trip "

@@ -1,5 +1,6 @@
 #include "sim/generate/platform_xml.hpp"
 
+#include "core/base/xml_writer.hpp"
 #include "core/model/dtype.hpp"
 #include "sim/generate/platform_generator.hpp"
 
@@ -9,9 +10,9 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <iterator>
 #include <limits>
 #include <set>
+#include <utility>
 
 namespace isobar::sim {
 
@@ -32,7 +33,7 @@ constexpr std::array<Unit, 7> sizes = {
     {{1e9, "GB"}, {0x1p30, "GiB"}, {1e6, "MB"}, {0x1p20, "MiB"}, {1e3, "kB"}, {0x1p10, "KiB"}, {1, "B"}}};
 constexpr std::array<Unit, 5> times = {{{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}, {1e-9, "ns"}, {1, "s"}}};
 
-/// The digits that say something: 3 in "1250" and in "0.00125".
+/// Number of digits between the first and the last that is not 0: 3 in "1250" and in "0.00125".
 std::size_t significant_digits(std::string_view number)
 {
   const auto first = number.find_first_not_of("0.");
@@ -42,8 +43,8 @@ std::size_t significant_digits(std::string_view number)
   return digits.size() - static_cast<std::size_t>(std::count(digits.begin(), digits.end(), '.'));
 }
 
-/// `value` with the unit that needs the fewest digits, the larger of two such units; with all its digits in the base
-/// unit, which stands last, when a dozen do not read back to it within a relative `slack`.
+/// `value` in the unit that needs the fewest digits, the larger of two such units. Where no text of twelve digits reads
+/// back to `value` within a relative `slack`, all digits in the base unit, the last of `units`.
 template <std::size_t Count>
 std::string text_in(const std::array<Unit, Count>& units, double value, std::string_view between, double slack)
 {
@@ -60,91 +61,45 @@ std::string text_in(const std::array<Unit, Count>& units, double value, std::str
   return best;
 }
 
-/// Of times: who reads them multiplies by 1e-3, which is no double, and often gets the double next to the right one.
+/// Slack for times: readers multiply by 1e-3, which is no double, and often get the double next to the right one.
 constexpr double last_bit = 0x1p-52;
 
-std::string escaped(std::string_view text)
+std::string router_of(const std::string& zone)
 {
-  std::string result;
-  for (const char character : text) {
-    switch (character) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += character;
-    }
-  }
-  return result;
+  return zone + ".router";
 }
 
-/// A comment may not contain two hyphens in a row.
-std::string comment_text(std::string text)
+void open_platform(XmlWriter& xml, const std::vector<std::string>& notes)
 {
-  for (std::size_t at = text.find("--"); at != std::string::npos; at = text.find("--", at)) text.insert(at + 1, " ");
-  return text;
+  xml.prolog("<?xml version=\"1.0\"?>");
+  xml.prolog("<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">");
+  xml.comment(notes);
+  xml.open("platform", {{"version", "4.1"}});
 }
 
-/// Appends lines; a thin layer over fmt.
-class Xml {
- public:
-  template <typename... Values>
-  void line(int depth, fmt::format_string<Values...> format, Values&&... values)
-  {
-    text_.append(static_cast<std::size_t>(2 * depth), ' ');
-    fmt::format_to(std::back_inserter(text_), format, std::forward<Values>(values)...);
-    text_ += '\n';
-  }
+void write_props(XmlWriter& xml, const WrittenProps& props)
+{
+  for (const auto& [id, value] : props) xml.element("prop", {{"id", id}, {"value", value}});
+}
 
-  void heading(const std::vector<std::string>& notes)
-  {
-    line(0, "<?xml version=\"1.0\"?>");
-    line(0, "<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">");
-    line(0, "<!--");
-    for (const auto& note : notes) line(note.empty() ? 0 : 1, "{}", comment_text(note));
-    line(0, "-->");
-    line(0, "<platform version=\"4.1\">");
+void write_star(XmlWriter& xml, const Star& star)
+{
+  xml.open("zone", {{"id", star.name}, {"routing", "Cluster"}});
+  write_props(xml, star.props);
+  for (const auto& host : star.hosts) {
+    const std::string link = "nic." + host.name;
+    xml.open("host", {{"id", host.name}, {"speed", attribute_of(host.speed)}});
+    write_props(xml, host.props);
+    xml.close();
+    xml.element("link", {{"id", link},
+                         {"bandwidth", attribute_of(host.bandwidth)},
+                         {"latency", attribute_of(host.latency)},
+                         {"sharing_policy", "SPLITDUPLEX"}});
+    xml.element("host_link", {{"id", host.name}, {"up", link + "_UP"}, {"down", link + "_DOWN"}});
   }
-
-  void props(int depth, const WrittenProps& props)
-  {
-    for (const auto& [id, value] : props) line(depth, R"(<prop id="{}" value="{}"/>)", id, escaped(value));
-  }
-
-  void star(int depth, const Star& star)
-  {
-    line(depth, R"(<zone id="{}" routing="Cluster">)", star.name);
-    props(depth + 1, star.props);
-    for (const auto& host : star.hosts) {
-      line(depth + 1, R"(<host id="{}" speed="{}">)", host.name, attribute_of(host.speed));
-      props(depth + 2, host.props);
-      line(depth + 1, "</host>");
-      line(depth + 1, R"(<link id="nic.{}" bandwidth="{}" latency="{}" sharing_policy="SPLITDUPLEX"/>)", host.name,
-           attribute_of(host.bandwidth), attribute_of(host.latency));
-      line(depth + 1, R"(<host_link id="{0}" up="nic.{0}_UP" down="nic.{0}_DOWN"/>)", host.name);
-    }
-    line(depth + 1, R"(<router id="{}.router"/>)", star.name);
-    line(depth, "</zone>");
-  }
-
-  std::string finished()
-  {
-    line(0, "</platform>");
-    return std::move(text_);
-  }
-
- private:
-  std::string text_;
-};
+  xml.element("router", {{"id", router_of(star.name)}});
+  xml.close();
+}
 
 BytesPerSecond to_whole_bytes(BytesPerSecond bandwidth)
 {
@@ -155,47 +110,61 @@ Seconds to_whole_nanoseconds(Seconds time)
   return Seconds(std::round(time.value * 1e9) / 1e9);
 }
 
-/// The wide-area links, then the routes over them, which the DTD wants last.
-void wide_area(Xml& xml, const Sites& sites)
+std::string wan_link(const Site& from, const Site& to)
 {
-  const std::size_t count = sites.sites.size();
+  return fmt::format("wan.{}.{}", from.name, to.name);
+}
+
+/// Calls `visit` for each ordered pair of different sites.
+template <typename Visit>
+void for_each_pair(const Sites& sites, Visit visit)
+{
+  for (std::size_t from = 0; from < sites.sites.size(); ++from) {
+    for (std::size_t to = 0; to < sites.sites.size(); ++to) {
+      if (from != to) visit(from, to);
+    }
+  }
+}
+
+void write_wide_area_links(XmlWriter& xml, const Sites& sites)
+{
   for (const auto& site : sites.sites) {
-    const auto cap = [&](const char* name, const std::optional<BytesPerSecond>& bandwidth) {
+    const auto cap = [&](const char* direction, const std::optional<BytesPerSecond>& bandwidth) {
       if (!bandwidth) return;
-      xml.line(2, R"(<link id="{}.{}" bandwidth="{}" latency="0s"/>)", name, site.name,
-               attribute_of(to_whole_bytes(*bandwidth)));
+      xml.element("link", {{"id", fmt::format("{}.{}", direction, site.name)},
+                           {"bandwidth", attribute_of(to_whole_bytes(*bandwidth))},
+                           {"latency", "0s"}});
     };
     cap("egress", site.egress);
     cap("ingress", site.ingress);
   }
-  for (std::size_t from = 0; from < count; ++from) {
-    for (std::size_t to = 0; to < count; ++to) {
-      if (from == to) continue;
-      const auto link = fmt::format(R"(<link id="wan.{}.{}" bandwidth="{}" latency="{}")", sites.sites[from].name,
-                                    sites.sites[to].name, attribute_of(to_whole_bytes(sites.path(from, to).bandwidth)),
-                                    attribute_of(to_whole_nanoseconds(sites.wan_rtt(from, to) / 2)));
-      if (!sites.flows) {
-        xml.line(2, "{}/>", link);
-        continue;
-      }
-      xml.line(2, "{}>", link);
-      xml.props(3, {{"flows", std::to_string(*sites.flows)}, {"window", prop_of(sites.window)}});
-      xml.line(2, "</link>");
-    }
-  }
-  for (std::size_t from = 0; from < count; ++from) {
-    for (std::size_t to = 0; to < count; ++to) {
-      if (from == to) continue;
-      const auto& sender = sites.sites[from];
-      const auto& receiver = sites.sites[to];
-      xml.line(2, R"(<zoneRoute src="{0}" dst="{1}" gw_src="{0}.router" gw_dst="{1}.router" symmetrical="NO">)",
-               sender.name, receiver.name);
-      if (sender.egress) xml.line(3, R"(<link_ctn id="egress.{}"/>)", sender.name);
-      xml.line(3, R"(<link_ctn id="wan.{}.{}"/>)", sender.name, receiver.name);
-      if (receiver.ingress) xml.line(3, R"(<link_ctn id="ingress.{}"/>)", receiver.name);
-      xml.line(2, "</zoneRoute>");
-    }
-  }
+  for_each_pair(sites, [&](std::size_t from, std::size_t to) {
+    const XmlWriter::Attributes attributes = {
+        {"id", wan_link(sites.sites[from], sites.sites[to])},
+        {"bandwidth", attribute_of(to_whole_bytes(sites.path(from, to).bandwidth))},
+        {"latency", attribute_of(to_whole_nanoseconds(sites.wan_rtt(from, to) / 2))}};
+    if (!sites.flows) return xml.element("link", attributes);
+    xml.open("link", attributes);
+    write_props(xml, {{"flows", std::to_string(*sites.flows)}, {"window", prop_of(sites.window)}});
+    xml.close();
+  });
+}
+
+void write_wide_area_routes(XmlWriter& xml, const Sites& sites)
+{
+  for_each_pair(sites, [&](std::size_t from, std::size_t to) {
+    const Site& sender = sites.sites[from];
+    const Site& receiver = sites.sites[to];
+    xml.open("zoneRoute", {{"src", sender.name},
+                           {"dst", receiver.name},
+                           {"gw_src", router_of(sender.name)},
+                           {"gw_dst", router_of(receiver.name)},
+                           {"symmetrical", "NO"}});
+    if (sender.egress) xml.element("link_ctn", {{"id", "egress." + sender.name}});
+    xml.element("link_ctn", {{"id", wan_link(sender, receiver)}});
+    if (receiver.ingress) xml.element("link_ctn", {{"id", "ingress." + receiver.name}});
+    xml.close();
+  });
 }
 
 WrittenProps made_by(const std::string& command)
@@ -268,9 +237,9 @@ StarHost host_of(const Device& device, BytesPerSecond bandwidth, Seconds latency
 std::vector<std::string> notes_on(const std::vector<DeviceGroup>& groups)
 {
   std::vector<std::string> notes;
-  std::set<std::string> told;
+  std::set<std::string> noted;
   for (const auto& group : groups) {
-    if (group.type.empty() || !told.insert(group.type).second) continue;
+    if (group.type.empty() || !noted.insert(group.type).second) continue;
     if (notes.empty()) {
       notes.push_back(
           "Device types: dense peak rates and decimal GB of the vendor's data sheet; sustained rates are lower.");
@@ -300,20 +269,21 @@ std::vector<std::string> notes_on_window(const std::optional<std::size_t>& flows
 
 std::string platform_of_star(const std::string& command, const std::vector<std::string>& notes, Star star)
 {
-  Xml xml;
-  xml.heading(notes);
   star.props = made_by(command);
-  xml.star(1, star);
-  return xml.finished();
+  XmlWriter xml;
+  open_platform(xml, notes);
+  write_star(xml, star);
+  xml.close();
+  return std::move(xml).finished();
 }
 
 std::string platform_of_sites(const std::string& command, const std::vector<std::string>& notes, const Sites& sites,
                               const Device& plain)
 {
-  Xml xml;
-  xml.heading(notes);
-  xml.line(1, R"(<zone id="all.sites" routing="Full">)");
-  xml.props(2, made_by(command));
+  XmlWriter xml;
+  open_platform(xml, notes);
+  xml.open("zone", {{"id", "all.sites"}, {"routing", "Full"}});
+  write_props(xml, made_by(command));
   for (const auto& site : sites.sites) {
     Star star{site.name, {{"site", site.name}}, {}};
     // Two devices of a site are two links apart, and a round trip passes each of them twice.
@@ -325,11 +295,14 @@ std::string platform_of_sites(const std::string& command, const std::vector<std:
         star.hosts.push_back(host_of(device, to_whole_bytes(site.lan_bandwidth), latency));
       }
     }
-    xml.star(2, star);
+    write_star(xml, star);
   }
-  wide_area(xml, sites);
-  xml.line(1, "</zone>");
-  return xml.finished();
+  // SimGrid's DTD wants the routes last.
+  write_wide_area_links(xml, sites);
+  write_wide_area_routes(xml, sites);
+  xml.close();
+  xml.close();
+  return std::move(xml).finished();
 }
 
 }  // namespace isobar::sim

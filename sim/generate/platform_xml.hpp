@@ -13,26 +13,26 @@
 
 namespace isobar::sim {
 
-// The parts of a platform file that generators and the importer write.
+// Parts of the platform files that generators and the importer write.
 
-/// As SimGrid's attributes spell them: "15.7Tf", "1.25GBps", "51.5ms". Like all texts here it reads back to the same
-/// double, a time to that or the next.
+/// Quantities as SimGrid's attributes spell them: "15.7Tf", "1.25GBps", "51.5ms". Like all texts here they read back to
+/// the same double; a time to the same or an adjacent one.
 std::string attribute_of(FlopsPerSecond speed);
 std::string attribute_of(BytesPerSecond bandwidth);
 std::string attribute_of(Seconds time);
-/// As props spell them: "312 TFLOP/s", "16 GB".
+/// Quantities as props spell them: "312 TFLOP/s", "16 GB".
 std::string prop_of(FlopsPerSecond speed);
 std::string prop_of(Bytes size);
-/// As options spell them, without a space: "312TFLOP/s", "1.25GB/s", "16GB", "100ms".
+/// Quantities as options spell them, without a space: "312TFLOP/s", "1.25GB/s", "16GB", "100ms".
 std::string option_of(FlopsPerSecond speed);
 std::string option_of(BytesPerSecond bandwidth);
 std::string option_of(Bytes size);
 std::string option_of(Seconds time);
 
-/// Names and values as a file will have them (sim/platform/props.hpp reads them).
+/// Names and values of props as a file has them (sim/scan/props.hpp reads them).
 using WrittenProps = std::vector<std::pair<std::string, std::string>>;
 
-/// A host on a link of its own to the switch of its star.
+/// A host with its own link to the switch of its star.
 struct StarHost {
   std::string name;
   FlopsPerSecond speed;
@@ -41,40 +41,40 @@ struct StarHost {
   Seconds latency;           ///< of its link
 };
 
-/// Hosts around one switch: what SimGrid's XML calls routing "Cluster".
+/// Hosts around one switch: a zone with routing "Cluster" in SimGrid's XML.
 struct Star {
   std::string name;
   WrittenProps props;
   std::vector<StarHost> hosts;
 };
 
-/// A device of this type, as its data sheet says; `plain` without a type.
+/// A device with the rates and memory of its type's data sheet; `plain` for an empty type.
 Device device_of(const std::string& type, const Device& plain);
-/// The host of a device, which takes its name.
+/// The host of a device, with the device's name.
 StarHost host_of(const Device& device, BytesPerSecond bandwidth, Seconds latency);
 
-/// One line for each type among `groups`: its rates and their source. For devices without a type, nothing.
+/// One line for each type in `groups`, with its rates and their source; none for devices without a type.
 std::vector<std::string> notes_on(const std::vector<DeviceGroup>& groups);
-/// What `flows` and `window` mean and where the window comes from; nothing without flows.
+/// What `flows` and `window` mean and the source of the window; empty without flows.
 std::vector<std::string> notes_on_window(const std::optional<std::size_t>& flows, Bytes window);
 
-/// Devices of one place.
+/// Devices in one place.
 struct Site {
   std::string name;
   std::vector<DeviceGroup> devices;
   BytesPerSecond lan_bandwidth;           ///< of each device's link, per direction
   Seconds lan_rtt;                        ///< between two devices of the site
-  std::optional<BytesPerSecond> egress;   ///< all that leaves the site together
-  std::optional<BytesPerSecond> ingress;  ///< all that enters it together
+  std::optional<BytesPerSecond> egress;   ///< cap on all that leaves the site
+  std::optional<BytesPerSecond> ingress;  ///< cap on all that enters the site
 };
 
-/// What was measured from a device of one site to a device of another.
+/// What was measured from a device of one site to a device of another site.
 struct WanPath {
   BytesPerSecond bandwidth;
   Seconds rtt;
 };
 
-/// Sites and what lies between them.
+/// Sites and the paths between them.
 struct Sites {
   std::vector<Site> sites;
   std::vector<WanPath> paths;        ///< paths[from * sites + to]; the diagonal is not used
@@ -82,18 +82,17 @@ struct Sites {
   Bytes window;                      ///< bytes in flight per flow
 
   const WanPath& path(std::size_t from, std::size_t to) const { return paths[from * sites.size() + to]; }
-  /// What is left of a measured round trip when the networks of the two sites are taken off; negative for a
-  /// measurement that contradicts them.
+  /// The measured round trip less the parts within the two sites; negative for a measurement that contradicts them.
   Seconds wan_rtt(std::size_t from, std::size_t to) const
   {
     return path(from, to).rtt - (sites[from].lan_rtt + sites[to].lan_rtt) / 2;
   }
 };
 
-/// The whole file of one star. `command` makes it again, `notes` say where its numbers come from.
+/// The XML text of a platform of one star. `command` generates it again; `notes` become its first comment.
 std::string platform_of_star(const std::string& command, const std::vector<std::string>& notes, Star star);
-/// The whole file of several sites, whose names must be fit for that (importer). Bandwidths are rounded to whole bytes
-/// a second and latencies to whole nanoseconds.
+/// The XML text of a platform of several sites. Their names consist of letters, digits, `-`, `_` and `:`. Bandwidths
+/// are rounded to whole bytes per second and latencies to whole nanoseconds.
 std::string platform_of_sites(const std::string& command, const std::vector<std::string>& notes, const Sites& sites,
                               const Device& plain);
 

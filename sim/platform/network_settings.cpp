@@ -17,19 +17,18 @@ std::string simgrid_version()
 const std::vector<std::pair<std::string, std::string>>& network_settings()
 {
   static const std::vector<std::pair<std::string, std::string>> settings = {
-      {"host/model", "compound"},  // the default would choose the network model itself
+      {"host/model", "compound"},  // the default would choose the network model
       {"cpu/model", "Cas01"},
       {"cpu/optim", "Lazy"},
       {"network/model", "CM02"},
       {"network/optim", "Lazy"},
-      {"network/latency-factor",
-       "1e-30"},  // sim/play/simulation.cpp counts latencies; flows keep the weights of theirs
+      {"network/latency-factor", "1e-30"},  // sim/play/transfers.cpp adds latencies; flows keep their weights
       {"network/bandwidth-factor", "1"},
       {"network/crosstraffic", "no"},
       {"network/TCP-gamma", "0"},
       {"network/weight-S", "0"},
       {"network/loopback-lat", "0"},
-      {"network/loopback-bw", "1e18"},  // it lies on routes to gateways too, where it must not narrow them
+      {"network/loopback-bw", "1e18"},  // also on routes to gateways, which it must not narrow
       {"maxmin/concurrency-limit", "-1"},
       {timing_precision_option, "1e-13"},
       {work_precision_option, "1e-5"},

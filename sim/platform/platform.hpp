@@ -15,47 +15,46 @@ namespace isobar::sim {
 class Routes;
 class SimGridNetwork;
 
-/// What a study may change about a platform.
+/// What a study may scale: properties of devices, then of links.
 enum class Property : std::uint8_t { Speed, Memory, Bandwidth, Latency };
 
-/// A SimGrid platform file loaded into this process's one engine, and the cluster that it describes.
+/// A SimGrid platform file, loaded into this process's only SimGrid engine, and the cluster that it describes.
 ///
-/// Loading scans the XML for faults first (prescan.hpp), then loads it in a child process, where SimGrid may abort on
-/// what remains, and only then in this process. Every network factor is set by us (network_settings).
-/// Cluster's paths are looked up when they are asked for and kept; they live as long as the process.
+/// Loading first scans the XML for faults (sim/scan/prescan.hpp). It then loads the file in a child process, where
+/// SimGrid may abort on what remains, and only then in this process. Isobar sets every network factor itself
+/// (network_settings). The cluster's paths are looked up on demand and cached; they live as long as the process.
 class Platform {
  public:
-  /// Devices: hosts with a `memory` prop, or named by the patterns of `devices_file` (default: NAME.devices.yaml beside
-  /// NAME.xml where that exists). Order: that of the file. Routes of the devices in `left_out` are not checked: the
-  /// caller takes them away by `leave_out`, which refuses names that no device has.
-  /// @throws InputError "file:line: …" for every fault; at most one Platform per process (std::logic_error).
+  /// Loads a platform file. Devices are the hosts with a `memory` prop, in the order of the file; `devices_file` adds
+  /// props by patterns of names (default: NAME.devices.yaml next to NAME.xml, if it exists). Routes of the devices in
+  /// `left_out` are not checked: the caller removes these devices with `leave_out`, which refuses unknown names.
+  /// @throws InputError "file:line: …" for every fault; std::logic_error for a second Platform in this process.
   static Platform load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file = {},
                        const std::vector<std::string>& left_out = {});
 
-  /// A platform that lies in no file, such as one that a generator has just made.
+  /// Loads a platform from its XML text, such as one that was just generated. It has no files.
   static Platform from_text(const std::string& xml, const std::string& name);
 
   const Cluster& cluster() const { return cluster_; }
-  /// What was measured on a machine goes before what the file says of devices of its type, in all dtypes; it is what
-  /// slowdowns count from.
+  /// Sets the speed, in all dtypes, of the devices of one type to a measured one. Slowdowns count from it.
   void set_measured_speed(const std::string& device_type, FlopsPerSecond speed);
-  /// Multiplies what the file says, until the process ends: of one device (Speed, Memory; speeds in all dtypes) or one
-  /// link (Bandwidth, Latency), or of all of them. Plans and simulations from now on see it; `hash` does not. What a
-  /// Vivaldi zone makes of coordinates stays. O(devices) or O(links).
-  /// @throws InputError for a factor that is not positive or leads out of what `load` takes, a name that is not there,
-  /// a link that a profile sets.
+  /// Multiplies a property by `factor` until the process ends: of one device (Speed, in all dtypes, or Memory), of one
+  /// link (Bandwidth or Latency), or of all of them without a `name`. Later plans and simulations see it; `hash` and
+  /// the latencies that a Vivaldi zone computes from coordinates do not change. O(devices) or O(links).
+  /// @throws InputError for a factor that is not positive or leaves the range that `load` accepts, for an unknown name,
+  /// and for a link with a profile.
   void scale(Property property, double factor, const std::optional<std::string>& name = {});
-  /// The cluster is from now on as if these devices were not there; transfers between others pass through them as
-  /// before. `hash` stays. @throws InputError as without_devices does.
+  /// Removes devices from the cluster. Transfers between others still pass through their hosts; `hash` does not change.
+  /// @throws InputError as without_devices does.
   void leave_out(const std::vector<std::string>& devices, const std::string& where);
-  /// What the simulator needs of the way between two hosts (sim/platform/routes.hpp).
+  /// Routes between hosts, as the simulator needs them (sim/platform/routes.hpp).
   const Routes& routes() const { return *routes_; }
   /// Fingerprint of the platform file, its devices file and its profile files.
   const std::string& hash() const { return hash_; }
-  /// Those files, as they are found from the working folder.
+  /// Paths of these files, as found from the working folder.
   const std::vector<std::string>& files() const { return files_; }
-  /// What of the platform file is not taken, in a line each, "file:line: …": `<config>`, since settings of SimGrid are
-  /// ours (network_settings) and a platform file causes nothing to be written; hosts with memory and a speed of 0.
+  /// What of the platform file is ignored, one line each, "file:line: …": `<config>`, because Isobar sets SimGrid's
+  /// options and lets no platform file write anything, and hosts with memory and a speed of 0.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
@@ -75,7 +74,7 @@ class Platform {
 /// SimGrid's version, such as "3.32".
 std::string simgrid_version();
 
-/// Every option that decides simulated times, name and value, as set before a platform is loaded.
+/// Names and values of every SimGrid option that affects simulated times, as set before a platform is loaded.
 const std::vector<std::pair<std::string, std::string>>& network_settings();
 
 }  // namespace isobar::sim

@@ -1,7 +1,7 @@
 #include "sim/platform/routes.hpp"
 
-#include "sim/platform/prescan.hpp"
 #include "sim/platform/simgrid_compat.hpp"
+#include "sim/scan/prescan.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -12,8 +12,7 @@ namespace {
 
 constexpr BytesPerSecond unlimited(std::numeric_limits<double>::infinity());
 
-/// How often a link carries each byte: one that comes twice does so twice, unless it is a FATPIPE, which SimGrid does
-/// not count up.
+/// How often a link carries each byte: as often as it occurs in the route. A FATPIPE counts once, as in SimGrid.
 double loads_of(const std::vector<sg4::Link*>& links, const sg4::Link* link)
 {
   return link->is_shared() ? static_cast<double>(std::count(links.begin(), links.end(), link)) : 1;
@@ -30,7 +29,7 @@ Routes::Routes(const PlatformScan& scan)
   for (const auto& [name, bytes] : scan.zone_in_flight) {
     const auto* zone = engine->netzone_by_name_or_null(name);
     for (const auto* link : links_within(*zone)) in_flight_[link] = bytes;
-    // What stands in a zone within it is not its own.
+    // Links of an inner zone are not its own.
     for (const auto* child : zone->get_children()) {
       for (const auto* link : links_within(*child)) in_flight_.erase(link);
     }
@@ -50,7 +49,7 @@ Seconds Routes::latency(const sg4::Host& from, const sg4::Host& to, std::vector<
   return Seconds(now);
 }
 
-/// What one transfer over the route gets of a link.
+/// Bandwidth that a transfer over the route gets from a link.
 BytesPerSecond Routes::share(const Route& route, const sg4::Link* link) const
 {
   const auto nominal = nominal_.find(link);

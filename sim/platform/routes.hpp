@@ -15,31 +15,30 @@ namespace isobar::sim {
 
 struct PlatformScan;
 
-/// What a transfer meets on its way from one host to another, by the nominal values of the platform file: a profile
-/// that has already changed a link changes nothing here.
+/// A route from one host to another with the nominal values of the platform file, whatever profiles have changed.
 struct Route {
-  std::vector<simgrid::s4u::Link*> links;  ///< in order; a link may come twice
+  std::vector<simgrid::s4u::Link*> links;  ///< in order; a link may occur twice
   Seconds latency;                         ///< one way
   BytesPerSecond bandwidth;                ///< of the narrowest link; infinite without links
   BytesPerSecond rate_cap;                 ///< flows x window / round-trip time; infinite where no link has a window
 
-  /// No link and no latency: SimGrid has no route.
+  /// Whether SimGrid has no route: no link and no latency.
   bool missing() const { return links.empty() && latency.value == 0; }
 };
 
 /// The routes of the platform that is loaded into this process.
 class Routes {
  public:
-  /// Reads what the scan knows of windows and profiles. Call after the platform is loaded.
+  /// Takes windows and profiles from the scan. Call after the platform is loaded.
   explicit Routes(const PlatformScan& scan);
 
-  /// One look-up in SimGrid (two where a link has a window): 1 us in most zones, 100 us in Dijkstra zones.
+  /// Looks a route up in SimGrid, once (twice where a link has a window): 1 us in most zones, 100 us in Dijkstra zones.
   Route between(const simgrid::s4u::Host& from, const simgrid::s4u::Host& to) const;
-  /// The latency of a route as profiles have it at this moment.
+  /// The current latency of a route, as its profiles have set it.
   Seconds latency_now(const Route& route) const;
-  /// The bandwidth of a route if the link of this name had `factor` times its own.
+  /// The bandwidth that a route would have if the link `name` had `factor` times its bandwidth.
   BytesPerSecond bandwidth_with(const Route& route, const std::string& name, double factor) const;
-  /// Whether a profile sets its bandwidth or latency.
+  /// Whether the link has a profile for its bandwidth or latency.
   bool has_profile(const simgrid::s4u::Link& link) const { return nominal_.count(&link) > 0; }
 
  private:
@@ -52,7 +51,7 @@ class Routes {
   BytesPerSecond share(const Route& route, const simgrid::s4u::Link* link) const;
 
   std::unordered_map<const simgrid::s4u::Link*, Nominal> nominal_;  // of links with a profile
-  std::unordered_map<const simgrid::s4u::Link*, Bytes> in_flight_;  // flows x window, of links that have one
+  std::unordered_map<const simgrid::s4u::Link*, Bytes> in_flight_;  // flows x window, of links with a window
 };
 
 }  // namespace isobar::sim

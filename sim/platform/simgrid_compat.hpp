@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-/// What differs between SimGrid 3.32 (Debian 12) and 4.x. Everything else of sim/ compiles against both.
+/// What differs between SimGrid 3.32 (Debian 12) and 4.x. The rest of sim/ compiles against both.
 namespace isobar::sim {
 
 namespace sg4 = simgrid::s4u;
@@ -23,11 +23,11 @@ inline constexpr const char* timing_precision_option = "surf/precision";
 inline constexpr const char* work_precision_option = "maxmin/precision";
 #endif
 
-/// The TCP window of every flow that starts (gamma): its rate stays under window / (2 x latency). 0: no limit.
+/// TCP window (gamma) of the flows that start: their rate is at most window / (2 x latency). 0: no limit.
 inline constexpr const char* window_option = "network/TCP-gamma";
 
-/// True when SimGrid bounds a flow for its whole life by the bandwidth that it met at its start. 3.32 does not where it
-/// divides a window of 0 by a latency, since a bound of 0 means none (read in NetworkCm02Model of 3.32 and 4.1).
+/// Whether SimGrid bounds a flow for its whole life by the bandwidth at its start. 3.32 does not where it divides a
+/// window of 0 by a latency, because a bound of 0 means none (read in NetworkCm02Model of 3.32 and 4.1).
 inline bool bound_is_fixed_at_start(double latency_s)
 {
   return SIMGRID_VERSION >= 33400 || latency_s <= 0;
@@ -45,7 +45,7 @@ inline void on_activity_completion(const std::function<void(const sg4::Activity&
 #endif
 }
 
-/// Calls `switched` when a link goes on or off.
+/// Calls `switched` when a link is turned on or off.
 inline void on_link_switch(const std::function<void(const sg4::Link&)>& switched)
 {
 #if SIMGRID_VERSION >= 33400
@@ -55,7 +55,7 @@ inline void on_link_switch(const std::function<void(const sg4::Link&)>& switched
 #endif
 }
 
-/// Calls `switched` when a host goes on or off.
+/// Calls `switched` when a host is turned on or off.
 inline void on_host_switch(const std::function<void(const sg4::Host&)>& switched)
 {
 #if SIMGRID_VERSION >= 33400
@@ -67,15 +67,15 @@ inline void on_host_switch(const std::function<void(const sg4::Host&)>& switched
 
 using Timer = simgrid::kernel::timer::Timer;
 
-/// Calls `work` once SimGrid's clock has reached `date_s`, outside of any actor. SimGrid deletes the timer after that;
-/// one that is still there when the process exits crashes it (3.32), so take it away by Timer::remove.
+/// Calls `work` once, outside of any actor, when SimGrid's clock reaches `date_s`. SimGrid then deletes the timer. One
+/// that is pending when the process exits crashes it (3.32): remove it with Timer::remove.
 template <typename Work>
 Timer* call_at(double date_s, Work work)
 {
   return Timer::set(date_s, std::move(work));
 }
 
-/// Starts an activity without an actor. The caller keeps a reference until it has completed.
+/// Starts an activity without an actor. Keep a reference until it has completed.
 template <typename ActivityPtr>
 void start_activity(const ActivityPtr& activity)
 {
@@ -86,7 +86,7 @@ void start_activity(const ActivityPtr& activity)
 #endif
 }
 
-/// The links of a zone and of all zones in it, those that SimGrid makes itself (of a <cluster>, a <peer>) included.
+/// The links of a zone and of all zones in it, including those that SimGrid creates for a <cluster> or a <peer>.
 inline std::vector<sg4::Link*> links_within(const sg4::NetZone& zone)
 {
   return zone.get_impl()->get_filtered_links([](const sg4::Link*) { return true; });

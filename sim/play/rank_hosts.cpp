@@ -12,7 +12,7 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
     const auto device = cluster.device_index(stage.device());
     if (!device)
       throw InputError(cluster.name,
-                       fmt::format("there is no device {}; the plan is made for another platform", stage.device()));
+                       fmt::format("there is no device {}; the plan was made for another platform", stage.device()));
     ranks.push_back({stage.device(), cluster.devices[*device].speed_at(workload.dtype)});
   }
   if (cluster.data_server) ranks.push_back({*cluster.data_server, FlopsPerSecond(0)});

@@ -12,12 +12,12 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(PlatformNotes, HasNoNotesOnAFileThatItTakesWhole)
+TEST(PlatformNotes, AreEmptyForAFileThatIsUsedCompletely)
 {
   EXPECT_THAT(Platform::load(ISOBAR_SOURCE_DIR "/tests/instances/platforms/dijkstra.xml").notes(), ElementsAre());
 }
 
-TEST(PlatformNotes, LeavesOutHostsThatComputeNothing)
+TEST(PlatformNotes, NameHostsThatComputeNothing)
 {
   const testing_support::TemporaryFolder folder;
   const auto file =
@@ -30,7 +30,7 @@ TEST(PlatformNotes, LeavesOutHostsThatComputeNothing)
   std::vector<std::string> names;
   for (const auto& device : platform.cluster().devices) names.push_back(device.name);
   EXPECT_THAT(names, ElementsAre("a"));
-  EXPECT_THAT(platform.notes(), ElementsAre(file.string() + ":4: host disks: a speed of 0, so no device"));
+  EXPECT_THAT(platform.notes(), ElementsAre(file.string() + ":4: host disks: a speed of 0, not used as a device"));
 }
 
 }  // namespace

@@ -39,10 +39,11 @@ std::vector<std::string> names_of(const Cluster& cluster)
   return names;
 }
 
-/// A platform file that a test writes, in a directory of the test's own.
+/// Writes a platform file into a folder of this process.
 std::filesystem::path write_platform(const std::string& content, const std::string& name = "test.xml")
 {
-  static const testing_support::TemporaryFolder folder;  // until the process ends: what its tests write differs in name
+  static const testing_support::TemporaryFolder
+      folder;  // lives as long as the process; files of its tests have different names
   return folder.write(name, content);
 }
 
@@ -58,7 +59,7 @@ std::string message_of(const std::filesystem::path& file)
   return "no fault";
 }
 
-// Every construct: it loads, its devices come in the order of the file, and paths are what its numbers say.
+// Every construct loads with its devices in the order of the file and with the paths of its numbers.
 
 struct Expected {
   const char* platform;
@@ -77,7 +78,7 @@ std::ostream& operator<<(std::ostream& stream, const Expected& expected)
 
 class EveryConstruct : public ::testing::TestWithParam<Expected> {};
 
-TEST_P(EveryConstruct, LoadsWithThePathsThatItsNumbersSay)
+TEST_P(EveryConstruct, LoadsWithThePathsOfItsNumbers)
 {
   const auto& expected = GetParam();
   const Cluster cluster = load(expected.platform);
@@ -180,12 +181,12 @@ void expect_transfers_as_paths_say(const Platform& platform)
   }
 }
 
-TEST_P(EveryTransfer, TakesInTheSimulationTheTimeThatItsPathSays)
+TEST_P(EveryTransfer, TakesTheTimeOfItsPath)
 {
   expect_transfers_as_paths_say(platform_);
 }
 
-TEST_P(EveryTransfer, DoesSoAfterItsLinksWereScaled)
+TEST_P(EveryTransfer, TakesTheTimeOfItsPathAfterScaling)
 {
   const std::size_t last = platform_.cluster().devices.size() - 1;
   const Path before = platform_.cluster().path(0, last);
@@ -198,7 +199,7 @@ TEST_P(EveryTransfer, DoesSoAfterItsLinksWereScaled)
   const Path after = platform_.cluster().path(0, last);
   EXPECT_LE(after.bandwidth.value, window_rate);
   if (std::string(GetParam()) == "vivaldi_peers") {
-    EXPECT_EQ(after.latency, before.latency);  // it is that of coordinates
+    EXPECT_EQ(after.latency, before.latency);  // Vivaldi computes it from coordinates
   } else {
     EXPECT_NEAR(after.latency.value, 3 * before.latency.value, 1e-12);
   }
@@ -211,7 +212,7 @@ INSTANTIATE_TEST_SUITE_P(Platforms, EveryTransfer,
                                            "fat_tree", "torus", "dragonfly", "fatpipe", "cabinets", "bypass",
                                            "version_4", "windows"));
 
-// What the props say.
+// Props.
 
 TEST(Platform, ReadsThePropsOfDevices)
 {
@@ -270,20 +271,20 @@ TEST(Platform, TakesTheDevicesFileThatItIsGiven)
   EXPECT_THAT(names_of(cluster), ElementsAre("h0.c0", "h3.c1"));
 }
 
-TEST(Platform, KnowsHowMuchFasterItsProfilesCanMakeIt)
+TEST(Platform, KnowsTheLargestSpeedupOfItsProfiles)
 {
   // Availability up to 3, bandwidth up to 2, latency down to a quarter.
   EXPECT_EQ(load("profiles").profile_speedup, 4);
 }
 
-TEST(Platform, ReadsProfilesThatAreWrittenInIt)
+TEST(Platform, ReadsInlineProfiles)
 {
   EXPECT_EQ(load("traces").profile_speedup, 2.5);
 }
 
-TEST(Platform, KnowsNoBoundWhereALatencyProfileLiftsTheCapsOfWindows)
+TEST(Platform, HasNoBoundOnSpeedupWhereALatencyProfileLiftsTheCapsOfWindows)
 {
-  write_platform("5 2\n", "slower.profile");  // a latency that rises would speed nothing up by itself
+  write_platform("5 2\n", "slower.profile");  // without windows, a rising latency would speed nothing up
   const auto file = write_platform(head +
                                    "<platform version=\"4.1\"><zone id=\"z\" routing=\"Full\">"
                                    "<host id=\"a\" speed=\"1Tf\"><prop id=\"memory\" value=\"1 GiB\"/></host>"
@@ -293,7 +294,7 @@ TEST(Platform, KnowsNoBoundWhereALatencyProfileLiftsTheCapsOfWindows)
   EXPECT_EQ(Platform::load(file).cluster().profile_speedup, std::numeric_limits<double>::infinity());
 }
 
-TEST(Platform, HashesTheProfilesAndTheDevicesFileToo)
+TEST(Platform, IncludesProfilesAndTheDevicesFileInItsHash)
 {
   const std::string platform = head +
                                "<platform version=\"4.1\"><zone id=\"z\" routing=\"Full\">"
@@ -340,11 +341,11 @@ TEST(Platform, RefusesToScaleWhatItCannot)
                                   const std::string& message) {
     EXPECT_THAT([&] { platform.scale(property, factor, name); }, ::testing::ThrowsMessage<InputError>(message));
   };
-  expect_refused(Property::Speed, 0, {}, "profiles: scaled by 0; a factor is more than 0");
+  expect_refused(Property::Speed, 0, {}, "profiles: scaled by 0; a factor must be greater than 0");
   expect_refused(Property::Speed, 1e-30, "a", "profiles: scaled by 1e-30, the speed of a is out of range");
   expect_refused(Property::Memory, 2, "x", "profiles: there is no device x to scale");
   expect_refused(Property::Latency, 2, "x", "profiles: there is no link x to scale");
-  expect_refused(Property::Bandwidth, 2, "l", "profiles: a profile sets link l; only links without one can be scaled");
+  expect_refused(Property::Bandwidth, 2, "l", "profiles: link l has a profile; only links without one can be scaled");
 }
 
 TEST(Platform, GivesATransferToTheSameDeviceNoTime)
@@ -352,11 +353,11 @@ TEST(Platform, GivesATransferToTheSameDeviceNoTime)
   EXPECT_EQ(load("floyd").path(1, 1).transfer_time(Bytes(1e9)), Seconds(0));
 }
 
-TEST(Platform, KeepsNominalPathsWhenProfilesHaveChangedTheLinks)
+TEST(Platform, KeepsNominalPathsAfterProfilesHaveChangedTheLinks)
 {
   const auto platform = Platform::load(instances / "platforms/profiles.xml");
   const auto* engine = sg4::Engine::get_instance();
-  EXPECT_EQ(engine->link_by_name("l")->get_bandwidth(), 200e6);  // the profile has spoken at 0 s
+  EXPECT_EQ(engine->link_by_name("l")->get_bandwidth(), 200e6);  // the profile has set it at 0 s
   const auto route = platform.routes().between(*engine->host_by_name("a"), *engine->host_by_name("b"));
   EXPECT_NEAR(route.latency.value, 0.04, 1e-15);
   EXPECT_EQ(route.bandwidth, BytesPerSecond(100e6));
@@ -364,14 +365,14 @@ TEST(Platform, KeepsNominalPathsWhenProfilesHaveChangedTheLinks)
 
 // Settings.
 
-TEST(NetworkSettings, HoldAgainstTheConfigurationInAPlatformFile)
+TEST(NetworkSettings, OverrideTheConfigurationOfAPlatformFile)
 {
-  load("version_4");  // asks for LV08, whose latencies are 13 times as long
+  load("version_4");  // asks for LV08, whose latencies are 13 times longer
   const auto* engine = sg4::Engine::get_instance();
   auto transfer = sg4::Comm::sendto_init(engine->host_by_name("a"), engine->host_by_name("b"));
   start_activity(transfer->set_payload_size(125'000'000));
   engine->run();
-  EXPECT_NEAR(sg4::Engine::get_clock(), 1.0, 1e-9);  // latencies are no part of SimGrid's flows
+  EXPECT_NEAR(sg4::Engine::get_clock(), 1.0, 1e-9);  // SimGrid's flows do not include latencies
 }
 
 TEST(NetworkSettings, NameEachOptionOnce)
@@ -384,7 +385,7 @@ TEST(NetworkSettings, NameEachOptionOnce)
   EXPECT_TRUE(names.contains("network/model"));
 }
 
-TEST(NetworkSettings, KeepMicrosecondActivitiesToAMillionth)
+TEST(NetworkSettings, TimeMicrosecondActivitiesToAMillionth)
 {
   load("floyd");
   const auto* engine = sg4::Engine::get_instance();
@@ -394,21 +395,21 @@ TEST(NetworkSettings, KeepMicrosecondActivitiesToAMillionth)
     start_activity(exec);
     engine->run();
   };
-  run_for(1e15);  // begin late, where a double's steps are longer
+  run_for(1e15);  // begin late, where the spacing of doubles is larger
   const double begin = sg4::Engine::get_clock();
   EXPECT_NEAR(begin, 1000, 1e-9);
   for (int i = 0; i < 1000; ++i) run_for(1e6);
   EXPECT_NEAR(sg4::Engine::get_clock() - begin, 1e-3, 1e-9);
 }
 
-TEST(NetworkSettings, KeepEndsApartThatLieAThousandthOfAMicrosecondApart)
+TEST(NetworkSettings, SeparateEndsHalfAMicrosecondApart)
 {
   load("floyd");
   const auto* engine = sg4::Engine::get_instance();
   std::vector<double> ends;
   on_activity_completion([&ends](const sg4::Activity&) { ends.push_back(sg4::Engine::get_clock()); });
   std::vector<sg4::ExecPtr> execs;
-  for (const double flops : {1.000e6, 1.0005e6}) {  // two hosts of their own: 1 us and 0.50025 us
+  for (const double flops : {1.000e6, 1.0005e6}) {  // on two hosts: 1 us and 0.50025 us
     auto* host = engine->host_by_name(execs.empty() ? "a" : "b");
     execs.push_back(sg4::Exec::init()->set_host(host)->set_flops_amount(flops));
     start_activity(execs.back());
@@ -508,12 +509,13 @@ TEST(Platform, TurnsACrashInARouteIntoTheLineOfTheDevice)
                                    "<host id=\"a\" speed=\"1Tf\"><prop id=\"memory\" value=\"1 GiB\"/></host>\n"
                                    "<host id=\"b\" speed=\"1Tf\"><prop id=\"memory\" value=\"1 GiB\"/></host>\n"
                                    "</zone></platform>");
-  EXPECT_EQ(message_of(file), file.string() +
-                                  ":5: host b: no route from a; every two devices need one (SimGrid: There can't be "
-                                  "route in an Empty zone)");
+  EXPECT_EQ(message_of(file),
+            file.string() +
+                ":5: host b: no route from a; every pair of devices needs one (SimGrid: There can't be "
+                "route in an Empty zone)");
 }
 
-TEST(Platform, TakesTheDevicesFilesWordOverPropsOfOtherPrograms)
+TEST(Platform, PrefersTheDevicesFileToPropsOfOtherPrograms)
 {
   const auto file =
       write_platform(head +
@@ -529,7 +531,7 @@ TEST(Platform, TakesTheDevicesFilesWordOverPropsOfOtherPrograms)
   EXPECT_EQ(loaded.cluster().data_server, "b");
 }
 
-TEST(Platform, TellsNoAddressesOfSimGridsObjects)
+TEST(Platform, HidesAddressesOfSimGridsObjects)
 {
   const std::string site =
       "<zone id=\"{0}\" routing=\"Full\"><host id=\"{0}1\" speed=\"1Tf\"><prop id=\"memory\" value=\"1 "
@@ -539,23 +541,23 @@ TEST(Platform, TellsNoAddressesOfSimGridsObjects)
                                    "</zone></platform>");
   EXPECT_EQ(message_of(file),
             file.string() +
-                ":5: host b1: no route from a1; every two devices need one (SimGrid: Please specify the "
+                ":5: host b1: no route from a1; every pair of devices needs one (SimGrid: Please specify the "
                 "Vivaldi coordinates of Netzone a)");
 }
 
-TEST(Platform, SaysThatAFileIsMissing)
+TEST(Platform, ReportsAMissingFile)
 {
   EXPECT_EQ(message_of("nowhere/platform.xml"), "nowhere/platform.xml: no such file");
 }
 
-TEST(Platform, LeavesSignalsToWhoHadThem)
+TEST(Platform, KeepsSignalHandlers)
 {
   std::signal(SIGINT, SIG_IGN);
   load("floyd");
   EXPECT_EQ(std::signal(SIGINT, SIG_DFL), SIG_IGN);
 }
 
-TEST(Platform, IsOneForEachProcess)
+TEST(Platform, CanBeLoadedOncePerProcess)
 {
   load("floyd");
   EXPECT_THROW(load("dijkstra"), std::logic_error);
@@ -565,7 +567,7 @@ TEST(Platform, WritesNothingToTheTerminal)
 {
   ::testing::internal::CaptureStderr();
   ::testing::internal::CaptureStdout();
-  load("version_4");  // SimGrid comments on its version, its configuration and FULLDUPLEX
+  load("version_4");  // SimGrid would log its version, its configuration and FULLDUPLEX
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
 }
@@ -596,9 +598,9 @@ TEST(Platform, LoadsFourThousandDevicesInLessThanASecond)
   EXPECT_NEAR(cluster.path(4095, 0).latency.value, 2e-6, 1e-15);
 }
 
-TEST(Platform, FindsAMissingRouteOfALargePlatformWhenItsPathIsAskedFor)
+TEST(Platform, ReportsAMissingRouteOfALargePlatformWhenItsPathIsLookedUp)
 {
-  // 200 hosts, each with a route to the next only: the neighbours that are checked when it is loaded.
+  // 200 hosts, each with a route to the next one only. Loading checks just these neighbours.
   std::string content = head + "<platform version=\"4.1\"><zone id=\"z\" routing=\"Full\">";
   for (int i = 0; i < 200; ++i) {
     content += fmt::format("<host id=\"h{}\" speed=\"1Tf\"><prop id=\"memory\" value=\"1 GiB\"/></host>", i);
@@ -613,7 +615,7 @@ TEST(Platform, FindsAMissingRouteOfALargePlatformWhenItsPathIsAskedFor)
     cluster.path(7, 9);
     FAIL() << "no fault";
   } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(), "no route from h7 to h9; every two devices need one");
+    EXPECT_STREQ(error.what(), "no route from h7 to h9; every pair of devices needs one");
   }
 }
 

@@ -50,7 +50,7 @@ std::string two_sites()
   return generate_sites(options);
 }
 
-/// What was measured, or asked for, between two devices.
+/// A path between two devices as measured, or as requested from the generator.
 struct ExpectedPath {
   std::string from;
   std::string to;
@@ -119,8 +119,8 @@ const std::vector<Shipped>& shipped()
        64,
        "aws:us-east-1.0",
        "azure:koreacentral.3",
-       // Near regions: the narrowest link, which for these two is AWS's own network. Far ones: the window, over the
-       // round trip there and back, which pings from the two ends measure a little differently.
+       // Near regions: the narrowest link, which is AWS's own network for these two. Far regions: the window over the
+       // mean of the round trips, which pings from the two ends measure slightly differently.
        {{"azure:eastus.0", "aws:us-east-1.0", 1.865e-3 / 2, 4.78e9 / 8},
         {"aws:us-east-1.0", "azure:eastus.0", 1.899e-3 / 2, 4.78e9 / 8},
         {"azure:westus.0", "aws:eu-west-1.0", 136.493e-3 / 2, 1.0212e9 / 8},
@@ -180,8 +180,8 @@ TEST(ShippedPlatforms, AreAllKnownToThisTest)
   EXPECT_EQ(found, known);
 }
 
-/// The faults of spelling of one file's quantities: "Gbps" differs from "GBps" by 8 and a bare number by any factor.
-std::vector<std::string> misspelt_quantities(const std::string& xml)
+/// Misspelled quantities of a file: "Gbps" differs from "GBps" by a factor of 8, a bare number by any factor.
+std::vector<std::string> misspelled_quantities(const std::string& xml)
 {
   static const std::string number = R"((0|[1-9]\d*)(\.\d+)?(e[-+]?\d+)?)";
   static const std::vector<std::pair<std::string, std::regex>> attributes = {
@@ -216,14 +216,14 @@ std::vector<std::string> misspelt_quantities(const std::string& xml)
 TEST(ShippedPlatforms, SpellEveryQuantityInBytesWithItsUnit)
 {
   for (const auto& platform : shipped()) {
-    EXPECT_THAT(misspelt_quantities(read_file(root / "platforms" / (platform.name + ".xml"))), testing::IsEmpty())
+    EXPECT_THAT(misspelled_quantities(read_file(root / "platforms" / (platform.name + ".xml"))), testing::IsEmpty())
         << platform.name;
   }
 }
 
-TEST(ShippedPlatforms, WouldNotPassWithBitsOrBareNumbers)
+TEST(ShippedPlatforms, FailTheSpellingCheckWithBitsOrBareNumbers)
 {
-  const auto faults = misspelt_quantities(
+  const auto faults = misspelled_quantities(
       R"(<platform><host speed="1e9"><prop id="memory" value="16GB"/><prop id="speed.bf16" value="3 Tf"/></host>)"
       R"(<link bandwidth="10Gbps" latency="5"/><link bandwidth="1250000000" latency="2 ms"/><link bandwidth="nanBps"/>)"
       R"(<prop id="window" value="2650000"/></platform>)");

@@ -7,7 +7,7 @@
 namespace isobar::sim {
 namespace {
 
-/// Each rank works, then all reduce.
+/// Each rank computes, then all ranks join an AllReduce.
 class ReducingProgram : public Program {
  public:
   ReducingProgram(std::size_t ranks, Bytes size, std::vector<Flops> work)
@@ -37,7 +37,7 @@ class ReducingProgram : public Program {
   std::vector<Flops> work_;
 };
 
-/// d0 → d1 → … → d0, each over a link of its own.
+/// d0 → d1 → … → d0, each over its own link.
 void ring_of_devices(PlatformFile& file, std::size_t devices, const std::string& bandwidth, const std::string& latency)
 {
   for (std::size_t i = 0; i < devices; ++i) file.device(fmt::format("d{}", i), "1Gf");
@@ -48,7 +48,7 @@ void ring_of_devices(PlatformFile& file, std::size_t devices, const std::string&
   }
 }
 
-TEST(SimulatedAllReduce, TakesTheRingsRoundsOnceTheLastRankHasCome)
+TEST(SimulatedAllReduce, TakesTheRoundsOfTheRingAfterTheLastRankJoins)
 {
   for (const std::size_t ranks : {2U, 3U, 7U, 8U}) {
     for (const double size : {0.0, 1.0, 17.0, 100e6}) {
@@ -68,7 +68,7 @@ TEST(SimulatedAllReduce, TakesTheRingsRoundsOnceTheLastRankHasCome)
   }
 }
 
-TEST(SimulatedAllReduce, BeginsForAllWhenTheLastHasComeAndEndsForAllAtOnce)
+TEST(SimulatedAllReduce, BeginsWhenTheLastRankJoinsAndEndsForAllAtOnce)
 {
   PlatformFile file;
   ring_of_devices(file, 3, "100MBps", "10ms");
@@ -84,7 +84,7 @@ TEST(SimulatedAllReduce, BeginsForAllWhenTheLastHasComeAndEndsForAllAtOnce)
     EXPECT_NEAR(event.end.value, step_begin + report.step_times[0].value, 1e-6);
   }
   EXPECT_EQ(reductions, 6U);
-  // Each link carried a third of 300 MB in each of four rounds, twice.
+  // Each link carries a third of 300 MB in each of four rounds, in each of two steps.
   ASSERT_EQ(report.links.size(), 3U);
   for (const auto& link : report.links) {
     EXPECT_DOUBLE_EQ(link.bytes.value, 2 * 4 * 100e6);
@@ -92,7 +92,7 @@ TEST(SimulatedAllReduce, BeginsForAllWhenTheLastHasComeAndEndsForAllAtOnce)
   }
 }
 
-TEST(SimulatedAllReduce, GrowsWithItsLinks)
+TEST(SimulatedAllReduce, SpeedsUpWithItsLinks)
 {
   PlatformFile file;
   for (const std::string host : {"d0", "d1"}) file.device(host, "1Gf");

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-// Hosts and links that change, stand still or go off while a step is simulated.
+// Hosts and links that change, stand still or are turned off while a step is simulated.
 namespace isobar::sim {
 namespace {
 
@@ -16,7 +16,7 @@ Seconds step_time(const SimulationReport& report)
   return report.step_times.at(0);
 }
 
-TEST(Simulate, ComputesAsTheAvailabilityProfileLetsIt)
+TEST(Simulate, FollowsAnAvailabilityProfile)
 {
   PlatformFile file;
   file.device("d0", "1Gf", fmt::format("speed_file=\"{}\"", file.profile("d0.speed", "0 1.0\n2 0.5\n6 0\n10 1.0\n")));
@@ -55,7 +55,7 @@ double transfer_under_profile(const std::string& profile, const std::string& lat
   });
 }
 
-TEST(Simulate, TransfersAsTheBandwidthProfileLetsIt)
+TEST(Simulate, FollowsABandwidthProfile)
 {
   for (const std::string latency : {"0s", "100ms"}) {
     SCOPED_TRACE(latency);
@@ -66,21 +66,21 @@ TEST(Simulate, TransfersAsTheBandwidthProfileLetsIt)
   }
 }
 
-TEST(Simulate, LetsAFlowGrowWithItsLink)
+TEST(Simulate, SpeedsUpAFlowWithItsLink)
 {
   EXPECT_NEAR(transfer_under_profile("1 200e6\n", "100ms"), 1 + 2.1 / 2, 10 * tolerance);
   EXPECT_NEAR(transfer_under_profile("1 200e6\n", "0s"), 2, 10 * tolerance);
   EXPECT_NEAR(transfer_under_profile("0.5 0\n1 100e6\n", "0s"), 3.5, 10 * tolerance);
 }
 
-/// A profile of a host or a link of `fault_under`.
+/// A profile of a host or link in `fault_under`.
 struct ChangingPart {
   std::string part;       ///< a, b, or the link "there"
   std::string attribute;  ///< speed_file, …
   std::string profile;
 };
 
-/// What the simulation of a stage on host a and one on host b, with a link there and one back, ends with.
+/// The fault that ends a simulation of one stage on host a and one on host b, with the links "there" and "back".
 std::string fault_under(const std::vector<ChangingPart>& changes, const std::string& latency,
                         std::uint64_t microbatches = 1, Bytes output = Bytes(1))
 {
@@ -104,25 +104,25 @@ std::string fault_under(const std::vector<ChangingPart>& changes, const std::str
   });
 }
 
-TEST(Simulate, SaysWhichHostIsOff)
+TEST(Simulate, NamesTheHostThatIsOff)
 {
   EXPECT_EQ(fault_under({{"b", "state_file", "2 0\n"}}, "500ms"),
-            "InputError cluster: host b is off at 2 s, and Forward of micro-batch 0 (rank 1, step 0) needs it; keep on "
-            "what the plan uses");
+            "InputError cluster: host b is off at 2 s, and Forward of micro-batch 0 (rank 1, step 0) needs it; the "
+            "hosts and links of a plan must stay on");
 }
 
-TEST(Simulate, SaysWhichHostIsOffBeforeItIsNeeded)
+TEST(Simulate, NamesTheHostThatIsOffBeforeATransfer)
 {
   EXPECT_EQ(fault_under({{"b", "state_file", "0.5 0\n"}}, "500ms"),
             "InputError cluster: host b is off at 1 s, and send activation of micro-batch 0 (rank 0, step 0) needs it; "
-            "keep on what the plan uses");
+            "the hosts and links of a plan must stay on");
 }
 
-TEST(Simulate, SaysWhichLinkIsOff)
+TEST(Simulate, NamesTheLinkThatIsOff)
 {
   EXPECT_EQ(fault_under({{"there", "state_file", "1.25 0\n"}}, "500ms"),
             "InputError cluster: link there is off at 1.25 s, and send activation of micro-batch 0 (rank 0, step 0) "
-            "needs it; keep on what the plan uses");
+            "needs it; the hosts and links of a plan must stay on");
 }
 
 TEST(Simulate, GivesUpOnAHostThatStandsStillForGood)

@@ -24,7 +24,7 @@ Seconds step_time(const SimulationReport& report)
   return report.step_times.at(0);
 }
 
-/// When the last transfer between each two ranks had arrived.
+/// Arrival time of the last transfer between each pair of ranks.
 std::map<std::pair<std::size_t, std::size_t>, double> arrivals(const EventList& trace)
 {
   std::map<std::pair<std::size_t, std::size_t>, double> result;
@@ -108,8 +108,8 @@ TEST(Simulate, FetchesTheNextInputWhileItComputes)
       return step_time(simulate_plan(platform, workload, one_layer_per_device({"d0"}, Schedule::Sequential, 4))).value;
     });
   };
-  EXPECT_NEAR(step(100e6), 1.1 + 4 * 3, 12 * tolerance);      // only the first input is waited for
-  EXPECT_NEAR(step(400e6), 0.1 + 4 * 4 + 3, 20 * tolerance);  // the server is the bottleneck, one input on another
+  EXPECT_NEAR(step(100e6), 1.1 + 4 * 3, 12 * tolerance);      // only the first input delays the step
+  EXPECT_NEAR(step(400e6), 0.1 + 4 * 4 + 3, 20 * tolerance);  // the server is the bottleneck: inputs follow each other
 }
 
 // --- transfers ---------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ TEST(Simulate, SharesATrunkInHalvesAndLeavesOthersAlone)
   EventList trace;
   const auto report = simulate(platform, program, at_one_gigaflop({"a", "b", "c", "d", "e", "f"}), 1, &trace);
   const auto arrival = arrivals(trace);
-  EXPECT_NEAR(arrival.at({2, 3}), 0.01 + 1.0, tolerance);  // half the trunk all along
+  EXPECT_NEAR(arrival.at({2, 3}), 0.01 + 1.0, tolerance);  // half the trunk throughout
   EXPECT_NEAR(arrival.at({0, 1}), 0.01 + 1.5, tolerance);  // half of it for 1 s, all of it for 0.5 s
   EXPECT_NEAR(arrival.at({4, 5}), 0.01 + 1.0, tolerance);
   ASSERT_EQ(report.links.size(), 2U);
@@ -165,7 +165,7 @@ TEST(Simulate, SharesATrunkInHalvesAndLeavesOthersAlone)
   EXPECT_NEAR(report.links[1].busy_time.value, 1.5, tolerance);
 }
 
-TEST(Simulate, GivesAFlowNoMoreThanItsWindowPerRoundTrip)
+TEST(Simulate, LimitsAFlowToItsWindowPerRoundTrip)
 {
   PlatformFile file;
   for (const std::string host : {"a", "b", "c", "d"}) file.device(host, "1Gf");
@@ -185,7 +185,7 @@ TEST(Simulate, GivesAFlowNoMoreThanItsWindowPerRoundTrip)
   simulate(platform, program, at_one_gigaflop({"a", "b", "c", "d"}), 1, &trace);
   const auto arrival = arrivals(trace);
   EXPECT_NEAR(arrival.at({0, 1}), 0.05 + 1.0 + 0.5, tolerance);  // 4 MB per 0.1 s
-  EXPECT_NEAR(arrival.at({2, 3}), 0.05 + 1.0, tolerance);        // no cap leaks to others
+  EXPECT_NEAR(arrival.at({2, 3}), 0.05 + 1.0, tolerance);        // other flows have no cap
 }
 
 TEST(Simulate, SendsEachWayOverItsOwnLink)
@@ -330,7 +330,7 @@ TEST(Simulate, GivesTheSameTraceTwice)
   EXPECT_EQ(results[0].output_or_throw(), results[1].output_or_throw());
 }
 
-// --- nothing to do, and no way on --------------------------------------------------------------------------------
+// --- nothing to do, and deadlock --------------------------------------------------------------------------------
 
 TEST(Simulate, PassesOverInstructionsWithoutWork)
 {
@@ -342,12 +342,12 @@ TEST(Simulate, PassesOverInstructionsWithoutWork)
   EventList trace;
   const auto report =
       simulate_plan(platform, workload, one_layer_per_device(names(2), Schedule::OneForwardOneBackward, 3), 2, &trace);
-  EXPECT_NEAR(step_time(report).value, 4 * 0.01, tolerance);  // two ways, then the last micro-batches behind them
+  EXPECT_NEAR(step_time(report).value, 4 * 0.01, tolerance);  // once each way, then the last micro-batches after them
   EXPECT_EQ(report.activities, 2U * 3 * 2);
   EXPECT_EQ(trace.events.size(), 2U * (2 * 7 + 4 * 3));
 }
 
-TEST(Simulate, NamesTheInstructionsOfAProgramThatWaitsForItself)
+TEST(Simulate, NamesTheWaitingInstructionsOfADeadlock)
 {
   PlatformFile file;
   chain_of_devices(file, 2, "100MBps", "10ms");
@@ -360,7 +360,7 @@ TEST(Simulate, NamesTheInstructionsOfAProgramThatWaitsForItself)
   EXPECT_EQ(message_of([&] {
               simulate(platform, program, at_one_gigaflop({"d0", "d1"}), 1, nullptr);
             }),
-            "bug the program waits for itself:\n"
+            "bug the program deadlocks:\n"
             "  Forward of micro-batch 1 (rank 0, step 0) waits for 1 of its receive activation\n"
             "  receive activation of micro-batch 0 (rank 0, step 0) waits for rank 1\n"
             "  Forward of micro-batch 0 (rank 1, step 0) waits for 1 of its send activation\n"
@@ -401,10 +401,10 @@ TEST(RankHosts, AreTheDevicesOfThePlanThenTheDataServer)
   EXPECT_EQ(message_of([&] {
               rank_hosts(one_layer_per_device({"b", "c"}, Schedule::GPipe, 1), workload, platform.cluster());
             }),
-            "InputError cluster: there is no device c; the plan is made for another platform");
+            "InputError cluster: there is no device c; the plan was made for another platform");
 }
 
-TEST(Simulate, GivesUpAStepThatTakesLongerThanItsClockCanTell)
+TEST(Simulate, GivesUpAStepBeyondThePrecisionOfItsClock)
 {
   PlatformFile file("slow");
   file.device("a", "1f");
@@ -418,7 +418,7 @@ TEST(Simulate, GivesUpAStepThatTakesLongerThanItsClockCanTell)
     EXPECT_STREQ(
         error.what(),
         "slow: the simulation takes more than 1e+15 s of simulated time; check the units of speeds, bandwidths "
-        "and work, or play fewer iterations");
+        "and work, or lower --iterations");
   }
 }
 
@@ -528,7 +528,7 @@ double peak_memory_bytes(std::uint64_t microbatches)
 TEST(Simulate, TakesNoMoreMemoryForMoreMicroBatches)
 {
 #ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer keeps freed memory back, so peak memory says nothing";
+  GTEST_SKIP() << "AddressSanitizer keeps freed memory, so peak memory is meaningless";
 #endif
   const double few = peak_memory_bytes(64);
   const double many = peak_memory_bytes(2048);

@@ -15,13 +15,13 @@
 namespace isobar::sim {
 namespace {
 
-/// Devices d0, d1, … and perhaps a data server, all joined by links of their own, one for each way.
+/// Devices d0, d1, … and perhaps a data server, with a separate link for each ordered pair.
 std::string full_mesh(std::mt19937_64& random, std::size_t devices, bool has_data_server)
 {
   const auto uniform = [&random](double low, double high) {
     return std::uniform_real_distribution<double>(low, high)(random);
   };
-  // Up to ten times what a layer takes.
+  // Up to ten times the duration of a layer.
   const auto latency_ms = [&] {
     constexpr std::array most = {0.0, 100.0, 2000.0, 20000.0};
     return uniform(0, most.at(random() % most.size()));
@@ -73,7 +73,7 @@ Workload random_workload(std::mt19937_64& random, std::size_t layers)
   return workload;
 }
 
-/// Simulated step time over the recurrence's, of a random placement.
+/// Ratio of the simulated step time to the recurrence's, for a random placement.
 double simulated_over_recurrence(unsigned seed)
 {
   std::mt19937_64 random(seed);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-// How the messages of a lane follow each other: A_k = max(r_k + L, A_(k-1)) + b_k / beta (docs/costs.md).
+// The order and timing of the messages of a lane: A_k = max(r_k + L, A_(k-1)) + b_k / beta (docs/costs.md).
 namespace isobar::sim {
 namespace {
 
@@ -28,7 +28,7 @@ void two_hosts(PlatformFile& file, const std::string& bandwidth, const std::stri
   file.route("b", "a", {"back"});
 }
 
-/// When the bytes of the messages from rank `from` left, or when they arrived at the receivers.
+/// The Sends of rank `from`, or the Recvs of its messages.
 std::vector<TraceEvent> events_of(const std::vector<TraceEvent>& trace, Opcode opcode, std::size_t from)
 {
   std::vector<TraceEvent> events;
@@ -50,7 +50,7 @@ void expect_span(const TraceEvent& event, double begin, double end)
   EXPECT_NEAR(event.end.value, end, tolerance * (1 + end)) << "micro-batch " << event.instruction.microbatch;
 }
 
-TEST(Transfers, FollowBackToBackWhileOthersAreOnTheirWay)
+TEST(Transfers, OverlapInLatencyAndFollowBackToBack)
 {
   PlatformFile file;
   two_hosts(file, "100MBps", "100ms");
@@ -73,7 +73,7 @@ TEST(Transfers, FollowBackToBackWhileOthersAreOnTheirWay)
   EXPECT_NEAR(report.links[0].busy_time.value, 0.64, tolerance);
 }
 
-TEST(Transfers, OfASlowSenderPayTheLatencyEach)
+TEST(Transfers, OfASlowSenderEachPayTheLatency)
 {
   PlatformFile file;
   two_hosts(file, "100MBps", "2s");
@@ -94,7 +94,7 @@ TEST(Transfers, OfASlowSenderPayTheLatencyEach)
   }
 }
 
-/// The largest distance of a time that bytes left or arrived at from the closed form, relative to the step.
+/// Largest difference between a simulated time of leaving or arriving and the closed form, relative to the step.
 double distance_from_closed_form(unsigned seed)
 {
   std::mt19937_64 random(seed);
@@ -133,7 +133,7 @@ double distance_from_closed_form(unsigned seed)
   return worst / arrived;
 }
 
-TEST(Transfers, ArriveAsTheClosedFormSays)
+TEST(Transfers, ArriveAtTheTimesOfTheClosedForm)
 {
   std::vector<std::function<std::string()>> cases;
   for (unsigned seed = 1; seed <= 100; ++seed) {
@@ -189,7 +189,7 @@ TEST(Transfers, OfTheDataServerLeaveOnceTheInputButOneBeforeHasBeenForwarded)
   }
 }
 
-TEST(Transfers, WithoutBytesTakeTheLatencyAlone)
+TEST(Transfers, WithoutBytesTakeOnlyTheLatency)
 {
   PlatformFile file;
   two_hosts(file, "100MBps", "100ms");
@@ -235,7 +235,7 @@ TEST(Transfers, AreTakenInTheOrderOfTheReceiver)
   EXPECT_NEAR(arrival_of_last(trace, 1), 2, tolerance);
 }
 
-TEST(Transfers, OnAContendedTrunkSlowThoseThatShareItAndNoOther)
+TEST(Transfers, OnAContendedTrunkSlowOnlyThoseThatShareIt)
 {
   PlatformFile file;
   for (const std::string host : {"a", "b", "c", "d", "e", "f"}) file.device(host, "1Gf");
@@ -253,7 +253,7 @@ TEST(Transfers, OnAContendedTrunkSlowThoseThatShareItAndNoOther)
   }
   EventList trace;
   const auto report = simulate(platform, program, at_one_gigaflop({"a", "b", "c", "d", "e", "f"}), 1, &trace);
-  // Halves while both have data: 100 MB each in 2 s. Then the first has the trunk alone.
+  // Half each while both have data: 100 MB each in 2 s. Then the first has the whole trunk.
   const auto first = events_of(trace.events, Opcode::Recv, 0);
   EXPECT_NEAR(first[9].end.value, 0.3 + 2, 1e-6);
   EXPECT_NEAR(first[19].end.value, 0.3 + 2 + 1, 1e-6);
@@ -282,7 +282,7 @@ TEST(Transfers, OfUnequalLatencyShareALinkInInverseProportionToIt)
   }
   EventList trace;
   simulate(platform, program, at_one_gigaflop({"a", "b", "c", "d"}), 1, &trace);
-  // The near one has the trunk alone for 30 ms, then 80 of its 100 MB/s. What it leaves is the far one's.
+  // The near one has the whole trunk for 30 ms, then 80 of its 100 MB/s. The far one gets the rest.
   const double near = 0.04 + (80e6 - 0.03 * 100e6) / 80e6;
   EXPECT_NEAR(arrival_of_last(trace, 0), near, 1e-6);
   EXPECT_NEAR(arrival_of_last(trace, 2), near + (20e6 - (near - 0.04) * 20e6) / 100e6, 1e-6);
@@ -351,10 +351,10 @@ TEST(Transfers, DoNotOvertakeWhereALatencyFalls)
   expect_span(sends[1], 4.9, 5.4);
 }
 
-TEST(Transfers, ThatGrowWithTheirLinkPayNoSecondLatency)
+TEST(Transfers, ThatSpeedUpWithTheirLinkPayNoSecondLatency)
 {
   PlatformFile file;
-  // 40 MB per round trip of 0.2 s: 200 MB/s, which the link allows from 1 s on.
+  // 40 MB per round trip of 0.2 s: 200 MB/s, which the link can carry from 1 s.
   two_hosts(file, "100MBps", "100ms",
             fmt::format("bandwidth_file=\"{}\"", file.profile("there.bandwidth", "1 400e6\n")),
             "<prop id=\"flows\" value=\"1\"/><prop id=\"window\" value=\"40 MB\"/>");
@@ -392,10 +392,10 @@ TEST(Transfers, AreLostWithALinkThatGoesOffWhileTheyAreOnTheirWay)
               simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, nullptr);
             }),
             "InputError cluster: link there is off at 3 s, and send activation of micro-batch 0 (rank 0, step 0) needs "
-            "it; keep on what the plan uses");
+            "it; the hosts and links of a plan must stay on");
 }
 
-TEST(Transfers, TellASinkWhichLinksCarryTheirData)
+TEST(Transfers, ReportLinksThatCarryTheirDataToASink)
 {
   class LinkLog : public TraceSink {
    public:

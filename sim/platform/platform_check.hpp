@@ -1,0 +1,27 @@
+#pragma once
+
+#include "sim/platform/endpoints.hpp"
+#include "sim/platform/routes.hpp"
+
+#include <functional>
+#include <string>
+
+namespace isobar::sim {
+
+/// Takes the fault to report if SimGrid ends the process before the next call.
+using ExpectFault = std::function<void(const std::string& fault)>;
+
+/// Checks that SimGrid made each device and that its speed is a rate (sim/platform/limits.hpp).
+/// @throws InputError "file:line: host NAME: …" for the first fault.
+void check_speeds(const std::string& file, const Endpoints& endpoints);
+
+/// Checks that routes exist and that their latencies and bandwidths are within limits.
+///
+/// Small platforms: all pairs of endpoints. Large ones (more than 16,384 pairs): each device with the next one and with
+/// the data server, then one device per zone with those of the other zones, up to the same number of pairs. Routes that
+/// are not checked are found missing when their path is asked for.
+/// @throws InputError "file:line: host NAME: …" for the first fault.
+void check_routes(const std::string& file, const Endpoints& endpoints, const Routes& routes,
+                  const ExpectFault& expect_fault);
+
+}  // namespace isobar::sim

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "core/model/dtype.hpp"
+#include "core/units.hpp"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace isobar::sim {
+
+/// Isobar's `<prop>`s of one element of a platform file, or of one entry of a devices file (docs/formats/platform.md).
+struct Props {
+  std::optional<Bytes> memory;
+  std::optional<std::string> device;
+  std::optional<std::string> site;
+  std::map<DType, FlopsPerSecond> speed_in;
+  std::optional<double> price_usd_per_hour;
+  bool data_server = false;
+  std::optional<double> flows;
+  std::optional<Bytes> window;
+};
+
+/// Kinds of elements that may have props of Isobar.
+enum class PropHolder { Host, Link, Zone, Cluster };
+
+/// Reads a prop into `props`. Returns whether it is one of Isobar's; props of other programs are ignored.
+/// @throws std::invalid_argument for a value that cannot be read, a prop on an element where it has no effect, and a
+/// likely misspelling of one of Isobar's props. The message names no place.
+bool read_prop(Props& props, PropHolder holder, const std::string& id, const std::string& value);
+
+/// Whether a prop belongs to another program although its name is one of Isobar's: a role such as Batsim's `master`
+/// that is not similar to `data-server`, or, on an element where the prop has no effect, a value that Isobar cannot
+/// read, such as memory="128".
+bool is_foreign_prop(PropHolder holder, const std::string& id, const std::string& value);
+
+/// Names of the props that an element may have.
+std::vector<std::string> prop_names(PropHolder holder);
+
+/// Overwrites `below` with the props that `above` has.
+void overlay(Props& below, const Props& above);
+
+}  // namespace isobar::sim
