@@ -1,7 +1,7 @@
 #include "results/comparison.hpp"
 
+#include "core/base/csv_table.hpp"
 #include "core/errors.hpp"
-#include "results/table.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -40,7 +40,7 @@ std::string percent(const std::optional<double>& fraction)
   return fraction ? fmt::format("{:.1f} %", 100 * *fraction) : "–";
 }
 
-/// What a group of rows shares: "step, 1f1b, M = 8".
+/// Title of a group of rows: "step, 1f1b, M = 8".
 std::string goal_text(const ComparisonRow& row)
 {
   return fmt::format("{}, {}, M = {}{}", name_of(row.goal.objective), name_of(row.goal.schedule), row.goal.microbatches,
@@ -172,31 +172,42 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
          "\n";
 }
 
-std::string comparison_table(const std::vector<ComparisonRow>& rows)
+std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth width)
 {
   std::string text;
   std::string reasons;
   for (std::size_t begin = 0; begin < rows.size();) {
     const std::string goal = goal_text(rows[begin]);
+    const auto is_next = [&](std::size_t i) { return i < rows.size() && goal_text(rows[i]) == goal; };
     std::size_t end = begin;
-    std::vector<std::vector<std::string>> simulated;
-    std::vector<std::vector<std::string>> planned;
-    for (; end < rows.size() && goal_text(rows[end]) == goal; ++end) {
+    std::optional<Seconds> bound;  // best of the goal
+    std::vector<std::vector<std::string>> table;
+    for (; is_next(end); ++end) {
       const ComparisonRow& row = rows[end];
-      simulated.push_back({row.allocator, row.outcome, row.stages == 0 ? "–" : fmt::format("{}", row.stages),
-                           rounded(row.step_time, 1, "{:.4f}"), rounded(row.utilization.tokens_per_s, "{:.0f}"),
-                           percent(row.utilization.mfu_fraction), percent(row.utilization.bubble_fraction),
-                           rounded(row.peak_memory, 0x1p30, "{:.2f}")});
-      planned.push_back({row.allocator, rounded(row.objective, 1, "{:.4f}"), rounded(row.objective_bound, 1, "{:.4f}"),
+      bound = std::max(bound, row.objective_bound);
+      const std::string stages = row.stages == 0 ? row.outcome : fmt::format("{}", row.stages);
+      const std::string step = rounded(row.step_time, 1, "{:.4f}");
+      const std::string memory = rounded(row.peak_memory, 0x1p30, "{:.2f}");
+      const std::string mfu = percent(row.utilization.mfu_fraction);
+      if (width == TableWidth::Terminal) {
+        table.push_back({row.allocator, stages, step, percent(gap_of(row)), mfu, memory});
+      } else {
+        table.push_back({row.allocator, row.outcome, stages, step, rounded(row.step_bound, 1, "{:.4f}"),
+                         rounded(row.objective, 1, "{:.4f}"), rounded(row.objective_bound, 1, "{:.4f}"),
                          percent(gap_of(row)), rounded(row.bottleneck, 1, "{:.4f}"),
-                         rounded(row.step_bound, 1, "{:.4f}")});
+                         rounded(row.utilization.tokens_per_s, "{:.0f}"), mfu, percent(row.utilization.bubble_fraction),
+                         memory});
+      }
       if (row.reason.empty()) continue;
       reasons += fmt::format("{} ({}): {}\n", on_one_line(row.allocator), row.outcome, printable(row.reason));
     }
-    text += fmt::format(
-        "{}{}\n\n{}\n{}", begin == 0 ? "" : "\n", goal,
-        table_of({"allocator", "outcome", "stages", "step s", "tokens/s", "MFU", "bubble", "GiB"}, simulated, 2),
-        table_of({"allocator", "objective s", "bound s", "gap", "bottleneck s", "step bound s"}, planned));
+    text += fmt::format("{}{}{}\n\n", begin == 0 ? "" : "\n", goal,
+                        bound ? fmt::format(": no placement below {:.4f} s", bound->value) : "");
+    text += width == TableWidth::Terminal
+                ? table_of({"allocator", "stages", "step s", "gap", "MFU", "GiB"}, table, 1, {}, width)
+                : table_of({"allocator", "outcome", "stages", "step s", "step bound s", "objective s", "bound s", "gap",
+                            "bottleneck s", "tokens/s", "MFU", "bubble", "GiB"},
+                           table, 2);
     begin = end;
   }
   return reasons.empty() ? text : text + "\n" + reasons;

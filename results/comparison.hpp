@@ -4,6 +4,7 @@
 #include "core/units.hpp"
 #include "results/explanation.hpp"
 #include "results/result.hpp"
+#include "results/table.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -14,69 +15,68 @@
 
 namespace isobar::results {
 
-/// The outcome of a row whose allocator or simulation did not end well.
+/// Outcome of a row whose allocator or simulation failed.
 inline constexpr std::string_view failed_outcome = "failed";
 
-/// One row of a comparison: an allocator's plan for one goal, and what the simulation says of it.
+/// One row of a comparison: an allocator's plan for one goal, and its simulation.
 struct ComparisonRow {
-  std::string platform;  ///< as given
+  std::string platform;  ///< as the user gave it; likewise `workload`
   std::string workload;
   std::string allocator;
   Goal goal;
-  std::optional<std::uint64_t> micro_batch;  ///< samples, where they are not the workload's; in JSON and text alone
+  std::optional<std::uint64_t> micro_batch;  ///< samples, where not the workload's; only in JSON and text
   std::uint64_t seed = 1;
-  /// The outcome's name, or `failed_outcome`.
-  std::string outcome;
+  std::string outcome;  ///< name of an Outcome, or `failed_outcome`
   std::optional<Seconds> objective;
   std::optional<Seconds> objective_bound;
   std::optional<Seconds> bottleneck;
   std::optional<Seconds> step_time;  ///< simulated
   std::optional<Seconds> step_bound;
-  std::optional<Bytes> peak_memory;  ///< of the fullest device, simulated
+  std::optional<Bytes> peak_memory;  ///< simulated, of the fullest device
   Utilization utilization;           ///< simulated; not in baselines and sweeps
   std::size_t stages = 0;
-  std::string reason;                      ///< when there is no plan, or no simulation
-  std::optional<Seconds> plan_time;        ///< processor time of planning; in no file
-  std::optional<Explanation> explanation;  ///< when it was asked for and there is a plan
+  std::string reason;                      ///< why there is no plan or no simulation
+  std::optional<Seconds> plan_time;        ///< processor time of planning; written to no file
+  std::optional<Explanation> explanation;  ///< where requested and there is a plan
 };
 
-/// The first line of a baseline.
+/// The header line of a baseline.
 inline constexpr std::string_view baseline_header =
     "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
     "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes";
 
-/// The first line of what `compare -o` writes: a baseline's columns, and what a person wants to know besides.
+/// The header line of the file that `compare -o` writes: a baseline's columns, and more for people.
 inline constexpr std::string_view comparison_header =
     "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
     "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes,tokens_per_s,"
     "mfu_fraction,bubble_fraction,bottleneck_s,stages,reason";
 
-/// What tells rows apart: platform, workload, allocator, objective, communication, schedule, micro-batches, seed.
-/// Tables are sorted by it.
+/// Identity of a row: platform, workload, allocator, objective, communication, schedule, micro-batches, seed. Tables
+/// are sorted by it.
 using RowKey = std::tuple<std::string, std::string, std::string, std::string_view, std::string_view, std::string_view,
                           std::uint64_t, std::uint64_t>;
 RowKey key_of(const ComparisonRow& row);
 
-/// (objective - bound) / objective, where both are known.
+/// (objective - bound) / objective, or none where one of them is unknown.
 std::optional<double> gap_of(const ComparisonRow& row);
 
-/// Gives each row with an objective the best bound among the rows of the same platform, workload, goal and micro-batch,
-/// which is one for all of them. A row that meets it within 1e-9 is optimal.
+/// Gives each row with an objective the best bound among the rows of the same platform, workload, goal and micro-batch:
+/// a bound of one is a bound of all. A row that meets it within 1e-9 (relative) becomes optimal.
 void share_bounds(std::vector<ComparisonRow>& rows);
 
-/// A table with the columns of docs/formats.md, rows sorted, numbers with full precision, nothing that varies between
-/// runs.
+/// The rows as CSV with `comparison_header` (docs/formats/comparison.md), sorted, numbers in full precision.
+/// Deterministic: holds nothing that varies between runs.
 std::string comparison_to_csv(std::vector<ComparisonRow> rows);
-/// The same with a baseline's columns.
+/// As `comparison_to_csv`, with `baseline_header`.
 std::string baseline_to_csv(std::vector<ComparisonRow> rows);
-/// Reads what baseline_to_csv wrote; gaps are not kept, since objective and bound say them. Refuses other columns,
-/// numbers that are not finite or negative, unknown names and rows given twice. `name` is the file's.
+/// Reads the file `name` that `baseline_to_csv` wrote. Drops gaps, which follow from objective and bound. Refuses other
+/// columns, numbers that are negative or not finite, unknown names and repeated rows.
 /// @throws InputError with "name:line: column: …" for every fault.
 std::vector<ComparisonRow> baseline_from_csv(const std::string& text, const std::string& name);
 /// The rows as JSON (schema isobar-comparison/1), in the order given.
 std::string comparison_to_json(const std::vector<ComparisonRow>& rows);
-/// For people, at most 80 columns wide where allocators' names are short: for each goal in the order given, what was
-/// simulated, then how good the plans are; reasons of rows without a plan below.
-std::string comparison_table(const std::vector<ComparisonRow>& rows);
+/// Tables for people, one for each goal in the order given: six columns within 80 characters with names of up to 30, or
+/// with TableWidth::Any every quantity of the rows. Reasons of rows without a plan follow.
+std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth width = TableWidth::Terminal);
 
 }  // namespace isobar::results

@@ -9,7 +9,7 @@ namespace isobar::results {
 
 namespace {
 
-/// What a message waited for last: the one before it, or that it was ready and its latency had passed.
+/// Messages of one lane, and whether each was delayed by the one before it or only by its own latency.
 class Stream {
  public:
   /// Returns when the next message has arrived.
@@ -28,14 +28,14 @@ class Stream {
 };
 
 struct StagePlay {
-  std::uint64_t window = 1;  // micro-batches in flight at most
+  std::uint64_t window = 1;  // most micro-batches in flight
   std::uint64_t forwards = 0;
   std::uint64_t backwards = 0;
   double now = 0;
   double idle_from = 0;  // the wait before the last backward
   double idle_until = 0;
   double idle_for_room = 0;
-  std::deque<double> activations;  // arrived and not yet taken
+  std::deque<double> activations;  // arrivals that no forward has used yet
   std::deque<double> gradients;
   std::vector<bool> forward_waited;  // for its activations, by micro-batch
   std::vector<bool> backward_waited;
@@ -85,7 +85,7 @@ class Play {
 
  private:
   enum class Kind { Forward, Backward, Output, Gradient, Input, Begin };
-  /// Of stage i: its work, its outputs, and the gradients that it receives.
+  /// An event belongs to the stage that works, sends the output or receives the gradient.
   struct Event {
     Kind kind = Kind::Begin;
     std::size_t stage = 0;
@@ -150,7 +150,7 @@ class Play {
     while (event.kind != Kind::Begin) event = before(event, path);
   }
 
-  /// Adds what the event takes to the path, and returns what it waited for.
+  /// Adds the event's time to the path and returns the event that it waited for.
   Event before(const Event& event, CriticalPath& path) const
   {
     const auto& [kind, i, m] = event;
@@ -177,7 +177,7 @@ class Play {
     return {};
   }
 
-  /// Of the same device.
+  /// The work before it on the same device.
   Event before_forward(std::size_t i, std::uint64_t m) const
   {
     if (m >= stages_[i].window) return {Kind::Backward, i, m - stages_[i].window};

@@ -3,8 +3,6 @@
 #include "core/errors.hpp"
 #include "results/critical_path.hpp"
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -14,7 +12,7 @@ namespace isobar::results {
 
 namespace {
 
-/// Devices and links of the largest shares that are tried faster, beside the bottleneck's.
+/// Most devices and most links, by largest share, that are tried faster in addition to the bottleneck's.
 constexpr std::size_t most_tried = 3;
 constexpr double full_fraction = 0.99;
 
@@ -24,7 +22,7 @@ struct Transfer {
   Seconds time;
 };
 
-/// What one s_i is made of: a stage's, or the data server's.
+/// Parts of one cost s_i, of a stage or of the data server.
 struct Part {
   std::optional<std::size_t> stage;
   std::size_t endpoint = 0;
@@ -134,7 +132,7 @@ void add_shares(Explanation& explanation, const std::vector<Part>& parts, const 
   std::map<std::string, Seconds> devices;
   std::map<std::string, Seconds> links;
   for (const auto& part : parts) {
-    // How often its cost stands in the objective.
+    // How often its cost counts in the objective.
     const Seconds in_sum(&part == &largest ? 1 : 0);
     const double times = CostModel::objective_of(goal.objective, goal.microbatches, in_sum, Seconds(1)).value;
     if (compute_counts(part, goal.communication)) {
@@ -158,7 +156,7 @@ StepTimes without_latency(StepTimes times)
   return times;
 }
 
-/// The critical path of a step in the words of an explanation, and its shares by device and link.
+/// Explains the critical path of a step, and its shares by device and link.
 class StepExplainer {
  public:
   StepExplainer(const std::vector<StagePlacement>& stages, const CostModel& cost, const Goal& goal)
@@ -264,7 +262,7 @@ std::vector<Explanation::FullMemory> full_memory(const std::vector<StagePlacemen
   return full;
 }
 
-/// A network with one link faster.
+/// A network in which one link is faster.
 class FasterLink : public Network {
  public:
   FasterLink(std::shared_ptr<const Network> network, std::string link)
@@ -282,7 +280,7 @@ class FasterLink : public Network {
   std::string link_;
 };
 
-/// The bottleneck's own and those of the largest shares, each once.
+/// The bottleneck's names and those of the largest shares, each once.
 std::vector<std::string> candidates(std::vector<std::string> names, const std::vector<Explanation::Share>& shares)
 {
   for (std::size_t i = 0; i < std::min(most_tried, shares.size()); ++i) add_once(names, shares[i].name);
@@ -315,7 +313,7 @@ void speed_up(Cluster& cluster, const std::string& name)
   for (auto& [dtype, speed] : device.speed_in) speed *= relaxation;
 }
 
-/// Of each device: the largest multiplier of all rungs, or, for the bottleneck, its part of the last rung's.
+/// Multiplier of each device: the largest of all rungs or, for the bottleneck, its fraction of the last rung's sum.
 std::vector<double> multipliers_of(const Plan& plan, std::size_t devices)
 {
   std::vector<double> result(devices, 0);
@@ -346,41 +344,14 @@ void add_prices(Explanation& explanation, const Plan& plan, const std::vector<St
     if (u > 0) {
       const bool is_fraction = plan.goal.objective == Objective::Bottleneck;
       const Seconds saves = is_fraction ? bound * (u / (1 + u)) : Seconds(u);
-      const bool says_something = saves < bound;  // no device saves more than all
-      if (says_something) explanation.prices.push_back({name, u, saves, !is_used[i]});
+      const bool is_informative = saves < bound;  // no device saves more than all
+      if (is_informative) explanation.prices.push_back({name, u, saves, !is_used[i]});
     } else if (!is_used[i]) {
       explanation.not_worth_using.push_back(name);
     }
   }
   std::stable_sort(explanation.prices.begin(), explanation.prices.end(),
                    [](const auto& a, const auto& b) { return a.multiplier > b.multiplier; });
-}
-
-nlohmann::ordered_json to_json(const Explanation::StepPath& step)
-{
-  using Json = nlohmann::ordered_json;
-  constexpr const char* kinds[] = {"compute", "data", "latency"};
-  Json parts = Json::array();
-  for (const auto& part : step.parts) {
-    parts.push_back({{"kind", kinds[static_cast<std::size_t>(part.kind)]},
-                     {"stage", part.stage ? Json(*part.stage) : Json(nullptr)},
-                     {"from", part.from},
-                     {"to", part.to.empty() ? Json(nullptr) : Json(part.to)},
-                     {"time_s", part.time.value},
-                     {"step_fraction", part.fraction}});
-  }
-  Json full = Json::array();
-  for (const auto& stage : step.full) {
-    full.push_back({{"stage", stage.stage},
-                    {"device", stage.device},
-                    {"microbatches_in_flight", stage.in_flight},
-                    {"waits", stage.times},
-                    {"idle_s", stage.idle.value},
-                    {"saved_by_one_more_s", stage.saved_by_one_more ? Json(stage.saved_by_one_more->value) : Json()}});
-  }
-  return {{"parts", std::move(parts)},
-          {"in_flight_limits", std::move(full)},
-          {"saved_without_latency_s", step.saved_without_latency.value}};
 }
 
 }  // namespace
@@ -422,60 +393,6 @@ Explanation explain(const Plan& plan, const Workload& workload, const Cluster& c
   explanation.devices_used = stages.size();
   explanation.worth_using = devices_worth_using(cost, goal);
   return explanation;
-}
-
-std::string explanation_to_json(const Explanation& explanation)
-{
-  using Json = nlohmann::ordered_json;
-  const auto list = [](const auto& entries, const auto& entry_of) {
-    Json result = Json::array();
-    for (const auto& entry : entries) result.push_back(entry_of(entry));
-    return result;
-  };
-  const auto shares = [&list](const auto& entries, const char* what) {
-    return list(entries, [what](const auto& share) {
-      return Json{{what, share.name}, {"time_s", share.time.value}, {"objective_fraction", share.fraction}};
-    });
-  };
-  const auto faster = [&list](const auto& entries, const char* what, const char* factor) {
-    return list(entries, [what, factor](const auto& entry) {
-      return Json{{what, entry.name}, {factor, relaxation}, {"saves_s", entry.saves.value}};
-    });
-  };
-  const auto& bottleneck = explanation.bottleneck;
-  Json json = {
-      {"bottleneck",
-       {{"stage", bottleneck.stage ? Json(*bottleneck.stage) : Json(nullptr)},
-        {"device", bottleneck.device},
-        {"cost_s", bottleneck.cost.value},
-        {"compute_s", bottleneck.compute.value},
-        {"send_s", bottleneck.send.value},
-        {"binds", bottleneck.is_transfer ? "transfer" : "compute"},
-        {"links", bottleneck.links},
-        {"other_stages_within_1_percent", bottleneck.near}}},
-      {"device_shares", shares(explanation.devices, "device")},
-      {"link_shares", shares(explanation.links, "link")},
-      {"full_memory",
-       list(explanation.full,
-            [](const auto& full) {
-              return Json{{"device", full.device}, {"used_bytes", full.used.value}, {"memory_bytes", full.has.value}};
-            })},
-      {"faster_devices", faster(explanation.faster_devices, "device", "speed_factor")},
-      {"faster_links", faster(explanation.faster_links, "link", "bandwidth_factor")},
-      {"shadow_prices", list(explanation.prices,
-                             [](const auto& price) {
-                               return Json{{"device", price.device},
-                                           {"multiplier", price.multiplier},
-                                           {"saves_s", price.saves.value},
-                                           {"idle", price.is_idle}};
-                             })},
-      {"not_worth_using", explanation.not_worth_using},
-      {"gap_s", explanation.gap.value},
-      {"devices_used", explanation.devices_used},
-      {"devices_worth_using", explanation.worth_using.by_speed},
-      {"devices_worth_using_with_memory", explanation.worth_using.with_memory}};
-  if (explanation.step) json["critical_path"] = to_json(*explanation.step);
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace isobar::results

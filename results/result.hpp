@@ -13,40 +13,40 @@
 
 namespace isobar::results {
 
-/// What one stage did in a step, averaged over the steps.
+/// Metrics of one stage, per step, averaged over the steps.
 struct StageMetrics {
   std::string device;
   Seconds compute;    ///< forward, backward and update
-  Seconds send;       ///< transfers that it sends: activations on, gradients back, and its part of an AllReduce
-  Seconds idle;       ///< step time without compute
-  Bytes peak_memory;  ///< the largest of all steps
+  Seconds send;       ///< activations and gradients that it sends, and its part of an AllReduce
+  Seconds idle;       ///< step time minus compute
+  Bytes peak_memory;  ///< maximum over all steps
 };
 
-/// What one link carried in a step.
+/// Traffic of one link in a step.
 struct LinkMetrics {
   std::string name;
   Bytes bytes;               ///< payload of all transfers over it
-  double busy_fraction = 0;  ///< of the step's time, with at least one transfer under way
+  double busy_fraction = 0;  ///< of the step time, with at least one transfer in progress
 };
 
 /// How well a step uses the devices of its plan.
 struct Utilization {
   std::optional<double> tokens_per_s;  ///< none for models without sequences
-  /// Model FLOPs utilization: forward and backward, without recomputation, over what the devices could do in the step
-  /// at the platform's rates for the workload's dtype. None where layers have measured times.
+  /// Model FLOPs utilization: forward and backward work, without recomputation, divided by what the devices could do in
+  /// the step at the platform's rates for the workload's dtype. None where layers have measured times.
   std::optional<double> mfu_fraction;
-  std::optional<double> bubble_fraction;  ///< of the devices' time in a step: without compute
+  std::optional<double> bubble_fraction;  ///< of the devices' time in a step, without compute
 };
 
-/// The files of a simulation, as they were named, to find and recognise them again.
+/// The input files of a simulation, as the user named them, with hashes to recognise them.
 struct ResultInputs {
   Fingerprint platform;                ///< the hash covers its devices file and profile files
-  std::optional<std::string> devices;  ///< the devices file, where one was named
+  std::optional<std::string> devices;  ///< the devices file, if one was given
   Fingerprint workload;
-  std::optional<Fingerprint> profile;  ///< what layers took when they were measured; none: work over nominal speed
+  std::optional<Fingerprint> profile;  ///< measured times of layers; none: work divided by nominal speed
 };
 
-/// The outcome of one simulation, or of one measured run: result.json (schema isobar-result/1, docs/formats.md).
+/// Result of one simulation or one measured run: result.json (schema isobar-result/1, docs/formats/result.md).
 struct Result {
   Seconds step_time;  ///< mean over the steps
   Seconds step_bound;
@@ -55,25 +55,25 @@ struct Result {
   std::vector<StageMetrics> stages;
   std::vector<LinkMetrics> links;
   std::uint64_t activities = 0;
-  std::vector<std::pair<std::string, std::string>> network;  ///< the model and every factor
+  std::vector<std::pair<std::string, std::string>> network;  ///< SimGrid's network model and every factor
   std::string simgrid_version;
-  Plan plan;              ///< what was simulated; without stamp and wall time
-  ResultInputs inputs;    ///< on what
-  Seconds simulate_time;  ///< wall clock of the engine's run alone; under "wall" in the file
+  Plan plan;  ///< as simulated, without stamp and wall time
+  ResultInputs inputs;
+  Seconds simulate_time;  ///< wall time of the engine's run only; under "wall" in the file
 };
 
-/// Deterministic but for "wall".
+/// Deterministic except for "wall".
 std::string result_to_json(const Result& result);
 /// @throws InputError naming file, line and key of every fault.
 Result result_from_json(const std::string& text, const std::string& name);
 
-/// Adds a trace up as it comes. O(ranks) memory.
+/// Sums up a trace while it is recorded. O(ranks) memory.
 class StageMeter : public TraceSink {
  public:
   explicit StageMeter(std::size_t ranks) : sums_(ranks) {}
   void record(const TraceEvent& event) override;
 
-  /// The first `devices.size()` ranks as stages. `steps` is how many the trace held, `step_time` their mean.
+  /// Metrics of the first `devices.size()` ranks as stages. The trace held `steps` steps with a mean of `step_time`.
   std::vector<StageMetrics> stages(const std::vector<std::string>& devices, std::uint64_t steps,
                                    Seconds step_time) const;
 

@@ -25,7 +25,7 @@ std::vector<Value> read_objects(MappingReader& parent, const std::string& key, F
   return values;
 }
 
-/// A member that is an object, read by `read`; nothing where there is none.
+/// Reads a member that is an object; a missing one is a fault.
 template <typename Read>
 void read_object(MappingReader& parent, const std::string& key, FaultList& faults, const Read& read)
 {
@@ -97,9 +97,9 @@ void check_stages(const Result& result, MappingReader& reader)
       stages.size() == result.stages.size() &&
       std::equal(stages.begin(), stages.end(), result.stages.begin(),
                  [](const Stage& a, const StageMetrics& b) { return !a.devices.empty() && a.device() == b.device; });
-  if (!same) reader.add_fault("stages", "are not those of the plan");
+  if (!same) reader.add_fault("stages", "do not match the stages of the plan");
   if (result.step_times.empty()) {
-    reader.add_fault("step_times_s", "is empty; a simulation plays a step at least");
+    reader.add_fault("step_times_s", "is empty; a simulation has at least one step");
     return;
   }
   const Seconds total = std::accumulate(result.step_times.begin(), result.step_times.end(), Seconds(0));
@@ -137,7 +137,7 @@ Result result_from_json(const std::string& text, const std::string& name)
     for (const auto& option : network.keys()) result.network.emplace_back(option, network.required_text(option));
   });
   result.simgrid_version = reader.required_text("simgrid_version");
-  reader.required("profile");  // said again, and read, in inputs
+  reader.required("profile");  // read from `inputs`, which repeats it
   const DocumentNode* plan = reader.required("plan");
   read_object(reader, "inputs", faults, [&](MappingReader& inputs) { result.inputs = read_inputs(inputs, faults); });
   read_object(reader, "wall", faults,

@@ -4,7 +4,7 @@ namespace isobar::results {
 
 namespace {
 
-/// Forward and backward of one micro-batch, without what recomputation adds.
+/// Forward and backward work of one micro-batch, without recomputation.
 Flops model_work(const Workload& workload)
 {
   Flops sum;

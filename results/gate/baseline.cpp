@@ -14,7 +14,7 @@ namespace isobar::results {
 
 namespace {
 
-/// Below this, processor times of `even` are noise of the clock; no ratio is made with less.
+/// Least denominator of a ratio: shorter processor times of `even` are noise of the clock.
 constexpr Seconds least_time_of_even(0.05);
 
 /// Best first.
@@ -31,7 +31,7 @@ bool differ(double a, double b)
   return std::abs(a - b) > baseline_tolerance * std::max(std::abs(a), std::abs(b));
 }
 
-/// What one column says of two rows.
+/// Difference of two rows in one column.
 struct Difference {
   std::string column;
   bool is_better = false;
@@ -53,13 +53,13 @@ void compare(const char* column, const char* unit, const std::optional<Quantity>
     return;
   }
   if (!differ(before->value, now->value)) return;
-  const auto [old_text, new_text] = told_apart(before->value, now->value, 6);
+  const auto [old_text, new_text] = distinct_texts(before->value, now->value, 6);
   std::string what = fmt::format("{} {} {} -> {} {}", column, old_text, unit, new_text, unit);
   if (before->value > 0) what += fmt::format(" ({:+.3g} %)", 100 * (*now / *before - 1));
   differences.push_back({column, (*now < *before) == (wanted == Wanted::Low), std::move(what)});
 }
 
-/// Every column that differs, the most important first: the first decides.
+/// Every column that differs, the most important first; the first one decides.
 std::vector<Difference> differences_of(const ComparisonRow& before, const ComparisonRow& now)
 {
   std::vector<Difference> differences;
@@ -78,7 +78,7 @@ std::vector<Difference> differences_of(const ComparisonRow& before, const Compar
 std::string reason_of(const ComparisonRow& row)
 {
   constexpr std::size_t longest = 300;
-  return row.reason.empty() ? "without a word" : shown(row.reason, longest);
+  return row.reason.empty() ? "no reason given" : shown(row.reason, longest);
 }
 
 std::optional<Change> change_of(const ComparisonRow* before, const ComparisonRow& now)
@@ -86,7 +86,7 @@ std::optional<Change> change_of(const ComparisonRow* before, const ComparisonRow
   if (now.outcome == failed_outcome) return Change{ChangeKind::Failed, now, reason_of(now)};
   if (before == nullptr) {
     const std::string found = now.step_time ? fmt::format("step time {:.6g} s", now.step_time->value) : now.outcome;
-    return Change{ChangeKind::New, now, found + ", and nothing to compare it with"};
+    return Change{ChangeKind::New, now, found + "; nothing to compare with"};
   }
   const auto differences = differences_of(*before, now);
   if (differences.empty()) return std::nullopt;
@@ -126,7 +126,7 @@ std::vector<PlanTime> plan_times_of(const std::vector<ComparisonRow>& rows, cons
   for (const auto& row : rows) {
     if (row.allocator == "even" && row.plan_time) time_of_even[key_of(row)] = *row.plan_time;
   }
-  std::map<std::string, std::pair<Seconds, Seconds>> sums;  // its own, and even's on the same problems
+  std::map<std::string, std::pair<Seconds, Seconds>> sums;  // its own time, and that of even on the same problems
   for (const auto& row : rows) {
     const auto even = time_of_even.find(problem_of(row));
     if (row.allocator == "even" || !row.plan_time || even == time_of_even.end()) continue;
@@ -179,7 +179,7 @@ BaselineCheck check_baseline(const std::vector<ComparisonRow>& baseline, std::ve
     before.erase(found);
   }
   for (const auto& [key, row] : before) {
-    changes.emplace(key, Change{ChangeKind::Missing, *row, "nobody plans it any more"});
+    changes.emplace(key, Change{ChangeKind::Missing, *row, "no longer planned"});
   }
   for (auto& [key, change] : changes) check.changes.push_back(std::move(change));
   check.step_times = all.mean();

@@ -12,25 +12,25 @@
 
 namespace isobar::results {
 
-/// How a row of today differs from the baseline's.
+/// How a row of today differs from the row of the baseline.
 enum class ChangeKind {
   Better,
   Worse,
   New,      ///< the baseline has no such row
-  Missing,  ///< the baseline has it, and nobody plans it any more
-  Failed    ///< the allocator or the simulation did not end well today
+  Missing,  ///< only the baseline has it
+  Failed    ///< the allocator or the simulation failed today
 };
 
 std::string_view name_of(ChangeKind kind);  ///< "better", "worse", …
 
 struct Change {
   ChangeKind kind = ChangeKind::Worse;
-  ComparisonRow row;  ///< today's; the baseline's where it is missing
+  ComparisonRow row;  ///< today's; the baseline's for Missing
   std::string what;   ///< on one line: "step time 0.812 s -> 0.831 s (+2.34 %); also objective, memory"
 };
 
-/// What planning costs an allocator beside `even`, on the same machine at the same time: processor time over all rows
-/// that both have planned.
+/// Planning time of an allocator relative to `even`, both measured in the same check: processor time summed over all
+/// rows that both have planned.
 struct PlanTime {
   std::string allocator;
   double ratio_to_even = 1;
@@ -39,44 +39,45 @@ struct PlanTime {
   bool is_over() const { return limit && ratio_to_even > *limit; }
 };
 
-/// The geometric mean of step times, new / old, over the rows that have one on both sides.
+/// Geometric mean of step times, new / old, over the rows with a step time on both sides.
 struct StepTimeRatio {
   std::size_t rows = 0;
   std::optional<double> geometric_mean;  ///< none without rows
 };
 
-/// Today's rows beside those of a baseline.
+/// Today's rows compared with those of a baseline.
 struct BaselineCheck {
   std::vector<ComparisonRow> rows;  ///< today's, sorted
   std::vector<Change> changes;      ///< in the order of the rows
   StepTimeRatio step_times;
   std::map<std::string, StepTimeRatio> step_times_by_allocator;
-  std::vector<PlanTime> plan_times;  ///< by allocator; none where `even` planned nothing
+  std::vector<PlanTime> plan_times;  ///< one per allocator; none where `even` planned nothing
 
+  /// No row has changed and no plan time is over its limit.
   bool holds() const;
 };
 
-/// Relative difference from which on two numbers are not the same: simulated times vary in the last digits between
-/// compilers, and nothing else does.
+/// Largest relative difference between equal numbers: the last digits of simulated times vary between compilers.
 inline constexpr double baseline_tolerance = 1e-6;
 
-/// Compares rows by their keys. A row is better or worse by the first of these that differs: whether there is a plan,
-/// simulated step time, objective, outcome (optimal, feasible, timed out, infeasible), objective bound (higher is
-/// better), step bound (likewise), peak memory. `limits`: the largest ratio of plan time to even's, by allocator.
+/// Compares rows with the same key. The first of these that differs decides whether a row is better or worse: whether
+/// there is a plan, simulated step time, objective, outcome (optimal, feasible, timed out, infeasible), objective bound
+/// (higher is better), step bound (higher is better), peak memory. `limits`: largest plan time relative to `even`, by
+/// allocator.
 BaselineCheck check_baseline(const std::vector<ComparisonRow>& baseline, std::vector<ComparisonRow> rows,
                              const std::map<std::string, double>& limits);
 
-/// A row in words: "platforms/sky16.xml × workloads/bert24.yaml, even, pipeline (overlapped, 1f1b, M = 8, seed 1)".
+/// Label of a row: "platforms/sky16.xml × workloads/bert24.yaml, even, pipeline (overlapped, 1f1b, M = 8, seed 1)".
 std::string label_of(const ComparisonRow& row);
 
-/// For people: one line for each change and each plan time over its limit, and a summary. `against`: what the rows were
-/// compared with.
+/// Text for people: one line for each change and each plan time over its limit, then a summary. `against` names what
+/// the rows were compared with.
 std::string check_to_text(const BaselineCheck& check, const std::string& against);
-/// Schema isobar-check/1 (docs/formats.md).
+/// Schema isobar-check/1 (docs/formats/baseline.md).
 std::string check_to_json(const BaselineCheck& check, const std::string& against);
-/// For a comment on a pull request: the summary, a table of changes (the first hundred) and one of allocators.
+/// Markdown for a comment on a pull request: the summary, a table of the first 100 changes and one of allocators.
 std::string check_to_markdown(const BaselineCheck& check, const std::string& against);
-/// JUnit's XML: a test case for each row and each plan time, those that changed with a failure.
+/// JUnit XML: one test case for each row and each plan time; changes are failures.
 std::string check_to_junit(const BaselineCheck& check, const std::string& against);
 
 }  // namespace isobar::results

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr auto schema = "isobar-baseline/1";
 
-/// Of an empty list a fault, unless it may be one.
+/// A list of texts; an empty one is a fault unless `may_be_empty`.
 std::vector<std::string> texts_of(MappingReader& reader, const std::string& key, bool may_be_empty)
 {
   if (may_be_empty && !reader.has(key)) {
@@ -29,12 +29,13 @@ std::vector<std::string> texts_of(MappingReader& reader, const std::string& key,
   std::vector<std::string> texts;
   for (const auto& node : reader.required_sequence(key)) {
     if (node.kind != DocumentNode::Kind::Scalar || !node.is_text || node.scalar.empty()) {
-      reader.add_fault(key, "holds something that is no text; write a list such as [\"a\", \"b\"]");
+      reader.add_fault(key, "holds an entry that is not text; write a list such as [\"a\", \"b\"]");
       return {};
     }
     texts.push_back(node.scalar);
   }
-  if (texts.empty() && !may_be_empty && reader.has(key)) reader.add_fault(key, "is empty, and so would be the grid");
+  if (texts.empty() && !may_be_empty && reader.has(key))
+    reader.add_fault(key, "is empty, so the grid has no rows; list at least one");
   return texts;
 }
 
@@ -60,7 +61,7 @@ void read_grid(const DocumentNode& node, FaultList& faults, BaselineMeta& meta)
       meta.objectives.push_back(*objective);
     } else {
       grid.add_fault("objectives",
-                     fmt::format("{} is none of {}", in_quotes(name), fmt::join(objective_names(), ", ")));
+                     fmt::format("{} is not one of {}", in_quotes(name), fmt::join(objective_names(), ", ")));
     }
   }
   if (const auto name = grid.optional_choice("communication", communication_names())) {
@@ -103,7 +104,7 @@ void read_by_allocator(MappingReader& document, const std::string& key, FaultLis
   for (const auto& allocator : reader.keys()) {
     numbers[allocator] = read(reader, allocator);
     if (std::find(meta.allocators.begin(), meta.allocators.end(), allocator) == meta.allocators.end()) {
-      reader.add_fault(allocator, "is none of grid.allocators");
+      reader.add_fault(allocator, "is not in grid.allocators");
     }
   }
 }
@@ -143,7 +144,7 @@ std::set<std::string> files_of(const std::vector<std::string>& patterns, const s
   return files;
 }
 
-/// An empty list says nothing, and so matches all.
+/// Whether a pattern matches; an empty list matches all names.
 bool matches(const std::vector<std::string>& patterns, std::string_view name)
 {
   return patterns.empty() || std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
@@ -199,7 +200,7 @@ std::vector<ComparisonRow> BaselineMeta::rows() const
   for (std::size_t i = 0; i < left_out.size(); ++i) {
     if (is_used[i]) continue;
     throw InputError(fmt::format("{}:{}: leave_out[{}]", name, left_out[i].line, i),
-                     "leaves no row of the grid out; mend its patterns or delete it");
+                     "matches no row of the grid; correct its patterns or delete it");
   }
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return key_of(a) < key_of(b); });
   return rows;
@@ -221,7 +222,7 @@ BaselineMeta baseline_meta_from_json(const std::string& text, const std::string&
                     [](MappingReader& reader, const std::string& key) { return reader.required_number(key); });
   if (!meta.plan_time_limits.empty() &&
       std::find(meta.allocators.begin(), meta.allocators.end(), "even") == meta.allocators.end()) {
-    document.add_fault("plan_time_limits", "are ratios to what even takes; add even to grid.allocators");
+    document.add_fault("plan_time_limits", "are relative to the plan time of even; add even to grid.allocators");
   }
   if (const DocumentNode* approved = document.optional("approved")) meta.approved = read_provenance(*approved, faults);
   document.refuse_unknown();
@@ -291,7 +292,7 @@ std::vector<std::string> changed_inputs(const Provenance& approved, const Proven
   for (const auto& [file, hash] : now.inputs) {
     const auto was = approved.inputs.find(file);
     if (was != approved.inputs.end() && was->second != hash) {
-      lines.push_back(file + ": is not the file that the rows were approved with");
+      lines.push_back(file + ": has changed since the rows were approved");
     }
   }
   return lines;

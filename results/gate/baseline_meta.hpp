@@ -12,19 +12,20 @@
 
 namespace isobar::results {
 
-/// What a baseline was made by and from. Two with another simulator, solver or network model are not comparable.
+/// Versions and inputs that produced a baseline. Baselines of different simulators, solvers or network models are not
+/// comparable.
 struct Provenance {
   std::string isobar_version;
   std::string simgrid_version;
-  std::optional<std::string> cbc_version;                    ///< where an allocator uses it
-  std::vector<std::pair<std::string, std::string>> network;  ///< every option that decides simulated times
+  std::optional<std::string> cbc_version;                    ///< where an allocator uses CBC
+  std::vector<std::pair<std::string, std::string>> network;  ///< every option that affects simulated times
   std::map<std::string, std::string> inputs;                 ///< file -> hash
 };
 
-/// NAME.meta.json beside a baseline NAME.csv: which rows there are to be, and what the approved ones were made by. The
-/// grid is written by hand, the rest by `isobar check --approve`.
+/// NAME.meta.json next to a baseline NAME.csv: the rows that a check plans, and the provenance of the approved ones.
+/// The grid is written by hand, the rest by `isobar check --approve`.
 struct BaselineMeta {
-  /// Rows of the grid that are not made: those that match a pattern of each list that is not empty.
+  /// Rows of the grid that are left out: those that match a pattern of every list that is not empty.
   struct LeftOut {
     std::vector<std::string> platforms;
     std::vector<std::string> workloads;
@@ -34,8 +35,8 @@ struct BaselineMeta {
     int line = 0;
   };
 
-  std::string name;                    ///< of its file
-  std::vector<std::string> platforms;  ///< files or patterns of them (*, ?, […]), from the working folder
+  std::string name;                    ///< of the file
+  std::vector<std::string> platforms;  ///< files or patterns (*, ?, […]), relative to the working folder
   std::vector<std::string> workloads;
   std::vector<std::string> allocators;
   std::vector<Objective> objectives;
@@ -43,24 +44,25 @@ struct BaselineMeta {
   std::optional<Schedule> schedule;
   std::optional<std::uint64_t> microbatches;
   std::uint64_t seed = 1;
-  std::map<std::string, std::uint64_t> budgets;  ///< work of a search, by allocator
+  std::map<std::string, std::uint64_t> budgets;  ///< work limit of a search, by allocator
   std::vector<LeftOut> left_out;
-  std::map<std::string, double> plan_time_limits;  ///< largest ratio of plan time to even's, by allocator
+  std::map<std::string, double> plan_time_limits;  ///< largest plan time relative to `even`, by allocator
   std::optional<Provenance> approved;
 
-  /// The grid without what is left out, sorted; outcomes are not known yet.
-  /// @throws InputError for a pattern that no file matches, and for an entry of `left_out` that leaves nothing out.
+  /// The rows of the grid without those left out, sorted, without outcomes.
+  /// @throws InputError for a pattern that no file matches and for an entry of `left_out` that matches no row.
   std::vector<ComparisonRow> rows() const;
 };
 
-/// Schema isobar-baseline/1 (docs/formats.md). @throws InputError with every fault of the file.
+/// Reads schema isobar-baseline/1 (docs/formats/baseline.md). `name` is the file's.
+/// @throws InputError with every fault of the file.
 BaselineMeta baseline_meta_from_json(const std::string& text, const std::string& name);
 std::string baseline_meta_to_json(const BaselineMeta& meta);
 
-/// Why rows that were approved with one provenance cannot be compared with rows made by another: one line for each
-/// reason, which begins with its key; none when they can. Isobar's own version and the inputs are no reason.
+/// Why rows approved with one provenance cannot be compared with rows of another: one line for each reason, which
+/// begins with its key; empty when they can. Isobar's own version and the inputs are no reasons.
 std::vector<std::string> reasons_not_to_compare(const Provenance& approved, const Provenance& now);
-/// Inputs that are not the ones that were approved: one line each.
+/// Inputs that differ from the approved ones: one line each.
 std::vector<std::string> changed_inputs(const Provenance& approved, const Provenance& now);
 
 }  // namespace isobar::results

@@ -1,4 +1,4 @@
-#include "core/utf8.hpp"
+#include "core/base/xml_writer.hpp"
 #include "results/gate/baseline.hpp"
 #include "results/table.hpp"
 
@@ -17,85 +17,43 @@ using Json = nlohmann::ordered_json;
 constexpr std::array kinds = {ChangeKind::Worse, ChangeKind::Better, ChangeKind::New, ChangeKind::Missing,
                               ChangeKind::Failed};
 
-std::string mean_in_words(const StepTimeRatio& ratio)
+std::string mean_text(const StepTimeRatio& ratio)
 {
   if (!ratio.geometric_mean) return "no step time to compare";
   return fmt::format("geometric mean of step times, new / old: {:.6f} ({} rows)", *ratio.geometric_mean, ratio.rows);
 }
 
-/// "240 rows as in FILE", or how many changed, by kind.
+/// "240 rows, unchanged from FILE", or the number of changes by kind.
 std::string summary_of(const BaselineCheck& check, const std::string& against)
 {
-  if (check.changes.empty()) return fmt::format("{} rows, all as in {}", check.rows.size(), against);
+  if (check.changes.empty()) return fmt::format("{} rows, unchanged from {}", check.rows.size(), against);
   std::string counts;
   for (const auto kind : kinds) {
     const auto count = std::count_if(check.changes.begin(), check.changes.end(),
                                      [kind](const Change& change) { return change.kind == kind; });
     if (count > 0) counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count, name_of(kind));
   }
-  return fmt::format("{} rows, not as in {}: {}", check.rows.size(), against, counts);
+  return fmt::format("{} rows, changed from {}: {}", check.rows.size(), against, counts);
 }
 
-std::string plan_time_in_words(const PlanTime& time)
+std::string plan_time_text(const PlanTime& time)
 {
-  return fmt::format("planning takes {:.3g} times what even takes", time.ratio_to_even) +
+  return fmt::format("planning takes {:.3g} times as long as even", time.ratio_to_even) +
          (time.limit ? fmt::format("; the limit is {:.3g}", *time.limit) : "");
-}
-
-/// Text for XML or, likewise, for HTML in Markdown; what XML cannot carry becomes a question mark.
-std::string escaped(std::string_view text)
-{
-  std::string safe;
-  for (std::size_t length = 0; !text.empty(); text.remove_prefix(std::max<std::size_t>(length, 1))) {
-    length = utf8_length(text);
-    if (length > 1) {
-      safe += text.substr(0, length);
-      continue;
-    }
-    const char c = length == 0 ? '\0' : text.front();
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      case '\t':
-      case '\n':
-        safe += ' ';
-        break;
-      default:
-        safe += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
-    }
-  }
-  return safe;
 }
 
 /// A cell of a table in Markdown.
 std::string cell(const std::string& text)
 {
   std::string safe;
-  for (const char c : escaped(text)) {
+  for (const char c : xml_escaped(text)) {
     if (c == '|' || c == '*' || c == '_' || c == '`') safe += '\\';
     safe += c;
   }
   return safe;
 }
 
-std::string test_case(const std::string& group, const std::string& name, const std::string& failure)
-{
-  const std::string begin = fmt::format("  <testcase classname=\"{}\" name=\"{}\"", escaped(group), escaped(name));
-  if (failure.empty()) return begin + "/>\n";
-  return fmt::format("{}>\n    <failure message=\"{}\"/>\n  </testcase>\n", begin, escaped(failure));
-}
-
-/// The row within its platform and workload.
+/// The label of a row without its platform and workload.
 std::string name_of(const ComparisonRow& row)
 {
   const std::string label = label_of(row);
@@ -111,9 +69,9 @@ std::string check_to_text(const BaselineCheck& check, const std::string& against
     text += fmt::format("{:8}{}: {}\n", name_of(change.kind), label_of(change.row), change.what);
   }
   for (const auto& time : check.plan_times) {
-    if (time.is_over()) text += fmt::format("{:8}{}: {}\n", "slower", time.allocator, plan_time_in_words(time));
+    if (time.is_over()) text += fmt::format("{:8}{}: {}\n", "slower", time.allocator, plan_time_text(time));
   }
-  return text + summary_of(check, against) + "\n" + mean_in_words(check.step_times) + "\n";
+  return text + summary_of(check, against) + "\n" + mean_text(check.step_times) + "\n";
 }
 
 std::string check_to_json(const BaselineCheck& check, const std::string& against)
@@ -160,7 +118,7 @@ std::string check_to_markdown(const BaselineCheck& check, const std::string& aga
 {
   constexpr std::size_t most_shown = 100;  // a comment holds 65,536 characters
   std::string text = fmt::format("### Quality of plans: {}\n\n{}; {}.\n", check.holds() ? "unchanged" : "changed",
-                                 cell(summary_of(check, against)), mean_in_words(check.step_times));
+                                 cell(summary_of(check, against)), mean_text(check.step_times));
   if (!check.changes.empty()) text += "\n| change | row | what |\n|---|---|---|\n";
   for (std::size_t i = 0; i < std::min(check.changes.size(), most_shown); ++i) {
     const Change& change = check.changes[i];
@@ -182,32 +140,47 @@ std::string check_to_markdown(const BaselineCheck& check, const std::string& aga
 
 std::string check_to_junit(const BaselineCheck& check, const std::string& against)
 {
+  struct TestCase {
+    std::string group;
+    std::string name;
+    std::string failure;  // empty: passed
+  };
   std::map<RowKey, const Change*> changes;
   for (const auto& change : check.changes) changes[key_of(change.row)] = &change;
   const auto group_of = [](const ComparisonRow& row) { return fmt::format("{} × {}", row.platform, row.workload); };
   const auto failure_of = [](const Change& change) { return fmt::format("{}: {}", name_of(change.kind), change.what); };
-  std::string cases;
-  std::size_t count = 0;
-  std::size_t failures = 0;
-  const auto add = [&](const std::string& group, const std::string& name, const std::string& failure) {
-    cases += test_case(group, name, failure);
-    ++count;
-    failures += failure.empty() ? 0 : 1;
-  };
+  std::vector<TestCase> cases;
   for (const auto& row : check.rows) {
     const auto change = changes.find(key_of(row));
-    add(group_of(row), name_of(row), change == changes.end() ? "" : failure_of(*change->second));
+    cases.push_back({group_of(row), name_of(row), change == changes.end() ? "" : failure_of(*change->second)});
   }
   for (const auto& change : check.changes) {
-    if (change.kind == ChangeKind::Missing) add(group_of(change.row), name_of(change.row), failure_of(change));
+    if (change.kind == ChangeKind::Missing) {
+      cases.push_back({group_of(change.row), name_of(change.row), failure_of(change)});
+    }
   }
   for (const auto& time : check.plan_times) {
-    add("plan time", time.allocator, time.is_over() ? "slower: " + plan_time_in_words(time) : "");
+    cases.push_back({"plan time", time.allocator, time.is_over() ? "slower: " + plan_time_text(time) : ""});
   }
-  return fmt::format(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"isobar check {}\" tests=\"{}\" failures=\"{}\">\n"
-      "{}</testsuite>\n",
-      escaped(against), count, failures, cases);
+  const auto failures =
+      std::ranges::count_if(cases, [](const TestCase& test_case) { return !test_case.failure.empty(); });
+
+  XmlWriter xml;
+  xml.prolog("<?xml version=\"1.0\" encoding=\"UTF-8\"?>");
+  xml.open("testsuite", {{"name", "isobar check " + against},
+                         {"tests", std::to_string(cases.size())},
+                         {"failures", std::to_string(failures)}});
+  for (const auto& [group, name, failure] : cases) {
+    if (failure.empty()) {
+      xml.element("testcase", {{"classname", group}, {"name", name}});
+      continue;
+    }
+    xml.open("testcase", {{"classname", group}, {"name", name}});
+    xml.element("failure", {{"message", failure}});
+    xml.close();
+  }
+  xml.close();
+  return std::move(xml).finished();
 }
 
 }  // namespace isobar::results

@@ -23,7 +23,7 @@ const percent = known(value => `${digits(100 * value, 3)} %`);
 const change = known(value => Math.abs(value) < 5e-5 ? "±0 %" : `${value > 0 ? "+" : "−"}${(100 * Math.abs(value)).toFixed(2)} %`);
 const layers = stage => stage.first_layer === stage.last_layer ? `${stage.first_layer}` : `${stage.first_layer}–${stage.last_layer}`;
 const cut = (text, most) => [...text].length > most ? `${[...text].slice(0, most - 1).join("")}…` : text;
-// Plotly reads tags and entities in what it shows; names are plain text.
+// Plotly interprets tags and entities in labels; names are plain text.
 const plain = (text, most = 60) => cut(text, most).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const lines = (...parts) => parts.filter(Boolean).join("<br>");
 
@@ -44,7 +44,7 @@ function theme() {
     ? {back: "#ffffff", text: "#000000", quiet: "#444444", line: "#d5dae1", accent: "#0b5cab", idle: "#c3c9d1"}
     : {back: of("back"), text: of("text"), quiet: of("quiet"), line: of("line"), accent: of("accent"), idle: of("idle")};
 }
-// Along the chain; neighbours differ in lightness too.
+// The hue follows the chain; neighbours also differ in lightness.
 const colour_of_stage = (stage, count) => `hsl(${Math.round(210 + 290 * stage / Math.max(1, count))}, 52%, ${stage % 2 ? 62 : 48}%)`;
 const KINDS = [["Forward", "#3f7fd6"], ["Backward", "#dd8a2e"], ["AllReduce", "#8a8f98"], ["Update", "#8463c9"],
                ["Send activation", "#2f9b78"], ["Send gradient", "#c05a86"]];
@@ -63,9 +63,9 @@ function layout_of(more) {
 }
 const heading = (text, x, y) => ({text, x, y, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false});
 
-// ---- Charts: each gives what Plotly draws -----------------------------------------------------------------------
+// ---- Charts: each returns data and layout for Plotly ------------------------------------------------------------
 
-// Charts side by side have no room for their names on a phone: they stand one below the other there.
+// On a phone, charts side by side have no room for their names: they are stacked.
 const narrow = () => !drawn_for_paper() && matchMedia("(max-width: 639px)").matches;
 
 function comparison() {
@@ -121,11 +121,11 @@ function plan() {
       xaxis: {tickvals: x, ticktext: stages.map(stage => plain(stage.device, 22)), tickangle: few && stages.length < (narrow() ? 3 : 9) ? 0 : -60, anchor: "y4", showgrid: false,
               tickmode: stages.length > 70 ? "auto" : "array", range: [-0.6, stages.length - 0.4]},
       yaxis: {domain: [0.79, 1]}, yaxis2: {domain: [0.525, 0.735]}, yaxis3: {domain: [0.26, 0.47]}, yaxis4: {domain: [0, 0.205]},
-      annotations: [heading("layers", 0, 1), heading("computes in a step, s", 0, 0.735), heading("speed, TFLOP/s", 0, 0.47),
+      annotations: [heading("layers", 0, 1), heading("compute per step, s", 0, 0.735), heading("speed, TFLOP/s", 0, 0.47),
                     heading("memory used of available, GiB", 0, 0.205)]})};
 }
 
-/// Where devices and sites stand: sites on a ring, devices of a site in a spiral round it.
+/// Positions of sites and devices: sites on a ring, the devices of a site in a spiral around it.
 function places() {
   const turn = Math.PI * (3 - Math.sqrt(5));
   const radius = site => site.devices.length < 2 ? 0.35 : 0.55 * Math.sqrt(site.devices.length) + 0.35;
@@ -149,7 +149,7 @@ function map() {
     const {a, b} = each;
     const busy = each.busiest_link?.busy_fraction ?? 0;
     wires.push([place[a].centre, place[b].centre, busy, lines(
-      `${plain(run.sites[a].name)} ↔ ${plain(run.sites[b].name)}`, `${bytes(each.a_to_b_bytes)} there, ${bytes(each.b_to_a_bytes)} back, a step`,
+      `${plain(run.sites[a].name)} ↔ ${plain(run.sites[b].name)}`, `${bytes(each.a_to_b_bytes)} there, ${bytes(each.b_to_a_bytes)} back per step`,
       each.busiest_link && `busiest link ${plain(each.busiest_link.name)}: ${percent(busy)} of the step`,
       `${bandwidth(each.bandwidth_bytes_per_s)}, ${seconds(each.latency_s)} one way`), 3 + 7 * busy]);
   }
@@ -157,7 +157,7 @@ function map() {
     if (device.stage === null || site.devices.length === 1) return;
     const link = run.stages[device.stage].own_link;
     if (link) wires.push([place[i].devices[k], place[i].centre, link.busy_fraction, lines(`link ${plain(link.name)} of ${plain(device.name)}`,
-      `${bytes(link.bytes)} a step, busy ${percent(link.busy_fraction)} of it`), 2]);
+      `${bytes(link.bytes)} per step, busy ${percent(link.busy_fraction)} of it`), 2]);
   }));
   const data = [];
   LOADS.forEach(([most, color, name], k) => {
@@ -195,7 +195,7 @@ function map() {
 
 const kind_of = (events, i) => events.opcode[i] === "Send" ? (events.lane[i] === "send activation" ? "Send activation" : "Send gradient") : events.opcode[i];
 const rank_name = rank => rank < run.stages.length ? run.stages[rank].device : run.sites.find(site => site.is_data_server)?.name ?? `rank ${rank}`;
-function told(events, i) {
+function describe(events, i) {
   const stage = run.stages[events.rank[i]];
   const sends = ["Send", "AllReduce"].includes(events.opcode[i]);
   return {name: ["Update", "AllReduce"].includes(events.opcode[i]) ? events.opcode[i] : `${kind_of(events, i)} ${events.microbatch[i]}`,
@@ -213,7 +213,7 @@ function timeline_of(recorded, until) {
     return {type: "bar", orientation: "h", name: kind, marker: {color, line: {width: 0}}, y: own.map((i, k) => events.rank[i] + bar[k][0]), width: bar.map(([, width]) => width),
             base: own.map(i => events.begin_s[i]), x: own.map(i => events.end_s[i] - events.begin_s[i]), hoverinfo: "text",
             hovertext: own.map(i => {
-              const {name, where, layers: which, what} = told(events, i);
+              const {name, where, layers: which, what} = describe(events, i);
               return lines(name, plain(where), which && `layers ${which}`, what, `${seconds(events.begin_s[i])} to ${seconds(events.end_s[i])}: ${seconds(events.end_s[i] - events.begin_s[i])}`);
             }),
             text: events.rank.length > 600 || kind.startsWith("Send") ? undefined : own.map(i => `${events.microbatch[i]}`), textposition: "inside", insidetextanchor: "middle", textangle: 0};
@@ -236,11 +236,12 @@ function what_if() {
   const relative = time => time === null ? null : time / run.first_step_time_s - 1;
   const bars = (name, key, color) => ({type: "bar", orientation: "h", name, y, x: rows.map(each => relative(each[key])), marker: {color}, text: rows.map(each => change(relative(each[key]))),
     textposition: "auto", cliponaxis: false, hoverinfo: "text", hovertext: rows.map(each => lines(plain(each.change), `${name}: ${seconds(each[key])}, ${change(relative(each[key]))}`))});
-  const anew = rows.some(each => each.planned_anew_step_time_s !== null);
-  return {data: [bars("plan kept", "step_time_s", accent), ...(anew ? [bars("planned anew", "planned_anew_step_time_s", idle)] : [])],
-          layout: layout_of({height: 70 + (anew ? 42 : below ? 36 : 28) * rows.length, showlegend: anew, margin: {l: 60, r: 60, t: 24, b: 44}, bargap: 0.3,
+  const replanned = rows.some(each => each.planned_anew_step_time_s !== null);
+  return {data: [bars("plan kept", "step_time_s", accent), ...(replanned ? [bars("replanned", "planned_anew_step_time_s", idle)] : [])],
+          layout: layout_of({height: 70 + (replanned ? 42 : below ? 36 : 28) * rows.length, showlegend: replanned, margin: {l: 60, r: 60, t: 24, b: 44}, bargap: 0.3,
                              xaxis: {title: {text: "step time, change"}, tickformat: ".1%", rangemode: "tozero", nticks: below ? 3 : undefined},
-                             yaxis: {tickvals: y, ticktext: rows.map(each => below ? plain(each.change, 56).replace(" of ", " of<br>") : plain(each.change, 56)), autorange: "reversed", showgrid: false}})};
+                             yaxis: {tickvals: y, ticktext: rows.map(each => plain(each.change, 56)).map(text => below ? text.replace(" of ", " of<br>") : text),
+                                     autorange: "reversed", showgrid: false}})};
 }
 
 // ---- The page ---------------------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/// Cells are texts, or [number, text] with the number as it is in the JSON.
+/// A cell is a text, or [number, text] with the number from the JSON.
 function table(label, header, rows, current = -1) {
   const cell = (content, tag, is_number) => {
     const [value, text] = Array.isArray(content) ? content : [undefined, content];
@@ -280,7 +281,8 @@ function comparison_section() {
     [each.objective_bound_s, seconds(each.objective_bound_s)], [each.gap_fraction, percent(each.gap_fraction)], [each.peak_memory_bytes, bytes(each.peak_memory_bytes)]]);
   return section("comparison", "Allocators compared",
     report.runs.length > 1 ? chart("comparison-chart", comparison, "Step time, gap and memory of each placement; the table below has the numbers") : null,
-    table("Placements", ["placement", "objective", "schedule", "outcome", "stages", "step time", "step bound", "tokens/s", "MFU", "bubble", "objective value", "bound", "gap", "fullest device"], rows, report.runs.indexOf(run)));
+    table("Placements", ["placement", "objective", "schedule", "outcome", "stages", "step time", "step bound", "tokens/s", "MFU", "bubble", "objective value", "bound", "gap",
+      "fullest device"], rows, report.runs.indexOf(run)));
 }
 
 function summary_section() {
@@ -289,19 +291,21 @@ function summary_section() {
   const used = run.stages.length, all = run.sites.reduce((sum, site) => sum + site.devices.length, 0);
   return section("summary", "Summary", element("dl", {class: "facts"},
     fact("step time", run.step_time_s, seconds(run.step_time_s), "simulated"), fact("step bound", run.step_bound_s, seconds(run.step_bound_s), "no schedule of this plan takes less"),
-    fact("gap", run.gap_fraction, percent(run.gap_fraction), run.objective === "step" ? "of the predicted step to its bound" : "of the objective to its bound"), fact("fullest device", run.peak_memory_bytes, bytes(run.peak_memory_bytes)),
+    fact("gap", run.gap_fraction, percent(run.gap_fraction), run.objective === "step" ? "of the predicted step to its bound" : "of the objective to its bound"),
+    fact("fullest device", run.peak_memory_bytes, bytes(run.peak_memory_bytes)),
     fact("devices used", used, `${used} of ${all}`), busiest ? fact("busiest link", busiest.busy_fraction, percent(busiest.busy_fraction), cut(busiest.name, 40)) : null,
     run.measured ? fact("measured step", run.measured.step_time_s, seconds(run.measured.step_time_s), `step ${run.measured.step} of ${cut(run.measured.file, 40)}`) : null));
 }
 
 function map_section() {
-  const connections = run.connections.map(each => [`${run.sites[each.a].name} ↔ ${run.sites[each.b].name}`, [each.a_to_b_bytes, bytes(each.a_to_b_bytes)], [each.b_to_a_bytes, bytes(each.b_to_a_bytes)],
-    [each.busiest_link?.busy_fraction ?? null, percent(each.busiest_link?.busy_fraction)], each.busiest_link?.name ?? MISSING, [each.bandwidth_bytes_per_s, bandwidth(each.bandwidth_bytes_per_s)], [each.latency_s, seconds(each.latency_s)]]);
+  const connections = run.connections.map(each => [`${run.sites[each.a].name} ↔ ${run.sites[each.b].name}`, [each.a_to_b_bytes, bytes(each.a_to_b_bytes)],
+    [each.b_to_a_bytes, bytes(each.b_to_a_bytes)], [each.busiest_link?.busy_fraction ?? null, percent(each.busiest_link?.busy_fraction)], each.busiest_link?.name ?? MISSING,
+    [each.bandwidth_bytes_per_s, bandwidth(each.bandwidth_bytes_per_s)], [each.latency_s, seconds(each.latency_s)]]);
   const links = [...run.links].sort((a, b) => b.busy_fraction - a.busy_fraction).map(link => [link.name, [link.bytes, bytes(link.bytes)], [link.busy_fraction, percent(link.busy_fraction)]]);
   return section("map", "Cluster", chart("map-chart", map, `Map of ${run.sites.length} sites, their devices and the load of their links; the tables below have the numbers`,
-    "Dots are devices, larger ones faster, coloured and numbered by stage; grey ones are idle. Lines are links, coloured by the part of the step in which a transfer is under way."),
-    connections.length ? table("Between sites", ["sites", "there, a step", "back, a step", "busy", "busiest link", "bandwidth", "latency"], connections) : null,
-    fold(`All ${links.length} links that carried something`, table("Links", ["link", "payload a step", "busy"], links)));
+    "Dots are devices, larger ones faster, coloured and numbered by stage; grey ones are idle. Lines are links, coloured by the fraction of the step with a transfer in progress."),
+    connections.length ? table("Between sites", ["sites", "there, per step", "back, per step", "busy", "busiest link", "bandwidth", "latency"], connections) : null,
+    fold(`All ${links.length} links that carried data`, table("Links", ["link", "payload per step", "busy"], links)));
 }
 
 function plan_section() {
@@ -317,7 +321,7 @@ const MOST_ROWS = 500;
 function instruction_table(recorded) {
   const {events} = recorded;
   const rows = events.rank.slice(0, MOST_ROWS).map((_, i) => {
-    const {name, where, layers: which, what} = told(events, i);
+    const {name, where, layers: which, what} = describe(events, i);
     return [name, where, which, what, [events.begin_s[i], seconds(events.begin_s[i])], [events.end_s[i], seconds(events.end_s[i])]];
   });
   const details = fold(rows.length < recorded.instructions ? `The first ${rows.length} instructions` : `All ${rows.length} instructions`);
@@ -356,7 +360,7 @@ function timeline_section() {
     ? `Shows the first ${events.rank.length} of ${instructions} instructions; isobar simulate --trace writes all.` : `${instructions} instructions.`;
   return section("timeline", "One step", tools_of("timeline-chart"),
     chart("timeline-chart", timeline, "Timeline of the simulated step, a row for each device; the table below lists its instructions",
-      `Simulated. ${shown} Each device computes in its upper row and sends below it; a transfer stands where it is sent from.`),
+      `Simulated. ${shown} Each device computes in its upper row and sends below it; a transfer is drawn at its sender.`),
     instruction_table(run.timeline),
     ...(run.measured ? [tools_of("measured-chart"), chart("measured-chart", measured, "Timeline of the measured step", `Measured: step ${run.measured.step} of ${run.measured.file}.`),
       instruction_table(run.measured.timeline)] : []));
@@ -367,9 +371,9 @@ function step_text() {
   const fraction_of = kind => percent(parts.filter(each => each.kind === kind).reduce((sum, each) => sum + each.step_fraction, 0));
   const part_text = each => each.kind === "compute" ? `compute of ${each.from} (${percent(each.step_fraction)})`
     : `${each.kind === "data" ? "bytes" : "latency"} from ${each.from} to ${each.to} (${percent(each.step_fraction)})`;
-  const limits = in_flight_limits.length ? ` ${in_flight_limits[0].device} is idle for ${seconds(in_flight_limits[0].idle_s)} with a micro-batch at hand, since it holds ${
-    in_flight_limits[0].microbatches_in_flight} at most; one more there and before it would save ${seconds(in_flight_limits[0].saved_by_one_more_s)}.` : "";
-  const latency = parts.some(each => each.kind === "latency") ? ` Without any latency this placement would save ${seconds(saved_without_latency_s)}.` : "";
+  const limits = in_flight_limits.length ? ` ${in_flight_limits[0].device} is idle for ${seconds(in_flight_limits[0].idle_s)} although a micro-batch has arrived, because it holds at most ${
+    in_flight_limits[0].microbatches_in_flight}; one more on it and on every stage before it would save ${seconds(in_flight_limits[0].saved_by_one_more_s)}.` : "";
+  const latency = parts.some(each => each.kind === "latency") ? ` Without latency, this placement would save ${seconds(saved_without_latency_s)}.` : "";
   return `The predicted step waits for compute ${fraction_of("compute")}, bytes ${fraction_of("data")}, latency ${fraction_of("latency")}; most of all for ${
     parts.slice(0, 3).map(part_text).join(", ")}.${limits}${latency}`;
 }
@@ -377,7 +381,7 @@ function step_text() {
 function bound_text() {
   const {bottleneck, full_memory, critical_path} = run.explanation;
   const where = bottleneck.stage === null ? `the input from ${bottleneck.device}` : `stage ${bottleneck.stage} on ${bottleneck.device}`;
-  const by = bottleneck.binds === "compute" ? `by its compute, ${seconds(bottleneck.compute_s)} a micro-batch` : `by its transfers over ${bottleneck.links.slice(0, 3).join(", ")}`;
+  const by = bottleneck.binds === "compute" ? `by its compute, ${seconds(bottleneck.compute_s)} per micro-batch` : `by its transfers over ${bottleneck.links.slice(0, 3).join(", ")}`;
   const near = bottleneck.other_stages_within_1_percent;
   const full = full_memory.length ? ` Memory is full on ${full_memory.slice(0, 3).map(each => each.device).join(", ")}${full_memory.length > 3 ? ` and ${full_memory.length - 3} more` : ""}.` : "";
   if (critical_path) return step_text() + full;
@@ -387,17 +391,18 @@ function bound_text() {
 
 function bounds_section() {
   const relative = time => time === null ? null : time / run.first_step_time_s - 1;
-  const anew = run.what_ifs.some(each => each.planned_anew_step_time_s !== null);
-  const rows = run.what_ifs.map(each => [each.change, [each.step_time_s, seconds(each.step_time_s)], [relative(each.step_time_s), change(relative(each.step_time_s))],
-    ...(anew ? [[each.planned_anew_step_time_s, seconds(each.planned_anew_step_time_s)], [relative(each.planned_anew_step_time_s), change(relative(each.planned_anew_step_time_s))]] : []), each.fault ?? ""]);
+  const replanned = run.what_ifs.some(each => each.planned_anew_step_time_s !== null);
+  const cells = time => [[time, seconds(time)], [relative(time), change(relative(time))]];
+  const rows = run.what_ifs.map(each => [each.change, ...cells(each.step_time_s), ...(replanned ? cells(each.planned_anew_step_time_s) : []), each.fault ?? ""]);
   const best = run.what_ifs.find(each => !each.fault);
   const best_time = best ? Math.min(...[best.step_time_s, best.planned_anew_step_time_s].filter(time => time !== null)) : null;
   const answer = !best || best_time >= run.first_step_time_s * (1 - 5e-5) ? "None of the changes tried makes the step shorter."
     : `Of the changes tried, ${best.change} is worth most: ${change(relative(best_time))}.`;
   return section("bounds", "What bounds the step", element("p", {}, bound_text()), element("p", {id: "next-change"}, answer),
     chart("bounds-chart", what_if, "What each change of the platform does to the step time; the table below has the numbers",
-      `Each change was simulated with the plan kept; it can also make a step longer, where transfers then meet others${anew ? "; the lighter bars are new plans by the same allocator with its default seed and limits" : ""}.`),
-    table("Changes", ["change", "step time, plan kept", "change", ...(anew ? ["step time, planned anew", "change"] : []), ""], rows));
+      `Each change was simulated with the same plan; it can also lengthen the step, where transfers then share links with others${
+        replanned ? "; the lighter bars are new plans by the same allocator with its default seed and limits" : ""}.`),
+    table("Changes", ["change", "step time, plan kept", "change", ...(replanned ? ["step time, replanned", "change"] : []), ""], rows));
 }
 
 const CONFIG = {displayModeBar: false, responsive: true, doubleClick: "reset"};
@@ -426,7 +431,7 @@ function build() {
   return draw_all();
 }
 
-// Hexadecimal digits stand in HTML as they are, whatever the figure holds.
+// Hexadecimal digits need no escaping in HTML.
 async function draw_figure() {
   const {data, layout} = {comparison, plan, map, timeline}[report.figure]();
   const size = {width: 900, height: layout.height};
@@ -440,7 +445,7 @@ async function draw_figure() {
 
 function start() {
   if (report.figure !== undefined) {
-    let state = 1;  // Plotly numbers its clip paths at random; a figure is the same each time
+    let state = 1;  // Plotly numbers its clip paths at random; figures must not differ between runs
     Math.random = () => (state = state * 48271 % 2147483647) / 2147483647;
     return draw_figure();
   }

@@ -38,7 +38,7 @@ Json json_of(const Fingerprint& fingerprint)
   return {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
 }
 
-/// What several links carry: the busiest one, and its part of the step.
+/// Load of several links: that of the busiest one.
 Json load_of(const std::vector<std::string>& names, const std::vector<LinkMetrics>& links)
 {
   const LinkMetrics* busiest = nullptr;
@@ -50,7 +50,7 @@ Json load_of(const std::vector<std::string>& names, const std::vector<LinkMetric
   return {{"name", busiest->name}, {"bytes", busiest->bytes.value}, {"busy_fraction", busiest->busy_fraction}};
 }
 
-/// Sites with all their devices, used or not.
+/// Sites with all their devices, used or unused.
 Json sites_of(const ReportedRun& run, const SiteMap& map)
 {
   std::map<std::size_t, std::size_t> stage_of_device;
@@ -117,7 +117,7 @@ Json stages_of(const ReportedRun& run, const SiteMap& map)
   return stages;
 }
 
-/// Instructions column by column, which makes a page a third as large as one object for each.
+/// Instructions by column, which takes a third of the space of one object per instruction.
 Json timeline_of(const RecordedStep& recorded)
 {
   const std::array<const char*, 9> columns = {"rank",  "lane",  "opcode", "microbatch",  "begin_s",
@@ -156,33 +156,33 @@ Json json_of(const WhatIfAnswer& answer)
   return json;
 }
 
-/// The better of the two; infinite without an answer.
+/// The shorter of the two step times; infinite without an answer.
 Seconds best_of(const WhatIfAnswer& answer)
 {
   const Seconds never(std::numeric_limits<double>::infinity());
   return std::min(answer.kept.value_or(never), answer.planned_anew.value_or(never));
 }
 
-/// Fills the places of a frame, each with what stands beside its name.
+/// Replaces the placeholders of a frame by the parts of the same names.
 std::string filled(std::string_view frame, const std::map<std::string_view, std::string_view>& parts)
 {
   std::string page;
-  std::size_t filled_places = 0;
+  std::size_t filled_count = 0;
   while (true) {
     const std::size_t begin = frame.find('@');
     page += frame.substr(0, begin);
     if (begin == std::string_view::npos) break;
     const std::size_t end = frame.find('@', begin + 1);
-    ensure(end != std::string_view::npos, "a place of the frame ends");
+    ensure(end != std::string_view::npos, "each placeholder of the frame ends with @");
     page += parts.at(frame.substr(begin + 1, end - begin - 1));
-    ++filled_places;
+    ++filled_count;
     frame.remove_prefix(end + 1);
   }
-  ensure(filled_places == parts.size(), "the frame has a place for every part");
+  ensure(filled_count == parts.size(), "the frame has a placeholder for every part");
   return page;
 }
 
-/// JSON as the text of a script element, which nothing in it can end.
+/// JSON as the text of a script element, escaped so that nothing in it can end the element.
 std::string escaped(const std::string& json)
 {
   std::string result;

@@ -14,13 +14,13 @@
 
 namespace isobar::results {
 
-/// Instructions that a page draws of one step, at most; more make it slow.
+/// Most instructions of one step that a page draws; more make it slow.
 inline constexpr std::size_t most_drawn = 10'000;
 
-/// A step as it was measured, to be shown beside the simulated one.
+/// A measured step, shown next to the simulated one.
 struct MeasuredStep {
   std::string file;
-  std::uint64_t step = 0;  ///< which of the file's
+  std::uint64_t step = 0;  ///< its index in the file
   Seconds time;
   RecordedStep recorded;
 };
@@ -32,17 +32,17 @@ struct ReportedRun {
   const Workload& workload;  ///< with the plan's recomputation
   const Cluster& cluster;
   const RecordedStep& simulated;
-  const MeasuredStep* measured = nullptr;  ///< where there is one
+  const MeasuredStep* measured = nullptr;  ///< null where none is given
 };
 
-/// An object of `runs` in isobar-report/1 (docs/formats.md), without `what_ifs`.
+/// An object of `runs` in isobar-report/1 (docs/formats/report.md), without `what_ifs`.
 std::string run_to_json(const ReportedRun& run);
 
-/// What a change of the platform is worth.
+/// Effect of a change of the platform on the step time.
 struct WhatIfAnswer {
   WhatIf what_if;
-  std::optional<Seconds> kept;          ///< first step with the plan as it is; none where that is no question
-  std::optional<Seconds> planned_anew;  ///< first step of the same allocator's new plan; none where not asked
+  std::optional<Seconds> kept;          ///< first step with the same plan; none where the change cannot affect it
+  std::optional<Seconds> planned_anew;  ///< first step with the allocator's new plan; none where not requested
   std::string fault;                    ///< why there is no answer
 };
 
@@ -51,10 +51,11 @@ struct RunAndAnswers {
   std::vector<WhatIfAnswer> answers;
 };
 
-/// isobar-report/1: all that a page shows. Answers are sorted, the most saved first. Deterministic.
+/// isobar-report/1: all data of a page. Answers are sorted by step time, shortest first. Deterministic.
 std::string report_to_json(const Result& first, const std::string& version, const std::vector<RunAndAnswers>& runs);
 
-/// What a page is made of. `frame` holds each of @STYLE@, @DATA@, @LIBRARY@, @SCRIPT@ and @LICENCE@ once, in any order.
+/// Parts of a page. `frame` holds each of the placeholders @STYLE@, @DATA@, @LIBRARY@, @SCRIPT@ and @LICENCE@ once, in
+/// any order.
 struct PageParts {
   std::string_view frame;
   std::string_view style;
@@ -63,7 +64,8 @@ struct PageParts {
   std::string_view licence;  ///< of the library
 };
 
-/// The page: one file of HTML that needs nothing else. `json` goes in as data, whatever names it holds.
+/// Assembles the page: one HTML file without external resources. `json` is embedded as data; no text in it can end the
+/// element.
 /// @throws std::logic_error for a part that would end its own element.
 std::string page_of(const PageParts& parts, const std::string& json);
 

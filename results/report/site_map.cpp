@@ -20,8 +20,8 @@ void add_sites(SiteMap& map, const Cluster& cluster)
 {
   std::map<std::string, std::size_t> index;
   for (std::size_t device = 0; device < cluster.devices.size(); ++device) {
-    const std::string& said = cluster.devices[device].site;
-    const std::string& name = said.empty() ? cluster.name : said;
+    const std::string& own_site = cluster.devices[device].site;
+    const std::string& name = own_site.empty() ? cluster.name : own_site;
     const auto [site, is_new] = index.try_emplace(name, map.sites.size());
     if (is_new) map.sites.push_back({name, {}});
     map.sites[site->second].devices.push_back(device);
@@ -32,7 +32,7 @@ void add_sites(SiteMap& map, const Cluster& cluster)
   map.sites.push_back({*cluster.data_server, {}});
 }
 
-/// Two others to whom the device's ways are looked at: the nearest in kind and the furthest.
+/// Links common to the routes of a device to two others: one of its own site and one of another site.
 Names own_links_of(std::size_t device, const SiteMap& map, const Cluster& cluster)
 {
   const auto other = [&](bool same_site) -> std::optional<std::size_t> {
@@ -57,12 +57,12 @@ Names own_links_of(std::size_t device, const SiteMap& map, const Cluster& cluste
   for (const bool outwards : {true, false}) {
     Names common;
     for (std::size_t i = 0; i < others.size(); ++i) {
-      const Names way =
+      const Names route =
           outwards ? cluster.network->links(device, others[i]) : cluster.network->links(others[i], device);
       if (i == 0) {
-        common = way;
+        common = route;
       } else {
-        std::erase_if(common, [&way](const auto& link) { return !holds(way, link); });
+        std::erase_if(common, [&route](const auto& link) { return !holds(route, link); });
       }
     }
     for (const auto& link : common) {
@@ -82,7 +82,7 @@ SiteMap::Connection& connection_between(SiteMap& map, std::size_t from, std::siz
   return map.connections.back();
 }
 
-/// Of a transfer there and, unless it is the input's, of the gradients back.
+/// Adds the links of a transfer and, unless it is the input, of the gradients back.
 void add_connection(SiteMap& map, const Cluster& cluster, std::size_t from, std::size_t to,
                     const std::map<std::size_t, Names>& own_links)
 {
@@ -90,19 +90,19 @@ void add_connection(SiteMap& map, const Cluster& cluster, std::size_t from, std:
   const std::size_t site_b = map.site_of[to];
   if (site_a == site_b) return;
   auto& connection = connection_between(map, site_a, site_b, cluster.path(from, to));
-  Names ways = cluster.network->links(from, to);
+  Names links = cluster.network->links(from, to);
   if (from < cluster.devices.size()) {
     const Names back = cluster.network->links(to, from);
-    ways.insert(ways.end(), back.begin(), back.end());
+    links.insert(links.end(), back.begin(), back.end());
   }
   const auto is_own = [&](const std::string& link) {
     return std::any_of(own_links.begin(), own_links.end(), [&](const auto& entry) {
       return (entry.first == from || entry.first == to) && holds(entry.second, link);
     });
   };
-  Names shared = ways;
+  Names shared = links;
   std::erase_if(shared, is_own);
-  for (const auto& link : shared.empty() ? ways : shared) {
+  for (const auto& link : shared.empty() ? links : shared) {
     if (!holds(connection.links, link)) connection.links.push_back(link);
   }
 }

@@ -9,18 +9,18 @@
 
 namespace isobar::results {
 
-/// A cluster seen from far: its sites, and what lies between those that a plan sends between.
+/// Overview of a cluster: its sites, and the connections between sites that a plan uses.
 struct SiteMap {
   struct Site {
-    std::string name;                  ///< devices that name none are of one site, named as the cluster
-    std::vector<std::size_t> devices;  ///< in the order of the platform; none at the data server's
+    std::string name;                  ///< devices without a site share one, named after the cluster
+    std::vector<std::size_t> devices;  ///< in the order of the platform; empty for the data server
   };
-  /// Between two sites, both ways.
+  /// Connection between two sites, both directions.
   struct Connection {
     std::size_t a = 0;  ///< sites, a < b
     std::size_t b = 0;
-    /// That transfers of the plan pass, each once, less those that one device alone uses for whatever it sends and
-    /// receives; where these are all, they count.
+    /// Links that transfers of the plan pass, each once, without those that all traffic of one device passes. Where no
+    /// others are left, those are listed.
     std::vector<std::string> links;
     Path path;  ///< of the first such transfer
   };
@@ -28,13 +28,13 @@ struct SiteMap {
   std::vector<Site> sites;              ///< in the order of their first device; the data server's last
   std::vector<Connection> connections;  ///< in the order of the pipeline
   std::vector<std::size_t> site_of;     ///< by endpoint
-  std::vector<std::size_t> device_of;   ///< by stage; then the data server, if there is one
-  /// By stage: the links that lie on all ways of its device that were looked at, to a device of its own site and to one
-  /// of another. None where each way has links of its own.
+  std::vector<std::size_t> device_of;   ///< by stage; then the data server, if any
+  /// By stage: the links common to all examined routes of its device, to a device of its own site and to one of another
+  /// site. Empty where no link is common.
   std::vector<std::vector<std::string>> own_links;
 };
 
-/// O(devices + stages x links of a route).
+/// The map of a cluster for a plan. O(devices + stages x links of a route).
 SiteMap site_map_of(const Plan& plan, const Cluster& cluster);
 
 }  // namespace isobar::results

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double more = 1.1;
 constexpr double less = 0.9;
-/// How many of a kind are tried, each by a simulation.
+/// Most changes of each kind; each costs a simulation.
 constexpr std::size_t most_devices = 3;
 constexpr std::size_t most_links = 3;
 constexpr std::size_t most_connections = 6;
@@ -27,7 +27,7 @@ void add_devices(std::vector<WhatIf>& what_ifs, const Result& result)
   }
 }
 
-/// Links that carried something, the busiest first.
+/// Links that carried data, busiest first.
 std::vector<LinkMetrics> busiest_links(const Result& result)
 {
   auto links = result.links;
@@ -59,9 +59,10 @@ void add_links(std::vector<WhatIf>& what_ifs, const std::vector<LinkMetrics>& bu
   std::size_t added = 0;
   for (const auto& link : busiest) {
     if (added == most_links) return;
-    const bool is_there = std::any_of(what_ifs.begin(), what_ifs.end(),
-                                      [&link](const auto& what_if) { return what_if.names == std::vector{link.name}; });
-    if (is_there) continue;
+    const bool is_listed = std::any_of(what_ifs.begin(), what_ifs.end(), [&link](const auto& what_if) {
+      return what_if.names == std::vector{link.name};
+    });
+    if (is_listed) continue;
     what_ifs.push_back(
         {fmt::format("+10 % bandwidth of {}", link.name), Property::Bandwidth, {link.name}, more, false});
     ++added;

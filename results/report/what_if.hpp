@@ -9,19 +9,19 @@
 
 namespace isobar::results {
 
-/// One change of a platform, to see by another simulation what it is worth.
+/// One change of a platform, whose effect another simulation shows.
 struct WhatIf {
   enum class Property { Speed, Memory, Bandwidth, Latency };
   std::string text;  ///< "+10 % bandwidth between Oregon and Tokyo"
   Property property = Property::Speed;
-  std::vector<std::string> names;  ///< the devices or links that change; empty: all
+  std::vector<std::string> names;  ///< of the devices or links that change; empty: all
   double factor = 1;
-  bool needs_planning = false;  ///< worth nothing to a plan that is kept
+  bool needs_planning = false;  ///< cannot affect a plan that is kept
 };
 
-/// What is worth trying for a simulated plan, in this order: all speeds, the devices that compute longest, all
-/// bandwidths, each two sites that the plan sends between (busiest first), the busiest links, all latencies, and all
-/// memory. The busiest links leave out one that is all that lies between two sites.
+/// Changes to try for a simulated plan, in this order: all speeds, the devices that compute longest, all bandwidths,
+/// each two sites between which the plan sends (busiest first), the busiest links, all latencies, and all memory. The
+/// busiest links exclude one that is the only link between two sites.
 std::vector<WhatIf> what_ifs_of(const Result& result, const SiteMap& map);
 
 }  // namespace isobar::results

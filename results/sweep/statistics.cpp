@@ -43,7 +43,7 @@ MeanInterval mean_interval(const std::vector<double>& numbers)
 {
   ensure(!numbers.empty(), "the mean of nothing");
   const auto count = static_cast<double>(numbers.size());
-  // As differences from the first, so that equal numbers have that very mean and no spread.
+  // Sums differences from the first number, so that equal numbers have exactly that mean and no spread.
   const double origin = numbers.front();
   const double mean =
       origin + std::accumulate(numbers.begin(), numbers.end(), 0.0, [origin](double sum, double number) {

@@ -6,19 +6,19 @@
 
 namespace isobar::results {
 
-/// The mean of repeated measurements, and the half width of its 95 % confidence interval: Student's t for n − 1 degrees
-/// of freedom × standard deviation / √n. None for fewer than two.
+/// Mean of repeated measurements, and half the width of its 95 % confidence interval: Student's t for n − 1 degrees of
+/// freedom × standard deviation / √n.
 struct MeanInterval {
   std::size_t count = 0;
   double mean = 0;
-  std::optional<double> half_width;
+  std::optional<double> half_width;  ///< none for fewer than two numbers
 };
 
-/// Of at least one number. O(n).
+/// Mean and confidence interval of at least one number. O(n).
 MeanInterval mean_interval(const std::vector<double>& numbers);
 
-/// The t that a variable of Student's distribution with so many degrees of freedom (1 or more) is not further from 0
-/// than with this probability in (0, 1): 12.706 for 0.95 and 1. O(degrees of freedom).
+/// Two-sided quantile of Student's distribution: the t with P(|T| <= t) = `probability`, which is in (0, 1), for 1 or
+/// more degrees of freedom. 12.706 for 0.95 and 1. O(degrees of freedom).
 /// Source: Abramowitz, Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
 double student_t(double probability, std::size_t degrees_of_freedom);
 

@@ -45,7 +45,7 @@ DocumentNode mapping_of(const std::string& key, const DocumentNode& value)
 
 }  // namespace
 
-/// Reads one file into one sweep.
+/// Reads a sweep file.
 class SweepReader {
  public:
   SweepReader(const DocumentNode& document, const std::string& name, const SweepVocabulary& vocabulary)
@@ -70,17 +70,17 @@ class SweepReader {
   }
 
  private:
-  /// Adds a fault for a value that is not right; it is the reader's one member.
+  /// Adds a fault for an invalid value, which is the only member of the reader.
   using CheckValue = std::function<void(MappingReader& reader, const std::string& key)>;
 
-  /// A value or a list of them. `name`: of the parameter.
+  /// Reads one value or a list of values. `name` is the parameter's.
   void add_parameter(MappingReader& reader, const std::string& key, const std::string& name, const CheckValue& check)
   {
     const DocumentNode* node = reader.optional(key);
     if (node == nullptr) return;
     const bool is_list = node->kind == DocumentNode::Kind::Sequence;
     SweepParameter parameter{name, is_list ? node->items : std::vector<DocumentNode>{*node}};
-    if (parameter.values.empty()) reader.add_fault(key, "is an empty list; write a value, or several");
+    if (parameter.values.empty()) reader.add_fault(key, "is an empty list; write one or more values");
     const std::string path = reader.path_of(key);
     for (const auto& value : parameter.values) {
       const DocumentNode mapping = mapping_of(key, value);
@@ -88,7 +88,7 @@ class SweepReader {
       if (value.kind == DocumentNode::Kind::Scalar) {
         check(item, key);
       } else {
-        item.add_fault(key, "holds something that is neither a number nor a text; write a value, or a list of them");
+        item.add_fault(key, "holds a value that is neither a number nor text; write a value or a list of values");
       }
     }
     if (!parameter.values.empty()) sweep_.parameters_.push_back(std::move(parameter));
@@ -96,7 +96,7 @@ class SweepReader {
 
   static void check_text(MappingReader& reader, const std::string& key)
   {
-    if (reader.required_text(key).empty()) reader.add_fault(key, "is empty; write a text");
+    if (reader.required_text(key).empty()) reader.add_fault(key, "is empty; write a value");
   }
   static CheckValue choice(std::vector<std::string> choices)
   {
@@ -111,10 +111,10 @@ class SweepReader {
   static void check_factor(MappingReader& reader, const std::string& key)
   {
     const auto factor = reader.optional_number(key, std::numeric_limits<double>::lowest());
-    if (factor && *factor <= 0) reader.add_fault(key, "is no factor; write a number above 0");
+    if (factor && *factor <= 0) reader.add_fault(key, "is not a factor; write a number above 0");
   }
 
-  /// `platform` or `workload`: file names, or a mapping. True in the latter case.
+  /// Reads `platform` or `workload` if it holds file names; returns true if it is a mapping.
   bool read_files(const std::string& key)
   {
     const DocumentNode* node = file_.required(key);
@@ -137,7 +137,7 @@ class SweepReader {
     sweep_.generates_platforms_ = true;
     const DocumentNode* generate = platform.optional("generate");
     const std::string generator = platform.required_choice("generate", vocabulary_->generators);
-    if (!faults_.empty()) return;  // without the generator nobody knows its options
+    if (!faults_.empty()) return;  // the options depend on the generator
     sweep_.parameters_.push_back({"platform", {*generate}});
     for (const auto& option : vocabulary_->options_of_generator(generator)) {
       add_parameter(platform, option, "platform." + option, [](MappingReader&, const std::string&) {});
@@ -180,7 +180,7 @@ class SweepReader {
     MappingReader budgets(*budget, "budget.", faults_);
     for (const auto& allocator : budgets.keys()) {
       sweep_.budget_of_allocator_[allocator] = budgets.required_count(allocator);
-      if (!has_value("allocator", allocator)) budgets.add_fault(allocator, "is none of this sweep's allocators");
+      if (!has_value("allocator", allocator)) budgets.add_fault(allocator, "is not an allocator of this sweep");
     }
   }
 
@@ -195,7 +195,7 @@ class SweepReader {
     }
     add_parameter(file_, "noise", "noise", [](MappingReader& reader, const std::string& key) {
       constexpr double most_noise = 10;
-      if (reader.required_number(key) > most_noise) reader.add_fault(key, "is above 10; write less");
+      if (reader.required_number(key) > most_noise) reader.add_fault(key, "is above 10; write at most 10");
     });
   }
 
@@ -209,7 +209,7 @@ class SweepReader {
     }
     auto& seeds = sweep_.parameters_.back().values;
     if (seeds.size() > 1) {
-      file_.add_fault("repetitions", "and a list of seeds; write one of the two");
+      file_.add_fault("repetitions", "cannot be combined with a list of seeds; write one of the two");
       return;
     }
     for (std::uint64_t i = 1; i < *repetitions; ++i) {
@@ -227,17 +227,18 @@ class SweepReader {
     for (const auto& group : file_.required_sequence("zip")) {
       std::vector<std::size_t> members;
       if (group.kind != DocumentNode::Kind::Sequence) {
-        faults_.add(group.line, "zip", "holds something that is no list; write lists of parameters that go together");
+        faults_.add(group.line, "zip",
+                    "holds an entry that is not a list; write lists of parameters that vary together");
         continue;
       }
       for (const auto& name : group.items) {
         const auto parameter = parameter_named(name.scalar);
         if (!parameter) {
           faults_.add(name.line, "zip",
-                      fmt::format("{} is no parameter of this sweep; those are {}", in_quotes(name.scalar),
+                      fmt::format("{} is not a parameter of this sweep; the parameters are {}", in_quotes(name.scalar),
                                   fmt::join(parameter_names(), ", ")));
         } else if (!seen.insert(name.scalar).second) {
-          faults_.add(name.line, "zip", fmt::format("{} stands in it twice; remove one", in_quotes(name.scalar)));
+          faults_.add(name.line, "zip", fmt::format("{} is listed twice; remove one", in_quotes(name.scalar)));
         } else {
           members.push_back(*parameter);
         }
@@ -254,13 +255,13 @@ class SweepReader {
       const auto& other = sweep_.parameters_[member];
       if (first.values.size() == other.values.size()) continue;
       faults_.add(group.line, "zip",
-                  fmt::format("{} has {} values and {} has {}; lists that go together are equally long", first.name,
+                  fmt::format("{} has {} values and {} has {}; write zipped lists of the same length", first.name,
                               first.values.size(), other.name, other.values.size()));
       return;
     }
   }
 
-  /// Each value once; of zipped parameters each combination.
+  /// Refuses repeated values, or repeated combinations of zipped parameters.
   void check_once(const std::vector<std::size_t>& group)
   {
     std::set<std::vector<std::string>> seen;
@@ -273,7 +274,7 @@ class SweepReader {
     }
   }
 
-  /// Parameters that vary together, in the order of the first of each.
+  /// Groups of parameters that vary together, in the order of their first members.
   std::vector<std::vector<std::size_t>> groups() const
   {
     std::vector<std::vector<std::size_t>> groups;
@@ -300,7 +301,7 @@ class SweepReader {
       for (const auto member : group) sweep_.strides_[member] = sweep_.runs_;
       sweep_.runs_ *= sweep_.parameters_[group.front()].values.size();
       if (sweep_.runs_ <= most_runs) continue;
-      faults_.add(1, "", fmt::format("more than {} runs; write shorter lists, or several sweeps", most_runs));
+      faults_.add(1, "", fmt::format("more than {} runs; write shorter lists or several sweeps", most_runs));
       return;
     }
   }

@@ -12,13 +12,13 @@
 
 namespace isobar::results {
 
-/// A parameter of a sweep and the values that it takes, as its file has them.
+/// A parameter of a sweep and its values, as written in the sweep file.
 struct SweepParameter {
   std::string name;                  ///< such as "allocator", "platform.nodes", "workload.encoders", "scale.bandwidth"
-  std::vector<DocumentNode> values;  ///< numbers and texts; at least one
+  std::vector<DocumentNode> values;  ///< numbers or texts; at least one
 };
 
-/// What a sweep file may say that others than this folder know.
+/// Names that a sweep file may use and that are defined outside of results.
 struct SweepVocabulary {
   std::vector<std::string> generators;
   std::function<std::vector<std::string>(const std::string& generator)> options_of_generator;
@@ -26,27 +26,27 @@ struct SweepVocabulary {
   std::function<void(const std::string& allocator)> require_allocator;
 };
 
-/// The runs of a sweep file (docs/sweeps.md): the product of its parameters' values, where those that are zipped go
+/// The runs of a sweep file (docs/sweeps.md): the product of the values of its parameters; zipped parameters vary
 /// together. The first parameter varies slowest, the seed fastest.
 class Sweep {
  public:
-  /// @throws InputError "name:line: key: …" for every fault of the file.
+  /// Reads a sweep file. @throws InputError "name:line: key: …" for every fault of the file.
   static Sweep from_text(const std::string& text, const std::string& name, const SweepVocabulary& vocabulary);
 
   const std::string& file() const { return file_; }
   std::size_t runs() const { return runs_; }
-  /// In the order in which they vary.
+  /// Slowest first.
   const std::vector<SweepParameter>& parameters() const { return parameters_; }
-  /// Which of its values a parameter has in a run.
+  /// Index of the value that a parameter has in a run.
   std::size_t value_index(std::size_t run, std::size_t parameter) const;
-  /// The value, or null where the file does not say that parameter.
+  /// The value of a parameter in a run, or null where the file does not set the parameter.
   const DocumentNode* value(std::size_t run, const std::string& parameter) const;
-  /// Its text, or "".
+  /// As `value`, as text; "" where the file does not set the parameter.
   std::string text(std::size_t run, const std::string& parameter) const;
-  /// Parameters of a group, such as "workload": their names without the group, and their values in a run.
+  /// Parameters of a group such as "workload": their names without the group, and their values in a run.
   std::vector<DocumentNode::Member> members(std::size_t run, const std::string& group) const;
 
-  /// True where platforms are made: parameter "platform" then is the generator's name, and not a file's.
+  /// Whether platforms are generated: then parameter "platform" names a generator instead of a file.
   bool generates_platforms() const { return generates_platforms_; }
   std::uint64_t seed(std::size_t run) const;
   std::optional<std::uint64_t> budget(std::size_t run) const;
@@ -56,13 +56,13 @@ class Sweep {
 
   std::string file_;
   std::vector<SweepParameter> parameters_;
-  std::vector<std::size_t> strides_;  // by parameter: runs until its value changes; zipped ones have the same
+  std::vector<std::size_t> strides_;  // by parameter: runs until its value changes; equal for zipped ones
   std::map<std::string, std::uint64_t> budget_of_allocator_;
   std::size_t runs_ = 1;
   bool generates_platforms_ = false;
 };
 
-/// Whether a value of a sweep is written as a number.
+/// Whether a value of a sweep is written as a finite number.
 bool is_number(const DocumentNode& value);
 
 }  // namespace isobar::results

@@ -19,14 +19,14 @@ namespace isobar::results {
 
 namespace {
 
-/// "isob": tells our databases from others.
+/// "isob": marks our databases.
 constexpr int application_id = 0x69736f62;
 constexpr int schema_version = 1;
-/// How long another process may hold the database before we give up.
+/// Longest wait for another process that locks the database.
 constexpr int patience_milliseconds = 60'000;
 constexpr int pause_milliseconds = 20;
 
-/// SQLite asks it while another process holds the database; 0 gives up.
+/// SQLite's busy handler: called while another process locks the database; 0 gives up.
 int wait_for_others(void* /*unused*/, int calls)
 {
   if (interrupted() || calls >= patience_milliseconds / pause_milliseconds) return 0;
@@ -63,7 +63,7 @@ constexpr auto insert_row = R"(
       peak_memory_bytes = excluded.peak_memory_bytes, stages = excluded.stages, reason = excluded.reason
   WHERE runs.outcome = 'failed')";
 
-/// A path as a URI has it.
+/// A path as part of a URI.
 std::string uri_path(const std::string& path)
 {
   std::string text;
@@ -74,7 +74,7 @@ std::string uri_path(const std::string& path)
   return text;
 }
 
-/// The quantities of a row in the order of the columns.
+/// Visits the quantities of a row in the order of the columns.
 template <typename Row, typename Visit>
 void visit_quantities(Row& row, Visit visit)
 {
@@ -119,7 +119,7 @@ SweepRow sweep_row_from_json(const std::string& text, const std::string& name)
   return row;
 }
 
-/// A statement that is compiled once and run often.
+/// A prepared statement.
 class SweepStore::Statement {
  public:
   Statement(const SweepStore& store, const char* sql) : store_(&store)
@@ -145,7 +145,7 @@ class SweepStore::Statement {
     require(sqlite3_bind_int64(statement_, column, static_cast<sqlite3_int64>(count)));
   }
 
-  /// True when there is a row to read.
+  /// Whether there is a row to read.
   bool step()
   {
     const int status = sqlite3_step(statement_);
@@ -209,10 +209,10 @@ SweepStore::~SweepStore()
 
 void SweepStore::open(Access access)
 {
-  // SQLite gives names such as ":memory:" a meaning of its own; a path it takes as it is.
+  // Names such as ":memory:" are special to SQLite; absolute paths are not.
   const std::filesystem::path path = std::filesystem::absolute(file_);
   if (access == Access::Write) {
-    // SQLite tries again without permission to write, and then reports what went wrong there.
+    // Without write permission SQLite would open the file for reading, and report a misleading error later.
     const bool exists = ::access(path.c_str(), F_OK) == 0;
     const bool may_write =
         ::access(path.parent_path().c_str(), W_OK) == 0 && (!exists || ::access(path.c_str(), W_OK) == 0);
@@ -220,7 +220,7 @@ void SweepStore::open(Access access)
     if (sqlite3_open(path.c_str(), &database_) != SQLITE_OK) fail();
     return;
   }
-  // Without a log of rows to come nobody writes, and SQLite need not make files to coordinate with others.
+  // Without a write-ahead log no process writes, so SQLite need not create files to coordinate with others.
   const bool has_log = ::access((path.string() + "-wal").c_str(), F_OK) == 0;
   const std::string uri = "file:" + uri_path(path.string()) + (has_log ? "" : "?immutable=1");
   if (sqlite3_open_v2(uri.c_str(), &database_, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, nullptr) != SQLITE_OK) fail();
@@ -236,16 +236,16 @@ void SweepStore::prepare_schema(Access access) const
   const bool is_new = pragma("schema_version") == 0;
   const auto owner = pragma("application_id");
   if (owner != application_id && !(is_new && owner == 0 && access == Access::Write)) {
-    throw InputError(file_, "is a database, but none of a sweep's; name another");
+    throw InputError(file_, "is a database, but not of a sweep; name another file");
   }
   if (!is_new && pragma("user_version") != schema_version) {
-    throw InputError(file_, fmt::format("has format {}, and this Isobar reads {}; name another", pragma("user_version"),
-                                        schema_version));
+    throw InputError(file_, fmt::format("has format {}; this version reads format {}; name another file",
+                                        pragma("user_version"), schema_version));
   }
   if (access == Access::Read) return;
   write_ahead();
   if (!is_new) return;
-  execute("BEGIN IMMEDIATE");  // two that begin at once make it one after the other
+  execute("BEGIN IMMEDIATE");  // two processes that begin at once create it one after the other
   execute(create_table);
   execute(fmt::format("PRAGMA application_id = {}", application_id).c_str());
   execute(fmt::format("PRAGMA user_version = {}", schema_version).c_str());
@@ -285,8 +285,8 @@ void SweepStore::put(const SweepRow& row)
 
 void SweepStore::write_ahead() const
 {
-  // What is committed stands in a log beside the database, which outlives the process. SQLite does not wait for others
-  // here, whatever the time-out is.
+  // A commit goes to a log next to the database, which outlives the process. Here SQLite does not wait for
+  // other processes, whatever the time-out is.
   for (int waited = 0;; waited += pause_milliseconds) {
     const int status = sqlite3_exec(database_, "PRAGMA journal_mode = WAL", nullptr, nullptr, nullptr);
     if (status == SQLITE_OK) break;
@@ -306,7 +306,7 @@ void SweepStore::fail() const
   const int status = sqlite3_errcode(database_) & 0xff;
   if (status == SQLITE_BUSY) throw_if_interrupted();
   if (status == SQLITE_NOTADB || status == SQLITE_CORRUPT) {
-    throw InputError(file_, fmt::format("is no sound database ({}); name another", sqlite3_errmsg(database_)));
+    throw InputError(file_, fmt::format("is not a valid database ({}); name another file", sqlite3_errmsg(database_)));
   }
   const int system_error = status == SQLITE_IOERR || status == SQLITE_CANTOPEN ? sqlite3_system_errno(database_) : 0;
   const std::string cause = status == SQLITE_FULL ? std::strerror(ENOSPC)
@@ -314,7 +314,7 @@ void SweepStore::fail() const
                                                   : sqlite3_errmsg(database_);
   std::error_code unknown;
   const bool has_rows = std::filesystem::exists(file_, unknown);
-  throw EnvironmentError(file_, cause + (has_rows ? "; the rows that it has stay" : ""));
+  throw EnvironmentError(file_, cause + (has_rows ? "; rows stored before are kept" : ""));
 }
 
 }  // namespace isobar::results

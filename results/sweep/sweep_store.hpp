@@ -10,34 +10,35 @@ struct sqlite3;
 
 namespace isobar::results {
 
-/// What came of a run, by a text that says all that decides it. `row` counts from `outcome` on.
+/// Result of a run, keyed by a text that holds everything that determines it. Only the members of `row` from `outcome`
+/// on are stored.
 struct SweepRow {
   std::string definition;
   ComparisonRow row;
 };
-/// On one line. Deterministic.
+/// JSON on one line. Deterministic.
 std::string sweep_row_to_json(const SweepRow& row);
-/// @throws InputError naming `name`, the file that holds the text.
+/// Reads a row. @throws InputError naming `name`, the file that holds the text.
 SweepRow sweep_row_from_json(const std::string& text, const std::string& name);
 
-/// The rows of sweeps in an SQLite database, each written as it comes. Other processes may read and write it meanwhile;
-/// a process that is killed loses no row that it has put.
+/// Rows of sweeps in an SQLite database, each written as soon as it is known. Other processes may read and write it at
+/// the same time. A process that is killed loses no row that it has put.
 class SweepStore {
  public:
-  /// `Read` needs no permission to write beside the database, and makes none.
+  /// `Read` needs no write permission in the folder of the database and creates no file there.
   enum class Access { Read, Write };
 
-  /// Opens the database, or makes it. @throws InputError for a file that holds something else; EnvironmentError when
-  /// the machine refuses.
+  /// Opens the database, or creates it with `Write`.
+  /// @throws InputError for a file that is not a sweep's database; EnvironmentError when the system refuses.
   explicit SweepStore(std::string file, Access access = Access::Write);
   SweepStore(const SweepStore&) = delete;
   SweepStore& operator=(const SweepStore&) = delete;
   ~SweepStore();
 
-  /// The row of that definition, if it is there.
+  /// The row of that definition, or none.
   std::optional<ComparisonRow> row(const std::string& definition) const;
-  /// One transaction. A row that is there already stays, unless it failed.
-  /// @throws EnvironmentError, such as when the disk is full; what was put before stays.
+  /// Stores a row in one transaction. An existing row is kept, unless it failed.
+  /// @throws EnvironmentError, such as when the disk is full; rows stored before are kept.
   void put(const SweepRow& row);
 
  private:

@@ -1,7 +1,7 @@
 #include "results/sweep/sweep_table.hpp"
 
+#include "core/base/csv_table.hpp"
 #include "results/sweep/statistics.hpp"
-#include "results/table.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -17,7 +17,7 @@ namespace isobar::results {
 namespace {
 
 using Json = nlohmann::ordered_json;
-/// Columns of one line, with their values.
+/// One line: its columns and their values.
 using Line = std::vector<std::pair<std::string, Json>>;
 
 constexpr std::array<std::string_view, 8> key_columns = {"platform",      "workload", "allocator",    "objective",
@@ -28,7 +28,7 @@ bool is_key_column(const std::string& name)
   return std::find(key_columns.begin(), key_columns.end(), name) != key_columns.end();
 }
 
-/// "platform.speed-spread" as a name that every reader of tables takes.
+/// "platform.speed-spread" as a column name that every reader of tables accepts.
 std::string column_of(std::string parameter)
 {
   std::replace_if(
@@ -48,7 +48,7 @@ Json value_to_json(const DocumentNode& value)
   return number;
 }
 
-/// What tells the runs of a sweep apart; without the seed where a line stands for several.
+/// Identity of a run; without the seed where a line summarises several runs.
 Line parameters_of(const Sweep& sweep, const SweepResult& result, bool with_seed)
 {
   const ComparisonRow& row = result.row;
@@ -126,7 +126,7 @@ std::vector<Line> lines_of(const Sweep& sweep, const std::vector<SweepResult>& r
   return lines;
 }
 
-/// The runs that differ in their seed alone, in the order in which the first of each comes.
+/// Groups of runs that differ only in their seed, in the order of the first run of each.
 std::vector<std::vector<const SweepResult*>> points_of(const Sweep& sweep, const std::vector<SweepResult>& results)
 {
   std::vector<std::vector<const SweepResult*>> points;
@@ -143,7 +143,7 @@ std::vector<std::vector<const SweepResult*>> points_of(const Sweep& sweep, const
   return points;
 }
 
-/// Over the runs that have the quantity; none when no run has it.
+/// Mean over the runs that have the quantity; none when no run has it.
 template <typename Read>
 std::optional<MeanInterval> mean_of(const std::vector<const SweepResult*>& point, Read read)
 {
@@ -197,7 +197,7 @@ std::map<std::string, std::size_t> outcomes_of(const std::vector<SweepResult>& r
   return outcomes;
 }
 
-std::string in_words(const std::optional<MeanInterval>& measured)
+std::string interval_text(const std::optional<MeanInterval>& measured)
 {
   if (!measured) return "–";
   if (!measured->half_width) return fmt::format("{:.4f}", measured->mean);
@@ -237,7 +237,7 @@ std::string sweep_summary_to_json(const Sweep& sweep, const std::vector<SweepRes
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResult>& results)
+std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResult>& results, TableWidth width)
 {
   std::vector<std::string> varying;
   for (const auto& parameter : sweep.parameters()) {
@@ -252,14 +252,17 @@ std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResul
     const auto step_time = step_time_of(point);
     line.push_back(fmt::format("{}", point.size()));
     line.push_back(fmt::format("{}", step_time ? step_time->count : 0));
-    line.push_back(in_words(step_time));
-    line.push_back(in_words(objective_of(point)));
+    line.push_back(interval_text(step_time));
+    line.push_back(interval_text(objective_of(point)));
     lines.push_back(std::move(line));
   }
+  const std::size_t key_count = varying.size();
+  // simulated, runs, objective s
+  const std::vector<std::size_t> least_important_first = {key_count + 1, key_count, key_count + 3};
   std::string counts;
   for (const auto& [outcome, count] : outcomes_of(results)) counts += fmt::format(", {} {}", count, outcome);
-  return fmt::format("{}\n{} of {} runs{}\n", table_of(header, lines, varying.size()), results.size(), sweep.runs(),
-                     counts);
+  return fmt::format("{}\n{} of {} runs{}\n", table_of(header, lines, key_count, least_important_first, width),
+                     results.size(), sweep.runs(), counts);
 }
 
 }  // namespace isobar::results

@@ -2,6 +2,7 @@
 
 #include "results/comparison.hpp"
 #include "results/sweep/sweep.hpp"
+#include "results/table.hpp"
 
 #include <cstddef>
 #include <string>
@@ -9,23 +10,24 @@
 
 namespace isobar::results {
 
-/// A run of a sweep, by its number, and what came of it.
+/// A run of a sweep, by its number, and its result.
 struct SweepResult {
   std::size_t run = 0;
   ComparisonRow row;
 };
 
-/// The results as CSV (RFC 4180), in the order given: the columns of results.csv, one for each further parameter that
-/// the sweep file says, `bottleneck_s`, `stages` and `reason` (docs/sweeps.md).
+/// The results as CSV (RFC 4180), in the order given: the columns of results.csv, one for each further parameter of the
+/// sweep file, `bottleneck_s`, `stages` and `reason` (docs/sweeps.md).
 std::string sweep_to_csv(const Sweep& sweep, const std::vector<SweepResult>& results);
-/// The same, an object a line.
+/// As `sweep_to_csv`, one JSON object per line.
 std::string sweep_to_json_lines(const Sweep& sweep, const std::vector<SweepResult>& results);
 
-/// Mean and 95 % confidence interval over the runs of each point, which differ in their seed alone: CSV.
+/// CSV with the mean and its 95 % confidence interval for each point: the runs that differ only in their seed.
 std::string sweep_summary_to_csv(const Sweep& sweep, const std::vector<SweepResult>& results);
-/// The same as JSON (schema isobar-sweep/1).
+/// As `sweep_summary_to_csv`, as JSON (schema isobar-sweep/1).
 std::string sweep_summary_to_json(const Sweep& sweep, const std::vector<SweepResult>& results);
-/// The same for people: parameters that vary, and a line that counts the outcomes.
-std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResult>& results);
+/// As `sweep_summary_to_csv`, as a table for people: the parameters that vary, and a line that counts the outcomes.
+std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResult>& results,
+                                TableWidth width = TableWidth::Terminal);
 
 }  // namespace isobar::results

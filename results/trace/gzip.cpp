@@ -44,7 +44,7 @@ std::string unpack_gzip(std::string_view packed)
     const std::size_t before = unpacked.size();
     unpacked.resize(before + piece);
     const auto given = std::min(packed.size(), longest_input);
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));  // which zlib only reads
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));  // zlib only reads it
     stream.avail_in = static_cast<uInt>(given);
     stream.next_out = reinterpret_cast<Bytef*>(unpacked.data() + before);
     stream.avail_out = piece;
@@ -52,8 +52,8 @@ std::string unpack_gzip(std::string_view packed)
     packed.remove_prefix(given - stream.avail_in);
     unpacked.resize(before + piece - stream.avail_out);
     // Z_BUF_ERROR: the input ends before the member does.
-    if (status != Z_OK && status != Z_STREAM_END) throw InputError("is no whole gzip file; pack it again");
-    if (unpacked.size() > most_bytes) throw InputError("unpacks to more than 4 GiB; record fewer steps");
+    if (status != Z_OK && status != Z_STREAM_END) throw InputError("is not a complete gzip file; compress it again");
+    if (unpacked.size() > most_bytes) throw InputError("decompresses to more than 4 GiB; record fewer steps");
     if (status != Z_STREAM_END) continue;
     if (packed.empty()) return unpacked;
     inflateReset(&stream);  // another member begins

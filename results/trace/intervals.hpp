@@ -6,25 +6,26 @@
 
 namespace isobar::results {
 
-/// From `begin` to `end`.
+/// The time from `begin` to `end`.
 struct Interval {
   Seconds begin;
   Seconds end;
 };
 
-/// Moments of time, as intervals that neither touch nor overlap, in order.
+/// A set of moments, as sorted intervals that neither touch nor overlap.
 class Intervals {
  public:
   Intervals() = default;
-  /// All moments that are in one at least; empty ones count for nothing. O(n log n).
+  /// Union of the intervals; empty ones are dropped. O(n log n).
   explicit Intervals(std::vector<Interval> intervals);
 
   const std::vector<Interval>& intervals() const { return intervals_; }
+  /// Sum of the lengths of the intervals.
   Seconds length() const;
 
-  /// Moments that are in both. O(n + m).
+  /// Intersection. O(n + m).
   Intervals operator&(const Intervals& other) const;
-  /// Moments that are in this and not in the other. O(n + m).
+  /// Difference: moments of this set that are not in the other. O(n + m).
   Intervals operator-(const Intervals& other) const;
 
  private:

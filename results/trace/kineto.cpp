@@ -20,7 +20,7 @@ namespace isobar::results {
 
 namespace {
 
-/// Kineto counts microseconds since 1970, some 1.7e15 with three decimals: double tells only quarters of one apart.
+/// Kineto's times are microseconds since 1970, about 1.7e15, with three decimals: double resolves only 0.25 us there.
 using Real = long double;
 using Json = nlohmann::basic_json<std::map, std::vector, std::string, bool, std::int64_t, std::uint64_t, Real>;
 
@@ -35,7 +35,7 @@ struct Gpu {
   std::vector<Interval> copies;
 };
 
-/// Adds up the events as they come.
+/// Sums up events in the order of the file.
 class KinetoReader {
  public:
   void add(const Json& event)
@@ -70,7 +70,7 @@ class KinetoReader {
   }
 
  private:
-  /// Numbers, and words such as "stream 7".
+  /// An id is a number or a text such as "stream 7".
   static std::string text_of_id(const Json& id)
   {
     return id.is_string() ? id.get<std::string>() : std::to_string(id.get<std::int64_t>());
@@ -144,14 +144,14 @@ std::optional<KinetoStats> read_kineto(const std::filesystem::path& file)
       ++index;
     }
   } catch (const Json::parse_error& error) {
-    throw InputError(file.string(), words_of_json_fault(error.what()));
+    throw InputError(file.string(), json_fault_message(error.what()));
   } catch (const Json::exception& error) {
-    throw InputError(file.string(), fmt::format("traceEvents[{}]: {}", index, words_of_json_fault(error.what())));
+    throw InputError(file.string(), fmt::format("traceEvents[{}]: {}", index, json_fault_message(error.what())));
   } catch (const InputError& fault) {
     throw InputError(file.string(), fmt::format("traceEvents[{}].{}", index, fault.what()));
   }
   auto stats = reader.stats();
-  if (stats.streams.empty()) throw InputError(file.string(), "traceEvents: holds no operator and no kernel");
+  if (stats.streams.empty()) throw InputError(file.string(), "traceEvents: holds no operators and no kernels");
   return stats;
 }
 
@@ -188,7 +188,7 @@ std::string kineto_to_text(const KinetoStats& stats)
   for (const auto& stream : stats.streams) {
     streams.push_back({stream.name, fmt::format("{}", stream.events), text_of(stream.busy), share(stream.busy)});
   }
-  std::string text = fmt::format("a trace of PyTorch's profiler over {}\n\n{}", text_of(stats.span),
+  std::string text = fmt::format("PyTorch profiler trace over {}\n\n{}", text_of(stats.span),
                                  table_of({"stream", "events", "busy", "of the span"}, streams));
   if (stats.gpus.empty()) return text;
   std::vector<std::vector<std::string>> gpus;

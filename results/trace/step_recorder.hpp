@@ -10,19 +10,18 @@
 
 namespace isobar::results {
 
-/// What a picture of one step needs: its instructions without the receives. A simulated send spans the time in which
-/// its bytes left.
+/// Instructions of one step for drawing, without receives. A simulated send lasts while its bytes leave the sender.
 struct RecordedStep {
-  std::vector<TraceEvent> events;  ///< as they were recorded
-  std::uint64_t instructions = 0;  ///< of the step, kept or not
-  /// Activations and gradients, by sending and receiving rank.
+  std::vector<TraceEvent> events;  ///< in the order of recording
+  std::uint64_t instructions = 0;  ///< number in the step, kept or not
+  /// Bytes of activations and gradients, by sending and receiving rank.
   std::map<std::pair<std::size_t, std::size_t>, Bytes> sent;
 };
 
-/// Records the first step of a trace.
+/// A sink that records the first step of a trace.
 class StepRecorder : public TraceSink {
  public:
-  /// Keeps the first `most` instructions that are recorded, and counts the others.
+  /// Keeps the first `most` instructions and counts the others.
   explicit StepRecorder(std::size_t most) : most_(most) {}
   void record(const TraceEvent& event) override;
   const RecordedStep& recorded() const { return recorded_; }
@@ -32,7 +31,7 @@ class StepRecorder : public TraceSink {
   RecordedStep recorded_;
 };
 
-/// Passes one step of a timeline to a sink, in the order of ends, with times from the end of the step before it.
+/// Passes one step of a timeline to a sink, sorted by end. Times are relative to the end of the previous step.
 void record_step(const Timeline& timeline, std::uint64_t step, TraceSink& sink);
 
 }  // namespace isobar::results

@@ -22,7 +22,7 @@ struct Place {
   std::uint64_t position = 0;
 };
 
-/// Of a rank's one AllReduce of a step.
+/// Position of a rank's only AllReduce in a step.
 std::uint64_t position_of_all_reduce(const Program& program, std::size_t rank)
 {
   std::uint64_t position = program.length(rank, Lane::Compute);
@@ -32,7 +32,7 @@ std::uint64_t position_of_all_reduce(const Program& program, std::size_t rank)
   throw std::logic_error("every rank of the ring has an AllReduce");
 }
 
-/// Walks from instructions to what they waited for.
+/// Walks from instructions to their predecessors.
 class PathFinder {
  public:
   explicit PathFinder(const Timeline& timeline) : timeline_(timeline), program_(timeline.program()) {}
@@ -54,7 +54,7 @@ class PathFinder {
     return *last;
   }
 
-  /// Of all that the instruction waited for, what ended last; nothing of the first instructions of all.
+  /// The last to end of all that the instruction waited for; none for the first instructions.
   std::optional<Place> before(const Place& place) const
   {
     std::optional<Place> last;
@@ -124,8 +124,9 @@ Timeline Timeline::of(const TraceFile& trace, const Program& program)
       auto& spans = timeline.spans_[rank][static_cast<std::size_t>(lane)];
       const std::uint64_t expected = timeline.steps_ * program.length(rank, lane);
       if (spans.size() != expected) {
-        throw fault(fmt::format("rank {}, {}: {} instructions in {} steps; the plan has {}: a trace of another plan",
-                                rank, name_of(lane), spans.size(), timeline.steps_, expected));
+        throw fault(
+            fmt::format("rank {}, {}: {} instructions in {} steps, and {} in the plan; the trace is of another plan",
+                        rank, name_of(lane), spans.size(), timeline.steps_, expected));
       }
       std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
     }
@@ -167,13 +168,13 @@ Timeline::Span Timeline::work(std::size_t rank, Lane lane, std::uint64_t step, s
   const Lane other = other_end(lane);
   const Span& there = at(instruction.peer, other, step, instruction.peer_position);
   const bool sends = instruction.opcode == Opcode::Send;
-  const Seconds receiver_came = sends ? end_of_what_precedes(instruction.peer, other, step, instruction.peer_position)
-                                      : end_of_what_precedes(rank, lane, step, position);
-  return {std::max((sends ? here : there).begin, receiver_came), std::max(here.end, there.end)};
+  const Seconds receiver_arrival = sends ? end_of_predecessors(instruction.peer, other, step, instruction.peer_position)
+                                         : end_of_predecessors(rank, lane, step, position);
+  return {std::max((sends ? here : there).begin, receiver_arrival), std::max(here.end, there.end)};
 }
 
-/// Of the instruction before it in its lane and of the one that it waits for, the later end.
-Seconds Timeline::end_of_what_precedes(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const
+/// Later end of two: the previous instruction of its lane, and the one that it waits for.
+Seconds Timeline::end_of_predecessors(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const
 {
   Seconds end;
   if (position > 0) {

@@ -11,7 +11,7 @@
 
 namespace isobar::results {
 
-/// When every instruction of some steps of a program ran, simulated or measured. Holds 16 bytes an instruction.
+/// Begin and end of every instruction over several steps of a program, simulated or measured. 16 bytes per instruction.
 class Timeline {
  public:
   struct Span {
@@ -19,48 +19,52 @@ class Timeline {
     Seconds end;
   };
 
-  /// From a trace of this program, which must outlive it. @throws InputError when it is one of another program.
+  /// Builds the timeline of a trace of `program`, which must outlive it.
+  /// @throws InputError when the trace is of another program.
   static Timeline of(const TraceFile& trace, const Program& program);
 
   const Program& program() const { return *program_; }
   std::uint64_t steps() const { return steps_; }
   const Span& at(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
-  /// From the end of the step before, of the first from 0, to the end of its last instruction on any rank.
+  /// Duration of each step: from the end of the previous one (or from 0) to the end of its last instruction on any
+  /// rank.
   std::vector<Seconds> step_times() const;
-  /// An AllReduce counts from the moment when every rank had come to it. A transfer counts from the moment when its
-  /// first byte left, or its receiver came to it if that is later, until its last byte arrived.
+  /// Span of an instruction without waiting. An AllReduce begins when every rank has reached it. A transfer begins when
+  /// its first byte leaves, or when its receiver reaches it if that is later, and ends when its last byte arrives.
   Span work(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
 
  private:
   explicit Timeline(const Program& program) : program_(&program), spans_(program.ranks()) {}
-  Seconds end_of_what_precedes(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
+  Seconds end_of_predecessors(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
 
   const Program* program_;
   std::uint64_t steps_ = 0;
   std::vector<std::array<std::vector<Span>, lane_count>> spans_;  // by rank and lane, step by step
 };
 
-/// Without the first, which makes room for what the others use again.
+/// Drops the first of several steps, which allocates memory that the others reuse.
 std::vector<Seconds> steps_that_count(std::vector<Seconds> times);
 
-/// The step of the median time of those that count. `times` holds one at least.
+/// Index of the step with the median time among those that count. `times` is not empty.
 std::uint64_t typical_step(const std::vector<Seconds>& times);
 
-/// The value in the middle; of an even number, the upper one. `values` holds one at least. O(n).
+/// Median; for an even number of values, the upper of the two middle ones. `values` is not empty. O(n).
 Seconds median_of(std::vector<Seconds> values);
 
-/// What a step's time went to: instructions of one kind on one rank.
+/// Share of a step's critical path: instructions of one kind on one rank.
 struct PathShare {
   std::size_t rank = 0;
   Opcode opcode = Opcode::Forward;
-  std::size_t peer = 0;  ///< of Send: the other rank
+  std::size_t peer = 0;  ///< for Send: the receiving rank
   Seconds time;
 };
 
-/// The chain of instructions that a step waited for, from its end backwards: before each one stands what ended last of
-/// all that it waited for (its lane, its Wait, and of a transfer those of the other end). An instruction counts from
-/// that end to its own, so that the shares sum to the time from the first one's begin to the step's end. A Recv counts
-/// as its Send, and both wait for the sender's lane, not the receiver's. The largest first.
+/// Critical path of a step, found backwards from its end; largest share first.
+///
+/// The predecessor of an instruction is the last to end of all that it waits for: its lane, its Wait and, for a
+/// transfer, those of the other end. An instruction counts from the end of its predecessor to its own end, so shares
+/// sum to the time from the begin of the first instruction to the end of the step. A Recv counts as its Send; both wait
+/// for the sender's lane, not the receiver's.
 std::vector<PathShare> critical_path(const Timeline& timeline, std::uint64_t step);
 
 }  // namespace isobar::results

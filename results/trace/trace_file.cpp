@@ -21,13 +21,13 @@ using Json = nlohmann::json;
 
 constexpr std::array<Opcode, 6> all_opcodes = {Opcode::Forward, Opcode::Backward, Opcode::AllReduce,
                                                Opcode::Update,  Opcode::Send,     Opcode::Recv};
-/// More than any run; what goes beyond is no trace of ours.
+/// Above any real run; a trace with more was not written by Isobar.
 constexpr std::uint64_t most_ranks = 1'000'000;
 constexpr std::uint64_t most_steps = 10'000'000;
 
 Lane lane_of(std::uint64_t track)
 {
-  if (track >= lane_count) throw InputError(fmt::format("track {}; there are {}", track, lane_count));
+  if (track >= lane_count) throw InputError(fmt::format("track {}; there are {} tracks", track, lane_count));
   return static_cast<Lane>(track);
 }
 
@@ -36,7 +36,7 @@ Opcode opcode_of(const std::string& name)
   for (const Opcode opcode : all_opcodes) {
     if (name == name_of(opcode)) return opcode;
   }
-  throw InputError("cat: " + shown(name) + ": no instruction");
+  throw InputError("cat: " + shown(name) + ": not an instruction");
 }
 
 std::uint64_t count_of(const Json& object, const char* key, std::uint64_t most)
@@ -89,7 +89,7 @@ std::string description_of(std::size_t rank, const Instruction& instruction)
   return fmt::format("{} {} of rank {}", name_of(instruction.opcode), instruction.microbatch, rank);
 }
 
-/// The names of the processes that have tracks.
+/// Names of the processes that have tracks.
 std::vector<std::string> devices_of(const Json& events)
 {
   std::map<std::uint64_t, std::string> names;
@@ -132,7 +132,7 @@ class RecordedProgram : public Program {
   std::size_t ranks() const override { return lanes_.size(); }
   Bytes resident_memory(std::size_t /*rank*/) const override
   {
-    throw std::logic_error("a trace does not say what is resident");
+    throw std::logic_error("a trace does not record resident memory");
   }
   std::uint64_t length(std::size_t rank, Lane of) const override { return lane(rank, of).size(); }
   Instruction at(std::size_t rank, Lane of, std::uint64_t position) const override { return lane(rank, of)[position]; }
@@ -155,12 +155,13 @@ class RecordedProgram : public Program {
     }
     if (!is_transfer(instruction)) return;
     const Lane other = other_end(instruction.lane);
-    const bool is_there = instruction.peer < ranks() && instruction.peer_position < length(instruction.peer, other) &&
-                          at(instruction.peer, other, instruction.peer_position).peer == rank;
-    if (!is_there) throw InputError(description_of(rank, instruction) + " has no other end");
+    const bool has_other_end = instruction.peer < ranks() &&
+                               instruction.peer_position < length(instruction.peer, other) &&
+                               at(instruction.peer, other, instruction.peer_position).peer == rank;
+    if (!has_other_end) throw InputError(description_of(rank, instruction) + " has no other end on its peer");
   }
 
-  /// Each rank of the ring has one AllReduce, and the next is where it says.
+  /// Each rank of the ring has one AllReduce, whose peer is the next rank.
   void check_ring() const
   {
     std::vector<std::optional<std::size_t>> next(ranks());
@@ -180,7 +181,7 @@ class RecordedProgram : public Program {
       at_rank = *next[at_rank];
       const bool closes = at_rank == first;
       if (at_rank >= ranks() || !next[at_rank] || closes != (i + 1 == members)) {
-        throw InputError("the ranks of the AllReduce are no ring");
+        throw InputError("the ranks of the AllReduce do not form a ring");
       }
     }
   }
@@ -188,7 +189,7 @@ class RecordedProgram : public Program {
   std::vector<Lanes> lanes_;
 };
 
-/// Whether a program can come to its end: every lane goes on as far as its waits allow, until none can.
+/// Checks that a program terminates: advances every lane as far as its waits allow, until none can.
 class WaitChecker {
  public:
   explicit WaitChecker(const Program& program)
@@ -198,12 +199,12 @@ class WaitChecker {
 
   void check()
   {
-    while (some_lane_goes_on()) {
+    while (advance_lanes()) {
     }
     for (std::size_t rank = 0; rank < program_.ranks(); ++rank) {
       for (const Lane lane : all_lanes) {
         if (done(rank, lane) == program_.length(rank, lane)) continue;
-        throw InputError(description_of(rank, next(rank, lane)) + " waits for what never comes");
+        throw InputError(description_of(rank, next(rank, lane)) + " waits for an instruction that never runs");
       }
     }
   }
@@ -219,18 +220,19 @@ class WaitChecker {
     return done(rank, wait.lane) >= wait.count;
   }
 
-  bool some_lane_goes_on()
+  /// False when no lane can advance.
+  bool advance_lanes()
   {
-    bool goes_on = false;
+    bool advanced = false;
     for (std::size_t rank = 0; rank < program_.ranks(); ++rank) {
       for (const Lane lane : all_lanes) {
-        while (is_ready(rank, lane) && complete(rank, lane)) goes_on = true;
+        while (is_ready(rank, lane) && complete(rank, lane)) advanced = true;
       }
     }
-    return goes_on;
+    return advanced;
   }
 
-  /// False when others that take part are not ready.
+  /// Completes the next instruction; false when other participants are not ready.
   bool complete(std::size_t rank, Lane lane)
   {
     const Instruction instruction = next(rank, lane);
@@ -257,7 +259,7 @@ class WaitChecker {
 
 }  // namespace
 
-std::string words_of_json_fault(const std::string& what)
+std::string json_fault_message(const std::string& what)
 {
   constexpr std::size_t longest = 300;
   const auto end = what.starts_with("[json.exception") ? what.find("] ") : std::string::npos;
@@ -273,7 +275,7 @@ TraceFile read_trace(const std::filesystem::path& file)
   try {
     const Json json = Json::parse(text);
     if (!json.is_object() || json.value("/otherData/schema"_json_pointer, "") != "isobar-trace/1") {
-      throw InputError("otherData.schema: not isobar-trace/1; a trace of isobar simulate or isobar run is needed");
+      throw InputError("otherData.schema: not isobar-trace/1; pass a trace of isobar simulate or isobar run");
     }
     trace.devices = devices_of(json.at("traceEvents"));
     event_number = 0;
@@ -282,12 +284,12 @@ TraceFile read_trace(const std::filesystem::path& file)
       ++*event_number;
     }
   } catch (const Json::exception& error) {
-    const std::string what = words_of_json_fault(error.what());
+    const std::string what = json_fault_message(error.what());
     throw InputError(trace.name, event_number ? fmt::format("traceEvents[{}]: {}", *event_number, what) : what);
   } catch (const InputError& fault) {
     throw InputError(trace.name, fault.what());
   }
-  if (trace.events.empty()) throw InputError(trace.name, "traceEvents: holds no instruction");
+  if (trace.events.empty()) throw InputError(trace.name, "traceEvents: holds no instructions");
   for (const auto& event : trace.events) {
     if (event.rank >= trace.devices.size()) {
       throw InputError(trace.name, fmt::format("an event of process {}, which has no name", event.rank));

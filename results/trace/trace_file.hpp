@@ -10,22 +10,22 @@
 
 namespace isobar::results {
 
-/// A Chrome trace as `isobar simulate` and `isobar run` write it (docs/formats.md).
+/// A Chrome trace written by `isobar simulate` or `isobar run` (docs/formats/trace.md).
 struct TraceFile {
   std::string name;
-  std::vector<std::string> devices;  ///< by rank, the data server's last
-  std::vector<TraceEvent> events;    ///< one at least, in the order of the file
+  std::vector<std::string> devices;  ///< by rank, the data server last
+  std::vector<TraceEvent> events;    ///< at least one, in the order of the file
 };
 
-/// @throws InputError when the file is no such trace.
+/// Reads a trace. @throws InputError when the file is no such trace.
 TraceFile read_trace(const std::filesystem::path& file);
 
-/// The program that a trace shows: that of its first step. Holds every instruction.
-/// @throws InputError when instructions name what is not there, or wait for each other.
+/// The program that a trace executed, from its first step. Holds every instruction.
+/// @throws InputError when instructions refer to missing ones or wait for each other.
 std::unique_ptr<const Program> recorded_program(const TraceFile& trace);
 
-/// What the JSON library says of a fault ("[json.exception.out_of_range.403] key 'ts' not found") without its own
-/// numbers, on one line.
-std::string words_of_json_fault(const std::string& what);
+/// The message of a JSON library's exception ("[json.exception.out_of_range.403] key 'ts' not found") without its
+/// prefix, on one line.
+std::string json_fault_message(const std::string& what);
 
 }  // namespace isobar::results

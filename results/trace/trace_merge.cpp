@@ -19,11 +19,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// One of the two.
+/// One of the two traces.
 struct Side {
   const char* name;
   TraceFile trace;
-  Seconds shift;  ///< onto the clock of the merged trace
+  Seconds shift;  ///< of its times in the merged trace
 };
 
 Seconds begin_of_step(const std::vector<Seconds>& times, const std::optional<std::uint64_t>& step)
@@ -34,24 +34,24 @@ Seconds begin_of_step(const std::vector<Seconds>& times, const std::optional<std
   return begin;
 }
 
-/// Of each, in the order of the arguments. @throws InputError where the two are not of the same plan.
+/// Step times of both, in the order of the arguments. @throws InputError when the traces are of different plans.
 std::array<std::vector<Seconds>, 2> step_times_of(const TraceFile& predicted, const TraceFile& measured)
 {
   if (predicted.devices != measured.devices) {
-    throw InputError(measured.name, "has other devices than " + predicted.name + "; two traces of one plan are needed");
+    throw InputError(measured.name, "has other devices than " + predicted.name + "; pass two traces of one plan");
   }
   const auto program = recorded_program(predicted);
   return {Timeline::of(predicted, *program).step_times(), Timeline::of(measured, *program).step_times()};
 }
 
-/// Whole tenths of nanoseconds, as traces have them.
+/// Rounds to tenths of a nanosecond, the resolution of traces.
 double microseconds(double shifted)
 {
   constexpr double ticks = 1e4;
   return std::round(shifted * ticks) / ticks;
 }
 
-/// An event of one side as it stands in the merged trace.
+/// An event of one side, changed for the merged trace.
 Json merged(Json event, std::size_t which, const Side& side)
 {
   event["pid"] = 2 * event["pid"].get<std::uint64_t>() + which;
@@ -75,11 +75,11 @@ std::string merged_trace(const std::filesystem::path& predicted, const std::file
   if (step && *step >= most_steps) {
     throw InputError("--step", fmt::format("{}; the traces have steps 0 to {}", *step, most_steps - 1));
   }
-  const Seconds of_predicted = begin_of_step(times[0], step);
-  const Seconds of_measured = begin_of_step(times[1], step);
-  const Seconds latest = std::max(of_predicted, of_measured);
-  sides[0].shift = latest - of_predicted;
-  sides[1].shift = latest - of_measured;
+  const Seconds predicted_begin = begin_of_step(times[0], step);
+  const Seconds measured_begin = begin_of_step(times[1], step);
+  const Seconds latest = std::max(predicted_begin, measured_begin);
+  sides[0].shift = latest - predicted_begin;
+  sides[1].shift = latest - measured_begin;
 
   std::string text = R"({"displayTimeUnit":"ms","otherData":{"schema":"isobar-merged-trace/1"},"traceEvents":[)";
   const char* separator = "\n";

@@ -7,10 +7,12 @@
 
 namespace isobar::results {
 
-/// Two traces of one plan as one (schema isobar-merged-trace/1, docs/formats.md): each device has its predicted process
-/// and below it the measured one, and step `step` of both begins at the same moment. By default that of the median time
-/// of each, the first left out where there are more. `step` is taken of each trace that has so many, else its last.
-/// @throws InputError when one is no trace of ours, or they are not of the same instructions on the same devices.
+/// Merges two traces of one plan (schema isobar-merged-trace/1, docs/formats/trace.md).
+///
+/// Each device has its predicted process and, below it, the measured one. Step `step` of both begins at the same
+/// moment; a trace without that many steps uses its last one. By default it is the step with the median time of each
+/// trace, the first of several steps excluded.
+/// @throws InputError when one is not a trace of Isobar, or when their instructions or devices differ.
 std::string merged_trace(const std::filesystem::path& predicted, const std::filesystem::path& measured,
                          const std::optional<std::uint64_t>& step);
 

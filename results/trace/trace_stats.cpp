@@ -65,7 +65,7 @@ class RankMoments {
   const Intervals& busy() const { return busy_; }
   const Intervals& communication() const { return communication_; }
 
-  /// When the next instruction of the compute lane could not begin because of a transfer that was under way.
+  /// Moments when the next instruction of the compute lane could not begin because of a transfer in progress.
   Intervals waiting_for_link() const
   {
     std::map<Lane, Intervals> transfers_of;
@@ -209,30 +209,25 @@ std::string stats_to_json(const TraceStats& stats)
 
 std::string stats_to_text(const TraceStats& stats)
 {
-  std::vector<std::vector<std::string>> rows;
+  std::vector<std::vector<std::string>> uses;
+  std::vector<std::vector<std::string>> causes;
   for (const auto& of_device : stats.devices) {
-    std::vector<std::string> row = {shown(of_device.device)};
-    const auto add = [&row](Seconds time) { row.push_back(text_of(time)); };
-    add(of_device.busy);
-    add(of_device.communication);
-    add(of_device.hidden);
-    add(of_device.communication - of_device.hidden);
+    uses.push_back({shown(of_device.device), text_of(of_device.busy), text_of(of_device.communication),
+                    text_of(of_device.hidden), text_of(of_device.communication - of_device.hidden)});
+    causes.push_back({shown(of_device.device)});
     if (of_device.idle) {
-      for (const Seconds time :
-           {of_device.idle->total(), of_device.idle->link, of_device.idle->straggler, of_device.idle->bubble}) {
-        add(time);
+      const auto& idle = *of_device.idle;
+      for (const Seconds time : {idle.total(), idle.link, idle.straggler, idle.bubble}) {
+        causes.back().push_back(text_of(time));
       }
     } else {
-      row.insert(row.end(), 4, "–");
+      causes.back().insert(causes.back().end(), 4, "–");
     }
-    rows.push_back(std::move(row));
   }
   std::string text = fmt::format(
-      "mean of {} {}: {}\n\n{}\ncritical path of step {}:", stats.steps, stats.steps == 1 ? "step" : "steps",
-      text_of(stats.step_time),
-      table_of({"device", "busy", "communication", "hidden", "exposed", "idle", "for link", "straggler", "bubble"},
-               rows),
-      stats.typical_step);
+      "mean of {} {}: {}\n\n{}\n{}\ncritical path of step {}:", stats.steps, stats.steps == 1 ? "step" : "steps",
+      text_of(stats.step_time), table_of({"device", "busy", "communication", "hidden", "exposed"}, uses),
+      table_of({"device", "idle", "for link", "straggler", "bubble"}, causes), stats.typical_step);
   const char* separator = " ";
   for (const auto& share : stats.critical_path) {
     text +=

@@ -11,43 +11,43 @@
 
 namespace isobar::results {
 
-/// Where the time of one device went in a step.
+/// Time of one device in a step, by use.
 struct DeviceTimes {
-  /// Of a device that computes: the step without `busy`, by cause; the three sum to it.
+  /// Step time without `busy`, by cause; the three causes sum to it.
   struct Idle {
-    Seconds link;       ///< what it computes next waits for a transfer, or an AllReduce, that is under way
-    Seconds straggler;  ///< of the rest, what the busiest device computes more than this one
-    Seconds bubble;     ///< of the rest, what is left: the schedule fills and drains
+    Seconds link;       ///< its next work waits for a transfer or an AllReduce in progress
+    Seconds straggler;  ///< up to the extra compute time of the busiest device
+    Seconds bubble;     ///< the rest: the schedule fills and drains
     Seconds total() const { return link + straggler + bubble; }
   };
   std::string device;
-  Seconds busy;           ///< forward, backward and update
-  Seconds communication;  ///< with at least one transfer to or from it under way, or an AllReduce
-  Seconds hidden;         ///< of communication: while it computes
-  std::optional<Idle> idle;
+  Seconds busy;              ///< forward, backward and update
+  Seconds communication;     ///< with at least one transfer to or from it, or an AllReduce, in progress
+  Seconds hidden;            ///< part of communication during which it computes
+  std::optional<Idle> idle;  ///< only for devices that compute
 };
 
-/// What the critical path of a step spends on instructions of one kind; of Send and Recv together: Send.
+/// Time that the critical path of a step spends on instructions of one kind; a Recv counts as its Send.
 struct KindShare {
   Opcode opcode = Opcode::Forward;
   Seconds time;
   double fraction = 0;  ///< of the path
 };
 
-/// What a trace says of where its time went.
+/// Statistics of a trace.
 struct TraceStats {
-  std::uint64_t steps = 0;                  ///< that the means are of: all, without the first where there are more
+  std::uint64_t steps = 0;                  ///< in the means: all except the first, or the only one
   Seconds step_time;                        ///< mean
   std::vector<DeviceTimes> devices;         ///< means
-  std::uint64_t typical_step = 0;           ///< the one of the median time
-  std::vector<KindShare> critical_path;     ///< of the typical step, the largest first
-  std::vector<PathShare> critical_devices;  ///< the same by device
+  std::uint64_t typical_step = 0;           ///< the step with the median time
+  std::vector<KindShare> critical_path;     ///< of the typical step, largest share first
+  std::vector<PathShare> critical_devices;  ///< likewise, by device
 };
 
-/// `devices` names the ranks. O(n log n).
+/// Statistics of a timeline whose ranks are named `devices`. O(n log n) for n instructions.
 TraceStats stats_of(const Timeline& timeline, const std::vector<std::string>& devices);
 
-/// Schema isobar-trace-stats/1 (docs/formats.md).
+/// Schema isobar-trace-stats/1 (docs/formats/trace.md).
 std::string stats_to_json(const TraceStats& stats);
 std::string stats_to_text(const TraceStats& stats);
 

@@ -15,10 +15,10 @@ namespace isobar::results {
 
 namespace {
 
-/// An instruction's kind: those with the same are compared together.
+/// Kind of an instruction; instructions of one kind are compared together.
 using Kind = std::tuple<std::size_t, Opcode, std::size_t>;  // rank, opcode, peer of Send
 
-/// Steps after the first, or the only one.
+/// Index of the first step that counts: the second one, or the only one.
 std::uint64_t first_that_counts(const Timeline& timeline)
 {
   return timeline.steps() > 1 ? 1 : 0;
@@ -46,7 +46,7 @@ std::map<Kind, Seconds> median_durations(const Timeline& timeline)
   return medians;
 }
 
-/// The median over steps of what the rank computes in one.
+/// Median over steps of the time that the rank computes per step.
 Seconds compute_time(const Timeline& timeline, std::size_t rank)
 {
   const Program& program = timeline.program();
@@ -146,11 +146,11 @@ Validation validate(const Timeline& predicted, const Timeline& measured, const s
     validation.stages.push_back(
         {devices[rank], {compute_time(predicted, rank), compute_time(measured, rank)}, peak_memory[rank]});
   }
-  const auto foretold = median_durations(predicted);
+  const auto predicted_durations = median_durations(predicted);
   for (const auto& [kind, duration] : median_durations(measured)) {
     const auto& [rank, opcode, peer] = kind;
     validation.instructions.push_back(
-        {devices[rank], opcode, opcode == Opcode::Send ? devices[peer] : "", {foretold.at(kind), duration}});
+        {devices[rank], opcode, opcode == Opcode::Send ? devices[peer] : "", {predicted_durations.at(kind), duration}});
   }
   validation.predicted_path = path_of(predicted, predicted.steps() - 1, devices);
   validation.measured_path = path_of(measured, step_with_median_time(measured), devices);

@@ -9,13 +9,13 @@
 
 namespace isobar::results {
 
-/// Something foretold and then measured.
+/// A predicted and a measured value of the same quantity.
 template <typename Quantity>
 struct Pair {
   Quantity predicted;
   Quantity measured;
 
-  /// (predicted − measured) / measured; 0 where nothing was measured and nothing foretold, infinite where something.
+  /// (predicted − measured) / measured; 0 when both are 0, infinite when only the measured one is.
   double error_fraction() const
   {
     if (predicted.value == measured.value) return 0;
@@ -23,10 +23,10 @@ struct Pair {
   }
 };
 
-/// What one rank did with one stage.
+/// Predicted and measured totals of one stage.
 struct StageValidation {
   std::string device;
-  Pair<Seconds> compute;  ///< of a step: its instructions on the compute lane but AllReduce, which waits for others
+  Pair<Seconds> compute;  ///< per step: the compute lane without AllReduce, which waits for other ranks
   Pair<Bytes> peak_memory;
 };
 
@@ -34,7 +34,7 @@ struct StageValidation {
 struct InstructionValidation {
   std::string device;
   Opcode opcode = Opcode::Forward;
-  std::string peer;  ///< of Send: the other device
+  std::string peer;  ///< for Send: the receiving device
   Pair<Seconds> duration;
 };
 
@@ -44,26 +44,26 @@ struct PathValidation {
   Seconds time;
 };
 
-/// A simulated run and a measured run of the same program, laid over each other.
+/// Comparison of a simulated and a measured run of the same program.
 struct Validation {
   std::string allocator;    ///< of the plan
   Pair<Seconds> step_time;  ///< medians of the steps after the first
   std::vector<StageValidation> stages;
   std::vector<InstructionValidation> instructions;  ///< by rank; Recv counts as its Send
-  std::vector<PathValidation> predicted_path;       ///< of the last step, the largest share first
-  std::vector<PathValidation> measured_path;        ///< of the step whose time is the median
+  std::vector<PathValidation> predicted_path;       ///< of the last step, largest share first
+  std::vector<PathValidation> measured_path;        ///< of the step with the median time
 };
 
-/// Compares two timelines of the same program, of a plan by `allocator`. `devices` names its ranks; `peak_memory` is by
-/// stage. O(instructions log instructions).
+/// Compares two timelines of the program of a plan by `allocator`. `devices` names its ranks; `peak_memory` is by
+/// stage. O(n log n) for n instructions.
 Validation validate(const Timeline& predicted, const Timeline& measured, const std::string& allocator,
                     const std::vector<std::string>& devices, const std::vector<Pair<Bytes>>& peak_memory);
 
-/// validation.json, schema isobar-validation/1 (docs/formats.md). `tolerance`: largest error of the step time that is
-/// still good; the file says whether it is.
+/// validation.json, schema isobar-validation/1 (docs/formats/validation.md). `tolerance`: largest accepted error of the
+/// step time, as a fraction; the file states whether the error is within it.
 std::string validation_to_json(const Validation& validation, double tolerance);
 
-/// The tables that a person reads.
+/// Tables for people.
 std::string text_of(const Validation& validation);
 
 }  // namespace isobar::results

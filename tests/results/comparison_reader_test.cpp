@@ -29,7 +29,7 @@ std::string with(const std::string& old_entry, const std::string& entry)
   return header + line;
 }
 
-TEST(ComparisonFromCsv, ReadsWhatWasWrittenToTheLastDigit)
+TEST(BaselineFromCsv, ReadsWhatWasWrittenToTheLastDigit)
 {
   ComparisonRow row;
   row.platform = "a, \"b\".xml";
@@ -57,7 +57,7 @@ TEST(ComparisonFromCsv, ReadsWhatWasWrittenToTheLastDigit)
   EXPECT_EQ(baseline_to_csv(rows), text);
 }
 
-TEST(ComparisonFromCsv, TakesTheEndsOfLinesOfOtherSystems)
+TEST(BaselineFromCsv, AcceptsCarriageReturns)
 {
   std::string text = header + good;
   for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 2) text.insert(at, "\r");
@@ -65,47 +65,49 @@ TEST(ComparisonFromCsv, TakesTheEndsOfLinesOfOtherSystems)
   EXPECT_EQ(baseline_from_csv(header, "rows.csv").size(), 0U);
 }
 
-TEST(ComparisonFromCsv, RefusesOtherColumns)
+TEST(BaselineFromCsv, RefusesOtherColumns)
 {
   const std::string wanted = "; they must be " + std::string(baseline_header);
   EXPECT_EQ(fault_of("a,b\n1,2\n"), "rows.csv:1: the columns are \"a,b\"" + wanted);
   EXPECT_EQ(fault_of(""), "rows.csv:1: the columns are \"\"" + wanted);
 }
 
-TEST(ComparisonFromCsv, RefusesLinesThatAreNoRows)
+TEST(BaselineFromCsv, RefusesRowsOfAnotherShape)
 {
-  EXPECT_EQ(fault_of(header + "a,b\n"), "rows.csv:2: 2 entries; a row has 15");
-  EXPECT_EQ(fault_of(header + "\n" + good), "rows.csv:2: 1 entries; a row has 15");
-  const std::string quotes = "rows.csv:2: a quote is not closed, or text follows one that is; write a,\"b, c\",d";
+  EXPECT_EQ(fault_of(header + "a,b\n"), "rows.csv:2: row: has 2 cells; the header has 15");
+  EXPECT_EQ(fault_of(header + "\n" + good), "rows.csv:2: row: has 1 cells; the header has 15");
+  const std::string quotes =
+      "rows.csv:2: row: a quote is not closed, or text follows a closing quote; write a,\"b, c\",d";
   EXPECT_EQ(fault_of(with("p.xml", "\"p.xml")), quotes);
   EXPECT_EQ(fault_of(with("p.xml", "\"p\".xml")), quotes);
 }
 
-TEST(ComparisonFromCsv, NamesTheColumnThatIsWrong)
+TEST(BaselineFromCsv, NamesTheInvalidColumn)
 {
-  EXPECT_EQ(fault_of(with("p.xml", "")), "rows.csv:2: platform: is empty; a row needs one");
+  EXPECT_EQ(fault_of(with("p.xml", "")), "rows.csv:2: platform: is empty; every row needs one");
   EXPECT_EQ(fault_of(with("pipeline", "pipelin")),
-            "rows.csv:2: objective: \"pipelin\" is none of sequential, bottleneck, pipeline, step");
+            "rows.csv:2: objective: \"pipelin\" is not one of sequential, bottleneck, pipeline, step");
   EXPECT_EQ(fault_of(with("feasible", "good")),
-            "rows.csv:2: outcome: \"good\" is none of optimal, feasible, infeasible, timed_out, failed");
-  EXPECT_EQ(fault_of(with(",8,", ",0,")), "rows.csv:2: microbatches: \"0\" is no whole number from 1");
-  EXPECT_EQ(fault_of(with(",8,", ",8.5,")), "rows.csv:2: microbatches: \"8.5\" is no whole number from 1");
+            "rows.csv:2: outcome: \"good\" is not one of optimal, feasible, infeasible, timed_out, failed");
+  EXPECT_EQ(fault_of(with(",8,", ",0,")), "rows.csv:2: microbatches: \"0\" is not a whole number of at least 1");
+  EXPECT_EQ(fault_of(with(",8,", ",8.5,")), "rows.csv:2: microbatches: \"8.5\" is not a whole number of at least 1");
   for (const std::string number : {"nan", "inf", "-1", "1 s", "0x1", "1e999"}) {
     EXPECT_EQ(fault_of(with("2.5", number)),
-              "rows.csv:2: step_time_s: \"" + number + "\" is no number from 0; leave it empty where there is none");
+              "rows.csv:2: step_time_s: \"" + number +
+                  "\" is not a number of at least 0; leave the cell empty where there is none");
   }
 }
 
-TEST(ComparisonFromCsv, SaysAllFaultsAtOnce)
+TEST(BaselineFromCsv, ReportsAllFaultsAtOnce)
 {
   EXPECT_EQ(fault_of(with("2.5", "x") + "a\n"),
-            "rows.csv:2: step_time_s: \"x\" is no number from 0; leave it empty where there is none\n"
-            "rows.csv:3: 1 entries; a row has 15");
+            "rows.csv:2: step_time_s: \"x\" is not a number of at least 0; leave the cell empty where there is none\n"
+            "rows.csv:3: row: has 1 cells; the header has 15");
 }
 
-TEST(ComparisonFromCsv, RefusesARowGivenTwice)
+TEST(BaselineFromCsv, RefusesARepeatedRow)
 {
-  EXPECT_EQ(fault_of(header + good + good), "rows.csv:3: the same row as in line 2; leave one out");
+  EXPECT_EQ(fault_of(header + good + good), "rows.csv:3: row: repeats line 2; remove one of them");
 }
 
 }  // namespace

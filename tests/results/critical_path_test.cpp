@@ -37,7 +37,7 @@ TEST(CriticalPath, FollowsOneMicroBatchThereAndBack)
   EXPECT_EQ(path.step_time.value, 166);
   EXPECT_EQ(path.input.data.value, 6);
   EXPECT_EQ(path.input.latency.value, 100);
-  EXPECT_EQ(path.stages[0].compute.value, 10);  // forward, backward and the update behind it
+  EXPECT_EQ(path.stages[0].compute.value, 10);  // forward, backward and the update after it
   EXPECT_EQ(path.stages[1].compute.value, 12);
   EXPECT_EQ(path.stages[0].output.data.value, 3);
   EXPECT_EQ(path.stages[0].output.latency.value, 10);
@@ -59,7 +59,7 @@ TEST(CriticalPath, StaysOnALaneWhoseMessagesQueue)
 TEST(CriticalPath, CountsWaitingForRoomWhereTheLimitOfMicroBatchesBinds)
 {
   // The first stage may hold two micro-batches and gets a gradient back after 20 s of latency each time. Its local
-  // input is always there: it waits from 2 to 24 for its first gradient and has the third micro-batch at hand.
+  // input is always available: it waits from 2 to 24 for its first gradient although it has the third micro-batch.
   const std::vector<StageTimes> stages = {stage(1, 1, transfer(10, 0), transfer(10, 0)), stage(1, 1)};
   const auto path = critical_path(one_f_one_b, 6, {}, stages);
   EXPECT_GT(path.stages[0].waits_for_room, 0U);
@@ -72,7 +72,7 @@ TEST(CriticalPath, CountsWaitingForRoomWhereTheLimitOfMicroBatchesBinds)
   EXPECT_EQ(none.stages[0].idle_for_room.value, 0);
 }
 
-TEST(CriticalPath, OtherSchedulesHoldNoMoreThanTheyDo)
+TEST(CriticalPath, IgnoresMoreInFlightUnderOtherSchedules)
 {
   const std::vector<StageTimes> stages = {stage(1, 1, transfer(10, 0), transfer(10, 0)), stage(1, 1)};
   for (const auto schedule : {Schedule::Sequential, Schedule::GPipe}) {
@@ -80,9 +80,9 @@ TEST(CriticalPath, OtherSchedulesHoldNoMoreThanTheyDo)
   }
 }
 
-TEST(CriticalPath, WaitsForAPlaceOfTheInput)
+TEST(CriticalPath, WaitsUntilAnotherInputMayBeSent)
 {
-  // Two inputs may be under way at first; the third leaves when the first was forwarded, and takes 10 s.
+  // At most two inputs are in flight; the third leaves when the first was forwarded, and takes 10 s.
   const auto path = critical_path(Schedule::GPipe, 3, transfer(10, 0), {stage(1, 0)});
   EXPECT_EQ(path.step_time.value, 22);
   EXPECT_EQ(path.input.latency.value, 20);

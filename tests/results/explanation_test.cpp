@@ -48,7 +48,7 @@ std::vector<std::string> names_of(const std::vector<Entry>& entries)
 
 TEST(Explain, AddsUpSharesAndTriesTheSamePlacementWithOnePartFaster)
 {
-  // Serial, 0.5 s a transfer: stages of 3.5 and 6.5 s; pipeline with M = 4: 3 x 6.5 + 10 = 29.5 s.
+  // Serial, 0.5 s per transfer: stages of 3.5 and 6.5 s; pipeline with M = 4: 3 x 6.5 + 10 = 29.5 s.
   const ThreeAndTwo problem(2);
   const auto explanation = problem.explained(goal_of(Objective::Pipeline, Communication::Serial, 4));
   EXPECT_EQ(explanation.bottleneck.stage, 1U);
@@ -76,9 +76,9 @@ TEST(Explain, AddsUpSharesAndTriesTheSamePlacementWithOnePartFaster)
   EXPECT_THAT(explanation.prices, IsEmpty());
 }
 
-TEST(Explain, SaysThatATransferMakesTheBottleneckAndThatAnotherStageIsAsSlow)
+TEST(Explain, ReportsATransferAsBottleneckAndAnotherStageThatIsAsSlow)
 {
-  // 10 s a transfer beside 3 and 6 s of compute: both stages take 10 s, so no single part helps.
+  // Transfers of 10 s and compute of 3 and 6 s: both stages take 10 s, so no single part helps.
   const ThreeAndTwo problem(0.1);
   const auto explanation = problem.explained(goal_of(Objective::Bottleneck, Communication::Overlapped));
   EXPECT_EQ(explanation.bottleneck.stage, 0U);
@@ -90,7 +90,7 @@ TEST(Explain, SaysThatATransferMakesTheBottleneckAndThatAnotherStageIsAsSlow)
   for (const auto& relaxation : explanation.faster_devices) EXPECT_EQ(relaxation.saves.value, 0);
 }
 
-TEST(Explain, KnowsNoLinksWhereTransfersDoNotCount)
+TEST(Explain, ListsNoLinksWhereTransfersDoNotCount)
 {
   const ThreeAndTwo problem(0.1);
   for (const auto objective : {Objective::Sequential, Objective::Bottleneck, Objective::Pipeline}) {
@@ -154,7 +154,7 @@ TEST(Explain, LeavesFreeTransfersOutOfTheStep)
   EXPECT_EQ(explanation.step->saved_without_latency, Seconds(0));
 }
 
-TEST(Explain, SaysThatTheInputIsTheBottleneck)
+TEST(Explain, ReportsTheInputAsBottleneck)
 {
   ThreeAndTwo problem(2);
   problem.devices.data_server = "server";
@@ -171,7 +171,7 @@ TEST(Explain, SaysThatTheInputIsTheBottleneck)
 
 TEST(Explain, CallsMemoryFullWhereNoLayerOfANeighbourFits)
 {
-  // Without buffers: 10 bytes a layer, so 30 on d0 and 20 on d1.
+  // Without buffers: 10 bytes per layer, so 30 on d0 and 20 on d1.
   ThreeAndTwo problem(2);
   for (auto& layer : problem.workload.layers) layer.output = layer.gradient = Bytes(0);
   problem.devices.devices[0].memory = Bytes(39);
@@ -197,7 +197,7 @@ TEST(Explain, ReadsMultipliersAsPricesOfOneMoreDevice)
   EXPECT_DOUBLE_EQ(of_sum.prices[1].saves.value, 0.5);
   EXPECT_THAT(of_sum.not_worth_using, ElementsAre("d2"));
 
-  plan.objective_bound = Seconds(2);  // a price of all of it says nothing
+  plan.objective_bound = Seconds(2);  // a price as large as the bound says nothing
   const auto of_less = problem.explained(plan);
   ASSERT_EQ(of_less.prices.size(), 1U);
   EXPECT_EQ(of_less.prices[0].device, "d0");
@@ -212,8 +212,8 @@ TEST(Explain, ReadsMultipliersAsPricesOfOneMoreDevice)
   EXPECT_THAT(of_maximum.not_worth_using, IsEmpty());
 }
 
-/// What a price says: the bound of the same multipliers with one more device like d falls by the price at most.
-TEST(Explain, PricesOneMoreDeviceNotBelowWhatItTakesOffTheBound)
+/// With one more device like d and the same multipliers, the bound decreases by at most the price of d.
+TEST(Explain, PricesOneMoreDeviceAtNoLessThanItTakesOffTheBound)
 {
   std::mt19937_64 random(5);
   std::uniform_real_distribution<double> unit(0, 1);
@@ -248,7 +248,7 @@ TEST(Explain, PricesOneMoreDeviceNotBelowWhatItTakesOffTheBound)
   }
 }
 
-TEST(Explain, WritesJsonThatNamesUnits)
+TEST(Explain, WritesJsonWithUnitsInItsKeys)
 {
   const ThreeAndTwo problem(2);
   const auto json = nlohmann::json::parse(

@@ -14,8 +14,8 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-const std::string grid =
-    R"("grid": {"platforms": ["p.xml"], "workloads": ["w.yaml"], "allocators": ["even", "mine"], "objectives": ["pipeline"]})";
+const std::string grid = R"("grid": {"platforms": ["p.xml"], "workloads": ["w.yaml"], "allocators": ["even", "mine"], )"
+                         R"("objectives": ["pipeline"]})";
 
 std::string document(const std::string& more = "", const std::string& of_grid = grid)
 {
@@ -56,32 +56,33 @@ TEST(BaselineMeta, SurvivesWritingAndReading)
   EXPECT_EQ(baseline_meta_to_json(baseline_meta_from_json(text, "q.meta.json")), text);
 }
 
-TEST(BaselineMeta, RefusesWhatItDoesNotKnow)
+TEST(BaselineMeta, RefusesUnknownKeysAndValues)
 {
   EXPECT_EQ(
       fault_of("{}"),
       "q.meta.json:1: schema: missing; write one of isobar-baseline/1\nq.meta.json:1: grid: missing; write a value");
   EXPECT_EQ(fault_of(document("\"budget\": {}")), "q.meta.json:3: budget: unknown key; did you mean budgets?");
   EXPECT_EQ(fault_of(document("\"budgets\": {\"other\": 3}")),
-            "q.meta.json:3: budgets.other: is none of grid.allocators");
+            "q.meta.json:3: budgets.other: is not in grid.allocators");
   EXPECT_EQ(fault_of(document("\"leave_out\": [{\"allocators\": [\"mine\"]}]")),
-            "q.meta.json:3: leave_out[0].because: missing; write a text");
+            "q.meta.json:3: leave_out[0].because: missing; write a string");
   EXPECT_EQ(fault_of(document(
                 "", R"("grid": {"platforms": [], "workloads": [3], "allocators": ["even"], "objectives": ["fast"]})")),
-            "q.meta.json:2: grid.platforms: is empty, and so would be the grid\n"
-            "q.meta.json:2: grid.workloads: holds something that is no text; write a list such as [\"a\", \"b\"]\n"
-            "q.meta.json:2: grid.objectives: \"fast\" is none of sequential, bottleneck, pipeline, step");
+            "q.meta.json:2: grid.platforms: is empty, so the grid has no rows; list at least one\n"
+            "q.meta.json:2: grid.workloads: holds an entry that is not text; write a list such as [\"a\", \"b\"]\n"
+            "q.meta.json:2: grid.objectives: \"fast\" is not one of sequential, bottleneck, pipeline, step");
   EXPECT_EQ(fault_of(document("", R"("grid": {"platforms": ["p"], "workloads": ["w"], "allocators": ["even"], )"
                                   R"("objectives": ["step", "sequential"], "communication": "serial"})")),
             "q.meta.json:2: grid.communication: serial does not go with objective step");
 }
 
-TEST(BaselineMeta, LimitsPlanTimesOnlyBesideEven)
+TEST(BaselineMeta, LimitsPlanTimesOnlyWhereEvenIsPlanned)
 {
   const std::string without_even =
-      R"("grid": {"platforms": ["p.xml"], "workloads": ["w.yaml"], "allocators": ["mine"], "objectives": ["pipeline"]})";
+      R"("grid": {"platforms": ["p.xml"], "workloads": ["w.yaml"], "allocators": ["mine"], )"
+      R"("objectives": ["pipeline"]})";
   EXPECT_EQ(fault_of(document("\"plan_time_limits\": {\"mine\": 3}", without_even)),
-            "q.meta.json:3: plan_time_limits: are ratios to what even takes; add even to grid.allocators");
+            "q.meta.json:3: plan_time_limits: are relative to the plan time of even; add even to grid.allocators");
 }
 
 class BaselineRows : public testing::Test {
@@ -132,7 +133,7 @@ TEST_F(BaselineRows, HaveTheDefaultsOfTheirObjectiveUnlessTheGridSaysOtherwise)
   EXPECT_EQ(goal.microbatches, 3U);
 }
 
-TEST_F(BaselineRows, LackWhatMatchesAllListsOfAnEntry)
+TEST_F(BaselineRows, ExcludeWhatMatchesAllListsOfAnEntry)
 {
   meta_.left_out = {{{"*/a.xml"}, {}, {"mi*"}, {}, "because"}};
   EXPECT_THAT(rows(), ElementsAre("a.xml even", "b.xml even", "b.xml mine"));
@@ -141,7 +142,7 @@ TEST_F(BaselineRows, LackWhatMatchesAllListsOfAnEntry)
 TEST_F(BaselineRows, RefuseAnEntryThatLeavesNothingOut)
 {
   meta_.left_out = {{{"c.xml"}, {}, {}, {}, "because", 7}};
-  EXPECT_EQ(fault(), "q.meta.json:7: leave_out[0]: leaves no row of the grid out; mend its patterns or delete it");
+  EXPECT_EQ(fault(), "q.meta.json:7: leave_out[0]: matches no row of the grid; correct its patterns or delete it");
 }
 
 TEST_F(BaselineRows, RefuseAPatternWithoutFiles)
@@ -172,8 +173,7 @@ TEST(ReasonsNotToCompare, AreNotIsobarsVersionAndInputs)
   now.inputs["p.xml"] = "22";
   now.inputs["new.xml"] = "33";
   EXPECT_THAT(reasons_not_to_compare(provenance(), now), IsEmpty());
-  EXPECT_THAT(changed_inputs(provenance(), now),
-              ElementsAre("p.xml: is not the file that the rows were approved with"));
+  EXPECT_THAT(changed_inputs(provenance(), now), ElementsAre("p.xml: has changed since the rows were approved"));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ ComparisonRow without_plan(const std::string& allocator, const std::string& outc
   return row;
 }
 
-/// "worse: step time …" for the one change between two rows of one key; "" for none.
+/// "worse: step time …" for the change between two rows with the same key; "" for none.
 std::string change_between(const ComparisonRow& before, const ComparisonRow& now)
 {
   const auto check = check_baseline({before}, {now}, {});
@@ -44,7 +44,7 @@ std::string change_between(const ComparisonRow& before, const ComparisonRow& now
   return std::string(name_of(check.changes.front().kind)) + ": " + check.changes.front().what;
 }
 
-/// As `even` at 1 s, with one thing changed.
+/// The change that `change` makes to a row of `even` at 1 s.
 template <typename Change>
 std::string change_by(Change change)
 {
@@ -63,7 +63,7 @@ TEST(CheckBaseline, FindsAPlanThatIsBetter)
   EXPECT_EQ(change_between(row_of("even", 2), row_of("even", 1)), "better: step time 2 s -> 1 s (-50 %)");
 }
 
-TEST(CheckBaseline, LetsTheLastDigitsDiffer)
+TEST(CheckBaseline, IgnoresDifferencesInTheLastDigits)
 {
   EXPECT_EQ(change_between(row_of("even", 1), row_of("even", 1 + 9e-7)), "");
   EXPECT_EQ(change_between(row_of("even", 1), row_of("even", 1 + 2e-6)),
@@ -88,7 +88,7 @@ TEST(CheckBaseline, JudgesByTheFirstColumnThatDiffersAndNamesTheOthers)
             "worse: peak memory 1e+09 B -> 2e+09 B (+100 %)");
 }
 
-TEST(CheckBaseline, FindsAPlanThatIsThereNoMoreOrAtLast)
+TEST(CheckBaseline, FindsAPlanThatIsLostOrFirstFound)
 {
   EXPECT_EQ(change_between(row_of("even", 1), without_plan("even", "infeasible")),
             "worse: step time 1 s -> none; also objective, outcome, objective bound, step bound, peak memory");
@@ -104,11 +104,11 @@ TEST(CheckBaseline, FindsRowsThatAreNewOrMissing)
   EXPECT_EQ(check.changes[0].kind, ChangeKind::Missing);
   EXPECT_EQ(check.changes[0].row.allocator, "a");
   EXPECT_EQ(check.changes[1].kind, ChangeKind::New);
-  EXPECT_EQ(check.changes[1].what, "step time 1 s, and nothing to compare it with");
+  EXPECT_EQ(check.changes[1].what, "step time 1 s; nothing to compare with");
   EXPECT_FALSE(check.holds());
 }
 
-TEST(CheckBaseline, NeverTakesAFailureForUnchanged)
+TEST(CheckBaseline, ReportsEveryFailure)
 {
   ComparisonRow failed = without_plan("even", std::string(failed_outcome));
   failed.reason = "exited with code 7\nreally";
@@ -126,7 +126,7 @@ TEST(CheckBaseline, TakesTheGeometricMeanOverRowsThatBothHave)
   EXPECT_FALSE(check_baseline({}, {row_of("a", 1)}, {}).step_times.geometric_mean);
 }
 
-/// Rows of even and of another allocator that took these times to plan.
+/// Rows of `even` and of another allocator with these planning times, in seconds.
 std::vector<ComparisonRow> timed(double even, double mine)
 {
   std::vector<ComparisonRow> rows = {row_of("even", 1), row_of("mine", 1)};
@@ -135,7 +135,7 @@ std::vector<ComparisonRow> timed(double even, double mine)
   return rows;
 }
 
-TEST(CheckBaseline, HoldsPlanTimesAgainstThoseOfEven)
+TEST(CheckBaseline, ComparesPlanTimesWithThoseOfEven)
 {
   const auto rows = timed(0.5, 2);
   const auto check = check_baseline(rows, rows, {{"mine", 3.5}});
@@ -144,19 +144,19 @@ TEST(CheckBaseline, HoldsPlanTimesAgainstThoseOfEven)
   EXPECT_TRUE(check.plan_times[0].is_over());
   EXPECT_FALSE(check.holds());
   EXPECT_EQ(check_to_text(check, "rows.csv"),
-            "slower  mine: planning takes 4 times what even takes; the limit is 3.5\n"
-            "2 rows, all as in rows.csv\ngeometric mean of step times, new / old: 1.000000 (2 rows)\n");
+            "slower  mine: planning takes 4 times as long as even; the limit is 3.5\n"
+            "2 rows, unchanged from rows.csv\ngeometric mean of step times, new / old: 1.000000 (2 rows)\n");
   EXPECT_TRUE(check_baseline(rows, rows, {{"mine", 4.5}}).holds());
   EXPECT_TRUE(check_baseline(rows, rows, {}).holds());
 }
 
-TEST(CheckBaseline, MakesNoRatioOfTimesThatAreNoise)
+TEST(CheckBaseline, DividesByNoTimeThatIsNoise)
 {
   const auto rows = timed(0.001, 0.04);
   EXPECT_LT(check_baseline(rows, rows, {}).plan_times.at(0).ratio_to_even, 1);
 }
 
-TEST(CheckBaseline, TimesNothingWithoutEven)
+TEST(CheckBaseline, ReportsNoPlanTimesWithoutEven)
 {
   auto rows = timed(0.5, 2);
   rows.erase(rows.begin());
@@ -172,14 +172,14 @@ TEST(CheckToText, GivesEachChangeALineAndASummary)
 {
   EXPECT_EQ(check_to_text(changed(), "rows.csv"),
             "worse   p.xml × w.yaml, a<b, step (played, 1f1b, M = 8, seed 1): step time 1 s -> 2 s (+100 %)\n"
-            "missing p.xml × w.yaml, gone|, step (played, 1f1b, M = 8, seed 1): nobody plans it any more\n"
-            "new     p.xml × w.yaml, same, step (played, 1f1b, M = 8, seed 1): step time 1 s, and nothing to "
-            "compare it with\n"
-            "2 rows, not as in rows.csv: 1 worse, 1 new, 1 missing\n"
+            "missing p.xml × w.yaml, gone|, step (played, 1f1b, M = 8, seed 1): no longer planned\n"
+            "new     p.xml × w.yaml, same, step (played, 1f1b, M = 8, seed 1): step time 1 s; nothing to "
+            "compare with\n"
+            "2 rows, changed from rows.csv: 1 worse, 1 new, 1 missing\n"
             "geometric mean of step times, new / old: 2.000000 (1 rows)\n");
 }
 
-TEST(CheckToJson, SaysTheSameToMachines)
+TEST(CheckToJson, HoldsChangesAndSummary)
 {
   const auto json = nlohmann::json::parse(check_to_json(changed(), "rows.csv"));
   EXPECT_EQ(json["schema"], "isobar-check/1");
@@ -191,7 +191,7 @@ TEST(CheckToJson, SaysTheSameToMachines)
   EXPECT_EQ(json["step_times"]["geometric_mean"], 2);
 }
 
-TEST(CheckToMarkdown, ShowsTablesThatNoNameBreaks)
+TEST(CheckToMarkdown, EscapesNamesInTables)
 {
   const std::string text = check_to_markdown(changed(), "rows.csv");
   EXPECT_THAT(text, HasSubstr("### Quality of plans: changed\n"));
@@ -219,10 +219,10 @@ TEST(CheckToJunit, HasACaseForEachRowAndEscapesNames)
     <failure message="worse: step time 1 s -&gt; 2 s (+100 %)"/>
   </testcase>
   <testcase classname="p.xml × w.yaml" name="same, step (played, 1f1b, M = 8, seed 1)">
-    <failure message="new: step time 1 s, and nothing to compare it with"/>
+    <failure message="new: step time 1 s; nothing to compare with"/>
   </testcase>
   <testcase classname="p.xml × w.yaml" name="gone|, step (played, 1f1b, M = 8, seed 1)">
-    <failure message="missing: nobody plans it any more"/>
+    <failure message="missing: no longer planned"/>
   </testcase>
 </testsuite>
 )xml");

@@ -26,7 +26,7 @@ using testing::IsEmpty;
 using testing_support::chain;
 using testing_support::cluster;
 
-/// Two sites of two devices each: every device has a link up and one down, and a link each way lies between the sites.
+/// Two sites of two devices each: every device has an up and a down link, and one link each way joins the sites.
 class TwoSites : public Network {
  public:
   Path path(std::size_t from, std::size_t to) const override
@@ -50,7 +50,7 @@ Cluster two_sites()
   return cluster;
 }
 
-/// Three stages: two of the first site, one of the second.
+/// Three stages: two on the first site, one on the second.
 Result some_result(const Workload& workload, const Cluster& on)
 {
   const CostModel cost(workload, on);
@@ -79,7 +79,7 @@ TEST(SiteMap, GathersDevicesBySite)
   EXPECT_THAT(map.device_of, ElementsAre(0, 1, 2));
 }
 
-TEST(SiteMap, TellsLinksOfADeviceFromThoseBetweenSites)
+TEST(SiteMap, SeparatesLinksOfADeviceFromThoseBetweenSites)
 {
   const auto map = site_map_of(some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites()).plan, two_sites());
   EXPECT_THAT(map.own_links[0], ElementsAre("up 0", "down 0"));
@@ -103,7 +103,7 @@ TEST(SiteMap, TakesAllLinksBetweenSitesOfOneDeviceEach)
   EXPECT_EQ(map.connections[0].links.size(), 2U);  // one for each direction
 }
 
-TEST(SiteMap, IsOneSiteNamedAsTheClusterWhereNoDeviceNamesAny)
+TEST(SiteMap, HasOneSiteNamedAfterTheClusterWhereDevicesNameNone)
 {
   Cluster plain = two_sites();
   plain.name = "pod";
@@ -125,7 +125,7 @@ TEST(SiteMap, ShowsTheDataServerAsASiteWithoutDevices)
   EXPECT_EQ(map.connections.size(), 2U);
 }
 
-TEST(WhatIf, AsksAboutAllOfAKindTheLongestTheBusiestAndEachTwoSites)
+TEST(WhatIf, TriesAllOfAKindTheSlowestTheBusiestAndEachPairOfSites)
 {
   const auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
   std::vector<std::string> texts;
@@ -137,7 +137,7 @@ TEST(WhatIf, AsksAboutAllOfAKindTheLongestTheBusiestAndEachTwoSites)
                           "\u221210 % latency of all links", "+10 % memory of all devices"));
 }
 
-TEST(WhatIf, AsksOnlyOnceAboutALinkThatIsAllBetweenTwoSites)
+TEST(WhatIf, TriesTheOnlyLinkBetweenTwoSitesOnce)
 {
   const auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
   auto map = site_map_of(result.plan, two_sites());
@@ -148,7 +148,7 @@ TEST(WhatIf, AsksOnlyOnceAboutALinkThatIsAllBetweenTwoSites)
   EXPECT_EQ(asked, 1U);
 }
 
-TEST(WhatIf, AsksNothingAboutLinksWhereNothingIsSent)
+TEST(WhatIf, TriesNoLinksWhereNothingIsSent)
 {
   auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
   result.links.clear();
@@ -198,7 +198,7 @@ nlohmann::json some_run()
   return nlohmann::json::parse(run_to_json({"r.json", result, workload, on, recorder.recorded()}));
 }
 
-TEST(Report, SaysWhatCrossesBetweenSitesAndTheBusiestLinkThere)
+TEST(Report, HoldsTheTrafficBetweenSitesAndTheirBusiestLink)
 {
   const auto connection = some_run()["connections"][0];
   EXPECT_EQ(connection["a_to_b_bytes"], 5);
@@ -207,7 +207,7 @@ TEST(Report, SaysWhatCrossesBetweenSitesAndTheBusiestLinkThere)
   EXPECT_EQ(connection["busiest_link"]["busy_fraction"], 0.75);
 }
 
-TEST(Report, SaysOfEachDeviceWhichStageItRuns)
+TEST(Report, HoldsTheStageOfEachDevice)
 {
   const auto run = some_run();
   EXPECT_EQ(run["sites"][0]["devices"][1]["stage"], 1);
@@ -240,7 +240,7 @@ PageParts some_parts()
           .licence = "MIT"};
 }
 
-TEST(Page, EscapesWhatCouldEndTheData)
+TEST(Page, EscapesTextThatCouldEndTheData)
 {
   const std::string page = page_of(some_parts(), R"({"name":"</script><!--@STYLE@"})");
   EXPECT_EQ(page, R"(<s|MIT|{"name":"\u003c/script>\u003c!--@STYLE@"}|l|f('@DATA@')>)");
@@ -254,12 +254,12 @@ TEST(Page, RefusesAPartThatWouldEndItsElement)
               testing::ThrowsMessage<std::logic_error>(HasSubstr("the page's script does not end its element")));
 }
 
-TEST(Page, RefusesAFrameWithoutAPlaceForEveryPart)
+TEST(Page, RefusesAFrameWithoutAPlaceholderForEveryPart)
 {
   auto parts = some_parts();
   parts.frame = "@STYLE@";
   EXPECT_THAT([&] { page_of(parts, "{}"); },
-              testing::ThrowsMessage<std::logic_error>(HasSubstr("the frame has a place for every part")));
+              testing::ThrowsMessage<std::logic_error>(HasSubstr("the frame has a placeholder for every part")));
 }
 
 TEST(ResultFile, SurvivesWritingAndReading)
@@ -273,7 +273,7 @@ TEST(ResultFile, SurvivesWritingAndReading)
   EXPECT_EQ(result_to_json(result_from_json(json, "result.json")), json);
 }
 
-TEST(ResultFile, SaysWhereAPlanWithinItIsWrong)
+TEST(ResultFile, LocatesAFaultInItsPlan)
 {
   const auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
   auto json = nlohmann::ordered_json::parse(result_to_json(result));

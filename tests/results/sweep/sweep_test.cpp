@@ -54,7 +54,7 @@ TEST(StudentsT, HasTheValuesOfTheTables)
   EXPECT_NEAR(student_t(0.95, 120), 1.980, 5e-4);
 }
 
-TEST(MeanInterval, OfEqualNumbersHasNoWidthAndOfOneNumberNone)
+TEST(MeanInterval, HasWidthZeroForEqualNumbersAndNoneForOneNumber)
 {
   EXPECT_EQ(mean_interval({0.1, 0.1, 0.1}).mean, 0.1);
   EXPECT_EQ(mean_interval({0.1, 0.1, 0.1}).half_width, 0);
@@ -72,7 +72,7 @@ TEST(Sweep, VariesTheSeedFastestAndTheFirstParameterSlowest)
   EXPECT_EQ(runs, "ax5 ax6 ay5 ay6 bx5 bx6 by5 by6 ");
 }
 
-TEST(Sweep, ZipsParametersWhereverTheyStand)
+TEST(Sweep, ZipsParametersInAnyOrder)
 {
   const Sweep sweep =
       sweep_of("platform: [a, b]\nworkload: w\nallocator: [x, y]\nseed: [1, 2]\nzip: [[seed, platform]]\n");
@@ -83,7 +83,7 @@ TEST(Sweep, ZipsParametersWhereverTheyStand)
   EXPECT_EQ(runs, "ax1 ay1 bx2 by2 ");
 }
 
-TEST(SweepStore, GivesBackWhatWasPutAndKeepsTheFirstRowUnlessItFailed)
+TEST(SweepStore, ReturnsStoredRowsAndReplacesOnlyFailedOnes)
 {
   const testing_support::TemporaryFolder folder;
   const std::string file = (folder.path() / "x.db").string();
@@ -104,7 +104,7 @@ TEST(SweepStore, GivesBackWhatWasPutAndKeepsTheFirstRowUnlessItFailed)
   EXPECT_EQ(store.row("b")->outcome, "failed");
 }
 
-TEST(SweepStore, TwoMayBeOpenAtOnce)
+TEST(SweepStore, MayBeOpenTwiceAtOnce)
 {
   const testing_support::TemporaryFolder folder;
   const std::string file = (folder.path() / "x.db").string();
@@ -116,7 +116,7 @@ TEST(SweepStore, TwoMayBeOpenAtOnce)
   EXPECT_TRUE(other.row("a"));
 }
 
-TEST(SweepStore, ReadsRowsThatAnotherIsWriting)
+TEST(SweepStore, ReadsRowsWhileAnotherStoreWrites)
 {
   const testing_support::TemporaryFolder folder;
   const std::string file = (folder.path() / "of 100 %?.db").string();
@@ -125,16 +125,16 @@ TEST(SweepStore, ReadsRowsThatAnotherIsWriting)
   EXPECT_TRUE(SweepStore(file, SweepStore::Access::Read).row("a"));
 }
 
-TEST(SweepStore, ReadsNoEmptyFile)
+TEST(SweepStore, RefusesToReadAnEmptyFile)
 {
   const testing_support::TemporaryFolder folder;
   const std::string file = (folder.path() / "x.db").string();
   std::ofstream(file).close();
   EXPECT_THAT([&] { SweepStore(file, SweepStore::Access::Read); },
-              testing::ThrowsMessage<InputError>(file + ": is a database, but none of a sweep's; name another"));
+              testing::ThrowsMessage<InputError>(file + ": is a database, but not of a sweep; name another file"));
 }
 
-TEST(SweepStore, SaysWhereItCannotBe)
+TEST(SweepStore, ReportsAFolderThatItCannotWrite)
 {
   try {
     const SweepStore store("/nowhere/x.db");
@@ -152,7 +152,7 @@ TEST(SweepRow, IsTheSameAfterJson)
   EXPECT_EQ(sweep_row_to_json(sweep_row_from_json(json, "x")), json);
 }
 
-TEST(SweepRow, OfAnotherShapeIsRefused)
+TEST(SweepRow, IsRefusedWithAnUnknownOutcome)
 {
   try {
     sweep_row_from_json(R"({"definition": "a", "outcome": "good", "stages": 1, "reason": ""})", "row.json");

@@ -35,7 +35,7 @@ TEST(Intervals, JoinWhatOverlapsOrTouches)
   EXPECT_EQ(Intervals().length(), Seconds(0));
 }
 
-TEST(Intervals, MeetAndDiffer)
+TEST(Intervals, IntersectAndSubtract)
 {
   const auto some = intervals_of({{0, 4}, {5, 9}});
   const auto others = intervals_of({{1, 2}, {3, 6}, {8, 10}});
@@ -43,7 +43,7 @@ TEST(Intervals, MeetAndDiffer)
   EXPECT_EQ(pairs_of(some - others), (Pairs{{0, 1}, {2, 3}, {6, 8}}));
 }
 
-/// Whole seconds, as a set of those that are in.
+/// The whole seconds within the moments.
 std::set<int> seconds_of(const Intervals& moments)
 {
   std::set<int> seconds;

@@ -17,8 +17,8 @@ using testing::HasSubstr;
 
 constexpr double tolerance = 1e-12;
 
-/// One GPU with two streams, in the fields that PyTorch's profiler writes: two kernels of 30 us, NCCL's of 40 us that
-/// the second one hides for 20 us, a copy; and a thread whose operators nest.
+/// One GPU with two streams, with the fields that PyTorch's profiler writes: two kernels of 30 us, a kernel of NCCL of
+/// 40 us, of which the second one hides 20 us, and a copy. One thread with nested operators.
 constexpr auto two_streams = R"json({
   "schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}],
   "traceEvents": [
@@ -58,7 +58,7 @@ class Kineto : public testing::Test {
   testing_support::TemporaryFolder folder_;
 };
 
-TEST_F(Kineto, AddsUpEachStreamAndWhatOverlaps)
+TEST_F(Kineto, SumsUpStreamsAndOverlaps)
 {
   const auto stats = read(two_streams);
   ASSERT_TRUE(stats);
@@ -80,7 +80,7 @@ TEST_F(Kineto, AddsUpEachStreamAndWhatOverlaps)
   EXPECT_NEAR(gpu.idle.value, 15e-6, tolerance);
 }
 
-TEST_F(Kineto, IsWrittenForMachinesAndForPeople)
+TEST_F(Kineto, IsWrittenAsJsonAndAsText)
 {
   const auto stats = read(two_streams).value();
   const auto json = nlohmann::json::parse(kineto_to_json(stats));
@@ -91,7 +91,7 @@ TEST_F(Kineto, IsWrittenForMachinesAndForPeople)
   EXPECT_THAT(kineto_to_text(stats), HasSubstr("32.5 %"));
 }
 
-TEST_F(Kineto, LeavesOtherTracesToOthers)
+TEST_F(Kineto, IgnoresOtherTraces)
 {
   EXPECT_FALSE(read(R"({"otherData": {"schema": "isobar-trace/1"}, "traceEvents": []})"));
   EXPECT_FALSE(read("[]"));
@@ -105,7 +105,7 @@ TEST_F(Kineto, NeedsNoSchemaVersion)
   EXPECT_EQ(kineto_to_json(*read(without)), kineto_to_json(*read(two_streams)));
 }
 
-TEST_F(Kineto, TellsNanosecondsApartThatLieDecadesAfterTheirOrigin)
+TEST_F(Kineto, ResolvesNanosecondsDecadesAfterTheEpoch)
 {
   // 1,000 copies of 0.3 us, one after the other, 0.1 us apart.
   std::string events;
@@ -121,11 +121,11 @@ TEST_F(Kineto, TellsNanosecondsApartThatLieDecadesAfterTheirOrigin)
   EXPECT_NEAR(stats->gpus.front().idle.value, 99.9e-6, 1e-9);
 }
 
-TEST_F(Kineto, NamesWhatIsWrongWithATrace)
+TEST_F(Kineto, NamesFaultsOfATrace)
 {
-  EXPECT_EQ(fault_of("\x1f\x8b\x08"), ": is no whole gzip file; pack it again");
+  EXPECT_EQ(fault_of("\x1f\x8b\x08"), ": is not a complete gzip file; compress it again");
   EXPECT_THAT(fault_of("{"), HasSubstr("parse error"));
-  EXPECT_EQ(fault_of(R"({"schemaVersion": 1, "traceEvents": []})"), ": traceEvents: holds no operator and no kernel");
+  EXPECT_EQ(fault_of(R"({"schemaVersion": 1, "traceEvents": []})"), ": traceEvents: holds no operators and no kernels");
   EXPECT_EQ(fault_of(R"({"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1,
                          "dur": -1}]})"),
             ": traceEvents[0].dur: less than 0");

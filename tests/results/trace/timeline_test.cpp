@@ -66,7 +66,7 @@ std::string event_of(const std::string& rank, int track, const std::string& opco
 
 const std::string work = R"("flops": 1, "memory_bytes": 1)";
 
-TEST(Timeline, HasEveryStepsTimeAndEveryInstructionsOwn)
+TEST(Timeline, HoldsTheTimeOfEveryStepAndInstruction)
 {
   const TwoStages program;
   const WrittenTrace file;
@@ -77,7 +77,7 @@ TEST(Timeline, HasEveryStepsTimeAndEveryInstructionsOwn)
   ASSERT_EQ(times.size(), 3U);
   for (const Seconds time : times) EXPECT_NEAR(time.value, 11.75, 1e-9);
   EXPECT_NEAR(length_of(timeline.work(1, Lane::Compute, 2, 0)), 3, 1e-9);
-  // A transfer counts from when both ends are there, and an AllReduce from when all ranks are.
+  // A transfer begins when both ends have reached it, an AllReduce when all ranks have.
   EXPECT_NEAR(length_of(timeline.work(0, Lane::SendActivation, 1, 0)), 0.5, 1e-9);
   EXPECT_NEAR(length_of(timeline.work(1, Lane::ReceiveActivation, 1, 0)), 0.5, 1e-9);
   EXPECT_NEAR(length_of(timeline.work(1, Lane::Compute, 1, 2)), 0.25, 1e-9);
@@ -104,7 +104,7 @@ TEST(CriticalPath, LeadsFromTheStepsEndToItsBeginAndAddsUpToItsTime)
   }
 }
 
-/// Rank 0 computes and sends twice, rank 1 computes with what comes.
+/// Rank 0 computes and sends twice; rank 1 computes on each message.
 class TwoMessages : public Program {
  public:
   std::size_t ranks() const override { return 2; }
@@ -151,7 +151,7 @@ void write_messages_of_long_latency(const Program& program, const WrittenTrace& 
   writer.finish();
 }
 
-TEST(Timeline, HasATransferUnderWayFromItsFirstByteThatLeavesToTheLastThatArrives)
+TEST(Timeline, CountsATransferFromItsFirstByteSentToItsLastByteReceived)
 {
   const TwoMessages program;
   const WrittenTrace file;
@@ -160,7 +160,7 @@ TEST(Timeline, HasATransferUnderWayFromItsFirstByteThatLeavesToTheLastThatArrive
   EXPECT_NEAR(timeline.work(0, Lane::SendActivation, 0, 0).begin.value, 1, 1e-9);
   EXPECT_NEAR(timeline.work(0, Lane::SendActivation, 0, 0).end.value, 7, 1e-9);
   EXPECT_NEAR(timeline.work(1, Lane::ReceiveActivation, 0, 0).begin.value, 1, 1e-9);
-  // The second one counts once the receiver has the first.
+  // The second one begins when the receiver has the first.
   EXPECT_NEAR(timeline.work(1, Lane::ReceiveActivation, 0, 1).begin.value, 7, 1e-9);
   EXPECT_NEAR(timeline.work(1, Lane::ReceiveActivation, 0, 1).end.value, 8, 1e-9);
 }
@@ -187,10 +187,10 @@ TEST(Timeline, RefusesATraceOfAnotherProgram)
   EXPECT_EQ(fault_of(file, program), name + ": an event of rank 2; the plan has 2 ranks");
   file.write(trace_of(2, {event_of("0", 0, "Forward", work)}));
   EXPECT_EQ(fault_of(file, program),
-            name + ": rank 0, compute: 1 instructions in 1 steps; the plan has 4: a trace of another plan");
+            name + ": rank 0, compute: 1 instructions in 1 steps, and 4 in the plan; the trace is of another plan");
 }
 
-TEST(TraceFile, RefusesWhatIsNoTrace)
+TEST(TraceFile, RefusesOtherFiles)
 {
   const TwoStages program;
   const WrittenTrace file;
@@ -201,23 +201,22 @@ TEST(TraceFile, RefusesWhatIsNoTrace)
   };
   file.write("{");
   EXPECT_THAT(fault_of(file, program), HasSubstr(name + ": "));
-  const std::string no_trace =
-      "otherData.schema: not isobar-trace/1; a trace of isobar simulate or isobar run is needed";
+  const std::string no_trace = "otherData.schema: not isobar-trace/1; pass a trace of isobar simulate or isobar run";
   expect_fault("[]", no_trace);
   expect_fault(R"({"otherData": {"schema": "isobar-trace/2"}})", no_trace);
   expect_fault(R"({"otherData": {"schema": "isobar-trace/1"}, "traceEvents": []})",
-               "traceEvents: holds no instruction");
+               "traceEvents: holds no instructions");
   expect_fault(trace_of(1, {event_of("\"a\"", 0, "Forward", work)}), "pid: \"a\": not a whole number below 1000000");
   expect_fault(trace_of(1, {event_of("1", 0, "Forward", work)}), "an event of process 1, which has no name");
   expect_fault(R"({"otherData": {"schema": "isobar-trace/1"}, "traceEvents": [
                    {"ph": "M", "name": "thread_name", "pid": 1, "tid": 0, "args": {"name": "compute"}}]})",
                "process 0 is missing");
   expect_fault(trace_of(1, {event_of("0", 5, "Forward", work)}), "tid: 5: not a whole number below 5");
-  expect_fault(trace_of(1, {event_of("0", 0, "Jump", work)}), "cat: Jump: no instruction");
+  expect_fault(trace_of(1, {event_of("0", 0, "Jump", work)}), "cat: Jump: not an instruction");
   expect_fault(trace_of(1, {event_of("0", 1, "Forward", work)}), "a Forward on track send activation");
 }
 
-TEST(RecordedProgram, IsThatOfTheTrace)
+TEST(RecordedProgram, EqualsTheProgramOfTheTrace)
 {
   const TwoStages program;
   const WrittenTrace file;
@@ -241,7 +240,7 @@ TEST(RecordedProgram, IsThatOfTheTrace)
   }
 }
 
-TEST(RecordedProgram, RefusesInstructionsThatNeverEnd)
+TEST(RecordedProgram, RefusesInstructionsThatCanNeverRun)
 {
   const WrittenTrace file;
   const std::string name = file.name().string();
@@ -256,28 +255,29 @@ TEST(RecordedProgram, RefusesInstructionsThatNeverEnd)
   expect_fault(1, {event_of("0", 0, "Forward", work + R"(, "wait_tid": 1, "wait_count": 1)")},
                "Forward 0 of rank 0 waits for 1 instructions of send activation; there are 0");
   expect_fault(1, {event_of("0", 0, "Forward", work + R"(, "wait_tid": 0, "wait_count": 1)")},
-               "Forward 0 of rank 0 waits for what never comes");
-  expect_fault(2, {event_of("0", 1, "Send", send("1", 0))}, "Send 0 of rank 0 has no other end");
-  expect_fault(2, {event_of("0", 1, "Send", send("7", 0))}, "Send 0 of rank 0 has no other end");
-  expect_fault(2, {event_of("0", 0, "AllReduce", work + R"(, "peer": 1)")}, "the ranks of the AllReduce are no ring");
+               "Forward 0 of rank 0 waits for an instruction that never runs");
+  expect_fault(2, {event_of("0", 1, "Send", send("1", 0))}, "Send 0 of rank 0 has no other end on its peer");
+  expect_fault(2, {event_of("0", 1, "Send", send("7", 0))}, "Send 0 of rank 0 has no other end on its peer");
+  expect_fault(2, {event_of("0", 0, "AllReduce", work + R"(, "peer": 1)")},
+               "the ranks of the AllReduce do not form a ring");
   expect_fault(
       2,
       {event_of("0", 0, "AllReduce", work + R"(, "peer": 0)"), event_of("1", 0, "AllReduce", work + R"(, "peer": 1)")},
-      "the ranks of the AllReduce are no ring");
+      "the ranks of the AllReduce do not form a ring");
   // Each waits for the other's transfer.
   expect_fault(2,
                {event_of("0", 1, "Send", send("1", 0) + R"(, "wait_tid": 3, "wait_count": 1)"),
                 event_of("1", 3, "Recv", send("0", 0)),
                 event_of("1", 1, "Send", send("0", 0) + R"(, "wait_tid": 3, "wait_count": 1)"),
                 event_of("0", 3, "Recv", send("1", 0))},
-               "Send 0 of rank 0 waits for what never comes");
-  // The AllReduce waits for what comes after it on the other rank.
+               "Send 0 of rank 0 waits for an instruction that never runs");
+  // The AllReduce waits for an instruction that follows it on the other rank.
   expect_fault(2,
                {event_of("0", 0, "Forward", work + R"(, "wait_tid": 3, "wait_count": 1)"),
                 event_of("0", 0, "AllReduce", work + R"(, "peer": 1)"), event_of("0", 3, "Recv", send("1", 0)),
                 event_of("1", 0, "AllReduce", work + R"(, "peer": 0)"),
                 event_of("1", 1, "Send", send("0", 0) + R"(, "wait_tid": 0, "wait_count": 1)")},
-               "Forward 0 of rank 0 waits for what never comes");
+               "Forward 0 of rank 0 waits for an instruction that never runs");
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace isobar::results {
 namespace {
 
-/// The begin of the first instruction of a step on each process, microseconds.
+/// Begin of the first instruction of a step on each process, in microseconds.
 std::map<int, double> begins_of(const nlohmann::json& trace, int step)
 {
   std::map<int, double> begins;
@@ -41,18 +41,18 @@ class TraceMerge : public testing::Test {
   WrittenTrace measured_;
 };
 
-TEST_F(TraceMerge, LetsTypicalStepsBeginAtTheSameMoment)
+TEST_F(TraceMerge, AlignsTypicalSteps)
 {
   const auto trace = merged();
   EXPECT_EQ(trace["otherData"]["schema"], "isobar-merged-trace/1");
   const auto predicted = begins_of(trace, 0);
   const auto measured = begins_of(trace, 1);
-  EXPECT_NEAR(predicted.at(0), 12.75e6, 1e-3);  // one measured step is before
+  EXPECT_NEAR(predicted.at(0), 12.75e6, 1e-3);  // one measured step comes before it
   EXPECT_NEAR(measured.at(1), predicted.at(0), 1e-3);
   EXPECT_NEAR(measured.at(3), predicted.at(2) + 0.5e6, 1e-3);
 }
 
-TEST_F(TraceMerge, LetsTheStepBeginThatIsAskedFor)
+TEST_F(TraceMerge, AlignsTheRequestedStep)
 {
   const auto trace = merged(3);
   EXPECT_NEAR(begins_of(trace, 3).at(1), begins_of(trace, 0).at(0), 1e-3);
@@ -86,8 +86,8 @@ TEST_F(TraceMerge, RefusesTracesOfOtherDevices)
   other.write(text);
   EXPECT_THAT([&] { merged_trace(predicted_.name(), other.name(), {}); },
               testing::ThrowsMessage<InputError>(other.name().string() +
-                                                 ": otherData.schema: not isobar-trace/1; a trace of isobar simulate "
-                                                 "or isobar run is needed"));
+                                                 ": otherData.schema: not isobar-trace/1; pass a trace of isobar "
+                                                 "simulate or isobar run"));
   std::ostringstream one_device;
   ChromeTraceWriter writer(one_device, {"c"});
   writer.record({0, 0, program_.at(0, Lane::Compute, 0), Seconds(0), Seconds(1), Bytes(0)});
@@ -95,7 +95,7 @@ TEST_F(TraceMerge, RefusesTracesOfOtherDevices)
   other.write(one_device.str());
   EXPECT_THAT([&] { merged_trace(predicted_.name(), other.name(), {}); },
               testing::ThrowsMessage<InputError>(other.name().string() + ": has other devices than " +
-                                                 predicted_.name().string() + "; two traces of one plan are needed"));
+                                                 predicted_.name().string() + "; pass two traces of one plan"));
 }
 
 }  // namespace

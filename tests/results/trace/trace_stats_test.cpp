@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 constexpr double tolerance = 1e-9;
 
-/// A step takes 10.75 s and twice the transfer of half a second.
+/// A step takes 10.75 s plus two transfers of half a second.
 TraceStats stats_of_steps(std::uint64_t steps)
 {
   const TwoStages program;
@@ -25,7 +25,7 @@ TraceStats stats_of_steps(std::uint64_t steps)
   return stats_of(file.timeline(program), {"a", "b"});
 }
 
-TEST(TraceStats, SayWhereEachDevicesTimeWent)
+TEST(TraceStats, DivideTheTimeOfEachDevice)
 {
   const auto stats = stats_of_steps(1);
   EXPECT_EQ(stats.steps, 1U);
@@ -47,7 +47,7 @@ TEST(TraceStats, SayWhereEachDevicesTimeWent)
   EXPECT_NEAR(b.idle->bubble.value, 11.75 - 7.25 - 0.75, tolerance);
 }
 
-TEST(TraceStats, LeaveTheFirstOfSeveralStepsOut)
+TEST(TraceStats, ExcludeTheFirstOfSeveralSteps)
 {
   const auto once = stats_of_steps(1);
   const auto stats = stats_of_steps(4);
@@ -60,7 +60,7 @@ TEST(TraceStats, LeaveTheFirstOfSeveralStepsOut)
   }
 }
 
-TEST(TraceStats, ShareTheCriticalPathOutByKind)
+TEST(TraceStats, DivideTheCriticalPathByKind)
 {
   const auto stats = stats_of_steps(2);
   ASSERT_EQ(stats.critical_path.size(), 5U);
@@ -73,7 +73,7 @@ TEST(TraceStats, ShareTheCriticalPathOutByKind)
   EXPECT_NEAR(sum, 1, tolerance);
 }
 
-TEST(TraceStats, AreWrittenForMachinesAndForPeople)
+TEST(TraceStats, AreWrittenAsJsonAndAsText)
 {
   const auto stats = stats_of_steps(1);
   const auto json = nlohmann::json::parse(stats_to_json(stats));
@@ -84,6 +84,7 @@ TEST(TraceStats, AreWrittenForMachinesAndForPeople)
   EXPECT_EQ(json["critical_path"][0]["device"], "b");
   const auto text = stats_to_text(stats);
   EXPECT_THAT(text, HasSubstr("mean of 1 step: 11.8 s\n"));
+  EXPECT_THAT(text, HasSubstr("device    idle  for link  straggler  bubble\n"));
   EXPECT_THAT(text, HasSubstr("critical path of step 0: Backward 51.1 % (6.00 s), Forward 34.0 % (4.00 s)"));
 }
 

@@ -16,7 +16,7 @@
 /// A small program, and traces of it whose numbers can be added up by hand.
 namespace isobar::results {
 
-/// Two stages and one micro-batch: a forward, b forward and backward, a backward, updates.
+/// Two stages, a and b, and one micro-batch: forward of a, forward and backward of b, backward of a, updates.
 class TwoStages : public Program {
  public:
   TwoStages()
@@ -62,15 +62,15 @@ class TwoStages : public Program {
   std::array<std::array<std::vector<Instruction>, lane_count>, 2> lanes_;
 };
 
-/// Writes traces of the program into a file of its own.
+/// Writes traces of a program to a temporary file.
 class WrittenTrace {
  public:
   std::filesystem::path name() const { return folder_.path() / "trace.json"; }
   void write(const std::string& content) const { folder_.write("trace.json", content); }
   Timeline timeline(const Program& program) const { return Timeline::of(read_trace(name()), program); }
 
-  /// `steps` steps one after another, with transfers of `transfer`: a takes 1 + 2 s, b 3 + 4 s, updates half a second.
-  /// Receives are posted when a step begins.
+  /// Writes `steps` consecutive steps with transfers of `transfer` seconds: forward and backward of a take 1 and 2 s,
+  /// of b 3 and 4 s, updates at most half a second. Receives are posted at the begin of a step.
   void write_steps(const Program& program, std::uint64_t steps, double transfer) const
   {
     std::ofstream out(name());

@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(Validation, OfATimelineWithItselfHasNoErrors)
+TEST(Validation, FindsNoErrorsBetweenATimelineAndItself)
 {
   const TwoStages program;
   const WrittenTrace file;
@@ -28,7 +28,7 @@ TEST(Validation, OfATimelineWithItselfHasNoErrors)
   for (const auto& kind : validation.instructions) EXPECT_EQ(kind.duration.error_fraction(), 0);
 }
 
-TEST(Validation, SaysWhichInstructionsTookLonger)
+TEST(Validation, FindsTheInstructionsThatTookLonger)
 {
   const TwoStages program;
   const WrittenTrace file;
@@ -50,7 +50,7 @@ TEST(Validation, SaysWhichInstructionsTookLonger)
   const auto json = nlohmann::json::parse(validation_to_json(validation, 0.05));
   EXPECT_FALSE(json["within_tolerance"]);
   EXPECT_TRUE(nlohmann::json::parse(validation_to_json(validation, 0.1))["within_tolerance"]);
-  // Nothing was measured where something was foretold: no number says how wrong that is.
+  // A prediction of something whose measurement is 0 has no relative error.
   EXPECT_TRUE(json["stages"][1]["peak_memory_error_fraction"].is_null());
   EXPECT_THAT(text_of(validation), HasSubstr("step 11.75 s predicted, 12.75 s measured: -7.8 %"));
 }

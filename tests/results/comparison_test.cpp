@@ -1,0 +1,111 @@
+#include "results/comparison.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace isobar::results {
+namespace {
+
+TEST(ComparisonToCsv, SortsRowsAndLeavesUnknownCellsEmpty)
+{
+  ComparisonRow bad;
+  bad.platform = "p.xml";
+  bad.workload = "w.yaml";
+  bad.allocator = "z";
+  bad.outcome = "infeasible";
+  bad.reason = "too large";
+  ComparisonRow good = bad;
+  good.allocator = "a";
+  good.outcome = "feasible";
+  good.objective = Seconds(4);
+  good.objective_bound = Seconds(3);
+  good.step_time = Seconds(0.1);
+  good.step_bound = Seconds(0.05);
+  good.peak_memory = Bytes(1024);
+  EXPECT_EQ(baseline_to_csv({bad, good}),
+            "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
+            "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes\n"
+            "p.xml,w.yaml,a,step,played,1f1b,8,1,feasible,4,3,0.25,0.1,0.05,1024\n"
+            "p.xml,w.yaml,z,step,played,1f1b,8,1,infeasible,,,,,,\n");
+}
+
+TEST(ShareBounds, SharesTheBestBoundOnlyAmongRowsOfOneGoal)
+{
+  ComparisonRow first;
+  first.allocator = "even";
+  first.outcome = "feasible";
+  first.objective = Seconds(5);
+  first.objective_bound = Seconds(1);
+  ComparisonRow second = first;
+  second.allocator = "exact";
+  second.objective = Seconds(4);
+  second.objective_bound = Seconds(3);
+  ComparisonRow met = first;  // the bound is a little above what this one takes
+  met.allocator = "chain-dp";
+  met.objective = Seconds(3 * (1 - 1e-12));
+  ComparisonRow other = first;
+  other.goal.microbatches = 9;
+  ComparisonRow samples = first;
+  samples.micro_batch = 2;
+  ComparisonRow none = first;
+  none.outcome = "infeasible";
+  none.objective.reset();
+  none.objective_bound.reset();
+  std::vector<ComparisonRow> rows = {first, second, met, other, samples, none};
+  share_bounds(rows);
+  EXPECT_EQ(rows[0].objective_bound, Seconds(3));
+  EXPECT_EQ(rows[0].outcome, "feasible");
+  EXPECT_EQ(rows[1].objective_bound, Seconds(3));
+  EXPECT_EQ(rows[2].objective_bound, rows[2].objective);
+  EXPECT_EQ(rows[2].outcome, "optimal");
+  EXPECT_EQ(rows[3].objective_bound, Seconds(1));
+  EXPECT_EQ(rows[4].objective_bound, Seconds(1));
+  EXPECT_EQ(rows[5].objective_bound, std::nullopt);
+}
+
+TEST(ComparisonTable, HasOneGroupForEachGoalWithin80Columns)
+{
+  ComparisonRow row;
+  row.allocator = "sky-dynamic-fixed";
+  row.goal = Goal::with_defaults(Objective::Pipeline);
+  row.outcome = "infeasible";
+  ComparisonRow other = row;
+  other.goal = Goal::with_defaults(Objective::Step);
+  other.outcome = "feasible";
+  other.stages = 1000;
+  other.step_time = other.step_bound = other.bottleneck = other.objective = other.objective_bound = Seconds(999.5);
+  other.peak_memory = Bytes(100 * 0x1p30);
+  other.utilization = {123456, 0.5, 0.25};
+  EXPECT_EQ(comparison_table({row, row, other}),
+            "pipeline, 1f1b, M = 8\n\n"
+            "allocator              stages  step s  gap  MFU  GiB\n"
+            "-----------------  ----------  ------  ---  ---  ---\n"
+            "sky-dynamic-fixed  infeasible       –    –    –    –\n"
+            "sky-dynamic-fixed  infeasible       –    –    –    –\n\n"
+            "step, 1f1b, M = 8: no placement below 999.5000 s\n\n"
+            "allocator          stages    step s    gap     MFU     GiB\n"
+            "-----------------  ------  --------  -----  ------  ------\n"
+            "sky-dynamic-fixed    1000  999.5000  0.0 %  50.0 %  100.00\n");
+  EXPECT_EQ(comparison_table({other}, TableWidth::Any),
+            "step, 1f1b, M = 8: no placement below 999.5000 s\n\n"
+            "allocator          outcome   stages    step s  step bound s  objective s   bound s    gap  bottleneck s  "
+            "tokens/s     MFU  bubble     GiB\n"
+            "-----------------  --------  ------  --------  ------------  -----------  --------  -----  ------------  "
+            "--------  ------  ------  ------\n"
+            "sky-dynamic-fixed  feasible    1000  999.5000      999.5000     999.5000  999.5000  0.0 %      999.5000  "
+            "  123456  50.0 %  25.0 %  100.00\n");
+}
+
+TEST(ComparisonTable, ShowsReasonsBelow)
+{
+  ComparisonRow row;
+  row.allocator = "even";
+  row.outcome = "infeasible";
+  row.reason = "gpu3 needs more";
+  const auto table = comparison_table({row});
+  EXPECT_TRUE(table.ends_with("\n\neven (infeasible): gpu3 needs more\n")) << table;
+}
+
+}  // namespace
+}  // namespace isobar::results
