@@ -9,13 +9,13 @@
 
 namespace isobar::exec {
 
-/// What a subcommand does once its options are read; returns the exit code.
+/// Runs a subcommand, once its options are parsed; returns the exit code.
 using Action = std::function<ExitCode()>;
 
-/// Refuses --threads out of 1 to 1024.
+/// Checks --threads. @throws InputError unless it is in 1 to 1024.
 void check_threads(std::size_t threads);
 
-/// Each adds one subcommand to `app`; when the user chose it, `action` is set to what it does.
+/// Add one subcommand each to `app`. Parsing sets `action` to the subcommand that the user chose.
 void add_run_command(CLI::App& app, Action& action);
 void add_profile_command(CLI::App& app, Action& action);
 void add_doctor_command(CLI::App& app, Action& action);

@@ -6,7 +6,7 @@
 
 namespace isobar::exec {
 
-/// Adds --data, --evaluate and --vocabulary. `options` outlives `command`.
+/// Adds --data, --evaluate and --vocabulary, in the command's current group. `options` must outlive `command`.
 void add_data_options(CLI::App& command, DataOptions& options);
 
 }  // namespace isobar::exec

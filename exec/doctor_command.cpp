@@ -16,9 +16,11 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto footer = R"(To measure links between machines, start all ranks with the same options and
+their own --rank.
+
+Example:
   isobar doctor --plan plan.json
-Every rank says the same but for its number:
   isobar doctor --rank 0 --ranks 10.0.0.1:29500,10.0.0.2:29500 \
     --secret-file secret
 )";
@@ -49,13 +51,15 @@ const char* name_of(Finding::Verdict verdict)
 void check_options(const CommandOptions& options)
 {
   const auto& rank = options.doctor.rank;
-  const std::size_t flows = options.doctor.flows;
-  if (rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together");
+  const std::size_t connections = options.doctor.connections;
+  if (rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together; give both");
   if (!rank) refuse_network_options(options.network);
   if (rank && *rank >= options.ranks.size()) {
-    throw InputError("--rank", fmt::format("{} is not below the {} of --ranks", *rank, options.ranks.size()));
+    throw InputError("--rank", fmt::format("{} is not below {}, the number of --ranks", *rank, options.ranks.size()));
   }
-  if (flows < 1 || flows > 64) throw InputError("--flows", fmt::format("{} is not in 1 to 64", flows));
+  if (connections < 1 || connections > 64) {
+    throw InputError("--flows", fmt::format("{} is not in 1 to 64", connections));
+  }
   check_threads(options.doctor.threads);
 }
 
@@ -63,7 +67,9 @@ ExitCode doctor(CommandOptions options)
 {
   check_options(options);
   options.doctor.device = device_from_text(options.device);
-  for (const auto& place : options.ranks) options.doctor.ranks.push_back(endpoint_from_text("--ranks", place));
+  for (const auto& address : options.ranks) {
+    options.doctor.ranks.push_back(endpoint_from_text("--ranks", address));
+  }
   if (const auto& rank = options.doctor.rank) {
     options.doctor.tcp = tcp_options_of(options.network, secret_of(options.network), *rank, options.doctor.ranks);
   }
@@ -99,16 +105,27 @@ ExitCode doctor(CommandOptions options)
 
 void add_doctor_command(CLI::App& app, Action& action)
 {
-  auto* command = app.add_subcommand("doctor", "say what this machine can do for a plan, and what stands in the way");
+  auto* command = app.add_subcommand("doctor", "check what this machine can do for a plan, and what prevents it");
   auto options = std::make_shared<CommandOptions>();
-  add_file(*command, "--plan", options->plan, "plan file (JSON), whose memory must be there");
-  add_file(*command, "--workload", options->workload, "workload file (YAML), whose micro-batch is timed");
-  command->add_option("--device", options->device, "cpu, cuda or cuda:N (default: cpu)");
-  add_count(*command, "--threads", options->doctor.threads, "of the computation (default: 1)");
-  add_count(*command, "--flows", options->doctor.flows, "TCP connections of a link, at most (default: 4)");
-  add_count(*command, "--rank", options->doctor.rank, "which rank this process is, with --ranks");
-  command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
+  command->option_defaults()->group("Inputs");
+  add_file(*command, "--plan", options->plan, "plan file (JSON), whose memory must be available");
+  add_file(
+      *command, "--workload", options->workload,
+      "workload file (YAML), for the sizes to time (default: micro-batches of 8 samples, sequences of 128 tokens)");
+  command->option_defaults()->group("Launch");
+  add_count(*command, "--rank", options->doctor.rank, "number of this process's rank; with --ranks");
+  command
+      ->add_option(
+          "--ranks", options->ranks,
+          "addresses on which the ranks listen, HOST:PORT,… by rank (default: measures the loopback interface)")
+      ->delimiter(',');
+  command->add_option("--device", options->device, "device to examine: cpu, cuda or cuda:N (default: cpu)");
+  add_count(*command, "--threads", options->doctor.threads, "computing threads on a CPU (default: 1)");
+  command->option_defaults()->group("Network");
+  add_count(*command, "--flows", options->doctor.connections,
+            "most TCP connections per link, 1 to 64; measures 1, 2, 4, … up to it (default: 4)");
   add_network_options(*command, options->network);
+  command->option_defaults()->group("Output");
   command->add_flag("--json", options->json, "print the findings as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return doctor(*options); }; });

@@ -20,9 +20,10 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto footer = R"(The folder can be loaded by from_pretrained() of transformers.
+
+Example:
   isobar export workloads/gpt2_124m.yaml checkpoints -o gpt2-trained
-The folder is what transformers' from_pretrained() reads.
 )";
 
 struct CommandOptions {
@@ -52,20 +53,20 @@ Checkpoint open_checkpoint(const CommandOptions& options)
   const CheckpointStore store(options.checkpoints);
   if (options.step) return store.open(*options.step);
   const auto newest = store.newest_complete();
-  for (const auto& skipped : newest.skipped) say(fmt::format("left out: {}", skipped));
+  for (const auto& skipped : newest.skipped) say(fmt::format("skipped: {}", skipped));
   if (!newest.step) {
     throw InputError(shown(options.checkpoints, options.checkpoints.size()), "holds no complete checkpoint");
   }
   return store.open(*newest.step);
 }
 
-/// Shapes alone do not tell every workload from another: not by the heads, nor by how positions are rotated.
+/// Refuses a checkpoint of another workload. Shapes do not show every difference: not heads, nor rotary positions.
 void check_workload(const Checkpoint& checkpoint, const std::string& workload_hash, const std::string& file)
 {
   const auto run = nlohmann::json::parse(checkpoint.run());
   const auto hash = run.find("workload");
   if (hash == run.end() || *hash == workload_hash) return;
-  throw InputError(file, fmt::format("has hash {}; {} is of a workload with {}", workload_hash, checkpoint.where(),
+  throw InputError(file, fmt::format("has hash {}; {} is of a workload with hash {}", workload_hash, checkpoint.where(),
                                      shown(hash->dump())));
 }
 
@@ -97,11 +98,14 @@ void add_export_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("export", "write a checkpoint as a Hugging Face model");
   auto options = std::make_shared<CommandOptions>();
-  add_file(*command, "WORKLOAD", options->workload, "workload file (YAML) that the run had")->required();
+  command->option_defaults()->group("Inputs");
+  add_file(*command, "WORKLOAD", options->workload, "workload file of the run (YAML)")->required();
   add_file(*command, "CHECKPOINTS", options->checkpoints, "folder of the run's checkpoints")->required();
-  add_file(*command, "-o,--output", options->output, "folder to make, new or empty")->required();
-  add_count(*command, "--step", options->step, "which checkpoint (default: the newest complete one)");
-  command->add_option("--max-shard-size", options->max_shard_size, "largest file of weights (default: 5 GB)");
+  add_count(*command, "--step", options->step, "step whose checkpoint to export (default: the newest complete one)");
+  command->option_defaults()->group("Output");
+  add_file(*command, "-o,--output", options->output, "folder to write, new or empty")->required();
+  command->add_option("--max-shard-size", options->max_shard_size,
+                      "largest size of a file of weights, 1 MB to 1 EB (default: 5 GB)");
   command->add_flag("--json", options->json, "print what was written as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return export_checkpoint(*options); }; });

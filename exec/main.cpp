@@ -1,4 +1,4 @@
-// The command isobar-exec: runs plans on real devices. `isobar run` and its like hand over to it.
+// The command isobar-exec: runs plans on real devices. isobar run, profile, doctor and export execute it.
 
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
@@ -22,16 +22,16 @@ void check_threads(std::size_t threads)
 
 namespace {
 
-constexpr auto footer = R"(Example:
-  isobar-exec run workloads/bert10.yaml --plan plan.json --spawn
-
-Exit codes: 0 done · 1 a bug of ours · 2 a wrong file, option or plan
+constexpr auto footer = R"(Exit codes: 0 done · 1 a bug of ours · 2 a wrong file, option or plan
             3 the machine failed · 4 infeasible · 130 interrupted
+
+Example:
+  isobar-exec run workloads/bert10.yaml --plan plan.json --spawn
 )";
 
 ExitCode run(int argc, char** argv)
 {
-  CLI::App app("Isobar's executor: trains a model as a plan says, on real devices.", "isobar-exec");
+  CLI::App app("Isobar's executor: trains a model as a plan prescribes, on real devices.", "isobar-exec");
   app.set_version_flag("--version", "isobar-exec " ISOBAR_VERSION);
   app.formatter(help_formatter());
   app.footer(footer);
@@ -43,8 +43,8 @@ ExitCode run(int argc, char** argv)
   add_export_command(app, action);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {  // --help, --version
-    print_help(app, asked);
+  } catch (const CLI::Success& request) {  // --help, --version
+    print_help(app, request);
     return ExitCode::Done;
   } catch (const CLI::ParseError& error) {
     throw fault_of_command_line(app, error);

@@ -29,11 +29,13 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto footer = R"(To measure links between machines, start all ranks with the same options and
+their own --rank.
+
+Example:
   isobar profile workloads/bert10.yaml --slowdowns 1,2,4 -o live
   isobar plan live.xml workloads/bert10.yaml --profile live.profile.json \
     --allocator exact -o plan.json
-Every rank says the same but for its number:
   isobar profile workloads/bert10.yaml --rank 0 \
     --ranks 10.0.0.1:29500,10.0.0.2:29500 --secret-file secret -o live
 )";
@@ -45,13 +47,13 @@ struct CommandOptions {
   std::optional<std::size_t> rank;
   std::vector<std::string> ranks;
   NetworkOptions network;
-  std::size_t flows = 1;
+  std::size_t connections = 1;
   bool json = false;
   std::string device = "cpu";
   ProfileOptions profile;
 };
 
-/// Kinds of layers, each once, by what they take.
+/// The durations of each kind of layer, once.
 std::string table_of(const DeviceProfile& profile)
 {
   std::string text =
@@ -81,7 +83,7 @@ std::string table_of(const std::vector<LinkMeasurement>& links)
   std::string text = fmt::format("\n{:<20}  {:>10}  {:>10}  {:>11}\n", "from, to", "flows", "latency", "bandwidth");
   for (const auto& link : links) {
     text += fmt::format("{:<20}  {:>10}  {:>10}  {:>11}\n", fmt::format("rank-{}, rank-{}", link.from, link.to),
-                        link.flows, text_of(link.latency), text_of(link.bandwidth));
+                        link.connections, text_of(link.latency), text_of(link.bandwidth));
   }
   return text;
 }
@@ -95,33 +97,34 @@ void check_options(const CommandOptions& options)
     }
   }
   check_threads(options.profile.threads);
-  if (options.profile.repetitions < 1) throw InputError("--repetitions", "0 passes measure nothing");
-  if (options.flows < 1 || options.flows > 64) {
-    throw InputError("--flows", fmt::format("{} is not in 1 to 64", options.flows));
+  if (options.profile.repetitions < 1) throw InputError("--repetitions", "0 passes measure nothing; write 1 or more");
+  if (options.connections < 1 || options.connections > 64) {
+    throw InputError("--flows", fmt::format("{} is not in 1 to 64", options.connections));
   }
-  if (options.rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together");
+  if (options.rank.has_value() != !options.ranks.empty()) throw InputError("--rank and --ranks go together; give both");
   if (!options.rank) return refuse_network_options(options.network);
   if (*options.rank >= options.ranks.size()) {
-    throw InputError("--rank", fmt::format("{} is not below the {} of --ranks", *options.rank, options.ranks.size()));
+    throw InputError("--rank",
+                     fmt::format("{} is not below {}, the number of --ranks", *options.rank, options.ranks.size()));
   }
   if (!options.slowdowns.empty() && options.slowdowns.size() != options.ranks.size()) {
-    throw InputError("--slowdowns",
-                     fmt::format("{} devices, and --ranks names {}", options.slowdowns.size(), options.ranks.size()));
+    throw InputError("--slowdowns", fmt::format("lists {} devices, and --ranks {}; list one for each rank",
+                                                options.slowdowns.size(), options.ranks.size()));
   }
 }
 
-/// While it lives, an interrupt that nobody heeds within half a second ends the process: a pass over a large layer
-/// takes minutes, and nothing is open meanwhile that would be lost.
+/// While it lives, an interrupt that is not handled within half a second ends the process: a pass over a large layer
+/// may take minutes, and no file is open during that time.
 class PromptInterrupt {
  public:
   explicit PromptInterrupt(ProgressLine& progress)
       : thread_(start_thread([&progress](const std::stop_token& stop) {
-          constexpr auto heeded_within = std::chrono::milliseconds(500);
-          constexpr auto look_every = std::chrono::milliseconds(100);
-          auto since_asked = std::chrono::milliseconds(0);
-          while (!stop.stop_requested() && since_asked < heeded_within) {
-            std::this_thread::sleep_for(look_every);
-            if (interrupted()) since_asked += look_every;
+          constexpr auto grace = std::chrono::milliseconds(500);
+          constexpr auto poll_interval = std::chrono::milliseconds(100);
+          auto since_interrupt = std::chrono::milliseconds(0);
+          while (!stop.stop_requested() && since_interrupt < grace) {
+            std::this_thread::sleep_for(poll_interval);
+            if (interrupted()) since_interrupt += poll_interval;
           }
           if (stop.stop_requested()) return;
           progress.clear();
@@ -135,13 +138,13 @@ class PromptInterrupt {
   std::jthread thread_;
 };
 
-/// Refuses a file that cannot be written, and leaves nothing there.
+/// Refuses a file that cannot be written; leaves no file behind.
 void require_writable(const std::string& file)
 {
   const TemporaryFile unused(file);
 }
 
-/// `note`: that this machine was busy meanwhile; "" else.
+/// Measures devices and links; none on ranks other than 0. Sets `note` if this machine was busy, otherwise to "".
 std::optional<WorldProfile> measured(const Workload& workload, const CommandOptions& options, std::string& note)
 {
   ProgressLine progress("profile", passes_of(workload, options.profile));
@@ -150,14 +153,14 @@ std::optional<WorldProfile> measured(const Workload& workload, const CommandOpti
   profile.on_pass = [&](std::size_t done) { progress.done(done); };
   const auto measure_device = [&] {
     const ProcessorWait processor_wait;
-    DeviceProfile of_device = measure_profile(workload, profile);
+    DeviceProfile device_profile = measure_profile(workload, profile);
     note = note_of_busy_machine("profile: the computation", processor_wait.fraction());
-    return of_device;
+    return device_profile;
   };
-  if (!options.rank) return measure_this_machine(options.slowdowns.size(), options.flows, measure_device);
+  if (!options.rank) return measure_this_machine(options.slowdowns.size(), options.connections, measure_device);
   std::vector<Endpoint> ranks;
-  for (const auto& place : options.ranks) ranks.push_back(endpoint_from_text("--ranks", place));
-  return measure_world(*options.rank, ranks, options.flows, profile.device, measure_device,
+  for (const auto& address : options.ranks) ranks.push_back(endpoint_from_text("--ranks", address));
+  return measure_world(*options.rank, ranks, options.connections, profile.device, measure_device,
                        tcp_options_of(options.network, secret_of(options.network), *options.rank, ranks));
 }
 
@@ -172,12 +175,12 @@ ExitCode profile(CommandOptions options)
   std::string note;
   const auto world = measured(workload, options, note);
   if (!note.empty()) say(note);
-  if (!world) return ExitCode::Done;  // rank 0 writes what all have measured
+  if (!world) return ExitCode::Done;  // rank 0 writes the measurements of all
   const std::string json = profile_to_json(world->devices.front());
   std::deque<TemporaryFile> written(files.begin(), files.end());
   written[0].write(json);
   written[1].write(links_to_csv(world->links));
-  written[2].write(platform_of(*world, options.slowdowns, options.flows));
+  written[2].write(platform_of(*world, options.slowdowns, options.connections));
   for (auto& file : written) file.keep();
   fmt::print("{}", options.json ? json : table_of(world->devices.front()) + table_of(world->links));
   return ExitCode::Done;
@@ -188,24 +191,34 @@ ExitCode profile(CommandOptions options)
 void add_profile_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("profile",
-                                     "time every layer on a device, and the links between ranks; writes "
-                                     "NAME.profile.json, NAME.links.csv and NAME.xml");
+                                     "measure the time of every layer on a device, and the links between ranks; "
+                                     "writes NAME.profile.json, NAME.links.csv and NAME.xml");
   auto options = std::make_shared<CommandOptions>();
+  command->option_defaults()->group("Inputs");
   add_file(*command, "WORKLOAD", options->workload, "workload file (YAML)")->required();
-  add_file(*command, "-o,--output", options->output, "NAME of the files to write, by rank 0")->required();
+  command->option_defaults()->group("Schedule");
+  add_count(*command, "--repetitions", options->profile.repetitions,
+            "passes to time for each kind of layer, after 3 to warm up (default: 15)");
+  add_count(*command, "--seed", options->profile.seed, "seed of parameters and data (default: 1)");
+  command->option_defaults()->group("Launch");
+  add_count(*command, "--rank", options->rank, "number of this process's rank; with --ranks");
+  command
+      ->add_option("--ranks", options->ranks,
+                   "addresses on which the ranks listen, HOST:PORT,… by rank (default: this machine only)")
+      ->delimiter(',');
+  command->add_option("--device", options->device, "device to time: cpu, cuda or cuda:N (default: cpu)");
+  add_count(*command, "--threads", options->profile.threads, "computing threads on a CPU (default: 1)");
+  command->option_defaults()->group("Network");
+  add_count(*command, "--flows", options->connections,
+            "TCP connections per link in NAME.xml, 1 to 64; measures 1, 2, 4, … up to it (default: 1)");
+  add_network_options(*command, options->network);
+  command->option_defaults()->group("Output");
+  add_file(*command, "-o,--output", options->output, "NAME of the files to write; rank 0 writes them")->required();
   command
       ->add_option("--slowdowns", options->slowdowns,
-                   "devices of the platform: how many times slower than its machine each is (default: 1)")
+                   "devices in NAME.xml: how many times slower than its machine each one is (default: one for each "
+                   "rank, 1)")
       ->delimiter(',');
-  command->add_option("--device", options->device, "cpu, cuda or cuda:N (default: cpu)");
-  add_count(*command, "--threads", options->profile.threads, "of the computation (default: 1)");
-  add_count(*command, "--repetitions", options->profile.repetitions, "passes that count, after 3 (default: 15)");
-  add_count(*command, "--seed", options->profile.seed, "of parameters and data (default: 1)");
-  add_count(*command, "--rank", options->rank, "which rank this process is, with --ranks");
-  command->add_option("--ranks", options->ranks, "where every rank listens, HOST:PORT in order")->delimiter(',');
-  add_network_options(*command, options->network);
-  add_count(*command, "--flows", options->flows,
-            "TCP connections of a link in NAME.xml; 1, 2, 4, … up to as many are measured (default: 1)");
   command->add_flag("--json", options->json, "print the profile as JSON");
   command->footer(footer);
   command->callback([options, &action] {

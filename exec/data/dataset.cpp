@@ -22,10 +22,10 @@ namespace isobar::exec {
 
 namespace {
 
-/// A third word beside seed and epoch, which the order has alone.
+/// Third word of the key for an epoch's start; the key of its order has only seed and epoch.
 constexpr std::uint64_t start_of_epoch = 1;
 
-/// A sample of the file, and the epoch in which a run comes to it.
+/// A sample of the file, and the epoch in which a run reaches it.
 struct Draw {
   std::uint64_t epoch = 0;
   std::uint64_t sample = 0;
@@ -45,17 +45,17 @@ Batch empty_batch(std::uint64_t samples, std::uint64_t sequence)
   return batch;
 }
 
-/// Windows over a file of tokens.
+/// Windows over a token file.
 class TokenDataset final : public Dataset {
  public:
   TokenDataset(const std::string& file, std::uint64_t vocabulary, std::uint64_t sequence)
       : tokens_(file, vocabulary), sequence_(sequence), predictions_(tokens_.size() - 1)
   {
     if (predictions_ < sequence) {
-      throw InputError(shown(file, file.size()), fmt::format("has {} tokens; a sample takes {}, the sequence and one",
+      throw InputError(shown(file, file.size()), fmt::format("has {} tokens; a sample needs {}, the sequence plus one",
                                                              tokens_.size(), sequence + 1));
     }
-    // So many that an epoch may begin at any of the first `sequence` tokens, and one at least.
+    // An epoch may begin at any of the first `sequence` tokens; it has at least one sample.
     samples_ = std::max<std::uint64_t>(1, (predictions_ - (sequence - 1)) / sequence);
   }
 
@@ -82,7 +82,7 @@ class TokenDataset final : public Dataset {
   }
 
  private:
-  /// As far as there are tokens that follow; then padding.
+  /// Appends the window at `begin`, padded where no next token exists.
   void append_window(Batch& batch, std::uint64_t begin) const
   {
     const std::uint64_t length = std::min(sequence_, predictions_ - std::min(begin, predictions_));
@@ -97,13 +97,13 @@ class TokenDataset final : public Dataset {
 
   TokenFile tokens_;
   std::uint64_t sequence_;
-  std::uint64_t predictions_;  // tokens that follow another
+  std::uint64_t predictions_;  // tokens that have a predecessor
   std::uint64_t samples_ = 0;
 };
 
 constexpr std::uint64_t special_tokens = 3;  // [CLS] premise [SEP] hypothesis [SEP]
 
-/// Pairs of sentences, made tokens when they are asked for.
+/// Pairs of sentences, tokenized on demand.
 class PairDataset final : public Dataset {
  public:
   PairDataset(const std::string& file, std::shared_ptr<const WordPiece> pieces, std::uint64_t sequence)
@@ -126,7 +126,7 @@ class PairDataset final : public Dataset {
   {
     Batch batch = empty_batch(count, sequence_);
     for (std::uint64_t k = first; k < first + count; ++k) {
-      // Beyond the end the last pair again: a sample of nothing but padding has nothing to attend to.
+      // Past the end, repeat the last pair: a sample of padding only would leave attention without any token.
       SentencePair pair = pairs_.pair(std::min(k, pairs_.size() - 1));
       if (k >= pairs_.size()) pair.label = ignored_label;
       append_pair(batch, pair);
@@ -139,7 +139,7 @@ class PairDataset final : public Dataset {
   {
     auto premise = pieces_->encode(pair.premise);
     auto hypothesis = pieces_->encode(pair.hypothesis);
-    // The last token of the longer one goes, of the hypothesis when both are as long: run_classifier.py of BERT.
+    // As BERT's run_classifier.py: drop the last token of the longer sentence, of the hypothesis when equally long.
     while (premise.size() + hypothesis.size() + special_tokens > sequence_) {
       (premise.size() > hypothesis.size() ? premise : hypothesis).pop_back();
     }
@@ -167,7 +167,7 @@ class PairDataset final : public Dataset {
 
 [[noreturn]] void refuse_model(const std::string& option, const Workload& workload)
 {
-  throw InputError(option, fmt::format("workload {} is none of bert, gpt and llama, which have data; leave it out",
+  throw InputError(option, fmt::format("workload {} takes no data, only bert, gpt and llama do; leave the option out",
                                        shown(workload.name)));
 }
 
@@ -177,10 +177,10 @@ class Opener {
   Opener(const DataOptions& options, const Workload& workload) : options_(options), workload_(workload)
   {
     if (std::holds_alternative<BertSizes>(workload.model)) return;
-    if (!options.vocabulary.empty()) throw InputError("--vocabulary", "goes with a bert workload alone");
+    if (!options.vocabulary.empty()) throw InputError("--vocabulary", "goes with a bert workload only");
   }
 
-  /// `option` names the file.
+  /// Opens `file`, which `option` names; null for "".
   std::unique_ptr<Dataset> open(const std::string& option, const std::string& file)
   {
     if (file.empty()) return nullptr;
@@ -191,7 +191,7 @@ class Opener {
   std::unique_ptr<Dataset> open(const std::string& option, const std::string& file, const BertSizes& sizes)
   {
     if (options_.vocabulary.empty()) {
-      throw InputError(option, "sentences need --vocabulary FILE, the pieces of words that the model knows");
+      throw InputError(option, "sentences need --vocabulary FILE, the word pieces that the model knows");
     }
     if (sizes.classes != mnli_classes) {
       throw InputError(option, fmt::format("MNLI has {} classes; workload {} has {}", mnli_classes,
@@ -199,7 +199,7 @@ class Opener {
     }
     if (workload_.sequence <= special_tokens) {
       throw InputError(option,
-                       fmt::format("a pair of sentences takes a sequence of more than {} tokens; workload {} has {}",
+                       fmt::format("a pair of sentences needs a sequence of more than {} tokens; workload {} has {}",
                                    special_tokens, shown(workload_.name), workload_.sequence));
     }
     if (pieces_ == nullptr) pieces_ = std::make_shared<const WordPiece>(options_.vocabulary);
@@ -236,11 +236,7 @@ class Opener {
   std::shared_ptr<const WordPiece> pieces_;
 };
 
-}  // namespace
-
-namespace {
-
-/// A fault that only its tokens show is not to be found out after all of the training.
+/// Reads all samples now, so that a bad token is not found only after the training.
 void read_through(const Dataset& dataset)
 {
   constexpr std::uint64_t at_once = 64;

@@ -10,62 +10,61 @@
 
 namespace isobar::exec {
 
-/// A label that the loss leaves out.
+/// A label that the loss ignores.
 inline constexpr std::int64_t ignored_label = -100;
 
-/// Samples side by side, each matrix row by row: a row is a sample.
+/// A batch of samples. Matrices are row-major, with one sample per row.
 struct Batch {
   std::uint64_t samples = 0;
   std::uint64_t sequence = 0;
   std::vector<std::int64_t> tokens;    ///< [samples, sequence]
   std::vector<std::int64_t> mask;      ///< bert: [samples, sequence], 1 for a token, 0 for padding; others: empty
   std::vector<std::int64_t> segments;  ///< bert: [samples, sequence], 0 for the first sentence, 1 for the second
-  std::vector<std::int64_t> labels;    ///< bert: [samples]; gpt, llama: [samples, sequence], the token that follows
+  std::vector<std::int64_t> labels;    ///< bert: [samples]; gpt, llama: [samples, sequence], the next token
 };
 
-/// What a model learns from or is evaluated on: a pure function from position to samples. By any number of threads at
-/// once.
+/// Training or evaluation data as a pure function from position to samples. May be used by several threads at once.
 class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  /// Samples of an epoch, at least 1; sample k of a run is one of epoch k / samples().
+  /// Number of samples in an epoch, at least 1. Sample k of a run belongs to epoch k / samples().
   virtual std::uint64_t samples() const = 0;
-  /// Samples of an evaluation: all that the file has, each once.
+  /// Number of samples in an evaluation: all samples of the file, each once.
   virtual std::uint64_t evaluation_samples() const { return samples(); }
 
-  /// Samples first … first + count − 1 of a run with this seed: each epoch in another order, and each of its samples
-  /// once. So a run resumes by its position alone. gpt and llama: an epoch begins at a random token of the first
-  /// `sequence`, and its windows follow one another without a gap.
-  /// @throws InputError, EnvironmentError when the file cannot be read any more.
+  /// Samples first … first + count − 1 of a run with this seed. Each epoch has every sample once, in an order of its
+  /// own, so that a run resumes from its position only. gpt and llama: an epoch begins at a random one of the first
+  /// `sequence` tokens, and its windows follow one another without a gap.
+  /// @throws InputError, EnvironmentError when the file can no longer be read.
   virtual Batch batch(std::uint64_t seed, std::uint64_t first, std::uint64_t count) const = 0;
 
-  /// Samples first … first + count − 1 in the order of the file. Beyond its end, and where its last window is not full,
-  /// labels are `ignored_label`.
+  /// Samples first … first + count − 1 in file order. Labels are `ignored_label` past the end of the file and in the
+  /// unfilled part of the last window.
   virtual Batch evaluation_batch(std::uint64_t first, std::uint64_t count) const = 0;
 };
 
-/// Files that the user names; "" for none.
+/// The data files that the user names; "" means none.
 struct DataOptions {
   std::string train;
   std::string evaluation;
-  std::string vocabulary;  ///< bert: the pieces of words, vocab.txt
+  std::string vocabulary;  ///< bert: the word pieces, vocab.txt
 };
 
-/// Null where no file is named.
+/// The opened data sets; null where no file is named.
 struct Datasets {
   std::unique_ptr<Dataset> train;
   std::unique_ptr<Dataset> evaluation;
 };
 
-/// Opens what `options` name for the model of the workload: MNLI's pairs for bert, with its vocabulary, a file of
-/// tokens for gpt and llama.
-/// @throws InputError for a model without data of its own (resnet, listed layers), a file that does not fit the
-/// workload's vocabulary, classes or sequence, and every fault of a file; the one to evaluate on is read to its end.
+/// Opens the files of `options` for the workload's model: MNLI pairs and a vocabulary for bert, a token file for gpt
+/// and llama. The evaluation file is read to its end.
+/// @throws InputError for a model that takes no data (resnet, listed layers), for a file that does not fit the
+/// workload's vocabulary, classes or sequence, and for every fault of a file.
 Datasets open_datasets(const DataOptions& options, const Workload& workload);
 
-/// Recognises a file of data again, in constant memory: `fingerprint` of its content up to 256 MiB; of a larger file's
-/// size and 4,096 pieces of 64 KiB, evenly spaced. @throws InputError for what is no regular file.
+/// Hash that recognises a data file, in constant memory: `fingerprint` of its content up to 256 MiB; for a larger file,
+/// of its size and 4,096 evenly spaced pieces of 64 KiB. @throws InputError when it is not a regular file.
 std::string data_fingerprint(const std::filesystem::path& file);
 
 }  // namespace isobar::exec

@@ -5,8 +5,8 @@
 
 namespace isobar::exec {
 
-/// One number from several, in their order: each is added and mixed as in splitmix64 (Steele, Lea and Flood, "Fast
-/// splittable pseudorandom number generators", OOPSLA 2014). For seeds, not against anybody who wants two keys to meet.
+/// Mixes several numbers into one; their order counts. Each is added and mixed as in splitmix64 (Steele, Lea and Flood,
+/// "Fast splittable pseudorandom number generators", OOPSLA 2014). For seeds; not resistant to deliberate collisions.
 std::uint64_t mixed(std::initializer_list<std::uint64_t> words);
 
 }  // namespace isobar::exec

@@ -17,7 +17,7 @@ namespace {
 
 constexpr NameTable<std::int64_t, mnli_classes> labels{{{0, "entailment"}, {1, "neutral"}, {2, "contradiction"}}};
 constexpr std::string_view no_label = "-";
-/// Enough to see what is wrong with a file of half a million lines.
+/// Limits the report on a file of half a million lines.
 constexpr int most_faults = 20;
 
 std::vector<std::string_view> columns_of(std::string_view line)
@@ -30,7 +30,7 @@ std::vector<std::string_view> columns_of(std::string_view line)
   }
 }
 
-/// The first line without its end, which goes from `text` with it.
+/// Removes the first line from `text` and returns it without its line end.
 std::string_view take_line(std::string_view& text)
 {
   std::string_view line = text.substr(0, text.find('\n'));
@@ -39,7 +39,7 @@ std::string_view take_line(std::string_view& text)
   return line;
 }
 
-/// Where the columns that count stand in a line.
+/// Positions of the needed columns in a line.
 struct Columns {
   Columns(std::string_view header, FaultList& faults)
   {
@@ -84,7 +84,7 @@ MnliFile::MnliFile(const std::filesystem::path& file) : text_(read_file(file))
       ++number_of_faults;
     };
     if (!is_utf8(content)) {
-      refuse("holds bytes that are no UTF-8");
+      refuse("has bytes that are not UTF-8");
     } else if (values.size() != columns.count) {
       refuse(fmt::format("has {} columns; the first line has {}", values.size(), columns.count));
     } else if (values[columns.label] == no_label) {

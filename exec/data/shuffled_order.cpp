@@ -27,7 +27,7 @@ std::uint64_t ShuffledOrder::permuted(std::uint64_t value) const
 
 std::uint64_t ShuffledOrder::at(std::uint64_t position) const
 {
-  // The walk ends: along the cycle it comes back to `position` at the latest, which is inside.
+  // The walk ends: its cycle returns at the latest to `position`, which is inside.
   std::uint64_t value = permuted(position);
   while (value >= count_) value = permuted(value);
   return value;

@@ -21,7 +21,7 @@ namespace isobar::exec {
 
 namespace {
 
-/// Of little-endian bytes.
+/// The number in little-endian bytes.
 std::uint64_t number_in(std::string_view bytes)
 {
   std::uint64_t number = 0;
@@ -29,7 +29,7 @@ std::uint64_t number_in(std::string_view bytes)
   return number;
 }
 
-/// Bytes of a token.
+/// Bytes per token.
 std::uint64_t width_of(TokenFile::Kind kind)
 {
   switch (kind) {
@@ -50,10 +50,10 @@ constexpr NameTable<TokenFile::Kind, 4> npy_types{{{TokenFile::Kind::Uint16, "<u
                                                    {TokenFile::Kind::Int64, "<i8"}}};
 constexpr std::string_view npy_magic = "\x93NUMPY";
 
-/// The header of a NumPy file, which is a literal of a Python dictionary.
+/// The header of a NumPy file, a Python dictionary literal.
 class NpyHeader {
  public:
-  /// @throws InputError naming `name`, the file, unless it has three members in any order and nothing else.
+  /// @throws InputError naming `name`, the file, unless it has exactly the three members, in any order.
   NpyHeader(std::string_view text, const std::string& name) : rest_(text)
   {
     bool good = take("{");
@@ -77,12 +77,12 @@ class NpyHeader {
     if (!good || !rest_.empty() || type_.empty()) throw InputError(name, "its NumPy header is damaged");
   }
 
-  /// Such as "<u2": little endian, unsigned, two bytes.
+  /// For example "<u2": little-endian, unsigned, two bytes.
   std::string_view type() const { return type_; }
   bool is_row_major() const { return is_row_major_; }
-  /// What stands in the brackets.
+  /// The text in the parentheses.
   std::string_view shape() const { return shape_; }
-  /// Of an array of one dimension, which is written "(12,)"; none of another.
+  /// The length of a one-dimensional array, written "(12,)"; none for any other shape.
   std::optional<std::uint64_t> length() const
   {
     std::uint64_t length = 0;
@@ -92,7 +92,7 @@ class NpyHeader {
   }
 
  private:
-  /// Takes the blanks that come next, and then `word`, if it does.
+  /// Skips blanks, then takes `word` if it comes next.
   bool take(std::string_view word)
   {
     rest_.remove_prefix(std::min(rest_.find_first_not_of(" \n"), rest_.size()));
@@ -101,7 +101,7 @@ class NpyHeader {
     return true;
   }
 
-  /// What stands between two marks, or "" where they are not next.
+  /// Takes the text between two delimiters; "" when the first does not come next.
   std::string_view take_enclosed(char open, char close)
   {
     if (!take({&open, 1})) return {};
@@ -140,12 +140,12 @@ void TokenFile::read_header()
 {
   struct stat status = {};
   if (fstat(descriptor_, &status) != 0) throw EnvironmentError(fmt::format("{}: {}", name_, std::strerror(errno)));
-  if (!S_ISREG(status.st_mode)) throw InputError(name_, "is no regular file; tokens are read from any place of it");
+  if (!S_ISREG(status.st_mode)) throw InputError(name_, "is not a regular file; tokens are read at any offset");
   const auto bytes = static_cast<std::uint64_t>(status.st_size);
   const std::string start = read_bytes(0, std::min<std::uint64_t>(bytes, 12));
   constexpr std::uint64_t two_byte_magic = 20240520, four_byte_magic = 20240801;
   const std::uint64_t magic = start.size() < 4 ? 0 : number_in(start.substr(0, 4));
-  std::optional<std::uint64_t> promised;  // tokens, by the header
+  std::optional<std::uint64_t> promised;  // number of tokens, by the header
   if (start.starts_with(npy_magic)) {
     promised = read_npy_header(start, bytes);
   } else if (magic == two_byte_magic || magic == four_byte_magic) {
@@ -154,7 +154,7 @@ void TokenFile::read_header()
     const std::uint64_t version = number_in(start.substr(4, 4));
     const std::uint64_t expected = magic == two_byte_magic ? 1 : 7;
     if (version != expected) {
-      throw InputError(name_, fmt::format("is of llm.c's version {}; version {} is read", version, expected));
+      throw InputError(name_, fmt::format("has llm.c version {}; only version {} can be read", version, expected));
     }
     kind_ = magic == two_byte_magic ? Kind::Uint16 : Kind::Uint32;
     begin_ = header;
@@ -163,36 +163,37 @@ void TokenFile::read_header()
   const std::uint64_t width = width_of(kind_);
   const std::uint64_t room = bytes - begin_;
   if (room % width != 0) {
-    throw InputError(name_, fmt::format("has {} bytes of tokens, no multiple of {}; is it truncated?", room, width));
+    throw InputError(name_, fmt::format("has {} bytes of tokens, not a multiple of {}; is it truncated?", room, width));
   }
   size_ = room / width;
   if (promised && *promised != size_) {
-    throw InputError(name_, fmt::format("says that it has {} tokens, and has {}; is it truncated?", *promised, size_));
+    throw InputError(name_,
+                     fmt::format("its header says {} tokens, but it has {}; is it truncated?", *promised, size_));
   }
-  if (size_ == 0) throw InputError(name_, "has no token");
+  if (size_ == 0) throw InputError(name_, "has no tokens");
 }
 
 std::uint64_t TokenFile::read_npy_header(const std::string& start, std::uint64_t bytes)
 {
   const unsigned version = start.size() < 7 ? 0 : static_cast<unsigned char>(start[6]);
-  const std::uint64_t length_bytes = version == 1 ? 2 : 4;  // of the length of the header
+  const std::uint64_t length_bytes = version == 1 ? 2 : 4;  // width of the field with the header's length
   if (version < 1 || version > 3 || start.size() < 8 + length_bytes) {
     throw InputError(name_, "its NumPy header is damaged");
   }
   const std::uint64_t length = number_in(start.substr(8, length_bytes));
   begin_ = 8 + length_bytes + length;
-  constexpr std::uint64_t longest_header = 10'000;  // as NumPy reads
+  constexpr std::uint64_t longest_header = 10'000;  // NumPy's own limit
   if (length > longest_header || begin_ > bytes) throw InputError(name_, "its NumPy header is damaged");
   const std::string text = read_bytes(8 + length_bytes, length);
   const NpyHeader header(text, name_);
   const auto kind = value_in(npy_types, header.type());
   if (!kind) {
-    throw InputError(name_, fmt::format("holds {}; tokens are <u2, <u4, <i4 or <i8", in_quotes(header.type())));
+    throw InputError(name_, fmt::format("holds {}; tokens must be <u2, <u4, <i4 or <i8", in_quotes(header.type())));
   }
   if (!header.length() || !header.is_row_major()) {
     throw InputError(name_,
-                     fmt::format("holds an array of shape ({}){}; tokens are an array of one dimension in C's order",
-                                 shown(header.shape()), header.is_row_major() ? "" : " in Fortran's order"));
+                     fmt::format("holds an array of shape ({}){}; tokens must be a one-dimensional array in C order",
+                                 shown(header.shape()), header.is_row_major() ? "" : " in Fortran order"));
   }
   kind_ = *kind;
   return *header.length();
@@ -205,7 +206,7 @@ std::string TokenFile::read_bytes(std::uint64_t begin, std::uint64_t length) con
     const ssize_t got = pread(descriptor_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(begin + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw EnvironmentError(fmt::format("{}: cannot read: {}", name_, std::strerror(errno)));
-    if (got == 0) throw EnvironmentError(fmt::format("{}: has become shorter while it was in use", name_));
+    if (got == 0) throw EnvironmentError(fmt::format("{}: became shorter while it was in use", name_));
     done += static_cast<std::size_t>(got);
   }
   return bytes;
@@ -213,7 +214,7 @@ std::string TokenFile::read_bytes(std::uint64_t begin, std::uint64_t length) con
 
 std::vector<std::int64_t> TokenFile::read(std::uint64_t begin, std::uint64_t length) const
 {
-  ensure(begin <= size_ && length <= size_ - begin, "tokens are read where there are some");
+  ensure(begin <= size_ && length <= size_ - begin, "tokens are read within the file");
   const std::uint64_t width = width_of(kind_);
   const std::string bytes = read_bytes(begin_ + begin * width, length * width);
   std::vector<std::int64_t> tokens(length);

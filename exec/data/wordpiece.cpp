@@ -21,7 +21,7 @@ bool has_capital(std::string_view piece)
          std::any_of(piece.begin(), piece.end(), [](char letter) { return letter >= 'A' && letter <= 'Z'; });
 }
 
-/// Of UTF-8 that has one.
+/// Removes the last character of non-empty UTF-8.
 void remove_last_character(std::string& text)
 {
   const auto is_within = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80; };
@@ -53,13 +53,13 @@ WordPiece::WordPiece(const std::filesystem::path& vocabulary_file)
       piece.remove_prefix(byte_order_mark.size());
     }
     if (piece.empty()) {
-      refuse("is empty; write a piece of a word on each line");
+      refuse("is empty; write a word piece on each line");
     } else if (piece.size() > longest_piece) {
       refuse(fmt::format("has {} bytes; a piece has at most {}", piece.size(), longest_piece));
     } else if (!is_utf8(piece)) {
-      refuse(in_quotes(piece) + " is no UTF-8");
+      refuse(in_quotes(piece) + " is not UTF-8");
     } else if (const auto known = token_of_piece_.find(std::string(piece)); known != token_of_piece_.end()) {
-      refuse(fmt::format("{} stands on line {} too; remove one", in_quotes(piece), known->second + 1));
+      refuse(fmt::format("{} is also on line {}; remove one", in_quotes(piece), known->second + 1));
     } else {
       token_of_piece_.emplace(piece, line - 1);
     }

@@ -9,25 +9,26 @@
 
 namespace isobar::exec {
 
-/// What a vocabulary knows of letters: an uncased one no capitals and no accents.
+/// Whether a vocabulary distinguishes letter case; an uncased one has neither capitals nor accents.
 enum class Casing { Uncased, Cased };
 
-/// BERT's pieces of words: a vocabulary file (vocab.txt) with a piece on each line, whose number from 0 is its token.
-/// Pieces that go on inside a word begin with "##". A vocabulary is cased when a piece has a capital letter A to Z;
-/// [PAD] and its like do not count.
+/// BERT's tokenization into word pieces. The vocabulary file (vocab.txt) has one piece per line; a piece's token is its
+/// line number, from 0. Pieces that continue a word begin with "##". A vocabulary is cased when a piece other than
+/// [PAD] and the like has a capital letter A to Z.
 ///
-/// Text is cleaned of control characters, Chinese characters stand alone, capitals and accents go (uncased), words are
-/// split at white space and punctuation, and each word becomes the longest pieces from its begin on, or [UNK] where
-/// there are none or it has more than 100 characters. What looks like a special piece in a text is text.
-/// Sources: google-research/bert tokenization.py; of its variants the one of Hugging Face's tokenizers, which drops all
-/// of category C and lowers letter by letter (a final sigma too); Devlin et al. 2018 (arXiv 1810.04805), section 3.
+/// Control characters are dropped, Chinese characters become words of their own, and an uncased vocabulary lowers
+/// letters and strips accents. Words end at white space and punctuation. Each word is split greedily into the longest
+/// pieces from its start; it becomes [UNK] when that fails or it has over 100 characters. Special pieces in a text are
+/// plain text. Sources: google-research/bert tokenization.py, in the variant of Hugging Face's tokenizers, which lowers
+/// letter by letter (a final sigma too), but unassigned code points are dropped; Devlin et al. 2018 (arXiv 1810.04805),
+/// section 3.
 class WordPiece {
  public:
-  /// @throws InputError "file:line: …" for a piece that is empty, no UTF-8 or there twice, and when [PAD], [UNK], [CLS]
-  /// or [SEP] is missing.
+  /// @throws InputError "file:line: …" for a piece that is empty, not UTF-8 or listed twice, and when [PAD], [UNK],
+  /// [CLS] or [SEP] is missing.
   explicit WordPiece(const std::filesystem::path& vocabulary_file);
 
-  /// The text's tokens, without [CLS] and [SEP]. Bytes that are no UTF-8 are dropped.
+  /// The text's tokens, without [CLS] and [SEP]. Bytes that are not UTF-8 are dropped.
   std::vector<std::int64_t> encode(std::string_view text) const;
 
   Casing casing() const { return casing_; }

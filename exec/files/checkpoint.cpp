@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
   throw EnvironmentError(fmt::format("{}: {}", shown_path(path), fault.message()));
 }
 
-/// Names in a folder, in order; none when there is no folder.
+/// Sorted names in a folder; none when the folder does not exist.
 std::vector<std::string> names_in(const fs::path& folder)
 {
   std::vector<std::string> names;
@@ -55,7 +55,7 @@ void remove_file(const fs::path& path)
   if (fault && fault != std::errc::no_such_file_or_directory) fail(path, fault);
 }
 
-/// The number that a text begins with, which is cut off; none where it begins with no digit.
+/// Removes the number that `text` begins with and returns it; none when it does not begin with a digit.
 std::optional<std::uint64_t> take_number(std::string_view& text)
 {
   std::uint64_t number = 0;
@@ -70,7 +70,7 @@ struct NameOfStage {
   std::size_t stages = 0;
 };
 
-/// What the name of a stage's file, whatever its ending is, begins with; none for other names.
+/// Stage and number of stages in the name of a stage's file, whatever its ending; none for other names.
 std::optional<NameOfStage> name_of_stage(std::string_view name)
 {
   constexpr std::string_view begin = "stage-", between = "-of-";
@@ -85,7 +85,7 @@ std::optional<NameOfStage> name_of_stage(std::string_view name)
   return NameOfStage{*stage, *stages};
 }
 
-/// The number of stages that the name of a manifest's part speaks of; none for other names.
+/// The number of stages in the name of a manifest part; none for other names.
 std::optional<std::size_t> stages_of_manifest(std::string_view name)
 {
   const auto found = name_of_stage(name);
@@ -93,7 +93,7 @@ std::optional<std::size_t> stages_of_manifest(std::string_view name)
   return found->stages;
 }
 
-/// What a run writes into a checkpoint's folder; a temporary file has six letters more (core/base/files.cpp).
+/// Whether a run wrote the file; temporary files add a dot and six letters (core/base/files.cpp).
 bool is_ours(std::string_view name)
 {
   const auto found = name_of_stage(name);
@@ -106,7 +106,7 @@ bool is_ours(std::string_view name)
   return false;
 }
 
-/// Removes what is ours, and the folder where nothing else is in it.
+/// Removes our files, and the folder if nothing else is in it.
 void remove_checkpoint(const fs::path& folder)
 {
   std::error_code fault;
@@ -118,7 +118,8 @@ void remove_checkpoint(const fs::path& folder)
   if (fault && fault != std::errc::directory_not_empty) fail(folder, fault);
 }
 
-/// How many stages a checkpoint has, as far as the names in its folder say.
+/// The number of stages of a checkpoint, by the names in its folder. @throws InputError when manifest parts are
+/// missing.
 std::size_t stages_in(const fs::path& folder)
 {
   std::set<std::size_t> found;
@@ -132,19 +133,19 @@ std::size_t stages_in(const fs::path& folder)
   const std::string where = shown_path(folder);
   std::error_code ignored;
   if (!fs::exists(folder, ignored)) throw InputError(where, "no such checkpoint");
-  if (found.empty()) throw InputError(where, "holds no part of a manifest");
+  if (found.empty()) throw InputError(where, "has no part of a manifest");
   if (found.size() > 1) {
-    throw InputError(where, fmt::format("holds parts of {} and of {} stages", *found.begin(), *found.rbegin()));
+    throw InputError(where, fmt::format("has manifest parts of {} and of {} stages", *found.begin(), *found.rbegin()));
   }
   const std::size_t stages = *found.begin();
   if (parts == stages) return stages;
   std::size_t missing = 0;
   while (fs::exists(folder / manifest_file_name(missing, stages), ignored)) ++missing;
-  throw InputError(
-      where, fmt::format("holds {} of {} parts; {} is not there", parts, stages, manifest_file_name(missing, stages)));
+  throw InputError(where, fmt::format("has {} of {} manifest parts; {} is missing", parts, stages,
+                                      manifest_file_name(missing, stages)));
 }
 
-/// Whether every stage has written its part; then nobody is writing any longer.
+/// Whether every stage has written its part, so that no rank is writing any more.
 bool has_all_parts(const fs::path& folder)
 {
   try {
@@ -155,7 +156,7 @@ bool has_all_parts(const fs::path& folder)
   }
 }
 
-/// The run that the first readable part of the manifest names; none where there is no such part.
+/// The run by the first readable manifest part; none when no part is readable.
 std::optional<std::string> run_in(const fs::path& folder)
 {
   for (const auto& name : names_in(folder)) {
@@ -169,7 +170,7 @@ std::optional<std::string> run_in(const fs::path& folder)
   return std::nullopt;
 }
 
-/// Files that a complete checkpoint of so many stages is made of.
+/// The files of a complete checkpoint of `stages` stages.
 std::set<std::string> files_of(std::size_t stages)
 {
   std::set<std::string> files;
@@ -180,14 +181,14 @@ std::set<std::string> files_of(std::size_t stages)
   return files;
 }
 
-/// What is there and cannot be read is not damaged; a pipe would be waited for.
+/// Refuses what cannot be read, which is not damage, and pipes, on which a read would block.
 void require_readable(const fs::path& path)
 {
   if (access(path.c_str(), R_OK) != 0) {
     if (errno != ENOENT && errno != ENOTDIR) fail(path, {errno, std::generic_category()});
     return;
   }
-  if (!fs::is_regular_file(path)) throw InputError(shown_path(path), "is no regular file");
+  if (!fs::is_regular_file(path)) throw InputError(shown_path(path), "is not a regular file");
 }
 
 std::uint32_t crc_of_file(const fs::path& path)
@@ -206,18 +207,18 @@ std::uint32_t crc_of_file(const fs::path& path)
 
 [[noreturn]] void refuse_crc(const std::string& where, std::uint32_t found, std::uint32_t written)
 {
-  throw InputError(where, fmt::format("damaged: its CRC-32C is {:08x}, and {:08x} was written", found, written));
+  throw InputError(where, fmt::format("damaged: its CRC-32C is {:08x}, but {:08x} was written", found, written));
 }
 
-/// What parts must have in common, and how they follow each other.
+/// Checks that a part is from the same run as the first one and follows the previous one.
 void check_part(const ManifestPart& part, const ManifestPart& first, const ManifestPart* before,
                 const std::string& where)
 {
   const std::size_t layer = before ? before->last_layer + 1 : 0;
-  if (part.run != first.run) throw InputError(where, "run: is not what stage 0 says; the parts are of different runs");
+  if (part.run != first.run) throw InputError(where, "run: differs from stage 0's; the parts are from different runs");
   if (part.first_layer != layer) {
     throw InputError(
-        where, fmt::format("first_layer: is {}; after the stages before comes layer {}", part.first_layer, layer));
+        where, fmt::format("first_layer: is {}; the previous stages end before layer {}", part.first_layer, layer));
   }
 }
 
@@ -245,15 +246,15 @@ Checkpoint::Checkpoint(fs::path folder, std::uint64_t step) : folder_(std::move(
     check_part(part, manifest.empty() ? part : manifest.front(), manifest.empty() ? nullptr : &manifest.back(), where);
     SafetensorsFile file(path);
     if (file.size() != part.size) {
-      throw InputError(file.where(), fmt::format("has {} bytes, and {} were written", file.size(), part.size));
+      throw InputError(file.where(), fmt::format("has {} bytes, but {} were written", file.size(), part.size));
     }
     const auto names = file.names();
     const bool same = std::equal(names.begin(), names.end(), part.tensor_crc.begin(), part.tensor_crc.end(),
                                  [](const auto& name, const auto& listed) { return name == listed.first; });
-    if (!same) throw InputError(where, "tensors: are not those of " + stage_file_name(stage, stages));
+    if (!same) throw InputError(where, "tensors: differ from those in " + stage_file_name(stage, stages));
     for (const auto& name : names) {
       if (!part_of_.emplace(name, stage).second) {
-        throw InputError(file.where(), fmt::format("tensor {} is in an earlier stage too", in_quotes(name)));
+        throw InputError(file.where(), fmt::format("tensor {} is also in an earlier stage", in_quotes(name)));
       }
     }
     parts_.push_back({std::move(file), path, part.crc, part.last_layer, part.tensor_crc});
@@ -310,7 +311,7 @@ fs::path CheckpointStore::folder_of(std::uint64_t step) const
 
 void CheckpointStore::require_writable() const
 {
-  names_in(folder_);  // of a file there are none
+  names_in(folder_);  // refuses a file
   std::error_code fault;
   const bool is_new = fs::create_directories(folder_, fault);
   if (fault) fail(folder_, fault);
@@ -387,7 +388,7 @@ void CheckpointStore::keep_last(std::size_t count) const
 {
   ensure(count >= 1, "at least one checkpoint is kept");
   std::size_t kept = 0;
-  std::optional<std::string> run;  // that wrote the newest
+  std::optional<std::string> run;  // the one that wrote the newest
   auto found = steps();
   std::reverse(found.begin(), found.end());
   for (const std::uint64_t step : found) {

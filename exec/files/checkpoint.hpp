@@ -13,40 +13,40 @@
 #include <string_view>
 #include <vector>
 
-/// Checkpoints of a run (docs/checkpoints.md): `FOLDER/step-00000010/` holds of each stage a safetensors file and,
-/// written after it, a part of the manifest. Ranks write into one folder without talking to each other; a checkpoint is
-/// complete when the parts of all stages are there and agree.
+/// Checkpoints of a run (docs/checkpoints.md). `FOLDER/step-00000010/` holds, for each stage, a safetensors file and
+/// then a part of the manifest. Ranks write into one folder without communicating; a checkpoint is complete when the
+/// parts of all stages exist and agree.
 namespace isobar::exec {
 
-/// What checkpoints call a parameter, whatever the split: "layers.3.query.weight". What belongs to it (an optimizer's
-/// state) may add an ending of its own, such as ":first_moment".
+/// Name of a parameter in checkpoints, independent of the split: "layers.3.query.weight". Optimizer state of the
+/// parameter adds a suffix, such as ":first_moment".
 std::string checkpoint_name(std::size_t layer, std::string_view parameter);
 
-/// What one stage saves.
+/// The state that one stage saves.
 struct StageSnapshot {
-  std::uint64_t step = 0;  ///< steps done
+  std::uint64_t step = 0;  ///< number of steps done
   std::size_t stage = 0;
   std::size_t stages = 1;
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
-  std::string run = "{}";  ///< a JSON object of what makes the run (seed, hash of the workload, …), equal on all stages
+  std::string run = "{}";  ///< JSON object that identifies the run (seed, hash of the workload, …), equal on all stages
   std::vector<StoredTensor> tensors;
 };
 
-/// A complete checkpoint, open for reading: all tensors by name, whatever stages wrote them.
+/// A complete checkpoint, open for reading: the tensors of all stages by name.
 class Checkpoint final : public TensorSource {
  public:
   std::string where() const override;
   std::vector<std::string> names() const override;
   const TensorFacts* find(const std::string& name) const override;
-  /// Compares the tensor's CRC-32C with the manifest's.
+  /// Reads a tensor and compares its CRC-32C with the manifest's.
   void read(const std::string& name, std::span<std::byte> into) const override;
   using TensorSource::read;
 
   std::uint64_t step() const { return step_; }
   std::size_t stages() const { return parts_.size(); }
   std::size_t layers() const;
-  /// The JSON object that the run gave.
+  /// The JSON object that identifies the run.
   const std::string& run() const { return run_; }
   /// Reads all files and compares their CRC-32C with the manifest's. @throws InputError naming the first that differs.
   void verify() const;
@@ -72,43 +72,44 @@ class Checkpoint final : public TensorSource {
 /// A folder of checkpoints.
 class CheckpointStore {
  public:
-  /// The folder need not be there until something is written.
+  /// The folder need not exist until something is written.
   explicit CheckpointStore(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  /// Makes the folder, and a file in it that goes again, so that what cannot be written is not trained.
+  /// Creates the folder and, for a moment, a file in it, so that no run trains without being able to save.
   /// @throws EnvironmentError when the disk refuses.
   void require_writable() const;
 
-  /// Writes one stage's part, durably, data first; what an earlier run left of this step in another number of stages
-  /// counts no longer. @throws EnvironmentError naming file and bytes when the disk refuses.
+  /// Writes one stage's part durably, data before manifest. Removes manifest parts that an earlier run wrote for this
+  /// step with another number of stages. @throws EnvironmentError naming file and bytes when the disk refuses.
   void write(const StageSnapshot& snapshot) const;
 
+  /// The result of a search for the newest checkpoint.
   struct Newest {
     std::optional<std::uint64_t> step;
-    std::vector<std::string> skipped;  ///< of each later one: its folder, and what it lacks or what is wrong
-    bool damaged = false;              ///< one of these was complete once
+    std::vector<std::string> skipped;  ///< for each later one: its folder and what is missing or wrong
+    bool damaged = false;              ///< whether one of the skipped was complete once
   };
-  /// How much of a checkpoint is looked at before it counts.
+  /// How thoroughly a checkpoint is checked.
   enum class Check {
-    Files,    ///< parts agree, files have their sizes and sound headers; no elements are read
-    Elements  ///< all bytes too: as long as the disk takes to read them
+    Files,    ///< parts agree, sizes and headers of files are valid; no elements are read
+    Elements  ///< also the CRC-32C of all bytes; takes as long as reading them
   };
-  /// The latest step whose checkpoint is complete and passes the check. No folder is no checkpoint.
+  /// The latest step whose checkpoint is complete and passes the check; none when the folder does not exist.
   Newest newest_complete(Check check = Check::Files) const;
 
-  /// @throws InputError when the step has no complete checkpoint, naming the file and what is wrong.
+  /// Opens a step's checkpoint. @throws InputError naming the file and the fault when it is not complete.
   Checkpoint open(std::uint64_t step) const;
-  /// Steps of which there is anything, ascending.
+  /// Steps that have a folder, ascending.
   std::vector<std::uint64_t> steps() const;
 
-  /// Removes all but the latest `count` ≥ 1 complete checkpoints of the run that wrote the newest complete one, and
-  /// what interrupted writes left before that. What is later is left alone, since others may be writing it, and so is
-  /// what another run wrote. For one rank.
+  /// Keeps the latest `count` ≥ 1 complete checkpoints of the run that wrote the newest complete one. Removes its older
+  /// ones and what interrupted writes left before that. Leaves later steps, which other ranks may be writing, and other
+  /// runs' checkpoints. To be called by one rank.
   void keep_last(std::size_t count) const;
 
-  /// Clears away what is later than `step`: removes what a run left unfinished, but nothing that is not ours, and calls
-  /// "step-00000030.damaged" what was complete once. For one rank, before a run that goes on from `step` writes
-  /// anything, so that no two runs' parts meet in one checkpoint.
+  /// Clears the steps after `step`: removes unfinished checkpoints (only our files), and renames those that were
+  /// complete once to "step-00000030.damaged". To be called by one rank before a run that resumes from `step` writes
+  /// anything, so that one checkpoint never has parts of two runs.
   void clear_later_than(std::uint64_t step) const;
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -118,19 +119,19 @@ class CheckpointStore {
   std::filesystem::path folder_;
 };
 
-/// Writes snapshots on a thread of its own, one at a time.
+/// Writes snapshots on a background thread, one at a time.
 class AsyncCheckpointWriter {
  public:
-  /// `keep`: how many complete checkpoints stay after each write; for one rank, none for the others.
+  /// `keep`: number of complete checkpoints to keep after each write; to be set on one rank only.
   explicit AsyncCheckpointWriter(CheckpointStore store, std::optional<std::size_t> keep = std::nullopt)
       : store_(std::move(store)), keep_(keep)
   {
   }
 
-  /// Returns at once, unless the snapshot before is still being written: then when that is done. Calling finish()
-  /// before the snapshot is made keeps one in memory instead of two. @throws what the write before threw.
+  /// Starts writing. Waits first for the previous snapshot, if it is still being written; call finish() before making a
+  /// snapshot to hold only one in memory. @throws what the previous write threw.
   void write(StageSnapshot snapshot);
-  /// Does not wait. @throws what the last write threw, if it has ended so.
+  /// Rethrows the failure of the last write if it has ended; never waits.
   void throw_if_failed();
   /// Waits for the last write. @throws what it threw.
   void finish();
@@ -138,7 +139,7 @@ class AsyncCheckpointWriter {
  private:
   CheckpointStore store_;
   std::optional<std::size_t> keep_;
-  std::future<void> pending_;  // waits for its thread when it goes
+  std::future<void> pending_;  // its destructor waits for the thread
 };
 
 }  // namespace isobar::exec

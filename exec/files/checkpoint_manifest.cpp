@@ -37,7 +37,7 @@ std::uint32_t required_crc(MappingReader& reader, const std::string& key)
 {
   const DocumentNode* node = reader.required(key);
   const auto crc = node ? crc_from(*node) : 0;
-  if (!crc) reader.add_fault(key, fmt::format("{} is no CRC-32C of 8 hexadecimal digits", in_quotes(node->scalar)));
+  if (!crc) reader.add_fault(key, fmt::format("{} is not a CRC-32C of 8 hexadecimal digits", in_quotes(node->scalar)));
   return crc.value_or(0);
 }
 
@@ -56,7 +56,7 @@ std::string manifest_file_name(std::size_t stage, std::size_t stages)
 std::string manifest_to_text(const ManifestPart& part)
 {
   const auto run = Json::parse(part.run);
-  ensure(run.is_object(), "what makes a run is a JSON object");
+  ensure(run.is_object(), "the description of a run is a JSON object");
   Json tensors = Json::object();
   for (const auto& [name, crc] : part.tensor_crc) tensors[name] = text_of(crc);
   const Json manifest = {{"schema", schema},
@@ -99,7 +99,8 @@ ManifestPart manifest_from_text(const std::string& text, const std::string& wher
   MappingReader listed(*tensors, "tensors.", faults);
   for (const auto& [name, node] : tensors->members) {
     const auto crc = crc_from(node);
-    if (!crc) listed.add_fault(name, fmt::format("{} is no CRC-32C of 8 hexadecimal digits", in_quotes(node.scalar)));
+    if (!crc)
+      listed.add_fault(name, fmt::format("{} is not a CRC-32C of 8 hexadecimal digits", in_quotes(node.scalar)));
     faults.throw_if_any();
     part.tensor_crc.emplace(name, *crc);
   }
@@ -115,7 +116,7 @@ ManifestPart read_manifest(const std::filesystem::path& file)
   std::error_code ignored;
   const auto size = std::filesystem::file_size(file, ignored);
   if (!ignored && size > most)
-    throw InputError(where, fmt::format("has {} bytes; a manifest has 64 MiB at most", size));
+    throw InputError(where, fmt::format("has {} bytes; a manifest has at most 64 MiB", size));
   return manifest_from_text(read_file(file), where);
 }
 

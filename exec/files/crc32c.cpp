@@ -8,7 +8,7 @@ namespace {
 
 using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
 
-/// Of each byte, what it makes of the remainder when k more bytes follow it.
+/// tables[k][byte]: what a byte that is followed by k more contributes to the remainder.
 constexpr Tables make_tables()
 {
   constexpr std::uint32_t polynomial = 0x82f63b78;  // bits reversed
@@ -34,7 +34,7 @@ constexpr Tables tables = make_tables();
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before)
 {
   std::uint32_t remainder = ~before;
-  // Eight bytes at a time: their look-ups do not wait for each other (Kounavis and Berry 2005, "slicing by 8").
+  // Eight bytes at a time: their look-ups are independent (Kounavis and Berry 2005, "slicing by 8").
   for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
     std::uint32_t next = 0;
     for (std::size_t i = 0; i < 8; ++i) {

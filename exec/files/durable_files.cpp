@@ -40,7 +40,8 @@ FolderLock::FolderLock(const std::filesystem::path& folder)
   for (int attempt = 0; flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++attempt) {
     if (attempt == attempts) {
       close(descriptor_);
-      throw InputError(shown_path(folder), "another run writes its checkpoints there; end it, or name another folder");
+      throw InputError(shown_path(folder),
+                       "another run is writing checkpoints there; stop it, or name another folder with --checkpoint");
     }
     std::this_thread::sleep_for(pause);
   }

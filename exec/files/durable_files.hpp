@@ -4,19 +4,19 @@
 
 namespace isobar::exec {
 
-/// Returns when what `folder` names is on the disk: a renamed or new file is safe only then. Where the file system
-/// knows no such thing, it has done its best. @throws EnvironmentError when the disk refuses.
+/// Flushes a folder's entries to disk; only then is a new or renamed file durable. Does nothing where the file system
+/// cannot. @throws EnvironmentError when the disk refuses.
 void synchronise_folder(const std::filesystem::path& folder);
 
-/// The folder that `file` lies in; "." where its name says none.
+/// The folder of `file`; "." for a bare name.
 std::filesystem::path folder_of_file(const std::filesystem::path& file);
 
-/// Keeps other runs away from a folder while it lives; processes that are forked meanwhile hold it too, until they end.
-/// Where the file system knows no locks (flock), nobody is kept away.
+/// Exclusive lock of a folder against other runs, for the lifetime of the object. Processes forked meanwhile hold the
+/// lock too, until they end. Has no effect on file systems without flock.
 class FolderLock {
  public:
-  /// Waits up to 5 s, for what a killed run leaves is gone soon. @throws InputError when somebody else holds the folder
-  /// still, EnvironmentError when it cannot be opened.
+  /// Waits up to 5 s, since processes of a killed run end soon. @throws InputError when another run still holds the
+  /// lock, EnvironmentError when the folder cannot be opened.
   explicit FolderLock(const std::filesystem::path& folder);
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;

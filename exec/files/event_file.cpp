@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view prefix = "events.out.tfevents.";
 
-/// As protocol buffers and TFRecords have numbers: the lowest byte first.
+/// Lowest byte first, as protocol buffers and TFRecords store numbers.
 template <typename Number>
 std::string little_endian(Number number)
 {
@@ -32,7 +32,7 @@ std::string little_endian(Number number)
   return bytes;
 }
 
-/// Protocol buffers: seven bits a byte, the lowest first, all but the last with the highest bit set.
+/// A number in protocol buffers: seven bits per byte, lowest first; all bytes but the last have the highest bit set.
 std::string varint(std::uint64_t number)
 {
   std::string bytes;
@@ -53,31 +53,31 @@ std::string bytes_field(std::uint64_t field, std::string_view content)
   return key(field, WireType::Bytes) + varint(content.size()) + std::string(content);
 }
 
-/// An Event with its time of now; `what` is a field of it.
+/// An Event at the current time; `what` is one of its fields.
 std::string event_of(std::uint64_t step, const std::string& what)
 {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   return key(1, WireType::Bits64) + little_endian(now.count()) + key(2, WireType::Varint) + varint(step) + what;
 }
 
-/// CRC-32C, masked as record_writer.cc does, so that a checksum of data with checksums inside stays a good one.
+/// CRC-32C, masked as in record_writer.cc, so that checksums of data that contains checksums remain strong.
 std::uint32_t masked_crc(std::string_view bytes)
 {
   return std::rotr(crc32c(std::as_bytes(std::span(bytes))), 15) + 0xa282ead8;
 }
 
-/// The second that the file's name begins with: now's, or the one after that of the last file there.
+/// The time in a new file's name, in seconds: now, or one second after the latest existing file's.
 std::uint64_t second_of_name(const std::filesystem::path& folder)
 {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   auto second = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    std::uint64_t there = 0;
+    std::uint64_t existing = 0;
     if (!name.starts_with(prefix)) continue;
     const char* digits = name.data() + prefix.size();
-    const auto [end, fault] = std::from_chars(digits, name.data() + name.size(), there);
-    if (fault == std::errc() && end == digits + 10) second = std::max(second, there + 1);
+    const auto [end, fault] = std::from_chars(digits, name.data() + name.size(), existing);
+    if (fault == std::errc() && end == digits + 10) second = std::max(second, existing + 1);
   }
   return second;
 }

@@ -23,10 +23,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// A tensor of the exported model, and the parameter it is made from.
+/// A tensor of the exported model and the parameter that it comes from.
 struct Exported {
   TensorFacts facts;
-  std::string from;  ///< its name in the checkpoint
+  std::string from;  ///< the parameter's name in the checkpoint
   bool transposed;
 };
 
@@ -92,7 +92,7 @@ Json config_of(const Workload& workload, const LlamaSizes& sizes)
 template <typename Sizes>
 Json config_of(const Workload& /*workload*/, const Sizes& /*sizes*/)
 {
-  return {};  // weight_sources() has refused it
+  return {};  // not reached: weight_sources() refuses these models
 }
 
 std::string config_text(const Workload& workload)
@@ -103,7 +103,7 @@ std::string config_text(const Workload& workload)
   return config.dump(2) + '\n';
 }
 
-/// Every parameter of the workload, as the checkpoint has it and as it is to be exported.
+/// Every parameter of the workload: its name in the checkpoint and its exported form.
 std::vector<Exported> tensors_of(const Workload& workload, const TensorSource& checkpoint)
 {
   std::vector<Exported> tensors;
@@ -124,7 +124,7 @@ std::vector<Exported> tensors_of(const Workload& workload, const TensorSource& c
   return tensors;
 }
 
-/// Tensors in their order, cut where the next one would make a shard larger than `most`.
+/// Splits the tensors, in their order, into shards of at most `most` bytes; a larger tensor has a shard of its own.
 std::vector<std::vector<Exported>> shards_of(std::vector<Exported> tensors, std::uint64_t most)
 {
   std::vector<std::vector<Exported>> shards(1);
@@ -141,7 +141,7 @@ std::vector<std::vector<Exported>> shards_of(std::vector<Exported> tensors, std:
   return shards;
 }
 
-/// Of a matrix of float32 with so many rows.
+/// The transpose of a float32 matrix with `rows` rows.
 std::vector<std::byte> transposed(const std::vector<std::byte>& elements, std::size_t rows)
 {
   constexpr std::size_t width = 4;
@@ -170,7 +170,7 @@ void write_shard(const fs::path& file, const std::vector<Exported>& shard, const
     if (tensor.transposed) elements = transposed(elements, tensor.facts.shape[1]);
     return std::span<const std::byte>(elements);
   };
-  // transformers refuses files that do not say which framework's they are.
+  // transformers refuses files whose metadata names no framework.
   write_safetensors(file, std::move(facts), {{"format", "pt"}}, give);
 }
 
@@ -182,7 +182,7 @@ void make_new_folder(const fs::path& folder)
   if (is_new) return;
   const std::string where = shown_path(folder);
   if (!fault) throw InputError(where, "is not empty; name a new folder");
-  if (fs::exists(folder)) throw InputError(where, "is no folder; name a new one");
+  if (fs::exists(folder)) throw InputError(where, "is not a folder; name a new one");
   throw EnvironmentError(where + ": " + fault.message());
 }
 

@@ -26,7 +26,7 @@ namespace {
 
 using Shape = std::vector<std::uint64_t>;
 
-static_assert(std::endian::native == std::endian::little, "files are little-endian, and so are elements in memory");
+static_assert(std::endian::native == std::endian::little, "elements are copied from little-endian files as they are");
 
 /// The parameters of one layer, in the order of exec/layers_*.cpp.
 class SourceList {
@@ -42,7 +42,7 @@ class SourceList {
     add(ours + ".bias", {to}, {theirs + ".bias"});
   }
 
-  /// GPT-2's Conv1D keeps its matrix as [from, to].
+  /// GPT-2's Conv1D stores its matrix as [from, to].
   void add_transposed_linear(const std::string& ours, std::uint64_t from, std::uint64_t to, const std::string& theirs)
   {
     add(ours + ".weight", {to, from}, {theirs + ".weight"});
@@ -50,13 +50,14 @@ class SourceList {
     add(ours + ".bias", {to}, {theirs + ".bias"});
   }
 
-  /// Weights that were converted from TensorFlow call the two gamma and beta.
+  /// Weights converted from TensorFlow name the two gamma and beta.
   void add_layer_norm(const std::string& ours, std::uint64_t width, const std::string& theirs)
   {
     add(ours + ".weight", {width}, {theirs + ".weight", theirs + ".gamma"});
     add(ours + ".bias", {width}, {theirs + ".bias", theirs + ".beta"});
   }
 
+  /// Marks all parameters as those of a task's head.
   void may_be_new()
   {
     for (auto& source : sources_) source.is_new = true;
@@ -124,7 +125,7 @@ void add_sources(SourceList& list, std::size_t layer, const GptSizes& sizes)
   }
 }
 
-/// Both turn elements i and i + width/2 of a head (rotate_half), so queries and keys need no permutation.
+/// Ours and theirs both rotate elements i and i + width/2 of a head (rotate_half), so no permutation is needed.
 void add_sources(SourceList& list, std::size_t layer, const LlamaSizes& sizes)
 {
   const auto hidden = sizes.hidden;
@@ -150,7 +151,7 @@ void add_sources(SourceList& list, std::size_t layer, const LlamaSizes& sizes)
   }
 }
 
-/// Old files, and those of a model without a head, lack the name of the model's body.
+/// Old files, and those of models without a head, lack the prefix that names the model's body.
 std::string_view without_prefix(std::string_view name)
 {
   for (const std::string_view prefix : {"bert.", "transformer.", "model."}) {
@@ -171,7 +172,7 @@ float from_f16(std::uint16_t bits)
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16;
   const std::uint32_t exponent = bits >> 10 & 0x1f;
   const std::uint32_t fraction = bits & 0x3ff;
-  if (exponent == 0) {  // 0 and subnormal numbers: fraction · 2^-24
+  if (exponent == 0) {  // zero and subnormal numbers: fraction · 2^-24
     const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
     return sign != 0 ? -magnitude : magnitude;
   }
@@ -212,38 +213,38 @@ Shape their_shape(const WeightSource& source)
   return source.transposed ? Shape{source.shape[1], source.shape[0]} : source.shape;
 }
 
-/// The name of a tensor that can be read as the parameter; "" when there is none and it may be new.
+/// The name of the tensor that holds the parameter; "" when it is missing and the parameter may be new.
 std::string fitting_name(const TensorSource& weights, const WeightSource& source)
 {
   auto name = name_in(weights, source);
   if (name.empty() && source.is_new) return name;
-  if (name.empty()) throw InputError(weights.where(), fmt::format("there is no tensor {}", source.theirs.front()));
+  if (name.empty()) throw InputError(weights.where(), fmt::format("has no tensor {}", source.theirs.front()));
   const TensorFacts& facts = weights.facts(name);
   if (facts.shape != their_shape(source)) {
     throw InputError(weights.where(), fmt::format("tensor {} is {}; the workload's model has {}", in_quotes(name),
                                                   shape_in_words(facts.shape), shape_in_words(their_shape(source))));
   }
   if (!is_readable(facts.type)) {
-    throw InputError(weights.where(), fmt::format("tensor {} is {}; weights are F32, F16, BF16 or F64", in_quotes(name),
-                                                  name_of(facts.type)));
+    throw InputError(weights.where(), fmt::format("tensor {} is {}; weights must be F32, F16, BF16 or F64",
+                                                  in_quotes(name), name_of(facts.type)));
   }
   return name;
 }
 
-/// What a workload says of its model beyond the shapes of its tensors, by the workload's keys.
-using Says = std::vector<std::pair<std::string, double>>;
+/// Properties of a model that the shapes of its tensors do not show, by the workload's keys.
+using OtherProperties = std::vector<std::pair<std::string, double>>;
 
-Says says_beyond_shapes(const BertSizes& sizes)
+OtherProperties other_properties(const BertSizes& sizes)
 {
   return {{"heads", static_cast<double>(sizes.heads)}};
 }
 
-Says says_beyond_shapes(const GptSizes& sizes)
+OtherProperties other_properties(const GptSizes& sizes)
 {
   return {{"heads", static_cast<double>(sizes.heads)}};
 }
 
-Says says_beyond_shapes(const LlamaSizes& sizes)
+OtherProperties other_properties(const LlamaSizes& sizes)
 {
   return {{"heads", static_cast<double>(sizes.heads)},
           {"kv_heads", static_cast<double>(sizes.kv_heads)},
@@ -252,48 +253,49 @@ Says says_beyond_shapes(const LlamaSizes& sizes)
 }
 
 template <typename Sizes>
-Says says_beyond_shapes(const Sizes& /*no model of Hugging Face's*/)
+OtherProperties other_properties(const Sizes& /*no model of Hugging Face's*/)
 {
   return {};
 }
 
 void compare_sizes(const ModelSizes& theirs, const ModelSizes& ours, const std::string& where)
 {
-  if (theirs.index() != ours.index()) throw InputError(where, "is of a model of another kind than the workload's");
-  const auto says = [](const ModelSizes& model) {
-    return std::visit([](const auto& sizes) { return says_beyond_shapes(sizes); }, model);
+  if (theirs.index() != ours.index()) throw InputError(where, "is for another kind of model than the workload's");
+  const auto properties = [](const ModelSizes& model) {
+    return std::visit([](const auto& sizes) { return other_properties(sizes); }, model);
   };
-  const Says there = says(theirs), here = says(ours);
+  const OtherProperties found = properties(theirs), expected = properties(ours);
   std::vector<std::string> different;
-  for (std::size_t i = 0; i < there.size(); ++i) {
-    const auto& [key, value] = there[i];
-    if (value != here[i].second) different.push_back(fmt::format("{} {}, not {}", key, value, here[i].second));
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto& [key, value] = found[i];
+    if (value != expected[i].second) different.push_back(fmt::format("{} {}, not {}", key, value, expected[i].second));
   }
   if (!different.empty()) {
-    throw InputError(where, fmt::format("is of another model than the workload's: {}", fmt::join(different, "; ")));
+    throw InputError(where, fmt::format("is for another model than the workload's: {}", fmt::join(different, "; ")));
   }
 }
 
-/// Whether head and embedding are one matrix, as the configuration says. Where they are, files hold it once or twice.
+/// Checks that head and embedding are tied if and only if the configuration ties them. Files hold a tied matrix once or
+/// twice.
 void compare_head(const Workload& workload, const Weights& weights, bool tied, const std::string& where)
 {
   const auto embedding = fitting_name(weights, weight_sources(workload, 0).front());
   const auto head = fitting_name(weights, weight_sources(workload, workload.layers.size() - 1).back());
   if (!tied && head == embedding) {
-    throw InputError(weights.where(), fmt::format("there is no tensor lm_head.weight, and {} says that the head is no "
-                                                  "second use of the embedding (tie_word_embeddings)",
+    throw InputError(weights.where(), fmt::format("has no tensor lm_head.weight, but {} says that head and embedding "
+                                                  "are not tied (tie_word_embeddings)",
                                                   where));
   }
   if (tied && head != embedding && weights.read(head).data != weights.read(embedding).data) {
     throw InputError(weights.where(),
-                     fmt::format("tensors {} and {} differ, and {} says that they are one (tie_word_embeddings)",
+                     fmt::format("tensors {} and {} differ, but {} says that they are tied (tie_word_embeddings)",
                                  in_quotes(head), in_quotes(embedding), where));
   }
 }
 
-/// Tensors that say nothing of the model: buffers that transformers once wrote, and the heads that BERT is pre-trained
-/// with. Source: transformers, src/transformers/models/{bert,gpt2,llama}/modeling_*.py, 4.0 to 4.57.
-bool is_passed_over(const ModelSizes& model, std::string_view name)
+/// Whether a tensor is not part of the model: buffers that transformers once wrote, and BERT's pre-training heads.
+/// Source: transformers, src/transformers/models/{bert,gpt2,llama}/modeling_*.py, 4.0 to 4.57.
+bool is_ignored(const ModelSizes& model, std::string_view name)
 {
   const std::string_view body = without_prefix(name);
   if (std::holds_alternative<BertSizes>(model)) {
@@ -310,11 +312,11 @@ void refuse_others(const Weights& weights, const std::set<std::string>& used, co
   constexpr std::size_t most_shown = 3;
   std::vector<std::string> others;
   for (const auto& name : weights.names()) {
-    if (!used.contains(name) && !is_passed_over(model, name)) others.push_back(in_quotes(name));
+    if (!used.contains(name) && !is_ignored(model, name)) others.push_back(in_quotes(name));
   }
   if (others.empty()) return;
   const auto first = std::span(others).first(std::min(others.size(), most_shown));
-  throw InputError(weights.where(), fmt::format("holds {} tensor{} that the workload's model has not: {}{}",
+  throw InputError(weights.where(), fmt::format("has {} tensor{} that the workload's model does not have: {}{}",
                                                 others.size(), others.size() == 1 ? "" : "s", fmt::join(first, ", "),
                                                 others.size() > most_shown ? ", …" : ""));
 }
@@ -333,7 +335,7 @@ std::vector<WeightSource> weight_sources(const Workload& workload, std::size_t l
     add_sources(list, layer, *llama);
   } else {
     throw InputError(fmt::format("workload {}", shown(workload.name)),
-                     "its model has no weights on Hugging Face that fit; those of bert, gpt and llama do");
+                     "its model cannot use weights of Hugging Face models; only bert, gpt and llama can");
   }
   return list.take();
 }

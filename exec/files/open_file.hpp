@@ -8,24 +8,24 @@
 
 namespace isobar::exec {
 
-/// A path as messages show it.
+/// A path as shown in messages.
 std::string shown_path(const std::filesystem::path& path);
 
-/// A regular file that is open for reading, from any place and any thread.
+/// A regular file, open for reading at any offset, from any thread.
 class OpenFile {
  public:
-  /// @throws InputError when there is none, for a directory, a device and a pipe; EnvironmentError when the disk
-  /// refuses.
+  /// @throws InputError for a missing file, a directory, a device or a pipe; EnvironmentError when the disk refuses.
   explicit OpenFile(const std::filesystem::path& file);
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
   ~OpenFile();
 
-  /// What messages call it.
+  /// The file's name in messages.
   const std::string& where() const { return where_; }
-  /// Bytes when it was opened.
+  /// Size in bytes when it was opened.
   std::uint64_t size() const { return size_; }
-  /// Fills `into`. @throws EnvironmentError when the disk refuses or the file has become shorter; Interrupted.
+  /// Fills `into` from `offset`. @throws EnvironmentError when the disk refuses or the file became shorter;
+  /// Interrupted.
   void read(std::uint64_t offset, std::span<std::byte> into) const;
 
  private:

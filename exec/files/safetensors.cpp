@@ -23,10 +23,10 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr std::size_t length_bytes = 8;  // of the header's length
+constexpr std::size_t length_bytes = 8;  // width of the field with the header's length
 constexpr auto metadata_name = "__metadata__";
 
-/// Little-endian, whatever the machine is.
+/// The header's length from its little-endian field, on any machine.
 std::uint64_t length_from(const std::array<std::byte, length_bytes>& bytes)
 {
   std::uint64_t length = 0;
@@ -44,14 +44,14 @@ std::array<char, length_bytes> bytes_of_length(std::uint64_t length)
   return bytes;
 }
 
-/// A tensor and its place behind the header.
+/// A tensor and its byte range after the header.
 struct Entry {
   TensorFacts facts;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 };
 
-/// Whole numbers of a list, each below 2^53; a fault where there is anything else.
+/// A list of whole numbers below 2^53; adds a fault for anything else.
 std::vector<std::uint64_t> counts_from(MappingReader& reader, const std::string& key)
 {
   std::vector<std::uint64_t> counts;
@@ -62,7 +62,7 @@ std::vector<std::uint64_t> counts_from(MappingReader& reader, const std::string&
     const bool is_number = item.kind == DocumentNode::Kind::Scalar && !item.quoted && !item.scalar.empty();
     if (!is_number || rest != end || status != std::errc{} || count > MappingReader::max_count) {
       reader.add_fault(
-          key, fmt::format("{} is no whole number from 0 to {}", in_quotes(item.scalar), MappingReader::max_count));
+          key, fmt::format("{} is not a whole number from 0 to {}", in_quotes(item.scalar), MappingReader::max_count));
       break;
     }
     counts.push_back(count);
@@ -78,13 +78,13 @@ Metadata metadata_from(const DocumentNode& node, FaultList& faults)
     if (value.kind == DocumentNode::Kind::Scalar && value.is_text) {
       metadata[key] = value.scalar;
     } else {
-      reader.add_fault(key, "is no text");
+      reader.add_fault(key, "is not a text");
     }
   }
   return metadata;
 }
 
-/// What the header says of one tensor, as far as it can be checked without the others.
+/// The header's entry of one tensor, with every check that does not need the others.
 Entry entry_from(const std::string& name, const DocumentNode& node, FaultList& faults)
 {
   Entry entry;
@@ -93,10 +93,10 @@ Entry entry_from(const std::string& name, const DocumentNode& node, FaultList& f
   const auto type = element_type_from_name(reader.required_choice("dtype", element_type_names()));
   entry.facts.shape = counts_from(reader, "shape");
   if (const auto dimensions = entry.facts.shape.size(); dimensions > most_dimensions) {
-    reader.add_fault("shape", fmt::format("has {} dimensions; {} are read at most", dimensions, most_dimensions));
+    reader.add_fault("shape", fmt::format("has {} dimensions; at most {} are supported", dimensions, most_dimensions));
   }
   const auto places = counts_from(reader, "data_offsets");
-  if (places.size() != 2) reader.add_fault("data_offsets", "is no list of two whole numbers, begin and end");
+  if (places.size() != 2) reader.add_fault("data_offsets", "is not a list of two whole numbers, begin and end");
   reader.refuse_unknown();
   faults.throw_if_any();
   entry.facts.type = type.value();
@@ -104,15 +104,15 @@ Entry entry_from(const std::string& name, const DocumentNode& node, FaultList& f
   entry.end = places[1];
   const auto bytes = entry.facts.bytes_if_countable();
   if (!bytes || entry.end < entry.begin || entry.end - entry.begin != *bytes) {
-    reader.add_fault("data_offsets", fmt::format("{} to {} is not the {} bytes of {} {}", entry.begin, entry.end,
-                                                 bytes ? fmt::to_string(*bytes) : "countless",
+    reader.add_fault("data_offsets", fmt::format("{} to {} does not fit the {} bytes of {} {}", entry.begin, entry.end,
+                                                 bytes ? fmt::to_string(*bytes) : "more than 2^63",
                                                  shape_in_words(entry.facts.shape), name_of(entry.facts.type)));
   }
   faults.throw_if_any();
   return entry;
 }
 
-/// Every byte of the `size` behind the header belongs to one tensor.
+/// Checks that each of the `size` bytes after the header belongs to exactly one tensor.
 void check_places(const std::map<std::string, Entry>& entries, std::uint64_t size, const std::string& where)
 {
   std::vector<const Entry*> in_order;
@@ -123,15 +123,15 @@ void check_places(const std::map<std::string, Entry>& entries, std::uint64_t siz
   std::uint64_t end = 0;
   for (const Entry* entry : in_order) {
     if (entry->begin != end) {
-      throw InputError(where, fmt::format("tensor {} begins at {}, where the one before ends at {}; tensors neither "
-                                          "overlap nor leave holes",
+      throw InputError(where, fmt::format("tensor {} begins at {}, but the previous one ends at {}; tensors neither "
+                                          "overlap nor leave gaps",
                                           in_quotes(entry->facts.name), entry->begin, end));
     }
     end = entry->end;
   }
   if (end == size) return;
-  throw InputError(where, fmt::format("its tensors take {} bytes, and {} are there; {}", end, size,
-                                      end > size ? "the file was cut" : "something was added"));
+  throw InputError(where, fmt::format("its tensors take {} bytes, but the file has {}; {}", end, size,
+                                      end > size ? "it is truncated" : "data was appended"));
 }
 
 std::string header_of(const std::vector<TensorFacts>& tensors, const Metadata& metadata)
@@ -154,25 +154,25 @@ void check_names(const std::vector<TensorFacts>& tensors, const Metadata& metada
   std::set<std::string_view> names;
   for (const auto& tensor : tensors) {
     const bool is_name = is_utf8(tensor.name) && tensor.name != metadata_name;
-    if (!is_name) throw InputError(where, fmt::format("{} is no name for a tensor", in_quotes(tensor.name)));
+    if (!is_name) throw InputError(where, fmt::format("{} cannot name a tensor", in_quotes(tensor.name)));
     if (!names.insert(tensor.name).second) {
-      throw InputError(where, fmt::format("two tensors are called {}", in_quotes(tensor.name)));
+      throw InputError(where, fmt::format("two tensors are named {}", in_quotes(tensor.name)));
     }
   }
   for (const auto& [key, value] : metadata) {
-    if (!is_utf8(key) || !is_utf8(value)) throw InputError(where, "metadata are no UTF-8");
+    if (!is_utf8(key) || !is_utf8(value)) throw InputError(where, "metadata is not UTF-8");
   }
 }
 
-/// Writes on, and keeps the CRC of what was written.
+/// Appends to a file and computes the CRC of everything written.
 class CheckedOutput {
  public:
   explicit CheckedOutput(TemporaryFile& file) : file_(&file) {}
 
   void write(std::span<const std::byte> bytes)
   {
-    // Small enough that the CRC finds a piece in the processor's cache when it has been copied out, and an interrupt
-    // need not wait for gigabytes.
+    // Small enough that the piece is still in the processor's cache after the CRC, and that an interrupt does not wait
+    // for gigabytes.
     constexpr std::size_t piece = std::size_t{1} << 22;
     while (!bytes.empty()) {
       throw_if_interrupted();
@@ -197,32 +197,33 @@ struct SafetensorsFile::Content {
     std::array<std::byte, length_bytes> length_text{};
     const std::string& where = file.where();
     if (file.size() < length_bytes) {
-      throw InputError(where, fmt::format("has {} bytes; a safetensors file begins with 8 that say how long its "
-                                          "header is",
-                                          file.size()));
+      throw InputError(where,
+                       fmt::format("has {} bytes; a safetensors file begins with the length of its header, in 8 bytes",
+                                   file.size()));
     }
     file.read(0, length_text);
     const std::uint64_t length = length_from(length_text);
     if (length > longest_safetensors_header) {
-      throw InputError(where, fmt::format("its header would have {} bytes; a safetensors file's has {} at most", length,
-                                          longest_safetensors_header));
+      throw InputError(where, fmt::format("its header would have {} bytes; that of a safetensors file has at most {}",
+                                          length, longest_safetensors_header));
     }
     if (length > file.size() - length_bytes) {
-      throw InputError(where, fmt::format("its header has {} bytes, and {} are there; the file was cut", length,
+      throw InputError(where, fmt::format("its header has {} bytes, but the file has {}; it is truncated", length,
                                           file.size() - length_bytes));
     }
     std::string header(length, '\0');
     file.read(length_bytes, std::as_writable_bytes(std::span(header)));
-    if (!header.starts_with('{')) throw InputError(where, "its header is no JSON object; this is no safetensors file");
+    if (!header.starts_with('{'))
+      throw InputError(where, "its header is not a JSON object; this is not a safetensors file");
     read_header(header);
     elements_begin = length_bytes + length;
     check_places(entries, file.size() - elements_begin, where);
   }
 
-  /// Tensor by tensor: what the whole header makes as a tree is many times its size.
+  /// Reads the header tensor by tensor: as a tree, the whole header would take many times its size.
   void read_header(const std::string& header)
   {
-    constexpr std::size_t most_values = 100'000;  // those of a tensor are few, those of the metadata may be many
+    constexpr std::size_t most_values = 100'000;  // a tensor has few, the metadata may have many
     FaultList faults(file.where());
     bool has_metadata = false;
     read_json_members(header, file.where(), most_values, [&](const DocumentNode::Member& member) {
@@ -276,7 +277,7 @@ void SafetensorsFile::read(const std::string& name, std::span<std::byte> into) c
 
 void SafetensorsFile::read_begin(const std::string& name, std::span<std::byte> into) const
 {
-  ensure(into.size() <= facts(name).bytes(), "a tensor has the bytes that are read");
+  ensure(into.size() <= facts(name).bytes(), "a tensor has at least the bytes that are read");
   content_->file.read(content_->elements_begin + content_->entries.at(name).begin, into);
 }
 
@@ -298,7 +299,7 @@ WrittenSafetensors write_safetensors(const std::filesystem::path& file, std::vec
             [](const auto& a, const auto& b) { return a.type != b.type ? a.type > b.type : a.name < b.name; });
   const auto header = header_of(tensors, metadata);
   if (header.size() > longest_safetensors_header) {
-    throw InputError(shown_path(file), fmt::format("its header would have {} bytes; readers take {} at most",
+    throw InputError(shown_path(file), fmt::format("its header would have {} bytes; readers accept at most {}",
                                                    header.size(), longest_safetensors_header));
   }
   WrittenSafetensors written;

@@ -11,25 +11,23 @@
 #include <string>
 #include <vector>
 
-/// Files in the format of Hugging Face's safetensors: the length of a header, a JSON header, raw elements.
-/// Source: the format's description and reference reader, github.com/huggingface/safetensors, README and tensor.rs.
+/// Files in Hugging Face's safetensors format: the header's length, a JSON header, raw elements.
+/// Source: the description and reference reader, github.com/huggingface/safetensors, README and tensor.rs.
 namespace isobar::exec {
 
-/// The text members of a header's __metadata__.
+/// The members of a header's __metadata__, all of them text.
 using Metadata = std::map<std::string, std::string>;
 
-/// A header is at most so long, as the reference has it.
+/// Largest header in bytes, as in the reference reader.
 inline constexpr std::uint64_t longest_safetensors_header = 100'000'000;
-/// Dimensions of a tensor; NumPy's has as many at most.
+/// Largest number of dimensions of a tensor, as in NumPy.
 inline constexpr std::size_t most_dimensions = 64;
 
-/// One file, open for reading. The header is checked as a whole when it is opened: tensors cover what follows it
-/// without holes or overlaps, and nothing is behind them. Tensors are read from their offsets, not mapped: a file that
-/// is cut while it is in use is an error then, and no SIGBUS.
+/// One file, open for reading. Opening it checks the whole header: tensors cover the rest of the file without gaps or
+/// overlaps. Tensors are read by offset, not mapped, so that a file truncated while in use is an error and no SIGBUS.
 class SafetensorsFile final : public TensorSource {
  public:
-  /// @throws InputError naming the file, and the tensor where it is one's fault; EnvironmentError when the disk
-  /// refuses.
+  /// @throws InputError naming the file, and the tensor at fault if any; EnvironmentError when the disk refuses.
   explicit SafetensorsFile(const std::filesystem::path& file);
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
@@ -40,11 +38,11 @@ class SafetensorsFile final : public TensorSource {
   const TensorFacts* find(const std::string& name) const override;
   void read(const std::string& name, std::span<std::byte> into) const override;
   using TensorSource::read;
-  /// Reads the first bytes of a tensor's elements, as many as there is room for.
+  /// Reads the first into.size() bytes of a tensor's elements.
   void read_begin(const std::string& name, std::span<std::byte> into) const;
 
   const Metadata& metadata() const;
-  /// Bytes of the whole file when it was opened.
+  /// Size of the whole file in bytes when it was opened.
   std::uint64_t size() const;
 
  private:
@@ -52,21 +50,21 @@ class SafetensorsFile final : public TensorSource {
   std::unique_ptr<const Content> content_;
 };
 
-/// What was written: the file's bytes, its CRC-32C, and each tensor's.
+/// Size in bytes and CRC-32C of a written file, and the CRC-32C of each tensor.
 struct WrittenSafetensors {
   std::uint64_t size = 0;
   std::uint32_t crc = 0;
   std::map<std::string, std::uint32_t> tensor_crc;
 };
 
-/// Gives a tensor's elements, which stay until the next call.
+/// Returns a tensor's elements; they must stay valid until the next call.
 using GiveElements = std::function<std::span<const std::byte>(const TensorFacts&)>;
 
-/// Writes a file, or replaces one, all or nothing, and durably: file and folder are synchronised. Tensors stand in the
-/// order of the reference writer (wide elements first, then by name) and are asked for one by one in it, so that no two
-/// need be in memory. Deterministic.
-/// @throws InputError when two tensors have one name or one is called __metadata__ or is no UTF-8; EnvironmentError
-/// naming the file and its bytes when the disk refuses, which leaves nothing behind.
+/// Writes or replaces a file atomically and durably: file and folder are synchronised. Tensors are written in the order
+/// of the reference writer (wide elements first, then by name). `elements_of` is called for one at a time in that
+/// order, so that only one need be in memory. Deterministic.
+/// @throws InputError for a name that two tensors share, that is not UTF-8 or that is __metadata__; EnvironmentError
+/// naming the file and its size when the disk refuses, which leaves nothing behind.
 WrittenSafetensors write_safetensors(const std::filesystem::path& file, std::vector<TensorFacts> tensors,
                                      const Metadata& metadata, const GiveElements& elements_of);
 WrittenSafetensors write_safetensors(const std::filesystem::path& file, std::span<const TensorView> tensors,

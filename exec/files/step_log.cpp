@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What every log tells of a step, by its name there.
+/// The values that every log has for a step, by their names.
 std::vector<Scalar> scalars_of(const StepReport& step, double samples_per_s)
 {
   std::vector<Scalar> scalars = {
@@ -29,20 +29,20 @@ std::vector<Scalar> scalars_of(const StepReport& step, double samples_per_s)
   return scalars;
 }
 
-/// Leaves what is there.
+/// Opens for appending.
 void open_json_lines(std::ofstream& stream, const std::string& file)
 {
   stream.open(file, std::ios::app);
   if (!stream) throw EnvironmentError(shown(file, 300) + ": cannot write there");
 }
 
-/// What is there already of the run that goes on; "" where it begins.
+/// The lines to keep of a continued log; "" for a new one.
 std::string lines_to_keep(const StepLogOptions& options)
 {
   return options.append ? lines_before(read_file(options.json_lines), options.json_lines, options.first_step) : "";
 }
 
-/// Prometheus writes what is no number in its own way.
+/// Prometheus has its own spelling of NaN and infinities.
 std::string number_of(double value)
 {
   if (std::isnan(value)) return "NaN";
@@ -57,7 +57,7 @@ StepLog::StepLog(StepLogOptions options) : options_(std::move(options))
   if (!options_.json_lines.empty()) {
     open_json_lines(json_lines_, options_.json_lines);
     if (std::filesystem::is_regular_file(options_.json_lines)) {
-      lines_to_keep(options_);  // refuses what is no log
+      lines_to_keep(options_);  // refuses a file that is not a log
       const TemporaryFile can_be_replaced(options_.json_lines);
     }
   }
@@ -106,13 +106,13 @@ std::string lines_before(const std::string& log, const std::string& file, std::u
   std::size_t number = 0;
   for (std::size_t begin = 0; begin < log.size();) {
     const std::size_t end = log.find('\n', begin);
-    if (end == std::string::npos) break;  // cut off
+    if (end == std::string::npos) break;  // an incomplete last line
     ++number;
     const std::string_view line(log.data() + begin, end - begin);
     const auto json = nlohmann::json::parse(line, nullptr, false);
     const auto step = json.is_object() ? json.find("step") : json.end();
     if (step == json.end() || !step->is_number_unsigned()) {
-      throw InputError(fmt::format("{}:{}: {} is no step of a log; name a file that --log has written",
+      throw InputError(fmt::format("{}:{}: {} is not a step of a log; name a file that --log has written",
                                    shown(file, 300), number, in_quotes(line)));
     }
     if (step->get<std::uint64_t>() < first_step) kept.append(line).append("\n");
@@ -127,13 +127,14 @@ std::string prometheus_text(const StepReport& step, double samples_per_s)
   const auto add = [&text](const char* name, const char* type, const char* help, double value) {
     text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3}\n", name, help, type, number_of(value));
   };
-  add("isobar_steps_total", "counter", "Steps that are done.", static_cast<double>(step.step + 1));
+  add("isobar_steps_total", "counter", "Steps done.", static_cast<double>(step.step + 1));
   add("isobar_loss", "gauge", "Mean loss of the last step.", step.loss);
   add("isobar_step_time_seconds", "gauge", "Time of the last step.", step.duration.value);
-  add("isobar_samples_per_second", "gauge", "Samples of the last step by its time.", samples_per_s);
-  if (step.learning_rate) add("isobar_learning_rate", "gauge", "Of the last step's update.", *step.learning_rate);
+  add("isobar_samples_per_second", "gauge", "Samples per second in the last step.", samples_per_s);
+  if (step.learning_rate)
+    add("isobar_learning_rate", "gauge", "Learning rate of the last step's update.", *step.learning_rate);
   if (step.peak_memory.value > 0) {
-    add("isobar_peak_memory_bytes", "gauge", "Most that the last stage's rank has held.", step.peak_memory.value);
+    add("isobar_peak_memory_bytes", "gauge", "Peak memory of the last stage's rank.", step.peak_memory.value);
   }
   return text;
 }

@@ -10,29 +10,29 @@
 
 namespace isobar::exec {
 
-/// Where the steps of a run are told; "" is nowhere.
+/// Where the steps of a run are logged; "" means nowhere.
 struct StepLogOptions {
-  bool table = true;             ///< a line on standard output
-  std::string json_lines;        ///< a file with a line of JSON for each step
-  std::string tensorboard;       ///< a folder of TensorBoard's event files
-  std::string prometheus;        ///< a text file of the last step, for Prometheus' textfile collector
-  bool append = false;           ///< goes on with the logs of a run that ended; else begins them anew
-  std::uint64_t first_step = 0;  ///< that will be told; what logs have of it and later ones is dropped
-  double samples = 1;            ///< of a step
+  bool table = true;             ///< a line per step on standard output
+  std::string json_lines;        ///< a file with one JSON line per step
+  std::string tensorboard;       ///< a folder of TensorBoard event files
+  std::string prometheus;        ///< a text file with the last step, for Prometheus' textfile collector
+  bool append = false;           ///< continue the logs of an earlier run; otherwise start new ones
+  std::uint64_t first_step = 0;  ///< first step to log; existing entries of it and later steps are dropped
+  double samples = 1;            ///< samples per step
 };
 
-/// Tells of each step, on the rank that has the loss.
+/// Logs each step, on the rank that has the loss.
 class StepLog {
  public:
-  /// Opens all of them, so that a run that could not tell does not begin. The others' are left alone: a run has one.
-  /// @throws EnvironmentError when one cannot be written; InputError when the file to go on with is no log of ours.
+  /// Opens all logs, so that no run begins whose log cannot be written.
+  /// @throws EnvironmentError when one cannot be written; InputError when the file to continue is not a log of ours.
   explicit StepLog(StepLogOptions options);
 
-  /// @throws EnvironmentError when the disk refuses.
+  /// Logs one step. @throws EnvironmentError when the disk refuses.
   void operator()(const StepReport& step);
 
  private:
-  /// With the first step, so that a run that never came to one costs nothing that was there before.
+  /// Called with the first step, so that a run without any step leaves an existing log as it was.
   void begin_json_lines();
   void print(const StepReport& step, double rate);
 
@@ -43,11 +43,11 @@ class StepLog {
   std::optional<EventFile> events_;
 };
 
-/// The lines of a log whose steps come before `first_step`; a last line that was cut off when its run ended is none.
-/// @throws InputError naming `file` and the line that is none of a log.
+/// The lines of a log for steps before `first_step`, without an incomplete last line.
+/// @throws InputError naming `file` and the first line that is not a step of a log.
 std::string lines_before(const std::string& log, const std::string& file, std::uint64_t first_step);
 
-/// Prometheus' text format (version 0.0.4): the last step and what it came to.
+/// The last step in Prometheus' text format (version 0.0.4).
 std::string prometheus_text(const StepReport& step, double samples_per_s);
 
 }  // namespace isobar::exec

@@ -8,13 +8,13 @@
 
 namespace isobar::exec {
 
-/// A step's end as the rank with the loss sees it.
+/// The end of a step, as seen by the rank with the loss.
 struct StepReport {
   std::uint64_t step = 0;
   double loss = 0;
-  Seconds duration;                     ///< since the end of the step before
-  std::optional<double> learning_rate;  ///< of this step's update
-  Bytes peak_memory;                    ///< of the rank so far; 0: not known
+  Seconds duration;                     ///< since the end of the previous step
+  std::optional<double> learning_rate;  ///< for this step's update
+  Bytes peak_memory;                    ///< of the rank so far; 0 if unknown
 };
 using StepEnded = std::function<void(const StepReport&)>;
 

@@ -87,7 +87,7 @@ std::uint64_t TensorFacts::bytes() const
 
 std::string shape_in_words(const std::vector<std::uint64_t>& shape)
 {
-  constexpr std::size_t most = 8;  // dimensions that are shown
+  constexpr std::size_t most = 8;  // number of dimensions shown
   const auto shown_part = std::span(shape).first(std::min(shape.size(), most));
   return fmt::format("[{}{}]", fmt::join(shown_part, ", "), shape.size() > most ? ", …" : "");
 }
@@ -95,7 +95,7 @@ std::string shape_in_words(const std::vector<std::uint64_t>& shape)
 const TensorFacts& TensorSource::facts(const std::string& name) const
 {
   const TensorFacts* found = find(name);
-  if (!found) throw InputError(where(), fmt::format("there is no tensor {}", in_quotes(name)));
+  if (!found) throw InputError(where(), fmt::format("has no tensor {}", in_quotes(name)));
   return *found;
 }
 

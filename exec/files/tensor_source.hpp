@@ -8,32 +8,32 @@
 #include <string_view>
 #include <vector>
 
-/// Tensors as they lie in files: named, typed, their elements little-endian, row by row. No LibTorch here.
+/// Tensors as files store them: named, typed, with little-endian elements in row-major order. Without LibTorch.
 namespace isobar::exec {
 
-/// What the elements of a stored tensor are: safetensors' dtypes of whole bytes, in the order of its reference.
+/// Types of stored elements: safetensors' dtypes of whole bytes, in the order of its reference implementation.
 enum class ElementType { Bool, U8, I8, F8E5M2, F8E4M3, I16, U16, F16, BF16, I32, U32, F32, F64, I64, U64 };
 
-/// As files write it, such as "BF16".
+/// Name in files, such as "BF16".
 std::string_view name_of(ElementType type);
 /// Bytes of one element.
 std::uint64_t size_of(ElementType type);
 std::optional<ElementType> element_type_from_name(std::string_view name);
 std::vector<std::string> element_type_names();
 
-/// What is known of a tensor without its elements. A shape without dimensions is one element.
+/// A tensor without its elements. A shape without dimensions means one element.
 struct TensorFacts {
   std::string name;
   ElementType type = ElementType::F32;
   std::vector<std::uint64_t> shape;
 
-  /// Bytes of its elements. @throws InputError naming the tensor when they are more than 2^63.
+  /// Size of the elements in bytes. @throws InputError naming the tensor when it is over 2^63.
   std::uint64_t bytes() const;
-  /// The same; none when they are more.
+  /// The same, or none when it is over 2^63.
   std::optional<std::uint64_t> bytes_if_countable() const;
 };
 
-/// A tensor whose elements somebody else keeps, as many bytes as `facts.bytes()`.
+/// A tensor whose elements are owned elsewhere. `data` has `facts.bytes()` bytes.
 struct TensorView {
   TensorFacts facts;
   std::span<const std::byte> data;
@@ -45,10 +45,10 @@ struct StoredTensor {
   std::vector<std::byte> data;
 };
 
-/// "[2, 3]".
+/// A shape as text: "[2, 3]".
 std::string shape_in_words(const std::vector<std::uint64_t>& shape);
 
-/// Something that holds tensors by name: a safetensors file, a folder of them, a checkpoint. Reads from any thread.
+/// Tensors by name: a safetensors file, a folder of them, or a checkpoint. May be read from any thread.
 class TensorSource {
  public:
   TensorSource() = default;
@@ -58,17 +58,17 @@ class TensorSource {
   TensorSource& operator=(TensorSource&&) = default;
   virtual ~TensorSource() = default;
 
-  /// What messages call it.
+  /// The source's name in messages.
   virtual std::string where() const = 0;
-  /// In the order of the alphabet.
+  /// Names of all tensors, sorted.
   virtual std::vector<std::string> names() const = 0;
-  /// Null when there is no such tensor; valid as long as the source.
+  /// The tensor's facts; null when it does not exist. Valid as long as the source.
   virtual const TensorFacts* find(const std::string& name) const = 0;
-  /// Reads one tensor's elements, and no other's, into `into`, of exactly its bytes.
-  /// @throws InputError when it is damaged or there is no such tensor, EnvironmentError when the disk refuses.
+  /// Reads one tensor's elements into `into`, whose size must be the tensor's. Reads nothing else of the file.
+  /// @throws InputError when the tensor is damaged or does not exist, EnvironmentError when the disk refuses.
   virtual void read(const std::string& name, std::span<std::byte> into) const = 0;
 
-  /// The facts. @throws InputError when there is no such tensor.
+  /// The tensor's facts. @throws InputError when it does not exist.
   const TensorFacts& facts(const std::string& name) const;
   StoredTensor read(const std::string& name) const;
 };

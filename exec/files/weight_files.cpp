@@ -19,7 +19,7 @@ namespace {
 constexpr auto single_file = "model.safetensors";
 constexpr auto index_file = "model.safetensors.index.json";
 
-/// A shard lies beside its index: a name that leads elsewhere would read what nobody meant to show.
+/// Shards must be next to their index: a name with a path could make us read arbitrary files.
 bool is_plain_name(const std::string& name)
 {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
@@ -37,7 +37,7 @@ Weights::Weights(const std::filesystem::path& path)
     if (!std::filesystem::exists(file, ignored)) file = path / index_file;
     if (!std::filesystem::exists(file, ignored)) {
       throw InputError(shown_path(path),
-                       fmt::format("holds neither {} nor {}; name a folder of a Hugging Face model in safetensors",
+                       fmt::format("has neither {} nor {}; name the folder of a Hugging Face model in safetensors",
                                    single_file, index_file));
     }
   }
@@ -65,7 +65,8 @@ void Weights::open_shards(const std::filesystem::path& index)
   std::map<std::string, std::size_t> opened;
   for (const auto& [tensor, node] : map->members) {
     if (node.kind != DocumentNode::Kind::Scalar || !node.is_text || !is_plain_name(node.scalar)) {
-      weight_map.add_fault(tensor, fmt::format("{} is no name of a file beside the index", in_quotes(node.scalar)));
+      weight_map.add_fault(tensor,
+                           fmt::format("{} is not the name of a file next to the index", in_quotes(node.scalar)));
       faults.throw_if_any();
     }
     const auto [place, is_new] = opened.emplace(node.scalar, files_.size());

@@ -12,12 +12,12 @@
 
 namespace isobar::exec {
 
-/// The weights of a model in one file, or in the shards that a `model.safetensors.index.json` names.
+/// A model's weights: one file, or the shards that a `model.safetensors.index.json` names.
 class Weights final : public TensorSource {
  public:
-  /// `path`: a safetensors file, an index, or a folder with a `model.safetensors` or, if there is none, an index.
-  /// @throws InputError when there is neither, when the index names a shard outside its folder, or when a shard lacks a
-  /// tensor that the index puts there.
+  /// `path`: a safetensors file, an index, or a folder with a `model.safetensors` or else an index.
+  /// @throws InputError when the folder has neither, when the index names a shard outside its folder, or when a shard
+  /// lacks a tensor that the index assigns to it.
   explicit Weights(const std::filesystem::path& path);
 
   std::string where() const override { return where_; }
@@ -26,11 +26,12 @@ class Weights final : public TensorSource {
   void read(const std::string& name, std::span<std::byte> into) const override;
   using TensorSource::read;
 
-  /// All that is read: configuration, index and shards, whether they are there or not.
+  /// All files of the model: configuration, index and shards. The configuration may not exist.
   std::vector<std::string> files() const;
-  /// Where the model's configuration is, if it has one: `config.json` beside the weights.
+  /// The path of `config.json` next to the weights, which need not exist.
   std::filesystem::path config_file() const;
-  /// Recognises a model again, whatever its files are: of names, types, shapes and the first 64 KiB of each tensor.
+  /// Hash that recognises a model, however it is split into files: of names, types, shapes and the first 64 KiB of each
+  /// tensor.
   std::string fingerprint() const;
 
  private:

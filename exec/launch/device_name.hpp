@@ -7,10 +7,10 @@
 
 namespace isobar::exec {
 
-/// "AMD EPYC 7B13, 2 threads": what the processor calls itself, and how much of it is used.
+/// Model name of the processor and the number of threads in use: "AMD EPYC 7B13, 2 threads".
 std::string processor_name(std::size_t threads);
 
-/// What programs may take of this machine's memory without swapping.
+/// Memory of this machine that programs can take without swapping; 0 when the system does not report it.
 Bytes available_memory();
 
 }  // namespace isobar::exec

@@ -20,12 +20,13 @@ namespace isobar::exec {
 namespace {
 
 constexpr auto channel = TcpWorld::lasting_channel;
-constexpr std::string_view beat = "beat ";  // and what the rank is at
-constexpr std::string_view leave = "leave";
-constexpr std::string_view doubt = "doubt";  // a transfer is late, and soon it is known why
-constexpr std::string_view loss = "lost ";   // and the failure
+// Messages between rank 0 and the others.
+constexpr std::string_view heartbeat_prefix = "beat ";  // then the state of the rank
+constexpr std::string_view leave_message = "leave";
+constexpr std::string_view doubt_message = "doubt";  // a transfer is late; the reason follows soon
+constexpr std::string_view loss_prefix = "lost ";    // then the failure
 constexpr std::size_t longest_reason = 1000;
-/// The word of who is lost takes no longer from rank 0 to the others, though a machine be busy.
+/// Within this time the report of a loss gets from rank 0 to the others, even on busy machines.
 constexpr Seconds least_grace{1};
 
 TcpLink::Bytes bytes_of(std::string_view text)
@@ -33,32 +34,32 @@ TcpLink::Bytes bytes_of(std::string_view text)
   return std::as_bytes(std::span(text));
 }
 
-/// Nothing if that is no word of a loss among `ranks` ranks.
-std::optional<Failure> loss_from(std::string_view word, std::size_t ranks)
+/// nullopt unless the message reports a loss among `ranks` ranks.
+std::optional<Failure> loss_from(std::string_view message, std::size_t ranks)
 {
-  if (!word.starts_with(loss)) return std::nullopt;
-  auto lost = failure_from_word(word.substr(loss.size()));
+  if (!message.starts_with(loss_prefix)) return std::nullopt;
+  auto lost = parse_failure(message.substr(loss_prefix.size()));
   if (!lost || !lost->rank || *lost->rank >= ranks) return std::nullopt;
   lost->text = shown(lost->text, longest_reason);
   return lost;
 }
 
-std::string word_of_beat(const Progress::State& state)
+std::string heartbeat_message(const Progress::State& state)
 {
-  return std::string(beat) + nlohmann::json({state.idle.value, state.since.value, state.work}).dump();
+  return std::string(heartbeat_prefix) + nlohmann::json({state.idle.value, state.since.value, state.work}).dump();
 }
 
-/// Nothing if that is no word of a beat.
-std::optional<Progress::State> beat_from(std::string_view word)
+/// nullopt unless the message is a heartbeat.
+std::optional<Progress::State> state_from(std::string_view message)
 {
-  if (!word.starts_with(beat)) return std::nullopt;
-  const auto said = nlohmann::json::parse(word.substr(beat.size()), nullptr, false);
-  const bool is_sound =
-      said.is_array() && said.size() == 3 && said[0].is_number() && said[1].is_number() && said[2].is_string();
-  if (!is_sound) return std::nullopt;
+  if (!message.starts_with(heartbeat_prefix)) return std::nullopt;
+  const auto json = nlohmann::json::parse(message.substr(heartbeat_prefix.size()), nullptr, false);
+  const bool is_valid =
+      json.is_array() && json.size() == 3 && json[0].is_number() && json[1].is_number() && json[2].is_string();
+  if (!is_valid) return std::nullopt;
   constexpr std::size_t longest_work = 100;
-  return Progress::State{Seconds(said[0].get<double>()), shown(said[2].get<std::string>(), longest_work),
-                         Seconds(said[1].get<double>())};
+  return Progress::State{Seconds(json[0].get<double>()), shown(json[2].get<std::string>(), longest_work),
+                         Seconds(json[1].get<double>())};
 }
 
 }  // namespace
@@ -66,13 +67,13 @@ std::optional<Progress::State> beat_from(std::string_view word)
 class Heartbeat::Impl {
  public:
   Impl(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits, Progress& progress,
-       Beaten beaten)
+       OnHeartbeat on_heartbeat)
       : world_(world),
         rank_(rank),
         names_(std::move(names)),
         limits_(limits),
         progress_(progress),
-        beaten_(std::move(beaten))
+        on_heartbeat_(std::move(on_heartbeat))
   {
     for (std::size_t other = 0; other < names_.size(); ++other) {
       if (other == rank_ || (rank_ != 0 && other != 0)) continue;
@@ -83,10 +84,10 @@ class Heartbeat::Impl {
     }
     if (peers_.empty()) return;
     try {
-      beating_ = start_thread([this] { beat_on(); });
-      for (auto& peer : peers_) peer->listening = start_thread([this, &peer = *peer] { listen_to(peer); });
+      sender_ = start_thread([this] { send_heartbeats(); });
+      for (auto& peer : peers_) peer->receiver = start_thread([this, &peer = *peer] { receive_from(peer); });
     } catch (const EnvironmentError& error) {
-      lose_own(failure_of(error));
+      lose_self(failure_of(error));
       end();
       throw;
     }
@@ -107,11 +108,11 @@ class Heartbeat::Impl {
   {
     Seconds idle = progress_.state().idle;
     const std::lock_guard lock(mutex_);
-    for (const auto& peer : peers_) idle = std::min(idle, peer->said.idle + time_since(peer->said_at));
+    for (const auto& peer : peers_) idle = std::min(idle, peer->state.idle + time_since(peer->state_at));
     return idle;
   }
 
-  /// The first loss counts: others follow from it.
+  /// Only the first loss counts: others follow from it.
   void lose(const Failure& lost)
   {
     {
@@ -120,22 +121,22 @@ class Heartbeat::Impl {
       lost_ = lost;
       changed_.notify_all();
     }
-    tell_all(std::string(loss) + word_of(lost));
+    send_to_all(std::string(loss_prefix) + serialize_failure(lost));
     world_.cancel();
   }
 
-  /// The work has failed: tells the others, unless it follows from a rank that is lost. The first failure counts.
+  /// Reports a failure of the work to the others, unless it follows from a lost rank. Only the first failure counts.
   void fail(const std::exception_ptr& failure)
   {
     const std::lock_guard lock(failing_);
     if (failure_) return;
     try {
-      judge(failure);
+      attribute(failure);
     } catch (...) {
       failure_ = std::current_exception();
     }
   }
-  /// What has become of the failure.
+  /// Throws what the first failure was attributed to.
   [[noreturn]] void rethrow()
   {
     const std::lock_guard lock(failing_);
@@ -150,53 +151,54 @@ class Heartbeat::Impl {
       leaving_ = true;
       changed_.notify_all();
     }
-    if (beating_.joinable()) beating_.join();
-    if (!lost_) tell_all(leave);
-    std::vector<TcpLink*> heard;
-    for (auto& peer : peers_) heard.push_back(peer->in);
-    TcpLink::cancel(heard);
+    if (sender_.joinable()) sender_.join();
+    if (!lost_) send_to_all(leave_message);
+    std::vector<TcpLink*> incoming;
+    for (auto& peer : peers_) incoming.push_back(peer->in);
+    TcpLink::cancel(incoming);
     for (auto& peer : peers_) {
-      if (peer->listening.joinable()) peer->listening.join();
+      if (peer->receiver.joinable()) peer->receiver.join();
     }
   }
 
-  [[noreturn]] void judge(const std::exception_ptr& thrown)
+  /// Finds the rank at fault, reports this rank's own fault to the others, and throws the failure of the rank at fault.
+  [[noreturn]] void attribute(const std::exception_ptr& thrown)
   {
     Failure failure = failure_of(thrown);
     if (!follows_from_another(failure)) {
-      lose_own(failure);
+      lose_self(failure);
       std::rethrow_exception(thrown);
     }
     if (failure.kind == Failure::Kind::DeadlinePassed) raise_doubt();
     if (const auto found = lost_after(failure.kind)) throw_failure(*found);
     failure.text += "; all ranks are alive";
-    lose_own(failure);
+    lose_self(failure);
     failure.rank = rank_;  // the text begins with it
     throw_failure(failure);
   }
 
-  /// Who is lost, after the time by which this is known of whoever made a transfer fail.
+  /// The lost rank's failure, after the time within which the cause of a failed transfer becomes known.
   std::optional<Failure> lost_after(Failure::Kind kind) const
   {
-    // Who is late may have died since the transfer began.
-    const Seconds until_known = limits_.heartbeat + limits_.beat;
+    // The late rank may have died since the transfer began.
+    const Seconds until_known = limits_.heartbeat_timeout + limits_.heartbeat_interval;
     if (kind == Failure::Kind::DeadlinePassed) return lost(until_known);
     if (kind != Failure::Kind::PeerClosed) return lost(Seconds(0));
-    // A connection may close before it is known why; or since the rank at its other end has found another one late, and
-    // that rank's word comes before this one's.
-    const Seconds grace = std::max(limits_.beat, least_grace);
+    // A connection may close before the reason arrives, or because its peer has found a third rank late, whose failure
+    // is then reported before this rank's.
+    const Seconds grace = std::max(limits_.heartbeat_interval, least_grace);
     const auto found = lost(grace);
     return found || !is_doubtful() ? found : lost(until_known + grace);
   }
 
-  /// Tells the others that this rank has waited too long, and waits to know why.
+  /// Tells the others that this rank has waited too long and does not know why yet.
   void raise_doubt()
   {
     {
       const std::lock_guard lock(mutex_);
       if (std::exchange(is_doubtful_, true)) return;
     }
-    tell_all(doubt);
+    send_to_all(doubt_message);
   }
   bool is_doubtful() const
   {
@@ -204,7 +206,8 @@ class Heartbeat::Impl {
     return is_doubtful_;
   }
 
-  void lose_own(Failure failure)
+  /// Counts this rank as lost.
+  void lose_self(Failure failure)
   {
     if (!failure.rank) {
       failure.text = fmt::format("{} failed: {}", names_[rank_], shown(failure.text, longest_reason));
@@ -213,45 +216,45 @@ class Heartbeat::Impl {
     lose(failure);
   }
 
-  /// One with whom this rank exchanges beats.
+  /// A rank with which this one exchanges heartbeats.
   struct Peer {
     std::size_t rank = 0;
     TcpLink* out = nullptr;
     std::mutex sending;
     TcpLink* in = nullptr;
-    std::jthread listening;
-    // What it said last: rank 0 of all ranks, another one of itself.
-    Progress::State said;
-    Clock::time_point said_at = Clock::now();
+    std::jthread receiver;
+    Progress::State state;  ///< as last received; rank 0's `idle` is that of all ranks
+    Clock::time_point state_at = Clock::now();
   };
 
-  void tell(Peer& peer, std::string_view word) const
+  void send(Peer& peer, std::string_view message) const
   {
     const std::lock_guard lock(peer.sending);
     try {
-      peer.out->send(bytes_of(word), {}, limits_.heartbeat);
+      peer.out->send(bytes_of(message), {}, limits_.heartbeat_timeout);
     } catch (const std::exception&) {
-      // Whoever hears nothing any more is lost, and who listens to it finds that out.
+      // A peer that does not receive is lost, which the thread that receives from it finds out.
     }
   }
-  void tell_all(std::string_view word) const
+  void send_to_all(std::string_view message) const
   {
-    for (auto& peer : peers_) tell(*peer, word);
+    for (auto& peer : peers_) send(*peer, message);
   }
 
-  void beat_on()
+  void send_heartbeats()
   {
     while (true) {
-      if (stood_still()) return;
-      last_beat_ = Clock::now();
-      tell_all(word_of_beat(state()));
-      if (beaten_) beaten_(longest_work());
+      if (was_suspended()) return;
+      last_heartbeat_ = Clock::now();
+      send_to_all(heartbeat_message(state()));
+      if (on_heartbeat_) on_heartbeat_(longest_work());
       std::unique_lock lock(mutex_);
-      if (changed_.wait_until(lock, deadline_in(limits_.beat), [this] { return lost_ || leaving_; })) return;
+      const auto next = deadline_in(limits_.heartbeat_interval);
+      if (changed_.wait_until(lock, next, [this] { return lost_ || leaving_; })) return;
     }
   }
 
-  /// Of this rank, and as rank 0 says it, of all.
+  /// State of this rank; on rank 0 with the idle time of all ranks.
   Progress::State state() const
   {
     Progress::State state = progress_.state();
@@ -265,71 +268,73 @@ class Heartbeat::Impl {
     std::size_t rank = rank_;
     const std::lock_guard lock(mutex_);
     for (const auto& peer : peers_) {
-      const Seconds since = peer->said.since + time_since(peer->said_at);
-      if (peer->said.work.empty() || (!longest.work.empty() && since <= longest.since)) continue;
-      longest = {.idle = {}, .work = peer->said.work, .since = since};
+      const Seconds since = peer->state.since + time_since(peer->state_at);
+      if (peer->state.work.empty() || (!longest.work.empty() && since <= longest.since)) continue;
+      longest = {.idle = {}, .work = peer->state.work, .since = since};
       rank = peer->rank;
     }
     if (longest.work.empty()) return "";
     return fmt::format("{}: {} for {}", names_[rank], longest.work, in_seconds(longest.since));
   }
 
-  void listen_to(Peer& peer)
+  void receive_from(Peer& peer)
   {
-    std::string word;
-    const auto room = [&word](TcpLink::Bytes header) {
-      word.assign(reinterpret_cast<const char*>(header.data()), header.size());
+    std::string message;
+    const auto room = [&message](TcpLink::Bytes header) {
+      message.assign(reinterpret_cast<const char*>(header.data()), header.size());
       return std::vector<std::span<std::byte>>();
     };
     try {
       while (true) {
-        peer.in->receive(room, limits_.heartbeat);
-        if (word == leave) return;
-        if (auto said = beat_from(word)) {
+        peer.in->receive(room, limits_.heartbeat_timeout);
+        if (message == leave_message) return;
+        if (auto state = state_from(message)) {
           const std::lock_guard lock(mutex_);
-          peer.said = std::move(*said);
-          peer.said_at = Clock::now();
+          peer.state = std::move(*state);
+          peer.state_at = Clock::now();
           continue;
         }
-        if (word == doubt) {
+        if (message == doubt_message) {
           raise_doubt();
           continue;
         }
-        if (!stood_still()) lose(told_by(peer, word));
+        if (!was_suspended()) lose(loss_reported_by(peer, message));
         return;
       }
     } catch (const Interrupted&) {
       // This process ends.
     } catch (const std::exception& error) {
-      if (stood_still()) return;
+      if (was_suspended()) return;
       const std::string& name = names_[peer.rank];
       const bool is_silent = failure_of(error).kind == Failure::Kind::DeadlinePassed;
-      const auto silence = fmt::format("{}: no sign of life for {} (--heartbeat)", name, in_seconds(limits_.heartbeat));
+      const auto silence =
+          fmt::format("{}: no heartbeat for {} (--heartbeat)", name, in_seconds(limits_.heartbeat_timeout));
       lose(is_silent ? environment_failure(Failure::Kind::Silent, silence, peer.rank)
                      : environment_failure(Failure::Kind::Died, name + " is gone", peer.rank));
     }
   }
 
-  /// Who is lost by a peer's word.
-  Failure told_by(const Peer& peer, std::string_view word) const
+  /// The loss that a peer's message reports. A peer whose message is malformed, or reports this rank, is lost itself.
+  Failure loss_reported_by(const Peer& peer, std::string_view message) const
   {
     using Kind = Failure::Kind;
     const std::string& name = names_[peer.rank];
-    auto lost = loss_from(word, names_.size());
-    if (!lost) return environment_failure(Kind::Other, name + " sends what is no sign of life", peer.rank);
+    auto lost = loss_from(message, names_.size());
+    if (!lost) return environment_failure(Kind::Other, name + " sent a malformed heartbeat", peer.rank);
     if (lost->rank == rank_) {
-      return environment_failure(Kind::Other, fmt::format("{} gave this rank up: {}", name, lost->text), peer.rank);
+      return environment_failure(Kind::Other, fmt::format("{} reported this rank as lost: {}", name, lost->text),
+                                 peer.rank);
     }
     return std::move(*lost);
   }
 
-  /// True where this process was stopped for so long that the others have given it up.
-  bool stood_still()
+  /// True when this process was suspended for so long that the others count it as lost.
+  bool was_suspended()
   {
-    const Seconds pause = time_since(last_beat_);
-    if (pause <= limits_.heartbeat) return false;
-    const auto why = fmt::format("{} stood still for {}; the others wait {} for a sign of life (--heartbeat)",
-                                 names_[rank_], in_seconds(pause), in_seconds(limits_.heartbeat));
+    const Seconds pause = time_since(last_heartbeat_);
+    if (pause <= limits_.heartbeat_timeout) return false;
+    const auto why = fmt::format("{} was suspended for {}; the others wait {} for a heartbeat (--heartbeat)",
+                                 names_[rank_], in_seconds(pause), in_seconds(limits_.heartbeat_timeout));
     lose(environment_failure(Failure::Kind::Other, why, rank_));
     return true;
   }
@@ -339,10 +344,10 @@ class Heartbeat::Impl {
   std::vector<std::string> names_;
   TimeLimits limits_;
   Progress& progress_;
-  Beaten beaten_;
+  OnHeartbeat on_heartbeat_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::jthread beating_;
-  std::atomic<Clock::time_point> last_beat_ = Clock::now();
+  std::jthread sender_;
+  std::atomic<Clock::time_point> last_heartbeat_ = Clock::now();
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
@@ -365,8 +370,8 @@ std::vector<LinkName> Heartbeat::links(std::size_t ranks)
 }
 
 Heartbeat::Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits,
-                     Progress& progress, Beaten beaten)
-    : impl_(std::make_unique<Impl>(world, rank, std::move(names), limits, progress, std::move(beaten)))
+                     Progress& progress, OnHeartbeat on_heartbeat)
+    : impl_(std::make_unique<Impl>(world, rank, std::move(names), limits, progress, std::move(on_heartbeat)))
 {
 }
 

@@ -15,45 +15,47 @@
 
 namespace isobar::exec {
 
-/// Signs of life of a world's ranks, apart from the data: over links of their own, by threads of their own, every
-/// `limits.beat`. A rank is lost when nothing came from it for `limits.heartbeat`, at once when its connection closes,
-/// and when it says that it has failed. It is lost to all: rank 0, with whom all others exchange beats, passes on who
-/// it was. The world's other links are then cancelled.
+/// Exchanges heartbeats between the ranks of a process group, over links and by threads of their own, every
+/// `limits.heartbeat_interval`.
 ///
-/// With its signs of life a rank says what it is at (Progress), and rank 0 passes on how long all ranks have waited.
+/// A rank is lost when no heartbeat has come from it for `limits.heartbeat_timeout`, when its connection closes, and
+/// when it reports that it has failed. Rank 0, with which all others exchange heartbeats, tells all ranks which one is
+/// lost. All other links of the process group are then cancelled. A rank that was itself suspended for longer than the
+/// timeout, such as by SIGSTOP, counts itself as lost.
 ///
-/// A rank that has itself stood still for longer, such as one that was stopped and goes on, is lost to itself.
+/// Heartbeats carry what a rank is doing (Progress); those of rank 0 also how long all ranks have been idle.
 class Heartbeat {
  public:
-  /// The links that it needs, for the world of `ranks` ranks.
+  /// Links that it needs in a process group of `ranks` ranks.
   static std::vector<LinkName> links(std::size_t ranks);
 
-  /// Told of the rank that has been at one thing for longest, such as "rank 1 (b): Backward 3 of step 0 for 41 s"; ""
-  /// while none is at work.
-  using Beaten = std::function<void(const std::string& longest)>;
+  /// Called after each heartbeat. `longest`: the rank that has been doing one thing for longest, such as
+  /// "rank 1 (b): Backward 3 of step 0 for 41 s"; "" while none is at work.
+  using OnHeartbeat = std::function<void(const std::string& longest)>;
 
-  /// Begins to beat. `names`: of all ranks as messages call them, "rank 1 (b)". `world` and `progress`, which is this
-  /// rank's, must outlive it. `beaten` is called after each beat, by a thread of this; rank 0 knows of all ranks.
+  /// Starts the heartbeats. `names`: of all ranks in messages, such as "rank 1 (b)". `progress`: of this rank. `world`
+  /// and `progress` must outlive this object. `on_heartbeat` is called by a thread of this object; on rank 0 it covers
+  /// all ranks.
   Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits,
-            Progress& progress, Beaten beaten = {});
+            Progress& progress, OnHeartbeat on_heartbeat = {});
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
-  /// Takes leave: whoever leaves so is not lost.
+  /// Tells the peers that this rank leaves, so that it is not reported as lost.
   ~Heartbeat();
 
-  /// This rank's work. Where it fails because another rank is lost, it ends with that one's failure, by its exit code.
-  /// Of anything else the others are told, and it is passed on. A deadline that passes while all ranks are alive says
-  /// so, and is this rank's failure.
+  /// Runs this rank's work. When it fails because another rank is lost, throws that rank's failure with its exit code.
+  /// Any other failure is reported to the other ranks and rethrown. A deadline that passes while all ranks are alive is
+  /// this rank's failure, and its text ends with "all ranks are alive".
   void guard(const std::function<void()>& work);
-  /// From any thread within `guard`: part of the work has failed with this, which the others are told now, though the
-  /// rest of it may go on for long. The first one counts, and is what `guard` throws of.
+  /// Reports a failure to the other ranks at once, while this rank's other threads may still run. Only the first report
+  /// counts; `guard` rethrows it. Callable from any thread within `guard`.
   void failed(const std::exception_ptr& failure);
 
-  /// The failure of the rank that the others can no longer count on ("rank 1 (b): no sign of life for 10 s"), waiting
-  /// for it so long at most; from any thread.
+  /// Failure of the rank that is lost ("rank 1 (b): no heartbeat for 10 s"); waits for one for `wait` at most. Callable
+  /// from any thread.
   std::optional<Failure> lost(Seconds wait = Seconds(0)) const;
-  /// How long since any rank was last at work or moved bytes, as far as is known here: of others the word is as old as
-  /// two beats. From any thread.
+  /// Time since any rank was last at work or moved bytes. Knowledge of other ranks is at most two heartbeats old.
+  /// Callable from any thread.
   Seconds idle() const;
 
  private:

@@ -12,35 +12,36 @@
 
 namespace isobar::exec {
 
-/// Says in one line, once in a run, that its steps take more than ten times what was predicted: the mean of those that
-/// have ended, but for the first, in which a machine warms up, once they are late by a second together; or a step under
-/// way, when it is late by `patience`.
+/// Reports once per run, in one line, that its steps take more than ten times the predicted time. Two cases count: the
+/// mean of the completed steps except the first, in which a machine warms up, once they are late by a second together;
+/// or a step under way that is late by `patience`.
 class Lateness {
  public:
-  using Say = std::function<void(const std::string& line)>;
+  using Report = std::function<void(const std::string& line)>;
 
-  /// `predicted`: the time of a step; 0 where nothing was, and nothing is said.
-  Lateness(Seconds predicted, Seconds patience, Say say)
-      : predicted_(predicted), patience_(patience), say_(std::move(say))
+  /// `predicted`: time of a step; 0 where there is no prediction, and nothing is reported.
+  Lateness(Seconds predicted, Seconds patience, Report report)
+      : predicted_(predicted), patience_(patience), report_(std::move(report))
   {
   }
 
   void step_begins(std::uint64_t step);
   void step_ends();
-  /// From any thread: of the step under way. `longest`: who has been at one thing for longest, or "".
+  /// Checks the step under way. `longest`: the rank that has been doing one thing for longest, or "". Callable from any
+  /// thread.
   void look(const std::string& longest);
 
  private:
-  void say_once(const std::string& what, Seconds took, const std::string& why);
+  void report_once(const std::string& what, Seconds took, const std::string& why);
 
   Seconds predicted_;
   Seconds patience_;
-  Say say_;
+  Report report_;
   std::mutex mutex_;
-  bool is_said_ = false;
+  bool is_reported_ = false;
   bool is_first_ = true;
-  std::uint64_t ended_ = 0;  // but for the first
-  Seconds together_;         // all of them
+  std::uint64_t completed_ = 0;  // steps except the first
+  Seconds total_;                // of the completed steps
   std::optional<std::uint64_t> under_way_;
   Clock::time_point began_;
 };

@@ -19,21 +19,21 @@ namespace isobar::exec {
 
 namespace {
 
-/// A program that starts ranks, and the variables by which it tells them who they are.
+/// A program that starts ranks, and the variables that it sets for them.
 struct Launcher {
   const char* name;
   const char* rank;
   const char* size;
   const char* local_rank;
-  const char* sign;  ///< without it the others are not meant for us
+  const char* sign;  ///< variable without which the others do not concern us; "": none
 };
 
-// The first one that is there counts.
+// The first one that is present wins.
 constexpr std::array launchers = {
     Launcher{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", ""},
     Launcher{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", ""},
     Launcher{"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", ""},
-    // A batch script has the others too, and is no rank: only steps of srun are.
+    // A batch script has the others too, but only steps of srun are ranks.
     Launcher{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID"},
 };
 constexpr const Launcher& torchrun = launchers[0];
@@ -43,7 +43,7 @@ constexpr const Launcher& slurm = launchers[3];
 
 constexpr std::size_t most_ranks = 1'000'000;
 
-/// A whole number below `limit`, from text; none when it is anything else.
+/// Parses a whole number below `limit`; nullopt for any other text.
 std::optional<std::size_t> whole_number(std::string_view text, std::size_t limit)
 {
   std::size_t number = 0;
@@ -52,12 +52,12 @@ std::optional<std::size_t> whole_number(std::string_view text, std::size_t limit
   return number;
 }
 
-/// Reads the variables, and says what is wrong with them.
+/// Reads variables and reports their errors.
 class Variables {
  public:
   explicit Variables(const Environment& environment) : environment_(&environment) {}
 
-  /// Variables that are empty count as not set, as shells have it.
+  /// nullptr when the variable is not set, or empty, as in shells.
   const std::string* find(const std::string& name) const
   {
     const auto found = environment_->find(name);
@@ -82,7 +82,7 @@ class Variables {
     return *number;
   }
 
-  bool says(const Launcher& launcher) const
+  bool has(const Launcher& launcher) const
   {
     return (*launcher.sign == '\0' || find(launcher.sign)) && (find(launcher.rank) || find(launcher.size));
   }
@@ -91,7 +91,7 @@ class Variables {
   const Environment* environment_;
 };
 
-/// The same port for all ranks of a job, and mostly another one for another job; below those that connections take.
+/// The same port for all ranks of a job, and mostly another one for another job; below the ephemeral ports.
 std::uint16_t port_of_job(const std::string& job)
 {
   constexpr int hexadecimal = 16;
@@ -104,22 +104,22 @@ Endpoint on_this_machine(const std::string& job)
   return {"127.0.0.1", port_of_job(job)};
 }
 
-/// Where all are to meet whom torch's convention tells so.
+/// Address of rank 0 by torch's convention.
 Endpoint master_of_torch(const Variables& variables)
 {
   const std::string why = "MASTER_ADDR and MASTER_PORT go together";
   const std::string& host = variables.at("MASTER_ADDR", why);
-  // The agent of torchrun keeps a store for its ranks at the port itself, and says so.
+  // The agent of torchrun may use the port itself, for a store for its ranks.
   const std::string* store = variables.find("TORCHELASTIC_USE_AGENT_STORE");
-  const std::size_t beside = store && *store == "True" ? 1 : 0;
+  const std::size_t offset = store && *store == "True" ? 1 : 0;
   constexpr std::size_t ports = std::numeric_limits<std::uint16_t>::max();
-  const auto port = variables.number("MASTER_PORT", why, 1, ports + 1 - beside);
-  return {host, static_cast<std::uint16_t>(port + beside)};
+  const auto port = variables.number("MASTER_PORT", why, 1, ports + 1 - offset);
+  return {host, static_cast<std::uint16_t>(port + offset)};
 }
 
 Endpoint master_of_slurm(const Variables& variables)
 {
-  const std::string why = "Slurm's srun sets it; else say --master HOST:PORT";
+  const std::string why = "Slurm's srun sets it; otherwise give --master HOST:PORT";
   const std::string job = "slurm " + variables.at("SLURM_JOB_ID", why) + "." + variables.at("SLURM_STEP_ID", why);
   const std::string* nodes = variables.find("SLURM_STEP_NUM_NODES");
   if (nodes && *nodes == "1") return on_this_machine(job);
@@ -127,7 +127,7 @@ Endpoint master_of_slurm(const Variables& variables)
   return {first_host(list, variables.at(list, why)), port_of_job(job)};
 }
 
-/// None where Open MPI does not say that all ranks are here.
+/// nullopt unless Open MPI reports that all ranks are on this machine.
 std::optional<Endpoint> master_of_open_mpi(const Variables& variables, std::size_t world_size)
 {
   const std::string* here = variables.find("OMPI_COMM_WORLD_LOCAL_SIZE");
@@ -147,14 +147,14 @@ Endpoint master_of(const Variables& variables, const LaunchFlags& flags, const L
     if (const auto master = master_of_open_mpi(variables, world_size)) return *master;
   }
   throw InputError(
-      "nothing says where rank 0 listens; say --master HOST:PORT to all ranks, or set ISOBAR_MASTER, or MASTER_ADDR "
+      "the address of rank 0 is not set; give --master HOST:PORT to all ranks, or set ISOBAR_MASTER, or MASTER_ADDR "
       "and MASTER_PORT");
 }
 
 const Launcher* launcher_of(const Variables& variables)
 {
   const auto* const found = std::find_if(launchers.begin(), launchers.end(),
-                                         [&](const Launcher& launcher) { return variables.says(launcher); });
+                                         [&](const Launcher& launcher) { return variables.has(launcher); });
   if (found == launchers.end()) return nullptr;
   const auto same = [&](const char* a, const char* b) {
     const auto* left = variables.find(a);
@@ -162,11 +162,11 @@ const Launcher* launcher_of(const Variables& variables)
     return left && right && *left == *right;
   };
   const bool is_slurms_own =
-      found == &pmi && variables.says(slurm) && same(pmi.rank, slurm.rank) && same(pmi.size, slurm.size);
+      found == &pmi && variables.has(slurm) && same(pmi.rank, slurm.rank) && same(pmi.size, slurm.size);
   return is_slurms_own ? &slurm : found;
 }
 
-/// "--master, torchrun (RANK, WORLD_SIZE), over those of Slurm".
+/// "--master, torchrun (RANK, WORLD_SIZE), overriding Slurm".
 std::string source_of(const Variables& variables, const LaunchFlags& flags, const Launcher* launcher)
 {
   std::string text;
@@ -183,12 +183,10 @@ std::string source_of(const Variables& variables, const LaunchFlags& flags, cons
   }
   std::string others;
   for (const auto& other : launchers) {
-    if ((used && &other == launcher) || !variables.says(other)) continue;
+    if ((used && &other == launcher) || !variables.has(other)) continue;
     others += (others.empty() ? "" : " and ") + std::string(other.name);
   }
-  return others.empty()
-             ? text
-             : text + ", over what " + others + (others.find(" and ") == std::string::npos ? " says" : " say");
+  return others.empty() ? text : text + ", overriding " + others;
 }
 
 }  // namespace
@@ -208,7 +206,7 @@ Environment environment_of_this_process()
 std::string first_host(const std::string& variable, const std::string& nodes)
 {
   const auto fault = [&] {
-    return InputError(variable, in_quotes(nodes) + " is no list of nodes, such as n[0-3,7],m1");
+    return InputError(variable, in_quotes(nodes) + " is not a list of nodes, such as n[0-3,7],m1");
   };
   std::string host;
   for (std::size_t i = 0; i < nodes.size() && nodes[i] != ',';) {
@@ -234,16 +232,16 @@ std::optional<LaunchPlace> launch_place(const Environment& environment, const La
   const Launcher* launcher = launcher_of(variables);
   if (!launcher && !flags.rank && !flags.world && !flags.master) return std::nullopt;
   if (!launcher && !(flags.rank && flags.world)) {
-    throw InputError("--rank goes with --ranks, or with --world and --master where no launcher says them");
+    throw InputError("--rank requires --ranks, or --world and --master where no launcher sets them");
   }
   LaunchPlace place;
-  const auto said = [&](const std::optional<std::size_t>& flag, const char* name, std::size_t lowest) {
+  const auto number_of = [&](const std::optional<std::size_t>& flag, const char* name, std::size_t lowest) {
     if (flag) return *flag;
     return variables.number(
         name, fmt::format("{} sets {} and {} together", launcher->name, launcher->rank, launcher->size), lowest);
   };
-  place.rank = said(flags.rank, launcher ? launcher->rank : "", 0);
-  place.world_size = said(flags.world, launcher ? launcher->size : "", 1);
+  place.rank = number_of(flags.rank, launcher ? launcher->rank : "", 0);
+  place.world_size = number_of(flags.world, launcher ? launcher->size : "", 1);
   if (place.rank >= place.world_size) {
     throw InputError(flags.rank ? "--rank" : launcher->rank,
                      fmt::format("{} is not below {}, which is {}", place.rank,

@@ -24,20 +24,28 @@ const std::map<std::string, AssignmentRule>& rules_by_name()
 
 void add_launch_options(CLI::App& command, LaunchOptions& options)
 {
-  add_count(command, "--world", options.world, "how many ranks there are (default: the launcher says it)");
-  command.add_option("--master", options.master,
-                     "where rank 0 listens, HOST:PORT (default: ISOBAR_MASTER, or what the launcher says)");
-  command.add_option("--plan-device", options.plan_device,
-                     "under a launcher or with --world: which of the plan's devices this rank is");
+  constexpr auto group = "Launch";
+  add_count(command, "--world", options.world, "number of ranks (default: as the launcher sets it)")->group(group);
   command
-      .add_option(
-          "--map", options.map,
-          "under a launcher or with --world: which rank is which device: host (by its machine's name), order (rank "
-          "i is the plan's device i), or auto: host where every machine has a device's name, else order (default)")
-      ->check(CLI::IsMember({"auto", "host", "order"}));
-  command.add_option("--clock-skew", options.clock_skew,
-                     "under a launcher or with --world: ranks whose clocks differ from rank 0's by more are refused "
-                     "(default: 5 s)");
+      .add_option("--master", options.master,
+                  "address at which rank 0 listens, HOST:PORT (default: ISOBAR_MASTER, or as the launcher sets it)")
+      ->group(group);
+  command
+      .add_option("--plan-device", options.plan_device,
+                  "with a launcher or --world: the plan's device that this rank is (default: as --map assigns it)")
+      ->group(group);
+  command
+      .add_option("--map", options.map,
+                  "with a launcher or --world: how ranks get the plan's devices: host (the device with the name of the "
+                  "rank's machine), order (rank i gets the plan's device i), or auto (host where every machine has a "
+                  "device's name, else order) (default: auto)")
+      ->check(CLI::IsMember({"auto", "host", "order"}))
+      ->group(group);
+  command
+      .add_option("--clock-skew", options.clock_skew,
+                  "with a launcher or --world: refuse ranks whose clock differs by more from that of rank 0, such as "
+                  "500 ms (default: 5 s)")
+      ->group(group);
 }
 
 Preflight preflight_of(const Plan& plan, DType dtype, const LaunchOptions& options, bool emulate)

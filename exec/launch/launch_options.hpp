@@ -12,7 +12,7 @@ class App;
 
 namespace isobar::exec {
 
-/// How a rank that a launcher started finds the others, as the user says it; with --rank, which is another option's.
+/// Options by which a rank that a launcher started finds the others, except --rank.
 struct LaunchOptions {
   std::optional<std::size_t> world;
   std::optional<std::string> master;
@@ -23,11 +23,11 @@ struct LaunchOptions {
   bool any() const { return world || master || plan_device || map || clock_skew; }
 };
 
-/// --world, --master, --plan-device, --map and --clock-skew.
+/// Adds --world, --master, --plan-device, --map and --clock-skew.
 void add_launch_options(CLI::App& command, LaunchOptions& options);
 
-/// What the plan and the user ask of the ranks, of any type of device where they are to `emulate` the plan's.
-/// @throws InputError for a --clock-skew that is no time.
+/// What the plan and the options require of the ranks. `emulate`: accept devices of any type.
+/// @throws InputError when --clock-skew is not a time.
 Preflight preflight_of(const Plan& plan, DType dtype, const LaunchOptions& options, bool emulate);
 
 }  // namespace isobar::exec

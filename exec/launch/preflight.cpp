@@ -33,8 +33,8 @@ std::string list_of(const std::vector<std::string>& names)
   return text;
 }
 
-/// The device called so; `nowhere` when there is none.
-std::size_t device_called(const std::string& name, const std::vector<std::string>& devices)
+/// Index of the device with this name; `nowhere` when there is none.
+std::size_t device_with_name(const std::string& name, const std::vector<std::string>& devices)
 {
   const auto found = std::find(devices.begin(), devices.end(), name);
   return found == devices.end() ? nowhere : static_cast<std::size_t>(found - devices.begin());
@@ -42,25 +42,26 @@ std::size_t device_called(const std::string& name, const std::vector<std::string
 
 std::size_t device_of_host(const std::string& host, const std::vector<std::string>& devices)
 {
-  const std::size_t device = device_called(host, devices);
-  return device != nowhere ? device : device_called(host.substr(0, host.find('.')), devices);
+  const std::size_t device = device_with_name(host, devices);
+  return device != nowhere ? device : device_with_name(host.substr(0, host.find('.')), devices);
 }
 
-/// Assignments that are taken one by one, each by one rank.
+/// Devices, each of which one rank takes.
 class Assignments {
  public:
   explicit Assignments(const std::vector<std::string>& names) : names_(&names), rank_of_device_(names.size(), nowhere)
   {
   }
 
-  void take(std::size_t rank, const PresentRank& present, std::size_t device, const std::string& why)
+  /// `source`: for messages, the option and the name that it gave.
+  void take(std::size_t rank, const PresentRank& present, std::size_t device, const std::string& source)
   {
     if (device == nowhere) {
-      assignment_.faults.push_back(
-          fmt::format("{}: {}, and the plan's devices are {}", name_of(rank, present), why, list_of(*names_)));
+      assignment_.faults.push_back(fmt::format("{}: {} is not one of the plan's devices, which are {}",
+                                               name_of(rank, present), source, list_of(*names_)));
     } else if (rank_of_device_[device] != nowhere) {
-      assignment_.faults.push_back(
-          fmt::format("{}: {}, and so is rank {}", name_of(rank, present), why, rank_of_device_[device]));
+      assignment_.faults.push_back(fmt::format("{}: {} is already the device of rank {}", name_of(rank, present),
+                                               source, rank_of_device_[device]));
     } else {
       rank_of_device_[device] = rank;
     }
@@ -100,7 +101,7 @@ bool every_host_is_a_device(const std::vector<PresentRank>& ranks, const std::ve
   return true;
 }
 
-/// What a rank says otherwise than rank 0, of what all must agree on.
+/// Reports the differences from rank 0 in what all ranks must share.
 void compare_with_first(const RankFacts& facts, const RankFacts& first, const std::string& name,
                         std::vector<std::string>& faults)
 {
@@ -151,7 +152,7 @@ bool is_same_type(std::string planned, std::string found)
   return found.find(planned) != std::string::npos || planned.find(found) != std::string::npos;
 }
 
-/// People and profiles call a device by more or less of its name.
+/// Compares by inclusion, since people and profiles abbreviate the names of devices.
 void compare_types(const Preflight& preflight, const std::vector<PresentRank>& ranks,
                    const std::vector<std::size_t>& device_of_rank, std::vector<std::string>& faults)
 {
@@ -160,14 +161,14 @@ void compare_types(const Preflight& preflight, const std::vector<PresentRank>& r
     const std::string& found = ranks[rank].facts.device_name;
     if (planned.empty() || is_same_type(planned, found)) continue;
     faults.push_back(
-        fmt::format("{}: {} ({}) is of another type than the plan's {}, which is {}; plan for what is there, "
-                    "or say --emulate",
+        fmt::format("{}: {} ({}) is of another type than the plan's {}, which is {}; plan for the present devices, "
+                    "or give --emulate",
                     name_of(rank, ranks[rank]), shown(ranks[rank].facts.device), shown(found),
                     shown(preflight.devices[device_of_rank[rank]]), in_quotes(planned)));
   }
 }
 
-/// One rank called over the loopback interface cannot be reached by those that are elsewhere.
+/// A rank that connects over the loopback interface cannot be reached from other machines.
 void compare_addresses(const std::vector<PresentRank>& ranks, std::vector<std::string>& faults)
 {
   std::size_t inside = nowhere;
@@ -177,8 +178,8 @@ void compare_addresses(const std::vector<PresentRank>& ranks, std::vector<std::s
   }
   if (inside == nowhere || outside == nowhere) return;
   faults.push_back(fmt::format(
-      "{}: calls rank 0 from {}, where {}, which calls from {}, cannot reach it; give --master an address of "
-      "rank 0's machine that is the same for all",
+      "{}: connects to rank 0 from {}, where {}, which connects from {}, cannot reach it; give --master an address "
+      "of rank 0's machine that is the same for all",
       name_of(inside, ranks[inside]), ranks[inside].address, name_of(outside, ranks[outside]), ranks[outside].address));
 }
 
@@ -242,21 +243,20 @@ DeviceAssignment assign_devices(const std::vector<PresentRank>& ranks, const std
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const auto& device = ranks[rank].facts.plan_device;
     if (!device) continue;
-    devices.take(rank, ranks[rank], device_called(*device, names),
-                 fmt::format("--plan-device says that it is {}", in_quotes(*device)));
+    devices.take(rank, ranks[rank], device_with_name(*device, names), "--plan-device " + in_quotes(*device));
   }
-  const bool none_was_told = std::none_of(ranks.begin(), ranks.end(),
-                                          [](const PresentRank& rank) { return rank.facts.plan_device.has_value(); });
+  const bool none_is_set = std::none_of(ranks.begin(), ranks.end(),
+                                        [](const PresentRank& rank) { return rank.facts.plan_device.has_value(); });
   const bool by_host = rule == AssignmentRule::Host ||
-                       (rule == AssignmentRule::Automatic && none_was_told && every_host_is_a_device(ranks, names));
+                       (rule == AssignmentRule::Automatic && none_is_set && every_host_is_a_device(ranks, names));
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].facts.plan_device) continue;
     if (!by_host) {
       devices.take_next(rank);
       continue;
     }
-    devices.take(rank, ranks[rank], device_of_host(ranks[rank].facts.host, names),
-                 "--map host makes it the device of its name");
+    const std::string& host = ranks[rank].facts.host;
+    devices.take(rank, ranks[rank], device_of_host(host, names), "--map host: " + in_quotes(host));
   }
   return devices.result();
 }
@@ -276,8 +276,8 @@ Preflight preflight_of(const Plan& plan, DType dtype)
   return preflight;
 }
 
-std::string assignment_in_words(const Preflight& preflight, const std::vector<PresentRank>& ranks,
-                                const std::vector<std::size_t>& device_of_rank)
+std::string assignment_text(const Preflight& preflight, const std::vector<PresentRank>& ranks,
+                            const std::vector<std::size_t>& device_of_rank)
 {
   std::string text;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -299,15 +299,15 @@ DeviceAssignment examine_ranks(const Preflight& preflight, const std::vector<Pre
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const auto& facts = ranks[rank].facts;
     if (std::find(facts.dtypes.begin(), facts.dtypes.end(), dtype) == facts.dtypes.end()) {
-      faults.push_back(fmt::format("{}: {} ({}) does not compute in {}, which the workload wants",
+      faults.push_back(fmt::format("{}: {} ({}) does not compute in {}, which the workload requires",
                                    name_of(rank, ranks[rank]), shown(facts.device), shown(facts.device_name), dtype));
     }
     const auto& clock = ranks[rank].clock;
     if (std::abs(clock.value) - ranks[rank].round_trip.value / 2 > preflight.clock_skew.value) {
       faults.push_back(
-          fmt::format("{}: its clock shows {} {} than rank 0's; set the clocks, or allow more than {} by --clock-skew",
+          fmt::format("{}: its clock is {} {} rank 0's; set the clocks, or allow more than {} with --clock-skew",
                       name_of(rank, ranks[rank]), text_of(Seconds(std::abs(clock.value))),
-                      clock.value > 0 ? "more" : "less", text_of(preflight.clock_skew)));
+                      clock.value > 0 ? "ahead of" : "behind", text_of(preflight.clock_skew)));
     }
   }
   compare_addresses(ranks, faults);

@@ -12,15 +12,15 @@
 
 namespace isobar::exec {
 
-/// What one rank is at; told and asked by any threads.
+/// What one rank is doing. Usable from any thread.
 class Progress {
  public:
-  /// While it lives, the rank is at work on this; one at a time. Waiting for another rank is no work.
+  /// During its lifetime the rank is at work on this; one at a time. Waiting for another rank is not work.
   class Work {
    public:
-    /// `progress`: nullptr where nobody asks.
+    /// `progress`: nullptr where it is not needed.
     Work(Progress* progress, std::uint64_t step, const Instruction& instruction);
-    /// `what`: a literal, such as "checkpoint".
+    /// `what`: a string literal, such as "checkpoint".
     Work(Progress* progress, std::uint64_t step, const char* what);
     Work(const Work&) = delete;
     Work& operator=(const Work&) = delete;
@@ -31,18 +31,19 @@ class Progress {
   };
   using Happened = std::function<bool()>;
 
-  /// `moves`: a count that grows whenever bytes arrive or leave over the rank's links; any thread may call it.
+  /// `moves`: returns a count that grows whenever bytes arrive or leave over the rank's links; called from any thread.
   explicit Progress(std::function<std::uint64_t()> moves) : moves_(std::move(moves)), moves_seen_(moves_()) {}
 
-  /// Work on a GPU, in the order of its queue: at work between the two. Neither may wait.
+  /// Adds work on a GPU, in the order of its stream. The rank is at work between `begun` and `ended`, which must not
+  /// block.
   void queued(Happened begun, Happened ended);
 
   struct State {
-    Seconds idle;      ///< how long since the rank was last at work or moved bytes; 0: it is at work
-    std::string work;  ///< such as "Backward 3 of step 0"; "" where the rank waits, or is a GPU's
-    Seconds since;     ///< how long it has been at this
+    Seconds idle;      ///< time since the rank was last at work or moved bytes; 0: it is at work
+    std::string work;  ///< such as "Backward 3 of step 0"; "" while the rank waits, or works on a GPU
+    Seconds since;     ///< time since the work began
   };
-  /// Between two calls something may have been done and ended: it counts as done now.
+  /// Work that has begun and ended since the last call counts as done now.
   State state();
 
  private:

@@ -11,30 +11,30 @@
 
 namespace isobar::exec {
 
-/// All ranks of a plan as messages call them: "rank 1 (b)" by its device, "rank 2 (data server)".
+/// Names of all ranks of a plan in messages: "rank 1 (b)" by its device, "rank 2 (data server)".
 std::vector<std::string> names_of_ranks(const Plan& plan);
 
-/// The failure as one of that rank, which its text names: as it is where it is one of a rank already.
+/// Attributes a failure to a rank and adds the rank's name to its text. Unchanged when it already has a rank.
 Failure failure_of_rank(std::size_t rank, const std::string& name, Failure failure);
 
-/// True of what a rank finds when another one is gone or late, or when it has given up itself; not once it is known
-/// whose failure it is.
+/// True for failures that a rank finds when another one is gone or late, or when it was cancelled. False once the
+/// failure is attributed to a rank.
 bool follows_from_another(const Failure& failure);
 
-/// The rank that is dead, silent or out of memory, so that leaving it out may help. Not the one whose disk is full, for
-/// one: the others' may be as full.
+/// The rank that is dead, silent or out of memory, so that a plan without it may work; else nullopt. A full disk, for
+/// example, does not count: those of the other ranks may be full too.
 std::optional<std::size_t> rank_lost(const Failure& failure);
 
-/// The failures of ranks that are processes of this machine, and which of them the others follow from.
+/// Finds, among the failures of ranks that are processes of this machine, the one that caused the others.
 class RankFailures {
  public:
   explicit RankFailures(std::vector<std::string> names) : names_(std::move(names)) {}
 
-  /// A rank has ended. Called in the order of the ends.
+  /// Adds the result of a rank that has ended. Call it in the order in which they end.
   void ended(std::size_t rank, const ChildResult& result);
-  /// The first failure of those that say most of the cause: what a rank says of itself, before what it says of
-  /// another, before a connection that closed or a deadline that passed, before a rank that had to be ended.
-  /// @throws that failure, of the rank that is at fault (throw_failure).
+  /// Throws the failure that says most about the cause (throw_failure), of the rank at fault. In order of preference: a
+  /// rank's own failure, a failure that it reports of another rank, a connection that closed or a deadline that passed,
+  /// and a rank that had to be killed; among equals the first.
   void throw_if_any() const;
 
  private:

@@ -18,27 +18,27 @@ struct RendezvousOptions {
   Endpoint master;  ///< where rank 0 listens
   std::shared_ptr<const Secret> secret;
   bool tls = false;
-  std::string bind;      ///< an address or an interface to listen on; "": the address that the others see
-  Seconds deadline{60};  ///< until all ranks are there
+  std::string bind;      ///< address or interface to listen on; "": the address that the others see
+  Seconds deadline{60};  ///< until all ranks are connected
 };
 
-/// What a rank knows once all have met and nothing speaks against the run.
+/// What a rank knows once all ranks have met and found no reason against the run.
 struct Meeting {
-  std::size_t device = 0;           ///< which of the plan's devices this rank is
-  std::vector<Endpoint> endpoints;  ///< of all, by device
+  std::size_t device = 0;           ///< index of this rank's device in the plan
+  std::vector<Endpoint> endpoints;  ///< of all ranks, by device
   TcpListener listener;             ///< this rank's own, open at its endpoint
-  std::string in_words;             ///< on rank 0, for people: who is who; "" elsewhere
+  std::string summary;              ///< on rank 0, for people: the device of each rank; "" elsewhere
 };
 
-/// Brings the ranks of a run together. Rank 0 listens at the master's address; the others call it, prove the secret,
-/// and say what they are. Each opens a listener on a free port of the address from which it reaches rank 0. Rank 0
-/// examines all, and tells everyone where the others are, or every reason why there is no run.
+/// Brings the ranks of a run together. Rank 0 listens at the master's address; the others connect to it, prove the
+/// secret and report their facts. Each rank opens a listener on a free port of the address from which it reaches rank
+/// 0. Rank 0 examines all facts and sends every rank the endpoints of the others, or all reasons against the run.
 ///
-/// Where the master's name means the loopback interface on rank 0's own machine, as distributions set it up, rank 0
-/// listens on all interfaces instead, since to the others it means another one.
-/// @throws InputError, the same on all ranks, with the reasons of the preflight, or for two processes that say they are
-/// the same rank; EnvironmentError naming the ranks that are missing at the deadline, or two that would begin at
-/// different steps, or the master that does not answer, or an address that cannot be listened on; Interrupted.
+/// If the master's name resolves to the loopback interface on rank 0's own machine, as distributions configure it, rank
+/// 0 listens on all interfaces instead, since the name resolves to another address elsewhere.
+/// @throws InputError, the same on all ranks, with the faults of the preflight, or when two processes claim the same
+/// rank; EnvironmentError naming the ranks that are missing at the deadline, two ranks that would begin at different
+/// steps, a master that does not answer, or an address on which this rank cannot listen; Interrupted.
 Meeting meet(const RendezvousOptions& options, const RankFacts& facts, const Preflight& preflight);
 
 }  // namespace isobar::exec

@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 std::string isobar_program()
 {
   std::error_code unknown;
-  const auto beside = fs::read_symlink("/proc/self/exe", unknown).parent_path() / "isobar";
-  return fs::exists(beside, unknown) ? beside.string() : "isobar";
+  const auto neighbor = fs::read_symlink("/proc/self/exe", unknown).parent_path() / "isobar";
+  return fs::exists(neighbor, unknown) ? neighbor.string() : "isobar";
 }
 
 std::string first_line(const std::string& text)
@@ -37,27 +37,27 @@ std::string last_line(std::string text)
   return text.substr(text.rfind('\n') + 1);
 }
 
-/// What was wrong with it, with what `telling` picks of its standard output; "" when nothing was.
+/// Runs isobar. Returns why it failed, with the part of its standard output that `explanation` selects; "" on success.
 std::string fault_of_isobar(std::vector<std::string> arguments,
-                            const std::function<std::string(const std::string& output)>& telling)
+                            const std::function<std::string(const std::string& output)>& explanation)
 {
   constexpr Seconds no_limit(1e9);
   constexpr std::size_t longest = 300;
   arguments.insert(arguments.begin(), isobar_program());
   const ChildResult result = run_command(arguments, "", no_limit);
   if (!result.failure) return "";
-  const auto said = telling(result.output);
-  return fmt::format("isobar {} {}{}{}", arguments[1], result.failure->text, said.empty() ? "" : ": ",
-                     shown(said, longest));
+  const auto details = explanation(result.output);
+  return fmt::format("isobar {} {}{}{}", arguments[1], result.failure->text, details.empty() ? "" : ": ",
+                     shown(details, longest));
 }
 
 void run_isobar(const std::vector<std::string>& arguments, const Failure& failure)
 {
-  const auto fault = fault_of_isobar(arguments, last_line);  // why there is no plan
+  const auto fault = fault_of_isobar(arguments, last_line);
   if (!fault.empty()) throw EnvironmentError(fmt::format("{}; {}", failure.text, fault));
 }
 
-/// "plan-2.json" where there is a plan.json, and so on.
+/// "plan-2.json" where plan.json exists, and so on.
 std::string free_name(const fs::path& file)
 {
   fs::path name = file;
@@ -121,7 +121,7 @@ void check_replan(const std::string& plan_file, const ReplanInputs& inputs)
   read_file(inputs.platform);
   const auto fault =
       fault_of_isobar(with_profile({"verify", inputs.platform, inputs.workload, plan_file}, plan), first_line);
-  if (!fault.empty()) throw InputError("--replan", "the plan cannot be made anew there: " + fault);
+  if (!fault.empty()) throw InputError("--replan", "the plan cannot be made again for this platform: " + fault);
 }
 
 std::string replan(const std::string& plan_file, const ReplanInputs& inputs, const Failure& failure)

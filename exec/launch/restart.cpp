@@ -17,7 +17,7 @@ namespace isobar::exec {
 
 namespace {
 
-/// In words. The attempt looks for itself: a disk that cannot be read now may be there again by then.
+/// For messages. The attempt itself looks again: a disk that cannot be read now may be available by then.
 std::string resume_point(const RestartedRun& run)
 {
   if (run.checkpoints.empty()) return "step 0";
@@ -29,7 +29,7 @@ std::string resume_point(const RestartedRun& run)
   }
 }
 
-/// Every attempt reads the inputs from their begin.
+/// Every attempt reads its inputs from the beginning.
 void refuse_pipes(const std::vector<std::string>& inputs)
 {
   for (const auto& input : inputs) {
@@ -48,10 +48,14 @@ void refuse_pipes(const std::vector<std::string>& inputs)
 
 void add_restart_options(CLI::App& command, RestartOptions& options)
 {
+  constexpr auto group = "Faults";
   add_count(command, "--restart", options.restarts,
-            "start a run that failed again, so many times, from the newest checkpoint (default: 0)");
+            "how often a failed run is started again, from the newest checkpoint (default: 0)")
+      ->group(group);
   add_file(command, "--replan", options.replan,
-           "the plan's platform file: once restarts are used up, plan anew without the lost device (--spawn)");
+           "with --spawn: the plan's platform file, to plan again without the lost device once restarts are used up "
+           "(default: do not)")
+      ->group(group);
 }
 
 ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
@@ -76,7 +80,7 @@ ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
       if (options.replan.empty()) throw;
       run.plan = replan(run.plan, {options.replan, run.workload}, failure.failure());
       run.resume = run.resume || !run.checkpoints.empty();
-      say(fmt::format("{}; going on from {} by {}", failure.what(), resume_point(run), run.plan));
+      say(fmt::format("{}; continuing from {} with {}", failure.what(), resume_point(run), run.plan));
     }
   }
 }

@@ -13,28 +13,28 @@ class App;
 
 namespace isobar::exec {
 
-/// What is to become of a run that fails.
+/// What to do when a run fails.
 struct RestartOptions {
   std::uint64_t restarts = 0;  ///< how often it is started again
-  std::string replan;  ///< file of the plan's platform: then it goes on without the lost device; "": it does not
+  std::string replan;          ///< file of the plan's platform, to continue without the lost device; "": do not
 };
 
-/// --restart and --replan.
+/// Adds --restart and --replan.
 void add_restart_options(CLI::App& command, RestartOptions& options);
 
-/// A run as its attempts share it.
+/// What the attempts of a run share.
 struct RestartedRun {
   std::string workload;     ///< file
   std::string plan;         ///< file
   std::string checkpoints;  ///< folder; "": each attempt begins at step 0
-  bool resume = false;      ///< the first attempt, too, goes on from the newest checkpoint
-  /// What every attempt reads; "" is no file.
+  bool resume = false;      ///< the first attempt also continues from the newest checkpoint
+  /// Files that every attempt reads; "" stands for none.
   std::vector<std::string> inputs;
 };
 
-/// Runs `attempt` by a plan file, again where it fails as far as the options say so (supervisor.hpp), and by a new plan
-/// once that has not helped (replan.hpp). Without either the attempt is made here and now, else in child processes.
-/// @throws InputError for an input that can be read only once, such as a pipe.
+/// Runs `attempt` with a plan file. Repeats it when it fails, as often as the options allow (supervisor.hpp), then
+/// continues with a new plan (replan.hpp). Without either option the attempt runs in this process, else in child
+/// processes. @throws InputError for an input that can be read only once, such as a pipe.
 ExitCode run_restarted(const RestartOptions& options, RestartedRun run,
                        const std::function<ExitCode(const std::string& plan, bool resume)>& attempt);
 

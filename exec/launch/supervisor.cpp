@@ -16,7 +16,7 @@ namespace isobar::exec {
 
 namespace {
 
-/// In the child; what is printed there is not lost unnoticed.
+/// Runs in the child, and checks that the child's standard output was written.
 std::string exit_code_of(const std::function<ExitCode(std::uint64_t)>& attempt, std::uint64_t failed)
 {
   const ExitCode code = attempt(failed);
@@ -24,16 +24,16 @@ std::string exit_code_of(const std::function<ExitCode(std::uint64_t)>& attempt, 
   return std::to_string(static_cast<int>(code));
 }
 
-bool is_worth_another(const ChildResult& result)
+bool is_worth_repeating(const ChildResult& result)
 {
   return result.failure && result.failure->code == ExitCode::EnvironmentError;
 }
 
-void wait_unless_asked(Seconds pause, const GracefulStop& stop)
+void pause_unless_stopped(Seconds pause, const GracefulStop& stop)
 {
   constexpr std::chrono::milliseconds next_look(50);
   const auto end = deadline_in(pause);
-  while (!stop.asked() && Clock::now() < end) std::this_thread::sleep_for(next_look);
+  while (!stop.requested() && Clock::now() < end) std::this_thread::sleep_for(next_look);
 }
 
 }  // namespace
@@ -45,11 +45,12 @@ ExitCode supervise(const std::function<ExitCode(std::uint64_t)>& attempt, const 
   Seconds pause = supervision.pause;
   for (std::uint64_t failed = 0;; ++failed) {
     const ChildResult result = run_supervised_child([&] { return exit_code_of(attempt, failed); }, stop);
-    if (stop.asked() || !is_worth_another(result)) return static_cast<ExitCode>(std::stoi(result.output_or_throw()));
+    if (stop.requested() || !is_worth_repeating(result))
+      return static_cast<ExitCode>(std::stoi(result.output_or_throw()));
     if (failed == supervision.restarts) throw AttemptsFailed(*result.failure);
-    supervision.say(fmt::format("attempt {} of {} failed: {}; going on from {}", failed + 1, supervision.restarts + 1,
-                                result.failure->text, supervision.resume_point()));
-    wait_unless_asked(pause, stop);
+    supervision.report(fmt::format("attempt {} of {} failed: {}; continuing from {}", failed + 1,
+                                   supervision.restarts + 1, result.failure->text, supervision.resume_point()));
+    pause_unless_stopped(pause, stop);
     pause = std::min(pause * 2, longest_pause);
   }
 }

@@ -1,6 +1,7 @@
 #include "exec/launch/world_profile.hpp"
 
 #include "core/base/files.hpp"
+#include "core/base/xml_writer.hpp"
 #include "core/errors.hpp"
 #include "exec/net/side_channel.hpp"
 #include "exec/net/tcp_world.hpp"
@@ -21,15 +22,15 @@ using Json = nlohmann::ordered_json;
 constexpr Seconds patience{600};
 constexpr auto run_id = "profile";
 
-/// A number that is the same for all processes on a device of a machine, and for no two of them; 52 bits, which a
-/// double holds.
+/// Number of a device: equal for all processes that use it, different for all other devices of all machines. It has 52
+/// bits, which a double can hold.
 double device_number(const std::string& device)
 {
   const std::string hash = fingerprint(read_file("/proc/sys/kernel/random/boot_id") + device);
   return static_cast<double>(std::stoull(hash.substr(0, 13), nullptr, 16));
 }
 
-/// Which device each rank is on: the first rank there.
+/// For each rank, the first rank on the same device.
 std::vector<std::size_t> first_rank_of_device(TcpWorld& world, std::size_t rank, std::size_t ranks,
                                               const std::string& device)
 {
@@ -43,7 +44,7 @@ std::vector<std::size_t> first_rank_of_device(TcpWorld& world, std::size_t rank,
   return first;
 }
 
-/// A device's profile as each of the `ranks` that share it has it.
+/// Profile of a device for each of the `ranks` that share it.
 DeviceProfile shared(DeviceProfile device, std::size_t ranks)
 {
   device.memory = Bytes(device.memory.value / static_cast<double>(ranks));
@@ -54,7 +55,7 @@ Json json_of(const LinkMeasurement& link)
 {
   Json sizes = Json::array();
   for (const auto& [size, time] : link.sizes) sizes.push_back({size.value, time.value});
-  return {link.from, link.to, link.flows, link.latency.value, link.bandwidth.value, std::move(sizes)};
+  return {link.from, link.to, link.connections, link.latency.value, link.bandwidth.value, std::move(sizes)};
 }
 
 LinkMeasurement link_from(const Json& json)
@@ -64,24 +65,14 @@ LinkMeasurement link_from(const Json& json)
   return link;
 }
 
-/// An attribute's value.
-std::string in_xml(const std::string& text)
-{
-  std::string escaped;
-  for (const char letter : text) {
-    escaped += letter == '&' ? "&amp;" : letter == '<' ? "&lt;" : letter == '"' ? "&quot;" : std::string(1, letter);
-  }
-  return escaped;
-}
-
 }  // namespace
 
-WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_flows, const MeasureDevice& measure_device)
+WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_connections, const MeasureDevice& measure_device)
 {
   WorldProfile world;
   world.devices.assign(ranks, shared(measure_device(), ranks));
-  for (const std::size_t flows : flow_counts(most_flows)) {
-    LinkMeasurement link = probe_loopback(flows);
+  for (const std::size_t connections : connection_counts(most_connections)) {
+    LinkMeasurement link = probe_loopback(connections);
     for (link.from = 0; link.from < ranks; ++link.from) {
       for (link.to = 0; link.to < ranks; ++link.to) {
         if (link.from != link.to) world.links.push_back(link);
@@ -91,9 +82,9 @@ WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_flows, con
   return world;
 }
 
-std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<Endpoint>& ranks, std::size_t most_flows,
-                                          const std::string& device, const MeasureDevice& measure_device,
-                                          TcpOptions options)
+std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<Endpoint>& ranks,
+                                          std::size_t most_connections, const std::string& device,
+                                          const MeasureDevice& measure_device, TcpOptions options)
 {
   options.run_id = run_id;
   options.connect_deadline = patience;
@@ -104,7 +95,7 @@ std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<En
     first = first_rank_of_device(world, rank, ranks.size(), device);
   }
   if (first[rank] == rank) own["profile"] = profile_to_json(measure_device());
-  for (const auto& link : probe_links(rank, ranks, most_flows, options)) own["links"].push_back(json_of(link));
+  for (const auto& link : probe_links(rank, ranks, most_connections, options)) own["links"].push_back(json_of(link));
 
   TcpWorld world(rank, ranks, SideChannel::links(ranks.size()), options);
   const auto texts = SideChannel(world, rank, ranks.size(), patience).gather(own.dump(), patience);
@@ -118,7 +109,7 @@ std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<En
       if (first[other] == other) profiles[other] = profile_from_json(json.at("profile"), name);
       for (const auto& link : json.at("links")) measured.links.push_back(link_from(link));
     } catch (const Json::exception& error) {
-      throw EnvironmentError(fmt::format("{} makes no sense: {}", name, error.what()));
+      throw EnvironmentError(fmt::format("{} is malformed: {}", name, error.what()));
     }
   }
   for (const std::size_t device_of : first) {
@@ -128,32 +119,40 @@ std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<En
   return measured;
 }
 
-std::string platform_of(const WorldProfile& world, const std::vector<double>& slowdowns, std::size_t flows)
+std::string platform_of(const WorldProfile& world, const std::vector<double>& slowdowns, std::size_t connections)
 {
-  std::string hosts;
+  XmlWriter xml;
+  xml.prolog("<?xml version='1.0'?>");
+  xml.prolog("<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">");
+  xml.comment(fmt::format("Measured by isobar profile; links with TCP connections in parallel: {}", connections));
+  xml.open("platform", {{"version", "4.1"}});
+  xml.open("zone", {{"id", "world"}, {"routing", "Full"}});
   for (std::size_t i = 0; i < world.devices.size(); ++i) {
     const DeviceProfile& device = world.devices[i];
-    const std::string type =
-        slowdowns[i] == 1 ? fmt::format("      <prop id=\"device\" value=\"{}\"/>\n", in_xml(device.device)) : "";
-    hosts += fmt::format(
-        "    <host id=\"rank-{}\" speed=\"{:.17g}f\">\n      <prop id=\"memory\" value=\"{:.0f} B\"/>\n{}    </host>\n",
-        i, device.speed.value / slowdowns[i], device.memory.value, type);
+    xml.open("host", {{"id", fmt::format("rank-{}", i)},
+                      {"speed", fmt::format("{:.17g}f", device.speed.value / slowdowns[i])}});
+    xml.element("prop", {{"id", "memory"}, {"value", fmt::format("{:.0f} B", device.memory.value)}});
+    if (slowdowns[i] == 1) xml.element("prop", {{"id", "device"}, {"value", device.device}});
+    xml.close();
   }
-  std::string links;
-  std::string routes;
   for (const auto& link : world.links) {
-    if (link.flows != flows) continue;
-    links += fmt::format("    <link id=\"{}-{}\" bandwidth=\"{:.17g}Bps\" latency=\"{:.17g}s\"/>\n", link.from, link.to,
-                         link.bandwidth.value, link.latency.value);
-    routes += fmt::format(
-        "    <route src=\"rank-{0}\" dst=\"rank-{1}\" symmetrical=\"NO\"><link_ctn id=\"{0}-{1}\"/></route>\n",
-        link.from, link.to);
+    if (link.connections != connections) continue;
+    xml.element("link", {{"id", fmt::format("{}-{}", link.from, link.to)},
+                         {"bandwidth", fmt::format("{:.17g}Bps", link.bandwidth.value)},
+                         {"latency", fmt::format("{:.17g}s", link.latency.value)}});
   }
-  return fmt::format(
-      "<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
-      "<!-- Measured by isobar profile; links with TCP connections in parallel: {} -->\n"
-      "<platform version=\"4.1\">\n  <zone id=\"world\" routing=\"Full\">\n{}{}{}  </zone>\n</platform>\n",
-      flows, hosts, links, routes);
+  for (const auto& link : world.links) {
+    if (link.connections != connections) continue;
+    xml.open(
+        "route",
+        {{"src", fmt::format("rank-{}", link.from)}, {"dst", fmt::format("rank-{}", link.to)}, {"symmetrical", "NO"}},
+        XmlWriter::Layout::SameLine);
+    xml.element("link_ctn", {{"id", fmt::format("{}-{}", link.from, link.to)}});
+    xml.close();
+  }
+  xml.close();
+  xml.close();
+  return std::move(xml).finished();
 }
 
 std::string links_to_csv(const std::vector<LinkMeasurement>& links)
@@ -161,7 +160,7 @@ std::string links_to_csv(const std::vector<LinkMeasurement>& links)
   std::string text = "from,to,flows,latency_s,bandwidth_bytes_per_s,size_bytes,time_s\n";
   for (const auto& link : links) {
     for (const auto& [size, time] : link.sizes) {
-      text += fmt::format("{},{},{},{},{},{},{}\n", link.from, link.to, link.flows, link.latency.value,
+      text += fmt::format("{},{},{},{},{},{},{}\n", link.from, link.to, link.connections, link.latency.value,
                           link.bandwidth.value, size.value, time.value);
     }
   }

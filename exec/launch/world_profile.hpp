@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/model/device_profile.hpp"
-#include "exec/net/link_probe.hpp"
+#include "exec/launch/link_probe.hpp"
 
 #include <cstddef>
 #include <functional>
@@ -11,30 +11,32 @@
 
 namespace isobar::exec {
 
-/// The devices of a run, rank by rank, and what lies between each two.
+/// Devices of a run, by rank, and the links between each two of them.
 struct WorldProfile {
-  std::vector<DeviceProfile> devices;  ///< ranks on the same device have the same, and its memory in equal parts
-  std::vector<LinkMeasurement> links;  ///< every pair both ways, with 1, 2, 4, … and the most flows
+  std::vector<DeviceProfile> devices;  ///< ranks on one device have equal profiles and equal parts of its memory
+  std::vector<LinkMeasurement> links;  ///< every pair in both directions, with 1, 2, 4, … and the most connections
 };
 
 using MeasureDevice = std::function<DeviceProfile()>;
 
-/// This machine as `ranks` devices, with what its loopback interface does between each two of them.
-WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_flows, const MeasureDevice& measure_device);
+/// Measures this machine as `ranks` devices, with its loopback interface as the link between each two of them.
+WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_connections, const MeasureDevice& measure_device);
 
-/// One rank's part in measuring machines that are elsewhere: `ranks` is where all listen. Of the ranks of a machine
-/// with the same `device` ("cpu", "cuda:0") the first measures it, then the links are measured one at a time. Rank 0
-/// gets the whole, the others nothing. Of the options, the word, the flows and the deadline are its own.
+/// One rank's part in measuring several machines. `ranks`: where all ranks listen. Among the ranks of a machine with
+/// the same `device` ("cpu", "cuda:0"), the first one measures it; then the links are measured one at a time. Overrides
+/// the run id, the connections and the deadline of `options`.
+/// @returns the profile on rank 0, nullopt on the others.
 /// @throws as TcpWorld and TcpLink do.
-std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<Endpoint>& ranks, std::size_t most_flows,
-                                          const std::string& device, const MeasureDevice& measure_device,
-                                          TcpOptions options);
+std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<Endpoint>& ranks,
+                                          std::size_t most_connections, const std::string& device,
+                                          const MeasureDevice& measure_device, TcpOptions options);
 
-/// The SimGrid platform of these devices with the links of `flows` flows, device i so many times slower than its
-/// machine: what `isobar run --emulate --flows` makes of it. Ranks are hosts "rank-0", "rank-1", ….
-std::string platform_of(const WorldProfile& world, const std::vector<double>& slowdowns, std::size_t flows);
+/// SimGrid platform of these devices, as `isobar run --emulate --flows` makes them: device i is slower than its machine
+/// by the factor `slowdowns[i]`, and links are those measured with `connections`. Ranks are hosts "rank-0", "rank-1",
+/// ….
+std::string platform_of(const WorldProfile& world, const std::vector<double>& slowdowns, std::size_t connections);
 
-/// Every measurement of every link: a header, then a line for each size (docs/formats.md).
+/// All measurements of all links as CSV: a header, then a line for each size (docs/formats/profile.md).
 std::string links_to_csv(const std::vector<LinkMeasurement>& links);
 
 }  // namespace isobar::exec

@@ -12,7 +12,7 @@ namespace isobar::exec {
 
 namespace {
 
-/// Draws what one micro-batch is made of, on the CPU.
+/// Draws the random numbers of one micro-batch on the CPU.
 class Sampler {
  public:
   explicit Sampler(const RandomKey& key) : key_(key) {}
@@ -43,7 +43,7 @@ std::int64_t samples_of(const Workload& workload)
   return static_cast<std::int64_t>(workload.micro_batch);
 }
 
-/// One token more than the model reads: its data are all but the last, its labels all but the first.
+/// One token more than the model reads: inputs are all except the last, labels all except the first.
 at::Tensor text(const Workload& workload, const Sampler& sampler, std::uint64_t vocabulary)
 {
   const auto length = static_cast<std::int64_t>(workload.sequence) + 1;
@@ -155,37 +155,37 @@ class DatasetBatches final : public BatchSource {
 
   Tensors inputs(const RandomKey& key, const std::string& device) const override
   {
-    const Batch batch = batch_of(key);
+    const Batch batch = batch_for(key);
     Tensors tensors;
     for (const auto* numbers : {&batch.tokens, &batch.mask, &batch.segments}) {
-      if (!numbers->empty()) tensors.push_back(on_device(of_tokens(batch, *numbers), device));
+      if (!numbers->empty()) tensors.push_back(on_device(token_matrix(batch, *numbers), device));
     }
     return tensors;
   }
 
   at::Tensor labels(const RandomKey& key, const std::string& device) const override
   {
-    const Batch batch = batch_of(key);
-    return on_device(classifies_samples_ ? at::tensor(batch.labels, at::kLong) : of_tokens(batch, batch.labels),
+    const Batch batch = batch_for(key);
+    return on_device(classifies_samples_ ? at::tensor(batch.labels, at::kLong) : token_matrix(batch, batch.labels),
                      device);
   }
 
  private:
-  Batch batch_of(const RandomKey& key) const
+  Batch batch_for(const RandomKey& key) const
   {
     const std::uint64_t first = (key.step * microbatches_ + key.microbatch) * samples_;
     return key.drops ? dataset_->batch(key.seed, first, samples_) : dataset_->evaluation_batch(first, samples_);
   }
 
   /// One number for each token of each sample.
-  static at::Tensor of_tokens(const Batch& batch, const std::vector<std::int64_t>& numbers)
+  static at::Tensor token_matrix(const Batch& batch, const std::vector<std::int64_t>& numbers)
   {
     return at::tensor(numbers, at::kLong)
         .reshape({static_cast<std::int64_t>(batch.samples), static_cast<std::int64_t>(batch.sequence)});
   }
 
   std::uint64_t samples_;
-  bool classifies_samples_;  // labels are of samples, as synthetic_labels() says; else of tokens
+  bool classifies_samples_;  // one label per sample, as in synthetic_labels(); otherwise one per token
   const Dataset* dataset_;
   std::uint64_t microbatches_;
 };

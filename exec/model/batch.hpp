@@ -5,7 +5,7 @@
 
 namespace isobar::exec {
 
-/// Where micro-batches come from: a pure function of their key. By any number of threads at once.
+/// Source of micro-batches: a pure function of their key. Thread-safe.
 class BatchSource {
  public:
   BatchSource() = default;
@@ -13,34 +13,37 @@ class BatchSource {
   BatchSource& operator=(const BatchSource&) = delete;
   virtual ~BatchSource() = default;
 
-  /// The data that a micro-batch brings to the first layer, as `synthetic_inputs` says.
+  /// Inputs of the first layer for a micro-batch; shapes as in `synthetic_inputs`.
   virtual Tensors inputs(const RandomKey& key, const std::string& device) const = 0;
-  /// What the loss compares the last layer's output with, as `synthetic_labels` says.
+  /// Labels that the loss compares with the last layer's output; shapes as in `synthetic_labels`.
   virtual at::Tensor labels(const RandomKey& key, const std::string& device) const = 0;
 };
 
-/// The synthetic data below. `workload` must outlive it.
+/// Source of the synthetic data below. `workload` must outlive it.
 std::unique_ptr<BatchSource> synthetic_batches(const Workload& workload);
 
-/// A dataset's samples, `microbatches` of a step: of an evaluation (no `drops` in the key) in the order of the file,
-/// else as training takes them. Both must outlive it.
+/// Source of a dataset's samples, `microbatches` micro-batches per step. Samples come in training order, or in the
+/// order of the file for an evaluation (`drops` is false in the key). `workload` and `dataset` must outlive it.
 std::unique_ptr<BatchSource> dataset_batches(const Workload& workload, const Dataset& dataset,
                                              std::uint64_t microbatches);
 
-/// The data that a micro-batch brings to the first layer: synthetic, from the key alone (drawn on the CPU, then moved).
-/// `Workload::input` bytes.
-/// bert: token ids, attention mask (1 for a token, 0 for padding; the padding at the end of a sample), segment ids,
-/// each int64 [micro_batch, sequence] · gpt, llama: token ids, int64 [micro_batch, sequence] · resnet: images
+/// Synthetic inputs of the first layer for a micro-batch, `Workload::input` bytes. A function of the key only: drawn on
+/// the CPU, then moved to `device`.
+///
+/// bert: token ids, attention mask (1 for a token, 0 for padding at the end of a sample) and segment ids, each int64
+/// [micro_batch, sequence] · gpt, llama: token ids, int64 [micro_batch, sequence] · resnet: images
 /// [micro_batch, 3, image, image] in the workload's dtype.
 /// @throws InputError when the workload lists its layers.
 Tensors synthetic_inputs(const Workload& workload, const RandomKey& key, const std::string& device);
 
-/// What the loss compares the last layer's output with, from the key alone: bert and resnet: a class for each sample,
-/// int64 [micro_batch]; gpt and llama: the token that follows each, int64 [micro_batch, sequence].
+/// Synthetic labels of a micro-batch, a function of the key only.
+///
+/// bert, resnet: a class for each sample, int64 [micro_batch] · gpt, llama: the next token of each token, int64
+/// [micro_batch, sequence].
 /// @throws InputError when the workload lists its layers.
 at::Tensor synthetic_labels(const Workload& workload, const RandomKey& key, const std::string& device);
 
-/// The mean cross-entropy of what the last layer handed on, over all labels; a float32 scalar, computed in float32.
+/// Mean cross-entropy of the last layer's outputs over all labels: a float32 scalar, computed in float32.
 at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels);
 
 }  // namespace isobar::exec

@@ -34,7 +34,7 @@ std::string device_from_text(const std::string& text)
       return fmt::format("cuda:{}", index);
     }
   }
-  throw InputError("--device", in_quotes(text) + " is no device; write cpu, cuda, or cuda:N such as cuda:1");
+  throw InputError("--device", in_quotes(text) + " is not a device; write cpu, cuda, or cuda:N such as cuda:1");
 }
 
 bool is_gpu(const std::string& device)
@@ -58,7 +58,7 @@ at::Tensor on_device(const at::Tensor& tensor, const std::string& device)
   return tensor.pin_memory().to(at::Device(device), /*non_blocking=*/true);
 }
 
-at::Tensor copy_begun(const at::Tensor& tensor)
+at::Tensor begin_copy(const at::Tensor& tensor)
 {
   if (tensor.is_cpu()) return tensor;
   const auto copy = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).pinned_memory(true));
@@ -68,7 +68,7 @@ at::Tensor copy_begun(const at::Tensor& tensor)
 Tensors on_cpu(const Tensors& tensors)
 {
   Tensors copies;
-  for (const auto& tensor : tensors) copies.push_back(copy_begun(tensor).contiguous());
+  for (const auto& tensor : tensors) copies.push_back(begin_copy(tensor).contiguous());
   for (const auto& tensor : tensors) {
     if (tensor.is_cpu()) continue;
     event_of_this_thread(tensor.device().str()).wait();

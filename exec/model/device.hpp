@@ -7,34 +7,35 @@
 
 namespace isobar::exec {
 
-/// A device's name in its one form, "cpu" or "cuda:N"; "cuda" is "cuda:0". Touches no device, so that a process may
-/// still fork.
-/// @throws InputError, naming --device, when `text` is no name of a device.
+/// Canonical name of a device: "cpu" or "cuda:N"; "cuda" becomes "cuda:0". Opens no device, so the process may still
+/// fork.
+/// @throws InputError naming --device when `text` is not the name of a device.
 std::string device_from_text(const std::string& text);
 bool is_gpu(const std::string& device);
 
-/// Makes a device ready in this process. A GPU is opened before torch computes anything, on the CPU either (it looks
-/// for its GPU library once and for all), and never before a fork.
-/// @throws EnvironmentError with one line that says why it cannot be used: built without CUDA, no GPU, no
-/// libtorch_cuda.
+/// Opens a device in this process. Open a GPU before torch computes anything, even on the CPU (torch looks for its GPU
+/// library only once), and never before a fork.
+/// @throws EnvironmentError with a one-line reason: built without CUDA, no GPU, no libtorch_cuda.
 void open_device(const std::string& device);
 
-/// What an open GPU calls itself, its memory, and which of the machine's it is.
+/// Name, memory and location of an open GPU.
 struct GpuFacts {
   std::string name;
   Bytes memory;
-  std::string place;  ///< on the PCI bus
+  std::string place;  ///< address on the PCI bus
 };
 GpuFacts facts_of_gpu(const std::string& device);
 
-/// The tensor there. To a GPU it travels through pinned memory, in the calling thread's queue: nobody waits for it.
+/// Moves a tensor to a device. The copy to a GPU goes through pinned memory on the calling thread's stream, and the
+/// host does not wait for it.
 at::Tensor on_device(const at::Tensor& tensor, const std::string& device);
-/// A copy in pinned memory, whole once the calling thread's queue has come so far; of a tensor on the CPU: itself.
-at::Tensor copy_begun(const at::Tensor& tensor);
-/// Contiguous and whole on the CPU when it returns; the thread waits for its own queue alone.
+/// Begins a copy to pinned memory on the calling thread's stream; complete once the stream has passed it. Returns a
+/// tensor on the CPU unchanged.
+at::Tensor begin_copy(const at::Tensor& tensor);
+/// Contiguous copies on the CPU, complete on return. The thread waits for its own stream only.
 Tensors on_cpu(const Tensors& tensors);
 
-/// While it lives, torch's calls that make the host wait for a GPU throw, in the whole process. On a CPU nothing.
+/// While it lives, torch's calls that make the host wait for a GPU throw in the whole process. No effect on a CPU.
 class NoHostSync {
  public:
   explicit NoHostSync(const std::string& device);

@@ -2,11 +2,11 @@
 
 namespace isobar::exec {
 
-/// What an evaluation found: sums over all labels that count.
+/// Result of an evaluation: sums over all labels that are not ignored.
 struct EvaluationSums {
-  double loss = 0;     ///< cross-entropy of each label, in nats
-  double labels = 0;   ///< how many
-  double correct = 0;  ///< where the most likely class, or token, is the label
+  double loss = 0;     ///< cross-entropy, in nats
+  double labels = 0;   ///< number of labels
+  double correct = 0;  ///< labels that are the most likely class or token
 };
 
 }  // namespace isobar::exec

@@ -13,29 +13,29 @@ namespace c10 {
 class Stream;
 }  // namespace c10
 
-/// What of a GPU CUDA's own headers alone give: exec/cuda where LibTorch and the toolkit have CUDA, else
-/// exec/model/no_gpu.cpp, which opens none. Of these `open` comes first. A `stream` is CUDA's own handle; nothing here
-/// waits for a stream.
+/// GPU functions that need CUDA's own headers: exec/model/cuda where LibTorch and the toolkit have CUDA, otherwise
+/// exec/model/no_gpu.cpp, which refuses to open a GPU. Call `open` first. A `void* stream` is CUDA's own handle;
+/// nothing here waits for a stream.
 namespace isobar::exec::gpu {
 
-/// @throws EnvironmentError as open_device does.
+/// Opens GPU `index` in this process. @throws EnvironmentError as open_device does.
 void open(std::size_t index);
 GpuFacts facts_of(std::size_t index);
 
-/// CUDA's own handle of one of LibTorch's streams on a GPU.
+/// CUDA's handle of one of LibTorch's streams on a GPU.
 void* handle_of(const c10::Stream& stream);
 
-/// From now on tensors made on `stream` count there until they are given back, as bytes that were asked for.
+/// Adds tensors that are allocated on `stream` from now on to `count` until they are freed, by requested bytes.
 void count_memory(const void* stream, std::shared_ptr<MemoryCount> count);
 
+/// Makes torch's calls that wait for a GPU throw, in the whole process.
 void forbid_host_sync(bool forbidden);
 
-/// Whether the calling thread's GPU has failed, as after a fault in a kernel: all that is asked of it fails from then
-/// on.
+/// Whether the calling thread's GPU has failed, for example by a fault in a kernel. All later calls to it fail.
 bool has_failed();
 
-/// While it lives, profilers (Nsight Systems) show what the calling thread does under this name. NVTX: next to nothing
-/// where no profiler looks on.
+/// While it lives, profilers such as Nsight Systems show the calling thread's work under this name. By NVTX, whose cost
+/// is negligible when no profiler is attached.
 class NamedRange {
  public:
   explicit NamedRange(const std::string& name);
@@ -44,9 +44,9 @@ class NamedRange {
   ~NamedRange();
 };
 
-/// Queues a kernel that keeps the device's time in the 8 bytes at `begin`, device memory.
+/// Queues a kernel that stores the device's time in the 8 bytes of device memory at `begin`.
 void keep_time(std::uint64_t* begin, void* stream);
-/// Queues a kernel that ends once `slowdown` times as long has passed since `begin` as had when the kernel began.
+/// Queues a kernel that ends `slowdown` times the time after `begin` that had passed when the kernel began.
 void stretch(const std::uint64_t* begin, double slowdown, void* stream);
 
 }  // namespace isobar::exec::gpu

@@ -16,9 +16,9 @@ namespace isobar::exec {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// What a layer's random numbers follow from, so that they do not depend on how the model is split, on threads, or on
-/// whether a forward pass is the first or a recomputation. Dropout is drawn where the layer is: CPU and GPU, and GPUs
-/// of different models, draw different masks from the same key.
+/// Key of a layer's random numbers. They depend on nothing else: not on the split of the model, on threads, or on
+/// whether a forward pass is a recomputation. Dropout is drawn on the layer's device: a CPU, a GPU and a GPU of another
+/// model draw different masks from the same key.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
@@ -26,8 +26,7 @@ struct RandomKey {
   bool drops = true;  ///< false in an evaluation: no dropout
 };
 
-/// One layer of a workload, to be computed: as many parameters as `Layer::parameters` says, and as many bytes handed on
-/// as `Layer::output`.
+/// One executable layer of a workload, with `Layer::parameters` parameters and outputs of `Layer::output` bytes.
 class LayerModule {
  public:
   LayerModule() = default;
@@ -35,23 +34,25 @@ class LayerModule {
   LayerModule& operator=(const LayerModule&) = delete;
   virtual ~LayerModule() = default;
 
-  /// What the layer hands on, in the workload's dtype, from what the layer before handed on (the first layer: the data
-  /// of a micro-batch, exec/model/batch.hpp). Records for autograd as usual. The attention mask of BERT passes through
-  /// without a gradient; what passes through is the same tensor, not a copy. Where the dtype is bf16 or fp16 the caller
-  /// has switched autocast on for the device; parameters and activations do not go together otherwise. Batch
-  /// normalisation counts every pass in its running statistics, a recomputed one too.
+  /// Computes the layer's outputs, in the workload's dtype, and records them for autograd.
+  ///
+  /// `inputs` are the previous layer's outputs; for the first layer, the inputs of a micro-batch
+  /// (exec/model/batch.hpp). With dtype bf16 or fp16 the caller must have enabled autocast for the device, since
+  /// parameters are float32. BERT's attention mask passes through as the same tensor, without a gradient. Batch
+  /// normalisation counts every pass in its running statistics, including recomputed ones.
   virtual Tensors forward(const Tensors& inputs, const RandomKey& key) = 0;
-  /// In float32, whatever the workload's dtype (autocast casts), in a fixed order.
+  /// The parameters in a fixed order, always float32; autocast casts them to the workload's dtype.
   virtual const Tensors& parameters() const = 0;
-  /// The same, each with its name within the layer, such as "query.weight".
+  /// Names of the parameters within the layer, such as "query.weight", in the same order.
   virtual const std::vector<std::string>& parameter_names() const = 0;
 };
 
-/// The module of layer `layer`, on `device` ("cpu", "cuda:0"). Its parameters follow from seed and layer alone (made on
-/// the CPU, then moved), so that any split of a model begins as the same model.
-/// Drawn from streams of its own: torch's global generators are left alone.
+/// Makes the module of layer `layer` on `device` ("cpu", "cuda:0").
+///
+/// Its parameters depend on seed and layer only (drawn on the CPU, then moved), so every split of a model begins with
+/// the same parameters. Does not use torch's global generators.
 /// @throws InputError when the workload lists its layers instead of naming a model, or is a llama with heads of an odd
-/// width, which rotary positions cannot turn.
+/// width, which rotary positions cannot rotate.
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
                                                const std::string& device);
 

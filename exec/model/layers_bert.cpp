@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-/// Devlin et al. 2018 (arXiv 1810.04805), in the units that Sky Computing places: core/model/models.hpp.
+/// BERT: Devlin et al. 2018 (arXiv 1810.04805), in the units that Sky Computing places (core/model/models.hpp).
 namespace isobar::exec {
 
 namespace {
@@ -111,7 +111,7 @@ class BertDown final : public ModelLayer {
   LayerNorm norm_;
 };
 
-/// The first token of each sample stands for all of it.
+/// Pools a sample into its first token.
 class BertPooler final : public ModelLayer {
  public:
   BertPooler(const LayerSetup& setup, const BertSizes& sizes)

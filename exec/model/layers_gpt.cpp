@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-/// A decoder as GPT-2: Radford et al. 2019, section 2.3.
+/// GPT-2's decoder: Radford et al. 2019, section 2.3.
 namespace isobar::exec {
 
 namespace {
@@ -51,8 +51,8 @@ class GptBlock final : public ModelLayer {
     const auto query = split_heads(parts[0], heads_);
     const auto keys = split_heads(parts[1], heads_);
     const auto values = split_heads(parts[2], heads_);
-    const auto attended = attention_ == Attention::Fused ? attend_fused_to_earlier(query, keys, values)
-                                                         : attend(query, keys, values, hides_later_tokens(query), key);
+    const auto attended = attention_ == Attention::Fused ? attend_fused_causally(query, keys, values)
+                                                         : attend(query, keys, values, causal_mask(query), key);
     const auto between = hidden + drop_out(apply(output_, join_heads(attended)), key, 1);
     const auto intermediate = at::gelu(apply(up_, apply(feed_forward_norm_, between)), "tanh");
     return {in_dtype(between + drop_out(apply(down_, intermediate), key, 2))};
@@ -67,7 +67,7 @@ class GptBlock final : public ModelLayer {
   Linear up_, down_;
 };
 
-/// Has a matrix of its own, not the embedding's.
+/// Its matrix is not tied to the embedding's.
 class GptHead final : public ModelLayer {
  public:
   GptHead(const LayerSetup& setup, const GptSizes& sizes)

@@ -5,13 +5,13 @@
 
 #include <ATen/ATen.h>
 
-/// A decoder as Llama 3: Grattafiori et al. 2024 (arXiv 2407.21783), section 3.2.
+/// Llama 3's decoder: Grattafiori et al. 2024 (arXiv 2407.21783), section 3.2.
 namespace isobar::exec {
 
 namespace {
 
-/// Rotary positions (Su et al. 2021, arXiv 2104.09864, section 3.2.2): turns elements i and i + width/2 of a head by
-/// position · base^(-2i/width). In float32: bf16 cannot tell distant positions apart.
+/// Rotary positions (Su et al. 2021, arXiv 2104.09864, section 3.2.2): rotates elements i and i + width/2 of a head by
+/// position · base^(-2i/width). In float32, since bf16 cannot distinguish distant positions.
 class Rotation {
  public:
   Rotation(double base, std::int64_t length, std::int64_t width, const at::TensorOptions& like)
@@ -26,15 +26,16 @@ class Rotation {
   at::Tensor apply(const at::Tensor& heads) const
   {
     const auto halves = heads.to(at::kFloat).chunk(2, -1);
-    const auto turned = at::cat({halves[0] * cosine_ - halves[1] * sine_, halves[1] * cosine_ + halves[0] * sine_}, -1);
-    return turned.to(heads.scalar_type());
+    const auto rotated =
+        at::cat({halves[0] * cosine_ - halves[1] * sine_, halves[1] * cosine_ + halves[0] * sine_}, -1);
+    return rotated.to(heads.scalar_type());
   }
 
  private:
   at::Tensor cosine_, sine_;
 };
 
-/// A layer that normalises by the root of the mean square (Zhang and Sennrich 2019, arXiv 1910.07467).
+/// A layer with root mean square normalisation (Zhang and Sennrich 2019, arXiv 1910.07467).
 class LlamaLayer : public ModelLayer {
  protected:
   LlamaLayer(const LayerSetup& setup, const LlamaSizes& sizes) : ModelLayer(setup), norm_epsilon_(sizes.norm_epsilon) {}
@@ -92,12 +93,12 @@ class LlamaBlock final : public LlamaLayer {
     const auto keys = split_heads(apply(key_, normalised), kv_heads_);
     const auto values = split_heads(apply(value_, normalised), kv_heads_);
     const Rotation rotation(rope_theta_, query.size(2), query.size(3), query.options());
-    const auto turned = rotation.apply(query);
-    const auto turned_keys = rotation.apply(keys);
+    const auto rotated = rotation.apply(query);
+    const auto rotated_keys = rotation.apply(keys);
     const auto attended = attention_ == Attention::Fused
-                              ? attend_fused_to_earlier(turned, turned_keys, values)
-                              : attend(turned, for_each_head(turned_keys, heads_), for_each_head(values, heads_),
-                                       hides_later_tokens(turned), key);
+                              ? attend_fused_causally(rotated, rotated_keys, values)
+                              : attend(rotated, for_each_head(rotated_keys, heads_), for_each_head(values, heads_),
+                                       causal_mask(rotated), key);
     const auto between = hidden + apply(output_, join_heads(attended));
     const auto intermediate = normalise(feed_forward_norm_, between);
     const auto gated = at::silu(apply(gate_, intermediate)) * apply(up_, intermediate);
@@ -141,8 +142,8 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const LlamaSize
   if (width % 2 != 0) {
     throw InputError(
         fmt::format("workload {}", shown(setup.workload.name)),
-        fmt::format("hidden {} over heads {} makes heads {} wide; rotary positions turn pairs, so the width "
-                    "of a head is even",
+        fmt::format("hidden {} over heads {} makes heads {} wide; rotary positions rotate pairs, so the width of a "
+                    "head must be even",
                     sizes.hidden, sizes.heads, width));
   }
   if (setup.layer == 0) return std::make_unique<LlamaEmbedding>(setup, sizes);

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-/// Bottleneck ResNets: He et al. 2015 (arXiv 1512.03385), with the stride in the 3x3 convolution as in torchvision.
+/// Bottleneck ResNets: He et al. 2015 (arXiv 1512.03385), with the stride in the 3x3 convolution, as in torchvision.
 namespace isobar::exec {
 
 namespace {
@@ -17,7 +17,7 @@ class ConvolutionLayer : public ModelLayer {
   struct Convolution {
     std::int64_t stride;
     std::size_t weight, norm_weight, norm_bias;
-    at::Tensor running_mean, running_variance;  // not parameters: no gradient, not counted
+    at::Tensor running_mean, running_variance;  // no parameters: no gradient, not counted
   };
 
   Convolution add_convolution(const std::string& name, std::uint64_t kernel, std::uint64_t from, std::uint64_t to,
@@ -32,7 +32,7 @@ class ConvolutionLayer : public ModelLayer {
     return {stride, weight, norm_weight, norm_bias, zeros, at::ones_like(zeros)};
   }
 
-  /// Convolves, with a padding of half the kernel, and normalises over the micro-batch.
+  /// Convolves with a padding of half the kernel, then normalises over the micro-batch.
   at::Tensor apply(const Convolution& convolution, const at::Tensor& images) const
   {
     const auto& weight = parameter(convolution.weight);
@@ -112,7 +112,7 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const ResnetSiz
   for (const auto blocks : blocks_per_stage(sizes)) {
     if (block < blocks) {
       const bool opens = block == 0;
-      // The first stage keeps the image's size: the stem's pooling has halved it.
+      // The first stage keeps the image's size, which the stem's pooling has already halved.
       return std::make_unique<ResnetBlock>(setup, opens ? channels : 4 * width, width, opens && width > 64 ? 2 : 1);
     }
     block -= blocks;

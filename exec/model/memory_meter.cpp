@@ -20,31 +20,30 @@ thread_local MemoryMeter* meter_of_thread = nullptr;
 thread_local const std::string* place_of_thread = nullptr;
 thread_local std::string place_left_by_failure;
 
-/// Stands before each piece of memory; as long as LibTorch's alignment on the CPU.
+/// Precedes each piece of memory; its size is LibTorch's alignment on the CPU.
 struct alignas(64) Header {
-  std::shared_ptr<MemoryCount> count;  // none where nobody counts
+  std::shared_ptr<MemoryCount> count;  // null when the allocating thread has no meter
   std::size_t bytes;
 };
 
-/// " in layer 3 (block)", where this thread is; "" elsewhere.
-std::string place_in_words()
+/// The current place of this thread, such as " in layer 3 (block)"; "" without one.
+std::string place_suffix()
 {
   return place_of_thread == nullptr ? "" : " in " + *place_of_thread;
 }
 
-/// `what`: where, and how much, behind the words.
-[[noreturn]] void throw_out_of_memory(const std::string& what)
+[[noreturn]] void throw_out_of_memory(const std::string& details)
 {
-  throw_failure(environment_failure(Failure::Kind::OutOfMemory, "out of memory" + what));
+  throw_failure(environment_failure(Failure::Kind::OutOfMemory, "out of memory" + details));
 }
 
 [[noreturn]] void refuse_uncounted(std::size_t bytes)
 {
-  throw_out_of_memory(fmt::format("{}: {} asked for, and the machine has no more", place_in_words(),
+  throw_out_of_memory(fmt::format("{}: {} requested; the machine has no more", place_suffix(),
                                   text_of(Bytes(static_cast<double>(bytes)))));
 }
 
-void give_back(void* data)
+void free_metered(void* data)
 {
   if (data == nullptr) return;
   auto* header = static_cast<Header*>(data) - 1;
@@ -53,13 +52,13 @@ void give_back(void* data)
   c10::free_cpu(header);
 }
 
-/// LibTorch's own way of taking memory on the CPU, with a header that says whose it is.
+/// Allocates as LibTorch does on the CPU, plus a header that says whose memory it is.
 class MeteringAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override
   {
     const c10::Device cpu(c10::DeviceType::CPU);
-    if (bytes == 0) return {nullptr, nullptr, &give_back, cpu};
+    if (bytes == 0) return {nullptr, nullptr, &free_metered, cpu};
     std::shared_ptr<MemoryCount> count = meter_of_thread == nullptr ? nullptr : meter_of_thread->take(bytes);
     void* memory = nullptr;
     try {
@@ -70,9 +69,9 @@ class MeteringAllocator : public c10::Allocator {
       meter_of_thread->refuse(bytes);
     }
     auto* header = new (memory) Header{std::move(count), bytes};
-    return {header + 1, header + 1, &give_back, cpu};
+    return {header + 1, header + 1, &free_metered, cpu};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_metered; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
 
@@ -91,7 +90,7 @@ std::shared_ptr<MemoryCount> MemoryMeter::take(std::size_t bytes)
   if (cap_ != 0 && now > cap_) {
     count_->remove(bytes);
     throw_out_of_memory(fmt::format(
-        "{}: {} asked for beside {} held, of {}", place_in_words(), text_of(Bytes(static_cast<double>(bytes))),
+        "{}: {} requested in addition to {} held, of {}", place_suffix(), text_of(Bytes(static_cast<double>(bytes))),
         text_of(Bytes(static_cast<double>(now - bytes))), text_of(Bytes(static_cast<double>(cap_)))));
   }
   count_->raise_peak(now);
@@ -100,7 +99,7 @@ std::shared_ptr<MemoryCount> MemoryMeter::take(std::size_t bytes)
 
 void MemoryMeter::refuse(std::size_t bytes) const
 {
-  throw_out_of_memory(fmt::format("{}: {} asked for beside {} held, and the machine has no more", place_in_words(),
+  throw_out_of_memory(fmt::format("{}: {} requested in addition to {} held; the machine has no more", place_suffix(),
                                   text_of(Bytes(static_cast<double>(bytes))), text_of(current())));
 }
 
@@ -127,7 +126,7 @@ MemoryPlace::MemoryPlace(const std::string& where) : before_(place_of_thread), e
 MemoryPlace::~MemoryPlace()
 {
   if (std::uncaught_exceptions() > exceptions_ && place_left_by_failure.empty()) {
-    place_left_by_failure = place_in_words();
+    place_left_by_failure = place_suffix();
   }
   place_of_thread = before_;
 }
@@ -141,10 +140,10 @@ void meter_cpu_memory()
 {
 #ifdef __GLIBC__
   constexpr int never = -1;
-  constexpr int ahead = 64 << 20;
+  constexpr int headroom_bytes = 64 << 20;
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, never);
-  mallopt(M_TOP_PAD, ahead);
+  mallopt(M_TOP_PAD, headroom_bytes);
 #endif
   static MeteringAllocator allocator;
   constexpr std::uint8_t above_the_default = 1;

@@ -9,7 +9,7 @@
 
 namespace isobar::exec {
 
-/// What a meter has counted; lives as long as the last piece of memory that counts there. Thread-safe.
+/// Bytes that a meter has counted. Lives until the last counted piece of memory is freed. Thread-safe.
 struct MemoryCount {
   std::atomic<std::size_t> current = 0;
   std::atomic<std::size_t> peak = 0;
@@ -19,12 +19,13 @@ struct MemoryCount {
   void remove(std::size_t bytes) { current.fetch_sub(bytes, std::memory_order_relaxed); }
 };
 
-/// Counts the memory that a rank's tensors take, and refuses what goes beyond a cap.
+/// Counts the memory of a rank's tensors and refuses allocations beyond a cap.
 ///
-/// Memory belongs to the rank whose thread took it, wherever it is given back, and may outlive the meter. Thread-safe.
+/// Memory belongs to the rank whose thread allocated it, on whatever thread it is freed, and may outlive the meter.
+/// Thread-safe.
 class MemoryMeter {
  public:
-  /// `cap`: 0 is none.
+  /// `cap`: most bytes held at once; 0: no cap.
   explicit MemoryMeter(Bytes cap) : cap_(static_cast<std::size_t>(cap.value)) {}
   MemoryMeter(const MemoryMeter&) = delete;
   MemoryMeter& operator=(const MemoryMeter&) = delete;
@@ -32,16 +33,16 @@ class MemoryMeter {
   Bytes current() const { return Bytes(static_cast<double>(count_->current.load(std::memory_order_relaxed))); }
   Bytes peak() const { return Bytes(static_cast<double>(count_->peak.load(std::memory_order_relaxed))); }
 
-  /// Counts `bytes` as held; whoever gives them back takes them from the count.
-  /// @throws a failure, OutOfMemory, where it would go beyond the cap; nothing is taken then.
+  /// Counts `bytes` as held; the caller that frees them removes them from the returned count.
+  /// @throws an OutOfMemory failure, counting nothing, when they would exceed the cap.
   std::shared_ptr<MemoryCount> take(std::size_t bytes);
 
-  /// @throws a failure, OutOfMemory: the machine has no `bytes` more for the calling thread.
+  /// Reports that the machine has no `bytes` more for the calling thread. @throws an OutOfMemory failure.
   [[noreturn]] void refuse(std::size_t bytes) const;
 
-  /// For memory that cannot be refused as it is taken, a GPU's: counted there, and looked at now and then.
+  /// The count itself, for GPU memory, which cannot be refused on allocation: it is counted there and checked later.
   std::shared_ptr<MemoryCount> count() const { return count_; }
-  /// @throws a failure, OutOfMemory, where the peak is beyond the cap.
+  /// Checks the peak. @throws an OutOfMemory failure when it exceeds the cap.
   void refuse_excess() const;
 
  private:
@@ -49,7 +50,7 @@ class MemoryMeter {
   std::shared_ptr<MemoryCount> count_ = std::make_shared<MemoryCount>();
 };
 
-/// While it lives, tensors that this thread makes on the CPU count for `meter`, which must outlive it.
+/// While it lives, `meter` counts the tensors that this thread allocates on the CPU. `meter` must outlive it.
 class MeteredThread {
  public:
   explicit MeteredThread(MemoryMeter& meter);
@@ -61,7 +62,7 @@ class MeteredThread {
   MemoryMeter* before_;
 };
 
-/// While it lives, a refusal of memory on this thread says where it came: "layer 3 (block)".
+/// While it lives, an out-of-memory failure on this thread names the place, such as "layer 3 (block)".
 class MemoryPlace {
  public:
   /// `where` must outlive it.
@@ -75,12 +76,12 @@ class MemoryPlace {
   int exceptions_;
 };
 
-/// Where an exception that this thread has just caught left the innermost place, " in layer 3 (block)"; "" where there
-/// was none. Asked once.
+/// The innermost place that the exception just caught on this thread has left, " in layer 3 (block)"; "" without one.
+/// Clears it.
 std::string place_of_failure();
 
-/// From now on every tensor on the CPU is counted; earlier ones never are. What is given back stays with the process: a
-/// step takes the same memory as the one before, and pages from the system would have to be cleared each time.
+/// Counts every tensor that is allocated on the CPU from now on. The process keeps freed memory: each step allocates
+/// the same memory again, and fresh pages from the system would have to be cleared each time.
 void meter_cpu_memory();
 
 }  // namespace isobar::exec

@@ -7,20 +7,20 @@
 
 namespace isobar::exec {
 
-/// What the first stage decides of a step when it begins it; all ranks learn it with what they receive.
+/// The first stage's decisions about a step, made when the step begins. Messages carry them to all ranks.
 struct StepControl {
-  bool checkpoint = false;  ///< once the step is done
-  bool end = false;         ///< it is the last step
+  bool checkpoint = false;  ///< write one after the step
+  bool end = false;         ///< this is the last step
 };
 
-/// What passes between two stages: tensors, and for each whether a gradient comes back for it (the attention mask of
-/// BERT has none). Gradients travel as a message too, those of the differentiable tensors in their order. Tensors on a
-/// GPU have their values once `ready` has passed.
+/// Tensors that pass between two stages, with a flag for each whether a gradient returns for it (BERT's attention mask
+/// has none). Gradients are a message too: those of the differentiable tensors, in order. Tensors on a GPU have their
+/// values once `ready` has passed.
 struct Message {
   Tensors tensors;
   std::vector<bool> differentiable;
   Event ready;
-  /// With activations: of their step. With gradients: what stages behind wish for, `end` alone.
+  /// With activations: the control of their step. With gradients: the later stages' request to stop, in `end` only.
   StepControl control;
 };
 

@@ -17,20 +17,16 @@ std::vector<std::int64_t> in_torch(const std::vector<std::uint64_t>& shape)
   return {shape.begin(), shape.end()};
 }
 
-}  // namespace
-
-namespace {
-
 at::Tensor by_fused_kernel(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
                            const std::optional<at::Tensor>& mask, bool causal)
 {
-  constexpr std::int64_t keeps_scores = 0;  // the kernel of plain matrix products
+  constexpr std::int64_t unfused = 0;  // at::SDPBackend::math: plain matrix products, which store the scores
   const bool shares = keys.size(1) != query.size(1);
-  if (at::_fused_sdp_choice(query, keys, values, mask, 0, causal, std::nullopt, shares) == keeps_scores) {
+  if (at::_fused_sdp_choice(query, keys, values, mask, 0, causal, std::nullopt, shares) == unfused) {
     const auto heads = static_cast<std::uint64_t>(query.size(1));
     if (shares) return by_fused_kernel(query, for_each_head(keys, heads), for_each_head(values, heads), mask, causal);
     throw EnvironmentError(
-        "attention: fused: LibTorch has no fused kernel for such heads in this dtype on this device; "
+        "attention: fused: LibTorch has no fused kernel for these heads in this dtype on this device; "
         "write attention: unfused");
   }
   return at::scaled_dot_product_attention(query, keys, values, mask, 0, causal, std::nullopt, shares);
@@ -60,7 +56,7 @@ at::Tensor join_heads(const at::Tensor& heads)
   return heads.transpose(1, 2).flatten(2);
 }
 
-at::Tensor hides_later_tokens(const at::Tensor& query)
+at::Tensor causal_mask(const at::Tensor& query)
 {
   const auto length = query.size(2);
   constexpr auto never = -std::numeric_limits<double>::infinity();
@@ -78,7 +74,7 @@ at::Tensor attend_fused(const at::Tensor& query, const at::Tensor& keys, const a
   return by_fused_kernel(query, keys, values, mask, false);
 }
 
-at::Tensor attend_fused_to_earlier(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values)
+at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values)
 {
   return by_fused_kernel(query, keys, values, std::nullopt, true);
 }
@@ -161,7 +157,7 @@ at::Tensor ModelLayer::drop_out(const at::Tensor& input, const RandomKey& key, s
   if (dropout_ == 0 || !key.drops) return input;
   const auto generator =
       generator_for(RandomStream::Dropout, {key.seed, key.step, key.microbatch, layer_, which}, device_);
-  // Booleans, since the mask is kept until backward: one byte an element, as core/model/models.hpp counts.
+  // A boolean mask, since it is kept until the backward pass: one byte per element, as core/model/models.hpp counts.
   const auto kept = at::empty(input.sizes(), input.options().dtype(at::kBool)).bernoulli_(1 - dropout_, generator);
   return input * kept * (1 / (1 - dropout_));
 }
@@ -171,7 +167,7 @@ at::Tensor ModelLayer::attend(const at::Tensor& query, const at::Tensor& keys, c
 {
   const auto scale = 1 / std::sqrt(static_cast<double>(query.size(-1)));
   const auto scores = at::matmul(query * scale, keys.transpose(-2, -1)) + mask;
-  // With a dtype named, autocast leaves the result in it, and no second copy of the probabilities is kept in float32.
+  // With an explicit dtype autocast keeps it, so no second copy of the probabilities is kept in float32.
   return at::matmul(drop_out(at::softmax(scores, -1, scores.scalar_type()), key, 0), values);
 }
 

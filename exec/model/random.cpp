@@ -6,7 +6,7 @@ namespace isobar::exec {
 
 at::Generator generator_for(RandomStream stream, std::initializer_list<std::uint64_t> words, const std::string& device)
 {
-  // A clone is how a generator of any device is had without naming the device's classes; the seed replaces its state.
+  // Cloning makes a generator of any device without naming the device's classes; the seed replaces its state.
   auto generator = at::globalContext().defaultGenerator(at::Device(device)).clone();
   generator.set_current_seed(mixed({static_cast<std::uint64_t>(stream), mixed(words)}));
   return generator;

@@ -12,10 +12,10 @@ struct Generator;
 
 namespace isobar::exec {
 
-/// The first word of every key, so that no two uses draw the same numbers.
+/// First word of every key, so that no two uses draw the same numbers.
 enum class RandomStream : std::uint64_t { Parameters, Dropout, Tokens, Segments, Lengths, Images, Classes };
 
-/// A generator of `device` that draws what follows from stream and words alone; torch's global ones stay as they are.
+/// Makes a generator on `device` whose numbers depend on stream and words only. Leaves torch's global generators alone.
 at::Generator generator_for(RandomStream stream, std::initializer_list<std::uint64_t> words, const std::string& device);
 
 }  // namespace isobar::exec

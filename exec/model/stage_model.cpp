@@ -5,6 +5,7 @@
 #include "exec/model/batch.hpp"
 #include "exec/model/device.hpp"
 #include "exec/model/memory_meter.hpp"
+#include "exec/model/stage_optimizer.hpp"
 #include "exec/model/stored_tensors.hpp"
 #include "exec/model/weights.hpp"
 
@@ -25,12 +26,12 @@ namespace {
 constexpr double first_loss_scale = 65536;
 constexpr std::uint64_t good_steps_until_doubled = 2000;
 
-/// Matrix products in the workload's dtype while it lives, on this thread; float32 workloads are left alone.
+/// Enables autocast to the workload's dtype on this thread while it lives; no effect for float32.
 class Autocast {
  public:
-  Autocast(DType dtype, at::DeviceType device) : device_(device), on_(dtype != DType::Float32)
+  Autocast(DType dtype, at::DeviceType device) : device_(device), enabled_(dtype != DType::Float32)
   {
-    if (!on_) return;
+    if (!enabled_) return;
     at::autocast::set_autocast_enabled(device_, true);
     at::autocast::set_autocast_dtype(device_, dtype == DType::BFloat16 ? at::kBFloat16 : at::kHalf);
     at::autocast::increment_nesting();
@@ -39,27 +40,28 @@ class Autocast {
   Autocast& operator=(const Autocast&) = delete;
   ~Autocast()
   {
-    if (!on_) return;
+    if (!enabled_) return;
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(device_, false);
   }
 
  private:
   at::DeviceType device_;
-  bool on_;
+  bool enabled_;
 };
 
-/// Layers that are one piece of autograd's graph: neighbours that keep their activations, or one that recomputes them.
+/// Layers in one piece of autograd's graph: consecutive layers that keep their activations, or one that recomputes
+/// them.
 struct Segment {
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  // inclusive
   bool recomputed = false;
 };
 
-/// What a segment, or the loss behind the last one, keeps of a micro-batch until its backward pass.
+/// What a segment, or the loss after the last one, keeps of a micro-batch until its backward pass.
 struct Piece {
   Tensors inputs;   // leaves of the graph
-  Tensors outputs;  // with the graph behind them; empty where it is made again
+  Tensors outputs;  // roots of the graph; empty if it is recomputed
 };
 
 struct MicroBatch {
@@ -67,7 +69,7 @@ struct MicroBatch {
   std::vector<Piece> pieces;
 };
 
-/// The message's tensors as leaves of a new graph.
+/// A message's tensors as leaves of a new graph.
 Tensors leaves_of(const Message& message)
 {
   Tensors leaves;
@@ -77,7 +79,7 @@ Tensors leaves_of(const Message& message)
   return leaves;
 }
 
-/// The tensors without their graph.
+/// Tensors without their graph, as a message.
 Message message_of(const Tensors& tensors)
 {
   Message message;
@@ -100,27 +102,6 @@ Message gradients_of(const Tensors& leaves)
   return gradients;
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Workload& workload, const Tensors& parameters)
-{
-  const Training& training = workload.training;
-  switch (workload.optimizer) {
-    case Optimizer::Sgd:
-      return std::make_unique<torch::optim::SGD>(
-          parameters, torch::optim::SGDOptions(training.learning_rate).weight_decay(training.weight_decay));
-    case Optimizer::Momentum:
-      return std::make_unique<torch::optim::SGD>(
-          parameters,
-          torch::optim::SGDOptions(training.learning_rate).momentum(0.9).weight_decay(training.weight_decay));
-    case Optimizer::Adam:
-      return std::make_unique<torch::optim::Adam>(
-          parameters, torch::optim::AdamOptions(training.learning_rate).weight_decay(training.weight_decay));
-    case Optimizer::AdamW:
-      return std::make_unique<torch::optim::AdamW>(
-          parameters, torch::optim::AdamWOptions(training.learning_rate).weight_decay(training.weight_decay));
-  }
-  throw std::logic_error("an optimizer that nobody makes");
-}
-
 std::vector<Segment> segments_of(const StageOptions& options)
 {
   std::vector<Segment> segments;
@@ -133,24 +114,6 @@ std::vector<Segment> segments_of(const StageOptions& options)
     }
   }
   return segments;
-}
-
-bool has(const TensorSource& source, const std::string& name)
-{
-  return source.find(name) != nullptr;
-}
-
-/// Looks before it reads: what a file says of a tensor may be more than there is memory, or than torch can count.
-at::Tensor read_like(const TensorSource& source, const std::string& name, const at::Tensor& like)
-{
-  const TensorFacts& there = source.facts(name);
-  const TensorFacts wanted = stored_facts(name, like);
-  if (there.shape != wanted.shape || there.type != wanted.type) {
-    throw InputError(source.where(),
-                     fmt::format("tensor {} is {} {}; the workload's is {} {}", in_quotes(name), name_of(there.type),
-                                 shape_in_words(there.shape), name_of(wanted.type), shape_in_words(wanted.shape)));
-  }
-  return read_tensor(source, name);
 }
 
 }  // namespace
@@ -166,12 +129,12 @@ struct StageModel::State {
       places.push_back(fmt::format("layer {} ({})", layer, shown(workload.layers[layer].name)));
       const MemoryPlace place(places.back());
       layers.push_back(make_layer_module(workload, layer, options.seed, options.device));
-      const auto& of_layer = layers.back()->parameters();
-      parameters.insert(parameters.end(), of_layer.begin(), of_layer.end());
+      const auto& layer_parameters = layers.back()->parameters();
+      parameters.insert(parameters.end(), layer_parameters.begin(), layer_parameters.end());
       for (const auto& name : layers.back()->parameter_names()) names.push_back(checkpoint_name(layer, name));
     }
     backward_place = fmt::format("the backward pass of layers {} to {}", options.first_layer, options.last_layer);
-    if (!parameters.empty()) optimizer = make_optimizer(workload, parameters);
+    if (!parameters.empty()) optimizer = std::make_unique<StageOptimizer>(workload, parameters);
     if (workload.dtype == DType::Float16) loss_scale = first_loss_scale;
   }
 
@@ -244,12 +207,12 @@ struct StageModel::State {
     return {both[0].item<double>() / (loss_scale * loss_scale), both[1].item<double>()};
   }
 
-  void update(const GradientFacts& agreed)
+  void update(const GradientFacts& reduced)
   {
-    if (optimizer && agreed.finite()) {
+    if (optimizer && reduced.finite()) {
       double factor = 1 / loss_scale;
       if (const auto most = workload.training.clip_norm) {
-        const double norm = std::sqrt(agreed.sum_of_squares);
+        const double norm = std::sqrt(reduced.sum_of_squares);
         if (norm > *most) factor *= *most / norm;
       }
       if (factor != 1) {
@@ -261,7 +224,7 @@ struct StageModel::State {
       optimizer->step();
     }
     if (optimizer) optimizer->zero_grad();
-    if (workload.dtype == DType::Float16) adapt_loss_scale(agreed.finite());
+    if (workload.dtype == DType::Float16) adapt_loss_scale(reduced.finite());
   }
 
   void adapt_loss_scale(bool finite)
@@ -282,7 +245,7 @@ struct StageModel::State {
     if (!is_last()) return message_of(passed);
     const auto labels = batches.labels(key, options.device).flatten();
     const auto scores = passed.front().to(at::kFloat).flatten(0, -2);
-    const auto counts = labels >= 0;  // others are left out
+    const auto counts = labels >= 0;  // others are ignored
     const auto loss = at::cross_entropy_loss(scores, labels, {}, at::Reduction::Sum);
     const auto correct = (scores.argmax(-1) == labels).logical_and(counts).sum();
     evaluations.push_back(at::stack({loss.to(at::kDouble), counts.sum().to(at::kDouble), correct.to(at::kDouble)}));
@@ -294,8 +257,7 @@ struct StageModel::State {
     std::vector<StoredTensor> all;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       all.push_back(stored(names[i], parameters[i]));
-      for (const auto& [kind, tensor] : optimizer_state(parameters[i]))
-        all.push_back(stored(state_name(kind, i), tensor));
+      for (auto& tensor : optimizer->state(names[i], parameters[i])) all.push_back(std::move(tensor));
     }
     if (workload.dtype == DType::Float16 && options.first_layer == 0) {
       all.push_back(stored("loss_scale", at::tensor({loss_scale, static_cast<double>(good_steps)}, at::kDouble)));
@@ -303,78 +265,17 @@ struct StageModel::State {
     return all;
   }
 
-  /// What the optimizer keeps of a parameter, by kind; a count of steps as an int64 scalar.
-  std::vector<std::pair<std::string, at::Tensor>> optimizer_state(const at::Tensor& parameter) const
-  {
-    const auto& states = optimizer->state();
-    const auto found = states.find(parameter.unsafeGetTensorImpl());
-    if (found == states.end()) return {};
-    const auto of_adam = [](const auto& state) -> std::vector<std::pair<std::string, at::Tensor>> {
-      return {{"step", at::scalar_tensor(state.step(), at::kLong)},
-              {"exp_avg", state.exp_avg()},
-              {"exp_avg_sq", state.exp_avg_sq()}};
-    };
-    switch (workload.optimizer) {
-      case Optimizer::Sgd:
-        return {};
-      case Optimizer::Momentum: {
-        const auto& state = static_cast<const torch::optim::SGDParamState&>(*found->second);
-        if (!state.momentum_buffer().defined()) return {};
-        return {{"momentum_buffer", state.momentum_buffer()}};
-      }
-      case Optimizer::Adam:
-        return of_adam(static_cast<const torch::optim::AdamParamState&>(*found->second));
-      case Optimizer::AdamW:
-        return of_adam(static_cast<const torch::optim::AdamWParamState&>(*found->second));
-    }
-    throw std::logic_error("an optimizer that nobody makes");
-  }
-
-  std::string state_name(const std::string& kind, std::size_t parameter) const
-  {
-    return fmt::format("{}:{}", names[parameter], kind);
-  }
-
   void restore(const TensorSource& source)
   {
     const torch::NoGradGuard no_graph;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      parameters[i].copy_(read_like(source, names[i], parameters[i]));
-      restore_optimizer(source, i);
+      parameters[i].copy_(read_tensor_like(source, names[i], parameters[i]));
+      optimizer->restore(source, names[i], parameters[i]);
     }
-    if (workload.dtype == DType::Float16 && has(source, "loss_scale")) {
-      const auto scale = read_like(source, "loss_scale", at::zeros({2}, at::kDouble));
+    if (workload.dtype == DType::Float16 && source.find("loss_scale") != nullptr) {
+      const auto scale = read_tensor_like(source, "loss_scale", at::zeros({2}, at::kDouble));
       loss_scale = scale[0].item<double>();
       good_steps = static_cast<std::uint64_t>(scale[1].item<double>());
-    }
-  }
-
-  void restore_optimizer(const TensorSource& source, std::size_t i)
-  {
-    const auto read = [&](const char* kind) {
-      return read_like(source, state_name(kind, i), parameters[i]).to(device, /*non_blocking=*/false, /*copy=*/true);
-    };
-    const auto restore_adam = [&](auto state) {
-      if (!has(source, state_name("exp_avg", i))) return;
-      state->step(read_like(source, state_name("step", i), at::zeros({}, at::kLong)).template item<std::int64_t>());
-      state->exp_avg(read("exp_avg"));
-      state->exp_avg_sq(read("exp_avg_sq"));
-      optimizer->state()[parameters[i].unsafeGetTensorImpl()] = std::move(state);
-    };
-    switch (workload.optimizer) {
-      case Optimizer::Sgd:
-        return;
-      case Optimizer::Momentum: {
-        if (!has(source, state_name("momentum_buffer", i))) return;
-        auto state = std::make_unique<torch::optim::SGDParamState>();
-        state->momentum_buffer(read("momentum_buffer"));
-        optimizer->state()[parameters[i].unsafeGetTensorImpl()] = std::move(state);
-        return;
-      }
-      case Optimizer::Adam:
-        return restore_adam(std::make_unique<torch::optim::AdamParamState>());
-      case Optimizer::AdamW:
-        return restore_adam(std::make_unique<torch::optim::AdamWParamState>());
     }
   }
 
@@ -382,12 +283,12 @@ struct StageModel::State {
   StageOptions options;
   torch::Device device;
   std::vector<Segment> segments;
-  std::vector<std::string> places;  // of the layers, for messages
+  std::vector<std::string> places;  // what failures call the layers
   std::string backward_place;
   std::vector<std::unique_ptr<LayerModule>> layers;
   Tensors parameters;
-  std::vector<std::string> names;                      // of the parameters
-  std::unique_ptr<torch::optim::Optimizer> optimizer;  // none where there is nothing to learn
+  std::vector<std::string> names;             // of the parameters
+  std::unique_ptr<StageOptimizer> optimizer;  // null if there are no parameters
   double loss_scale = 1;
   std::uint64_t good_steps = 0;
   std::map<std::uint64_t, MicroBatch> in_flight_batches;
@@ -413,9 +314,9 @@ GradientFacts StageModel::gradient_facts() const
 {
   return state_->facts();
 }
-void StageModel::update(const GradientFacts& agreed)
+void StageModel::update(const GradientFacts& reduced)
 {
-  state_->update(agreed);
+  state_->update(reduced);
 }
 
 at::Tensor StageModel::take_loss()

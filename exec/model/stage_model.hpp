@@ -14,30 +14,31 @@
 
 namespace isobar::exec {
 
-/// What one stage is to train.
+/// What one stage trains.
 struct StageOptions {
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;           ///< inclusive
-  std::vector<std::size_t> recomputed;  ///< layers that keep their input alone until the backward pass, sorted
-  std::uint64_t microbatches = 1;       ///< of a step: each one's loss counts 1/microbatches
+  std::vector<std::size_t> recomputed;  ///< layers that keep only their input until the backward pass, sorted
+  std::uint64_t microbatches = 1;       ///< per step; each one's loss counts 1/microbatches
   std::uint64_t seed = 1;
   std::string device = "cpu";            ///< "cpu", "cuda:0"
-  const BatchSource* batches = nullptr;  ///< of labels; of the last stage alone
+  const BatchSource* batches = nullptr;  ///< source of labels; last stage only
 };
 
-/// What stages add up before they update where needs_gradient_sync(workload): sums over all parameters of all stages.
+/// Sums over all parameters of all stages, which the stages all-reduce before an update if
+/// needs_gradient_sync(workload).
 struct GradientFacts {
-  double sum_of_squares = 0;  ///< of the gradients, unscaled
-  double not_finite = 0;      ///< parameters with a gradient that is not finite
+  double sum_of_squares = 0;  ///< of the gradients, without the loss scale
+  double not_finite = 0;      ///< number of parameters with a gradient that is not finite
 
   bool finite() const { return not_finite == 0; }
 };
 
-/// The layers of one stage, trained: forward and backward by micro-batch, then one update. One thread at a time.
+/// Trains the layers of one stage: forward and backward per micro-batch, then one update. Not thread-safe.
 ///
-/// fp16 scales the loss by 2^16, halved when a gradient is not finite (that step is left out) and doubled after 2,000
-/// good steps; every stage comes to the same scale, since all see the same facts (Micikevicius et al. 2018, "Mixed
-/// Precision Training", section 3.2).
+/// With fp16 the loss is scaled by 2^16. The scale is halved when a gradient is not finite, which also skips the
+/// update, and doubled after 2,000 good steps. All stages see the same facts and so keep the same scale (Micikevicius
+/// et al. 2018, "Mixed Precision Training", section 3.2).
 class StageModel {
  public:
   StageModel(const Workload& workload, const StageOptions& options);
@@ -45,36 +46,35 @@ class StageModel {
   StageModel(const StageModel&) = delete;
   StageModel& operator=(const StageModel&) = delete;
 
-  /// The first stage's inputs are a micro-batch's data. Keeps what backward needs. The last stage's outputs stay here:
-  /// it computes the loss and returns an empty message.
+  /// Computes the stage's outputs and keeps what the backward pass needs. The first stage's inputs are a micro-batch's
+  /// data. The last stage computes the loss and returns an empty message.
   Message forward(std::uint64_t step, std::uint64_t microbatch, Message inputs);
-  /// From the gradients of what `forward` returned (of the last stage: none) to those of its inputs.
+  /// Computes the gradients of the inputs from those of the outputs that `forward` returned (none for the last stage).
   Message backward(std::uint64_t microbatch, const Message& gradients);
-  /// On a GPU the calling thread waits until its queue has come so far.
+  /// This stage's part of the sums. The calling thread waits for its own stream of a GPU.
   GradientFacts gradient_facts() const;
-  /// The optimizer's step, by the facts of all stages together, which count only where needs_gradient_sync(workload);
-  /// then gradients are forgotten.
-  void update(const GradientFacts& agreed);
+  /// Takes an optimizer step and clears the gradients. `reduced`: the sums over all stages; used only if
+  /// needs_gradient_sync(workload).
+  void update(const GradientFacts& reduced);
 
-  /// Mean loss of the micro-batches since the last call, a float64 scalar where the stage is. The last stage alone has
-  /// one.
+  /// Mean loss of the micro-batches since the last call: a float64 scalar on the stage's device. Last stage only.
   at::Tensor take_loss();
-  /// Forward alone: without dropout, and nothing is kept but the last stage's sums, which compare with `batches`.
+  /// Forward pass without dropout that keeps nothing, except the last stage's sums over the labels of `batches`.
   Message evaluate(const BatchSource& batches, std::uint64_t step, std::uint64_t microbatch, const Message& inputs);
-  /// Sums since the last call. Waits for the device. The last stage alone has some.
+  /// Sums since the last call; last stage only. Waits for the device.
   EvaluationSums take_evaluation();
 
-  /// The name of a parameter with an element that is not finite, "" where all are. Waits for the device.
+  /// Name of a parameter with an element that is not finite; "" if all are finite. Waits for the device.
   std::string not_finite() const;
-  /// What training goes on from: each parameter as "layers.3.query.weight", what the optimizer keeps of it as
-  /// "layers.3.query.weight:exp_avg", and of the first stage fp16's "loss_scale". Copies, whole when it returns.
+  /// Copies, complete on return, of everything that training resumes from: each parameter as "layers.3.query.weight",
+  /// its optimizer state as "layers.3.query.weight:exp_avg", and the first stage's fp16 "loss_scale".
   std::vector<StoredTensor> state() const;
-  /// Takes such tensors over; whoever wrote them may have had other layers. State that the optimizer has not got there
-  /// begins anew. @throws InputError naming a tensor that is missing or of another shape or type.
+  /// Restores such tensors; the stages that wrote them may have had other layers. Optimizer state that is absent keeps
+  /// its initial value. @throws InputError naming a tensor that is missing or has another shape or type.
   void restore(const TensorSource& source);
-  /// Takes the parameters of a Hugging Face model. @returns the names of those that it has not got, a classifier's,
-  /// which stay as they were made. @throws InputError naming a tensor that is missing otherwise, or of another shape or
-  /// type.
+  /// Loads the parameters of a Hugging Face model.
+  /// @returns the names of parameters that the model lacks and that keep their initial values: a classifier's.
+  /// @throws InputError naming another tensor that is missing, or one that has another shape or type.
   std::vector<std::string> load(const TensorSource& weights);
 
  private:

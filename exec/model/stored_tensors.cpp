@@ -36,8 +36,7 @@ TensorFacts stored_facts(std::string name, const at::Tensor& tensor)
   for (const auto& [element, scalar] : types) {
     if (scalar == tensor.scalar_type()) facts.type = element;
   }
-  ensure(size_of(facts.type) == static_cast<std::uint64_t>(tensor.element_size()),
-         "a tensor's type is one that files have");
+  ensure(size_of(facts.type) == static_cast<std::uint64_t>(tensor.element_size()), "files have the tensor's type");
   return facts;
 }
 
@@ -58,7 +57,19 @@ at::Tensor read_tensor(const TensorSource& source, const std::string& name)
     source.read(name, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
     return tensor;
   }
-  throw InputError(source.where(), fmt::format("{}: its type {} is not used here", shown(name), name_of(facts.type)));
+  throw InputError(source.where(), fmt::format("{}: type {} is not supported", shown(name), name_of(facts.type)));
+}
+
+at::Tensor read_tensor_like(const TensorSource& source, const std::string& name, const at::Tensor& like)
+{
+  const TensorFacts& found = source.facts(name);
+  const TensorFacts expected = stored_facts(name, like);
+  if (found.shape != expected.shape || found.type != expected.type) {
+    throw InputError(source.where(),
+                     fmt::format("tensor {} is {} {}; the workload's is {} {}", in_quotes(name), name_of(found.type),
+                                 shape_in_words(found.shape), name_of(expected.type), shape_in_words(expected.shape)));
+  }
+  return read_tensor(source, name);
 }
 
 }  // namespace isobar::exec

@@ -7,11 +7,14 @@
 
 namespace isobar::exec {
 
-/// What files say of a tensor. On a GPU no thread waits.
+/// Name, type and shape of a tensor as files store them. Does not wait for a GPU.
 TensorFacts stored_facts(std::string name, const at::Tensor& tensor);
-/// A copy of a tensor as files hold it, whole when it returns. On a GPU the thread waits for its own queue.
+/// Copies a tensor into the form that files store, complete on return. The thread waits for its own stream of a GPU.
 StoredTensor stored(std::string name, const at::Tensor& tensor);
-/// A tensor on the CPU, as it was stored. @throws as `source.read`; InputError for a type that torch has not got.
+/// Reads a tensor to the CPU. @throws as `source.read` does; InputError for a type that torch does not have.
 at::Tensor read_tensor(const TensorSource& source, const std::string& name);
+/// Reads a tensor that must have the shape and type of `like`. Checks them before it allocates: a file may claim more
+/// than fits in memory. @throws InputError also for another shape or type.
+at::Tensor read_tensor_like(const TensorSource& source, const std::string& name, const at::Tensor& like);
 
 }  // namespace isobar::exec

@@ -30,12 +30,12 @@ std::shared_ptr<c10::Event> event_on(const c10::Stream& stream)
   return event;
 }
 
-/// Tells when a GPU passed an event, by the steady clock.
+/// Converts the events of one GPU to times of the steady clock.
 class DeviceClock {
  public:
   explicit DeviceClock(const c10::Stream& stream)
   {
-    event_on(stream)->synchronize();  // the first event of all takes longer
+    event_on(stream)->synchronize();  // the first event takes longer
     reference_ = event_on(stream);
     reference_->synchronize();
     reference_time_ = steady_time();
@@ -45,8 +45,8 @@ class DeviceClock {
   {
     const std::lock_guard lock(mutex_);
     const Seconds time = reference_time_ + Seconds(1e-3 * reference_->elapsedTime(*passed));
-    // CUDA counts milliseconds in float32, which tells microseconds apart up to some seconds: the reference comes
-    // along.
+    // CUDA returns milliseconds in float32, which resolve a microsecond only up to some seconds, so the reference
+    // moves.
     constexpr Seconds longest(1);
     if (time - reference_time_ > longest) {
       reference_ = passed;
@@ -61,7 +61,7 @@ class DeviceClock {
   Seconds reference_time_;
 };
 
-/// One for all queues of a device, so that their times compare.
+/// One clock for all streams of a device, so that their times are comparable.
 std::shared_ptr<DeviceClock> clock_of(const c10::Stream& stream)
 {
   static std::mutex mutex;
@@ -100,9 +100,9 @@ Seconds Event::time() const
   return on_gpu_->clock->time_of(on_gpu_->event);
 }
 
-struct Stream::Handle {
-  Stream(const c10::Stream& of_torch, std::shared_ptr<DeviceClock> its_clock)
-      : stream(of_torch), clock(std::move(its_clock))
+struct Stream::OnGpu {
+  OnGpu(const c10::Stream& torch_stream, std::shared_ptr<DeviceClock> device_clock)
+      : stream(torch_stream), clock(std::move(device_clock))
   {
   }
 
@@ -111,7 +111,7 @@ struct Stream::Handle {
 
   c10::Stream stream;
   std::shared_ptr<DeviceClock> clock;
-  at::Tensor begin;  // of slow work: 8 bytes, once there was some
+  at::Tensor begin;  // when slow work began, in 8 bytes; made by the first such work
 };
 
 Event event_of_this_thread(const std::string& device)
@@ -128,31 +128,31 @@ Stream::Stream(const std::string& device, Kind kind, MemoryMeter& meter) : meter
 {
   if (!is_gpu(device)) return;
   const at::Device gpu(device);
-  // The streams of high priority are another pool, and no transfer takes one from a computation.
+  // High-priority streams are a pool of their own, so no transfer shares a stream with a computation.
   const bool high_priority = kind == Kind::Computations;
   const auto stream = c10::impl::VirtualGuardImpl(gpu.type()).getStreamFromGlobalPool(gpu, high_priority);
-  handle_ = std::make_unique<Handle>(stream, clock_of(stream));
-  gpu::count_memory(handle_->handle(), meter.count());
+  on_gpu_ = std::make_unique<OnGpu>(stream, clock_of(stream));
+  gpu::count_memory(on_gpu_->handle(), meter.count());
 }
 
 Stream::~Stream() = default;
 
 bool Stream::is_on_gpu() const
 {
-  return handle_ != nullptr;
+  return on_gpu_ != nullptr;
 }
 
-struct Stream::Scope::Inside {
+struct Stream::Scope::Guards {
   std::optional<MeteredThread> metered;
   std::optional<c10::StreamGuard> on_stream;
 };
 
-Stream::Scope::Scope(Stream& queue) : inside_(std::make_unique<Inside>())
+Stream::Scope::Scope(Stream& stream) : guards_(std::make_unique<Guards>())
 {
-  if (queue.handle_) {
-    inside_->on_stream.emplace(queue.handle_->stream);
+  if (stream.on_gpu_) {
+    guards_->on_stream.emplace(stream.on_gpu_->stream);
   } else {
-    inside_->metered.emplace(queue.meter_);
+    guards_->metered.emplace(stream.meter_);
   }
 }
 
@@ -160,33 +160,33 @@ Stream::Scope::~Scope() = default;
 
 void Stream::await(const Message& message)
 {
-  if (!handle_) return;
-  if (message.ready.on_gpu_) message.ready.on_gpu_->event->block(handle_->stream);
+  if (!on_gpu_) return;
+  if (message.ready.on_gpu_) message.ready.on_gpu_->event->block(on_gpu_->stream);
   for (const auto& tensor : message.tensors) {
-    if (!tensor.is_cpu()) tensor.record_stream(handle_->stream);
+    if (!tensor.is_cpu()) tensor.record_stream(on_gpu_->stream);
   }
 }
 
 Event Stream::record()
 {
-  if (!handle_) return Event(steady_time());
+  if (!on_gpu_) return Event(steady_time());
   Event event;
-  event.on_gpu_ = std::make_shared<Event::OnGpu>(Event::OnGpu{event_on(handle_->stream), handle_->clock});
+  event.on_gpu_ = std::make_shared<Event::OnGpu>(Event::OnGpu{event_on(on_gpu_->stream), on_gpu_->clock});
   return event;
 }
 
 void Stream::begin_slow_work()
 {
-  if (!handle_) return;
-  if (!handle_->begin.defined()) {
-    handle_->begin = at::empty({1}, at::TensorOptions(handle_->stream.device()).dtype(at::kLong));
+  if (!on_gpu_) return;
+  if (!on_gpu_->begin.defined()) {
+    on_gpu_->begin = at::empty({1}, at::TensorOptions(on_gpu_->stream.device()).dtype(at::kLong));
   }
-  gpu::keep_time(handle_->begin_of_work(), handle_->handle());
+  gpu::keep_time(on_gpu_->begin_of_work(), on_gpu_->handle());
 }
 
 void Stream::end_slow_work(double slowdown)
 {
-  if (handle_) gpu::stretch(handle_->begin_of_work(), slowdown, handle_->handle());
+  if (on_gpu_) gpu::stretch(on_gpu_->begin_of_work(), slowdown, on_gpu_->handle());
 }
 
 }  // namespace isobar::exec

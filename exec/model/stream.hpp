@@ -10,18 +10,18 @@ namespace isobar::exec {
 
 struct Message;
 
-/// A point in a queue's work that the device passes in its time; on the CPU it has passed when it is made.
+/// A point in a stream's work that the device passes in its turn. On the CPU it has passed when it is recorded.
 class Event {
  public:
-  Event() = default;  ///< passed before all others
+  Event() = default;  ///< has passed, before all others
   explicit Event(Seconds passed_at) : passed_at_(passed_at) {}
 
   bool passed() const;
-  /// The calling thread sleeps until the device has passed it; nothing else waits.
-  /// @throws Interrupted.
+  /// Blocks the calling thread, and nothing else, until the device has passed the event. @throws Interrupted.
   void wait() const;
-  /// When it was passed, by the steady clock, or waits until it is. Times on a GPU are those of its own clock, tied to
-  /// the steady one when its first queue was made: right to some 10 us, of each other to 1 us.
+  /// Waits for the event and returns when it passed, by the steady clock. A GPU's times come from its own clock, which
+  /// is tied to the steady one when its first stream is made: accurate to about 10 us, relative to each other to 1 us.
+  /// @throws Interrupted.
   Seconds time() const;
 
  private:
@@ -33,53 +33,53 @@ class Event {
   std::shared_ptr<const OnGpu> on_gpu_;
 };
 
-/// A event in what the calling thread computes on `device`, wherever it is queued.
+/// Records an event on the stream of `device` that the calling thread currently uses.
 Event event_of_this_thread(const std::string& device);
 
-/// Work on a device, one piece after the other. On the CPU a call returns when its work is done; on a GPU every queue
-/// is a stream of its own, and calls return when their work is queued.
+/// A sequence of work on a device. On the CPU a call returns when its work is done, on a GPU when it is queued.
 ///
-/// Torch has 32 streams for computations and as many for transfers; queues beyond share them.
+/// LibTorch has 32 CUDA streams for computations and 32 for transfers; streams beyond that share them.
 class Stream {
  public:
   enum class Kind { Computations, Transfers };
 
-  /// The device is open. What is made there in this queue counts for `meter`, which must outlive the queue.
+  /// `device` must be open. `meter` counts the memory that is allocated on the stream, and must outlive it.
   Stream(const std::string& device, Kind kind, MemoryMeter& meter);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   ~Stream();
 
-  /// True where work is done later than its call returns.
+  /// Whether the device is a GPU, so that work is done after its call returns.
   bool is_on_gpu() const;
 
-  /// While it lives, what this thread computes on the device goes to the queue.
+  /// While it lives, what this thread computes on the device goes to the stream.
   class Scope {
    public:
-    explicit Scope(Stream& queue);
+    explicit Scope(Stream& stream);
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
     ~Scope();
 
    private:
-    struct Inside;
-    std::unique_ptr<Inside> inside_;
+    struct Guards;
+    std::unique_ptr<Guards> guards_;
   };
 
-  /// What is queued from now on comes after the work that made the message, and its memory stays until that is done.
+  /// Orders work that is queued from now on after the work that makes the message, whose memory stays until it is done.
   void await(const Message& message);
+  /// Records an event after the work queued so far.
   Event record();
 
-  /// On a GPU: what is queued between the two takes `slowdown` times its time, by a kernel that waits out the rest. The
-  /// GPU's other queues go on meanwhile.
+  /// On a GPU, stretches the work that is queued between the two calls to `slowdown` times its time, by a kernel that
+  /// waits for the rest. The GPU's other streams are not delayed. No effect on the CPU.
   void begin_slow_work();
   void end_slow_work(double slowdown);
 
  private:
-  struct Handle;
+  struct OnGpu;
 
   MemoryMeter& meter_;
-  std::unique_ptr<Handle> handle_;  // none on the CPU
+  std::unique_ptr<OnGpu> on_gpu_;  // null on the CPU
 };
 
 }  // namespace isobar::exec

@@ -15,7 +15,7 @@ std::vector<std::string> load_weights(const Workload& workload, std::size_t laye
 {
   const auto sources = weight_sources(workload, layer);
   const auto& parameters = module.parameters();
-  ensure(sources.size() == parameters.size(), "a layer has as many parameters as its table of weights");
+  ensure(sources.size() == parameters.size(), "a layer has as many parameters as sources of weights");
   std::vector<std::string> missing;
   const at::NoGradGuard no_graph;
   for (std::size_t i = 0; i < sources.size(); ++i) {

@@ -18,37 +18,38 @@ namespace isobar::exec {
 
 namespace {
 
-/// "" when the system gives no name.
-std::string in_numbers(const sockaddr* address, socklen_t length)
+/// "" when the system cannot write the address.
+std::string numeric_text(const sockaddr* address, socklen_t length)
 {
   std::array<char, NI_MAXHOST> text = {};
   const int error = ::getnameinfo(address, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
   if (error != 0) return "";
-  // What calls over IPv4 on a socket of IPv6 is called back over IPv4.
+  // An IPv4 peer of an IPv6 socket must be connected to over IPv4.
   constexpr std::string_view mapped = "::ffff:";
   const std::string_view name = text.data();
   return std::string(name.starts_with(mapped) ? name.substr(mapped.size()) : name);
 }
 
-template <typename Ask>
-std::string end_of(int socket, Ask ask)
+/// `query`: getsockname or getpeername.
+template <typename Query>
+std::string address_of(int socket, Query query)
 {
   sockaddr_storage storage = {};
   auto* address = reinterpret_cast<sockaddr*>(&storage);
   socklen_t length = sizeof storage;
-  if (ask(socket, address, &length) != 0) {
-    throw EnvironmentError("a connection without an address: " + std::generic_category().message(errno));
+  if (query(socket, address, &length) != 0) {
+    throw EnvironmentError("socket without an address: " + std::generic_category().message(errno));
   }
-  return in_numbers(address, length);
+  return numeric_text(address, length);
 }
 
-std::shared_ptr<addrinfo> look_up(const std::string& host, int flags)
+std::shared_ptr<addrinfo> resolve(const std::string& host, int flags)
 {
-  addrinfo wanted = {};
-  wanted.ai_flags = flags;
-  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo hints = {};
+  hints.ai_flags = flags;
+  hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) return nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return nullptr;
   return {found, ::freeaddrinfo};
 }
 
@@ -56,18 +57,18 @@ std::shared_ptr<addrinfo> look_up(const std::string& host, int flags)
 
 std::string local_address(int socket)
 {
-  return end_of(socket, ::getsockname);
+  return address_of(socket, ::getsockname);
 }
 
 std::string peer_address(int socket)
 {
-  return end_of(socket, ::getpeername);
+  return address_of(socket, ::getpeername);
 }
 
 std::string address_of_host(const std::string& host)
 {
-  const auto found = look_up(host, 0);
-  return found ? in_numbers(found->ai_addr, found->ai_addrlen) : "";
+  const auto found = resolve(host, 0);
+  return found ? numeric_text(found->ai_addr, found->ai_addrlen) : "";
 }
 
 std::string host_name()
@@ -79,7 +80,7 @@ std::string host_name()
 
 bool is_host_name(const std::string& host)
 {
-  return !look_up(host, AI_NUMERICHOST);
+  return !resolve(host, AI_NUMERICHOST);
 }
 
 }  // namespace isobar::exec

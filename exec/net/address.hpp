@@ -4,16 +4,16 @@
 
 namespace isobar::exec {
 
-/// What a socket is bound to, and the other end of a connected one, in numbers: "10.0.0.7", "::1". @throws
-/// EnvironmentError for what is none.
+/// Address that a socket is bound to, and address of a connected socket's peer, in numeric form: "10.0.0.7", "::1".
+/// @throws EnvironmentError when the socket has no such address.
 std::string local_address(int socket);
 std::string peer_address(int socket);
 
-/// The first address of a host, in numbers; "" when the system knows none. Blocks while the system looks it up.
+/// First address of a host, in numeric form; "" when the system cannot resolve it. Blocks during the lookup.
 std::string address_of_host(const std::string& host);
-/// What this machine calls itself.
+/// Host name of this machine.
 std::string host_name();
-/// Whether `host` is a name, not numbers.
+/// True for a name, false for a numeric address.
 bool is_host_name(const std::string& host);
 
 }  // namespace isobar::exec

@@ -29,16 +29,19 @@ using boost::system::error_code;
 
 constexpr std::chrono::milliseconds first_pause(10);
 constexpr std::chrono::milliseconds longest_pause(500);
-/// A call without an answer is made anew: the first may have met a process that died, or an address that swallows it.
-/// Nor is a caller waited for longer.
+/// Limit of a handshake at both ends. An attempt without an answer is repeated: the first one may have reached a
+/// process that died, or an address that drops packets.
 constexpr std::chrono::seconds patience(10);
-/// Callers who have not proved the secret yet. A rank that makes room calls again.
+/// A rank that is dropped in favour of another peer connects again.
 constexpr std::size_t most_unauthenticated = 256;
 
-constexpr const char* not_proved = "it does not prove the secret: it is another program, or a rank with another secret";
-constexpr const char* not_believed = "it hangs up on the proof of the secret: give all ranks the same one";
+constexpr const char* no_answer = "no answer";
+constexpr const char* connection_closed = "it closed the connection";
+constexpr const char* secret_not_proved =
+    "it does not prove the secret: it is another program, or a rank with another secret";
+constexpr const char* proof_not_accepted = "it does not accept our proof of the secret: give all ranks the same secret";
 
-/// A connection counts once the caller has confirmed it; one whose caller died before does not take its place.
+/// A connection counts once its initiator has confirmed it, so that one whose initiator died takes no rank's place.
 using Confirmation = char;
 
 template <typename Part>
@@ -47,9 +50,9 @@ auto buffer_of(Part& part)
   return asio::buffer(&part, sizeof part);
 }
 
-/// What both ends of a connection have.
-struct Line {
-  explicit Line(asio::io_context& context) : socket(context), timer(context) {}
+/// A connection during its handshake, at either end.
+struct Handshaking {
+  explicit Handshaking(asio::io_context& context) : socket(context), timer(context) {}
 
   tcp::socket socket;
   asio::steady_timer timer;
@@ -60,44 +63,43 @@ struct Line {
   Confirmation confirmation = '!';
 };
 
-struct Outgoing : Line {
+struct Outgoing : Handshaking {
   Outgoing(asio::io_context& context, const Secret& secret, Endpoint destination, const Purpose& what_for)
-      : Line(context), peer(std::move(destination)), purpose(what_for), handshake(secret, what_for)
+      : Handshaking(context), peer(std::move(destination)), purpose(what_for), handshake(secret, what_for)
   {
   }
 
   Endpoint peer;
   Purpose purpose;
   ConnectionManager::Connected connected;
-  ConnectionManager::TurnedAway turned_away;
+  ConnectionManager::Rejected rejected;
   InitiatorHandshake handshake;
   std::size_t attempt = 0;
   std::chrono::milliseconds pause = first_pause;
-  std::string trouble = "no answer";
+  std::string trouble = no_answer;
   bool done = false;
 };
 
-/// Somebody who called here.
-struct Incoming : Line {
-  Incoming(asio::io_context& context, const Secret& secret) : Line(context), handshake(secret)
+struct Incoming : Handshaking {
+  Incoming(asio::io_context& context, const Secret& secret) : Handshaking(context), handshake(secret)
   {
     challenge = handshake.challenge();
   }
 
   AcceptorHandshake handshake;
-  bool proved = false;
+  bool is_authenticated = false;
 };
 
-using LinePointer = std::shared_ptr<Line>;
+using HandshakingPointer = std::shared_ptr<Handshaking>;
 using OutgoingPointer = std::shared_ptr<Outgoing>;
 using IncomingPointer = std::shared_ptr<Incoming>;
 
 bool is_unauthenticated(const IncomingPointer& incoming)
 {
-  return !incoming->proved;
+  return !incoming->is_authenticated;
 }
 
-/// Whether the process, or the machine, has as many open files as it may have.
+/// True when the process or the machine has reached its limit of open files or memory.
 bool is_shortage(const error_code& error)
 {
   namespace errc = boost::system::errc;
@@ -105,29 +107,28 @@ bool is_shortage(const error_code& error)
          error == errc::no_buffer_space || error == errc::not_enough_memory;
 }
 
-/// Takes the steps of TLS's handshake; then calls `ended`, with what went wrong or "".
+/// Runs the handshake of TLS. `ended` receives what went wrong, or "".
 template <typename Ended>
-void secure(const LinePointer& line, Ended ended)
+void shake_hands(const HandshakingPointer& connection, Ended ended)
 {
-  const auto progress = line->tls->shake_hands();
+  const auto progress = connection->tls->shake_hands();
   if (progress.waits == Tls::Progress::Waits::No) {
     if (!progress.fault.empty()) return ended("TLS: " + progress.fault);
     return ended(progress.error == 0 ? "" : std::generic_category().message(progress.error));
   }
   const bool reads = progress.waits == Tls::Progress::Waits::UntilReadable;
-  line->socket.async_wait(reads ? tcp::socket::wait_read : tcp::socket::wait_write,
-                          [line, ended = std::move(ended)](const error_code& error) mutable {
-                            if (error || !line->socket.is_open()) return ended("no answer");
-                            secure(line, std::move(ended));
-                          });
+  connection->socket.async_wait(reads ? tcp::socket::wait_read : tcp::socket::wait_write,
+                                [connection, ended = std::move(ended)](const error_code& error) mutable {
+                                  if (error || !connection->socket.is_open()) return ended(no_answer);
+                                  shake_hands(connection, std::move(ended));
+                                });
 }
 
-/// The connection, for messages.
-Flow flow_of(Line& line)
+Connection release_connection(Handshaking& from)
 {
   error_code ignored;
-  line.socket.set_option(tcp::no_delay(true), ignored);
-  return {Descriptor(line.socket.release()), std::move(line.tls)};
+  from.socket.set_option(tcp::no_delay(true), ignored);
+  return {Descriptor(from.socket.release()), std::move(from.tls)};
 }
 
 }  // namespace
@@ -137,45 +138,47 @@ class ConnectionManager::Impl {
   Impl(std::shared_ptr<const Secret> secret, bool tls) : secret_(std::move(secret)), tls_(tls) {}
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
-  /// Nobody listens any longer, though a parent process may have the port open too.
+  /// Stops listening for all processes: a parent process may have the port open too.
   ~Impl()
   {
     if (acceptor_.is_open()) ::shutdown(acceptor_.native_handle(), SHUT_RDWR);
   }
 
-  void listen(TcpListener listener, Objection objection, Connected connected);
-  std::size_t connect(const Endpoint& peer, const Purpose& purpose, Connected connected, TurnedAway turned_away);
+  void listen(TcpListener listener, ReasonToReject reason_to_reject, Connected connected);
+  std::size_t connect(const Endpoint& peer, const Purpose& purpose, Connected connected, Rejected rejected);
 
   asio::io_context context{1};
   std::vector<OutgoingPointer> outgoing_;
-  std::size_t unproved = 0;  ///< calls from somebody who claimed to know the secret
-  std::string last_unproved;
-  std::string shortage;  ///< why no more calls were taken once; "" else
+  std::size_t false_claims = 0;  ///< connections whose claim did not prove the secret
+  std::string last_false_claim;  ///< address of the last one
+  std::string shortage;          ///< why some connections could not be accepted at once; "" else
 
  private:
+  // Initiating: the steps of a handshake, in order.
   void start(const OutgoingPointer& outgoing);
-  void introduce(const OutgoingPointer& outgoing);
-  void hear(const OutgoingPointer& outgoing);
-  void confirm(const OutgoingPointer& outgoing);
+  void send_claim(const OutgoingPointer& outgoing);
+  void receive_verdict(const OutgoingPointer& outgoing);
+  void send_confirmation(const OutgoingPointer& outgoing);
   void finish(const OutgoingPointer& outgoing);
   void retry(const OutgoingPointer& outgoing, const std::string& trouble);
 
+  // Accepting: likewise.
   void accept();
   void accept_later();
-  std::size_t unauthenticated() const;
-  void keep_unauthenticated(std::size_t most);
-  void challenge(const IncomingPointer& incoming);
-  void examine(const IncomingPointer& incoming);
-  void reply_to(const IncomingPointer& incoming);
-  void await_confirmation(const IncomingPointer& incoming);
-  void admit(const IncomingPointer& incoming);
+  void send_challenge(const IncomingPointer& incoming);
+  void receive_claim(const IncomingPointer& incoming);
+  void send_verdict(const IncomingPointer& incoming);
+  void receive_confirmation(const IncomingPointer& incoming);
+  void finish(const IncomingPointer& incoming);
   void drop(const IncomingPointer& incoming);
+  std::size_t unauthenticated() const;
+  void drop_unauthenticated(std::size_t most_kept);
 
   std::shared_ptr<const Secret> secret_;
   bool tls_;
-  std::map<std::string, std::vector<tcp::endpoint>> addresses_;  ///< of peers, as far as they are known
+  std::map<std::string, std::vector<tcp::endpoint>> addresses_;  ///< of peers, once resolved
   tcp::acceptor acceptor_{context};
-  Objection objection_;
+  ReasonToReject reason_to_reject_;
   Connected connected_;
   std::vector<IncomingPointer> incoming_;
   std::size_t most_unauthenticated_ = most_unauthenticated;
@@ -184,11 +187,11 @@ class ConnectionManager::Impl {
 };
 
 std::size_t ConnectionManager::Impl::connect(const Endpoint& peer, const Purpose& purpose, Connected connected,
-                                             TurnedAway turned_away)
+                                             Rejected rejected)
 {
   auto outgoing = std::make_shared<Outgoing>(context, *secret_, peer, purpose);
   outgoing->connected = std::move(connected);
-  outgoing->turned_away = std::move(turned_away);
+  outgoing->rejected = std::move(rejected);
   outgoing_.push_back(outgoing);
   start(outgoing);
   return outgoing_.size() - 1;
@@ -214,54 +217,54 @@ void ConnectionManager::Impl::start(const OutgoingPointer& outgoing)
   outgoing->socket = tcp::socket(context);
   outgoing->socket.async_connect(
       addresses[outgoing->attempt % addresses.size()], [this, outgoing](const error_code& error) {
-        if (error) return retry(outgoing, error == asio::error::operation_aborted ? "no answer" : error.message());
+        if (error) return retry(outgoing, error == asio::error::operation_aborted ? no_answer : error.message());
         error_code ignored;
-        // A call to a free port of this machine can get that very port for its own, and reach itself.
+        // A connection to a free port of this machine may get that port as its own, and so reach itself.
         if (outgoing->socket.local_endpoint(ignored) == outgoing->socket.remote_endpoint(ignored)) {
-          return retry(outgoing, "nobody is there");
+          return retry(outgoing, "no process listens there");
         }
-        introduce(outgoing);
+        send_claim(outgoing);
       });
 }
 
-void ConnectionManager::Impl::introduce(const OutgoingPointer& outgoing)
+void ConnectionManager::Impl::send_claim(const OutgoingPointer& outgoing)
 {
   const auto claimed = [this, outgoing](const error_code& error, std::size_t) {
-    if (error) return retry(outgoing, "it hangs up");
-    hear(outgoing);
+    if (error) return retry(outgoing, connection_closed);
+    receive_verdict(outgoing);
   };
   asio::async_read(outgoing->socket, buffer_of(outgoing->challenge),
                    [this, outgoing, claimed](const error_code& error, std::size_t) {
                      if (error)
-                       return retry(outgoing, error == asio::error::operation_aborted ? "no answer" : "it hangs up");
+                       return retry(outgoing, error == asio::error::operation_aborted ? no_answer : connection_closed);
                      outgoing->claim = outgoing->handshake.claim(outgoing->challenge);
                      asio::async_write(outgoing->socket, buffer_of(outgoing->claim), claimed);
                    });
 }
 
-void ConnectionManager::Impl::hear(const OutgoingPointer& outgoing)
+void ConnectionManager::Impl::receive_verdict(const OutgoingPointer& outgoing)
 {
   asio::async_read(outgoing->socket, buffer_of(outgoing->verdict),
                    [this, outgoing](const error_code& error, std::size_t) {
                      if (error)
-                       return retry(outgoing, error == asio::error::operation_aborted ? "no answer" : not_believed);
+                       return retry(outgoing, error == asio::error::operation_aborted ? no_answer : proof_not_accepted);
                      const auto reason = outgoing->handshake.reason_of(outgoing->verdict);
-                     if (!reason) return retry(outgoing, not_proved);
-                     if (reason->empty()) return confirm(outgoing);
+                     if (!reason) return retry(outgoing, secret_not_proved);
+                     if (reason->empty()) return send_confirmation(outgoing);
                      outgoing->timer.cancel();
-                     outgoing->turned_away(shown(*reason, sizeof outgoing->verdict.reason));
+                     outgoing->rejected(shown(*reason, sizeof outgoing->verdict.reason));
                    });
 }
 
-void ConnectionManager::Impl::confirm(const OutgoingPointer& outgoing)
+void ConnectionManager::Impl::send_confirmation(const OutgoingPointer& outgoing)
 {
   asio::async_write(outgoing->socket, buffer_of(outgoing->confirmation),
                     [this, outgoing](const error_code& error, std::size_t) {
-                      if (error) return retry(outgoing, "it hangs up");
+                      if (error) return retry(outgoing, connection_closed);
                       if (!tls_) return finish(outgoing);
                       outgoing->tls = std::make_unique<Tls>(outgoing->socket.native_handle(), Tls::Side::Initiator,
                                                             outgoing->handshake.session_key());
-                      secure(outgoing, [this, outgoing](const std::string& trouble) {
+                      shake_hands(outgoing, [this, outgoing](const std::string& trouble) {
                         if (!trouble.empty()) return retry(outgoing, trouble);
                         finish(outgoing);
                       });
@@ -270,10 +273,10 @@ void ConnectionManager::Impl::confirm(const OutgoingPointer& outgoing)
 
 void ConnectionManager::Impl::finish(const OutgoingPointer& outgoing)
 {
-  if (!outgoing->socket.is_open()) return retry(outgoing, "no answer");  // patience has just ended
+  if (!outgoing->socket.is_open()) return retry(outgoing, no_answer);  // the time limit has just passed
   outgoing->done = true;
   outgoing->timer.cancel();
-  outgoing->connected(outgoing->purpose, flow_of(*outgoing));
+  outgoing->connected(outgoing->purpose, release_connection(*outgoing));
 }
 
 void ConnectionManager::Impl::retry(const OutgoingPointer& outgoing, const std::string& trouble)
@@ -290,12 +293,12 @@ void ConnectionManager::Impl::retry(const OutgoingPointer& outgoing, const std::
   outgoing->pause = std::min(outgoing->pause * 3 / 2, longest_pause);
 }
 
-void ConnectionManager::Impl::listen(TcpListener listener, Objection objection, Connected connected)
+void ConnectionManager::Impl::listen(TcpListener listener, ReasonToReject reason_to_reject, Connected connected)
 {
-  ensure(!acceptor_.is_open(), "a connection_manager listens on one port");
+  ensure(!acceptor_.is_open(), "a connection manager listens on one port");
   const auto protocol = listener.is_ipv6() ? tcp::v6() : tcp::v4();
   acceptor_.assign(protocol, listener.release().release());
-  objection_ = std::move(objection);
+  reason_to_reject_ = std::move(reason_to_reject);
   connected_ = std::move(connected);
   accept();
 }
@@ -306,16 +309,16 @@ void ConnectionManager::Impl::accept()
   acceptor_.async_accept(incoming->socket, [this, incoming](const error_code& error) {
     if (error == asio::error::operation_aborted) return;
     if (is_shortage(error)) {
-      // What is left by half of the strangers serves the calls of this rank too.
+      // The files of the dropped half also serve this rank's outgoing connections.
       shortage = error.message();
       most_unauthenticated_ = std::max<std::size_t>(unauthenticated() / 2, 1);
-      keep_unauthenticated(unauthenticated() / 2);
+      drop_unauthenticated(unauthenticated() / 2);
       return accept_later();
     }
-    if (error) throw EnvironmentError("cannot take calls: " + error.message());
+    if (error) throw EnvironmentError("cannot accept connections: " + error.message());
     incoming_.push_back(incoming);
-    keep_unauthenticated(most_unauthenticated_);
-    challenge(incoming);
+    drop_unauthenticated(most_unauthenticated_);
+    send_challenge(incoming);
     accept();
   });
 }
@@ -333,10 +336,10 @@ std::size_t ConnectionManager::Impl::unauthenticated() const
   return static_cast<std::size_t>(std::count_if(incoming_.begin(), incoming_.end(), is_unauthenticated));
 }
 
-void ConnectionManager::Impl::keep_unauthenticated(std::size_t most)
+void ConnectionManager::Impl::drop_unauthenticated(std::size_t most_kept)
 {
-  for (auto count = unauthenticated(); count > most; --count) {
-    // Any but the newest, so that a flood, however fast, leaves each caller some chance.
+  for (auto count = unauthenticated(); count > most_kept; --count) {
+    // At random but not the newest, so that each peer has a chance however fast a flood is.
     std::uniform_int_distribution<std::size_t> place(0, std::max<std::size_t>(count, 2) - 2);
     auto found = std::find_if(incoming_.begin(), incoming_.end(), is_unauthenticated);
     for (auto steps = place(random_); steps > 0; --steps)
@@ -345,7 +348,7 @@ void ConnectionManager::Impl::keep_unauthenticated(std::size_t most)
   }
 }
 
-void ConnectionManager::Impl::challenge(const IncomingPointer& incoming)
+void ConnectionManager::Impl::send_challenge(const IncomingPointer& incoming)
 {
   incoming->timer.expires_after(patience);
   incoming->timer.async_wait([this, incoming](const error_code& error) {
@@ -354,55 +357,56 @@ void ConnectionManager::Impl::challenge(const IncomingPointer& incoming)
   asio::async_write(incoming->socket, buffer_of(incoming->challenge),
                     [this, incoming](const error_code& error, std::size_t) {
                       if (error) return drop(incoming);
-                      examine(incoming);
+                      receive_claim(incoming);
                     });
 }
 
-void ConnectionManager::Impl::examine(const IncomingPointer& incoming)
+void ConnectionManager::Impl::receive_claim(const IncomingPointer& incoming)
 {
   asio::async_read(incoming->socket, buffer_of(incoming->claim),
                    [this, incoming](const error_code& error, std::size_t) {
                      if (error) return drop(incoming);
                      if (incoming->handshake.is_proved_by(incoming->claim)) {
-                       incoming->proved = true;
-                       return reply_to(incoming);
+                       incoming->is_authenticated = true;
+                       return send_verdict(incoming);
                      }
-                     ++unproved;
+                     ++false_claims;
                      error_code unknown;
                      const auto address = incoming->socket.remote_endpoint(unknown).address();
-                     last_unproved = unknown ? "an unknown address" : address.to_string();
+                     last_false_claim = unknown ? "an unknown address" : address.to_string();
                      drop(incoming);
                    });
 }
 
-void ConnectionManager::Impl::reply_to(const IncomingPointer& incoming)
+void ConnectionManager::Impl::send_verdict(const IncomingPointer& incoming)
 {
-  const auto objection = objection_(incoming->claim.purpose);
-  incoming->verdict = incoming->handshake.verdict(objection);
+  const auto reason = reason_to_reject_(incoming->claim.purpose);
+  incoming->verdict = incoming->handshake.verdict(reason);
   asio::async_write(incoming->socket, buffer_of(incoming->verdict),
-                    [this, incoming, welcome = objection.empty()](const error_code& error, std::size_t) {
-                      if (error || !welcome) return drop(incoming);
-                      await_confirmation(incoming);
+                    [this, incoming, is_accepted = reason.empty()](const error_code& error, std::size_t) {
+                      if (error || !is_accepted) return drop(incoming);
+                      receive_confirmation(incoming);
                     });
 }
 
-void ConnectionManager::Impl::await_confirmation(const IncomingPointer& incoming)
+void ConnectionManager::Impl::receive_confirmation(const IncomingPointer& incoming)
 {
-  asio::async_read(
-      incoming->socket, buffer_of(incoming->confirmation), [this, incoming](const error_code& error, std::size_t) {
-        if (error) return drop(incoming);
-        if (!tls_) return admit(incoming);
-        incoming->tls = std::make_unique<Tls>(incoming->socket.native_handle(), Tls::Side::Acceptor,
-                                              incoming->handshake.session_key());
-        secure(incoming,
-               [this, incoming](const std::string& trouble) { trouble.empty() ? admit(incoming) : drop(incoming); });
-      });
+  asio::async_read(incoming->socket, buffer_of(incoming->confirmation),
+                   [this, incoming](const error_code& error, std::size_t) {
+                     if (error) return drop(incoming);
+                     if (!tls_) return finish(incoming);
+                     incoming->tls = std::make_unique<Tls>(incoming->socket.native_handle(), Tls::Side::Acceptor,
+                                                           incoming->handshake.session_key());
+                     shake_hands(incoming, [this, incoming](const std::string& trouble) {
+                       trouble.empty() ? finish(incoming) : drop(incoming);
+                     });
+                   });
 }
 
-void ConnectionManager::Impl::admit(const IncomingPointer& incoming)
+void ConnectionManager::Impl::finish(const IncomingPointer& incoming)
 {
-  const bool welcome = incoming->socket.is_open() && objection_(incoming->claim.purpose).empty();
-  if (welcome) connected_(incoming->claim.purpose, flow_of(*incoming));
+  const bool is_accepted = incoming->socket.is_open() && reason_to_reject_(incoming->claim.purpose).empty();
+  if (is_accepted) connected_(incoming->claim.purpose, release_connection(*incoming));
   drop(incoming);
 }
 
@@ -416,45 +420,46 @@ void ConnectionManager::Impl::drop(const IncomingPointer& incoming)
 
 ConnectionManager::ConnectionManager(std::shared_ptr<const Secret> secret, bool tls)
 {
-  ensure(secret != nullptr, "whoever connects knows a secret");
+  ensure(secret != nullptr, "a connection manager has a secret");
   impl_ = std::make_unique<Impl>(std::move(secret), tls);
 }
 
 ConnectionManager::~ConnectionManager() = default;
 
-void ConnectionManager::listen(TcpListener listener, Objection objection, Connected connected)
+void ConnectionManager::listen(TcpListener listener, ReasonToReject reason_to_reject, Connected connected)
 {
-  impl_->listen(std::move(listener), std::move(objection), std::move(connected));
+  impl_->listen(std::move(listener), std::move(reason_to_reject), std::move(connected));
 }
 
 std::size_t ConnectionManager::connect(const Endpoint& peer, const Purpose& purpose, Connected connected,
-                                       TurnedAway turned_away)
+                                       Rejected rejected)
 {
-  return impl_->connect(peer, purpose, std::move(connected), std::move(turned_away));
+  return impl_->connect(peer, purpose, std::move(connected), std::move(rejected));
 }
 
 bool ConnectionManager::work(Clock::time_point deadline)
 {
   throw_if_interrupted();
-  // In short waits, since a signal that another thread gets wakes nobody here.
+  // In short waits, because a signal that another thread receives does not wake this one.
   const auto next_look = std::min(deadline, Clock::now() + std::chrono::milliseconds(100));
   impl_->context.restart();  // it stops whenever it has nothing left to do
   return impl_->context.run_one_until(next_look) > 0 || Clock::now() < deadline;
 }
 
-const std::string& ConnectionManager::trouble(std::size_t outgoing) const
+const std::string& ConnectionManager::trouble(std::size_t attempt) const
 {
-  return impl_->outgoing_.at(outgoing)->trouble;
+  return impl_->outgoing_.at(attempt)->trouble;
 }
 
 std::string ConnectionManager::unauthenticated() const
 {
   std::string text;
-  if (impl_->unproved > 0) {
-    text = fmt::format("; {} {} not prove the secret (the last one from {}): give all ranks the same one",
-                       impl_->unproved, impl_->unproved == 1 ? "call did" : "calls did", impl_->last_unproved);
+  if (impl_->false_claims > 0) {
+    text =
+        fmt::format("; {} connection{} did not prove the secret (the last one from {}): give all ranks the same secret",
+                    impl_->false_claims, impl_->false_claims == 1 ? "" : "s", impl_->last_false_claim);
   }
-  if (!impl_->shortage.empty()) text += "; not all calls could be taken at once: " + impl_->shortage;
+  if (!impl_->shortage.empty()) text += "; not all connections could be accepted at once: " + impl_->shortage;
   return text;
 }
 

@@ -10,12 +10,12 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr Seconds usual_heartbeat{10};
+constexpr Seconds default_heartbeat{10};
 constexpr Seconds shortest_heartbeat{0.1};
 constexpr Seconds longest_limit{1e6};
-constexpr double beats_until_dead = 5;
+constexpr double heartbeats_until_dead = 5;
 
-/// No machine takes as long to begin what is ready to run, and no network to bring its first byte.
+/// Longer than any machine takes to start work that is ready, and any network to deliver a first byte.
 constexpr Seconds least_slack{30};
 constexpr double steps_until_deadline = 10;
 
@@ -33,17 +33,18 @@ TimeLimits time_limits(Seconds step, std::optional<Seconds> deadline, std::optio
   check_range("--deadline", deadline);
   check_range("--heartbeat", heartbeat);
   TimeLimits limits;
-  limits.heartbeat = heartbeat.value_or(deadline ? std::min(usual_heartbeat, 0.5 * *deadline) : usual_heartbeat);
-  limits.beat = limits.heartbeat / beats_until_dead;
-  limits.transfer_is_said = deadline.has_value();
-  const Seconds slack = std::max(least_slack, 2 * limits.heartbeat);
+  limits.heartbeat_timeout =
+      heartbeat.value_or(deadline ? std::min(default_heartbeat, 0.5 * *deadline) : default_heartbeat);
+  limits.heartbeat_interval = limits.heartbeat_timeout / heartbeats_until_dead;
+  limits.transfer_is_set = deadline.has_value();
+  const Seconds slack = std::max(least_slack, 2 * limits.heartbeat_timeout);
   limits.transfer = deadline ? *deadline : slack + steps_until_deadline * step;
   limits.connect = 2 * limits.transfer;
-  if (limits.heartbeat >= limits.transfer) {
+  if (limits.heartbeat_timeout >= limits.transfer) {
     throw InputError("--heartbeat",
-                     fmt::format("{} is not below the deadline of transfers, {}: a rank that is dead would be taken "
-                                 "for one that is late",
-                                 in_seconds(limits.heartbeat), in_seconds(limits.transfer)));
+                     fmt::format("{} is not below the deadline of transfers, {}, so dead ranks would be reported as "
+                                 "late; lower it, or raise --deadline",
+                                 in_seconds(limits.heartbeat_timeout), in_seconds(limits.transfer)));
   }
   return limits;
 }

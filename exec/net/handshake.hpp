@@ -8,26 +8,26 @@
 #include <string>
 #include <string_view>
 
-/// How the two ends of a connection prove to each other that they know the same secret, without saying it. Here is what
-/// they say; `ConnectionManager` says it over sockets.
+/// Messages by which the two ends of a connection prove to each other that they know the same secret, without sending
+/// it. `ConnectionManager` exchanges them over sockets.
 ///
-///   acceptor: Challenge    32 random bytes
-///   caller:   Claim        32 random bytes, what it calls for, and a proof
-///   acceptor: Verdict      why it turns the caller away, or nothing, and a proof
+///   acceptor:  Challenge    32 random bytes
+///   initiator: Claim        32 random bytes, the purpose of the connection, and a proof
+///   acceptor:  Verdict      why it rejects the connection, or nothing, and a proof
 ///
-/// A proof is an HMAC-SHA256 over all that was said before, by a key of the secret that differs for the two sides. So
-/// what was recorded of one connection proves nothing in another, and an acceptor says nothing but random bytes to
-/// whoever does not know the secret. All parts have a fixed length.
+/// A proof is an HMAC-SHA256 over all previous bytes, by a key of the secret that differs for the two sides. A recorded
+/// handshake therefore proves nothing on another connection, and an initiator that does not know the secret receives
+/// only random bytes. All parts have a fixed length.
 namespace isobar::exec {
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
 
-/// What a connection is for, in the caller's bytes; zeros after their end.
+/// What a connection is for, in the initiator's bytes, padded with zeros.
 using Purpose = std::array<std::byte, 128>;
 /// @throws std::logic_error for more than 128 bytes.
 Purpose purpose_of(std::string_view text);
-/// Up to the first zero.
+/// The bytes before the first zero.
 std::string text_of(const Purpose& purpose);
 
 struct Challenge {
@@ -41,21 +41,22 @@ struct Claim {
 };
 
 struct Verdict {
-  std::array<char, 128> reason = {};  ///< why the caller is turned away; zeros: it is welcome
+  std::array<char, 128> reason = {};  ///< why the connection is rejected; all zeros: it is accepted
   Proof proof = {};
 };
 
-/// The calling end of one connection.
+/// The initiating end of one connection.
 class InitiatorHandshake {
  public:
-  /// `secret` must outlive it.
+  /// `secret` must outlive this object.
   InitiatorHandshake(const Secret& secret, const Purpose& purpose);
 
-  /// What to say to a challenge.
+  /// Answer to a challenge.
   Claim claim(const Challenge& challenge);
-  /// Why the acceptor turns the caller away ("": it does not); nothing when it does not prove the secret.
+  /// Why the acceptor rejects the connection, "" when it accepts it; nullopt when the verdict does not prove the
+  /// secret.
   std::optional<std::string> reason_of(const Verdict& verdict) const;
-  /// A key for what follows on this connection and on no other.
+  /// Key for the traffic of this connection; differs for every connection.
   Key session_key() const;
 
  private:
@@ -67,13 +68,13 @@ class InitiatorHandshake {
 /// The accepting end of one connection.
 class AcceptorHandshake {
  public:
-  /// `secret` must outlive it.
+  /// `secret` must outlive this object.
   explicit AcceptorHandshake(const Secret& secret);
 
   const Challenge& challenge() const { return challenge_; }
-  /// Whether the caller knows the secret, and said this here and now.
+  /// True when the claim proves the secret and answers this challenge.
   bool is_proved_by(const Claim& claim);
-  /// What to say to a caller who has proved it; `reason` "" is a welcome, and a longer one than 128 bytes is cut.
+  /// Answer to an authenticated initiator. `reason`: "" accepts the connection; longer texts are cut to 128 bytes.
   Verdict verdict(std::string_view reason) const;
   Key session_key() const;
 

@@ -37,7 +37,7 @@ std::optional<asio::ip::address> address_from(const std::string& text)
   return error ? std::nullopt : std::optional(address);
 }
 
-/// Link-local addresses of IPv6 say nothing without an interface, and do not count.
+/// nullopt for link-local IPv6 addresses, which are ambiguous without an interface.
 std::optional<std::string> text_of(const sockaddr& address)
 {
   const bool is_ipv6 = address.sa_family == AF_INET6;
@@ -69,20 +69,26 @@ Interfaces interfaces_of_machine(const std::string& wanted)
 
 void add_network_options(CLI::App& command, NetworkOptions& options)
 {
+  constexpr auto group = "Network";
   add_file(command, "--secret-file", options.secret_file,
-           "of ranks that start one by one: a file with the secret that all share, yours alone to read (default: the "
-           "environment variable ISOBAR_SECRET)");
-  command.add_option("--bind", options.bind,
-                     "of ranks that start one by one: the address or interface to listen on (default: this rank's own "
-                     "of --ranks; without --ranks, where it reaches rank 0)");
-  auto* tls = command.add_flag("--tls", options.tls, "encrypt on the loopback interface too");
-  command.add_flag("--plain-text", options.plain_text, "encrypt nothing, whoever may listen on the way")->excludes(tls);
+           "with --rank or a launcher: file with the secret that all ranks share, readable only by its owner (default: "
+           "the environment variable ISOBAR_SECRET)")
+      ->group(group);
+  command
+      .add_option("--bind", options.bind,
+                  "with --rank or a launcher: address or interface to listen on (default: this rank's address in "
+                  "--ranks; without --ranks, the address from which it reaches rank 0)")
+      ->group(group);
+  auto* tls = command.add_flag("--tls", options.tls, "encrypt connections on the loopback interface too")->group(group);
+  command.add_flag("--plain-text", options.plain_text, "encrypt no connections, not even between machines")
+      ->group(group)
+      ->excludes(tls);
 }
 
 void refuse_network_options(const NetworkOptions& options)
 {
-  const auto refuse = [](bool is_said, const char* name) {
-    if (is_said) throw InputError(name, "is for ranks that are processes elsewhere too; it goes with --rank");
+  const auto refuse = [](bool is_given, const char* name) {
+    if (is_given) throw InputError(name, "applies only to ranks that are started one by one; use it with --rank");
   };
   refuse(!options.secret_file.empty(), "--secret-file");
   refuse(!options.bind.empty(), "--bind");
@@ -105,38 +111,38 @@ std::string bind_address_of(const std::string& address_or_interface, const std::
     return has_own ? own : found.addresses.front();
   }
   if (found.names.contains(address_or_interface)) {
-    throw InputError("--bind", fmt::format("the interface {} has no address", shown(address_or_interface)));
+    throw InputError("--bind", fmt::format("interface {} has no address", shown(address_or_interface)));
   }
   std::string names;
   for (const auto& name : found.names) names += (names.empty() ? "" : ", ") + shown(name);
-  throw InputError("--bind", fmt::format("{} is no address, and no interface of this machine; it has {}",
+  throw InputError("--bind", fmt::format("{} is neither an address nor an interface of this machine, which has {}",
                                          in_quotes(address_or_interface), names));
 }
 
-void refuse_open_bind(const NetworkOptions& options, const std::string& place, const std::string& who,
+void refuse_open_bind(const NetworkOptions& options, const std::string& host, const std::string& who,
                       const std::string& option)
 {
-  if (options.bind.empty() || !is_loopback(place) || is_loopback(bind_address_of(options.bind, place))) return;
-  throw InputError("--bind", fmt::format("{} is open to other machines, and {} is at {}, which this machine alone "
-                                         "reaches; give it another place in {}, or no --bind",
-                                         shown(options.bind), who, shown(place), option));
+  if (options.bind.empty() || !is_loopback(host) || is_loopback(bind_address_of(options.bind, host))) return;
+  throw InputError("--bind", fmt::format("{} is open to other machines, but {} is at {}, which only this machine "
+                                         "reaches; change the address in {}, or omit --bind",
+                                         shown(options.bind), who, shown(host), option));
 }
 
 std::shared_ptr<const Secret> secret_of(const NetworkOptions& options)
 {
-  keep_secret_of_environment();  // wiped, though a file says it
+  keep_secret_of_environment();  // wiped even if a file has the secret
   if (!options.secret_file.empty()) return secret_from_file(options.secret_file);
   if (auto secret = secret_from_environment()) return secret;
   throw InputError(fmt::format(
-      "no secret: give --secret-file FILE or the environment variable {}, the same to all ranks; one is made by: "
+      "no secret: give --secret-file FILE or the environment variable {}, the same to all ranks; create one with: "
       "(umask 077; head -c 32 /dev/urandom | base64 > FILE)",
       Secret::variable));
 }
 
-bool uses_tls(const NetworkOptions& options, const std::vector<Endpoint>& places)
+bool uses_tls(const NetworkOptions& options, const std::vector<Endpoint>& endpoints)
 {
-  const auto stays_here = [](const Endpoint& place) { return is_loopback(place.host); };
-  return options.tls || (!options.plain_text && !std::all_of(places.begin(), places.end(), stays_here));
+  const auto is_local = [](const Endpoint& endpoint) { return is_loopback(endpoint.host); };
+  return options.tls || (!options.plain_text && !std::all_of(endpoints.begin(), endpoints.end(), is_local));
 }
 
 TcpOptions tcp_options_of(const NetworkOptions& options, std::shared_ptr<const Secret> secret, std::size_t rank,
@@ -155,10 +161,10 @@ TcpOptions tcp_options_of(const NetworkOptions& options, std::shared_ptr<const S
 TcpOptions tcp_options_of_own_ranks(const NetworkOptions& options)
 {
   if (!options.secret_file.empty()) {
-    throw InputError("--secret-file", "goes with --rank; the ranks of --spawn get a secret of their own");
+    throw InputError("--secret-file", "requires --rank; the ranks of --spawn get a random secret");
   }
   if (!options.bind.empty()) {
-    throw InputError("--bind", "goes with --rank; the ranks of --spawn listen on the loopback interface");
+    throw InputError("--bind", "requires --rank; the ranks of --spawn listen on the loopback interface");
   }
   TcpOptions tcp;
   tcp.secret = random_secret();

@@ -13,7 +13,7 @@ class App;
 
 namespace isobar::exec {
 
-/// How ranks on several machines meet, as the user says it.
+/// Options by which ranks on several machines connect.
 struct NetworkOptions {
   std::string secret_file;  ///< "": the secret is in the environment
   std::string bind;         ///< an address or an interface; "": the rank's own entry of --ranks
@@ -21,36 +21,37 @@ struct NetworkOptions {
   bool tls = false;
 };
 
-/// --secret-file, --bind, --tls and --plain-text.
+/// Adds --secret-file, --bind, --tls and --plain-text.
 void add_network_options(CLI::App& command, NetworkOptions& options);
 
-/// For work with no connection to other machines. @throws InputError naming the first option that is said all the same.
+/// For commands without connections to other machines. @throws InputError naming the first of the options that is
+/// given.
 void refuse_network_options(const NetworkOptions& options);
 
-/// True of "localhost" and of addresses such as 127.0.0.1 and ::1. Of other names nothing is looked up, so that all
-/// ranks find the same.
+/// True for "localhost" and addresses such as 127.0.0.1 and ::1. Looks no other names up, so that all ranks get the
+/// same result.
 bool is_loopback(const std::string& host);
 
-/// The address to listen on for an address or the name of an interface, which may have several: `own` if it is among
-/// them, else the first, IPv4 before IPv6. @throws InputError when it is neither, or has no address.
+/// Address to listen on, given an address or the name of an interface. Among several addresses of an interface: `own`
+/// if present, else the first, IPv4 before IPv6. @throws InputError when it is neither, or has no address.
 std::string bind_address_of(const std::string& address_or_interface, const std::string& own);
 
-/// @throws InputError when --bind opens a port to other machines for a rank whose place this machine alone reaches.
-/// `who` has it by `option`: "the master", "--master".
-void refuse_open_bind(const NetworkOptions& options, const std::string& place, const std::string& who,
+/// @throws InputError when --bind opens a port to other machines although `host` is a loopback address. `who` and
+/// `option`, for the message: "the master" has `host` from "--master".
+void refuse_open_bind(const NetworkOptions& options, const std::string& host, const std::string& who,
                       const std::string& option);
 
-/// The secret that the ranks share; the environment variable is wiped in any case.
-/// @throws InputError when there is none, and as secret_from_file does.
+/// The secret that the ranks share. Wipes the environment variable in any case.
+/// @throws InputError when there is no secret, and as secret_from_file does.
 std::shared_ptr<const Secret> secret_of(const NetworkOptions& options);
-/// Whether connections between these places are encrypted: unless all are on the loopback interface, or the user says
-/// otherwise.
-bool uses_tls(const NetworkOptions& options, const std::vector<Endpoint>& places);
-/// What rank `rank` of `ranks` connects with: secret, TLS, and where it listens. @throws as bind_address_of does.
+/// True when connections between these endpoints are encrypted: unless all are on the loopback interface, or as the
+/// options say.
+bool uses_tls(const NetworkOptions& options, const std::vector<Endpoint>& endpoints);
+/// Secret, TLS and listening address of rank `rank` of `ranks`. @throws as bind_address_of and refuse_open_bind do.
 TcpOptions tcp_options_of(const NetworkOptions& options, std::shared_ptr<const Secret> secret, std::size_t rank,
                           const std::vector<Endpoint>& ranks);
-/// The same for ranks that this process starts on this machine: they share a secret of their own.
-/// @throws InputError for options that mean nothing to them.
+/// The same for ranks that this process starts on this machine; they share a random secret.
+/// @throws InputError for options that do not apply to them.
 TcpOptions tcp_options_of_own_ranks(const NetworkOptions& options);
 
 }  // namespace isobar::exec

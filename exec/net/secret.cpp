@@ -21,18 +21,18 @@ namespace isobar::exec {
 
 namespace {
 
-/// Words that are wiped at the end.
-class Wiped {
+/// A text that is wiped on destruction.
+class WipedText {
  public:
-  explicit Wiped(std::string words) : words_(std::move(words)) {}
-  Wiped(const Wiped&) = delete;
-  Wiped& operator=(const Wiped&) = delete;
-  ~Wiped() { OPENSSL_cleanse(words_.data(), words_.size()); }
+  explicit WipedText(std::string text) : text_(std::move(text)) {}
+  WipedText(const WipedText&) = delete;
+  WipedText& operator=(const WipedText&) = delete;
+  ~WipedText() { OPENSSL_cleanse(text_.data(), text_.size()); }
 
   /// Without the end of the line.
   std::string_view line() const
   {
-    std::string_view line = words_;
+    std::string_view line = text_;
     for (const char end : {'\n', '\r'}) {
       if (line.ends_with(end)) line.remove_suffix(1);
     }
@@ -40,7 +40,7 @@ class Wiped {
   }
 
  private:
-  std::string words_;
+  std::string text_;
 };
 
 OSSL_PARAM bytes_param(const char* name, std::span<const std::byte> bytes)
@@ -49,7 +49,7 @@ OSSL_PARAM bytes_param(const char* name, std::span<const std::byte> bytes)
   return OSSL_PARAM_construct_octet_string(name, const_cast<std::byte*>(bytes.data()), bytes.size());
 }
 
-/// One half of HKDF with SHA-256. `step`: EVP_KDF_HKDF_MODE_...
+/// One of the two steps of HKDF with SHA-256. `step`: EVP_KDF_HKDF_MODE_...
 Key hkdf(int step, std::span<const std::byte> input, const char* name, std::span<const std::byte> more)
 {
   const std::unique_ptr<EVP_KDF, decltype(&EVP_KDF_free)> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr), EVP_KDF_free);
@@ -66,11 +66,11 @@ Key hkdf(int step, std::span<const std::byte> input, const char* name, std::span
   return key;
 }
 
-/// What the environment variable said.
-std::unique_ptr<const Wiped>& kept_words()
+/// Text of the environment variable.
+std::unique_ptr<const WipedText>& kept_text()
 {
-  static std::unique_ptr<const Wiped> words;
-  return words;
+  static std::unique_ptr<const WipedText> text;
+  return text;
 }
 
 }  // namespace
@@ -91,15 +91,15 @@ Key::~Key()
   OPENSSL_cleanse(bytes_.data(), size);
 }
 
-Secret::Secret(const std::string& where, std::string_view words)
+Secret::Secret(const std::string& where, std::string_view text)
 {
-  if (words.size() < shortest || words.size() > longest) {
-    throw InputError(where, fmt::format("a secret of {} bytes; it must have {} to {}, such as those of: "
+  if (text.size() < shortest || text.size() > longest) {
+    throw InputError(where, fmt::format("the secret has {} bytes; it must have {} to {}; create one with: "
                                         "head -c 32 /dev/urandom | base64",
-                                        words.size(), shortest, longest));
+                                        text.size(), shortest, longest));
   }
   constexpr std::string_view salt = "isobar secret 1";
-  root_ = hkdf(EVP_KDF_HKDF_MODE_EXTRACT_ONLY, std::as_bytes(std::span(words)), OSSL_KDF_PARAM_SALT,
+  root_ = hkdf(EVP_KDF_HKDF_MODE_EXTRACT_ONLY, std::as_bytes(std::span(text)), OSSL_KDF_PARAM_SALT,
                std::as_bytes(std::span(salt)));
 }
 
@@ -107,7 +107,7 @@ Key Secret::key(std::string_view label, std::span<const std::byte> context) cons
 {
   const auto begin = std::as_bytes(std::span(label));
   std::vector<std::byte> use(begin.begin(), begin.end());
-  use.push_back(std::byte(0));  // no label goes on in a context
+  use.push_back(std::byte(0));  // separates label and context
   use.insert(use.end(), context.begin(), context.end());
   return hkdf(EVP_KDF_HKDF_MODE_EXPAND_ONLY, root_.bytes(), OSSL_KDF_PARAM_INFO, use);
 }
@@ -120,34 +120,36 @@ std::shared_ptr<const Secret> secret_from_file(const std::string& file)
     throw InputError(file, fmt::format("others may read or change this secret (mode {:o}); run: chmod 600 {}",
                                        facts.st_mode & 07777U, shown(file)));
   }
-  const Wiped words(read_file(file));
-  return std::make_shared<const Secret>(file, words.line());
+  const WipedText text(read_file(file));
+  return std::make_shared<const Secret>(file, text.line());
 }
 
 std::shared_ptr<const Secret> secret_from_environment()
 {
   keep_secret_of_environment();
-  const auto& words = kept_words();
-  return words && !words->line().empty() ? std::make_shared<const Secret>(Secret::variable, words->line()) : nullptr;
+  const auto& text = kept_text();
+  return text && !text->line().empty() ? std::make_shared<const Secret>(Secret::variable, text->line()) : nullptr;
 }
 
 void keep_secret_of_environment()
 {
   char* value = std::getenv(Secret::variable);
   if (value == nullptr) return;
-  kept_words() = std::make_unique<const Wiped>(value);
-  // Where it stands, too: /proc shows the memory that the process began with.
+  kept_text() = std::make_unique<const WipedText>(value);
+  // In place: /proc shows the memory of the initial environment.
   OPENSSL_cleanse(value, std::strlen(value));
   ::unsetenv(Secret::variable);
 }
 
 std::shared_ptr<const Secret> random_secret()
 {
-  std::array<unsigned char, Key::size> words = {};
-  if (RAND_bytes(words.data(), words.size()) != 1) throw EnvironmentError("the system gives no random bytes");
+  std::array<unsigned char, Key::size> bytes = {};
+  if (RAND_bytes(bytes.data(), bytes.size()) != 1) {
+    throw EnvironmentError("cannot get random bytes from the system");
+  }
   auto secret = std::make_shared<const Secret>(
-      "random", std::string_view(reinterpret_cast<const char*>(words.data()), words.size()));
-  OPENSSL_cleanse(words.data(), words.size());
+      "random", std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  OPENSSL_cleanse(bytes.data(), bytes.size());
   return secret;
 }
 

@@ -33,7 +33,7 @@ std::vector<LinkName> SideChannel::links(std::size_t ranks)
   return links;
 }
 
-void SideChannel::tell_time(std::size_t other)
+void SideChannel::answer_clock_requests(std::size_t other)
 {
   for (int i = 0; i < round_trips; ++i) {
     world_->link({other, 0, channel})
@@ -50,7 +50,7 @@ Seconds SideChannel::clock_offset()
   if (rank_ == 0) {
     std::vector<std::future<void>> answering;
     for (std::size_t other = 1; other < ranks_; ++other) {
-      answering.push_back(std::async(std::launch::async, [this, other] { tell_time(other); }));
+      answering.push_back(std::async(std::launch::async, [this, other] { answer_clock_requests(other); }));
     }
     for (auto& done : answering) done.get();
     return Seconds(0);
@@ -61,23 +61,23 @@ Seconds SideChannel::clock_offset()
     const double asked = clock_now();
     world_->link({rank_, 0, channel}).send({}, {}, deadline_);
     world_->link({0, rank_, channel}).receive(room, deadline_);
-    const double told = clock_now();
-    if (told - asked >= least) continue;
-    least = told - asked;
-    offset = Seconds(answer - (asked + told) / 2);
+    const double answered = clock_now();
+    if (answered - asked >= least) continue;
+    least = answered - asked;
+    offset = Seconds(answer - (asked + answered) / 2);
   }
   return offset;
 }
 
-std::vector<std::string> SideChannel::gather(const std::string& text, Seconds patience)
+std::vector<std::string> SideChannel::gather(const std::string& text, Seconds deadline)
 {
   if (rank_ != 0) {
-    send_text(world_->link({rank_, 0, channel}), text, patience);
+    send_text(world_->link({rank_, 0, channel}), text, deadline);
     return {};
   }
   std::vector<std::string> texts = {text};
   for (std::size_t other = 1; other < ranks_; ++other) {
-    texts.push_back(receive_text(world_->link({other, 0, channel}), patience));
+    texts.push_back(receive_text(world_->link({other, 0, channel}), deadline));
   }
   return texts;
 }

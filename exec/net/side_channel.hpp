@@ -9,27 +9,27 @@
 
 namespace isobar::exec {
 
-/// What ranks on different machines tell rank 0 beside the run: what their clocks say, and what they have measured.
+/// Exchanges what a run needs besides its data between rank 0 and the other ranks: clock offsets and measurements.
 /// All ranks call the same functions in the same order.
 class SideChannel {
  public:
-  /// The links that it needs, for the world of `ranks` ranks.
+  /// Links that the channel needs in a process group of `ranks` ranks.
   static std::vector<LinkName> links(std::size_t ranks);
 
-  /// `world` must outlive it. `deadline`: how long each message about clocks may take.
+  /// `world` must outlive this object. `deadline`: of each message about clocks.
   SideChannel(TcpWorld& world, std::size_t rank, std::size_t ranks, Seconds deadline)
       : world_(&world), rank_(rank), ranks_(ranks), deadline_(deadline)
   {
   }
 
-  /// What rank 0's steady clock shows more than this rank's: of 21 round trips, by the one that took the least; off by
-  /// half of that one at most. 0 on rank 0, which tells the time to all at once, by a thread for each.
+  /// Offset of rank 0's steady clock from ours, from the fastest of 21 round trips; error ≤ half that round trip.
+  /// 0 on rank 0, which answers all other ranks at once with a thread for each.
   Seconds clock_offset();
-  /// On rank 0 the texts of all ranks, by rank; on the others nothing. `patience`: how long each may take.
-  std::vector<std::string> gather(const std::string& text, Seconds patience);
+  /// Collects the texts of all ranks on rank 0, by rank; returns nothing on the others. `deadline`: of each text.
+  std::vector<std::string> gather(const std::string& text, Seconds deadline);
 
  private:
-  void tell_time(std::size_t other);
+  void answer_clock_requests(std::size_t other);
 
   TcpWorld* world_;
   std::size_t rank_;

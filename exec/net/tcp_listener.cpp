@@ -25,7 +25,7 @@ tcp::endpoint address_of(const Descriptor& socket)
   auto length = static_cast<socklen_t>(address.capacity());
   if (::getsockname(socket.number(), address.data(), &length) != 0) {
     throw EnvironmentError(
-        fmt::format("descriptor {} is no socket: {}", socket.number(), std::generic_category().message(errno)));
+        fmt::format("descriptor {} is not a socket: {}", socket.number(), std::generic_category().message(errno)));
   }
   address.resize(length);
   return address;
@@ -37,7 +37,7 @@ Endpoint endpoint_from_text(const std::string& option, const std::string& text)
 {
   const auto colon = text.rfind(':');
   const auto fault = [&] {
-    return InputError(option, in_quotes(text) + " is no place; write host:port, such as 10.0.0.2:29500");
+    return InputError(option, in_quotes(text) + " is not an address; write host:port, such as 10.0.0.2:29500");
   };
   if (colon == std::string::npos || colon == 0) throw fault();
   std::string host = text.substr(0, colon);
@@ -66,7 +66,7 @@ TcpListener::TcpListener(const Endpoint& endpoint)
     if (!error) step();
   };
   attempt([&] { acceptor.open(found->endpoint().protocol(), error); });
-  // Connections of an earlier run that still linger are no hindrance; somebody who listens is.
+  // Lingering connections of an earlier run do not occupy the port; only a listening process does.
   attempt([&] { acceptor.set_option(tcp::acceptor::reuse_address(true), error); });
   attempt([&] { acceptor.bind(found->endpoint(), error); });
   attempt([&] { acceptor.listen(asio::socket_base::max_listen_connections, error); });

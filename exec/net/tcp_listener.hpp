@@ -1,6 +1,6 @@
 #pragma once
 
-#include "exec/net/tcp_link.hpp"
+#include "exec/net/connection.hpp"
 
 #include <cstdint>
 #include <string>
@@ -8,32 +8,32 @@
 
 namespace isobar::exec {
 
-/// Where a rank listens.
+/// Address at which a rank listens.
 struct Endpoint {
   std::string host;  ///< a name, or an IPv4 or IPv6 address without brackets
   std::uint16_t port = 0;
 };
 
-/// From "host:port" and "[IPv6 address]:port". @throws InputError naming the option.
+/// Parses "host:port" and "[IPv6 address]:port". @throws InputError naming the option.
 Endpoint endpoint_from_text(const std::string& option, const std::string& text);
-/// The same for messages.
+/// Formats an endpoint likewise, for messages.
 std::string text_of(const Endpoint& endpoint);
 
-/// A port that this process listens on. Whoever starts the ranks of a run can open a listener on port 0 for each, tell
-/// all ranks the ports, and hand each rank its own listener: then no other program can take a port in between.
+/// A port on which this process listens. A process that starts ranks can open a listener on port 0 for each rank,
+/// distribute the ports, and pass each rank its own listener, so that no other program takes a port in between.
 class TcpListener {
  public:
-  /// Listens on the first address of the host; port 0 takes a free one. The system keeps early callers waiting.
+  /// Listens on the first address of the host; port 0 selects a free port. The system queues early connections.
   /// @throws EnvironmentError when the host is unknown or the port is taken.
   explicit TcpListener(const Endpoint& endpoint);
-  /// Takes over a socket that listens already, such as one that a parent process left open. Other processes get it by
-  /// dup2, since the listener's own number is closed on exec.
+  /// Takes over a listening socket, such as one that a parent process left open. Pass it to other programs by dup2:
+  /// the listener's own descriptor is closed on exec.
   explicit TcpListener(Descriptor socket);
 
   std::uint16_t port() const;
   bool is_ipv6() const;
   int descriptor() const { return socket_.number(); }
-  /// The socket goes to the caller.
+  /// Transfers the socket to the caller.
   Descriptor release() { return std::move(socket_); }
 
  private:

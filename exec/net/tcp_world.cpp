@@ -16,12 +16,12 @@ namespace isobar::exec {
 
 namespace {
 
-/// Of the links of sums where not all ranks take part, beside reserved_channel.
+/// Channel of the links of all-reduces in which not all ranks take part.
 constexpr std::uint32_t all_reduce_of_some = TcpWorld::reserved_channel - 1;
 
-/// The header of a message of a sum.
+/// Header of a message of an all-reduce.
 struct RoundHeader {
-  std::uint64_t values = 0;      ///< of the whole sum
+  std::uint64_t values = 0;      ///< of the whole all-reduce
   std::uint32_t value_size = 0;  ///< bytes
   std::uint32_t round = 0;
 };
@@ -29,13 +29,13 @@ struct RoundHeader {
 void check_inputs(std::size_t rank, const std::vector<Endpoint>& ranks, const std::vector<LinkName>& links,
                   const TcpOptions& options)
 {
-  ensure(rank < ranks.size(), "a world's rank is one of its ranks");
+  ensure(rank < ranks.size(), "the rank of a process group is below its size");
   for (const auto& link : links) {
     ensure(link.from < ranks.size() && link.to < ranks.size() && link.from != link.to, "a link is between two ranks");
-    ensure(link.channel < all_reduce_of_some, "the sums' channels are reserved");
+    ensure(link.channel < all_reduce_of_some, "the channels of all-reduces are reserved");
   }
-  if (options.flows < 1 || options.flows > 64) {
-    throw InputError("flows", fmt::format("{} connections for each link; it may have 1 to 64", options.flows));
+  if (options.connections < 1 || options.connections > 64) {
+    throw InputError("flows", fmt::format("{} connections per link; it must be 1 to 64", options.connections));
   }
   if (options.run_id.size() > 64) {
     throw InputError("run id", fmt::format("{} bytes; at most 64", options.run_id.size()));
@@ -62,7 +62,7 @@ class TcpWorld::Impl {
   template <typename Value>
   void all_reduce_sum(std::span<Value> values, const Deadline& deadline)
   {
-    ensure(rank_ < all_reduce_ring_.size, "a rank sums that takes part in sums");
+    ensure(rank_ < all_reduce_ring_.size, "only ranks that take part in all-reduces call all_reduce_sum");
     all_reduce_sum(all_reduce_ring_, values, deadline);
   }
   void wait_for_all(const Deadline& deadline) { all_reduce_sum(all_, std::span<double>(), deadline); }
@@ -79,8 +79,8 @@ class TcpWorld::Impl {
     TcpLink* from_previous = nullptr;
   };
 
-  /// "; rank 1 is gone": by the links that no sum has closed.
-  std::string who_is_gone() const
+  /// "; rank 1 is gone", from the links that no failed all-reduce has closed; "" when all are connected.
+  std::string ranks_gone() const
   {
     std::set<std::size_t> gone;
     for (const auto& [name, link] : links) {
@@ -103,8 +103,8 @@ class TcpWorld::Impl {
   void all_reduce_sum(const Ring& ring, std::span<Value> values, const Deadline& deadline);
 
   std::size_t rank_;
-  Ring all_;              // who is to be there
-  Ring all_reduce_ring_;  // who takes part in sums
+  Ring all_;              // all ranks
+  Ring all_reduce_ring_;  // those that take part in all-reduces
 };
 
 TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::vector<LinkName> names,
@@ -122,26 +122,27 @@ TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::
   }
   const auto loop = make_tcp_loop();
   std::vector<int> sockets;
-  for (auto& [name, flows] : connect_links(rank, ranks, names, options, std::move(listener), deadline)) {
-    const bool of_sums = name.channel >= all_reduce_of_some;
-    const auto title = of_sums ? "sum over all ranks" : fmt::format("channel {}", name.channel);
-    for (const auto& flow : flows) sockets.push_back(flow.socket.number());
-    links[name] = std::make_unique<TcpLink>(name, rank_, title, std::move(flows), of_sums ? loop : make_tcp_loop());
+  for (auto& [name, connections] : connect_links(rank, ranks, names, options, std::move(listener), deadline)) {
+    const bool is_of_ring = name.channel >= all_reduce_of_some;
+    const auto title = is_of_ring ? "all-reduce over all ranks" : fmt::format("channel {}", name.channel);
+    for (const auto& connection : connections) sockets.push_back(connection.socket.number());
+    links[name] =
+        std::make_unique<TcpLink>(name, rank_, title, std::move(connections), is_of_ring ? loop : make_tcp_loop());
   }
   for (Ring* ring : {&all_, &all_reduce_ring_}) {
     if (!is_in(*ring)) continue;
     ring->to_next = links.at(to_next(*ring)).get();
     ring->from_previous = links.at(from_previous(*ring)).get();
   }
-  // The neighbours being there says nothing of the rest.
+  // Connected neighbours do not imply that all ranks are connected.
   try {
     wait_for_all(time_until(deadline));
   } catch (const EnvironmentError& error) {
     Failure failure = failure_of(error);
-    failure.text += fmt::format(" (ranks beyond the neighbours are awaited{})", who_is_gone());
+    failure.text += fmt::format(" (still waiting for ranks beyond the neighbours{})", ranks_gone());
     throw_failure(failure);
   }
-  for (const int socket : sockets) watch_no_more(socket);
+  for (const int socket : sockets) stop_keepalive(socket);
 }
 
 template <typename Value>
@@ -157,8 +158,8 @@ void TcpWorld::Impl::all_reduce_sum(const Ring& ring, std::span<Value> values, c
   std::vector<Value> arrived(values.size() / ranks + 1);
   RoundHeader header = {.values = values.size(), .value_size = sizeof(Value), .round = 0};
   for (; header.round < 2 * (ranks - 1); ++header.round) {
-    // Reduce-scatter: rank i passes chunk i-r on in round r, and adds the one that arrives to its own. After N-1 rounds
-    // chunk i+1 is whole; all-gather passes on whole chunks, in the same order.
+    // Reduce-scatter: in round r, rank i sends chunk i-r and adds the one that arrives to its own. After N-1 rounds
+    // chunk i+1 is complete; all-gather sends complete chunks in the same order.
     const bool scatters = header.round < ranks - 1;
     const auto leaving = std::as_bytes(chunk(rank_ + 2 * ranks - header.round));
     const auto chunk_here = chunk(rank_ + 2 * ranks - header.round - 1);
@@ -168,8 +169,8 @@ void TcpWorld::Impl::all_reduce_sum(const Ring& ring, std::span<Value> values, c
       if (bytes.size() == sizeof theirs) std::memcpy(&theirs, bytes.data(), sizeof theirs);
       if (std::memcmp(&theirs, &header, sizeof theirs) != 0) {
         throw EnvironmentError(fmt::format(
-            "rank {}: sum over all ranks: {} values of {} B, round {}; rank {} sums {} values of {} B, round {}", rank_,
-            header.values, header.value_size, header.round, (rank_ + ranks - 1) % ranks, theirs.values,
+            "rank {}: all-reduce over all ranks: {} values of {} B, round {}; rank {} has {} values of {} B, round {}",
+            rank_, header.values, header.value_size, header.round, (rank_ + ranks - 1) % ranks, theirs.values,
             theirs.value_size, theirs.round));
       }
       return {std::as_writable_bytes(arriving)};

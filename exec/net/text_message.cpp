@@ -24,7 +24,7 @@ std::string receive_text(TcpLink& link, Seconds deadline)
     std::uint64_t length = 0;
     if (header.size() == sizeof(length)) std::memcpy(&length, header.data(), sizeof(length));
     if (header.size() != sizeof(length) || length > longest) {
-      throw EnvironmentError("a rank's report whose header makes no sense");
+      throw EnvironmentError("malformed header of a text message");
     }
     text.resize(length);
     return std::vector{std::as_writable_bytes(std::span(text))};

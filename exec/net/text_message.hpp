@@ -8,9 +8,10 @@
 
 namespace isobar::exec {
 
-/// A text as one message of a link; errors as TcpLink's.
+/// Sends a text as one message over a link. Errors as TcpLink's.
 void send_text(TcpLink& link, std::string_view text, Seconds deadline);
-/// The next one, of at most 4 GiB.
+/// Receives the next text, of at most 4 GiB.
+/// @throws EnvironmentError as TcpLink does, and for a message that is not a text.
 std::string receive_text(TcpLink& link, Seconds deadline);
 
 }  // namespace isobar::exec

@@ -18,8 +18,8 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr const char* identity = "isobar";  // the key differs for each connection; its name need not
-/// One key seals less than this: AES-GCM allows for some 2^24.5 records (RFC 8446, 5.5).
+constexpr const char* identity = "isobar";  // one name for all keys, although each connection has its own
+/// Bytes sealed with one key, at most: AES-GCM allows for some 2^24.5 records (RFC 8446, 5.5).
 constexpr std::uint64_t bytes_per_key = std::uint64_t{1} << 30;
 
 std::string reason()
@@ -34,13 +34,13 @@ void check(bool done, const char* what)
   if (!done) throw EnvironmentError(std::string("OpenSSL cannot ") + what + ": " + reason());
 }
 
-/// A failed call of the system: whether it is worth another try, as OpenSSL's streams say it.
-int moved(BIO* stream, ssize_t count, int again)
+/// Reports the result of a system call as OpenSSL's streams do, with a flag when the call is to be repeated.
+int result_of(BIO* stream, ssize_t count, int direction)
 {
   ::BIO_clear_retry_flags(stream);
   if (count >= 0) return static_cast<int>(count);
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
-    ::BIO_set_flags(stream, again | BIO_FLAGS_SHOULD_RETRY);
+    ::BIO_set_flags(stream, direction | BIO_FLAGS_SHOULD_RETRY);
   }
   return -1;
 }
@@ -53,14 +53,14 @@ int socket_of(BIO* stream)
 int write_to(BIO* stream, const char* bytes, int size)
 {
   const auto count = ::send(socket_of(stream), bytes, static_cast<std::size_t>(size), MSG_NOSIGNAL | MSG_DONTWAIT);
-  return moved(stream, count, BIO_FLAGS_WRITE);
+  return result_of(stream, count, BIO_FLAGS_WRITE);
 }
 
 int read_from(BIO* stream, char* bytes, int size)
 {
   const auto count = ::recv(socket_of(stream), bytes, static_cast<std::size_t>(size), MSG_DONTWAIT);
   if (count == 0) ::BIO_set_flags(stream, BIO_FLAGS_IN_EOF);
-  return moved(stream, count, BIO_FLAGS_READ);
+  return result_of(stream, count, BIO_FLAGS_READ);
 }
 
 long control(BIO* stream, int command, long, void*)
@@ -69,7 +69,7 @@ long control(BIO* stream, int command, long, void*)
   return command == BIO_CTRL_FLUSH ? 1 : 0;
 }
 
-/// What OpenSSL's own streams over sockets are, but that a peer that is gone is no SIGPIPE, and that nothing waits.
+/// Like OpenSSL's own streams over sockets, but never blocks, and a closed connection raises no SIGPIPE.
 const BIO_METHOD* socket_stream()
 {
   static BIO_METHOD* const method = [] {
@@ -97,17 +97,17 @@ class Tls::Impl {
     ::SSL_SESSION_free(session_);
   }
 
-  /// Does one step of OpenSSL's and says what it came to.
+  /// Runs one step of OpenSSL and returns its result.
   template <typename Step>
   Progress progress_of(Step step);
 
   SSL* ssl() const { return ssl_; }
-  /// After `size` more bytes were written.
+  /// Call after `size` more bytes were written.
   void renew_key(std::size_t size);
 
  private:
-  static int session_of_caller(SSL* ssl, const EVP_MD* digest, const unsigned char** name, std::size_t* length,
-                               SSL_SESSION** session);
+  static int session_of_initiator(SSL* ssl, const EVP_MD* digest, const unsigned char** name, std::size_t* length,
+                                  SSL_SESSION** session);
   static int session_of_acceptor(SSL* ssl, const unsigned char* name, std::size_t length, SSL_SESSION** session);
   SSL_SESSION* session_for(SSL* ssl) const;
 
@@ -127,17 +127,17 @@ Tls::Impl::Impl(int socket, Side side, const Key& key) : socket_(socket)
             ::SSL_CTX_set_ciphersuites(context_, "TLS_AES_128_GCM_SHA256") == 1 &&
             ::SSL_CTX_set1_groups_list(context_, "X25519") == 1,
         "use TLS 1.3 with AES-128-GCM and X25519");
-  // The key is all that proves a peer: a certificate is neither asked for nor, where one came, believed.
+  // Only the key authenticates a peer: certificates are neither requested nor accepted.
   if (side == Side::Initiator) ::SSL_CTX_set_verify(context_, SSL_VERIFY_PEER, nullptr);
   ::SSL_CTX_set_session_cache_mode(context_, SSL_SESS_CACHE_OFF);
   ::SSL_CTX_set_num_tickets(context_, 0);
-  // A peer that dies closes without a word; messages know their length.
+  // A peer that dies sends no close notification; messages carry their length.
   ::SSL_CTX_set_options(context_, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
   ::SSL_CTX_set_mode(context_, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  // One call of the system reads several records.
+  // One system call reads several records.
   ::SSL_CTX_set_read_ahead(context_, 1);
   ::SSL_CTX_set_default_read_buffer_len(context_, 16 * longest_record);
-  ::SSL_CTX_set_psk_use_session_callback(context_, session_of_caller);
+  ::SSL_CTX_set_psk_use_session_callback(context_, session_of_initiator);
   ::SSL_CTX_set_psk_find_session_callback(context_, session_of_acceptor);
 
   ssl_ = ::SSL_new(context_);
@@ -160,17 +160,17 @@ Tls::Impl::Impl(int socket, Side side, const Key& key) : socket_(socket)
 
 SSL_SESSION* Tls::Impl::session_for(SSL* ssl) const
 {
-  // A copy for the connection, which frees it.
+  // The connection frees its copy.
   return ssl == ssl_ ? ::SSL_SESSION_dup(session_) : nullptr;
 }
 
-int Tls::Impl::session_of_caller(SSL* ssl, const EVP_MD* digest, const unsigned char** name, std::size_t* length,
-                                 SSL_SESSION** session)
+int Tls::Impl::session_of_initiator(SSL* ssl, const EVP_MD* digest, const unsigned char** name, std::size_t* length,
+                                    SSL_SESSION** session)
 {
   const auto* self = static_cast<const Impl*>(SSL_get_app_data(ssl));
   *name = reinterpret_cast<const unsigned char*>(identity);
   *length = std::strlen(identity);
-  // OpenSSL asks again with the digest that the peer has chosen; there is but one.
+  // OpenSSL calls again with the digest that the peer has chosen; only SHA-256 fits our cipher.
   *session = digest == nullptr || ::EVP_MD_is_a(digest, "SHA256") == 1 ? self->session_for(ssl) : nullptr;
   return 1;
 }
@@ -203,7 +203,7 @@ Tls::Progress Tls::Impl::progress_of(Step step)
     case SSL_ERROR_SSL:
       progress.fault = reason();
       break;
-    default:  // closed by the peer, in order or not, or an error of the system
+    default:  // closed by the peer, cleanly or not, or a system error
       progress.error = system == 0 ? ECONNRESET : system;
   }
   return progress;

@@ -10,28 +10,29 @@
 namespace isobar::exec {
 
 /// TLS 1.3 over a connected socket whose two ends share a key: no certificates, forward secrecy by X25519.
-/// OpenSSL's part only: nothing here waits, and the socket is somebody else's.
+/// No function blocks. The socket belongs to the caller.
 class Tls {
  public:
   enum class Side { Initiator, Acceptor };
-  /// What a step came to: `bytes` moved; or what the socket must be before the step is worth another try.
+  /// Result of a step: the bytes moved, or the state that the socket must reach before the step is repeated.
   struct Progress {
     enum class Waits { No, UntilReadable, UntilWritable };
     std::size_t bytes = 0;
     Waits waits = Waits::No;
-    int error = 0;      ///< of the system, else 0; ECONNRESET when the peer has closed the connection
-    std::string fault;  ///< of TLS, such as bytes that were changed on the way; else ""
+    int error = 0;      ///< error number of the system, else 0; ECONNRESET when the peer has closed the connection
+    std::string fault;  ///< error of TLS, such as bytes changed in transit; else ""
   };
 
-  /// @throws EnvironmentError when OpenSSL refuses.
+  /// @throws EnvironmentError when OpenSSL fails.
   Tls(int socket, Side side, const Key& key);
   Tls(const Tls&) = delete;
   Tls& operator=(const Tls&) = delete;
   ~Tls();
 
-  /// Has ended once it waits for nothing and nothing failed. Then both ends have proved the key.
+  /// Continues the handshake. It is complete, and both ends have proved the key, once it neither waits nor failed.
   Progress shake_hands();
-  /// At most a record, 16 KiB. A write that waits is tried again with bytes that begin with the same ones.
+  /// Moves at most one record, 16 KiB. Repeat a write that waits with bytes that begin with the same ones.
+  /// @throws EnvironmentError when a write cannot renew the key.
   Progress read(std::span<std::byte> bytes);
   Progress write(std::span<const std::byte> bytes);
 

@@ -10,24 +10,24 @@
 namespace isobar::exec {
 
 TransferWaits::TransferWaits(const TimeLimits& limits, std::function<Seconds()> idle)
-    : limits_(limits), idle_(limits.transfer_is_said ? nullptr : std::move(idle))
+    : limits_(limits), idle_(limits.transfer_is_set ? nullptr : std::move(idle))
 {
 }
 
-void TransferWaits::of(const Instruction& transfer, const Work& work) const
+void TransferWaits::transfer(const Instruction& instruction, const Work& work) const
 {
-  timed(work, [&transfer] {
-    return fmt::format("stage {}, {} of micro-batch {}, {}", transfer.stage, name_of(transfer.lane),
-                       transfer.microbatch, text_of(transfer.size));
+  run(work, [&instruction] {
+    return fmt::format("stage {}, {} of micro-batch {}, {}", instruction.stage, name_of(instruction.lane),
+                       instruction.microbatch, text_of(instruction.size));
   });
 }
 
-void TransferWaits::of_sum(const Work& work) const
+void TransferWaits::all_reduce(const Work& work) const
 {
-  timed(work, [] { return "a sum over all stages"; });
+  run(work, [] { return "all-reduce over all stages"; });
 }
 
-void TransferWaits::timed(const Work& work, const std::function<std::string()>& what) const
+void TransferWaits::run(const Work& work, const std::function<std::string()>& description) const
 {
   try {
     work(idle_ ? Deadline(limits_.transfer, idle_) : Deadline(limits_.transfer));
@@ -36,9 +36,10 @@ void TransferWaits::timed(const Work& work, const std::function<std::string()>& 
     const std::string limit = in_seconds(limits_.transfer);
     std::string why;
     if (failure.kind == Failure::Kind::DeadlinePassed) {
-      why = idle_ ? fmt::format("; no rank was at work for {}, which --deadline sets", limit) : "; --deadline " + limit;
+      why = idle_ ? fmt::format("; no rank was at work for {}; raise it with --deadline", limit)
+                  : "; --deadline " + limit;
     }
-    failure.text = fmt::format("{} ({}{})", failure.text, what(), why);
+    failure.text = fmt::format("{} ({}{})", failure.text, description(), why);
     throw_failure(failure);
   }
 }

@@ -8,21 +8,21 @@
 
 namespace isobar::exec {
 
-/// How long a rank's transfers and sums may wait, and what is said of those that fail. From any thread.
+/// Gives a rank's transfers and all-reduces their deadlines, and describes those that fail. Usable from any thread.
 class TransferWaits {
  public:
   using Work = std::function<void(const Deadline& deadline)>;
 
-  /// `idle`: how long since any rank of the world was last at work; asked where the user sets no limit.
+  /// `idle`: time since any rank was last at work; called only where the user sets no limit.
   TransferWaits(const TimeLimits& limits, std::function<Seconds()> idle);
 
-  /// Does a transfer; an EnvironmentError of its is passed on, with what it was to bring in its text.
-  void of(const Instruction& transfer, const Work& work) const;
-  /// Does a sum.
-  void of_sum(const Work& work) const;
+  /// Runs a transfer. An EnvironmentError of it is rethrown with the description of the transfer added to its text.
+  void transfer(const Instruction& instruction, const Work& work) const;
+  /// Runs an all-reduce; errors likewise.
+  void all_reduce(const Work& work) const;
 
  private:
-  void timed(const Work& work, const std::function<std::string()>& what) const;
+  void run(const Work& work, const std::function<std::string()>& description) const;
 
   TimeLimits limits_;
   std::function<Seconds()> idle_;

@@ -3,10 +3,10 @@
 #include "core/base/clock.hpp"
 #include "core/base/quantity_text.hpp"
 #include "exec/launch/device_name.hpp"
+#include "exec/launch/tcp_settings.hpp"
 #include "exec/model/device.hpp"
 #include "exec/model/stream.hpp"
 #include "exec/net/side_channel.hpp"
-#include "exec/net/tcp_settings.hpp"
 #include "exec/run/nccl.hpp"
 
 #include <fmt/format.h>
@@ -26,12 +26,12 @@ namespace {
 
 using Verdict = Finding::Verdict;
 
-constexpr Seconds patience{600};
+constexpr Seconds deadline{600};
 constexpr std::int64_t width = 1024;
 constexpr std::int64_t heads = 16;
 constexpr int repetitions = 7;
 
-/// The median time of some calls after a first one, until the device has done what they ask for.
+/// Median time of a call, including its work on the device, after a first call that does not count.
 Seconds time_of(const std::string& device, const std::function<void()>& call)
 {
   const auto work = [&] {
@@ -56,9 +56,10 @@ Finding processor(std::size_t threads)
   getloadavg(&load, 1);
   constexpr double idle = 0.5;
   const std::string text = fmt::format("{}, of {} cores; load {:.2g}", processor_name(threads), cores, load);
-  if (threads > cores) return {Verdict::Bad, "processor", text + ": more threads than cores"};
-  if (load > idle)
-    return {Verdict::Doubtful, "processor", text + ": others are at work, and measurements will show it"};
+  if (threads > cores) return {Verdict::Bad, "processor", text + "; more threads than cores"};
+  if (load > idle) {
+    return {Verdict::Doubtful, "processor", text + "; other processes are running and will disturb measurements"};
+  }
   return {Verdict::Good, "processor", text};
 }
 
@@ -78,7 +79,7 @@ Finding nccl_library(bool on_gpu)
   }
 }
 
-/// What a GPU has, or what programs may take of a machine without swapping.
+/// The memory of a GPU, or what programs can use of the machine without swapping.
 Bytes memory_of(const std::string& device)
 {
   if (is_gpu(device)) return facts_of_gpu(device).memory;
@@ -97,8 +98,8 @@ Finding memory(const DoctorOptions& options)
   }
   const std::string text = fmt::format("{} available", text_of(available));
   if (!options.plan) return {Verdict::Good, "memory", text};
-  const std::string of_plan = fmt::format("{}; the plan needs {} here", text, text_of(needed));
-  return {needed > available ? Verdict::Bad : Verdict::Good, "memory", of_plan};
+  const std::string with_plan = fmt::format("{}; the plan needs {} here", text, text_of(needed));
+  return {needed > available ? Verdict::Bad : Verdict::Good, "memory", with_plan};
 }
 
 Finding products(const DoctorOptions& options)
@@ -125,26 +126,26 @@ Finding attention(const DoctorOptions& options)
                       width / heads)};
 }
 
-/// How much later than asked this machine wakes a thread.
+/// How late this machine wakes a sleeping thread.
 Finding sleep_accuracy()
 {
-  constexpr std::chrono::milliseconds asked{1};
+  constexpr std::chrono::milliseconds requested{1};
   constexpr Seconds good{2e-4};
-  const Seconds late = time_of("cpu", [&] { std::this_thread::sleep_for(asked); }) - Seconds(1e-3);
-  const std::string text = fmt::format("{} late after {} ms", text_of(late), asked.count());
+  const Seconds late = time_of("cpu", [&] { std::this_thread::sleep_for(requested); }) - Seconds(1e-3);
+  const std::string text = fmt::format("wakes {} late after {} ms", text_of(late), requested.count());
   if (late < good) return {Verdict::Good, "sleep", text};
-  return {Verdict::Doubtful, "sleep", text + ": --emulate stretches short instructions too far"};
+  return {Verdict::Doubtful, "sleep", text + "; --emulate stretches short instructions too far"};
 }
 
 Finding finding_of(const LinkMeasurement& link, const std::string& subject, const std::optional<TcpSettings>& settings)
 {
-  const std::string held_up = settings ? what_holds_up(link, *settings) : "";
+  const std::string held_up = settings ? limiting_settings(link, *settings) : "";
   return {held_up.empty() ? Verdict::Good : Verdict::Doubtful, subject,
-          fmt::format("{} and {} with {} connection{}{}", text_of(link.latency), text_of(link.bandwidth), link.flows,
-                      link.flows == 1 ? "" : "s", held_up)};
+          fmt::format("{} and {} with {} connection{}{}", text_of(link.latency), text_of(link.bandwidth),
+                      link.connections, link.connections == 1 ? "" : "s", held_up)};
 }
 
-/// The system's settings, the clocks, and the links that begin here.
+/// The system's TCP settings, the clock, and the links from this rank.
 std::vector<Finding> network(const DoctorOptions& options)
 {
   constexpr auto run_id = "doctor";
@@ -152,8 +153,8 @@ std::vector<Finding> network(const DoctorOptions& options)
   const auto settings = tcp_settings();
   if (settings) findings.push_back({Verdict::Good, "TCP", text_of(*settings)});
   if (!options.rank) {
-    for (const std::size_t flows : flow_counts(options.flows)) {
-      findings.push_back(finding_of(probe_loopback(flows), "loopback", settings));
+    for (const std::size_t connections : connection_counts(options.connections)) {
+      findings.push_back(finding_of(probe_loopback(connections), "loopback", settings));
     }
     return findings;
   }
@@ -161,10 +162,10 @@ std::vector<Finding> network(const DoctorOptions& options)
   tcp.run_id = run_id;
   {
     TcpWorld world(*options.rank, options.ranks, SideChannel::links(options.ranks.size()), tcp);
-    const Seconds offset = SideChannel(world, *options.rank, options.ranks.size(), patience).clock_offset();
-    findings.push_back({Verdict::Good, "clock", fmt::format("rank 0's shows {:+.6f} s more", offset.value)});
+    const Seconds offset = SideChannel(world, *options.rank, options.ranks.size(), deadline).clock_offset();
+    findings.push_back({Verdict::Good, "clock", fmt::format("rank 0's is {:+.6f} s ahead", offset.value)});
   }
-  for (const auto& link : probe_links(*options.rank, options.ranks, options.flows, tcp)) {
+  for (const auto& link : probe_links(*options.rank, options.ranks, options.connections, tcp)) {
     findings.push_back(finding_of(link, fmt::format("link to rank {}", link.to), settings));
   }
   return findings;

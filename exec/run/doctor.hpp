@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/plan/plan.hpp"
-#include "exec/net/link_probe.hpp"
+#include "exec/launch/link_probe.hpp"
 
 #include <cstddef>
 #include <optional>
@@ -10,30 +10,31 @@
 
 namespace isobar::exec {
 
-/// What a run needs of the machine, and how it was found to be.
+/// One property of the machine that a run depends on, as measured.
 struct Finding {
   enum class Verdict { Good, Doubtful, Bad };
 
   Verdict verdict = Verdict::Good;
   std::string subject;  ///< "memory", "link to rank 2"
-  std::string text;     ///< what was measured; if not good, what would help
+  std::string text;     ///< the measurement; if not good, what is wrong
 };
 
 struct DoctorOptions {
-  std::optional<Plan> plan;       ///< whose memory must be there
-  std::uint64_t micro_batch = 8;  ///< of the products and the attention that are timed
+  std::optional<Plan> plan;       ///< the memory it needs must be available
+  std::uint64_t micro_batch = 8;  ///< of the matrix product and the attention that are timed
   std::uint64_t sequence = 128;
   std::string device = "cpu";  ///< "cpu", "cuda:0"
   std::size_t threads = 1;
-  std::size_t flows = 4;            ///< links are measured with 1 and with as many connections
-  std::optional<std::size_t> rank;  ///< with `ranks`: this one's links to and from the others; else loopback alone
+  std::size_t connections = 4;      ///< links are measured with 1, 2, 4, … and this many TCP connections
+  std::optional<std::size_t> rank;  ///< with `ranks`: this rank; its links are measured. Absent: loopback only
   std::vector<Endpoint> ranks;
-  TcpOptions tcp;  ///< with `ranks`: the secret, TLS and where to listen
+  TcpOptions tcp;  ///< with `ranks`: secret, TLS and listening address
 };
 
-/// Looks at the machine: processor, free memory, what matrix products and attention run at, how exactly it sleeps (what
-/// emulation needs), the links, and the clocks of the other ranks. Some seconds, and some for each link. With ranks,
-/// all of them call it. @throws as TcpWorld does: a rank that cannot be reached is no finding.
+/// Examines the machine: processor, available memory, speed of matrix products and attention, accuracy of sleeps (which
+/// emulation needs), links, and the clock offset to rank 0. Takes some seconds, plus some for each link. With `ranks`,
+/// all ranks must call it.
+/// @throws as TcpWorld does: an unreachable rank is an error, not a finding.
 std::vector<Finding> examine(const DoctorOptions& options);
 
 }  // namespace isobar::exec

@@ -18,10 +18,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Where all ranks of the process meet.
-class MeetingPlace {
+/// What the transports of all ranks share.
+class Exchange {
  public:
-  MeetingPlace(std::size_t all_reduce_ranks, Seconds deadline)
+  Exchange(std::size_t all_reduce_ranks, Seconds deadline)
       : deadline_(std::chrono::duration<double>(deadline.value)), contributions_(all_reduce_ranks)
   {
   }
@@ -43,13 +43,13 @@ class MeetingPlace {
     Handover& handover = handovers_[{instruction.peer, to, instruction.lane == Lane::ReceiveGradient}];
     wait(
         lock, [&] { return handover.message != nullptr; },
-        [&] { return fmt::format("rank {}: receive from rank {}: nothing came", to, instruction.peer); });
+        [&] { return fmt::format("rank {}: receive from rank {}: nothing arrived", to, instruction.peer); });
     Message message = *std::exchange(handover.message, nullptr);
     changed_.notify_all();
     return message;
   }
 
-  /// Rank by rank, whoever comes first, so that the sum is the same bits every time.
+  /// Adds in the order of ranks, not of arrival, so that the sum always has the same bits.
   void all_reduce_sum(std::size_t rank, std::span<double> values)
   {
     std::unique_lock lock(mutex_);
@@ -58,7 +58,7 @@ class MeetingPlace {
     if (++arrived_ == contributions_.size()) {
       sum_.assign(values.size(), 0);
       for (const auto& contribution : contributions_) {
-        ensure(contribution.size() == sum_.size(), "ranks reduce as many values");
+        ensure(contribution.size() == sum_.size(), "all ranks reduce the same number of values");
         for (std::size_t i = 0; i < sum_.size(); ++i) sum_[i] += contribution[i];
       }
       arrived_ = 0;
@@ -67,7 +67,9 @@ class MeetingPlace {
     }
     wait(
         lock, [&] { return round_ != round; },
-        [&] { return fmt::format("rank {}: all-reduce: {} of {} ranks came", rank, arrived_, contributions_.size()); });
+        [&] {
+          return fmt::format("rank {}: all-reduce: {} of {} ranks arrived", rank, arrived_, contributions_.size());
+        });
     std::copy(sum_.begin(), sum_.end(), values.begin());
   }
 
@@ -79,7 +81,7 @@ class MeetingPlace {
   }
 
  private:
-  /// A one-way link: the sender's message until the receiver has it.
+  /// A one-way link: holds the sender's message until the receiver takes it.
   struct Handover {
     const Message* message = nullptr;
   };
@@ -107,19 +109,21 @@ class MeetingPlace {
 
 class InProcessTransport : public Transport {
  public:
-  InProcessTransport(std::size_t rank, std::shared_ptr<MeetingPlace> place) : rank_(rank), place_(std::move(place)) {}
+  InProcessTransport(std::size_t rank, std::shared_ptr<Exchange> exchange) : rank_(rank), exchange_(std::move(exchange))
+  {
+  }
 
   void send(const Instruction& instruction, const Message& message) override
   {
-    place_->send(rank_, instruction, message);
+    exchange_->send(rank_, instruction, message);
   }
-  Message receive(const Instruction& instruction) override { return place_->receive(rank_, instruction); }
-  void all_reduce_sum(std::span<double> values) override { place_->all_reduce_sum(rank_, values); }
-  void cancel() noexcept override { place_->cancel(); }
+  Message receive(const Instruction& instruction) override { return exchange_->receive(rank_, instruction); }
+  void all_reduce_sum(std::span<double> values) override { exchange_->all_reduce_sum(rank_, values); }
+  void cancel() noexcept override { exchange_->cancel(); }
 
  private:
   std::size_t rank_;
-  std::shared_ptr<MeetingPlace> place_;
+  std::shared_ptr<Exchange> exchange_;
 };
 
 }  // namespace
@@ -127,10 +131,10 @@ class InProcessTransport : public Transport {
 std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, std::size_t all_reduce_ranks,
                                                               Seconds deadline)
 {
-  const auto place = std::make_shared<MeetingPlace>(all_reduce_ranks, deadline);
+  const auto exchange = std::make_shared<Exchange>(all_reduce_ranks, deadline);
   std::vector<std::unique_ptr<Transport>> transports;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    transports.push_back(std::make_unique<InProcessTransport>(rank, place));
+    transports.push_back(std::make_unique<InProcessTransport>(rank, exchange));
   }
   return transports;
 }

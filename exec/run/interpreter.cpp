@@ -1,9 +1,8 @@
 #include "exec/run/interpreter.hpp"
 
 #include "core/base/clock.hpp"
-#include "core/base/threads.hpp"
-
 #include "core/base/interrupt.hpp"
+#include "core/base/threads.hpp"
 
 #include <algorithm>
 #include <array>
@@ -59,7 +58,7 @@ class Player {
           play_instruction(step, instruction);
         }
         if (step_ended) step_ended(step);
-        if (!work_.goes_on(lane, step) || !others_follow(step)) return;
+        if (!work_.has_next_step(lane, step) || !others_follow(step)) return;
       }
     } catch (...) {
       fail(std::current_exception());
@@ -83,7 +82,7 @@ class Player {
     progress_.notify_all();
   }
 
-  /// False when another lane has failed meanwhile.
+  /// Waits for another lane's instruction; false if a lane has failed.
   bool wait_for(std::uint64_t step, const Wait& wait)
   {
     std::unique_lock lock(mutex_);
@@ -92,8 +91,8 @@ class Player {
     return !failure_;
   }
 
-  /// Waits until all lanes have ended the step before `step`: no lane is two steps ahead of another, or what nobody
-  /// takes yet would pile up. False when another lane has failed meanwhile.
+  /// Waits until all lanes have ended the step before `step`; false if a lane has failed. A lane two steps ahead would
+  /// pile up messages that no lane takes yet.
   bool others_follow(std::uint64_t step)
   {
     std::unique_lock lock(mutex_);

@@ -11,7 +11,7 @@
 
 namespace isobar::exec {
 
-/// What the instructions of one rank do.
+/// Executes the instructions of one rank.
 class RankWork {
  public:
   RankWork() = default;
@@ -19,27 +19,30 @@ class RankWork {
   RankWork& operator=(const RankWork&) = delete;
   virtual ~RankWork() = default;
 
-  /// Called from the lane's own thread, in the lane's order, once all that the instruction waits for is done.
+  /// Executes an instruction. Called on the lane's own thread, in the lane's order, after everything it waits for is
+  /// done.
   virtual void run(std::uint64_t step, const Instruction& instruction) = 0;
-  /// Called by each lane at the end of its part of a step: whether there is another step. All ranks and lanes come to
-  /// the same answer; it may wait until that is known.
-  virtual bool goes_on(Lane lane, std::uint64_t step) = 0;
-  /// What the rank holds now.
+  /// Whether another step follows `step`. Each lane calls it at the end of its part of a step, and it may block until
+  /// that is known. All ranks and lanes must get the same answer.
+  virtual bool has_next_step(Lane lane, std::uint64_t step) = 0;
+  /// Memory that the rank holds now.
   virtual Bytes memory() const = 0;
-  /// Called once from any thread when something failed: ends whatever `run` and `goes_on` wait for.
+  /// Ends all waits of `run` and `has_next_step`. Called once, from any thread, after a failure.
   virtual void cancel() noexcept = 0;
 };
 
-/// Plays one rank's part of a program step by step, from `first_step` to the last one: the compute lane on the calling
-/// thread, every other lane that has instructions on a thread of its own, so that transfers overlap computation and
-/// receives are posted ahead. A lane goes on to the next step by itself, but never two steps ahead of another.
+/// Executes one rank's part of a program, step by step from `first_step` to the last one.
 ///
-/// Events go to `sink` (may be null) in the order in which they end, with times of the steady clock, one at a time but
-/// from any of the threads; what the rank holds is looked at after each instruction. `step_ended` is called on the
-/// calling thread after the compute lane's last instruction of each step; a rank without a compute lane, the data
-/// server, is not asked. `failed` is told of what failed first, from any of the threads and before the work is
-/// cancelled: an instruction of another lane may go on for long, and only then is that thrown.
-/// @throws whatever failed first in `work`, `step_ended` or `sink`; Interrupted. All threads have ended then.
+/// The compute lane runs on the calling thread and every other lane with instructions on a thread of its own, so that
+/// transfers overlap computation and receives are posted ahead. Lanes enter the next step independently, but no lane is
+/// ever two steps ahead of another.
+///
+/// `sink` receives events in the order of their ends, with times of the steady clock, and the rank's memory after each
+/// instruction; by any of the threads, one call at a time. It may be null. `step_ended` is called on the calling thread
+/// after the compute lane's last instruction of each step; never for a rank without a compute lane, the data server.
+/// `failed` is called with the first failure, on any of the threads, before `work.cancel()`: the exception itself is
+/// thrown only once all lanes have ended, which may take as long as another lane's instruction.
+/// @throws the first failure of `work`, `step_ended` or `sink`; Interrupted. All threads have ended by then.
 void play(const Program& program, std::size_t rank, std::uint64_t first_step, RankWork& work, TraceSink* sink,
           const std::function<void(std::uint64_t step)>& step_ended,
           const std::function<void(const std::exception_ptr& failure)>& failed = {});

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint32_t activations = 0;
 constexpr std::uint32_t gradients = 1;
 
-/// Takes a header apart; a peer of ours writes it, but a peer can be broken.
+/// Decodes a header. Peers are authenticated, but may be faulty.
 class HeaderReader {
  public:
   explicit HeaderReader(TcpLink::Bytes bytes) : words_(bytes.size() / sizeof(std::int64_t))
@@ -33,17 +33,17 @@ class HeaderReader {
   }
 
  private:
-  [[noreturn]] static void refuse() { throw EnvironmentError("a message whose header makes no sense"); }
+  [[noreturn]] static void refuse() { throw EnvironmentError("a message has a malformed header"); }
 
   std::vector<std::int64_t> words_;
   std::size_t next_ = 0;
 };
 
-at::TensorOptions options_of(Room room)
+at::TensorOptions options_of(TensorMemory memory)
 {
-  // The current device, which the queue of a GPU's lane has chosen.
-  if (room == Room::Gpu) return at::TensorOptions(at::kCUDA);
-  return at::TensorOptions().pinned_memory(room == Room::PinnedMemory);
+  // Without an index: the current device, which the stream of the lane has set.
+  if (memory == TensorMemory::Gpu) return at::TensorOptions(at::kCUDA);
+  return at::TensorOptions().pinned_memory(memory == TensorMemory::Pinned);
 }
 
 }  // namespace
@@ -69,12 +69,12 @@ std::vector<std::int64_t> header_of(const Message& message)
   return header;
 }
 
-Bytes most_of(const Instruction& transfer)
+Bytes size_limit(const Instruction& transfer)
 {
   return 4 * transfer.size + Bytes(0x1p20);
 }
 
-Message room_for(TcpLink::Bytes header, Room room, Bytes most)
+Message allocate_message(TcpLink::Bytes header, TensorMemory memory, Bytes most)
 {
   constexpr std::int64_t most_dimensions = 16;
   constexpr std::int64_t longest = std::int64_t{1} << 40;
@@ -92,9 +92,9 @@ Message room_for(TcpLink::Bytes header, Room room, Bytes most)
                            [](Bytes bytes, std::int64_t length) { return static_cast<double>(length) * bytes; });
     if (all > most) {
       throw EnvironmentError(
-          fmt::format("a message of {} or more, where at most {} is awaited", text_of(all), text_of(most)));
+          fmt::format("a message of {} or more; at most {} is expected", text_of(all), text_of(most)));
     }
-    message.tensors.push_back(at::empty(shape, options_of(room).dtype(type)));
+    message.tensors.push_back(at::empty(shape, options_of(memory).dtype(type)));
   }
   return message;
 }

@@ -8,23 +8,24 @@
 #include <cstdint>
 #include <vector>
 
-/// What a rank sends over TCP before a message's tensors, and what the transports that do so share.
+/// The header that precedes a message's tensors over TCP, and what the transports that send it share.
 namespace isobar::exec {
 
-/// The link that a transfer of `rank` takes: a channel for activations, one for gradients.
+/// The link of a transfer of `rank`: channel 0 for activations, channel 1 for gradients.
 LinkName link_of(const Instruction& transfer, std::size_t rank);
 
-/// The control, then for each tensor its type, whether it is differentiable, and its shape, as 64-bit integers of the
-/// machine, which all ranks share.
+/// Encodes a message's header: the step control, then each tensor's type, whether it is differentiable, and its shape.
+/// 64-bit integers in the machine's byte order, which all ranks share.
 std::vector<std::int64_t> header_of(const Message& message);
 
-/// Where tensors are made that a message is to fill: on a GPU, in the calling thread's queue.
-enum class Room { Memory, PinnedMemory, Gpu };
-/// The most that the tensors of a transfer may hold: several times what the model says, which counts neither the
-/// indices of tokens nor labels as they travel.
-Bytes most_of(const Instruction& transfer);
-/// Tensors as a header describes them, to be filled. @throws EnvironmentError when it makes no sense, or they would
-/// hold more than `most` together, before any is made.
-Message room_for(TcpLink::Bytes header, Room room, Bytes most);
+/// Where received tensors are allocated; on a GPU, on the calling thread's stream.
+enum class TensorMemory { Pageable, Pinned, Gpu };
+/// Size limit of a transfer's tensors: several times the model's, which does not count token ids and labels as they are
+/// sent.
+Bytes size_limit(const Instruction& transfer);
+/// Allocates the tensors that a header describes, to be filled by the receiver.
+/// @throws EnvironmentError when the header is malformed, or the tensors would take more than `most` bytes together;
+/// then nothing beyond `most` has been allocated.
+Message allocate_message(TcpLink::Bytes header, TensorMemory memory, Bytes most);
 
 }  // namespace isobar::exec

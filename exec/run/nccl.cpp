@@ -54,7 +54,7 @@ struct Library {
     if (function == nullptr) throw EnvironmentError(fmt::format("NCCL: {}", shown(dlerror(), 300)));
   }
 
-  void* handle;  // never closed: NCCL has threads of its own
+  void* handle;  // never closed, since NCCL has threads of its own
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
@@ -115,18 +115,18 @@ class Pair::Impl {
   ~Impl()
   {
     if (communicator_ == nullptr) return;
-    // The other end may be gone: what would take longer than this is not waited for.
-    constexpr Seconds patience(5);
+    // The other end may be gone.
+    constexpr Seconds longest_finalize(5);
     try {
       check(nccl_.comm_finalize(communicator_));
-      until([] { return true; }, patience);
+      until([] { return true; }, longest_finalize);
       nccl_.comm_destroy(communicator_);
     } catch (const std::exception&) {
       abort();
     }
   }
 
-  void queue(std::span<const Piece> pieces, void* stream, Deadline deadline)
+  void enqueue(std::span<const Piece> pieces, void* stream, Deadline deadline)
   {
     refuse_unless_open();
     const auto on_stream = static_cast<cudaStream_t>(stream);
@@ -140,7 +140,7 @@ class Pair::Impl {
     until([] { return true; }, deadline);
   }
 
-  /// Until NCCL has done what it was asked for and `is_done`.
+  /// Waits until NCCL has completed its calls and `is_done`.
   void until(const std::function<bool()>& is_done, Deadline deadline)
   {
     constexpr std::chrono::microseconds nap(20);
@@ -164,9 +164,9 @@ class Pair::Impl {
     if (result == ncclSuccess || result == ncclInProgress) return;
     const auto why =
         fmt::format("{}: {}", nccl_.get_error_string(result), shown(nccl_.get_last_error(communicator_), 300));
-    // NCCL does not say who is gone; the heartbeat does.
-    const bool is_of_other_end = result == ncclRemoteError || result == ncclSystemError;
-    if (is_of_other_end) fail(Failure::Kind::PeerClosed, fmt::format("connection closed by the peer ({})", why));
+    // NCCL does not name the lost rank; the heartbeat does.
+    const bool other_end_failed = result == ncclRemoteError || result == ncclSystemError;
+    if (other_end_failed) fail(Failure::Kind::PeerClosed, fmt::format("connection closed by the peer ({})", why));
     fail(Failure::Kind::Other, why);
   }
 
@@ -200,9 +200,9 @@ Pair::Pair(const Id& id, End end, std::string title, const std::atomic<bool>& ca
 
 Pair::~Pair() = default;
 
-void Pair::queue(std::span<const Piece> pieces, void* stream, Deadline deadline)
+void Pair::enqueue(std::span<const Piece> pieces, void* stream, Deadline deadline)
 {
-  impl_->queue(pieces, stream, deadline);
+  impl_->enqueue(pieces, stream, deadline);
 }
 
 void Pair::wait(const std::function<bool()>& is_done, Deadline deadline)

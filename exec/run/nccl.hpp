@@ -10,26 +10,27 @@
 #include <span>
 #include <string>
 
-/// NVIDIA's NCCL, loaded when it is first asked for: a build needs its header alone, and without that one says so here
-/// (exec/run/no_nccl.cpp).
+/// NVIDIA's NCCL, loaded at run time on first use: a build needs only its header. A build without the header refuses
+/// here (exec/run/no_nccl.cpp).
 namespace isobar::exec::nccl {
 
-/// Where the loader finds it, or the one that libtorch_cuda has brought.
+/// Name by which the loader finds NCCL, or the copy that libtorch_cuda has loaded.
 inline constexpr const char* usual_library = "libnccl.so.2";
 
-/// The library's, as it counts: 22809 is 2.28.9.
-/// @throws EnvironmentError, one line: built without NCCL, no such library, or one before 2.14, which knows no
-/// communicators that never block.
+/// Version of the library in NCCL's encoding: 22809 is 2.28.9.
+/// @throws EnvironmentError with a one-line reason: built without NCCL, no such library, or a version before 2.14,
+/// which has no non-blocking communicators.
 int version(const std::string& library = usual_library);
-/// "2.28.9"; of 2.9 and later.
+/// Formats such a version, 2.9 or later: "2.28.9".
 inline std::string text_of_version(int version)
 {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
 
-/// What the two ends of a communicator share.
+/// Identifier of a communicator, shared by its two ends.
 using Id = std::array<std::byte, 128>;
+/// Makes a new identifier. @throws EnvironmentError as version() does, or when NCCL fails.
 Id new_id();
 
 /// A piece of a GPU's memory.
@@ -38,28 +39,28 @@ struct Piece {
   std::size_t bytes = 0;
 };
 
-/// One end of a one-way link between two GPUs: a communicator of its two ranks. One thread at a time uses it, on the
-/// CUDA device that it was made on.
+/// One end of a one-way link between two GPUs: a communicator of two ranks. Not thread-safe; use it on the CUDA device
+/// that it was made on.
 ///
-/// Nothing blocks inside NCCL: every call returns at once, and the thread looks every 20 us whether it is through, was
-/// cancelled, or is late. What fails throws EnvironmentError, one line such as
+/// No call blocks inside NCCL: calls return at once, and the thread checks every 20 us for completion, cancellation and
+/// the deadline. A failure throws EnvironmentError with one line such as
 ///   rank 1: receive from rank 0 (channel 2), by NCCL: deadline passed
-/// and aborts the communicator, which ends its kernels on this GPU; all later calls throw. The other end learns of it
-/// by its own deadline, or when the world is cancelled that its `cancelled` is of.
+/// and aborts the communicator, which ends its kernels on this GPU; all later calls throw. The other end notices by its
+/// own deadline or its own `cancelled`.
 class Pair {
  public:
   enum class End { Sends = 0, Receives = 1 };
 
-  /// Waits for the other end. Messages of errors begin with `title`; `cancelled` may be set by any thread, and outlives
-  /// the pair.
+  /// Waits for the other end. Error messages begin with `title`. Any thread may set `cancelled`, which must outlive the
+  /// pair.
   Pair(const Id& id, End end, std::string title, const std::atomic<bool>& cancelled, Deadline deadline);
   Pair(const Pair&) = delete;
   Pair& operator=(const Pair&) = delete;
   ~Pair();
 
-  /// Queues the transfer of all pieces on `stream`, CUDA's own handle. The other end has as many, of the same sizes.
-  void queue(std::span<const Piece> pieces, void* stream, Deadline deadline);
-  /// Until `is_done`, which asks the device for what was queued.
+  /// Enqueues the transfer of all pieces on `stream`, a CUDA handle. The other end must have pieces of the same sizes.
+  void enqueue(std::span<const Piece> pieces, void* stream, Deadline deadline);
+  /// Waits until `is_done`, which checks whether the device has done the enqueued work.
   void wait(const std::function<bool()>& is_done, Deadline deadline);
 
  private:

@@ -26,8 +26,8 @@ namespace {
 
 using Pairs = std::map<LinkName, std::unique_ptr<nccl::Pair>>;
 
-/// Of a text, exact as a double.
-double number_of(const std::string& text)
+/// Hash of a text that is exact as a double.
+double hash_number(const std::string& text)
 {
   return static_cast<double>(std::stoull(fingerprint(text).substr(0, 13), nullptr, 16));
 }
@@ -41,12 +41,12 @@ Reach reach_of(const NcclOptions& options)
   } catch (const EnvironmentError&) {
     if (options.choice == TransportChoice::Nccl) throw;
   }
-  return {static_cast<double>(version), number_of(read_file("/proc/sys/kernel/random/boot_id")),
-          number_of(facts_of_gpu(options.device).place)};
+  return {static_cast<double>(version), hash_number(read_file("/proc/sys/kernel/random/boot_id")),
+          hash_number(facts_of_gpu(options.device).place)};
 }
 
-/// What all stages say of themselves, by rank.
-std::vector<Reach> reaches(std::size_t rank, TcpWorld& world, const NcclOptions& options)
+/// Exchanges every stage's Reach; by rank.
+std::vector<Reach> reach_of_stages(std::size_t rank, TcpWorld& world, const NcclOptions& options)
 {
   constexpr std::size_t numbers = 3;
   const Reach own = reach_of(options);
@@ -66,7 +66,8 @@ std::string title_of(const LinkName& link, std::size_t self)
                            : fmt::format("rank {}: receive from rank {} (channel {})", self, link.from, link.channel);
 }
 
-nccl::Id agreed_id(const LinkName& name, std::size_t rank, TcpLink& link, Seconds deadline)
+/// The sending end makes the communicator's id and sends it to the other.
+nccl::Id shared_id(const LinkName& name, std::size_t rank, TcpLink& link, Seconds deadline)
 {
   if (name.from == rank) {
     const nccl::Id id = nccl::new_id();
@@ -74,12 +75,12 @@ nccl::Id agreed_id(const LinkName& name, std::size_t rank, TcpLink& link, Second
     return id;
   }
   nccl::Id id{};
-  const auto keep = [&id](TcpLink::Bytes header) -> std::vector<std::span<std::byte>> {
-    if (header.size() != id.size()) throw EnvironmentError("a message that names no communicator");
+  const auto read_id = [&id](TcpLink::Bytes header) -> std::vector<std::span<std::byte>> {
+    if (header.size() != id.size()) throw EnvironmentError("a message has no communicator id");
     std::memcpy(id.data(), header.data(), id.size());
     return {};
   };
-  link.receive(keep, deadline);
+  link.receive(read_id, deadline);
   return id;
 }
 
@@ -94,11 +95,11 @@ class NcclTransport : public Transport {
   {
   }
 
-  /// With both ends in the same order over all links, so that no two ranks wait for each other.
+  /// Makes the link's communicator. All ranks must take their links in the same order, or two could deadlock.
   void connect(const LinkName& link)
   {
     const c10::DeviceGuard guard{at::Device(options_.device)};
-    const auto id = agreed_id(link, rank_, world_->link(link), options_.connect);
+    const auto id = shared_id(link, rank_, world_->link(link), options_.connect);
     const auto end = link.from == rank_ ? nccl::Pair::End::Sends : nccl::Pair::End::Receives;
     pairs_[link] = std::make_unique<nccl::Pair>(id, end, title_of(link, rank_), world_->cancelled(), options_.connect);
   }
@@ -111,10 +112,10 @@ class NcclTransport : public Transport {
       tcp_->send(instruction, message);
       return;
     }
-    Tensors kept;  // until they are sent
+    Tensors kept;  // alive until they are sent
     for (const auto& tensor : message.tensors) kept.push_back(tensor.contiguous());
     const auto header = header_of(message);
-    waits_.of(instruction, [&](const Deadline& deadline) {
+    waits_.transfer(instruction, [&](const Deadline& deadline) {
       world_->link(link).send(std::as_bytes(std::span(header)), {}, deadline);
       transfer(*pair->second, kept, deadline);
     });
@@ -126,12 +127,12 @@ class NcclTransport : public Transport {
     const auto pair = pairs_.find(link);
     if (pair == pairs_.end()) return tcp_->receive(instruction);
     Message message;
-    const auto room = [&](TcpLink::Bytes header) -> std::vector<std::span<std::byte>> {
-      message = room_for(header, Room::Gpu, most_of(instruction));
+    const auto allocate = [&](TcpLink::Bytes header) -> std::vector<std::span<std::byte>> {
+      message = allocate_message(header, TensorMemory::Gpu, size_limit(instruction));
       return {};
     };
-    waits_.of(instruction, [&](const Deadline& deadline) {
-      world_->link(link).receive(room, deadline);
+    waits_.transfer(instruction, [&](const Deadline& deadline) {
+      world_->link(link).receive(allocate, deadline);
       transfer(*pair->second, message.tensors, deadline);
     });
     return message;
@@ -150,7 +151,7 @@ class NcclTransport : public Transport {
     }
     const at::Device gpu(options_.device);
     const c10::Stream stream = c10::impl::VirtualGuardImpl(gpu.type()).getStream(gpu);
-    pair.queue(pieces, gpu::handle_of(stream), deadline);
+    pair.enqueue(pieces, gpu::handle_of(stream), deadline);
     const Event end = event_of_this_thread(options_.device);
     pair.wait([&end] { return end.passed(); }, deadline);
   }
@@ -169,9 +170,9 @@ std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, con
                                           const NcclOptions& options, const TransferWaits& waits)
 {
   auto transport = std::make_unique<NcclTransport>(rank, world, options, waits);
-  const auto all = reaches(rank, world, options);
+  const auto all = reach_of_stages(rank, world, options);
   for (const auto& link : links_of(program, rank)) {
-    // The data server is no stage, and has no GPU.
+    // The data server is not a stage and has no GPU.
     const bool between_stages = link.from < options.stages && link.to < options.stages;
     const std::string why_not =
         between_stages ? why_not_nccl(all[link.from], all[link.to], options.choice) : "the data server";
@@ -180,7 +181,7 @@ std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, con
     }
     if (why_not.empty()) transport->connect(link);
     if (link.from != rank) continue;
-    options.tell(fmt::format("rank {} to rank {}, {}: {}", link.from, link.to,
+    options.info(fmt::format("rank {} to rank {}, {}: {}", link.from, link.to,
                              link.channel == 0 ? "activations" : "gradients",
                              why_not.empty() ? "NCCL " + nccl::text_of_version(static_cast<int>(all[rank].nccl))
                                              : fmt::format("TCP ({})", why_not)));

@@ -14,25 +14,27 @@
 
 namespace isobar::exec {
 
-/// What a rank needs to find its transports.
+/// How a rank chooses and opens its transports.
 struct NcclOptions {
   TransportChoice choice = TransportChoice::Auto;
-  std::string device;                            ///< of this rank
-  std::size_t stages = 0;                        ///< ranks below are stages
-  Seconds connect;                               ///< a communicator that is not there by then is not coming
-  std::function<void(const std::string&)> tell;  ///< a line for each link that begins here, and what it takes
+  std::string device;                            ///< this rank's
+  std::size_t stages = 0;                        ///< ranks below this number are stages
+  Seconds connect;                               ///< deadline for making a communicator
+  std::function<void(const std::string&)> info;  ///< receives a line for each outgoing link, with its transport
 };
 
-/// A stage's transport over NCCL where that is chosen, else over TCP. All stages' ranks call it, with the same choice.
-/// A message's header goes over TCP in either case; the tensors go by NCCL on the stream of the calling lane, and the
-/// lane's thread waits until they are through.
+/// Makes a stage's transport, which uses NCCL on each link where it is chosen and TCP elsewhere. The ranks of all
+/// stages must call it, with the same choice.
 ///
-/// Each link, which has one sending and one receiving lane, has a communicator of its own. The two lanes go through it
-/// in the same order, whereas a rank's lanes come to their transfers in an order that differs from run to run: in one
-/// communicator two ranks could each begin with what the other does second, and wait for each other. And a rank queues
-/// its part of a transfer once it has the header, which is sent when all that makes the tensors is queued: so a kernel
-/// of NCCL never waits for what a host has still to launch, be it a module that CUDA first loads while kernels wait.
-/// @throws EnvironmentError when NCCL alone may be used and a stage has none.
+/// A message's header always goes over TCP. Tensors go by NCCL on the calling lane's stream, and the lane's thread
+/// waits until they are transferred.
+///
+/// Each link has one sending lane, one receiving lane and a communicator of its own, in which both lanes keep the same
+/// order. A rank's lanes reach their transfers in an order that differs between runs: in a common communicator, two
+/// ranks could each start with the transfer that the other does second, and deadlock. A rank enqueues its part of a
+/// transfer after the header, which is sent once all work that makes the tensors is queued. So no NCCL kernel waits for
+/// work that a host has yet to launch, such as a kernel whose module CUDA loads lazily.
+/// @throws EnvironmentError when only NCCL may be used and a stage does not have it.
 std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, const Program& program,
                                           const NcclOptions& options, const TransferWaits& waits);
 

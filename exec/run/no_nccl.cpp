@@ -34,7 +34,7 @@ Pair::Pair(const Id& /*id*/, End /*end*/, std::string /*title*/, const std::atom
 
 Pair::~Pair() = default;
 
-void Pair::queue(std::span<const Piece> /*pieces*/, void* /*stream*/, Deadline /*deadline*/)
+void Pair::enqueue(std::span<const Piece> /*pieces*/, void* /*stream*/, Deadline /*deadline*/)
 {
   refuse();
 }

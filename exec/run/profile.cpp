@@ -26,7 +26,7 @@ namespace isobar::exec {
 
 namespace {
 
-/// What a kind of layer took, and what it hands on.
+/// Measurements of a kind of layer, and its outputs.
 struct Kind {
   LayerProfile profile;
   Message output;
@@ -46,7 +46,7 @@ double quantile(std::vector<double> values, double fraction)
   return values[static_cast<std::size_t>(std::lround(fraction * static_cast<double>(values.size() - 1)))];
 }
 
-/// As if the layers behind had sent it back.
+/// A stand-in for the gradient that the later layers would send.
 Message gradient_for(const Message& output)
 {
   Message gradient;
@@ -67,8 +67,8 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
              const std::function<void()>& on_pass)
 {
   MemoryMeter meter(Bytes(0));
-  Stream queue(options.device, Stream::Kind::Computations, meter);
-  const Stream::Scope scope(queue);
+  Stream stream(options.device, Stream::Kind::Computations, meter);
+  const Stream::Scope scope(stream);
   StageOptions stage;
   stage.first_layer = stage.last_layer = layer;
   stage.seed = options.seed;
@@ -84,15 +84,15 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   std::vector<double> backward;
   std::vector<double> update;
   std::vector<double> both;
-  // On a CPU by what the thread works: others who work there do not count, and emulation stretches the same.
-  const auto event = [&] { return queue.is_on_gpu() ? queue.record() : Event(thread_time()); };
+  // On a CPU processor time, which other processes do not lengthen and which emulation stretches.
+  const auto record = [&] { return stream.is_on_gpu() ? stream.record() : Event(thread_time()); };
   const auto count = [&](const Repetition& times) {
     forward.push_back((times.forward_end.time() - times.forward_begin.time()).value);
     backward.push_back((times.backward_end.time() - times.backward_begin.time()).value);
     update.push_back((times.update_end.time() - times.backward_end.time()).value);
     both.push_back(forward.back() + backward.back());
   };
-  std::optional<Repetition> last;  // counted once the next one is queued, so that the device never waits for the host
+  std::optional<Repetition> last;  // counted after the next one is queued, so that the device never waits for the host
   for (std::size_t i = 0; i < options.warm_up + options.repetitions; ++i) {
     throw_if_interrupted();
     kind.output = {};
@@ -122,15 +122,15 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   return kind;
 }
 
-/// Of copies from one to the other, one of which lies on a GPU and one in pinned memory: the median of some.
-BytesPerSecond copy_bandwidth(Stream& queue, const at::Tensor& to, const at::Tensor& from)
+/// Median bandwidth of copies between a tensor on a GPU and one in pinned memory.
+BytesPerSecond copy_bandwidth(Stream& stream, const at::Tensor& to, const at::Tensor& from)
 {
   constexpr int copies = 10;
   std::vector<double> times;
   for (int i = 0; i <= copies; ++i) {
-    const Event begin = queue.record();
+    const Event begin = stream.record();
     to.copy_(from, /*non_blocking=*/true);
-    const Event end = queue.record();
+    const Event end = stream.record();
     if (i > 0) times.push_back((end.time() - begin.time()).value);  // the first one warms up
   }
   return Bytes(static_cast<double>(from.nbytes())) / Seconds(quantile(times, 0.5));
@@ -140,12 +140,12 @@ void measure_copies(const std::string& device, DeviceProfile& profile)
 {
   constexpr std::int64_t size = std::int64_t{1} << 28;
   MemoryMeter meter(Bytes(0));
-  Stream queue(device, Stream::Kind::Transfers, meter);
-  const Stream::Scope scope(queue);
-  const auto there = at::zeros({size}, at::TensorOptions(at::Device(device)).dtype(at::kByte));
-  const auto here = at::zeros({size}, at::TensorOptions(at::kByte).pinned_memory(true));
-  profile.host_to_device = copy_bandwidth(queue, there, here);
-  profile.device_to_host = copy_bandwidth(queue, here, there);
+  Stream stream(device, Stream::Kind::Transfers, meter);
+  const Stream::Scope scope(stream);
+  const auto on_gpu = at::zeros({size}, at::TensorOptions(at::Device(device)).dtype(at::kByte));
+  const auto pinned = at::zeros({size}, at::TensorOptions(at::kByte).pinned_memory(true));
+  profile.host_to_device = copy_bandwidth(stream, on_gpu, pinned);
+  profile.device_to_host = copy_bandwidth(stream, pinned, on_gpu);
 }
 
 DeviceProfile measure_on_open_device(const Workload& workload, const ProfileOptions& options)
@@ -176,11 +176,11 @@ DeviceProfile measure_on_open_device(const Workload& workload, const ProfileOpti
     const std::string name = kind_of(workload.layers[layer]);
     auto found = kinds.find(name);
     if (found == kinds.end()) found = kinds.emplace(name, measure(workload, layer, passed, options, on_pass)).first;
-    LayerProfile of_layer = found->second.profile;
-    of_layer.name = workload.layers[layer].name;
+    LayerProfile layer_profile = found->second.profile;
+    layer_profile.name = workload.layers[layer].name;
     work += workload.layers[layer].forward + workload.layers[layer].backward;
-    time += of_layer.forward + of_layer.backward;
-    profile.layers.push_back(std::move(of_layer));
+    time += layer_profile.forward + layer_profile.backward;
+    profile.layers.push_back(std::move(layer_profile));
     passed = found->second.output;
   }
   profile.speed = work / time;

@@ -23,26 +23,26 @@ namespace isobar::exec {
 
 namespace {
 
-/// A failure of the device's own, and no bug of ours, of LibTorch's error; nothing of another error.
+/// The device's failure that LibTorch reports by `error`; nothing for other errors, which are bugs of ours.
 std::optional<Failure> failure_of_device(const c10::Error& error)
 {
   Failure failure;
-  const std::string said = error.what_without_backtrace();
+  const std::string text = error.what_without_backtrace();
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
     failure.kind = Failure::Kind::OutOfMemory;
-    failure.text = fmt::format("out of memory{}: {}", place_of_failure(), shown(said, 300));
+    failure.text = fmt::format("out of memory{}: {}", place_of_failure(), shown(text, 300));
   } else if (gpu::has_failed()) {
-    failure.text = shown(said.substr(0, said.find('\n')), 300);
+    failure.text = shown(text.substr(0, text.find('\n')), 300);
   } else {
     return std::nullopt;
   }
   return failure;
 }
 
-/// The first stage holds the inputs of this many micro-batches: one arrives while another is worked on.
+/// Number of micro-batches whose inputs the first stage holds: one arrives while another is computed.
 constexpr std::uint64_t inputs_at_first_stage = 2;
 
-/// "rank 1 (device b)".
+/// "rank 1 (b)", "rank 3 (data server)".
 std::string name_of_rank(const Plan& plan, std::size_t rank)
 {
   return rank < plan.stages.size() ? fmt::format("rank {} ({})", rank, shown(plan.stages[rank].device()))
@@ -50,60 +50,6 @@ std::string name_of_rank(const Plan& plan, std::size_t rank)
 }
 
 }  // namespace
-
-void RankExecutor::Mailbox::put(std::uint64_t microbatch, Message message)
-{
-  const std::lock_guard lock(mutex_);
-  messages_.emplace(microbatch, std::move(message));
-}
-
-Message RankExecutor::Mailbox::take(std::uint64_t microbatch)
-{
-  const std::lock_guard lock(mutex_);
-  const auto first = messages_.lower_bound(microbatch);
-  ensure(first != messages_.end() && first->first == microbatch, "an instruction finds what it waited for");
-  Message message = std::move(first->second);
-  messages_.erase(first);
-  return message;
-}
-
-void RankExecutor::StepControlBoard::post(std::uint64_t step, StepControl control)
-{
-  constexpr std::size_t most = 4;  // all lanes of a rank are in the same step or the next
-  const std::lock_guard lock(mutex_);
-  controls_[step] = control;
-  if (controls_.size() > most) controls_.erase(controls_.begin());
-  changed_.notify_all();
-}
-
-bool RankExecutor::StepControlBoard::knows(std::uint64_t step)
-{
-  const std::lock_guard lock(mutex_);
-  return controls_.contains(step);
-}
-
-StepControl RankExecutor::StepControlBoard::await(std::uint64_t step)
-{
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return cancelled_ || controls_.contains(step); });
-  if (!controls_.contains(step)) {
-    throw_failure(environment_failure(Failure::Kind::Cancelled, "another lane has failed"));
-  }
-  return controls_.at(step);
-}
-
-void RankExecutor::StepControlBoard::forget()
-{
-  const std::lock_guard lock(mutex_);
-  controls_.clear();
-}
-
-void RankExecutor::StepControlBoard::cancel() noexcept
-{
-  const std::lock_guard lock(mutex_);
-  cancelled_ = true;
-  changed_.notify_all();
-}
 
 RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size_t rank, const RankOptions& options)
     : workload_(workload),
@@ -123,7 +69,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
     lanes_[static_cast<std::size_t>(each)] = std::make_unique<DeviceLane>(options_.device, kind, meter_);
   }
   if (is_data_server()) return;
-  const Stream::Scope scope(lane(Lane::Compute).queue);
+  const Stream::Scope scope(lane(Lane::Compute).stream);
   const Stage& stage = plan.stages[rank_];
   StageOptions stage_options;
   stage_options.first_layer = stage.first_layer;
@@ -138,27 +84,27 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size
 
 void RankExecutor::with_model(const std::function<void(StageModel&)>& work)
 {
-  Stream& queue = lane(Lane::Compute).queue;
-  const Stream::Scope scope(queue);
+  Stream& stream = lane(Lane::Compute).stream;
+  const Stream::Scope scope(stream);
   work_on_device([&] {
     work(*model_);
-    queue.record().wait();
+    stream.record().wait();
   });
 }
 
 void RankExecutor::run(std::uint64_t step, const Instruction& instruction)
 {
-  DeviceLane& of_instruction = lane(instruction.lane);
-  of_instruction.is_timed = !evaluates_ && step < options_.timed_before;
-  const Stream::Scope scope(of_instruction.queue);
+  DeviceLane& device_lane = lane(instruction.lane);
+  device_lane.is_timed = !evaluates_ && step < options_.timed_before;
+  const Stream::Scope scope(device_lane.stream);
   std::optional<gpu::NamedRange> range;
-  if (of_instruction.queue.is_on_gpu()) range.emplace(name_of_event(instruction));
-  work_on_device([&] { run_in_queue(step, instruction, of_instruction); });
+  if (device_lane.stream.is_on_gpu()) range.emplace(name_of_event(instruction));
+  work_on_device([&] { run_on_stream(step, instruction, device_lane); });
 }
 
 void RankExecutor::work_on_device(const std::function<void()>& work) const
 {
-  place_of_failure();  // of another one
+  place_of_failure();  // clears an earlier one
   const auto rethrow_as_mine = [this](const Failure& failure) {
     throw_failure(failure_of_rank(rank_, name_, failure));
   };
@@ -179,7 +125,7 @@ void RankExecutor::work_on_device(const std::function<void()>& work) const
   }
 }
 
-void RankExecutor::run_in_queue(std::uint64_t step, const Instruction& instruction, DeviceLane& lane)
+void RankExecutor::run_on_stream(std::uint64_t step, const Instruction& instruction, DeviceLane& lane)
 {
   const std::uint64_t microbatch = instruction.microbatch;
   switch (instruction.lane) {
@@ -213,18 +159,18 @@ void RankExecutor::run_in_queue(std::uint64_t step, const Instruction& instructi
   }
 }
 
-bool RankExecutor::goes_on(Lane lane, std::uint64_t step)
+bool RankExecutor::has_next_step(Lane lane, std::uint64_t step)
 {
   const StepControl control = is_data_server() ? await_first_stage() : controls_.await(step);
-  if (rank_ == 0 && lane == Lane::ReceiveActivation) tell_data_server(control);
+  if (rank_ == 0 && lane == Lane::ReceiveActivation) notify_data_server(control);
   if (control.end) (evaluates_ ? steps_evaluated_ : steps_done_) = step + 1;
   return !control.end;
 }
 
 namespace {
 
-/// The way from the first stage to the data server: in each step a message for each input that may leave now, and the
-/// step's control last.
+/// A transfer from the first stage to the data server: in each step one for each input that may leave, then one with
+/// the step's control.
 Instruction control_transfer(Opcode opcode, Lane lane, std::size_t peer)
 {
   Instruction instruction;
@@ -236,7 +182,7 @@ Instruction control_transfer(Opcode opcode, Lane lane, std::size_t peer)
 
 }  // namespace
 
-void RankExecutor::tell_data_server(StepControl control)
+void RankExecutor::notify_data_server(StepControl control)
 {
   Message message;
   message.control = control;
@@ -258,19 +204,19 @@ void RankExecutor::cancel() noexcept
 void RankExecutor::send(const Instruction& instruction, Message message, StepControl control, DeviceLane& lane)
 {
   message.control = control;
-  lane.queue.await(message);
-  const Event begin = lane.queue.record();
+  lane.stream.await(message);
+  const Event begin = lane.stream.record();
   transport_->send(instruction, message);
-  lane.ran(begin, lane.queue.record());
+  lane.ran(begin, lane.stream.record());
 }
 
 Message RankExecutor::receive(const Instruction& instruction, DeviceLane& lane)
 {
-  const Event begin = lane.queue.record();
+  const Event begin = lane.stream.record();
   Message message = transport_->receive(instruction);
-  lane.queue.await(message);
+  lane.stream.await(message);
   for (auto& tensor : message.tensors) tensor = on_device(tensor, options_.device);
-  message.ready = lane.queue.record();
+  message.ready = lane.stream.record();
   lane.ran(begin, message.ready);
   return message;
 }
@@ -278,36 +224,36 @@ Message RankExecutor::receive(const Instruction& instruction, DeviceLane& lane)
 void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, DeviceLane& lane)
 {
   const Seconds begin_on_host = steady_time();
-  const Seconds worked_before = thread_time();
+  const Seconds thread_time_before = thread_time();
   Message inputs = compute_inputs(step, instruction);
-  lane.queue.await(inputs);
+  lane.stream.await(inputs);
   const bool is_slow = (options_.slowdown > 1 || options_.speed) && instruction.opcode != Opcode::AllReduce;
-  const Event begin = lane.queue.record();
-  if (is_slow) lane.queue.begin_slow_work();
-  // An AllReduce waits for the others, and a GPU's work is done later.
+  const Event begin = lane.stream.record();
+  if (is_slow) lane.stream.begin_slow_work();
+  // An AllReduce waits for other ranks, and a GPU works later.
   std::optional<Progress::Work> work;
-  const bool works_here = !lane.queue.is_on_gpu() && instruction.opcode != Opcode::AllReduce;
+  const bool works_here = !lane.stream.is_on_gpu() && instruction.opcode != Opcode::AllReduce;
   if (works_here) work.emplace(options_.progress, step, instruction);
   Message outputs = computed(step, instruction, std::move(inputs));
-  // A slower device is one that is done later: the rest of its time is slept away. What the thread has worked counts,
-  // not what it has waited for the processor, so that more ranks than processors stretch alike.
-  if (is_slow && lane.queue.is_on_gpu()) {
-    lane.queue.end_slow_work(options_.slowdown);
+  // A slower device ends later: the thread sleeps for the rest of its time. Only processor time is stretched, not waits
+  // for a processor, so that emulation also works with more ranks than processors.
+  if (is_slow && lane.stream.is_on_gpu()) {
+    lane.stream.end_slow_work(options_.slowdown);
   } else if (is_slow) {
     const Seconds takes =
-        options_.speed ? instruction.work / *options_.speed : options_.slowdown * (thread_time() - worked_before);
+        options_.speed ? instruction.work / *options_.speed : options_.slowdown * (thread_time() - thread_time_before);
     std::this_thread::sleep_for(std::chrono::duration<double>((begin_on_host + takes - steady_time()).value));
   }
   work.reset();
-  outputs.ready = lane.queue.record();
+  outputs.ready = lane.stream.record();
   lane.ran(begin, outputs.ready);
-  if (lane.queue.is_on_gpu() && options_.progress != nullptr) {
+  if (lane.stream.is_on_gpu() && options_.progress != nullptr) {
     options_.progress->queued([begin] { return begin.passed(); }, [end = outputs.ready] { return end.passed(); });
   }
   const bool frees_input = instruction.opcode == Opcode::Forward && rank_ == 0 && has_data_server_;
   if (frees_input && instruction.microbatch + inputs_at_first_stage < microbatches_) {
     outputs.ready.wait();
-    tell_data_server({});
+    notify_data_server({});
   }
   if (instruction.opcode == Opcode::Forward && !is_last()) {
     activations_to_send_.put(instruction.microbatch, std::move(outputs));
@@ -341,12 +287,12 @@ Message RankExecutor::computed(std::uint64_t step, const Instruction& instructio
       const GradientFacts own = model_->gradient_facts();
       std::array<double, 2> sums = {own.sum_of_squares, own.not_finite};
       transport_->all_reduce_sum(sums);
-      agreed_ = {sums[0], sums[1]};
+      reduced_ = {sums[0], sums[1]};
       return {};
     }
     case Opcode::Update:
-      if (stages_ == 1 && needs_gradient_sync(workload_)) agreed_ = model_->gradient_facts();
-      model_->update(agreed_);
+      if (stages_ == 1 && needs_gradient_sync(workload_)) reduced_ = model_->gradient_facts();
+      model_->update(reduced_);
       return {};
     case Opcode::Send:
     case Opcode::Recv:
@@ -366,26 +312,26 @@ Message RankExecutor::micro_batch_data(std::uint64_t step, std::uint64_t microba
 
 void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
 {
-  constexpr std::size_t most_under_way = 2;
-  Stream& queue = lane(Lane::Compute).queue;
+  constexpr std::size_t most_in_flight = 2;
+  Stream& stream = lane(Lane::Compute).stream;
   StepEnd last{step, {}, {}};
   {
-    const Stream::Scope scope(queue);
-    if (is_last() && !evaluates_) last.loss.push_back(copy_begun(model_->take_loss()));
-    last.end = queue.record();
+    const Stream::Scope scope(stream);
+    if (is_last() && !evaluates_) last.loss.push_back(begin_copy(model_->take_loss()));
+    last.end = stream.record();
   }
-  steps_under_way_.push_back(std::move(last));
-  while (!steps_under_way_.empty() &&
-         (steps_under_way_.size() > most_under_way || steps_under_way_.front().end.passed())) {
-    tell(steps_under_way_.front(), ended);
-    steps_under_way_.pop_front();
+  steps_in_flight_.push_back(std::move(last));
+  while (!steps_in_flight_.empty() &&
+         (steps_in_flight_.size() > most_in_flight || steps_in_flight_.front().end.passed())) {
+    report_step(steps_in_flight_.front(), ended);
+    steps_in_flight_.pop_front();
   }
 }
 
 void RankExecutor::begin_evaluation(const BatchSource& batches, std::uint64_t steps)
 {
   evaluates_ = true;
-  controls_.forget();
+  controls_.clear();
   options_.batches = &batches;
   options_.control = [steps, stop_requested = options_.stop_requested](std::uint64_t step, bool) {
     return StepControl{.checkpoint = false, .end = step + 1 == steps || stop_requested()};
@@ -394,8 +340,8 @@ void RankExecutor::begin_evaluation(const BatchSource& batches, std::uint64_t st
 
 void RankExecutor::catch_up(const StepEnded& ended)
 {
-  for (const auto& step : steps_under_way_) tell(step, ended);
-  steps_under_way_.clear();
+  for (const auto& step : steps_in_flight_) report_step(step, ended);
+  steps_in_flight_.clear();
 }
 
 void RankExecutor::finish(const StepEnded& ended, RankReport& report)
@@ -405,28 +351,28 @@ void RankExecutor::finish(const StepEnded& ended, RankReport& report)
   report.peak_memory = meter_.peak();
 }
 
-void RankExecutor::tell(const StepEnd& step, const StepEnded& ended) const
+void RankExecutor::report_step(const StepEnd& step, const StepEnded& ended)
 {
-  const Seconds end = step.end.time();  // from here on the loss is there
+  const Seconds end = step.end.time();  // waits; the loss is complete after it
   ended(step.step, end, step.loss.empty() ? std::nullopt : std::optional(step.loss.front().item<double>()));
 }
 
 void RankExecutor::DeviceLane::ran(const Event& begin, const Event& end)
 {
-  if (!queue.is_on_gpu() || !is_timed) return;
-  queued_.emplace_back(begin, end);
-  while (!queued_.empty() && queued_.front().second.passed()) resolve_first();
+  if (!stream.is_on_gpu() || !is_timed) return;
+  pending_.emplace_back(begin, end);
+  while (!pending_.empty() && pending_.front().second.passed()) resolve_first();
 }
 
 void RankExecutor::DeviceLane::resolve_first()
 {
-  ended_.emplace_back(queued_.front().first.time(), queued_.front().second.time());
-  queued_.pop_front();
+  ended_.emplace_back(pending_.front().first.time(), pending_.front().second.time());
+  pending_.pop_front();
 }
 
 void RankExecutor::DeviceLane::write_times(std::vector<InstructionTime>& times)
 {
-  while (!queued_.empty()) resolve_first();
+  while (!pending_.empty()) resolve_first();
   for (std::size_t i = 0; i < ended_.size(); ++i) std::tie(times[i].begin, times[i].end) = ended_[i];
 }
 

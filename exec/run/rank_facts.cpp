@@ -14,7 +14,7 @@ namespace isobar::exec {
 
 namespace {
 
-/// Whether it multiplies matrices of that type.
+/// Whether the device multiplies matrices of a type.
 bool computes_in(const std::string& device, at::ScalarType type)
 {
   constexpr std::int64_t size = 8;

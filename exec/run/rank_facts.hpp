@@ -7,8 +7,8 @@
 
 namespace isobar::exec {
 
-/// What this process's device is and can do, and LibTorch's version; the other facts are for the caller to say. A
-/// processor is called by the `threads` of it that compute.
+/// Opens the device and describes it: name, memory, dtypes, and LibTorch's version. The caller fills in the other
+/// facts. A processor's name includes the number of computing `threads`.
 /// @throws EnvironmentError as open_device does.
 RankFacts facts_of_device(const std::string& device, std::size_t threads);
 

@@ -11,11 +11,7 @@
 
 namespace isobar::exec {
 
-namespace {
-
 using Json = nlohmann::json;
-
-}  // namespace
 
 std::uint64_t timed_steps(const Program& program)
 {
@@ -77,13 +73,13 @@ RankReport report_from_json(const std::string& text)
       report.memory.push_back({Seconds(sample.at(0)), Bytes(sample.at(1))});
     }
     for (const auto& loss : json.at("losses")) {
-      // JSON has no word for what is not finite; a loss that diverged comes as null.
+      // JSON cannot represent a loss that is not finite; it is written as null.
       report.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
     }
     report.peak_memory = Bytes(json.at("peak_memory_bytes"));
     report.processor_wait_fraction = json.at("processor_wait_fraction");
     if (const auto& sums = json.at("evaluation"); !sums.is_null()) {
-      // As with losses: null is what is not finite.
+      // As with losses, null means not finite.
       const double loss = sums.at(0).is_null() ? std::numeric_limits<double>::quiet_NaN() : sums.at(0).get<double>();
       report.evaluation = EvaluationSums{loss, sums.at(1), sums.at(2)};
     }
@@ -113,7 +109,7 @@ MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::
       reports_(std::move(reports)),
       begin_(std::numeric_limits<double>::infinity())
 {
-  ensure(reports_.size() == program.ranks(), "a run has a report of every rank");
+  ensure(reports_.size() == program.ranks(), "a run has a report from every rank");
   for (const auto& report : reports_) steps_ = std::max<std::uint64_t>(steps_, report.losses.size());
   timed_steps_ = std::min(steps_, exec::timed_steps(program));
   for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
@@ -131,7 +127,7 @@ std::vector<double> MeasuredRun::losses() const
   double ranks = 0;
   for (const auto& report : reports_) {
     if (report.losses.empty()) continue;
-    ensure(report.losses.size() == steps_, "every rank with losses has one of each step");
+    ensure(report.losses.size() == steps_, "every rank with losses has one for each step");
     for (std::size_t step = 0; step < steps_; ++step) losses[step] += report.losses[step];
     ++ranks;
   }
@@ -207,18 +203,19 @@ void MeasuredRun::replay_links(TraceSink& sink, const std::vector<std::string>& 
       for (std::size_t i = 0; i < times.size(); ++i) {
         const Instruction instruction = program_->at(rank, lane, i % length);
         if (instruction.opcode != Opcode::Send && instruction.opcode != Opcode::AllReduce) continue;
-        auto& of_way = changes[devices.at(rank) + " → " + devices.at(instruction.peer)];
-        of_way.push_back({times[i].begin - begin_, true});
-        of_way.push_back({times[i].end - begin_, false});
+        auto& link_changes = changes[devices.at(rank) + " → " + devices.at(instruction.peer)];
+        link_changes.push_back({times[i].begin - begin_, true});
+        link_changes.push_back({times[i].end - begin_, false});
       }
     }
   }
-  for (auto& [way, of_way] : changes) {
-    std::stable_sort(of_way.begin(), of_way.end(), [](const Change& a, const Change& b) { return a.time < b.time; });
+  for (auto& [link, link_changes] : changes) {
+    std::stable_sort(link_changes.begin(), link_changes.end(),
+                     [](const Change& a, const Change& b) { return a.time < b.time; });
     std::size_t transfers = 0;
-    for (const auto& change : of_way) {
+    for (const auto& change : link_changes) {
       transfers = change.begins ? transfers + 1 : transfers - 1;
-      sink.link_changed(way, change.time, transfers);
+      sink.link_changed(link, change.time, transfers);
     }
   }
 }

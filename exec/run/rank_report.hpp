@@ -12,43 +12,43 @@
 
 namespace isobar::exec {
 
-/// When one instruction ran, by the steady clock, and what its rank held then.
+/// When one instruction ran, by the steady clock, and the memory that its rank held.
 struct InstructionTime {
   Seconds begin;
   Seconds end;
   Bytes memory;
 };
 
-/// What a rank held at a moment of the steady clock.
+/// Memory that a rank held at a time of the steady clock.
 struct MemorySample {
   Seconds time;
   Bytes memory;
 };
 
-/// How many steps, from its first one, a run keeps the times of: as many as take its busiest rank 200,000 instructions,
-/// but 10 at least and 1,000 at most. Those of weeks would fill the memory.
+/// Number of steps, from the first one, whose times a run keeps: those in which its busiest rank executes 200,000
+/// instructions, but at least 10 and at most 1,000. The limit bounds memory in long runs.
 std::uint64_t timed_steps(const Program& program);
 
-/// What one rank measured.
+/// Measurements of one rank.
 struct RankReport {
   /// By lane: the instructions of all timed steps in the lane's order.
   std::array<std::vector<InstructionTime>, lane_count> lanes;
-  std::vector<MemorySample> memory;  ///< after each of them that changed it, in the order of time
-  std::vector<double> losses;        ///< by step; of a last stage alone
+  std::vector<MemorySample> memory;  ///< after each instruction that changed it, in order of time
+  std::vector<double> losses;        ///< by step; last stage only
   Bytes peak_memory;
-  double processor_wait_fraction = 0;        ///< of the computing thread, while it trained
-  std::optional<EvaluationSums> evaluation;  ///< of a last stage alone
+  double processor_wait_fraction = 0;  ///< share of the training time that the computing thread waited for a processor
+  std::optional<EvaluationSums> evaluation;  ///< last stage only
 
-  /// To a clock that shows `offset` more.
+  /// Converts all times to a clock that is ahead by `offset`.
   void shift(Seconds offset);
 };
 
-/// How a rank that is a process of its own hands its report over.
+/// Serialises a report, to pass it between processes.
 std::string report_to_json(const RankReport& report);
-/// @throws InputError when `text` is no report.
+/// Reads such a text. @throws InputError when it is not a report.
 RankReport report_from_json(const std::string& text);
 
-/// Keeps the times of one rank's events before step `end`, and what it held.
+/// Records one rank's events and memory before step `end` into a report.
 class RankRecorder : public TraceSink {
  public:
   RankRecorder(RankReport& report, std::uint64_t end) : report_(&report), end_(end) {}
@@ -61,28 +61,28 @@ class RankRecorder : public TraceSink {
   bool ended_ = false;
 };
 
-/// Every rank's part of a run on one clock.
+/// The reports of all ranks of a run, on one clock.
 class MeasuredRun {
  public:
-  /// `reports` by rank, complete: who has losses has one of each step, from step `first_step`, and each lane as many
-  /// times as the program has instructions in those of them that are timed.
+  /// `reports`: by rank. A rank with losses has one for each step from `first_step`, and each lane has a time for every
+  /// instruction of the timed steps.
   MeasuredRun(const Program& program, std::uint64_t first_step, std::vector<RankReport> reports);
 
   std::uint64_t first_step() const { return first_step_; }
   std::uint64_t steps() const { return steps_; }
-  /// The first of them, whose times were kept.
+  /// Number of steps, from the first one, whose times were kept.
   std::uint64_t timed_steps() const { return timed_steps_; }
-  /// By step: the mean of the ranks that have one, each of as many samples.
+  /// Loss by step: the mean over the ranks that have one, whose numbers of samples are equal.
   std::vector<double> losses() const;
-  /// Of all ranks that have one, together.
+  /// Sum over the ranks that have evaluated; absent without an evaluation.
   std::optional<EvaluationSums> evaluation() const;
 
-  /// Of the timed steps: from the end of the step before, of the first: from the first instruction's begin, to the end
-  /// of the last of its instructions on any rank.
+  /// Duration of each timed step: from the end of the previous one (or from the first instruction) to the end of the
+  /// last instruction on any rank.
   std::vector<Seconds> step_times() const;
   const std::vector<RankReport>& ranks() const { return reports_; }
-  /// All timed events in the order in which they ended, memory, and as links the ways between ranks, named by
-  /// `devices`; times since the first instruction's begin.
+  /// Sends to `sink` all timed events in the order of their ends, then memory, then the links between ranks, named by
+  /// `devices`. Times are relative to the first instruction's begin.
   void replay(TraceSink& sink, const std::vector<std::string>& devices) const;
 
  private:

@@ -17,7 +17,7 @@ namespace isobar::exec {
 
 namespace {
 
-/// The middle of the steps after the first, which makes room for what the others use again.
+/// Median of the steps after the first, in which memory is allocated that later steps reuse.
 Seconds typical_step(std::vector<Seconds> times)
 {
   if (times.size() > 1) times.erase(times.begin());
@@ -25,7 +25,7 @@ Seconds typical_step(std::vector<Seconds> times)
   return times[times.size() / 2];
 }
 
-/// Time that a stage computes in a typical step; an AllReduce waits for others.
+/// Time that a stage computes in a typical step, without all-reduces, which wait for other ranks.
 Seconds compute_time(const Program& program, std::size_t rank, const RankReport& report, std::uint64_t steps)
 {
   const auto& times = report.lanes[static_cast<std::size_t>(Lane::Compute)];
@@ -38,7 +38,7 @@ Seconds compute_time(const Program& program, std::size_t rank, const RankReport&
   return typical_step(by_step);
 }
 
-/// The mean over all labels, and what is usual to say of it; null where nothing was evaluated.
+/// Means over all labels, with the usual derived metrics; null without an evaluation.
 nlohmann::ordered_json evaluation_of(const MeasuredRun& measured)
 {
   const auto sums = measured.evaluation();
@@ -50,7 +50,7 @@ nlohmann::ordered_json evaluation_of(const MeasuredRun& measured)
           {"accuracy_fraction", sums->correct / sums->labels}};
 }
 
-/// Of a run that had nothing left to train, times are null.
+/// Times are null when nothing was left to train.
 nlohmann::ordered_json json_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples)
 {
   using Json = nlohmann::ordered_json;
@@ -113,7 +113,7 @@ std::string summary_of(const nlohmann::ordered_json& result)
   return text;
 }
 
-/// Of the stage that waited longest for a processor.
+/// Notes the stage that waited longest for a processor.
 std::string note_of(const Plan& plan, const MeasuredRun& measured)
 {
   const auto shorter = [](const RankReport& one, const RankReport& other) {

@@ -8,14 +8,14 @@
 
 namespace isobar::exec {
 
-/// What a run comes to.
+/// Result of a run.
 struct RunResult {
-  std::string json;     ///< schema isobar-run/1 (docs/formats.md), with a line break at its end
-  std::string summary;  ///< for people
-  std::string note;     ///< that a machine was busy meanwhile; "" else
+  std::string json;     ///< schema isobar-run/1 (docs/formats/run.md), ends with a line break
+  std::string summary;  ///< table for the terminal
+  std::string note;     ///< that a machine was busy during the run; "" if none was
 };
 
-/// `samples`: of a step.
+/// Summarises a run. `samples`: per step.
 RunResult result_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples);
 
 /// The measured timeline as a Chrome trace.

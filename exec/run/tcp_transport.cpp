@@ -21,13 +21,13 @@ class TcpTransport : public Transport {
 
   void send(const Instruction& instruction, const Message& message) override
   {
-    const Tensors kept = on_cpu(message.tensors);  // until they are sent
+    const Tensors kept = on_cpu(message.tensors);  // alive until they are sent
     std::vector<TcpLink::Bytes> payload;
     for (const auto& tensor : kept) {
       payload.emplace_back(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
     }
     const auto header = header_of(message);
-    waits_.of(instruction, [&](const Deadline& deadline) {
+    waits_.transfer(instruction, [&](const Deadline& deadline) {
       world_->link(link_of(instruction, rank_)).send(std::as_bytes(std::span(header)), payload, deadline);
     });
   }
@@ -35,22 +35,24 @@ class TcpTransport : public Transport {
   Message receive(const Instruction& instruction) override
   {
     Message message;
-    const auto room = [&](TcpLink::Bytes header) {
-      message = room_for(header, for_gpu_ ? Room::PinnedMemory : Room::Memory, most_of(instruction));
+    const auto allocate = [&](TcpLink::Bytes header) {
+      const TensorMemory memory = for_gpu_ ? TensorMemory::Pinned : TensorMemory::Pageable;
+      message = allocate_message(header, memory, size_limit(instruction));
       std::vector<std::span<std::byte>> buffers;
       for (const auto& tensor : message.tensors) {
         buffers.emplace_back(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
       }
       return buffers;
     };
-    waits_.of(instruction,
-              [&](const Deadline& deadline) { world_->link(link_of(instruction, rank_)).receive(room, deadline); });
+    waits_.transfer(instruction, [&](const Deadline& deadline) {
+      world_->link(link_of(instruction, rank_)).receive(allocate, deadline);
+    });
     return message;
   }
 
   void all_reduce_sum(std::span<double> values) override
   {
-    waits_.of_sum([&](const Deadline& deadline) { world_->all_reduce_sum(values, deadline); });
+    waits_.all_reduce([&](const Deadline& deadline) { world_->all_reduce_sum(values, deadline); });
   }
   void cancel() noexcept override { world_->cancel(); }
 
@@ -71,7 +73,7 @@ std::vector<LinkName> links_of(const Program& program, std::size_t rank)
     for (std::uint64_t i = 0; i < program.length(rank, lane); ++i)
       links.insert(link_of(program.at(rank, lane, i), rank));
   }
-  // From the first stage to a data server: what becomes of the step.
+  // The step control goes from the first stage to the data server.
   const std::size_t last = program.ranks() - 1;
   const bool has_data_server = program.length(last, Lane::Compute) == 0;
   if (has_data_server && (rank == 0 || rank == last)) {

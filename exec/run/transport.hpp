@@ -10,7 +10,7 @@
 
 namespace isobar::exec {
 
-/// One rank's way to the others. Each lane's transfers come from that lane's thread alone.
+/// Sends and receives one rank's messages. Only a lane's own thread makes that lane's transfers.
 class Transport {
  public:
   Transport() = default;
@@ -18,20 +18,22 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
   virtual ~Transport() = default;
 
-  /// Returns when the transfer has ended on this side: the message's memory is free to go. On a GPU the calling
-  /// thread's queue comes after `ready`.
-  /// @throws EnvironmentError naming peer, stage, micro-batch and bytes: the peer is gone, or the deadline has passed.
+  /// Sends a message; returns when its memory may be freed. On a GPU the calling thread's stream must already wait for
+  /// `ready`.
+  /// @throws EnvironmentError naming peer, stage, micro-batch and bytes when the peer is gone or the deadline has
+  /// passed.
   virtual void send(const Instruction& instruction, const Message& message) = 0;
+  /// Receives a message. @throws as `send` does.
   virtual Message receive(const Instruction& instruction) = 0;
-  /// Sums over all stages' ranks (the data server takes no part); every rank gets bitwise the same.
+  /// All-reduce: sums over the ranks of all stages, without the data server. Every rank gets the same bits.
   virtual void all_reduce_sum(std::span<double> values) = 0;
-  /// From any thread: whatever waits ends with a failure, in one process Cancelled.
+  /// Ends all waits with a failure (Cancelled within one process). Thread-safe.
   virtual void cancel() noexcept = 0;
 };
 
-/// Transports between ranks that are threads of this process: tensors change hands, nothing is copied.
-/// The first `all_reduce_ranks` of them take part in sums. `deadline`: how long one end of a transfer waits for the
-/// other.
+/// Makes transports between ranks that are threads of this process; tensors are handed over without a copy.
+/// The first `all_reduce_ranks` ranks take part in all-reduces. `deadline`: longest wait of one end of a transfer for
+/// the other.
 std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, std::size_t all_reduce_ranks,
                                                               Seconds deadline);
 

@@ -25,7 +25,7 @@ TransportChoice transport_from_text(const std::string& text)
   for (const auto choice : {TransportChoice::Tcp, TransportChoice::Nccl, TransportChoice::Auto}) {
     if (text == name_of(choice)) return choice;
   }
-  throw InputError("--transport", in_quotes(text) + " is none; write tcp, nccl or auto");
+  throw InputError("--transport", in_quotes(text) + " is not a transport; write tcp, nccl or auto");
 }
 
 std::string why_not_nccl(const Reach& from, const Reach& to, TransportChoice choice)

@@ -1,4 +1,4 @@
-"""tools/network_bed.py: that its networks have the rates and delays they say, and leave nothing behind."""
+"""tools/network_bed.py: its networks have the configured rates and delays, and leave nothing behind."""
 
 import json
 import os
@@ -17,7 +17,7 @@ ISOBAR = os.environ["ISOBAR"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAIR = (Host("a", 500), Host("b", 500))
 
-# Each prints when something was there, by the steady clock that all processes of the machine share.
+# Each prints the time of an event, by the steady clock that all processes of the machine share.
 RECEIVE = """
 import socket, sys, time
 listener = socket.create_server((sys.argv[1], 5000))
@@ -66,7 +66,7 @@ def listening(bed, host, program):
 
 
 def transfer_times(bed, size, pairs):
-    """Seconds until `size` bytes have come from one host to another, since the first pair of them all began."""
+    """Seconds until each pair has transferred `size` bytes, since the first pair began."""
     receivers = [listening(bed, receiver, RECEIVE) for _, receiver in pairs]
     senders = [started(bed, sender, SEND, bed.addresses[receiver], str(size)) for sender, receiver in pairs]
     began = [float(sender.stdout.readline()) for sender in senders]
@@ -86,10 +86,10 @@ class NetworkBed(unittest.TestCase):
         return network_bed.bed(Network(hosts, {("a", "b"): Trunk(mbit, delay_ms)}), RELAY)
 
     def assert_takes(self, expected, measured):
-        """Never less, but for what a token bucket lets pass at once; how much more a busy machine makes of it is open."""
+        """Not less, except for the burst of a token bucket. On a busy machine it may take any time longer."""
         self.assertGreater(measured, 0.95 * expected)
 
-    def test_a_transfer_takes_its_bytes_over_the_rate(self):
+    def test_a_transfer_takes_its_bytes_divided_by_the_rate(self):
         for delay_ms in (0, 20):
             with self.subTest(delay_ms=delay_ms), self.bed(PAIR, 100, delay_ms) as bed:
                 size = 12_500_000
@@ -117,7 +117,7 @@ class NetworkBed(unittest.TestCase):
             size = 1_250_000
             self.assert_takes(size * 8 / (10e6 * PAYLOAD), transfer_times(bed, size, [(0, 1)])[0])
 
-    def test_everything_is_gone_after_a_failure_and_the_machine_is_as_it_was(self):
+    def test_a_bed_is_removed_after_a_failure_and_the_machine_is_unchanged(self):
         def machine():
             return network_bed.run("ip", "-o", "link"), network_bed.run("ip", "route")
 
@@ -130,7 +130,7 @@ class NetworkBed(unittest.TestCase):
         self.assertTrue(all(process.poll() is not None for process in bed.processes))
         self.assertEqual(machine(), before)
 
-    def test_what_a_killed_bed_left_is_removed_by_the_next(self):
+    def test_the_namespaces_of_a_killed_bed_are_removed_by_the_next(self):
         script = ("from tools.network_bed import *\n"
                   f"with bed(Network((Host('a', 9), Host('b', 9)), {{('a', 'b'): Trunk(9, 5)}}), {RELAY!r}):\n"
                   "    print('up', flush=True)\n    input()\n")
@@ -146,7 +146,7 @@ class NetworkBed(unittest.TestCase):
 
 
 class Platform(unittest.TestCase):
-    def test_its_platform_file_has_the_rates_of_payload_and_the_delays(self):
+    def test_the_platform_file_has_the_payload_rates_and_the_delays(self):
         network = Network((Host("a", 500), Host("b", 200), Host("a", 500)), {("b", "a"): Trunk(100, 20)})
         hosts = [f'<host id="{name}" speed="1Gf"><prop id="memory" value="1 GB"/></host>' for name in "xyz"]
         with tempfile.TemporaryDirectory() as folder:

@@ -2,9 +2,9 @@
 //
 //   tap_relay NAME,NAME,DELAY_MS …
 //
-// Each argument is a wire: two TAP devices of these names are made in the namespace that the relay runs in, and what is
-// sent into one comes out of the other DELAY_MS later, in order. The devices may be moved to other namespaces once the
-// relay has said "ready". It ends when standard input does, and says then how many frames found the queue full.
+// Each argument is a wire: two TAP devices with these names in the namespace of the relay. Frames sent into one come
+// out of the other DELAY_MS later, in order. The devices may be moved to other namespaces once the relay has printed
+// "ready". It ends with its standard input, and then prints the number of frames that were lost.
 
 #include <fcntl.h>
 #include <linux/if.h>
@@ -35,7 +35,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t longest_frame = 65536;
-constexpr std::size_t longest_queue = std::size_t{256} << 20;  // bytes of a direction: never the bottleneck
+constexpr std::size_t longest_queue = std::size_t{256} << 20;  // bytes per direction: never the bottleneck
 constexpr int most_events = 64;
 
 [[noreturn]] void fail(const std::string& what)
@@ -57,10 +57,10 @@ struct Direction {
   std::size_t queued = 0;    // bytes
 };
 
-/// A new TAP device of this namespace; it lasts as long as the descriptor is open.
+/// Creates a TAP device in this namespace; it exists as long as its descriptor is open.
 int open_tap(const std::string& name)
 {
-  if (name.empty() || name.size() >= IFNAMSIZ) throw std::invalid_argument(name + ": no name of a device");
+  if (name.empty() || name.size() >= IFNAMSIZ) throw std::invalid_argument(name + ": not a name of a device");
   const int tap = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (tap < 0) fail("/dev/net/tun");
   ifreq request{};
@@ -87,7 +87,7 @@ class Relay {
     for (const int tap : taps) watch(tap);
   }
 
-  /// Until standard input ends.
+  /// Relays frames until standard input ends.
   void run()
   {
     std::array<epoll_event, most_events> events{};
@@ -98,10 +98,10 @@ class Relay {
         const int ready = events[static_cast<std::size_t>(i)].data.fd;
         if (ready == STDIN_FILENO && at_end(ready)) return;
         for (auto& direction : directions_) {
-          if (direction.from == ready) take_in(direction);
+          if (direction.from == ready) receive(direction);
         }
       }
-      for (auto& direction : directions_) hand_on(direction);
+      for (auto& direction : directions_) send_due(direction);
       set_timer();
     }
   }
@@ -123,9 +123,9 @@ class Relay {
     return read(input, ignored.data(), ignored.size()) <= 0;
   }
 
-  void take_in(Direction& direction)
+  void receive(Direction& direction)
   {
-    // A few at a time, so that no direction waits for another one's flood.
+    // A few at a time, so that a busy direction does not delay the others.
     constexpr int at_once = 64;
     for (int i = 0; i < at_once; ++i) {
       const auto length = read(direction.from, buffer_.data(), buffer_.size());
@@ -141,18 +141,18 @@ class Relay {
     }
   }
 
-  void hand_on(Direction& direction)
+  void send_due(Direction& direction)
   {
     while (!direction.frames.empty() && direction.frames.front().due <= Clock::now()) {
       const auto& bytes = direction.frames.front().bytes;
-      // A device that is down loses what comes, as a cable that is not plugged in.
+      // A device that is down loses frames, like an unplugged cable.
       if (write(direction.to, bytes.data(), bytes.size()) < 0 && errno != EIO) ++lost_;
       direction.queued -= bytes.size();
       direction.frames.pop_front();
     }
   }
 
-  /// To the next frame that is due, or to none.
+  /// Sets the timer to the next frame that is due; stops it when there is none.
   void set_timer()
   {
     std::optional<Clock::time_point> next;
@@ -199,8 +199,8 @@ void add_wire(Relay& relay, std::string_view text)
 int main(int count, char** arguments)
 {
   try {
-    // It stands for a cable, so it goes before programs that compute. Where that is not allowed, delays grow when all
-    // processors are busy.
+    // The relay acts as a cable, so it has priority over programs that compute. Where that is not allowed, delays grow
+    // when all processors are busy.
     const sched_param priority{.sched_priority = 1};
     sched_setscheduler(0, SCHED_FIFO, &priority);
     Relay relay;

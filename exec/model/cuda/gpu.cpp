@@ -29,8 +29,8 @@ void check(cudaError_t status, const char* what)
   throw EnvironmentError(fmt::format("--device cuda: {}: {}", what, cudaGetErrorString(status)));
 }
 
-/// Whose memory is whose, told by the stream that it was taken on: autograd works on threads of its own, but on the
-/// streams of the forward pass. Torch calls it with the allocator's lock held.
+/// Assigns memory to ranks by the stream that it is allocated on: autograd uses threads of its own, but the streams of
+/// the forward pass. Torch calls `record` with its allocator's lock held.
 class Ledger {
  public:
   void count(const void* stream, std::shared_ptr<MemoryCount> count)
@@ -64,15 +64,15 @@ class Ledger {
   std::unordered_map<std::size_t, Held> held_;  // by address
 };
 
-/// Never destroyed: torch gives memory back until the very end.
+/// Never destroyed, since torch frees memory until the process exits.
 Ledger& ledger()
 {
   static auto& ledger = *new Ledger;
   return ledger;
 }
 
-/// The library with the GPU's operators, which only who asks for a GPU waits for; then the allocator, whose traces the
-/// ledger reads.
+/// Loads the library with the GPU's operators, at run time so that runs on a CPU do not wait for it, and attaches the
+/// ledger to the allocator.
 bool load_torch()
 {
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
@@ -87,7 +87,8 @@ bool load_torch()
 
 void open(std::size_t index)
 {
-  // As many hardware queues as CUDA has, or streams that share one wait for each other. The user's own setting stays.
+  // CUDA's largest number of hardware queues, since streams that share one wait for each other. Keeps the user's
+  // setting.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int count = 0;
   check(cudaGetDeviceCount(&count), "no GPU");
@@ -126,7 +127,7 @@ void forbid_host_sync(bool forbidden)
 bool has_failed()
 {
   const cudaError_t state = cudaStreamQuery(cudaStreamLegacy);
-  cudaGetLastError();  // that the stream is busy is no error of a later call
+  cudaGetLastError();  // clears "not ready", which a later call would report
   return state != cudaSuccess && state != cudaErrorNotReady;
 }
 

@@ -7,7 +7,7 @@ namespace isobar::exec::gpu {
 
 namespace {
 
-/// In nanoseconds, the same for all of the device.
+/// In nanoseconds, the same on all of the device's processors.
 __device__ std::uint64_t device_time()
 {
   std::uint64_t time = 0;

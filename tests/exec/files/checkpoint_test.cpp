@@ -37,7 +37,7 @@ float value_of(std::size_t layer, std::uint64_t step)
   return static_cast<float>(100 * step + layer);
 }
 
-/// What stage `stage` of `stages` has at `step`: a tensor for each of its layers, which are split evenly.
+/// The snapshot of stage `stage` of `stages` at `step`: one tensor per layer, layers split evenly.
 StageSnapshot snapshot_of(std::uint64_t step, std::size_t stage, std::size_t stages)
 {
   StageSnapshot snapshot{.step = step,
@@ -124,7 +124,7 @@ TEST_F(Checkpoints, AreWrittenByAllStagesAtOnce)
   EXPECT_THAT(store_.steps(), ElementsAre(19, 20));
 }
 
-TEST_F(Checkpoints, ThatAreIncompleteArePassedOver)
+TEST_F(Checkpoints, ThatAreIncompleteAreSkipped)
 {
   write(10, 3);
   write(20, 3);
@@ -135,14 +135,14 @@ TEST_F(Checkpoints, ThatAreIncompleteArePassedOver)
   const auto newest = store_.newest_complete();
   EXPECT_EQ(newest.step, 10U);
   EXPECT_THAT(newest.skipped,
-              ElementsAre(HasSubstr("step-00000040: holds no part of a manifest"),
-                          HasSubstr("step-00000030: holds 1 of 3 parts; stage-0-of-3.json is not there"),
-                          HasSubstr("step-00000020: holds 2 of 3 parts; stage-1-of-3.json is not there")));
+              ElementsAre(HasSubstr("step-00000040: has no part of a manifest"),
+                          HasSubstr("step-00000030: has 1 of 3 manifest parts; stage-0-of-3.json is missing"),
+                          HasSubstr("step-00000020: has 2 of 3 manifest parts; stage-1-of-3.json is missing")));
   EXPECT_THAT(store_.steps(), ElementsAre(10, 20, 30, 40));
   EXPECT_THAT([&] { store_.open(60); }, ThrowsMessage<InputError>(HasSubstr("step-00000060: no such checkpoint")));
 }
 
-TEST_F(Checkpoints, OfAnotherNumberOfStagesGiveWay)
+TEST_F(Checkpoints, OfAnotherNumberOfStagesAreReplaced)
 {
   store_.write(snapshot_of(10, 0, 3));
   store_.write(snapshot_of(10, 1, 3));
@@ -156,10 +156,10 @@ TEST_F(Checkpoints, OfAnotherNumberOfStagesGiveWay)
 TEST_F(Checkpoints, ThatWereHalfWrittenAreIncomplete)
 {
   write(10, 3);
-  // A stage that writes its part again takes its manifest away first.
+  // A stage that writes its part again removes its manifest first.
   fs::copy(store_.folder_of(10), folder_.path() / "before");
   fs::remove(file(10, "stage-2-of-3.json"));
-  expect_refusal("holds 2 of 3 parts");
+  expect_refusal("has 2 of 3 manifest parts");
   fs::copy(folder_.path() / "before" / "stage-2-of-3.json", file(10, "stage-2-of-3.json"));
   store_.open(10);
   fs::rename(file(10, "stage-2-of-3.safetensors"), file(10, "stage-2-of-3.safetensors.Xy12Ab"));
@@ -175,7 +175,7 @@ TEST_F(Checkpoints, AreRefusedWhereTheirFilesAreDamaged)
   auto damaged = sound;
   damaged.back() = static_cast<char>(damaged.back() ^ 1);
   write_file_atomically(path, damaged);
-  const auto checkpoint = store_.open(10);  // only its elements differ
+  const auto checkpoint = store_.open(10);  // only the elements differ
   EXPECT_THAT([&] { checkpoint.verify(); },
               ThrowsMessage<InputError>(
                   AllOf(HasSubstr("stage-1-of-3.safetensors: damaged: its CRC-32C is"), HasSubstr("was written"))));
@@ -184,10 +184,10 @@ TEST_F(Checkpoints, AreRefusedWhereTheirFilesAreDamaged)
   EXPECT_EQ(floats_of(checkpoint.read(checkpoint_name(4, "weight"))).front(), value_of(4, 10));
 
   write_file_atomically(path, sound.substr(0, sound.size() - 1));
-  expect_refusal("stage-1-of-3.safetensors: its tensors take 32 bytes, and 31 are there");
+  expect_refusal("stage-1-of-3.safetensors: its tensors take 32 bytes, but the file has 31");
   write_file_atomically(path, sound);
   replace(path, "layers.5", "layers.0");
-  expect_refusal("stage-1-of-3.json: tensors: are not those of stage-1-of-3.safetensors");
+  expect_refusal("stage-1-of-3.json: tensors: differ from those in stage-1-of-3.safetensors");
 }
 
 TEST_F(Checkpoints, AreRefusedWhereTheirManifestIsWrong)
@@ -204,14 +204,14 @@ TEST_F(Checkpoints, AreRefusedWhereTheirManifestIsWrong)
   refuse(R"("step": 10)", R"("step": -1)", "step: \"-1\" is not a whole number");
   refuse(R"("stages": 3)", R"("stages": 0)", "stages: \"0\" is out of range");
   refuse(R"("stage": 1)", R"("stage": 2)", "file: \"stage-1-of-3.safetensors\" is not stage 2 of 3");
-  refuse(R"("first_layer": 4)", R"("first_layer": 5)", "first_layer: is 5; after the stages before comes layer 4");
+  refuse(R"("first_layer": 4)", R"("first_layer": 5)", "first_layer: is 5; the previous stages end before layer 4");
   refuse(R"("last_layer": 7)", R"("last_layer": 3)", "last_layer: \"3\" is out of range");
-  refuse(R"("seed": 3)", R"("seed": 4)", "run: is not what stage 0 says");
+  refuse(R"("seed": 3)", R"("seed": 4)", "run: differs from stage 0's");
   refuse(R"("run": {)", R"("ran": {)", "run: missing");
   refuse(R"(-1-of-3.safetensors")", R"(-1-of-3.safetensors/../x")", "is not stage 1 of 3");
-  refuse(R"("size_bytes": )", R"("size_bytes": 1)", "bytes, and 1");
-  refuse(R"("crc32c": ")", R"("crc32c": "g)", "is no CRC-32C of 8 hexadecimal digits");
-  refuse(R"("layers.4.weight": ")", R"("layers.4.weight": "-)", "is no CRC-32C of 8 hexadecimal digits");
+  refuse(R"("size_bytes": )", R"("size_bytes": 1)", "bytes, but 1");
+  refuse(R"("crc32c": ")", R"("crc32c": "g)", "is not a CRC-32C of 8 hexadecimal digits");
+  refuse(R"("layers.4.weight": ")", R"("layers.4.weight": "-)", "is not a CRC-32C of 8 hexadecimal digits");
   refuse(R"("tensors": {)", R"("tensors": {},"more": {)", "more: unknown key");
   refuse("{", "", "not JSON");
   refuse("{", "[", "not JSON");
@@ -223,7 +223,7 @@ TEST_F(Checkpoints, AreRefusedWhereTwoStagesHoldOneTensor)
   first.tensors.push_back(tensor_of(checkpoint_name(11, "weight"), {}, {0}));
   store_.write(first);
   store_.write(snapshot_of(10, 1, 2));
-  expect_refusal(R"(tensor "layers.11.weight" is in an earlier stage too)");
+  expect_refusal(R"(tensor "layers.11.weight" is also in an earlier stage)");
 }
 
 TEST_F(Checkpoints, OfAnotherRunAreNeitherCountedNorRemoved)
@@ -235,17 +235,17 @@ TEST_F(Checkpoints, OfAnotherRunAreNeitherCountedNorRemoved)
       store_.write(snapshot);
     }
   }
-  fs::remove(file(30, "stage-0-of-2.json"));  // half written
+  fs::remove(file(30, "stage-0-of-2.json"));  // incomplete
   store_.keep_last(1);
   EXPECT_THAT(store_.steps(), ElementsAre(20, 30, 50));
   EXPECT_TRUE(fs::exists(file(30, "stage-1-of-2.safetensors")));
 }
 
-TEST_F(Checkpoints, AreKeptAsManyAsAskedFor)
+TEST_F(Checkpoints, AreKeptInTheRequestedNumber)
 {
   for (std::uint64_t step = 10; step <= 60; step += 10) write(step, 2);
-  fs::remove(file(60, "stage-0-of-2.json"));  // is still being written
-  fs::remove(file(40, "stage-0-of-2.json"));  // never will be
+  fs::remove(file(60, "stage-0-of-2.json"));  // still being written
+  fs::remove(file(40, "stage-0-of-2.json"));  // never completed
   write_file_atomically(file(50, "stage-0-of-2.safetensors.Xy12Ab"), "left by an interrupted write");
   store_.keep_last(2);
   EXPECT_THAT(store_.steps(), ElementsAre(30, 50, 60));
@@ -255,13 +255,13 @@ TEST_F(Checkpoints, AreKeptAsManyAsAskedFor)
   store_.keep_last(1);
   EXPECT_THAT(store_.steps(), ElementsAre(50, 60));
   fs::remove(file(50, "stage-1-of-2.json"));
-  store_.keep_last(1);  // without a complete one nothing goes
+  store_.keep_last(1);  // removes nothing without a complete one
   EXPECT_THAT(store_.steps(), ElementsAre(50, 60));
   store_.clear_later_than(50);
   EXPECT_THAT(store_.steps(), ElementsAre(50));
 }
 
-TEST_F(Checkpoints, WhoseElementsAreDamagedArePassedOverWhereElementsCount)
+TEST_F(Checkpoints, WithDamagedElementsAreSkippedWhenElementsAreChecked)
 {
   write(10, 2);
   write(20, 2);
@@ -276,14 +276,14 @@ TEST_F(Checkpoints, WhoseElementsAreDamagedArePassedOverWhereElementsCount)
   EXPECT_THAT(newest.skipped, ElementsAre(HasSubstr("stage-1-of-2.safetensors: damaged: its CRC-32C is ")));
 }
 
-TEST_F(Checkpoints, ThatWereCompleteOnceArePutAsideAndUnfinishedOnesRemoved)
+TEST_F(Checkpoints, ThatWereCompleteAreRenamedAndUnfinishedOnesRemoved)
 {
   for (const std::uint64_t step : {10, 20, 30, 40}) write(step, 2);
   fs::remove(file(20, "stage-0-of-2.safetensors"));
   fs::remove(file(30, "stage-0-of-2.json"));
   write_file_atomically(file(40, "stage-0-of-2.json"), "{");
   EXPECT_TRUE(store_.newest_complete().damaged);
-  fs::create_directories(folder_.path() / "checkpoints" / "step-00000040.damaged");  // of an earlier time
+  fs::create_directories(folder_.path() / "checkpoints" / "step-00000040.damaged");  // from an earlier damage
   store_.clear_later_than(10);
   EXPECT_THAT(store_.steps(), ElementsAre(10));
   const auto aside = folder_.path() / "checkpoints";
@@ -293,7 +293,7 @@ TEST_F(Checkpoints, ThatWereCompleteOnceArePutAsideAndUnfinishedOnesRemoved)
   EXPECT_EQ(read_file(aside / "step-00000040.damaged-2" / "stage-0-of-2.json"), "{");
 }
 
-TEST_F(Checkpoints, ThatCannotBeReadAreNotTakenForDamaged)
+TEST_F(Checkpoints, ThatCannotBeReadAreNotReportedAsDamaged)
 {
   write(10, 1);
   write(20, 1);
@@ -307,7 +307,7 @@ TEST_F(Checkpoints, ThatCannotBeReadAreNotTakenForDamaged)
   EXPECT_EQ(store_.newest_complete().step, 10U);
 }
 
-TEST_F(Checkpoints, RemoveNothingThatIsNotTheirs)
+TEST_F(Checkpoints, LeaveOtherFilesAlone)
 {
   const std::vector<std::string> names = {"thesis.txt", "stage-notes.txt", "stage-0-of-1.json.original"};
   write(10, 1);
@@ -315,7 +315,7 @@ TEST_F(Checkpoints, RemoveNothingThatIsNotTheirs)
   for (const std::uint64_t step : {1, 10, 30}) {
     fs::create_directories(store_.folder_of(step));
     for (const auto& name : names) write_file_atomically(file(step, name), "years of work");
-    write_file_atomically(file(step, "stage-0-of-1.json.a1b2c3"), "of a write that was killed");
+    write_file_atomically(file(step, "stage-0-of-1.json.a1b2c3"), "left by a killed write");
   }
   fs::create_symlink(folder_.path(), store_.folder_of(40));
   store_.keep_last(1);
@@ -329,7 +329,7 @@ TEST_F(Checkpoints, RemoveNothingThatIsNotTheirs)
   EXPECT_TRUE(fs::is_symlink(store_.folder_of(40)));
 }
 
-TEST_F(Checkpoints, AreNoFile)
+TEST_F(Checkpoints, AreRefusedInAFile)
 {
   folder_.write("file", "");
   EXPECT_THAT([&] { CheckpointStore(folder_.path() / "file").newest_complete(); },
@@ -338,7 +338,7 @@ TEST_F(Checkpoints, AreNoFile)
               ThrowsMessage<InputError>(HasSubstr("is a file; name a folder")));
 }
 
-TEST_F(Checkpoints, AskWhetherTheirFolderCanBeWrittenBeforeThereIsAnything)
+TEST_F(Checkpoints, RequireAWritableFolderFirst)
 {
   const CheckpointStore deep(folder_.path() / "deep" / "down");
   deep.require_writable();
@@ -347,20 +347,20 @@ TEST_F(Checkpoints, AskWhetherTheirFolderCanBeWrittenBeforeThereIsAnything)
               ThrowsMessage<EnvironmentError>(HasSubstr("/proc/checkpoints: ")));
 }
 
-TEST_F(Checkpoints, AreOfOneRunAtATime)
+TEST_F(Checkpoints, AreWrittenByOneRunAtATime)
 {
   std::optional<FolderLock> first(folder_.path());
   EXPECT_THAT([&] { const FolderLock second(folder_.path()); },
-              ThrowsMessage<InputError>(HasSubstr("another run writes its checkpoints there")));
+              ThrowsMessage<InputError>(HasSubstr("another run is writing checkpoints there")));
   std::thread ends([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     first.reset();
   });
-  const FolderLock second(folder_.path());  // waits for it
+  const FolderLock second(folder_.path());  // waits for the first
   ends.join();
 }
 
-TEST_F(Checkpoints, AreWrittenAside)
+TEST_F(Checkpoints, AreWrittenInTheBackground)
 {
   AsyncCheckpointWriter writer(store_);
   writer.write(snapshot_of(10, 0, 1));
@@ -369,14 +369,14 @@ TEST_F(Checkpoints, AreWrittenAside)
   writer.finish();
 }
 
-TEST_F(Checkpoints, ThatCannotBeWrittenAreTold)
+TEST_F(Checkpoints, ThatCannotBeWrittenAreReportedOnce)
 {
-  folder_.write("checkpoints", "a file stands in the way");
+  folder_.write("checkpoints", "a file in place of the folder");
   AsyncCheckpointWriter writer(store_);
   writer.write(snapshot_of(10, 0, 1));
-  const auto names_it = ThrowsMessage<EnvironmentError>(HasSubstr("checkpoints/step-00000010: Not a directory"));
-  EXPECT_THAT([&] { writer.write(snapshot_of(20, 0, 1)); }, names_it);
-  writer.finish();  // told once
+  const auto names_the_fault = ThrowsMessage<EnvironmentError>(HasSubstr("checkpoints/step-00000010: Not a directory"));
+  EXPECT_THAT([&] { writer.write(snapshot_of(20, 0, 1)); }, names_the_fault);
+  writer.finish();  // reports it only once
   writer.write(snapshot_of(30, 0, 1));
   EXPECT_THAT([&] { writer.finish(); }, ThrowsMessage<EnvironmentError>(HasSubstr("Not a directory")));
 }

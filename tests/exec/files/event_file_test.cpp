@@ -26,7 +26,7 @@ Number number_at(const std::string& bytes, std::size_t at)
   return number;
 }
 
-/// A second implementation, bit by bit, of the CRC that iSCSI uses (RFC 3720), and TFRecord's mask.
+/// A second, bitwise implementation of iSCSI's CRC (RFC 3720) with TFRecord's mask.
 std::uint32_t masked_crc32c(const std::string& bytes)
 {
   std::uint32_t crc = 0xffffffff;
@@ -38,7 +38,7 @@ std::uint32_t masked_crc32c(const std::string& bytes)
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8U;
 }
 
-/// The records of a file, whose checksums are right.
+/// The records of a file; checks their checksums.
 std::vector<std::string> records_of(const std::filesystem::path& file)
 {
   const std::string bytes = read_file(file);
@@ -73,7 +73,7 @@ TEST(EventFile, HasItsVersionItsStartAndAnEventForEachStep)
   EXPECT_EQ(after_time(records[2]), std::string("\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\x00\x3f", 18));
 }
 
-TEST(EventFile, SortsAfterThoseThatAreThere)
+TEST(EventFile, SortsAfterExistingOnes)
 {
   const TemporaryFolder folder;
   folder.write("events.out.tfevents.9000000000.host.1", "");

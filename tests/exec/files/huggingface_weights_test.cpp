@@ -46,7 +46,7 @@ std::uint64_t elements_of(const std::vector<std::uint64_t>& shape)
   return std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<>());
 }
 
-/// A checkpoint with every parameter of a workload, each element another number.
+/// A checkpoint with every parameter of a workload; all elements differ.
 class ExportedModel {
  public:
   explicit ExportedModel(Workload model) : workload(std::move(model))
@@ -139,7 +139,7 @@ TEST(HuggingFaceWeights, AreExportedInShardsOfTheSizeAskedFor)
   EXPECT_GE(shards, 3U);
 }
 
-TEST(HuggingFaceWeights, SayWhatModelTheyAreOf)
+TEST(HuggingFaceWeights, AreExportedWithTheirConfiguration)
 {
   const auto config_of = [](const char* name) {
     const ExportedModel model(small_model(shipped_workload(name), DType::Float32, 0.25));
@@ -185,7 +185,7 @@ TEST(HuggingFaceWeights, AreExportedWithAConfigurationThatIsImportedAsTheSameMod
   }
 }
 
-TEST(HuggingFaceWeights, TurnConv1DAndNothingElse)
+TEST(HuggingFaceWeights, TransposeOnlyConv1D)
 {
   const ExportedModel model(small_model(shipped_workload("gpt2_124m")));
   const Weights weights(model.export_to("hf"));
@@ -251,10 +251,10 @@ TEST(HuggingFaceWeights, AreReadFromNarrowTypes)
   EXPECT_THAT(read_as(ElementType::BF16, std::vector<std::uint16_t>{0x3f80, 0xc0a0}), ElementsAre(1.0F, -5.0F));
   EXPECT_THAT(read_as(ElementType::F64, std::vector<double>{0.5, -3}), ElementsAre(0.5F, -3.0F));
   EXPECT_THAT([&] { read_as(ElementType::I32, std::vector<std::uint32_t>{1}); },
-              ThrowsMessage<InputError>(HasSubstr(R"(tensor "w" is I32; weights are F32, F16, BF16 or F64)")));
+              ThrowsMessage<InputError>(HasSubstr(R"(tensor "w" is I32; weights must be F32, F16, BF16 or F64)")));
 }
 
-TEST(HuggingFaceWeights, AreRefusedWhereTheyAreOfAnotherModel)
+TEST(HuggingFaceWeights, AreRefusedForAnotherModel)
 {
   const ExportedModel model(small_model(shipped_workload("gpt2_124m")));
   const Weights weights(model.export_to("hf"));
@@ -269,7 +269,7 @@ TEST(HuggingFaceWeights, AreRefusedWhereTheyAreOfAnotherModel)
               ThrowsMessage<InputError>(HasSubstr(R"(tensor "layers.1.up.weight" is F32 [17, )")));
   EXPECT_FALSE(fs::exists(model.folder.path() / "other"));
   EXPECT_THAT([&] { weight_sources(small_model(shipped_workload("resnet50")), 0); },
-              ThrowsMessage<InputError>(HasSubstr("those of bert, gpt and llama do")));
+              ThrowsMessage<InputError>(HasSubstr("only bert, gpt and llama can")));
 }
 
 /// An exported model whose files are changed.
@@ -283,7 +283,7 @@ class ChangedModel : public testing::Test {
   {
     write_file_atomically(folder / "config.json", config.dump(1));
   }
-  /// Its tensors as they are but for what `change` does with them.
+  /// Applies `change` to the tensors of an exported model.
   template <typename Change>
   static void rewrite(const fs::path& folder, Change change)
   {
@@ -312,7 +312,7 @@ class ChangedModel : public testing::Test {
   }
 };
 
-TEST_F(ChangedModel, IsTheSameAsLongAsNothingIsChanged)
+TEST_F(ChangedModel, IsAcceptedWhenNothingIsChanged)
 {
   for (const auto* name : {"bert10", "gpt2_124m", "llama_8b"}) {
     const ExportedModel model(small_model(shipped_workload(name)));
@@ -324,7 +324,7 @@ TEST_F(ChangedModel, IsTheSameAsLongAsNothingIsChanged)
   }
 }
 
-TEST_F(ChangedModel, IsRefusedWhereItsConfigurationSaysAnotherModelOfTheSameShapes)
+TEST_F(ChangedModel, IsRefusedWhenItsConfigurationNamesAnotherModelOfTheSameShapes)
 {
   const ExportedModel model(small_model(shipped_workload("llama_8b")));
   const auto folder = model.export_to("hf");
@@ -335,19 +335,19 @@ TEST_F(ChangedModel, IsRefusedWhereItsConfigurationSaysAnotherModelOfTheSameShap
     write_config(folder, changed);
     EXPECT_THAT(fault(model, folder), HasSubstr(message)) << key;
   };
-  refuse("num_attention_heads", 2, "config.json: is of another model than the workload's: heads 2, not 6");
-  refuse("rope_theta", 10'000, "config.json: is of another model than the workload's: rope_theta 10000, not 500000");
-  refuse("rms_norm_eps", 1e-6, "config.json: is of another model than the workload's: norm_epsilon 1e-06, not 1e-05");
-  refuse("hidden_act", "gelu", R"(hidden_act: "gelu" is not computed here; silu, swish is)");
-  refuse("attention_bias", true, "attention_bias: true is not computed here");
-  refuse("rope_scaling", {{"rope_type", "llama3"}}, R"(rope_scaling.rope_type: "llama3" is not computed here)");
+  refuse("num_attention_heads", 2, "config.json: is for another model than the workload's: heads 2, not 6");
+  refuse("rope_theta", 10'000, "config.json: is for another model than the workload's: rope_theta 10000, not 500000");
+  refuse("rms_norm_eps", 1e-6, "config.json: is for another model than the workload's: norm_epsilon 1e-06, not 1e-05");
+  refuse("hidden_act", "gelu", R"(hidden_act: "gelu" is not supported (only silu, swish))");
+  refuse("attention_bias", true, "attention_bias: true is not supported");
+  refuse("rope_scaling", {{"rope_type", "llama3"}}, R"(rope_scaling.rope_type: "llama3" is not supported)");
   refuse("model_type", "qwen2", R"(model_type: "qwen2" is not one of bert, gpt2, llama)");
-  refuse("max_position_embeddings", 1, "none");  // what a sample has is the workload's
+  refuse("max_position_embeddings", 1, "none");  // the sequence is the workload's
   const ExportedModel bert(small_model(shipped_workload("bert10")));
-  EXPECT_THAT(fault(model, bert.export_to("hf")), "config.json: is of a model of another kind than the workload's");
+  EXPECT_THAT(fault(model, bert.export_to("hf")), "config.json: is for another kind of model than the workload's");
 }
 
-TEST_F(ChangedModel, IsRefusedWhereATensorIsOfNoUse)
+TEST_F(ChangedModel, IsRefusedWithAnUnusedTensor)
 {
   const ExportedModel llama(small_model(shipped_workload("llama_8b")));
   const auto folder = llama.export_to("hf");
@@ -360,14 +360,14 @@ TEST_F(ChangedModel, IsRefusedWhereATensorIsOfNoUse)
   });
   EXPECT_EQ(
       fault(llama, folder),
-      R"(model.safetensors: holds 6 tensors that the workload's model has not: "model.layers.0.self_attn.k_proj.bias", )"
+      R"(model.safetensors: has 6 tensors that the workload's model does not have: "model.layers.0.self_attn.k_proj.bias", )"
       R"("model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.v_proj.bias", …)");
 
   const ExportedModel gpt(small_model(shipped_workload("gpt2_124m")));
   const auto renamed = gpt.export_to("hf");
   rewrite(renamed, [](auto& tensors) { named(tensors, "lm_head.weight").facts.name = "head.weight"; });
   EXPECT_EQ(fault(gpt, renamed),
-            R"(model.safetensors: holds 1 tensor that the workload's model has not: "head.weight")");
+            R"(model.safetensors: has 1 tensor that the workload's model does not have: "head.weight")");
 }
 
 TEST_F(ChangedModel, MayHaveTheBuffersAndHeadsThatTransformersWrites)
@@ -385,7 +385,7 @@ TEST_F(ChangedModel, MayHaveTheBuffersAndHeadsThatTransformersWrites)
   EXPECT_EQ(with("bert10", {"bert.embeddings.position_ids", "embeddings.token_type_ids", "cls.predictions.bias",
                             "cls.predictions.transform.LayerNorm.gamma", "cls.seq_relationship.weight"}),
             "none");
-  EXPECT_THAT(with("bert10", {"qa_outputs.weight"}), HasSubstr("has not: \"qa_outputs.weight\""));
+  EXPECT_THAT(with("bert10", {"qa_outputs.weight"}), HasSubstr("does not have: \"qa_outputs.weight\""));
 }
 
 TEST_F(ChangedModel, HasItsHeadTiedAsItsConfigurationSays)
@@ -397,8 +397,8 @@ TEST_F(ChangedModel, HasItsHeadTiedAsItsConfigurationSays)
   write_config(folder, tied);
   EXPECT_EQ(
       fault(model, folder),
-      fmt::format(R"(model.safetensors: tensors "lm_head.weight" and "transformer.wte.weight" differ, and {} says )"
-                  "that they are one (tie_word_embeddings)",
+      fmt::format(R"(model.safetensors: tensors "lm_head.weight" and "transformer.wte.weight" differ, but {} says )"
+                  "that they are tied (tie_word_embeddings)",
                   (folder / "config.json").string()));
   rewrite(folder,
           [](auto& tensors) { named(tensors, "lm_head.weight").data = named(tensors, "transformer.wte.weight").data; });
@@ -409,7 +409,7 @@ TEST_F(ChangedModel, HasItsHeadTiedAsItsConfigurationSays)
   EXPECT_EQ(fault(model, folder), "none");
   tied["tie_word_embeddings"] = false;
   write_config(folder, tied);
-  EXPECT_THAT(fault(model, folder), HasSubstr("model.safetensors: there is no tensor lm_head.weight, and "));
+  EXPECT_THAT(fault(model, folder), HasSubstr("model.safetensors: has no tensor lm_head.weight, but "));
 }
 
 TEST_F(ChangedModel, HasAnotherFingerprint)
@@ -445,7 +445,7 @@ TEST(HuggingFaceWeights, AreExportedIntoANewFolder)
   EXPECT_THAT([&] { model.export_to("hf"); },
               ThrowsMessage<InputError>(HasSubstr("hf: is not empty; name a new folder")));
   model.folder.write("file", "");
-  EXPECT_THAT([&] { model.export_to("file"); }, ThrowsMessage<InputError>(HasSubstr("file: is no folder")));
+  EXPECT_THAT([&] { model.export_to("file"); }, ThrowsMessage<InputError>(HasSubstr("file: is not a folder")));
 }
 
 }  // namespace

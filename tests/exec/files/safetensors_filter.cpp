@@ -1,4 +1,5 @@
-// isobar_safetensors_filter IN OUT: reads every tensor of a file and writes it into another, as the peer test asks.
+// isobar_safetensors_filter IN OUT: copies every tensor of a file into another. For
+// tests/exec/files/safetensors_peer_test.py.
 
 #include "exec/files/safetensors.hpp"
 

@@ -1,4 +1,4 @@
-"""Compares our safetensors with Hugging Face's, where they are there: what it wrote we write again, byte for byte."""
+"""Compares our safetensors with Hugging Face's, where it is installed: reading and writing its files gives the same bytes."""
 
 import os
 import pathlib

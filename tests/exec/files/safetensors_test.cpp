@@ -28,7 +28,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 using testing_support::TemporaryFolder;
 
-/// A file of this header, whatever it says, and so many bytes behind it.
+/// A file with this header, valid or not, and `elements` bytes after it.
 std::string file_of(const std::string& header, std::size_t elements)
 {
   std::string text(8, '\0');
@@ -88,7 +88,7 @@ RC_GTEST_PROP(Safetensors, SurviveWriteThenRead, ())
   Metadata metadata;
   const auto names = *rc::gen::unique<std::vector<std::string>>(rc::gen::string<std::string>());
   for (const auto& raw : names) {
-    // Any text is a name, quotes and line breaks too.
+    // Any text is a valid name, including quotes and line breaks.
     std::string name;
     for (const char character : raw) name += static_cast<char>(character & 0x7f);
     const TensorFacts facts{fmt::format("{}{}", name, tensors.size()),
@@ -113,7 +113,7 @@ RC_GTEST_PROP(Safetensors, SurviveWriteThenRead, ())
   }
 }
 
-RC_GTEST_PROP(Safetensors, AreRefusedOrReadWhateverByteIsWrong, ())
+RC_GTEST_PROP(Safetensors, AreReadOrRefusedWhicheverByteIsWrong, ())
 {
   const TemporaryFolder folder;
   const auto path = folder.path() / "some.safetensors";
@@ -129,7 +129,7 @@ RC_GTEST_PROP(Safetensors, AreRefusedOrReadWhateverByteIsWrong, ())
   }
 }
 
-TEST(Safetensors, AreReadByThePlacesThatTheirHeaderNames)
+TEST(Safetensors, AreReadAtTheOffsetsInTheirHeader)
 {
   const TemporaryFolder folder;
   const auto path = folder.write(
@@ -143,26 +143,26 @@ TEST(Safetensors, AreReadByThePlacesThatTheirHeaderNames)
   EXPECT_THAT(file.read("late").data, ElementsAre(std::byte{'b'}, std::byte{'c'}));
   EXPECT_TRUE(file.read("none").data.empty());
   EXPECT_EQ(file.find("other"), nullptr);
-  EXPECT_THAT([&] { file.read("other\n"); }, ThrowsMessage<InputError>(HasSubstr(R"(there is no tensor "other\x0a")")));
+  EXPECT_THAT([&] { file.read("other\n"); }, ThrowsMessage<InputError>(HasSubstr(R"(has no tensor "other\x0a")")));
 }
 
-TEST(Safetensors, AreRefusedWithTheFaultOfTheirHeader)
+TEST(Safetensors, AreRefusedForAFaultOfTheirHeader)
 {
   expect_refusal("", "has 0 bytes");
-  expect_refusal("1234567", "has 7 bytes; a safetensors file begins with 8");
+  expect_refusal("1234567", "has 7 bytes; a safetensors file begins with the length of its header, in 8 bytes");
   expect_refusal(std::string("\xff\xff\xff\xff\xff\xff\xff\xff", 8), "18446744073709551615 bytes");
   expect_refusal(std::string("\x01\xe1\xf5\x05\0\0\0\0", 8) + "{}",
-                 "100000001 bytes; a safetensors file's has 100000000");
-  expect_refusal(file_of("{}", 0).substr(0, 9), "its header has 2 bytes, and 1 are there; the file was cut");
-  expect_refusal(file_of("", 0), "no JSON object");
-  expect_refusal(file_of("[]", 0), "no JSON object");
-  expect_refusal(file_of(" {}", 0), "no JSON object");
+                 "100000001 bytes; that of a safetensors file has at most 100000000");
+  expect_refusal(file_of("{}", 0).substr(0, 9), "its header has 2 bytes, but the file has 1; it is truncated");
+  expect_refusal(file_of("", 0), "not a JSON object");
+  expect_refusal(file_of("[]", 0), "not a JSON object");
+  expect_refusal(file_of(" {}", 0), "not a JSON object");
   expect_refusal(file_of("{", 0), "not JSON");
   expect_refusal(file_of("{}}", 0), "not JSON");
   expect_refusal(file_of(std::string("{}\0", 3), 0), "control character");
   expect_refusal(file_of("{\"\xff\":1}", 0), "not JSON");
   expect_refusal(file_of(R"({"a":)" + std::string(70, '['), 0), "nested deeper");
-  expect_refusal(file_of("{}", 1), "its tensors take 0 bytes, and 1 are there; something was added");
+  expect_refusal(file_of("{}", 1), "its tensors take 0 bytes, but the file has 1; data was appended");
 }
 
 std::string tensor_header(const std::string& name, const std::string& shape, const std::string& offsets,
@@ -171,7 +171,7 @@ std::string tensor_header(const std::string& name, const std::string& shape, con
   return fmt::format(R"("{}":{{"dtype":"{}","shape":{},"data_offsets":{}}})", name, type, shape, offsets);
 }
 
-TEST(Safetensors, AreRefusedWithTheFaultOfATensor)
+TEST(Safetensors, AreRefusedForAFaultOfATensor)
 {
   const auto refuse = [](const std::string& tensors, std::size_t elements, const std::string& message) {
     expect_refusal(file_of("{" + tensors + "}", elements), message);
@@ -183,29 +183,29 @@ TEST(Safetensors, AreRefusedWithTheFaultOfATensor)
   refuse(tensor_header("a", "[1]", "[0,1],\"more\":1"), 1, "a.more: unknown key");
   refuse(tensor_header("a", "[1]", "[0,1]", "u8"), 1, R"(a.dtype: "u8" is not one of BOOL, U8)");
   refuse(tensor_header("a", "1", "[0,1]"), 1, "a.shape: is a single value; write a list");
-  refuse(tensor_header("a", "[-1]", "[0,1]"), 1, R"(a.shape: "-1" is no whole number)");
-  refuse(tensor_header("a", "[1.0]", "[0,1]"), 1, R"(a.shape: "1.0" is no whole number)");
-  refuse(tensor_header("a", R"(["1"])", "[0,1]"), 1, R"(a.shape: "1" is no whole number)");
-  refuse(tensor_header("a", "[[1]]", "[0,1]"), 1, "a.shape: \"\" is no whole number");
-  refuse(tensor_header("a", "[99999999999999999999]", "[0,1]"), 1, "is no whole number from 0 to 9007199254740992");
+  refuse(tensor_header("a", "[-1]", "[0,1]"), 1, R"(a.shape: "-1" is not a whole number)");
+  refuse(tensor_header("a", "[1.0]", "[0,1]"), 1, R"(a.shape: "1.0" is not a whole number)");
+  refuse(tensor_header("a", R"(["1"])", "[0,1]"), 1, R"(a.shape: "1" is not a whole number)");
+  refuse(tensor_header("a", "[[1]]", "[0,1]"), 1, "a.shape: \"\" is not a whole number");
+  refuse(tensor_header("a", "[99999999999999999999]", "[0,1]"), 1, "is not a whole number from 0 to 9007199254740992");
   refuse(tensor_header("a", "[4294967296,4294967296]", "[0,1]"), 1,
-         "a.data_offsets: 0 to 1 is not the countless bytes");
-  refuse(tensor_header("a", "[2]", "[0,1]"), 1, "a.data_offsets: 0 to 1 is not the 2 bytes of [2] U8");
-  refuse(tensor_header("a", "[1]", "[1,0]"), 1, "a.data_offsets: 1 to 0 is not the 1 bytes");
-  refuse(tensor_header("a", "[1]", "[0]"), 1, "no list of two whole numbers");
-  refuse(tensor_header("a", "[1]", "[0,1,2]"), 1, "no list of two whole numbers");
-  refuse(tensor_header("a", "[1]", "[1,2]"), 2, R"(tensor "a" begins at 1, where the one before ends at 0)");
+         "a.data_offsets: 0 to 1 does not fit the more than 2^63 bytes");
+  refuse(tensor_header("a", "[2]", "[0,1]"), 1, "a.data_offsets: 0 to 1 does not fit the 2 bytes of [2] U8");
+  refuse(tensor_header("a", "[1]", "[1,0]"), 1, "a.data_offsets: 1 to 0 does not fit the 1 bytes");
+  refuse(tensor_header("a", "[1]", "[0]"), 1, "not a list of two whole numbers");
+  refuse(tensor_header("a", "[1]", "[0,1,2]"), 1, "not a list of two whole numbers");
+  refuse(tensor_header("a", "[1]", "[1,2]"), 2, R"(tensor "a" begins at 1, but the previous one ends at 0)");
   refuse(tensor_header("a", "[2]", "[0,2]") + "," + tensor_header("b", "[2]", "[1,3]"), 3, "overlap");
-  refuse(tensor_header("a", "[2]", "[0,2]") + "," + tensor_header("b", "[2]", "[3,5]"), 5, "leave holes");
-  refuse(tensor_header("a", "[2]", "[0,2]"), 1, "its tensors take 2 bytes, and 1 are there; the file was cut");
+  refuse(tensor_header("a", "[2]", "[0,2]") + "," + tensor_header("b", "[2]", "[3,5]"), 5, "leave gaps");
+  refuse(tensor_header("a", "[2]", "[0,2]"), 1, "its tensors take 2 bytes, but the file has 1; it is truncated");
   refuse(R"("__metadata__":3)", 0, "__metadata__: is a single value");
-  refuse(R"("__metadata__":{"k":1})", 0, "__metadata__.k: is no text");
+  refuse(R"("__metadata__":{"k":1})", 0, "__metadata__.k: is not a text");
   refuse(R"("__metadata__":{"k":"v","k":"v"})", 0, "k: given twice");
   refuse(R"("__metadata__":{},"__metadata__":{})", 0, ":1: __metadata__: given twice; remove one");
   refuse(R"("evil\u001b[0m":{})", 0, R"(evil\x1b[0m.dtype)");
 }
 
-TEST(Safetensors, HaveTensorsOf64DimensionsAtMost)
+TEST(Safetensors, HaveTensorsOfAtMost64Dimensions)
 {
   const auto ones = [](std::size_t count) {
     std::string list = "[1";
@@ -216,7 +216,7 @@ TEST(Safetensors, HaveTensorsOf64DimensionsAtMost)
   const SafetensorsFile file(folder.write("a", file_of("{" + tensor_header("a", ones(64), "[0,1]") + "}", 1)));
   EXPECT_EQ(file.facts("a").shape.size(), 64U);
   expect_refusal(file_of("{" + tensor_header("a", ones(65), "[0,1]") + "}", 1),
-                 "a.shape: has 65 dimensions; 64 are read at most");
+                 "a.shape: has 65 dimensions; at most 64 are supported");
 }
 
 TEST(Safetensors, AreRefusedBeforeALargeHeaderIsATreeInMemory)
@@ -234,7 +234,7 @@ TEST(Safetensors, AreRefusedBeforeALargeHeaderIsATreeInMemory)
   expect_refusal(file_of(R"({"__metadata__":)" + keys + ":0}}", 0), "__metadata__: has more than 100000 values");
 }
 
-TEST(Safetensors, AreRefusedWhereTheyAreNoFile)
+TEST(Safetensors, AreRefusedWhenTheyAreNotFiles)
 {
   const TemporaryFolder folder;
   EXPECT_THAT([&] { SafetensorsFile{folder.path()}; }, ThrowsMessage<InputError>(HasSubstr("is a directory")));
@@ -242,7 +242,7 @@ TEST(Safetensors, AreRefusedWhereTheyAreNoFile)
   EXPECT_THAT([&] { SafetensorsFile{"/dev/null"}; }, ThrowsMessage<InputError>(HasSubstr("is a device or pipe")));
 }
 
-TEST(Safetensors, ThatAreCutWhileTheyAreOpenAreAnErrorAndNoSignal)
+TEST(Safetensors, ThatAreTruncatedWhileOpenAreAnErrorAndNoSignal)
 {
   const TemporaryFolder folder;
   const auto path = folder.path() / "some.safetensors";
@@ -264,11 +264,12 @@ TEST(Safetensors, AreNotWrittenWithNamesThatReadersRefuse)
       [&] {
         write({tensor_of("a", {}, {1}), tensor_of("a", {}, {2})});
       },
-      ThrowsMessage<InputError>(HasSubstr(R"(two tensors are called "a")")));
+      ThrowsMessage<InputError>(HasSubstr(R"(two tensors are named "a")")));
   EXPECT_THAT([&] { write({tensor_of("__metadata__", {}, {1})}); },
-              ThrowsMessage<InputError>(HasSubstr("is no name for a tensor")));
-  EXPECT_THAT([&] { write({tensor_of("\xff", {}, {1})}); }, ThrowsMessage<InputError>(HasSubstr("is no name")));
-  EXPECT_THAT([&] { write({}, {{"a", "\xff"}}); }, ThrowsMessage<InputError>(HasSubstr("metadata are no UTF-8")));
+              ThrowsMessage<InputError>(HasSubstr("cannot name a tensor")));
+  EXPECT_THAT([&] { write({tensor_of("\xff", {}, {1})}); },
+              ThrowsMessage<InputError>(HasSubstr("cannot name a tensor")));
+  EXPECT_THAT([&] { write({}, {{"a", "\xff"}}); }, ThrowsMessage<InputError>(HasSubstr("metadata is not UTF-8")));
   EXPECT_THAT(
       [&] {
         write_safetensors(path, std::vector{TensorView{{"a", ElementType::F32, {2}}, {}}}, {});
@@ -277,7 +278,7 @@ TEST(Safetensors, AreNotWrittenWithNamesThatReadersRefuse)
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-/// A file system of 64 KiB in memory, for root alone.
+/// A file system of 64 KiB in memory; needs root.
 class SmallDisk {
  public:
   explicit SmallDisk(const std::filesystem::path& folder) : folder_(folder)
@@ -298,7 +299,7 @@ class SmallDisk {
   bool mounted_ = false;
 };
 
-TEST(Safetensors, LeaveNothingOnADiskThatIsFull)
+TEST(Safetensors, LeaveNothingOnAFullDisk)
 {
   const TemporaryFolder folder;
   const SmallDisk disk(folder.path() / "disk");
@@ -341,7 +342,7 @@ TEST_F(WeightFiles, AreOneFileOrShardsWithAnIndex)
   EXPECT_THAT(shards.names(), ElementsAre("a", "b"));
   EXPECT_EQ(floats_of(shards.read("b")), std::vector<float>{2});
   EXPECT_EQ(shards.find("unlisted"), nullptr);
-  EXPECT_THAT([&] { shards.read("unlisted"); }, ThrowsMessage<InputError>(HasSubstr("there is no tensor")));
+  EXPECT_THAT([&] { shards.read("unlisted"); }, ThrowsMessage<InputError>(HasSubstr("has no tensor")));
 
   const Weights file(folder_.path() / "two.safetensors");
   EXPECT_EQ(floats_of(file.read("unlisted")), std::vector<float>{3});
@@ -352,14 +353,15 @@ TEST_F(WeightFiles, AreOneFileOrShardsWithAnIndex)
 
 TEST_F(WeightFiles, AreRefusedWhereTheIndexIsWrong)
 {
-  EXPECT_THAT([&] { Weights{folder_.path()}; }, ThrowsMessage<InputError>(HasSubstr("holds neither")));
+  EXPECT_THAT([&] { Weights{folder_.path()}; }, ThrowsMessage<InputError>(HasSubstr("has neither")));
   write("one.safetensors", {tensor_of("a", {1}, {1})});
   expect_refusal("", "not JSON");
   expect_refusal("{}", "weight_map: missing");
   expect_refusal(R"({"weight_map": []})", "weight_map: is a list");
-  expect_refusal(R"({"weight_map": {"a": 1}})", "weight_map.a: \"1\" is no name of a file beside the index");
+  expect_refusal(R"({"weight_map": {"a": 1}})", "weight_map.a: \"1\" is not the name of a file next to the index");
   for (const auto* name : {"", ".", "..", "../one.safetensors", "/etc/passwd", "sub/one.safetensors", "one\\u0000"}) {
-    expect_refusal(fmt::format(R"({{"weight_map": {{"a": "{}"}}}})", name), "is no name of a file beside the index");
+    expect_refusal(fmt::format(R"({{"weight_map": {{"a": "{}"}}}})", name),
+                   "is not the name of a file next to the index");
   }
   expect_refusal(R"({"weight_map": {"b": "one.safetensors"}})", "one.safetensors has no such tensor");
   expect_refusal(R"({"weight_map": {"a": "one.safetensors", "a": "one.safetensors"}})", "given twice");

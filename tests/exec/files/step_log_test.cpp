@@ -47,7 +47,7 @@ std::vector<std::uint64_t> steps_of(const std::string& log)
   return steps;
 }
 
-TEST(StepLog, TellsEachStepInEveryForm)
+TEST(StepLog, LogsEachStepInEveryForm)
 {
   const TemporaryFolder folder;
   const StepLogOptions options = logs_in(folder);
@@ -67,7 +67,7 @@ TEST(StepLog, TellsEachStepInEveryForm)
   }
 }
 
-TEST(StepLog, LeavesOutWhatIsNotKnown)
+TEST(StepLog, LeavesOutUnknownValues)
 {
   const TemporaryFolder folder;
   StepLogOptions options = logs_in(folder);
@@ -78,7 +78,7 @@ TEST(StepLog, LeavesOutWhatIsNotKnown)
   EXPECT_THAT(read_file(options.prometheus), Not(HasSubstr("learning_rate")));
 }
 
-TEST(StepLog, BeginsAnewUnlessItIsToGoOn)
+TEST(StepLog, StartsNewUnlessAskedToContinue)
 {
   const TemporaryFolder folder;
   const StepLogOptions options = logs_in(folder);
@@ -100,8 +100,8 @@ TEST(StepLog, IsRefusedAtTheStartWhereItsFolderCannotBeWritten)
   fs::permissions(folder.path(), fs::perms(0555));
   const auto child = run_in_child(
       [&] {
-        constexpr uid_t nobody = 65534;
-        ensure(geteuid() != 0 || seteuid(nobody) == 0, "root, whom no permissions bind, can be somebody else");
+        constexpr uid_t unprivileged = 65534;
+        ensure(geteuid() != 0 || seteuid(unprivileged) == 0, "root, which ignores permissions, can change its user");
         const StepLog log(options);
         return std::string("it is not refused");
       },
@@ -111,7 +111,7 @@ TEST(StepLog, IsRefusedAtTheStartWhereItsFolderCannotBeWritten)
               ThrowsMessage<EnvironmentError>(options.json_lines + ": cannot write there: Permission denied"));
 }
 
-TEST(StepLog, HasEachStepOnceWhenAKilledRunGoesOn)
+TEST(StepLog, HasEachStepOnceWhenAKilledRunResumes)
 {
   const TemporaryFolder folder;
   StepLogOptions options = logs_in(folder);
@@ -119,15 +119,15 @@ TEST(StepLog, HasEachStepOnceWhenAKilledRunGoesOn)
     StepLog log(options);
     for (const std::uint64_t step : {0, 1, 2, 3}) log(report_of(step));
   }
-  std::ofstream(options.json_lines, std::ios::app) << R"({"step":4,"lo)";  // killed here
+  std::ofstream(options.json_lines, std::ios::app) << R"({"step":4,"lo)";  // the run is killed here
   options.append = true;
-  options.first_step = 2;  // its last checkpoint
+  options.first_step = 2;  // the last checkpoint
   StepLog log(options);
   for (const std::uint64_t step : {2, 3, 4}) log(report_of(step));
   EXPECT_EQ(steps_of(read_file(options.json_lines)), (std::vector<std::uint64_t>{0, 1, 2, 3, 4}));
 }
 
-TEST(StepLog, GoesOnWithALogThatIsNotThere)
+TEST(StepLog, ContinuesALogThatDoesNotExist)
 {
   const TemporaryFolder folder;
   StepLogOptions options = logs_in(folder);
@@ -150,12 +150,12 @@ RC_GTEST_PROP(StepLog, KeepsTheLinesBeforeAStepWhereverTheRunWasCutOff, ())
   RC_ASSERT(steps_of(lines_before(cut, "log", first)).size() == std::min(first, whole));
 }
 
-TEST(StepLog, RefusesToGoOnWithAFileThatIsNoLog)
+TEST(StepLog, RefusesToContinueAFileThatIsNotALog)
 {
   const auto fault = [](const std::string& log) { return [log] { lines_before(log, "log.jsonl", 1); }; };
   EXPECT_THAT(
       fault("{\"step\":0}\nwords\n"),
-      ThrowsMessage<InputError>("log.jsonl:2: \"words\" is no step of a log; name a file that --log has written"));
+      ThrowsMessage<InputError>("log.jsonl:2: \"words\" is not a step of a log; name a file that --log has written"));
   for (const char* line : {"", "[]", "{}", "3", R"({"step":-1})", R"({"step":"1"})", R"({"step":1.5})", "\xff"}) {
     EXPECT_THAT(fault(line + std::string("\n")), ThrowsMessage<InputError>(HasSubstr("log.jsonl:1: ")));
   }
@@ -179,18 +179,18 @@ TEST(StepLog, SaysInOneLineWhatCannotBeWritten)
               ThrowsMessage<EnvironmentError>("/dev/full: cannot be written; is the disk full?"));
 }
 
-TEST(PrometheusText, IsItsTextFormat)
+TEST(PrometheusText, FollowsTheTextFormat)
 {
   EXPECT_EQ(prometheus_text({9, 0.25, Seconds(2), {}, {}}, 16),
-            "# HELP isobar_steps_total Steps that are done.\n# TYPE isobar_steps_total counter\nisobar_steps_total 10\n"
+            "# HELP isobar_steps_total Steps done.\n# TYPE isobar_steps_total counter\nisobar_steps_total 10\n"
             "# HELP isobar_loss Mean loss of the last step.\n# TYPE isobar_loss gauge\nisobar_loss 0.25\n"
             "# HELP isobar_step_time_seconds Time of the last step.\n# TYPE isobar_step_time_seconds gauge\n"
             "isobar_step_time_seconds 2\n"
-            "# HELP isobar_samples_per_second Samples of the last step by its time.\n"
+            "# HELP isobar_samples_per_second Samples per second in the last step.\n"
             "# TYPE isobar_samples_per_second gauge\nisobar_samples_per_second 16\n");
 }
 
-TEST(PrometheusText, WritesWhatIsNoNumberInItsOwnWay)
+TEST(PrometheusText, SpellsNanAndInfinityAsPrometheusDoes)
 {
   constexpr double infinite = std::numeric_limits<double>::infinity();
   EXPECT_THAT(prometheus_text({0, std::nan(""), Seconds(1), {}, {}}, 1), HasSubstr("isobar_loss NaN\n"));

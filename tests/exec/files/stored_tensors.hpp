@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-/// Tensors for tests of what is stored.
+/// Tensors for tests of stored files.
 namespace isobar::exec {
 
 inline StoredTensor tensor_of(const std::string& name, std::vector<std::uint64_t> shape,

@@ -28,17 +28,17 @@ using testing::StartsWith;
 
 const std::vector<std::string> names = {"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"};
 
-/// Three ranks with links for their signs of life, and a ring for data.
-class World : public Ranks {
+/// Three ranks with links for their heartbeats, and a ring for data.
+class Group : public Ranks {
  public:
-  World() : Ranks(3)
+  Group() : Ranks(3)
   {
     links = Heartbeat::links(3);
     for (std::size_t rank = 0; rank < 3; ++rank) links.push_back(data_link(rank));
   }
 
   static LinkName data_link(std::size_t from) { return {from, (from + 1) % 3, 0}; }
-  /// What the rank before sends.
+  /// Receives what the previous rank sends.
   static void receive_data(TcpWorld& world, std::size_t rank, const Deadline& deadline = plenty)
   {
     receive(world.link(data_link((rank + 2) % 3)), deadline);
@@ -53,59 +53,59 @@ TimeLimits limits_with(Seconds heartbeat)
 struct WithProgress {
   Progress progress;
 };
-/// A rank's, with what it is at.
+/// A rank's heartbeat with its progress.
 class HeartbeatOfRank : public WithProgress, public Heartbeat {
  public:
   HeartbeatOfRank(TcpWorld& world, std::size_t rank, const std::vector<std::string>& names_of_all,
-                  const TimeLimits& limits, Beaten beaten = {})
+                  const TimeLimits& limits, OnHeartbeat on_heartbeat = {})
       : WithProgress{Progress([&world] { return world.moves(); })},
-        Heartbeat(world, rank, names_of_all, limits, progress, std::move(beaten))
+        Heartbeat(world, rank, names_of_all, limits, progress, std::move(on_heartbeat))
   {
   }
 
-  /// Passes once no rank was at work for so long.
+  /// A deadline that passes once no rank has been at work for `limit`.
   Deadline unless_at_work(Seconds limit) const
   {
     return {limit, [this] { return idle(); }};
   }
 };
 
-/// What the ranks throw when `culprit` does `fall` and the others wait for data.
+/// What the ranks throw when `culprit` runs `fail` and the others wait for data.
 std::vector<std::string> errors_when(std::size_t culprit, Seconds limit,
-                                     const std::function<void(TcpWorld&, Heartbeat&)>& fall)
+                                     const std::function<void(TcpWorld&, Heartbeat&)>& fail)
 {
-  World ranks;
+  Group ranks;
   return ranks.errors([&](TcpWorld& world, std::size_t rank) {
     HeartbeatOfRank heartbeat(world, rank, names, limits_with(limit));
-    if (rank == culprit) return fall(world, heartbeat);
-    heartbeat.guard([&] { World::receive_data(world, rank); });
+    if (rank == culprit) return fail(world, heartbeat);
+    heartbeat.guard([&] { Group::receive_data(world, rank); });
   });
 }
 
-void expect_of_others(const std::vector<std::string>& errors, std::size_t culprit, const std::string& what)
+void expect_of_others(const std::vector<std::string>& errors, std::size_t culprit, const std::string& error)
 {
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {
     if (rank == culprit) continue;
-    EXPECT_EQ(errors[rank], what) << "rank " << rank;
+    EXPECT_EQ(errors[rank], error) << "rank " << rank;
   }
 }
 
-TEST(Heartbeat, LosesNobodyWhileAllAreThere)
+TEST(Heartbeat, LosesNoRankWhileAllAreAlive)
 {
-  World ranks;
+  Group ranks;
   ranks.run([](TcpWorld& world, std::size_t rank) {
     HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(2)));
     heartbeat.guard([&] {
       pause(3);  // longer than the limit
-      send(world.link(World::data_link(rank)), "3", Data(3));
-      World::receive_data(world, rank);
-      pause(0.2 * static_cast<double>(rank));  // they leave one after the other
+      send(world.link(Group::data_link(rank)), "3", Data(3));
+      Group::receive_data(world, rank);
+      pause(0.2 * static_cast<double>(rank));  // they leave one after another
     });
     EXPECT_FALSE(heartbeat.lost());
   });
 }
 
-TEST(Heartbeat, OfOneRankNeedsNobody)
+TEST(Heartbeat, OfOneRankNeedsNoLinks)
 {
   Ranks ranks(1);
   ranks.run([](TcpWorld& world, std::size_t rank) {
@@ -132,7 +132,7 @@ TEST_P(AnyRank, ThatFailsIsNamedByAllWithItsReason)
   expect_of_others(errors, culprit, names[culprit] + " failed: the disk is full");
 }
 
-TEST_P(AnyRank, ThatFailsIsNamedWhileTheRestOfItIsBusy)
+TEST_P(AnyRank, ThatFailsIsNamedWhileItsOtherThreadsAreBusy)
 {
   const std::size_t culprit = GetParam();
   const auto errors = errors_when(culprit, Seconds(4), [](TcpWorld& world, Heartbeat& heartbeat) {
@@ -140,7 +140,7 @@ TEST_P(AnyRank, ThatFailsIsNamedWhileTheRestOfItIsBusy)
       const auto failure = std::make_exception_ptr(EnvironmentError("the disk is full"));
       heartbeat.failed(failure);
       world.cancel();
-      pause(3);  // longer than the others take to say that all are alive
+      pause(3);  // longer than the others take to report that all are alive
       std::rethrow_exception(failure);
     });
   });
@@ -148,16 +148,16 @@ TEST_P(AnyRank, ThatFailsIsNamedWhileTheRestOfItIsBusy)
   expect_of_others(errors, culprit, names[culprit] + " failed: the disk is full");
 }
 
-TEST_P(AnyRank, ThatLosesAnotherOneSaysSoThoughItIsToldTwice)
+TEST_P(AnyRank, ThatIsGoneIsNamedWhenTheFailureIsReportedTwice)
 {
   const std::size_t culprit = GetParam();
-  World ranks;
+  Group ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
     if (rank == culprit) return;
     HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
     heartbeat.guard([&] {
       try {
-        World::receive_data(world, rank);
+        Group::receive_data(world, rank);
       } catch (const EnvironmentError&) {
         heartbeat.failed(std::current_exception());
         throw;
@@ -167,17 +167,17 @@ TEST_P(AnyRank, ThatLosesAnotherOneSaysSoThoughItIsToldTwice)
   expect_of_others(errors, culprit, names[culprit] + " is gone");
 }
 
-/// What the ranks end with when one of them throws `error`.
+/// Exit codes of the ranks when one of them throws `error`.
 template <typename Error>
 std::vector<ExitCode> codes_when(const Error& error)
 {
-  World ranks;
+  Group ranks;
   std::vector<ExitCode> codes(3, ExitCode::Done);
   ranks.run([&](TcpWorld& world, std::size_t rank) {
     HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
     const auto work = [&] {
       if (rank == 1) throw error;
-      World::receive_data(world, rank);
+      Group::receive_data(world, rank);
     };
     try {
       heartbeat.guard(work);
@@ -194,7 +194,7 @@ std::vector<ExitCode> codes_when(const Error& error)
   return codes;
 }
 
-TEST(Heartbeat, EndsAllRanksAsTheOneThatFailed)
+TEST(Heartbeat, EndsAllRanksWithTheExitCodeOfTheOneThatFailed)
 {
   EXPECT_THAT(codes_when(InputError("step 3", "the loss is nan")), Each(ExitCode::InputError));
   EXPECT_THAT(codes_when(EnvironmentError("the disk is full")), Each(ExitCode::EnvironmentError));
@@ -202,9 +202,9 @@ TEST(Heartbeat, EndsAllRanksAsTheOneThatFailed)
   EXPECT_THAT(codes_when(std::logic_error("a bug")), Each(ExitCode::OurBug));
 }
 
-TEST(Heartbeat, TellsTheOthersOfAProcessThatWasInterrupted)
+TEST(Heartbeat, ReportsAnInterruptedProcessToTheOthers)
 {
-  World ranks;
+  Group ranks;
   std::vector<std::function<std::string()>> work;
   for (std::size_t rank = 0; rank < 3; ++rank) {
     work.emplace_back([&ranks, rank] {
@@ -213,7 +213,7 @@ TEST(Heartbeat, TellsTheOthersOfAProcessThatWasInterrupted)
       HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
       heartbeat.guard([&] {
         if (rank == 1) std::raise(SIGINT);
-        World::receive_data(world, rank);
+        Group::receive_data(world, rank);
       });
       return "";
     });
@@ -227,11 +227,11 @@ TEST(Heartbeat, TellsTheOthersOfAProcessThatWasInterrupted)
 TEST_P(AnyRank, WhoseConnectionsCloseIsGone)
 {
   const std::size_t culprit = GetParam();
-  World ranks;
+  Group ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
-    if (rank == culprit) return;  // as one that was killed: the system closes what it had
+    if (rank == culprit) return;  // like a killed process: the system closes its connections
     HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
-    heartbeat.guard([&] { World::receive_data(world, rank); });
+    heartbeat.guard([&] { Group::receive_data(world, rank); });
   });
   expect_of_others(errors, culprit, names[culprit] + " is gone");
 }
@@ -239,30 +239,30 @@ TEST_P(AnyRank, WhoseConnectionsCloseIsGone)
 TEST_P(AnyRank, ThatIsSilentIsDead)
 {
   const std::size_t culprit = GetParam();
-  World ranks;
+  Group ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
-    if (rank == culprit) return pause(6);  // as one that was stopped: its connections stay
+    if (rank == culprit) return pause(6);  // like a suspended process: its connections stay open
     HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(2)));
-    heartbeat.guard([&] { World::receive_data(world, rank); });
+    heartbeat.guard([&] { Group::receive_data(world, rank); });
   });
-  expect_of_others(errors, culprit, names[culprit] + ": no sign of life for 2 s (--heartbeat)");
+  expect_of_others(errors, culprit, names[culprit] + ": no heartbeat for 2 s (--heartbeat)");
 }
 
-TEST(Heartbeat, TellsWhoIsLateFromWhoIsDead)
+TEST(Heartbeat, DistinguishesALateRankFromADeadOne)
 {
   const auto errors = errors_when(1, Seconds(20), [](TcpWorld& world, Heartbeat& heartbeat) {
-    heartbeat.guard([&] { World::receive_data(world, 1, little); });
+    heartbeat.guard([&] { Group::receive_data(world, 1, little); });
   });
   EXPECT_THAT(errors[1], AllOf(StartsWith("rank 1: receive from rank 0 (channel 0): no message after 0."),
                                EndsWith("deadline passed; all ranks are alive")));
   expect_of_others(errors, 1, "rank 1 (b) failed: " + errors[1]);
 }
 
-/// Beats often beside what a wait takes, and takes nobody for dead.
+/// Heartbeats much shorter than the waits of these tests, and a timeout much longer.
 TimeLimits limits_of_waits()
 {
   TimeLimits limits = limits_with(Seconds(20));
-  limits.beat = Seconds(0.2);
+  limits.heartbeat_interval = Seconds(0.2);
   return limits;
 }
 
@@ -274,10 +274,10 @@ Instruction backward(std::uint64_t microbatch)
   return instruction;
 }
 
-TEST(Heartbeat, WaitsForARankAtWorkThroughOneThatWaits)
+TEST(Heartbeat, ExtendsAWaitWhileAThirdRankIsAtWork)
 {
   constexpr Seconds limit(4);
-  World ranks;
+  Group ranks;
   ranks.run([&](TcpWorld& world, std::size_t rank) {
     HeartbeatOfRank heartbeat(world, rank, names, limits_of_waits());
     heartbeat.guard([&] {
@@ -285,35 +285,35 @@ TEST(Heartbeat, WaitsForARankAtWorkThroughOneThatWaits)
         const Progress::Work work(&heartbeat.progress, 0, backward(0));
         pause(2.5 * limit.value);
       } else {
-        World::receive_data(world, rank, heartbeat.unless_at_work(limit));
+        Group::receive_data(world, rank, heartbeat.unless_at_work(limit));
       }
-      if (rank != 1) send(world.link(World::data_link(rank)), "3", Data(3));
+      if (rank != 1) send(world.link(Group::data_link(rank)), "3", Data(3));
     });
     EXPECT_FALSE(heartbeat.lost());
   });
 }
 
-TEST(Heartbeat, WaitsNoLongerThanTheLimitForRanksThatWait)
+TEST(Heartbeat, DoesNotExtendAWaitForRanksThatWait)
 {
-  World ranks;
+  Group ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
     HeartbeatOfRank heartbeat(world, rank, names, limits_of_waits());
     heartbeat.guard(
-        [&] { World::receive_data(world, rank, rank == 1 ? heartbeat.unless_at_work(Seconds(1)) : plenty); });
+        [&] { Group::receive_data(world, rank, rank == 1 ? heartbeat.unless_at_work(Seconds(1)) : plenty); });
   });
   EXPECT_THAT(errors[1], AllOf(StartsWith("rank 1: receive from rank 0 (channel 0): no message after "),
                                EndsWith("deadline passed; all ranks are alive")));
 }
 
-TEST(Heartbeat, SaysAtRankZeroWhoIsAtOneThingForLongest)
+TEST(Heartbeat, NamesOnRankZeroTheRankWithTheLongestWork)
 {
-  World ranks;
+  Group ranks;
   std::atomic<bool> is_seen = false;
   ranks.run([&](TcpWorld& world, std::size_t rank) {
     const auto look = [&](const std::string& longest) {
       if (longest.starts_with("rank 2 (c): Backward 3 of step 7 for ")) is_seen = true;
     };
-    HeartbeatOfRank heartbeat(world, rank, names, limits_of_waits(), rank == 0 ? look : Heartbeat::Beaten());
+    HeartbeatOfRank heartbeat(world, rank, names, limits_of_waits(), rank == 0 ? look : Heartbeat::OnHeartbeat());
     const Progress::Work work(rank == 2 ? &heartbeat.progress : nullptr, 7, backward(3));
     heartbeat.guard([&] {
       while (!is_seen) pause(0.01);
@@ -321,22 +321,22 @@ TEST(Heartbeat, SaysAtRankZeroWhoIsAtOneThingForLongest)
   });
 }
 
-TEST(Heartbeat, TellsAConnectionThatIsCutFromARankThatIsGone)
+TEST(Heartbeat, DistinguishesACutConnectionFromARankThatIsGone)
 {
-  World ranks;
+  Group ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
     HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
     heartbeat.guard([&] {
       if (rank == 0) {
-        auto* link = &world.link(World::data_link(2));
+        auto* link = &world.link(Group::data_link(2));
         TcpLink::cancel(std::span(&link, 1));
         heartbeat.lost(plenty);
         throw_failure(environment_failure(Failure::Kind::Cancelled, "rank 0: cancelled"));
       }
-      if (rank == 1) World::receive_data(world, rank);
+      if (rank == 1) Group::receive_data(world, rank);
       if (rank == 2) {
         const Data much(std::size_t{64} << 20);
-        while (true) send(world.link(World::data_link(2)), "67108864", much);
+        while (true) send(world.link(Group::data_link(2)), "67108864", much);
       }
     });
   });
@@ -346,39 +346,39 @@ TEST(Heartbeat, TellsAConnectionThatIsCutFromARankThatIsGone)
   EXPECT_EQ(errors[1], "rank 2 (c) failed: " + errors[2]);
 }
 
-TEST(Heartbeat, DistrustsWhatIsNoSignOfLife)
+TEST(Heartbeat, RefusesMalformedMessages)
 {
-  for (const std::string word :
+  for (const std::string message :
        {"lost 0 3 3 nobody", "lost 0 -1 3 somebody", "lost 0 1 3", "lost x", "lost 1", "lost ", "GET / HTTP/1.1", "",
         "beat", "beat ", "beat 1", "beat [0, 0]", "beat [0, 0, 1]", "beat [null, 0, \"\"]"}) {
-    World ranks;
+    Group ranks;
     const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
       if (rank == 1) {
-        send(world.link({1, 0, TcpWorld::lasting_channel}), word, {});
+        send(world.link({1, 0, TcpWorld::lasting_channel}), message, {});
         return pause(1);
       }
       HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
-      heartbeat.guard([&] { World::receive_data(world, rank); });
+      heartbeat.guard([&] { Group::receive_data(world, rank); });
     });
-    expect_of_others(errors, 1, "rank 1 (b) sends what is no sign of life");
+    expect_of_others(errors, 1, "rank 1 (b) sent a malformed heartbeat");
   }
 }
 
-TEST(Heartbeat, SaysWhoGaveUpARankThatIsAlive)
+TEST(Heartbeat, NamesTheRankThatReportsALivingOneAsLost)
 {
-  World ranks;
+  Group ranks;
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
     if (rank == 1) {
       send(world.link({1, 0, TcpWorld::lasting_channel}), "lost 4 0 3 rank 0 (a) is gone", {});
       return pause(1);
     }
     HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)));
-    heartbeat.guard([&] { World::receive_data(world, rank); });
+    heartbeat.guard([&] { Group::receive_data(world, rank); });
   });
-  expect_of_others(errors, 1, "rank 1 (b) gave this rank up: rank 0 (a) is gone");
+  expect_of_others(errors, 1, "rank 1 (b) reported this rank as lost: rank 0 (a) is gone");
 }
 
-TEST(Heartbeat, ShowsWhatOthersSayOnOneLine)
+TEST(Heartbeat, ShowsFailuresOfOtherRanksOnOneLine)
 {
   const auto errors = errors_when(2, Seconds(20), [](TcpWorld&, Heartbeat& heartbeat) {
     heartbeat.guard([] { throw EnvironmentError("two\nlines"); });

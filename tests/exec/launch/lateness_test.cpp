@@ -18,8 +18,8 @@ using testing::MatchesRegex;
 constexpr Seconds tiny(1e-6);
 constexpr Seconds long_time(1e6);
 
-struct Told {
-  Lateness::Say say()
+struct Reports {
+  Lateness::Report report()
   {
     return [this](const std::string& line) { lines.push_back(line); };
   }
@@ -33,48 +33,49 @@ void play_step(Lateness& lateness, std::uint64_t step, double length = 0.6)
   lateness.step_ends();
 }
 
-TEST(Lateness, IsSaidOnceOfTheMeanOfTheStepsAfterTheFirst)
+TEST(Lateness, IsReportedOnceForTheMeanOfTheStepsAfterTheFirst)
 {
-  Told told;
-  Lateness lateness(tiny, long_time, told.say());
+  Reports reports;
+  Lateness lateness(tiny, long_time, reports.report());
   play_step(lateness, 4, 1.1);
-  EXPECT_THAT(told.lines, IsEmpty());
+  EXPECT_THAT(reports.lines, IsEmpty());
   for (std::uint64_t step = 5; step < 9; ++step) play_step(lateness, step);
-  EXPECT_THAT(told.lines, ElementsAre(MatchesRegex("(the second step|each of 2 steps after the first) took [0-9.]+ s, "
-                                                   "[0-9]+ times the 1e-06 s that the plan predicts")));
+  EXPECT_THAT(reports.lines,
+              ElementsAre(MatchesRegex("(the second step|each of 2 steps after the first) took [0-9.]+ s, "
+                                       "[0-9]+ times the 1e-06 s that the plan predicts")));
 }
 
-TEST(Lateness, IsSaidOfTheStepUnderWayWithWhoIsAtWork)
+TEST(Lateness, IsReportedForTheStepUnderWayWithTheRankAtWork)
 {
-  Told told;
-  Lateness lateness(tiny, Seconds(0), told.say());
+  Reports reports;
+  Lateness lateness(tiny, Seconds(0), reports.report());
   lateness.look("rank 1 (b): Forward 0 of step 0 for 3 s");  // no step has begun
-  EXPECT_THAT(told.lines, IsEmpty());
+  EXPECT_THAT(reports.lines, IsEmpty());
   lateness.step_begins(0);
   pause(0.01);
   lateness.look("rank 1 (b): Forward 0 of step 0 for 3 s");
   lateness.look("");
-  EXPECT_THAT(told.lines,
+  EXPECT_THAT(reports.lines,
               ElementsAre(MatchesRegex(
                   "step 0, still under way, took [0-9.]+ s, [0-9]+ times the 1e-06 s that the plan predicts; "
                   "rank 1 \\(b\\): Forward 0 of step 0 for 3 s")));
 }
 
-TEST(Lateness, IsNotSaidWithinItsPatienceNorInTimeNorWithoutAPrediction)
+TEST(Lateness, IsNotReportedWithinItsPatienceNorInTimeNorWithoutAPrediction)
 {
-  Told told;
-  Lateness patient(tiny, long_time, told.say());
+  Reports reports;
+  Lateness patient(tiny, long_time, reports.report());
   patient.step_begins(0);
   pause(0.01);
   patient.look("");
   for (const Seconds predicted : {long_time, Seconds(0)}) {
-    Lateness lateness(predicted, Seconds(0), told.say());
+    Lateness lateness(predicted, Seconds(0), reports.report());
     play_step(lateness, 0);
     play_step(lateness, 1, 1.1);
     lateness.step_begins(2);
     lateness.look("");
   }
-  EXPECT_THAT(told.lines, IsEmpty());
+  EXPECT_THAT(reports.lines, IsEmpty());
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ std::string place(const Environment& environment, const LaunchFlags& flags = {})
          " by " + found->source;
 }
 
-testing::Matcher<std::function<void()>> says(const std::string& text)
+testing::Matcher<std::function<void()>> throws(const std::string& text)
 {
   return ThrowsMessage<InputError>(text);
 }
@@ -74,13 +74,13 @@ std::function<void()> placing(const Environment& environment, const LaunchFlags&
   return [=] { launch_place(environment, flags); };
 }
 
-TEST(LaunchPlace, IsNoneWhereNothingSaysARank)
+TEST(LaunchPlace, IsNoneWithoutARank)
 {
   EXPECT_EQ(place({}), "none");
   EXPECT_EQ(place({{"MASTER_ADDR", "a"}, {"ISOBAR_MASTER", "a:1"}, {"RANK", ""}}), "none");
 }
 
-TEST(LaunchPlace, OfTorchrunMeetsBesideTheStoreOfItsAgent)
+TEST(LaunchPlace, OfTorchrunUsesThePortAfterTheStoreOfItsAgent)
 {
   EXPECT_EQ(place(torchrun), "2/4 1 10.0.0.1:29501 by torchrun (RANK, WORLD_SIZE)");
   EXPECT_EQ(place(with(torchrun, "TORCHELASTIC_USE_AGENT_STORE", "False")),
@@ -88,10 +88,10 @@ TEST(LaunchPlace, OfTorchrunMeetsBesideTheStoreOfItsAgent)
   EXPECT_EQ(place(without(torchrun, "TORCHELASTIC_USE_AGENT_STORE")),
             "2/4 1 10.0.0.1:29500 by torchrun (RANK, WORLD_SIZE)");
   EXPECT_THAT(placing(with(torchrun, "MASTER_PORT", "65535")),
-              says("MASTER_PORT: \"65535\" is not a whole number from 1 to 65534"));
+              throws("MASTER_PORT: \"65535\" is not a whole number from 1 to 65534"));
 }
 
-TEST(LaunchPlace, OfSlurmMeetsOnTheFirstNodeAtAPortOfTheStep)
+TEST(LaunchPlace, OfSlurmIsOnTheFirstNodeAtAPortOfTheStep)
 {
   const auto here = launch_place(slurm, {});
   EXPECT_EQ(here->rank, 1);
@@ -109,12 +109,12 @@ TEST(LaunchPlace, OfSlurmMeetsOnTheFirstNodeAtAPortOfTheStep)
   EXPECT_EQ(launch_place(without(slurm, "SLURM_STEP_NODELIST"), {})->master.host, "m1");
 }
 
-TEST(LaunchPlace, ABatchScriptIsNoRankOfSlurms)
+TEST(LaunchPlace, IsNoneForABatchScriptOfSlurm)
 {
   EXPECT_EQ(place(without(slurm, "SLURM_STEP_ID")), "none");
 }
 
-TEST(LaunchPlace, OfOpenMpiMeetsOnTheLoopbackInterfaceWhereAllRanksAreHere)
+TEST(LaunchPlace, OfOpenMpiIsOnTheLoopbackInterfaceWhenAllRanksAreOnThisMachine)
 {
   const auto here = launch_place(open_mpi, {});
   EXPECT_EQ(here->rank, 1);
@@ -124,35 +124,35 @@ TEST(LaunchPlace, OfOpenMpiMeetsOnTheLoopbackInterfaceWhereAllRanksAreHere)
   EXPECT_NE(launch_place(with(open_mpi, "PMIX_NAMESPACE", "1"), {})->master.port, here->master.port);
   EXPECT_EQ(here->source, "Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)");
   const std::string nowhere =
-      "nothing says where rank 0 listens; say --master HOST:PORT to all ranks, or set ISOBAR_MASTER, or MASTER_ADDR "
+      "the address of rank 0 is not set; give --master HOST:PORT to all ranks, or set ISOBAR_MASTER, or MASTER_ADDR "
       "and MASTER_PORT";
-  EXPECT_THAT(placing(with(open_mpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1")), says(nowhere));
-  EXPECT_THAT(placing(without(open_mpi, "PMIX_NAMESPACE")), says(nowhere));
-  EXPECT_THAT(placing(without(pmi, "ISOBAR_MASTER")), says(nowhere));
+  EXPECT_THAT(placing(with(open_mpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1")), throws(nowhere));
+  EXPECT_THAT(placing(without(open_mpi, "PMIX_NAMESPACE")), throws(nowhere));
+  EXPECT_THAT(placing(without(pmi, "ISOBAR_MASTER")), throws(nowhere));
 }
 
-TEST(LaunchPlace, OfAPmiNeedsAMaster)
+TEST(LaunchPlace, OfAPmiRequiresAMaster)
 {
   EXPECT_EQ(place(pmi), "1/3 0 head:5000 by PMI (PMI_RANK, PMI_SIZE), ISOBAR_MASTER");
   EXPECT_EQ(place(with(pmi, "MPI_LOCALRANKID", "1")), "1/3 1 head:5000 by PMI (PMI_RANK, PMI_SIZE), ISOBAR_MASTER");
 }
 
-TEST(LaunchPlace, TheLauncherThatRunsUnderTheOthersWins)
+TEST(LaunchPlace, IsThatOfTheInnermostLauncher)
 {
-  EXPECT_EQ(place(both(torchrun, slurm)), "2/4 1 10.0.0.1:29501 by torchrun (RANK, WORLD_SIZE), over what Slurm says");
+  EXPECT_EQ(place(both(torchrun, slurm)), "2/4 1 10.0.0.1:29501 by torchrun (RANK, WORLD_SIZE), overriding Slurm");
   EXPECT_THAT(
       place(both(both(open_mpi, slurm), pmi)),
-      EndsWith("by Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), ISOBAR_MASTER, over what PMI and Slurm say"));
-  // Slurm has a PMI of its own, and says where the first node is.
+      EndsWith("by Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), ISOBAR_MASTER, overriding PMI and Slurm"));
+  // Slurm has its own PMI, and names the first node.
   EXPECT_THAT(place(without(both(pmi, slurm), "ISOBAR_MASTER")), AllOf(HasSubstr(" n4:"), HasSubstr("by Slurm")));
   EXPECT_THAT(place(both(with(pmi, "PMI_RANK", "2"), slurm)), HasSubstr("2/3 0 head:5000 by PMI"));
 }
 
-TEST(LaunchPlace, FlagsWinOverTheEnvironment)
+TEST(LaunchPlace, IsThatOfTheFlagsBeforeTheEnvironment)
 {
   EXPECT_EQ(place({}, {.rank = 0, .world = 2, .master = "a:1"}), "0/2 0 a:1 by --rank, --world, --master");
   EXPECT_EQ(place(torchrun, {.rank = 0, .world = 2, .master = "a:1"}),
-            "0/2 0 a:1 by --rank, --world, --master, over what torchrun says");
+            "0/2 0 a:1 by --rank, --world, --master, overriding torchrun");
   EXPECT_EQ(place(slurm, {.rank = {}, .world = {}, .master = "[::1]:7"}),
             "1/3 0 ::1:7 by --master, Slurm (SLURM_PROCID, SLURM_NTASKS)");
   EXPECT_EQ(place(torchrun, {.rank = 3, .world = {}, .master = {}}),
@@ -161,7 +161,7 @@ TEST(LaunchPlace, FlagsWinOverTheEnvironment)
             "1/3 0 a:1 by --master, Slurm (SLURM_PROCID, SLURM_NTASKS)");
 }
 
-TEST(LaunchPlace, TheEnvironmentsMasterWinsOverTheLaunchersOwn)
+TEST(LaunchPlace, HasTheMasterOfTheEnvironmentBeforeThatOfTheLauncher)
 {
   EXPECT_THAT(place(with(torchrun, "ISOBAR_MASTER", "b:2")),
               EndsWith(" b:2 by torchrun (RANK, WORLD_SIZE), ISOBAR_MASTER"));
@@ -169,46 +169,47 @@ TEST(LaunchPlace, TheEnvironmentsMasterWinsOverTheLaunchersOwn)
               EndsWith(" c:3 by Slurm (SLURM_PROCID, SLURM_NTASKS), MASTER_ADDR"));
 }
 
-TEST(LaunchPlace, NamesVariablesThatAreHalfSet)
+TEST(LaunchPlace, NamesVariablesThatAreMissing)
 {
   EXPECT_THAT(placing(without(torchrun, "WORLD_SIZE")),
-              says("WORLD_SIZE: not set; torchrun sets RANK and WORLD_SIZE together"));
-  EXPECT_THAT(placing(without(torchrun, "RANK")), says("RANK: not set; torchrun sets RANK and WORLD_SIZE together"));
+              throws("WORLD_SIZE: not set; torchrun sets RANK and WORLD_SIZE together"));
+  EXPECT_THAT(placing(without(torchrun, "RANK")), throws("RANK: not set; torchrun sets RANK and WORLD_SIZE together"));
   EXPECT_THAT(placing(without(torchrun, "MASTER_PORT")),
-              says("MASTER_PORT: not set; MASTER_ADDR and MASTER_PORT go together"));
+              throws("MASTER_PORT: not set; MASTER_ADDR and MASTER_PORT go together"));
   EXPECT_THAT(placing(with(torchrun, "MASTER_ADDR", "")),
-              says("MASTER_ADDR: not set; MASTER_ADDR and MASTER_PORT go together"));
+              throws("MASTER_ADDR: not set; MASTER_ADDR and MASTER_PORT go together"));
   EXPECT_THAT(placing(without(slurm, "SLURM_NTASKS")),
-              says("SLURM_NTASKS: not set; Slurm sets SLURM_PROCID and SLURM_NTASKS together"));
+              throws("SLURM_NTASKS: not set; Slurm sets SLURM_PROCID and SLURM_NTASKS together"));
   EXPECT_THAT(placing(without(slurm, "SLURM_JOB_ID")),
-              says("SLURM_JOB_ID: not set; Slurm's srun sets it; else say --master HOST:PORT"));
+              throws("SLURM_JOB_ID: not set; Slurm's srun sets it; otherwise give --master HOST:PORT"));
   EXPECT_THAT(placing({}, {.rank = 1, .world = {}, .master = "a:1"}),
-              says("--rank goes with --ranks, or with --world and --master where no launcher says them"));
+              throws("--rank requires --ranks, or --world and --master where no launcher sets them"));
 }
 
-TEST(LaunchPlace, NamesVariablesThatMakeNoSense)
+TEST(LaunchPlace, NamesVariablesThatAreMalformed)
 {
   for (const std::string wrong : {"x", "-1", "1.5", "1 ", "0x1", "99999999999999999999"}) {
     EXPECT_THAT(placing(with(torchrun, "RANK", wrong)),
-                says("RANK: \"" + wrong + "\" is not a whole number from 0 to 1000000"));
+                throws("RANK: \"" + wrong + "\" is not a whole number from 0 to 1000000"));
   }
   EXPECT_THAT(placing(with(torchrun, "WORLD_SIZE", "0")),
-              says("WORLD_SIZE: \"0\" is not a whole number from 1 to 1000000"));
-  EXPECT_THAT(placing(with(torchrun, "RANK", "4")), says("RANK: 4 is not below WORLD_SIZE, which is 4"));
-  EXPECT_THAT(placing(with(torchrun, "LOCAL_RANK", "4")), says("LOCAL_RANK: \"4\" is not a whole number from 0 to 3"));
+              throws("WORLD_SIZE: \"0\" is not a whole number from 1 to 1000000"));
+  EXPECT_THAT(placing(with(torchrun, "RANK", "4")), throws("RANK: 4 is not below WORLD_SIZE, which is 4"));
+  EXPECT_THAT(placing(with(torchrun, "LOCAL_RANK", "4")),
+              throws("LOCAL_RANK: \"4\" is not a whole number from 0 to 3"));
   EXPECT_THAT(placing(with(torchrun, "MASTER_PORT", "http")),
-              says("MASTER_PORT: \"http\" is not a whole number from 1 to 65534"));
+              throws("MASTER_PORT: \"http\" is not a whole number from 1 to 65534"));
   EXPECT_THAT(placing(with(slurm, "ISOBAR_MASTER", "here")),
-              says("ISOBAR_MASTER: \"here\" is no place; write host:port, such as 10.0.0.2:29500"));
+              throws("ISOBAR_MASTER: \"here\" is not an address; write host:port, such as 10.0.0.2:29500"));
   EXPECT_THAT(placing(with(slurm, "SLURM_STEP_NODELIST", "n[4-")),
-              says("SLURM_STEP_NODELIST: \"n[4-\" is no list of nodes, such as n[0-3,7],m1"));
+              throws("SLURM_STEP_NODELIST: \"n[4-\" is not a list of nodes, such as n[0-3,7],m1"));
   EXPECT_THAT(placing(slurm, {.rank = 3, .world = 3, .master = {}}),
-              says("--rank: 3 is not below --world, which is 3"));
+              throws("--rank: 3 is not below --world, which is 3"));
   EXPECT_THAT(placing(slurm, {.rank = 3, .world = {}, .master = {}}),
-              says("--rank: 3 is not below SLURM_NTASKS, which is 3"));
+              throws("--rank: 3 is not below SLURM_NTASKS, which is 3"));
 }
 
-TEST(FirstHost, IsThatOfSlurmsShortForm)
+TEST(FirstHost, ReadsTheShortFormOfSlurm)
 {
   const std::vector<std::pair<std::string, std::string>> lists = {{"n0", "n0"},
                                                                   {"a,b", "a"},
@@ -220,14 +221,15 @@ TEST(FirstHost, IsThatOfSlurmsShortForm)
   for (const auto& [list, first] : lists) EXPECT_EQ(first_host("X", list), first) << list;
 }
 
-TEST(FirstHost, RefusesWhatIsNoList)
+TEST(FirstHost, RefusesTextsThatAreNotLists)
 {
   for (const std::string wrong : {"", ",n0", "n[", "n[]", "n[a-b]", "n]0", "n[0", "n 0", "n[-3]", "n[[0]]", "a/b"}) {
-    EXPECT_THAT([&] { first_host("X", wrong); }, ThrowsMessage<InputError>(HasSubstr(" is no list of nodes"))) << wrong;
+    EXPECT_THAT([&] { first_host("X", wrong); }, ThrowsMessage<InputError>(HasSubstr(" is not a list of nodes")))
+        << wrong;
   }
 }
 
-RC_GTEST_PROP(FirstHost, IsAHostOrAFaultForAnyText, (const std::string& text))
+RC_GTEST_PROP(FirstHost, ReturnsAHostOrAnErrorForAnyText, (const std::string& text))
 {
   try {
     const std::string host = first_host("X", text);
@@ -238,10 +240,10 @@ RC_GTEST_PROP(FirstHost, IsAHostOrAFaultForAnyText, (const std::string& text))
   }
 }
 
-TEST(EnvironmentOfThisProcess, HasItsVariablesButForTheSecret)
+TEST(EnvironmentOfThisProcess, HasAllVariablesExceptTheSecret)
 {
   ::setenv("ISOBAR_TEST_VARIABLE", "a=b", 1);
-  ::setenv("ISOBAR_SECRET", "nobody is to copy this", 1);
+  ::setenv("ISOBAR_SECRET", "must not be copied", 1);
   const auto environment = environment_of_this_process();
   EXPECT_EQ(environment.at("ISOBAR_TEST_VARIABLE"), "a=b");
   EXPECT_FALSE(environment.contains("ISOBAR_SECRET"));

@@ -55,7 +55,7 @@ Preflight three_devices()
   return preflight;
 }
 
-/// The only reason against a run of three ranks, of which one is changed; "" for none.
+/// The only fault of a run of three ranks after a change; "" for none.
 template <typename Change>
 std::string reason(Change change)
 {
@@ -78,18 +78,18 @@ TEST(ExamineRanks, RefusesADeviceOfAnotherTypeThanThePlans)
   EXPECT_THAT(
       examine_ranks(preflight, ranks).faults,
       testing::ElementsAre(HasSubstr("rank 0 (x): cpu (NVIDIA H200) is of another type than the plan's a, which "
-                                     "is \"A100\"; plan for what is there, or say --emulate"),
+                                     "is \"A100\"; plan for the present devices, or give --emulate"),
                            HasSubstr("rank 1 (y): cpu (Tesla V100-SXM2-16GB) is of another type")));
 }
 
-TEST(ExamineRanks, LetsRanksThatAgreeBegin)
+TEST(ExamineRanks, AcceptsRanksThatAgree)
 {
   const auto assignment = examine_ranks(three_devices(), three_ranks());
   EXPECT_THAT(assignment.faults, IsEmpty());
   EXPECT_THAT(assignment.device_of_rank, ElementsAre(0, 1, 2));
 }
 
-TEST(ExamineRanks, NamesWhatARankHasOtherThanTheFirst)
+TEST(ExamineRanks, NamesDifferencesFromRankZero)
 {
   EXPECT_EQ(reason([](auto& ranks) { ranks[1].facts.version = "0.2.0"; }),
             "rank 1 (y): Isobar \"0.2.0\"; rank 0 has \"0.1.0\"");
@@ -112,7 +112,7 @@ TEST(ExamineRanks, RefusesADeviceWithoutTheDtype)
   auto ranks = three_ranks();
   ranks[0].facts.dtypes = {"float32", "fp16"};
   EXPECT_THAT(examine_ranks(preflight, ranks).faults,
-              ElementsAre("rank 0 (x): cpu (a processor) does not compute in bf16, which the workload wants"));
+              ElementsAre("rank 0 (x): cpu (a processor) does not compute in bf16, which the workload requires"));
 }
 
 TEST(ExamineRanks, RefusesTooLittleMemory)
@@ -122,7 +122,7 @@ TEST(ExamineRanks, RefusesTooLittleMemory)
   EXPECT_EQ(reason([](auto& ranks) { ranks[0].facts.memory = 1 * gibibyte; }), "");
 }
 
-TEST(ExamineRanks, CountsTheMemoryOfRanksThatShareADevice)
+TEST(ExamineRanks, AddsTheMemoryOfRanksThatShareADevice)
 {
   const auto together = [](auto& ranks) { ranks[1].facts.host = ranks[2].facts.host; };
   EXPECT_EQ(reason(together),
@@ -134,15 +134,15 @@ TEST(ExamineRanks, CountsTheMemoryOfRanksThatShareADevice)
             "");
 }
 
-TEST(ExamineRanks, RefusesAClockThatIsSurelyWrong)
+TEST(ExamineRanks, RefusesAClockThatIsWrongDespiteTheMeasurementError)
 {
   EXPECT_EQ(reason([](auto& ranks) { ranks[1].clock = Seconds(4.9); }), "");
   EXPECT_EQ(reason([](auto& ranks) { ranks[1].clock = Seconds(50); }),
-            "rank 1 (y): its clock shows 50.0 s more than rank 0's; set the clocks, or allow more than 5.00 s by "
+            "rank 1 (y): its clock is 50.0 s ahead of rank 0's; set the clocks, or allow more than 5.00 s with "
             "--clock-skew");
-  EXPECT_THAT(reason([](auto& ranks) { ranks[1].clock = Seconds(-50); }), HasSubstr("shows 50.0 s less than"));
+  EXPECT_THAT(reason([](auto& ranks) { ranks[1].clock = Seconds(-50); }), HasSubstr("is 50.0 s behind rank 0's"));
   EXPECT_EQ(reason([](auto& ranks) {
-              ranks[1].clock = Seconds(5.2);  // what a message on its way for a second may show
+              ranks[1].clock = Seconds(5.2);  // within the error of a round trip of a second
               ranks[1].round_trip = Seconds(1);
             }),
             "");
@@ -152,8 +152,8 @@ TEST(ExamineRanks, RefusesALoopbackAddressAmongOthers)
 {
   EXPECT_EQ(
       reason([](auto& ranks) { ranks[1].address = "127.0.0.1"; }),
-      "rank 1 (y): calls rank 0 from 127.0.0.1, where rank 2 (z), which calls from 10.0.0.1, cannot reach it; give "
-      "--master an address of rank 0's machine that is the same for all");
+      "rank 1 (y): connects to rank 0 from 127.0.0.1, where rank 2 (z), which connects from 10.0.0.1, cannot reach it; "
+      "give --master an address of rank 0's machine that is the same for all");
   EXPECT_EQ(reason([](auto& ranks) { ranks[0].address = "localhost"; }), "");
   EXPECT_EQ(reason([](auto& ranks) {
               for (auto& rank : ranks) rank.address = "127.0.0.1";
@@ -161,14 +161,14 @@ TEST(ExamineRanks, RefusesALoopbackAddressAmongOthers)
             "");
 }
 
-TEST(ExamineRanks, NamesTheDevicesWhereTheCountIsWrong)
+TEST(ExamineRanks, NamesTheDevicesWhenTheNumberOfRanksIsWrong)
 {
   auto ranks = three_ranks();
   ranks.pop_back();
   EXPECT_THAT(examine_ranks(three_devices(), ranks).faults, ElementsAre("2 ranks are here; the plan has 3: a, b, c"));
 }
 
-TEST(ExamineRanks, SaysAllReasonsAtOnce)
+TEST(ExamineRanks, ReportsAllFaultsAtOnce)
 {
   auto ranks = three_ranks();
   ranks[1].facts.version = "0.2.0";
@@ -186,18 +186,19 @@ std::vector<std::size_t> devices(const std::vector<std::string>& hosts, Assignme
   return assign_devices(ranks, {"a", "b", "c"}, rule).device_of_rank;
 }
 
-std::vector<std::string> seat_faults(const std::vector<std::string>& told, const std::vector<std::string>& hosts,
-                                     AssignmentRule rule = AssignmentRule::Automatic)
+std::vector<std::string> assignment_faults(const std::vector<std::string>& plan_devices,
+                                           const std::vector<std::string>& hosts,
+                                           AssignmentRule rule = AssignmentRule::Automatic)
 {
   std::vector<PresentRank> ranks;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     ranks.push_back(rank_on(hosts[rank]));
-    if (!told[rank].empty()) ranks.back().facts.plan_device = told[rank];
+    if (!plan_devices[rank].empty()) ranks.back().facts.plan_device = plan_devices[rank];
   }
   return assign_devices(ranks, {"a", "b", "c"}, rule).faults;
 }
 
-TEST(SeatRanks, GoesByHostsWhereEachIsADeviceOnce)
+TEST(AssignDevices, UsesHostsWhenEachIsADeviceOnce)
 {
   EXPECT_THAT(devices({"c", "a.example.org", "b"}), ElementsAre(2, 0, 1));
   EXPECT_THAT(devices({"c", "a", "x"}), ElementsAre(0, 1, 2));
@@ -206,25 +207,25 @@ TEST(SeatRanks, GoesByHostsWhereEachIsADeviceOnce)
   EXPECT_THAT(devices({"c", "a", "b"}, AssignmentRule::Host), ElementsAre(2, 0, 1));
 }
 
-TEST(SeatRanks, RefusesHostsThatAreNoDevicesWhenToldToGoByThem)
+TEST(AssignDevices, RefusesHostsThatAreNotDevicesUnderMapHost)
 {
-  EXPECT_THAT(seat_faults({"", "", ""}, {"c", "x", "c"}, AssignmentRule::Host),
-              ElementsAre("rank 1 (x): --map host makes it the device of its name, and the plan's devices are a, b, c",
-                          "rank 2 (c): --map host makes it the device of its name, and so is rank 0"));
+  EXPECT_THAT(assignment_faults({"", "", ""}, {"c", "x", "c"}, AssignmentRule::Host),
+              ElementsAre("rank 1 (x): --map host: \"x\" is not one of the plan's devices, which are a, b, c",
+                          "rank 2 (c): --map host: \"c\" is already the device of rank 0"));
 }
 
-TEST(SeatRanks, GivesARankTheDeviceThatItWasTold)
+TEST(AssignDevices, GivesARankTheDeviceOfPlanDevice)
 {
   std::vector<PresentRank> ranks = {rank_on("a"), rank_on("b"), rank_on("c")};
   ranks[1].facts.plan_device = "a";
   EXPECT_THAT(assign_devices(ranks, {"a", "b", "c"}, AssignmentRule::Automatic).device_of_rank, ElementsAre(1, 0, 2));
-  EXPECT_THAT(seat_faults({"", "d", ""}, {"a", "b", "c"}),
-              ElementsAre("rank 1 (b): --plan-device says that it is \"d\", and the plan's devices are a, b, c"));
-  EXPECT_THAT(seat_faults({"a", "", "a"}, {"a", "b", "c"}),
-              ElementsAre("rank 2 (c): --plan-device says that it is \"a\", and so is rank 0"));
+  EXPECT_THAT(assignment_faults({"", "d", ""}, {"a", "b", "c"}),
+              ElementsAre("rank 1 (b): --plan-device \"d\" is not one of the plan's devices, which are a, b, c"));
+  EXPECT_THAT(assignment_faults({"a", "", "a"}, {"a", "b", "c"}),
+              ElementsAre("rank 2 (c): --plan-device \"a\" is already the device of rank 0"));
 }
 
-RC_GTEST_PROP(SeatRanks, GivesEachRankASeatOfItsOwnOrSaysWhyNot, ())
+RC_GTEST_PROP(AssignDevices, GivesEachRankItsOwnDeviceOrReportsAFault, ())
 {
   const std::vector<std::string> names = {"a", "b", "c", "x"};
   const auto count = *rc::gen::inRange<std::size_t>(1, 4);
@@ -267,15 +268,15 @@ TEST(PreflightOf, TakesDevicesAndMemoryFromThePlan)
   EXPECT_THAT(preflight.peak_memory, ElementsAre(Bytes(1), Bytes(2), Bytes(0)));
 }
 
-TEST(SeatingInWords, HasALineForEachRank)
+TEST(AssignmentText, HasALineForEachRank)
 {
   const std::vector<PresentRank> ranks = {rank_on("x"), rank_on("y"), rank_on("z")};
   EXPECT_THAT(
-      assignment_in_words(three_devices(), ranks, {2, 0, 1}),
+      assignment_text(three_devices(), ranks, {2, 0, 1}),
       testing::StartsWith("rank 0 (x) is the plan's c: cpu (a processor), 4.00 GiB\nrank 1 (y) is the plan's a: "));
 }
 
-TEST(RankFacts, SurviveTheJourney)
+TEST(RankFacts, SurviveAConversionToJsonAndBack)
 {
   auto facts = rank_on("host \"of\" many\nlines").facts;
   facts.plan_device = "a";
@@ -287,7 +288,7 @@ TEST(RankFacts, SurviveTheJourney)
   EXPECT_EQ(facts_from_json(text).first_step, facts.first_step);
 }
 
-TEST(RankFacts, RefuseWhatIsNone)
+TEST(RankFacts, RefuseOtherTexts)
 {
   for (const std::string wrong : {"", "[]", "{}", "{\"host\": 1}", "no JSON"}) {
     EXPECT_THAT([&] { facts_from_json(wrong); }, ThrowsMessage<InputError>(HasSubstr("a rank's facts:"))) << wrong;

@@ -31,7 +31,7 @@ TEST(Progress, IsIdleForLongerAndLongerWhileItWaits)
   EXPECT_EQ(state.work, "");
 }
 
-TEST(Progress, IsNeverIdleAtWorkAndSaysAtWhatSinceWhen)
+TEST(Progress, IsNotIdleAtWorkAndNamesTheWorkAndItsDuration)
 {
   Progress progress(no_moves);
   const Progress::Work work(&progress, 7, forward(3));
@@ -42,7 +42,7 @@ TEST(Progress, IsNeverIdleAtWorkAndSaysAtWhatSinceWhen)
   EXPECT_GE(state.since, Seconds(0.05));
 }
 
-TEST(Progress, CountsWorkThatWasBegunAndEndedSinceItWasAsked)
+TEST(Progress, CountsWorkThatBeganAndEndedSinceTheLastCall)
 {
   Progress progress(no_moves);
   pause(0.05);
@@ -70,7 +70,7 @@ TEST(Progress, CountsBytesThatMove)
   EXPECT_GT(progress.state().idle, Seconds(0));
 }
 
-TEST(Progress, OfAGpuIsWhatItsQueueHasBegunAndNotEnded)
+TEST(Progress, IsNotIdleWhileWorkOnAGpuHasBegunAndNotEnded)
 {
   Progress progress(no_moves);
   struct Work {
@@ -83,11 +83,11 @@ TEST(Progress, OfAGpuIsWhatItsQueueHasBegunAndNotEnded)
     progress.queued([work] { return work->begun; }, [work] { return work->ended; });
   }
   pause(0.01);
-  EXPECT_GT(progress.state().idle, Seconds(0));  // it waits for what another rank sends
+  EXPECT_GT(progress.state().idle, Seconds(0));  // it waits for another rank
   first.begun = true;
   EXPECT_EQ(progress.state().idle, Seconds(0));
   first.ended = true;
-  EXPECT_EQ(progress.state().idle, Seconds(0));  // something was done since
+  EXPECT_EQ(progress.state().idle, Seconds(0));  // work ended since the last call
   pause(0.01);
   EXPECT_GT(progress.state().idle, Seconds(0));
   second = {true, true};
@@ -96,7 +96,7 @@ TEST(Progress, OfAGpuIsWhatItsQueueHasBegunAndNotEnded)
   EXPECT_GT(progress.state().idle, Seconds(0));
 }
 
-TEST(Progress, OfNobodyIsNotKept)
+TEST(Progress, IsOptionalForWork)
 {
   const Progress::Work work(nullptr, 0, forward(0));
 }

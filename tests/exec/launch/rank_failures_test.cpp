@@ -27,7 +27,7 @@ End ended(std::size_t rank, Failure with)
 const End killed = ended(1, failure(Kind::Died, {}, "died of signal 9 (Killed)"));
 const End silent = ended(1, failure(Kind::Silent, {}, "was ended at the time limit of 2 s"));
 
-/// What is thrown after the ranks have ended so; of kind Other and without a text where nothing is.
+/// The failure thrown after the ranks have ended; of kind Other and without a text when none is thrown.
 Failure cause_of(const std::vector<End>& ends)
 {
   RankFailures failures(names);
@@ -42,22 +42,22 @@ Failure cause_of(const std::vector<End>& ends)
 
 const Failure closed = failure(Kind::PeerClosed, {}, "rank 0: receive from rank 1 (channel 0): no message after 2 s");
 
-TEST(RankFailures, AreNoneOfRanksThatAreDone)
+TEST(RankFailures, ThrowNothingForRanksThatSucceeded)
 {
   EXPECT_EQ(cause_of({{0, {"result"}}, {1, {"result"}}}).text, "");
 }
 
-TEST(RankFailures, AreTheOneThatTheOthersFollowFromWhateverEndsFirst)
+TEST(RankFailures, ThrowTheCauseWhicheverRankEndsFirst)
 {
   const auto gone = ended(0, failure(Kind::Died, 1, "rank 1 (b) is gone"));
-  const auto mute = ended(2, failure(Kind::Silent, 1, "rank 1 (b): no sign of life for 10 s"));
+  const auto mute = ended(2, failure(Kind::Silent, 1, "rank 1 (b): no heartbeat for 10 s"));
   const auto cancelled = ended(0, failure(Kind::Cancelled, {}, "send: cancelled"));
   const auto late = ended(0, failure(Kind::DeadlinePassed, {}, "send: deadline passed"));
   EXPECT_EQ(cause_of({gone, killed}).text, "rank 1 (b): died of signal 9 (Killed)");
   EXPECT_EQ(cause_of({killed, gone}).text, "rank 1 (b): died of signal 9 (Killed)");
   EXPECT_EQ(cause_of({ended(0, closed), killed}).text, "rank 1 (b): died of signal 9 (Killed)");
   EXPECT_EQ(cause_of({late, killed}).text, "rank 1 (b): died of signal 9 (Killed)");
-  EXPECT_EQ(cause_of({ended(0, closed), mute, silent}).text, "rank 1 (b): no sign of life for 10 s");
+  EXPECT_EQ(cause_of({ended(0, closed), mute, silent}).text, "rank 1 (b): no heartbeat for 10 s");
   EXPECT_EQ(cause_of({cancelled, silent}).text, "rank 0 (a): send: cancelled");
   EXPECT_EQ(cause_of({silent}).text, "rank 1 (b): did not answer");
 }
@@ -72,19 +72,19 @@ TEST(RankFailures, KeepTheRankAndTheKindOfTheOneAtFault)
   EXPECT_EQ(mute.kind, Kind::Silent);
 }
 
-TEST(RankFailures, AreAsWellALinkThatFailedWhileAllAreAlive)
+TEST(RankFailures, ThrowAFailedLinkWhenAllRanksAreAlive)
 {
   const auto found = failure(Kind::PeerClosed, 0, "rank 0 (a) failed: " + closed.text + "; all ranks are alive");
   EXPECT_EQ(cause_of({ended(1, found), ended(0, found)}).text, found.text);
 }
 
-TEST(RankFailures, SayARanksNameOnce)
+TEST(RankFailures, NameARankOnce)
 {
   EXPECT_EQ(cause_of({ended(1, failure(Kind::OutOfMemory, 1, "rank 1 (b): out of memory"))}).text,
             "rank 1 (b): out of memory");
 }
 
-TEST(RankFailures, EndTheRunAsTheOneAtFaultDoes)
+TEST(RankFailures, HaveTheExitCodeOfTheRankAtFault)
 {
   for (const auto code : {ExitCode::InputError, ExitCode::EnvironmentError, ExitCode::OurBug, ExitCode::Interrupted}) {
     const Failure of_one = {Kind::Other, {}, code, "model.yaml: no model"};
@@ -93,13 +93,13 @@ TEST(RankFailures, EndTheRunAsTheOneAtFaultDoes)
   }
 }
 
-TEST(RankFailures, KeepWhatTheOthersSayOfARankThatAnswersNoMoreIncludingWhoseFaultItIs)
+TEST(RankFailures, KeepTheExitCodeThatOthersReportForASilentRank)
 {
   const Failure of_input = {Kind::BadInput, 1, ExitCode::InputError, "rank 1 (b) failed: step 3: the loss is nan"};
   EXPECT_EQ(cause_of({ended(0, of_input), silent}).code, ExitCode::InputError);
 }
 
-TEST(RankFailures, AreTheSameWhateverTheirTextsAre)
+TEST(RankFailures, DoNotDependOnTexts)
 {
   const std::vector<Kind> kinds = {Kind::Other, Kind::PeerClosed, Kind::DeadlinePassed, Kind::Cancelled,
                                    Kind::Died,  Kind::Silent,     Kind::OutOfMemory};
@@ -110,7 +110,7 @@ TEST(RankFailures, AreTheSameWhateverTheirTextsAre)
                                           "rank 0 (a): deadline passed",
                                           "connection closed by the peer",
                                           "died of signal 9",
-                                          "no sign of life"};
+                                          "no heartbeat"};
   for (const auto kind : kinds) {
     for (const auto other : kinds) {
       for (const auto rank : ranks) {
@@ -129,7 +129,7 @@ TEST(RankFailures, AreTheSameWhateverTheirTextsAre)
   }
 }
 
-TEST(RankLost, IsDeadSilentOrOutOfMemory)
+TEST(RankLost, IsARankThatIsDeadSilentOrOutOfMemory)
 {
   for (const auto kind : {Kind::Died, Kind::Silent, Kind::OutOfMemory}) {
     EXPECT_EQ(rank_lost(failure(kind, 1, "")), 1U);
@@ -137,7 +137,7 @@ TEST(RankLost, IsDeadSilentOrOutOfMemory)
   }
 }
 
-TEST(RankLost, IsNoneThatHasOtherTroubles)
+TEST(RankLost, IsNoneForOtherFailures)
 {
   for (const auto kind : {Kind::Other, Kind::PeerClosed, Kind::DeadlinePassed, Kind::Cancelled, Kind::BadInput})
     EXPECT_EQ(rank_lost(failure(kind, 1, "rank 1 (b): out of memory")), std::nullopt);

@@ -29,9 +29,9 @@ using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::StartsWith;
 
-std::shared_ptr<const Secret> some_secret(const std::string& words = "known to the ranks of this test")
+std::shared_ptr<const Secret> some_secret(const std::string& text = "known to the ranks of this test")
 {
-  return std::make_shared<const Secret>("test", words);
+  return std::make_shared<const Secret>("test", text);
 }
 
 RankFacts facts_of(std::size_t rank)
@@ -50,7 +50,7 @@ RankFacts facts_of(std::size_t rank)
           .settings = ""};
 }
 
-/// What came of one rank: a meeting, or the kind and text of its failure.
+/// Outcome of one rank: a meeting, or the text of its failure.
 struct Outcome {
   std::optional<Meeting> meeting;
   std::string input_fault;
@@ -58,9 +58,9 @@ struct Outcome {
 };
 
 /// Ranks as threads that meet at a free port.
-class Gathering {
+class Group {
  public:
-  explicit Gathering(std::size_t count) : outcomes(count)
+  explicit Group(std::size_t count) : outcomes(count)
   {
     auto listener = quiet_listener("127.0.0.1");
     master = {.host = "127.0.0.1", .port = listener.port()};
@@ -119,7 +119,7 @@ class Gathering {
 TEST(Rendezvous, TellsEveryRankWhereTheOthersListen)
 {
   for (const bool tls : {false, true}) {
-    Gathering run(3);
+    Group run(3);
     for (auto& options : run.options) options.tls = tls;
     run.run();
     for (std::size_t rank = 0; rank < 3; ++rank) {
@@ -130,14 +130,14 @@ TEST(Rendezvous, TellsEveryRankWhereTheOthersListen)
       EXPECT_EQ(meeting->endpoints[rank].host, "127.0.0.1");
       EXPECT_EQ(meeting->endpoints[rank].port, meeting->listener.port());
     }
-    EXPECT_THAT(run.outcomes[0].meeting->in_words, StartsWith("rank 0 (host0) is the plan's a: cpu (a processor)"));
-    EXPECT_EQ(run.outcomes[1].meeting->in_words, "");
+    EXPECT_THAT(run.outcomes[0].meeting->summary, StartsWith("rank 0 (host0) is the plan's a: cpu (a processor)"));
+    EXPECT_EQ(run.outcomes[1].meeting->summary, "");
   }
 }
 
-TEST(Rendezvous, SeatsRanksAsThePlanHasThem)
+TEST(Rendezvous, AssignsDevicesByHost)
 {
-  Gathering run(3);
+  Group run(3);
   for (std::size_t rank = 0; rank < 3; ++rank) run.facts[rank].host = run.preflight.devices[2 - rank];
   run.run();
   for (std::size_t rank = 0; rank < 3; ++rank) {
@@ -147,9 +147,9 @@ TEST(Rendezvous, SeatsRanksAsThePlanHasThem)
   }
 }
 
-TEST(Rendezvous, RanksListenWhereTheyAreTold)
+TEST(Rendezvous, ListensOnTheBindAddress)
 {
-  Gathering run(3);
+  Group run(3);
   run.options[1].bind = "127.0.0.2";
   run.options[2].bind = "0.0.0.0";
   run.run();
@@ -159,17 +159,17 @@ TEST(Rendezvous, RanksListenWhereTheyAreTold)
   EXPECT_EQ(meeting->endpoints[2].host, "127.0.0.1");
 }
 
-TEST(Rendezvous, OneRankMeetsItself)
+TEST(Rendezvous, OfOneRankSucceeds)
 {
-  Gathering run(1);
+  Group run(1);
   run.run();
   ASSERT_TRUE(run.outcomes[0].meeting);
   EXPECT_EQ(run.outcomes[0].meeting->endpoints.size(), 1);
 }
 
-TEST(Rendezvous, WaitsForRankZeroThatComesLast)
+TEST(Rendezvous, WaitsForRankZeroWhenItStartsLast)
 {
-  Gathering run(3);
+  Group run(3);
   run.start(1);
   run.start(2);
   pause(0.5);
@@ -178,22 +178,22 @@ TEST(Rendezvous, WaitsForRankZeroThatComesLast)
   for (const auto& outcome : run.outcomes) EXPECT_TRUE(outcome.meeting) << outcome.environment_fault;
 }
 
-TEST(Rendezvous, NamesTheRanksThatAreMissingToAllThatCame)
+TEST(Rendezvous, NamesTheMissingRanksToAllOthers)
 {
-  Gathering run(5);
+  Group run(5);
   for (auto& options : run.options) options.deadline = Seconds(2);
   for (const std::size_t rank : {0, 2, 4}) run.start(rank);
   run.threads.clear();
   for (const std::size_t rank : {0, 2, 4}) {
-    EXPECT_EQ(
-        run.outcomes[rank].environment_fault,
-        fmt::format("of 5 ranks these have not called {} within 2 s (twice --deadline): 1, 3", text_of(run.master)));
+    EXPECT_EQ(run.outcomes[rank].environment_fault,
+              fmt::format("of 5 ranks these have not connected to {} within 2 s (twice --deadline): 1, 3",
+                          text_of(run.master)));
   }
 }
 
 TEST(Rendezvous, NamesTheMasterThatDoesNotAnswer)
 {
-  Gathering run(2);
+  Group run(2);
   run.options[1].deadline = Seconds(0.5);
   run.start(1);
   run.threads.clear();
@@ -202,42 +202,43 @@ TEST(Rendezvous, NamesTheMasterThatDoesNotAnswer)
                         text_of(run.master)));
 }
 
-TEST(Rendezvous, RefusesTwoProcessesThatSayTheyAreTheSameRank)
+TEST(Rendezvous, RefusesTwoProcessesThatClaimTheSameRank)
 {
-  Gathering run(3);
+  Group run(3);
   run.options[2].rank = 1;
   run.run();
-  EXPECT_EQ(run.outcomes[0].input_fault, "two processes say that they are rank 1; give each its own");
-  // The second comer hears it at the door, the first one from rank 0, or each of them has one of the places.
+  EXPECT_EQ(run.outcomes[0].input_fault, "two processes claim to be rank 1; give each its own rank");
+  // Rank 0 rejects the second process and sends its decision to the first, or each of them gets one of the two links.
   for (const std::size_t place : {1, 2}) {
     EXPECT_THAT(run.outcomes[place].input_fault,
-                testing::AnyOf(HasSubstr("turns it away: rank 1 is there already, from 127.0.0.1"),
-                               "two processes say that they are rank 1; give each its own"));
+                testing::AnyOf(HasSubstr("rejected by rank 0 at " + text_of(run.master) +
+                                         ": rank 1 is already connected, from 127.0.0.1"),
+                               "two processes claim to be rank 1; give each its own rank"));
   }
-  EXPECT_THAT(run.input_faults(), Contains(HasSubstr("is there already")));
+  EXPECT_THAT(run.input_faults(), Contains(HasSubstr("is already connected")));
 }
 
-/// Connects the links of rank 1 of three, as far as they are named, and dies.
-void call_as_rank_one_and_die(const Endpoint& master, const std::vector<std::string>& ways)
+/// Connects some links of rank 1 of three, and dies.
+void connect_as_rank_one_and_die(const Endpoint& master, const std::vector<std::string>& ways)
 {
-  ConnectionManager board(some_secret(), false);
-  std::vector<Flow> flows;
+  ConnectionManager manager(some_secret(), false);
+  std::vector<Connection> connections;
   for (const auto& way : ways) {
-    board.connect(
+    manager.connect(
         master, purpose_of(fmt::format("isobar 1: rank 1 of 3, {}, process 1", way)),
-        [&](const Purpose&, Flow flow) { flows.push_back(std::move(flow)); },
+        [&](const Purpose&, Connection connection) { connections.push_back(std::move(connection)); },
         [](const std::string& reason) { ADD_FAILURE() << reason; });
   }
-  while (flows.size() < ways.size()) board.work(deadline_in(plenty));
+  while (connections.size() < ways.size()) manager.work(deadline_in(plenty));
   pause(0.2);
 }
 
-TEST(Rendezvous, ARankThatDiedBeforeAllWereThereIsTakenInAgain)
+TEST(Rendezvous, AcceptsARestartedRankThatDiedBeforeAllWereConnected)
 {
   for (const std::vector<std::string>& ways : {std::vector<std::string>{"up"}, {"down"}, {"up", "down"}}) {
-    Gathering run(3);
+    Group run(3);
     run.start(0);
-    call_as_rank_one_and_die(run.master, ways);
+    connect_as_rank_one_and_die(run.master, ways);
     run.start(1);
     run.start(2);
     run.threads.clear();
@@ -247,27 +248,27 @@ TEST(Rendezvous, ARankThatDiedBeforeAllWereThereIsTakenInAgain)
   }
 }
 
-TEST(Rendezvous, RanksThatWouldBeginAtDifferentStepsMayMeetLater)
+TEST(Rendezvous, ReportsDifferentFirstStepsAsAnEnvironmentError)
 {
-  Gathering run(3);
+  Group run(3);
   run.facts[2].first_step = 20;
   run.run();
   EXPECT_THAT(run.environment_faults(), Each("rank 2 (host2) begins at step 20, rank 0 at step 0"));
 }
 
-TEST(Rendezvous, ARankThatIsDecidedAgainstBeforeItWasGreetedHearsWhy)
+TEST(Rendezvous, ReportsADecisionAgainstTheRunBeforeTheRankWasAccepted)
 {
-  Gathering run(2);
+  Group run(2);
   ConnectionManager rank_zero(some_secret(), false);
-  std::vector<Flow> up;
+  std::vector<Connection> up;
   std::unique_ptr<TcpLink> down;
   rank_zero.listen(
       TcpListener(run.master), [](const Purpose&) { return ""; },
-      [&](const Purpose& purpose, Flow flow) {
-        std::vector<Flow> flows;
-        flows.push_back(std::move(flow));
-        if (text_of(purpose).find(", up, ") != std::string::npos) return up.push_back(std::move(flows.front()));
-        down = std::make_unique<TcpLink>(LinkName{0, 1, 1}, 0, "rendezvous", std::move(flows));
+      [&](const Purpose& purpose, Connection connection) {
+        if (text_of(purpose).find(", up, ") != std::string::npos) return up.push_back(std::move(connection));
+        std::vector<Connection> connections;
+        connections.push_back(std::move(connection));
+        down = std::make_unique<TcpLink>(LinkName{0, 1, 1}, 0, "rendezvous", std::move(connections));
       });
   run.start(1);
   while (up.empty() || !down) rank_zero.work(deadline_in(plenty));
@@ -280,22 +281,25 @@ TEST(Rendezvous, ARankThatIsDecidedAgainstBeforeItWasGreetedHearsWhy)
 
 TEST(Rendezvous, RefusesRanksOfAnotherNumberOfRanks)
 {
-  Gathering run(2);
+  Group run(2);
   run.options[1].ranks = 3;
   run.run();
-  EXPECT_THAT(run.outcomes[0].input_fault, AllOf(HasSubstr("somebody called as \"isobar 1: rank 1 of 3, "),
-                                                 HasSubstr("\"isobar 1: rank 1 of 2, up\"")));
-  EXPECT_THAT(run.outcomes[1].input_fault, HasSubstr("turns it away: it awaits \"isobar 1: rank 1 of 2, up\""));
+  EXPECT_THAT(run.outcomes[0].input_fault,
+              AllOf(HasSubstr("a process connected as \"isobar 1: rank 1 of 3, "),
+                    HasSubstr("this run expects connections such as \"isobar 1: rank 1 of 2, up\"")));
+  EXPECT_EQ(
+      run.outcomes[1].input_fault,
+      fmt::format("rank 1: rejected by rank 0 at {}: it expects \"isobar 1: rank 1 of 2, up\"", text_of(run.master)));
 }
 
-TEST(Rendezvous, ARankWithAnotherSecretIsNobody)
+TEST(Rendezvous, CountsARankWithAnotherSecretAsMissing)
 {
-  Gathering run(2);
+  Group run(2);
   for (auto& options : run.options) options.deadline = Seconds(2);
-  run.options[1].secret = some_secret("known to somebody else alone");
+  run.options[1].secret = some_secret("known to another run");
   run.run();
   EXPECT_THAT(run.outcomes[0].environment_fault,
-              AllOf(StartsWith(fmt::format("of 2 ranks these have not called {} within 2 s (twice --deadline): 1",
+              AllOf(StartsWith(fmt::format("of 2 ranks these have not connected to {} within 2 s (twice --deadline): 1",
                                            text_of(run.master))),
                     HasSubstr("did not prove the secret")));
   EXPECT_THAT(run.outcomes[1].environment_fault, StartsWith("rank 1: rank 0 does not answer at "));
@@ -303,7 +307,7 @@ TEST(Rendezvous, ARankWithAnotherSecretIsNobody)
 
 TEST(Rendezvous, TellsEveryRankAllReasonsAgainstTheRun)
 {
-  Gathering run(3);
+  Group run(3);
   run.facts[1].plan_hash = "45";
   run.facts[2].memory = Bytes(1);
   run.facts[2].version = "0.0.9";
@@ -314,18 +318,18 @@ TEST(Rendezvous, TellsEveryRankAllReasonsAgainstTheRun)
                                              HasSubstr("rank 2 (host2): 1 B of memory on cpu"))));
 }
 
-TEST(Rendezvous, ClocksOfOneMachineAgree)
+TEST(Rendezvous, AcceptsTheClocksOfOneMachine)
 {
-  Gathering run(2);
+  Group run(2);
   run.preflight.clock_skew = Seconds(0.2);
   run.run();
   EXPECT_THAT(run.input_faults(), Each(""));
 }
 
-TEST(Rendezvous, SaysWhenTheMastersAddressIsNotRankZerosOwn)
+TEST(Rendezvous, ReportsAMasterAddressThatIsNotRankZerosOwn)
 {
-  Gathering run(2);
-  run.options[0].master = {.host = "192.0.2.1", .port = 20'000};  // RFC 5737: nobody's
+  Group run(2);
+  run.options[0].master = {.host = "192.0.2.1", .port = 20'000};  // RFC 5737: never assigned
   run.start(0);
   run.threads.clear();
   EXPECT_THAT(run.outcomes[0].environment_fault, StartsWith("cannot listen on 192.0.2.1:"));

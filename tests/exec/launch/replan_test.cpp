@@ -26,7 +26,7 @@ Plan plan_on(const std::vector<std::string>& devices)
   return plan;
 }
 
-TEST(Replan, AsksForTheSamePlanWithoutOneMoreDevice)
+TEST(Replan, RequestsTheSamePlanWithoutOneMoreDevice)
 {
   EXPECT_THAT(
       replan_arguments(plan_on({"a", "b"}), "b", {"p.xml", "w.yaml"}, "new.json"),
@@ -60,7 +60,7 @@ TEST(Replan, NamesItsPlansAfterTheFirstOne)
   EXPECT_EQ(replanned_file("mine.json", plan), "mine.without-2.json");
 }
 
-TEST(Replan, NeedsADeviceThatIsLostAndOthersBesideIt)
+TEST(Replan, RequiresALostDeviceAndOthersThatRemain)
 {
   const auto file = std::filesystem::temp_directory_path() / "isobar_replan_test.json";
   const auto error = [&](const Plan& plan, const Failure& failure) {

@@ -24,18 +24,18 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-/// A supervision that keeps what it is told.
-class Told {
+/// A supervision that records its reports.
+class Recorded {
  public:
-  explicit Told(std::uint64_t restarts)
+  explicit Recorded(std::uint64_t restarts)
   {
     supervision.restarts = restarts;
     supervision.resume_point = [] { return std::string("step 12"); };
-    supervision.say = [this](const std::string& line) { lines.push_back(line); };
+    supervision.report = [this](const std::string& line) { lines.push_back(line); };
     supervision.pause = Seconds(0.01);
   }
-  Told(const Told&) = delete;
-  Told& operator=(const Told&) = delete;
+  Recorded(const Recorded&) = delete;
+  Recorded& operator=(const Recorded&) = delete;
 
   Supervision supervision;
   std::vector<std::string> lines;
@@ -46,81 +46,81 @@ ExitCode fail(const std::string& why)
   throw EnvironmentError(why);
 }
 
-TEST(Supervisor, RunsWhatSucceedsOnce)
+TEST(Supervisor, RunsASuccessfulAttemptOnce)
 {
-  Told told(3);
-  EXPECT_EQ(supervise([](std::uint64_t) { return ExitCode::Done; }, told.supervision), ExitCode::Done);
-  EXPECT_EQ(supervise([](std::uint64_t) { return ExitCode::Infeasible; }, told.supervision), ExitCode::Infeasible);
-  EXPECT_THAT(told.lines, IsEmpty());
+  Recorded run(3);
+  EXPECT_EQ(supervise([](std::uint64_t) { return ExitCode::Done; }, run.supervision), ExitCode::Done);
+  EXPECT_EQ(supervise([](std::uint64_t) { return ExitCode::Infeasible; }, run.supervision), ExitCode::Infeasible);
+  EXPECT_THAT(run.lines, IsEmpty());
 }
 
-TEST(Supervisor, StartsAgainWhatFailedOrDied)
+TEST(Supervisor, RepeatsAnAttemptThatFailedOrDied)
 {
-  Told told(3);
+  Recorded run(3);
   const auto attempt = [](std::uint64_t failed) {
     if (failed == 0) return fail("rank 1 (b) is gone");
     if (failed == 1) std::raise(SIGKILL);
     return ExitCode::Done;
   };
-  EXPECT_EQ(supervise(attempt, told.supervision), ExitCode::Done);
-  EXPECT_THAT(told.lines, ElementsAre("attempt 1 of 4 failed: rank 1 (b) is gone; going on from step 12",
-                                      "attempt 2 of 4 failed: died of signal 9 (Killed); going on from step 12"));
+  EXPECT_EQ(supervise(attempt, run.supervision), ExitCode::Done);
+  EXPECT_THAT(run.lines, ElementsAre("attempt 1 of 4 failed: rank 1 (b) is gone; continuing from step 12",
+                                     "attempt 2 of 4 failed: died of signal 9 (Killed); continuing from step 12"));
 }
 
 TEST(Supervisor, GivesUpAfterTheLastRestart)
 {
-  Told told(2);
+  Recorded run(2);
   try {
-    supervise([](std::uint64_t failed) { return fail("failure " + std::to_string(failed)); }, told.supervision);
+    supervise([](std::uint64_t failed) { return fail("failure " + std::to_string(failed)); }, run.supervision);
     FAIL();
   } catch (const AttemptsFailed& error) {
     EXPECT_EQ(error.failure().text, "failure 2");
   }
-  EXPECT_EQ(told.lines.size(), 2U);
+  EXPECT_EQ(run.lines.size(), 2U);
 }
 
 TEST(Supervisor, WaitsTwiceAsLongBeforeEachFurtherAttempt)
 {
-  Told told(3);
-  told.supervision.pause = Seconds(0.2);
+  Recorded run(3);
+  run.supervision.pause = Seconds(0.2);
   const auto begin = Clock::now();
-  EXPECT_THROW(supervise([](std::uint64_t) { return fail("no port is free"); }, told.supervision), AttemptsFailed);
+  EXPECT_THROW(supervise([](std::uint64_t) { return fail("no port is free"); }, run.supervision), AttemptsFailed);
   EXPECT_GE(time_since(begin), Seconds(0.2 + 0.4 + 0.8));
 }
 
-TEST(Supervisor, RepeatsNothingThatWouldEndTheSameWay)
+TEST(Supervisor, DoesNotRepeatInputErrorsAndBugs)
 {
-  Told told(5);
+  Recorded run(5);
   const auto attempt = [&](const auto& error) {
-    supervise([&](std::uint64_t) -> ExitCode { throw error; }, told.supervision);
+    supervise([&](std::uint64_t) -> ExitCode { throw error; }, run.supervision);
   };
   EXPECT_THROW(attempt(InputError("--seed", "is no number")), InputError);
   EXPECT_THROW(attempt(std::logic_error("a bug")), std::logic_error);
-  EXPECT_THAT(told.lines, IsEmpty());
+  EXPECT_THAT(run.lines, IsEmpty());
 }
 
-TEST(Supervisor, EndsWithAnAttemptThatWasInterrupted)
+TEST(Supervisor, DoesNotRepeatAnInterruptedAttempt)
 {
-  Told told(5);
+  Recorded run(5);
   const auto attempt = [](std::uint64_t) -> ExitCode { throw Interrupted(); };
-  EXPECT_THROW(supervise(attempt, told.supervision), Interrupted);
-  EXPECT_THAT(told.lines, IsEmpty());
+  EXPECT_THROW(supervise(attempt, run.supervision), Interrupted);
+  EXPECT_THAT(run.lines, IsEmpty());
 }
 
-TEST(Supervisor, LetsTheAttemptComeToAGoodEndWhenItIsAskedToStop)
+TEST(Supervisor, LetsTheAttemptFinishWhenItIsAskedToStop)
 {
   EXPECT_EXIT(
       {
         catch_interrupts();
-        Told told(5);
+        Recorded run(5);
         const auto attempt = [](std::uint64_t) {
           const GracefulStop stop;
           kill(getppid(), SIGINT);
-          while (!stop.asked()) usleep(10'000);
-          usleep(300'000);  // as one that writes a last checkpoint
+          while (!stop.requested()) usleep(10'000);
+          usleep(300'000);  // as if it wrote a last checkpoint
           return ExitCode::Interrupted;
         };
-        std::exit(static_cast<int>(supervise(attempt, told.supervision)));
+        std::exit(static_cast<int>(supervise(attempt, run.supervision)));
       },
       testing::ExitedWithCode(130), "");
 }
@@ -130,17 +130,17 @@ TEST(Supervisor, EndsTheAttemptWhenItIsAskedTwice)
   EXPECT_EXIT(
       {
         catch_interrupts();
-        Told told(5);
+        Recorded run(5);
         const auto attempt = [](std::uint64_t) -> ExitCode {
           const GracefulStop stop;
           kill(getppid(), SIGINT);
-          while (!stop.asked()) usleep(10'000);
+          while (!stop.requested()) usleep(10'000);
           usleep(200'000);  // two signals that come together are one request
           kill(getppid(), SIGTERM);
           for (;;) ::pause();
         };
         try {
-          supervise(attempt, told.supervision);
+          supervise(attempt, run.supervision);
         } catch (const Interrupted&) {
           std::exit(waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD ? 130 : 1);
         }
@@ -148,30 +148,30 @@ TEST(Supervisor, EndsTheAttemptWhenItIsAskedTwice)
       testing::ExitedWithCode(130), "");
 }
 
-/// In a process that is interrupted while an attempt does `work`: exits with 100 and more where it fails.
-[[noreturn]] void supervise_and_exit(Told& told, const std::function<ExitCode(std::uint64_t)>& work)
+/// For a process that is interrupted while an attempt runs `work`: exits with 100 when the attempt fails.
+[[noreturn]] void supervise_and_exit(Recorded& run, const std::function<ExitCode(std::uint64_t)>& work)
 {
   constexpr int with_error = 100;
   try {
-    std::exit(static_cast<int>(supervise(work, told.supervision)));
+    std::exit(static_cast<int>(supervise(work, run.supervision)));
   } catch (const Interrupted&) {
     std::exit(static_cast<int>(ExitCode::Interrupted));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s after %zu", error.what(), told.lines.size());
+    std::fprintf(stderr, "%s after %zu", error.what(), run.lines.size());
     std::exit(with_error);
   }
 }
 
-TEST(Supervisor, EndsAtOnceAnAttemptThatHasNotBegunToTrain)
+TEST(Supervisor, EndsAnAttemptAtOnceBeforeItTrains)
 {
   EXPECT_EXIT(
       {
         catch_interrupts();
-        Told told(5);
-        supervise_and_exit(told, [](std::uint64_t) -> ExitCode {
+        Recorded run(5);
+        supervise_and_exit(run, [](std::uint64_t) -> ExitCode {
           kill(getppid(), SIGINT);
           for (int look = 0; look < 1000; ++look) {
-            throw_if_interrupted();  // as one that waits for the other ranks
+            throw_if_interrupted();  // as if it waited for the other ranks
             usleep(10'000);
           }
           return ExitCode::Done;
@@ -185,24 +185,24 @@ TEST(Supervisor, EndsAtOnceBetweenTwoAttempts)
   EXPECT_EXIT(
       {
         catch_interrupts();
-        Told told(5);
-        told.supervision.pause = plenty;
-        told.supervision.say = [](const std::string&) { kill(getpid(), SIGINT); };
-        supervise_and_exit(told, [](std::uint64_t) { return fail("rank 1 (b) is gone"); });
+        Recorded run(5);
+        run.supervision.pause = plenty;
+        run.supervision.report = [](const std::string&) { kill(getpid(), SIGINT); };
+        supervise_and_exit(run, [](std::uint64_t) { return fail("rank 1 (b) is gone"); });
       },
       testing::ExitedWithCode(130), "");
 }
 
-TEST(Supervisor, SaysWhatTheLastAttemptFailedWithAfterAnInterrupt)
+TEST(Supervisor, ReportsTheFailureOfTheLastAttemptAfterAnInterrupt)
 {
   EXPECT_EXIT(
       {
         catch_interrupts();
-        Told told(5);
-        supervise_and_exit(told, [](std::uint64_t) {
+        Recorded run(5);
+        supervise_and_exit(run, [](std::uint64_t) {
           const GracefulStop stop;
           kill(getppid(), SIGINT);
-          while (!stop.asked()) usleep(10'000);
+          while (!stop.requested()) usleep(10'000);
           return fail("the disk is full");
         });
       },

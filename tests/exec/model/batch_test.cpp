@@ -35,7 +35,7 @@ TEST(SyntheticInputs, HaveTheBytesThatTheWorkloadCounts)
   }
 }
 
-TEST(SyntheticInputs, FollowFromEveryPartOfTheKeyAndNothingElse)
+TEST(SyntheticInputs, DependOnEveryPartOfTheKeyAndNothingElse)
 {
   for (const auto* name : {"bert10", "gpt2_124m", "llama_8b", "resnet50"}) {
     SCOPED_TRACE(name);
@@ -81,7 +81,7 @@ TEST(SyntheticInputs, AreInTwoSegmentsTheSecondAfterTheFirst)
   EXPECT_EQ(segments.max().item<std::int64_t>(), 1);
 }
 
-TEST(SyntheticLabels, AreTheTokensThatFollow)
+TEST(SyntheticLabels, AreTheNextTokens)
 {
   for (const auto* name : {"gpt2_124m", "llama_8b"}) {
     const auto workload = small_model(shipped_workload(name));
@@ -92,7 +92,7 @@ TEST(SyntheticLabels, AreTheTokensThatFollow)
   }
 }
 
-TEST(SyntheticLabels, AreClassesOfSamplesThatFollowFromTheKey)
+TEST(SyntheticLabels, AreClassesOfSamplesThatDependOnTheKey)
 {
   for (const auto* name : {"bert10", "resnet50"}) {
     auto workload = small_model(shipped_workload(name));
@@ -106,7 +106,7 @@ TEST(SyntheticLabels, AreClassesOfSamplesThatFollowFromTheKey)
   }
 }
 
-TEST(SyntheticData, OfListedLayersIsRefused)
+TEST(SyntheticData, IsRefusedForListedLayers)
 {
   const auto workload = workload_from_text(
       "{model: layers, layers: [{name: a, forward: 1 FLOP, parameters: 1, activations: 1 B, output: 1 B}]}", "x.yaml");
@@ -115,7 +115,7 @@ TEST(SyntheticData, OfListedLayersIsRefused)
   EXPECT_THAT([&] { synthetic_labels(workload, {}, "cpu"); }, refused);
 }
 
-TEST(DatasetBatches, AreMatricesOfTokensWhateverTheSequence)
+TEST(DatasetBatches, AreMatricesOfTokensForEverySequenceLength)
 {
   const TemporaryFolder folder;
   const std::string tokens = folder.write("tokens.bin", std::string(40, '\0')).string();
@@ -142,7 +142,7 @@ TEST(LossOf, IsTheMeanCrossEntropyInFloat32)
     EXPECT_EQ(loss.scalar_type(), at::kFloat);
     EXPECT_NEAR(loss.item<double>(), expected, 1e-6);
     EXPECT_NEAR(loss_of({logits.view({1, 2, 3})}, labels.view({1, 2})).item<double>(), expected, 1e-6)
-        << "of the tokens of a sample as of samples";
+        << "tokens of one sample";
   }
 }
 

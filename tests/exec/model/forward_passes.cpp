@@ -13,8 +13,8 @@ namespace isobar::exec {
 
 namespace {
 
-/// Torch's threads wait for each other by spinning, which takes minutes where other tests share the cores; these sizes
-/// need no more than one.
+/// Limits torch to one thread, which is enough for these sizes. Its threads spin while they wait for each other, which
+/// takes minutes when other tests share the cores.
 class OneThread final : public testing::Environment {
  public:
   void SetUp() override { at::set_num_threads(1); }
@@ -22,12 +22,12 @@ class OneThread final : public testing::Environment {
 
 const auto* const one_thread = testing::AddGlobalTestEnvironment(new OneThread);
 
-/// Autocast on the CPU for as long as it lives, if the dtype wants it.
+/// Enables autocast on the CPU while it lives, if the dtype needs it.
 class Autocast {
  public:
-  explicit Autocast(DType dtype) : wanted_(dtype != DType::Float32)
+  explicit Autocast(DType dtype) : enabled_(dtype != DType::Float32)
   {
-    if (!wanted_) return;
+    if (!enabled_) return;
     at::autocast::set_autocast_dtype(at::kCPU, dtype == DType::BFloat16 ? at::kBFloat16 : at::kHalf);
     at::autocast::set_autocast_enabled(at::kCPU, true);
   }
@@ -35,13 +35,13 @@ class Autocast {
   Autocast& operator=(const Autocast&) = delete;
   ~Autocast()
   {
-    if (!wanted_) return;
+    if (!enabled_) return;
     at::autocast::set_autocast_enabled(at::kCPU, false);
     at::autocast::clear_cache();
   }
 
  private:
-  bool wanted_;
+  bool enabled_;
 };
 
 }  // namespace
@@ -58,11 +58,11 @@ Modules all_layers(const Workload& workload, std::uint64_t seed)
 std::vector<Tensors> forward_all(const Workload& workload, const Modules& layers, const Tensors& inputs,
                                  const RandomKey& key)
 {
-  std::vector<Tensors> handed_on;
+  std::vector<Tensors> outputs;
   for (const auto& layer : layers) {
-    handed_on.push_back(forward_one(workload, *layer, handed_on.empty() ? inputs : handed_on.back(), key));
+    outputs.push_back(forward_one(workload, *layer, outputs.empty() ? inputs : outputs.back(), key));
   }
-  return handed_on;
+  return outputs;
 }
 
 Tensors forward_one(const Workload& workload, LayerModule& layer, const Tensors& inputs, const RandomKey& key)

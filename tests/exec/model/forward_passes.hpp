@@ -14,10 +14,10 @@ using Modules = std::vector<std::unique_ptr<LayerModule>>;
 /// All layers of a workload, on the CPU.
 Modules all_layers(const Workload& workload, std::uint64_t seed = 1);
 
-/// What each layer hands on. Autocast is on where the dtype wants it.
+/// The outputs of each layer. Uses autocast if the dtype needs it.
 std::vector<Tensors> forward_all(const Workload& workload, const Modules& layers, const Tensors& inputs,
                                  const RandomKey& key);
-/// The same of one layer.
+/// The outputs of one layer.
 Tensors forward_one(const Workload& workload, LayerModule& layer, const Tensors& inputs, const RandomKey& key);
 
 /// A parameter by its name.

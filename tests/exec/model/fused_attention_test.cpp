@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-/// Attention by one kernel beside attention by its formula: the same numbers, and less that is kept.
+/// Fused attention against attention by its formula: the same numbers, and less memory for the backward pass.
 namespace isobar::exec {
 namespace {
 
@@ -14,7 +14,7 @@ using testing_support::shipped_workload;
 using testing_support::small_model;
 using testing_support::with_attention;
 
-constexpr std::size_t with_attention_layer = 1;
+constexpr std::size_t attention_layer = 1;
 
 template <typename Sizes>
 double heads_of(const Sizes& sizes)
@@ -25,10 +25,10 @@ double heads_of(const Sizes& sizes)
 
 class FusedAttention : public testing::TestWithParam<const char*> {};
 
-/// What the layer gives for some input, and the gradients of the sum of its squares.
+/// The layer's outputs for some input, and the gradients of the sum of their squares.
 Tensors results(const Workload& workload)
 {
-  const auto module = make_layer_module(workload, with_attention_layer, 1, "cpu");
+  const auto module = make_layer_module(workload, attention_layer, 1, "cpu");
   const auto batch = static_cast<std::int64_t>(workload.micro_batch);
   const auto sequence = static_cast<std::int64_t>(workload.sequence);
   const auto width = static_cast<std::int64_t>(workload.layers.front().gradient.value) / (4 * batch * sequence);
@@ -55,12 +55,12 @@ TEST_P(FusedAttention, GivesTheSameOutputsAndGradients)
   }
 }
 
-/// Bytes that the layer keeps for the backward pass, as measured.
+/// Measured bytes that the layer keeps for the backward pass.
 double kept_by(const Workload& workload)
 {
   ProfileOptions options;
   options.repetitions = 1;
-  return measure_profile(workload, options).layers[with_attention_layer].activations.value;
+  return measure_profile(workload, options).layers[attention_layer].activations.value;
 }
 
 TEST_P(FusedAttention, KeepsNoProbabilities)
@@ -69,9 +69,9 @@ TEST_P(FusedAttention, KeepsNoProbabilities)
   const auto fused = with_attention(model, Attention::Fused, 256);
   const auto unfused = with_attention(model, Attention::Unfused, 256);
   const double kept = kept_by(fused);
-  const double foretold = fused.layers[with_attention_layer].activations.value;
-  EXPECT_LT(kept, 1.5 * foretold);
-  EXPECT_GT(kept, 0.5 * foretold);
+  const double predicted = fused.layers[attention_layer].activations.value;
+  EXPECT_LT(kept, 1.5 * predicted);
+  EXPECT_GT(kept, 0.5 * predicted);
   const double heads = std::visit([](const auto& sizes) { return heads_of(sizes); }, model.model);
   const double probabilities = 4 * static_cast<double>(fused.micro_batch) * heads * 256 * 256;
   EXPECT_GT(kept_by(unfused) - kept, 0.9 * probabilities);

@@ -12,14 +12,14 @@
 #include <cmath>
 #include <complex>
 
-/// Each layer against its formula, written again without masks, kernels and batches of heads.
+/// Each layer against its formula, written without masks, kernels and batches of heads.
 namespace isobar::exec {
 namespace {
 
 using testing_support::shipped_workload;
 using testing_support::small_model;
 
-/// A layer whose parameters are all away from where they begin, zeros and ones too.
+/// A layer whose parameters all differ from their initial values, including zeros and ones.
 struct Subject {
   Subject(const std::string& name, std::size_t index) : workload(small_model(shipped_workload(name)))
   {
@@ -54,7 +54,7 @@ struct Subject {
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU).clone();
 };
 
-/// What tokens [count, width] get from those that each may see: all `count`, or itself and those before.
+/// Attention over tokens [count, width]: each sees all `count` tokens, or itself and earlier ones.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values, bool causal)
 {
   Tensors rows;
@@ -67,7 +67,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& keys, const at::
   return at::stack(rows);
 }
 
-/// The same for each head of tokens [count, heads · width]; several query heads in a row may share one of the others.
+/// The same for each head of tokens [count, heads · width]; consecutive query heads may share keys and values.
 at::Tensor attention_of_heads(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
                               std::int64_t width, bool causal)
 {
@@ -89,7 +89,7 @@ void expect_close(const at::Tensor& found, const at::Tensor& expected)
   EXPECT_TRUE(at::allclose(found, expected, 1e-4, 1e-5)) << (found - expected).abs().max();
 }
 
-TEST(BertFormula, OfTheEmbeddingIsTheNormalisedSumOfThree)
+TEST(BertEmbedding, IsTheNormalisedSumOfThreeTables)
 {
   Subject bert("bert10", 0);
   const auto inputs = synthetic_inputs(bert.workload, {}, "cpu");
@@ -100,7 +100,7 @@ TEST(BertFormula, OfTheEmbeddingIsTheNormalisedSumOfThree)
   EXPECT_TRUE(at::equal(outputs[1], inputs[1].to(at::kFloat)));
 }
 
-TEST(BertFormula, OfAttentionIsThatOfTheTokensWithoutThePadding)
+TEST(BertAttention, EqualsAttentionOfTheTokensWithoutThePadding)
 {
   Subject bert("bert10", 1);
   const auto hidden = bert.random({2, 7, 15});
@@ -116,7 +116,7 @@ TEST(BertFormula, OfAttentionIsThatOfTheTokensWithoutThePadding)
   }
 }
 
-TEST(BertFormula, OfTheFeedForwardNetworkUsesTheExactGelu)
+TEST(BertFeedForward, UsesTheExactGelu)
 {
   Subject up("bert10", 2);
   Subject down("bert10", 3);
@@ -130,7 +130,7 @@ TEST(BertFormula, OfTheFeedForwardNetworkUsesTheExactGelu)
                down.layer_norm("norm", down.linear("down", activated) + hidden, 1e-12));
 }
 
-TEST(BertFormula, OfTheEndClassifiesTheFirstToken)
+TEST(BertHead, ClassifiesTheFirstToken)
 {
   Subject pooler("bert10", 4);
   Subject classifier("bert10", 5);
@@ -140,7 +140,7 @@ TEST(BertFormula, OfTheEndClassifiesTheFirstToken)
   expect_close(classifier.module->forward(pooled, {})[0], classifier.linear("classes", pooled[0]));
 }
 
-TEST(GptFormula, OfTheEmbeddingIsTheSumOfWordAndPosition)
+TEST(GptEmbedding, IsTheSumOfWordAndPosition)
 {
   Subject gpt("gpt2_124m", 0);
   const auto inputs = synthetic_inputs(gpt.workload, {}, "cpu");
@@ -148,7 +148,7 @@ TEST(GptFormula, OfTheEmbeddingIsTheSumOfWordAndPosition)
   expect_close(gpt.module->forward(inputs, {})[0][1], words + gpt["positions"].slice(0, 0, 7));
 }
 
-TEST(GptFormula, OfABlockNormalisesBeforeEachOfItsHalves)
+TEST(GptBlock, NormalisesBeforeEachOfItsHalves)
 {
   Subject gpt("gpt2_124m", 1);
   const auto hidden = gpt.random({2, 7, 10});
@@ -166,14 +166,14 @@ TEST(GptFormula, OfABlockNormalisesBeforeEachOfItsHalves)
 
 constexpr std::size_t gpt_head = 4;  // after the embedding and three blocks
 
-TEST(GptFormula, OfTheHeadIsANormalisedProjection)
+TEST(GptHead, IsANormalisedProjection)
 {
   Subject gpt("gpt2_124m", gpt_head);
   const auto hidden = gpt.random({2, 7, 10});
   expect_close(gpt.module->forward({hidden}, {})[0], gpt.without_bias("words", gpt.layer_norm("norm", hidden, 1e-5)));
 }
 
-/// Turns pairs of elements as complex numbers.
+/// Rotates pairs of elements as complex numbers.
 at::Tensor rotated(const at::Tensor& tokens, std::int64_t width)
 {
   const auto half = width / 2;
@@ -185,16 +185,16 @@ at::Tensor rotated(const at::Tensor& tokens, std::int64_t width)
             static_cast<double>(position) * std::pow(500'000, -2 * static_cast<double>(i) / static_cast<double>(width));
         const std::complex<double> pair(tokens[position][first + i].item<double>(),
                                         tokens[position][first + half + i].item<double>());
-        const auto turned = pair * std::polar(1.0, angle);
-        result[position][first + i] = turned.real();
-        result[position][first + half + i] = turned.imag();
+        const auto rotated_pair = pair * std::polar(1.0, angle);
+        result[position][first + i] = rotated_pair.real();
+        result[position][first + half + i] = rotated_pair.imag();
       }
     }
   }
   return result;
 }
 
-TEST(LlamaFormula, OfABlockRotatesSharesKeysAndGates)
+TEST(LlamaBlock, RotatesSharesKeysAndGates)
 {
   Subject llama("llama_8b", 1);
   const at::NoGradGuard guard;
@@ -214,7 +214,7 @@ TEST(LlamaFormula, OfABlockRotatesSharesKeysAndGates)
   }
 }
 
-TEST(LlamaFormula, OfTheEndsIsALookUpAndANormalisedProjection)
+TEST(LlamaEnds, AreALookUpAndANormalisedProjection)
 {
   Subject first("llama_8b", 0);
   const auto inputs = synthetic_inputs(first.workload, {}, "cpu");
@@ -234,7 +234,7 @@ at::Tensor convolved(const Subject& subject, const std::string& name, const at::
          subject[name + ".norm.bias"].view({1, -1, 1, 1});
 }
 
-TEST(ResnetFormula, OfTheStemConvolvesAndPools)
+TEST(ResnetStem, ConvolvesAndPools)
 {
   Subject resnet("resnet50", 0);
   const auto images = resnet.random({3, 3, 33, 33});
@@ -242,7 +242,7 @@ TEST(ResnetFormula, OfTheStemConvolvesAndPools)
                at::max_pool2d(convolved(resnet, "convolution", images, 2).clamp_min(0), 3, 2, 1));
 }
 
-TEST(ResnetFormula, OfABlockHasTheStrideInItsMiddle)
+TEST(ResnetBlock, HasTheStrideInItsMiddleConvolution)
 {
   // The first block of the first stage, one that opens a stage, one that does not.
   for (const auto& [index, channels, stride] : {std::tuple{1, 64, 1}, {4, 256, 2}, {5, 512, 1}}) {
@@ -256,7 +256,7 @@ TEST(ResnetFormula, OfABlockHasTheStrideInItsMiddle)
   }
 }
 
-TEST(ResnetFormula, OfTheHeadClassifiesTheMeanOfThePixels)
+TEST(ResnetHead, ClassifiesTheMeanOfThePixels)
 {
   Subject resnet("resnet50", 17);
   const auto images = resnet.random({3, 2048, 2, 2});

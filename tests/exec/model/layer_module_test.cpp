@@ -30,7 +30,7 @@ std::size_t index_of(const Workload& workload, const std::string& layer)
   return static_cast<std::size_t>(found - workload.layers.begin());
 }
 
-TEST(LayerModules, HaveTheParametersAndHandOnTheBytesThatTheWorkloadCounts)
+TEST(LayerModules, HaveTheParametersAndOutputsThatTheWorkloadCounts)
 {
   for (const auto& file : shipped_workloads()) {
     for (const auto dtype : {DType::Float32, DType::BFloat16}) {
@@ -85,7 +85,7 @@ TEST(LayerModules, GiveEveryParameterAFiniteGradient)
   }
 }
 
-TEST(LayerModules, BeginTheSameFromTheSameSeedAndLayerOnly)
+TEST(LayerModules, StartEqualOnlyFromTheSameSeedAndLayer)
 {
   for (const auto* name : one_of_each_model) {
     const auto workload = small_model(shipped_workload(name));
@@ -101,7 +101,7 @@ TEST(LayerModules, BeginTheSameFromTheSameSeedAndLayerOnly)
                          parameter(*make_layer_module(workload, 2, 1, "cpu"), "up.weight")));
 }
 
-TEST(LayerModules, BeginWithNormalWeightsZeroBiasesAndNormsOfOne)
+TEST(LayerModules, StartWithNormalWeightsZeroBiasesAndNormsOfOne)
 {
   auto workload = small_model(shipped_workload("bert10"));
   auto& sizes = std::get<BertSizes>(workload.model);
@@ -133,7 +133,7 @@ TEST(LayerModules, LeaveTheGlobalGeneratorAlone)
   }
 }
 
-TEST(LayerModules, HandOnTheSameBitsInARecomputation)
+TEST(LayerModules, OutputTheSameBitsInARecomputation)
 {
   for (const auto* name : one_of_each_model) {
     for (const auto dtype : {DType::Float32, DType::BFloat16}) {
@@ -202,7 +202,7 @@ TEST(Dropout, SetsItsShareToZeroAndScalesTheRest)
 TEST(Dropout, DoesNotDependOnTheNumberOfThreads)
 {
   auto workload = small_model(shipped_workload("gpt2_124m"), DType::Float32, 0.5);
-  workload.micro_batch = 5000;  // enough for torch to share the elements out
+  workload.micro_batch = 5000;  // enough for torch to divide the elements among threads
   const auto inputs = synthetic_inputs(workload, {}, "cpu");
   const auto embedding = make_layer_module(workload, 0, 1, "cpu");
   const auto threads = at::get_num_threads();
@@ -217,7 +217,7 @@ TEST(Dropout, DoesNotDependOnTheNumberOfThreads)
 TEST(Gpt, ComputesTheSameByItsFormulaAsByTorchsKernel)
 {
   const auto exact = small_model(shipped_workload("gpt2_124m"));
-  // So small a share that nothing is dropped: the explicit path alone.
+  // So small a rate that nothing is dropped: selects the explicit path only.
   const auto by_formula = small_model(shipped_workload("gpt2_124m"), DType::Float32, 1e-12);
   const auto inputs = synthetic_inputs(exact, {}, "cpu");
   const auto one = forward_all(exact, all_layers(exact), inputs, {});
@@ -263,7 +263,7 @@ TEST(Bert, DoesNotReadPadding)
   EXPECT_FALSE(at::allclose(forward_all(workload, modules, inputs, {}).back()[0], after.back()[0]));
 }
 
-TEST(Bert, PassesMaskAndResidualOnAsTheyAre)
+TEST(Bert, PassesMaskAndResidualThroughUnchanged)
 {
   const auto workload = small_model(shipped_workload("bert24"));
   const auto outputs = forward_all(workload, all_layers(workload), synthetic_inputs(workload, {}, "cpu"), {});
@@ -279,8 +279,8 @@ TEST(MakeLayerModule, RefusesListedLayers)
       "{model: layers, layers: [{name: a, forward: 1 FLOP, parameters: 1, activations: 1 B, output: 1 B}]}", "x.yaml");
   EXPECT_THAT([&] { make_layer_module(workload, 0, 1, "cpu"); },
               ThrowsMessage<InputError>(StrEq(
-                  "workload x: its layers are listed, which says what they cost and not what they compute; name a "
-                  "model: bert, gpt, llama or resnet")));
+                  "workload x: its layers are listed, which gives their cost but not what they compute; name a model: "
+                  "bert, gpt, llama or resnet")));
 }
 
 TEST(MakeLayerModule, RefusesRotaryPositionsOfAnOddWidth)
@@ -289,11 +289,11 @@ TEST(MakeLayerModule, RefusesRotaryPositionsOfAnOddWidth)
   std::get<LlamaSizes>(workload.model).hidden = 30;
   EXPECT_THAT([&] { make_layer_module(workload, 0, 1, "cpu"); },
               ThrowsMessage<InputError>(StrEq(
-                  "workload llama_8b: hidden 30 over heads 6 makes heads 5 wide; rotary positions turn pairs, so the "
-                  "width of a head is even")));
+                  "workload llama_8b: hidden 30 over heads 6 makes heads 5 wide; rotary positions rotate pairs, so the "
+                  "width of a head must be even")));
 }
 
-TEST(MakeLayerModule, RefusesALayerThatIsNotThere)
+TEST(MakeLayerModule, RefusesALayerBeyondTheLast)
 {
   const auto workload = small_model(shipped_workload("gpt2_124m"));
   EXPECT_THROW(make_layer_module(workload, workload.layers.size(), 1, "cpu"), std::logic_error);

@@ -13,7 +13,7 @@
 namespace isobar::exec {
 namespace {
 
-TEST(MemoryMeter, CountsWhatItsThreadTakesAndWhatAnotherGivesBack)
+TEST(MemoryMeter, CountsWhatItsThreadAllocatesAndAnotherFrees)
 {
   meter_cpu_memory();
   MemoryMeter meter(Bytes(0));
@@ -30,8 +30,8 @@ TEST(MemoryMeter, CountsWhatItsThreadTakesAndWhatAnotherGivesBack)
   EXPECT_EQ(meter.peak(), Bytes(4000));
 }
 
-// The sanitizers see it where the count is gone with the meter.
-TEST(MemoryMeter, MayGoBeforeTheMemoryThatItCounted)
+// The sanitizers fail here if the count ends with the meter.
+TEST(MemoryMeter, MayBeDestroyedBeforeTheMemoryThatItCounted)
 {
   meter_cpu_memory();
   auto meter = std::make_unique<MemoryMeter>(Bytes(0));
@@ -45,7 +45,7 @@ TEST(MemoryMeter, MayGoBeforeTheMemoryThatItCounted)
   tensor.reset();
 }
 
-TEST(MemoryMeter, RefusesWhatGoesBeyondTheCapAndHoldsNothingOfIt)
+TEST(MemoryMeter, RefusesAnAllocationBeyondTheCapAndCountsNothingOfIt)
 {
   meter_cpu_memory();
   MemoryMeter meter(Bytes(4096));
@@ -53,10 +53,10 @@ TEST(MemoryMeter, RefusesWhatGoesBeyondTheCapAndHoldsNothingOfIt)
   const at::Tensor first = at::empty({512}, at::kFloat);
   try {
     at::empty({1024}, at::kFloat);
-    FAIL() << "4 KiB beside 2 KiB, of 4 KiB";
+    FAIL() << "4 KiB in addition to 2 KiB, of 4 KiB";
   } catch (const EnvironmentError& error) {
     EXPECT_THAT(error.what(),
-                testing::HasSubstr("out of memory: 4.00 KiB asked for beside 2.00 KiB held, of 4.00 KiB"));
+                testing::HasSubstr("out of memory: 4.00 KiB requested in addition to 2.00 KiB held, of 4.00 KiB"));
   }
   EXPECT_EQ(meter.current(), Bytes(2048));
   const std::string layer = "layer 3 (block)";
@@ -68,7 +68,7 @@ TEST(MemoryMeter, RefusesWhatGoesBeyondTheCapAndHoldsNothingOfIt)
 TEST(MemoryMeter, TellsOfAMachineThatHasNoMore)
 {
 #ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer ends a program that asks for so much";
+  GTEST_SKIP() << "AddressSanitizer ends a program that requests this much";
 #endif
   meter_cpu_memory();
   MemoryMeter meter(Bytes(0));
@@ -78,18 +78,18 @@ TEST(MemoryMeter, TellsOfAMachineThatHasNoMore)
   const MemoryPlace place(layer);
   EXPECT_THAT([] { at::empty({std::int64_t{1} << 46}, at::kFloat); },
               testing::ThrowsMessage<EnvironmentError>(
-                  testing::HasSubstr("out of memory in layer 3 (block): 256 TiB asked for beside 4.00 KiB "
-                                     "held, and the machine has no more")));
+                  testing::HasSubstr("out of memory in layer 3 (block): 256 TiB requested in addition to 4.00 KiB "
+                                     "held; the machine has no more")));
   EXPECT_EQ(meter.current(), Bytes(4096));
 }
 
-TEST(MemoryMeter, KeepsTheInnermostPlaceThatAFailureLeft)
+TEST(MemoryPlace, KeepsTheInnermostPlaceThatAFailureLeft)
 {
   const std::string outer = "the backward pass";
   const std::string inner = "layer 4 (head)";
   const auto fail = [&] {
-    const MemoryPlace there(outer);
-    const MemoryPlace here(inner);
+    const MemoryPlace outer_place(outer);
+    const MemoryPlace inner_place(inner);
     throw std::bad_alloc();
   };
   EXPECT_THROW(fail(), std::bad_alloc);

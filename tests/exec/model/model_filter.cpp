@@ -1,6 +1,6 @@
 // isobar_model_filter WORKLOAD WEIGHTS INPUTS FOLDER: computes the model of a workload, with a Hugging Face model's
-// weights, on INPUTS (safetensors: tokens; of bert mask and segments too). Writes FOLDER/outputs.safetensors, and the
-// weights again as the Hugging Face model FOLDER/exported, as the peer test asks.
+// weights, on INPUTS (safetensors: tokens; for bert also mask and segments). Writes FOLDER/outputs.safetensors, and
+// exports the weights as the Hugging Face model FOLDER/exported. For the peer test.
 
 #include "core/model/workload.hpp"
 #include "exec/files/checkpoint.hpp"
@@ -48,21 +48,21 @@ void compute(const std::string& workload_file, const std::string& weights_folder
   const Weights weights(weights_folder);
   check_weights(workload, weights);
   const SafetensorsFile inputs(inputs_file);
-  Tensors handed_on = {read_whole_numbers(inputs, "tokens")};
+  Tensors passed = {read_whole_numbers(inputs, "tokens")};
   for (const auto* name : {"mask", "segments"}) {
-    if (inputs.find(name)) handed_on.push_back(read_whole_numbers(inputs, name));
+    if (inputs.find(name)) passed.push_back(read_whole_numbers(inputs, name));
   }
   StageSnapshot snapshot{.step = 1, .last_layer = workload.layers.size() - 1, .tensors = {}};
   for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
     const auto module = make_layer_module(workload, layer, 1, "cpu");
     load_weights(workload, layer, weights, *module);
-    handed_on = module->forward(handed_on, {});
+    passed = module->forward(passed, {});
     for (std::size_t i = 0; i < module->parameters().size(); ++i) {
       snapshot.tensors.push_back(
           stored_floats(checkpoint_name(layer, module->parameter_names()[i]), module->parameters()[i]));
     }
   }
-  const std::vector outputs = {stored_floats("outputs", handed_on.at(0))};
+  const std::vector outputs = {stored_floats("outputs", passed.at(0))};
   write_safetensors(folder / "outputs.safetensors", views_of(outputs), {});
   const CheckpointStore store(folder / "checkpoints");
   store.write(snapshot);

@@ -1,5 +1,5 @@
-"""Compares our BERT, GPT-2 and Llama with transformers', where it is there: the same weights and inputs give the same
-outputs, and what we export is the model that it was."""
+"""Compares our BERT, GPT-2 and Llama with those of transformers, if installed: the same weights and inputs give the same
+outputs, and so does the exported model."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ WORKLOADS = {
              "rope_theta: 10000\nnorm_epsilon: 0.001\n",
 }
 
-# Of each model a folder with its weights in shards, inputs, and what transformers computes.
+# For each model, a folder with its weights in shards, inputs, and the outputs of transformers.
 SAVE = """
 import pathlib, sys
 import torch, transformers
@@ -49,7 +49,7 @@ for name, model in models.items():
         save_file({"outputs": model(**arguments).logits}, folder / "expected.safetensors")
 """
 
-# The largest difference of the outputs, and of the outputs of what was exported, in parts of the largest output.
+# Largest differences of our outputs and of the exported model's, relative to the largest output; mismatched keys.
 COMPARE = """
 import pathlib, sys
 import torch, transformers
@@ -63,12 +63,12 @@ for name, kind in (("bert", transformers.AutoModelForSequenceClassification),
     arguments = {"input_ids": inputs["tokens"]}
     if "mask" in inputs:
         arguments |= {"attention_mask": inputs["mask"], "token_type_ids": inputs["segments"]}
-    exported, told = kind.from_pretrained(folder / "exported", output_loading_info=True)
+    exported, loading = kind.from_pretrained(folder / "exported", output_loading_info=True)
     with torch.no_grad():
         again = exported.eval()(**arguments).logits
     size = expected.abs().max()
     print(name, ((ours - expected).abs().max() / size).item(), ((again - expected).abs().max() / size).item(),
-          len(told["missing_keys"]) + len(told["unexpected_keys"]) + len(told["mismatched_keys"]))
+          len(loading["missing_keys"]) + len(loading["unexpected_keys"]) + len(loading["mismatched_keys"]))
 """
 
 

@@ -10,8 +10,8 @@
 
 namespace isobar::exec {
 
-/// What anybody would write with LibTorch: the whole model in one graph on one device, micro-batch by micro-batch,
-/// under autocast if it is in bfloat16. The executor is held against it.
+/// Reference for the executor, as usually written with LibTorch: the whole model in one graph on one device,
+/// micro-batch by micro-batch, with autocast for bfloat16.
 class PlainLoop {
  public:
   /// `workload` must outlive it.
@@ -20,7 +20,7 @@ class PlainLoop {
   PlainLoop(const PlainLoop&) = delete;
   PlainLoop& operator=(const PlainLoop&) = delete;
 
-  /// One step of training; its mean loss.
+  /// Trains one step; returns its mean loss.
   double step();
 
  private:

@@ -19,14 +19,14 @@ TEST(Mixed, IsSplitmix64OfOneWord)
   EXPECT_EQ(mixed({0}), 0xe220a8397b1dcdafU);
 }
 
-TEST(Mixed, TellsWordsApartByTheirPlaceAndNumber)
+TEST(Mixed, DependsOnTheOrderAndNumberOfWords)
 {
   EXPECT_NE(mixed({1, 2}), mixed({2, 1}));
   EXPECT_NE(mixed({1, 0}), mixed({0, 1}));
   EXPECT_NE(mixed({0}), mixed({0, 0}));
 }
 
-TEST(GeneratorFor, DrawsWhatFollowsFromStreamAndWords)
+TEST(GeneratorFor, DependsOnStreamAndWordsOnly)
 {
   EXPECT_TRUE(at::equal(drawn(RandomStream::Tokens, {1, 2}), drawn(RandomStream::Tokens, {1, 2})));
   EXPECT_FALSE(at::equal(drawn(RandomStream::Tokens, {1, 2}), drawn(RandomStream::Tokens, {1, 3})));

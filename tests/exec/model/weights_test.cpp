@@ -38,7 +38,7 @@ TEST(LoadWeights, NamesEveryParameterOfALayer)
   }
 }
 
-TEST(LoadWeights, GivesALayerWhatAnotherHadWhenItWasExported)
+TEST(LoadWeights, RestoresTheParametersThatWereExported)
 {
   for (const auto* name : {"bert10", "gpt2_124m", "llama_8b"}) {
     const auto workload = small_model(shipped_workload(name));

@@ -19,18 +19,20 @@ namespace isobar::exec {
 namespace {
 
 using testing::AllOf;
-using testing::EndsWith;
+
 using testing::HasSubstr;
 using testing::Not;
 
-/// Both sides of one handshake, and what each has said.
-struct Talk {
-  explicit Talk(const Secret& of_caller, const Secret& of_acceptor, std::string_view what_for = "link 0 to 1")
-      : caller(of_caller, purpose_of(what_for)), acceptor(of_acceptor), claim(caller.claim(acceptor.challenge()))
+/// Both sides of one handshake, and the initiator's claim.
+struct Exchange {
+  explicit Exchange(const Secret& of_initiator, const Secret& of_acceptor, std::string_view purpose = "link 0 to 1")
+      : initiator(of_initiator, purpose_of(purpose)),
+        acceptor(of_acceptor),
+        claim(initiator.claim(acceptor.challenge()))
   {
   }
 
-  InitiatorHandshake caller;
+  InitiatorHandshake initiator;
   AcceptorHandshake acceptor;
   Claim claim;
 };
@@ -49,110 +51,110 @@ std::vector<std::byte> copy_of(const Key& key)
 class Handshake : public testing::Test {
  protected:
   std::shared_ptr<const Secret> secret = test_secret();
-  std::shared_ptr<const Secret> other = test_secret("what somebody else has for a secret");
+  std::shared_ptr<const Secret> other = test_secret("the secret of another run");
 };
 
-TEST_F(Handshake, ProvesTheSecretBothWaysAndTellsThePurpose)
+TEST_F(Handshake, ProvesTheSecretBothWaysAndCarriesThePurpose)
 {
-  Talk talk(*secret, *secret, "link 3 to 4");
-  ASSERT_TRUE(talk.acceptor.is_proved_by(talk.claim));
-  EXPECT_EQ(text_of(talk.claim.purpose), "link 3 to 4");
-  EXPECT_EQ(talk.caller.reason_of(talk.acceptor.verdict("")), "");
-  EXPECT_EQ(talk.caller.reason_of(talk.acceptor.verdict("it is rank 7")), "it is rank 7");
-  EXPECT_EQ(copy_of(talk.caller.session_key()), copy_of(talk.acceptor.session_key()));
+  Exchange exchange(*secret, *secret, "link 3 to 4");
+  ASSERT_TRUE(exchange.acceptor.is_proved_by(exchange.claim));
+  EXPECT_EQ(text_of(exchange.claim.purpose), "link 3 to 4");
+  EXPECT_EQ(exchange.initiator.reason_of(exchange.acceptor.verdict("")), "");
+  EXPECT_EQ(exchange.initiator.reason_of(exchange.acceptor.verdict("it is rank 7")), "it is rank 7");
+  EXPECT_EQ(copy_of(exchange.initiator.session_key()), copy_of(exchange.acceptor.session_key()));
 }
 
-TEST_F(Handshake, FailsForACallerWithAnotherSecret)
+TEST_F(Handshake, FailsForAnInitiatorWithAnotherSecret)
 {
-  Talk talk(*other, *secret);
-  EXPECT_FALSE(talk.acceptor.is_proved_by(talk.claim));
+  Exchange exchange(*other, *secret);
+  EXPECT_FALSE(exchange.acceptor.is_proved_by(exchange.claim));
 }
 
 TEST_F(Handshake, FailsForAnAcceptorWithAnotherSecret)
 {
-  Talk talk(*secret, *other);
-  talk.acceptor.is_proved_by(talk.claim);
-  EXPECT_EQ(talk.caller.reason_of(talk.acceptor.verdict("")), std::nullopt);
+  Exchange exchange(*secret, *other);
+  exchange.acceptor.is_proved_by(exchange.claim);
+  EXPECT_EQ(exchange.initiator.reason_of(exchange.acceptor.verdict("")), std::nullopt);
 }
 
-TEST_F(Handshake, TakesNoClaimWithAnyBitChanged)
+TEST_F(Handshake, RefusesAClaimWithAnyBitChanged)
 {
-  Talk talk(*secret, *secret);
+  Exchange exchange(*secret, *secret);
   for (std::size_t bit = 0; bit < 8 * sizeof(Claim); ++bit) {
-    Claim changed = talk.claim;
+    Claim changed = exchange.claim;
     bytes_of(changed)[bit / 8] ^= std::byte(1U << bit % 8);
-    EXPECT_FALSE(talk.acceptor.is_proved_by(changed)) << bit;
+    EXPECT_FALSE(exchange.acceptor.is_proved_by(changed)) << bit;
   }
-  EXPECT_TRUE(talk.acceptor.is_proved_by(talk.claim));
+  EXPECT_TRUE(exchange.acceptor.is_proved_by(exchange.claim));
 }
 
-TEST_F(Handshake, TakesNoVerdictWithAnyBitChanged)
+TEST_F(Handshake, RefusesAVerdictWithAnyBitChanged)
 {
-  Talk talk(*secret, *secret);
-  ASSERT_TRUE(talk.acceptor.is_proved_by(talk.claim));
-  const Verdict verdict = talk.acceptor.verdict("it has 2 ranks, not 3");
+  Exchange exchange(*secret, *secret);
+  ASSERT_TRUE(exchange.acceptor.is_proved_by(exchange.claim));
+  const Verdict verdict = exchange.acceptor.verdict("it has 2 ranks, not 3");
   for (std::size_t bit = 0; bit < 8 * sizeof(Verdict); ++bit) {
     Verdict changed = verdict;
     bytes_of(changed)[bit / 8] ^= std::byte(1U << bit % 8);
-    EXPECT_EQ(talk.caller.reason_of(changed), std::nullopt) << bit;
+    EXPECT_EQ(exchange.initiator.reason_of(changed), std::nullopt) << bit;
   }
 }
 
-TEST_F(Handshake, TakesNothingThatWasSaidInAnotherOne)
+TEST_F(Handshake, RefusesMessagesOfAnotherHandshake)
 {
-  Talk recorded(*secret, *secret);
+  Exchange recorded(*secret, *secret);
   ASSERT_TRUE(recorded.acceptor.is_proved_by(recorded.claim));
   const Verdict verdict = recorded.acceptor.verdict("");
-  Talk later(*secret, *secret);
+  Exchange later(*secret, *secret);
   EXPECT_FALSE(later.acceptor.is_proved_by(recorded.claim));
-  EXPECT_EQ(later.caller.reason_of(verdict), std::nullopt);
-  EXPECT_NE(copy_of(later.caller.session_key()), copy_of(recorded.caller.session_key()));
+  EXPECT_EQ(later.initiator.reason_of(verdict), std::nullopt);
+  EXPECT_NE(copy_of(later.initiator.session_key()), copy_of(recorded.initiator.session_key()));
 }
 
-TEST_F(Handshake, IsNotAnsweredByItsOwnWords)
+TEST_F(Handshake, RefusesItsOwnMessages)
 {
-  // A caller who reaches a caller, and an acceptor who hears itself.
-  Talk talk(*secret, *secret);
+  // An initiator that reaches an initiator, and an acceptor that receives its own messages.
+  Exchange exchange(*secret, *secret);
   Verdict mirrored;
-  mirrored.proof = talk.claim.proof;
-  EXPECT_EQ(talk.caller.reason_of(mirrored), std::nullopt);
-  talk.acceptor.is_proved_by(talk.claim);
-  Claim reflected = talk.claim;
-  reflected.proof = talk.acceptor.verdict("").proof;
-  EXPECT_FALSE(talk.acceptor.is_proved_by(reflected));
+  mirrored.proof = exchange.claim.proof;
+  EXPECT_EQ(exchange.initiator.reason_of(mirrored), std::nullopt);
+  exchange.acceptor.is_proved_by(exchange.claim);
+  Claim reflected = exchange.claim;
+  reflected.proof = exchange.acceptor.verdict("").proof;
+  EXPECT_FALSE(exchange.acceptor.is_proved_by(reflected));
 }
 
-TEST_F(Handshake, SaysOtherBytesEachTime)
+TEST_F(Handshake, SendsOtherBytesEachTime)
 {
-  std::set<Nonce> said;
+  std::set<Nonce> nonces;
   for (int i = 0; i < 100; ++i) {
-    Talk talk(*secret, *secret);
-    said.insert(talk.acceptor.challenge().nonce);
-    said.insert(talk.claim.nonce);
+    Exchange exchange(*secret, *secret);
+    nonces.insert(exchange.acceptor.challenge().nonce);
+    nonces.insert(exchange.claim.nonce);
   }
-  EXPECT_EQ(said.size(), 200);
+  EXPECT_EQ(nonces.size(), 200);
 }
 
 TEST_F(Handshake, CutsAReasonThatIsTooLong)
 {
-  Talk talk(*secret, *secret);
-  ASSERT_TRUE(talk.acceptor.is_proved_by(talk.claim));
-  EXPECT_EQ(talk.caller.reason_of(talk.acceptor.verdict(std::string(500, 'x'))), std::string(128, 'x'));
+  Exchange exchange(*secret, *secret);
+  ASSERT_TRUE(exchange.acceptor.is_proved_by(exchange.claim));
+  EXPECT_EQ(exchange.initiator.reason_of(exchange.acceptor.verdict(std::string(500, 'x'))), std::string(128, 'x'));
 }
 
-TEST_F(Handshake, BelievesSidesThatKnowTheSameWordsAndNoOthers)
+TEST_F(Handshake, SucceedsIfAndOnlyIfTheSecretsAreEqual)
 {
-  rc::check([](const std::string& one, const std::string& another, const std::string& what_for) {
-    const auto words = [](const std::string& text) { return "sixteen bytes at least " + text; };
-    const Secret left("test", words(one));
-    const Secret right("test", words(another));
-    Talk talk(left, right, what_for.substr(0, 128));
-    RC_ASSERT(talk.acceptor.is_proved_by(talk.claim) == (one == another));
-    RC_ASSERT(talk.caller.reason_of(talk.acceptor.verdict("")).has_value() == (one == another));
+  rc::check([](const std::string& one, const std::string& another, const std::string& purpose) {
+    const auto secret_text = [](const std::string& text) { return "sixteen bytes at least " + text; };
+    const Secret left("test", secret_text(one));
+    const Secret right("test", secret_text(another));
+    Exchange exchange(left, right, purpose.substr(0, 128));
+    RC_ASSERT(exchange.acceptor.is_proved_by(exchange.claim) == (one == another));
+    RC_ASSERT(exchange.initiator.reason_of(exchange.acceptor.verdict("")).has_value() == (one == another));
   });
 }
 
-TEST_F(Handshake, HasNoPurposeThatDoesNotFit)
+TEST_F(Handshake, RefusesAPurposeThatIsTooLong)
 {
   EXPECT_THAT([] { purpose_of(std::string(129, 'x')); },
               testing::ThrowsMessage<std::logic_error>("a purpose has at most 128 bytes"));
@@ -166,10 +168,10 @@ class SecretTest : public testing::Test {
   }
   ~SecretTest() override { std::filesystem::remove_all(folder_); }
 
-  std::string file_of(const std::string& words, mode_t mode = 0600) const
+  std::string file_of(const std::string& text, mode_t mode = 0600) const
   {
     auto file = (folder_ / "secret").string();
-    std::ofstream(file, std::ios::trunc) << words;
+    std::ofstream(file, std::ios::trunc) << text;
     EXPECT_EQ(::chmod(file.c_str(), mode), 0);
     return file;
   }
@@ -180,26 +182,27 @@ class SecretTest : public testing::Test {
   std::filesystem::path folder_;
 };
 
-const std::string words = "four words of a secret";
+const std::string secret_words = "four words of a secret";
 
 TEST_F(SecretTest, ComesFromAFileWithoutTheEndOfItsLine)
 {
-  const auto expected = mark_of(Secret("test", words));
-  for (const char* end : {"", "\n", "\r\n"}) EXPECT_EQ(mark_of(*secret_from_file(file_of(words + end))), expected);
-  EXPECT_NE(mark_of(*secret_from_file(file_of(words + "\n\n"))), expected);
-  EXPECT_NE(mark_of(*secret_from_file(file_of(words + " "))), expected);
+  const auto expected = mark_of(Secret("test", secret_words));
+  for (const char* end : {"", "\n", "\r\n"})
+    EXPECT_EQ(mark_of(*secret_from_file(file_of(secret_words + end))), expected);
+  EXPECT_NE(mark_of(*secret_from_file(file_of(secret_words + "\n\n"))), expected);
+  EXPECT_NE(mark_of(*secret_from_file(file_of(secret_words + " "))), expected);
 }
 
 TEST_F(SecretTest, IsNotTakenFromAFileThatOthersMayReadOrChange)
 {
   for (const mode_t mode : {0640, 0604, 0620, 0602, 0644, 0666}) {
-    const auto file = file_of(words, mode);
+    const auto file = file_of(secret_words, mode);
     EXPECT_THAT(error_of([&] { secret_from_file(file); }),
                 AllOf(HasSubstr(": others may read or change this secret (mode "), HasSubstr("); run: chmod 600 "),
                       Not(HasSubstr("four"))))
         << mode;
   }
-  EXPECT_EQ(error_of([&] { secret_from_file(file_of(words, 0400)); }), "");
+  EXPECT_EQ(error_of([&] { secret_from_file(file_of(secret_words, 0400)); }), "");
 }
 
 TEST_F(SecretTest, HasAShortestAndALongestLength)
@@ -207,41 +210,41 @@ TEST_F(SecretTest, HasAShortestAndALongestLength)
   for (const std::size_t length : {0, 1, 15, 4097}) {
     const auto file = file_of(std::string(length, 'x') + "\n");
     EXPECT_EQ(error_of([&] { secret_from_file(file); }),
-              file + ": a secret of " + std::to_string(length) +
-                  " bytes; it must have 16 to 4096, such as those of: head -c 32 /dev/urandom | base64");
+              file + ": the secret has " + std::to_string(length) +
+                  " bytes; it must have 16 to 4096; create one with: head -c 32 /dev/urandom | base64");
   }
   for (const std::size_t length : {16, 4096}) {
     EXPECT_EQ(error_of([&] { secret_from_file(file_of(std::string(length, 'x') + "\n")); }), "");
   }
 }
 
-TEST_F(SecretTest, IsMissedWithTheFilesName)
+TEST_F(SecretTest, NamesAFileThatIsMissing)
 {
   EXPECT_THAT([] { secret_from_file("/no/such/file"); },
               testing::ThrowsMessage<InputError>("/no/such/file: no such file"));
 }
 
-TEST_F(SecretTest, ComesFromTheEnvironmentAndIsGoneFromThere)
+TEST_F(SecretTest, ComesFromTheEnvironmentAndIsRemovedFromIt)
 {
   ::unsetenv(Secret::variable);
   EXPECT_EQ(secret_from_environment(), nullptr);
-  std::string entry = std::string(Secret::variable) + "=" + words;
-  ASSERT_EQ(::putenv(entry.data()), 0);  // the environment then shows this very string
-  EXPECT_EQ(mark_of(*secret_from_environment()), mark_of(Secret("test", words)));
+  std::string entry = std::string(Secret::variable) + "=" + secret_words;
+  ASSERT_EQ(::putenv(entry.data()), 0);  // makes this string a part of the environment
+  EXPECT_EQ(mark_of(*secret_from_environment()), mark_of(Secret("test", secret_words)));
   EXPECT_EQ(std::getenv(Secret::variable), nullptr);
   EXPECT_THAT(entry, Not(HasSubstr("four")));
   ::setenv(Secret::variable, "short", 1);
   EXPECT_THAT(error_of([] { secret_from_environment(); }),
-              AllOf(testing::StartsWith("ISOBAR_SECRET: a secret of 5 bytes; it must have 16 to 4096"),
+              AllOf(testing::StartsWith("ISOBAR_SECRET: the secret has 5 bytes; it must have 16 to 4096"),
                     Not(HasSubstr("short"))));
   EXPECT_EQ(std::getenv(Secret::variable), nullptr);
-  ::setenv(Secret::variable, "", 1);  // as a variable that is not set
+  ::setenv(Secret::variable, "", 1);  // counts as not set
   EXPECT_EQ(secret_from_environment(), nullptr);
 }
 
-TEST_F(SecretTest, HasAKeyOfItsOwnForEachUse)
+TEST_F(SecretTest, DerivesAnotherKeyForEachUse)
 {
-  const Secret secret("test", words);
+  const Secret secret("test", secret_words);
   std::set<std::vector<std::byte>> keys;
   for (const auto* label : {"a", "b", "ab"}) {
     keys.insert(copy_of(secret.key(label)));

@@ -33,13 +33,13 @@ Descriptor connection_to(std::uint16_t port)
   return socket;
 }
 
-bool say(const Descriptor& socket, View bytes)
+bool send_bytes(const Descriptor& socket, View bytes)
 {
   return ::send(socket.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
-/// What comes within a second, until the other end closes; at most `most` bytes.
-Data heard(const Descriptor& socket, std::size_t most = 1'000'000)
+/// Receives for a second, or until the other end closes; at most `most` bytes.
+Data received(const Descriptor& socket, std::size_t most = 1'000'000)
 {
   const timeval second = {.tv_sec = 1, .tv_usec = 0};
   ::setsockopt(socket.number(), SOL_SOCKET, SO_RCVTIMEO, &second, sizeof second);
@@ -49,15 +49,13 @@ Data heard(const Descriptor& socket, std::size_t most = 1'000'000)
   return data;
 }
 
-/// Stands between a caller and an acceptor, and keeps what passes. It may change it.
+/// Passes bytes on between an initiator and an acceptor, and records them. May change those of the initiator.
 class Relay {
  public:
   using Change = std::function<void(std::size_t begin, std::span<std::byte> bytes)>;
 
-  explicit Relay(std::uint16_t acceptor, Change change_callers = {})
-      : acceptor_(acceptor),
-        change_(std::move(change_callers)),
-        thread_([this](const std::stop_token& stop) { run(stop); })
+  explicit Relay(std::uint16_t acceptor, Change change = {})
+      : acceptor_(acceptor), change_(std::move(change)), thread_([this](const std::stop_token& stop) { run(stop); })
   {
   }
   ~Relay()
@@ -67,7 +65,7 @@ class Relay {
   }
 
   std::uint16_t port() const { return listener_.port(); }
-  /// All that passed so far, both ways.
+  /// All bytes that have passed so far, both ways.
   Data passed() const
   {
     const std::scoped_lock lock(mutex_);
@@ -81,16 +79,16 @@ class Relay {
     std::vector<std::pair<Descriptor, Descriptor>> pairs;
     pairs.reserve(1'000);
     while (!stop.stop_requested() && pairs.size() < pairs.capacity()) {
-      Descriptor caller(::accept(listener_.descriptor(), nullptr, nullptr));
-      if (!caller.is_open()) break;
-      pairs.emplace_back(std::move(caller), connection_to(acceptor_));
+      Descriptor initiator(::accept(listener_.descriptor(), nullptr, nullptr));
+      if (!initiator.is_open()) break;
+      pairs.emplace_back(std::move(initiator), connection_to(acceptor_));
       const int from = pairs.back().first.number();
       const int to = pairs.back().second.number();
       ways.emplace_back([this, from, to] { pass(from, to, change_); });
       ways.emplace_back([this, from, to] { pass(to, from, {}); });
     }
-    for (const auto& [caller, acceptor] : pairs) {
-      ::shutdown(caller.number(), SHUT_RDWR);
+    for (const auto& [initiator, acceptor] : pairs) {
+      ::shutdown(initiator.number(), SHUT_RDWR);
       ::shutdown(acceptor.number(), SHUT_RDWR);
     }
     ways.clear();
@@ -137,15 +135,16 @@ struct Pair : Ranks {
   }
 };
 
-class Travel : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(PlainAndTls, Travel, testing::Bool(),
-                         [](const auto& way) { return way.param ? "Tls" : "Plain"; });
+/// Links with TLS (true) and without.
+class SecureLink : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(PlainAndTls, SecureLink, testing::Bool(),
+                         [](const auto& tls) { return tls.param ? "Tls" : "Plain"; });
 
-TEST_P(Travel, MovesMessagesOfAnySizeOverAnyFlows)
+TEST_P(SecureLink, CarriesMessagesOfAnySizeOverOneAndSeveralConnections)
 {
-  for (const std::size_t flows : {1, 3}) {
+  for (const std::size_t connections : {1, 3}) {
     Pair ranks(GetParam());
-    ranks.options.flows = flows;
+    ranks.options.connections = connections;
     ranks.run([&](TcpWorld& world, std::size_t rank) {
       for (const std::size_t size : {0, 1, 10, 16'383, 16'384, 16'385, 65'536, 3'000'001}) {
         const auto data = random_data(size);
@@ -159,7 +158,7 @@ TEST_P(Travel, MovesMessagesOfAnySizeOverAnyFlows)
   }
 }
 
-TEST_P(Travel, GathersAndScattersBuffers)
+TEST_P(SecureLink, GathersAndScattersBuffers)
 {
   Pair ranks(GetParam());
   const auto data = random_data(300'001);
@@ -182,7 +181,7 @@ TEST_P(Travel, GathersAndScattersBuffers)
   });
 }
 
-TEST_P(Travel, SumsOverAllRanks)
+TEST_P(SecureLink, CarriesAllReduces)
 {
   Ranks ranks(3);
   ranks.options.tls = GetParam();
@@ -193,7 +192,7 @@ TEST_P(Travel, SumsOverAllRanks)
   });
 }
 
-TEST_P(Travel, EndsByDeadlineByCancellingAndWhenThePeerIsGone)
+TEST_P(SecureLink, FailsAtTheDeadlineWhenCancelledAndWhenThePeerIsGone)
 {
   const auto errors_of_receiver = [](const std::function<void(TcpLink&)>& sender, double cancelled_after,
                                      Seconds deadline) {
@@ -218,7 +217,7 @@ TEST_P(Travel, EndsByDeadlineByCancellingAndWhenThePeerIsGone)
                            "by the peer"));
 }
 
-TEST_P(Travel, TellsASenderThatItsReceiverIsGoneOrSlow)
+TEST_P(SecureLink, FailsOnTheSenderWhenItsReceiverIsGoneOrSlow)
 {
   const auto send_much = [](TcpLink& link, Seconds deadline) {
     const Data megabyte(1'000'000);
@@ -236,7 +235,7 @@ TEST_P(Travel, TellsASenderThatItsReceiverIsGoneOrSlow)
                                                                "100000000 B after [0-9.]+ s: deadline passed"));
 }
 
-TEST(Tls, GoesOnWhenOneKeyHasSealedEnough)
+TEST(Tls, ContinuesWithANewKeyWhenOneHasSealedEnough)
 {
   Pair ranks(true);
   constexpr std::size_t times = 70;  // of 16 MiB: a new key after the first GiB
@@ -252,7 +251,7 @@ TEST(Tls, GoesOnWhenOneKeyHasSealedEnough)
   });
 }
 
-/// Rank 0 calls by way of a relay; errors of both, and what passed.
+/// Errors of both ranks when rank 0 connects through a relay, and the bytes that passed.
 struct Captured {
   std::vector<std::string> errors;
   Data passed;
@@ -290,7 +289,7 @@ bool is_in(const Data& where, View what)
   return std::search(where.begin(), where.end(), what.begin(), what.end()) != where.end();
 }
 
-TEST_P(Travel, ShowsTensorsOnTheWayOnlyWithoutTls)
+TEST_P(SecureLink, ShowsTensorsInTransitOnlyWithoutTls)
 {
   const bool tls = GetParam();
   const auto tensor = random_data(50'000);
@@ -303,166 +302,167 @@ TEST_P(Travel, ShowsTensorsOnTheWayOnlyWithoutTls)
   EXPECT_FALSE(is_in(capture.passed, view_of("what the ranks of the tests share")));
 }
 
-TEST(Tls, NoticesWhatIsChangedOnTheWay)
+TEST(Tls, DetectsBytesChangedInTransit)
 {
   const auto flip = [](std::size_t begin, std::span<std::byte> bytes) {
     constexpr std::size_t place = 40'000;
     if (begin <= place && place < begin + bytes.size()) bytes[place - begin] ^= std::byte(1);
   };
   const auto capture = captured(true, random_data(50'000), flip);
-  EXPECT_THAT(capture.errors[1], EndsWith(": what came is not what the peer has sent, or no TLS"));
+  EXPECT_THAT(capture.errors[1], EndsWith(": received bytes that are not the peer's, or not TLS"));
 }
 
-// What callers who do not belong here get, and what ranks say of it.
+// Unauthenticated peers, and what ranks report about them.
 
-/// A port that takes calls of whoever knows the secret of the tests.
-class Reception {
+/// Accepts connections of peers that know the secret of the tests, unless their purpose is "no".
+class Acceptor {
  public:
-  explicit Reception(bool tls = false) : board_(test_secret(), tls)
+  explicit Acceptor(bool tls = false) : manager_(test_secret(), tls)
   {
     TcpListener listener(Endpoint{"127.0.0.1", 0});
     port_ = listener.port();
-    board_.listen(
+    manager_.listen(
         std::move(listener), [](const Purpose& purpose) { return text_of(purpose) == "no" ? "no" : ""; },
-        [this](const Purpose& purpose, Flow) { admitted_.push_back(text_of(purpose)); });
+        [this](const Purpose& purpose, Connection) { accepted_.push_back(text_of(purpose)); });
     thread_ = std::jthread([this](const std::stop_token& stop) {
-      while (!stop.stop_requested()) board_.work(Clock::now() + std::chrono::milliseconds(100));
+      while (!stop.stop_requested()) manager_.work(Clock::now() + std::chrono::milliseconds(100));
     });
   }
 
   std::uint16_t port() const { return port_; }
-  /// Ends it.
-  std::vector<std::string> admitted()
+  /// Stops accepting, and returns the purposes of the accepted connections.
+  std::vector<std::string> accepted()
   {
     thread_.request_stop();
     thread_.join();
-    return admitted_;
+    return accepted_;
   }
-  std::string unauthenticated() const { return board_.unauthenticated(); }
+  std::string unauthenticated() const { return manager_.unauthenticated(); }
 
  private:
-  ConnectionManager board_;
+  ConnectionManager manager_;
   std::uint16_t port_ = 0;
-  std::vector<std::string> admitted_;
+  std::vector<std::string> accepted_;
   std::jthread thread_;
 };
 
-/// One call with a secret: why it was turned away or what its trouble was; "" when it was connected.
-std::string outcome_of_call(std::uint16_t port, const std::shared_ptr<const Secret>& secret, bool tls,
-                            const std::string& what_for = "yes", double patience_s = 0.5)
+/// Connects with a secret. Returns why the connection was rejected or not made; "" when it was made.
+std::string connect_to(std::uint16_t port, const std::shared_ptr<const Secret>& secret, bool tls,
+                       const std::string& purpose = "yes", double patience_s = 0.5)
 {
-  ConnectionManager board(secret, tls);
+  ConnectionManager manager(secret, tls);
   std::string outcome = "-";
-  const auto call = board.connect(
-      Endpoint{"127.0.0.1", port}, purpose_of(what_for), [&](const Purpose&, Flow) { outcome = ""; },
-      [&](const std::string& reason) { outcome = "turned away: " + reason; });
+  const auto attempt = manager.connect(
+      Endpoint{"127.0.0.1", port}, purpose_of(purpose), [&](const Purpose&, Connection) { outcome = ""; },
+      [&](const std::string& reason) { outcome = "rejected: " + reason; });
   const auto deadline = deadline_in(Seconds(patience_s));
-  while (outcome == "-" && board.work(deadline)) {
+  while (outcome == "-" && manager.work(deadline)) {
   }
-  return outcome == "-" ? board.trouble(call) : outcome;
+  return outcome == "-" ? manager.trouble(attempt) : outcome;
 }
 
-TEST(ConnectionManager, LetsInWhoeverKnowsTheSecret)
+TEST(ConnectionManager, ConnectsPeersThatKnowTheSecret)
 {
   for (const bool tls : {false, true}) {
-    Reception reception(tls);
-    EXPECT_EQ(outcome_of_call(reception.port(), test_secret(), tls), "");
-    EXPECT_EQ(outcome_of_call(reception.port(), test_secret(), tls, "no"), "turned away: no");
+    Acceptor acceptor(tls);
+    EXPECT_EQ(connect_to(acceptor.port(), test_secret(), tls), "");
+    EXPECT_EQ(connect_to(acceptor.port(), test_secret(), tls, "no"), "rejected: no");
     pause(0.2);
-    EXPECT_EQ(reception.admitted(), std::vector<std::string>{"yes"});
-    EXPECT_EQ(reception.unauthenticated(), "");
+    EXPECT_EQ(acceptor.accepted(), std::vector<std::string>{"yes"});
+    EXPECT_EQ(acceptor.unauthenticated(), "");
   }
 }
 
-TEST(ConnectionManager, TellsBothSidesOfAWrongSecretAndNothingOfEither)
+TEST(ConnectionManager, ReportsAWrongSecretToBothSidesWithoutRevealingEither)
 {
-  Reception reception;
-  EXPECT_EQ(outcome_of_call(reception.port(), test_secret("another secret of sixteen bytes and more"), false),
-            "it hangs up on the proof of the secret: give all ranks the same one");
-  EXPECT_EQ(reception.admitted(), std::vector<std::string>{});
-  EXPECT_THAT(reception.unauthenticated(), MatchesRegex("; [0-9]+ calls? did not prove the secret \\(the last one from "
-                                                        "127.0.0.1\\): give all ranks the same one"));
+  Acceptor acceptor;
+  EXPECT_EQ(connect_to(acceptor.port(), test_secret("another secret of sixteen bytes and more"), false),
+            "it does not accept our proof of the secret: give all ranks the same secret");
+  EXPECT_EQ(acceptor.accepted(), std::vector<std::string>{});
+  EXPECT_THAT(acceptor.unauthenticated(),
+              MatchesRegex("; [0-9]+ connections? did not prove the secret \\(the last one from 127.0.0.1\\): give all "
+                           "ranks the same secret"));
 }
 
-TEST(ConnectionManager, CallsNobodyWhoDoesNotProveTheSecret)
+TEST(ConnectionManager, DoesNotConnectToAPeerThatDoesNotProveTheSecret)
 {
   TcpListener listener(Endpoint{"127.0.0.1", 0});
   std::jthread impostor([&] {
-    const Descriptor caller(::accept(listener.descriptor(), nullptr, nullptr));
-    say(caller, random_data(32));
-    heard(caller, sizeof(Claim));
-    say(caller, random_data(sizeof(Verdict)));
-    heard(caller, 1);
+    const Descriptor initiator(::accept(listener.descriptor(), nullptr, nullptr));
+    send_bytes(initiator, random_data(32));
+    received(initiator, sizeof(Claim));
+    send_bytes(initiator, random_data(sizeof(Verdict)));
+    received(initiator, 1);
   });
-  EXPECT_EQ(outcome_of_call(listener.port(), test_secret(), false),
+  EXPECT_EQ(connect_to(listener.port(), test_secret(), false),
             "it does not prove the secret: it is another program, or a rank with another secret");
 }
 
-TEST(ConnectionManager, SaysNothingButRandomBytesToStrangers)
+TEST(ConnectionManager, SendsOnlyRandomBytesToUnauthenticatedPeers)
 {
-  Reception reception;
-  const auto hear_after = [&](View bytes) {
-    const auto stranger = connection_to(reception.port());
-    say(stranger, bytes);
-    ::shutdown(stranger.number(), SHUT_WR);
-    return heard(stranger);
+  Acceptor acceptor;
+  const auto answer_to = [&](View bytes) {
+    const auto peer = connection_to(acceptor.port());
+    send_bytes(peer, bytes);
+    ::shutdown(peer.number(), SHUT_WR);
+    return received(peer);
   };
   std::vector<Data> answers;
-  for (const auto size : {0U, 1U, 32U, 191U, 192U, 193U, 100'000U}) answers.push_back(hear_after(random_data(size)));
+  for (const auto size : {0U, 1U, 32U, 191U, 192U, 193U, 100'000U}) answers.push_back(answer_to(random_data(size)));
   for (std::size_t i = 0; i < answers.size(); ++i) {
-    // The system may forget what was said to whoever left bytes unread.
+    // The system may drop what was sent to a peer whose bytes remained unread.
     EXPECT_TRUE(answers[i].size() == 32 || answers[i].empty()) << i << ": " << answers[i].size();
     for (std::size_t other = 0; other < i; ++other) EXPECT_TRUE(answers[i].empty() || answers[i] != answers[other]);
   }
   EXPECT_EQ(answers[0].size(), 32);
-  EXPECT_EQ(reception.admitted(), std::vector<std::string>{});
+  EXPECT_EQ(acceptor.accepted(), std::vector<std::string>{});
 }
 
-TEST(ConnectionManager, LetsInNobodyWhoSaysAgainWhatAnotherOneSaid)
+TEST(ConnectionManager, RejectsAReplayedHandshake)
 {
-  Reception reception;
-  const Relay relay(reception.port());
-  EXPECT_EQ(outcome_of_call(relay.port(), test_secret(), false), "");
+  Acceptor acceptor;
+  const Relay relay(acceptor.port());
+  EXPECT_EQ(connect_to(relay.port(), test_secret(), false), "");
   pause(0.2);
   // The challenge, the claim, the verdict and the confirmation, in the order in which they passed.
   const auto recorded = relay.passed();
   ASSERT_EQ(recorded.size(), 32 + sizeof(Claim) + sizeof(Verdict) + 1);
-  const auto said_by_caller = [&](std::size_t length) {
-    Data said(recorded.begin() + 32, recorded.begin() + 32 + sizeof(Claim));
-    said.push_back(recorded.back());
-    said.resize(std::min(length, said.size()));
-    return said;
+  const auto bytes_of_initiator = [&](std::size_t length) {
+    Data bytes(recorded.begin() + 32, recorded.begin() + 32 + sizeof(Claim));
+    bytes.push_back(recorded.back());
+    bytes.resize(std::min(length, bytes.size()));
+    return bytes;
   };
   for (const std::size_t length : {1, 100, 192, 193}) {
-    const auto stranger = connection_to(reception.port());
-    say(stranger, said_by_caller(length));
-    ::shutdown(stranger.number(), SHUT_WR);
-    EXPECT_LE(heard(stranger).size(), 32) << length;
+    const auto peer = connection_to(acceptor.port());
+    send_bytes(peer, bytes_of_initiator(length));
+    ::shutdown(peer.number(), SHUT_WR);
+    EXPECT_LE(received(peer).size(), 32) << length;
   }
-  EXPECT_EQ(reception.admitted(), std::vector<std::string>{"yes"});
+  EXPECT_EQ(acceptor.accepted(), std::vector<std::string>{"yes"});
 }
 
-TEST(TcpWorld, ComesUpWhileHundredsOfStrangersTrickleBytesAndCallAgain)
+TEST(TcpWorld, ConnectsWhileHundredsOfPeersSendSingleBytesAndReconnect)
 {
   for (const bool tls : {false, true}) {
     Ranks ranks(3);
     ranks.options.tls = tls;
-    ranks.options.flows = 2;
+    ranks.options.connections = 2;
     ranks.links = {{0, 1, 0}, {1, 2, 0}};
-    std::atomic<std::size_t> calls = 0;
-    std::jthread strangers([&](const std::stop_token& stop) {
+    std::atomic<std::size_t> connections = 0;
+    std::jthread peers([&](const std::stop_token& stop) {
       std::vector<Descriptor> open(200);
       const auto garbage = random_data(1'000);
       for (std::size_t i = 0; !stop.stop_requested(); ++i) {
-        auto& stranger = open[i % open.size()];
-        if (!stranger.is_open() || !say(stranger, View(garbage).subspan(i % 1'000, 1))) {
-          stranger = connection_to(ranks.endpoints[i % 3].port);
-          ++calls;
+        auto& peer = open[i % open.size()];
+        if (!peer.is_open() || !send_bytes(peer, View(garbage).subspan(i % 1'000, 1))) {
+          peer = connection_to(ranks.endpoints[i % 3].port);
+          ++connections;
         }
         if (i % open.size() == 0) pause(0.01);
       }
     });
-    while (calls < 200) pause(0.01);
+    while (connections < 200) pause(0.01);
     ranks.run([&](TcpWorld& world, std::size_t rank) {
       for (const auto& link : ranks.links) {
         if (rank == link.from) send(world.link(link), "4", random_data(4));
@@ -471,7 +471,7 @@ TEST(TcpWorld, ComesUpWhileHundredsOfStrangersTrickleBytesAndCallAgain)
         }
       }
     });
-    EXPECT_GE(calls, 200);
+    EXPECT_GE(connections, 200);
   }
 }
 
@@ -495,16 +495,16 @@ TEST(TcpWorld, NamesTheRankWithAnotherSecretAndWhereItIs)
   }
   for (const std::size_t rank : {0, 1}) {
     EXPECT_THAT(errors[rank],
-                MatchesRegex(fmt::format("rank {}: still waiting after [0-9.]+ s for rank {} \\(127.0.0.1:{}: it hangs "
-                                         "up on the proof of the secret: give all ranks the same one\\); [0-9]+ calls? "
-                                         "did not prove the secret \\(the last one from 127.0.0.1\\): give all ranks "
-                                         "the same one",
+                MatchesRegex(fmt::format("rank {}: still waiting after [0-9.]+ s for rank {} \\(127.0.0.1:{}: it does "
+                                         "not accept our proof of the secret: give all ranks the same secret\\); "
+                                         "[0-9]+ connections? did not prove the secret \\(the last one from "
+                                         "127.0.0.1\\): give all ranks the same secret",
                                          rank, 1 - rank, ranks.endpoints[1 - rank].port)));
     EXPECT_THAT(errors[rank], AllOf(Not(HasSubstr("sixteen")), Not(HasSubstr("tests share"))));
   }
 }
 
-TEST(TcpWorld, TurnsAwayWhoeverWantsToTalkInPlainTextWhereTheOthersUseTls)
+TEST(TcpWorld, RejectsARankThatUsesPlainTextWhereTheOthersUseTls)
 {
   Ranks ranks(2);
   ranks.options.tls = true;
@@ -514,18 +514,18 @@ TEST(TcpWorld, TurnsAwayWhoeverWantsToTalkInPlainTextWhereTheOthersUseTls)
   EXPECT_EQ(error_of([&] {
               const TcpWorld world(0, ranks.endpoints, {}, options, TcpListener({.host = "127.0.0.1", .port = 0}));
             }),
-            fmt::format("rank 0: rank 1 at 127.0.0.1:{} turns it away: it uses TLS, not plain text: give all ranks the "
-                        "same of --tls and --plain-text",
+            fmt::format("rank 0: rejected by rank 1 at 127.0.0.1:{}: it uses TLS, not plain text; give --tls or "
+                        "--plain-text to all ranks or none",
                         ranks.endpoints[1].port));
   ranks.options.tls = true;
   EXPECT_EQ(error_of([&] { ranks.world(0); }), "");
 }
 
-TEST(TcpWorld, IsNotConnectedWithoutASecret)
+TEST(TcpWorld, RequiresASecret)
 {
   Ranks ranks(2);
   ranks.options.secret = nullptr;
-  EXPECT_EQ(error_of([&] { ranks.world(0); }), "whoever connects knows a secret");
+  EXPECT_EQ(error_of([&] { ranks.world(0); }), "a connection manager has a secret");
 }
 
 }  // namespace

@@ -20,14 +20,14 @@ using testing::EndsWith;
 using testing::MatchesRegex;
 using testing::ThrowsMessage;
 
-/// A hundred times the same megabyte: more than the system's buffers take.
+/// Sends more than the system's buffers hold.
 void send_100_mb(TcpLink& link, Seconds deadline = plenty)
 {
   const Data megabyte(1'000'000);
   link.send(view_of("100000000"), std::vector<View>(100, megabyte), deadline);
 }
 
-/// Connected sockets without a world.
+/// Connected sockets without a TcpWorld.
 std::pair<Descriptor, Descriptor> socket_pair()
 {
   int sockets[2] = {};
@@ -37,12 +37,12 @@ std::pair<Descriptor, Descriptor> socket_pair()
 
 TcpLink link_over(Descriptor socket, std::size_t self)
 {
-  std::vector<Flow> flows;
-  flows.emplace_back(std::move(socket));
-  return {{.from = 0, .to = 1, .channel = 2}, self, "channel 2", std::move(flows)};
+  std::vector<Connection> connections;
+  connections.emplace_back(std::move(socket));
+  return {{.from = 0, .to = 1, .channel = 2}, self, "channel 2", std::move(connections)};
 }
 
-/// A receiving end, and a raw socket to tell it anything.
+/// A receiving end, and a raw socket to send it any bytes.
 struct RawSender {
   RawSender() : RawSender(socket_pair()) {}
   explicit RawSender(std::pair<Descriptor, Descriptor> sockets)
@@ -50,28 +50,29 @@ struct RawSender {
   {
   }
 
-  void say(View bytes) const
+  void send_bytes(View bytes) const
   {
     EXPECT_EQ(::send(socket.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
   }
-  void frame(std::uint32_t header, std::uint64_t payload, std::uint32_t mark = 0x4d425349) const
+  void send_frame(std::uint32_t header, std::uint64_t payload, std::uint32_t mark = 0x4d425349) const
   {
     const std::array<std::uint32_t, 4> words = {mark, header, static_cast<std::uint32_t>(payload),
                                                 static_cast<std::uint32_t>(payload >> 32U)};
-    say(std::as_bytes(std::span(words)));
+    send_bytes(std::as_bytes(std::span(words)));
   }
 
   TcpLink link;
   Descriptor socket;
 };
 
-class Flows : public testing::TestWithParam<std::size_t> {};
-INSTANTIATE_TEST_SUITE_P(OneToEight, Flows, testing::Values(1, 2, 3, 8));
+/// A link of 1 to 8 connections.
+class StripedLink : public testing::TestWithParam<std::size_t> {};
+INSTANTIATE_TEST_SUITE_P(OneToEight, StripedLink, testing::Values(1, 2, 3, 8));
 
-TEST_P(Flows, CarryMessagesOfAnySizeBitByBit)
+TEST_P(StripedLink, CarriesMessagesOfAnySizeUnchanged)
 {
   Ranks ranks(2);
-  ranks.options.flows = GetParam();
+  ranks.options.connections = GetParam();
   ranks.links = {{.from = 0, .to = 1, .channel = 0}};
   const std::vector<std::size_t> sizes = {0, 1, 10, 65'535, 65'536, 10'000'000, 3};
   ranks.run([&](TcpWorld& world, std::size_t rank) {
@@ -89,10 +90,10 @@ TEST_P(Flows, CarryMessagesOfAnySizeBitByBit)
   });
 }
 
-TEST_P(Flows, GatherTheSendersBuffersAndScatterIntoTheReceivers)
+TEST_P(StripedLink, GathersTheSendersBuffersAndScattersIntoTheReceivers)
 {
   Ranks ranks(2);
-  ranks.options.flows = GetParam();
+  ranks.options.connections = GetParam();
   ranks.links = {{.from = 1, .to = 0, .channel = 5}};
   const auto data = random_data(300'001);
   ranks.run([&](TcpWorld& world, std::size_t rank) {
@@ -117,7 +118,7 @@ TEST_P(Flows, GatherTheSendersBuffersAndScatterIntoTheReceivers)
 TEST(TcpLink, KeepsTheOrderOfMessages)
 {
   Ranks ranks(2);
-  ranks.options.flows = 3;
+  ranks.options.connections = 3;
   ranks.links = {{.from = 0, .to = 1, .channel = 0}};
   ranks.run([&](TcpWorld& world, std::size_t rank) {
     auto& link = world.link(ranks.links[0]);
@@ -132,10 +133,10 @@ TEST(TcpLink, KeepsTheOrderOfMessages)
   });
 }
 
-TEST(TcpLink, OfOneChannelWaitsForNoOther)
+TEST(TcpLink, DoesNotWaitForOtherChannels)
 {
   Ranks ranks(2);
-  ranks.options.flows = 2;
+  ranks.options.connections = 2;
   ranks.links = {{0, 1, 0}, {0, 1, 1}, {1, 0, 0}, {1, 0, 1}};
   const auto data = random_data(3'000'000);
   ranks.run([&](TcpWorld& world, std::size_t rank) {
@@ -154,7 +155,7 @@ TEST(TcpLink, OfOneChannelWaitsForNoOther)
   });
 }
 
-TEST(TcpLink, SaysWhatItWaitedForWhenTheDeadlinePasses)
+TEST(TcpLink, ReportsItsProgressWhenTheDeadlinePasses)
 {
   auto silent = RawSender();
   const auto begin = std::chrono::steady_clock::now();
@@ -163,8 +164,8 @@ TEST(TcpLink, SaysWhatItWaitedForWhenTheDeadlinePasses)
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(200));
 
   auto slow = RawSender();
-  slow.frame(4, 4096);
-  slow.say(view_of("4096" + std::string(1024, 'x')));
+  slow.send_frame(4, 4096);
+  slow.send_bytes(view_of("4096" + std::string(1024, 'x')));
   EXPECT_THAT(
       error_of([&] { receive(slow.link, Seconds(1)); }),
       MatchesRegex("rank 1: receive from rank 0 \\(channel 2\\): 1024 of 4096 B after [0-9.]+ s: deadline passed"));
@@ -176,7 +177,7 @@ TEST(TcpLink, SaysWhatItWaitedForWhenTheDeadlinePasses)
       MatchesRegex("rank 0: send to rank 1 \\(channel 2\\): [0-9]+ of 10000000 B after [0-9.]+ s: deadline passed"));
 }
 
-TEST(TcpLink, IsUnusableAfterAnErrorAndSaysSo)
+TEST(TcpLink, IsUnusableAfterAnErrorAndReportsIt)
 {
   auto silent = RawSender();
   error_of([&] { receive(silent.link, Seconds(0.01)); });
@@ -185,11 +186,11 @@ TEST(TcpLink, IsUnusableAfterAnErrorAndSaysSo)
                     EndsWith(" s: deadline passed")));
 }
 
-TEST(TcpLink, NoticesThatThePeerClosesInTheMiddleOfAMessage)
+TEST(TcpLink, DetectsThatThePeerClosesInTheMiddleOfAMessage)
 {
   auto sender = RawSender();
-  sender.frame(4, 4096);
-  sender.say(view_of("4096" + std::string(1024, 'x')));
+  sender.send_frame(4, 4096);
+  sender.send_bytes(view_of("4096" + std::string(1024, 'x')));
   sender.socket = Descriptor();
   EXPECT_THAT(error_of([&] { receive(sender.link); }),
               MatchesRegex("rank 1: receive from rank 0 \\(channel 2\\): 1024 of 4096 B after [0-9.]+ s: "
@@ -202,10 +203,10 @@ TEST(TcpLink, NoticesThatThePeerClosesInTheMiddleOfAMessage)
                            "connection closed by the peer"));
 }
 
-TEST(TcpLink, NoticesThatTheReceiverIsGone)
+TEST(TcpLink, DetectsThatTheReceiverIsGone)
 {
   Ranks ranks(2);
-  ranks.options.flows = 2;
+  ranks.options.connections = 2;
   ranks.links = {{.from = 0, .to = 1, .channel = 7}};
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
     if (rank == 0) send_100_mb(world.link(ranks.links[0]));
@@ -216,7 +217,7 @@ TEST(TcpLink, NoticesThatTheReceiverIsGone)
   EXPECT_EQ(errors[1], "");
 }
 
-TEST(TcpLink, EndsTheOtherSideTooWhenItsDeadlinePasses)
+TEST(TcpLink, FailsAtBothEndsWhenADeadlinePasses)
 {
   Ranks ranks(2);
   ranks.links = {{.from = 0, .to = 1, .channel = 7}};
@@ -230,22 +231,22 @@ TEST(TcpLink, EndsTheOtherSideTooWhenItsDeadlinePasses)
                                       "[0-9.]+ s: connection closed by the peer"));
 }
 
-TEST(TcpLink, RefusesWhatIsNoMessage)
+TEST(TcpLink, RefusesBytesThatAreNotAMessage)
 {
   auto sender = RawSender();
-  sender.frame(4, 4, 0x12345678);
-  EXPECT_THAT(error_of([&] { receive(sender.link); }), EndsWith(": what came is no message"));
+  sender.send_frame(4, 4, 0x12345678);
+  EXPECT_THAT(error_of([&] { receive(sender.link); }), EndsWith(": received data is not a message"));
 }
 
-TEST(TcpLink, RefusesAHeaderTooLongForAnyMessage)
+TEST(TcpLink, RefusesAHeaderAboveTheLimit)
 {
   auto sender = RawSender();
-  sender.frame(0xffffffff, 4);
+  sender.send_frame(0xffffffff, 4);
   EXPECT_THAT(error_of([&] { receive(sender.link); }),
-              EndsWith(": a header of 4294967295 B came; the longest may have 1048576 B"));
+              EndsWith(": received a header of 4294967295 B; the limit is 1048576 B"));
 }
 
-TEST(TcpLink, TakesTheLongestHeader)
+TEST(TcpLink, AcceptsTheLongestHeader)
 {
   auto [here, there] = socket_pair();
   auto out = link_over(std::move(here), 0);
@@ -260,29 +261,29 @@ TEST(TcpLink, TakesTheLongestHeader)
       plenty);
 }
 
-TEST(TcpLink, NamesBothSizesOfAPayloadThatDoesNotFitItsRoom)
+TEST(TcpLink, NamesBothSizesOfAPayloadThatDoesNotFitItsBuffers)
 {
   for (const std::uint64_t payload : {std::uint64_t{12}, std::uint64_t{1} << 62U}) {
     auto sender = RawSender();
-    sender.frame(1, payload);
-    sender.say(view_of("8"));
+    sender.send_frame(1, payload);
+    sender.send_bytes(view_of("8"));
     EXPECT_THAT(error_of([&] { receive(sender.link); }),
                 MatchesRegex(fmt::format("rank 1: receive from rank 0 \\(channel 2\\): 0 of {0} B after [0-9.]+ s: "
-                                         "a payload of {0} B came and there is room for 8 B",
+                                         "received a payload of {0} B; its buffers hold 8 B",
                                          payload)));
   }
 }
 
-TEST(TcpLink, PassesOnWhatItsRoomThrows)
+TEST(TcpLink, RethrowsExceptionsOfItsRoom)
 {
   auto sender = RawSender();
-  sender.frame(4, 4);
-  sender.say(view_of("four"));
+  sender.send_frame(4, 4);
+  sender.send_bytes(view_of("four"));
   EXPECT_THROW(receive(sender.link), std::invalid_argument);
   EXPECT_THAT(error_of([&] { receive(sender.link); }), EndsWith(": unusable after an error: stoul"));
 }
 
-TEST(TcpLink, IsCancelledFromAnotherThread)
+TEST(TcpLink, CanBeCancelledFromAnotherThread)
 {
   auto silent = RawSender();
   auto [here, there] = socket_pair();
@@ -297,14 +298,14 @@ TEST(TcpLink, IsCancelledFromAnotherThread)
   EXPECT_THAT(error_of([&] { receive(silent.link); }), EndsWith(": cancelled"));
 }
 
-TEST(TcpLink, IsNotUsedAfterItWasCancelledAtRest)
+TEST(TcpLink, FailsWhenItWasCancelledBefore)
 {
   auto sender = RawSender();
   TcpLink::cancel(std::array{&sender.link});
   EXPECT_EQ(error_of([&] { receive(sender.link); }), "rank 1: receive from rank 0 (channel 2): cancelled");
 }
 
-TEST(TcpLink, EndsWhenTheProcessIsAskedToStop)
+TEST(TcpLink, FailsWhenTheProcessIsAskedToStop)
 {
   const auto result = run_in_child(
       [] {

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-/// Ranks of a TCP world as threads of one process, and what they tell each other.
+/// Ranks of a TcpWorld as threads of one process, and the messages that they exchange.
 namespace isobar::exec {
 
 inline constexpr Seconds plenty{60};
@@ -48,7 +48,7 @@ struct Message {
   Data payload;
 };
 
-/// The header of these tests is the length of the payload.
+/// In these tests the header of a message is the length of its payload.
 inline Message receive(TcpLink& link, const Deadline& deadline = plenty)
 {
   Message message;
@@ -66,7 +66,7 @@ inline void pause(double seconds)
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-/// The message of what `work` throws; "" if it ends well.
+/// The message of the exception that `work` throws; "" if it throws none.
 template <typename Work>
 std::string error_of(Work work)
 {
@@ -78,12 +78,12 @@ std::string error_of(Work work)
   return "";
 }
 
-inline std::shared_ptr<const Secret> test_secret(const std::string& words = "what the ranks of the tests share")
+inline std::shared_ptr<const Secret> test_secret(const std::string& text = "what the ranks of the tests share")
 {
-  return std::make_shared<const Secret>("test", words);
+  return std::make_shared<const Secret>("test", text);
 }
 
-/// On a free port below those that the system gives out, so that nobody takes it while its rank is not there.
+/// Listens on a free port below the ephemeral ones, so that no other program takes it before its rank starts.
 inline TcpListener quiet_listener(const std::string& host)
 {
   std::random_device random;
@@ -97,7 +97,7 @@ inline TcpListener quiet_listener(const std::string& host)
   return TcpListener({.host = host, .port = 0});
 }
 
-/// The ranks of one run as threads, each with a listener.
+/// Ranks of one run, each with a listener.
 class Ranks {
  public:
   explicit Ranks(std::size_t count, const std::string& host = "127.0.0.1")
@@ -113,7 +113,7 @@ class Ranks {
 
   TcpWorld world(std::size_t rank) { return {rank, endpoints, links, options, std::move(listeners[rank])}; }
 
-  /// Runs `work(world, rank)` on all ranks; their errors.
+  /// Runs `work(world, rank)` on all ranks, each in a thread, and returns their errors.
   template <typename Work>
   std::vector<std::string> errors(Work work)
   {

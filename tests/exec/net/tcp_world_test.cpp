@@ -44,7 +44,7 @@ Descriptor raw_connection_to(const Endpoint& endpoint)
   return socket;
 }
 
-/// The most open files of this process while it lives; those that are open stay.
+/// During its lifetime, this process may open at most `more` files in addition to those that are open.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t more)
@@ -70,7 +70,7 @@ std::size_t open_descriptors()
 
 TEST(TcpWorld, WaitsForRanksThatStartLate)
 {
-  // Their ports are open to nobody until they start.
+  // Their ports are not open until they start.
   Ranks ranks(3);
   ranks.links = {{0, 2, 0}, {2, 1, 0}};
   ranks.listeners.clear();
@@ -83,7 +83,7 @@ TEST(TcpWorld, WaitsForRanksThatStartLate)
   }
 }
 
-TEST(TcpWorld, NamesTheRankThatIsNotThere)
+TEST(TcpWorld, NamesTheMissingRank)
 {
   Ranks ranks(4);
   ranks.options.connect_deadline = Seconds(2);
@@ -97,11 +97,11 @@ TEST(TcpWorld, NamesTheRankThatIsNotThere)
   threads.clear();
   EXPECT_THAT(errors[1], MatchesRegex("rank 1: still waiting after [0-9.]+ s for rank 2 \\(" + absent +
                                       ": Connection refused\\)"));
-  EXPECT_THAT(errors[3], MatchesRegex("rank 3: still waiting after [0-9.]+ s for rank 2 \\(has not called\\)"));
-  EXPECT_THAT(errors[0], EndsWith(" (ranks beyond the neighbours are awaited)"));
+  EXPECT_THAT(errors[3], MatchesRegex("rank 3: still waiting after [0-9.]+ s for rank 2 \\(has not connected\\)"));
+  EXPECT_THAT(errors[0], EndsWith(" (still waiting for ranks beyond the neighbours)"));
 }
 
-TEST(TcpWorld, SaysWhenARanksPortDoesNotAnswer)
+TEST(TcpWorld, ReportsAPortThatDoesNotAnswer)
 {
   Ranks ranks(2);
   ranks.options.connect_deadline = Seconds(0.5);
@@ -110,7 +110,7 @@ TEST(TcpWorld, SaysWhenARanksPortDoesNotAnswer)
                                        ranks.endpoints[1].port)));
 }
 
-TEST(TcpWorld, TurnsAwayASecondRankOfTheSameNumber)
+TEST(TcpWorld, RejectsASecondRankWithTheSameNumber)
 {
   Ranks ranks(3);
   std::vector<std::jthread> threads;
@@ -120,16 +120,15 @@ TEST(TcpWorld, TurnsAwayASecondRankOfTheSameNumber)
   start(0);
   start(2);
   pause(1);
-  EXPECT_EQ(error_of([&] {
-              const TcpWorld second(2, ranks.endpoints, {}, ranks.options,
-                                    TcpListener({.host = "127.0.0.1", .port = 0}));
-            }),
-            fmt::format("rank 2: rank 0 at 127.0.0.1:{} turns it away: rank 2 is connected already",
-                        ranks.endpoints[0].port));
+  EXPECT_EQ(
+      error_of([&] {
+        const TcpWorld second(2, ranks.endpoints, {}, ranks.options, TcpListener({.host = "127.0.0.1", .port = 0}));
+      }),
+      fmt::format("rank 2: rejected by rank 0 at 127.0.0.1:{}: rank 2 is already connected", ranks.endpoints[0].port));
   start(1);
 }
 
-TEST(TcpWorld, TakesInARankAgainThatDiedBeforeAllWereThere)
+TEST(TcpWorld, AcceptsARestartedRankThatDiedBeforeAllWereConnected)
 {
   Ranks ranks(3);
   ranks.links = {{0, 1, 0}, {1, 0, 0}};
@@ -145,7 +144,7 @@ TEST(TcpWorld, TakesInARankAgainThatDiedBeforeAllWereThere)
   threads.emplace_back([&] { EXPECT_EQ(error_of([&] { ranks.world(2); }), ""); });
 }
 
-TEST(TcpWorld, RanksThatWouldBeginAtDifferentStepsBothHearSo)
+TEST(TcpWorld, TellsBothRanksThatTheyWouldBeginAtDifferentSteps)
 {
   Ranks ranks(2);
   std::vector<std::string> errors(2);
@@ -159,59 +158,60 @@ TEST(TcpWorld, RanksThatWouldBeginAtDifferentStepsBothHearSo)
     });
   }
   threads.clear();
-  EXPECT_THAT(errors[0], EndsWith("turns it away: it begins at step 10, not 0"));
-  EXPECT_THAT(errors[1], EndsWith("turns it away: it begins at step 0, not 10"));
+  EXPECT_THAT(errors[0], MatchesRegex("rank 0: rejected by rank 1 at 127.0.0.1:[0-9]+: it begins at step 10, not 0"));
+  EXPECT_THAT(errors[1], MatchesRegex("rank 1: rejected by rank 0 at 127.0.0.1:[0-9]+: it begins at step 0, not 10"));
 }
 
-TEST(TcpWorld, TurnsAwayWhoeverBelongsElsewhere)
+TEST(TcpWorld, RejectsRanksOfAnotherRun)
 {
   Ranks ranks(2);
   ranks.links = {{0, 1, 3}};
   std::vector<std::jthread> threads;
   threads.emplace_back([&] { EXPECT_EQ(error_of([&] { ranks.world(0); }), ""); });
-  const auto refusal_of = [&](const TcpOptions& options, const std::vector<LinkName>& links, std::size_t count) {
+  const auto rejection_of = [&](const TcpOptions& options, const std::vector<LinkName>& links, std::size_t count) {
     auto endpoints = ranks.endpoints;
     endpoints.resize(count, endpoints[1]);
-    auto error = error_of([&] {
-      const TcpWorld stranger(count - 1, endpoints, links, options, TcpListener({.host = "127.0.0.1", .port = 0}));
+    const auto error = error_of([&] {
+      const TcpWorld other(count - 1, endpoints, links, options, TcpListener({.host = "127.0.0.1", .port = 0}));
     });
-    return error.substr(error.find("turns"));
+    const auto begin = fmt::format("rank {}: rejected by rank 0 at 127.0.0.1:{}: ", count - 1, endpoints[0].port);
+    EXPECT_THAT(error, testing::StartsWith(begin));
+    return error.substr(std::min(begin.size(), error.size()));
   };
   auto other = ranks.options;
   other.run_id = "other";
-  EXPECT_EQ(refusal_of(other, ranks.links, 2),
-            "turns it away: it belongs to another world: give all ranks the same plan, data and options, and each run "
-            "ports of its own");
+  EXPECT_EQ(rejection_of(other, ranks.links, 2),
+            "it belongs to another run; give all ranks the same plan, data and options, and each run its own ports");
   other = ranks.options;
-  other.flows = 2;
-  EXPECT_EQ(refusal_of(other, ranks.links, 2), "turns it away: it uses 1 flows, not 2");
-  EXPECT_EQ(refusal_of(ranks.options, ranks.links, 3), "turns it away: it has 2 ranks, not 3");
-  EXPECT_EQ(refusal_of(ranks.options, {{1, 0, 9}}, 2), "turns it away: it expects no flow 0 of channel 9 from rank 1");
+  other.connections = 2;
+  EXPECT_EQ(rejection_of(other, ranks.links, 2), "it uses --flows 1, not 2");
+  EXPECT_EQ(rejection_of(ranks.options, ranks.links, 3), "it has 2 ranks, not 3");
+  EXPECT_EQ(rejection_of(ranks.options, {{1, 0, 9}}, 2), "it expects no connection 0 of channel 9 from rank 1");
   auto swapped = ranks.endpoints;
   std::swap(swapped[0], swapped[1]);
   EXPECT_THAT(error_of([&] {
-                const TcpWorld stranger(0, swapped, {}, ranks.options, TcpListener({.host = "127.0.0.1", .port = 0}));
+                const TcpWorld misplaced(0, swapped, {}, ranks.options, TcpListener({.host = "127.0.0.1", .port = 0}));
               }),
-              EndsWith("turns it away: it is rank 0"));
+              EndsWith(": it is rank 0"));
   threads.emplace_back([&] { EXPECT_EQ(error_of([&] { ranks.world(1); }), ""); });
 }
 
-TEST(TcpWorld, ComesUpAmongStrangers)
+TEST(TcpWorld, ConnectsAmongUnauthenticatedPeers)
 {
   Ranks ranks(2);
-  ranks.options.flows = 2;
+  ranks.options.connections = 2;
   ranks.links = {{0, 1, 0}};
-  std::vector<Descriptor> strangers;
-  const auto call = [&](std::size_t rank, View bytes) {
-    strangers.push_back(raw_connection_to(ranks.endpoints[rank]));
-    ::send(strangers.back().number(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  std::vector<Descriptor> peers;
+  const auto connect_and_send = [&](std::size_t rank, View bytes) {
+    peers.push_back(raw_connection_to(ranks.endpoints[rank]));
+    ::send(peers.back().number(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   };
   for (const std::size_t rank : {0, 1}) {
-    call(rank, random_data(10'000));
-    call(rank, view_of("half of a handshake, then silence"));
-    call(rank, {});
-    call(rank, view_of("GET / HTTP/1.1\r\n\r\n"));
-    strangers.back() = Descriptor();
+    connect_and_send(rank, random_data(10'000));
+    connect_and_send(rank, view_of("half of a handshake, then silence"));
+    connect_and_send(rank, {});
+    connect_and_send(rank, view_of("GET / HTTP/1.1\r\n\r\n"));
+    peers.back() = Descriptor();
   }
   ranks.run([&](TcpWorld& world, std::size_t rank) {
     auto& link = world.link(ranks.links[0]);
@@ -223,7 +223,7 @@ TEST(TcpWorld, ComesUpAmongStrangers)
   });
 }
 
-TEST(TcpWorld, KeepsThePlaceOfARankThatDiedBeforeItWasConnected)
+TEST(TcpWorld, AcceptsARankAfterAnotherProcessDiedInItsHandshake)
 {
   Ranks ranks(2);
   const std::array<std::uint32_t, 8> numbers = {3, 2, 0, 1, TcpWorld::reserved_channel, 0, 1, 0};
@@ -243,16 +243,16 @@ TEST(TcpWorld, KeepsThePlaceOfARankThatDiedBeforeItWasConnected)
     EXPECT_EQ(::shutdown(died.number(), SHUT_WR), 0);
     Verdict verdict;
     EXPECT_EQ(::recv(died.number(), &verdict, sizeof verdict, MSG_WAITALL), 160);
-    EXPECT_EQ(handshake.reason_of(verdict), "");  // welcome, had it confirmed
+    EXPECT_EQ(handshake.reason_of(verdict), "");  // accepted, had it confirmed
     EXPECT_EQ(error_of([&] { ranks.world(0); }), "");
   }
   EXPECT_EQ(error, "");
 }
 
-TEST(TcpWorld, ConnectsAsManyFlowsAsItMay)
+TEST(TcpWorld, OpensTheMostConnectionsOfALink)
 {
   Ranks ranks(2);
-  ranks.options.flows = 64;
+  ranks.options.connections = 64;
   ranks.links = {{0, 1, 0}, {1, 0, 0}};
   const auto data = random_data(1'000'000);
   ranks.run([&](TcpWorld& world, std::size_t rank) {
@@ -264,18 +264,18 @@ TEST(TcpWorld, ConnectsAsManyFlowsAsItMay)
   });
 }
 
-TEST(TcpWorld, ComesUpWhenHundredsOfStrangersCallAndSayNothing)
+TEST(TcpWorld, ConnectsWhileHundredsOfPeersAreSilent)
 {
   Ranks ranks(2);
-  std::vector<Descriptor> strangers;
-  for (std::size_t i = 0; i < 600; ++i) strangers.push_back(raw_connection_to(ranks.endpoints[i % 2]));
+  std::vector<Descriptor> peers;
+  for (std::size_t i = 0; i < 600; ++i) peers.push_back(raw_connection_to(ranks.endpoints[i % 2]));
   ranks.run([](TcpWorld&, std::size_t) {});
 }
 
-TEST(TcpWorld, HasOneConnectionForEachLinkThatCarriesLittle)
+TEST(TcpWorld, OpensOneConnectionForEachNarrowLink)
 {
   Ranks ranks(2);
-  ranks.options.flows = 64;
+  ranks.options.connections = 64;
   ranks.links = {{0, 1, first_narrow_channel}, {1, 0, TcpWorld::lasting_channel}};
   const auto before = open_descriptors();
   ranks.run([&](TcpWorld& world, std::size_t rank) {
@@ -290,7 +290,7 @@ TEST(TcpWorld, HasOneConnectionForEachLinkThatCarriesLittle)
   });
 }
 
-TEST(TcpWorld, ListensNoLongerOnceAllAreThereThoughTheParentKeepsThePorts)
+TEST(TcpWorld, StopsListeningOnceAllAreConnectedEvenOnPortsThatTheParentKeepsOpen)
 {
   Ranks ranks(2);
   std::vector<Descriptor> parents;
@@ -300,29 +300,33 @@ TEST(TcpWorld, ListensNoLongerOnceAllAreThereThoughTheParentKeepsThePorts)
   });
 }
 
-TEST(ConnectionManager, TakesCallsThoughStrangersHoldAllOpenFiles)
+TEST(ConnectionManager, AcceptsConnectionsWhileUnauthenticatedPeersHoldAllOpenFiles)
 {
   ConnectionManager acceptor(test_secret(), false);
-  ConnectionManager caller(test_secret(), false);
+  ConnectionManager initiator(test_secret(), false);
   auto listener = quiet_listener("127.0.0.1");
-  const Endpoint place = {.host = "127.0.0.1", .port = listener.port()};
-  std::vector<Descriptor> strangers;
-  for (int i = 0; i < 100; ++i) strangers.push_back(raw_connection_to(place));
-  std::vector<Flow> flows;
-  const auto connected = [&](const Purpose&, Flow flow) { flows.push_back(std::move(flow)); };
-  caller.connect(place, purpose_of("test"), connected, [](const std::string& reason) { ADD_FAILURE() << reason; });
+  const Endpoint endpoint = {.host = "127.0.0.1", .port = listener.port()};
+  std::vector<Descriptor> peers;
+  for (int i = 0; i < 100; ++i) peers.push_back(raw_connection_to(endpoint));
+  std::vector<Connection> connections;
+  const auto connected = [&](const Purpose&, Connection connection) { connections.push_back(std::move(connection)); };
+  initiator.connect(endpoint, purpose_of("test"), connected,
+                    [](const std::string& reason) { ADD_FAILURE() << reason; });
   acceptor.listen(
       std::move(listener), [](const Purpose&) { return ""; }, connected);
   const FewDescriptors few(20);
   const auto end = deadline_in(plenty);
-  while (flows.size() < 2 && Clock::now() < end) {
-    for (ConnectionManager* board : {&acceptor, &caller}) board->work(Clock::now() + std::chrono::milliseconds(1));
+  while (connections.size() < 2 && Clock::now() < end) {
+    for (ConnectionManager* manager : {&acceptor, &initiator}) {
+      manager->work(Clock::now() + std::chrono::milliseconds(1));
+    }
   }
-  EXPECT_EQ(flows.size(), 2);
-  EXPECT_THAT(acceptor.unauthenticated(), HasSubstr("; not all calls could be taken at once: Too many open files"));
+  EXPECT_EQ(connections.size(), 2);
+  EXPECT_THAT(acceptor.unauthenticated(),
+              HasSubstr("; not all connections could be accepted at once: Too many open files"));
 }
 
-TEST(Descriptors, AreAsManyAsTheSystemEverAllows)
+TEST(Descriptors, AreAllowedUpToTheSystemsLimit)
 {
   const FewDescriptors few(20);
   allow_all_descriptors();
@@ -331,21 +335,21 @@ TEST(Descriptors, AreAsManyAsTheSystemEverAllows)
   EXPECT_EQ(limit.rlim_cur, limit.rlim_max);
 }
 
-TEST(TcpWorld, CallsAgainWhenAnotherProgramAnswers)
+TEST(TcpWorld, RepeatsAttemptsThatAnotherProgramAnswers)
 {
   Ranks ranks(2);
   ranks.options.connect_deadline = Seconds(0.5);
   const std::jthread other([listener = ranks.listeners[1].descriptor()] {
-    const Descriptor caller(::accept(listener, nullptr, nullptr));
+    const Descriptor initiator(::accept(listener, nullptr, nullptr));
     const std::string page(1000, 'x');
-    ::send(caller.number(), page.data(), page.size(), MSG_NOSIGNAL);
+    ::send(initiator.number(), page.data(), page.size(), MSG_NOSIGNAL);
     pause(0.1);
   });
-  // The one after it has nobody to answer.
+  // The attempt after it is not answered.
   EXPECT_THAT(error_of([&] { ranks.world(0); }), MatchesRegex("rank 0: still waiting after [0-9.]+ s for rank 1 .*"));
 }
 
-TEST(TcpWorld, SaysThatAPortIsTaken)
+TEST(TcpWorld, ReportsAPortThatIsTaken)
 {
   Ranks ranks(2);
   EXPECT_EQ(error_of([&] { const TcpWorld world(0, ranks.endpoints, {}, ranks.options); }),
@@ -356,11 +360,11 @@ TEST(TcpWorld, RefusesOptionsOutOfTheirRange)
 {
   Ranks ranks(2);
   const auto error = [&] { return error_of([&] { ranks.world(0); }); };
-  ranks.options.flows = 0;
-  EXPECT_EQ(error(), "flows: 0 connections for each link; it may have 1 to 64");
-  ranks.options.flows = 65;
-  EXPECT_EQ(error(), "flows: 65 connections for each link; it may have 1 to 64");
-  ranks.options.flows = 1;
+  ranks.options.connections = 0;
+  EXPECT_EQ(error(), "flows: 0 connections per link; it must be 1 to 64");
+  ranks.options.connections = 65;
+  EXPECT_EQ(error(), "flows: 65 connections per link; it must be 1 to 64");
+  ranks.options.connections = 1;
   ranks.options.run_id = std::string(65, 'x');
   EXPECT_EQ(error(), "run id: 65 bytes; at most 64");
   ranks.options.run_id = "";
@@ -368,7 +372,7 @@ TEST(TcpWorld, RefusesOptionsOutOfTheirRange)
   EXPECT_EQ(error(), "rank 1: its port is 0; it must be 1 to 65535");
 }
 
-TEST(TcpWorld, FindsHostsByNameAndByEitherKindOfAddress)
+TEST(TcpWorld, FindsHostsByNameAndByIpv6Address)
 {
   for (const std::string host : {"localhost", "::1"}) {
     if (const auto error = error_of([&] { TcpListener({.host = host, .port = 0}); }); !error.empty()) {
@@ -383,7 +387,7 @@ TEST(TcpWorld, FindsHostsByNameAndByEitherKindOfAddress)
   }
 }
 
-TEST(TcpWorld, ListensOnAnotherAddressThanTheOthersCall)
+TEST(TcpWorld, ListensOnABindAddressThatDiffersFromItsEndpoint)
 {
   Ranks ranks(2);
   ranks.listeners.clear();
@@ -396,7 +400,7 @@ TEST(TcpWorld, ListensOnAnotherAddressThanTheOthersCall)
   }
 }
 
-TEST(TcpListener, IsTakenOverByItsDescriptor)
+TEST(TcpListener, CanBeTakenOverByItsDescriptor)
 {
   TcpListener parents({.host = "127.0.0.1", .port = 0});
   const TcpListener childs{Descriptor(::dup(parents.descriptor()))};
@@ -404,10 +408,10 @@ TEST(TcpListener, IsTakenOverByItsDescriptor)
   EXPECT_NE(parents.port(), 0);
 }
 
-TEST(TcpListener, SaysWhenADescriptorIsNoSocket)
+TEST(TcpListener, RefusesADescriptorThatIsNotASocket)
 {
   EXPECT_THAT([] { TcpListener(Descriptor(::dup(STDIN_FILENO))).port(); },
-              ThrowsMessage<EnvironmentError>(MatchesRegex("descriptor [0-9]+ is no socket: .+")));
+              ThrowsMessage<EnvironmentError>(MatchesRegex("descriptor [0-9]+ is not a socket: .+")));
 }
 
 using Sum = std::tuple<std::size_t, std::size_t>;
@@ -418,7 +422,7 @@ class AllReduce : public testing::TestWithParam<Sum> {
   {
     const auto [count, size] = GetParam();
     Ranks ranks(count);
-    ranks.options.flows = 2;
+    ranks.options.connections = 2;
     const auto values_of = [n = size](std::size_t rank) {
       std::mt19937 random(static_cast<unsigned>(rank));
       std::uniform_real_distribution<Value> distribution(-1, 1);
@@ -445,7 +449,7 @@ class AllReduce : public testing::TestWithParam<Sum> {
     for (const auto& sum : sums) {
       EXPECT_TRUE(size == 0 || std::memcmp(sum.data(), sums[0].data(), size * sizeof(Value)) == 0);
     }
-    // Chunk c is values c n/N to (c+1) n/N; rank i passes on all chunks twice, but i+1 and i+2 once.
+    // Chunk c is values c n/N to (c+1) n/N; rank i sends all chunks twice, except i+1 and i+2 once.
     std::uint64_t total = 0;
     for (std::size_t rank = 0; rank < count; ++rank) {
       const auto length = [n = size, N = count](std::size_t c) { return (c % N + 1) * n / N - c % N * n / N; };
@@ -458,12 +462,12 @@ class AllReduce : public testing::TestWithParam<Sum> {
 INSTANTIATE_TEST_SUITE_P(RanksAndSizes, AllReduce,
                          testing::Combine(testing::Values(1, 2, 3, 4, 7), testing::Values(0, 1, 10, 10'000, 100'003)));
 
-TEST_P(AllReduce, SumsFloatsToTheSameBitsInTheBytesOfTheClosedForm)
+TEST_P(AllReduce, SumsFloatsToTheSameBitsWithTheBytesOfTheClosedForm)
 {
   sums_to_the_same_on_all_ranks<float>();
 }
 
-TEST_P(AllReduce, SumsDoublesToTheSameBitsInTheBytesOfTheClosedForm)
+TEST_P(AllReduce, SumsDoublesToTheSameBitsWithTheBytesOfTheClosedForm)
 {
   sums_to_the_same_on_all_ranks<double>();
 }
@@ -478,7 +482,7 @@ TEST(AllReduce, SumsMoreThanTheSystemsBuffersHold)
   });
 }
 
-TEST(AllReduce, SaysThatAnotherRankSumsAnotherNumberOfValues)
+TEST(AllReduce, RefusesDifferentNumbersOfValues)
 {
   Ranks ranks(2);
   const auto errors = ranks.errors([](TcpWorld& world, std::size_t rank) {
@@ -487,11 +491,11 @@ TEST(AllReduce, SaysThatAnotherRankSumsAnotherNumberOfValues)
   });
   EXPECT_THAT(errors,
               testing::Contains(MatchesRegex(
-                  "rank [01]: sum over all ranks: 1[01] values of 4 B, round 0; rank [01] sums 1[01] values of 4 "
-                  "B, round 0")));
+                  "rank [01]: all-reduce over all ranks: 1[01] values of 4 B, round 0; rank [01] has 1[01] values of "
+                  "4 B, round 0")));
 }
 
-TEST(AllReduce, IsCancelledAndEndsOnTheOtherRanksToo)
+TEST(AllReduce, FailsOnTheOtherRanksWhenOneIsCancelled)
 {
   Ranks ranks(3);
   ranks.links = {{0, 1, 0}, {1, 0, 0}};
@@ -514,10 +518,10 @@ TEST(AllReduce, IsCancelledAndEndsOnTheOtherRanksToo)
   });
   EXPECT_THAT(errors[0], EndsWith(": cancelled"));
   EXPECT_THAT(errors[1], EndsWith("connection closed by the peer"));
-  EXPECT_THAT(errors[2], AllOf(HasSubstr("(sum over all ranks)"), EndsWith("connection closed by the peer")));
+  EXPECT_THAT(errors[2], AllOf(HasSubstr("(all-reduce over all ranks)"), EndsWith("connection closed by the peer")));
 }
 
-TEST(AllReduce, EndsWithItsDeadline)
+TEST(AllReduce, FailsAtItsDeadline)
 {
   Ranks ranks(2);
   const auto errors = ranks.errors([](TcpWorld& world, std::size_t rank) {
@@ -526,7 +530,7 @@ TEST(AllReduce, EndsWithItsDeadline)
     pause(0.3);
   });
   EXPECT_THAT(errors[0],
-              MatchesRegex("rank 0: receive from rank 1 \\(sum over all ranks\\): no message after [0-9.]+ s: "
+              MatchesRegex("rank 0: receive from rank 1 \\(all-reduce over all ranks\\): no message after [0-9.]+ s: "
                            "deadline passed"));
 }
 

@@ -97,7 +97,7 @@ class AnySplit : public testing::TestWithParam<Split> {
   static constexpr std::uint64_t steps = 20;
 
   static Workload workload() { return GetParam().model == "Bert" ? small_bert() : small_gpt(); }
-  /// GPipe adds gradients up from the last micro-batch to the first; the others in the plain loop's order.
+  /// GPipe adds up gradients from the last micro-batch to the first; the other schedules use the plain loop's order.
   static double tolerance() { return GetParam().schedule == Schedule::GPipe ? 1e-5 : 0; }
 
   static void expect_the_plain_loops_losses(const Workload& workload, const Plan& plan)
@@ -127,7 +127,7 @@ TEST_P(AnySplit, HasThePlainLoopsLossesWithDropoutAndRecomputation)
 
 INSTANTIATE_TEST_SUITE_P(Executor, AnySplit, testing::ValuesIn(all_splits()), testing::PrintToStringParamName());
 
-TEST(Executor, RecomputesEveryLayerWithTheSameLosses)
+TEST(Executor, HasTheSameLossesWhenItRecomputesEveryLayer)
 {
   const Workload workload = small_gpt();
   Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, 4);
@@ -161,7 +161,7 @@ TEST(Executor, ClipsTheNormOfAllStagesTogether)
   }
 }
 
-TEST(Executor, TrainsInHalfPrecisionTheSameHoweverItIsSplit)
+TEST(Executor, HasTheSameLossesInHalfPrecisionOnEverySplit)
 {
   for (const DType dtype : {DType::BFloat16, DType::Float16}) {
     Workload workload = small_bert();
@@ -189,7 +189,7 @@ TEST(Executor, TakesItsDataFromTheDataServer)
   }
 }
 
-TEST(Executor, FetchesAnInputWhenTheForwardOfTwoMicroBatchesBeforeHasEnded)
+TEST(Executor, FetchesAnInputOnceTheForwardTwoMicroBatchesEarlierHasEnded)
 {
   const Workload workload = small_bert();
   constexpr std::uint64_t microbatches = 5;
@@ -198,7 +198,7 @@ TEST(Executor, FetchesAnInputWhenTheForwardOfTwoMicroBatchesBeforeHasEnded)
   const auto program = schedules::make_program(plan, workload);
   RunOptions options = options_for(1);
   options.emulate = true;
-  // Forwards so slow that sockets would take all inputs long before.
+  // Forward passes so slow that sockets could take all inputs long before.
   for (Stage& stage : plan.stages) stage.devices.front().slowdown = 1;
   options.profiled_speed = program->at(0, Lane::Compute, 0).work / Seconds(0.02);
   const auto measured = run_in_processes(workload, plan, *program, options, [](const StepReport&) {});
@@ -216,7 +216,7 @@ TEST(Executor, FetchesAnInputWhenTheForwardOfTwoMicroBatchesBeforeHasEnded)
   }
 }
 
-TEST(Executor, KeepsTheTimesOfTheFirstStepsOfALongRun)
+TEST(Executor, KeepsOnlyTheTimesOfTheFirstStepsOfALongRun)
 {
   const Workload workload = small_gpt();
   const Plan brief = even_split(workload, 2, Schedule::OneForwardOneBackward, 1);
@@ -242,7 +242,7 @@ TEST(Executor, StretchesTheComputationOfASlowDevice)
   RunOptions options = options_for(10);
   options.emulate = true;
   plan.stages.front().devices.front().slowdown = 20;
-  // Beside the processor's time of the whole run, which other work on the machine does not lengthen.
+  // Compared with the processor time of the whole run, which other work on the machine does not lengthen.
   const std::clock_t begin = std::clock();
   const auto measured = run_in_process(workload, plan, *program, options, [](const StepReport&) {});
   const double worked_s = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
@@ -250,7 +250,7 @@ TEST(Executor, StretchesTheComputationOfASlowDevice)
   EXPECT_GT(std::accumulate(times.begin(), times.end(), Seconds(0)).value, 5 * worked_s);
 }
 
-TEST(Executor, GivesSlowedRanksTheTimeOfTheirProfileAndLeavesOthersAlone)
+TEST(Executor, GivesSlowedRanksTheTimesOfTheirProfileAndLeavesOthersAlone)
 {
   const Workload workload = small_gpt();
   Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, 2);
@@ -259,11 +259,11 @@ TEST(Executor, GivesSlowedRanksTheTimeOfTheirProfileAndLeavesOthersAlone)
   const auto program = schedules::make_program(plan, workload);
   RunOptions options = options_for(4);
   options.emulate = true;
-  // So slow that the machine's own time is little beside it.
+  // So slow that the machine's own time is negligible.
   const Instruction first = program->at(1, Lane::Compute, 0);
   options.profiled_speed = first.work / Seconds(0.05);
   const auto measured = run_in_process(workload, plan, *program, options, [](const StepReport&) {});
-  /// Its shortest forward, which other work on the machine has not lengthened.
+  /// The shortest forward pass, which other work on the machine has not lengthened.
   const auto least_forward_of = [&](std::size_t rank) {
     const auto& times = measured.ranks()[rank].lanes[static_cast<std::size_t>(Lane::Compute)];
     const auto length = program->length(rank, Lane::Compute);
@@ -278,7 +278,7 @@ TEST(Executor, GivesSlowedRanksTheTimeOfTheirProfileAndLeavesOthersAlone)
   EXPECT_LT(least_forward_of(0), 0.05);
 }
 
-TEST(Executor, RefusesMemoryBeyondTheDevices)
+TEST(Executor, RefusesMoreMemoryThanTheDeviceHas)
 {
   const Workload workload = small_gpt();
   Plan plan = even_split(workload, 2, Schedule::OneForwardOneBackward, 4);
@@ -290,7 +290,7 @@ TEST(Executor, RefusesMemoryBeyondTheDevices)
               ThrowsMessage<EnvironmentError>(HasSubstr("rank 1 (device-1): out of memory in layer 4 (block3): ")));
 }
 
-TEST(Executor, EndsAllRanksWhenOneFailsAndSaysWhich)
+TEST(Executor, EndsAllRanksWhenOneFailsAndNamesIt)
 {
   const Workload workload = small_gpt();
   const Plan plan = even_split(workload, 3, Schedule::OneForwardOneBackward, 4);

@@ -22,7 +22,7 @@
 #include <sstream>
 #include <vector>
 
-/// What needs a GPU; label `gpu`. Without one every test is skipped, and says why.
+/// Tests that need a GPU, with label `gpu`. Without one every test is skipped with the reason.
 namespace isobar::exec {
 namespace {
 
@@ -33,7 +33,7 @@ class Gpu : public testing::Test {
  protected:
   static constexpr std::uint64_t microbatches = 4;
 
-  /// Looks for the GPU in a child, since a process that has used one cannot fork ranks that do.
+  /// Looks for the GPU in a child process, since a process that has used one cannot fork ranks that use it.
   void SetUp() override
   {
     constexpr Seconds limit(120);
@@ -74,8 +74,8 @@ class Gpu : public testing::Test {
     return run_in_process(workload, plan, *programs.back(), options, [](const StepReport&) {});
   }
 
-  /// Each rank a process that takes part in a run with the others, over NCCL: their results. NCCL refuses two ranks on
-  /// one GPU unless it takes them for ranks of two machines.
+  /// Runs each rank as a process, over NCCL; returns their results. NCCL refuses two ranks on one GPU unless they claim
+  /// to be on two machines.
   static std::vector<ChildResult> run_over_nccl(const Workload& workload, const Plan& plan, RunOptions options,
                                                 const StepEnded& step_ended)
   {
@@ -94,7 +94,7 @@ class Gpu : public testing::Test {
         setenv("NCCL_HOSTID", std::to_string(rank).c_str(), 1);
         setenv("NCCL_SOCKET_IFNAME", "lo", 1);
         RankPlace place{rank, endpoints, secret, std::move(listeners[rank])};
-        listeners.clear();  // the others' are theirs alone
+        listeners.clear();  // closes this process's copies
         const auto measured = run_rank(workload, plan, *program, std::move(place), options, step_ended).measured;
         std::string text;
         if (!measured) return text;
@@ -120,7 +120,7 @@ class Gpu : public testing::Test {
   }
 };
 
-TEST_F(Gpu, HasTheCpusLossesWithAnyNumberOfStages)
+TEST_F(Gpu, HasTheCpusLossesOnAnyNumberOfStages)
 {
   for (const char* name : {"bert24", "gpt2_124m", "llama_8b"}) {
     const Workload workload = model(name);
@@ -135,7 +135,7 @@ TEST_F(Gpu, HasTheCpusLossesWithAnyNumberOfStages)
   }
 }
 
-TEST_F(Gpu, TrainsInBfloat16TheSameHoweverItIsSplit)
+TEST_F(Gpu, HasTheSameLossesInBfloat16OnEverySplit)
 {
   for (const char* name : {"bert24", "gpt2_124m"}) {
     Workload workload = model(name, DType::BFloat16);
@@ -157,7 +157,7 @@ TEST_F(Gpu, ClipsTheNormOfAllStagesTogether)
   }
 }
 
-TEST_F(Gpu, StagesItsTensorsThroughTheHostOverTcp)
+TEST_F(Gpu, SendsItsTensorsThroughTheHostOverTcp)
 {
   const Workload workload = model("bert24");
   std::vector<std::vector<double>> over_tcp;  // before this process computes anything itself
@@ -172,7 +172,7 @@ TEST_F(Gpu, StagesItsTensorsThroughTheHostOverTcp)
   for (const auto& found : over_tcp) expect_close(found, expected, 1e-3);
 }
 
-TEST_F(Gpu, PassesItsTensorsByNcclBetweenTwoRanks)
+TEST_F(Gpu, SendsItsTensorsByNcclBetweenTwoRanks)
 {
   const Workload workload = model("bert24");
   std::vector<std::vector<double>> by_nccl;  // before this process computes anything itself
@@ -186,7 +186,7 @@ TEST_F(Gpu, PassesItsTensorsByNcclBetweenTwoRanks)
     for (std::string number; numbers >> number;) by_nccl.back().push_back(std::stod(number));
   }
   const auto expected = losses(workload, split(workload, 2, Schedule::OneForwardOneBackward), options_on("cuda:0"));
-  // The data server's draws are the CPU's.
+  // The data server draws its inputs on the CPU.
   const auto on_cpu = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
   expect_close(by_nccl[0], expected, 1e-6);
   expect_close(by_nccl[1], on_cpu, 1e-3);
@@ -209,14 +209,14 @@ TEST_F(Gpu, EndsByTheDeadlineWhenTheOtherRankOfNcclDies)
   EXPECT_EQ(ranks[1].failure->kind, Failure::Kind::Died);
 }
 
-// What the executor adds to a large model's step, of which LibTorch itself takes nearly all.
-TEST_F(Gpu, StepsThroughALargeModelAsFastAsAPlainLoop)
+// LibTorch itself takes nearly all of a large model's step.
+TEST_F(Gpu, TrainsALargeModelAsFastAsAPlainLoop)
 {
   open_device("cuda:0");
   Workload workload = read_workload(testing_support::shipped_workload("gpt2_1.5b"));
   workload.dtype = DType::BFloat16;
   constexpr std::uint64_t steps = 6;
-  const auto middle_of = [](std::vector<double> times) {
+  const auto median_of = [](std::vector<double> times) {
     std::sort(times.begin(), times.end());
     return times[times.size() / 2];
   };
@@ -235,8 +235,8 @@ TEST_F(Gpu, StepsThroughALargeModelAsFastAsAPlainLoop)
   for (const Seconds time : measured.step_times()) ours.push_back(time.value);
   ours.erase(ours.begin());
   fmt::print("step of GPT-2 1.5B in bf16, {} micro-batches: {:.4g} s; in a plain loop: {:.4g} s\n", microbatches,
-             middle_of(ours), middle_of(plain));
-  EXPECT_LT(middle_of(ours), 1.03 * middle_of(plain));
+             median_of(ours), median_of(plain));
+  EXPECT_LT(median_of(ours), 1.03 * median_of(plain));
 }
 
 TEST_F(Gpu, TakesItsDataFromTheDataServerInOneProcess)
@@ -285,7 +285,7 @@ TEST_F(Gpu, StretchesTheComputationOfASlowDevice)
   EXPECT_GT(compute_of_a_step(options), 4 * nominal);
 }
 
-TEST_F(Gpu, RefusesMemoryBeyondTheDevices)
+TEST_F(Gpu, RefusesMoreMemoryThanTheDeviceHas)
 {
   const Workload workload = model("gpt2_124m");
   Plan plan = split(workload, 2, Schedule::OneForwardOneBackward);
@@ -296,7 +296,7 @@ TEST_F(Gpu, RefusesMemoryBeyondTheDevices)
               ThrowsMessage<EnvironmentError>(HasSubstr("rank 1 (device-1): out of memory: ")));
 }
 
-// Every run on a GPU has this guard around its loop, so that the other tests fail where a step waits for the device.
+// Every run on a GPU has this guard around its loop, so the other tests fail if a step waits for the device.
 TEST_F(Gpu, ThrowsWhereTheHostWouldWaitInsideAStep)
 {
   open_device("cuda:0");

@@ -16,7 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// One rank that computes once and receives once in each step.
+/// One rank that computes once and receives once per step.
 class TwoLanes : public Program {
  public:
   std::size_t ranks() const override { return 1; }
@@ -33,7 +33,7 @@ class TwoLanes : public Program {
   }
 };
 
-/// Fails to receive while it computes, which lasts until it is cancelled.
+/// Its receive fails while it computes, and it computes until it is cancelled.
 class BusyWork : public RankWork {
  public:
   void run(std::uint64_t, const Instruction& instruction) override
@@ -48,7 +48,7 @@ class BusyWork : public RankWork {
     changed_.wait(lock, [this] { return cancelled_; });
     happened.emplace_back("computed");
   }
-  bool goes_on(Lane, std::uint64_t) override { return false; }
+  bool has_next_step(Lane, std::uint64_t) override { return false; }
   Bytes memory() const override { return Bytes(0); }
   void cancel() noexcept override
   {
@@ -67,7 +67,7 @@ class BusyWork : public RankWork {
   bool cancelled_ = false;
 };
 
-TEST(Play, TellsWhatFailedBeforeTheWorkIsCancelledAndTheOtherLanesHaveEnded)
+TEST(Play, ReportsAFailureBeforeItCancelsTheWorkAndTheOtherLanesEnd)
 {
   BusyWork work;
   const auto failed = [&work](const std::exception_ptr& failure) {

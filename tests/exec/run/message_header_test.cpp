@@ -19,21 +19,21 @@ TcpLink::Bytes bytes_of(const std::vector<std::int64_t>& header)
 std::string refusal_of(const std::vector<std::int64_t>& header, Bytes most)
 {
   try {
-    room_for(bytes_of(header), Room::Memory, most);
+    allocate_message(bytes_of(header), TensorMemory::Pageable, most);
   } catch (const EnvironmentError& error) {
     return error.what();
   }
   return "";
 }
 
-TEST(MessageHeader, DescribesTheTensorsThatTheReceiverMakes)
+TEST(MessageHeader, DescribesTheTensorsThatTheReceiverAllocates)
 {
   Message sent;
   sent.tensors = {at::ones({2, 3, 4}), at::ones({5}, at::kLong)};
   sent.differentiable = {true, false};
   sent.control.checkpoint = true;
   const auto header = header_of(sent);
-  const Message received = room_for(bytes_of(header), Room::Memory, Bytes(2 * 3 * 4 * 4 + 5 * 8));
+  const Message received = allocate_message(bytes_of(header), TensorMemory::Pageable, Bytes(2 * 3 * 4 * 4 + 5 * 8));
   ASSERT_EQ(received.tensors.size(), 2U);
   EXPECT_EQ(received.tensors[0].sizes(), sent.tensors[0].sizes());
   EXPECT_EQ(received.tensors[1].scalar_type(), at::kLong);
@@ -41,15 +41,15 @@ TEST(MessageHeader, DescribesTheTensorsThatTheReceiverMakes)
   EXPECT_TRUE(received.control.checkpoint);
 }
 
-TEST(MessageHeader, MakesNoRoomForMoreThanIsAwaited)
+TEST(MessageHeader, IsRefusedBeforeTensorsBeyondTheLimitAreAllocated)
 {
   constexpr std::int64_t is_float = 6;
   constexpr std::int64_t longest = std::int64_t{1} << 40;
   EXPECT_EQ(refusal_of({0, 0, is_float, 1, 2, 1024, 1024}, Bytes(4 * 0x1p20)), "");
   EXPECT_EQ(refusal_of({0, 0, is_float, 1, 2, 1024, 1025}, Bytes(4 * 0x1p20)),
-            "a message of 4.00 MiB or more, where at most 4.00 MiB is awaited");
+            "a message of 4.00 MiB or more; at most 4.00 MiB is expected");
   EXPECT_EQ(refusal_of({0, 0, is_float, 1, 1, 600, is_float, 1, 1, 600}, Bytes(4096)),
-            "a message of 4.69 KiB or more, where at most 4.00 KiB is awaited");
+            "a message of 4.69 KiB or more; at most 4.00 KiB is expected");
   for (const auto& shape : {std::vector{longest}, std::vector{longest, longest, longest, longest}}) {
     std::vector<std::int64_t> header = {0, 0, is_float, 1, static_cast<std::int64_t>(shape.size())};
     header.insert(header.end(), shape.begin(), shape.end());
@@ -57,9 +57,9 @@ TEST(MessageHeader, MakesNoRoomForMoreThanIsAwaited)
   }
 }
 
-TEST(MessageHeader, IsRefusedWhenItMakesNoSense)
+TEST(MessageHeader, IsRefusedWhenItIsMalformed)
 {
-  constexpr auto fault = "a message whose header makes no sense";
+  constexpr auto fault = "a message has a malformed header";
   const Bytes most(0x1p30);
   EXPECT_EQ(refusal_of({}, most), fault);
   EXPECT_EQ(refusal_of({2, 0}, most), fault);
@@ -70,12 +70,12 @@ TEST(MessageHeader, IsRefusedWhenItMakesNoSense)
   EXPECT_EQ(refusal_of({0, 0, 6, 1, 1, std::numeric_limits<std::int64_t>::max()}, most), fault);
 }
 
-TEST(MessageHeader, AllowsSeveralTimesWhatTheModelSays)
+TEST(MessageHeader, AllowsSeveralTimesTheModelsSize)
 {
   Instruction transfer;
-  EXPECT_EQ(most_of(transfer), Bytes(0x1p20));
+  EXPECT_EQ(size_limit(transfer), Bytes(0x1p20));
   transfer.size = Bytes(0x1p20);
-  EXPECT_EQ(most_of(transfer), Bytes(5 * 0x1p20));
+  EXPECT_EQ(size_limit(transfer), Bytes(5 * 0x1p20));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "exec/run/profile.hpp"
 
-#include "exec/net/link_probe.hpp"
+#include "exec/launch/link_probe.hpp"
 #include "tests/support/small_models.hpp"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ TEST(MeasureProfile, TimesEachKindOfLayerOnceAndNamesEveryLayer)
     EXPECT_GE(layer.spread_fraction, 0);
     total += layer.forward + layer.backward;
   }
-  // The second encoder's units are of the first one's kinds.
+  // The second encoder's units have the kinds of the first one's.
   EXPECT_EQ(profile.layers[4].forward, profile.layers[1].forward);
   EXPECT_EQ(profile.layers[5].backward, profile.layers[2].backward);
   Flops work;
@@ -39,7 +39,7 @@ TEST(MeasureProfile, TimesEachKindOfLayerOnceAndNamesEveryLayer)
   EXPECT_NE(profile.device.find(", 1 thread"), std::string::npos);
 }
 
-TEST(ProbeLoopback, FindsALatencyAndABandwidth)
+TEST(ProbeLoopback, MeasuresALatencyAndABandwidth)
 {
   for (const std::size_t flows : {1U, 4U}) {
     const LinkMeasurement link = probe_loopback(flows);

@@ -10,22 +10,25 @@ namespace {
 
 using testing::ElementsAre;
 
-/// Nothing is to be done, so that reports are complete without times.
-class NothingToDo : public Program {
+/// A program without instructions, whose reports are complete without times.
+class EmptyProgram : public Program {
  public:
-  explicit NothingToDo(std::size_t ranks) : ranks_(ranks) {}
+  explicit EmptyProgram(std::size_t ranks) : ranks_(ranks) {}
   std::size_t ranks() const override { return ranks_; }
   Bytes resident_memory(std::size_t) const override { return {}; }
   std::uint64_t length(std::size_t, Lane) const override { return 0; }
-  Instruction at(std::size_t, Lane, std::uint64_t) const override { throw std::logic_error("there is none"); }
+  Instruction at(std::size_t, Lane, std::uint64_t) const override
+  {
+    throw std::logic_error("there are no instructions");
+  }
 
  private:
   std::size_t ranks_;
 };
 
-TEST(MeasuredRunTest, HasTheMeanOfTheLossesOfSeveralLastRanks)
+TEST(MeasuredRun, AveragesTheLossesOfSeveralLastRanks)
 {
-  const NothingToDo program(3);
+  const EmptyProgram program(3);
   RankReport first;
   RankReport one;
   RankReport other;
@@ -38,9 +41,9 @@ TEST(MeasuredRunTest, HasTheMeanOfTheLossesOfSeveralLastRanks)
   EXPECT_THROW(MeasuredRun(program, 0, {first, one, other}).losses(), std::logic_error);
 }
 
-TEST(MeasuredRunTest, AddsTheEvaluationsOfSeveralLastRanks)
+TEST(MeasuredRun, AddsTheEvaluationsOfSeveralLastRanks)
 {
-  const NothingToDo program(2);
+  const EmptyProgram program(2);
   RankReport one;
   RankReport other;
   EXPECT_FALSE(MeasuredRun(program, 0, {one, other}).evaluation());

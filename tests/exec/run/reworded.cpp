@@ -1,4 +1,4 @@
-// Linked into isobar-exec for tests.cli.rewording_test: says of every failure something else, at random.
+// Linked into isobar-exec for tests.cli.rewording_test: replaces the text of every failure by random words.
 
 #include "core/failure.hpp"
 
@@ -10,8 +10,8 @@
 
 namespace {
 
-/// Words at random, among them what failures of other kinds say. ISOBAR_REWORDING is the seed.
-std::string something_else(const std::string& text)
+/// Random words, including phrases of other kinds of failures. ISOBAR_REWORDING is the seed.
+std::string reworded(const std::string& text)
 {
   constexpr std::array words = {"is gone",
                                 "out of memory",
@@ -20,7 +20,7 @@ std::string something_else(const std::string& text)
                                 "cancelled",
                                 "died of signal",
                                 "did not answer",
-                                "no sign of life",
+                                "no heartbeat",
                                 "rank 0 (a): ",
                                 "rank 1 (b) failed: ",
                                 "CUDA error",
@@ -36,11 +36,11 @@ std::string something_else(const std::string& text)
   const char* seed = std::getenv("ISOBAR_REWORDING");
   std::mt19937_64 random(std::hash<std::string>()(text + (seed != nullptr ? seed : "")));
   std::uniform_int_distribution<std::size_t> word(0, words.size() - 1);
-  std::string said = "reworded:";
-  for (std::size_t count = word(random); count > 0; --count) said.append(" ").append(words.at(word(random)));
-  return said;
+  std::string result = "reworded:";
+  for (std::size_t count = word(random); count > 0; --count) result.append(" ").append(words.at(word(random)));
+  return result;
 }
 
-const bool rewords = (isobar::reword_failures(something_else), true);
+const bool rewords = (isobar::reword_failures(reworded), true);
 
 }  // namespace

@@ -32,7 +32,7 @@ using testing::ThrowsMessage;
 using testing_support::TemporaryFolder;
 
 constexpr std::uint64_t seed = 7;
-const auto nobody = [](const StepReport&) {};
+const auto ignore_steps = [](const StepReport&) {};
 
 using Way = MeasuredRun (*)(const Workload&, const Plan&, const Program&, const RunOptions&, const StepEnded&);
 constexpr Way in_process = run_in_process;
@@ -61,7 +61,7 @@ Plan split(const Workload& workload, std::size_t stages)
 }
 
 MeasuredRun trained(const Workload& workload, const Plan& plan, Way way, const RunOptions& options,
-                    const StepEnded& step_ended = nobody)
+                    const StepEnded& step_ended = ignore_steps)
 {
   // A measured run refers to its program.
   static std::vector<std::unique_ptr<Program>> programs;
@@ -69,7 +69,7 @@ MeasuredRun trained(const Workload& workload, const Plan& plan, Way way, const R
   return way(workload, plan, *programs.back(), options, step_ended);
 }
 
-/// Goes on from a checkpoint up to `steps`. `writes`: into the same folder, where `from` is the newest one.
+/// Resumes from the checkpoint of step `from`. `writes`: into the same folder, where `from` must be the newest one.
 enum class Writes { Nothing, Checkpoints };
 std::vector<double> resumed(const Workload& workload, const Plan& plan, Way way, RunOptions options, std::uint64_t from,
                             Writes writes = Writes::Nothing)
@@ -86,7 +86,7 @@ std::vector<double> tail(const std::vector<double>& losses, std::size_t first)
   return {losses.begin() + static_cast<std::ptrdiff_t>(first), losses.end()};
 }
 
-TEST(Training, GoesOnFromACheckpointWithTheSameLossesForEveryOptimizer)
+TEST(Training, ResumesFromACheckpointWithTheSameLossesForEveryOptimizer)
 {
   for (const Optimizer optimizer : {Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam, Optimizer::AdamW}) {
     const TemporaryFolder folder;
@@ -102,7 +102,7 @@ TEST(Training, GoesOnFromACheckpointWithTheSameLossesForEveryOptimizer)
   }
 }
 
-TEST(Training, GoesOnWithAnotherNumberOfStagesFromThreeToTwoToFour)
+TEST(Training, ResumesOnOtherNumbersOfStagesFromThreeToTwoToFour)
 {
   const TemporaryFolder folder;
   const Workload workload = small_bert();
@@ -131,7 +131,7 @@ TEST(Training, KeepsTheLossScaleOfHalfPrecision)
   EXPECT_NE(checkpoint.find("loss_scale"), nullptr);
 }
 
-TEST(Training, WritesACheckpointAfterSoMuchTime)
+TEST(Training, WritesCheckpointsAtIntervalsOfTime)
 {
   const TemporaryFolder folder;
   const Workload workload = small_gpt();
@@ -141,7 +141,7 @@ TEST(Training, WritesACheckpointAfterSoMuchTime)
   EXPECT_EQ(CheckpointStore(options.checkpoints.folder).steps(), (std::vector<std::uint64_t>{1, 2, 3, 4, 5}));
 }
 
-TEST(Training, KeepsTheLastCheckpointsAlone)
+TEST(Training, KeepsOnlyTheLastCheckpoints)
 {
   const TemporaryFolder folder;
   const Workload workload = small_gpt();
@@ -150,26 +150,27 @@ TEST(Training, KeepsTheLastCheckpointsAlone)
   trained(workload, split(workload, 2), over_tcp, options);
   const CheckpointStore store(options.checkpoints.folder);
   EXPECT_EQ(store.newest_complete().step, 9u);
-  // The other rank may have written its last parts after the first one looked.
+  // The other rank may have written its last parts after the first rank's clean-up.
   EXPECT_LE(store.steps().size(), 4u);
 }
 
-/// Trains until it is asked to stop after four steps, and how many were done then.
-std::uint64_t steps_until_asked(const Plan& plan, Way way, RunOptions options)
+/// Requests a stop after four steps; returns the number of steps that are done.
+std::uint64_t steps_until_stopped(const Plan& plan, Way way, RunOptions options)
 {
   const auto train = [&] {
     catch_interrupts();
     const GracefulStop stop;
     options.stop = &stop;
-    const auto ask = [](const StepReport& step) {
+    const auto request_stop = [](const StepReport& step) {
       if (step.step == 3) std::raise(SIGTERM);
     };
-    return fmt::format("{}", trained(small_gpt(), plan, way, options, ask).steps());
+    return fmt::format("{}", trained(small_gpt(), plan, way, options, request_stop).steps());
   };
-  return std::stoull(run_in_child(train, Seconds(120)).output_or_throw());  // once asked, a process stays so
+  return std::stoull(
+      run_in_child(train, Seconds(120)).output_or_throw());  // a child, since a request stays with its process
 }
 
-TEST(Training, EndsAfterTheStepThatIsUnderWayWhenItIsAskedTo)
+TEST(Training, EndsAfterTheCurrentStepOnRequest)
 {
   for (const Way way : {in_process, over_tcp}) {
     for (const bool has_data_server : {false, true}) {
@@ -178,7 +179,7 @@ TEST(Training, EndsAfterTheStepThatIsUnderWayWhenItIsAskedTo)
         const auto options = with_checkpoints(options_for(1'000'000), folder, 0);
         Plan plan = split(small_gpt(), stages);
         if (has_data_server) plan.data_server = "server";
-        const std::uint64_t steps = steps_until_asked(plan, way, options);
+        const std::uint64_t steps = steps_until_stopped(plan, way, options);
         // The first stage may have begun the next step already.
         EXPECT_GE(steps, 4u);
         EXPECT_LE(steps, 7u);
@@ -188,7 +189,7 @@ TEST(Training, EndsAfterTheStepThatIsUnderWayWhenItIsAskedTo)
   }
 }
 
-TEST(Training, TakesSingleMicroBatchesFromADataServer)
+TEST(Training, TakesItsMicroBatchesFromADataServer)
 {
   const Workload workload = small_bert();
   for (const std::uint64_t microbatches : {1U, 2U, 3U}) {
@@ -203,7 +204,7 @@ TEST(Training, TakesSingleMicroBatchesFromADataServer)
   }
 }
 
-TEST(Training, EndsWhenTheLossIsNotFiniteAndKeepsNoCheckpointOfIt)
+TEST(Training, EndsWithoutACheckpointWhenTheLossIsNotFinite)
 {
   const TemporaryFolder folder;
   Workload workload = small_gpt();
@@ -221,7 +222,7 @@ TEST(Training, EndsWhenTheLossIsNotFiniteAndKeepsNoCheckpointOfIt)
   }
 }
 
-TEST(Training, SaysWhatACheckpointOfAnotherModelLacks)
+TEST(Training, NamesWhatACheckpointOfAnotherModelLacks)
 {
   const TemporaryFolder folder;
   const auto options = with_checkpoints(options_for(2), folder, 0);
@@ -240,7 +241,7 @@ TEST(Training, SaysWhatACheckpointOfAnotherModelLacks)
                                               HasSubstr("the workload's is F32 [41, 16]"))));
 }
 
-TEST(Training, ComparesTheShapesOfACheckpointBeforeItMakesTensorsOfThem)
+TEST(Training, ComparesShapesOfACheckpointBeforeItAllocatesTensors)
 {
   const TemporaryFolder folder;
   const auto options = with_checkpoints(options_for(2), folder, 0);
@@ -253,7 +254,7 @@ TEST(Training, ComparesTheShapesOfACheckpointBeforeItMakesTensorsOfThem)
               ThrowsMessage<InputError>(HasSubstr(R"(tensor "layers.0.words" is F32 [0, 9007199254740992, )")));
 }
 
-TEST(Training, EndsWhereACheckpointCannotBeWritten)
+TEST(Training, EndsWhenACheckpointCannotBeWritten)
 {
   const TemporaryFolder folder;
   const Workload workload = small_gpt();
@@ -263,7 +264,7 @@ TEST(Training, EndsWhereACheckpointCannotBeWritten)
   EXPECT_THROW(trained(workload, split(workload, 2), in_process, options), EnvironmentError);
 }
 
-/// Sentences of the same few tokens over and over.
+/// Repeats a few short sentences.
 class Parrot final : public Dataset {
  public:
   explicit Parrot(const Workload& workload) : sequence_(workload.sequence) {}
@@ -275,7 +276,7 @@ class Parrot final : public Dataset {
   Batch evaluation_batch(std::uint64_t first, std::uint64_t count) const override { return of(first, count, 0); }
 
  private:
-  /// `wraps`: 0 where what is beyond the end has no labels.
+  /// `wraps`: 0 if samples beyond the end have no labels.
   Batch of(std::uint64_t first, std::uint64_t count, std::uint64_t wraps) const
   {
     Batch batch;
@@ -284,8 +285,9 @@ class Parrot final : public Dataset {
     for (std::uint64_t sample = first; sample < first + count; ++sample) {
       for (std::uint64_t i = 0; i < sequence_; ++i) {
         batch.tokens.push_back(static_cast<std::int64_t>((sample % samples() + i) % 7));
-        const bool is_there = wraps > 0 || sample < samples();
-        batch.labels.push_back(is_there ? static_cast<std::int64_t>((sample % samples() + i + 1) % 7) : ignored_label);
+        const bool is_labelled = wraps > 0 || sample < samples();
+        batch.labels.push_back(is_labelled ? static_cast<std::int64_t>((sample % samples() + i + 1) % 7)
+                                           : ignored_label);
       }
     }
     return batch;
@@ -310,7 +312,7 @@ TEST(Training, LearnsADatasetAndEvaluatesItTheSameOnEverySplit)
         auto options = options_for(60);
         options.batches = training.get();
         options.evaluation = evaluation.get();
-        options.evaluation_steps = 20;  // of 4 samples: all but the first 5 samples are beyond the end
+        options.evaluation_steps = 20;  // of 4 samples: all except the first 5 are beyond the end
         Plan plan = split(workload, stages);
         if (has_data_server) plan.data_server = "server";
         const auto measured = trained(workload, plan, way, options);

@@ -1,4 +1,4 @@
-#include "exec/net/link_probe.hpp"
+#include "exec/launch/link_probe.hpp"
 
 #include "core/base/clock.hpp"
 #include "core/base/quantity_text.hpp"
@@ -27,27 +27,27 @@ constexpr int bulk_trips = 7;
 constexpr std::size_t smallest = std::size_t{64} << 10;
 constexpr std::size_t largest = std::size_t{64} << 20;
 constexpr std::size_t growth = 4;
-constexpr Seconds long_enough{0.25};                  // the next size would take four times as long
-constexpr std::uint64_t no_more = ~std::uint64_t{0};  // in place of a size
+constexpr Seconds long_enough{0.25};                   // the next size would take four times as long
+constexpr std::uint64_t end_mark = ~std::uint64_t{0};  // instead of a size
 
-LinkName forth(std::size_t from, std::size_t to)
+LinkName probe_link(std::size_t from, std::size_t to)
 {
   return {from, to, 0};
 }
-LinkName answer_to(std::size_t from, std::size_t to)
+LinkName answer_link(std::size_t from, std::size_t to)
 {
   return {to, from, 1};
 }
 
-/// The end of a link that asks; at the other end is `answer`.
+/// The probing end of a link; the other end runs `answer`.
 class Prober {
  public:
   Prober(TcpWorld& world, std::size_t from, std::size_t to)
-      : out_(&world.link(forth(from, to))), back_(&world.link(answer_to(from, to)))
+      : out_(&world.link(probe_link(from, to))), back_(&world.link(answer_link(from, to)))
   {
   }
 
-  /// The median time until an answer to `size` bytes is there.
+  /// Median time until `size` bytes are answered.
   Seconds answer_time(int times, std::uint64_t size)
   {
     const std::vector<std::byte> bytes(size);
@@ -61,7 +61,7 @@ class Prober {
     std::nth_element(taken.begin(), taken.begin() + times / 2, taken.end());
     return taken[static_cast<std::size_t>(times / 2)];
   }
-  void end() { send(no_more, {}); }
+  void end() { send(end_mark, {}); }
 
  private:
   void send(std::uint64_t size, TcpLink::Bytes bytes)
@@ -81,22 +81,22 @@ void answer(TcpWorld& world, std::size_t from, std::size_t to)
     std::uint64_t size = 0;
     const auto room = [&](TcpLink::Bytes header) {
       if (header.size() == sizeof(size)) std::memcpy(&size, header.data(), sizeof(size));
-      if (header.size() != sizeof(size) || (size > largest && size != no_more)) {
-        throw EnvironmentError("a probe whose header makes no sense");
+      if (header.size() != sizeof(size) || (size > largest && size != end_mark)) {
+        throw EnvironmentError("malformed header of a probe");
       }
-      bytes.resize(size == no_more ? 0 : size);
+      bytes.resize(size == end_mark ? 0 : size);
       return std::vector{std::span(bytes)};
     };
-    world.link(forth(from, to)).receive(room, patience);
-    if (size == no_more) return;
-    world.link(answer_to(from, to)).send({}, {}, patience);
+    world.link(probe_link(from, to)).receive(room, patience);
+    if (size == end_mark) return;
+    world.link(answer_link(from, to)).send({}, {}, patience);
   }
 }
 
-LinkMeasurement probe(TcpWorld& world, std::size_t from, std::size_t to, std::size_t flows)
+LinkMeasurement probe(TcpWorld& world, std::size_t from, std::size_t to, std::size_t connections)
 {
   Prober prober(world, from, to);
-  LinkMeasurement link{from, to, flows, 0.5 * prober.answer_time(round_trips, 0), BytesPerSecond(0), {}};
+  LinkMeasurement link{from, to, connections, 0.5 * prober.answer_time(round_trips, 0), BytesPerSecond(0), {}};
   for (std::size_t size = smallest; size <= largest; size *= growth) {
     const Seconds time = prober.answer_time(bulk_trips, size) - link.latency;
     link.sizes.push_back({Bytes(static_cast<double>(size)), time});
@@ -106,8 +106,9 @@ LinkMeasurement probe(TcpWorld& world, std::size_t from, std::size_t to, std::si
   const auto& [less, less_time] = link.sizes[link.sizes.size() - 2];
   const auto& [more, more_time] = link.sizes.back();
   if (more_time <= less_time) {
-    throw EnvironmentError(fmt::format("rank {} to rank {}: {} took no longer than {}: too busy to be measured", from,
-                                       to, text_of(more), text_of(less)));
+    throw EnvironmentError(
+        fmt::format("rank {} to rank {}: {} took no longer than {}; measure again when the machines are less busy",
+                    from, to, text_of(more), text_of(less)));
   }
   link.bandwidth = (more - less) / (more_time - less_time);
   return link;
@@ -119,8 +120,8 @@ std::vector<LinkName> links_between(std::size_t ranks)
   for (std::size_t from = 0; from < ranks; ++from) {
     for (std::size_t to = 0; to < ranks; ++to) {
       if (from == to) continue;
-      links.push_back(forth(from, to));
-      links.push_back(answer_to(from, to));
+      links.push_back(probe_link(from, to));
+      links.push_back(answer_link(from, to));
     }
   }
   return links;
@@ -128,43 +129,43 @@ std::vector<LinkName> links_between(std::size_t ranks)
 
 }  // namespace
 
-std::vector<std::size_t> flow_counts(std::size_t most)
+std::vector<std::size_t> connection_counts(std::size_t most)
 {
   std::vector<std::size_t> counts;
-  for (std::size_t flows = 1; flows < most; flows *= 2) counts.push_back(flows);
+  for (std::size_t connections = 1; connections < most; connections *= 2) counts.push_back(connections);
   counts.push_back(most);
   return counts;
 }
 
-std::vector<LinkMeasurement> probe_links(std::size_t rank, const std::vector<Endpoint>& ranks, std::size_t most_flows,
-                                         TcpOptions options)
+std::vector<LinkMeasurement> probe_links(std::size_t rank, const std::vector<Endpoint>& ranks,
+                                         std::size_t most_connections, TcpOptions options)
 {
   std::vector<LinkMeasurement> measured;
-  for (const std::size_t flows : flow_counts(most_flows)) {
-    options.flows = flows;
+  for (const std::size_t connections : connection_counts(most_connections)) {
+    options.connections = connections;
     options.connect_deadline = patience;
     TcpWorld world(rank, ranks, links_between(ranks.size()), options);
     for (std::size_t from = 0; from < ranks.size(); ++from) {
       for (std::size_t to = 0; to < ranks.size(); ++to) {
         if (from == to) continue;
-        if (rank == from) measured.push_back(probe(world, from, to, flows));
+        if (rank == from) measured.push_back(probe(world, from, to, connections));
         if (rank == to) answer(world, from, to);
-        world.all_reduce_sum(std::span<double>(), patience);  // the next pair begins
+        world.all_reduce_sum(std::span<double>(), patience);  // before the next pair begins
       }
     }
   }
   return measured;
 }
 
-LinkMeasurement probe_loopback(std::size_t flows)
+LinkMeasurement probe_loopback(std::size_t connections)
 {
   TcpOptions options;
-  options.flows = flows;
+  options.connections = connections;
   options.run_id = "probe";
   options.secret = random_secret();
   std::array<TcpListener, 2> listeners = {TcpListener({"127.0.0.1", 0}), TcpListener({"127.0.0.1", 0})};
   const std::vector<Endpoint> ranks = {{"127.0.0.1", listeners[0].port()}, {"127.0.0.1", listeners[1].port()}};
-  const std::vector<LinkName> links = {forth(0, 1), answer_to(0, 1)};
+  const std::vector<LinkName> links = {probe_link(0, 1), answer_link(0, 1)};
   std::exception_ptr failure;
   std::jthread other = start_thread([&] {
     try {
@@ -177,7 +178,7 @@ LinkMeasurement probe_loopback(std::size_t flows)
   LinkMeasurement measured;
   try {
     TcpWorld world(0, ranks, links, options, std::move(listeners[0]));
-    measured = probe(world, 0, 1, flows);
+    measured = probe(world, 0, 1, connections);
   } catch (...) {
     other.join();
     throw;

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "core/model/workload.hpp"
+#include "exec/files/tensor_source.hpp"
+#include "exec/model/layer_module.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace isobar::exec {
+
+/// The workload's optimizer on some parameters, and its state as checkpoints store it. Not thread-safe.
+class StageOptimizer {
+ public:
+  StageOptimizer(const Workload& workload, const Tensors& parameters);
+  ~StageOptimizer();
+  StageOptimizer(const StageOptimizer&) = delete;
+  StageOptimizer& operator=(const StageOptimizer&) = delete;
+
+  /// Updates the parameters by their gradients.
+  void step();
+  void zero_grad();
+
+  /// The state of the parameter that checkpoints call `name`: tensors such as "NAME:exp_avg", and the number of steps
+  /// as the int64 scalar "NAME:step". Empty before the first step. The thread waits for its own stream of a GPU.
+  std::vector<StoredTensor> state(const std::string& name, const at::Tensor& parameter) const;
+  /// Restores such a state. A parameter that has none in `source` keeps its initial state.
+  /// @throws InputError naming a tensor that is missing or has another shape or type.
+  void restore(const TensorSource& source, const std::string& name, const at::Tensor& parameter);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace isobar::exec

@@ -1,0 +1,93 @@
+#include "exec/run/stage_checkpoints.hpp"
+
+#include "core/base/clock.hpp"
+#include "core/base/files.hpp"
+#include "exec/model/stage_model.hpp"
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+/// Number of checkpoints that this rank keeps; none where another rank deletes the old ones.
+std::optional<std::size_t> kept_by(std::size_t rank, const CheckpointOptions& options)
+{
+  return rank == 0 ? std::optional(options.keep) : std::nullopt;
+}
+
+}  // namespace
+
+InputError diverged(std::uint64_t step, const std::string& what)
+{
+  return {fmt::format("step {}", step), what + "; training has diverged; try a smaller learning_rate or a clip_norm"};
+}
+
+StageCheckpoints::StageCheckpoints(const Plan& plan, const RunOptions& options, std::string run_id, std::size_t rank)
+    : plan_(plan),
+      options_(options),
+      run_id_(std::move(run_id)),
+      rank_(rank),
+      writer_(CheckpointStore(options.checkpoints.folder), kept_by(rank, options.checkpoints))
+{
+  // All ranks are present, and none of them ends a step before rank 0 has begun it.
+  const auto& folder = options.checkpoints.folder;
+  if (rank != 0 || folder.empty()) return;
+  const CheckpointStore store(folder);
+  store.require_writable();
+  store.clear_later_than(options.first_step);
+  if (!run_id_.empty()) write_file_atomically(run_id_file(), run_id_);
+}
+
+void StageCheckpoints::step_ended()
+{
+  writer_.throw_if_failed();
+  if (!std::exchange(is_first_step_, false) || rank_ == 0 || rank_ >= plan_.stages.size()) return;
+  if (!run_id_.empty() && !options_.checkpoints.folder.empty()) find_rank_zero();
+}
+
+void StageCheckpoints::write(std::uint64_t steps_done, const StageModel& model)
+{
+  writer_.finish();
+  if (const auto name = model.not_finite(); !name.empty()) throw diverged(steps_done - 1, name + " is not finite");
+  const Stage& stage = plan_.stages[rank_];
+  StageSnapshot snapshot;
+  snapshot.step = steps_done;
+  snapshot.stage = rank_;
+  snapshot.stages = plan_.stages.size();
+  snapshot.first_layer = stage.first_layer;
+  snapshot.last_layer = stage.last_layer;
+  snapshot.run = options_.checkpoints.run;
+  snapshot.tensors = model.state();
+  writer_.write(std::move(snapshot));
+}
+
+/// Where rank 0 writes the id of the run that uses the folder.
+std::filesystem::path StageCheckpoints::run_id_file() const
+{
+  return std::filesystem::path(options_.checkpoints.folder) / ".isobar-run";
+}
+
+/// Waits for rank 0's file: parts in different folders, though of the same name, never make a checkpoint.
+void StageCheckpoints::find_rank_zero() const
+{
+  constexpr Seconds longest(10);  // a network file system may show the file late
+  constexpr std::chrono::milliseconds pause(100);
+  const auto file = run_id_file();
+  for (const Seconds begin = steady_time(); !std::filesystem::exists(file) || read_file(file) != run_id_;) {
+    if (steady_time() - begin > longest) {
+      throw InputError(options_.checkpoints.folder,
+                       "rank 0 writes its checkpoints to another folder; name one that all ranks share");
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+}  // namespace isobar::exec

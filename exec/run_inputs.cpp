@@ -1,0 +1,95 @@
+#include "exec/run_inputs.hpp"
+
+#include "core/base/files.hpp"
+#include "core/check/plan_checker.hpp"
+#include "core/errors.hpp"
+#include "core/model/device_profile.hpp"
+#include "exec/model/device.hpp"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace isobar::exec {
+
+Workload read_run_workload(const Plan& plan, const std::string& workload_text, RunCommandOptions& options)
+{
+  Workload workload = workload_from_text(workload_text, options.workload);
+  if (options.profile.empty()) return workload;
+  if (!options.run.emulate || is_gpu(options.run.device)) {
+    throw InputError("--profile", "sets the speed of emulated devices; add --emulate, and use a CPU");
+  }
+  const std::string hash = fingerprint(read_file(options.profile));
+  if (!plan.profile || plan.profile->hash != hash) {
+    throw InputError(options.profile,
+                     fmt::format("has hash {}; the plan was made with {}", hash,
+                                 plan.profile ? "a profile with hash " + shown(plan.profile->hash) : "none"));
+  }
+  const DeviceProfile profile = read_profile(options.profile);
+  apply_profile(profile, options.profile, workload);
+  options.run.profiled_speed = profile.speed;
+  return workload;
+}
+
+Workload as_planned(Workload workload, const Plan& plan, const std::string& plan_file)
+{
+  if (plan.micro_batch && *plan.micro_batch != workload.micro_batch) {
+    if (std::holds_alternative<std::monostate>(workload.model)) {
+      throw InputError(plan_file, fmt::format("micro_batch: workload {} lists its layers, for micro-batches of {} "
+                                              "samples; other sizes need a generator, such as model: gpt",
+                                              shown(workload.name), workload.micro_batch));
+    }
+    if (plan.profile) {
+      throw InputError(plan_file, fmt::format("micro_batch: {}, but {} was measured with micro-batches of {} samples",
+                                              *plan.micro_batch, shown(plan.profile->name), workload.micro_batch));
+    }
+    workload = with_micro_batch(workload, *plan.micro_batch);
+  }
+  if (plan.recompute.empty()) return workload;
+  if (workload.memory_model == MemoryModel::Sky) {
+    throw InputError(plan_file, "recompute: memory_model sky does not model recomputation");
+  }
+  if (plan.recompute.back() >= workload.layers.size()) {
+    throw InputError(plan_file, fmt::format("recompute: there is no layer {}; workload {} has {}",
+                                            plan.recompute.back(), shown(workload.name), workload.layers.size()));
+  }
+  return with_recomputation(workload, plan.recompute);
+}
+
+void check_plan(const Plan& plan, const Workload& workload, const std::string& workload_hash,
+                const RunCommandOptions& options)
+{
+  std::vector<std::string> lines;
+  for (const auto& fault : placement_faults_of(plan, workload)) lines.push_back(options.plan + ": " + fault);
+  if (!options.unvalidated) {
+    for (const auto& fault : faults_of_stamp(plan, workload_hash, ISOBAR_VERSION)) {
+      lines.push_back(options.plan + ": " + fault);
+    }
+  }
+  if (options.run.emulate) {
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      const auto slowdown = plan.stages[i].devices.front().slowdown;
+      constexpr double least_slowdown = 1 - 1e-9;
+      if (slowdown && *slowdown >= least_slowdown) continue;
+      lines.push_back(fmt::format("{}: stages[{}].devices[0].slowdown: {}", options.plan, i,
+                                  slowdown ? fmt::format("{:.6g}; --emulate needs 1 or more", *slowdown)
+                                           : "missing, and --emulate needs it; plan again"));
+    }
+  }
+  if (!lines.empty()) throw InputError(lines);
+}
+
+RunData::RunData(const RunCommandOptions& options, const Workload& workload, std::uint64_t microbatches)
+    : datasets(open_datasets(options.data, workload))
+{
+  if (datasets.train) batches = dataset_batches(workload, *datasets.train, microbatches);
+  if (!datasets.evaluation) return;
+  evaluation = dataset_batches(workload, *datasets.evaluation, microbatches);
+  const std::uint64_t samples_per_step = workload.micro_batch * microbatches;
+  evaluation_steps = (datasets.evaluation->evaluation_samples() + samples_per_step - 1) / samples_per_step;
+}
+
+}  // namespace isobar::exec
