@@ -1,6 +1,8 @@
 #include "cli/base_build.hpp"
 
 #include "core/base/child_process.hpp"
+#include "core/base/progress_line.hpp"
+#include "core/errors.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -8,6 +10,7 @@
 #include <unistd.h>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 namespace isobar::cli {
@@ -16,30 +19,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Seconds most_for_git(60);
-constexpr Seconds most_for_a_build(7200);
+constexpr Seconds git_limit(60);
+constexpr Seconds build_limit(7200);
 
-/// How a command failed; "" where it did not.
+/// How a command failed; "" when it did not.
 std::string text_of(const std::optional<Failure>& failure)
 {
   return failure ? failure->text : "";
 }
 
-/// What a command of Git's prints, without the line's end; `fault` says what it means that it fails.
+/// The output of a Git command, without line breaks at its end. @throws `fault` when the command fails.
 std::string git(const fs::path& folder, std::vector<std::string> arguments, const InputError& fault)
 {
   arguments.insert(arguments.begin(), {"git", "-C", folder.string()});
-  const ChildResult result = run_command(arguments, "", most_for_git);
+  const ChildResult result = run_command(arguments, "", git_limit);
   if (result.failure) throw fault;
   std::string text = result.output;
   while (text.ends_with('\n')) text.pop_back();
   return text;
 }
 
-/// Runs a part of the build; what it says goes to the log.
+/// Runs a step of the build; appends its output to the log.
 void build_step(const std::vector<std::string>& arguments, const fs::path& log)
 {
-  const ChildResult result = run_command(arguments, "", most_for_a_build);
+  const ChildResult result = run_command(arguments, "", build_limit);
   std::ofstream(log, std::ios::app) << result.output << text_of(result.failure) << '\n';
   if (!result.failure) return;
   throw EnvironmentError(
@@ -54,33 +57,33 @@ bool is_program(const fs::path& file)
 fs::path build_revision(const std::string& revision, const fs::path& inside)
 {
   const fs::path folder = fs::absolute(inside).parent_path();
-  const fs::path root = git(folder, {"rev-parse", "--show-toplevel"},
-                            InputError("--base", fmt::format("{} lies in no Git repository; name an isobar program",
-                                                             shown(inside.string()))));
+  const fs::path root = git(
+      folder, {"rev-parse", "--show-toplevel"},
+      InputError("--base", fmt::format("{} is in no Git repository; name an isobar program", shown(inside.string()))));
   const std::string commit = git(root, {"rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}"},
                                  InputError("--base", fmt::format("{} is neither a program nor a revision of {}",
                                                                   in_quotes(revision), shown(root.string()))));
-  git(root, {"cat-file", "-e", commit + ":cli/compare_command.cpp"},
-      InputError("--base", fmt::format("{} is no revision of Isobar; name the isobar program of the other build",
+  git(root, {"cat-file", "-e", commit + ":cli/main.cpp"},
+      InputError("--base", fmt::format("{} is not a revision of Isobar; name the isobar program of the other build",
                                        in_quotes(revision))));
 
-  const fs::path place = root / "build" / "base" / commit;
-  fs::path program = place / "build" / "bin" / "isobar";
+  const fs::path folder_of_commit = root / "build" / "base" / commit;
+  fs::path program = folder_of_commit / "build" / "bin" / "isobar";
   if (is_program(program)) return program;
-  if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "check: building {} in {}\n", revision, place.string());
-  fs::create_directories(place);
-  const fs::path source = place / "source";
-  const fs::path log = place / "build.log";
+  if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "check: building {} in {}\n", revision, folder_of_commit.string());
+  fs::create_directories(folder_of_commit);
+  const fs::path source = folder_of_commit / "source";
+  const fs::path log = folder_of_commit / "build.log";
   if (!fs::exists(source)) {
-    const fs::path archive = place / "source.tar";
-    const fs::path unpacked = place / "unpacked";  // takes its name when it is whole
+    const fs::path archive = folder_of_commit / "source.tar";
+    const fs::path unpacked = folder_of_commit / "unpacked";  // renamed to `source` when it is complete
     fs::create_directories(unpacked);
     build_step({"git", "-C", root.string(), "archive", "--output", archive.string(), commit}, log);
     build_step({"tar", "--extract", "--file", archive.string(), "--directory", unpacked.string()}, log);
     fs::rename(unpacked, source);
     fs::remove(archive);
   }
-  const fs::path build = place / "build";
+  const fs::path build = folder_of_commit / "build";
   build_step({"cmake", "-S", source.string(), "-B", build.string(), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
               "-DCMAKE_RUNTIME_OUTPUT_DIRECTORY=" + (build / "bin").string(), "-DISOBAR_BUILD_TESTS=OFF"},
              log);
@@ -106,13 +109,13 @@ std::vector<std::string> command_for(const fs::path& program, const results::Com
   return arguments;
 }
 
-/// In what the other build has printed.
-void fill(results::ComparisonRow& row, const std::string& output, const std::string& how_it_ended)
+/// Fills a row with the output of the other build.
+void fill(results::ComparisonRow& row, const std::string& output, const std::string& failure)
 {
   row.outcome = results::failed_outcome;
   const auto document = nlohmann::json::parse(output, nullptr, false);
   if (!document.is_object() || !document.contains("rows") || document["rows"].size() != 1) {
-    row.reason = how_it_ended.empty() ? "its answer is no table of one row" : how_it_ended;
+    row.reason = failure.empty() ? "its answer is not a table of one row" : failure;
     return;
   }
   const auto& answer = document["rows"].front();
@@ -138,8 +141,8 @@ fs::path base_program(const std::string& base, const fs::path& inside)
 std::vector<results::ComparisonRow> rows_by(const fs::path& program, std::vector<results::ComparisonRow> rows,
                                             const std::map<std::string, std::uint64_t>& budgets, Seconds row_time_limit)
 {
-  // Each command is waited for in a child, which passes on what it printed and, behind a NUL, how it ended: compare
-  // exits with 4 where a row is infeasible, and that is an answer.
+  // A child waits for each command and returns its output and, after a NUL, its failure: compare exits with 4 when a
+  // row is infeasible, and that is an answer.
   std::vector<std::function<std::string()>> work;
   for (const auto& row : rows) {
     work.emplace_back([command = command_for(program, row, budgets), row_time_limit] {

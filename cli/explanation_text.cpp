@@ -13,7 +13,7 @@ namespace {
 using results::ComparisonRow;
 using results::Explanation;
 
-/// Names, shares, prices and links shown of each kind; the JSON has all.
+/// Most names, shares, prices or links in one list; the JSON has all.
 constexpr std::size_t most_shown = 3;
 
 template <typename Entries, typename TextOf>
@@ -70,7 +70,7 @@ std::string text_of_kind(const char* kind, const std::vector<Explanation::PathPa
                      parts.empty() ? "" : ": " + first_few(parts, text_of_part));
 }
 
-/// The critical path of a step, and what would shorten it beside faster devices and links.
+/// The critical path of a step, and what would shorten it apart from faster devices and links.
 std::string text_of_step(const Explanation::StepPath& step, Seconds objective)
 {
   using Kind = Explanation::PathPart::Kind;
@@ -108,7 +108,7 @@ std::string text_of_shares(const Explanation& explanation)
   return text + "\n";
 }
 
-/// The best of the relaxations of a kind; the JSON has all that were tried.
+/// The best relaxation of a kind; the JSON has all that were tried.
 std::string text_of_faster(const std::vector<Explanation::Relaxation>& relaxations, const char* what, Seconds objective)
 {
   if (relaxations.empty()) return "";
@@ -131,7 +131,7 @@ std::string text_of_prices(const Explanation& explanation, const Goal& goal)
                         }));
   }
   if (!explanation.not_worth_using.empty()) {
-    text += fmt::format("  idle, and no use for the bound: {}\n", first_few(explanation.not_worth_using, plain));
+    text += fmt::format("  idle, and without effect on the bound: {}\n", first_few(explanation.not_worth_using, plain));
   }
   return text;
 }

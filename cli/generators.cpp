@@ -13,17 +13,32 @@ namespace {
 
 using MakeXml = std::function<std::string()>;
 
-/// Options of devices that have no type.
+constexpr auto sky_example = R"(Example:
+  isobar platform generate sky --nodes 64 -o sky64.xml
+)";
+
+constexpr auto star_example = R"(Example:
+  isobar platform generate star --devices 8xA10+8xT4 \
+    --bandwidth "10 Gbit/s" -o mixed.xml
+)";
+
+constexpr auto sites_example = R"(Example:
+  isobar platform generate sites --sites 2 --devices 2xA100-SXM4-40GB+2xT4 \
+    --wan-bandwidth "5 Gbit/s" --wan-rtt "30 ms" -o wan.xml
+)";
+
+/// Adds --devices and the options of devices without a type.
 template <typename Options>
-void add_device_options(CLI::App& command, Options& options)
+void add_device_options(CLI::App& command, Options& options, const std::string& devices)
 {
-  add_quantity(command, "--devices", options.devices, sim::device_groups_from_text,
-               "a count, or types such as 8xA10+8xT4");
-  add_quantity(command, "--speed", options.speed, speed_from_text, "float32 rate of devices without a type");
-  add_quantity(command, "--memory", options.memory, bytes_from_text, "memory of devices without a type");
+  add_quantity(command, "--devices", options.devices, sim::device_groups_from_text, devices);
+  add_quantity(command, "--speed", options.speed, speed_from_text,
+               "float32 rate of devices without a type (default: 10 TFLOP/s)");
+  add_quantity(command, "--memory", options.memory, bytes_from_text,
+               "memory of devices without a type (default: 16 GB)");
 }
 
-/// "8xA10,4xT4+2xA10": a site each.
+/// Reads "8xA10,4xT4+2xA10": the devices of two sites.
 std::vector<std::vector<sim::DeviceGroup>> site_devices_from_text(std::string_view text)
 {
   std::vector<std::vector<sim::DeviceGroup>> sites;
@@ -39,12 +54,18 @@ MakeXml add_sky_options(CLI::App& command)
 {
   auto options = std::make_shared<sim::SkyOptions>();
   auto& sky = *options;
-  add_count(command, "--nodes", sky.nodes, "nodes, the server included (default: 64)");
-  command.add_option("--speed-spread", sky.speed_spread, "the slowest worker is at most so many times slower")
+  command.option_defaults()->group("Devices");
+  add_count(command, "--nodes", sky.nodes, "number of nodes, the data server included (default: 64)");
+  command
+      .add_option("--speed-spread", sky.speed_spread,
+                  "how many times slower than the fastest possible worker the slowest may be, at least 1")
       ->capture_default_str();
-  add_quantity(command, "--memory", sky.memory, bytes_from_text, "memory of a worker before it is divided");
-  add_quantity(command, "--bandwidth", sky.bandwidth, bandwidth_from_text, "bandwidth of a link before it is divided");
-  add_quantity(command, "--latency", sky.latency, seconds_from_text, "latency of each node's link");
+  add_quantity(command, "--memory", sky.memory, bytes_from_text,
+               "memory of a worker before it is divided (default: 15780 MiB)");
+  command.option_defaults()->group("Network");
+  add_quantity(command, "--bandwidth", sky.bandwidth, bandwidth_from_text,
+               "bandwidth of the server's link, and of a worker's before it is divided (default: 10 Gbit/s)");
+  add_quantity(command, "--latency", sky.latency, seconds_from_text, "latency of each node's link (default: 1 ms)");
   return [options] { return sim::generate_sky(*options); };
 }
 
@@ -52,16 +73,24 @@ MakeXml add_star_options(CLI::App& command)
 {
   auto options = std::make_shared<sim::StarOptions>();
   auto& star = *options;
-  add_device_options(command, star);
-  add_quantity(command, "--bandwidth", star.bandwidth, bandwidth_from_text, "of each device's link, per direction");
-  add_quantity(command, "--latency", star.latency, seconds_from_text, "of each device's link");
-  command.add_option("--speed-spread", star.speed_spread, "slowest device: so many times slower")
+  command.option_defaults()->group("Devices");
+  add_device_options(command, star, "a number of devices, or types such as 8xA10+8xT4 (default: 1024)");
+  command
+      .add_option("--speed-spread", star.speed_spread, "how many times slower the slowest device may be, at least 1")
       ->capture_default_str();
-  command.add_option("--memory-spread", star.memory_spread, "smallest device: so many times less")
+  command
+      .add_option("--memory-spread", star.memory_spread,
+                  "how many times less memory the smallest device may have, at least 1")
       ->capture_default_str();
-  command.add_option("--bandwidth-spread", star.bandwidth_spread, "narrowest link: so many times less")
+  add_count(command, "--seed", star.seed, "seed of the random numbers of the spreads (default: 0)");
+  command.option_defaults()->group("Network");
+  add_quantity(command, "--bandwidth", star.bandwidth, bandwidth_from_text,
+               "bandwidth of each device's link, per direction (default: 10 Gbit/s)");
+  add_quantity(command, "--latency", star.latency, seconds_from_text, "latency of each device's link (default: 50 us)");
+  command
+      .add_option("--bandwidth-spread", star.bandwidth_spread,
+                  "how many times narrower the narrowest link may be, at least 1")
       ->capture_default_str();
-  add_count(command, "--seed", star.seed, "start of the random numbers of the spreads (default: 0)");
   return [options] { return sim::generate_star(*options); };
 }
 
@@ -69,17 +98,25 @@ MakeXml add_sites_options(CLI::App& command)
 {
   auto options = std::make_shared<sim::SitesOptions>();
   auto& sites = *options;
-  auto* count = add_count(command, "--sites", sites.sites, "how many (default: 2)");
-  add_device_options(command, sites);
+  command.option_defaults()->group("Devices");
+  auto* count = add_count(command, "--sites", sites.sites, "number of sites (default: 2)");
+  add_device_options(command, sites, "devices of each site: a number, or types such as 8xA10+8xT4 (default: 8)");
   add_quantity(command, "--site-devices", sites.site_devices, site_devices_from_text,
-               "instead of --sites and --devices: those of each site in turn, such as 8xA10,4xT4+2xA10");
+               "devices of each site in turn, such as 8xA10,4xT4+2xA10, instead of --sites and --devices");
   command.get_option("--site-devices")->excludes(count)->excludes(command.get_option("--devices"));
-  add_quantity(command, "--lan-bandwidth", sites.lan_bandwidth, bandwidth_from_text, "of each device's link");
-  add_quantity(command, "--lan-rtt", sites.lan_rtt, seconds_from_text, "round trip between two devices of a site");
-  add_quantity(command, "--wan-bandwidth", sites.wan_bandwidth, bandwidth_from_text, "of each directed pair of sites");
-  add_quantity(command, "--wan-rtt", sites.wan_rtt, seconds_from_text, "round trip between devices of two sites");
-  add_quantity(command, "--egress", sites.egress, bandwidth_from_text, "cap of all that leaves a site");
-  add_quantity(command, "--ingress", sites.ingress, bandwidth_from_text, "cap of all that enters a site");
+  command.option_defaults()->group("Network");
+  add_quantity(command, "--lan-bandwidth", sites.lan_bandwidth, bandwidth_from_text,
+               "bandwidth of each device's link, per direction (default: 10 Gbit/s)");
+  add_quantity(command, "--lan-rtt", sites.lan_rtt, seconds_from_text,
+               "round-trip time between two devices of a site (default: 0.2 ms)");
+  add_quantity(command, "--wan-bandwidth", sites.wan_bandwidth, bandwidth_from_text,
+               "bandwidth of each directed pair of sites (default: 1 Gbit/s)");
+  add_quantity(command, "--wan-rtt", sites.wan_rtt, seconds_from_text,
+               "round-trip time between devices of two sites (default: 100 ms)");
+  add_quantity(command, "--egress", sites.egress, bandwidth_from_text,
+               "cap of all that leaves a site together (default: none)");
+  add_quantity(command, "--ingress", sites.ingress, bandwidth_from_text,
+               "cap of all that enters a site together (default: none)");
   add_window_options(command, sites);
   return [options] { return sim::generate_sites(*options); };
 }
@@ -99,7 +136,7 @@ std::string without_dashes(const std::string& option)
   return option.substr(std::min(option.find_first_not_of('-'), option.size()));
 }
 
-/// What CLI11, or a generator, says of "--nodes", as what is wrong with "nodes".
+/// A message of CLI11 or of a generator about "--nodes", as one about "nodes".
 InputError fault_of_option(const std::string& fault)
 {
   return InputError(without_dashes(fault));
@@ -110,9 +147,10 @@ InputError fault_of_option(const std::string& fault)
 const std::vector<Generator>& generators()
 {
   static const std::vector<Generator> all = {
-      {"sky", "the emulated cluster of Sky Computing: a data server and N-1 workers", add_sky_options},
-      {"star", "devices on a link of their own to one switch", add_star_options},
-      {"sites", "sites, each two joined by an equal wide-area link per direction", add_sites_options},
+      {"sky", "the emulated cluster of Sky Computing: a data server and N-1 workers", sky_example, add_sky_options},
+      {"star", "devices, each on its own link to one switch", star_example, add_star_options},
+      {"sites", "sites, each pair joined by equal wide-area links, one per direction", sites_example,
+       add_sites_options},
   };
   return all;
 }

@@ -1,6 +1,8 @@
 #include "cli/global_batch.hpp"
 
 #include "allocators/registry.hpp"
+#include "cli/planning.hpp"
+#include "cli/workload_variants.hpp"
 #include "core/model/model_limits.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +31,7 @@ std::vector<BatchSplit> all_splits(std::uint64_t samples)
   return splits;
 }
 
-/// At most most_splits of them, first and last among them.
+/// At most most_splits of them, evenly spread, with the first and the last.
 std::vector<BatchSplit> spread(const std::vector<BatchSplit>& splits)
 {
   if (splits.size() <= most_splits) return splits;
@@ -49,8 +51,8 @@ std::vector<BatchSplit> batch_splits(const GoalOptions& options, const Goal& goa
     throw InputError(option, fmt::format("{} is not in 1 to {}", samples, largest_global_batch));
   }
   if (!is_of_a_step(goal.objective)) {
-    throw InputError(option, fmt::format("objective {} is of one micro-batch, so sizes of it cannot be compared; use "
-                                         "step or pipeline",
+    throw InputError(option, fmt::format("objective {} is of one micro-batch, so micro-batch sizes cannot be compared; "
+                                         "use step or pipeline",
                                          name_of(goal.objective)));
   }
   auto splits = all_splits(samples);
@@ -58,7 +60,7 @@ std::vector<BatchSplit> batch_splits(const GoalOptions& options, const Goal& goa
     std::erase_if(splits, [&](const BatchSplit& split) { return split.microbatches != *options.microbatches; });
     if (splits.empty()) {
       throw InputError(option, fmt::format("{} samples are not {} micro-batches of 1 to {} samples; write a multiple "
-                                           "of --microbatches, or leave that out",
+                                           "of --microbatches, or leave that option out",
                                            samples, *options.microbatches, largest_micro_batch));
     }
   }
@@ -83,11 +85,11 @@ Plan make_best_plan(const Inputs& inputs, const std::string& allocator, const Go
   const auto each = share_of(limits, splits);
   std::optional<Plan> best;
   for (const auto& split : splits) {
-    Goal asked = goal;
-    asked.microbatches = split.microbatches;
+    Goal split_goal = goal;
+    split_goal.microbatches = split.microbatches;
     const Workload workload = at_micro_batch(inputs, split.micro_batch, "--global-batch");
-    Plan plan = allocators::allocate(allocator, workload, inputs.platform.cluster(), asked, each);
-    name_inputs(plan, inputs, split.micro_batch);
+    Plan plan = allocators::allocate(allocator, workload, inputs.platform.cluster(), split_goal, each);
+    record_inputs(plan, inputs, split.micro_batch);
     if (!best || best->stages.empty() || (!plan.stages.empty() && *plan.objective < *best->objective)) {
       best = std::move(plan);
     }

@@ -1,9 +1,11 @@
-// The command isobar: reads options, calls the libraries, turns exceptions into one line and an exit code.
+// The command isobar: parses options, calls the libraries, turns exceptions into one line and an exit code.
 
-#include "cli/command.hpp"
+#include "cli/commands.hpp"
+#include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/failure.hpp"
+#include "sim/platform/platform.hpp"
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -13,12 +15,12 @@
 namespace isobar::cli {
 namespace {
 
-constexpr auto footer = R"(Example:
-  isobar compare platforms/sky64.xml workloads/bert160.yaml
+constexpr auto footer = R"(Exit codes: 0 done · 1 a bug in isobar · 2 a wrong file, option or plan
+            3 the machine failed · 4 infeasible · 5 a check failed
+            130 interrupted
 
-Exit codes: 0 done · 1 a bug of ours · 2 a wrong file, option or plan
-            3 the machine failed · 4 infeasible
-            5 a check found what it looks for · 130 interrupted
+Example:
+  isobar compare platforms/sky64.xml workloads/bert160.yaml
 )";
 
 ExitCode run(int argc, char** argv)

@@ -1,6 +1,9 @@
 #include "cli/rows.hpp"
 
+#include "cli/goal_options.hpp"
+#include "cli/simulation.hpp"
 #include "core/base/child_process.hpp"
+#include "core/base/progress_line.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -15,7 +18,7 @@ namespace {
 
 using results::ComparisonRow;
 
-/// Processor time of this process and of those that it has waited for, such as an external allocator.
+/// Processor time of this process and of the children that it has waited for, such as an external allocator.
 Seconds processor_time()
 {
   const auto seconds_of = [](const timeval& time) {
@@ -32,14 +35,22 @@ Seconds processor_time()
 
 }  // namespace
 
+void add_row_time_limit(CLI::App& command, std::string& text)
+{
+  command
+      .add_option("--row-time-limit", text,
+                  "time that planning and simulating one row may take, such as 30s; a row that exceeds it fails")
+      ->capture_default_str();
+}
+
 Seconds row_time_limit_from(const std::string& text)
 {
   const Seconds limit = seconds_from_option("--row-time-limit", text);
-  if (limit <= Seconds(0)) throw InputError("--row-time-limit", "0 s is no time to plan in; write more");
+  if (limit <= Seconds(0)) throw InputError("--row-time-limit", "0 s leaves no time to plan; raise it");
   return limit;
 }
 
-ComparisonRow row_to_make(const InputOptions& inputs, const std::string& allocator, const Goal& goal,
+ComparisonRow pending_row(const InputOptions& inputs, const std::string& allocator, const Goal& goal,
                           std::uint64_t seed)
 {
   ComparisonRow row;

@@ -1,7 +1,11 @@
 #include "cli/simulated_choice.hpp"
 
 #include "allocators/registry.hpp"
+#include "cli/planning.hpp"
+#include "cli/simulation.hpp"
+#include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
+#include "core/base/progress_line.hpp"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -16,14 +20,14 @@ namespace {
 
 constexpr Seconds most_for_one(1800);
 
-/// A plan for the goal, and who found its placement.
+/// A plan for the goal.
 struct Candidate {
   Plan plan;
-  Objective found_for = Objective::Step;
+  Objective found_for = Objective::Step;  ///< of the search that found its placement
   std::optional<Seconds> step_time = {};  ///< simulated
 };
 
-/// An allocator with a goal of its own.
+/// Another allocator to try, with its own goal.
 struct Rival {
   std::string allocator;
   Goal goal;
@@ -46,7 +50,7 @@ std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
   return rivals;
 }
 
-/// What tells placements apart.
+/// Identifies a placement among the candidates.
 std::string placement_of(const Plan& plan)
 {
   std::string text = fmt::format("{}", plan.goal.microbatches);
@@ -61,13 +65,13 @@ class Choice {
   {
   }
 
-  /// The allocator's own candidates.
+  /// Adds the allocator's own candidates.
   void plan(const Goal& goal, const BatchSplit& split)
   {
     const Workload workload = at_micro_batch(inputs_, split.micro_batch, "--global-batch");
     for (Plan& plan :
          allocators::allocate_candidates(allocator_, workload, inputs_.platform.cluster(), goal, limits_)) {
-      name_inputs(plan, inputs_, split.micro_batch);
+      record_inputs(plan, inputs_, split.micro_batch);
       add({std::move(plan), goal.objective});
     }
   }
@@ -80,11 +84,12 @@ class Choice {
     std::vector<std::function<std::string()>> work;
     std::vector<Rival> rivals;
     for (const auto& split : splits) {
-      Goal asked = goal;
-      asked.microbatches = split.microbatches;
-      for (const auto& rival : rivals_of(allocator_, asked)) {
+      Goal split_goal = goal;
+      split_goal.microbatches = split.microbatches;
+      for (const auto& rival : rivals_of(allocator_, split_goal)) {
         rivals.push_back(rival);
-        work.emplace_back([this, rival, asked, split, limits] { return plan_of(rival, asked, split, limits); });
+        work.emplace_back(
+            [this, rival, split_goal, split, limits] { return plan_of(rival, split_goal, split, limits); });
       }
     }
     ProgressLine progress("plan: other allocators", work.size());
@@ -98,7 +103,7 @@ class Choice {
       }
     };
     run_in_children(work, std::thread::hardware_concurrency(), most_for_one, on_end);
-    // In the order asked, not in that in which they came.
+    // In the order of the work, not of its completion, so that the result is deterministic.
     for (auto& [index, plan] : plans_of_rivals_) add({std::move(plan), rivals[index].goal.objective});
   }
 
@@ -132,7 +137,7 @@ class Choice {
       if (candidate.plan.goal.microbatches == plan.goal.microbatches) allocators::adopt_bound(plan, candidate.plan);
       if (candidate.step_time) ++simulated;
     }
-    for (const auto& other : without_stages_) {  // of a search that timed out
+    for (const auto& other : without_stages_) {  // searches that timed out prove bounds too
       if (other.goal.microbatches == plan.goal.microbatches) allocators::adopt_bound(plan, other);
     }
     plan.simulated = Simulated{*chosen->step_time, simulated, plan.allocator, chosen->found_for};
@@ -141,7 +146,7 @@ class Choice {
   }
 
  private:
-  /// The work of a child: "" where there is no placement for the goal.
+  /// The work of a child: the plan as JSON, or "" when there is no placement for the goal.
   std::string plan_of(const Rival& rival, const Goal& goal, const BatchSplit& split,
                       const allocators::SearchLimits& limits) const
   {
@@ -150,7 +155,7 @@ class Choice {
     std::optional<Plan> plan = allocators::allocate(rival.allocator, workload, cluster, rival.goal, limits);
     if (rival.goal.objective != goal.objective) plan = allocators::carry_over(*plan, workload, cluster, goal);
     if (!plan || plan->stages.empty()) return "";
-    name_inputs(*plan, inputs_, split.micro_batch);
+    record_inputs(*plan, inputs_, split.micro_batch);
     return plan_to_json(*plan);
   }
 
@@ -181,10 +186,10 @@ class Choice {
   const Inputs& inputs_;
   const std::string& allocator_;
   const allocators::SearchLimits& limits_;
-  std::vector<Candidate> candidates_;  // each placement once
+  std::vector<Candidate> candidates_;  // distinct placements
   std::vector<Plan> without_stages_;
   std::map<std::size_t, Plan> plans_of_rivals_;
-  std::map<std::string, std::size_t> placements_;  // places in candidates_
+  std::map<std::string, std::size_t> placements_;  // indices into candidates_
 };
 
 }  // namespace
@@ -195,9 +200,9 @@ Plan choose_by_simulation(const Inputs& inputs, const std::string& allocator, co
   const auto each = share_of(limits, splits);
   Choice choice(inputs, allocator, each);
   for (const auto& split : splits) {
-    Goal asked = goal;
-    asked.microbatches = split.microbatches;
-    choice.plan(asked, split);
+    Goal split_goal = goal;
+    split_goal.microbatches = split.microbatches;
+    choice.plan(split_goal, split);
   }
   try {
     choice.plan_by_rivals(goal, splits);

@@ -7,18 +7,18 @@
 
 namespace isobar::cli {
 
-/// The plan of least simulated step among candidates for one goal:
+/// Returns the plan with the least simulated step among candidates for one goal:
 /// - the best placements of `allocator`, limits.candidates of them for each split;
 /// - those of even, sky-dynamic, sky-dynamic-fixed, chain-dp, local-search and exact, within their own limits;
-/// - those of chain-dp and local-search for each other objective under the goal's schedule and micro-batches.
-/// Other searches and all simulations run in child processes, as many at a time as there are cores. A time limit is for
-/// each search, over all splits. The plan has the best bound that is known for its goal and says in `simulated` what
-/// was simulated.
+/// - those of chain-dp and local-search for each other objective, with the goal's schedule and micro-batches.
+/// Searches by other allocators and all simulations run in child processes, as many at a time as there are cores. The
+/// time limit is for each search, over all splits. The plan carries the best bound known for its goal; its `simulated`
+/// records what was simulated.
 ///
-/// Where `allocator` finds no placement, another one's is returned if there is any. A search or a simulation that fails
-/// is reported on stderr and costs its candidate. When the process is asked to stop, the best simulated so far is
-/// returned, or the first plan as it is; the caller looks at `interrupted`.
-/// @throws what the first simulation threw, when all of them failed.
+/// When `allocator` finds no placement, the plan may be another allocator's. A search or simulation that fails is
+/// reported on stderr and costs its candidate. When the process is asked to stop, returns the best candidate simulated
+/// so far, or the first plan as it is; the caller checks `interrupted`.
+/// @throws the exception of the first simulation, when all of them failed.
 Plan choose_by_simulation(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                           const allocators::SearchLimits& limits, const std::vector<BatchSplit>& splits);
 

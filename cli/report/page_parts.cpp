@@ -1,6 +1,6 @@
 #include "cli/report/page_parts.hpp"
 
-// Of page_parts.s: where each file begins and ends.
+// Defined in page_parts.s: where each file begins and ends.
 extern "C" {
 extern const char isobar_page_frame;
 extern const char isobar_page_frame_end;

@@ -1,7 +1,10 @@
-#include "cli/command.hpp"
+#include "cli/commands.hpp"
+#include "cli/output_file.hpp"
 #include "cli/report/page_parts.hpp"
 #include "cli/report/report_data.hpp"
 #include "core/base/child_process.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/files.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -27,14 +30,14 @@ struct PlotOptions {
   std::string output;
 };
 
-/// A folder that goes with all that is in it.
+/// A temporary folder, removed with its contents.
 class TemporaryFolder {
  public:
   TemporaryFolder()
   {
     std::error_code fault;
     std::string name = (std::filesystem::temp_directory_path(fault) / "isobar.XXXXXX").string();
-    if (fault) throw EnvironmentError("TMPDIR: names no folder; a browser needs one to write to");
+    if (fault) throw EnvironmentError("TMPDIR: names no folder; the browser needs one to write to");
     if (mkdtemp(name.data()) == nullptr) throw EnvironmentError(name, "cannot make a folder there");
     path_ = name;
   }
@@ -51,7 +54,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// The first of these programs that is on the PATH. @throws EnvironmentError when none is.
+/// Finds a Chromium or Chrome on the PATH. @throws EnvironmentError when there is none.
 std::string find_browser()
 {
   const std::vector<std::string> names = {"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"};
@@ -70,7 +73,7 @@ std::string find_browser()
                   fmt::join(names, ", ")));
 }
 
-/// What stands between the page's marks, where the figure is, in hexadecimal digits.
+/// Extracts the figure from the page, which holds it as hexadecimal digits.
 std::string figure_in(const std::string& document)
 {
   const std::string mark = "<pre id=\"figure\">";
@@ -84,7 +87,7 @@ std::string figure_in(const std::string& document)
   return svg;
 }
 
-/// Draws by the code of the page, in a browser without a window.
+/// Draws a chart as SVG with the page's own code, in a browser without a window.
 std::string draw(const std::string& report_json, const std::string& chart, const std::string& browser)
 {
   auto report = nlohmann::ordered_json::parse(report_json);
@@ -127,10 +130,12 @@ void add_plot_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("plot", "draw one chart of a report as SVG, for papers (with Chromium)");
   auto options = std::make_shared<PlotOptions>();
   options->inputs.asks_what_if = false;
+  command->option_defaults()->group("Inputs");
   add_file(*command, "RESULT", options->inputs.results,
-           "result files (JSON); timeline, plan and map are of the first one")
+           "result files (JSON); timeline, plan and map show the first one")
       ->required();
-  command->add_option("--chart", options->chart, "timeline, plan, map, comparison")
+  command->option_defaults()->group("Output");
+  command->add_option("--chart", options->chart, "timeline, plan, map or comparison")
       ->required()
       ->check(CLI::IsMember(charts));
   add_output(*command, "-o,--output", options->output, "figure to write (SVG)")->required();

@@ -1,6 +1,8 @@
-#include "cli/command.hpp"
+#include "cli/commands.hpp"
+#include "cli/output_file.hpp"
 #include "cli/report/page_parts.hpp"
 #include "cli/report/report_data.hpp"
+#include "core/base/command_options.hpp"
 
 #include <fmt/format.h>
 
@@ -8,10 +10,10 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
-  isobar compare platforms/geo_2regions.xml workloads/gpt2_774m.yaml \
-    --keep /tmp/geo
-  isobar report /tmp/geo/*.result.json -o report.html
+constexpr auto footer = R"(isobar compare --keep FOLDER writes the results of several allocators.
+
+Example:
+  isobar report FOLDER/*.result.json -o report.html
 )";
 
 struct ReportOptions {
@@ -43,13 +45,16 @@ void add_report_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("report", "show placements, their steps and what bounds them, in one page");
   auto options = std::make_shared<ReportOptions>();
+  command->option_defaults()->group("Inputs");
   add_file(*command, "RESULT", options->inputs.results, "result files (JSON), of simulate -o or compare --keep")
       ->required();
+  add_file(*command, "--measured", options->inputs.measured, "trace of isobar run to show below the simulated step");
+  command->option_defaults()->group("Search");
+  command->add_flag("--plan-anew", options->inputs.replans,
+                    "also plan again for every change of the platform, with the allocator of each plan");
+  command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "page to write (HTML)")->capture_default_str();
-  add_file(*command, "--measured", options->inputs.measured, "trace of isobar run, to show below the simulated step");
-  command->add_flag("--plan-anew", options->inputs.plans_anew,
-                    "also let each plan's allocator plan for every change of the platform");
-  command->add_flag("--json", options->json, "print what the page would show as JSON, and write no page");
+  command->add_flag("--json", options->json, "print the data of the page as JSON, and write no page");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return report(*options); }; });
 }

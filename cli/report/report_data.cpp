@@ -1,8 +1,13 @@
 #include "cli/report/report_data.hpp"
 
 #include "allocators/registry.hpp"
-#include "cli/command.hpp"
+#include "cli/inputs.hpp"
+#include "cli/planning.hpp"
+#include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/files.hpp"
+#include "core/base/progress_line.hpp"
 #include "core/check/plan_checker.hpp"
 #include "results/trace/timeline.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -24,14 +29,14 @@ using results::Result;
 using results::WhatIf;
 using results::WhatIfAnswer;
 
-/// One result, and the workload with what its plan recomputes.
+/// One result.
 struct Run {
   std::string file;
   Result result;
-  Workload workload;
+  Workload workload;  ///< with the micro-batch and recomputation of its plan
 };
 
-void refuse_others(const Run& run, const Run& first)
+void require_same_inputs(const Run& run, const Run& first)
 {
   const auto require_same = [&](const char* what, const Fingerprint& here, const Fingerprint& there) {
     if (here.hash == there.hash) return;
@@ -47,20 +52,21 @@ void refuse_others(const Run& run, const Run& first)
   require_same("profile", here.profile.value_or(unmeasured), there.profile.value_or(unmeasured));
 }
 
-/// A file of a result: under the name that it had, else under the last part of that name beside the result, where a
-/// mailed result has it. `name` may be "".
+/// Finds an input of a result: under its recorded name, otherwise under its file name next to the result, as after
+/// sending both to someone. `name` may be "".
 std::string find_input(const Run& run, const char* what, const std::string& name)
 {
   std::error_code unknown;
   if (name.empty() || std::filesystem::exists(name, unknown)) return name;
   const auto beside = std::filesystem::path(run.file).parent_path() / std::filesystem::path(name).filename();
   if (std::filesystem::exists(beside, unknown)) return beside.string();
-  throw InputError(run.file, fmt::format("inputs.{}: {} is not there, nor beside this file; put it there, or simulate "
-                                         "again",
-                                         what, shown(name)));
+  throw InputError(run.file,
+                   fmt::format("inputs.{}: {} does not exist, nor next to this file; put it there, or simulate "
+                               "again",
+                               what, shown(name)));
 }
 
-/// The files of a result, which must still be what was simulated.
+/// Loads the inputs of a result, which must not have changed since it was simulated.
 Inputs inputs_of(const Run& run)
 {
   const auto& named = run.result.inputs;
@@ -69,8 +75,8 @@ Inputs inputs_of(const Run& run)
   files.devices = find_input(run, "devices", named.devices.value_or(""));
   files.workload = find_input(run, "workload", named.workload.name);
   files.profile = find_input(run, "profile", named.profile ? named.profile->name : "");
-  // Other runs on a platform that lacks routes of these leave them out, too.
-  Inputs inputs = load(files, GoalOptions{}, run.result.plan.without);
+  // On a platform without routes of these devices, the other results leave them out, too.
+  Inputs inputs = load(files, "none", run.result.plan.without);
   const auto require_unchanged = [&run](const char* what, const Fingerprint& then, const Fingerprint& now) {
     if (then.hash == now.hash) return;
     throw InputError(run.file, fmt::format("inputs.{}: {} had hash {} when it was simulated and has {} now; simulate "
@@ -88,18 +94,18 @@ std::vector<Run> read_runs(const std::vector<std::string>& files)
   std::vector<Run> runs;
   for (const auto& file : files) {
     runs.push_back({file, results::result_from_json(read_file(file), file), {}});
-    refuse_others(runs.back(), runs.front());
+    require_same_inputs(runs.back(), runs.front());
   }
   return runs;
 }
 
-/// Without the devices that the plan leaves out.
+/// The cluster without the devices that the plan leaves out.
 Cluster cluster_of(const Run& run, const sim::Platform& platform)
 {
   return without_devices(platform.cluster(), run.result.plan.without, run.file + ": plan.without");
 }
 
-/// What does not hold is not worth a picture.
+/// Refuses a plan that does not hold.
 void check_plan(Run& run, const Inputs& inputs)
 {
   const Plan& plan = run.result.plan;
@@ -111,7 +117,7 @@ void check_plan(Run& run, const Inputs& inputs)
   if (!faults.empty()) throw InputError(faults);
 }
 
-/// The first step, in this process.
+/// Simulates the first step in this process.
 Seconds play(const sim::Platform& platform, const Plan& plan, const Workload& workload, TraceSink* sink)
 {
   const auto program = schedules::make_program(plan, workload);
@@ -139,7 +145,7 @@ results::MeasuredStep read_measured(const std::string& file, const Run& run)
   return measured;
 }
 
-/// The work of a child: simulates the run's first step again and says all that the page shows of it.
+/// The work of a child: simulates the run's first step again and returns what the page shows of it.
 std::string record_run(const Run& run, const sim::Platform& platform, const std::string& measured_file)
 {
   results::StepRecorder recorder(results::most_drawn);
@@ -148,12 +154,12 @@ std::string record_run(const Run& run, const sim::Platform& platform, const std:
     throw InputError(run.file, "network: simulated with other options than this Isobar's; simulate again");
   }
   const Seconds again = play(platform, result.plan, run.workload, &recorder);
-  const Seconds said = result.step_times.front();
-  if (std::abs(again.value - said.value) > 1e-9 * said.value) {
+  const Seconds recorded = result.step_times.front();
+  if (std::abs(again.value - recorded.value) > 1e-9 * recorded.value) {
     throw InputError(run.file,
                      fmt::format("step_times_s: the first is {}, and {} when it is simulated again (by "
                                  "SimGrid {}; this is {}); simulate again",
-                                 said.value, again.value, shown(result.simgrid_version), sim::simgrid_version()));
+                                 recorded.value, again.value, shown(result.simgrid_version), sim::simgrid_version()));
   }
   std::optional<results::MeasuredStep> measured;
   if (!measured_file.empty()) measured = read_measured(measured_file, run);
@@ -173,16 +179,17 @@ sim::Property property_of(WhatIf::Property property)
     case WhatIf::Property::Latency:
       return sim::Property::Latency;
   }
-  throw std::logic_error("no such property");
+  throw std::logic_error("unknown property");
 }
 
-/// The work of a child: plays the plan, or the allocator's new one, on the changed platform. Returns the step time.
-std::string answer(const Run& run, sim::Platform& platform, const WhatIf& what_if, bool plan_anew)
+/// The work of a child: simulates the plan, or a new one by its allocator, on the changed platform. Returns the step
+/// time.
+std::string answer(const Run& run, sim::Platform& platform, const WhatIf& what_if, bool replan)
 {
   if (what_if.names.empty()) platform.scale(property_of(what_if.property), what_if.factor);
   for (const auto& name : what_if.names) platform.scale(property_of(what_if.property), what_if.factor, name);
   Plan plan = run.result.plan;
-  if (plan_anew) {
+  if (replan) {
     platform.leave_out(plan.without, run.file + ": plan.without");
     plan = allocators::allocate(plan.allocator, run.workload, platform.cluster(), plan.goal, {});
     if (plan.stages.empty()) throw InputError(reason_of(plan));
@@ -190,7 +197,7 @@ std::string answer(const Run& run, sim::Platform& platform, const WhatIf& what_i
   return nlohmann::json(play(platform, plan, run.workload, nullptr).value).dump();
 }
 
-/// All that is simulated for a report: work for children, and where each answer goes.
+/// The simulations of a report: work for child processes, and functions that take their answers.
 class Simulations {
  public:
   void add(std::function<std::string()> work, std::function<void(const ChildResult&)> take)
@@ -215,17 +222,16 @@ class Simulations {
   std::vector<std::function<void(const ChildResult&)>> take_;
 };
 
-void add_answer(Simulations& simulations, const Run& run, sim::Platform& platform, WhatIfAnswer& question,
-                bool plan_anew)
+void add_answer(Simulations& simulations, const Run& run, sim::Platform& platform, WhatIfAnswer& question, bool replan)
 {
-  simulations.add([&, plan_anew] { return answer(run, platform, question.what_if, plan_anew); },
-                  [&question, plan_anew](const ChildResult& result) {
+  simulations.add([&, replan] { return answer(run, platform, question.what_if, replan); },
+                  [&question, replan](const ChildResult& result) {
                     if (result.failure) {
                       question.fault = result.failure->text;
                       return;
                     }
                     const Seconds time(nlohmann::json::parse(result.output).get<double>());
-                    (plan_anew ? question.planned_anew : question.kept) = time;
+                    (replan ? question.planned_anew : question.kept) = time;
                   });
 }
 
@@ -234,7 +240,7 @@ std::vector<WhatIfAnswer> questions_on(const Run& run, const Cluster& cluster, c
   std::vector<WhatIfAnswer> questions;
   if (!inputs.asks_what_if) return questions;
   for (auto& what_if : results::what_ifs_of(run.result, results::site_map_of(run.result.plan, cluster))) {
-    if (inputs.plans_anew || !what_if.needs_planning) questions.push_back({std::move(what_if), {}, {}, ""});
+    if (inputs.replans || !what_if.needs_planning) questions.push_back({std::move(what_if), {}, {}, ""});
   }
   return questions;
 }
@@ -244,7 +250,7 @@ std::vector<WhatIfAnswer> questions_on(const Run& run, const Cluster& cluster, c
 std::string make_report(const ReportInputs& inputs)
 {
   if (!inputs.measured.empty() && inputs.results.size() > 1) {
-    throw InputError("--measured", "is a trace of one plan; name one result");
+    throw InputError("--measured", "is a trace of one plan; name only one result");
   }
   auto runs = read_runs(inputs.results);
   Inputs files = inputs_of(runs.front());
@@ -264,7 +270,7 @@ std::string make_report(const ReportInputs& inputs)
     questions = questions_on(run, cluster_of(run, files.platform), inputs);
     for (auto& question : questions) {
       if (!question.what_if.needs_planning) add_answer(simulations, run, files.platform, question, false);
-      if (inputs.plans_anew) add_answer(simulations, run, files.platform, question, true);
+      if (inputs.replans) add_answer(simulations, run, files.platform, question, true);
     }
   }
   simulations.run();

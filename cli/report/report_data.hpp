@@ -7,19 +7,19 @@
 
 namespace isobar::cli {
 
-/// Of what a report, or a chart of one, is made.
+/// The inputs of a report, or of a chart.
 struct ReportInputs {
-  std::vector<std::string> results;  ///< files of isobar simulate -o or isobar compare --keep
+  std::vector<std::string> results;  ///< files written by isobar simulate -o or isobar compare --keep
   std::string measured;              ///< a trace of isobar run, or ""
-  std::string target;                ///< what will be written, or ""; it must be none of the files that are read
-  bool asks_what_if = true;
-  bool plans_anew = false;  ///< also lets each plan's allocator answer to every change
+  std::string target;                ///< the file to write, or ""; must not be one that is read
+  bool asks_what_if = true;          ///< simulates changes of the platform
+  bool replans = false;              ///< also plans for every change, with the allocator of each plan
 };
 
-/// isobar-report/1 of results that were simulated on the same files: simulates the first step of each again, in a child
-/// of its own, and once for each change of the platform that is tried, as many at a time as there are cores.
-/// @throws InputError when a file is no result, when what a result was simulated on is gone or has changed, or when it
-/// was simulated on other files than the first one.
+/// Makes a report (isobar-report/1) of results that were simulated on the same files. Simulates the first step of each
+/// again, and once more for each change of the platform, in child processes, as many at a time as there are cores.
+/// @throws InputError when a file is not a result, when the files of a result are missing or have changed, or when it
+/// was simulated on other files than the first result.
 std::string make_report(const ReportInputs& inputs);
 
 }  // namespace isobar::cli

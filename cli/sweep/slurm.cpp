@@ -17,14 +17,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Slurm's commands wait up to a minute and more for a busy controller before they give up by themselves.
+/// Slurm's commands wait a minute or more for a busy controller before they give up on their own.
 constexpr Seconds most_for_a_command(300);
 
-/// States of a job that is over, as squeue names them; in all others it waits, runs, or will again.
+/// States of a job that has ended, as squeue names them; in all others it waits, runs, or will run again.
 const std::set<std::string> final_states = {"BOOT_FAIL", "CANCELLED",     "COMPLETED", "DEADLINE", "FAILED",
                                             "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",  "TIMEOUT"};
 
-/// Runs one of Slurm's commands. @throws EnvironmentError when it is not there.
+/// Runs one of Slurm's commands. @throws EnvironmentError when it is missing.
 ChildResult run_slurm(const std::vector<std::string>& arguments)
 {
   try {
@@ -46,11 +46,11 @@ std::string on_one_line(const std::string& text)
   return shown(all, longest);
 }
 
-/// What a command of Slurm's said when it failed.
+/// The message of a Slurm command that failed.
 std::string complaint_of(const ChildResult& result)
 {
-  const std::string said = on_one_line(result.errors);
-  return said.empty() && result.failure ? result.failure->text : said;
+  const std::string message = on_one_line(result.errors);
+  return message.empty() && result.failure ? result.failure->text : message;
 }
 
 std::string in_shell_quotes(const std::string& text)
@@ -126,7 +126,7 @@ QueuedTasks queued_tasks_from(const std::string& printed)
   std::string state;
   while (lines >> job >> task_text >> state) {
     const auto task = number_in(task_text);
-    if (!task) continue;  // a job of this name that is no array is none of ours
+    if (!task) continue;  // a job of this name that is not an array is not ours
     if (!final_states.contains(state)) {
       queued.jobs.insert(job);
       queued.active.insert(*task);
@@ -165,7 +165,7 @@ std::optional<QueuedTasks> tasks_in_queue(const std::string& name)
 std::string submit(const JobArray& array, const std::set<std::size_t>& tasks)
 {
   write_file_atomically(array.script(), script_of(array));
-  // What stands here wins over the options in the script.
+  // Options on the command line take precedence over those in the script.
   const ChildResult result =
       run_slurm({"sbatch", "--parsable", "--array=" + array_text(tasks), "--job-name=" + array.name,
                  "--output=" + as_output_name(array.folder) + "/%a.log", array.script().string()});

@@ -10,52 +10,51 @@
 
 namespace isobar::cli {
 
-/// Runs numbered from 0 as the tasks of a Slurm job array: task t does `runs_per_task` of them, from run
-/// t * runs_per_task on.
+/// A Slurm job array whose tasks make runs: task t makes `runs_per_task` of them, from run t * runs_per_task.
 struct JobArray {
-  std::string name;              ///< of the job; nothing else in the queue is called so
-  std::filesystem::path folder;  ///< for the script and the tasks' logs; there already, seen by every node, absolute
-  std::vector<std::string> command;  ///< what a task runs; the runs that it is to do, FIRST-LAST, are added to it
+  std::string name;                  ///< of the job; unique in the queue
+  std::filesystem::path folder;      ///< for the script and the tasks' logs; exists, on every node; absolute
+  std::vector<std::string> command;  ///< of a task; its runs, FIRST-LAST, are appended
   std::size_t runs_per_task = 1;
-  std::string options;  ///< for sbatch, as the user wrote them; ours go before theirs
+  std::string options;  ///< for sbatch, as the user wrote them; ours take precedence
 
   std::filesystem::path script() const { return folder / "script.sh"; }
   std::filesystem::path log_of_task(std::size_t task) const { return folder / (std::to_string(task) + ".log"); }
 };
 
-/// How many runs a task has to do, so that there are no more than `most_tasks` of them.
+/// The number of runs in each task, so that there are at most `most_tasks` tasks.
 std::size_t runs_per_task(std::size_t runs, std::size_t most_tasks);
 
-/// The tasks that have some of these runs.
+/// The tasks that make these runs.
 std::set<std::size_t> tasks_with(const std::vector<std::size_t>& runs, std::size_t runs_per_task);
 
 /// Tasks as sbatch --array takes them: "0-2,5".
 std::string array_text(const std::set<std::size_t>& tasks);
 
-/// The batch script of an array: POSIX sh, with every path in quotes. @throws InputError when the options are no one
-/// line.
+/// The batch script of an array: POSIX sh, with every path in quotes. @throws InputError when the options are more than
+/// one line.
 std::string script_of(const JobArray& array);
 
-/// What the queue knows of the tasks of a job's name.
+/// The tasks that the queue has for the name of a job.
 struct QueuedTasks {
-  std::set<std::string> jobs;               ///< ids of those with tasks that wait or run
-  std::set<std::size_t> active;             ///< tasks that wait or run
-  std::map<std::size_t, std::string> ends;  ///< how a task that does neither ended, while Slurm remembers: "TIMEOUT"
+  std::set<std::string> jobs;               ///< ids of jobs with active tasks
+  std::set<std::size_t> active;             ///< tasks that are waiting or running
+  std::map<std::size_t, std::string> ends;  ///< state of each ended task, such as "TIMEOUT", while Slurm remembers it
 };
 
-/// Reads what squeue printed: a line "JOB TASK STATE" each.
+/// Reads the output of squeue, a line "JOB TASK STATE" for each task.
 QueuedTasks queued_tasks_from(const std::string& printed);
 
-/// How many tasks an array may have here; no more than 1,000, more than which would only burden the scheduler.
-/// @throws EnvironmentError when Slurm's commands are not there, or its controller does not answer.
+/// The most tasks that an array may have on this cluster, at most 1,000: more would only burden the scheduler.
+/// @throws EnvironmentError when Slurm's commands are missing, or its controller does not answer.
 std::size_t most_array_tasks();
 
-/// What the queue knows of this name's tasks; nullopt when the controller did not answer, which may pass.
+/// Asks the queue for the tasks of this name; nullopt when the controller did not answer, which may be temporary.
 /// @throws EnvironmentError when there is no squeue.
 std::optional<QueuedTasks> tasks_in_queue(const std::string& name);
 
-/// Writes the script and submits these tasks. @returns the job's id. @throws InputError with what sbatch said when it
-/// refused the user's options, EnvironmentError when it refused without any.
+/// Writes the script and submits these tasks. @returns the job's id. @throws InputError with the message of sbatch when
+/// it refuses and the user gave options, EnvironmentError when it refuses without any.
 std::string submit(const JobArray& array, const std::set<std::size_t>& tasks);
 
 }  // namespace isobar::cli

@@ -1,7 +1,10 @@
-#include "cli/command.hpp"
+#include "cli/commands.hpp"
+#include "cli/output_file.hpp"
 #include "cli/rows.hpp"
 #include "cli/sweep/sweep_on_slurm.hpp"
 #include "cli/sweep/sweep_runs.hpp"
+#include "cli/table_options.hpp"
+#include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
 
@@ -15,10 +18,10 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
-  isobar sweep examples/bandwidth_sweep.yaml --csv bandwidth.csv
+constexpr auto footer = R"(docs/sweeps.md describes SWEEP. A second start continues where the first ended.
 
-docs/sweeps.md describes SWEEP. A second start continues where the first ended.
+Example:
+  isobar sweep examples/bandwidth_sweep.yaml --csv bandwidth.csv
 )";
 
 struct SweepOptions {
@@ -35,6 +38,7 @@ struct SweepOptions {
   std::string slurm_options;
   std::string rows;
   std::string runs;
+  TableOptions table;
   bool json = false;
 
   std::size_t jobs_or(std::size_t standard) const { return jobs == 0 ? standard : jobs; }
@@ -56,7 +60,7 @@ void make_here(const SweepOptions& options, const SweepRuns& runs, results::Swee
                 ++made;
               });
   } catch (const Interrupted&) {
-    say(fmt::format("{} of {} runs are in {}; the same command goes on", runs.sweep().runs() - missing.size() + made,
+    say(fmt::format("{} of {} runs are in {}; the same command continues", runs.sweep().runs() - missing.size() + made,
                     runs.sweep().runs(), on_one_line(options.database_file())));
     throw;
   }
@@ -80,7 +84,7 @@ ExitCode sweep(const SweepOptions& options)
     make_into_folder(runs, options.runs, options.rows, options.jobs_or(1), row_time_limit);
     return ExitCode::Done;
   }
-  // SQLite keeps what is new beside the database.
+  // SQLite keeps new rows in files next to the database.
   const std::string database = options.database_file();
   refuse_overwriting(runs.inputs(), {database, database + "-wal", database + "-shm", options.csv, options.json_lines,
                                      options.summary});
@@ -104,7 +108,8 @@ ExitCode sweep(const SweepOptions& options)
   summary.write(sweep_summary_to_csv(runs.sweep(), found));
   const bool prints_table = csv.is_standard_output() || json_lines.is_standard_output() || summary.is_standard_output();
   if (!prints_table) {
-    print(options.json ? sweep_summary_to_json(runs.sweep(), found) : sweep_summary_table(runs.sweep(), found));
+    print(options.json ? sweep_summary_to_json(runs.sweep(), found)
+                       : sweep_summary_table(runs.sweep(), found, options.table.width()));
   }
   std::vector<results::ComparisonRow> rows;
   for (const auto& result : found) rows.push_back(result.row);
@@ -117,33 +122,38 @@ void add_sweep_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("sweep", "plan and simulate a grid of platforms, workloads and allocators");
   auto options = std::make_shared<SweepOptions>();
-  add_file(*command, "SWEEP", options->sweep, "what to vary (YAML)")->required();
-  add_file(*command, "--database", options->database, "where the rows go as they come (default: NAME.db of NAME.yaml)");
+  command->option_defaults()->group("Inputs");
+  add_file(*command, "SWEEP", options->sweep, "parameters to vary (YAML)")->required();
+  command->option_defaults()->group("Search");
+  add_count(*command, "--jobs", options->jobs, "runs at a time (default: the number of cores; 1 in a Slurm task)");
+  add_row_time_limit(*command, options->row_time_limit);
+  command->add_flag("--retry-failed", options->retry_failed, "repeat runs that failed");
+  command->option_defaults()->group("Output");
+  add_file(*command, "--database", options->database,
+           "SQLite database that receives each row when it is done (default: NAME.db for NAME.yaml)");
   add_output(*command, "--csv", options->csv, "table of all rows to write (CSV)");
-  add_output(*command, "--jsonl", options->json_lines, "the same as JSON lines");
+  add_output(*command, "--jsonl", options->json_lines, "the same table to write, as JSON lines");
   add_output(*command, "--summary", options->summary, "means over the seeds to write (CSV)");
-  add_count(*command, "--jobs", options->jobs, "runs at a time (default: as many as there are cores)");
-  command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
-      ->capture_default_str();
-  command->add_flag("--retry-failed", options->retry_failed, "run those again that failed");
   auto* export_only =
-      command->add_flag("--export-only", options->export_only, "run nothing; write what the database has");
+      command->add_flag("--export-only", options->export_only, "run nothing; write the rows of the database");
+  options->table.add_to(*command);
+  command->add_flag("--json", options->json, "print the means as JSON");
+  command->option_defaults()->group("Cluster (Slurm)");
   auto* slurm = command
                     ->add_flag("--slurm", options->slurm,
-                               "make the runs as a job array of the Slurm cluster, --jobs at a time in a task (1)")
+                               "make the runs as a job array of the Slurm cluster, --jobs at a time in a task")
                     ->excludes(export_only);
   command
       ->add_option("--slurm-options", options->slurm_options,
                    "options for its sbatch, such as \"--partition=long --time=60\"")
       ->needs(slurm);
-  auto* rows =
-      add_file(*command, "--rows", options->rows,
-               "instead of all: make the runs of --runs alone, each row a file of this folder, as a task does");
-  auto* range = command->add_option("--runs", options->runs, "FIRST-LAST, from 0")->needs(rows);
+  auto* rows = add_file(*command, "--rows", options->rows,
+                        "folder to write the row of each run of --runs to, a file each, as a task does");
+  auto* range =
+      command->add_option("--runs", options->runs, "runs to make with --rows, FIRST-LAST, from 0")->needs(rows);
   rows->needs(range);
-  command->add_flag("--json", options->json, "print the means as JSON");
-  for (const auto* other :
-       {"--database", "--csv", "--jsonl", "--summary", "--retry-failed", "--json", "--export-only", "--slurm"}) {
+  for (const auto* other : {"--database", "--csv", "--jsonl", "--summary", "--retry-failed", "--wide", "--json",
+                            "--export-only", "--slurm"}) {
     rows->excludes(command->get_option(other));
   }
   command->footer(footer);

@@ -3,6 +3,7 @@
 #include "cli/sweep/slurm.hpp"
 #include "core/base/files.hpp"
 #include "core/base/interrupt.hpp"
+#include "core/base/progress_line.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/errors.hpp"
 
@@ -28,8 +29,8 @@ using namespace std::chrono_literals;
 
 constexpr auto row_extension = ".row";
 
-/// Until the queue is asked again: a twentieth of the time waited so far, so that a look is never late by much and the
-/// controller has little to answer.
+/// Time until the next look at the queue: a twentieth of the time waited so far. So no look is late by much, and the
+/// controller has little to do.
 Clock::duration interval_after(Clock::duration waited)
 {
   return std::clamp<Clock::duration>(waited / 20, 1s, 30s);
@@ -44,7 +45,7 @@ void pause(Clock::duration time)
   }
 }
 
-/// The files of a folder, or none where it is gone: another process may end the same sweep.
+/// The files of a folder, or none when it is gone: another process may finish the same sweep.
 std::vector<fs::path> files_in(const fs::path& folder)
 {
   std::vector<fs::path> files;
@@ -60,7 +61,7 @@ fs::path row_file(const fs::path& folder, const std::string& definition)
   return folder / (fingerprint(definition) + row_extension);
 }
 
-/// The last line of a task's log in quotes, behind what it is; "" where there is none.
+/// "; FILE ends with LINE" for a task's log, or "" when there is none.
 std::string end_of_log(const fs::path& log)
 {
   constexpr std::size_t longest = 300;
@@ -81,7 +82,7 @@ class ArraySweep {
   {
     all_rows_ = fs::absolute(sweep.database).lexically_normal();
     all_rows_ += ".slurm";
-    // The same for the same runs in the same database, so that a later start finds its tasks in the queue.
+    // Equal for the same runs in the same database, so that a later start finds its tasks in the queue.
     std::string identity = all_rows_.string();
     for (std::size_t run = 0; run < runs.sweep().runs(); ++run) identity += "\n" + runs.definition(run);
     array_.name = "isobar-" + fingerprint(identity);
@@ -95,10 +96,10 @@ class ArraySweep {
   void make()
   {
     gather();
-    gathered_.clear();  // a row that failed before is no answer to --retry-failed
+    gathered_.clear();  // --retry-failed replaces rows that failed before
     if (!missing().empty()) make_missing();
     fs::remove_all(array_.folder);
-    std::error_code not_empty;  // there are other sweeps of this database
+    std::error_code not_empty;  // other sweeps of this database may use it
     fs::remove(all_rows_, not_empty);
   }
 
@@ -108,27 +109,27 @@ class ArraySweep {
     array_.runs_per_task = runs_per_task(runs_.sweep().runs(), most_array_tasks());
     fs::create_directories(array_.folder);
     try {
-      submit_what_is_not_queued();
+      submit_missing_tasks();
       wait_for_rows();
     } catch (const Interrupted&) {
       if (!jobs_.empty()) {
         const std::string ids = fmt::format("{}", fmt::join(jobs_, " "));
-        say(fmt::format("job {} goes on; the same command takes its rows, scancel {} ends it", ids, ids));
+        say(fmt::format("job {} continues; the same command takes its rows, scancel {} ends it", ids, ids));
       }
       throw;
     }
   }
 
-  void submit_what_is_not_queued()
+  void submit_missing_tasks()
   {
     const auto queued = tasks_in_queue(array_.name);
     if (!queued) throw EnvironmentError("squeue does not answer; nothing was submitted");
     jobs_ = queued->jobs;
-    gather();  // of tasks that have left the queue since the first look
+    gather();  // rows of tasks that have left the queue since the first look
     std::set<std::size_t> tasks = tasks_with(missing(), array_.runs_per_task);
     for (const auto task : queued->active) tasks.erase(task);
     if (!queued->active.empty()) {
-      say(fmt::format("job {} of an earlier start goes on, {} tasks", fmt::join(jobs_, " "), queued->active.size()));
+      say(fmt::format("job {} of an earlier start continues, {} tasks", fmt::join(jobs_, " "), queued->active.size()));
     }
     if (tasks.empty()) return;
     const std::string job = submit(array_, tasks);
@@ -138,13 +139,13 @@ class ArraySweep {
 
   void wait_for_rows()
   {
-    constexpr int most_silences = 10;  // in a row; squeue itself tries again for a while before it gives up
+    constexpr int most_silences = 10;  // consecutive; squeue itself retries for a while before it gives up
     const std::size_t missing_before = missing().size();
     ProgressLine progress("sweep", missing_before);
     const auto began = Clock::now();
     for (int silences = 0; silences < most_silences;) {
       pause(interval_after(Clock::now() - began));
-      // In this order: a task that is out of the queue has written its rows.
+      // In this order: a task that has left the queue has written its rows.
       const auto queued = tasks_in_queue(array_.name);
       gather();
       const auto left = missing();
@@ -157,7 +158,7 @@ class ArraySweep {
       const auto is_active = [&queued](std::size_t task) { return queued->active.contains(task); };
       if (std::none_of(tasks.begin(), tasks.end(), is_active)) fail(left.size(), tasks, queued->ends);
     }
-    throw EnvironmentError(fmt::format("squeue does not answer; job {} goes on, and the same command takes its rows",
+    throw EnvironmentError(fmt::format("squeue does not answer; job {} continues, and the same command takes its rows",
                                        fmt::join(jobs_, " ")));
   }
 
@@ -175,11 +176,11 @@ class ArraySweep {
       named.push_back(end == ends.end() ? fmt::format("{}", task) : fmt::format("{} ({})", task, end->second));
     }
     throw EnvironmentError(fmt::format(
-        "{} of {} runs have no row, since their tasks ended without: {}{}; the same command submits them again", left,
-        runs_.sweep().runs(), fmt::join(named, ", "), end_of_log(array_.log_of_task(*tasks.begin()))));
+        "{} of {} runs have no row, since their tasks ended without one: {}{}; the same command submits them again",
+        left, runs_.sweep().runs(), fmt::join(named, ", "), end_of_log(array_.log_of_task(*tasks.begin()))));
   }
 
-  /// Puts the rows that tasks have written into the store, also those of other sweeps of this database.
+  /// Moves the rows that tasks have written into the store, also those of other sweeps of this database.
   void gather()
   {
     for (const auto& folder : files_in(all_rows_)) {
@@ -214,10 +215,10 @@ class ArraySweep {
   const SweepRuns& runs_;
   results::SweepStore& store_;
   bool retry_failed_;
-  fs::path all_rows_;  // a folder of this database; in it, one for each sweep
+  fs::path all_rows_;  // folder of this database, with one for each sweep
   JobArray array_;
   std::set<std::string> jobs_;
-  std::set<std::string> gathered_;  // definitions of the rows that came in this start
+  std::set<std::string> gathered_;  // definitions of the rows taken by this start
 };
 
 std::vector<std::size_t> runs_in(const std::string& range, std::size_t runs)
@@ -229,7 +230,7 @@ std::vector<std::size_t> runs_in(const std::string& range, std::size_t runs)
   const bool has_dash = fault == std::errc{} && dash != end && *dash == '-';
   const auto [rest, second_fault] = has_dash ? std::from_chars(dash + 1, end, last) : std::from_chars(end, end, last);
   if (second_fault != std::errc{} || rest != end || first > last) {
-    throw InputError("--runs", in_quotes(range) + " is no range of runs, such as 0-9");
+    throw InputError("--runs", in_quotes(range) + " is not a range of runs, such as 0-9");
   }
   if (first >= runs) throw InputError("--runs", fmt::format("{}; the sweep has runs 0 to {}", range, runs - 1));
   std::vector<std::size_t> found;
@@ -247,7 +248,7 @@ void make_on_slurm(const SweepRuns& runs, results::SweepStore& store, const Slur
 void make_into_folder(const SweepRuns& runs, const std::string& range, const fs::path& folder, std::size_t jobs,
                       Seconds row_time_limit)
 {
-  if (!fs::is_directory(folder)) throw InputError("--rows", shown(folder.string()) + " is no folder");
+  if (!fs::is_directory(folder)) throw InputError("--rows", shown(folder.string()) + " is not a folder");
   auto to_make = runs_in(range, runs.sweep().runs());
   std::erase_if(to_make, [&](std::size_t run) { return fs::exists(row_file(folder, runs.definition(run))); });
   runs.make(to_make, jobs, row_time_limit, [&folder](const results::SweepRow& row) {

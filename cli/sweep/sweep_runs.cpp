@@ -1,10 +1,17 @@
 #include "cli/sweep/sweep_runs.hpp"
 
+#include "allocators/registry.hpp"
 #include "cli/generators.hpp"
+#include "cli/goal_options.hpp"
+#include "cli/planning.hpp"
+#include "cli/platform_files.hpp"
 #include "cli/rows.hpp"
+#include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
+#include "core/base/files.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/pcg64.hpp"
+#include "core/base/progress_line.hpp"
 
 #ifdef ISOBAR_HAS_CBC
 #include "allocators/sky/milp.hpp"
@@ -29,7 +36,7 @@ namespace {
 using results::ComparisonRow;
 using results::SweepRow;
 
-/// Of loading one platform, to know its hash.
+/// Time limit of loading one platform for its hash.
 constexpr Seconds longest_load(600);
 
 std::map<std::string, std::string> texts_of(const std::vector<DocumentNode::Member>& members)
@@ -45,7 +52,7 @@ bool is_file(const std::string& name)
   return std::filesystem::is_regular_file(name, unknown);
 }
 
-/// Draws one factor for each device: log-normal, its median 1. By Box and Muller's transform.
+/// Multiplies the speed of each device by a log-normal factor of median 1, drawn by the Box-Muller transform.
 void add_noise(sim::Platform& platform, double sigma, std::uint64_t seed)
 {
   Pcg64 stream(seed);
@@ -81,14 +88,14 @@ void change(sim::Platform& platform, const results::Sweep& sweep, std::size_t ru
 Goal goal_of(const results::Sweep& sweep, std::size_t run)
 {
   GoalOptions options;
-  const auto said = [&](const char* parameter) {
+  const auto given = [&](const char* parameter) {
     const auto* value = sweep.value(run, parameter);
     return value == nullptr ? std::nullopt : std::optional(value->scalar);
   };
-  options.communication = said("communication");
-  options.schedule = said("schedule");
-  if (const auto microbatches = said("microbatches")) options.microbatches = std::stoull(*microbatches);
-  return options.goal(said("objective").value_or("step"));
+  options.communication = given("communication");
+  options.schedule = given("schedule");
+  if (const auto microbatches = given("microbatches")) options.microbatches = std::stoull(*microbatches);
+  return options.goal(given("objective").value_or("step"));
 }
 
 results::Sweep read_sweep(const std::string& file)
@@ -99,17 +106,17 @@ results::Sweep read_sweep(const std::string& file)
 
 }  // namespace
 
-/// Faults that many runs bring in: each line once.
+/// The faults of many runs, each distinct line once.
 class FaultsOfRuns {
  public:
   explicit FaultsOfRuns(const std::string& file) : faults_(file) {}
 
-  /// A fault in this file. `key`: of what.
+  /// Adds a fault of this file, in the value of `key`.
   void add(int line, const std::string& key, const std::string& what)
   {
     if (seen_.insert(fmt::format("{}:{}: {}", line, key, what)).second) faults_.add(line, key, what);
   }
-  /// A fault that names its own place; `line` refers to it.
+  /// Adds a fault of a file that `line` names.
   void add(int line, const InputError& fault)
   {
     const std::string text = fault.what();
@@ -163,7 +170,7 @@ SweepRuns::WorkloadSource SweepRuns::workload_source(std::size_t run) const
           recompute == nullptr ? "none" : recompute->scalar};
 }
 
-/// Makes a platform once, so that a wrong option is told before anything runs; of a file, looks whether it is there.
+/// Makes a generated platform once, so that a wrong option is reported before anything runs; checks that a file exists.
 void SweepRuns::check_platform(std::size_t run, const PlatformSource& source, FaultsOfRuns& faults)
 {
   std::string& hash = platform_hashes_[source];
@@ -206,7 +213,8 @@ void SweepRuns::read_workload(std::size_t run, const WorkloadSource& source, Fau
   }
 }
 
-/// A process holds one platform, so a child of its own loads each. What SimGrid refuses has the hash of its text.
+/// Loads each platform in a child process, since a process holds only one. A platform that SimGrid refuses gets the
+/// hash of its text.
 void SweepRuns::hash_platform_files()
 {
   std::vector<std::function<std::string()>> work;
@@ -302,7 +310,7 @@ ComparisonRow SweepRuns::empty_row(std::size_t run) const
   InputOptions files;
   files.platform = sweep_.text(run, "platform");
   files.workload = sweep_.text(run, "workload");
-  return row_to_make(files, sweep_.text(run, "allocator"), goal_of(sweep_, run), sweep_.seed(run));
+  return pending_row(files, sweep_.text(run, "allocator"), goal_of(sweep_, run), sweep_.seed(run));
 }
 
 sim::Platform SweepRuns::load_platform_of(const PlatformSource& source) const
@@ -339,7 +347,7 @@ void SweepRuns::make(const std::vector<std::size_t>& runs, std::size_t jobs, Sec
   try {
     if (sources.size() == 1) shared = load_platform_of(*sources.begin());
   } catch (const InputError&) {
-    // Each run will say so.
+    // Each run reports it.
   }
   std::vector<std::function<std::string()>> work;
   for (const auto run : runs) work.emplace_back([&, run] { return sweep_row_to_json(row_of(run, shared)); });

@@ -1,9 +1,12 @@
 #pragma once
 
-#include "cli/command.hpp"
+#include "core/model/workload.hpp"
+#include "core/units.hpp"
+#include "results/comparison.hpp"
 #include "results/sweep/sweep.hpp"
 #include "results/sweep/sweep_store.hpp"
 #include "results/sweep/sweep_table.hpp"
+#include "sim/platform/platform.hpp"
 
 #include <cstddef>
 #include <functional>
@@ -16,35 +19,36 @@ namespace isobar::cli {
 
 class FaultsOfRuns;
 
-/// The runs of a sweep with all that they need but the platforms, which a run's own process loads.
+/// The runs of a sweep with all that they need, except platforms, which the process of each run loads.
 class SweepRuns {
  public:
-  /// Reads the sweep file, every workload that its runs need and the hash of every platform (in children), and makes
-  /// each generated platform once.
-  /// @throws InputError with every fault of the file and of its workloads. A platform that SimGrid refuses is none: its
-  /// runs fail.
+  /// Reads the sweep file, every workload that its runs need and the hash of every platform (in child processes), and
+  /// makes each generated platform once.
+  /// @throws InputError with every fault of the file and of its workloads. A platform that SimGrid refuses is not a
+  /// fault here: its runs fail.
   explicit SweepRuns(const std::string& file);
 
   const results::Sweep& sweep() const { return sweep_; }
-  /// The platform, workload and devices files that are read.
+  /// The files that are read: sweep, platforms, workloads, devices files, allocator programs.
   std::vector<std::string> inputs() const;
-  /// All that decides what comes of a run, versions included, as JSON on one line.
+  /// Everything that determines the result of a run, versions included, as JSON on one line.
   std::string definition(std::size_t run) const;
 
-  /// The runs that the database has no row of; `failed`: or a row that failed.
+  /// The runs without a row in the database; with `failed`, also those whose row failed.
   std::vector<std::size_t> missing_in(const results::SweepStore& store, bool failed) const;
-  /// The rows that the database has, in the order of the runs.
+  /// The rows in the database, in the order of the runs.
   std::vector<results::SweepResult> results_in(const results::SweepStore& store) const;
 
-  /// What is told of each run that has ended.
+  /// Called for each run that has ended.
   using OnRow = std::function<void(const results::SweepRow&)>;
-  /// Plans and simulates runs, each in a child of its own, `jobs` at a time. One that fails or outlasts the limit has a
-  /// row that says why. Where all have one platform, this process loads it. Once per process.
-  /// @throws Interrupted, and what `on_row` throws; the children are ended then.
+  /// Plans and simulates runs, each in a child process, `jobs` at a time. A run that fails or exceeds the limit has a
+  /// failed row with the reason. When all runs share one platform, this process loads it. Can be called once per
+  /// process.
+  /// @throws Interrupted, and what `on_row` throws; both kill the children.
   void make(const std::vector<std::size_t>& runs, std::size_t jobs, Seconds row_time_limit, const OnRow& on_row) const;
 
  private:
-  /// What decides a platform before it is scaled.
+  /// What determines a platform before it is scaled.
   struct PlatformSource {
     std::string name;  ///< the file, or the generator
     std::string devices;

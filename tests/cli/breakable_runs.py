@@ -1,4 +1,4 @@
-"""Training runs that a test breaks: started in the background, watched by their logs, and gone when the test is."""
+"""Training runs that a test breaks: started in the background, watched through their logs, killed when the test ends."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ def is_alive(pid):
 
 
 def processes_of(run):
-    """Those that are alive with the run's own log on their command line: its ranks are."""
+    """The live processes with the log of the run on their command line, which are its ranks."""
     found = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -61,7 +61,7 @@ def processes_of(run):
 
 
 class BreakableRuns(CommandTest):
-    """Two ranks or more, and a secret that they share."""
+    """Two or more ranks that share a secret."""
 
     isobar = ISOBAR
 
@@ -77,7 +77,7 @@ class BreakableRuns(CommandTest):
         self.run_isobar("simulate", self.platform, self.workload, "--plan", self.plan, "--stamp")
 
     def start(self, *options, steps=ENDLESS, begin=subprocess.Popen):
-        """A run with a log of its own, whose steps `wait_for_step` reads; `begin` starts its process, as Popen does."""
+        """Starts a run with its own log, which `wait_for_step` reads; `begin` starts the process, like Popen."""
         log = self.folder / f"log-{time.monotonic_ns()}.jsonl"
         process = begin(
             [self.isobar, "run", self.workload, "--plan", self.plan, "--steps", str(steps), "--log", str(log),
@@ -94,7 +94,7 @@ class BreakableRuns(CommandTest):
         process.communicate()
 
     def wait_for_step(self, step, *processes):
-        """Until a process has logged that step."""
+        """Waits until a process has logged that step."""
         def is_logged():
             for process in processes:
                 if any(line.get("step", -1) >= step for line in self.logged(process)):
@@ -110,13 +110,13 @@ class BreakableRuns(CommandTest):
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def losses(self, process, first=0):
-        """The last one of each step: steps after a checkpoint are done again."""
+        """The last loss of each step: steps after a checkpoint are repeated."""
         losses = {line["step"]: line["loss"] for line in self.logged(process) if "loss" in line}
         self.assertEqual(sorted(losses), list(range(first, SOME_STEPS)))
         return losses
 
     def errors_of(self, process, code=3):
-        """What a run says that ends with that code, and leaves no process; but for notes that it is slow."""
+        """The stderr of a run that ends with that code and leaves no process, without warnings that it is slow."""
         errors = without_notes(process.communicate(timeout=HANG_S)[1])
         self.assertEqual(process.returncode, code, errors)
         self.assertEqual(processes_of(process), [])

@@ -11,7 +11,7 @@ CHROMIUM = shutil.which("chromium")
 
 
 def need_browser():
-    """Skips the test where there is no browser, or none that can be driven."""
+    """Skips the test when there is no browser, or none that can be driven."""
     if not CHROMIUM:
         raise unittest.SkipTest("no chromium on the PATH")
     if sys.version_info[:2] != (3, 11):

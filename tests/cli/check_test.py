@@ -65,8 +65,8 @@ class Check(CommandTest):
         self.assertIn("nothing.xml", self.fault_of(*init, *grid, "--platforms", f"{self.folder}/nothing.xml"))
         self.assertFalse(meta.exists())
         self.assertEqual(self.run_isobar(*init, *grid, "--objectives", "step,pipeline").stdout,
-                         f"{meta}: 4 rows; make and approve them by isobar check {csv_file} --approve\n")
-        self.assertEqual(self.fault_of(*init, *grid), f"{meta}: is there already; edit it")
+                         f"{meta}: 4 rows; make and approve them with isobar check {csv_file} --approve\n")
+        self.assertEqual(self.fault_of(*init, *grid), f"{meta}: exists already; edit it")
         self.run_isobar("check", csv_file, "--approve")
         self.run_isobar("check", csv_file)
         self.assertIn("--init", self.fault_of("check", csv_file, *grid))
@@ -99,11 +99,11 @@ class Check(CommandTest):
         path.chmod(0o755)
         return f"exec:{path}"
 
-    def test_what_was_approved_holds_and_the_files_stay(self):
+    def test_approved_rows_pass_and_the_files_stay(self):
         self.approve()
         files = self.baseline.read_bytes(), self.meta.read_bytes()
         result = self.check()
-        self.assertEqual(result.stdout, f"4 rows, all as in {self.baseline}\n"
+        self.assertEqual(result.stdout, f"4 rows, unchanged from {self.baseline}\n"
                                         "geometric mean of step times, new / old: 1.000000 (4 rows)\n")
         self.assertEqual(files, (self.baseline.read_bytes(), self.meta.read_bytes()))
 
@@ -127,7 +127,7 @@ class Check(CommandTest):
         # The baseline's plan was that much faster.
         self.change_row("even", "sequential", "step_time_s", lambda text: repr(float(text) / 1.0001))
         result = self.check(expect=5)
-        self.assertRegex(result.stdout, r"^worse   .* (\d+\.\d+) s -> (\d+\.\d+) s \(\+0\.01 %\)\n4 rows, not as in "
+        self.assertRegex(result.stdout, r"^worse   .* (\d+\.\d+) s -> (\d+\.\d+) s \(\+0\.01 %\)\n4 rows, changed from "
                                         r".*: 1 worse\ngeometric mean of step times, new / old: 1\.000025 \(4 rows\)\n$")
         self.assertIn(self.label("even, sequential (serial, sequential, M = 1, seed 1): step time"), result.stdout)
 
@@ -138,28 +138,29 @@ class Check(CommandTest):
         result = self.check(expect=5)
         self.assertIn("better  ", result.stdout)
         self.assertIn("(-50 %)", result.stdout)
-        self.assertEqual(result.stderr, f"isobar: if that is meant: isobar check {self.baseline} --approve\n")
+        self.assertEqual(result.stderr, f"isobar: if this is intended: isobar check {self.baseline} --approve\n")
         self.assertEqual(self.baseline.read_bytes(), before)
         self.assertIn("better  ", self.approve().stdout)
         self.check()
 
-    def test_finds_a_row_that_the_baseline_lacks_and_one_that_nobody_plans(self):
+    def test_finds_a_row_that_the_baseline_lacks_and_one_that_is_no_longer_planned(self):
         self.approve()
         lines = self.baseline.read_text().splitlines(keepends=True)
         self.baseline.write_text("".join(lines[:1] + lines[2:]))
         self.assertRegex(self.check(expect=5).stdout,
-                         r"^new     .*chain-dp, pipeline .*, and nothing to compare it with\n")
+                         r"^new     .*chain-dp, pipeline .*; nothing to compare with\n")
         self.baseline.write_text("".join(lines))
         self.change_meta(lambda meta: meta["grid"].update(objectives=["sequential"]))
         result = self.check(expect=5)
-        self.assertRegex(result.stdout, r"(?m)^missing .*even, pipeline .*: nobody plans it any more$")
-        self.assertIn("2 rows, not as in", result.stdout)
+        self.assertRegex(result.stdout, r"(?m)^missing .*even, pipeline .*: no longer planned$")
+        self.assertIn("2 rows, changed from", result.stdout)
 
     def test_refuses_another_simgrid_and_another_network(self):
         self.approve()
         version = json.loads(self.meta.read_text())["approved"]["simgrid_version"]
         self.change_meta(lambda meta: meta["approved"].update(simgrid_version="2.71"))
-        refusal = "so the rows cannot be compared; use what they were made with, or make them anew with --approve"
+        refusal = ("so the rows cannot be compared; use the versions and settings that made them, or make them again with "
+                   "--approve")
         self.assertEqual(self.fault_of("check", self.baseline),
                          f"{self.meta}: approved.simgrid_version: the rows were made with 2.71; this is {version}, "
                          + refusal)
@@ -187,18 +188,18 @@ class Check(CommandTest):
         self.assertEqual(result.stdout.count("failed  "), 2, result.stdout)
         self.assertIn("nowhere", result.stdout)
         result = self.run_isobar("check", self.baseline, "--approve", expect=5)
-        self.assertIn("2 rows failed, and what failed cannot be approved; nothing was written", result.stderr)
+        self.assertIn("2 rows failed, and failed rows cannot be approved; nothing was written", result.stderr)
         self.assertEqual(self.baseline.read_bytes(), before)
 
-    def test_says_which_inputs_are_not_the_ones_that_were_approved(self):
+    def test_names_the_inputs_that_changed_since_the_approval(self):
         self.approve()
         path = pathlib.Path(self.platform)
         path.write_text(path.read_text().replace("2Tf", "4Tf"))
-        self.assertIn(f"isobar: {self.platform}: is not the file that the rows were approved with\n",
+        self.assertIn(f"isobar: {self.platform}: has changed since the rows were approved\n",
                       self.check(expect=5).stderr)
 
-    def test_limits_what_planning_takes_beside_even(self):
-        # Half a second of work, where even's time counts as a twentieth at least.
+    def test_limits_the_time_of_planning_relative_to_even(self):
+        # Half a second of work; the time of even counts as at least a twentieth.
         slow = ALLOCATOR.replace("import json, sys", "import json, sys, time\nwhile time.process_time() < 0.5: pass")
         path = pathlib.Path(self.write("allocator.py", slow.replace("MINE", "fast")))
         path.chmod(0o755)
@@ -209,8 +210,8 @@ class Check(CommandTest):
         self.check()
         self.change_meta(lambda meta: meta["plan_time_limits"].update({f"exec:{path}": 2}))
         result = self.check(expect=5)
-        self.assertRegex(result.stdout, r"slower  exec:.*: planning takes [\d.]+ times what even takes; the limit is 2\n"
-                                        r"4 rows, all as in")
+        self.assertRegex(result.stdout, r"slower  exec:.*: planning takes [\d.]+ times as long as even; the limit is 2\n"
+                                        r"4 rows, unchanged from")
 
     def test_a_work_budget_reaches_the_allocator(self):
         allocator = pathlib.Path(self.write("allocator.py", ALLOCATOR.replace('"MINE"', '"fast" if problem["limits"]["budget"] == 3 '
@@ -234,7 +235,7 @@ class Check(CommandTest):
         self.assertTrue(markdown.read_text().startswith("### Quality of plans: changed\n"))
         self.assertIn("| better | ", markdown.read_text())
 
-    def test_says_the_same_to_machines(self):
+    def test_reports_the_same_as_json(self):
         self.approve()
         report = self.json_of("check", self.baseline)
         self.assertEqual((report["holds"], report["rows"], report["changes"]), (True, 4, []))
@@ -244,7 +245,7 @@ class Check(CommandTest):
 
     def test_compares_two_builds(self):
         other = self.folder / "other"
-        # As this build, but for one allocator's step times.
+        # Like this build, except for one allocator's step times.
         other.write_text(f"""#!/usr/bin/env python3
 import json, subprocess, sys
 result = subprocess.run([{ISOBAR!r}, *sys.argv[1:]], capture_output=True, text=True)
@@ -254,10 +255,10 @@ sys.stderr.write(result.stderr)
 sys.exit(result.returncode)
 """)
         other.chmod(0o755)
-        self.assertIn(f"4 rows, all as in {ISOBAR}\n", self.check("--base", ISOBAR).stdout)
+        self.assertIn(f"4 rows, unchanged from {ISOBAR}\n", self.check("--base", ISOBAR).stdout)
         result = self.check("--base", other, expect=5)
         self.assertEqual(result.stdout.count("better  "), 2, result.stdout)
-        self.assertIn(f"4 rows, not as in {other}: 2 better\n", result.stdout)
+        self.assertIn(f"4 rows, changed from {other}: 2 better\n", result.stdout)
         self.assertEqual(result.stderr, "")
 
     def test_rows_that_the_other_build_cannot_make_are_new(self):
@@ -266,9 +267,9 @@ sys.exit(result.returncode)
         other.chmod(0o755)
         self.assertEqual(self.check("--base", other, expect=5).stdout.count("new     "), 2)
 
-    def test_refuses_a_base_that_is_no_build(self):
+    def test_refuses_a_base_that_is_not_a_build(self):
         self.assertEqual(self.fault_of("check", self.baseline, "--base", "main"),
-                         f"--base: {self.baseline} lies in no Git repository; name an isobar program")
+                         f"--base: {self.baseline} is in no Git repository; name an isobar program")
         subprocess.run(["git", "init", "--quiet", self.folder], check=True)
         self.assertEqual(self.fault_of("check", self.baseline, "--base", "main"),
                          f"--base: \"main\" is neither a program nor a revision of {os.path.realpath(self.folder)}")
@@ -276,34 +277,34 @@ sys.exit(result.returncode)
                   "--allow-empty", "-m", "a"]
         subprocess.run(commit, check=True)
         self.assertEqual(self.fault_of("check", self.baseline, "--base", "HEAD"),
-                         "--base: \"HEAD\" is no revision of Isobar; name the isobar program of the other build")
+                         "--base: \"HEAD\" is not a revision of Isobar; name the isobar program of the other build")
         self.assertIn("--base: the name is empty", self.fault_of("check", self.baseline, "--base", ""))
         self.assertRegex(self.fault_of("check", self.baseline, "--base", "/bin/true"),
-                         "^--base: /bin/true makes none of the 4 rows; of the first it says: ")
+                         "^--base: /bin/true makes none of the 4 rows; its first fault: ")
         self.assertEqual(self.fault_of("check", self.baseline, "--base", ISOBAR, "--approve"),
-                         "--approve: approves rows of this build, and --base compares with another's; choose one")
+                         "--approve: approves rows of this build, but --base compares with those of another; use only one")
 
-    def test_refuses_a_baseline_that_is_not_there_or_was_never_approved(self):
+    def test_refuses_a_baseline_that_does_not_exist_or_was_never_approved(self):
         self.assertEqual(self.fault_of("check", self.folder / "none.csv"),
-                         f"{self.folder}/none.meta.json: no such file; it says which rows there are to be; "
+                         f"{self.folder}/none.meta.json: no such file; it defines the rows; "
                          "isobar check --init makes one")
         self.assertEqual(self.fault_of("check", self.meta),
-                         f"{self.meta}: a baseline's name ends in .csv; NAME.meta.json says what is in NAME.csv")
+                         f"{self.meta}: a baseline's name ends in .csv; NAME.meta.json defines the rows of NAME.csv")
         self.assertEqual(self.fault_of("check", self.baseline),
-                         f"{self.meta}: approved: missing: no rows were approved yet; isobar check --approve does that")
+                         f"{self.meta}: approved: missing: no rows were approved yet; approve them with isobar check --approve")
         self.approve()
         self.baseline.unlink()
         self.assertEqual(self.fault_of("check", self.baseline),
                          f"{self.baseline}: no such file; isobar check --approve makes it")
 
-    def test_refuses_to_write_over_what_its_rows_are_made_of(self):
+    def test_refuses_to_overwrite_the_inputs_of_its_rows(self):
         self.approve()
         for file in (self.platform, self.workload, self.baseline, self.meta):
             for report in ("--junit", "--markdown"):
                 self.assertEqual(self.fault_of("check", self.baseline, report, file),
                                  f"{file}: is an input; name another file to write")
 
-    def test_a_name_that_is_no_text_leaves_junit_sound(self):
+    def test_a_name_that_is_not_utf8_leaves_junit_valid(self):
         self.approve()
         name = str(self.folder) + "/\udcff"
         shutil.copy(self.baseline, name + ".csv")
@@ -316,7 +317,7 @@ sys.exit(result.returncode)
         self.approve()
         self.change_row("even", "pipeline", "outcome", lambda _: "good")
         self.assertEqual(self.fault_of("check", self.baseline),
-                         f"{self.baseline}:4: outcome: \"good\" is none of optimal, feasible, infeasible, timed_out, "
+                         f"{self.baseline}:4: outcome: \"good\" is not one of optimal, feasible, infeasible, timed_out, "
                          "failed")
         self.write_meta(["evn"])
         self.assertEqual(self.fault_of("check", self.baseline),
@@ -325,9 +326,9 @@ sys.exit(result.returncode)
         pathlib.Path(self.workload).write_text("model: bert\n")
         self.assertIn("small.yaml:1: ", self.fault_of("check", self.baseline, "--approve"))
 
-    def test_refuses_no_time_for_a_row(self):
+    def test_refuses_a_row_time_limit_of_zero(self):
         self.assertEqual(self.fault_of("check", self.baseline, "--row-time-limit", "0s"),
-                         "--row-time-limit: 0 s is no time to plan in; write more")
+                         "--row-time-limit: 0 s leaves no time to plan; raise it")
 
     def test_the_example_gates_an_external_allocator_and_finds_a_bad_one(self):
         for folder in ("platforms", "workloads", "examples"):

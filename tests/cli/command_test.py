@@ -3,18 +3,58 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 from tests.cli.support import GPT, ISOBAR, CommandTest
+
+EXECUTOR_COMMANDS = {"run", "profile", "doctor", "export"}
+# The headings under which help lists options.
+GROUPS = {"Inputs", "Goal", "Search", "Schedule", "Devices", "Network", "Launch", "Faults", "Data", "Checkpoints", "Output",
+          "Baseline", "Cluster (Slurm)"}
 
 
 class Command(CommandTest):
     def test_version_names_isobar_and_simgrid(self):
         self.assertRegex(self.run_isobar("--version").stdout, r"^isobar 0\.\d+\.\d+ \(SimGrid \d+\.\d+(\.\d+)?\)\n$")
 
-    def test_every_help_has_an_example(self):
-        for command in ([], ["plan"], ["simulate"], ["compare"], ["list"], ["platform"], ["verify"], ["workload"]):
-            self.assertRegex(self.run_isobar(*command, "--help").stdout, r"Examples?:\n  isobar ")
+    def helps(self):
+        """Every command, subcommands included, and its help."""
+        has_executor = pathlib.Path(ISOBAR).with_name("isobar-exec").exists()
+        commands = [[]]
+        while commands:
+            command = commands.pop(0)
+            text = self.run_isobar(*command, "--help").stdout
+            yield " ".join(["isobar", *command]), text
+            subcommands = text.partition("\nSubcommands:\n")[2].partition("\n\n")[0]
+            for name in re.findall(r"^  (\S+)", subcommands, re.MULTILINE):
+                if has_executor or name not in EXECUTOR_COMMANDS:
+                    commands.append([*command, name])
+
+    def test_helps_are_those_of_every_command(self):
+        commands = [command for command, _ in self.helps()]
+        self.assertEqual(len(set(commands)), len(commands))
+        for command in ("isobar", "isobar sweep", "isobar trace merge", "isobar platform generate sites"):
+            self.assertIn(command, commands)
+
+    def test_help_has_lines_of_at_most_80_columns(self):
+        for command, text in self.helps():
+            for line in text.splitlines():
+                self.assertLessEqual(len(line), 80, f"{command}: {line}")
+
+    def test_help_lists_every_option_in_a_named_group(self):
+        for command, text in self.helps():
+            heading = ""
+            for line in text.splitlines():
+                if match := re.fullmatch(r"(\S.*):", line):
+                    heading = match[1]
+                elif re.match(r"  (-|[A-Z]+\b)", line) and not re.match(r"  (-h,--help|--version) ", line):
+                    self.assertIn(heading, GROUPS, f"{command}: {line}")
+
+    def test_help_ends_with_one_example(self):
+        for command, text in self.helps():
+            self.assertRegex(text, r"\n\nExample:\n  isobar .*\n(  .*\n)*\Z", command)
+            self.assertEqual(len(re.findall("^Examples?:", text, re.MULTILINE)), 1, command)
 
     def test_an_unknown_option_is_a_fault_of_the_user(self):
         fault = self.fault_of("compare", "a.xml", "b.yaml", "--alocators", "even")
@@ -25,9 +65,9 @@ class Command(CommandTest):
         self.assertEqual(self.fault_of(), "A subcommand is required; see isobar --help")
 
     def test_an_unknown_subcommand_is_named(self):
-        self.assertEqual(self.fault_of("simulat"), '"simulat" is no command here; see isobar --help')
+        self.assertEqual(self.fault_of("simulat"), '"simulat" is not a command here; see isobar --help')
 
-    def test_lists_what_there_is_to_choose_from(self):
+    def test_lists_allocators_schedules_and_files(self):
         names = [row["name"] for row in json.loads(self.run_isobar("list", "allocators", "--json").stdout)]
         self.assertEqual(names, sorted(names))
         for name in ("even", "sky-dynamic", "sky-dynamic-fixed", "sky-optimal", "chain-dp"):
@@ -37,11 +77,24 @@ class Command(CommandTest):
         self.assertIn("platforms/sky64.xml", self.run_isobar("list", "platforms").stdout)
         self.assertIn("workloads/gpt2_1.5b.yaml", self.run_isobar("list", "workloads").stdout)
 
-    def test_list_refuses_what_it_does_not_know(self):
+    def test_lists_fit_a_terminal_unless_they_are_wide(self):
+        for what in ("allocators", "schedules", "objectives"):
+            listed = self.run_isobar("list", what).stdout
+            for line in listed.splitlines():
+                self.assertLessEqual(len(line), 80, line)
+            table = self.run_isobar("list", what, "--wide").stdout.splitlines()
+            rows = json.loads(self.run_isobar("list", what, "--json").stdout)
+            self.assertEqual(len(table), 2 + len(rows))
+            for line, row in zip(table[2:], rows):
+                for entry in row.values():
+                    self.assertIn(entry, line)
+                    self.assertIn(entry.replace(" ", ""), "".join(listed.split()))
+
+    def test_list_refuses_an_unknown_kind(self):
         self.assertEqual(self.fault_of("list", "planets"),
                          'list: "planets" is none of allocators, objectives, schedules, platforms, workloads')
 
-    def test_a_dash_writes_the_output_alone_to_standard_output(self):
+    def test_a_dash_writes_only_the_output_to_standard_output(self):
         inputs = self.small_inputs()
         plan = self.run_isobar("plan", *inputs, "--allocator", "even", "-o", "-").stdout
         self.assertEqual(json.loads(plan)["allocator"], "even")
@@ -57,7 +110,7 @@ class Command(CommandTest):
         for option, arguments in (("PLATFORM", ("plan", "-", workload, "--allocator", "even")),
                                   ("--keep", ("compare", platform, workload, "--keep", "-")),
                                   ("--database", ("sweep", "sweep.yaml", "--database", "-"))):
-            self.assertEqual(self.fault_of(*arguments), f'{option}: "-" is no file here; write ./- for a file of that '
+            self.assertEqual(self.fault_of(*arguments), f'{option}: "-" is not a file here; write ./- for a file of that '
                                                         f"name; see isobar {arguments[0]} --help")
 
     def test_two_outputs_cannot_share_standard_output(self):
@@ -78,7 +131,7 @@ class Command(CommandTest):
         self.assertEqual(self.fault_of("platform", "generate", "sky", "--foo"),
                          '"--foo" is not expected here; see isobar platform generate sky --help')
         self.assertEqual(self.fault_of("platform", "foo\x1b[31m"),
-                         '"foo\\x1b[31m" is no command here; see isobar platform --help')
+                         '"foo\\x1b[31m" is not a command here; see isobar platform --help')
 
     def test_help_that_cannot_be_written_is_a_fault_of_the_machine(self):
         for arguments in ("--help",), ("plan", "--help"), ("--version",):
@@ -86,7 +139,7 @@ class Command(CommandTest):
                 result = subprocess.run([ISOBAR, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
             self.assertEqual((result.returncode, result.stderr), (3, "isobar: cannot write to standard output\n"))
 
-    def test_a_file_of_another_kind_is_named_as_what_it_is(self):
+    def test_a_file_of_another_kind_is_named_by_its_kind(self):
         platform, workload = self.small_inputs()
         plan = self.make_plan(platform, workload)
         result = str(self.folder / "result.json")
@@ -145,21 +198,13 @@ class Command(CommandTest):
                                   (2, ("platform", "generate", "star", "--devices", raw)),
                                   (2, (raw,))):
             with self.subTest(arguments):
-                said = self.run_isobar(*arguments, expect=expect)
-                self.assertIn(shown, said.stdout + said.stderr)
-                self.assertNotIn("\x1b", said.stdout + said.stderr)
+                printed = self.run_isobar(*arguments, expect=expect)
+                self.assertIn(shown, printed.stdout + printed.stderr)
+                self.assertNotIn("\x1b", printed.stdout + printed.stderr)
                 if expect != 0:
-                    self.assertEqual(len(said.stderr.splitlines()), 1)
+                    self.assertEqual(len(printed.stderr.splitlines()), 1)
 
-    def test_help_has_lines_of_at_most_80_columns(self):
-        for command in ("", "plan", "simulate", "compare", "sweep", "check", "list", "platform", "platform show",
-                        "platform generate", "platform generate sky", "platform generate star",
-                        "platform generate sites", "platform import", "workload", "workload import", "trace",
-                        "trace stats", "trace merge", "verify", "validate", "report", "plot"):
-            for line in self.run_isobar(*command.split(), "--help").stdout.splitlines():
-                self.assertLessEqual(len(line), 80, f"{command}: {line}")
-
-    def test_a_dtype_that_devices_have_no_rate_for_is_noted(self):
+    def test_a_dtype_without_a_rate_on_some_devices_is_noted(self):
         platform = str(self.folder / "mixed.xml")
         self.run_isobar("platform", "generate", "sites", "--site-devices", "1xA10,2xT4", "-o", platform)
         half = self.write("half.yaml", GPT + "dtype: bf16\n")

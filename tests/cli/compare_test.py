@@ -41,7 +41,7 @@ class Compare(CommandTest):
         self.assertEqual(row["objective_s"], plan["objective_s"])
         self.assertEqual(row["peak_memory_bytes"], max(plan["predicted"]["peak_memory_bytes"].values()))
 
-    def test_a_placement_that_does_not_fit_says_why_and_the_rest_go_on(self):
+    def test_a_placement_that_does_not_fit_has_a_reason_and_the_rest_continue(self):
         inputs = SKY16, "workloads/bert80.yaml"
         rows = {row["allocator"]: row for row in self.json_of("compare", *inputs)["rows"]}
         self.assertEqual(rows["even"]["outcome"], "infeasible")
@@ -57,7 +57,7 @@ class Compare(CommandTest):
         pathlib.Path(allocator).chmod(0o755)
         rows = self.json_of("compare", *self.small_inputs(), "--allocators", f"even,exec:{allocator}")["rows"]
         self.assertEqual([row["outcome"] for row in rows], ["feasible", "failed"])
-        self.assertIn("exited with code 7; its last words: broken", rows[1]["reason"])
+        self.assertIn("exited with code 7; last line on stderr: broken", rows[1]["reason"])
 
     def test_an_allocator_that_hangs_costs_its_own_row(self):
         allocator = self.write("allocator.sh", "#!/bin/sh\nsleep 600\n")
@@ -67,7 +67,7 @@ class Compare(CommandTest):
         self.assertEqual([row["outcome"] for row in rows], ["feasible", "failed"])
         self.assertEqual(rows[1]["reason"], "was ended at the time limit of 3 s (--row-time-limit)")
 
-    def test_refuses_to_write_over_whatever_it_reads(self):
+    def test_refuses_to_overwrite_its_inputs(self):
         inputs = self.small_inputs()
         allocator = self.write("allocator.py", "#!/usr/bin/env python3\n")
         devices = self.write("small.devices.yaml", '"slow": {memory: 15 GB}\n')
@@ -75,18 +75,17 @@ class Compare(CommandTest):
             self.assertEqual(self.fault_of("compare", *inputs, "--allocators", f"even,exec:{allocator}", "-o", file),
                              f"{file}: is an input; name another file to write")
 
-    def test_a_name_that_is_too_long_is_said_in_one_line(self):
+    def test_a_name_that_is_too_long_is_a_fault_of_one_line(self):
         name = "a" * 300
         for command in (("report", name), ("trace", "stats", name), ("plan", name, name, "--allocator", "even")):
             self.assertEqual(self.fault_of(*command), f"{'a' * 60}…: File name too long")
 
-    def test_refuses_a_limit_of_a_row_that_cuts_the_search_short(self):
+    def test_refuses_a_row_time_limit_that_cuts_the_search_short(self):
         inputs = "compare", SKY16, BERT24
         self.assertEqual(self.fault_of(*inputs, "--time-limit", "20s", "--row-time-limit", "10s"),
-                         "--row-time-limit: 10s is not more than --time-limit 20s, so no search would come to its end; "
-                         "write more")
+                         "--row-time-limit: 10s is not more than --time-limit 20s, so no search would finish; raise it")
         self.assertEqual(self.fault_of(*inputs, "--row-time-limit", "0s"),
-                         "--row-time-limit: 0 s is no time to plan in; write more")
+                         "--row-time-limit: 0 s leaves no time to plan; raise it")
 
     def test_no_device_is_worth_the_whole_bound(self):
         for row in self.json_of("compare", "platforms/sky4.xml", "workloads/bert10.yaml", "--allocators", "even",
@@ -96,7 +95,7 @@ class Compare(CommandTest):
             for price in prices:
                 self.assertLess(price["saves_s"], row["objective_bound_s"])
 
-    def test_explains_what_binds_each_plan(self):
+    def test_explains_what_limits_each_plan(self):
         # Layers of 3 s on slow and 1.5 s on fast; each transfer takes 0.11 s. even gives slow two of them.
         text = self.run_isobar("compare", *self.small_inputs(), "--allocators", "even", "--objective",
                                "sequential,pipeline", "--explain").stdout
@@ -151,7 +150,7 @@ pipeline, M = 8: if transfers were free, 2 of 2 devices would be worth using; ev
         self.assertIn("10 % more bandwidth of any one of those tried saves nothing",
                       self.run_isobar("compare", platform, workload, *options).stdout)
 
-    def test_explains_in_json_too_and_only_when_asked(self):
+    def test_explains_in_json_too_and_only_on_request(self):
         inputs = *self.small_inputs(), "--allocators", "even,chain-dp", "--objective", "bottleneck"
         row = self.json_of("compare", *inputs, "--explain")["rows"][0]
         self.assertEqual(row["explanation"]["bottleneck"]["device"], "slow")
@@ -175,7 +174,7 @@ pipeline, M = 8: if transfers were free, 2 of 2 devices would be worth using; ev
         self.assertEqual(self.fault_of("compare", SKY16, BERT24, "--allocators", "even, ,exact"),
                          "--allocators: a name of the list is empty; write NAME,NAME")
 
-    def test_a_failed_row_changes_the_exit_code_with_strict_alone(self):
+    def test_a_failed_row_changes_the_exit_code_only_with_strict(self):
         allocator = self.write("allocator.sh", "#!/bin/sh\nexit 7\n")
         pathlib.Path(allocator).chmod(0o755)
         mixed = "compare", *self.small_inputs(), "--allocators", f"even,exec:{allocator}"
@@ -184,15 +183,15 @@ pipeline, M = 8: if transfers were free, 2 of 2 devices would be worth using; ev
         self.run_isobar("compare", *self.small_inputs(), "--allocators", "even", "--strict")
         self.run_isobar("compare", *self.small_inputs(memory="1 GB"), "--strict", expect=4)
 
-    def test_the_table_says_how_many_stages_a_plan_has_and_why_there_is_none(self):
+    def test_the_table_shows_the_number_of_stages_and_why_there_is_no_plan(self):
         output = self.folder / "results.csv"
         arguments = "compare", SKY16, "workloads/bert80.yaml", "--allocators", "even,sky-dynamic", "-o", output
         shown = {row["allocator"]: row for row in self.json_of(*arguments)["rows"]}
         with output.open() as file:
             rows = {row["allocator"]: row for row in csv.DictReader(file)}
         for row in rows.values():
-            said = shown[row["allocator"]]
-            self.assertEqual(row["reason"], said["reason"])
-            self.assertEqual(row["stages"], str(said["stages"] or ""))
-            self.assertEqual(row["bottleneck_s"], "" if said["bottleneck_s"] is None else repr(said["bottleneck_s"]))
+            in_json = shown[row["allocator"]]
+            self.assertEqual(row["reason"], in_json["reason"])
+            self.assertEqual(row["stages"], str(in_json["stages"] or ""))
+            self.assertEqual(row["bottleneck_s"], "" if in_json["bottleneck_s"] is None else repr(in_json["bottleneck_s"]))
         self.assertEqual((rows["even"]["stages"], rows["sky-dynamic"]["reason"]), ("", ""))

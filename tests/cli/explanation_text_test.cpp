@@ -38,7 +38,7 @@ ComparisonRow row_of(Objective objective)
   return row;
 }
 
-TEST(ExplanationsOf, ShowsTheFirstFewOfEverythingAndHowManyMoreThereAre)
+TEST(ExplanationsOf, ShowTheFirstFewOfEachKindAndHowManyMoreThereAre)
 {
   EXPECT_EQ(explanations_of({row_of(Objective::Pipeline)}, 9), R"(
 exact, pipeline (1f1b, M = 8, communication overlapped): 4 s
@@ -48,14 +48,14 @@ exact, pipeline (1f1b, M = 8, communication overlapped): 4 s
   10 % more speed of any one of those tried saves nothing
   10 % more bandwidth of wan saves 40.0 ms (1.0 %)
   one more device lowers the bound by at most: 300 ms (like d1, which is idle), 200 ms (like d3)
-  idle, and no use for the bound: d5, d6, d7 and 2 more
+  idle, and without effect on the bound: d5, d6, d7 and 2 more
   no placement has an objective lower by more than 40.0 ms (1.0 %)
 
 pipeline, M = 8: if transfers were free, 2 of 9 devices would be worth using, the fastest 5 to hold the model; exact uses 4
 )");
 }
 
-TEST(ExplanationsOf, SpeaksOfTheStepWhereItIsTheObjective)
+TEST(ExplanationsOf, DescribesTheStepWhereItIsTheObjective)
 {
   using Kind = Explanation::PathPart::Kind;
   auto row = row_of(Objective::Step);
@@ -84,7 +84,7 @@ step, M = 8: if transfers were free, 2 of 9 devices would be worth using, the fa
 )");
 }
 
-TEST(ExplanationsOf, CallsWhatOneMoreDeviceDoesToTheBottleneckAnEstimate)
+TEST(ExplanationsOf, CallsTheEffectOfOneMoreDeviceOnTheBottleneckAnEstimate)
 {
   auto row = row_of(Objective::Bottleneck);
   row.outcome = "optimal";
@@ -96,7 +96,7 @@ TEST(ExplanationsOf, CallsWhatOneMoreDeviceDoesToTheBottleneckAnEstimate)
   EXPECT_NE(text.find("no placement has a lower objective\n"), std::string::npos) << text;
 }
 
-TEST(ExplanationsOf, SaysNothingOfRowsThatHaveNone)
+TEST(ExplanationsOf, AreEmptyForRowsWithoutAnExplanation)
 {
   EXPECT_EQ(explanations_of({ComparisonRow()}, 9), "");
 }

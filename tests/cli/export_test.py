@@ -1,4 +1,4 @@
-"""isobar export, on checkpoints that are written here by docs/checkpoints.md alone."""
+"""isobar export, on checkpoints that this test writes from docs/checkpoints.md only."""
 
 import json
 import math
@@ -84,7 +84,7 @@ class Export(CommandTest):
         self.checkpoint(20)
         (self.checkpoint(30) / "stage-1-of-2.json").unlink()
         result = self.export("--json")
-        self.assertIn("step-00000030: holds 1 of 2 parts; stage-1-of-2.json is not there", result.stderr)
+        self.assertIn("step-00000030: has 1 of 2 manifest parts; stage-1-of-2.json is missing", result.stderr)
         self.assertEqual(json.loads(result.stdout), {"schema": "isobar-export/1", "step": 20, "folder": str(self.output),
                                                      "parameters": PARAMETERS, "files": 1})
         header, data = read_safetensors(self.output / "model.safetensors")
@@ -103,7 +103,7 @@ class Export(CommandTest):
         self.output = self.folder / "again"
         self.assertIn("step-00000015: no such checkpoint", self.export("--step", 15, expect=2).stderr)
 
-    def test_damage_is_told_and_leaves_no_configuration(self):
+    def test_damage_is_reported_and_leaves_no_configuration(self):
         file = self.checkpoint(10) / "stage-1-of-2.safetensors"
         content = bytearray(file.read_bytes())
         content[-20] ^= 1
@@ -111,10 +111,10 @@ class Export(CommandTest):
         self.assertIn('tensor "layers.2.words.weight": damaged: its CRC-32C is', self.export(expect=2).stderr)
         self.assertFalse((self.output / "config.json").exists())
 
-    def test_what_is_wrong_is_told(self):
+    def test_faults_of_inputs_are_reported(self):
         self.assertIn("holds no complete checkpoint", self.export(expect=2).stderr)
         self.checkpoint(10, run={"workload": "0123"})
-        self.assertIn('is of a workload with "0123"', self.export(expect=2).stderr)
+        self.assertIn('is of a workload with hash "0123"', self.export(expect=2).stderr)
         self.checkpoint(20)
         self.workload = self.write("other.yaml", MODEL.replace("vocabulary: 5", "vocabulary: 6"))
         self.assertIn('tensor "layers.0.words" is F32 [5, 4]; the workload\'s model has F32 [6, 4]',

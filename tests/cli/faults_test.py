@@ -1,4 +1,4 @@
-"""isobar run when something breaks: ranks that die, stand still or are late, restarts, and plans without what is lost."""
+"""isobar run with faults: ranks that fail, stop or are late; restarts; new plans without the lost device."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ def free_ports(count):
 
 
 def small_disk(test, size):
-    """A folder of its own file system, gone with the test."""
+    """A folder with its own file system, removed with the test."""
     disk = test.folder / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True, text=True)
@@ -41,7 +41,7 @@ def small_disk(test, size):
 
 
 class Relay:
-    """Passes connections on to a port: slowly after `slow_after` bytes, or until they are cut."""
+    """Forwards connections to a port, slowly after `slow_after` bytes, until they are cut."""
 
     def __init__(self, port, slow_after=None):
         self.port_behind = port
@@ -85,7 +85,7 @@ class Relay:
 
 class Faults(BreakableRuns):
     def ranks(self, *options, steps=ENDLESS, relay=None, count=2):
-        """One process for each rank; `relay(ports)` makes what rank 0 calls instead of rank 1."""
+        """Starts a process for each rank; rank 0 connects to `relay(port)` instead of rank 1."""
         ports = free_ports(count)
         seen = [ports] * count
         if relay:
@@ -114,19 +114,19 @@ class Faults(BreakableRuns):
             process.wait()
             self.assertTrue(holds(lambda: not any(map(is_alive, descendants))), descendants)
 
-    def test_a_rank_that_stands_still_is_named_and_knows_it_when_it_goes_on(self):
+    def test_a_stopped_rank_is_named_and_ends_when_it_continues(self):
         self.planned()
         for stopped, (name, other) in enumerate((("a", "b"), ("b", "a"))):
             processes = self.ranks("--heartbeat", "3s")
             self.wait_for_step(2, *processes[1:])
             os.kill(processes[stopped].pid, signal.SIGSTOP)
             self.assertEqual(self.errors_of(processes[1 - stopped]),
-                             f"isobar: rank {stopped} ({name}): no sign of life for 3 s (--heartbeat)\n")
+                             f"isobar: rank {stopped} ({name}): no heartbeat for 3 s (--heartbeat)\n")
             time.sleep(1)
             os.kill(processes[stopped].pid, signal.SIGCONT)
             self.assertRegex(self.errors_of(processes[stopped]),
-                             rf"^isobar: rank {stopped} \({name}\) stood still for .* s; the others wait 3 s for a sign "
-                             r"of life \(--heartbeat\)\n$")
+                             rf"^isobar: rank {stopped} \({name}\) was suspended for .* s; the others wait 3 s for a "
+                             r"heartbeat \(--heartbeat\)\n$")
 
     def test_a_short_pause_harms_nothing(self):
         self.planned()
@@ -138,7 +138,7 @@ class Faults(BreakableRuns):
         for process in processes:
             self.errors_of(process, code=0)
 
-    def test_a_rank_that_is_killed_elsewhere_is_gone(self):
+    def test_a_killed_rank_without_a_common_parent_is_gone(self):
         self.planned(("a", "b", "c"))
         processes = self.ranks(count=3)
         self.wait_for_step(2, processes[2])
@@ -146,7 +146,7 @@ class Faults(BreakableRuns):
         for rank in (0, 2):
             self.assertEqual(self.errors_of(processes[rank]), "isobar: rank 1 (b) is gone\n")
 
-    def test_connections_that_are_cut_end_both_ranks(self):
+    def test_cut_connections_end_both_ranks(self):
         self.planned()
         relays = []
 
@@ -159,29 +159,29 @@ class Faults(BreakableRuns):
         relays[0].cut()
         for process in processes:
             self.assertRegex(self.errors_of(process),
-                             r"^isobar: (rank [01] \([ab]\)|rank 1 \(b\) gave this rank up: rank 0 \(a\)) is gone\n$")
+                             r"^isobar: (rank [01] \([ab]\)|rank 1 \(b\) reported this rank as lost: rank 0 \(a\)) is gone\n$")
 
-    def test_a_link_that_has_become_slow_ends_by_the_deadline(self):
+    def test_a_link_that_becomes_slow_ends_the_run_at_the_deadline(self):
         self.planned()
         processes = self.ranks("--deadline", "4s", "--heartbeat", "3.5s",
                                relay=lambda port: Relay(port, slow_after=200_000))
         self.wait_for_step(2, processes[1])
         errors = [self.errors_of(process) for process in processes]
-        # Both wait for each other; who has waited longer says so first, and the other one passes it on.
+        # Both wait for each other; the one that has waited longer reports first, and the other repeats it.
         late = r"rank \d: receive from rank \d \(channel \d\): (no message|\d+ of \d+ B) after 4 s: deadline passed " \
             r"\(stage \d, receive (activation|gradient) of micro-batch \d, 4.00 KiB; --deadline 4 s\); all ranks are alive"
         for error in errors:
             self.assertRegex(error, rf"^isobar: (rank \d \([ab]\) failed: )?{late}\n$")
         self.assertTrue(any("failed:" not in error for error in errors), errors)
 
-    def test_a_rank_that_does_not_come_is_named(self):
+    def test_a_rank_that_does_not_connect_is_named(self):
         self.planned()
         port, absent = free_ports(2)
         process = self.start("--rank", 0, "--ranks", f"127.0.0.1:{port},127.0.0.1:{absent}", "--secret-file",
                              self.secret, "--deadline", "1s")
         self.assertRegex(self.errors_of(process), rf"still waiting after 2.* \(twice --deadline\) for rank 1 \(127.0.0.1:{absent}: ")
 
-    def test_a_port_that_is_taken_and_a_second_rank_of_the_same_number_are_refused(self):
+    def test_a_port_in_use_and_a_second_rank_of_the_same_number_are_refused(self):
         self.planned()
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
@@ -197,7 +197,7 @@ class Faults(BreakableRuns):
         self.assertIn("Address already in use", self.errors_of(second))
         self.assertIsNone(first.poll())
 
-    def test_a_disk_that_is_full_ends_the_run_and_costs_no_checkpoint_that_was_complete(self):
+    def test_a_full_disk_ends_the_run_and_costs_no_complete_checkpoint(self):
         self.planned()
         disk = small_disk(self, "1600k")  # two checkpoints of 680 KiB
         options = ("--spawn", "--checkpoint", disk, "--checkpoint-every", 10)
@@ -210,7 +210,7 @@ class Faults(BreakableRuns):
         undisturbed = self.undisturbed()
         self.assertEqual(self.losses(resumed, first=20), {step: undisturbed[step] for step in range(20, SOME_STEPS)})
 
-    def test_a_run_that_failed_is_started_again_from_its_checkpoint(self):
+    def test_a_failed_run_is_restarted_from_its_checkpoint(self):
         self.planned()
         process = self.start("--spawn", "--restart", 2, "--checkpoint", self.folder / "kept", "--checkpoint-every", 10,
                              steps=SOME_STEPS)
@@ -222,18 +222,18 @@ class Faults(BreakableRuns):
                          r"from step [1-9]0\n")
         self.assertEqual(self.losses(process), self.undisturbed())
 
-    def test_every_rank_elsewhere_starts_its_own_part_again(self):
+    def test_ranks_started_separately_restart_their_own_parts(self):
         self.planned()
         processes = self.ranks("--restart", 2, "--checkpoint", self.folder / "kept", "--checkpoint-every", 10,
                                steps=SOME_STEPS)
         self.wait_for_step(25, processes[1])
         os.kill(children_of(processes[1].pid)[0], signal.SIGKILL)
         errors = [self.errors_of(process, code=0) for process in processes]
-        self.assertRegex(errors[0], r"isobar: attempt 1 of 3 failed: rank 1 \(b\) is gone; going on from step [1-9]0\n")
-        self.assertRegex(errors[1], r"isobar: attempt 1 of 3 failed: died of signal 9 \(Killed\); going on from step")
+        self.assertRegex(errors[0], r"isobar: attempt 1 of 3 failed: rank 1 \(b\) is gone; continuing from step [1-9]0\n")
+        self.assertRegex(errors[1], r"isobar: attempt 1 of 3 failed: died of signal 9 \(Killed\); continuing from step")
         self.assertEqual(self.losses(processes[1]), self.undisturbed())
 
-    def test_inputs_that_can_be_read_only_once_are_refused_where_attempts_may_be_several(self):
+    def test_inputs_that_can_be_read_only_once_are_refused_with_restarts(self):
         self.planned()
         pipe = self.folder / "pipe"
         os.mkfifo(pipe)
@@ -244,7 +244,7 @@ class Faults(BreakableRuns):
                                  f"{pipe}: can be read only once, and --restart and --replan read it for every attempt; "
                                  "write it to a file")
 
-    def test_what_fails_for_good_is_not_started_again(self):
+    def test_a_permanent_fault_is_not_restarted(self):
         self.planned()
         self.assertIn("no.json: no such file",
                       self.fault_of("run", self.workload, "--plan", self.folder / "no.json", "--spawn", "--restart", 3))
@@ -253,10 +253,10 @@ class Faults(BreakableRuns):
                              self.secret, "--deadline", "0.5s", "--restart", 1)
         errors = self.errors_of(process).splitlines()
         self.assertEqual(len(errors), 2, errors)
-        self.assertRegex(errors[0], "^isobar: attempt 1 of 2 failed: rank 0: still waiting .*; going on from step 0$")
+        self.assertRegex(errors[0], "^isobar: attempt 1 of 2 failed: rank 0: still waiting .*; continuing from step 0$")
         self.assertRegex(errors[1], "^isobar: rank 0: still waiting ")
 
-    def test_a_run_goes_on_without_the_device_that_is_lost(self):
+    def test_a_run_continues_without_the_lost_device(self):
         self.planned(("a", "b", "c"))
         mine = pathlib.Path(self.write("plan.without-1.json", "of an earlier run"))
         process = self.start("--spawn", "--replan", self.platform, "--checkpoint", self.folder / "kept",
@@ -267,7 +267,7 @@ class Faults(BreakableRuns):
         errors = self.errors_of(process, code=0)
         self.assertEqual(mine.read_text(), "of an earlier run")
         new_plan = str(self.folder / "plan.without-1-2.json")
-        self.assertRegex(errors, r"isobar: rank 1 \(b\): died of signal 9 \(Killed\); going on from step [1-9]0 by " +
+        self.assertRegex(errors, r"isobar: rank 1 \(b\): died of signal 9 \(Killed\); continuing from step [1-9]0 with " +
                          new_plan)
         content = json.loads(pathlib.Path(new_plan).read_text())
         self.assertEqual(content["without"], ["b"])
@@ -275,17 +275,17 @@ class Faults(BreakableRuns):
         self.run_isobar("verify", self.platform, self.workload, new_plan)
         self.assertEqual(self.losses(process), self.undisturbed())
 
-    def test_a_platform_that_is_not_the_plans_is_refused_before_the_first_step(self):
+    def test_another_platform_than_the_plans_is_refused_before_the_first_step(self):
         self.planned()
         other = self.write("other.xml", platform_of(("a", "b", "c")))
         self.assertRegex(self.fault_of("run", self.workload, "--plan", self.plan, "--spawn", "--replan", other),
-                         "^--replan: the plan cannot be made anew there: isobar verify .*platform: claims ")
+                         "^--replan: the plan cannot be made again for this platform: isobar verify .*platform: claims ")
 
-    def test_replanning_needs_one_process_that_starts_all(self):
+    def test_replanning_needs_one_process_that_starts_all_ranks(self):
         self.planned()
         self.assertEqual(self.fault_of("run", self.workload, "--plan", self.plan, "--in-process", "--replan",
                                        self.platform),
-                         "--replan: goes with --spawn: it takes one process that starts all ranks again on the new plan")
+                         "--replan: needs one process that restarts all ranks on the new plan; add --spawn")
 
     def test_limits_in_the_wrong_order_are_refused(self):
         self.planned()
@@ -302,23 +302,23 @@ class Faults(BreakableRuns):
         pathlib.Path(self.plan).write_text(json.dumps(content))
         fault = self.fault_of("run", self.workload, "--plan", self.plan, "--spawn", "--emulate", "--unvalidated",
                               expect=3)
-        self.assertRegex(fault, r"^rank 1 \(b\): out of memory in layer \d+ \(\w+.*\): .* asked for beside .* held, of "
+        self.assertRegex(fault, r"^rank 1 \(b\): out of memory in layer \d+ \(\w+.*\): .* requested in addition to .* held, of "
                          r"97.7 KiB$")
 
-    def test_too_few_open_files_are_named_with_how_many_would_do(self):
+    def test_too_few_open_files_are_reported_with_the_number_needed(self):
         self.planned()
 
         def with_few(arguments, **options):
             return subprocess.Popen(["prlimit", "--nofile=40", *arguments], **options)
 
         self.assertRegex(self.errors_of(self.start("--spawn", begin=with_few)),
-                         r"^isobar: rank [01] \([ab]\): its connections need about \d+ open files beside the \d+ of this "
-                         r"process, which may open 40: raise the limit \(ulimit -n (64|128)\)\n$")
+                         r"^isobar: rank [01] \([ab]\): its connections need about \d+ open files in addition to the \d+ "
+                         r"of this process, whose limit is 40; raise it with: ulimit -n (64|128)\n$")
 
-    def test_a_thread_that_the_system_does_not_start_ends_all_ranks_in_one_line(self):
+    def test_a_thread_that_cannot_start_ends_all_ranks_in_one_line(self):
         self.planned()
         for mode in ("--spawn", "--in-process"):
-            said = []
+            printed = []
             for threads in range(100):
                 def with_few(arguments, **options):
                     environment = {**os.environ, "LD_PRELOAD": os.environ["ISOBAR_PRELOAD"],
@@ -331,11 +331,11 @@ class Faults(BreakableRuns):
                     break
                 self.assertEqual(run.returncode, 3, errors)
                 self.assertRegex(errors, r"^isobar: .*cannot start a thread: Resource temporarily unavailable; .*\n$")
-                said.append(errors)
+                printed.append(errors)
             self.assertEqual(run.returncode, 0)
-            self.assertGreater(len(said), 1)
+            self.assertGreater(len(printed), 1)
 
-    def test_nobody_listens_once_all_ranks_are_connected(self):
+    def test_no_port_is_open_once_all_ranks_are_connected(self):
         self.planned()
         process = self.start("--spawn")
         self.wait_for_step(1, process)
@@ -346,7 +346,7 @@ class Faults(BreakableRuns):
             files = {os.readlink(file) for file in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
             self.assertEqual(files & sockets, set())
 
-    def test_an_interrupt_ends_what_waits_for_the_other_ranks(self):
+    def test_an_interrupt_ends_the_wait_for_the_other_ranks(self):
         self.planned()
         for restarts in ((), ("--restart", 3)):
             port, = free_ports(1)
@@ -354,11 +354,11 @@ class Faults(BreakableRuns):
                                  self.secret, *restarts)
             self.assertTrue(holds(lambda: listens_at(port)))
             process.send_signal(signal.SIGINT)
-            said = self.errors_of(process, code=130).splitlines()
-            self.assertRegex(said[0], "listens at")
-            self.assertEqual(said[1:], ["isobar: interrupted"])
+            printed = self.errors_of(process, code=130).splitlines()
+            self.assertRegex(printed[0], "listens at")
+            self.assertEqual(printed[1:], ["isobar: interrupted"])
 
-    def test_what_one_rank_does_not_repeat_no_rank_repeats(self):
+    def test_a_fault_that_one_rank_does_not_repeat_is_repeated_by_none(self):
         self.planned()
         workload = pathlib.Path(self.workload)
         workload.write_text(workload.read_text().replace("adam", "sgd").replace("0.01", "1e30"))

@@ -1,5 +1,5 @@
-// Preloaded by tests/cli/faults_test.py: no process gets more threads than ISOBAR_FEW_THREADS says, as where the
-// system's limits are reached.
+// Preloaded by tests/cli/faults_test.py: limits each process to ISOBAR_FEW_THREADS threads, as if the system's limit
+// was reached.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <atomic>

@@ -8,26 +8,26 @@ from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest, children_of, ho
 
 
 def processes_with(text):
-    """Ids of processes whose command line holds `text`."""
+    """Ids of processes whose command line contains `text`."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and text.encode() in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except OSError:
-            pass  # it has ended meanwhile
+            pass  # it has ended in the meantime
     return found
 
 
 class Interrupt(CommandTest):
     def interrupted(self, sign, *arguments):
-        """Starts the command, waits until its allocator runs, sends the signal, and gives what it printed."""
+        """Starts the command, waits until its allocator runs, sends the signal, and returns what it printed."""
         marker = self.folder / "allocator runs"
         allocator = self.write("allocator.sh", f"#!/bin/sh\ntouch '{marker}'\nsleep 600 & sleep 600\n")
         pathlib.Path(allocator).chmod(0o755)
         process = subprocess.Popen([ISOBAR, *map(str, arguments), f"exec:{allocator}"], cwd=ROOT, text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        # The other rows of a comparison are children too, and end.
+        # The other rows of a comparison run in children too, which end.
         self.assertTrue(holds(lambda: marker.exists() and len(children_of(process.pid)) == 1))
         os.kill(process.pid, sign)
         output, errors = process.communicate(timeout=HANG_S)
@@ -36,7 +36,7 @@ class Interrupt(CommandTest):
         self.assertTrue(holds(lambda: not processes_with(str(self.folder))))
         return output
 
-    def test_a_comparison_writes_what_was_found_so_far_and_leaves_no_child(self):
+    def test_a_comparison_writes_its_finished_rows_and_leaves_no_child(self):
         output = self.folder / "results.csv"
         printed = self.interrupted(signal.SIGINT, "compare", *self.small_inputs(), "-o", output, "--allocators", "even",
                                    "--allocators")
@@ -49,7 +49,7 @@ class Interrupt(CommandTest):
     def test_planning_leaves_no_half_file(self):
         self.leaves_no_half_file(signal.SIGTERM)
 
-    def test_neither_does_a_terminal_that_closes(self):
+    def test_a_closed_terminal_leaves_no_half_file(self):
         self.leaves_no_half_file(signal.SIGHUP)
 
     def leaves_no_half_file(self, sign):
@@ -58,7 +58,7 @@ class Interrupt(CommandTest):
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()),
                          ["allocator runs", "allocator.sh", "small.xml", "small.yaml"])
 
-    def test_a_choice_by_simulation_writes_the_plan_that_it_has_and_leaves_no_child(self):
+    def test_a_choice_by_simulation_writes_its_best_plan_and_leaves_no_child(self):
         output = self.folder / "plan.json"
         process = subprocess.Popen([ISOBAR, "plan", "platforms/sky64.xml", "workloads/bert160.yaml", "--allocator", "even",
                                     "--simulate", "1", "--microbatches", "65536", "-o", str(output)], cwd=ROOT, text=True,

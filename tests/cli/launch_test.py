@@ -1,4 +1,4 @@
-"""isobar run, started once per rank by torchrun, Open MPI's mpirun or Slurm's srun, and what it refuses."""
+"""isobar run, started once per rank by torchrun, Open MPI's mpirun or Slurm's srun, and its refusals."""
 
 import contextlib
 import json
@@ -20,17 +20,17 @@ from tests.support.peers import need_peers, peers_environment
 
 STEPS = 10
 PLATFORM = (ROOT / "examples/launch/three_devices.xml").read_text()
-# What launchers say, so that tests begin with none of it.
-SAID_BY = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "OMPI_", "PMI_", "PMIX_", "SLURM", "ISOBAR_", "TORCHELASTIC_")
+# Variables that launchers set; tests begin without them.
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "OMPI_", "PMI_", "PMIX_", "SLURM", "ISOBAR_", "TORCHELASTIC_")
 
 
 def clean_environment(**more):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(SAID_BY)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
     return kept | more
 
 
 def free_port():
-    """Nobody's now, and below those that connections take by themselves."""
+    """A free port, below those that outgoing connections use."""
     while True:
         port = random.randrange(20000, 30000)
         with socket.socket() as held:
@@ -38,14 +38,14 @@ def free_port():
                 held.bind(("127.0.0.1", port))
                 return port
             except OSError:
-                pass  # taken: look elsewhere
+                pass  # in use: try another
 
 
 class Scripts(CommandTest):
-    """examples/launch: the scripts that users copy, which train BERT on the sentences of examples/mnli."""
+    """examples/launch: the scripts that docs/launch.md shows, which train BERT on the sentences of examples/mnli."""
 
     def run_script(self, name, **environment):
-        """Its losses and its evaluation are those of --spawn bit by bit. Returns what it said on stderr."""
+        """Checks that losses and evaluation equal those of --spawn bit by bit. Returns stderr."""
         folder = self.folder / "run"
         options = ["--steps", str(STEPS)]
         done = subprocess.run([ROOT / "examples/launch" / name, folder, *options, "-o", folder / "run.json"], cwd=ROOT,
@@ -70,34 +70,34 @@ class Scripts(CommandTest):
         torchrun = tools / "torchrun"
         torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
         torchrun.chmod(0o755)
-        environment = {name: value for name, value in peers_environment().items() if not name.startswith(SAID_BY)}
-        said = self.run_script("torchrun.sh", **environment | {"PATH": f"{tools}:{environment['PATH']}"})
-        self.assertIn("rank 2 of 3 by torchrun (RANK, WORLD_SIZE); rank 0 listens at localhost:", said)
-        self.assertIn("is the plan's left: cpu (", said)
+        environment = {name: value for name, value in peers_environment().items() if not name.startswith(LAUNCHER_VARIABLES)}
+        printed = self.run_script("torchrun.sh", **environment | {"PATH": f"{tools}:{environment['PATH']}"})
+        self.assertIn("rank 2 of 3 by torchrun (RANK, WORLD_SIZE); rank 0 listens at localhost:", printed)
+        self.assertIn("is the plan's left: cpu (", printed)
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun not found; install openmpi-bin")
     def test_mpirun(self):
-        said = self.run_script("mpirun.sh", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        printed = self.run_script("mpirun.sh", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                                OMPI_MCA_rmaps_base_oversubscribe="1")
         self.assertIn("rank 2 of 3 by Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE); rank 0 listens at 127.0.0.1:2",
-                      said)
+                      printed)
 
     def test_srun_on_one_node(self):
         with slurm_cluster.started(nodes=1, cpus=3) as cluster:
-            said = self.run_script("srun.sh", SLURM_CONF=cluster.environment["SLURM_CONF"])
-        self.assertIn("rank 2 of 3 by Slurm (SLURM_PROCID, SLURM_NTASKS); rank 0 listens at 127.0.0.1:2", said)
+            printed = self.run_script("srun.sh", SLURM_CONF=cluster.environment["SLURM_CONF"])
+        self.assertIn("rank 2 of 3 by Slurm (SLURM_PROCID, SLURM_NTASKS); rank 0 listens at 127.0.0.1:2", printed)
 
     def test_srun_on_four_nodes(self):
-        # The test's nodes are all this machine, which does not know their names: so the master is said.
+        # The nodes of the test are all this machine, which cannot resolve their names, so the master is given.
         with slurm_cluster.started(nodes=4, cpus=1) as cluster:
-            master = f"127.0.0.1:{free_port()}"  # none of the cluster's
-            said = self.run_script("srun.sh", SLURM_CONF=cluster.environment["SLURM_CONF"], ISOBAR_MASTER=master)
+            master = f"127.0.0.1:{free_port()}"  # not a port of the cluster
+            printed = self.run_script("srun.sh", SLURM_CONF=cluster.environment["SLURM_CONF"], ISOBAR_MASTER=master)
         self.assertIn(f"rank 2 of 3 by Slurm (SLURM_PROCID, SLURM_NTASKS), ISOBAR_MASTER; rank 0 listens at {master}",
-                      said)
+                      printed)
         for rank, device in enumerate(("left", "middle", "right")):
-            self.assertIn(f"rank {rank} (n{rank}) is the plan's {device}: cpu (", said)
+            self.assertIn(f"rank {rank} (n{rank}) is the plan's {device}: cpu (", printed)
 
-    def test_nodes_with_names_of_the_plans_devices_are_these(self):
+    def test_nodes_named_like_devices_of_the_plan_are_these_devices(self):
         platform = PLATFORM
         for name, node in {"left": "n2", "middle": "n0", "right": "n1"}.items():
             platform = platform.replace(f'"{name}"', f'"{node}"')
@@ -123,7 +123,7 @@ def secret_file(folder, name="secret", words="known to the ranks of this test"):
 
 
 def another_clock(difference):
-    """The environment of a process whose wall clock shows so much more; the steady one, of deadlines, goes as ever."""
+    """The environment of a process whose wall clock is off by `difference`; the steady clock of deadlines is not."""
     if not shutil.which("faketime"):
         raise unittest.SkipTest("faketime not found; install faketime")
     library = subprocess.run(["faketime", "-f", "+0", "printenv", "LD_PRELOAD"], capture_output=True, text=True,
@@ -132,13 +132,13 @@ def another_clock(difference):
 
 
 def remove_clock(pid):
-    """What libfaketime makes at the start of a process stays there when the process executes another program."""
+    """Removes libfaketime's files, which remain when a process executes another program."""
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
         pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
 
 
 class Ranks(CommandTest):
-    """Ranks that no launcher started, but are told what one tells them."""
+    """Ranks that no launcher started, with the variables that one would set."""
 
     def setUp(self):
         super().setUp()
@@ -162,51 +162,51 @@ class Ranks(CommandTest):
         return "--rank", rank, "--world", world, "--master", self.master
 
     def ended(self, processes, code):
-        said = [process.communicate(timeout=HANG_S) for process in processes]
-        self.assertEqual([process.returncode for process in processes], [code] * len(processes), said)
-        return said
+        printed = [process.communicate(timeout=HANG_S) for process in processes]
+        self.assertEqual([process.returncode for process in processes], [code] * len(processes), printed)
+        return printed
 
-    def test_flags_say_it_too(self):
-        said = self.ended([self.start(*self.flags(rank)) for rank in range(3)], 0)
-        self.assertIn(f"isobar: rank 0 of 3 by --rank, --world, --master; rank 0 listens at {self.master}", said[0][1])
+    def test_rank_and_world_can_be_flags(self):
+        printed = self.ended([self.start(*self.flags(rank)) for rank in range(3)], 0)
+        self.assertIn(f"isobar: rank 0 of 3 by --rank, --world, --master; rank 0 listens at {self.master}", printed[0][1])
 
-    def test_what_of_two_sources_counts_is_said(self):
+    def test_the_source_that_wins_over_another_is_reported(self):
         def environment(rank):
             host, port = self.master.split(":")
             return {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": host, "MASTER_PORT": port,
                     "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "1"}
-        said = self.ended([self.start(**environment(rank)) for rank in range(3)], 0)
-        self.assertIn(f"rank 1 of 3 by torchrun (RANK, WORLD_SIZE), over what Slurm says; rank 0 listens at {self.master}",
-                      said[1][1])
+        printed = self.ended([self.start(**environment(rank)) for rank in range(3)], 0)
+        self.assertIn(f"rank 1 of 3 by torchrun (RANK, WORLD_SIZE), overriding Slurm; rank 0 listens at {self.master}",
+                      printed[1][1])
 
-    def test_ranks_are_the_devices_that_they_are_told(self):
+    def test_ranks_are_the_devices_that_they_are_assigned(self):
         output = self.folder / "run.json"
         devices = ["right", "left", "middle"]
-        said = self.ended([self.start(*self.flags(rank), "--plan-device", device, "-o", output)
+        printed = self.ended([self.start(*self.flags(rank), "--plan-device", device, "-o", output)
                            for rank, device in enumerate(devices)], 0)
         for device in devices:
-            self.assertIn(f"is the plan's {device}: ", said[0][1])
-        self.assertIn("samples/s;", said[1][0])  # the plan's first device reports for all
+            self.assertIn(f"is the plan's {device}: ", printed[0][1])
+        self.assertIn("samples/s;", printed[1][0])  # the plan's first device reports for all
         spawned = self.json_of("run", self.workload, "--plan", self.plan, "--unvalidated", "--spawn", "--steps", 2)
         self.assertEqual(json.loads(output.read_text())["losses"], spawned["losses"])
 
     def test_a_missing_rank_is_named(self):
-        said = self.ended([self.start(*self.flags(rank), "--deadline", "10s") for rank in (0, 2)], 3)
-        for _, errors in said:
-            self.assertIn(f"isobar: of 3 ranks these have not called {self.master} within 20 s (twice --deadline): 1\n", errors)
+        printed = self.ended([self.start(*self.flags(rank), "--deadline", "10s") for rank in (0, 2)], 3)
+        for _, errors in printed:
+            self.assertIn(f"isobar: of 3 ranks these have not connected to {self.master} within 20 s (twice --deadline): 1\n", errors)
 
     def test_two_processes_of_one_rank_are_refused(self):
-        said = self.ended([self.start(*self.flags(rank)) for rank in (0, 1, 1)], 2)
-        self.assertIn("two processes say that they are rank 1; give each its own", said[0][1])
-        self.assertIn("rank 1 is there already", said[1][1] + said[2][1])
+        printed = self.ended([self.start(*self.flags(rank)) for rank in (0, 1, 1)], 2)
+        self.assertIn("two processes claim to be rank 1; give each its own rank", printed[0][1])
+        self.assertIn("rank 1 is already connected", printed[1][1] + printed[2][1])
 
     def test_another_secret_is_refused(self):
         other = secret_file(self.folder, "other", "known to nobody but this one")
-        said = self.ended([self.start(*self.flags(0), "--deadline", "10s"), self.start(*self.flags(1), "--deadline", "10s"),
+        printed = self.ended([self.start(*self.flags(0), "--deadline", "10s"), self.start(*self.flags(1), "--deadline", "10s"),
                            self.start(*self.flags(2), "--deadline", "10s", secret=other)], 3)
-        self.assertIn("within 20 s (twice --deadline): 2", said[0][1])
-        self.assertIn("did not prove the secret", said[0][1])
-        self.assertIn("rank 2: rank 0 does not answer at ", said[2][1])
+        self.assertIn("within 20 s (twice --deadline): 2", printed[0][1])
+        self.assertIn("did not prove the secret", printed[0][1])
+        self.assertIn("rank 2: rank 0 does not answer at ", printed[2][1])
 
     def test_no_secret_is_refused(self):
         result = self.run_isobar("run", self.workload, "--plan", self.plan, "--unvalidated", *self.flags(0), expect=2)
@@ -216,9 +216,9 @@ class Ranks(CommandTest):
         other = json.loads(pathlib.Path(self.plan).read_text())
         other["microbatches"] = 1
         other = self.write("other.json", json.dumps(other))
-        said = self.ended([self.start(*self.flags(0)), self.start(*self.flags(1), plan=other),
+        printed = self.ended([self.start(*self.flags(0)), self.start(*self.flags(1), plan=other),
                            self.start(*self.flags(2), "--seed", 7)], 2)
-        for _, errors in said:
+        for _, errors in printed:
             self.assertRegex(errors, r"rank 1 \(.*\): a plan with hash \"[0-9a-f]{16}\"; rank 0 has ")
             self.assertRegex(errors, r"rank 2 \(.*\): options \".*--seed 7.*\"; rank 0 has \".*--seed 1.*\"")
 
@@ -226,57 +226,57 @@ class Ranks(CommandTest):
         def started(clock, *options):
             return [self.start(*self.flags(rank), *options, **(clock if rank == 1 else {})) for rank in range(3)]
 
-        for difference, shown in (("+400", "6.67 min more"), ("-400", "6.67 min less")):
+        for difference, shown in (("+400", "6.67 min ahead of"), ("-400", "6.67 min behind")):
             clock = another_clock(difference)
             for rank, (_, errors) in enumerate(self.ended(started(clock), 2)):
-                self.assertRegex(errors, rf"\Aisobar: rank {rank} of 3 by .*\nisobar: rank 1 \(.*\): its clock shows {shown} "
-                                 r"than rank 0's; set the clocks, or allow more than 5.00 s by --clock-skew\n\Z")
+                self.assertRegex(errors, rf"\Aisobar: rank {rank} of 3 by .*\nisobar: rank 1 \(.*\): its clock is {shown} "
+                                 r"rank 0's; set the clocks, or allow more than 5.00 s with --clock-skew\n\Z")
             self.ended(started(clock, "--clock-skew", "7min"), 0)
 
-    def test_a_plan_that_needs_more_memory_than_there_is_is_refused(self):
+    def test_a_plan_that_needs_too_much_memory_is_refused(self):
         large = json.loads(pathlib.Path(self.plan).read_text())
         large["predicted"]["peak_memory_bytes"]["middle"] = 1e18
         large = self.write("large.json", json.dumps(large))
-        said = self.ended([self.start(*self.flags(rank), plan=large) for rank in range(3)], 2)
-        for _, errors in said:
+        printed = self.ended([self.start(*self.flags(rank), plan=large) for rank in range(3)], 2)
+        for _, errors in printed:
             self.assertRegex(errors, r"rank 0 \(.*\): .* of memory on cpu \(.*\); the plan needs .* there, for left, middle")
 
     def test_another_number_of_ranks_is_refused(self):
-        said = self.ended([self.start(*self.flags(rank, world=2)) for rank in range(2)], 2)
-        for _, errors in said:
+        printed = self.ended([self.start(*self.flags(rank, world=2)) for rank in range(2)], 2)
+        for _, errors in printed:
             self.assertIn("isobar: 2 ranks are here; the plan has 3: left, middle, right\n", errors)
 
-    def test_wrong_places_are_said_in_one_line(self):
+    def test_wrong_addresses_are_faults_of_one_line(self):
         base = ("run", self.workload, "--plan", self.plan, "--unvalidated")
-        together = "--rank goes with --ranks, or with --world and --master where no launcher says them"
+        together = "--rank requires --ranks, or --world and --master where no launcher sets them"
         self.assertEqual(self.fault_of(*base, "--rank", 0), together)
         self.assertEqual(self.fault_of(*base, "--master", "a:1"), together)
         self.assertEqual(self.fault_of(*base, "--rank", 3, "--world", 3, "--master", "a:1"),
                          "--rank: 3 is not below --world, which is 3")
-        self.assertIn("say where the ranks run: ", self.fault_of(*base, "--spawn", "--world", 3))
+        self.assertIn("choose where the ranks run: ", self.fault_of(*base, "--spawn", "--world", 3))
         self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "a:1,b:2,c:3", "--master", "a:1"),
-                         "--ranks says all places; --world, --master, --plan-device, --map and --clock-skew go without it")
-        self.assertIn("say where the ranks run: ", self.fault_of(*base, "--spawn", "--clock-skew", "1s"))
-        elsewhere = "is for ranks that are processes elsewhere too; it goes with --rank"
+                         "--ranks lists all addresses; leave out --world, --master, --plan-device, --map and --clock-skew")
+        self.assertIn("choose where the ranks run: ", self.fault_of(*base, "--spawn", "--clock-skew", "1s"))
+        elsewhere = "applies only to ranks that are started one by one; use it with --rank"
         for option in (("--secret-file", self.secret), ("--bind", "lo"), ("--tls",), ("--plain-text",)):
             for command in ((*base, "--in-process"), ("doctor",), ("profile", self.workload, "-o", "none")):
                 self.assertEqual(self.fault_of(*command, *option), f"{option[0]}: {elsewhere}")
         self.assertIn("--map: ", self.fault_of(*base, *self.flags(0), "--map", "sideways"))
         self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "a:1,b:2,a:1"),
-                         '--ranks: "a:1" stands there twice; each rank listens at a place of its own')
+                         '--ranks: "a:1" is listed twice; give each rank an address of its own')
         process = self.start(RANK="0")
         self.assertEqual(self.ended([process], 2)[0][1],
                          "isobar: WORLD_SIZE: not set; torchrun sets RANK and WORLD_SIZE together\n")
 
-    def test_a_rank_that_is_killed_while_others_are_awaited_is_let_in_again(self):
+    def test_a_rank_that_is_killed_before_all_are_connected_can_connect_again(self):
         processes = [self.start(*self.flags(rank), "--restart", 1) for rank in (0, 1)]
         os.kill(self.child_that_was_greeted(processes[1]), signal.SIGKILL)
-        said = self.ended([*processes, self.start(*self.flags(2), "--restart", 1)], 0)
-        self.assertIn("attempt 1 of 2 failed: died of signal 9 (Killed)", said[1][1])
-        self.assertNotIn("failed", said[0][1])
+        printed = self.ended([*processes, self.start(*self.flags(2), "--restart", 1)], 0)
+        self.assertIn("attempt 1 of 2 failed: died of signal 9 (Killed)", printed[1][1])
+        self.assertNotIn("failed", printed[0][1])
 
     def child_that_was_greeted(self, rank):
-        """It has two connections with rank 0, and listens for the others."""
+        """Whether it has two connections with rank 0 and listens for the others."""
         def greeted():
             with contextlib.suppress(OSError):
                 for child in children_of(rank.pid):
@@ -288,12 +288,12 @@ class Ranks(CommandTest):
         self.assertTrue(holds(greeted), "rank 0 greets nobody")
         return greeted()
 
-    def test_a_port_for_all_beside_a_master_for_this_machine_alone_is_refused_before_anybody_is_awaited(self):
+    def test_a_public_port_with_a_local_master_is_refused_before_waiting_for_others(self):
         fault = self.ended([self.start(*self.flags(0), "--bind", "0.0.0.0")], 2)[0][1].splitlines()[-1]
-        self.assertEqual(fault, "isobar: --bind: 0.0.0.0 is open to other machines, and the master is at 127.0.0.1, "
-                         "which this machine alone reaches; give it another place in --master, or no --bind")
+        self.assertEqual(fault, "isobar: --bind: 0.0.0.0 is open to other machines, but the master is at 127.0.0.1, "
+                         "which only this machine reaches; change the address in --master, or omit --bind")
 
-    def test_ranks_take_as_many_open_files_as_they_may(self):
+    def test_ranks_raise_their_limit_of_open_files(self):
         def few():
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 

@@ -1,4 +1,4 @@
-"""Whose fault it is, and what, however the ranks were started: by one process, one by one, or by a launcher."""
+"""Messages name the failed rank and its fault, however ranks are started: by one process, one by one, by a launcher."""
 
 import functools
 import json
@@ -26,7 +26,7 @@ class NamedFaults(BreakableRuns):
                 for rank in (0, 1)]
 
     def launched(self, *options, steps=ENDLESS):
-        """With what torchrun says."""
+        """With the variables of torchrun."""
         port = str(free_ports(1)[0])
 
         def environment(rank):
@@ -36,12 +36,12 @@ class NamedFaults(BreakableRuns):
                            begin=functools.partial(subprocess.Popen, env=environment(rank))) for rank in (0, 1)]
 
     def every_way(self, *options, steps=ENDLESS):
-        """The processes that a user starts, way by way; the first one speaks of rank 0."""
+        """The processes that a user starts, for each way of starting; the first one is rank 0 or its parent."""
         for way in (self.spawned, self.placed, self.launched):
             yield way(*options, steps=steps)
 
     def in_training(self, *options):
-        """The same, with the number of rank 1's process, once they train."""
+        """The same processes once they train, and the id of the process of rank 1."""
         for processes in self.every_way(*options):
             self.wait_for_step(2, *processes)
             yield processes, (processes[1].pid if len(processes) > 1 else children_of(processes[0].pid)[1])
@@ -58,7 +58,7 @@ class NamedFaults(BreakableRuns):
         for processes, victim in self.in_training("--heartbeat", "3s"):
             os.kill(victim, signal.SIGSTOP)
             self.assertRegex(self.errors_of(processes[0]),
-                             r"isobar: rank 1 \(b\): no sign of life for 3 s \(--heartbeat\)\n\Z")
+                             r"isobar: rank 1 \(b\): no heartbeat for 3 s \(--heartbeat\)\n\Z")
 
     def test_a_disk_that_is_full(self):
         self.planned()

@@ -1,4 +1,4 @@
-"""What other tests compare us with works here: a fault of theirs shows as theirs."""
+"""The software that other tests compare us with works here, so that its faults are not taken for ours."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ torch.distributed.init_process_group("gloo")
 total = torch.ones(1) * (torch.distributed.get_rank() + 1)
 torch.distributed.all_reduce(total)
 print(f"{total.item()}\n", end="")
-torch.distributed.destroy_process_group()  # or Gloo's threads may outlive what they use
+torch.distributed.destroy_process_group()  # otherwise Gloo's threads may outlive what they use
 """
 
 MODEL_SAVED_AND_LOADED = """

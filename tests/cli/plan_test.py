@@ -4,7 +4,7 @@ import re
 
 from tests.cli.support import BERT24, GPT, PLATFORM, SKY16, CommandTest
 
-# Ends with a proven optimum at once.
+# Finds a proven optimum at once.
 TWO_SITES = "platforms/two_sites.xml", "workloads/bert24.yaml"
 
 # 3 x 1 TFLOP forward and twice that back: 9 TFLOP; with "fast" alone 4.5 s.
@@ -38,7 +38,7 @@ class Plan(CommandTest):
         self.assertEqual(plan["recompute"], [1, 2])
         # slow: a and b forward (2 s), b and a back (3 + 2 s); fast: c forward (0.5 s) and back (1.5 s); two transfers.
         self.assertAlmostEqual(plan["objective_s"], 7 + 2 + 2 * 0.11)
-        # 8 B a parameter, what a keeps, what b reads, the buffers over the cut, and the rest of b while it recomputes.
+        # 8 B per parameter, what a keeps, what b reads, the buffers over the cut, and the rest of b while it recomputes.
         self.assertAlmostEqual(plan["predicted"]["peak_memory_bytes"]["slow"], 16e3 + 1e9 + 0.1e9 + 0.2e9 + 0.9e9)
         self.assertNotIn("recompute", self.json_of("plan", *self.small_inputs(), "--allocator", "even",
                                                    "--recompute", "none"))
@@ -49,7 +49,7 @@ class Plan(CommandTest):
         plan = self.make_plan(*inputs, "--objective", "sequential", "--recompute", "all")
         self.assertEqual(json.loads(pathlib.Path(plan).read_text())["recompute"], [0, 1, 2])
 
-    def test_refuses_a_recomputation_that_is_no_list_of_layers(self):
+    def test_refuses_a_recomputation_that_is_not_a_list_of_layers(self):
         inputs = self.small_inputs()
         for text in ("some", "1,", "2-1", "1,1", "0-1,1", "2,0", "-1", "1 2", "0x1"):
             self.assertEqual(
@@ -59,14 +59,14 @@ class Plan(CommandTest):
             self.assertEqual(self.fault_of("compare", *inputs, "--recompute", text),
                              f"--recompute: layer {text.split('-')[-1]}; workload small has layers 0 to 2")
 
-    def test_a_device_left_out_is_as_if_it_were_not_there(self):
+    def test_a_device_left_out_does_not_affect_the_plan(self):
         platform, workload = self.small_inputs()
         plan = self.make_plan(platform, workload, "--without", "fast", allocator="exact")
         content = json.loads(pathlib.Path(plan).read_text())
         self.assertEqual(content["without"], ["fast"])
         self.assertEqual([stage["devices"][0]["name"] for stage in content["stages"]], ["slow"])
         self.assertEqual(content["outcome"], "optimal")
-        # Its bound is one of the rest alone: with "fast" there is a better plan.
+        # Its bound holds only without "fast", with which there is a better plan.
         self.run_isobar("verify", platform, workload, plan)
         self.run_isobar("simulate", platform, workload, "--plan", plan, "--stamp")
         self.run_isobar("verify", platform, workload, plan)
@@ -80,7 +80,7 @@ class Plan(CommandTest):
         alone = '<host id="S1" speed="1Tf"><prop id="memory" value="16 GiB"/></host>'
         platform = self.write("dogbone.xml", PLATFORM.replace("MEMORY", "16 GiB").replace("<link", alone + "<link", 1))
         fault = self.fault_of("plan", platform, workload, "--allocator", "even")
-        self.assertIn("host S1: no route from slow; every two devices need one", fault)
+        self.assertIn("host S1: no route from slow; every pair of devices needs one", fault)
         plan = self.make_plan(platform, workload, "--without", "S1", allocator="exact")
         self.run_isobar("verify", platform, workload, plan)
         result = self.folder / "result.json"
@@ -94,30 +94,29 @@ class Plan(CommandTest):
         options = (platform, workload, "--allocator", "even", "--without")
         self.assertEqual(self.json_of("plan", *options, r"rack 1\, slot 2")["without"], ["rack 1, slot 2"])
         self.assertEqual(self.fault_of("plan", *options, "rack 1, slot 2"),
-                         '--without: "rack 1" is no device of small; these are: slow, rack 1, slot 2')
+                         '--without: "rack 1" is not a device of small; its devices are slow, rack 1, slot 2')
 
-    def test_a_device_left_out_has_to_be_there(self):
+    def test_a_device_left_out_has_to_exist(self):
         inputs = self.small_inputs()
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "even", "--without", "fast,quick"),
-                         '--without: "quick" is no device of small; these are: slow, fast')
+                         '--without: "quick" is not a device of small; its devices are slow, fast')
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "even", "--without", "slow,fast"),
                          "--without: leaves out every device of small")
 
-    def test_sky_s_memory_model_knows_no_recomputation(self):
+    def test_skys_memory_model_does_not_model_recomputation(self):
         self.assertEqual(
             self.fault_of("plan", SKY16, BERT24, "--allocator", "even", "--recompute", "all"),
-            "--recompute: memory_model sky knows nothing of recomputation; write memory_model: training")
+            "--recompute: memory_model sky does not model recomputation; write memory_model: training")
 
-    def test_a_start_recomputes_what_the_plan_does(self):
+    def test_a_start_recomputes_the_same_layers_as_the_plan(self):
         inputs = self.small_inputs()
         start = self.make_plan(*inputs, "--recompute", "1")
         options = "--allocator", "local-search", "--start", start
         self.assertEqual(self.json_of("plan", *inputs, *options, "--recompute", "1")["recompute"], [1])
         self.assertEqual(self.fault_of("plan", *inputs, *options),
-                         f"{start}: recompute: 1 layers, which are not the 0 that recompute in the workload as it is "
-                         "given here")
+                         f"{start}: recompute: lists 1 layers, not the 0 that recompute in the given workload")
 
-    def test_an_external_allocator_reads_the_workload_as_it_is_recomputed(self):
+    def test_an_external_allocator_reads_the_workload_with_its_recomputation(self):
         problem = self.folder / "problem.json"
         answer = '{"stages": [{"device": "fast", "first_layer": 0, "last_layer": 2}]}'
         allocator = self.write("allocator.sh", f"#!/bin/sh\ncat > {problem}\necho '{answer}'\n")
@@ -129,7 +128,7 @@ class Plan(CommandTest):
         self.assertEqual([layer["activations_bytes"] for layer in workload["layers"]], [0, 1e8, 1e8])
         self.assertEqual(workload["recompute_buffer_bytes"], 1e9)
 
-    def test_sequential_has_defaults_of_its_own(self):
+    def test_sequential_has_its_own_defaults(self):
         plan = self.json_of("plan", SKY16, BERT24, "--allocator", "even", "--objective", "sequential")
         self.assertEqual((plan["communication"], plan["schedule"], plan["microbatches"]), ("serial", "sequential", 1))
 
@@ -141,7 +140,7 @@ class Plan(CommandTest):
             texts.append(json.dumps(plan))
         self.assertEqual(*texts)
 
-    def test_chain_dp_takes_the_fast_device_alone_for_one_micro_batch(self):
+    def test_chain_dp_uses_only_the_fast_device_for_one_micro_batch(self):
         plan = self.json_of("plan", *self.small_inputs(), "--allocator", "chain-dp", "--objective", "sequential")
         self.assertEqual([stage["devices"][0]["name"] for stage in plan["stages"]], ["fast"])
         self.assertAlmostEqual(plan["objective_s"], 4.5)
@@ -184,7 +183,7 @@ class Plan(CommandTest):
             self.fault_of("plan", *self.small_inputs(), "--allocator", "local-search", "--start", start),
             f"{start}: stages: none; a search starts from a plan that has some")
 
-    def test_a_start_is_not_written_over(self):
+    def test_a_start_is_not_overwritten(self):
         start = self.make_plan(*self.small_inputs())
         self.assertEqual(
             self.fault_of("plan", *self.small_inputs(), "--allocator", "local-search", "--start", start, "-o", start),
@@ -193,11 +192,11 @@ class Plan(CommandTest):
     def test_start_and_polish_are_for_allocators_that_improve_plans(self):
         start = self.make_plan(*self.small_inputs())
         self.assertEqual(self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--start", start),
-                         "--start: works with allocator local-search alone, and not with even")
+                         "--start: works only with allocator local-search, not with even")
         self.assertEqual(self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--polish"),
-                         "--polish: works with allocator local-search alone, and not with even")
+                         "--polish: works only with allocator local-search, not with even")
         self.assertEqual(self.fault_of("compare", *self.small_inputs(), "--allocators", "local-search,even", "--polish"),
-                         "--polish: works with allocator local-search alone, and not with even")
+                         "--polish: works only with allocator local-search, not with even")
 
     def test_takes_no_more_micro_batches_than_can_be_checked(self):
         for count in ("0", "65537"):
@@ -205,15 +204,15 @@ class Plan(CommandTest):
                 self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--microbatches", count),
                 f"--microbatches: {count} is not in 1 to 65536; a step is predicted micro-batch by micro-batch")
 
-    def test_shows_the_pipeline_formula_apart_from_what_is_predicted(self):
+    def test_shows_the_pipeline_formula_apart_from_the_prediction(self):
         # Stages of 6 and 1.5 s, M = 8: the formula says 7 * 6 + 7.5 s, and the second stage's last micro-batch follows.
         text = self.run_isobar("plan", *self.small_inputs(), "--allocator", "even").stdout
         lines = text.splitlines()
         predicted = re.fullmatch(r"predicted step ([\d.]+) s, no schedule of this plan below ([\d.]+) s", lines[2])
         self.assertGreaterEqual(float(predicted[1]), float(predicted[2]))
-        self.assertEqual(lines[3], "pipeline formula 49.5 s, which is no prediction")
+        self.assertEqual(lines[3], "pipeline formula 49.5 s, which is not a prediction")
 
-    def test_a_polished_plan_predicts_what_is_simulated(self):
+    def test_a_polished_plan_predicts_the_simulated_step(self):
         # Links of the two-device platform carry one kind of transfer each way; the route there and back shares one.
         platform, workload = self.small_inputs()
         text = pathlib.Path(platform).read_text()
@@ -269,11 +268,11 @@ class Plan(CommandTest):
         options = *TWO_SITES, "--allocator", "chain-dp", "--simulate", 3
         self.assertEqual(self.plan_without_wall(*options), self.plan_without_wall(*options))
 
-    def test_says_what_was_simulated_beside_what_is_predicted(self):
+    def test_shows_the_simulated_step_next_to_the_predicted_one(self):
         text = self.run_isobar("plan", *self.small_inputs(), "--allocator", "even", "--simulate", 1).stdout
         self.assertRegex(text, r"\npredicted step [\d.]+ s, no schedule of this plan below [\d.]+ s\n"
                                r"simulated step [\d.]+ s, the least of \d+ placements; found by [a-z-]+ for objective "
-                               r"[a-z]+\npipeline formula [\d.]+ s, which is no prediction\n")
+                               r"[a-z]+\npipeline formula [\d.]+ s, which is not a prediction\n")
 
     def test_another_allocator_helps_out_where_one_finds_no_placement(self):
         # even gives slow two layers of 1 GB for two micro-batches in flight, too much for 3 GB; one layer there fits.
@@ -289,7 +288,7 @@ class Plan(CommandTest):
         self.assertEqual(content["outcome"], "infeasible")
         self.assertNotIn("simulated", content)
 
-    def test_refuses_a_number_of_candidates_that_is_none(self):
+    def test_refuses_a_number_of_candidates_out_of_range(self):
         for count in ("0", "65"):
             self.assertEqual(
                 self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--simulate", count),
@@ -308,7 +307,7 @@ class Plan(CommandTest):
         self.assertEqual(plan["microbatches"], min(best, key=best.get))
         self.assertNotIn("micro_batch", self.json_of("plan", *inputs, "--allocator", "even"))
 
-    def test_a_plan_of_another_micro_batch_holds_where_it_is_read(self):
+    def test_a_plan_of_another_micro_batch_holds_in_every_command(self):
         inputs = self.gpt_inputs()
         plan = self.make_plan(*inputs, "--global-batch", 6, "--microbatches", 3, "--recompute", "1")
         content = json.loads(pathlib.Path(plan).read_text())
@@ -335,20 +334,20 @@ class Plan(CommandTest):
             step = self.simulated_step(*inputs, "even", "--global-batch", 12, "--microbatches", count)
             self.assertLessEqual(simulated["step_time_s"], step * (1 + 1e-9))
 
-    def test_refuses_a_global_batch_that_cannot_be_divided_so(self):
+    def test_refuses_a_global_batch_that_cannot_be_divided(self):
         inputs = *self.gpt_inputs(), "--allocator", "even"
         self.assertEqual(
             self.fault_of("plan", *inputs, "--global-batch", 7, "--microbatches", 2),
             "--global-batch: 7 samples are not 2 micro-batches of 1 to 1048576 samples; write a multiple of "
-            "--microbatches, or leave that out")
+            "--microbatches, or leave that option out")
         self.assertEqual(self.fault_of("plan", *inputs, "--global-batch", 0),
                          "--global-batch: 0 is not in 1 to 68719476736")
         self.assertEqual(  # a prime
             self.fault_of("plan", *inputs, "--global-batch", 2097169),
             "--global-batch: 2097169 has no divisor that leaves at most 65536 micro-batches of at most 1048576 samples")
         self.assertEqual(self.fault_of("plan", *inputs, "--global-batch", 8, "--objective", "bottleneck"),
-                         "--global-batch: objective bottleneck is of one micro-batch, so sizes of it cannot be compared; "
-                         "use step or pipeline")
+                         "--global-batch: objective bottleneck is of one micro-batch, so micro-batch sizes cannot be "
+                         "compared; use step or pipeline")
 
     def test_listed_layers_have_one_micro_batch_size(self):
         inputs = self.small_inputs()
@@ -356,7 +355,7 @@ class Plan(CommandTest):
                  "model: gpt")
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "even", "--global-batch", 4),
                          f"--global-batch: {fault}")
-        # The size that the file has is no other one.
+        # The size in the file is not another size.
         plan = self.make_plan(*inputs, "--global-batch", 4, "--microbatches", 4)
         content = json.loads(pathlib.Path(plan).read_text())
         self.assertNotIn("micro_batch", content)
@@ -400,12 +399,12 @@ class Plan(CommandTest):
             self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--time-limit", "30")
             .startswith('--time-limit: "30" is not a time'))
 
-    def test_says_that_a_file_is_not_there(self):
+    def test_reports_a_missing_file(self):
         platform, workload = self.small_inputs()
         self.assertEqual(self.fault_of("plan", platform, "none.yaml", "--allocator", "even"), "none.yaml: no such file")
         self.assertEqual(self.fault_of("plan", "none.xml", workload, "--allocator", "even"), "none.xml: no such file")
 
-    def test_an_empty_name_is_no_file(self):
+    def test_an_empty_file_name_is_refused(self):
         start = self.make_plan(*self.small_inputs())
         for arguments, option in ((["plan", *self.small_inputs(), "--allocator", "even", "-o", ""], "--output"),
                                   (["plan", *self.small_inputs(), "--allocator", "local-search", "--start", ""],
@@ -423,7 +422,7 @@ class Plan(CommandTest):
                                  f"{option}: the name is empty; name a file; see isobar "
                                  f"{'platform show' if arguments[0] == 'platform' else arguments[0]} --help")
 
-    def test_a_place_that_cannot_be_written_costs_no_search(self):
+    def test_an_output_that_cannot_be_written_costs_no_search(self):
         ran = self.folder / "ran"
         allocator = self.write("allocator.sh", f"#!/bin/sh\ntouch '{ran}'\n")
         pathlib.Path(allocator).chmod(0o755)
@@ -433,7 +432,7 @@ class Plan(CommandTest):
             self.assertEqual(fault, "no/such/folder/x: cannot write there: No such file or directory")
             self.assertFalse(ran.exists())
 
-    def test_a_reason_of_a_program_is_shown_on_one_line(self):
+    def test_the_reason_of_a_program_is_shown_on_one_line(self):
         answer = json.dumps({"outcome": "infeasible", "reason": "\x1b[2Jdone\n" + 1000 * "x"})
         allocator = self.write("allocator.sh", f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
         pathlib.Path(allocator).chmod(0o755)
@@ -443,6 +442,6 @@ class Plan(CommandTest):
             self.assertNotIn("\x1b", output)
             self.assertIn("xxx…\n", output)
 
-    def test_says_that_a_folder_to_write_to_is_not_there(self):
+    def test_reports_a_missing_folder_of_the_output(self):
         fault = self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "-o", self.folder / "no/plan.json", expect=3)
         self.assertIn("No such file or directory", fault)

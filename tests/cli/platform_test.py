@@ -78,7 +78,17 @@ class Platform(CommandTest):
     def test_the_rates_of_every_dtype_are_shown(self):
         platform = str(self.folder / "mixed.xml")
         self.run_isobar("platform", "generate", "star", "--devices", "1xA10+1xT4", "-o", platform)
-        text = self.run_isobar("platform", "show", platform).stdout
+        text = self.run_isobar("platform", "show", platform, "--wide").stdout
         self.assertRegex(text, r"device +type +site +float32 +bf16 +fp16 +memory ")
         self.assertRegex(text, r"device-0 +A10 +– +31.2 TFLOP/s +125 TFLOP/s +125 TFLOP/s ")
         self.assertRegex(text, r"device-1 +T4 +– +8.10 TFLOP/s +– +65.0 TFLOP/s ")
+
+    def test_a_table_fits_a_terminal_unless_it_is_wide(self):
+        platform = str(self.folder / "mixed.xml")
+        self.run_isobar("platform", "generate", "star", "--devices", "1xA100-SXM4-40GB+1xT4", "-o", platform)
+        lines = self.run_isobar("platform", "show", platform).stdout.splitlines()
+        for line in lines:
+            self.assertLessEqual(len(line), 80, line)
+        self.assertRegex(lines[2], r"device +type +site +float32 +memory +to the next +latency")
+        self.assertEqual(lines[-1], "not shown without --wide: fp16, bf16, USD/h")
+        self.assertGreater(len(self.run_isobar("platform", "show", platform, "--wide").stdout.splitlines()[2]), 80)

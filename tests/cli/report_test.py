@@ -13,7 +13,7 @@ GPT = "workloads/gpt2_124m.yaml"
 SKY64 = "platforms/sky64.xml"
 BERT160 = "workloads/bert160.yaml"
 
-# Names that would end a script, be a tag, or end a text where they were not taken for what they are.
+# Names that would end a script, be a tag or end a text unless they are escaped.
 SLOW = "</script><script>document.title='broken'</script>"
 FAST = "<img src=x onerror=\"document.title='broken'\"> & \u201cü\u65e5\u672c\u201d"
 HOSTILE = """<?xml version='1.0' encoding='UTF-8'?>
@@ -34,7 +34,7 @@ def in_xml(text):
 
 
 def contrast(one, other):
-    """WCAG 2's, of two colours as the browser says them: rgb(17, 21, 26)."""
+    """Contrast ratio of WCAG 2 for two colours as the browser spells them: rgb(17, 21, 26)."""
     def luminance(colour):
         parts = [int(part) / 255 for part in colour[colour.index("(") + 1:-1].split(",")[:3]]
         red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
@@ -57,7 +57,7 @@ class ReportCommand(ResultTest):
         content.update(changes)
         pathlib.Path(file).write_text(json.dumps(content))
 
-    def test_a_result_says_all_that_is_needed_to_simulate_it_again(self):
+    def test_a_result_names_all_that_is_needed_to_simulate_it_again(self):
         platform, workload = self.small_inputs()
         result = json.loads(pathlib.Path(self.result_of(platform, workload)).read_text())
         plan = json.loads((self.folder / "plan.json").read_text())
@@ -89,10 +89,10 @@ class ReportCommand(ResultTest):
         self.run_isobar("compare", *self.small_inputs(memory="1 GB"), "--keep", kept, expect=4)
         self.assertEqual(list(kept.iterdir()), [])
 
-    def test_refuses_to_keep_rows_where_they_cannot_be_told_apart(self):
+    def test_refuses_to_keep_rows_whose_files_would_have_the_same_name(self):
         inputs = self.small_inputs()
         file = self.write("file", "")
-        self.assertEqual(self.fault_of("compare", *inputs, "--keep", file), f"{file}: is no folder; name one, or a new one")
+        self.assertEqual(self.fault_of("compare", *inputs, "--keep", file), f"{file}: is not a folder; name one, or a new one")
         kept = self.folder / "kept"
         self.assertEqual(self.fault_of("compare", *inputs, "--allocators", "exec:a/b,exec:a-b", "--keep", kept),
                          f"{kept}/step.exec-a-b.plan.json: is written twice; name two files")
@@ -108,7 +108,7 @@ class ReportCommand(ResultTest):
                                       ("\u221210 % latency of all links", "10ms", "9ms")):
             self.write("changed.xml", xml.replace(before, after))
             plan = json.loads((self.folder / "plan.json").read_text())
-            # even looks at counts alone, and so plans the same.
+            # even considers only counts, so it makes the same plan.
             again = self.make_plan(self.folder / "changed.xml", self.folder / "small.yaml")
             layers = lambda plan: [(stage["first_layer"], stage["last_layer"]) for stage in plan["stages"]]
             self.assertEqual(layers(json.loads(pathlib.Path(again).read_text())), layers(plan))
@@ -118,7 +118,7 @@ class ReportCommand(ResultTest):
         best = [each["step_time_s"] for each in run["what_ifs"]]
         self.assertEqual(best, sorted(best))
 
-    def test_a_change_that_cannot_be_simulated_says_why(self):
+    def test_a_change_that_cannot_be_simulated_has_a_reason(self):
         platform, workload = self.small_inputs()
         self.write("wire.bw", "0 1e9\n")
         xml = pathlib.Path(platform).read_text()
@@ -135,7 +135,7 @@ class ReportCommand(ResultTest):
         flops = {events for events in run["timeline"]["events"]["flops"]}
         self.assertLessEqual({3e12, 5e12}, flops)
 
-    def test_plans_anew_when_asked(self):
+    def test_plans_again_on_request(self):
         result = self.result_of(*self.small_inputs(), allocator="chain-dp")
         run, = self.json_of("report", result, "--plan-anew")["runs"]
         for answer in run["what_ifs"]:
@@ -151,7 +151,12 @@ class ReportCommand(ResultTest):
             pages.append((self.folder / name).read_bytes())
         self.assertEqual(*pages)
 
-    def test_refuses_what_is_no_result(self):
+    def test_the_page_loads_nothing(self):
+        page = self.folder / "page.html"
+        self.run_isobar("report", self.result_of(*self.small_inputs()), "-o", page)
+        self.assertIn('http-equiv="Content-Security-Policy" content="default-src \'none\';', page.read_text())
+
+    def test_refuses_files_that_are_not_results(self):
         result = self.result_of(*self.small_inputs())
         page = self.write("page.html", "what was there before")
         report = "report", result, "-o", page
@@ -161,7 +166,7 @@ class ReportCommand(ResultTest):
             "{}": "schema: missing",
             (self.folder / "plan.json").read_text(): 'is a plan; name a result',
             text.replace('"step_bound_s": ', '"step_bound_s": "x", "was": ', 1): "step_bound_s",
-            text.replace('"device": "slow"', '"device": "fast"', 1): "stages: are not those of the plan",
+            text.replace('"device": "slow"', '"device": "fast"', 1): "stages: do not match the stages of the plan",
         }
         for content, expected in faults.items():
             pathlib.Path(result).write_text(content)
@@ -173,7 +178,7 @@ class ReportCommand(ResultTest):
         self.assertEqual(self.fault_of("report", missing, "-o", page), f"{missing}: no such file")
         self.assertEqual(self.fault_of("report", "-o", page), "RESULT is required; see isobar report --help")
 
-    def test_refuses_a_result_whose_files_are_gone_or_have_changed(self):
+    def test_refuses_a_result_whose_inputs_are_missing_or_have_changed(self):
         platform, workload = self.small_inputs()
         result = self.result_of(platform, workload)
         xml = pathlib.Path(platform).read_text()
@@ -183,15 +188,15 @@ class ReportCommand(ResultTest):
                          r"\w{16} now; simulate again$")
         pathlib.Path(platform).unlink()
         self.assertEqual(self.fault_of("report", result),
-                         f"{result}: inputs.platform: {platform} is not there, nor beside this file; put it there, or "
+                         f"{result}: inputs.platform: {platform} does not exist, nor next to this file; put it there, or "
                          "simulate again")
         self.write("small.xml", xml)
         pathlib.Path(workload).unlink()
         self.assertEqual(self.fault_of("report", result),
-                         f"{result}: inputs.workload: {workload} is not there, nor beside this file; put it there, or "
+                         f"{result}: inputs.workload: {workload} does not exist, nor next to this file; put it there, or "
                          "simulate again")
 
-    def test_finds_the_files_of_a_mailed_result_beside_it(self):
+    def test_finds_the_inputs_of_a_result_next_to_it(self):
         platform, workload = self.small_inputs()
         result = self.result_of(platform, workload)
         shown = self.json_of("report", result)
@@ -230,7 +235,7 @@ class ReportCommand(ResultTest):
         plan = content["plan"]
         plan["stages"][0]["last_layer"] = 0
         self.edit(result, step_times_s=content["step_times_s"], plan=plan)
-        self.assertIn(f"{result}: plan: stages[1]: layer 1 is placed nowhere", self.fault_of("report", result))
+        self.assertIn(f"{result}: plan: stages[1]: layer 1 is not placed", self.fault_of("report", result))
 
     def test_refuses_to_write_over_its_input(self):
         result = self.result_of(*self.small_inputs())
@@ -252,12 +257,12 @@ class ReportCommand(ResultTest):
         self.assertEqual(run["measured"]["timeline"]["instructions"], run["timeline"]["instructions"])
         self.assertGreaterEqual(min(run["measured"]["timeline"]["events"]["begin_s"]), 0)
         self.assertEqual(self.fault_of("report", result, result, "--measured", trace),
-                         "--measured: is a trace of one plan; name one result")
+                         "--measured: is a trace of one plan; name only one result")
         elsewhere = self.write("elsewhere.json", trace.read_text().replace('"slow"', '"elsewhere"'))
         self.assertEqual(self.fault_of("report", result, "--measured", elsewhere),
                          f"{elsewhere}: has other devices than the plan of {result}")
         other = self.result_of(*self.small_inputs(), options=("--microbatches", 3))
-        self.assertIn("a trace of another plan", self.fault_of("report", other, "--measured", trace))
+        self.assertIn("the trace is of another plan", self.fault_of("report", other, "--measured", trace))
 
     def test_a_missing_browser_is_said_in_one_line(self):
         result = self.result_of(*self.small_inputs())
@@ -297,7 +302,7 @@ class Plot(ResultTest):
 
 
 class Page(unittest.TestCase):
-    """Pages as a reader has them, in a browser that says of every request and every error."""
+    """Pages in a browser that records every request and every error."""
 
     @classmethod
     def setUpClass(cls):
@@ -336,7 +341,7 @@ class Page(unittest.TestCase):
         return opened
 
     def values(self, page, table):
-        """The numbers of a table, as its cells have them from the JSON."""
+        """The numbers of a table, which its cells take from the JSON."""
         return page.eval_on_selector_all(
             f'[aria-label="{table}"] tbody tr',
             "rows => rows.map(row => [...row.querySelectorAll('[data-value]')].map(cell => Number(cell.dataset.value)))")
@@ -438,7 +443,7 @@ class Page(unittest.TestCase):
         page.keyboard.press("0")
         self.assertEqual(shown(), whole)
 
-    def test_hovering_says_what_an_instruction_is(self):
+    def test_hovering_describes_an_instruction(self):
         page = self.open(self.geo[0])
         page.locator("#timeline-chart").scroll_into_view_if_needed()
         bar = page.locator("#timeline-chart .bars .point path").first.bounding_box()
@@ -460,7 +465,7 @@ class Page(unittest.TestCase):
             self.assertGreaterEqual(contrast(axis, back), 4.5, scheme)
         self.assertEqual(len(backs), 2)
 
-    def test_the_colours_follow_while_it_is_open(self):
+    def test_the_colours_follow_the_system_while_the_page_is_open(self):
         page = self.open(self.geo[0], color_scheme="light")
         page.emulate_media(color_scheme="dark")
         back = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
@@ -494,7 +499,7 @@ class Page(unittest.TestCase):
         page.locator('[aria-label="Instructions"] tbody tr').first.wait_for()
         self.assertEqual(page.locator('[aria-label="Instructions"] tbody tr').count(), 500)
 
-    def test_of_a_very_long_step_it_shows_what_a_page_can_carry_and_says_so(self):
+    def test_a_very_long_step_is_cut_and_the_page_reports_it(self):
         platform, workload = self.tests.small_inputs()
         plan = self.tests.make_plan(platform, workload, "--microbatches", 3000)
         result = self.folder / "long.json"
@@ -526,7 +531,7 @@ class Page(unittest.TestCase):
         ticks = page.eval_on_selector_all("#plan-chart .xtick", "all => all.map(each => each.textContent)")
         self.assertEqual(ticks, [name[:21] + "…" for name in (SLOW, FAST)])
 
-    def test_a_measured_step_stands_below_the_simulated_one(self):
+    def test_a_measured_step_is_below_the_simulated_one(self):
         platform, workload = self.tests.small_inputs()
         plan = self.tests.make_plan(platform, workload)
         result, trace = self.folder / "one.json", self.folder / "one.trace.json"

@@ -1,4 +1,4 @@
-"""isobar-exec with other texts for all failures: restart, blame, re-plan, exit code and checkpoints stay the same."""
+"""isobar-exec with other texts for all failures: restarts, named ranks, new plans, exit codes and checkpoints stay the same."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ class RewordedFailures(BreakableRuns):
 
     @contextlib.contextmanager
     def reworded_by(self, seed):
-        """Gives a folder for the checkpoints of a run whose texts differ from those by other seeds."""
+        """Returns a folder for the checkpoints of a run whose texts differ from those of other seeds."""
         with self.subTest(rewording=seed), unittest.mock.patch.dict(os.environ, ISOBAR_REWORDING=seed):
             yield self.folder / f"kept-{seed}"
 
@@ -35,7 +35,7 @@ class RewordedFailures(BreakableRuns):
             self.assertNotIn(text, errors)
         return errors
 
-    def test_a_rank_that_is_killed_is_started_again_from_its_checkpoint(self):
+    def test_a_killed_rank_is_restarted_from_its_checkpoint(self):
         self.planned()
         undisturbed = self.undisturbed()
         for seed in SEEDS:
@@ -46,10 +46,10 @@ class RewordedFailures(BreakableRuns):
                 supervised, = children_of(process.pid)
                 os.kill(children_of(supervised)[1], signal.SIGKILL)
                 self.assertRegex(self.reworded_errors_of(process, code=0),
-                                 r"isobar: attempt 1 of 3 failed: reworded:.*; going on from step [1-9]0\n")
+                                 r"isobar: attempt 1 of 3 failed: reworded:.*; continuing from step [1-9]0\n")
                 self.assertEqual(self.losses(process), undisturbed)
 
-    def test_a_rank_that_is_killed_elsewhere_is_waited_for(self):
+    def test_a_killed_rank_that_was_started_separately_is_awaited(self):
         self.planned()
         undisturbed = self.undisturbed()
         for seed in SEEDS:
@@ -65,7 +65,7 @@ class RewordedFailures(BreakableRuns):
                                      "isobar: attempt 1 of 3 failed: reworded:")
                 self.assertEqual(self.losses(processes[1]), undisturbed)
 
-    def test_the_device_that_is_lost_is_the_one_that_is_left_out(self):
+    def test_the_lost_device_is_left_out(self):
         self.planned(("a", "b", "c"))
         undisturbed = self.undisturbed()
         for count, seed in enumerate(SEEDS):
@@ -101,7 +101,7 @@ class RewordedFailures(BreakableRuns):
                 self.assertRegex(self.reworded_errors_of(process, code=3), r"\Aisobar: reworded:.*\n\Z")
                 self.assertEqual(list(self.folder.glob("plan.without-*")), [])
 
-    def test_what_is_wrong_with_the_inputs_is_not_repeated_and_ends_both_ranks_alike(self):
+    def test_a_fault_of_the_inputs_is_not_repeated_and_ends_both_ranks_alike(self):
         self.planned()
         workload = pathlib.Path(self.workload)
         workload.write_text(workload.read_text().replace("adam", "sgd").replace("0.01", "1e30"))
@@ -114,7 +114,7 @@ class RewordedFailures(BreakableRuns):
                 for process in processes:
                     self.assertRegex(self.reworded_errors_of(process, code=2), r"\Aisobar: reworded:.*\n\Z")
 
-    def test_an_interrupt_is_one(self):
+    def test_an_interrupt_is_reported_as_one(self):
         self.planned()
         for seed in SEEDS:
             with self.reworded_by(seed):

@@ -81,7 +81,7 @@ class Run(CommandTest):
                                            "--json").stdout)
         self.assertEqual(again["losses"], result["losses"])
 
-    def test_ranks_of_their_own_meet_over_tcp(self):
+    def test_separate_ranks_connect_over_tcp(self):
         workload, plan = self.stamped_plan()
         ranks = "127.0.0.1:21741,127.0.0.1:21742"
         secret = self.secret_file()
@@ -92,24 +92,24 @@ class Run(CommandTest):
                                            ranks, "--steps", "2", "--flows", "2", *options[rank]], cwd=ROOT,
                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                           env=environment[rank]) for rank in (0, 1)]
-            said = [process.communicate(timeout=HANG_S) for process in processes]
-            return [process.returncode for process in processes], said
+            printed = [process.communicate(timeout=HANG_S) for process in processes]
+            return [process.returncode for process in processes], printed
 
         from_file = ["--secret-file", secret]
         for options in ([from_file, []], [["--tls", *from_file], ["--tls", "--bind", "lo"]]):
-            codes, said = run(options, [None, in_variable])
-            self.assertEqual(codes, [0, 0], said)
-            self.assertIn("loss", said[1][0])
+            codes, printed = run(options, [None, in_variable])
+            self.assertEqual(codes, [0, 0], printed)
+            self.assertIn("loss", printed[1][0])
 
         other = ["--secret-file", self.secret_file("other"), "--deadline", "3s"]
-        codes, said = run([[*from_file, "--deadline", "3s"], other], [None, None])
-        self.assertEqual(codes, [3, 3], said)
-        for rank, (_, errors) in enumerate(said):
+        codes, printed = run([[*from_file, "--deadline", "3s"], other], [None, None])
+        self.assertEqual(codes, [3, 3], printed)
+        for rank, (_, errors) in enumerate(printed):
             self.assertRegex(errors, f"rank {rank}: still waiting .* for rank {1 - rank} \\(127.0.0.1:2174.: .*"
                                      "give all ranks the same one")
             self.assertNotIn(in_variable["ISOBAR_SECRET"], errors)
 
-    def test_links_between_cpus_say_that_they_go_over_tcp(self):
+    def test_links_between_cpus_are_reported_as_tcp(self):
         workload, plan = self.stamped_plan()
         printed = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--steps", 1, "--transport",
                                   "auto").stdout
@@ -117,12 +117,12 @@ class Run(CommandTest):
                          ["rank 0 to rank 1, activations: TCP (a rank without a GPU or NCCL)",
                           "rank 1 to rank 0, gradients: TCP (a rank without a GPU or NCCL)"])
 
-    def test_a_plan_is_simulated_before_it_runs(self):
+    def test_a_plan_must_be_simulated_before_it_runs(self):
         workload, platform, profile = self.profiled()
         plan = self.make_plan(platform, workload, "--profile", profile, "--microbatches", 2)
         fault = self.fault_of("run", workload, "--plan", plan, "--in-process")
         self.assertEqual(fault, f"{plan}: has no stamp; run isobar simulate {platform} {workload} --profile {profile} "
-                                "--plan … --stamp, or say --unvalidated")
+                                "--plan … --stamp, or give --unvalidated")
         self.run_isobar("run", workload, "--plan", plan, "--in-process", "--steps", 1, "--unvalidated")
 
         self.run_isobar("simulate", platform, workload, "--profile", profile, "--plan", plan, "--stamp")
@@ -164,7 +164,7 @@ class Run(CommandTest):
         content = json.loads(pathlib.Path(plan).read_text())
         content["recompute"] = [1]
         pathlib.Path(plan).write_text(json.dumps(content))
-        self.assertEqual(self.fault_of(*base), f"{plan}: recompute: memory_model sky knows nothing of recomputation")
+        self.assertEqual(self.fault_of(*base), f"{plan}: recompute: memory_model sky does not model recomputation")
 
     def test_streams_that_are_closed_or_redirected_cost_no_file(self):
         workload, plan = self.stamped_plan()
@@ -183,7 +183,7 @@ class Run(CommandTest):
             subprocess.run([*run, "--checkpoint", self.folder / "kept", "--resume"], cwd=ROOT, stderr=full, check=True,
                            stdout=subprocess.DEVNULL)
 
-    def test_a_reader_that_ends_is_no_lost_device(self):
+    def test_a_reader_that_closes_the_pipe_is_not_a_lost_device(self):
         workload, plan = self.stamped_plan()
         run = subprocess.Popen([ISOBAR, "run", workload, "--plan", plan, "--spawn", "--steps", "1000000"], cwd=ROOT,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -206,11 +206,11 @@ class Run(CommandTest):
                          r"[0-9a-f]{16}: simulate it again with --stamp\Z")
         deeper = self.write("deeper.yaml", MODEL.replace("layers: 3", "layers: 4"))
         self.assertEqual(self.fault_of("run", deeper, "--plan", plan, "--in-process", "--unvalidated"),
-                         f"{plan}: layer 5 of 6 is placed nowhere; the stages hold every layer in order")
+                         f"{plan}: layer 5 of 6 is not placed; the stages must hold every layer in order")
 
     def test_a_plan_that_was_simulated_on_another_platform_is_refused(self):
         platform, _ = self.small_inputs()
-        # Where all that the plan claims holds too, or it would not be simulated there.
+        # All claims of the plan hold there too; otherwise it would not be simulated.
         other = self.write("other.xml", pathlib.Path(platform).read_text().replace('"wire"', '"cable"'))
         workload = self.write("model.yaml", MODEL)
         plan = self.make_plan(platform, workload, "--microbatches", 2)
@@ -228,62 +228,62 @@ class Run(CommandTest):
         base = ("run", workload, "--plan", plan, "--in-process", "--steps", 2)
         self.run_isobar(*base, "--emulate", "--profile", profile)
         self.assertEqual(self.fault_of(*base, "--profile", profile),
-                         "--profile: says how fast emulated devices are; it goes with --emulate on a CPU")
+                         "--profile: sets the speed of emulated devices; add --emulate, and use a CPU")
         other = self.write("other.json", pathlib.Path(profile).read_text() + " ")
         self.assertRegex(self.fault_of(*base, "--emulate", "--profile", other),
                          "other.json: has hash .*; the plan was made with a profile with hash ")
 
-    def test_wrong_options_are_said_in_one_line(self):
+    def test_wrong_options_are_faults_of_one_line(self):
         workload, plan = self.stamped_plan()
         base = ("run", workload, "--plan", plan)
-        self.assertIn("say where the ranks run: ", self.fault_of(*base))
-        self.assertIn("say where the ranks run: ", self.fault_of(*base, "--spawn", "--in-process"))
+        self.assertIn("choose where the ranks run: ", self.fault_of(*base))
+        self.assertIn("choose where the ranks run: ", self.fault_of(*base, "--spawn", "--in-process"))
         self.assertEqual(self.fault_of(*base, "--rank", 0),
-                         "--rank goes with --ranks, or with --world and --master where no launcher says them")
+                         "--rank requires --ranks, or --world and --master where no launcher sets them")
         self.assertEqual(self.fault_of(*base, "--spawn", "--steps", 0), "--steps: 0 is not in 1 to 1000000000")
         self.assertEqual(self.fault_of(*base, "--spawn", "--threads", 0), "--threads: 0 is not in 1 to 1024")
         self.assertEqual(self.fault_of(*base, "--spawn", "--flows", 65), "--flows: 65 is not in 1 to 64")
         self.assertEqual(self.fault_of(*base, "--rank", 2, "--ranks", "a:1,b:2"),
                          "--rank: 2 is not below the plan's 2 ranks")
         self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "127.0.0.1:21743"),
-                         "--ranks: names 1 places; the plan has 2 ranks")
+                         "--ranks: lists 1 addresses; the plan has 2 ranks")
         places = ("--rank", 0, "--ranks", "127.0.0.1:21744,127.0.0.1:21745")
         self.assertIn("no secret: give --secret-file FILE or the environment variable ISOBAR_SECRET",
                       self.fault_of(*base, *places))
         secret = self.secret_file()
         self.assertRegex(self.fault_of(*base, *places, "--secret-file", secret, "--bind", "nosuch0"),
-                         '--bind: "nosuch0" is no address, and no interface of this machine; it has .*lo')
+                         '--bind: "nosuch0" is neither an address nor an interface of this machine, which has .*lo')
         self.assertIn("--bind: 0.0.0.0 is open to other machines",
                       self.fault_of(*base, *places, "--secret-file", secret, "--bind", "0.0.0.0"))
         self.assertIn("--tls excludes --plain-text", self.fault_of(*base, *places, "--tls", "--plain-text"))
         self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "10.0.0.1:21744,10.0.0.2:21744", "--secret-file",
                                        secret, "--device", "cuda", "--transport", "nccl"),
-                         "--transport: nccl encrypts nothing; it goes without --tls, with --plain-text to other machines")
+                         "--transport: nccl does not encrypt; leave out --tls, and add --plain-text between machines")
         os.chmod(secret, 0o644)
         self.assertEqual(self.fault_of(*base, *places, "--secret-file", secret),
                          f"{secret}: others may read or change this secret (mode 644); run: chmod 600 {secret}")
-        self.assertIn("--secret-file: goes with --rank", self.fault_of(*base, "--spawn", "--secret-file", secret))
+        self.assertIn("--secret-file: requires --rank", self.fault_of(*base, "--spawn", "--secret-file", secret))
         self.assertIn("write host:port", self.fault_of(*base, "--rank", 0, "--ranks", "here,there"))
         self.assertIn("--deadline: ", self.fault_of(*base, "--spawn", "--deadline", "soon"))
         self.assertEqual(self.fault_of(*base, "--spawn", "--transport", "smoke"),
-                         '--transport: "smoke" is none; write tcp, nccl or auto')
+                         '--transport: "smoke" is not a transport; write tcp, nccl or auto')
         self.assertEqual(self.fault_of(*base, "--in-process", "--transport", "auto"),
-                         "--transport: is for ranks that are processes: --spawn, --rank")
+                         "--transport: is for ranks that are processes; use --spawn or --rank")
         self.assertEqual(self.fault_of(*base, "--spawn", "--transport", "nccl"),
-                         "--transport: nccl is for GPUs; it goes with --device cuda")
+                         "--transport: nccl needs GPUs; add --device cuda")
         self.assertEqual(self.fault_of(*base, "--spawn", "--device", "tpu"),
-                         '--device: "tpu" is no device; write cpu, cuda, or cuda:N such as cuda:1')
+                         '--device: "tpu" is not a device; write cpu, cuda, or cuda:N such as cuda:1')
         missing = self.fault_of("run", str(self.folder / "no.yaml"), "--plan", plan, "--spawn")
         self.assertIn("no.yaml: no such file", missing)
 
-    def test_a_gpu_that_is_not_there_is_said_in_one_line(self):
+    def test_a_missing_gpu_is_a_fault_of_one_line(self):
         workload, plan = self.stamped_plan()
         base = ("--device", "cuda:77")
         for way in ("--in-process", "--spawn"):
             self.assertIn("--device cuda", self.fault_of("run", workload, "--plan", plan, way, *base, expect=3))
         self.assertIn("--device cuda", self.fault_of("profile", workload, "-o", self.folder / "gpu", *base, expect=3))
 
-    def test_what_cannot_be_written_is_not_trained(self):
+    def test_an_output_that_cannot_be_written_ends_the_run_before_training(self):
         workload, plan = self.stamped_plan()
         for option in ("-o", "--trace", "--log"):
             result = self.run_isobar("run", workload, "--plan", plan, "--in-process", "--steps", 1, option,
@@ -291,7 +291,7 @@ class Run(CommandTest):
             self.assertIn("cannot write there", result.stderr)
             self.assertNotIn("loss", result.stdout)
 
-    def test_listed_layers_say_what_they_cost_and_not_what_they_compute(self):
+    def test_listed_layers_have_costs_and_cannot_be_trained(self):
         platform, workload = self.small_inputs()
         plan = self.make_plan(platform, workload)
         self.assertIn("layers", self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"))
@@ -315,7 +315,7 @@ class Run(CommandTest):
             self.assertFalse(os.path.exists(f"/proc/{child}"), "a rank outlives the run")
         return errors
 
-    def test_a_run_that_is_far_slower_than_predicted_goes_on_and_says_so_once(self):
+    def test_a_run_far_slower_than_predicted_continues_and_warns_once(self):
         workload, plan = self.stamped_plan()
         document = json.loads(pathlib.Path(plan).read_text())
         document["predicted"]["step_time_s"] = 1e-6
@@ -327,7 +327,7 @@ class Run(CommandTest):
                              r"that the plan predicts\n\Z")
             self.assertEqual(len(json.loads(run.stdout)["losses"]), 500)
 
-    def test_measurements_on_a_busy_machine_say_that_it_was_busy(self):
+    def test_measurements_on_a_busy_machine_report_it(self):
         if not os.path.exists("/proc/thread-self/schedstat"):
             self.skipTest("the system does not count how long threads wait for a processor")
         workload, plan = self.stamped_plan()
@@ -338,7 +338,7 @@ class Run(CommandTest):
             self.addCleanup(busy.kill)
         run = subprocess.run([*on_one_core, ISOBAR, "run", workload, "--plan", plan, "--in-process", "--steps", "200",
                               "--json"], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=True)
-        note = r" waited for a processor \d\d % of the time: its machine is busy, and measured times show it\n"
+        note = r" waited for a processor \d\d % of the time: its machine is busy, which distorts measured times\n"
         self.assertRegex(run.stderr, r"isobar: rank \d \(rank-\d\)" + note)
         waits = [stage["processor_wait_fraction"] for stage in json.loads(run.stdout)["stages"]]
         self.assertGreater(max(waits), 0.1)
@@ -351,12 +351,12 @@ class Run(CommandTest):
         os.kill(children[1], signal.SIGKILL)
         self.assertEqual(self.ended(process, children, 3), "isobar: rank 1 (rank-1): died of signal 9 (Killed)\n")
 
-    def test_a_rank_that_stands_still_ends_the_run_by_the_deadline(self):
+    def test_a_stopped_rank_ends_the_run_at_the_deadline(self):
         process, children = self.started()
         os.kill(children[0], signal.SIGSTOP)
         began = time.monotonic()
         self.assertEqual(self.ended(process, children, 3),
-                         "isobar: rank 0 (rank-0): no sign of life for 1.5 s (--heartbeat)\n")
+                         "isobar: rank 0 (rank-0): no heartbeat for 1.5 s (--heartbeat)\n")
         self.assertGreater(time.monotonic() - began, 1)
 
     def test_an_interrupt_ends_all_ranks(self):

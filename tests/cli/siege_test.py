@@ -1,4 +1,4 @@
-"""Ranks meet while others batter their ports: SIEGE_SECONDS of it (default 5), and the losses are the same."""
+"""Ranks connect while attackers flood their ports for SIEGE_SECONDS (default 5); the losses stay the same."""
 
 import hashlib
 import hmac
@@ -19,11 +19,11 @@ CHALLENGE, CLAIM = 32, 192  # bytes (exec/net/handshake.hpp)
 
 
 class Relay:
-    """Stands before a port, and keeps what each caller said."""
+    """Forwards connections to a port and records what each initiator sends."""
 
     def __init__(self, port):
         self.port = port
-        self.said = []
+        self.sent = []
         self.lines = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = "127.0.0.1:{}".format(self.listener.getsockname()[1])
@@ -32,20 +32,20 @@ class Relay:
     def take_calls(self):
         while True:
             try:
-                caller = self.listener.accept()[0]
+                initiator = self.listener.accept()[0]
             except OSError:  # closed
                 return
-            self.lines.append(caller)
+            self.lines.append(initiator)
             try:
                 acceptor = socket.create_connection(("127.0.0.1", self.port))
-            except OSError:  # not there yet: the rank calls again
-                caller.close()
+            except OSError:  # not listening yet: the rank connects again
+                initiator.close()
                 continue
             self.lines.append(acceptor)
             record = bytearray()
-            self.said.append(record)
-            threading.Thread(target=self.carry, args=(caller, acceptor, record), daemon=True).start()
-            threading.Thread(target=self.carry, args=(acceptor, caller, None), daemon=True).start()
+            self.sent.append(record)
+            threading.Thread(target=self.carry, args=(initiator, acceptor, record), daemon=True).start()
+            threading.Thread(target=self.carry, args=(acceptor, initiator, None), daemon=True).start()
 
     def close(self):
         self.listener.shutdown(socket.SHUT_RDWR)
@@ -69,7 +69,7 @@ class Relay:
 
 
 class Attacker(threading.Thread):
-    """Calls all ports in turn until it is stopped, with words of its own for a challenge."""
+    """Connects to all ports in turn until it is stopped, and answers challenges in its own way."""
 
     def __init__(self, words):
         super().__init__(daemon=True)
@@ -90,7 +90,7 @@ class Attacker(threading.Thread):
                     answer = line.recv(1)
                     self.longest_answer = max(self.longest_answer, len(challenge) + len(answer))
             except OSError:
-                continue  # nobody is there, or it hung up
+                continue  # no one listens, or the connection was closed
 
     def stop(self):
         self.over.set()
@@ -114,27 +114,27 @@ class Siege(CommandTest):
                                 cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def losses_of(self, processes, output):
-        said = [process.communicate(timeout=HANG_S) for process in processes]
-        self.assertEqual([process.returncode for process in processes], [0, 0, 0], said)
+        printed = [process.communicate(timeout=HANG_S) for process in processes]
+        self.assertEqual([process.returncode for process in processes], [0, 0, 0], printed)
         return json.loads(output.read_text())["losses"]
 
-    def test_ranks_under_siege_compute_what_others_do(self):
+    def test_ranks_under_attack_compute_the_same_losses(self):
         self.workload, self.plan = self.inputs()
         self.secret = self.secret_file()
         ranks = [f"127.0.0.1:{port}" for port in PORTS]
 
-        # An undisturbed run, of which somebody records what rank 0 says to rank 1.
+        # An undisturbed run, recording what rank 0 sends to rank 1.
         relay = Relay(PORTS[1])
         self.addCleanup(relay.close)
         output = self.folder / "quiet.json"
         quiet = self.losses_of([self.start(0, [ranks[0], relay.address, ranks[2]], "-o", str(output)),
                                 self.start(1, ranks), self.start(2, ranks)], output)
-        recorded = [bytes(said[:CLAIM + 1]) for said in relay.said if len(said) > CLAIM]
+        recorded = [bytes(sent[:CLAIM + 1]) for sent in relay.sent if len(sent) > CLAIM]
         self.assertTrue(recorded)
 
         def wrong_proof(challenge):
-            said = random.randbytes(32) + b"link".ljust(128, b"\0")
-            return said + hmac.digest(b"a secret of its own", challenge + said, hashlib.sha256)
+            sent = random.randbytes(32) + b"link".ljust(128, b"\0")
+            return sent + hmac.digest(b"a secret of its own", challenge + sent, hashlib.sha256)
 
         attackers = [Attacker(wrong_proof), Attacker(lambda _: random.choice(recorded)),
                      Attacker(lambda _: random.randbytes(random.randrange(1, 1000)))]
@@ -142,7 +142,7 @@ class Siege(CommandTest):
             attacker.start()
             self.addCleanup(attacker.stop)
         output = self.folder / "siege.json"
-        # One more that speaks our protocol to the letter, as rank 1, but for the secret.
+        # Another attacker follows the protocol exactly, as rank 1, but with another secret.
         impostor = self.start(1, [ranks[0], "127.0.0.1:21764", ranks[2]], secret=self.secret_file("another"),
                               patience_s=SIEGE_SECONDS)
         processes = [self.start(0, ranks, "-o", str(output)), self.start(1, ranks)]

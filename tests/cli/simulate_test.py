@@ -86,7 +86,7 @@ class Simulate(CommandTest):
                          r"\w{16}\); this is platforms/sky4\.xml \(hash \w{16}\)")
         self.assertEqual(faults[1], f"{plan}: stages[3]: device node-4 is not on platform sky4")
 
-    def test_a_plan_that_holds_elsewhere_too_is_played_with_a_note(self):
+    def test_a_plan_that_holds_on_other_inputs_is_simulated_with_a_warning(self):
         platform, workload = self.small_inputs()
         plan = self.make_plan(platform, workload)
         other = self.write("other.xml", pathlib.Path(platform).read_text() + "<!-- another -->\n")
@@ -99,7 +99,7 @@ class Simulate(CommandTest):
         plan = self.make_plan(SKY16, BERT24)
         faults = self.fault_of("simulate", SKY16, "workloads/bert80.yaml", "--plan", plan).splitlines()
         self.assertIn("inputs.workload: made for workloads/bert24.yaml", faults[0])
-        self.assertEqual(faults[1], f"{plan}: layer 75 of 243 is placed nowhere; the stages hold every layer in order")
+        self.assertEqual(faults[1], f"{plan}: layer 75 of 243 is not placed; the stages must hold every layer in order")
 
     def test_a_claim_that_does_not_hold_is_refused(self):
         inputs = self.small_inputs()
@@ -108,7 +108,7 @@ class Simulate(CommandTest):
         self.assertRegex(self.fault_of("simulate", *inputs, "--plan", plan),
                          re.escape(f"{plan}: step_bound_s: claims 1; it is ") + r"[\d.]+ on this platform and workload")
 
-    def test_a_bound_that_nothing_proves_is_refused(self):
+    def test_a_bound_without_proof_is_refused(self):
         inputs = self.small_inputs()
         plan = self.make_plan(*inputs, "--objective", "pipeline")
         objective = json.loads(pathlib.Path(plan).read_text())["objective_s"]
@@ -119,7 +119,7 @@ class Simulate(CommandTest):
         self.assertIn('certificate.kind: "trust me" is not one of none, fractional, path, search, phase-flow',
                       self.fault_of("simulate", *inputs, "--plan", plan))
 
-    def test_recomputed_layers_are_played_with_their_work_and_memory(self):
+    def test_recomputed_layers_are_simulated_with_their_work_and_memory(self):
         inputs = self.small_inputs()
         plan = self.make_plan(*inputs, "--recompute", "1-2")
         trace = self.folder / "trace.json"
@@ -132,7 +132,7 @@ class Simulate(CommandTest):
             self.assertAlmostEqual(stage["peak_memory_bytes"] / predicted[stage["device"]], 1, places=9)
         self.assertIn("every claim holds", self.run_isobar("verify", *inputs, plan).stdout)
 
-    def test_a_recomputation_of_a_layer_that_is_not_there_is_refused(self):
+    def test_a_recomputation_of_an_unknown_layer_is_refused(self):
         inputs = self.small_inputs()
         plan = self.make_plan(*inputs)
         self.edit_plan(plan, recompute=[1, 7])
@@ -145,7 +145,7 @@ class Simulate(CommandTest):
         plan = self.make_plan(*inputs)
         return inputs, plan, self.json_of("simulate", *inputs, "--plan", plan, "--stamp")
 
-    def test_a_stamp_says_what_was_simulated_and_leaves_the_rest_of_the_plan(self):
+    def test_a_stamp_records_the_simulation_and_leaves_the_rest_of_the_plan(self):
         before = json.loads(pathlib.Path(self.make_plan(*self.small_inputs())).read_text())
         _, plan, result = self.stamped_plan()
         content = json.loads(pathlib.Path(plan).read_text())
@@ -165,14 +165,14 @@ class Simulate(CommandTest):
         self.run_isobar("simulate", *inputs, "--plan", plan, "--stamp")
         self.assertEqual(pathlib.Path(plan).read_bytes(), first)
 
-    def test_without_asking_for_it_nothing_is_stamped(self):
+    def test_nothing_is_stamped_without_the_option(self):
         inputs, plan, _ = self.stamped_plan()
         stamped = pathlib.Path(plan).read_bytes()
         self.run_isobar("simulate", *inputs, "--plan", plan, "--iterations", 2)
         self.assertEqual(pathlib.Path(plan).read_bytes(), stamped)
         self.assertNotIn("stamp", json.loads(pathlib.Path(self.make_plan(*inputs)).read_text()))
 
-    def test_an_infeasible_plan_is_answered_with_4(self):
+    def test_an_infeasible_plan_exits_with_4(self):
         inputs = self.small_inputs(memory="1 GB")
         plan = self.make_plan(*inputs, expect=4)
         result = self.run_isobar("simulate", *inputs, "--plan", plan, expect=4)
@@ -184,9 +184,9 @@ class Simulate(CommandTest):
         self.assertEqual(self.fault_of("simulate", *inputs, "--plan", plan, "--iterations", 0),
                          "--iterations: 0 is not in 1 to 1000000")
         self.assertEqual(self.fault_of("simulate", *inputs, "--plan", plan, "--iterations", -1),
-                         '--iterations: "-1" is no whole number from 0 to 2^53')
+                         '--iterations: "-1" is not a whole number from 0 to 2^53')
 
-    def test_refuses_to_write_over_its_input_or_twice_to_one_file(self):
+    def test_refuses_to_overwrite_its_input_or_to_write_one_file_twice(self):
         inputs = self.small_inputs()
         plan = self.make_plan(*inputs)
         before = pathlib.Path(plan).read_text()

@@ -1,4 +1,4 @@
-"""Ranks that are a hundred times slower than their plan's platform, on processors that others want too: some minutes."""
+"""Ranks a hundred times slower than the platform of their plan, on overloaded processors; takes some minutes."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ def busy_loops(count):
 
 
 class SlowRanks(CommandTest):
-    def test_finish_without_an_option_on_overloaded_processors_and_say_how_late_they_are(self):
+    def test_finish_without_an_option_on_overloaded_processors_and_report_how_late_they_are(self):
         workload = self.write("gpt.yaml", MODEL)
         plan = self.make_plan("platforms/sky4.xml", workload, "--microbatches", 8, allocator="chain-dp")
         predicted_s = json.loads(pathlib.Path(plan).read_text())["predicted"]["step_time_s"]
@@ -43,6 +43,6 @@ class SlowRanks(CommandTest):
             run = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_S)
         self.assertEqual(run.returncode, 0, run.stderr)
         steps_s = json.loads(result.read_text())["step_times_s"]
-        self.assertGreater(min(steps_s), 10 * predicted_s)  # else this machine is too fast to try it on
+        self.assertGreater(min(steps_s), 10 * predicted_s)  # otherwise this machine is too fast for the test
         self.assertRegex(run.stderr, r"times the [\d.]+ m?s that the plan predicts")
         print(f"{os.cpu_count()} processors, {BUSY_LOOPS} busy loops: steps of {steps_s} s, {predicted_s} s predicted")

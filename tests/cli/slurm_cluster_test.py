@@ -1,4 +1,4 @@
-"""tests/support/slurm_cluster.py: that its clusters run jobs, and leave nothing behind."""
+"""tests/support/slurm_cluster.py: its clusters run jobs and leave nothing behind."""
 
 import os
 import pathlib
@@ -21,18 +21,18 @@ class SlurmCluster(unittest.TestCase):
     def setUp(self):
         slurm_cluster.check_available()
 
-    def test_four_virtual_nodes_work_on_one_job_and_know_their_names(self):
+    def test_four_virtual_nodes_work_on_one_job_under_their_names(self):
         with slurm_cluster.started(nodes=4, cpus=1) as cluster:
             printed = cluster.run("srun", "--nodes=4", "--ntasks=4", "sh", "-c", "echo $SLURMD_NODENAME $SLURM_PROCID")
         self.assertEqual(sorted(printed.splitlines()), ["n0 0", "n1 1", "n2 2", "n3 3"])
 
-    def test_two_clusters_run_side_by_side_and_know_nothing_of_each_other(self):
+    def test_two_clusters_run_side_by_side_independently(self):
         with slurm_cluster.started() as one, slurm_cluster.started() as other:
             one.run("sbatch", "--wrap=sleep 600", "--job-name=mine", "--output=/dev/null")
             self.assertEqual(one.run("squeue", "--noheader", "--format=%j"), "mine\n")
             self.assertEqual(other.run("squeue", "--noheader", "--format=%j"), "")
 
-    def test_nothing_is_left_of_a_test_that_fails_while_a_job_runs(self):
+    def test_a_test_that_fails_while_a_job_runs_leaves_nothing(self):
         with self.assertRaises(KeyboardInterrupt):
             with slurm_cluster.started() as cluster:
                 mark = cluster.folder / "runs"
@@ -47,8 +47,8 @@ class SlurmCluster(unittest.TestCase):
     def test_the_daemons_end_with_a_killed_test(self):
         script = ("from tests.support import slurm_cluster\n"
                   "with slurm_cluster.started() as cluster:\n    print(cluster.folder, flush=True)\n    input()\n")
-        temporary = self.enterContext(tempfile.TemporaryDirectory())  # what a killed process leaves goes with it
-        os.chmod(temporary, 0o755)  # munge wants its socket's folder open to all
+        temporary = self.enterContext(tempfile.TemporaryDirectory())  # removed with what a killed process leaves
+        os.chmod(temporary, 0o755)  # munge requires that all can read the folder of its socket
         process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": temporary})
         self.addCleanup(process.communicate)
@@ -61,7 +61,7 @@ class SlurmCluster(unittest.TestCase):
         process.communicate()
         wait_for(lambda: not cluster.processes())
 
-    def test_a_cluster_that_does_not_come_up_says_why_with_its_logs(self):
+    def test_a_cluster_that_does_not_start_reports_its_logs(self):
         wrong = slurm_cluster.CONFIGURATION.replace("CredType=cred/munge", "CredType=cred/none-such")
         with mock.patch.object(slurm_cluster, "CONFIGURATION", wrong):
             with self.assertRaisesRegex(slurm_cluster.Failed, r"(?s)slurmctld.* ended\n== munged.log\n.*== slurmctld.log\n"

@@ -1,4 +1,5 @@
-"""isobar sweep --slurm, on a Slurm of the test's own (tests/support/slurm_cluster.py)."""
+"""isobar sweep --slurm as docs/sweeps.md shows it, on a Slurm cluster that the test starts
+(tests/support/slurm_cluster.py)."""
 
 import contextlib
 import os
@@ -10,7 +11,7 @@ import unittest
 from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest, holds
 from tests.support import slurm_cluster
 
-# 20 runs; the names have what a shell and sbatch would trip over.
+# 20 runs; the names have characters that are special to a shell and sbatch.
 SWEEP = """platform: {platform}
 workload: {workload}
 allocator: [even, chain-dp]
@@ -18,7 +19,7 @@ scale: {{bandwidth: [0.25, 0.5, 1, 2, 4]}}
 noise: 0.2
 repetitions: 2
 """
-# The allocator waits until there is a file `go` beside it, then plans as examples/external_allocator.py does.
+# The allocator waits for a file `go` next to it, then plans as examples/external_allocator.py does.
 GATED = """platform: {platform}
 workload: {workload}
 allocator: 'exec:{allocator}'
@@ -36,7 +37,7 @@ def wait_for(condition):
 
 
 class SlurmTest(CommandTest):
-    """`self.study` is a folder for a sweep, its database and what it exports; `self.environment` is that of isobar."""
+    """`self.study` is a folder for a sweep, its database and its exports; `self.environment` is that of isobar."""
 
     environment = None
 
@@ -63,7 +64,7 @@ class SlurmTest(CommandTest):
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def finish(self, process, expect=0):
-        """What it said on stderr."""
+        """Waits for a sweep to end and returns its stderr."""
         output, errors = process.communicate(timeout=HANG_S)
         self.assertEqual(process.returncode, expect, output + errors)
         return errors
@@ -75,7 +76,7 @@ class SlurmTest(CommandTest):
         return [(self.study / f"{name}.{export}").read_bytes() for export in EXPORTS]
 
     def assert_equals_local(self, file):
-        """The exports of the Slurm sweep are those of a local one, and nothing else is left of it."""
+        """The exports of the Slurm sweep equal those of a local one, and it leaves nothing else."""
         subprocess.run(self.command(file, "local"), cwd=ROOT, check=True, capture_output=True, timeout=HANG_S)
         self.assertEqual(self.exports("slurm"), self.exports("local"))
         self.assertFalse((self.study / "slurm.db.slurm").exists())
@@ -109,7 +110,7 @@ class OnACluster(SlurmTest):
         return sorted(self.jobs() - self.jobs_before, key=int)
 
     def started_gated(self):
-        """A sweep whose six tasks run and wait: its file, the process, the job."""
+        """A sweep whose six tasks run and wait. Returns its file, the process and the job."""
         file = self.sweep_file(GATED)
         process = self.start(file)
         wait_for(lambda: len([line for line in self.queue() if line.endswith("RUNNING")]) == 6)
@@ -121,13 +122,13 @@ class OnACluster(SlurmTest):
 
     def test_an_array_of_twenty_runs_equals_the_local_sweep_byte_for_byte(self):
         file = self.sweep_file()
-        said = self.sweep(file)
+        printed = self.sweep(file)
         [job] = self.new_jobs()
-        self.assertEqual(said, f"isobar: submitted job {job}, 20 tasks\n")
+        self.assertEqual(printed, f"isobar: submitted job {job}, 20 tasks\n")
         self.assertEqual(sorted(self.queue("--states=all", f"--job={job}")),
                          sorted(f"{job} {task} COMPLETED" for task in range(20)))
         self.assert_equals_local(file)
-        self.assertEqual(self.sweep(file), "")  # all is there: nothing to submit
+        self.assertEqual(self.sweep(file), "")  # no row is missing: nothing to submit
         self.assert_equals_local(file)
 
     def test_runs_that_fail_or_have_no_plan_are_rows_as_in_the_local_sweep(self):
@@ -146,7 +147,7 @@ class OnACluster(SlurmTest):
         process.kill()
         process.communicate()
         again = self.start(file)
-        self.assertEqual(again.stderr.readline(), f"isobar: job {job} of an earlier start goes on, 6 tasks\n")
+        self.assertEqual(again.stderr.readline(), f"isobar: job {job} of an earlier start continues, 6 tasks\n")
         self.open_gate()
         self.assertEqual(self.finish(again), "")
         self.assertEqual(self.new_jobs(), [job])
@@ -163,11 +164,11 @@ class OnACluster(SlurmTest):
         self.assert_equals_local(file)
 
     def kill_task(self, task):
-        """A task is running before its process is there."""
+        """Slurm reports a task as running before its process exists."""
         def killed():
             found = False
             for process in self.cluster.processes():
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # others end meanwhile
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # others may end in the meantime
                     words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
                     if f"{task}-{task}".encode() in words:
                         os.kill(process, signal.SIGKILL)
@@ -175,29 +176,29 @@ class OnACluster(SlurmTest):
             return found
         wait_for(killed)
 
-    def test_cancelled_and_killed_tasks_have_no_row_and_a_second_start_submits_them_alone(self):
+    def test_cancelled_and_killed_tasks_have_no_row_and_a_second_start_submits_only_them(self):
         file, process, job = self.started_gated()
         self.cluster.run("scancel", f"{job}_2")
         self.kill_task(4)
         wait_for(lambda: len(self.queue()) == 4)
         self.open_gate()
-        said = self.finish(process, expect=3)
-        self.assertRegex(said, f"^isobar: submitted job {job}, 6 tasks\n"
-                               r"isobar: 2 of 6 runs have no row, since their tasks ended without: 2 \(CANCELLED\), "
+        printed = self.finish(process, expect=3)
+        self.assertRegex(printed, f"^isobar: submitted job {job}, 6 tasks\n"
+                               r"isobar: 2 of 6 runs have no row, since their tasks ended without one: 2 \(CANCELLED\), "
                                r"4 \(FAILED\); .*/slurm.db.slurm/isobar-[0-9a-f]{16}/2.log ends with "
                                r'"(isobar: interrupted|slurmstepd.* CANCELLED AT .*)"; '
                                "the same command submits them again\n$")
         self.assertFalse((self.study / "slurm.csv").exists())
-        said = self.sweep(file)
-        self.assertEqual(said, f"isobar: submitted job {self.new_jobs()[-1]}, 2 tasks\n")
+        printed = self.sweep(file)
+        self.assertEqual(printed, f"isobar: submitted job {self.new_jobs()[-1]}, 2 tasks\n")
         self.assert_equals_local(file)
 
-    def test_an_interrupt_leaves_the_job_running_and_says_how_to_go_on(self):
+    def test_an_interrupt_leaves_the_job_running_and_reports_how_to_continue(self):
         file, process, job = self.started_gated()
         process.send_signal(signal.SIGINT)
         self.assertEqual(self.finish(process, expect=130),
                          f"isobar: submitted job {job}, 6 tasks\n"
-                         f"isobar: job {job} goes on; the same command takes its rows, scancel {job} ends it\n"
+                         f"isobar: job {job} continues; the same command takes its rows, scancel {job} ends it\n"
                          "isobar: interrupted\n")
         self.assertEqual(len(self.queue()), 6)
         again = self.start(file)
@@ -216,7 +217,7 @@ class OnACluster(SlurmTest):
         self.assertEqual(self.new_jobs(), [job])
         self.assert_equals_local(file)
 
-    def test_failed_rows_are_tried_again_only_when_that_is_asked_for(self):
+    def test_failed_rows_are_repeated_only_on_request(self):
         file = self.sweep_file(GATED)
         allocator = self.study / "gate.sh"
         waits = allocator.read_text()
@@ -228,7 +229,7 @@ class OnACluster(SlurmTest):
         self.assertEqual(self.sweep(file, "--retry-failed"), f"isobar: submitted job {self.new_jobs()[-1]}, 6 tasks\n")
         self.assert_equals_local(file)
 
-    def test_options_reach_sbatch_and_its_refusals_the_user(self):
+    def test_options_reach_sbatch_and_its_errors_reach_the_user(self):
         file = self.sweep_file()
         self.assertEqual(self.sweep(file, "--slurm-options", "--partition=none", expect=2),
                          "isobar: --slurm-options: sbatch: error: invalid partition specified: none; sbatch: error: "
@@ -252,7 +253,7 @@ class OnACluster(SlurmTest):
 
 
 class OnASmallCluster(SlurmTest):
-    def test_a_task_does_several_runs_where_an_array_may_not_have_so_many_tasks(self):
+    def test_a_task_makes_several_runs_when_arrays_are_limited(self):
         with slurm_cluster.started(cpus=8, max_array_size=8) as cluster:
             self.environment = cluster.environment
             file = self.sweep_file()
@@ -261,7 +262,7 @@ class OnASmallCluster(SlurmTest):
 
 
 class WithoutACluster(SlurmTest):
-    """Slurm's commands are scripts of the test."""
+    """Slurm's commands are scripts that the test writes."""
 
     def setUp(self):
         super().setUp()
@@ -279,7 +280,7 @@ class WithoutACluster(SlurmTest):
         self.write_command("sbatch", "echo 17\n")
         self.write_command("squeue", "")
 
-    def test_no_slurm_is_told(self):
+    def test_a_missing_slurm_is_reported(self):
         self.assertEqual(self.sweep(self.sweep_file(), expect=3),
                          "isobar: scontrol: cannot start: No such file or directory; --slurm needs Slurm's commands "
                          "sbatch, squeue and scontrol on the PATH\n")
@@ -289,35 +290,35 @@ class WithoutACluster(SlurmTest):
                          "isobar: sbatch: cannot start: No such file or directory; --slurm needs Slurm's commands "
                          "sbatch, squeue and scontrol on the PATH\n")
 
-    def test_a_controller_that_does_not_answer_is_told(self):
+    def test_a_controller_that_does_not_answer_is_reported(self):
         self.write_commands()
         self.write_command("scontrol", "echo 'slurm_load_ctl_conf error: Unable to contact slurm controller' >&2; exit 1")
         self.assertEqual(self.sweep(self.sweep_file(), expect=3),
                          "isobar: scontrol: slurm_load_ctl_conf error: Unable to contact slurm controller\n")
 
-    def test_a_cluster_without_job_arrays_is_told(self):
+    def test_a_cluster_without_job_arrays_is_reported(self):
         self.write_commands()
         self.write_command("scontrol", "echo 'MaxArraySize            = 0'\n")
         self.assertEqual(self.sweep(self.sweep_file(), expect=3),
                          "isobar: scontrol: this Slurm has no job arrays; its MaxArraySize is not above 0\n")
 
-    def test_an_sbatch_that_gives_no_job_id_is_told(self):
+    def test_an_sbatch_that_gives_no_job_id_is_reported(self):
         self.write_commands()
         self.write_command("sbatch", "echo 'thank you'\n")
         self.assertEqual(self.sweep(self.sweep_file(), expect=3),
                          'isobar: sbatch gave no job id, but "thank you"\n')
 
-    def test_a_queue_that_is_silent_for_long_ends_the_wait_and_not_the_job(self):
+    def test_a_queue_that_stays_silent_ends_the_wait_but_not_the_job(self):
         self.write_commands()
         self.write_command("squeue", f"[ -e '{self.folder}/asked' ] && exit 1\ntouch '{self.folder}/asked'\n")
         self.assertEqual(self.sweep(self.sweep_file(), expect=3),
                          "isobar: submitted job 17, 20 tasks\n"
-                         "isobar: squeue does not answer; job 17 goes on, and the same command takes its rows\n")
+                         "isobar: squeue does not answer; job 17 continues, and the same command takes its rows\n")
 
-    def test_tasks_that_nobody_knows_any_more_are_named(self):
+    def test_tasks_that_slurm_has_forgotten_are_named(self):
         self.write_commands()
         self.assertRegex(self.sweep(self.sweep_file(), expect=3),
-                         "isobar: 20 of 20 runs have no row, since their tasks ended without: 0, 1, 2, 3, 4, …; "
+                         "isobar: 20 of 20 runs have no row, since their tasks ended without one: 0, 1, 2, 3, 4, …; "
                          "the same command submits them again\n$")
 
     def test_a_wrong_row_file_is_named(self):
@@ -325,16 +326,16 @@ class WithoutACluster(SlurmTest):
         folder = self.study / "slurm.db.slurm" / "isobar-0123456789abcdef"
         folder.mkdir(parents=True)
         (folder / "x.row").write_text("{}")
-        self.assertRegex(self.sweep(self.sweep_file(), expect=2), r"^isobar: .*/x.row:1: definition: missing; write a text\n")
+        self.assertRegex(self.sweep(self.sweep_file(), expect=2), r"^isobar: .*/x.row:1: definition: missing; write a string\n")
 
 
 class Tasks(SlurmTest):
-    """What a task does, by hand."""
+    """The command of a task, run by hand."""
 
     def rows(self):
         return sorted(path for path in self.study.iterdir() if path.suffix == ".row")
 
-    def test_a_task_writes_the_rows_of_its_runs_and_leaves_those_that_are_there(self):
+    def test_a_task_writes_the_rows_of_its_runs_and_skips_existing_ones(self):
         file = self.sweep_file()
         self.run_isobar("sweep", file, "--rows", self.study, "--runs", "3-5")
         rows = self.rows()
@@ -348,17 +349,17 @@ class Tasks(SlurmTest):
         self.run_isobar("sweep", self.sweep_file(), "--rows", self.study, "--runs", "18-23")
         self.assertEqual(len(self.rows()), 2)
 
-    def test_wrong_ranges_and_folders_are_told(self):
+    def test_wrong_ranges_and_folders_are_refused(self):
         file = self.sweep_file()
         for text in ("3", "3-", "-3", "5-3", "3-5x", "a-b"):
             self.assertEqual(self.fault_of("sweep", file, "--rows", self.study, f"--runs={text}"),
-                             f'--runs: "{text}" is no range of runs, such as 0-9')
+                             f'--runs: "{text}" is not a range of runs, such as 0-9')
         self.assertEqual(self.fault_of("sweep", file, "--rows", self.study, "--runs", "20-22"),
                          "--runs: 20-22; the sweep has runs 0 to 19")
         self.assertEqual(self.fault_of("sweep", file, "--rows", "/no/folder", "--runs", "0-1"),
-                         "--rows: /no/folder is no folder")
+                         "--rows: /no/folder is not a folder")
 
-    def test_options_that_do_not_go_together_are_told(self):
+    def test_options_that_do_not_go_together_are_refused(self):
         file = self.sweep_file()
         for options in (["--rows", self.study], ["--runs", "0-1"], ["--slurm-options", "--time=1"],
                         ["--slurm", "--export-only"], ["--slurm", "--rows", self.study, "--runs", "0-1"],

@@ -1,4 +1,4 @@
-"""What isobar run tells of each step: JSON lines, TensorBoard's events as TensorBoard reads them, Prometheus' text."""
+"""The logs of isobar run: JSON lines, TensorBoard events as TensorBoard reads them, Prometheus text."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ class StepLog(CommandTest):
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     def assert_shown(self, steps):
-        """TensorBoard shows these lines of the log, and no others."""
+        """TensorBoard shows exactly these lines of the log."""
         read = subprocess.run([sys.executable, "-c", SCALARS_OF_FOLDER, str(self.events)], env=peers_environment(),
                               capture_output=True, text=True, timeout=HANG_S)
         self.assertEqual(read.returncode, 0, read.stderr)
@@ -48,7 +48,7 @@ class StepLog(CommandTest):
             for (_, value), line in zip(scalars, steps):
                 self.assertAlmostEqual(value, line[tag], delta=1e-6 * abs(line[tag]))
 
-    def test_tensorboard_shows_what_the_log_says(self):
+    def test_tensorboard_shows_the_values_of_the_log(self):
         need_peers()
         logs = ("--log", self.log, "--tensorboard", self.events)
         self.run_steps("--spawn", "--steps", 5, *logs)
@@ -57,12 +57,12 @@ class StepLog(CommandTest):
         self.assertEqual({line["learning_rate"] for line in steps}, {0.01})
         self.assertGreater(steps[-1]["peak_memory_bytes"], 0)
         self.assert_shown(steps)
-        # Another run into the same folder: the steps of the first are forgotten.
+        # Another run into the same folder replaces the steps of the first.
         self.run_steps("--in-process", "--steps", 3, *logs)
         self.assertEqual(len(list(self.events.iterdir())), 2)
         self.assert_shown(self.logged())
 
-    def test_steps_that_are_done_again_are_told_once(self):
+    def test_repeated_steps_are_logged_once(self):
         need_peers()
         checkpoints = self.folder / "checkpoints"
         options = ("--in-process", "--checkpoint", checkpoints, "--checkpoint-every", 2, "--log", self.log,
@@ -76,7 +76,7 @@ class StepLog(CommandTest):
         self.assertEqual([line["loss"] for line in steps][:4], undisturbed)
         self.assert_shown(steps)
 
-    def test_prometheus_finds_the_last_step(self):
+    def test_prometheus_reads_the_last_step(self):
         metrics = self.folder / "isobar.prom"
         self.run_steps("--in-process", "--steps", 3, "--log", self.log, "--prometheus", metrics)
         values = dict(line.split() for line in metrics.read_text().splitlines() if not line.startswith("#"))
@@ -86,19 +86,19 @@ class StepLog(CommandTest):
         self.assertEqual(float(values["isobar_samples_per_second"]), last["samples_per_s"])
         self.assertEqual([path.name for path in self.folder.glob("isobar.prom*")], ["isobar.prom"])
 
-    def test_of_ranks_that_are_told_the_same_the_one_with_the_loss_writes(self):
+    def test_only_the_rank_with_the_loss_writes_the_log(self):
         ranks, secret = "127.0.0.1:21751,127.0.0.1:21752", self.secret_file()
         processes = [subprocess.Popen([ISOBAR, "run", self.workload, "--plan", self.plan, "--unvalidated", "--rank",
                                        str(rank), "--ranks", ranks, "--secret-file", secret, "--steps", "3", "--log",
                                        self.log, "--tensorboard", self.events], cwd=ROOT, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE, text=True)
                      for rank in (0, 1)]
-        said = [process.communicate(timeout=HANG_S) for process in processes]
-        self.assertEqual([process.returncode for process in processes], [0, 0], said)
+        printed = [process.communicate(timeout=HANG_S) for process in processes]
+        self.assertEqual([process.returncode for process in processes], [0, 0], printed)
         self.assertEqual([line["step"] for line in self.logged()], [0, 1, 2])
         self.assertEqual(len(list(self.events.iterdir())), 1)
 
-    def test_what_cannot_be_written_is_not_trained(self):
+    def test_an_output_that_cannot_be_written_ends_the_run_before_training(self):
         file = self.write("file", "")
         for option, place in (("--prometheus", self.folder / "no/such/folder"), ("--tensorboard", file)):
             result = self.run_steps("--in-process", "--steps", 1, option, place, expect=3)

@@ -1,4 +1,4 @@
-"""What the tests of the command share: running it, and small inputs to run it on."""
+"""Helpers of the tests of the command: running it, and small inputs."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ISOBAR = os.environ["ISOBAR"]
-# Ends a test that hangs. It is no limit for one that works, on however slow a machine.
+# Ends a test that hangs; long enough for the slowest machine.
 HANG_S = 600
 SKY16 = "platforms/sky16.xml"
 BERT24 = "workloads/bert24.yaml"
@@ -68,12 +68,12 @@ def descendants_of(pid):
 
 
 def worked_s(pid):
-    """The processor's time that a process and its descendants have taken."""
+    """Processor time of a process and its descendants."""
     ticks = 0
     for one in (pid, *descendants_of(pid)):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             fields = pathlib.Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
-            ticks += sum(map(int, fields[11:15]))  # its own, and of children that have ended
+            ticks += sum(map(int, fields[11:15]))  # its own and that of ended children
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -82,12 +82,12 @@ LATE_NOTE = r"isobar: .* took .* that the plan predicts.*\n"
 
 
 def without_notes(errors, notes=f"{BUSY_NOTE}|{LATE_NOTE}"):
-    """What a run says but for that it is late, or that its machine was busy, as the one that tests may be."""
+    """The stderr of a run without warnings that it is late or that the machine was busy, as a test machine may be."""
     return re.sub(f"^({notes})", "", errors, flags=re.MULTILINE)
 
 
 def holds(condition):
-    """Whether `condition` holds, or does so before what was awaited must be taken to hang."""
+    """Waits until `condition` holds; returns False after HANG_S."""
     end = time.monotonic() + HANG_S
     while time.monotonic() < end:
         if condition():

@@ -1,4 +1,4 @@
-"""isobar sweep: what it runs, what it exports, and what it keeps when it is ended, filled up or run twice."""
+"""isobar sweep: its runs, its exports, and what it keeps when it is killed, out of disk space or started twice."""
 
 import contextlib
 import csv
@@ -150,13 +150,13 @@ class Repetitions(Sweep):
         self.database = self.folder / "other.db"
         self.assertEqual(self.rows_of(self.NOISY.format(*self.small_inputs())), first)
 
-    def test_a_star_whose_seed_is_not_said_is_drawn_anew_by_each_seed(self):
+    def test_a_star_without_a_seed_is_drawn_with_the_seed_of_each_run(self):
         sweep = ("platform: {generate: star, devices: 4, speed-spread: 3SEED}\nworkload: workloads/bert10.yaml\n"
                  "objective: sequential\nallocator: even\nseed: [1, 2]\n")
         drawn = [row["step_time_s"] for row in self.rows_of(sweep.replace("SEED", ""))]
-        said = [row["step_time_s"] for row in self.rows_of(sweep.replace("SEED", ", seed: 1"))]
+        given = [row["step_time_s"] for row in self.rows_of(sweep.replace("SEED", ", seed: 1"))]
         self.assertEqual(len(set(drawn)), 2)
-        self.assertEqual(said, [drawn[0]] * 2)
+        self.assertEqual(given, [drawn[0]] * 2)
 
 
 class Faults(Sweep):
@@ -173,7 +173,7 @@ workload: {file: workloads/bert10.yaml, encodrs: [3, 4]}
 allocator: even
 """), """sweep.yaml:2: workload.encodrs: unknown key; the keys here are attention, classes, clip_norm, dropout, dtype, encoders, heads, hidden, intermediate, learning_rate, memory_model, micro_batch, model, optimizer, positions, sequence, vocabulary, weight_decay""")
 
-    def test_of_keys_and_values_come_all_at_once(self):
+    def test_of_keys_and_values_are_reported_all_at_once(self):
         self.assertEqual(self.fault("""platform:
   generate: sky
   speed-sprad: [2, 7]
@@ -190,49 +190,49 @@ schedul: 1f1b
 sweep.yaml:5: allocator: "evn" is not known; did you mean even?
 sweep.yaml:6: objective: "sequentia" is not one of sequential, bottleneck, pipeline, step; did you mean sequential?
 sweep.yaml:7: noise: "-0.1" is out of range; write a number, 0 or more
-sweep.yaml:8: scale.bandwidth: is no factor; write a number above 0
-sweep.yaml:8: scale.speed: is no factor; write a number above 0
-sweep.yaml:10: repetitions: and a list of seeds; write one of the two
-sweep.yaml:11: zip: "a" is no parameter of this sweep; those are platform, workload, allocator, objective, scale.bandwidth, scale.speed, noise, seed
-sweep.yaml:11: zip: "noise" stands in it twice; remove one
+sweep.yaml:8: scale.bandwidth: is not a factor; write a number above 0
+sweep.yaml:8: scale.speed: is not a factor; write a number above 0
+sweep.yaml:10: repetitions: cannot be combined with a list of seeds; write one of the two
+sweep.yaml:11: zip: "a" is not a parameter of this sweep; the parameters are platform, workload, allocator, objective, scale.bandwidth, scale.speed, noise, seed
+sweep.yaml:11: zip: "noise" is listed twice; remove one
 sweep.yaml:12: schedul: unknown key; did you mean schedule?""")
 
-    def test_lists_that_go_together_are_equally_long_and_values_stand_once(self):
+    def test_zipped_lists_have_equal_lengths_and_distinct_values(self):
         self.assertEqual(self.fault(GRID.replace("[4, 8]", "[4, 8, 16]") +
                                     "zip: [[platform.nodes, workload.encoders]]\n"),
-                         "sweep.yaml:8: zip: platform.nodes has 3 values and workload.encoders has 2; lists that go "
-                         "together are equally long")
+                         "sweep.yaml:8: zip: platform.nodes has 3 values and workload.encoders has 2; write zipped "
+                         "lists of the same length")
         self.assertEqual(self.fault(GRID.replace("[4, 8]", "[4, 4]")),
                          'sweep.yaml:3: platform.nodes: "4" is given twice; remove one')
 
-    def test_of_files_say_what_is_missing(self):
+    def test_of_files_name_what_is_missing(self):
         self.assertEqual(self.fault("platform: [nowhere.xml]\nworkload: nothing.yaml\nallocator: even\n"),
                          'sweep.yaml:1: platform: "nowhere.xml": no such file; names are read from the working folder\n'
                          "nothing.yaml: no such file")
         self.assertEqual(self.fault("allocator: even\n"), "sweep.yaml:1: platform: missing; write a value\n"
                          "sweep.yaml:1: workload: missing; write a value")
 
-    def test_other_files_are_no_databases(self):
+    def test_other_files_are_not_databases(self):
         self.database = self.write("sweep.db", "a text that is longer than a hundred bytes, as SQLite's header is" * 3)
-        self.assertEqual(self.fault(GRID), "sweep.db: is no sound database (file is not a database); name another")
+        self.assertEqual(self.fault(GRID), "sweep.db: is not a valid database (file is not a database); name another file")
         self.database = self.folder / "other.db"
         with self.opened() as other, other:
             other.execute("CREATE TABLE runs (a)")
-        self.assertEqual(self.fault(GRID), "other.db: is a database, but none of a sweep's; name another")
+        self.assertEqual(self.fault(GRID), "other.db: is a database, but not of a sweep; name another file")
 
-    def test_an_output_is_no_input(self):
+    def test_an_output_is_not_an_input(self):
         sweep = self.write("sweep.yaml", GRID)
         self.assertEqual(self.fault_of("sweep", sweep, "--database", self.database, "--csv", sweep),
                          f"{sweep}: is an input; name another file to write")
 
-    def test_files_that_inputs_name_are_inputs_too(self):
+    def test_files_named_by_inputs_are_inputs_too(self):
         allocator = self.write("allocator.py", "#!/usr/bin/env python3\n")
         command = self.sweep_command(self.small_sweep(f"allocator: 'exec:{allocator}'"))
         devices = self.write("small.devices.yaml", '"slow": {memory: 15 GB}\n')
         for file in (allocator, devices, self.folder / "small.xml", self.folder / "small.yaml"):
             self.assertEqual(self.fault_of(*command, "--csv", file), f"{file}: is an input; name another file to write")
 
-    def test_nothing_is_written_twice_however_it_is_named(self):
+    def test_no_file_is_written_twice_under_two_names(self):
         command = self.sweep_command(self.small_sweep("allocator: even"))
         for file in (f"{self.folder}/./sweep.db", f"{self.database}-wal"):
             self.assertEqual(self.fault_of(*command, "--csv", file), f"{file}: is written twice; name two files")
@@ -250,9 +250,9 @@ sweep.yaml:12: schedul: unknown key; did you mean schedule?""")
             other.execute("PRAGMA application_id = 99")
             other.execute("PRAGMA user_version = 7")
         self.assertEqual(self.fault(self.small_sweep("allocator: even")),
-                         "sweep.db: is a database, but none of a sweep's; name another")
+                         "sweep.db: is a database, but not of a sweep; name another file")
 
-    def test_nothing_is_exported_from_no_database(self):
+    def test_an_export_needs_a_database(self):
         self.assertEqual(self.fault_of(*self.sweep_command(GRID, "--export-only")),
                          f"{self.database}: no such file; without --export-only the sweep makes it")
 
@@ -263,7 +263,7 @@ class ReadOnlyFolder(Sweep):
         self.addCleanup(self.folder.chmod, 0o755)
 
     def run_unprivileged(self, *arguments):
-        """As a user whom permissions bind, which root's do not."""
+        """Runs as a user that is subject to permissions, unlike root."""
         drop, dac_override = 24, 1  # PR_CAPBSET_DROP of CAP_DAC_OVERRIDE
         return subprocess.run([ISOBAR, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S,
                               preexec_fn=lambda: ctypes.CDLL(None).prctl(drop, dac_override))
@@ -277,7 +277,7 @@ class ReadOnlyFolder(Sweep):
         self.assertEqual((exported.returncode, exported.stdout, exported.stderr), (0, made, ""))
         self.assertEqual(sorted(os.listdir(self.folder)), files)
 
-    def test_a_sweep_that_may_not_write_says_so(self):
+    def test_a_database_that_cannot_be_written_is_reported(self):
         sweep = self.sweep_command(self.small_sweep("allocator: even"))
         self.make_read_only()
         refused = self.run_unprivileged(*sweep)
@@ -286,15 +286,15 @@ class ReadOnlyFolder(Sweep):
 
 
 class FailedRuns(Sweep):
-    def test_of_scales_that_no_platform_may_have_say_so_at_once(self):
+    def test_of_scales_out_of_range_are_reported_at_once(self):
         for scale, what in (("speed: 1e-30", "speed of slow"), ("bandwidth: 1e300", "bandwidth of wire"),
                             ("latency: 1e30", "latency of wire")):
             row, = self.rows_of(self.small_sweep("allocator: even", f"scale: {{{scale}}}"), expect=3)
             self.assertRegex(row["reason"], rf"^small: scaled by 1e[-+]\d+, the {what} is out of range$")
         self.assertEqual(self.fault(self.small_sweep("allocator: even", "noise: 300")),
-                         "sweep.yaml:4: noise: is above 10; write less")
+                         "sweep.yaml:4: noise: is above 10; write at most 10")
 
-    def test_are_rows_that_say_why_and_the_rest_go_on(self):
+    def test_are_rows_with_a_reason_and_the_rest_continue(self):
         crash = self.write("crash.sh", "#!/bin/sh\necho broken >&2\nexit 7\n")
         hang = self.write("hang.sh", "#!/bin/sh\nsleep 600\n")
         for program in (crash, hang):
@@ -305,12 +305,12 @@ class FailedRuns(Sweep):
                    f"allocator: [even, 'exec:{crash}', 'exec:{hang}']\n")
         rows = self.rows_of(content, "--row-time-limit", "3s")
         self.assertEqual([row["outcome"] for row in rows], ["feasible"] + ["failed"] * 5)
-        self.assertIn("exited with code 7; its last words: broken", rows[1]["reason"])
+        self.assertIn("exited with code 7; last line on stderr: broken", rows[1]["reason"])
         self.assertEqual(rows[2]["reason"], "was ended at the time limit of 3 s (--row-time-limit)")
         for row in rows[3:]:
             self.assertIn("bad.xml:5", row["reason"])
 
-    def test_are_run_again_only_when_asked(self):
+    def test_are_repeated_only_on_request(self):
         program = self.write("allocator.sh", "#!/bin/sh\nexit 7\n")
         pathlib.Path(program).chmod(0o755)
         content = self.small_sweep(f"allocator: [even, 'exec:{program}']")
@@ -320,7 +320,7 @@ class FailedRuns(Sweep):
         self.assertEqual([row["reason"] for row in self.rows_of(content)], ["", "of old"])
         self.assertEqual(self.rows_of(content, "--retry-failed"), first)
 
-    def test_alone_end_with_3(self):
+    def test_exit_with_3_when_no_run_succeeded(self):
         program = self.write("allocator.sh", "#!/bin/sh\nexit 7\n")
         pathlib.Path(program).chmod(0o755)
         self.rows_of(self.small_sweep(f"allocator: 'exec:{program}'"), expect=3)
@@ -348,7 +348,7 @@ class SlowSweep(Sweep):
         try:
             with self.opened() as database:
                 return database.execute("SELECT count(*) FROM runs").fetchone()[0]
-        except sqlite3.OperationalError:  # it is just being made
+        except sqlite3.OperationalError:  # it is being created
             return 0
 
     def wait_for_rows(self, count, process):
@@ -381,14 +381,14 @@ class Resuming(SlowSweep):
         output, errors = process.communicate(timeout=HANG_S)
         self.assertEqual((process.returncode, output), (130, ""))
         there = self.rows_there()
-        self.assertEqual(errors, f"isobar: {there} of 36 runs are in {self.database}; the same command goes on\n"
+        self.assertEqual(errors, f"isobar: {there} of 36 runs are in {self.database}; the same command continues\n"
                                  "isobar: interrupted\n")
         self.assertFalse((self.folder / "a.csv").exists())
         result = self.run_isobar(*self.sweep_command(SLOW_GRID, "--export-only", "--csv", self.folder / "a.csv"))
         self.assertIn(f"{there} of 36 runs", result.stdout)
         self.assertEqual((self.folder / "a.csv").read_text().count("\n"), there + 1)
 
-    def test_a_second_start_runs_nothing_that_is_there(self):
+    def test_a_second_start_runs_only_what_is_missing(self):
         marker = self.folder / "calls"
         program = self.write("allocator.sh", f"#!/bin/sh\necho call >> '{marker}'\nexit 7\n")
         pathlib.Path(program).chmod(0o755)
@@ -424,7 +424,7 @@ class Resuming(SlowSweep):
 
 class FullDisk(SlowSweep):
     def assert_goes_on(self, errors):
-        self.assertRegex(errors, rf"^isobar: {self.database}: .*; the rows that it has stay\n$")
+        self.assertRegex(errors, rf"^isobar: {self.database}: .*; rows stored before are kept\n$")
         kept = self.rows_there()
         self.assertGreater(kept, 0)
         self.assertLess(kept, 36)
@@ -433,8 +433,8 @@ class FullDisk(SlowSweep):
         self.run_isobar(*self.sweep_command(SLOW_GRID, "--csv", self.folder / "a.csv"))
         self.assertEqual((self.folder / "a.csv").read_text().count("\n"), 37)
 
-    def test_says_so_and_loses_nothing_that_was_written(self):
-        def limit_files():  # Python ignores SIGXFSZ, and so do its children here: writing fails as on a full disk
+    def test_is_reported_and_costs_no_row(self):
+        def limit_files():  # Python and its children ignore SIGXFSZ here, so writing fails as on a full disk
             resource.setrlimit(resource.RLIMIT_FSIZE, (96 << 10, resource.RLIM_INFINITY))
 
         process = self.started(SLOW_GRID, preexec_fn=limit_files, restore_signals=False)
@@ -442,7 +442,7 @@ class FullDisk(SlowSweep):
         self.assertEqual((process.returncode, output), (3, ""), errors)
         self.assert_goes_on(errors)
 
-    def test_a_file_system_without_room_says_so(self):
+    def test_a_file_system_without_space_is_reported(self):
         mount = self.folder / "small"
         mount.mkdir()
         if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", mount],

@@ -1,4 +1,4 @@
-"""What every trace must be, simulated or measured: the rules of the Chrome trace format that its viewers rely on."""
+"""Rules for every trace, simulated or measured: those of the Chrome trace format that viewers rely on."""
 
 import collections
 import json
@@ -20,8 +20,8 @@ def read_trace(path):
 
 
 def assert_is_trace(test, path, tick_us=1e-4):
-    """Fields and their types, tracks without overlap, counters in the order of time, arrows in pairs that each begin and
-    end within their events. Returns the events of instructions."""
+    """Checks fields and their types, tracks without overlap, counters in order of time, and arrows in pairs that
+    begin and end within their events. Returns the events of instructions."""
     events = read_trace(path)["traceEvents"]
     for event in events:
         fields = FIELDS[event["ph"]]

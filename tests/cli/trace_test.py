@@ -1,4 +1,4 @@
-"""isobar trace: what it says of traces, of the two commands that write them and of PyTorch's profiler."""
+"""isobar trace, on traces of the two commands that write them and of PyTorch's profiler."""
 
 import json
 import unittest
@@ -34,7 +34,7 @@ class Trace(CommandTest):
         self.assertAlmostEqual(sum(share["fraction"] for share in stats["critical_path_by_kind"]), 1)
         self.assertAlmostEqual(sum(share["time_s"] for share in stats["critical_path"]), result["step_time_s"], places=6)
 
-    def test_counters_peak_where_the_result_says(self):
+    def test_counters_peak_at_the_values_of_the_result(self):
         trace, result = self.simulated(SKY16, BERT24)
         events = read_trace(trace)["traceEvents"]
         memory = [event for event in events if event["ph"] == "C" and event["name"] == "memory"]
@@ -62,6 +62,9 @@ class Trace(CommandTest):
         self.assertIn("mean of 1 step: ", printed)
         self.assertRegex(printed, r"slow +\d")
         self.assertIn("critical path of step 0: ", printed)
+        self.assertRegex(printed, r"\ndevice +busy +communication +hidden +exposed\n")
+        self.assertRegex(printed, r"\ndevice +idle +for link +straggler +bubble\n")
+        self.assertLessEqual(max(map(len, printed.splitlines())), 80)
 
     def test_merges_two_traces_of_a_plan(self):
         inputs = self.small_inputs()
@@ -101,8 +104,8 @@ class Trace(CommandTest):
                          f"{wrong}: traceEvents[{number}]: type must be number, but is string")
         self.assertIn("is an input", self.fault_of("trace", "merge", trace, trace, "-o", trace))
         empty = self.write("empty.json", "{}")
-        self.assertEqual(self.fault_of("trace", "stats", empty), f"{empty}: otherData.schema: not isobar-trace/1; a trace "
-                         "of isobar simulate or isobar run is needed")
+        self.assertEqual(self.fault_of("trace", "stats", empty), f"{empty}: otherData.schema: not isobar-trace/1; pass a "
+                         "trace of isobar simulate or isobar run")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""isobar run as somebody trusts it with a week of training: data, checkpoints, resumption, evaluation, interruption."""
+"""isobar run over long training: data, checkpoints, resumption, evaluation, interruption."""
 
 import contextlib
 import json
@@ -41,7 +41,7 @@ class Training(CommandTest):
         return json.loads(result.stdout)["losses"] if result.stdout else []
 
     def resumed_past_a_damaged_checkpoint(self, damage):
-        """What is said by a run that goes on, with the undisturbed losses, from the checkpoint before the damaged."""
+        """The stderr of a run that continues, with the undisturbed losses, from the checkpoint before the damaged one."""
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(3, workload)
         undisturbed = self.losses(workload, plan, "--steps", 30)
@@ -57,7 +57,7 @@ class Training(CommandTest):
     def logged(self, path):
         return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
 
-    def test_three_two_and_four_stages_go_on_from_one_another(self):
+    def test_three_two_and_four_stages_continue_from_one_another(self):
         workload = self.write("gpt.yaml", GPT)
         plans = {devices: self.plan_on(devices, workload) for devices in (2, 3, 4)}
         whole = self.losses(workload, plans[3], "--steps", 30)
@@ -68,7 +68,7 @@ class Training(CommandTest):
         self.assertEqual(parts, whole)
 
     def killed_at(self, step, command, log, chance):
-        """Kills a run a moment after that step. Returns whom it killed; nothing where the run had come to its end."""
+        """Kills a run shortly after that step. Returns which process it killed, or None when the run had ended."""
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.kill)
         while process.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") <= step):
@@ -85,7 +85,7 @@ class Training(CommandTest):
         self.assertTrue(holds(lambda: not any(map(is_alive, ranks))), ranks)
         return "the parent" if victim == process.pid else "a rank"
 
-    def test_killed_at_twenty_random_moments_it_learns_what_it_would_have_learnt(self):
+    def test_a_run_killed_at_twenty_random_moments_learns_the_same(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(3, workload)
         undisturbed = self.losses(workload, plan, "--steps", 200)
@@ -101,7 +101,7 @@ class Training(CommandTest):
             if victim is None:
                 continue
             self.run_isobar(*command[1:], "--resume")
-            lines = self.logged(log)  # with some steps twice
+            lines = self.logged(log)  # some steps appear twice
             self.assertEqual({line["step"] for line in lines}, set(range(200)))
             for line in lines:
                 self.assertEqual(line["loss"], undisturbed[line["step"]], f"{victim} was killed after step {step}")
@@ -129,8 +129,8 @@ class Training(CommandTest):
             os.kill({"all": process.pid, "first": int(children[0]), "last": int(children[-1])}[whom], sent)
             errors = process.communicate(timeout=HANG_S)[1]
             self.assertEqual(process.returncode, 130, errors)
-            said = without_notes(errors)
-            done = int(re.fullmatch(r"isobar: interrupted; (\d+) of 1000000 steps are done\n", said)[1])
+            printed = without_notes(errors)
+            done = int(re.fullmatch(r"isobar: interrupted; (\d+) of 1000000 steps are done\n", printed)[1])
             self.assertEqual(len(json.loads((self.folder / "out.json").read_text())["losses"]), done)
             rest = self.losses(workload, plan, "--steps", 400, "--checkpoint", folder / str(number), "--resume")
             self.assertEqual(rest, undisturbed[done:])
@@ -142,7 +142,7 @@ class Training(CommandTest):
                               "--checkpoint", self.folder / "checkpoints", "--checkpoint-every", 1)
         self.assertRegex(fault, r"rank 2 \(d2\): step \d+: the loss is -?(nan|inf); training has diverged")
 
-    def test_mnli_is_learnt_and_evaluated(self):
+    def test_mnli_is_learned_and_evaluated(self):
         pairs, dev, vocabulary = (ROOT / "examples/mnli" / name for name in ("train.tsv", "dev.tsv", "vocab.txt"))
         words = len(vocabulary.read_text().splitlines())
         workload = self.write("bert.yaml", f"""model: bert
@@ -170,7 +170,7 @@ learning_rate: 0.003
         self.assertEqual(other["losses"], result["losses"][:2])
         self.assertLess(other["evaluation"]["loss"], 3)
 
-    def test_an_exported_model_is_what_another_run_begins_with(self):
+    def test_another_run_can_begin_with_an_exported_model(self):
         workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
         still = self.write("still.yaml", GPT.replace("dropout: 0.1\n", "").replace("adam", "sgd").replace("0.01", "0"))
         tokens = self.folder / "tokens.bin"
@@ -184,7 +184,7 @@ learning_rate: 0.003
             "run", still, "--plan", self.plan_on(2, still), "--spawn", "--unvalidated", "--json", "--weights", model,
             "--evaluate", tokens, "--steps", 1).stdout)
         self.assertEqual(again["evaluation"], trained["evaluation"])
-        self.assertIn("holds neither model.safetensors nor",
+        self.assertIn("has neither model.safetensors nor",
                       self.fault_of("run", still, "--plan", self.plan_on(2, still), "--spawn", "--unvalidated",
                                     "--weights", self.folder))
         for name in ("model.safetensors", "config.json"):
@@ -192,7 +192,7 @@ learning_rate: 0.003
                                            "--weights", model, "-o", model / name),
                              f"{model / name}: is an input; name another file to write")
 
-    def test_tokens_are_learnt_and_their_perplexity_told(self):
+    def test_tokens_are_learned_and_their_perplexity_reported(self):
         workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
         plan = self.plan_on(2, workload)
         tokens = self.folder / "tokens.bin"
@@ -204,16 +204,16 @@ learning_rate: 0.003
         self.assertLess(evaluation["perplexity"], 1.5)
         self.assertEqual(evaluation["labels"], 499)
 
-    def test_mistakes_are_said_in_one_line(self):
+    def test_wrong_inputs_are_faults_of_one_line(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(2, workload)
         base = ("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", 4)
         folder = self.folder / "checkpoints"
-        self.assertIn("go with --checkpoint FOLDER", self.fault_of(*base, "--resume"))
+        self.assertIn("add --checkpoint FOLDER", self.fault_of(*base, "--resume"))
         self.assertIn("write a number of steps", self.fault_of(*base, "--checkpoint", folder, "--checkpoint-every", 0))
         self.assertIn("--checkpoint-every: ", self.fault_of(*base, "--checkpoint", folder, "--checkpoint-every", "now"))
         self.run_isobar(*base, "--checkpoint", folder)
-        self.assertIn("holds a checkpoint of step 4 already; go on from it by --resume",
+        self.assertIn("already holds a checkpoint of step 4; add --resume to continue from it",
                       self.fault_of(*base, "--checkpoint", folder))
         self.assertIn("all of them are done", self.run_isobar(*base, "--checkpoint", folder, "--resume").stderr)
         self.assertIn("was written by another run",
@@ -223,7 +223,7 @@ learning_rate: 0.003
         above.write_bytes(b"".join(token.to_bytes(2, "little") for token in [1] * 50 + [60]))
         self.assertIn("above.bin: token 50 is 60; ", self.fault_of(*base, "--evaluate", above))
         self.assertIn("none.xml: no such file", self.fault_of(*base, "--replan", self.folder / "none.xml"))
-        self.assertEqual(self.fault_of(*base, "--restart", -1), '--restart: "-1" is no whole number from 0 to 2^53')
+        self.assertEqual(self.fault_of(*base, "--restart", -1), '--restart: "-1" is not a whole number from 0 to 2^53')
         self.assertIn("the name is empty; name a file", self.fault_of(*base, "--checkpoint", ""))
 
     def test_a_run_overwrites_none_of_its_inputs_and_no_output_twice(self):
@@ -238,7 +238,7 @@ learning_rate: 0.003
         self.assertIn("is written twice; name two files", self.fault_of(*base, "-o", one, "--log", one))
         self.assertEqual({name: pathlib.Path(name).read_text() for name in before}, before)
 
-    def test_a_log_is_as_it_was_where_no_step_was_trained(self):
+    def test_a_log_stays_as_it_was_when_no_step_is_trained(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(2, workload)
         log = pathlib.Path(self.write("log.jsonl", "years of work\n"))
@@ -249,7 +249,7 @@ learning_rate: 0.003
         self.run_isobar(*base)
         self.assertEqual([line["step"] for line in self.logged(log)], [0, 1])
 
-    def test_a_result_that_cannot_be_printed_is_told(self):
+    def test_a_result_that_cannot_be_printed_is_reported(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(2, workload)
         with open("/dev/full", "w") as full:
@@ -276,9 +276,9 @@ learning_rate: 0.003
         errors = process.communicate(timeout=HANG_S)[1]
         self.assertEqual((process.returncode, without_notes(errors)),
                          (130, "isobar: interrupted; 3 of 3 steps are done\n"))
-        self.assertIsNone(json.loads(output.read_text())["evaluation"])  # it would be of the whole file
+        self.assertIsNone(json.loads(output.read_text())["evaluation"])  # it would cover the whole file
 
-    def test_checkpoints_that_cannot_be_written_are_found_out_before_a_step_is_trained(self):
+    def test_a_folder_of_checkpoints_that_cannot_be_written_is_found_before_training(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(2, workload)
         log = self.folder / "log.jsonl"
@@ -287,21 +287,21 @@ learning_rate: 0.003
         self.assertIn("/proc/checkpoints: ", self.fault_of(*base, "/proc/checkpoints", expect=3))
         self.assertFalse(log.exists())
 
-    def test_no_two_runs_write_one_folder_of_checkpoints(self):
+    def test_two_runs_do_not_write_to_one_folder_of_checkpoints(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(2, workload)
         base = ("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--checkpoint", str(self.folder / "kept"))
         first = subprocess.Popen([ISOBAR, *base, "--steps", "1000000"], cwd=ROOT, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, text=True)
         self.addCleanup(first.kill)
-        first.stdout.readline()  # it trains
-        self.assertIn("kept: another run writes its checkpoints there; end it, or name another folder",
+        first.stdout.readline()  # training has begun
+        self.assertIn("kept: another run is writing checkpoints there; stop it, or name another folder with --checkpoint",
                       self.fault_of(*base, "--resume"))
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=HANG_S)
         self.assertEqual(first.returncode, 130)
 
-    def test_what_a_run_left_unfinished_goes_before_another_one_writes(self):
+    def test_unfinished_files_of_an_earlier_run_are_removed_first(self):
         workload = self.write("gpt.yaml", GPT)
         folder = self.folder / "checkpoints"
         run = ("--checkpoint", folder, "--checkpoint-every", 10)
@@ -313,7 +313,7 @@ learning_rate: 0.003
         self.assertEqual(sorted(path.name for path in folder.glob("step-*")),
                          ["step-00000010", "step-00000020", "step-00000025"])
 
-    def test_as_many_checkpoints_stay_as_asked_for(self):
+    def test_the_requested_number_of_checkpoints_is_kept(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(3, workload)
         for number in range(5):
@@ -322,7 +322,7 @@ learning_rate: 0.003
                         "--steps", 20)
             self.assertEqual([path.name for path in folder.glob("step-*")], ["step-00000020"])
 
-    def test_a_run_does_not_begin_anew_where_no_checkpoint_can_be_read(self):
+    def test_a_run_does_not_start_over_when_no_checkpoint_can_be_read(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(2, workload)
         folder = self.folder / "checkpoints"
@@ -334,14 +334,14 @@ learning_rate: 0.003
             part.rename(away / part.parent.name)
         result = self.run_isobar("run", workload, "--plan", plan, "--spawn", "--unvalidated", *run, "--resume",
                                  "--steps", 40, expect=2)
-        self.assertIn("checkpoints: no checkpoint there is whole; bring back what is missing, or name another folder",
+        self.assertIn("checkpoints: has no complete checkpoint; restore the missing files, or name another folder",
                       result.stderr)
         self.assertEqual(len(list(folder.glob("step-*"))), 3)
         for part in away.iterdir():
             part.rename(folder / part.name / "stage-1-of-2.safetensors")
         self.losses(workload, plan, *run, "--resume", "--steps", 40)
 
-    def test_a_checkpoint_with_a_flipped_bit_is_passed_over_and_put_aside(self):
+    def test_a_checkpoint_with_a_flipped_bit_is_skipped_and_renamed(self):
         def flip_a_bit(checkpoint):
             part = checkpoint / "stage-2-of-3.safetensors"
             content = bytearray(part.read_bytes())
@@ -362,11 +362,11 @@ learning_rate: 0.003
         again = self.json_of(*base, "--evaluate", tokens, "--resume")
         self.assertEqual(again["evaluation"], trained["evaluation"])
         self.assertEqual((again["losses"], again["first_step"], again["step_time_s"]), ([], 10, None))
-        said = self.run_isobar(*base, "--evaluate", tokens, "--resume").stdout
-        self.assertIn("nothing was left to train", said)
-        self.assertIn("evaluation: loss ", said)
+        printed = self.run_isobar(*base, "--evaluate", tokens, "--resume").stdout
+        self.assertIn("nothing was left to train", printed)
+        self.assertIn("evaluation: loss ", printed)
 
-    def test_a_rank_that_dies_while_it_evaluates_is_started_again(self):
+    def test_a_rank_that_fails_during_evaluation_is_restarted(self):
         workload = self.write("gpt.yaml", GPT.replace("dropout: 0.1\n", ""))
         plan = self.plan_on(2, workload)
         tokens = self.folder / "tokens.bin"
@@ -386,21 +386,21 @@ learning_rate: 0.003
         os.kill(int(ranks[1]), signal.SIGKILL)
         errors = process.communicate(timeout=HANG_S)[1]
         self.assertEqual(process.returncode, 0, errors)
-        self.assertIn("attempt 1 of 3 failed: rank 1 (d1): died of signal 9 (Killed); going on from step 5", errors)
+        self.assertIn("attempt 1 of 3 failed: rank 1 (d1): died of signal 9 (Killed); continuing from step 5", errors)
         self.assertEqual(json.loads(output.read_text())["evaluation"]["labels"], 59_999)
 
-    def test_what_has_diverged_is_no_checkpoint(self):
+    def test_diverged_parameters_are_not_checkpointed(self):
         wild = self.write("wild.yaml", GPT.replace("adam", "sgd").replace("0.01", "1e38"))
         folder = self.folder / "checkpoints"
         fault = self.fault_of("run", wild, "--plan", self.plan_on(2, wild), "--spawn", "--unvalidated", "--steps", 100,
                               "--json", "--checkpoint", folder, "--checkpoint-every", 1)
         self.assertRegex(fault, r"rank \d \(d\d\): step \d+: (layers\.\S+ is not finite|the loss is -?(nan|inf)); training has")
 
-    def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(self):
+    def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(self):
         def cut_a_manifest(checkpoint):
             manifest = next(checkpoint.glob("stage-1*.json"))
             manifest.write_text(manifest.read_text()[:40])
 
-        said = self.resumed_past_a_damaged_checkpoint(cut_a_manifest)
-        self.assertIn("step-00000020", said)
-        self.assertIn("going on from", said)
+        printed = self.resumed_past_a_damaged_checkpoint(cut_a_manifest)
+        self.assertIn("step-00000020", printed)
+        self.assertIn("continuing from", printed)

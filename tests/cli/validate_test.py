@@ -42,13 +42,13 @@ class Validate(CommandTest):
             self.assertLess(abs(total / comparison[f"{side}_step_time_s"] - 1), 0.75)
         [run] = self.json_of("report", name.with_suffix(".result.json"), "--measured",
                              name.with_suffix(".measured.json"))["runs"]
-        # A result has the mean of the steps, a comparison a typical one.
+        # A result has the mean of the steps, a comparison the typical step.
         self.assertAlmostEqual(run["step_time_s"] / comparison["predicted_step_time_s"], 1, places=3)
         self.assertEqual(run["measured"]["step_time_s"], comparison["measured_step_time_s"])
         for ending in ("xml", "profile.json", "links.csv", "simulated.json", "measured.json", "run.json"):
             self.assertTrue(name.with_suffix("." + ending).exists(), ending)
 
-    def test_several_allocators_are_tried_on_one_profile(self):
+    def test_several_allocators_share_one_profile(self):
         name, result = self.validate("--tolerance", 1000, "--allocator", "even,exact")
         self.assertRegex(result.stdout, r"allocator +predicted s +measured s +error\n(.*\n)even .*\nexact ")
         plans = [json.loads(pathlib.Path(f"{name}.{allocator}.plan.json").read_text()) for allocator in ("even", "exact")]
@@ -57,10 +57,10 @@ class Validate(CommandTest):
 
     def test_an_error_above_the_tolerance_is_a_failed_check(self):
         name, result = self.validate("--tolerance", 0, expect=5)
-        self.assertRegex(result.stderr, r"isobar: the step time is .* % off; --tolerance is 0.0 %\n")
+        self.assertRegex(result.stderr, r"isobar: the predicted step time is .* % off; --tolerance allows 0.0 %\n")
         self.assertFalse(json.loads(name.with_suffix(".validation.json").read_text())["within_tolerance"])
 
-    def test_wrong_options_are_said_before_anything_is_measured(self):
+    def test_wrong_options_are_refused_before_anything_is_measured(self):
         workload = self.write("model.yaml", MODEL)
         name = self.folder / "v"
         base = ("validate", workload, "-o", name)
@@ -70,7 +70,7 @@ class Validate(CommandTest):
             for folder in (f"{self.folder}/", self.folder):
                 self.assertEqual(self.fault_of(command, workload, "-o", folder),
                                  f"--output: {folder} is a folder; write {self.folder}/NAME")
-        self.assertEqual(self.fault_of(*base, "--steps", 1), "--steps: the first step does not count; ask for 2 at least")
+        self.assertEqual(self.fault_of(*base, "--steps", 1), "--steps: the first step does not count; use at least 2")
         self.assertIn("--slowdowns", self.fault_of(*base, "--slowdowns", "0.5"))
         self.assertIn("exakt", self.fault_of(*base, "--allocator", "exakt"))
         self.assertEqual(self.fault_of(*base, "--allocator", "even,even"),
@@ -81,14 +81,14 @@ class Validate(CommandTest):
 
 class SeveralRanks(CommandTest):
     def by_two_ranks(self, *arguments):
-        """What two ranks print, each its own process."""
+        """The output of two ranks, each in its own process."""
         secret = self.secret_file()
         processes = [subprocess.Popen([ISOBAR, *map(str, arguments), "--rank", str(rank), "--ranks", PORTS,
                                        "--secret-file", secret], cwd=ROOT, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
-        said = [process.communicate(timeout=HANG_S) for process in processes]
-        self.assertEqual([process.returncode for process in processes], [0, 0], said)
-        return [output for output, _ in said]
+        printed = [process.communicate(timeout=HANG_S) for process in processes]
+        self.assertEqual([process.returncode for process in processes], [0, 0], printed)
+        return [output for output, _ in printed]
 
     def test_a_profile_measures_every_link_both_ways(self):
         workload = self.write("model.yaml", MODEL)
@@ -108,7 +108,7 @@ class SeveralRanks(CommandTest):
         self.assertEqual(len(zone.findall("link")), 2)
         self.assertEqual(len(zone.findall("route")), 2)
 
-    def test_rank_0_reports_what_all_have_measured(self):
+    def test_rank_0_reports_the_measurements_of_all(self):
         workload = self.write("model.yaml", MODEL)
         name = str(self.folder / "live")
         self.by_two_ranks("profile", workload, "--repetitions", 3, "-o", name)
@@ -125,24 +125,24 @@ class SeveralRanks(CommandTest):
         self.assertEqual(len(content["losses"]), 3)
         assert_is_trace(self, trace)  # on one machine the clocks agree, so nothing is received before it was sent
 
-    def test_wrong_ranks_are_said_in_one_line(self):
+    def test_wrong_ranks_are_faults_of_one_line(self):
         workload = self.write("model.yaml", MODEL)
         base = ("profile", workload, "-o", self.folder / "live")
-        self.assertEqual(self.fault_of(*base, "--rank", 0), "--rank and --ranks go together")
-        self.assertEqual(self.fault_of(*base, "--rank", 2, "--ranks", PORTS), "--rank: 2 is not below the 2 of --ranks")
+        self.assertEqual(self.fault_of(*base, "--rank", 0), "--rank and --ranks go together; give both")
+        self.assertEqual(self.fault_of(*base, "--rank", 2, "--ranks", PORTS), "--rank: 2 is not below 2, the number of --ranks")
         self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", PORTS, "--slowdowns", "1,2,3"),
-                         "--slowdowns: 3 devices, and --ranks names 2")
+                         "--slowdowns: lists 3 devices, and --ranks 2; list one for each rank")
         self.assertEqual(self.fault_of(*base, "--threads", 0), "--threads: 0 is not in 1 to 1024")
         self.assertEqual(self.fault_of(*base, "--flows", 65), "--flows: 65 is not in 1 to 64")
 
 
 class Doctor(CommandTest):
-    def test_it_says_what_the_machine_can_do(self):
+    def test_it_reports_what_the_machine_can_do(self):
         findings = json.loads(self.run_isobar("doctor", "--flows", 2, "--json").stdout)["findings"]
         self.assertLessEqual({"LibTorch", "NCCL", "processor", "memory", "matrix product", "attention", "sleep",
                               "loopback", "TCP"}, {finding["subject"] for finding in findings})
 
-    def test_a_plan_that_needs_more_memory_than_there_is_is_bad(self):
+    def test_a_plan_that_needs_too_much_memory_is_bad(self):
         platform, workload = self.small_inputs(memory="1000000 TB")
         plan = self.make_plan(platform, workload)
         content = json.loads(pathlib.Path(plan).read_text())

@@ -9,7 +9,7 @@ GOAL = ["--objective", "sequential", "--communication", "none"]
 
 class Verify(CommandTest):
     def certified(self, *options, kind="path", multipliers=(0, 0), bound=4.5, limit=None, platform_and_workload=None):
-        """A plan of the small inputs, 4.5 s on the fast device alone, with a certificate made here."""
+        """A plan of the small inputs, 4.5 s on only the fast device, with a certificate made here."""
         self.inputs = platform_and_workload or self.small_inputs()
         plan = self.make_plan(*self.inputs, *(options or GOAL), allocator="chain-dp")
         rung = {"limit_s": limit, "multipliers": list(multipliers)}
@@ -38,10 +38,10 @@ class Verify(CommandTest):
         self.assertEqual(result.stderr, "")
 
     def assert_unreadable(self, plan, fault):
-        """Exit code 2, with this fault behind the file's name and line."""
+        """Exit code 2, with this fault after the file's name and line."""
         self.assertRegex(self.fault_of("verify", *self.inputs, plan), re.escape(plan) + r":\d+: " + re.escape(fault))
 
-    # What holds
+    # Valid plans
 
     def test_a_plan_that_holds(self):
         plan = self.certified()
@@ -67,7 +67,7 @@ class Verify(CommandTest):
                 self.assertIn("every claim holds", self.run_isobar("verify", SKY16, BERT24, plan).stdout)
 
     def infeasible(self, **changes):
-        """A plan that says that nothing fits, on the small inputs, where something does."""
+        """A plan that claims that nothing fits, for the small inputs, where a placement exists."""
         plan = self.certified()
         self.edit(plan, **{"outcome": "infeasible", "reason": "the moon", "stages": [], "predicted": None,
                            "objective_s": None, "objective_bound_s": None, "gap_fraction": None, "step_bound_s": None,
@@ -78,7 +78,7 @@ class Verify(CommandTest):
         plan = self.infeasible()
         self.assertEqual(self.run_isobar("verify", *self.inputs, plan).stdout,
                          f"{plan}: infeasible: the moon\n"
-                         "nothing in it is false, but that there is no placement is not proven by this file\n")
+                         "nothing in it is false, but it does not prove that there is no placement\n")
         answer = self.json_of("verify", *self.inputs, plan)
         self.assertEqual((answer["holds"], answer["proven"], answer["objective_bound_s"]), (True, False, None))
 
@@ -91,14 +91,14 @@ class Verify(CommandTest):
         rungs = {"kind": "path", "levels": 1, "rungs": [{"limit_s": None, "multipliers": [0, 0]}]}
         plan = self.infeasible(outcome="timed_out", objective_bound_s=4.5, certificate=rungs)
         self.assertEqual(self.run_isobar("verify", *self.inputs, plan).stdout,
-                         f"{plan}: timed_out: the moon\nnothing in it is false, and there is no placement in it\n"
+                         f"{plan}: timed_out: the moon\nnothing in it is false, and it has no placement\n"
                          "no plan below 4.5 s: certificate path proves 4.5 s\n")
         answer = self.json_of("verify", *self.inputs, plan)
         self.assertEqual((answer["holds"], answer["proven"], answer["objective_bound_s"]), (True, False, 4.5))
         self.edit(plan, objective_bound_s=1e9)
         self.assert_false(plan, "objective_bound_s: claims 1e+09; it is 4.5 by the certificate path")
 
-    def test_what_a_plan_says_is_shown_on_one_line(self):
+    def test_texts_of_a_plan_are_shown_on_one_line(self):
         escape = "\x1b[2J\nevery claim holds"
         shown = "\\x1b[2J\\x0aevery claim holds"
         plan = self.infeasible(reason=escape)
@@ -116,12 +116,12 @@ class Verify(CommandTest):
         self.assertIn(f"stages[0]: device {shown} is not on platform small",
                       self.run_isobar("verify", *self.inputs, plan, expect=5).stdout)
 
-    def test_texts_that_are_none(self):
+    def test_texts_that_are_not_plans(self):
         plan = self.certified()
         self.edit(plan, allocator=True)
-        self.assert_unreadable(plan, 'allocator: true is not a text; write "true"')
+        self.assert_unreadable(plan, 'allocator: true is not a string; write "true"')
 
-    def test_text_behind_the_end(self):
+    def test_text_after_the_end(self):
         plan = self.certified()
         with open(plan, "a") as file:
             file.write("\0 and more")
@@ -145,12 +145,12 @@ class Verify(CommandTest):
         self.assert_false(plan, "objective_bound_s: claims 2.95; it is 2.9 by the certificate path")
 
     def test_a_search_whose_bound_a_plan_is_below(self):
-        # The even plan takes 7.5 s; fast alone takes 4.5 s.
+        # The even plan takes 7.5 s; only fast takes 4.5 s.
         self.inputs = self.small_inputs()
         plan = self.make_plan(*self.inputs, *GOAL)
         self.edit(plan, bound=7.5, outcome="feasible", certificate={
             "kind": "search", "levels": 1, "rungs": [{"limit_s": None, "multipliers": [0, 0]}]})
-        self.assert_false(plan, "objective_bound_s: claims 7.5; it is at most 4.5, which a placement takes")
+        self.assert_false(plan, "objective_bound_s: claims 7.5; it is at most 4.5, which a placement achieves")
 
     def test_a_rung_limit_raised(self):
         plan = self.certified("--objective", "bottleneck", "--communication", "none", multipliers=(0, 1), bound=3,
@@ -170,7 +170,7 @@ class Verify(CommandTest):
     def test_an_optimum_with_a_gap(self):
         plan = self.certified(bound=4)
         self.edit(plan, outcome="optimal")
-        self.assert_false(plan, "outcome: optimal, but the bound 4 leaves a gap to the objective 4.5; call it feasible")
+        self.assert_false(plan, "outcome: optimal, but the bound 4 leaves a gap to the objective 4.5; write feasible")
 
     # Forged certificates
 
@@ -198,13 +198,13 @@ class Verify(CommandTest):
         self.edit(plan, certificate={**certificate, "groups": [0, 0]})
         self.assert_false(plan, "objective_bound_s: claims 6.1; it is 4.72 by the certificate path")
 
-    def test_a_kind_of_no_use(self):
+    def test_a_kind_that_does_not_apply(self):
         plan = self.certified()
         self.edit(plan, certificate={"kind": "phase-flow", "limit_s": 4.5})
-        self.assert_false(plan, "certificate.kind: claims phase-flow; it is for objective bottleneck without "
-                                "communication alone")
+        self.assert_false(plan, "certificate.kind: claims phase-flow; it is only for objective bottleneck without "
+                                "communication")
 
-    def test_a_multiplier_too_few(self):
+    def test_a_missing_multiplier(self):
         plan = self.certified(multipliers=(0,))
         self.assert_false(plan, "certificate.rungs[0].multipliers: claims 1; it is 2, one for each device")
 
@@ -226,7 +226,7 @@ class Verify(CommandTest):
         self.assert_false(plan, "certificate.groups[1]: claims 7; it is below 2, the number of devices")
 
     def test_levels_changed(self):
-        # Under 1f1b a stage with another behind it holds two micro-batches: slow one layer, fast none. So slow alone,
+        # Under 1f1b a stage before another holds two micro-batches: slow one layer, fast none. So only slow is used,
         # 9 s. Where all stages count as the last one, fast holds one layer after the other.
         platform, workload = self.small_inputs(memory="3.3 GB")
         text = pathlib.Path(platform).read_text()
@@ -268,7 +268,7 @@ class Verify(CommandTest):
         content["stages"][1]["first_layer"] = 3
         content["stages"][1]["last_layer"] = 3
         self.edit(plan, stages=content["stages"])
-        self.assert_false(plan, "stages[1]: layer 2 is placed nowhere; the stages hold every layer in order")
+        self.assert_false(plan, "stages[1]: layer 2 is not placed; the stages must hold every layer in order")
 
     def test_a_device_twice(self):
         plan = self.pair()
@@ -314,8 +314,8 @@ class Verify(CommandTest):
         faults = self.run_isobar("verify", *self.inputs, plan, expect=5).stdout.splitlines()
         self.assertEqual(faults[0], f"{plan}: objective_s: claims 9; it is 8 on this platform and workload")
 
-    def test_plans_of_older_versions_hold_as_what_they_are(self):
-        # Their lanes are busy for latencies too. By the formula the step took less than any schedule does.
+    def test_plans_of_older_versions_hold_by_their_own_rules(self):
+        # In them latencies occupy lanes too. By their formula the step took less than any schedule can.
         folder = ROOT / "tests/instances/plans"
         self.inputs = folder / "old.xml", folder / "old.yaml"
         for name in ("old_by_formula", "old_polished"):
@@ -381,7 +381,7 @@ class Verify(CommandTest):
         self.assert_false(plan, f"stamp.platform: claims hash 0123; it is {stamp['platform']}",
                           f"stamp.workload: claims hash 4567; it is {stamp['workload']}")
 
-    # What cannot be read
+    # Unreadable files
 
     def test_a_gap_that_does_not_follow(self):
         plan = self.certified(bound=4)
@@ -393,7 +393,7 @@ class Verify(CommandTest):
         plan = self.certified(bound=4.6)
         self.assert_unreadable(plan, 'gap_fraction: "-0.02')
 
-    def test_a_multiplier_that_is_no_number(self):
+    def test_a_multiplier_that_is_not_a_number(self):
         plan = self.certified(multipliers=(0.125, 0))
         self.replace(plan, "0.125", "NaN")
         self.assertRegex(self.fault_of("verify", *self.inputs, plan), re.escape(plan) + r":\d+: ")
@@ -421,7 +421,7 @@ class Verify(CommandTest):
     def test_a_certificate_that_is_a_word(self):
         plan = self.certified()
         self.edit(plan, certificate="path")
-        self.assert_unreadable(plan, "certificate: is not an object; see docs/formats.md")
+        self.assert_unreadable(plan, "certificate: is not an object; see docs/formats/plan.md")
 
     def test_a_rung_without_limit(self):
         plan = self.certified()

@@ -11,7 +11,7 @@ class Workload(CommandTest):
     def config(self, **changes):
         return self.write("config.json", json.dumps({**LLAMA, **changes}, indent=1))
 
-    def test_imports_what_plan_reads(self):
+    def test_imports_a_workload_that_plan_reads(self):
         workload = self.folder / "imported.yaml"
         self.run_isobar("workload", "import", self.config(), "--sequence", 128, "--micro-batch", 2, "-o", workload)
         self.assertIn("\nnorm_epsilon: 1e-06\nattention: fused\nmicro_batch: 2\nsequence: 128\ndtype: bf16\noptimizer: adamw\n", workload.read_text())
@@ -30,16 +30,16 @@ class Workload(CommandTest):
 
     def test_prints_without_output(self):
         text = self.run_isobar("workload", "import", self.config(), "--sequence", 1, "--dtype", "float32").stdout
-        self.assertTrue(text.startswith("# Of config.json, model_type llama of Hugging Face's transformers.\n"), text)
+        self.assertTrue(text.startswith("# Converted from config.json, model_type llama of Hugging Face's transformers.\n"), text)
         self.assertTrue(text.endswith("micro_batch: 1\nsequence: 1\ndtype: float32\noptimizer: adamw\n"), text)
 
-    def test_a_model_that_is_not_computed_here_is_a_fault_of_the_user(self):
+    def test_an_unsupported_model_is_a_fault_of_the_user(self):
         config = self.config(hidden_act="relu", num_attention_heads=5)
         output = self.write("imported.yaml", "as it was")
         fault = self.fault_of("workload", "import", config, "--sequence", "8", "-o", output)
         self.assertEqual(fault.splitlines(), [
             f"{config}:5: num_attention_heads: 5 does not divide hidden_size, 64",
-            f'{config}:10: hidden_act: "relu" is not computed here; silu, swish is'])
+            f'{config}:10: hidden_act: "relu" is not supported (only silu, swish)'])
         with open(output) as file:
             self.assertEqual(file.read(), "as it was")
 
@@ -57,7 +57,7 @@ class Workload(CommandTest):
                       self.fault_of("workload", "import", config, "--sequence", "257"))
         self.assertIn("--sequence is required", self.fault_of("workload", "import", config))
 
-    def test_its_input_is_not_its_output(self):
+    def test_it_does_not_overwrite_its_input(self):
         config = self.config()
         self.assertIn("config.json", self.fault_of("workload", "import", config, "--sequence", "8", "-o", config))
         with open(config) as file:

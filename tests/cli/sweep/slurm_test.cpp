@@ -16,7 +16,7 @@ using testing::IsEmpty;
 using testing::Pair;
 using testing::ThrowsMessage;
 
-TEST(RunsPerTask, IsOneAsLongAsThereAreTasksEnough)
+TEST(RunsPerTask, IsOneWhileThereAreEnoughTasks)
 {
   EXPECT_EQ(runs_per_task(0, 1000), 1);
   EXPECT_EQ(runs_per_task(20, 1000), 1);
@@ -38,7 +38,7 @@ TEST(RunsPerTask, GrowsSoThatAllRunsFit)
   }
 }
 
-TEST(TasksWith, NamesATaskOnceHoweverManyOfItsRunsAreMissing)
+TEST(TasksWith, NamesATaskOnceForSeveralOfItsRuns)
 {
   EXPECT_THAT(tasks_with({0, 1, 2, 7, 19}, 3), ElementsAre(0, 2, 6));
   EXPECT_THAT(tasks_with({4, 5}, 1), ElementsAre(4, 5));
@@ -62,7 +62,7 @@ JobArray some_array()
   return array;
 }
 
-TEST(ScriptOf, GoesToTheWorkingFolderAndDoesTheRunsOfItsTask)
+TEST(ScriptOf, EntersTheWorkingFolderAndMakesTheRunsOfItsTask)
 {
   EXPECT_EQ(script_of(some_array()), "#!/bin/sh\ncd '" + std::filesystem::current_path().string() +
                                          "' || exit\nfirst=$((SLURM_ARRAY_TASK_ID * 3))\n"
@@ -70,7 +70,7 @@ TEST(ScriptOf, GoesToTheWorkingFolderAndDoesTheRunsOfItsTask)
                                          "\"$first-$((first + 2))\"\n");
 }
 
-TEST(ScriptOf, TakesTheOptionsAsTheyAreBeforeTheFirstCommand)
+TEST(ScriptOf, PutsTheOptionsUnchangedBeforeTheFirstCommand)
 {
   JobArray array = some_array();
   array.options = "--partition=long --comment=\"a b\"";
@@ -94,7 +94,7 @@ TEST(ScriptOf, IsUnderstoodByTheShell)
   EXPECT_EQ(result.output, "<><it's><a  b><$HOME `id` \"\\\n><21-23>") << (result.failure ? result.failure->text : "");
 }
 
-TEST(QueuedTasksFrom, TellsTasksThatRunOrWaitFromThoseThatEnded)
+TEST(QueuedTasksFrom, SeparatesActiveTasksFromEndedOnes)
 {
   const auto queued = queued_tasks_from(
       "17 0 COMPLETED\n17 1 RUNNING\n17 2 PENDING\n17 3 COMPLETING\n17 4 OUT_OF_MEMORY\n17 5 REQUEUED\n");
@@ -103,7 +103,7 @@ TEST(QueuedTasksFrom, TellsTasksThatRunOrWaitFromThoseThatEnded)
   EXPECT_THAT(queued.ends, ElementsAre(Pair(0, "COMPLETED"), Pair(4, "OUT_OF_MEMORY")));
 }
 
-TEST(QueuedTasksFrom, KnowsATasksLastEndWhenItWasSubmittedAgain)
+TEST(QueuedTasksFrom, HasTheLastEndOfATaskThatWasSubmittedAgain)
 {
   const auto queued = queued_tasks_from("101 3 TIMEOUT\n9 3 CANCELLED\n101 4 NODE_FAIL\n102 4 RUNNING\n");
   EXPECT_THAT(queued.ends, ElementsAre(Pair(3, "TIMEOUT"), Pair(4, "NODE_FAIL")));
@@ -111,14 +111,14 @@ TEST(QueuedTasksFrom, KnowsATasksLastEndWhenItWasSubmittedAgain)
   EXPECT_THAT(queued.jobs, ElementsAre("102"));
 }
 
-TEST(QueuedTasksFrom, LeavesOutJobsThatAreNoArray)
+TEST(QueuedTasksFrom, LeavesOutJobsThatAreNotArrays)
 {
   const auto queued = queued_tasks_from("17 N/A RUNNING\n");
   EXPECT_THAT(queued.active, IsEmpty());
   EXPECT_THAT(queued.jobs, IsEmpty());
 }
 
-TEST(QueuedTasksFrom, KnowsNothingOfAnEmptyQueue)
+TEST(QueuedTasksFrom, IsEmptyForAnEmptyQueue)
 {
   EXPECT_THAT(queued_tasks_from("").active, IsEmpty());
 }

@@ -1,12 +1,16 @@
 #include "allocators/registry.hpp"
-#include "cli/command.hpp"
-#include "core/base/files.hpp"
+#include "cli/commands.hpp"
+#include "cli/output_file.hpp"
+#include "core/base/command_options.hpp"
+#include "core/errors.hpp"
+#include "results/table.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 namespace isobar::cli {
 
@@ -56,7 +60,7 @@ Listing list_objectives()
             "communication overlapped, schedule 1f1b, M = 8"}}};
 }
 
-/// Files of a folder of ours: beside the working directory, or installed.
+/// The files of a folder in the working directory or, if there is none, of the installed one.
 Listing list_files(const std::string& folder, const std::string& ending)
 {
   namespace fs = std::filesystem;
@@ -97,19 +101,35 @@ std::string to_json(const Listing& listing)
   return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-/// For people: one column as it is; else the first entry of a row, and the others under it, each by its header.
+/// For people: the first entry of each row and, indented below it, the others after their headers. Lines are broken so
+/// that they fit a terminal.
 std::string to_text(const Listing& listing)
 {
+  constexpr std::size_t terminal = 80;
+  const std::string indent = "    ";
   std::string text;
   for (const auto& row : listing.rows) {
     text += row.front() + "\n";
-    for (std::size_t i = 1; i < row.size(); ++i) text += fmt::format("  {}: {}\n", listing.header[i], row[i]);
+    for (std::size_t i = 1; i < row.size(); ++i) {
+      std::istringstream lines(wrapped(fmt::format("{}: {}", listing.header[i], row[i]), terminal - indent.size()));
+      bool is_first = true;
+      for (std::string line; std::getline(lines, line); is_first = false) {
+        text += (is_first ? "  " : indent) + line + "\n";
+      }
+    }
   }
   return text;
 }
 
+/// For people with wide terminals: a row a line.
+std::string to_table(const Listing& listing)
+{
+  return results::table_of(listing.header, listing.rows, listing.header.size());
+}
+
 struct ListOptions {
   std::string what;
+  bool wide = false;
   bool json = false;
 };
 
@@ -117,15 +137,18 @@ struct ListOptions {
 
 void add_list_command(CLI::App& app, Action& action)
 {
-  auto* command = app.add_subcommand("list", "say what there is to choose from");
+  auto* command = app.add_subcommand("list", "list allocators, objectives, schedules, platforms or workloads");
   auto options = std::make_shared<ListOptions>();
+  command->option_defaults()->group("Inputs");
   command->add_option("WHAT", options->what, "allocators, objectives, schedules, platforms or workloads")->required();
+  command->option_defaults()->group("Output");
+  command->add_flag("--wide", options->wide, "print a table, however wide (default: lines of at most 80 characters)");
   command->add_flag("--json", options->json, "print the list as JSON");
   command->footer(footer);
   command->callback([options, &action] {
     action = [options] {
       const Listing listing = listing_of(options->what);
-      print(options->json ? to_json(listing) : to_text(listing));
+      print(options->json ? to_json(listing) : options->wide ? to_table(listing) : to_text(listing));
       return ExitCode::Done;
     };
   });

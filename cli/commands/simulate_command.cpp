@@ -1,5 +1,10 @@
-#include "cli/command.hpp"
+#include "cli/commands.hpp"
+#include "cli/inputs.hpp"
+#include "cli/output_file.hpp"
+#include "cli/planning.hpp"
+#include "cli/simulation.hpp"
 #include "core/base/child_process.hpp"
+#include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/check/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"
@@ -59,12 +64,12 @@ std::string summary_of(const std::string& result_json)
       results::table_of({"device", "compute", "send", "idle", "peak memory"}, stages));
 }
 
-/// Refuses a plan that does not hold on these inputs, and says what differs. One that holds though it was made for
-/// other inputs is played, with a note: a platform whose links alone are slower is what somebody may want to try.
+/// Refuses a plan that does not hold on these inputs, and reports what differs. A plan that was made for other inputs
+/// but holds is simulated, with a warning: the user may want to try a platform that differs only in its links.
 void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& inputs)
 {
   auto faults = faults_of(plan, inputs.workload, inputs.platform.cluster());
-  // Other certificates take a search to check: `isobar verify` does.
+  // Other certificates take a search to check; `isobar verify` does that.
   const auto kind = plan.certificate.kind;
   if (faults.empty() && (kind == CertificateKind::None || kind == CertificateKind::Fractional)) {
     faults = faults_of_certificate(plan, inputs.workload, inputs.platform.cluster());
@@ -127,14 +132,17 @@ ExitCode simulate(const SimulateOptions& options)
 
 void add_simulate_command(CLI::App& app, Action& action)
 {
-  auto* command = app.add_subcommand("simulate", "play a plan on its platform with SimGrid");
+  auto* command = app.add_subcommand("simulate", "simulate a plan on its platform with SimGrid");
   auto options = std::make_shared<SimulateOptions>();
   options->inputs.add_to(*command);
   add_file(*command, "--plan", options->plan, "plan file (JSON)")->required();
-  add_count(*command, "--iterations", options->iterations, "steps to play (default: 1)");
-  add_file(*command, "--trace", options->trace, "timeline to write (Chrome trace JSON, for ui.perfetto.dev)");
+  command->option_defaults()->group("Schedule");
+  add_count(*command, "--iterations", options->iterations, "number of steps to simulate (default: 1)");
+  command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "result file to write (JSON)");
-  command->add_flag("--stamp", options->stamp, "write into the plan file what was simulated and what came of it");
+  add_file(*command, "--trace", options->trace, "timeline to write (Chrome trace JSON, for ui.perfetto.dev)");
+  command->add_flag("--stamp", options->stamp,
+                    "record in the plan file what was simulated and its result, as isobar run requires");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return simulate(*options); }; });

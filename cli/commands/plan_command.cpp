@@ -1,5 +1,10 @@
 #include "allocators/registry.hpp"
+#include "cli/commands.hpp"
+#include "cli/goal_options.hpp"
+#include "cli/output_file.hpp"
+#include "cli/planning.hpp"
 #include "cli/simulated_choice.hpp"
+#include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
@@ -29,7 +34,7 @@ struct PlanOptions {
   bool json = false;
 };
 
-/// What a person wants to know of a plan: the answer, how good it is, and who holds what.
+/// The plan for people: the outcome, how good it is, and the layers of each device.
 std::string summary_of(const Plan& plan, const Cluster& cluster)
 {
   const std::string samples = plan.micro_batch ? fmt::format(" of {} samples", *plan.micro_batch) : "";
@@ -51,7 +56,7 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
         fmt::format("simulated step {:.6g} s, the least of {} placements; found by {} for objective {}\n",
                     simulated.step_time.value, simulated.candidates, simulated.allocator, name_of(simulated.objective));
   }
-  text += fmt::format("pipeline formula {:.6g} s, which is no prediction\n\n", predicted.pipeline.value().value);
+  text += fmt::format("pipeline formula {:.6g} s, which is not a prediction\n\n", predicted.pipeline.value().value);
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
@@ -63,8 +68,8 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
   return text + results::table_of({"stage", "device", "layers", "count", "needs", "has"}, rows, 2);
 }
 
-/// The stages of the plan that a search starts from. Refuses a plan that does not hold on these inputs; what its own
-/// search proved does not matter here.
+/// Reads the stages of the plan that a search starts from. Refuses a plan that does not hold on these inputs; its bound
+/// is not checked.
 std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inputs)
 {
   const Plan plan = read_plan(file);
@@ -86,13 +91,13 @@ std::size_t candidates_from(std::uint64_t count)
   throw InputError("--simulate", fmt::format("{} is not in 1 to {}", count, allocators::most_candidates));
 }
 
-/// A search says nothing until it ends.
+/// A search prints nothing until it ends.
 void note_long_search(const Inputs& inputs, const allocators::SearchLimits& limits)
 {
-  constexpr std::size_t some_seconds = 1'000'000;  // layers x devices
+  constexpr std::size_t long_search = 1'000'000;  // layers x devices; a search of this size takes some seconds
   const std::size_t layers = inputs.workload.layers.size();
   const std::size_t devices = inputs.platform.cluster().devices.size();
-  if (limits.time_limit || limits.budget || layers * devices < some_seconds) return;
+  if (limits.time_limit || limits.budget || layers * devices < long_search) return;
   say(fmt::format("{} layers on {} devices may take minutes; Ctrl-C or --time-limit keeps the best plan found", layers,
                   devices));
 }
@@ -105,7 +110,7 @@ ExitCode plan(const PlanOptions& options)
   allocators::require_allocator(options.allocator);
   options.goal.check_polish({options.allocator});
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
-  Inputs inputs = load(options.inputs, options.goal, options.without);
+  Inputs inputs = load(options.inputs, options.goal.recompute, options.without);
   inputs.platform.leave_out(options.without, "--without");
   note_missing_rates(inputs);
   note_long_search(inputs, limits);
@@ -134,19 +139,23 @@ void add_plan_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("plan", "place a workload's layers on a platform's devices");
   auto options = std::make_shared<PlanOptions>();
   options->inputs.add_to(*command);
+  add_list(*command, "--without", options->without,
+           "devices of the platform to leave out, NAME,…; write \\, for a comma in a name (default: none)");
+  command->option_defaults()->group("Goal");
+  command->add_option("--objective", options->objective, "what to minimize: step, sequential, bottleneck or pipeline")
+      ->capture_default_str();
+  options->goal.add_goal_to(*command);
+  options->goal.add_global_batch_to(*command);
+  command->option_defaults()->group("Search");
   command->add_option("--allocator", options->allocator, "allocator (isobar list allocators), or exec:PROGRAM")
       ->required();
-  command->add_option("--objective", options->objective, "step, sequential, bottleneck, pipeline")
-      ->capture_default_str();
-  options->goal.add_to(*command);
-  options->goal.add_global_batch_to(*command);
+  options->goal.add_search_to(*command);
+  add_file(*command, "--start", options->start, "plan file (JSON) to start from (allocator local-search)");
   add_count(*command, "--simulate", options->simulate,
-            "simulates so many of the allocator's best placements and those of other allocators, and keeps the fastest "
-            "(default: none is simulated)");
-  add_list(*command, "--without", options->without,
-           "devices of the platform to leave out, NAME,…; write a comma of a name as \\,");
-  add_file(*command, "--start", options->start, "plan file to start from (allocator local-search)");
-  add_output(*command, "-o,--output", options->output, "plan file to write (JSON), also when infeasible");
+            "number of the allocator's best placements to simulate, next to those of other allocators; keeps the "
+            "fastest (default: simulates none)");
+  command->option_defaults()->group("Output");
+  add_output(*command, "-o,--output", options->output, "plan file to write (JSON), even when infeasible");
   command->add_flag("--json", options->json, "print the plan as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return plan(*options); }; });

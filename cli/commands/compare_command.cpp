@@ -1,7 +1,12 @@
 #include "allocators/registry.hpp"
-#include "cli/command.hpp"
+#include "cli/commands.hpp"
 #include "cli/explanation_text.hpp"
+#include "cli/output_file.hpp"
+#include "cli/planning.hpp"
 #include "cli/rows.hpp"
+#include "cli/table_options.hpp"
+#include "cli/workload_variants.hpp"
+#include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
 #include "results/comparison.hpp"
@@ -32,49 +37,53 @@ struct CompareOptions {
   std::string keep;
   bool explain = false;
   bool strict = false;
+  TableOptions table;
   bool json = false;
 };
 
 using results::ComparisonRow;
 
-/// @throws InputError where it would end a search before the search's own limit does, and so lose what was found.
+/// @throws InputError when it would end a search before --time-limit does, which would lose the plan found so far.
 Seconds row_time_limit_of(const CompareOptions& options, const allocators::SearchLimits& limits)
 {
   const Seconds limit = row_time_limit_from(options.row_time_limit);
   if (limits.time_limit && limit <= *limits.time_limit) {
     throw InputError("--row-time-limit",
-                     fmt::format("{} is not more than --time-limit {}, so no search would come to its end; write more",
+                     fmt::format("{} is not more than --time-limit {}, so no search would finish; raise it",
                                  shown(options.row_time_limit), shown(*options.goal.time_limit)));
   }
   return limit;
 }
 
-/// The files of one row's plan and result, both there as soon as the row has ended.
+/// The files of one row's plan and result, written when the row ends.
 struct KeptFiles {
   std::string plan;
   std::string result;
 };
 
-/// FOLDER/OBJECTIVE.ALLOCATOR.plan.json and .result.json; what no file's name has (exec:PROGRAM) becomes "-".
+/// FOLDER/OBJECTIVE.ALLOCATOR.plan.json and .result.json. In the allocator's name (exec:PROGRAM), other characters than
+/// letters, digits, "." and "-" become "-".
 KeptFiles kept_files_of(const std::string& folder, const ComparisonRow& row)
 {
   std::string name = fmt::format("{}.{}", name_of(row.goal.objective), row.allocator);
   for (char& character : name) {
-    const bool fits = std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '.' || character == '-';
-    if (!fits) character = '-';
+    const bool is_kept =
+        std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '.' || character == '-';
+    if (!is_kept) character = '-';
   }
   const std::string path = (std::filesystem::path(folder) / name).string();
   return {path + ".plan.json", path + ".result.json"};
 }
 
-/// Makes the folder. @throws InputError when it is none, or when two rows, or a row and a file of `read`, share a file.
+/// Makes the folder. @throws InputError when it is another kind of file, or when a row would write a file of `read` or
+/// of another row.
 void prepare_folder(const CompareOptions& options, const std::vector<ComparisonRow>& rows,
                     const std::vector<std::string>& read)
 {
   if (options.keep.empty()) return;
   std::error_code unknown;
   if (std::filesystem::exists(options.keep, unknown) && !std::filesystem::is_directory(options.keep, unknown)) {
-    throw InputError(options.keep, "is no folder; name one, or a new one");
+    throw InputError(options.keep, "is not a folder; name one, or a new one");
   }
   std::filesystem::create_directories(options.keep, unknown);
   if (unknown) throw EnvironmentError(options.keep, "cannot make the folder: " + unknown.message());
@@ -94,7 +103,7 @@ ExitCode compare(const CompareOptions& options)
   for (const auto& objective : options.objectives) goals.push_back(options.goal.goal(objective));
   for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
   options.goal.check_polish(options.allocators);
-  const Inputs inputs = load(options.inputs, options.goal);
+  const Inputs inputs = load(options.inputs, options.goal.recompute);
   auto read = inputs.files();
   for (const auto& allocator : options.allocators) read.push_back(program_of(allocator));
   refuse_overwriting(read, {options.output});
@@ -106,7 +115,7 @@ ExitCode compare(const CompareOptions& options)
   for (const Goal& goal : goals) {
     const auto splits = batch_splits(options.goal, goal, inputs);
     for (const auto& allocator : options.allocators) {
-      rows.push_back(row_to_make(options.inputs, allocator, goal, limits.seed));
+      rows.push_back(pending_row(options.inputs, allocator, goal, limits.seed));
       work.emplace_back([&inputs, &limits, &allocator, goal, splits] {
         return plan_and_simulate(inputs, allocator, goal, limits, splits);
       });
@@ -126,13 +135,14 @@ ExitCode compare(const CompareOptions& options)
   try {
     make_rows("compare", rows, work, row_time_limit, explain_and_keep);
   } catch (const Interrupted&) {
-    // What was found so far is written below; rows that did not end say so.
+    // The rows that have ended are written below; the others say "interrupted".
   }
   share_bounds(rows);
   output.write(comparison_to_csv(rows));
   if (!output.is_standard_output()) {
     print(options.json ? comparison_to_json(rows)
-                       : comparison_table(rows) + explanations_of(rows, inputs.platform.cluster().devices.size()));
+                       : comparison_table(rows, options.table.width()) +
+                             explanations_of(rows, inputs.platform.cluster().devices.size()));
   }
   throw_if_interrupted();
   const auto failed = std::count_if(rows.begin(), rows.end(), has_failed);
@@ -145,20 +155,25 @@ ExitCode compare(const CompareOptions& options)
 
 void add_compare_command(CLI::App& app, Action& action)
 {
-  auto* command = app.add_subcommand("compare", "plan by several allocators and simulate each plan");
+  auto* command = app.add_subcommand("compare", "plan with several allocators and simulate each plan");
   auto options = std::make_shared<CompareOptions>();
   options->inputs.add_to(*command);
-  add_list(*command, "--allocators", options->allocators, "allocators (isobar list allocators), or exec:PROGRAM");
-  add_list(*command, "--objective", options->objectives, "one or more of step, sequential, bottleneck, pipeline");
-  options->goal.add_to(*command);
+  command->option_defaults()->group("Goal");
+  add_list(*command, "--objective", options->objectives,
+           "what to minimize, one or more of step, sequential, bottleneck, pipeline");
+  options->goal.add_goal_to(*command);
   options->goal.add_global_batch_to(*command);
-  command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
-      ->capture_default_str();
+  command->option_defaults()->group("Search");
+  add_list(*command, "--allocators", options->allocators, "allocators (isobar list allocators), or exec:PROGRAM");
+  options->goal.add_search_to(*command);
+  add_row_time_limit(*command, options->row_time_limit);
+  command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "table to write (CSV)");
   add_file(*command, "--keep", options->keep,
            "folder for each placement's OBJECTIVE.ALLOCATOR.plan.json and .result.json, for isobar report");
-  command->add_flag("--explain", options->explain, "say what binds each plan, and what relaxing it is worth");
-  command->add_flag("--strict", options->strict, "exit with 3 when any row failed; default: when all did");
+  command->add_flag("--explain", options->explain, "explain what limits each plan, and what relaxing it would save");
+  command->add_flag("--strict", options->strict, "exit with 3 when any row failed (default: when all did)");
+  options->table.add_to(*command);
   command->add_flag("--json", options->json, "print the rows as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return compare(*options); }; });

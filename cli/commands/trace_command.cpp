@@ -1,4 +1,6 @@
-#include "cli/command.hpp"
+#include "cli/commands.hpp"
+#include "cli/output_file.hpp"
+#include "core/base/command_options.hpp"
 #include "results/trace/kineto.hpp"
 #include "results/trace/timeline.hpp"
 #include "results/trace/trace_file.hpp"
@@ -9,8 +11,11 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Examples:
+constexpr auto stats_footer = R"(Example:
   isobar trace stats trace.json
+)";
+
+constexpr auto merge_footer = R"(Example:
   isobar trace merge predicted.json measured.json -o both.json
 )";
 
@@ -49,25 +54,28 @@ ExitCode merge(const MergeOptions& options)
 
 void add_stats(CLI::App& trace, Action& action)
 {
-  auto* command = trace.add_subcommand("stats", "say where the time of a trace went");
+  auto* command = trace.add_subcommand("stats", "show where the time of a trace went");
   auto options = std::make_shared<StatsOptions>();
-  add_file(*command, "TRACE", options->trace, "trace of simulate, of run, or of PyTorch's profiler")->required();
-  command->add_flag("--json", options->json, "print it as JSON");
-  command->footer(footer);
+  command->option_defaults()->group("Inputs");
+  add_file(*command, "TRACE", options->trace, "trace of isobar simulate, isobar run or PyTorch's profiler")->required();
+  command->option_defaults()->group("Output");
+  command->add_flag("--json", options->json, "print the statistics as JSON");
+  command->footer(stats_footer);
   command->callback([options, &action] { action = [options] { return stats(*options); }; });
 }
 
 void add_merge(CLI::App& trace, Action& action)
 {
-  auto* command = trace.add_subcommand("merge", "lay a measured trace below the predicted one, in one file");
+  auto* command = trace.add_subcommand("merge", "show a measured trace below the predicted one, in one file");
   auto options = std::make_shared<MergeOptions>();
-  add_file(*command, "PREDICTED", options->predicted, "trace of simulate")->required();
-  add_file(*command, "MEASURED", options->measured, "trace of run, of the same plan")->required();
-  add_count(
-      *command, "--step", [options](std::uint64_t step) { options->step = step; },
-      "the step that begins at the same moment in both, from 0 (default: each one's typical step)");
+  command->option_defaults()->group("Inputs");
+  add_file(*command, "PREDICTED", options->predicted, "trace of isobar simulate")->required();
+  add_file(*command, "MEASURED", options->measured, "trace of isobar run, of the same plan")->required();
+  add_count(*command, "--step", options->step,
+            "step that begins at the same moment in both, from 0 (default: the typical step of each)");
+  command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "trace to write (Chrome trace JSON)")->required();
-  command->footer(footer);
+  command->footer(merge_footer);
   command->callback([options, &action] { action = [options] { return merge(*options); }; });
 }
 
@@ -75,9 +83,9 @@ void add_merge(CLI::App& trace, Action& action)
 
 void add_trace_command(CLI::App& app, Action& action)
 {
-  auto* command = app.add_subcommand("trace", "say what traces show, and merge them");
+  auto* command = app.add_subcommand("trace", "show where the time of a trace went, or merge two traces");
   command->require_subcommand(1);
-  command->footer(footer);
+  command->footer(stats_footer);
   add_stats(*command, action);
   add_merge(*command, action);
 }

@@ -1,7 +1,13 @@
 #include "allocators/registry.hpp"
-#include "cli/command.hpp"
-
+#include "cli/commands.hpp"
+#include "cli/executor.hpp"
+#include "cli/goal_options.hpp"
+#include "cli/inputs.hpp"
+#include "cli/output_file.hpp"
+#include "cli/planning.hpp"
+#include "cli/simulation.hpp"
 #include "core/base/child_process.hpp"
+#include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
 #include "results/table.hpp"
@@ -41,39 +47,39 @@ struct ValidateOptions {
   double tolerance = 0.1;
   bool json = false;
 
-  /// NAME.xml, NAME.profile.json: of this machine.
+  /// A file about this machine: NAME.xml or NAME.profile.json.
   std::string file(const std::string& ending) const { return output + ending; }
 };
 
-/// One allocator's plan, from its making to its measurement.
+/// One allocator's plan, from planning to measurement.
 struct Trial {
   std::string allocator;
-  std::string name;  // of its files; with several allocators NAME.ALLOCATOR
+  std::string name;  // prefix of its files; with several allocators NAME.ALLOCATOR
 
-  /// NAME.plan.json, …: what a part of the work leaves for the next, and for the user.
+  /// A file that one step of the work leaves for the next, and for the user: NAME.plan.json, …
   std::string file(const std::string& ending) const { return name + ending; }
 };
 
-/// Says on a terminal which part of the work has begun.
+/// Prints on a terminal which step of the work has begun.
 void show_progress(const std::string& what)
 {
   if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "validate: {}\n", what);
 }
 
-/// Plays the plan, writes NAME.simulated.json, and stamps it. Returns the result.
+/// Simulates the plan, writes NAME.simulated.json and stamps the plan. Returns the result.
 std::string simulate(const ValidateOptions& options, const Trial& trial, Plan& plan, const Inputs& inputs)
 {
-  constexpr std::uint64_t enough = 3;  // the first may differ, the others are alike
+  constexpr std::uint64_t most_steps = 3;  // the first may differ, the others are equal
   constexpr Seconds no_limit(1e9);
   TemporaryFile trace(trial.file(".simulated.json"));
-  const auto work = [&] { return simulate_plan(inputs, plan, std::min(enough, options.steps), trace.name()); };
+  const auto work = [&] { return simulate_plan(inputs, plan, std::min(most_steps, options.steps), trace.name()); };
   std::string result = run_in_child(work, no_limit).output_or_throw();
   trace.keep();
   plan.stamp = stamp_of(result, plan, inputs);
   return result;
 }
 
-/// What isobar-exec measured of the plan: NAME.measured.json and NAME.run.json.
+/// Executes the plan with isobar-exec, which writes NAME.measured.json and NAME.run.json.
 ExitCode run(const ValidateOptions& options, const Trial& trial)
 {
   std::vector<std::string> arguments = {"run",
@@ -92,7 +98,7 @@ ExitCode run(const ValidateOptions& options, const Trial& trial)
                                         trial.file(".measured.json"),
                                         "-o",
                                         trial.file(".run.json")};
-  // A GPU is as steady as its profile; on a CPU emulated devices are made so.
+  // A GPU keeps the speed of its profile; a CPU does not, so its emulated devices are held to it.
   if (options.device == "cpu") arguments.insert(arguments.end(), {"--profile", options.file(".profile.json")});
   return run_executor(arguments);
 }
@@ -105,11 +111,12 @@ ExitCode profile(const ValidateOptions& options)
 
 std::vector<results::Pair<Bytes>> peak_memory_of(const std::string& simulated, const std::string& measured)
 {
-  const auto foretold = nlohmann::json::parse(simulated).at("stages");
-  const auto seen = nlohmann::json::parse(measured).at("stages");
+  const auto predicted_stages = nlohmann::json::parse(simulated).at("stages");
+  const auto measured_stages = nlohmann::json::parse(measured).at("stages");
   std::vector<results::Pair<Bytes>> pairs;
-  for (std::size_t i = 0; i < foretold.size(); ++i) {
-    pairs.push_back({Bytes(foretold[i].at("peak_memory_bytes")), Bytes(seen.at(i).at("peak_memory_bytes"))});
+  for (std::size_t i = 0; i < predicted_stages.size(); ++i) {
+    pairs.push_back(
+        {Bytes(predicted_stages[i].at("peak_memory_bytes")), Bytes(measured_stages.at(i).at("peak_memory_bytes"))});
   }
   return pairs;
 }
@@ -131,7 +138,7 @@ void check_options(const ValidateOptions& options)
   if (!(options.tolerance >= 0 && options.tolerance <= 1e6)) {
     throw InputError("--tolerance", fmt::format("{} is not in 0 to 1e6; 0.1 is 10 %", options.tolerance));
   }
-  if (options.steps < 2) throw InputError("--steps", "the first step does not count; ask for 2 at least");
+  if (options.steps < 2) throw InputError("--steps", "the first step does not count; use at least 2");
   for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
   options.goal.check_polish(options.allocators);
 }
@@ -144,7 +151,7 @@ std::vector<Trial> trials_of(const ValidateOptions& options)
   return trials;
 }
 
-/// Plans, simulates, runs and compares; writes `validation` when all went well.
+/// Plans, simulates, executes and compares; sets `validation` and returns Done when all succeeded.
 ExitCode try_out(const ValidateOptions& options, const Trial& trial, const Goal& goal, const Inputs& inputs,
                  std::optional<results::Validation>& validation)
 {
@@ -171,7 +178,7 @@ ExitCode try_out(const ValidateOptions& options, const Trial& trial, const Goal&
   return ExitCode::Done;
 }
 
-/// What a person reads of several plans: who was foretold to be fast, and who was.
+/// For people, of several plans: the predicted and the measured step time of each.
 std::string summary_of(const std::vector<Trial>& trials, const std::vector<results::Validation>& validations)
 {
   std::vector<std::vector<std::string>> rows;
@@ -193,7 +200,7 @@ ExitCode validate(const ValidateOptions& options)
   files.platform = options.file(".xml");
   files.workload = options.workload;
   files.profile = options.file(".profile.json");
-  const Inputs inputs = load(files, options.goal);
+  const Inputs inputs = load(files, options.goal.recompute);
 
   const auto trials = trials_of(options);
   std::vector<results::Validation> validations;
@@ -210,7 +217,7 @@ ExitCode validate(const ValidateOptions& options)
         : validations.size() > 1 ? summary_of(trials, validations)
                                  : text_of(validations.front()));
   if (largest_error <= options.tolerance) return ExitCode::Done;
-  say(fmt::format("the step time is {:.1f} % off; --tolerance is {:.1f} %", 100 * largest_error,
+  say(fmt::format("the predicted step time is {:.1f} % off; --tolerance allows {:.1f} %", 100 * largest_error,
                   100 * options.tolerance));
   return ExitCode::CheckFailed;
 }
@@ -220,24 +227,33 @@ ExitCode validate(const ValidateOptions& options)
 void add_validate_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand(
-      "validate", "profile this machine, plan, simulate and run (isobar-exec), and compare what was foretold");
+      "validate", "profile this machine, plan, simulate and run (isobar-exec), and compare with the prediction");
   auto options = std::make_shared<ValidateOptions>();
+  command->option_defaults()->group("Inputs");
   add_file(*command, "WORKLOAD", options->workload, "workload file (YAML)")->required();
+  command->option_defaults()->group("Goal");
+  command->add_option("--objective", options->objective, "what to minimize: step, sequential, bottleneck or pipeline")
+      ->capture_default_str();
+  options->goal.add_goal_to(*command);
+  command->option_defaults()->group("Search");
+  add_list(*command, "--allocator", options->allocators,
+           "allocators (isobar list allocators); with several, the files are named NAME.ALLOCATOR.…");
+  options->goal.add_search_to(*command);
+  command->option_defaults()->group("Schedule");
+  add_count(*command, "--steps", options->steps, "number of steps to train (default: 10)");
+  command->option_defaults()->group("Launch");
+  command->add_option("--slowdowns", options->slowdowns,
+                      "emulated devices: how many times slower than this machine each is, N,… (default: 1)");
+  command->add_option("--device", options->device, "device to run on: cpu, cuda or cuda:N")->capture_default_str();
+  command->add_flag("--in-process", options->in_process,
+                    "run every rank as a thread of one process (default: a process each)");
+  command->option_defaults()->group("Output");
   add_file(*command, "-o,--output", options->output,
            "NAME of the files to write: NAME.xml, .profile.json, .links.csv, .plan.json, .simulated.json, "
            ".result.json, .measured.json, .run.json, .validation.json")
       ->required();
-  command->add_option("--slowdowns", options->slowdowns,
-                      "devices: how many times slower than this machine each is (default: 1)");
-  add_list(*command, "--allocator", options->allocators,
-           "allocators (isobar list allocators); of several, the files are named NAME.ALLOCATOR.…");
-  command->add_option("--objective", options->objective, "step, sequential, bottleneck, pipeline")
-      ->capture_default_str();
-  options->goal.add_to(*command);
-  add_count(*command, "--steps", options->steps, "steps to train (default: 10)");
-  command->add_option("--device", options->device, "cpu, cuda or cuda:N")->capture_default_str();
-  command->add_flag("--in-process", options->in_process, "ranks are threads of one process; default: processes");
-  command->add_option("--tolerance", options->tolerance, "error of the step time that is still good (default: 0.1)");
+  command->add_option("--tolerance", options->tolerance,
+                      "largest accepted error of the step time, as a fraction (default: 0.1)");
   command->add_flag("--json", options->json, "print the comparison as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return validate(*options); }; });

@@ -1,5 +1,10 @@
-#include "cli/command.hpp"
+#include "cli/commands.hpp"
+#include "cli/inputs.hpp"
+#include "cli/output_file.hpp"
+#include "cli/planning.hpp"
+#include "cli/simulation.hpp"
 #include "core/base/child_process.hpp"
+#include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/check/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"
@@ -14,13 +19,13 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
-  isobar verify platforms/sky64.xml workloads/bert160.yaml plan.json
-
-Exit codes: 0 every claim holds · 2 a file that cannot be read
+constexpr auto footer = R"(Exit codes: 0 every claim holds · 2 a file that cannot be read
             5 a false claim, or one that takes too long to check
-An infeasible plan claims nothing that a file can prove: 0 then says that
-nothing in it is false.
+A plan file cannot prove that there is no placement: if that is its outcome, 0
+means that nothing in it is false.
+
+Example:
+  isobar verify platforms/sky64.xml workloads/bert160.yaml plan.json
 )";
 
 struct VerifyOptions {
@@ -38,7 +43,7 @@ void compare(const char* key, const Fingerprint& claimed, const Fingerprint& giv
                                shown(claimed.hash), given.name, given.hash));
 }
 
-/// What was simulated; the simulation itself is not made again.
+/// Checks which files the stamp names; does not simulate again.
 void check_stamp(const Plan& plan, const Inputs& inputs, Faults& faults)
 {
   if (!plan.stamp) return;
@@ -51,7 +56,7 @@ void check_stamp(const Plan& plan, const Inputs& inputs, Faults& faults)
   compare_hash("plan", plan.stamp->plan_hash, hash_of(plan));
 }
 
-/// Simulates again what `plan --simulate` has simulated.
+/// Simulates again what `plan --simulate` simulated.
 void check_simulated(const Plan& plan, const Inputs& inputs, Faults& faults)
 {
   if (!plan.simulated || !faults.empty()) return;
@@ -62,17 +67,17 @@ void check_simulated(const Plan& plan, const Inputs& inputs, Faults& faults)
   const double claimed = plan.simulated->step_time.value;
   const double found = result["step_time_s"].get<double>();
   if (std::abs(claimed - found) <= tolerance * found) return;
-  const auto [claim, fact] = told_apart(claimed, found);
+  const auto [claim, fact] = distinct_texts(claimed, found);
   faults.push_back(fmt::format("simulated.step_time_s: claims {}; the simulation takes {}", claim, fact));
 }
 
-/// False where nobody can tell from the file: no certificate proves that there is no placement.
+/// Whether the file proves its claims; no certificate proves that there is no placement.
 bool is_proven(const Plan& plan, const Faults& faults)
 {
   return faults.empty() && !plan.stages.empty();
 }
 
-/// (objective - what is proven) / objective.
+/// (objective - proven bound) / objective.
 double proven_gap(const Plan& plan, Seconds proven)
 {
   if (!plan.objective || plan.objective->value <= 0) return 0;
@@ -119,8 +124,8 @@ std::string text_of(const Plan& plan, const VerifyOptions& options, const Certif
   if (plan.stages.empty()) {
     text = fmt::format("{}: {}: {}\n", plan_file, name_of(plan.outcome), reason_of(plan));
     text += plan.outcome == Outcome::Infeasible
-                ? "nothing in it is false, but that there is no placement is not proven by this file\n"
-                : "nothing in it is false, and there is no placement in it\n";
+                ? "nothing in it is false, but it does not prove that there is no placement\n"
+                : "nothing in it is false, and it has no placement\n";
     return plan.objective_bound ? text + bound_of(plan, check) + "\n" : text;
   }
   return fmt::format(
@@ -157,6 +162,7 @@ void add_verify_command(CLI::App& app, Action& action)
   auto options = std::make_shared<VerifyOptions>();
   options->inputs.add_to(*command);
   add_file(*command, "PLAN", options->plan, "plan file (JSON)")->required();
+  command->option_defaults()->group("Output");
   command->add_flag("--json", options->json, "print the findings as JSON");
   command->footer(footer);
   command->callback([options, &action] { action = [options] { return verify(*options); }; });

@@ -1,7 +1,10 @@
-#include "cli/command.hpp"
+#include "cli/commands.hpp"
 #include "cli/generators.hpp"
+#include "cli/output_file.hpp"
+#include "cli/platform_files.hpp"
+#include "cli/table_options.hpp"
+#include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
-#include "results/table.hpp"
 #include "sim/generate/platform_generator.hpp"
 
 #include <fmt/format.h>
@@ -12,21 +15,30 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Examples:
+constexpr auto show_footer = R"(Example:
   isobar platform show platforms/sky64.xml
+)";
+
+constexpr auto generate_footer = R"(isobar platform generate GENERATOR --help describes its options.
+
+Example:
   isobar platform generate sky --nodes 64 -o sky64.xml
-  isobar platform generate star --devices 8xA10+8xT4 \
-    --bandwidth "10 Gbit/s" -o mixed.xml
+)";
+
+constexpr auto import_footer = R"(docs/platforms.md describes the columns of both files.
+
+Example:
   isobar platform import matrix.csv --sites sites.csv -o wan.xml
 )";
 
-/// Writes to -o, by default standard output.
+/// Writes to -o, by default to standard output.
 struct Output {
   std::string file = std::string(standard_output);
 
   void add_to(CLI::App& command)
   {
-    add_output(command, "-o,--output", file, "platform file to write; default: print it");
+    command.option_defaults()->group("Output");
+    add_output(command, "-o,--output", file, "platform file to write (XML; default: standard output)");
   }
   ExitCode write(const std::string& xml) const
   {
@@ -41,6 +53,7 @@ void add_generator(CLI::App& parent, Action& action, const Generator& generator)
   auto output = std::make_shared<Output>();
   const auto make = generator.add_options(*command);
   output->add_to(*command);
+  command->footer(std::string(generator.example));
   command->callback([=, &action] { action = [=] { return output->write(make()); }; });
 }
 
@@ -51,14 +64,21 @@ struct ImportCommand {
 
 void add_import(CLI::App& parent, Action& action)
 {
-  auto* command = parent.add_subcommand("import", "sites joined as measured (docs/platforms.md: the CSV columns)");
+  auto* command = parent.add_subcommand("import", "make a platform file from measured links between sites");
   auto options = std::make_shared<ImportCommand>();
   auto& import = options->import;
-  add_file(*command, "MATRIX", import.matrix, "CSV: from, to, bandwidth_gbit_s, rtt_ms")->required();
-  add_file(*command, "--sites", import.sites, "CSV: site, devices, lan_bandwidth_gbit_s, lan_rtt_ms, …")->required();
-  command->add_flag("--undirected", import.undirected, "each pair stands once, for both directions");
+  command->option_defaults()->group("Inputs");
+  add_file(*command, "MATRIX", import.matrix,
+           "measured links (CSV; columns from, to, bandwidth_gbit_s, rtt_ms; one row for each directed pair)")
+      ->required();
+  add_file(*command, "--sites", import.sites,
+           "sites to use (CSV; columns site, devices, lan_bandwidth_gbit_s, lan_rtt_ms, …)")
+      ->required();
+  command->add_flag("--undirected", import.undirected, "MATRIX lists each pair once, for both directions");
+  command->option_defaults()->group("Network");
   add_window_options(*command, import);
   options->output.add_to(*command);
+  command->footer(import_footer);
   command->callback([options, &action] {
     action = [options] { return options->output.write(sim::import_matrix(options->import)); };
   });
@@ -67,10 +87,11 @@ void add_import(CLI::App& parent, Action& action)
 struct ShowCommand {
   std::string platform;
   std::string devices;
+  TableOptions table;
   bool json = false;
 };
 
-std::string table_of_devices(const Cluster& cluster)
+std::string table_of_devices(const Cluster& cluster, results::TableWidth width)
 {
   std::set<DType> dtypes;
   for (const auto& device : cluster.devices) {
@@ -96,24 +117,35 @@ std::string table_of_devices(const Cluster& cluster)
                            alone ? "–" : text_of(path.bandwidth), alone ? "–" : text_of(path.latency)});
     rows.push_back(std::move(row));
   }
+  // The rates of other dtypes, the last first; then price, latency and bandwidth to the next.
+  std::vector<std::size_t> least_important_first;
+  for (std::size_t i = dtypes.size(); i > 0; --i) least_important_first.push_back(3 + i);
+  const std::size_t memory = 4 + dtypes.size();
+  least_important_first.insert(least_important_first.end(), {memory + 1, memory + 3, memory + 2});
   const std::string server =
       cluster.data_server ? fmt::format("data server: {}\n", on_one_line(*cluster.data_server)) : "";
   return fmt::format("{}: {} devices\n{}\n{}", on_one_line(cluster.name), cluster.devices.size(), server,
-                     results::table_of(header, std::move(rows), 3));
+                     results::table_of(header, std::move(rows), 3, least_important_first, width));
 }
 
 void add_show(CLI::App& parent, Action& action)
 {
-  auto* command = parent.add_subcommand("show", "the devices of a platform file and what lies between them");
+  auto* command = parent.add_subcommand("show", "show the devices of a platform file and the paths between them");
   auto options = std::make_shared<ShowCommand>();
+  command->option_defaults()->group("Inputs");
   add_file(*command, "PLATFORM", options->platform, "SimGrid platform file (XML)")->required();
-  add_file(*command, "--devices", options->devices, "props for the platform's hosts (YAML)");
-  command->add_flag("--json", options->json, "print the cluster as JSON, every pair of devices included");
+  add_file(*command, "--devices", options->devices,
+           "props for the platform's hosts (YAML; default: NAME.devices.yaml next to NAME.xml, if it exists)");
+  command->option_defaults()->group("Output");
+  options->table.add_to(*command);
+  command->add_flag("--json", options->json, "print the cluster as JSON, with every pair of devices");
+  command->footer(show_footer);
   command->callback([options, &action] {
     action = [options] {
       const auto platform = load_platform(options->platform, options->devices);
-      say_notes(platform);
-      print(options->json ? cluster_to_json(platform.cluster()) + "\n" : table_of_devices(platform.cluster()));
+      print_notes(platform);
+      print(options->json ? cluster_to_json(platform.cluster()) + "\n"
+                          : table_of_devices(platform.cluster(), options->table.width()));
       return ExitCode::Done;
     };
   });
@@ -125,10 +157,11 @@ void add_platform_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("platform", "show, generate or import platform files");
   command->require_subcommand(1);
-  command->footer(footer);
+  command->footer(show_footer);
   add_show(*command, action);
   auto* generate = command->add_subcommand("generate", "make a platform file from a few options");
   generate->require_subcommand(1);
+  generate->footer(generate_footer);
   for (const auto& generator : generators()) add_generator(*generate, action, generator);
   add_import(*command, action);
 }

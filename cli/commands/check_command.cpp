@@ -1,8 +1,13 @@
 #include "allocators/registry.hpp"
 #include "cli/base_build.hpp"
-#include "cli/command.hpp"
+#include "cli/commands.hpp"
+#include "cli/output_file.hpp"
+#include "cli/planning.hpp"
+#include "cli/platform_files.hpp"
 #include "cli/rows.hpp"
 #include "core/base/child_process.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/files.hpp"
 #include "core/base/standard_streams.hpp"
 #include "results/gate/baseline.hpp"
 #include "results/gate/baseline_meta.hpp"
@@ -25,15 +30,13 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Examples:
-  isobar check results/baselines/quality.csv
-  isobar check gate/quality.csv --init --platforms platforms/sky4.xml \
-    --workloads "workloads/bert*.yaml"
-
-NAME.meta.json beside NAME.csv says which rows there are to be
-(docs/quality_gate.md).
+constexpr auto footer = R"(NAME.meta.json next to NAME.csv defines the rows (docs/quality_gate.md). Begin a
+baseline with --init, then --approve it.
 Exit codes: 0 every row as approved · 2 not comparable, or a file that cannot be
             read · 5 a change, for better or worse
+
+Example:
+  isobar check results/baselines/quality.csv
 )";
 
 struct CheckOptions {
@@ -50,7 +53,7 @@ struct CheckOptions {
   std::vector<std::string> objectives = {"step"};
   bool json = false;
 
-  /// NAME.meta.json of NAME.csv.
+  /// NAME.meta.json for NAME.csv.
   std::string meta() const { return std::filesystem::path(baseline).replace_extension(".meta.json").string(); }
 };
 
@@ -62,14 +65,14 @@ using results::Provenance;
 void require_baseline_name(const CheckOptions& options)
 {
   if (options.baseline.ends_with(".csv")) return;
-  throw InputError(options.baseline, "a baseline's name ends in .csv; NAME.meta.json says what is in NAME.csv");
+  throw InputError(options.baseline, "a baseline's name ends in .csv; NAME.meta.json defines the rows of NAME.csv");
 }
 
 results::BaselineMeta read_meta(const CheckOptions& options)
 {
   require_baseline_name(options);
   if (!std::filesystem::exists(options.meta())) {
-    throw InputError(options.meta(), "no such file; it says which rows there are to be; isobar check --init makes one");
+    throw InputError(options.meta(), "no such file; it defines the rows; isobar check --init makes one");
   }
   BaselineMeta meta = results::baseline_meta_from_json(read_file(options.meta()), options.meta());
   for (const auto& allocator : meta.allocators) {
@@ -82,14 +85,14 @@ results::BaselineMeta read_meta(const CheckOptions& options)
   return meta;
 }
 
-/// What all rows are made of.
+/// The files that the rows are made from.
 struct GridFiles {
-  std::map<std::string, std::string> hashes;  ///< of platforms and workloads
-  std::vector<std::string> read;              ///< every file
+  std::map<std::string, std::string> hashes;  ///< of platforms and workloads, by file
+  std::vector<std::string> read;              ///< every file that was read
 };
 
-/// Each file read once, so that its fault is said before anything is planned. A platform in a child of its own: a
-/// process holds one.
+/// Reads each file once, so that its faults are reported before anything is planned. A child process loads each
+/// platform, since a process holds only one.
 GridFiles files_of(const std::vector<ComparisonRow>& rows, Seconds time_limit)
 {
   GridFiles files;
@@ -135,8 +138,8 @@ void require_comparable(const CheckOptions& options, const Provenance& approved,
   if (reasons.empty()) return;
   for (auto& reason : reasons) {
     reason = fmt::format(
-        "{}: {}, so the rows cannot be compared; use what they were made with, or make them anew with "
-        "--approve",
+        "{}: {}, so the rows cannot be compared; use the versions and settings that made them, or make "
+        "them again with --approve",
         options.meta(), reason);
   }
   throw InputError(reasons);
@@ -151,15 +154,15 @@ std::vector<ComparisonRow> baseline_rows(const CheckOptions& options)
   return results::baseline_from_csv(read_file(options.baseline), options.baseline);
 }
 
-/// @throws InputError when a base answers to no row: it is no isobar, or does not work here.
+/// @throws InputError when the base made no row: it is not an isobar program, or does not work here.
 void require_some_answer(const std::vector<ComparisonRow>& rows, const std::string& base)
 {
   if (!std::all_of(rows.begin(), rows.end(), has_failed)) return;
-  throw InputError("--base", fmt::format("{} makes none of the {} rows; of the first it says: {}", shown(base),
-                                         rows.size(), shown(rows.front().reason, 300)));
+  throw InputError("--base", fmt::format("{} makes none of the {} rows; its first fault: {}", shown(base), rows.size(),
+                                         shown(rows.front().reason, 300)));
 }
 
-/// Plans and simulates each row, in a child of its own; rows of one goal then have its best bound, as in compare.
+/// Plans and simulates each row in a child process. Rows of one goal then share its best bound, as in compare.
 void make(std::vector<ComparisonRow>& rows, const BaselineMeta& meta, Seconds row_time_limit)
 {
   std::vector<std::function<std::string()>> work;
@@ -171,16 +174,16 @@ void make(std::vector<ComparisonRow>& rows, const BaselineMeta& meta, Seconds ro
     limits.seed = row.seed;
     if (const auto budget = meta.budgets.find(row.allocator); budget != meta.budgets.end())
       limits.budget = budget->second;
-    row = row_to_make(files, row.allocator, row.goal, row.seed);
+    row = pending_row(files, row.allocator, row.goal, row.seed);
     work.emplace_back([files, allocator = row.allocator, goal = row.goal, limits] {
-      return plan_and_simulate(load(files, GoalOptions{}), allocator, goal, limits);
+      return plan_and_simulate(load(files), allocator, goal, limits);
     });
   }
   make_rows("check", rows, work, row_time_limit);
   share_bounds(rows);
 }
 
-/// Limits as they were; where there is none, or it does not hold any more, one with room for other machines and noise.
+/// The limits as they were; a missing or exceeded one is replaced by one with room for other machines and noise.
 std::map<std::string, double> limits_to_approve(const BaselineCheck& check, std::map<std::string, double> limits)
 {
   constexpr double room = 4;
@@ -197,22 +200,22 @@ ExitCode approve(const CheckOptions& options, const BaselineCheck& check, Baseli
     return change.kind == results::ChangeKind::Failed;
   });
   if (failed > 0) {
-    say(fmt::format("{} rows failed, and what failed cannot be approved; nothing was written", failed));
+    say(fmt::format("{} rows failed, and failed rows cannot be approved; nothing was written", failed));
     return ExitCode::CheckFailed;
   }
   meta.plan_time_limits = limits_to_approve(check, std::move(meta.plan_time_limits));
   meta.approved = std::move(now);
   csv_file.write(baseline_to_csv(check.rows));
   meta_file.write(baseline_meta_to_json(meta));
-  say(fmt::format("approved; {} and {} are written", on_one_line(options.baseline), on_one_line(options.meta())));
+  say(fmt::format("approved; wrote {} and {}", on_one_line(options.baseline), on_one_line(options.meta())));
   return ExitCode::Done;
 }
 
-/// Writes NAME.meta.json with the grid of the options, for the user to look at and to approve.
+/// Writes NAME.meta.json with the grid of the options, for the user to review and approve.
 ExitCode init(const CheckOptions& options)
 {
   require_baseline_name(options);
-  if (std::filesystem::exists(options.meta())) throw InputError(options.meta(), "is there already; edit it");
+  if (std::filesystem::exists(options.meta())) throw InputError(options.meta(), "exists already; edit it");
   if (options.platforms.empty()) throw InputError("--platforms", "missing; name the platforms of the rows");
   if (options.workloads.empty()) throw InputError("--workloads", "missing; name the workloads of the rows");
   BaselineMeta meta;
@@ -228,7 +231,7 @@ ExitCode init(const CheckOptions& options)
   const auto folder = std::filesystem::path(options.baseline).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder);
   write_file_atomically(options.meta(), baseline_meta_to_json(meta));
-  print(fmt::format("{}: {} row{}; make and approve them by isobar check {} --approve\n", on_one_line(options.meta()),
+  print(fmt::format("{}: {} row{}; make and approve them with isobar check {} --approve\n", on_one_line(options.meta()),
                     rows.size(), rows.size() == 1 ? "" : "s", on_one_line(options.baseline)));
   return ExitCode::Done;
 }
@@ -237,12 +240,14 @@ ExitCode check(const CheckOptions& options)
 {
   const Seconds row_time_limit = row_time_limit_from(options.row_time_limit);
   if (options.approve && !options.base.empty()) {
-    throw InputError("--approve", "approves rows of this build, and --base compares with another's; choose one");
+    throw InputError("--approve",
+                     "approves rows of this build, but --base compares with those of another; use only one");
   }
   const BaselineMeta meta = read_meta(options);
   std::vector<ComparisonRow> rows = meta.rows();
   if (!meta.approved && !options.approve && options.base.empty()) {
-    throw InputError(options.meta(), "approved: missing: no rows were approved yet; isobar check --approve does that");
+    throw InputError(options.meta(),
+                     "approved: missing: no rows were approved yet; approve them with isobar check --approve");
   }
   GridFiles files = files_of(rows, row_time_limit);
   files.read.insert(files.read.end(), {options.baseline, options.meta(), options.base});
@@ -275,7 +280,7 @@ ExitCode check(const CheckOptions& options)
   if (answer.holds()) return ExitCode::Done;
   if (options.base.empty()) {
     for (const auto& input : results::changed_inputs(*meta.approved, now)) say(input);
-    say(fmt::format("if that is meant: isobar check {} --approve", on_one_line(options.baseline)));
+    say(fmt::format("if this is intended: isobar check {} --approve", on_one_line(options.baseline)));
   }
   return ExitCode::CheckFailed;
 }
@@ -286,26 +291,26 @@ void add_check_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("check", "plan and simulate every row of a baseline again; any change fails");
   auto options = std::make_shared<CheckOptions>();
-  add_file(*command, "BASELINE", options->baseline, "approved rows (NAME.csv, with NAME.meta.json beside)")->required();
-  auto* init_flag = command->add_flag("--init", options->init, "begin a baseline: write NAME.meta.json with a grid");
-  add_list(*command, "--platforms", options->platforms, "with --init: files, or quoted patterns of them")
-      ->needs(init_flag);
-  add_list(*command, "--workloads", options->workloads, "with --init: files, or quoted patterns of them")
-      ->needs(init_flag);
-  add_list(*command, "--allocators", options->allocators, "with --init: allocators (isobar list allocators)")
-      ->needs(init_flag);
-  add_list(*command, "--objectives", options->objectives, "with --init: objectives (isobar list objectives)")
-      ->needs(init_flag);
-  command->add_flag("--approve", options->approve, "take today's rows for the baseline, better or worse");
+  command->option_defaults()->group("Inputs");
+  add_file(*command, "BASELINE", options->baseline, "approved rows (NAME.csv, next to NAME.meta.json)")->required();
   command
       ->add_option("--base", options->base,
-                   "compare with the rows of another build, not with BASELINE's: an isobar program, or a revision "
-                   "of Isobar's repository, which is built")
+                   "compare with the rows of another build instead of BASELINE's: an isobar program, or a revision of "
+                   "Isobar's repository, which is built")
       ->check(fault_of_file_name);
-  add_output(*command, "--junit", options->junit, "report to write, for CI (JUnit's XML)");
-  add_output(*command, "--markdown", options->markdown, "summary to write, for a pull request");
-  command->add_option("--row-time-limit", options->row_time_limit, "planning and simulating one row ends then")
-      ->capture_default_str();
+  command->option_defaults()->group("Baseline");
+  command->add_flag("--approve", options->approve, "write the new rows to the baseline, better or worse");
+  auto* init_flag = command->add_flag("--init", options->init,
+                                      "begin a baseline: write NAME.meta.json with the grid of the options below");
+  add_list(*command, "--platforms", options->platforms, "platform files, or quoted patterns of them")->needs(init_flag);
+  add_list(*command, "--workloads", options->workloads, "workload files, or quoted patterns of them")->needs(init_flag);
+  add_list(*command, "--allocators", options->allocators, "allocators (isobar list allocators)")->needs(init_flag);
+  add_list(*command, "--objectives", options->objectives, "objectives (isobar list objectives)")->needs(init_flag);
+  command->option_defaults()->group("Search");
+  add_row_time_limit(*command, options->row_time_limit);
+  command->option_defaults()->group("Output");
+  add_output(*command, "--junit", options->junit, "report to write, for CI (JUnit XML)");
+  add_output(*command, "--markdown", options->markdown, "summary to write, for a pull request (Markdown)");
   command->add_flag("--json", options->json, "print the changes as JSON");
   command->footer(footer);
   for (const auto* other : {"--approve", "--base", "--junit", "--markdown", "--json"}) {

@@ -1,4 +1,8 @@
-#include "cli/command.hpp"
+#include "cli/commands.hpp"
+#include "cli/output_file.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/files.hpp"
+#include "core/errors.hpp"
 #include "core/model/huggingface_config.hpp"
 #include "core/model/model_limits.hpp"
 
@@ -55,22 +59,25 @@ ExitCode import_config(ImportCommand options)
 
 void add_workload_command(CLI::App& app, Action& action)
 {
-  auto* command = app.add_subcommand("workload", "make workload files of models described elsewhere");
+  auto* command = app.add_subcommand("workload", "make workload files from models described elsewhere");
   command->require_subcommand(1);
   command->footer(footer);
   auto* subcommand = command->add_subcommand(
-      "import", "a model of Hugging Face's transformers: bert, gpt2, llama, mistral, qwen2 or qwen3");
+      "import",
+      "make a workload file from a model of Hugging Face's transformers: bert, gpt2, llama, mistral, qwen2 or "
+      "qwen3");
   auto options = std::make_shared<ImportCommand>();
+  subcommand->option_defaults()->group("Inputs");
   add_file(*subcommand, "CONFIG", options->config, "the model's config.json")->required();
-  add_count(*subcommand, "--sequence", options->import.sequence, "tokens of a sample")->required();
-  add_count(*subcommand, "--micro-batch", options->import.micro_batch, "samples of one forward pass (default: 1)");
-  subcommand->add_option("--dtype", options->dtype, "float32, bf16 or fp16 (default: the configuration's)");
+  add_count(*subcommand, "--sequence", options->import.sequence, "tokens per sample")->required();
+  add_count(*subcommand, "--micro-batch", options->import.micro_batch, "samples per micro-batch (default: 1)");
+  subcommand->add_option("--dtype", options->dtype, "float32, bf16 or fp16 (default: that of CONFIG)");
   subcommand->add_option("--optimizer", options->optimizer,
-                         "sgd, momentum, adam or adamw, whose state counts in memory (default: adamw)");
-  add_output(*subcommand, "-o,--output", options->output, "workload file to write; default: print it");
-  subcommand->callback(
-      [options, &action] { action = [options] { return import_config(*options); }; }  // namespace isobar::cli
-  );
+                         "optimizer, whose state counts in memory: sgd, momentum, adam or adamw (default: adamw)");
+  subcommand->option_defaults()->group("Output");
+  add_output(*subcommand, "-o,--output", options->output, "workload file to write (YAML; default: standard output)");
+  subcommand->footer(footer);
+  subcommand->callback([options, &action] { action = [options] { return import_config(*options); }; });
 }
 
 }  // namespace isobar::cli

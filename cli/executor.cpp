@@ -1,7 +1,7 @@
-#include "cli/command.hpp"
+#include "cli/executor.hpp"
+
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
-#include "core/errors.hpp"
 
 #include <fmt/format.h>
 
@@ -20,8 +20,9 @@ namespace {
 
 constexpr auto program = "isobar-exec";
 
-/// Becomes isobar-exec, the one beside this program, else one on the PATH.
-[[noreturn]] void become_executor(const std::vector<std::string>& arguments)
+}  // namespace
+
+void become_executor(const std::vector<std::string>& arguments)
 {
   std::vector<char*> raw = {const_cast<char*>(program)};
   for (const auto& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
@@ -31,31 +32,9 @@ constexpr auto program = "isobar-exec";
   if (!unknown) execv((self.parent_path() / program).c_str(), raw.data());
   execvp(program, raw.data());
   throw EnvironmentError(
-      fmt::format("{} is neither beside isobar nor on the PATH ({}); ./test builds it, and so does "
+      fmt::format("{} is neither next to isobar nor on the PATH ({}); build it with ./test or "
                   "-DISOBAR_BUILD_EXEC=ON",
                   program, std::strerror(errno)));
-}
-
-void add(CLI::App& app, Action& action, const std::string& name, const std::string& what)
-{
-  auto* command = app.add_subcommand(name, what);
-  command->prefix_command();
-  command->set_help_flag();
-  command->callback([command, name, &action] {
-    std::vector<std::string> arguments = {name};
-    for (const auto& argument : command->remaining()) arguments.push_back(argument);
-    action = [arguments]() -> ExitCode { become_executor(arguments); };
-  });
-}
-
-}  // namespace
-
-void add_executor_commands(CLI::App& app, Action& action)
-{
-  add(app, action, "run", "train a model as a plan says, on real devices (isobar-exec)");
-  add(app, action, "profile", "time every layer on this machine (isobar-exec)");
-  add(app, action, "doctor", "say what this machine can do for a plan, and what stands in the way (isobar-exec)");
-  add(app, action, "export", "write a checkpoint as a Hugging Face model (isobar-exec)");
 }
 
 ExitCode run_executor(const std::vector<std::string>& arguments)

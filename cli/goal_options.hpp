@@ -1,0 +1,44 @@
+#pragma once
+
+#include "allocators/allocator.hpp"
+#include "core/plan/plan.hpp"
+#include "core/units.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace isobar::cli {
+
+/// What to plan for and how far to search, as `plan`, `compare` and `validate` take it.
+struct GoalOptions {
+  std::optional<std::string> communication;
+  std::optional<std::string> schedule;
+  std::optional<std::uint64_t> microbatches;
+  std::optional<std::uint64_t> budget;
+  std::optional<std::string> time_limit;
+  std::uint64_t seed = 1;
+  bool polish = false;
+  std::string recompute = "none";
+  std::optional<std::uint64_t> global_batch;
+
+  /// Adds the options that define the goal, except --objective and --global-batch.
+  void add_goal_to(CLI::App& command);
+  void add_global_batch_to(CLI::App& command);
+  /// Adds the options that limit the search.
+  void add_search_to(CLI::App& command);
+  /// The goal for an objective: the options that were given, and the objective's own defaults for the rest.
+  /// @throws InputError naming the option.
+  Goal goal(const std::string& objective) const;
+  allocators::SearchLimits limits() const;
+  /// @throws InputError when --polish is on and one of the allocators does not support it.
+  void check_polish(const std::vector<std::string>& allocators) const;
+};
+
+/// Reads a time such as "30s". @throws InputError naming the option.
+Seconds seconds_from_option(const std::string& option, const std::string& text);
+
+}  // namespace isobar::cli

@@ -1,0 +1,96 @@
+#include "cli/inputs.hpp"
+
+#include "cli/platform_files.hpp"
+#include "cli/workload_variants.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/files.hpp"
+#include "core/base/standard_streams.hpp"
+#include "core/model/device_profile.hpp"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <map>
+
+namespace isobar::cli {
+
+namespace {
+
+Inputs read_inputs(const InputOptions& options, const std::vector<std::string>& left_out)
+{
+  const std::string workload_text = read_file(options.workload);
+  Workload workload = workload_from_text(workload_text, options.workload);
+  sim::Platform platform = load_platform(options.platform, options.devices, left_out);
+  print_notes(platform);
+  std::optional<Fingerprint> measured;
+  if (!options.profile.empty()) {
+    const DeviceProfile profile = read_profile(options.profile);
+    apply_profile(profile, options.profile, workload);
+    platform.set_measured_speed(profile.device, profile.speed);
+    measured = Fingerprint{options.profile, fingerprint(read_file(options.profile))};
+  }
+  Fingerprint platform_fingerprint{options.platform, platform.hash()};
+  return {std::move(platform),
+          std::move(workload),
+          std::move(platform_fingerprint),
+          {options.workload, fingerprint(workload_text)},
+          std::move(measured),
+          options.devices.empty() ? std::nullopt : std::optional(options.devices)};
+}
+
+}  // namespace
+
+void InputOptions::add_to(CLI::App& command)
+{
+  command.option_defaults()->group("Inputs");
+  add_file(command, "PLATFORM", platform, "SimGrid platform file (XML)")->required();
+  add_file(command, "WORKLOAD", workload, "workload file (YAML)")->required();
+  add_file(command, "--devices", devices,
+           "props for the platform's hosts (YAML; default: NAME.devices.yaml next to NAME.xml, if it exists)");
+  add_file(command, "--profile", profile,
+           "measured times of the workload's layers (JSON, written by isobar profile; default: work over nominal "
+           "speed)");
+}
+
+Inputs load(const InputOptions& options, const std::string& recomputed_layers, const std::vector<std::string>& left_out)
+{
+  Inputs inputs = read_inputs(options, left_out);
+  recompute_layers(inputs.workload, "--recompute", recomputed_layers);
+  return inputs;
+}
+
+Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file)
+{
+  Inputs inputs = read_inputs(options, plan.without);
+  if (plan.micro_batch) inputs.workload = at_micro_batch(inputs, *plan.micro_batch, plan_file + ": micro_batch");
+  recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
+  inputs.platform.leave_out(plan.without, plan_file + ": without");
+  return inputs;
+}
+
+void note_missing_rates(const Inputs& inputs)
+{
+  const DType dtype = inputs.workload.dtype;
+  if (dtype == DType::Float32 || inputs.profile_fingerprint) return;
+  std::map<std::string, std::size_t> lacking;  // devices of each type
+  for (const auto& device : inputs.platform.cluster().devices) {
+    if (!device.speed_in.contains(dtype)) ++lacking[device.type.empty() ? "devices without a type" : device.type];
+  }
+  if (lacking.empty()) return;
+  std::string list;
+  for (const auto& [type, count] : lacking) {
+    list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", shown(type), count);
+  }
+  say(fmt::format("{}: no {} rate of {}; their float32 rate is used; set speed.{}",
+                  on_one_line(inputs.platform_fingerprint.name), name_of(dtype), list, name_of(dtype)));
+}
+
+std::vector<std::string> Inputs::files() const
+{
+  std::vector<std::string> files = platform.files();
+  files.push_back(workload_fingerprint.name);
+  if (profile_fingerprint) files.push_back(profile_fingerprint->name);
+  return files;
+}
+
+}  // namespace isobar::cli

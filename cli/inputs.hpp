@@ -1,0 +1,52 @@
+#pragma once
+
+#include "core/model/workload.hpp"
+#include "core/plan/plan.hpp"
+#include "sim/platform/platform.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace isobar::cli {
+
+/// PLATFORM, WORKLOAD, --devices and --profile, as most commands take them.
+struct InputOptions {
+  std::string platform;
+  std::string workload;
+  std::string devices;
+  std::string profile;
+
+  void add_to(CLI::App& command);
+};
+
+/// A platform and a workload, read and checked, the workload with the requested recomputation.
+struct Inputs {
+  sim::Platform platform;
+  Workload workload;
+  Fingerprint platform_fingerprint;
+  Fingerprint workload_fingerprint;
+  std::optional<Fingerprint> profile_fingerprint;  ///< where times were measured
+  std::optional<std::string> devices_file;         ///< where one was named
+
+  /// Every file that was read.
+  std::vector<std::string> files() const;
+};
+/// Stands for the profile where times are work over nominal speed.
+inline const Fingerprint unmeasured{"no profile", "none"};
+
+/// Reads the inputs of a command; the micro-batch is that of the workload file. `recomputed_layers`: the
+/// value of --recompute.
+/// @throws InputError with every fault of the first file that has one, or naming the option.
+Inputs load(const InputOptions& options, const std::string& recomputed_layers = "none",
+            const std::vector<std::string>& left_out = {});
+/// Reads the inputs of a plan: with the plan's micro-batch and recomputation, without the devices that it leaves out.
+/// @throws InputError likewise, or naming the plan's file.
+Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
+
+/// Prints to stderr which devices have no rate for the workload's dtype, so that their float32 rate is used.
+void note_missing_rates(const Inputs& inputs);
+
+}  // namespace isobar::cli

@@ -1,0 +1,38 @@
+#include "cli/planning.hpp"
+
+#include "allocators/registry.hpp"
+
+#include <cstddef>
+#include <string_view>
+
+namespace isobar::cli {
+
+Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+               const allocators::SearchLimits& limits)
+{
+  Plan plan = allocators::allocate(allocator, inputs.workload, inputs.platform.cluster(), goal, limits);
+  record_inputs(plan, inputs, inputs.workload.micro_batch);
+  return plan;
+}
+
+void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch)
+{
+  plan.platform = inputs.platform_fingerprint;
+  plan.workload = inputs.workload_fingerprint;
+  plan.profile = inputs.profile_fingerprint;
+  if (micro_batch != inputs.workload.micro_batch) plan.micro_batch = micro_batch;
+}
+
+std::string reason_of(const Plan& plan)
+{
+  constexpr std::size_t longest = 500;
+  return shown(plan.reason, longest);
+}
+
+std::string program_of(const std::string& allocator)
+{
+  constexpr std::string_view external = "exec:";
+  return allocator.starts_with(external) ? allocator.substr(external.size()) : "";
+}
+
+}  // namespace isobar::cli

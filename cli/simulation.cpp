@@ -1,0 +1,115 @@
+#include "cli/simulation.hpp"
+
+#include "cli/workload_variants.hpp"
+#include "core/program/chrome_trace.hpp"
+#include "results/result.hpp"
+#include "results/utilization.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "sim/play/simulation.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace isobar::cli {
+
+namespace {
+
+/// Passes each event to several sinks.
+class Tee : public TraceSink {
+ public:
+  explicit Tee(std::vector<TraceSink*> sinks) : sinks_(std::move(sinks)) {}
+  void record(const TraceEvent& event) override
+  {
+    for (TraceSink* sink : sinks_) sink->record(event);
+  }
+  void memory_changed(std::size_t rank, Seconds time, Bytes memory) override
+  {
+    for (TraceSink* sink : sinks_) sink->memory_changed(rank, time, memory);
+  }
+  void link_changed(const std::string& link, Seconds time, std::size_t transfers) override
+  {
+    for (TraceSink* sink : sinks_) sink->link_changed(link, time, transfers);
+  }
+
+ private:
+  std::vector<TraceSink*> sinks_;
+};
+
+}  // namespace
+
+std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t iterations,
+                          const std::string& trace_file)
+{
+  const Cluster& cluster = inputs.platform.cluster();
+  const Workload workload = workload_of(inputs, plan);
+  const auto program = schedules::make_program(plan, workload);
+  std::vector<std::string> devices;
+  for (const auto& stage : plan.stages) devices.push_back(stage.device());
+  std::vector<std::string> hosts = devices;
+  std::vector<std::string> sites;
+  for (const auto& device : devices) sites.push_back(cluster.devices[cluster.device_index(device).value()].site);
+  if (cluster.data_server) {
+    hosts.push_back(*cluster.data_server);
+    sites.emplace_back();
+  }
+
+  results::StageMeter meter(program->ranks());
+  std::vector<TraceSink*> sinks = {&meter};
+  std::ofstream trace_stream;
+  std::optional<ChromeTraceWriter> writer;
+  if (!trace_file.empty()) {
+    trace_stream.open(trace_file, std::ios::binary);
+    if (!trace_stream) throw EnvironmentError(trace_file, "cannot write there");
+    sinks.push_back(&writer.emplace(trace_stream, hosts, sites));
+  }
+  Tee tee(sinks);
+  const auto report =
+      sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, workload, cluster), iterations, &tee);
+  if (writer) {
+    writer->finish();
+    if (!trace_stream) throw EnvironmentError(trace_file, "cannot write the trace; is the disk full?");
+  }
+
+  results::Result result;
+  result.step_times = report.step_times;
+  const Seconds total = std::accumulate(report.step_times.begin(), report.step_times.end(), Seconds(0));
+  result.step_time = total / static_cast<double>(iterations);
+  result.step_bound = plan.step_bound.value();
+  result.stages = meter.stages(devices, iterations, result.step_time);
+  result.utilization = results::utilization_of(workload, inputs.profile_fingerprint.has_value(), cluster, result.stages,
+                                               plan.goal.microbatches, result.step_time);
+  for (const auto& link : report.links) {
+    result.links.push_back({link.name, link.bytes / static_cast<double>(iterations), link.busy_time / total});
+  }
+  result.activities = report.activities;
+  result.network = sim::network_settings();
+  result.simgrid_version = sim::simgrid_version();
+  result.plan = plan;
+  result.inputs = {inputs.platform_fingerprint, inputs.devices_file, inputs.workload_fingerprint,
+                   inputs.profile_fingerprint};
+  result.simulate_time = report.wall_time;
+  return result_to_json(result);
+}
+
+Stamp stamp_of(const std::string& result_json, const Plan& plan, const Inputs& inputs)
+{
+  const auto result = nlohmann::json::parse(result_json);
+  Stamp stamp;
+  stamp.step_time = Seconds(result["step_time_s"].get<double>());
+  for (const auto& stage : result["stages"]) {
+    stamp.peak_memory[stage["device"].get<std::string>()] = Bytes(stage["peak_memory_bytes"].get<double>());
+  }
+  stamp.platform_hash = inputs.platform_fingerprint.hash;
+  stamp.workload_hash = inputs.workload_fingerprint.hash;
+  stamp.plan_hash = hash_of(plan);
+  stamp.version = ISOBAR_VERSION;
+  stamp.simgrid_version = result["simgrid_version"].get<std::string>();
+  return stamp;
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,97 @@
+#include "cli/workload_variants.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <variant>
+
+namespace isobar::cli {
+
+namespace {
+
+std::optional<std::uint64_t> whole_number(std::string_view text)
+{
+  std::uint64_t number = 0;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return fault == std::errc{} && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
+
+void require_layer(const std::string& where, std::size_t layer, const Workload& workload)
+{
+  if (layer < workload.layers.size()) return;
+  throw InputError(
+      where, fmt::format("layer {}; workload {} has layers 0 to {}", layer, workload.name, workload.layers.size() - 1));
+}
+
+/// "none", "all", or layers and ranges of them in order, such as "3-10,12".
+std::vector<std::size_t> layers_from_option(const std::string& option, const std::string& text,
+                                            const Workload& workload)
+{
+  std::vector<std::size_t> layers;
+  if (text == "none") return layers;
+  if (text == "all") {
+    layers.resize(workload.layers.size());
+    std::iota(layers.begin(), layers.end(), std::size_t{0});
+    return layers;
+  }
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view item(text.data() + begin, end - begin);
+    const std::size_t dash = item.find('-');
+    const auto first = whole_number(item.substr(0, dash));
+    const auto last = dash == std::string_view::npos ? first : whole_number(item.substr(dash + 1));
+    if (!first || !last || *first > *last || (!layers.empty() && *first <= layers.back())) {
+      throw InputError(option,
+                       fmt::format("{} is neither none, all, nor layers in order, such as 3-10,12", in_quotes(text)));
+    }
+    require_layer(option, *last, workload);
+    for (std::size_t layer = *first; layer <= *last; ++layer) layers.push_back(layer);
+    begin = end + 1;
+  }
+  return layers;
+}
+
+}  // namespace
+
+Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const std::string& where)
+{
+  const Workload& workload = inputs.workload;
+  if (micro_batch == workload.micro_batch) return workload;
+  if (std::holds_alternative<std::monostate>(workload.model)) {
+    throw InputError(where, fmt::format("workload {} lists its layers, for micro-batches of {} samples; other sizes "
+                                        "need a generator, such as model: gpt",
+                                        workload.name, workload.micro_batch));
+  }
+  if (inputs.profile_fingerprint) {
+    throw InputError(where, fmt::format("{} was measured with micro-batches of {} samples; leave --profile out",
+                                        inputs.profile_fingerprint->name, workload.micro_batch));
+  }
+  return with_micro_batch(workload, micro_batch);
+}
+
+Workload workload_of(const Inputs& inputs, const Plan& plan)
+{
+  return at_micro_batch(inputs, plan.micro_batch.value_or(inputs.workload.micro_batch), "micro_batch");
+}
+
+void recompute(Workload& workload, const std::vector<std::size_t>& layers, const std::string& where)
+{
+  if (layers.empty()) return;
+  if (workload.memory_model == MemoryModel::Sky) {
+    throw InputError(where, "memory_model sky does not model recomputation; write memory_model: training");
+  }
+  require_layer(where, layers.back(), workload);
+  workload = with_recomputation(workload, layers);
+}
+
+void recompute_layers(Workload& workload, const std::string& option, const std::string& layers)
+{
+  recompute(workload, layers_from_option(option, layers, workload), option);
+}
+
+}  // namespace isobar::cli
