@@ -1,10 +1,10 @@
-# Finds LibTorch >= 2.6 by its headers and libraries alone: in a folder of CMAKE_PREFIX_PATH (an unpacked libtorch, a
-# `torch` wheel, or what torch.utils.cmake_prefix_path prints). The wheel's own TorchConfig.cmake stops where it was
-# built with CUDA and no CUDA toolkit is found; this module does not, since the CPU's libraries need none of it.
+# Finds LibTorch >= 2.6 by its headers and libraries in a folder of CMAKE_PREFIX_PATH (an unpacked libtorch, a `torch`
+# wheel, or the output of torch.utils.cmake_prefix_path). Unlike the TorchConfig.cmake of a wheel built with CUDA, it does
+# not need a CUDA toolkit, since the CPU libraries need none.
 #
 #   LibTorch::cpu    headers, libtorch_cpu, libc10
-#   LibTorch_CUDA    TRUE when libc10_cuda is there and the CUDA toolkit of its major version too, then
-#   LibTorch::cuda   the above, libc10_cuda and the CUDA run time. libtorch_cuda is loaded when a GPU is asked for.
+#   LibTorch_CUDA    TRUE when libc10_cuda and a CUDA toolkit of its major version exist; then
+#   LibTorch::cuda   the above, libc10_cuda and the CUDA run time. libtorch_cuda is loaded when a GPU is used.
 find_path(LibTorch_INCLUDE_DIR ATen/ATen.h HINTS ENV CMAKE_PREFIX_PATH
           PATH_SUFFIXES include torch/include ../../include NO_CMAKE_SYSTEM_PATH)
 foreach(library torch_cpu c10 c10_cuda)
@@ -18,8 +18,8 @@ foreach(file torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
   endif()
 endforeach()
 
-# PyPI's wheels before 2.7 have the old ABI of C++'s strings, which none of Debian's libraries has. Told by a constructor
-# that takes one.
+# PyPI's wheels before 2.7 use the old ABI of C++ strings, which no Debian library does. A constructor with a string
+# parameter shows which ABI it is.
 set(reason "name its folder in CMAKE_PREFIX_PATH, or let tools/setup.sh fetch it from the torch wheel")
 if(LibTorch_c10)
   file(STRINGS "${LibTorch_c10}" old_abi REGEX "_ZN3c106DeviceC[12]ERKSs" LIMIT_COUNT 1)
@@ -36,11 +36,11 @@ find_package_handle_standard_args(LibTorch REQUIRED_VARS LibTorch_INCLUDE_DIR Li
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   cmake_path(GET LibTorch_c10 PARENT_PATH library_folder)
   add_library(LibTorch::cpu INTERFACE IMPORTED)
-  # The wheel brings a newer fmt, whose folder comes before the system's: with these headers, fmt is compiled in.
+  # The wheel's newer fmt comes before the system's in the include path; header-only, it needs no matching library.
   target_compile_definitions(LibTorch::cpu INTERFACE FMT_HEADER_ONLY=1)
   target_include_directories(LibTorch::cpu SYSTEM INTERFACE
     "${LibTorch_INCLUDE_DIR}" "${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
-  # Operators register themselves when the library is loaded, so it stays even where no symbol of it is named.
+  # Operators register themselves when the library is loaded, so it is linked even where no symbol is used.
   target_link_libraries(LibTorch::cpu INTERFACE -Wl,--push-state,--no-as-needed "${LibTorch_torch_cpu}"
                         "${LibTorch_c10}" -Wl,--pop-state "-Wl,-rpath,${library_folder}")
 

@@ -1,5 +1,5 @@
-# Finds plotly.js as PyPI's `plotly` wheel has it: in the folder that PlotlyJs_ROOT names (the wheel unpacked, or
-# site-packages), else in the cache where tools/setup.sh puts the pinned one.
+# Finds plotly.js of PyPI's `plotly` wheel: in the folder PlotlyJs_ROOT (the unpacked wheel, or site-packages), else in the
+# cache where tools/setup.sh puts the pinned wheel.
 #
 #   PlotlyJs_SCRIPT   plotly.min.js
 #   PlotlyJs_LICENCE  the text of its licence

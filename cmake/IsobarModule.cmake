@@ -1,7 +1,8 @@
-# isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ...): the library of a room or of a folder, isobar::NAME. Without
-# sources it stands for what it links.
-# isobar_settings(TARGET): what every target of ours is compiled with; no global flags.
-# isobar_precompile(TARGET HEADER...): compiles the headers once for all of a target's sources.
+# isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ... HEADERS ...): adds the library of a folder, isobar::NAME; without
+# sources, an interface to the libraries that it links. HEADERS: header-only libraries, which an installed Isobar does not
+# need.
+# isobar_settings(TARGET): the compile settings of all our targets; there are no global flags.
+# isobar_precompile(TARGET HEADER...): compiles the headers once for all sources of a target.
 
 function(isobar_settings target)
   target_compile_features(${target} PUBLIC cxx_std_20)
@@ -20,20 +21,27 @@ function(isobar_precompile target)
 endfunction()
 
 function(isobar_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 module "" "" "SOURCES;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 module "" "" "SOURCES;PUBLIC;PRIVATE;HEADERS")
   if(module_SOURCES)
     add_library(isobar_${name} STATIC ${module_SOURCES})
     isobar_settings(isobar_${name})
-    target_link_libraries(isobar_${name} PUBLIC ${module_PUBLIC} PRIVATE ${module_PRIVATE})
+    target_link_libraries(isobar_${name} PUBLIC ${module_PUBLIC}
+                          PRIVATE ${module_PRIVATE} "$<BUILD_INTERFACE:${module_HEADERS}>")
   else()
     add_library(isobar_${name} INTERFACE)
     target_link_libraries(isobar_${name} INTERFACE ${module_PUBLIC})
   endif()
   add_library(isobar::${name} ALIAS isobar_${name})
-  install(TARGETS isobar_${name})
+  set_target_properties(isobar_${name} PROPERTIES EXPORT_NAME ${name})
+  string(REGEX MATCH "^[a-z]+" component ${name})
+  if(component IN_LIST ISOBAR_COMPONENTS)
+    install(TARGETS isobar_${name} EXPORT isobar_${component} COMPONENT ${component}
+            ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  endif()
 endfunction()
 
-# isobar_tests(NAME SOURCES ... LINK ...): one test program of a folder; each test is a process of its own, since SimGrid's clock is global.
+# isobar_tests(NAME SOURCES ... LINK ...): the test program of a folder. Each test runs in its own process, since SimGrid's
+# clock is global.
 function(isobar_tests name)
   cmake_parse_arguments(PARSE_ARGV 1 tests "" "" "SOURCES;LINK")
   add_executable(isobar_${name}_tests ${tests_SOURCES})

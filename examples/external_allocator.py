@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""An allocator in another language: layers in proportion to speed, in the order of the platform file.
+"""An external allocator: assigns layers in proportion to speed, in the order of the platform file.
 
     isobar plan platforms/sky16.xml workloads/bert24.yaml --allocator exec:examples/external_allocator.py
 
-Reads one JSON object from standard input and writes one to standard output; docs/allocators.md says what they hold.
-Whatever it answers, isobar checks, computes every time and bound itself, and refuses what does not hold.
+Reads one JSON object from standard input and writes one to standard output (format: docs/own_allocator.md). isobar checks
+the answer, refuses an invalid one, and computes every time and bound itself.
 """
 
 import json
@@ -17,11 +17,11 @@ def place(problem):
     work = [layer["forward_flops"] + layer["backward_flops"] for layer in layers]
     speed = [device["speed_flops_per_s"] for device in devices]
 
-    # Layer k goes to the device in whose part of all speed the middle of its work lies.
+    # Layer k goes to the device whose share of the total speed contains the middle of the layer's work.
     stages = []
-    before = 0.0  # work of the layers before this one
+    before = 0.0  # work of the previous layers
     device = 0
-    end = speed[0]  # speed of the devices up to this one
+    end = speed[0]  # speed of the devices up to and including this one
     for k, amount in enumerate(work):
         middle = (before + amount / 2) / (sum(work) or 1) * sum(speed)
         while middle > end and device + 1 < len(devices):

@@ -12,7 +12,7 @@
 
 namespace isobar::results {
 
-/// Constraints that bind a plan, and the gain from relaxing them (docs/allocators.md).
+/// Constraints that bind a plan, and the gain from relaxing them (docs/explanations.md).
 struct Explanation {
   /// The stage with the largest cost s_i.
   struct Bottleneck {
@@ -72,7 +72,7 @@ struct Explanation {
   /// Price of a device, from its multiplier in a path certificate.
   struct ShadowPrice {
     std::string device;
-    double multiplier = 0;  ///< seconds; for the bottleneck, its fraction of the sum (docs/allocators.md)
+    double multiplier = 0;  ///< seconds; for the bottleneck, its fraction of the sum (docs/explanations.md)
     Seconds saves;          ///< upper limit (bottleneck: estimate) of what one more such device takes off the bound
     bool is_idle = false;
   };

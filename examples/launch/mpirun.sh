@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# examples/launch/mpirun.sh FOLDER [OPTION...]: Open MPI's mpirun starts a process for each of three ranks, which find
-# each other by what it tells them. FOLDER holds the secret and the plan; options go to `isobar run`.
+# examples/launch/mpirun.sh FOLDER [OPTION...]: starts three ranks with Open MPI's mpirun, from whose environment they
+# find each other. Writes the secret and the plan to FOLDER; passes OPTIONs to `isobar run`.
 set -euo pipefail
 repository=$(realpath "$(dirname "$0")/../..")
 mnli=$repository/examples/mnli
-folder=${1:?say a folder}
+folder=${1:?name a folder}
 shift
 "$repository/examples/launch/prepare.sh" "$folder"
 mpirun --oversubscribe -np 3 "${ISOBAR:-$repository/build/release/bin/isobar}" \

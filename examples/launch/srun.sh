@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# examples/launch/srun.sh FOLDER [OPTION...]: Slurm's srun starts a process for each of three ranks, which find
-# each other by what it tells them. FOLDER holds the secret and the plan; options go to `isobar run`.
+# examples/launch/srun.sh FOLDER [OPTION...]: starts three ranks with Slurm's srun, from whose environment they find each
+# other. Writes the secret and the plan to FOLDER; passes OPTIONs to `isobar run`.
 set -euo pipefail
 repository=$(realpath "$(dirname "$0")/../..")
 mnli=$repository/examples/mnli
-folder=${1:?say a folder}
+folder=${1:?name a folder}
 shift
 "$repository/examples/launch/prepare.sh" "$folder"
 srun --ntasks=3 "${ISOBAR:-$repository/build/release/bin/isobar}" \

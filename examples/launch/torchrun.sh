@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# examples/launch/torchrun.sh FOLDER [OPTION...]: torchrun, of Python's torch, starts a process for each of three ranks,
-# which find each other by what it tells them. FOLDER holds the secret and the plan; options go to `isobar run`.
+# examples/launch/torchrun.sh FOLDER [OPTION...]: starts three ranks with PyTorch's torchrun, from whose environment they
+# find each other. Writes the secret and the plan to FOLDER; passes OPTIONs to `isobar run`.
 set -euo pipefail
 repository=$(realpath "$(dirname "$0")/../..")
 mnli=$repository/examples/mnli
-folder=${1:?say a folder}
+folder=${1:?name a folder}
 shift
 "$repository/examples/launch/prepare.sh" "$folder"
 torchrun --no-python --standalone --nproc-per-node 3 "${ISOBAR:-$repository/build/release/bin/isobar}" \

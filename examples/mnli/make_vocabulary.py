@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Makes vocab.txt beside this file from the sentences of train.tsv: BERT's special pieces, the characters (and all
-letters and digits of ASCII), and then the pieces that stand side by side most often, joined one after another, until
-there are 400 in all."""
+"""Makes vocab.txt from the sentences of train.tsv in this folder: BERT's special pieces, all characters of the text and
+all ASCII letters and digits, then merges of the most frequent pairs of adjacent pieces, until there are 400 in all."""
 
 import collections
 import csv
@@ -15,7 +14,7 @@ SIZE = 400
 
 
 def words():
-    """How often each word stands in the sentences, in lower case."""
+    """The number of times that each word occurs in the sentences, in lower case."""
     with open(FOLDER / "train.tsv", encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         text = " ".join(f"{row['sentence1']} {row['sentence2']}" for row in rows).lower()

@@ -34,7 +34,8 @@ ROOMS = {
     "schedules": (CORE | {"schedules/lowering"}, ("fmt/",), ()),
     "schedules/lowering": (CORE | {"schedules/orders"}, ("fmt/",), ()),
     "schedules/orders": (CORE, ("fmt/",), ()),
-    "sim/platform": (CORE, ("fmt/",), ("simgrid/", "xbt/", "pugixml.hpp")),
+    "sim/scan": (CORE, ("fmt/",), ("pugixml.hpp",)),
+    "sim/platform": (CORE | {"sim/scan"}, ("fmt/",), ("simgrid/", "xbt/")),
     "sim/platform/simgrid_compat.hpp": (set(), ("simgrid/",), ()),  # keeps what differs between SimGrid's versions
     "sim/generate": (CORE, ("fmt/",), ()),
     "sim/play": (CORE | {"schedules", "sim/platform"}, ("fmt/",), ("simgrid/", "xbt/")),
@@ -44,7 +45,7 @@ ROOMS = {
     "results/sweep": (CORE | {"results"}, ("fmt/",), ("nlohmann/", "sqlite3.h")),
     "results/report": (CORE | {"results", "results/trace"}, ("fmt/",), ("nlohmann/",)),
     "exec/files": (CORE, ("fmt/",), ("nlohmann/",)),
-    "exec/data": (CORE | {"exec/files"}, ("fmt/",), ()),
+    "exec/data": (CORE | {"exec/files"}, ("fmt/",), ("utf8proc.h",)),
     "exec/net": (CORE, ("fmt/", "CLI/"), ("boost/asio", "openssl/")),
     "exec/launch": (CORE | {"exec/files", "exec/net"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "exec/model": (
@@ -60,6 +61,7 @@ COMMANDS = CORE | {"allocators", "allocators/sky", "schedules", "schedules/lower
                    "sim/play", "results", "results/trace", "results/gate", "results/sweep", "results/report"}
 ROOMS |= {
     "cli": (COMMANDS, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
+    "cli/commands": (COMMANDS | {"cli"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
     "cli/report": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/sweep": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
 }
@@ -70,7 +72,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 def system_header(name):
     """Standard and POSIX headers: no folder, sys/ or netinet/, no ending or .h; none of the libraries' single-file headers."""
-    of_a_library = name.endswith(".hpp") or name in ("sqlite3.h", "zlib.h") or name.startswith(("cuda", "nccl"))
+    of_a_library = name.endswith(".hpp") or name in ("sqlite3.h", "utf8proc.h", "zlib.h") or name.startswith(("cuda", "nccl"))
     return not of_a_library and ("/" not in name or name.startswith(("sys/", "netinet/")))
 
 
