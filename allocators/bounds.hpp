@@ -8,7 +8,7 @@ namespace isobar::allocators {
 /// A lower bound on the objective of every placement, in any order of devices, with its proof.
 struct Bound {
   Seconds value;
-  Certificate certificate;  ///< fractional (docs/allocators.md has the formula)
+  Certificate certificate;  ///< fractional (docs/certificates.md has the formula)
 };
 
 /// Computes the fractional bound: layers may be cut anywhere and devices hold them in any order; memory holds in the

@@ -50,7 +50,7 @@ class AnswerReader {
   {
     const DocumentNode document = parse_json(answer, name_);
     if (document.kind != DocumentNode::Kind::Mapping) {
-      throw InputError(name_, "the answer is not a JSON object; print one with \"stages\" (docs/allocators.md)");
+      throw InputError(name_, "the answer is not a JSON object; print one with \"stages\" (docs/own_allocator.md)");
     }
     MappingReader reader(document, "", faults_);
     // The other keys of a plan file are claims, which are computed here instead.

@@ -6,7 +6,7 @@
 
 namespace isobar::allocators {
 
-/// Runs a program that places the layers: "exec:PROGRAM" (docs/allocators.md). PROGRAM is a path or a name on PATH,
+/// Runs a program that places the layers: "exec:PROGRAM" (docs/own_allocator.md). PROGRAM is a path or a name on PATH,
 /// without arguments.
 ///
 /// The program reads one JSON object (schema isobar-problem/1: "cluster", "workload", "goal", "limits") from its

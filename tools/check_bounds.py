@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Plans and simulates every shipped platform x workload x allocator x schedule, and exits with 5 where a predicted or
-simulated step lies below its bound.
+"""Plans and simulates every shipped platform x workload x allocator x schedule; exits with 5 when a predicted or
+simulated step is below its bound.
 
-Rows are those of `isobar compare`, objective step. A row that is infeasible, or that runs out of time, has nothing to
-compare. Some ten minutes on two cores; --platforms and --workloads take less.
+Rows are those of `isobar compare` with objective step. Rows that are infeasible or run out of time are not compared.
+Takes about ten minutes on two cores; --platforms and --workloads select fewer.
 """
 
 import argparse
@@ -16,20 +16,21 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCHEDULES = ("sequential", "gpipe", "1f1b")
 ALLOCATORS = ("chain-dp", "even", "exact", "local-search", "sky-dynamic", "sky-dynamic-fixed")
-TOLERANCE = 1e-6  # of a simulated time (SimGrid's precision); predictions agree with their bounds to rounding
+TOLERANCE = 1e-6  # relative, for simulated times (SimGrid's precision); predictions have only rounding errors
 
 
 def parser():
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"))
-    result.add_argument("--platforms", default="*", help="names, such as geo_* (default: all)")
-    result.add_argument("--workloads", default="*", help="names, such as bert* (default: all)")
-    result.add_argument("--time-limit", type=float, default=0.3, help="seconds a search (default: 0.3)")
+    result.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"),
+                        help="the command isobar (default: build/release/bin/isobar)")
+    result.add_argument("--platforms", default="*", help="pattern of names, such as geo_* (default: all)")
+    result.add_argument("--workloads", default="*", help="pattern of names, such as bert* (default: all)")
+    result.add_argument("--time-limit", type=float, default=0.3, help="seconds per search (default: 0.3)")
     return result
 
 
 def faults_of(row):
-    """What lies below what, of one row of a comparison."""
+    """The violated bounds of a row of a comparison."""
     def number(key):
         return float(row[key]) if row[key] else None
 

@@ -1,7 +1,7 @@
-"""Makes stand-ins for those of NVIDIA's libraries that a LibTorch for CUDA is linked to and that the machine may lack.
+"""Makes stand-ins for the NVIDIA libraries that a LibTorch for CUDA is linked to and that this machine lacks.
 
-`import torch` loads cuBLAS, cuDNN and eight others, 2 GB in all, of which a program on a CPU calls nothing. Each stand-in
-has their names and versions; every function of theirs answers 1, which is an error.
+`import torch` loads cuBLAS, cuDNN and eight others, 2 GB in all, none of which a program on a CPU calls. A stand-in has
+the name and version of its library; each of its functions returns 1, an error.
 """
 
 import argparse
@@ -20,14 +20,14 @@ def output_of(*command):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("libtorch", type=pathlib.Path, help="the folder that has torch/lib and nvidia")
-    parser.add_argument("folder", type=pathlib.Path, help="where the stand-ins are to lie")
+    parser.add_argument("libtorch", type=pathlib.Path, help="folder that contains torch/lib and nvidia")
+    parser.add_argument("folder", type=pathlib.Path, help="folder to create for the stand-ins")
     arguments = parser.parse_args()
 
     users = sorted(map(str, (arguments.libtorch / "torch/lib").glob("libtorch*.so")))
     present = {path.name for path in arguments.libtorch.glob("nvidia/**/lib*.so*")}
     dynamic = output_of("readelf", "--dynamic", "--version-info", "--wide", *users)
-    # A library's symbols are of a version that it names itself; who has none is of its own name.
+    # Version of each library's symbols; a library without one uses its own name.
     versions = dict(re.findall(r"File: (\S+) .*\n.*Name: (\S+)", dynamic))
     missing = {name for name in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic) if NVIDIA.match(name)} - present
     names = sorted(set(FUNCTION.findall(output_of("nm", "--dynamic", "--undefined-only", "--format=posix", *users))))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes results/exact/*.csv: what the allocator `exact` proves, how long it takes, and what others reach on the same.
+"""Writes results/exact/*.csv: what the allocator `exact` proves, its times, and what other allocators reach.
 
-Every row is one `isobar plan`, alone on the machine unless something else runs there. CPU seconds are those of the
-whole command with its child processes; search_s is the plan's own wall time. Sizes, limits and columns are explained in
-results/exact/README.md, which this writes too.
+Every row is one `isobar plan`; run this on an idle machine. CPU seconds are those of the whole command with its child
+processes; search_s is the plan's own wall time. Sizes, limits and columns are explained in results/exact/README.md,
+which this script writes too.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SKY_NODES = (4, 8, 16, 32, 64)
 ENCODERS = (10, 24, 80, 160)
 SPREADS = (2, 4, 7)
 STEP_PLATFORMS = ("sky4", "sky16", "sky32", "sky64", "geo_2regions", "geo_8cities", "geo_12regions")
-FILLS = (0, 0.6, 0.8, 0.95)  # of all memory; 0: no limit
+FILLS = (0, 0.6, 0.8, 0.95)  # fraction of all memory; 0: no limit
 LARGE = ((256, 640), (1024, 2560))  # nodes, encoders
 TYPES = ("T4", "P100-PCIE-16GB", "V100-SXM2-16GB", "A100-SXM4-40GB", "L4", "A10", "RTX-3090", "RTX-4090")
 MICROBATCHES = (1, 4, 16, 64, 512)
@@ -32,47 +32,52 @@ README = """# Tables of the exact allocator
 
     cmake --preset release && cmake --build --preset release --target isobar_cli && tools/exact_tables.py
 
-makes all of this again ({options}). Written on: {machine}. One command at a time. Times differ from machine to machine, and with them what `timed_out` rows reach; `optimal` rows do not.
+regenerates all of these files ({options}). Machine: {machine}. Commands ran one at a time. Times differ between machines, and so do the results of `timed_out` rows; those of `optimal` rows do not.
 
-Platforms `skyN` are `isobar platform generate sky --nodes N --speed-spread S`, one data server and N−1 workers. Memory is no limit, or less on every worker in the same proportion, so that the model fills that fraction of all of it by Sky's estimator. `bertE` is `workloads/bert160.yaml` with E encoders (3 E + 3 units).
-`types8xN` are N devices of each of {types} types on a star, with their own memory.
+Platforms `skyN` are `isobar platform generate sky --nodes N --speed-spread S`, one data server and N−1 workers. Memory is unlimited, or scaled by one factor on every worker so that the model fills the given fraction of the total by Sky's estimator. `bertE` is `workloads/bert160.yaml` with E encoders (3 E + 3 units).
+`types8xN` are N devices of each of the {types} types on a star, with their real memory.
 
 | column | meaning |
 |---|---|
-| `platform`, `devices`, `workload`, `layers`, `speed_spread`, `memory_filled_fraction` | the instance; the last is empty without a limit |
-| `objective`, `communication`, `microbatches`, `allocator` | the question, where it varies |
-| `outcome` | the plan's: `optimal` is proven; `failed`: the command ended without a plan |
-| `objective_s`, `objective_bound_s`, `gap_fraction`, `certificate` | of the plan file (docs/formats.md) |
+| `platform`, `devices`, `workload`, `layers`, `speed_spread`, `memory_filled_fraction` | the instance; the last is empty when memory is unlimited |
+| `objective`, `communication`, `microbatches`, `allocator` | the goal and the allocator, where they vary |
+| `outcome` | of the plan: `optimal` is proven; `failed`: the command ended without a plan |
+| `objective_s`, `objective_bound_s`, `gap_fraction`, `certificate` | as in the plan file (docs/formats/plan.md) |
 | `verified` | {verified} |
-| `cpu_s` | CPU seconds of the whole command `isobar plan`, reading the platform and the checker included |
-| `search_s` | wall seconds of the search alone |
+| `cpu_s` | CPU seconds of the whole command `isobar plan`, including reading the platform and the checker |
+| `search_s` | wall seconds of the search only |
 | `limit_s` | `--time-limit` of the row |
 
 - `bottleneck.csv`: objective `bottleneck` without communication. `sky_optimal_*` (spread 2, no memory limit) is the published formulation solved by CBC, stopped at a gap of 20 % as published or after {sky} s; `sky_optimal_gap_fraction` is (its bottleneck − the bound of `exact`) / its bottleneck.
-- `pipeline.csv`: objective `pipeline` without communication on sky64 with spread 4 and bert160. `minmax_objective_s` is what the plan of `exact` for `bottleneck` costs by the pipeline formula, `minmax_ratio` that over `objective_s`.
-- `step.csv`: objective `step`, 1F1B, M = 8, on the shipped platforms and BERTs, with transfers as they are played and without communication. `devices_used` is of the plan; `reason` says why there is none. Made by `tools/exact_tables.py --tables step --verify-limit 240`, with 60 s for each row.
+- `pipeline.csv`: objective `pipeline` without communication on sky64 with spread 4 and bert160. `minmax_objective_s` is the cost of the plan of `exact` for `bottleneck` by the pipeline formula; `minmax_ratio` is its ratio to `objective_s`.
+- `step.csv`: objective `step`, 1F1B, M = 8, on the shipped platforms and BERTs, with played transfers and without communication. `devices_used` is of the plan; `reason` explains a missing plan. Made by `tools/exact_tables.py --tables step --verify-limit 240`, with 60 s for each row.
 - `communication.csv`: every allocator on three platforms with bert160, each objective with its default communication.
 
-`tools/solver_figures.py` puts the question of a limit on the bottleneck to general MILP solvers (`solvers.csv`); it is run by hand.
+`tools/solver_figures.py` measures how general MILP solvers decide whether a limit on the bottleneck is feasible (`solvers.csv`); run it by hand.
 """
 
 
 def parser():
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"))
-    result.add_argument("--tables", default="step,bottleneck,pipeline,communication")
-    result.add_argument("--time-limit", type=float, default=60, help="seconds a plan (default: 60)")
+    result.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"),
+                        help="the command isobar (default: build/release/bin/isobar)")
+    result.add_argument("--tables", default="step,bottleneck,pipeline,communication",
+                        help="tables to write (default: %(default)s)")
+    result.add_argument("--time-limit", type=float, default=60, help="seconds per plan (default: 60)")
     result.add_argument("--sky-time-limit", type=float, default=20, help="seconds for sky-optimal (default: 20)")
-    result.add_argument("--verify-limit", type=float, default=120, help="seconds for isobar verify; 0: none")
-    result.add_argument("--nodes", default=",".join(map(str, SKY_NODES)), help="of bottleneck.csv")
-    result.add_argument("--encoders", default=",".join(map(str, ENCODERS)), help="of bottleneck.csv")
+    result.add_argument("--verify-limit", type=float, default=120, help="seconds for isobar verify; 0: do not verify (default: 120)")
+    result.add_argument("--nodes", default=",".join(map(str, SKY_NODES)),
+                        help="numbers of nodes in bottleneck.csv (default: %(default)s)")
+    result.add_argument("--encoders", default=",".join(map(str, ENCODERS)),
+                        help="numbers of encoders in bottleneck.csv (default: %(default)s)")
     result.add_argument("--no-large", action="store_true", help="leave out 256 and 1,024 nodes and 1,024 typed devices")
-    result.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "results/exact")
+    result.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "results/exact",
+                        help="folder to write to (default: results/exact)")
     return result
 
 
 class Isobar:
-    """Runs the command in a folder for what it reads and writes."""
+    """Runs the command, with its files in a folder."""
 
     def __init__(self, options, folder):
         self.options = options
@@ -85,7 +90,7 @@ class Isobar:
                               check=True).stdout
 
     def plan(self, platform, workload, allocator, limit, *options):
-        """The plan, or None when there is none, and CPU seconds of the command."""
+        """The plan, or None if the command made none, and the command's CPU seconds."""
         file = self.folder / "plan.json"
         file.unlink(missing_ok=True)
         process = subprocess.Popen([self.binary, "plan", platform, workload, "--allocator", allocator, "--time-limit",
@@ -100,7 +105,7 @@ class Isobar:
         return (json.loads(file.read_text()) if file.exists() else None), cpu
 
     def verdict(self, platform, workload):
-        """What `isobar verify` says of the plan that was made last."""
+        """The verdict of `isobar verify` on the last plan: yes, no, or gave up."""
         if self.options.verify_limit == 0:
             return ""
         try:
@@ -118,7 +123,7 @@ class Isobar:
         return file
 
     def sky(self, nodes, spread, fill, workload):
-        """Sky's cluster whose memory the workload fills to `fill`; plenty of it when that is 0."""
+        """Sky's cluster with memory that the workload fills to the fraction `fill`; 0: without a limit."""
         file = self.folder / f"sky{nodes}.xml"
 
         def generate(memory_mib):
@@ -135,14 +140,14 @@ class Isobar:
         return sum(device["memory_bytes"] for device in cluster["devices"])
 
     def need_of(self, workload, roomy):
-        """Bytes of all layers; Sky's estimator knows neither schedule nor micro-batches."""
+        """Bytes of all layers by Sky's estimator, which ignores schedule and micro-batches."""
         if workload.name not in self.needs:
             plan = json.loads(self.output_of("plan", roomy, workload, "--allocator", "even", "--json"))
             self.needs[workload.name] = sum(plan["predicted"]["peak_memory_bytes"].values())
         return self.needs[workload.name]
 
     def reprice(self, platform, workload, stages, *options):
-        """The objective of given stages under other options: a program that answers them stands for an allocator."""
+        """The objective of given stages under other options, by an external allocator that returns them."""
         program = self.folder / "answer"
         program.write_text(f"#!/bin/sh\ncat >/dev/null\ncat <<'END'\n{json.dumps({'stages': stages})}\nEND\n")
         program.chmod(0o755)
@@ -159,7 +164,7 @@ def figures(plan, cpu):
 
 
 class Table:
-    """A CSV file that is complete up to its last row at any time."""
+    """A CSV file, flushed after every row."""
 
     def __init__(self, file, columns):
         self.stream = file.open("w", newline="")
@@ -204,11 +209,11 @@ def bottleneck_table(isobar, options):
                    "sky_optimal_cpu_s", "sky_optimal_limit_s"))
     goal = ("--objective", "bottleneck", "--communication", "none")
 
-    def add(row, platform, workload, beside=False):
+    def add(row, platform, workload, with_sky_optimal=False):
         plan, cpu = isobar.plan(platform, workload, "exact", options.time_limit, *goal)
         row |= figures(plan, cpu) | {"limit_s": options.time_limit,
                                      "verified": isobar.verdict(platform, workload) if plan else ""}
-        if beside and plan:
+        if with_sky_optimal and plan:
             bound = plan["objective_bound_s"]
             other, cpu = isobar.plan(platform, workload, "sky-optimal", options.sky_time_limit, *goal)
             objective = other["objective_s"] if other else None  # a build without CBC has no sky-optimal
@@ -226,7 +231,7 @@ def bottleneck_table(isobar, options):
                 for fill in FILLS:
                     platform = isobar.sky(nodes, spread, fill, workload)
                     add(instance(platform.stem, nodes - 1, encoders, spread, fill), platform, workload,
-                        beside=spread == 2 and fill == 0)
+                        with_sky_optimal=spread == 2 and fill == 0)
     for nodes, encoders in () if options.no_large else LARGE:
         workload = isobar.bert(encoders)
         for spread in SPREADS:
@@ -285,14 +290,14 @@ def machine():
     return f"{models[0] if models else 'an unknown processor'}, {os.cpu_count()} cores, Linux"
 
 
-def said_of(options):
-    """The options that change what is in the tables, as they were given."""
+def options_text(options):
+    """The given options that change the tables."""
     defaults = vars(parser().parse_args([]))
     changed = {key: value for key, value in vars(options).items()
                if key not in ("isobar", "output") and value != defaults[key]}
-    said = [f"--{key.replace('_', '-')}" + ("" if value is True else f" {value:g}" if isinstance(value, float)
-                                            else f" {value}") for key, value in changed.items()]
-    return f"here with `{' '.join(said)}`" if said else "without options"
+    given = [f"--{key.replace('_', '-')}" + ("" if value is True else f" {value:g}" if isinstance(value, float)
+                                             else f" {value}") for key, value in changed.items()]
+    return f"here with `{' '.join(given)}`" if given else "without options"
 
 
 def main():
@@ -300,7 +305,7 @@ def main():
     tables = {"step": step_table, "bottleneck": bottleneck_table, "pipeline": pipeline_table, "communication": communication_table}
     chosen = options.tables.split(",")
     if unknown := [name for name in chosen if name not in tables]:
-        sys.exit(f"exact_tables.py: --tables: {unknown[0]} is none of {', '.join(tables)}")
+        sys.exit(f"exact_tables.py: --tables: {unknown[0]} is not one of {', '.join(tables)}")
     options.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         isobar = Isobar(options, pathlib.Path(folder))
@@ -310,7 +315,7 @@ def main():
     if options.verify_limit:
         verified = f"`isobar verify` recomputed every claim: `yes`, `no`, or `gave up` after {options.verify_limit:g} s"
     (options.output / "README.md").write_text(README.format(
-        options=said_of(options), machine=machine(), types=len(TYPES), verified=verified,
+        options=options_text(options), machine=machine(), types=len(TYPES), verified=verified,
         sky=f"{options.sky_time_limit:g}"))
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks the executor on this machine's GPU with what build/release holds, and writes results/gpu: the tests labelled
-`gpu`, then for each model and dtype profile -> plan -> simulate -> run with 1, 2 and 4 stages in one process.
+"""Checks the executor of build/release on this machine's GPU and writes results/gpu: runs the tests labelled `gpu`, then
+for each model and dtype profile -> plan -> simulate -> run with 1, 2 and 4 stages in one process.
 
-Exits with 0 when all holds, 1 when a check fails, 77 when there is no GPU. Rows that do not fit into --budget are left
-out and named; call again with --models and --dtypes for them, rows that are there are kept.
+Exits with 0 when all checks pass, 1 when one fails, 77 without a GPU. Rows that do not fit into --budget are left out
+and named; call it again for them with --models and --dtypes. Existing rows are kept.
 """
 
 import argparse
@@ -36,25 +36,25 @@ README = """# The executor on one GPU
 
     tools/gpu_checks.py
 
-makes this again. Written on: {machine}.
+regenerates this. Written on: {machine}.
 
-N stages share the one GPU, so the schedule is `sequential`: one micro-batch is in flight, one stage computes at a time, and N devices like this one with links that take no time would be as fast, but for one thing. Their updates run beside
-other stages' work, here they do not. So the prediction for one GPU is the simulated step and the measured updates of all stages but the first. Other schedules are checked by their losses alone (`ctest -L gpu`): their stages contend for the GPU, which no
-plan for N devices predicts. Nothing here speaks of several GPUs or of links between them.
+N stages share one GPU, so the schedule is `sequential`: one micro-batch is in flight and one stage computes at a time. N devices like this one, with links that take no time, would be as fast except for their updates, which overlap with other
+stages' work; here they do not. The prediction for one GPU is therefore the simulated step plus the measured updates of all stages but the first. Other schedules are checked only by their losses (`ctest -L gpu`): their stages contend for the GPU, which
+no plan for N devices predicts. These results do not cover several GPUs or links between them.
 
 | column | meaning |
 |---|---|
-| `workload`, `dtype` | `workloads/NAME.yaml`, its dtype replaced |
-| `stages`, `microbatches` | of the plan: layers split evenly, schedule `sequential` |
-| `simulated_step_time_s` | the stamp's, from the measured profile |
-| `predicted_step_time_s` | the same and the updates of the stages after the first |
-| `measured_step_time_s` | median of {steps} steps but the first |
-| `error_fraction` | predicted / measured − 1; at most {error} either way |
-| `loss_difference_fraction` | largest difference to the losses of one stage; at most {float32} in float32, {bf16} in bf16 |
-| `idle_fraction` | 1 − time that the stages compute / step: what the GPU waits for the host |
+| `workload`, `dtype` | `workloads/NAME.yaml` with this dtype |
+| `stages`, `microbatches` | of the plan: evenly split layers, schedule `sequential` |
+| `simulated_step_time_s` | from the plan's stamp, by the measured profile |
+| `predicted_step_time_s` | the same plus the updates of the stages after the first |
+| `measured_step_time_s` | median of {steps} steps without the first |
+| `error_fraction` | predicted / measured − 1; at most ±{error} |
+| `loss_difference_fraction` | largest relative difference from the losses of one stage; at most {float32} in float32, {bf16} in bf16 |
+| `idle_fraction` | 1 − compute time of the stages / step: the fraction for which the GPU waits for the host |
 | `simulated_peak_memory_bytes`, `measured_peak_memory_bytes` | of the fullest stage |
 
-The host waits for the GPU in no step: torch's sync debug mode is on, and would have ended the run.
+The host waits for the GPU in no step: torch's sync debug mode, which is on, would have ended the run.
 """
 
 
@@ -66,7 +66,7 @@ def isobar(*arguments):
 
 
 def platform_of(profile, devices):
-    """So many devices like the measured one; what one hands to another takes no time."""
+    """A platform of `devices` devices like the measured one; transfers take no time."""
     names = [f"gpu-{i}" for i in range(devices)]
     hosts = "".join(f'    <host id="{name}" speed="{profile["speed_flops"]!r}f">'
                     f'<prop id="memory" value="{profile["memory_bytes"] / devices:.0f} B"/>'
@@ -115,7 +115,7 @@ def faults_of(row):
 
 
 def over_nccl(workload, plan, *options):
-    """Two ranks on the one GPU, which NCCL takes for ranks of two machines: the processes."""
+    """Starts two ranks on the GPU, which NCCL treats as ranks of two machines; returns the processes."""
     secret = os.urandom(32).hex()
     ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     ranks = ",".join(f"127.0.0.1:{port.getsockname()[1]}" for port in ports)
@@ -130,15 +130,15 @@ def over_nccl(workload, plan, *options):
 
 
 def nccl_faults(workload, plan, losses_of_one):
-    """Losses over NCCL beside those of one process; what becomes of a rank whose peer is killed."""
+    """Compares losses over NCCL with those of one process, and checks that a rank ends after its peer is killed."""
     ranks = over_nccl(workload, plan, "--steps", STEPS)
-    said = [rank.communicate(timeout=300) for rank in ranks]
+    outputs = [rank.communicate(timeout=300) for rank in ranks]
     if any(rank.returncode != 0 for rank in ranks):
-        yield f"over NCCL: {said[0][1].strip()}; {said[1][1].strip()}"
+        yield f"over NCCL: {outputs[0][1].strip()}; {outputs[1][1].strip()}"
         return
-    difference = max(abs(a / b - 1) for a, b in zip(json.loads(said[0][0])["losses"], losses_of_one))
+    difference = max(abs(a / b - 1) for a, b in zip(json.loads(outputs[0][0])["losses"], losses_of_one))
     if not difference <= LARGEST_LOSS_DIFFERENCE["float32"]:
-        yield f"over NCCL losses differ from those of one process by {difference}"
+        yield f"over NCCL, losses differ from those of one process by {difference}"
 
     deadline = 10
     log = plan.with_suffix(".jsonl")
@@ -153,11 +153,11 @@ def nccl_faults(workload, plan, losses_of_one):
     except subprocess.TimeoutExpired:
         survivor.kill()
         survivor.communicate()
-        yield f"over NCCL a rank goes on {6 * deadline} s after its peer was killed"
+        yield f"over NCCL, a rank still runs {6 * deadline} s after its peer was killed"
         return
-    print(f"over NCCL a rank ends {time.monotonic() - began:.1f} s after its peer was killed: {error}")
+    print(f"over NCCL, a rank ends {time.monotonic() - began:.1f} s after its peer was killed: {error}")
     if survivor.returncode != 3 or "rank 1" not in error:
-        yield f"over NCCL a rank whose peer was killed exits with {survivor.returncode}: {error}"
+        yield f"over NCCL, a rank whose peer was killed exits with {survivor.returncode}: {error}"
 
 
 def machine():
@@ -190,9 +190,11 @@ def write_results(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
-    parser.add_argument("--budget", type=float, default=480, help="seconds after which nothing new begins")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS,
+                        help="models to run (default: all)")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES,
+                        help="dtypes to run (default: all)")
+    parser.add_argument("--budget", type=float, default=480, help="seconds after which no new model begins (default: 480)")
     options = parser.parse_args()
     began = time.monotonic()
 
@@ -204,15 +206,15 @@ def main():
             print(f"skipped: {probe.stderr.strip()}")
             return 77
 
-        faults, left = [], []
+        faults, left_out = [], []
         tests = subprocess.run(["ctest", "--test-dir", BUILD, "-L", "^gpu$", "--output-on-failure"])
         if tests.returncode != 0:
-            faults.append("tests labelled gpu fail")
+            faults.append("tests labelled gpu failed")
         rows = kept_rows()
         for model in options.models:
             for dtype in options.dtypes:
                 if time.monotonic() - began > options.budget:
-                    left.append(f"{model} {dtype}")
+                    left_out.append(f"{model} {dtype}")
                     continue
                 workload = folder / f"{model}-{dtype}.yaml"
                 workload.write_text((ROOT / f"workloads/{model}.yaml").read_text().replace("dtype: float32",
@@ -229,7 +231,7 @@ def main():
                     rows = [kept for kept in rows if any(kept[key] != row[key] for key in COLUMNS[:3])] + [row]
                     write_results(rows)
                     print(", ".join(f"{key} {row[key]}" for key in COLUMNS[:10]), flush=True)
-    for line in (*faults, *(f"not begun: {name}" for name in left)):
+    for line in (*faults, *(f"left out: {name}" for name in left_out)):
         print(line)
     return 1 if faults else 0
 

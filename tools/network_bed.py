@@ -4,14 +4,14 @@
         process = made.start(0, ["iperf3", "--server"])     # a command on host 0
         ... made.addresses[0] ...
 
-Every host and every site's router is a namespace. A host hangs on its router by a veth pair; two routers are joined by
-a trunk: a veth pair or, where it has a delay, two TAP devices with tests/net/tap_relay.cpp between them. Each end of
-each link sends at its rate by a token bucket (`tc` tbf), so that all that goes over a trunk in one direction shares it.
-The queues before the buckets are long, and nothing is lost. TCP's windows do not bind, and open once for a connection:
+Every host and every site's router is a namespace. A veth pair connects a host to its router. A trunk connects two
+routers: a veth pair or, with a delay, two TAP devices with tests/net/tap_relay.cpp between them. A token bucket (`tc`
+tbf) limits the rate at each end of each link, so all traffic over a trunk in one direction shares it. The queues before
+the buckets are long, and no packets are lost. TCP's windows do not limit transfers, and open once for a connection:
 HOST_SETTINGS.
 
-Nothing outside the bed's own namespaces is touched. They are gone when the block ends, however it ends; what a killed
-process left behind is removed by the next bed.
+Nothing outside the bed's own namespaces changes. They are removed when the block ends, also after an exception; those of
+a killed process are removed by the next bed.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ import threading
 from typing import NamedTuple
 
 MTU = 9000  # bytes of an IP packet
-FRAME = MTU + 14  # bytes that a token bucket counts: with the Ethernet header
+FRAME = MTU + 14  # bytes that a token bucket counts: includes the Ethernet header
 SEGMENT = MTU - 20 - 20 - 12  # bytes of payload: without the headers of IP and TCP and TCP's time stamps
-PAYLOAD = SEGMENT / FRAME  # payload of a transfer over bytes on its links, while segments are full
+PAYLOAD = SEGMENT / FRAME  # ratio of a transfer's payload to the bytes on its links, with full segments
 QUEUE = 64 * 1000 * 1000  # bytes before a token bucket
-ACCESS_LATENCY_MS = 0.05  # of a link without a delay: two devices, and waking up who waits
+ACCESS_LATENCY_MS = 0.05  # of a link without a delay: two devices, and waking up the receiver
 
 HOST_SETTINGS = {
-    "net.ipv4.tcp_congestion_control": "reno",  # the only one that every namespace may choose
+    "net.ipv4.tcp_congestion_control": "reno",  # the only one that every namespace can select
     "net.ipv4.tcp_slow_start_after_idle": "0",
     "net.ipv4.tcp_no_metrics_save": "1",
     "net.ipv4.tcp_rmem": "4096 1048576 67108864",
@@ -44,21 +44,21 @@ NAMESPACE = re.compile(r"^isobar-(\d+)-")
 
 
 class Host(NamedTuple):
-    """A host at a site, behind a link of so many Mbit/s in each direction (10⁶ bits of Ethernet frames)."""
+    """A host at a site. `mbit`: rate of its link in each direction, in Mbit/s (10⁶ bits of Ethernet frames)."""
 
     site: str
     mbit: float
 
 
 class Trunk(NamedTuple):
-    """What joins two sites: Mbit/s of each direction, and the delay one way."""
+    """The link between two sites: rate of each direction in Mbit/s, and one-way delay."""
 
     mbit: float
     delay_ms: float
 
 
 class Network(NamedTuple):
-    """Hosts in order, and a trunk for each pair of sites that are to meet, under their names in either order."""
+    """Hosts in order, and a trunk for each connected pair of sites, by their names in either order."""
 
     hosts: tuple
     trunks: dict
@@ -71,15 +71,15 @@ class Network(NamedTuple):
 
 
 class Unavailable(Exception):
-    """Why there can be no namespaces here, in one line."""
+    """Why namespaces cannot be created here, in one line."""
 
 
 class Failed(Exception):
-    """What went wrong with a network that should have been possible."""
+    """Why setting up a network failed although namespaces can be created."""
 
 
 def run(*command):
-    """Runs a command of iproute2; its complaint is the error's text."""
+    """Runs a command of iproute2 and returns its output. Raises Failed with its error message."""
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if result.returncode != 0:
         raise Failed(f"{' '.join(map(str, command))}: {result.stderr.strip() or 'failed'}")
@@ -91,10 +91,10 @@ def set_sysctl(namespace, key, value):
 
 
 def check_available():
-    """Raises Unavailable with the reason when this machine or this user cannot have such networks."""
+    """Raises Unavailable with the reason when this machine or this user cannot create such networks."""
     for program in ("ip", "tc", "sysctl"):
         if shutil.which(program) is None:
-            raise Unavailable(f"there is no `{program}` on the PATH (packages iproute2, procps)")
+            raise Unavailable(f"`{program}` is not on the PATH (packages iproute2, procps)")
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         raise Unavailable("/dev/net/tun cannot be opened")
     name = f"isobar-{os.getpid()}-try"
@@ -114,7 +114,7 @@ def check_available():
 
 
 def remove_leftovers():
-    """Removes namespaces of processes that are gone."""
+    """Removes namespaces of processes that have ended."""
     for line in run("ip", "netns", "list").splitlines():
         name = line.split()[0]
         match = NAMESPACE.match(name)
@@ -124,7 +124,7 @@ def remove_leftovers():
 
 @contextlib.contextmanager
 def uninterrupted():
-    """Ctrl-C waits until the block is done."""
+    """Delays Ctrl-C until the block ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -136,7 +136,7 @@ def uninterrupted():
 
 
 class Bed:
-    """A network that stands. `addresses`: the hosts' IPv4 addresses, in order."""
+    """A running network. `addresses`: IPv4 addresses of the hosts, in order."""
 
     numbers = itertools.count()
 
@@ -165,13 +165,13 @@ class Bed:
             set_sysctl(name, key, value)
 
     def bring_up(self, namespace, device, address, mbit):
-        """A device with its address, which sends at its rate."""
+        """Gives a device its address and its rate."""
         run("ip", "-n", namespace, "link", "set", device, "mtu", MTU, "txqueuelen", 10000, "up")
         run("ip", "-n", namespace, "address", "add", address, "dev", device)
         self.shape("add", namespace, device, mbit)
 
     def shape(self, verb, namespace, device, mbit):
-        # 1 ms of the rate and at least two frames may pass at once.
+        # A burst may have 1 ms of the rate, and at least two frames.
         burst = max(2 * FRAME, int(mbit * 1e6 / 8 * 1e-3))
         run("tc", "-n", namespace, "qdisc", verb, "dev", device, "root", "tbf", "rate", f"{mbit:g}mbit", "burst",
             burst, "limit", QUEUE)
@@ -210,7 +210,7 @@ class Bed:
     def start_relay(self, wires):
         name = f"{self.prefix}-relay"
         self.add_namespace(name, {})
-        # It ends when its standard input does, so also when this process is killed.
+        # The relay ends with its standard input, hence also when this process is killed.
         process = subprocess.Popen(["ip", "netns", "exec", name, self.relay, *wires], stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         self.processes.append(process)
@@ -225,21 +225,21 @@ class Bed:
         self.add_trunks()
 
     def start(self, host, command, **options):
-        """A command on a host, as subprocess.Popen; the bed ends it when it goes."""
+        """Starts a command on a host; returns a subprocess.Popen. The bed ends the command when it is removed."""
         process = subprocess.Popen(["ip", "netns", "exec", self.host(host), *map(str, command)], **options)
         self.processes.append(process)
         return process
 
     def set_rate(self, host, mbit):
-        """What a host sends goes at another rate from now on."""
+        """Changes the rate at which a host sends."""
         self.shape("change", self.host(host), "nic", mbit)
 
     def set_sysctl(self, host, key, value):
-        """A setting of a host's network, beside HOST_SETTINGS."""
+        """Changes a network setting of a host, in addition to HOST_SETTINGS."""
         set_sysctl(self.host(host), key, value)
 
     def cut(self, host):
-        """A host's link carries nothing any more."""
+        """Takes a host's link down."""
         run("ip", "-n", self.router(self.network.hosts[host].site), "link", "set", f"host{host}", "down")
 
     def remove(self):
@@ -261,7 +261,7 @@ class Bed:
 
 @contextlib.contextmanager
 def bed(network, relay):
-    """Makes the network and yields it as a Bed. `relay`: the program tap_relay. Raises Unavailable, Failed."""
+    """Sets the network up and yields it as a Bed. `relay`: the program tap_relay. Raises Unavailable, Failed."""
     check_available()
     remove_leftovers()
     made = Bed(network, relay)
@@ -274,11 +274,11 @@ def bed(network, relay):
 
 
 def platform_xml(network, hosts):
-    """SimGrid's XML of the network as it is configured.
+    """SimGrid platform file of the network as it is configured.
 
-    `hosts`: the `<host>` element of each host, made by whoever knows the devices. A link of R Mbit/s carries R · PAYLOAD
-    of payload, as (MTU − IP − TCP − time stamps) / (MTU + Ethernet). An access link is `up.N` and `down.N`; a trunk is
-    one link for each direction, which all transfers over it share, with the delay as its latency.
+    `hosts`: the `<host>` element of each host. A link of R Mbit/s carries R · PAYLOAD of payload, where PAYLOAD is
+    (MTU − IP − TCP − time stamps) / (MTU + Ethernet). An access link is `up.N` and `down.N`; a trunk is one link for each
+    direction, shared by all its transfers, with the delay as its latency.
     """
     names = [re.search(r'id="([^"]+)"', element).group(1) for element in hosts]
 

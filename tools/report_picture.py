@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the README's pictures anew: docs/images/report.png, the first screens of a report, and timeline.svg.
+"""Regenerates the README's pictures: docs/images/report.png, the first screens of a report, and timeline.svg.
 
     source tools/setup.sh; need_playwright; ISOBAR=build/release/bin/isobar python3 tools/report_picture.py
 """
@@ -24,7 +24,7 @@ def main():
         def isobar(*arguments):
             subprocess.run([pathlib.Path(ISOBAR).resolve(), *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         isobar("compare", PLATFORM, WORKLOAD, "--keep", folder)
-        # By names alone, so that the page shows no folder of this machine.
+        # The page must not show a folder of this machine.
         results = sorted(pathlib.Path(folder).glob("*.result.json"))
         page = pathlib.Path(folder) / "report.html"
         isobar("report", *results, "-o", page)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes results/sky_study: runs its sweep (or goes on with it), and writes rows, table and figure.
+"""Regenerates results/sky_study: runs its sweep, or continues it, and writes rows, table and figure.
 
     tools/sky_study.py [--isobar PROGRAM] [--database FILE.db]
 """
@@ -18,8 +18,8 @@ SPREADS = ["2", "4", "7", "15", "76"]
 
 
 def cuts(rows):
-    """(objective, nodes, encoders, spread, allocator) -> by how much the allocator cuts the objective of even; for allocators
-    and even splits that have a plan."""
+    """(objective, nodes, encoders, spread, allocator) -> relative reduction of the objective against `even`, where both have
+    a plan."""
     values = {tuple(row[key] for key in ("objective", "platform_nodes", "workload_encoders", "platform_speed_spread",
                                          "allocator")): float(row["objective_s"])
               for row in rows if row["outcome"] in ("optimal", "feasible")}
@@ -41,7 +41,7 @@ def table(cut):
 
 
 def figure(cut):
-    """The cut over the spread for 64 nodes and 24 encoders up, one panel for each objective and model; SVG."""
+    """An SVG of the reduction by speed spread: 64 nodes, 24 encoders and more, a panel per objective and model."""
     panels = [(objective, encoders) for objective in MEASURES for encoders in ("24", "80", "160")]
     width, height, left, top = 220, 170, 50, 30
     low, high = -0.5, 1.0
@@ -76,15 +76,16 @@ def figure(cut):
     for i, (allocator, colour) in enumerate(ALLOCATORS.items()):
         parts.append(f'<rect x="{left + 150 * i}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
                      f'<text x="{left + 150 * i + 15}" y="{y}">{allocator}</text>')
-    parts.append(f'<text x="{left}" y="{y + 18}">64 nodes; cut of the objective against even, over the speed spread; '
+    parts.append(f'<text x="{left}" y="{y + 18}">64 nodes; reduction of the objective against even by speed spread; '
                  'dashed: the claimed 55 %</text></svg>')
     return "\n".join(parts) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--isobar", default="build/release/bin/isobar")
-    parser.add_argument("--database", help="go on with this one, and keep it")
+    parser.add_argument("--isobar", default="build/release/bin/isobar",
+                        help="the command isobar (default: %(default)s)")
+    parser.add_argument("--database", help="continue this sweep's database and keep it (default: a temporary one)")
     options = parser.parse_args()
     root = STUDY.parents[1]
     with tempfile.TemporaryDirectory() as folder:
@@ -93,7 +94,7 @@ def main():
                         "--row-time-limit", "15s", "--csv", "results/sky_study/runs.csv"], cwd=root, check=True)
     with (STUDY / "runs.csv").open(newline="") as file:
         cut = cuts(list(csv.DictReader(file)))
-    (STUDY / "cuts.md").write_text("# What each allocator cuts of the even split's objective\n\n" + table(cut))
+    (STUDY / "cuts.md").write_text("# Reduction of the even split's objective by each allocator\n\n" + table(cut))
     (STUDY / "cuts.svg").write_text(figure(cut))
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""How long general MILP solvers take for the question that `exact` answers by a dynamic programme of its own.
+"""Measures how long general MILP solvers take for the question that `exact` answers by its own dynamic programme.
 
-The question (allocators/exact/phase_flow.hpp): is there a placement whose largest stage cost, compute alone, is within a
-limit? At the optimum (yes) and a millionth below it (no). The integer program is the same: at most one arc for each
-device, balance at each node (a cut, or a phase of the repeating encoders), all layers covered; subsets of phases that a
-solution leaves detached are cut off, and the solver is called again, all calls together within the limit. "Yes" is the
-program's answer; that a placement exists is the plan of `exact`.
+The question (allocators/exact/phase_flow.hpp): is there a placement whose largest stage cost, counting only compute, is
+within a limit? It is asked at the optimum (yes) and a millionth below it (no). The integer program is the same: at most
+one arc per device, balance at each node (a cut, or a phase of the repeating encoders), all layers covered. Subsets of
+phases that a solution leaves detached are cut off and the solver is called again; all calls share the limit. "Yes" is
+the program's answer; the plan of `exact` shows that a placement exists.
 
-Writes results/exact/solvers.csv. CBC is the command `cbc` (Debian: coinor-cbc); HiGHS is the Python package highspy, in
-an interpreter of your choice: --highs-python /tmp/venv/bin/python. A solver that is not there leaves its columns empty.
+Writes results/exact/solvers.csv. CBC is the command `cbc` (Debian: coinor-cbc). HiGHS is the Python package highspy in
+an interpreter of your choice: --highs-python /tmp/venv/bin/python. The columns of a missing solver stay empty.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import time
 
 from exact_tables import ROOT, Isobar, Table, instance
 
-PREFIX, PERIOD = 1, 3  # layers before the encoders, and of each: as Sky splits BERT
+PREFIX, PERIOD = 1, 3  # layers before the encoders, and layers of an encoder, as Sky splits BERT
 ENCODERS = {16: 160, 32: 160, 64: 160, 256: 640, 1024: 2560}  # by nodes
 INSTANCES = tuple((nodes, spread, fill) for nodes in ENCODERS for spread in (2, 4) for fill in (0, 0.8, 0.95))
 BELOW = 1 - 1e-6
@@ -47,7 +47,7 @@ for index, name in enumerate(solver.getLp().col_names_):
 
 
 class Question:
-    """The integer program of one limit."""
+    """The integer program for one limit."""
 
     def __init__(self, problem, limit):
         layers = problem["workload"]["layers"]
@@ -76,7 +76,7 @@ class Question:
     def node_of(self, position):
         if position < PREFIX:
             return position
-        if position <= self.end:  # a cut behind the last encoder is one of its phases too
+        if position <= self.end:  # a cut after the last encoder is also one of its phases
             return PREFIX + (position - PREFIX) % PERIOD
         return PREFIX + PERIOD + position - self.end - 1
 
@@ -106,7 +106,7 @@ class Question:
         return "Minimize\n cost: 0 x0\nSubject To\n" + "\n".join(rows) + f"\nBinaries\n {names}\nEnd\n"
 
     def detached(self, chosen):
-        """Nodes that chosen arcs touch and that do not hang together with the beginning."""
+        """Nodes of chosen arcs that are not connected with the first node."""
         reached = {0}
         for _ in range(self.sink + 1):
             for i in chosen:
@@ -116,7 +116,7 @@ class Question:
 
 
 def ask_cbc(file, seconds):
-    """yes, no or none; the arcs chosen; wall seconds."""
+    """The answer (yes, no or none), the chosen arcs, and wall seconds."""
     begin = time.monotonic()
     answer = file.with_suffix(".sol")
     answer.unlink(missing_ok=True)
@@ -142,7 +142,7 @@ def ask_highs(python):
 
 
 def answer_of(question, ask, folder, limit_s):
-    """The solver's answer ("none" when time ran out), its wall seconds (HiGHS: without starting Python), and calls."""
+    """The solver's answer ("none" after the limit), wall seconds (HiGHS: without starting Python), and number of calls."""
     file = folder / "question.lp"
     spent = 0.0
     calls = 0
@@ -151,15 +151,15 @@ def answer_of(question, ask, folder, limit_s):
         calls += 1
         answer, chosen, took = ask(file, limit_s - spent)
         spent += took
-        apart = question.detached(chosen) if answer == "yes" else set()
-        if not apart:
+        detached = question.detached(chosen) if answer == "yes" else set()
+        if not detached:
             return answer, spent, calls
-        question.cuts.append(apart)
+        question.cuts.append(detached)
     return "none", spent, calls
 
 
 def problem_of(isobar, platform, workload):
-    """What an allocator is asked: a program that writes it down stands for one."""
+    """The input of an allocator, recorded by an external one."""
     program, asked = isobar.folder / "ask", isobar.folder / "problem.json"
     answer = json.dumps({"stages": [], "outcome": "infeasible", "reason": "only asked"})
     program.write_text(f"#!/bin/sh\ncat >'{asked}'\necho '{answer}'\n")
@@ -170,11 +170,14 @@ def problem_of(isobar, platform, workload):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"))
-    parser.add_argument("--time-limit", type=float, default=60, help="seconds for each question (default: 60)")
-    parser.add_argument("--highs-python", help="an interpreter that has highspy")
-    parser.add_argument("--nodes", default=",".join(map(str, ENCODERS)))
-    parser.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "results/exact")
+    parser.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"),
+                        help="the command isobar (default: build/release/bin/isobar)")
+    parser.add_argument("--time-limit", type=float, default=60, help="seconds per question (default: 60)")
+    parser.add_argument("--highs-python", help="a Python interpreter with highspy (default: no HiGHS)")
+    parser.add_argument("--nodes", default=",".join(map(str, ENCODERS)),
+                        help="numbers of nodes (default: %(default)s)")
+    parser.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "results/exact",
+                        help="folder to write to (default: results/exact)")
     options = parser.parse_args()
     solvers = {"cbc": ask_cbc} if shutil.which("cbc") else {}
     if options.highs_python:

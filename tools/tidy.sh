@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# tools/tidy.sh [--recent COMMITS | --all | FILE...]: clang-tidy over the sources that need no LibTorch, over those of them
-# that the last so many commits changed (all, where history does not go so far back), over all sources, or over those
-# whose paths match. Of a changed header one source that includes it is taken. Nothing is compiled but the headers
-# that the command's and the executor's share. With LibTorch a source takes a minute.
+# tools/tidy.sh [--recent COMMITS MOST | --all | FILE...]: runs clang-tidy over the sources that need no LibTorch; with
+# --recent, over those of them that the last COMMITS commits changed (all, if the history is shorter), and if these are more
+# than MOST, over MOST of them, others at each commit; with --all, over all sources; with FILEs, over those whose paths
+# match. A changed header stands for one source that includes it. Compiles only the precompiled headers. A source takes
+# some ten seconds, with LibTorch a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/setup.sh
@@ -23,7 +24,8 @@ with_libtorch=OFF
 case ${1-} in
   "") set -- "$every" ;;
   --recent)
-    since=$(git rev-parse --quiet --verify "HEAD~$2") && mapfile -t sources < <(changed_since "$since") || sources=("$every")
+    since=$(git rev-parse --quiet --verify "HEAD~$2") || since=$(git hash-object -t tree /dev/null)
+    mapfile -t sources < <(changed_since "$since" | shuf -n "$3" --random-source=<(yes "$(git rev-parse HEAD)"))
     [ ${#sources[@]} -gt 0 ] || exit 0
     set -- "${sources[@]}"
     ;;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes results/validation/network.{csv,md}: predicted step times beside those measured over a real, shaped network.
+"""Writes results/validation/network.{csv,md}: predicted step times next to those measured over a real, shaped network.
 
 For each combination: `isobar profile` of the workload, a platform file of the network as it is configured,
-`isobar plan`, `isobar simulate --stamp`, then the network itself (network_bed.py) and `isobar run` with every rank in a
-namespace of its own. Exit code 5 when the mean error is above 10 % or one above 20 %; 77, with the reason, where
-namespaces are not to be had.
+`isobar plan`, `isobar simulate --stamp`, then the network itself (network_bed.py) and `isobar run` with every rank in
+its own namespace. Exit code 5 when the mean error is above 10 % or one above 20 %; 77, with the reason, where
+namespaces are not available.
 """
 
 import argparse
@@ -28,18 +28,18 @@ import network_bed
 from network_bed import Host, Network, Trunk
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SLOWDOWNS = (6, 9, 12, 15)  # of the ranks: together they ask for 43 % of one of two processors
+SLOWDOWNS = (6, 9, 12, 15)  # of the ranks: together they use 43 % of one of two processors
 ACCESS_MBIT = 500
 PORT = 29500
-COMPUTE_LANE = 0  # of traces (docs/formats.md)
-LEFT_OUT = 2  # steps at the beginning, in which memory is got and TCP's windows open
+COMPUTE_LANE = 0  # of traces (docs/formats/trace.md)
+LEFT_OUT = 2  # steps at the beginning, in which memory is allocated and TCP's windows open
 MOST_MEAN_FRACTION, MOST_FRACTION = 0.10, 0.20
 COLUMNS = ("ranks", "schedule", "workload", "microbatches", "sites", "trunk_mbit_per_s", "delay_ms", "predicted_s",
            "measured_s", "error_fraction", "predicted_compute_s", "measured_compute_s", "measured_spread_fraction")
 
 
 class Case(NamedTuple):
-    """One row: `sites` has a letter for the site of each rank's host; every two sites have a trunk."""
+    """One row. `sites`: a letter for the site of each rank's host; every two sites have a trunk."""
 
     workload: str
     schedule: str
@@ -65,7 +65,7 @@ CASES = (
     Case("tiny_gpt", "sequential", "abab", 500, 100, 2),
     Case("tiny_gpt", "1f1b", "abab", 50, 20, 4),
     Case("tiny_bert", "1f1b", "abab", 100, 20, 4),
-    # Many messages on their way at once: each pays its latency beside the others.
+    # Many messages in flight at once: their latencies overlap.
     Case("tiny_gpt", "gpipe", "ab", 100, 50, 32),
     Case("tiny_gpt", "gpipe", "ab", 100, 100, 32),
     Case("tiny_gpt", "1f1b", "ab", 100, 50, 32),
@@ -74,33 +74,49 @@ CASES = (
 
 TABLE = """# Predicted and measured step times over a shaped network
 
-    {command}
+Written by:
 
-Measured on {machine}. Method, and what it does not show: [docs/executor.md](../../docs/executor.md).
+```text
+{command}
+```
+
+Measured on {machine}. Method and limits: [docs/validation.md](../../docs/validation.md#over-a-network).
 
 {rows}
 
-Mean error {mean:.1f} %, largest {largest:.1f} %, {count} combinations; {steps} steps each, the median of all but the first {left_out}. Error: predicted over measured, less 1.
+Mean error {mean:.1f} %, largest {largest:.1f} %, {count} combinations; {steps} steps each, the median of all but the first {left_out}.
+Error: predicted / measured − 1.
 
-Ranks 0 to 3 are emulated {slowdowns} times slower than the machine. A letter is the site of a rank; any two sites are joined by one trunk of the named rate in each direction, which all their transfers share, and the named delay one way. Access links have {access} Mbit/s. `compute` is the forwards, backwards and updates of all stages in a step: emulated, so that they take what the profile says wherever the machine is fast enough. `spread` is (upper − lower quartile) / median of the measured steps.
+- Ranks 0 to 3 are emulated {slowdowns} times slower than the machine.
+- A letter is the site of a rank. Any two sites are joined by one trunk of the named rate in each direction, which all their
+  transfers share, with the named delay one way. Access links have {access} Mbit/s.
+- `compute` is the forwards, backwards and updates of all stages in a step. It is emulated: it takes what the profile says
+  wherever the machine is fast enough.
+- `spread` is (upper − lower quartile) / median of the measured steps.
 """
 
 
 def parser():
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"))
-    result.add_argument("--relay", default=str(ROOT / "build/release/bin/tap_relay"))
-    result.add_argument("--cases", help="numbers of the rows to make, from 1, such as 1,5,12 (default: all)")
-    result.add_argument("--steps", type=int, default=5, help=f"of each run, at least {LEFT_OUT + 1} (default: 5)")
+    result.add_argument("--isobar", default=str(ROOT / "build/release/bin/isobar"),
+                        help="the program isobar (default: that of build/release)")
+    result.add_argument("--relay", default=str(ROOT / "build/release/bin/tap_relay"),
+                        help="the program tap_relay (default: that of build/release)")
+    result.add_argument("--cases", help="numbers of the rows to measure, from 1, such as 1,5,12 (default: all)")
+    result.add_argument("--steps", type=int, default=5,
+                        help=f"steps of each run, at least {LEFT_OUT + 1} (default: 5)")
     result.add_argument("--repetitions", type=int, default=1,
-                        help="of each row, from its profile on; the one with the middle error counts (default: 1)")
-    result.add_argument("--keep", type=pathlib.Path, help="folder for platforms, plans, traces and reports")
-    result.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "results/validation")
+                        help="repetitions of each row, profile included; the one with the median error counts "
+                             "(default: 1)")
+    result.add_argument("--keep", type=pathlib.Path,
+                        help="folder in which platforms, plans, traces and reports are kept (default: none)")
+    result.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "results/validation",
+                        help="folder for network.csv and network.md (default: results/validation)")
     return result
 
 
 class Validation:
-    """Predicts and measures one row, in a folder for what the commands read and write."""
+    """Predicts and measures one row, in a folder for the files of the commands."""
 
     def __init__(self, options, folder):
         self.options = options
@@ -113,7 +129,7 @@ class Validation:
             sys.exit(f"validate_network.py: isobar {' '.join(map(str, arguments))}: {result.stderr.strip()}")
 
     def platform(self, case, profile):
-        """The network as it is configured, and devices that are so many times slower than the profiled one."""
+        """Platform file of the network as it is configured, with devices slower than the profiled one by SLOWDOWNS."""
         measured = json.loads(profile.read_text())
         count = len(case.sites)
         speeds = [measured["speed_flops"] / SLOWDOWNS[rank] for rank in range(count)]
@@ -125,11 +141,11 @@ class Validation:
         return file
 
     def predict(self, case, workload, plan):
-        """The simulated seconds of a step; the stamped plan is in its file then."""
+        """Simulated seconds of a step. Writes the stamped plan to its file."""
         self.isobar("profile", workload, "-o", self.folder / "machine", "--repetitions", 25)
         profile = self.folder / "machine.profile.json"
         shared = (self.platform(case, profile), workload, "--profile", profile)
-        # Every device is worth using for the bottleneck; chain-dp keeps them in the order of the ranks.
+        # The bottleneck objective uses every device; chain-dp keeps them in the order of the ranks.
         self.isobar("plan", *shared, "--allocator", "chain-dp", "--objective", "bottleneck", "--communication", "none",
                     "--schedule", case.schedule, "--microbatches", case.microbatches, "-o", plan)
         file = self.folder / "result.json"
@@ -142,26 +158,27 @@ class Validation:
         return result["step_time_s"]
 
     def measure(self, case, workload, plan):
-        """Seconds of each step; rank 0 writes them, and the trace of all ranks."""
+        """Measured seconds of each step. Rank 0 writes them, and the trace of all ranks."""
         file = self.folder / "run.json"
         secret = self.folder / "secret"
         secret.write_text(os.urandom(32).hex())
         secret.chmod(0o600)
         with network_bed.bed(case.network(), self.options.relay) as bed:
-            places = ",".join(f"{address}:{PORT}" for address in bed.addresses)
+            endpoints = ",".join(f"{address}:{PORT}" for address in bed.addresses)
             ranks = [bed.start(rank, [self.options.isobar, "run", workload, "--plan", plan, "--rank", rank, "--ranks",
-                                      places, "--secret-file", secret, "--plain-text", "--emulate", "--profile", self.folder / "machine.profile.json",
+                                      endpoints, "--secret-file", secret, "--plain-text", "--emulate",
+                                      "--profile", self.folder / "machine.profile.json",
                                       "--steps", self.options.steps, "-o", file,
                                       "--trace", self.folder / "measured.json"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
                      for rank in range(len(case.sites))]
-            said = [process.communicate()[1].strip() for process in ranks]
+            errors = [process.communicate()[1].strip() for process in ranks]
         if any(process.returncode != 0 for process in ranks):
-            sys.exit("\n".join(f"validate_network.py: rank {rank}: {text}" for rank, text in enumerate(said) if text))
+            sys.exit("\n".join(f"validate_network.py: rank {rank}: {text}" for rank, text in enumerate(errors) if text))
         return json.loads(file.read_text())["step_times_s"]
 
     def compute_s(self, trace, first_step):
-        """Seconds of all forwards, backwards and updates of a step: the median of those from `first_step` on."""
+        """Seconds of all forwards, backwards and updates of a step: the median over the steps from `first_step` on."""
         times = collections.defaultdict(float)
         for event in json.loads((self.folder / trace).read_text())["traceEvents"]:
             if event["ph"] == "X" and event["tid"] == COMPUTE_LANE and event["name"] != "AllReduce":

@@ -28,8 +28,8 @@ namespace isobar::allocators {
 /// Complexity of a pass: O(K (D² L + D L W Q)) time and O(K D L) memory. L layers, D devices; K = min(M, D) under 1F1B
 /// where memory depends on the schedule, else 1; W cuts that one stage can reach within its memory and the limit; Q
 /// distinct paths back of a device (a state is valued again only where its best option changes: mostly 1 to 3 times).
-/// Some 20 passes for bottleneck, some 80 for step, some 400 for pipeline at 64 x 483. docs/allocators.md has measured
-/// times. A budget counts passes. Deterministic without a time limit.
+/// Some 20 passes for bottleneck, some 80 for step, some 400 for pipeline at 64 x 483. docs/allocator_methods.md has
+/// measured times. A budget counts passes. Deterministic without a time limit.
 ///
 /// It cannot try other orders, so the outcome is feasible, not optimal. Out of budget or time, or interrupted: the best
 /// plan so far, as timed_out.

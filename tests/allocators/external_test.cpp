@@ -110,7 +110,7 @@ TEST(PlaceExternally, TakesAnInfeasibleAnswerWithItsReason)
 TEST(PlaceExternally, RefusesAnswersThatAreNotAPlacement)
 {
   EXPECT_EQ(refusal_of("[]"),
-            "exec:./allocator: the answer is not a JSON object; print one with \"stages\" (docs/allocators.md)");
+            "exec:./allocator: the answer is not a JSON object; print one with \"stages\" (docs/own_allocator.md)");
   EXPECT_EQ(refusal_of("{\"stages\": []}"), "exec:./allocator: stages: empty; place every layer");
   EXPECT_EQ(refusal_of(R"({"stages": [{"device": "gpu9", "first_layer": 0, "last_layer": 3}]})"),
             "exec:./allocator:1: stages[0].device: \"gpu9\" is not on platform cluster");
