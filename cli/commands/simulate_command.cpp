@@ -47,20 +47,18 @@ std::string summary_of(const std::string& result_json)
                       seconds_text(stage["send_s"]), seconds_text(stage["idle_s"]),
                       text_of(Bytes(stage["peak_memory_bytes"].get<double>()))});
   }
-  std::string network;
-  for (const auto& [option, value] : result["network"].items()) {
-    network += (network.empty() ? "" : ", ") + option + " " + value.get<std::string>();
-  }
   const auto part = [&result](const char* key, const char* format, double unit) {
     return result[key].is_null() ? "" : fmt::format(fmt::runtime(format), result[key].get<double>() * unit);
   };
   return fmt::format(
-      "step {:.6g} s; no schedule of this plan below {:.6g} s\n{}{}{}\n{} activities in {:.3g} s (SimGrid {}: "
-      "{})\n\n{}",
+      "step {:.6g} s; no schedule of this plan below {:.6g} s\n{}{}{}\n{} activities in {:.3g} s (SimGrid {}, network "
+      "{}; "
+      "--json lists every setting)\n\n{}",
       result["step_time_s"].get<double>(), result["step_bound_s"].get<double>(),
       part("tokens_per_s", "{:.1f} tokens/s, ", 1), part("mfu_fraction", "MFU {:.1f} %, ", 100),
       part("bubble_fraction", "bubble {:.1f} %", 100), result["activities"].get<std::uint64_t>(),
-      result["wall"]["simulate_s"].get<double>(), result["simgrid_version"].get<std::string>(), network,
+      result["wall"]["simulate_s"].get<double>(), result["simgrid_version"].get<std::string>(),
+      result["network"]["network/model"].get<std::string>(),
       results::table_of({"device", "compute", "send", "idle", "peak memory"}, stages));
 }
 

@@ -8,5 +8,5 @@ trap 'rm -r "$folder"' EXIT
 isobar platform generate sites --site-devices 2xA100-SXM4-40GB,4xT4 --wan-bandwidth "5 Gbit/s" --wan-rtt "30 ms" \
   -o "$folder/sites.xml"
 isobar plan "$folder/sites.xml" workloads/gpt2_774m.yaml --allocator chain-dp -o "$folder/plan.json"
-isobar verify "$folder/sites.xml" workloads/gpt2_774m.yaml "$folder/plan.json"
+isobar verify "$folder/sites.xml" workloads/gpt2_774m.yaml "$folder/plan.json" | sed "s#$folder/##"
 isobar simulate "$folder/sites.xml" workloads/gpt2_774m.yaml --plan "$folder/plan.json"
