@@ -32,6 +32,7 @@ set(ISOBAR_PUBLIC_HEADERS
     results/comparison.hpp
     results/explanation.hpp
     results/result.hpp
+    results/table.hpp
     results/trace/trace_file.hpp
     schedules/lowering/schedule.hpp)
 if(ISOBAR_BUILD_SIM)

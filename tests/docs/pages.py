@@ -26,6 +26,8 @@ HANG_S = 600
 COMMANDS = ("console", "sh")
 BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 REMARK = re.compile(r"<!-- (?:exit code (?P<code>\d+)|run by (?P<test>\S+)) -->\s*\Z")
+# Notes that depend on how busy the machine is.
+NOTES = re.compile(r"^isobar: .*( waited for a processor | that the plan predicts).*\n", re.MULTILINE)
 # What builds before it runs, or runs all tests: what it does once it has built, or nothing.
 NOT_RUN = ("./test",)
 
@@ -97,7 +99,7 @@ class Folder:
         result = subprocess.run(["bash", "-c", demo() if command == "./demo" else command], cwd=self.path,
                                 env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 timeout=HANG_S, stdin=subprocess.DEVNULL)
-        return result.stdout, result.returncode
+        return NOTES.sub("", result.stdout), result.returncode
 
 
 def rewritten(block, folder):
