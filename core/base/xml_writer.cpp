@@ -31,7 +31,7 @@ std::string allowed_in_xml(std::string_view text)
 std::string comment_text(std::string_view text)
 {
   std::string safe = allowed_in_xml(text);
-  for (std::size_t at = safe.find("--"); at != std::string::npos; at = safe.find("--", at)) safe.insert(at + 1, " ");
+  for (std::size_t at = safe.find("--"); at != std::string::npos; at = safe.find("--", at)) safe.insert(at + 1, 1, ' ');
   return safe;
 }
 

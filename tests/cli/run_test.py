@@ -106,7 +106,7 @@ class Run(CommandTest):
         self.assertEqual(codes, [3, 3], printed)
         for rank, (_, errors) in enumerate(printed):
             self.assertRegex(errors, f"rank {rank}: still waiting .* for rank {1 - rank} \\(127.0.0.1:2174.: .*"
-                                     "give all ranks the same one")
+                                     "give all ranks the same secret")
             self.assertNotIn(in_variable["ISOBAR_SECRET"], errors)
 
     def test_links_between_cpus_are_reported_as_tcp(self):
