@@ -2,7 +2,8 @@
 # sources, an interface to the libraries that it links. HEADERS: header-only libraries, which an installed Isobar does not
 # need.
 # isobar_settings(TARGET): the compile settings of all our targets; there are no global flags.
-# isobar_precompile(TARGET HEADER...): compiles the headers once for all sources of a target.
+# isobar_precompile(TARGET HEADER... | REUSE_FROM OTHER): compiles headers once for all sources of a target, or takes those
+# of another target with the same settings.
 
 function(isobar_settings target)
   target_compile_features(${target} PUBLIC cxx_std_20)
@@ -16,7 +17,11 @@ function(isobar_settings target)
 endfunction()
 
 function(isobar_precompile target)
-  target_precompile_headers(${target} PRIVATE ${ARGN})
+  if(ARGV1 STREQUAL "REUSE_FROM")
+    target_precompile_headers(${target} ${ARGN})
+  else()
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+  endif()
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # ccache needs it
 endfunction()
 
@@ -40,14 +45,19 @@ function(isobar_module name)
   endif()
 endfunction()
 
-# isobar_tests(NAME SOURCES ... LINK ...): the test program of a folder. Each test runs in its own process, since SimGrid's
-# clock is global.
+# isobar_tests(NAME SOURCES ... LINK ... [PRECOMPILE HEADER... | REUSE_FROM TARGET]): the test program of a folder, with
+# GoogleTest's headers precompiled. Each test runs in its own process, since SimGrid's clock is global.
 function(isobar_tests name)
-  cmake_parse_arguments(PARSE_ARGV 1 tests "" "" "SOURCES;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 tests "" "REUSE_FROM" "SOURCES;LINK;PRECOMPILE")
   add_executable(isobar_${name}_tests ${tests_SOURCES})
   isobar_settings(isobar_${name}_tests)
   target_link_libraries(isobar_${name}_tests PRIVATE ${tests_LINK} GTest::gmock GTest::gtest_main)
   target_compile_definitions(isobar_${name}_tests PRIVATE ISOBAR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  if(tests_REUSE_FROM)
+    isobar_precompile(isobar_${name}_tests REUSE_FROM ${tests_REUSE_FROM})
+  else()
+    isobar_precompile(isobar_${name}_tests <gmock/gmock.h> <gtest/gtest.h> ${tests_PRECOMPILE})
+  endif()
   gtest_discover_tests(isobar_${name}_tests TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${name} TIMEOUT 300
                        ENVIRONMENT TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp:die_after_fork=0)

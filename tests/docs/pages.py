@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HANG_S = 600
@@ -43,6 +44,8 @@ class Block:
     text: str
     exit_code: int = 0
     run_by: str = ""
+    indent: str = ""
+    source: str = ""  # as the page has it
 
 
 def blocks_of(page):
@@ -51,12 +54,16 @@ def blocks_of(page):
         remark = REMARK.search(page, 0, match.start())
         text = re.sub(f"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
         yield Block(page.count("\n", 0, match.start()) + 1, match["language"], text,
-                    int(remark["code"] or 0) if remark else 0, (remark["test"] or "") if remark else "")
+                    int(remark["code"] or 0) if remark else 0, (remark["test"] or "") if remark else "", match["indent"],
+                    match["text"])
 
 
 def commands_of(block):
     """(command, what it prints) of a console block; a command goes on while its lines end with a backslash."""
-    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+    before, *parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
+    if before or not parts:
+        raise Fault('a console block that does not begin with "$ "')
+    for part in parts:
         lines = part.splitlines(keepends=True)
         count = next(i for i, line in enumerate(lines) if not line.rstrip("\n").endswith("\\")) + 1
         yield "".join(lines[:count]).rstrip("\n"), "".join(lines[count:])
@@ -75,7 +82,9 @@ def matches(shown, printed):
 
 def demo():
     """What ./demo does once it has built."""
-    _, _, script = (ROOT / "demo").read_text().partition("isobar=build/release/bin/isobar kept=build/demo\n")
+    _, found, script = (ROOT / "demo").read_text().partition("isobar=build/release/bin/isobar kept=build/demo\n")
+    if not found:
+        raise Fault("./demo has no line that names isobar, after which it only runs")
     return script.replace("$isobar ", "isobar ").replace("$kept", "kept")
 
 
@@ -159,7 +168,7 @@ def write_page(name, isobar):
             if block.language == "sh" and not block.run_by:
                 folder.run(block.text)
             if block.language == "console" and not block.run_by:
-                page = page.replace(f"```console\n{block.text}```", f"```console\n{rewritten(block, folder)}```")
+                page = page.replace(block.source, textwrap.indent(rewritten(block, folder), block.indent))
     path.write_text(page)
 
 
