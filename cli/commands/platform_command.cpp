@@ -80,7 +80,10 @@ void add_import(CLI::App& parent, Action& action)
   options->output.add_to(*command);
   command->footer(import_footer);
   command->callback([options, &action] {
-    action = [options] { return options->output.write(sim::import_matrix(options->import)); };
+    action = [options] {
+      refuse_overwriting({options->import.matrix, options->import.sites}, {options->output.file});
+      return options->output.write(sim::import_matrix(options->import));
+    };
   });
 }
 

@@ -43,6 +43,16 @@ class Platform(CommandTest):
             self.run_isobar("platform", "generate", "sky", "--nodes", nodes, "-o", output)
             self.assertEqual(output.read_text(), (ROOT / f"platforms/sky{nodes}.xml").read_text())
 
+    def test_an_import_does_not_overwrite_its_inputs(self):
+        for name in ("matrix", "sites"):
+            self.write(f"{name}.csv", (ROOT / f"tests/instances/import_{name}.csv").read_text())
+        inputs = self.folder / "matrix.csv", self.folder / "sites.csv"
+        for file in inputs:
+            before = file.read_text()
+            self.assertEqual(self.fault_of("platform", "import", inputs[0], "--sites", inputs[1], "-o", file),
+                             f"{file}: is an input; name another file to write")
+            self.assertEqual(file.read_text(), before)
+
     def test_generates_large_stars_that_can_be_planned_for(self):
         platform = self.folder / "star.xml"
         self.run_isobar("platform", "generate", "star", "--devices", 4096, "-o", platform)
