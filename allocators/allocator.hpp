@@ -19,18 +19,20 @@ struct SearchLimits {
   std::optional<std::uint64_t> budget;
   std::optional<Seconds> time_limit;
   std::uint64_t seed = 1;
-  /// Start of allocators that improve plans, in the layers of the workload; empty: they choose one.
+  /// Stages from which allocators that improve plans start, with the workload's layer numbers. If empty, they choose a
+  /// start.
   std::vector<StagePlacement> start = {};
-  /// Allocators that improve plans value their last moves by the schedule's exact recurrence.
+  /// Whether allocators that improve plans minimise the step at the end of their search, whatever the objective.
   bool polish = false;
   /// Number of placements to return (allocate_candidates), 1 to most_candidates; more than 1 only with objective
   /// `step`.
   std::size_t candidates = 1;
 };
-/// Every candidate is simulated: more would take longer than a better search.
+/// Largest value of SearchLimits::candidates. Every candidate is simulated, so more would take longer than a better
+/// search.
 inline constexpr std::size_t most_candidates = 64;
 
-/// The question to an allocator: place the chain of `cost.workload()` on `cost.cluster()`.
+/// The problem that an allocator solves: place the chain of `cost.workload()` on `cost.cluster()`.
 struct Problem {
   const CostModel& cost;  ///< of a chain: allocate() cuts other graphs at their articulation points
   Goal goal;
@@ -58,9 +60,10 @@ struct Allocator {
   std::string_view source;
   Placement (*place)(const Problem& problem);
   bool improves_plans = false;  ///< honours SearchLimits::start and polish
-  /// Larger clusters are refused: a search over them would exceed its limits or the memory.
+  /// Largest number of devices. Larger clusters are refused, because a search over them would exceed its limits or the
+  /// memory.
   std::size_t most_devices = std::numeric_limits<std::size_t>::max();
-  /// Likewise for layers x devices.
+  /// Largest product of layers and devices, likewise.
   std::size_t most_pairs = std::numeric_limits<std::size_t>::max();
 };
 

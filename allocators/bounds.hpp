@@ -18,8 +18,8 @@ struct Bound {
 /// pipeline min over k of (M-1+k) F / (sum of the k best speeds). Infinite when all memory together is too small.
 Bound objective_bound(const CostModel& cost, const Goal& goal);
 
-/// Returns how often a step contains the largest compute time of a stage at least, in addition to the sum of all; at
-/// most M-1. For schedules with more than one micro-batch in flight. O(L).
+/// Returns a factor c, at most M-1: a step takes at least c x the largest compute time of a stage + the sum over all
+/// stages. For schedules with more than one micro-batch in flight. O(L).
 double turns_of_step(const CostModel& cost, const Goal& goal);
 
 }  // namespace isobar::allocators

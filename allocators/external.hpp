@@ -9,8 +9,8 @@ namespace isobar::allocators {
 /// Runs a program that places the layers: "exec:PROGRAM" (docs/own_allocator.md). PROGRAM is a path or a name on PATH,
 /// without arguments.
 ///
-/// The program reads one JSON object (schema isobar-problem/1: "cluster", "workload", "goal", "limits") from its
-/// standard input and writes one with "stages" to its standard output, as in a plan file. "outcome" and "reason" are
+/// The program reads one JSON object from its standard input (schema isobar-problem/1: "cluster", "workload", "goal",
+/// "limits"). It writes one with "stages" to its standard output, as in a plan file. "outcome" and "reason" are
 /// optional. The outcome is feasible, infeasible, timed_out or optimal; optimal counts as feasible until our own bound
 /// proves it. Other keys of a plan file are allowed and ignored: every claim is computed here.
 ///

@@ -19,7 +19,7 @@ void require_allocator(const std::string& name);
 /// @throws InputError from `option` otherwise; it names the allocators that do.
 void require_improver(const std::string& option, const std::string& name);
 
-/// Makes a plan: runs the allocator `name` (or the program of "exec:PROGRAM", see external.hpp), adds the claims of the
+/// Makes a plan with the allocator `name`, or with the program of "exec:PROGRAM" (external.hpp). Adds the claims of the
 /// cost model and the best known bound, and passes the plan through the checker.
 ///
 /// @throws InputError for an unknown name (with the nearest one), for a start whose cuts the chain does not have, or
@@ -33,8 +33,8 @@ Plan allocate(const std::string& name, const Workload& workload, const Cluster& 
 Plan allocate(const Allocator& allocator, const Workload& workload, const Cluster& cluster, const Goal& goal,
               const SearchLimits& limits);
 
-/// Makes plans of the best placements that the allocator found, each checked as by allocate(), best first: at least one
-/// and at most SearchLimits::candidates, more than one only with objective `step`. Throws as allocate() does.
+/// Makes plans of the best placements that the allocator found, best first, each checked as by allocate(). Returns 1 to
+/// SearchLimits::candidates plans, more than one only with objective `step`. Throws as allocate() does.
 std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
                                       const Goal& goal, const SearchLimits& limits);
 

@@ -11,7 +11,8 @@ namespace isobar::cli {
 /// What a command does once its options are parsed; returns the exit code.
 using Action = std::function<ExitCode()>;
 
-/// Each of these adds one command to `app`. When the user chose it, `action` is set to what it does.
+/// Each of these functions adds one command to `app`. If the user chooses that command, parsing sets `action` to its
+/// work.
 void add_plan_command(CLI::App& app, Action& action);
 void add_simulate_command(CLI::App& app, Action& action);
 void add_compare_command(CLI::App& app, Action& action);

@@ -48,7 +48,7 @@ void add_quantity(CLI::App& command, const std::string& name, Value& value, From
       ->type_name("TEXT");
 }
 
-/// Adds --flows and --window, as `generate sites` and `import` take them.
+/// Adds --flows and --window, which `generate sites` and `import` share.
 template <typename Options>
 void add_window_options(CLI::App& command, Options& options)
 {

@@ -13,7 +13,7 @@
 
 namespace isobar::cli {
 
-/// What to plan for and how far to search, as `plan`, `compare` and `validate` take it.
+/// Options of `plan`, `compare` and `validate`: what to plan for, and how far to search.
 struct GoalOptions {
   std::optional<std::string> communication;
   std::optional<std::string> schedule;

@@ -12,7 +12,7 @@
 
 namespace isobar::cli {
 
-/// PLATFORM, WORKLOAD, --devices and --profile, as most commands take them.
+/// Arguments PLATFORM and WORKLOAD and options --devices and --profile, which most commands share.
 struct InputOptions {
   std::string platform;
   std::string workload;
@@ -34,7 +34,7 @@ struct Inputs {
   /// Every file that was read.
   std::vector<std::string> files() const;
 };
-/// Stands for the profile where times are work over nominal speed.
+/// Stands for the profile when layer times are work divided by nominal speed.
 inline const Fingerprint unmeasured{"no profile", "none"};
 
 /// Reads the inputs of a command; the micro-batch is that of the workload file. `recomputed_layers`: the

@@ -8,7 +8,8 @@
 namespace isobar::cli {
 
 /// The file that a command writes when its work is done. It is opened before the work begins, so that no work is lost
-/// to a file that cannot be written; until then the previous content stays. "" is no file, "-" is standard output.
+/// to a file that cannot be written. The previous content stays until the command writes. "" is no file, "-" is
+/// standard output.
 class OutputFile {
  public:
   explicit OutputFile(const std::string& name);

@@ -45,9 +45,9 @@ ExitCode exit_code_of(const std::vector<results::ComparisonRow>& rows);
 /// Called for each row that was planned, after it was filled.
 using OnPlan = std::function<void(results::ComparisonRow&, const RowAnswer&)>;
 
-/// Does the work of each row, which ends in `plan_and_simulate`, in a child process, as many at a time as there are
-/// cores, and fills the rows. Work that fails or exceeds the limit leaves a failed row with the reason. `what` is the
-/// title of the progress line. @throws Interrupted; rows that have ended are filled then.
+/// Runs the work of each row in a child process, one per core at a time, and fills the rows. The work of a row must
+/// return what `plan_and_simulate` returns. Work that fails or exceeds the limit leaves a failed row with the reason.
+/// `what` is the title of the progress line. @throws Interrupted; rows that have ended are filled then.
 void make_rows(const std::string& what, std::vector<results::ComparisonRow>& rows,
                const std::vector<std::function<std::string()>>& work, Seconds row_time_limit,
                const OnPlan& on_plan = {});

@@ -16,8 +16,8 @@ namespace isobar::cli {
 /// records what was simulated.
 ///
 /// When `allocator` finds no placement, the plan may be another allocator's. A search or simulation that fails is
-/// reported on stderr and costs its candidate. When the process is asked to stop, returns the best candidate simulated
-/// so far, or the first plan as it is; the caller checks `interrupted`.
+/// reported on stderr, and its candidate is dropped. When the process is asked to stop, returns the best candidate
+/// simulated so far, or the first plan as it is; the caller checks `interrupted`.
 /// @throws the exception of the first simulation, when all of them failed.
 Plan choose_by_simulation(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                           const allocators::SearchLimits& limits, const std::vector<BatchSplit>& splits);

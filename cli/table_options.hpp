@@ -6,7 +6,7 @@
 
 namespace isobar::cli {
 
-/// --wide, as commands take it whose tables may be wider than a terminal.
+/// The option --wide of commands whose tables may be wider than a terminal.
 struct TableOptions {
   bool wide = false;
 

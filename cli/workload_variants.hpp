@@ -9,8 +9,9 @@
 
 namespace isobar::cli {
 
-/// The workload with another micro-batch, in samples. @throws InputError, with `where` (the option or key that asks for
-/// it) in front, for a workload that lists its layers and for measured times, which hold for one size only.
+/// The workload with another micro-batch, in samples. @throws InputError for a workload that lists its layers, and for
+/// measured times, which hold for one size only. The message begins with `where`, the option or key that requests the
+/// size.
 Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const std::string& where);
 
 /// The workload with the micro-batch of a plan that was made for these inputs.

@@ -43,14 +43,14 @@ class Interrupted : public std::runtime_error {
   Interrupted() : std::runtime_error("interrupted") {}
 };
 
-/// Throws std::logic_error (a bug in Isobar) unless `condition` holds; never disabled.
+/// Checks an invariant: throws std::logic_error (a bug in Isobar) unless `condition` holds. Never disabled.
 void ensure(bool condition, const char* what);
 
 /// The candidate closest to a misspelt word, or "" when none is close (at most a third of its letters differ).
 std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates);
 
-/// A user's text as messages show it: on one line (control characters and bytes that are not UTF-8 as \xNN), at most
-/// `longest` bytes of it.
+/// Escapes a user's text for a message: one line of at most `longest` bytes, with control characters and bytes that are
+/// not UTF-8 as \xNN.
 std::string shown(std::string_view text, std::size_t longest = 60);
 /// The whole text on one line, escaped likewise.
 std::string on_one_line(std::string_view text);

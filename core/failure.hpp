@@ -32,8 +32,8 @@ struct Failure {
 /// A failure of the machine or the network, with ExitCode::EnvironmentError.
 Failure environment_failure(Failure::Kind kind, std::string text, std::optional<std::size_t> rank = {});
 
-/// The failure that an exception carries, or else one that follows from the exception's type: std::bad_alloc is out of
-/// memory; a file system error is an environment error, or bad input when a name is too long; an exception of an
+/// The failure that an exception carries, or else one that follows from the exception's type. std::bad_alloc is out of
+/// memory. A file system error is an environment error, or bad input when a name is too long. An exception of an
 /// unknown type is a bug.
 Failure failure_of(const std::exception& error);
 Failure failure_of(const std::exception_ptr& error);

@@ -24,6 +24,7 @@ constexpr std::string_view name_in(const NameTable<Value, Count>& table, Value v
   throw std::logic_error("a value without a name");
 }
 
+/// The value named `wanted`; none when the table lacks it.
 template <typename Value, std::size_t Count>
 constexpr std::optional<Value> value_in(const NameTable<Value, Count>& table, std::string_view wanted)
 {
@@ -33,6 +34,7 @@ constexpr std::optional<Value> value_in(const NameTable<Value, Count>& table, st
   return std::nullopt;
 }
 
+/// All names, in the order of the table.
 template <typename Value, std::size_t Count>
 std::vector<std::string> names_in(const NameTable<Value, Count>& table)
 {

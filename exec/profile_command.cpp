@@ -113,7 +113,7 @@ void check_options(const CommandOptions& options)
   }
 }
 
-/// While it lives, an interrupt that is not handled within half a second ends the process: a pass over a large layer
+/// For its lifetime, an interrupt that is not handled within half a second ends the process: a pass over a large layer
 /// may take minutes, and no file is open during that time.
 class PromptInterrupt {
  public:

@@ -48,7 +48,7 @@ struct RunCommandOptions {
 /// Adds the options to the command. `options` must outlive it.
 void add_run_options(CLI::App& command, RunCommandOptions& options);
 
-/// What an error says when the options do not choose exactly one place for the ranks.
+/// Text of the error when the options do not choose exactly one place for the ranks.
 extern const char* const places_of_ranks;
 
 /// Checks each option and those that exclude or require each other. @throws InputError naming the option.

@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-/// What `isobar-exec run` reads: the workload as the plan has it, and data.
+/// The inputs of `isobar-exec run`: the workload as the plan requires it, and data.
 namespace isobar::exec {
 
 /// Reads the workload, and applies --profile, whose speed it stores in `options.run`.

@@ -23,8 +23,7 @@ struct RunOutputs {
 /// Whether this process has the rank that logs steps: the last stage's, which has the loss.
 bool logs_steps(const RunCommandOptions& options, const Plan& plan);
 
-/// Prints and writes the measurements of all ranks. `samples`: per step. @throws EnvironmentError when the disk
-/// refuses.
+/// Prints and writes the measurements of all ranks. `samples`: per step. @throws EnvironmentError when a write fails.
 void report_run(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples,
                 const RunCommandOptions& options, RunOutputs& outputs);
 

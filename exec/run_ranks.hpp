@@ -15,7 +15,7 @@ namespace isobar::exec {
 
 /// The place of a process that a launcher or --rank, --world and --master started; none with --spawn, --in-process or
 /// --ranks. Prints it.
-/// @throws InputError when neither options nor a launcher place the ranks, and as launch_place does.
+/// @throws InputError when neither options nor a launcher place the ranks; and what launch_place throws.
 std::optional<LaunchPlace> launched_place(const RunCommandOptions& options);
 
 /// Meets the other ranks of a launched run, and returns this rank's place among them.

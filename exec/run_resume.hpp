@@ -27,8 +27,8 @@ std::optional<FolderLock> lock_checkpoints(const RunCommandOptions& options,
 
 /// With --resume, the newest valid checkpoint, whose step it stores in `options.run`; none when the run begins at step
 /// 0. Prints which one it is and those that it skips.
-/// @throws InputError when the folder holds checkpoints and there is no --resume, when none of them is valid, or when
-/// the newest is of another run or has another number of layers.
+/// @throws InputError when the folder holds checkpoints but --resume is missing, when none of them is valid, and when
+/// the newest belongs to another run or has another number of layers.
 std::optional<Checkpoint> checkpoint_to_resume(RunCommandOptions& options, std::size_t layers);
 
 }  // namespace isobar::exec

@@ -47,6 +47,14 @@ std::string goal_text(const ComparisonRow& row)
                      row.micro_batch ? fmt::format(" of {}", *row.micro_batch) : "");
 }
 
+/// The number of stages, or what came instead: "24", "infeasible", "24 (failed)".
+std::string stages_text(const ComparisonRow& row)
+{
+  if (row.stages == 0) return row.outcome;
+  const bool has_usual_outcome = row.outcome == name_of(Outcome::Feasible) || row.outcome == name_of(Outcome::Optimal);
+  return has_usual_outcome ? fmt::format("{}", row.stages) : fmt::format("{} ({})", row.stages, row.outcome);
+}
+
 /// In the order of `baseline_header`.
 std::vector<std::string> baseline_entries(const ComparisonRow& row)
 {
@@ -185,12 +193,12 @@ std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth 
     for (; is_next(end); ++end) {
       const ComparisonRow& row = rows[end];
       bound = std::max(bound, row.objective_bound);
-      const std::string stages = row.stages == 0 ? row.outcome : fmt::format("{}", row.stages);
+      const std::string stages = row.stages == 0 ? "–" : fmt::format("{}", row.stages);
       const std::string step = rounded(row.step_time, 1, "{:.4f}");
       const std::string memory = rounded(row.peak_memory, 0x1p30, "{:.2f}");
       const std::string mfu = percent(row.utilization.mfu_fraction);
       if (width == TableWidth::Terminal) {
-        table.push_back({row.allocator, stages, step, percent(gap_of(row)), mfu, memory});
+        table.push_back({row.allocator, stages_text(row), step, percent(gap_of(row)), mfu, memory});
       } else {
         table.push_back({row.allocator, row.outcome, stages, step, rounded(row.step_bound, 1, "{:.4f}"),
                          rounded(row.objective, 1, "{:.4f}"), rounded(row.objective_bound, 1, "{:.4f}"),

@@ -9,7 +9,7 @@
 
 namespace isobar::results {
 
-/// Critical path of a step: the chain of work and transfers from its begin to its end, each of which begins when the
+/// Critical path of a step: the chain of work and transfers from its start to its end, each of which starts when the
 /// one before ends. All parts sum to the step time. Seconds per step.
 struct CriticalPath {
   /// Transfers of one lane.
@@ -22,8 +22,8 @@ struct CriticalPath {
     Seconds compute;  ///< forwards, backwards and update
     Lane output;      ///< activations to the next stage
     Lane gradient;    ///< gradients back from the next stage
-    /// How often the path passes from a backward to a forward whose activations had arrived while the device waited
-    /// for that backward's gradients. With more micro-batches in flight, the device would have worked meanwhile.
+    /// Number of times that the path goes from a backward to a forward whose activations arrived while the device
+    /// waited for that backward's gradients. With more micro-batches in flight, the device would have worked meanwhile.
     std::uint64_t waits_for_room = 0;
     /// Time that the device was idle for this cause in the whole step, also off the path.
     Seconds idle_for_room;

@@ -12,14 +12,14 @@
 namespace isobar::allocators::chain_dp {
 
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Costs closer than this (relative) count as equal: well above the rounding of a sum, well below the promised
-/// precision.
+/// Relative difference below which costs count as equal. It is well above the rounding of a sum and well below the
+/// promised precision.
 inline constexpr double resolution = 1e-13;
 
-/// Bounds on the stages before a cut, by the device of the last of them, when stage costs are limited.
+/// Bounds on the stages before a cut, for each device of the last of these stages, when stage costs are limited.
 ///
-/// A pass goes through the chain from its end and has not chosen its beginning yet: states that no beginning reaches,
-/// or that every beginning makes too expensive, are left out.
+/// A pass of the search goes from the end of the chain to its beginning. With these bounds it skips states that no
+/// beginning reaches, or that every beginning makes too expensive.
 class BeginningBounds {
  public:
   /// Keeps references to the cost model and the table.
@@ -28,18 +28,20 @@ class BeginningBounds {
   /// Adds a path by which device `from` can send.
   void add_path(std::size_t from, const AffinePath& path);
 
-  /// Finds front() and furthest_end() as if transfers were free and memory as at the end of the chain. Returns the
-  /// least value above the limit that was met: below it, limits give the same result. O(devices log layers).
+  /// Computes front() and furthest_end() as if transfers were free and every stage needed only the memory of a last
+  /// stage. Returns the least value above `limit` that occurred: any limit below it gives the same result. O(devices
+  /// log layers).
   double find_fronts(double limit);
   /// Sets front() and furthest_end() to the end of the chain: no state is unreachable.
   void open_fronts();
 
-  /// Finds least_before(): layers cut anywhere, on the devices up to one, each within the limit, those first that take
-  /// least time for their work.
+  /// Computes least_before() for layers that may be cut anywhere. Devices up to the given one are filled up to the
+  /// limit, those with the least time per FLOP first.
   ///
-  /// Under serial communication a full device spends part of the limit on its two cheapest transfers; less than full it
-  /// only fares worse. The first stage sends no gradients, so it can hold more than a full device: that much work is
-  /// left out. O(devices x layers + devices² log devices), the latter for each cut of a new least size under serial.
+  /// Under serial communication, a full device spends part of the limit on its two cheapest transfers; a device that is
+  /// not full spends more time per FLOP. The first stage sends no gradients, so it can hold more work than another full
+  /// device; that work is left out of the bound. O(devices x layers + devices² log devices), the second term, under
+  /// serial communication, for each cut with fewer bytes than all cuts before it.
   void find_least_sums(double limit);
 
   /// The furthest layer at which a stage on the device can begin.

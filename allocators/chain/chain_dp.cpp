@@ -159,7 +159,7 @@ class GoalSearch {
     }
   }
 
-  /// Plans whose largest stage lies in ]low, high[ and whose sum is therefore at least `sum`.
+  /// Plans whose largest stage lies in (low, high) and whose sum is therefore at least `sum`.
   struct Interval {
     double low;
     double high;

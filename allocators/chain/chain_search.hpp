@@ -37,7 +37,8 @@ struct Option {
   std::uint32_t level = 0;
 };
 
-/// The options of one device at one level, cut after cut from the last; those of `cut` are [begin[cut], begin[cut-1][.
+/// The options of one device at one level, cut after cut from the last; those of `cut` are numbers begin[cut] to
+/// begin[cut-1] - 1.
 struct Options {
   std::vector<Option> all;
   std::vector<std::uint32_t> begin;
@@ -52,20 +53,20 @@ struct Choice {
 
 /// Passes of the dynamic program over one cost model and goal.
 ///
-/// The communication is a template parameter because the inner loops consist of it. Played stands for serial sums under
+/// The communication is a template parameter because the inner loops depend on it. Played stands for serial sums under
 /// limits on compute only, which only least_sum() supports. A pass takes the time that chain_dp.hpp states.
 template <Communication communication>
 class ChainSearch {
  public:
   /// Devices have `memory_factor` times their memory. Keeps references to the cost model and the clock.
-  /// @throws OutOfLimits when the clock is over.
+  /// @throws OutOfLimits when `clock` ends the search.
   ChainSearch(const CostModel& cost, const Goal& goal, double memory_factor, SearchClock& clock);
   ChainSearch(const ChainSearch&) = delete;
   ChainSearch& operator=(const ChainSearch&) = delete;
 
   /// Returns some plan whose stages all cost at most `limit`. None: no such plan exists, and next_limit() is the least
   /// limit at which that could change.
-  /// @throws OutOfLimits, also below.
+  /// @throws OutOfLimits, as do the functions below.
   std::optional<Found> within(double limit);
   double next_limit() const { return next_limit_; }
 
@@ -73,8 +74,8 @@ class ChainSearch {
   /// `ceiling`.
   std::optional<Found> least_sum(double limit, double ceiling = infinity);
 
-  /// When no plan exists: returns the stage that the chain's beginning would have to be so that all stages after it
-  /// fit.
+  /// Returns the first stage of a split in which all other stages fit. For use when no plan exists: that stage exceeds
+  /// its memory.
   StagePlacement overfull_beginning();
 
  private:
@@ -84,7 +85,7 @@ class ChainSearch {
   Options& options(std::size_t level, std::size_t device) { return options_[level * devices_ + device]; }
   const Options& options(std::size_t level, std::size_t device) const { return options_[level * devices_ + device]; }
 
-  /// Notes a value above the limit: below it, limits give the same pass.
+  /// Records a value above the limit. Any limit below the least of them gives the same pass.
   void note_beyond_limit(double value) { next_limit_ = std::min(next_limit_, value); }
 
   template <bool sums>

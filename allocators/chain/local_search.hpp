@@ -13,17 +13,17 @@ namespace isobar::allocators {
 ///
 /// It descends to a local optimum, then anneals repeatedly from the best placement, at alternating temperatures, and
 /// descends from what that finds. Where the objective counts the bottleneck, the annealed energy adds a little for
-/// every stage near it: the largest of many costs says nothing about a move that does not touch it. The placement to
-/// keep is chosen by the objective only.
+/// every stage near it. Otherwise, moves that do not touch the largest cost would all look equal. The placement to keep
+/// is chosen by the objective only.
 ///
-/// For objective `step`, a tenth of the limits goes to the formula below the step (PlacementCosts), half where the
-/// start's memory does not hold. The rest goes to the step itself (improve_step); the start and the result of each
+/// For objective `step`, a tenth of the limits goes to the formula below the step (PlacementCosts), or half if the
+/// start does not fit in memory. The rest goes to the step itself (improve_step); the start and the result of each
 /// cycle are offered to `kept`.
 ///
-/// Ends after `budget` moves, when the clock is over, or when the objective meets `bound` to 1e-9. If memory of `start`
-/// does not hold, the excess is reduced first; where that fails, the result is the placement of least excess. Never
-/// worse than a start that fits. Deterministic by seed and budget without a time limit. About 0.2 us a move at 64
-/// stages.
+/// Ends after `budget` moves, when the clock ends the search, or when the objective meets `bound` to 1e-9. If `start`
+/// does not fit in memory, the search reduces the excess first; if that fails, it returns the placement of least
+/// excess. Never worse than a start that fits. Deterministic by seed and budget without a time limit. About 0.2 us a
+/// move at 64 stages.
 std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& start,
                                     SearchClock& clock, std::uint64_t seed, Seconds bound, std::uint64_t budget,
                                     BestPlacements* kept = nullptr);
@@ -32,8 +32,8 @@ std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, con
 /// order and choice of the devices, for every objective and schedule.
 ///
 /// Idea: descent and simulated annealing (improve()). With SearchLimits::polish and an objective other than `step`, the
-/// step is minimised afterwards (step_search.hpp), whatever that does to the objective: in a quarter of the time limit,
-/// or a 16th of the moves.
+/// step is minimised afterwards (step_search.hpp), even where the objective gets worse. That takes a quarter of the
+/// time limit, or a 16th of the moves.
 ///
 /// Complexity: O(k + log S) a move that touches k of S stages; O(S M) for `step` where its bound does not settle it. A
 /// budget counts moves; it sets the length of the search, so the outcome stays feasible when it is spent. Without

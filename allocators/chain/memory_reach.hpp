@@ -12,9 +12,9 @@ namespace isobar::allocators {
 
 /// Table of how far a stage can reach on each device within the device's memory.
 ///
-/// A level is a number of stages after the stage, as far as it affects the stage's memory: level k stands for k stages
-/// after it, the last level for that or more. There is one level where the schedule does not matter, and where it
-/// changes no reach. O(levels x layers x (layers + devices log layers)) time, O(levels x layers x devices) memory.
+/// Level k stands for stages with k stages after them; the last level also for those with more. There is only one level
+/// if the number of stages after a stage changes no reach. O(levels x layers x (layers + devices log layers)) time,
+/// O(levels x layers x devices) memory.
 class MemoryReach {
  public:
   /// Devices have `memory_factor` times their memory. `each_layer` is called between layers and may throw.
@@ -43,7 +43,7 @@ class MemoryReach {
     return furthest_up_to_[device * layers_ + first];
   }
 
-  /// True when whatever fits still fits without layers at either end. O(levels x layers x devices).
+  /// True when every stage that fits still fits after layers at either end are removed. O(levels x layers x devices).
   bool is_hereditary() const;
 
  private:

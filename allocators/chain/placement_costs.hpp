@@ -25,12 +25,11 @@ namespace isobar::allocators {
 ///
 /// Objective `step` has no formula: its value is the lower bound (M-1) x bottleneck + sum. The bottleneck is the
 /// largest time during which a lane is busy with one micro-batch (a forward, a backward, a transfer's bytes); the sum
-/// is the time of one micro-batch alone. The step itself is computed separately where the bound does not settle a move:
+/// is the time of one micro-batch alone. If that bound does not decide a move, the step itself is computed separately:
 /// O(S M).
 ///
 /// For S stages a move that touches k of them takes O(k + log S) to value, O(k log S) to apply, O(S) where it changes
-/// the number of stages. Nothing allocates once that number of stages was seen. Without communication no path is looked
-/// up.
+/// the number of stages. Allocates only when the number of stages grows. Looks up no path without communication.
 class PlacementCosts {
  public:
   /// Keeps references to the cost model.
@@ -54,7 +53,7 @@ class PlacementCosts {
     double objective = 0;
     double bottleneck = 0;
     double sum = 0;
-    /// Costs of the stages above the threshold, summed: shows moves that the bottleneck does not.
+    /// Sum of the costs of stages above the threshold. It changes with moves that leave the bottleneck as it is.
     double above_threshold = 0;
   };
   Value value() const { return value_of(tree_[1], input_cost_); }

@@ -5,9 +5,9 @@
 
 namespace isobar::allocators {
 
-/// Proposes a random move of a random kind that touches `stage`: boundaries shift by a few layers, stages or devices
-/// change places near or far, a device enters, leaves or moves.
-/// @returns false when what was drawn is no valid move; draw again then.
+/// Proposes a random move that touches `stage`. The kind is random too: boundaries shift by a few layers; stages or
+/// devices change places, near or far; a device enters, leaves or moves.
+/// @returns false when the move drawn is not valid; the caller then draws again.
 bool propose_random_move(PlacementCosts& costs, FastRandom& random, std::size_t stage);
 
 }  // namespace isobar::allocators

@@ -23,11 +23,11 @@ struct alignas(64) StepTerms {
 
 /// The recurrence of core/plan/step_recurrence.hpp for inner loops: the same step to 1e-12 relative.
 ///
-/// A stage whose forwards all come before its first backward (every stage under gpipe, all except the last M under
-/// 1f1b) handles its micro-batches in one loop forward and one back, which lets the processor overlap the waits of one
-/// stage with the work of the next. Only the last M stages of 1f1b alternate, one round per micro-batch. Under
+/// A stage whose forwards all come before its first backward handles its micro-batches in one loop forward and one
+/// back, so that the processor overlaps the waits of one stage with the work of the next. That is every stage under
+/// gpipe, and all except the last M under 1f1b. The last M stages of 1f1b alternate, one round per micro-batch. Under
 /// `sequential` a step is M times one micro-batch, except for the input that is fetched meanwhile: O(S + M). Otherwise
-/// O(S M). O(S + M) memory; no allocation once the largest S was seen.
+/// O(S M). O(S + M) memory; allocates only when S grows.
 class StepClock {
  public:
   StepClock(Schedule schedule, std::uint64_t microbatches);

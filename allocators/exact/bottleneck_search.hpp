@@ -12,14 +12,14 @@
 
 namespace isobar::allocators {
 
-/// Proof and search for objectives that count only the largest cost (beta = 0): limits are refused from below, and
-/// placements found from above, until they meet.
+/// Proof and search for objectives that count only the largest cost (beta = 0): it refutes ever larger limits and finds
+/// ever better placements until they meet.
 class BottleneckSearch {
  public:
-  /// `repetition`: of a chain that repeats, with hereditary memory and no transfers. Keeps references.
+  /// `repetition`: set only for a chain that repeats, with hereditary memory and no transfers. Keeps references.
   BottleneckSearch(ExactProgress& progress, const StageTables& tables, const std::optional<Repetition>& repetition);
 
-  /// Proves what potentials or multipliers prove, without a search.
+  /// Raises the bound as far as potentials or multipliers do, without a search.
   void bound();
   /// Searches by phases where the chain repeats, else by multipliers and labels, until the bound is met or the limits
   /// are spent. @throws OutOfLimits

@@ -33,13 +33,13 @@ class ExactProgress {
   const Certificate& certificate() const { return certificate_; }
   bool is_proven() const { return bound_ >= best_.objective * (1 - 1e-9); }
 
-  /// Keeps the placement when memory holds and it is better than the best one; returns whether it did.
+  /// Keeps the placement if it fits in memory and is better than the best one; returns whether it did.
   bool offer(const std::vector<StagePlacement>& stages);
   /// Keeps the bound when it is higher than the proven one.
   void prove(double bound, Certificate certificate);
   void prove_infeasible();
 
-  /// Runs local search from the best placement; `share` of what local-search does on its own.
+  /// Runs local search from the best placement; `share`: fraction of the work of allocator local-search.
   void polish(double share);
   /// Takes a unit of the budget. @throws OutOfLimits when none is left.
   void spend();
@@ -50,7 +50,7 @@ class ExactProgress {
   const std::function<void()>& check_function() const { return check_; }
 
   void count_labels(std::size_t labels) { labels_ += labels; }
-  /// True when a search without limits has kept enough labels to end; some seconds.
+  /// True when a search without limits has kept as many labels as it may by default, which takes some seconds.
   bool is_exhausted() const;
 
  private:

@@ -15,8 +15,8 @@ inline constexpr double finest_rung = 1e-5;
 /// Rungs wider than this are cut before their multipliers are improved.
 inline constexpr double coarse_rung = 0.03;
 
-/// A lower bound on alpha x max + sum, composed of intervals of the largest cost ("rungs"): a placement whose largest
-/// cost lies in ]from, limit] costs at least alpha x from + sum. It is refined where it is least.
+/// A lower bound on alpha x max + sum, composed of intervals of the largest cost ("rungs"). A placement whose largest
+/// cost lies in (from, limit] costs at least alpha x from + sum. It is refined where it is least.
 class Ladder {
  public:
   struct Rung {

@@ -20,7 +20,7 @@ namespace isobar::allocators {
 /// - separable: serial transfers and no limit on costs. O(levels x layers x kinds x (window x rooms + groups)).
 /// - coupled: all else. At worst O(levels x layers x kinds x window x (groups² + rooms)), of which bounds skip most.
 ///
-/// Window is the number of layers that a stage can hold within limit and memory, rooms those of one group
+/// The window is the number of layers that a stage can hold within limit and memory; the rooms are those of one group
 /// (run_rooms.hpp).
 class PathRelaxation {
  public:

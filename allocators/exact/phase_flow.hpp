@@ -29,21 +29,22 @@ std::optional<Repetition> repetition_of(const CostModel& cost);
 
 /// Decides whether a repeating chain has a placement within a limit on the bottleneck, without transfers.
 ///
-/// Only the longest stages matter, since any part of a stage that fits also fits. So a stage that begins in the
-/// repeating part is known by its device and the phase at which it begins: it is an arc between phases that covers a
-/// number of layers. A placement is a trail from the beginning to the end with at most one arc per device. A choice of
-/// arcs is one exactly if the arcs balance at each phase, are connected and cover the chain.
+/// Only the longest stages matter, since any part of a stage that fits also fits. So the device and the phase at which
+/// a stage of the repeating part begins determine that stage: it is an arc between phases that covers a number of
+/// layers. A placement is a trail from the beginning to the end with at most one arc per device. A choice of arcs is a
+/// placement if and only if the arcs balance at each phase, are connected and cover the chain.
 ///
-/// Whether such a choice exists is an integer program with few more rows than phases. A dynamic program over
-/// devices solves it; its state is the imbalance at each node. Potentials of the nodes (the duals of the rows) give
-/// what a device loses by each choice, and states that have lost more than can be lost are dropped. That keeps it
-/// small: 1,023 devices take some ten thousand states at a time.
+/// Whether such a choice exists is an integer program with few more rows than phases. A dynamic program over devices
+/// solves it; its state is the imbalance at each node. Potentials of the nodes (the duals of the rows) give the loss of
+/// each choice for a device. States whose total loss is larger than that of any solution are dropped, which keeps the
+/// program small: 1,023 devices take some ten thousand states at a time.
 ///
 /// O(devices x states x arcs of a device) time, O(devices x states) memory. Source: the arcs are our own; the pruning
 /// is reduced-cost fixing (Dantzig, Fulkerson, Johnson, 1954).
 class PhaseFlow {
  public:
-  /// The tables are hereditary. `check` is called regularly and may throw. Keeps references.
+  /// The tables must be hereditary (StageTables::is_hereditary). `check` is called regularly and may throw. Keeps
+  /// references.
   PhaseFlow(const StageTables& tables, const Repetition& repetition, std::function<void()> check);
 
   /// False when a state does not fit into 64 bits: many phases or layers outside the repetition.
@@ -88,7 +89,8 @@ class PhaseFlow {
     std::uint32_t device;
     Arc arc;
   };
-  /// Phases of a solution that were not connected with the beginning: arcs inside then require one across the border.
+  /// A set of phases that a solution did not connect with the beginning. Any arc inside it then requires an arc that
+  /// crosses its border.
   using Subset = std::uint32_t;
   class Key;
   struct Preference;

@@ -22,18 +22,18 @@ namespace isobar::allocators {
 /// (ladder.hpp) is priced by multipliers over the path relaxation. With one micro-batch at a time there are no turns,
 /// and one rung.
 ///
-/// Deterministic. A refinement takes some tens of passes over the cuts (path_relaxation.hpp): some 0.1 s for 64 devices
-/// and 483 layers.
+/// Deterministic. A refinement takes some tens of passes over the cuts (path_relaxation.hpp): about 0.1 s for 64
+/// devices and 483 layers.
 class StepBound {
  public:
   /// `check` is called regularly and may throw. Keeps a reference to the cost model.
   StepBound(const CostModel& cost, const Goal& goal, std::function<void()> check);
 
-  /// Sets the step of some placement and the largest compute time of its stages: the bound stays below that step.
+  /// Sets the step of a known placement, below which the bound stays, and the largest compute time of its stages.
   void set_incumbent(double step, double largest_compute);
 
-  /// Makes the first rungs: a limit on turns that no placement meets, and all above it. An `effort` of 1 is 25 passes
-  /// over the cuts, four times that without transfers.
+  /// Makes the first rungs: one up to a limit on turns that no placement meets, if there is such a limit, and one above
+  /// it. An `effort` of 1 is 25 passes over the cuts, four times that without transfers.
   void begin(double effort);
   /// Cuts or prices the weakest rung. Once rungs cannot be refined further, it distinguishes turns by the stages after
   /// a stage and continues. False when nothing is left to do, or the bound meets the known step.
@@ -69,8 +69,8 @@ class StepBound {
   Certificate certificate_;
 };
 
-/// Computes a quick bound on the step for a plan of any allocator: StepBound with a few refinements. `known` is some
-/// placement, which is used if it fits; may be empty. Some 0.2 s at 64 devices and 483 layers.
+/// Computes a quick bound on the step for a plan of any allocator: StepBound with a few refinements. `known` is any
+/// placement, used if it fits in memory, or empty. About 0.2 s at 64 devices and 483 layers.
 Bound quick_step_bound(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& known);
 
 }  // namespace isobar::allocators

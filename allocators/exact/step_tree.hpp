@@ -10,12 +10,13 @@
 
 namespace isobar::allocators {
 
-/// Searches all placements for a smaller step, depth first from the end of the chain, where the stages after a stage
-/// determine the order of its work.
+/// Searches all placements for a smaller step, depth first. It begins at the end of the chain, because the stages after
+/// a stage determine the order of its work.
 ///
 /// A suffix of stages is pruned when one of these bounds is not below the best step:
-/// - the time of its stages when all micro-batches wait before them (they never wait less), plus the time of one
-///   micro-batch in the layers before, by the relaxation and the multipliers of the unused devices;
+/// - the time of its stages if all micro-batches were available to them at once (they are never available earlier),
+///   plus the time of one micro-batch in the layers before, by the relaxation and the multipliers of the unused
+///   devices;
 /// - the time of one micro-batch in total, plus the largest turn: that of the layers before on the unused devices
 ///   together, or the value that it exceeds by assumption.
 ///

@@ -13,14 +13,14 @@
 
 namespace isobar::allocators {
 
-/// Proof and search for objectives that count a sum (beta = 1): a ladder of limits on the largest cost, each priced by
-/// the potentials of a phase flow or by multipliers, and rungs searched by beams of labels.
+/// Proof and search for objectives that count a sum (beta = 1). A ladder of limits on the largest cost is priced by the
+/// potentials of a phase flow, or by multipliers. Its rungs are searched by beams of labels.
 class SumSearch {
  public:
-  /// `repetition`: of a chain that repeats, with hereditary memory and no transfers. Keeps references.
+  /// `repetition`: set only for a chain that repeats, with hereditary memory and no transfers. Keeps references.
   SumSearch(ExactProgress& progress, const StageTables& tables, const std::optional<Repetition>& repetition);
 
-  /// Proves what potentials or multipliers prove, without a search of the rungs.
+  /// Raises the bound as far as potentials or multipliers do, without a search of the rungs.
   void bound();
   /// Searches until the bound is met or the limits are spent. @throws OutOfLimits
   void search();

@@ -23,11 +23,11 @@ namespace isobar::allocators {
 ///
 /// Fixed: q and the rows are scaled (lf to sum 1, lm by each device's memory). The layers of a device are read from x,
 /// rounded, and not from truncated z and y. The status is checked, so a run without a solution is timed_out and never a
-/// plan. An even split that breaks memory is not given as start.
+/// plan. An even split that does not fit in memory is not passed to CBC as a start.
 ///
 /// Kept: no transfers, forward FLOPs only, the weak formulation. On the published sizes CBC rarely improves the even
-/// split (7,578 rows at 15 x 243). What CBC proves is not claimed: a branch-and-bound run leaves nothing that could be
-/// checked without another run.
+/// split (7,578 rows at 15 x 243). The plan does not claim what CBC proves: a branch-and-bound run leaves nothing that
+/// can be checked without another run.
 ///
 /// Source: hpcaitech/SkyComputing 456c749, `optimal_allocate`.
 Placement place_by_sky_milp(const Problem& problem);

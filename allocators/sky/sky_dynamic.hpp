@@ -27,7 +27,7 @@ SkyInputs sky_inputs(const CostModel& cost, const Goal& goal);
 ///
 /// The published faults are kept for parity:
 /// - Phase 2 reads the load of device j where it should read that of j+1, so the branch that gives a layer to the next
-///   device never runs: boundaries only move right and an overloaded device sheds layers to its left neighbour only.
+///   device never runs. Boundaries only move right, and an overloaded device sheds layers to its left neighbour only.
 /// - The target, floor(mean load), exceeds the balanced optimum; there is no final comparison, so the answer can be
 ///   worse than even on its own metric.
 /// - Phase 1 packs from the left up to the memory limit, whatever the speed.

@@ -26,9 +26,8 @@ struct SlurmSweep {
 /// rows, as killed ones do: the next start submits them again.
 void make_on_slurm(const SweepRuns& runs, results::SweepStore& store, const SlurmSweep& sweep);
 
-/// The work of a task: makes the runs of `range` (FIRST-LAST, cut at the last run of the sweep) and writes the row of
-/// each to a file in the folder when it is done. Skips runs whose file exists. @throws InputError naming --runs or
-/// --rows.
+/// The work of a task: makes the runs of `range` (FIRST-LAST, cut at the last run of the sweep). Writes the row of each
+/// run that ends to a file in the folder. Skips runs whose file exists. @throws InputError naming --runs or --rows.
 void make_into_folder(const SweepRuns& runs, const std::string& range, const std::filesystem::path& folder,
                       std::size_t jobs, Seconds row_time_limit);
 

@@ -17,7 +17,7 @@ struct ChildResult {
   std::string output;  ///< what the work returned, or what the command printed
   /// None if the child succeeded. Otherwise what the work threw, or how the child ended: Died with "died of signal 9
   /// (Killed)" or the like and its last line on stderr, or Silent if it was killed at its time limit. A child that
-  /// SIGINT ended, before it could catch it, counts as interrupted.
+  /// SIGINT ended before the child could catch it counts as interrupted.
   std::optional<Failure> failure = {};
   std::string errors = {};  ///< of `run_command` only: the last 64 KiB of its stderr
 

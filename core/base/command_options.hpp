@@ -29,7 +29,7 @@ CLI::Option* add_count(CLI::App& command, const std::string& name, Count& value,
 /// Stands for standard output where an option takes it.
 inline constexpr std::string_view standard_output = "-";
 
-/// A CLI11 check: why the name of a file is refused, or "".
+/// A check for CLI11: returns why the name of a file is refused, or "".
 std::string fault_of_file_name(const std::string& name);
 /// The same for an output that may be standard output.
 std::string fault_of_output_name(const std::string& name);
@@ -46,8 +46,8 @@ CLI::Option* add_output(CLI::App& command, const std::string& name, File& file, 
   return command.add_option(name, file, what)->check(fault_of_output_name);
 }
 
-/// Refuses a folder as the value of an option to which a command appends endings to name the files that it writes.
-/// @throws InputError when it names a folder, in which they would be hidden files.
+/// Refuses a folder as the value of an option that is the common beginning of the names of output files.
+/// @throws InputError for a folder, because the files would become hidden files in it.
 void refuse_folder(const char* option, const std::string& name);
 
 /// Splits a list "NAME,NAME" into its names, without the blanks around them. A comma within a name is written "\,", and
@@ -68,7 +68,7 @@ std::string wrapped(const std::string& text, std::size_t width);
 /// Positional arguments come first in their group; options without a group, such as --help, come last.
 std::shared_ptr<CLI::FormatterBase> help_formatter();
 
-/// The fault of a command line, with the command whose --help says more.
+/// The error for a command line that CLI11 refused; it names the command whose --help explains the options.
 InputError fault_of_command_line(const CLI::App& app, const CLI::ParseError& error);
 /// Prints what --help or --version asks for. @throws EnvironmentError when writing to standard output fails.
 void print_help(const CLI::App& app, const CLI::Success& asked);

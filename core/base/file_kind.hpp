@@ -12,7 +12,7 @@ enum class FileKind { Platform, Workload, Plan, Result };
 /// The kind of file that a text looks like, by its first element or keys; none if it looks like none of them.
 std::optional<FileKind> file_kind_of(std::string_view text);
 
-/// Refuses a text that looks like another kind of file than `wanted`.
+/// Refuses a text that looks like a file of another kind than `wanted`.
 /// @throws InputError "name: is a plan; name a result (…)".
 void require_file_kind(FileKind wanted, std::string_view text, const std::string& name);
 

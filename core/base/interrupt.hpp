@@ -8,7 +8,7 @@ namespace isobar {
 ///
 /// SIGHUP stays ignored if it is, as under nohup. Signals within 100 ms of each other count as one request: timeout(1),
 /// for example, signals a process and then its group. Also ignores SIGXFSZ, so that a write beyond the file size limit
-/// fails with an error, and resets SIGCHLD, so that children can be waited for even if the parent process ignores it.
+/// fails with an error. Resets SIGCHLD, so that children can be waited for even if the parent process ignores it.
 void catch_interrupts();
 
 /// Ignores SIGTERM and SIGHUP in a child whose parent passes requests on by SIGINT; call it after `catch_interrupts`.
@@ -25,11 +25,11 @@ bool interrupted();
 /// @throws Interrupted once the process was asked to stop.
 void throw_if_interrupted();
 
-/// While it lives, the first request to stop interrupts nothing: work polls `requested` and finishes on its own. The
-/// second request interrupts.
+/// For the lifetime of the object, the first request to stop does not interrupt: work polls `requested` and finishes on
+/// its own. The second request interrupts.
 ///
-/// At most one per process at a time, made after `catch_interrupts`. Processes forked while it lives share it: all of
-/// them see a request to any of them.
+/// At most one per process at a time, made after `catch_interrupts`. Processes forked during its lifetime share it: a
+/// request to any of them is visible to all.
 class GracefulStop {
  public:
   GracefulStop();
@@ -43,7 +43,8 @@ class GracefulStop {
   std::atomic<bool>* requested_;  // in memory that forked processes share
 };
 
-/// Suspends a GracefulStop while it lives: the first request interrupts, since no work has begun that could finish.
+/// Suspends a GracefulStop for the lifetime of the object: the first request interrupts, since no work has begun that
+/// could finish.
 class ImmediateStop {
  public:
   /// @throws Interrupted if there was a request already.

@@ -6,7 +6,7 @@
 namespace isobar {
 
 /// Opens /dev/null in place of a standard stream that this process was started without (`>&-`). Otherwise the next file
-/// that it opens would get that descriptor, and what is printed. Call it first in main.
+/// that the process opens would get that descriptor, and printed text would go into the file. Call it first in main.
 void open_standard_streams();
 
 /// Prints "isobar: ", the lines and a newline on standard error. Write errors are ignored.

@@ -36,7 +36,8 @@ class Effort {
  public:
   explicit Effort(std::uint64_t most_steps) : most_steps_(most_steps) {}
 
-  /// Counts steps of work; few enough per call that an interrupt need not wait long. @throws TooMuchEffort, Interrupted
+  /// Counts steps of work. Call it often enough that an interrupt need not wait long. @throws TooMuchEffort,
+  /// Interrupted
   void take(std::uint64_t steps)
   {
     throw_if_interrupted();
@@ -149,7 +150,7 @@ class GroupTransfers {
   const double* gradient(std::size_t device, std::size_t cut) const { return row(gradient_, device, cut); }
   /// True if transfers of two devices take the same time at every cut.
   bool are_alike(std::size_t a, std::size_t b) const;
-  /// Zero for each group.
+  /// A row of zeros, one for each group.
   const double* nothing() const { return nothing_.data(); }
 
  private:
@@ -280,8 +281,8 @@ class PathTable {
 /// difference.
 std::size_t levels_of(const Chain& chain, const Certificate& certificate);
 
-/// The fault of tables that would be too large for such groups of devices, numbered from 0 without gaps; "" if they
-/// fit.
+/// Returns why the tables for these groups of devices would be too large, or "" if they fit. Groups are numbered from 0
+/// without gaps.
 std::string fault_of_size(const Chain& chain, const std::vector<std::size_t>& group_of_device, std::size_t levels);
 
 /// The bound of a certificate of kind `path`.
@@ -294,15 +295,15 @@ struct SearchFinding {
 };
 /// Searches for a placement below `bound`.
 SearchFinding search_below(const Chain& chain, const Certificate& certificate, double bound);
-/// The same for the step: placements are played.
+/// The same for objective `step`: it plays each placement to get its step time.
 SearchFinding search_steps_below(const Chain& chain, const Certificate& certificate, double bound);
 
 /// A limit that every placement's largest cost reaches, proven by an integer program without a solution; 0 and faults
 /// if it is not proven.
 double phase_flow_bound(const Chain& chain, const Certificate& certificate, std::vector<std::string>& faults);
 
-/// The factor c such that the objective is at least c x the largest compute of a stage + beta x the sum of all: alpha,
-/// or less for the step, whose turns may be shorter than the compute.
+/// The factor c such that the objective is at least c x the largest compute of a stage + beta x the sum of all. It is
+/// alpha, or less for objective `step`, whose turns may be shorter than the compute.
 double least_turns(const Chain& chain);
 
 /// The bound for layers that may be cut anywhere; infinite if all memory together is too small.

@@ -12,10 +12,10 @@ namespace isobar {
 /// Verifies every claim of a plan with an evaluator of its own, which shares no code with the cost model. `workload`
 /// must have the plan's recomputation and micro-batch.
 ///
-/// Checks that every layer is placed exactly once and in order, that devices exist and are used once, that stages fit
-/// in memory under the schedule, that predicted times, objective, step bound and memory are right to 1e-9 relative, and
-/// that the bound is not above the objective. A simulated step is only compared with the step bound. A plan without a
-/// placement (infeasible, or its search timed out first) needs a reason and no stages.
+/// Checks the placement: every layer exactly once and in order, devices that exist and are used once, stages that fit
+/// in memory under the schedule. Checks that predicted times, objective, step bound and memory are right to 1e-9
+/// relative, and that the bound is not above the objective. A simulated step is only compared with the step bound. A
+/// plan without a placement (infeasible, or its search timed out first) needs a reason and no stages.
 /// @returns one line per fault, without a place; empty if the plan holds. O(layers + stages).
 std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
 

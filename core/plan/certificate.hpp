@@ -37,12 +37,12 @@ inline constexpr std::size_t most_run_states = 128;
 /// stages, 1 + floor((M-1)/K) times, and does not count the largest turn.
 ///
 /// Path. Rungs T_1 < T_2 < …, the last may be infinite, each with a multiplier u_d >= 0 per device. Let U(T, u) be the
-/// least of  beta x (input + sum of s_i) + sum of u_d  over all sequences of stages that cut the chain, each with
-/// s_i <= T, within its device's memory, where devices may be reused. Every placement is such a sequence and uses each
+/// least of  beta x (input + sum of s_i) + sum of u_d  over all sequences of stages that cut the chain, each with s_i
+/// <= T, within its device's memory, where devices may be reused. Every placement is such a sequence and uses each
 /// device at most once, so its sum is at least U(T, u) - sum of all u_d. A placement whose largest cost lies in
-/// ]T_{j-1}, T_j] (T_0 = 0) costs at least alpha T_{j-1} + beta-part(U(T_j, u_j) - sum u_j): none exists where U is
-/// infinite, or, for beta = 0, where U exceeds sum u_j. Above the last rung the objective exceeds (alpha + beta) T_R.
-/// The bound is the least of all these.
+/// (T_{j-1}, T_j], with T_0 = 0, costs at least alpha T_{j-1} + beta-part(U(T_j, u_j) - sum u_j): none exists where U
+/// is infinite, or, for beta = 0, where U exceeds sum u_j. Above the last rung the objective exceeds (alpha + beta)
+/// T_R. The bound is the least of all these.
 ///
 /// Neighbouring stages in one group form a run, and the reuse of devices within a run is limited. Devices of a group
 /// are of one kind if they are alike in everything that U uses. A run uses each kind at most as often as it has

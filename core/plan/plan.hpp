@@ -43,20 +43,22 @@ enum class Outcome { Optimal, Feasible, Infeasible, TimedOut };
 
 /// How a step time was predicted: by the schedule's recurrence or, only in plans of older versions, by a formula.
 enum class StepTimeBy { Formula, Recurrence };
-/// The most micro-batches of a plan, since evaluating and checking the recurrence takes time in proportion to them.
+/// Largest number of micro-batches of a plan: evaluating and checking the recurrence takes time in proportion to it.
 inline constexpr std::uint64_t most_microbatches_by_recurrence = 65'536;
 
+/// The name of a value, as files and options spell it.
 std::string_view name_of(Objective objective);
 std::string_view name_of(Communication communication);
 std::string_view name_of(Schedule schedule);  ///< "sequential", "gpipe", "1f1b"
 std::string_view name_of(Outcome outcome);
 std::string_view name_of(StepTimeBy by);
+/// The value with that name; none for an unknown name.
 std::optional<Objective> objective_from_name(std::string_view name);
 std::optional<Communication> communication_from_name(std::string_view name);
 std::optional<Schedule> schedule_from_name(std::string_view name);
 std::optional<Outcome> outcome_from_name(std::string_view name);
 std::optional<StepTimeBy> step_time_by_from_name(std::string_view name);
-/// All names, in the order of the enumeration.
+/// All names of an enumeration, in its order.
 std::vector<std::string> objective_names();
 std::vector<std::string> communication_names();
 std::vector<std::string> schedule_names();
@@ -70,8 +72,8 @@ struct Goal {
   Schedule schedule = Schedule::OneForwardOneBackward;
   std::uint64_t microbatches = 8;
 
-  /// Default goal of an objective: for `sequential` schedule sequential, serial communication and M = 1; for the others
-  /// 1f1b and M = 8, with played communication for `step` and overlapped for formulas.
+  /// Default goal of an objective. `sequential`: schedule sequential, serial communication, M = 1. The others: 1f1b and
+  /// M = 8, with played communication for `step` and overlapped for the formulas.
   static Goal with_defaults(Objective objective);
   /// True if the step is computed as if transfers took no time: prediction and bounds leave them out.
   bool has_free_transfers() const { return objective == Objective::Step && communication == Communication::None; }
@@ -80,8 +82,8 @@ struct Goal {
 /// Whether an objective allows this communication: `step` allows played or none, the others all except played.
 bool are_compatible(Objective objective, Communication communication);
 
-/// The part of a path that a formula with this communication counts. Overlapped counts how long a lane is busy, which
-/// the bytes determine; serial and played also count the latency; none counts nothing.
+/// The part of a path that a formula with this communication counts. Overlapped: the bandwidth, since a lane is busy
+/// only while its bytes leave. Serial and played: latency and bandwidth. None: nothing.
 Path counted_path(Communication communication, Path path);
 
 /// The most micro-batches whose activations a stage holds at once; `stages_after` is the number of stages after it.
@@ -135,7 +137,7 @@ struct Fingerprint {
   std::string hash;  ///< 64-bit FNV-1a of the bytes, hexadecimal; guards against mistakes, not against forgery
 };
 
-/// The result of simulating a plan, with the hashes of its inputs, so that an executor can verify that it runs what was
+/// The result of simulating a plan, with the hashes of its inputs. An executor uses it to verify that it runs what was
 /// simulated.
 struct Stamp {
   Seconds step_time;
@@ -147,7 +149,7 @@ struct Stamp {
   std::string simgrid_version;
 };
 
-/// The assignment of layers to devices, and the allocator's claims about it. Allocators pass nothing else to the
+/// The assignment of layers to devices, and the allocator's claims about it. It is all that an allocator passes to the
 /// simulator and the executor.
 struct Plan {
   std::string allocator;
@@ -187,11 +189,12 @@ std::string lasting_plan_to_json(const Plan& plan);
 Plan plan_from_json(const std::string& text, const std::string& name);
 /// Reads a plan within another file, such as a result: `name` is the file's, `path` precedes each key ("plan.").
 Plan plan_from_document(const DocumentNode& document, const std::string& name, const std::string& path = "");
+/// Reads a plan file. @throws InputError as plan_from_json does, and when the file cannot be read.
 Plan read_plan(const std::filesystem::path& file);
 
 /// The fingerprint of the plan's JSON without "stamp" and "wall", which does not depend on the file's formatting.
 std::string hash_of(const Plan& plan);
-/// Checks a plan's stamp against the executor's `version` and the hash of its workload.
+/// Checks that a plan's stamp matches the plan, the executor's `version` and the hash of the executor's workload.
 /// @returns one line per mismatch, or one line if there is no stamp; empty if the stamp matches.
 std::vector<std::string> faults_of_stamp(const Plan& plan, const std::string& workload_hash,
                                          const std::string& version);

@@ -15,10 +15,10 @@ namespace isobar {
 /// The name of an instruction in a timeline: "Forward 3", "Send activation 3", "Update".
 std::string name_of_event(const Instruction& instruction);
 
-/// Writes a trace as Chrome trace JSON (docs/formats/trace.md), which ui.perfetto.dev and chrome://tracing open: a
-/// process per device, a track per lane, an event per instruction, an arrow per transfer, a counter for the memory of
-/// each device and the transfers on each link, times in microseconds. Streams its output: it uses memory only for the
-/// links and for transfers of which only one end has been recorded.
+/// Writes a trace as Chrome trace JSON (docs/formats/trace.md), which ui.perfetto.dev and chrome://tracing open. There
+/// is a process per device, a track per lane, an event per instruction and an arrow per transfer. Counters show the
+/// memory of each device and the transfers on each link. Times are in microseconds. Streams its output: it uses memory
+/// only for the links and for transfers of which only one end has been recorded.
 class ChromeTraceWriter : public TraceSink {
  public:
   /// `ranks` names the device of each rank, the data server last. `sites` names the site of each rank ("" if unknown),

@@ -16,7 +16,7 @@ struct TraceEvent {
   Instruction instruction;
   Seconds begin;  ///< since the start of the first step
   Seconds end;
-  Bytes memory;  ///< of the rank at `begin` (of a Send: at the begin of its Recv), including this instruction's
+  Bytes memory;  ///< of the rank at `begin` (of a Send: when its Recv begins), including this instruction's
 };
 
 /// Receives a trace as it is produced, so that a long run needs no memory for it.

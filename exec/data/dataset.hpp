@@ -33,8 +33,8 @@ class Dataset {
   /// Number of samples in an evaluation: all samples of the file, each once.
   virtual std::uint64_t evaluation_samples() const { return samples(); }
 
-  /// Samples first … first + count − 1 of a run with this seed. Each epoch has every sample once, in an order of its
-  /// own, so that a run resumes from its position only. gpt and llama: an epoch begins at a random one of the first
+  /// Samples first … first + count − 1 of a run with this seed. Each epoch has every sample once, in its own order, so
+  /// that a run resumes from its position only. For gpt and llama, an epoch begins at a random one of the first
   /// `sequence` tokens, and its windows follow one another without a gap.
   /// @throws InputError, EnvironmentError when the file can no longer be read.
   virtual Batch batch(std::uint64_t seed, std::uint64_t first, std::uint64_t count) const = 0;

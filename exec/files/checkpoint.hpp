@@ -75,12 +75,12 @@ class CheckpointStore {
   /// The folder need not exist until something is written.
   explicit CheckpointStore(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  /// Creates the folder and, for a moment, a file in it, so that no run trains without being able to save.
-  /// @throws EnvironmentError when the disk refuses.
+  /// Creates the folder, and a file in it that it removes at once, so that a run that cannot save does not train.
+  /// @throws EnvironmentError when the system refuses either.
   void require_writable() const;
 
   /// Writes one stage's part durably, data before manifest. Removes manifest parts that an earlier run wrote for this
-  /// step with another number of stages. @throws EnvironmentError naming file and bytes when the disk refuses.
+  /// step with another number of stages. @throws EnvironmentError naming file and bytes when a write fails.
   void write(const StageSnapshot& snapshot) const;
 
   /// The result of a search for the newest checkpoint.
@@ -103,13 +103,13 @@ class CheckpointStore {
   std::vector<std::uint64_t> steps() const;
 
   /// Keeps the latest `count` ≥ 1 complete checkpoints of the run that wrote the newest complete one. Removes its older
-  /// ones and what interrupted writes left before that. Leaves later steps, which other ranks may be writing, and other
-  /// runs' checkpoints. To be called by one rank.
+  /// ones and what interrupted writes left before that. Keeps later steps, which other ranks may be writing, and other
+  /// runs' checkpoints. Call it on one rank only.
   void keep_last(std::size_t count) const;
 
   /// Clears the steps after `step`: removes unfinished checkpoints (only our files), and renames those that were
-  /// complete once to "step-00000030.damaged". To be called by one rank before a run that resumes from `step` writes
-  /// anything, so that one checkpoint never has parts of two runs.
+  /// complete once to "step-00000030.damaged". Call it on one rank only, before a run that resumes from `step` writes
+  /// anything: then no checkpoint has parts of two runs.
   void clear_later_than(std::uint64_t step) const;
 
   const std::filesystem::path& folder() const { return folder_; }

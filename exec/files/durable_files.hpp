@@ -4,8 +4,8 @@
 
 namespace isobar::exec {
 
-/// Flushes a folder's entries to disk; only then is a new or renamed file durable. Does nothing where the file system
-/// cannot. @throws EnvironmentError when the disk refuses.
+/// Flushes a folder's entries to disk; only then is a new or renamed file durable. Does nothing on file systems that
+/// cannot. @throws EnvironmentError when the flush fails.
 void synchronise_folder(const std::filesystem::path& folder);
 
 /// The folder of `file`; "." for a bare name.

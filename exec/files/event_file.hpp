@@ -22,7 +22,7 @@ class EventFile {
   /// Creates a file in `folder`, and the folder if missing. Its name sorts after all event files there, since
   /// TensorBoard reads them in that order. It records that the run starts at `first_step`, which makes TensorBoard drop
   /// that step and later ones of earlier files.
-  /// @throws EnvironmentError when the disk refuses.
+  /// @throws EnvironmentError when the file cannot be created.
   EventFile(const std::filesystem::path& folder, std::uint64_t first_step);
 
   /// Appends a step's scalars and flushes them. Values are stored as float32.

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-/// Maps weights of Hugging Face models (transformers' BertForSequenceClassification, GPT2LMHeadModel, LlamaForCausalLM)
-/// to the parameters of our layers. Works on bytes, without LibTorch.
+/// Maps weights of Hugging Face models (transformers' BertForSequenceClassification, GPT2LMHeadModel and
+/// LlamaForCausalLM) to the parameters of Isobar's layers. Works on bytes, without LibTorch.
 namespace isobar::exec {
 
 /// A parameter of one of our layers, and the tensor that holds it in a Hugging Face model.

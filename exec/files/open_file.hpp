@@ -14,7 +14,8 @@ std::string shown_path(const std::filesystem::path& path);
 /// A regular file, open for reading at any offset, from any thread.
 class OpenFile {
  public:
-  /// @throws InputError for a missing file, a directory, a device or a pipe; EnvironmentError when the disk refuses.
+  /// @throws InputError for a missing file, a directory, a device or a pipe; EnvironmentError when the system cannot
+  /// open it.
   explicit OpenFile(const std::filesystem::path& file);
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
@@ -24,8 +25,7 @@ class OpenFile {
   const std::string& where() const { return where_; }
   /// Size in bytes when it was opened.
   std::uint64_t size() const { return size_; }
-  /// Fills `into` from `offset`. @throws EnvironmentError when the disk refuses or the file became shorter;
-  /// Interrupted.
+  /// Fills `into` from `offset`. @throws EnvironmentError when reading fails or the file became shorter; Interrupted.
   void read(std::uint64_t offset, std::span<std::byte> into) const;
 
  private:

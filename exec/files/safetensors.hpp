@@ -27,7 +27,7 @@ inline constexpr std::size_t most_dimensions = 64;
 /// overlaps. Tensors are read by offset, not mapped, so that a file truncated while in use is an error and no SIGBUS.
 class SafetensorsFile final : public TensorSource {
  public:
-  /// @throws InputError naming the file, and the tensor at fault if any; EnvironmentError when the disk refuses.
+  /// @throws InputError naming the file, and the tensor at fault if any; EnvironmentError when reading fails.
   explicit SafetensorsFile(const std::filesystem::path& file);
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
@@ -64,7 +64,7 @@ using GiveElements = std::function<std::span<const std::byte>(const TensorFacts&
 /// of the reference writer (wide elements first, then by name). `elements_of` is called for one at a time in that
 /// order, so that only one need be in memory. Deterministic.
 /// @throws InputError for a name that two tensors share, that is not UTF-8 or that is __metadata__; EnvironmentError
-/// naming the file and its size when the disk refuses, which leaves nothing behind.
+/// naming the file and its size when a write fails; then no part of the file remains.
 WrittenSafetensors write_safetensors(const std::filesystem::path& file, std::vector<TensorFacts> tensors,
                                      const Metadata& metadata, const GiveElements& elements_of);
 WrittenSafetensors write_safetensors(const std::filesystem::path& file, std::span<const TensorView> tensors,

@@ -24,11 +24,11 @@ struct StepLogOptions {
 /// Logs each step, on the rank that has the loss.
 class StepLog {
  public:
-  /// Opens all logs, so that no run begins whose log cannot be written.
+  /// Opens all logs, so that a run does not begin if a log cannot be written.
   /// @throws EnvironmentError when one cannot be written; InputError when the file to continue is not a log of ours.
   explicit StepLog(StepLogOptions options);
 
-  /// Logs one step. @throws EnvironmentError when the disk refuses.
+  /// Logs one step. @throws EnvironmentError when a write fails.
   void operator()(const StepReport& step);
 
  private:

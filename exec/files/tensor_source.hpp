@@ -65,7 +65,7 @@ class TensorSource {
   /// The tensor's facts; null when it does not exist. Valid as long as the source.
   virtual const TensorFacts* find(const std::string& name) const = 0;
   /// Reads one tensor's elements into `into`, whose size must be the tensor's. Reads nothing else of the file.
-  /// @throws InputError when the tensor is damaged or does not exist, EnvironmentError when the disk refuses.
+  /// @throws InputError when the tensor is damaged or does not exist, EnvironmentError when reading fails.
   virtual void read(const std::string& name, std::span<std::byte> into) const = 0;
 
   /// The tensor's facts. @throws InputError when it does not exist.

@@ -12,14 +12,14 @@
 
 namespace isobar::exec {
 
-/// Reports once per run, in one line, that its steps take more than ten times the predicted time. Two cases count: the
-/// mean of the completed steps except the first, in which a machine warms up, once they are late by a second together;
-/// or a step under way that is late by `patience`.
+/// Reports once per run, in one line, that steps take more than ten times the predicted time. One case is the mean of
+/// the completed steps, once they are late by a second in total; the first step does not count, because a machine warms
+/// up in it. The other case is a step under way that is late by `patience`.
 class Lateness {
  public:
   using Report = std::function<void(const std::string& line)>;
 
-  /// `predicted`: time of a step; 0 where there is no prediction, and nothing is reported.
+  /// `predicted`: time of a step; 0 if there is no prediction, and then nothing is reported.
   Lateness(Seconds predicted, Seconds patience, Report report)
       : predicted_(predicted), patience_(patience), report_(std::move(report))
   {

@@ -21,7 +21,7 @@ struct LaunchFlags {
   std::optional<std::string> master;  ///< "host:port"
 };
 
-/// Which rank of how many this process is, and where it meets the others.
+/// The rank of this process, the number of ranks, and where they meet.
 struct LaunchPlace {
   std::size_t rank = 0;
   std::size_t world_size = 1;
@@ -36,9 +36,9 @@ struct LaunchPlace {
 /// that agrees with Slurm is Slurm's own. nullopt when no source gives a rank.
 ///
 /// Rank 0 listens at --master, else at ISOBAR_MASTER, else at MASTER_ADDR:MASTER_PORT, or at the next port where
-/// torchrun's agent listens there itself (TORCHELASTIC_USE_AGENT_STORE). Without these: on the loopback interface when
-/// Slurm or Open MPI report that all ranks are on one machine, else on the first node of Slurm's step, at a port in
-/// 20000 to 29999 that follows from the job.
+/// torchrun's agent listens there itself (TORCHELASTIC_USE_AGENT_STORE). Without these, it listens on the loopback
+/// interface if Slurm or Open MPI report that all ranks are on one machine, else on the first node of Slurm's step. The
+/// port then follows from the job: 20000 to 29999.
 /// @throws InputError naming the variables that are incomplete, malformed or contradictory.
 std::optional<LaunchPlace> launch_place(const Environment& environment, const LaunchFlags& flags);
 

@@ -8,7 +8,7 @@
 
 namespace isobar::exec {
 
-/// Median time from the begin of a message until it has arrived, without the way back of the answer.
+/// Median time from the start of a message until it has arrived, without the time of the answer.
 struct SizeMeasurement {
   Bytes size;
   Seconds time;
@@ -27,9 +27,9 @@ struct LinkMeasurement {
 /// 1, 2, 4, … and `most` (1..64).
 std::vector<std::size_t> connection_counts(std::size_t most);
 
-/// Measures every link of a process group of `ranks.size()` ranks with 1, 2, 4, … and `most_connections` connections,
-/// one link at a time, so that each has the network to itself. All ranks call it; each returns the links that begin at
-/// it. Takes some seconds for each link. Overrides the connections and the deadline of `options`.
+/// Measures every link of a process group with 1, 2, 4, … and `most_connections` connections. It measures one link at a
+/// time, so that each has the network to itself. All ranks call it; each returns the links that begin at it. Takes some
+/// seconds for each link. Overrides the connections and the deadline of `options`.
 /// @throws as TcpWorld and TcpLink do.
 std::vector<LinkMeasurement> probe_links(std::size_t rank, const std::vector<Endpoint>& ranks,
                                          std::size_t most_connections, TcpOptions options);

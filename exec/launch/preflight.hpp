@@ -15,7 +15,7 @@ namespace isobar::exec {
 /// What a rank reports about itself before a run begins.
 struct RankFacts {
   std::string host;                        ///< its machine's name
-  std::optional<std::string> plan_device;  ///< the plan's device that it is, if set by --plan-device
+  std::optional<std::string> plan_device;  ///< name of its device in the plan, if set by --plan-device
   std::string device;                      ///< "cpu", "cuda:0"
   std::string device_name;                 ///< model name of the device
   Bytes memory;                            ///< that programs can take on the device
@@ -55,9 +55,10 @@ struct DeviceAssignment {
   std::vector<std::size_t> device_of_rank;  ///< empty when there are faults
   std::vector<std::string> faults;
 };
-/// Assigns one of `devices`, which are as many, to each rank. A host matches a device also by its name up to the first
-/// dot. Automatic: ranks with a `plan_device` take it, and the others take the remaining devices in order. If none has
-/// one and the hosts are the devices, each once, ranks are assigned by host; else rank i takes device i.
+/// Assigns one of `devices` to each rank; there must be as many of them as ranks. A host matches a device also by its
+/// name up to the first dot. Automatic: ranks with a `plan_device` take it, and the others take the remaining devices
+/// in order. If none has one and the hosts are the devices, each once, ranks are assigned by host; else rank i takes
+/// device i.
 DeviceAssignment assign_devices(const std::vector<PresentRank>& ranks, const std::vector<std::string>& devices,
                                 AssignmentRule rule);
 

@@ -15,7 +15,8 @@ namespace isobar::exec {
 /// What one rank is doing. Usable from any thread.
 class Progress {
  public:
-  /// During its lifetime the rank is at work on this; one at a time. Waiting for another rank is not work.
+  /// For its lifetime, the rank counts as being at work on this. At most one at a time; waiting for another rank is not
+  /// work.
   class Work {
    public:
     /// `progress`: nullptr where it is not needed.

@@ -32,9 +32,9 @@ class RankFailures {
 
   /// Adds the result of a rank that has ended. Call it in the order in which they end.
   void ended(std::size_t rank, const ChildResult& result);
-  /// Throws the failure that says most about the cause (throw_failure), of the rank at fault. In order of preference: a
-  /// rank's own failure, a failure that it reports of another rank, a connection that closed or a deadline that passed,
-  /// and a rank that had to be killed; among equals the first.
+  /// Throws the failure that says most about the cause (throw_failure), of the rank at fault. The order of preference
+  /// is: a rank's own failure; a failure that it reports of another rank; a closed connection or a passed deadline; a
+  /// rank that had to be killed. Among equals, the first wins.
   void throw_if_any() const;
 
  private:

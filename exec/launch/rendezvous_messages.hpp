@@ -24,7 +24,7 @@ namespace isobar::exec::rendezvous {
 
 /// How long missing ranks may still connect once there is a reason against the run, so that they receive it too.
 inline constexpr Seconds grace{5};
-/// For one message of a connected rank.
+/// Longest wait for one message of a connected rank.
 inline constexpr Seconds patience{10};
 
 /// Sent by rank 0 once both links of a rank are connected. A rank that does not receive it was dropped and connects

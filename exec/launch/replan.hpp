@@ -8,7 +8,7 @@
 
 namespace isobar::exec {
 
-/// Inputs for making a plan again. That is done by the program isobar next to this one, else by one on the PATH.
+/// Inputs for making a plan again. The program isobar makes it: the one next to this program, else the one on the PATH.
 struct ReplanInputs {
   std::string platform;  ///< file of the platform for which the plan was made
   std::string workload;  ///< file

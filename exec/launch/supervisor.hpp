@@ -26,8 +26,8 @@ struct Supervision {
   std::function<std::string()> resume_point;
   /// Receives each failure that is followed by another attempt, in one line.
   std::function<void(const std::string&)> report;
-  /// Before the second attempt, since failed hardware may need time to recover. Doubled before each further attempt, up
-  /// to half a minute. An interrupt ends it.
+  /// Pause before the second attempt, since failed hardware may need time to recover. It doubles before each further
+  /// attempt, up to half a minute. An interrupt ends it.
   Seconds pause{0.5};
 };
 

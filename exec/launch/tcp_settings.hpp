@@ -9,10 +9,10 @@
 
 namespace isobar::exec {
 
-/// Settings of this system's TCP that matter for links with a long round trip. Linux; each is a setting of net.ipv4.
+/// TCP settings of this system that matter for links with a long round trip: Linux's settings under net.ipv4.
 struct TcpSettings {
   std::string congestion_control;  ///< tcp_congestion_control: "cubic"
-  bool restarts_after_pause{};     ///< tcp_slow_start_after_idle: windows open again. False for BBR, which ignores it
+  bool restarts_after_pause{};     ///< tcp_slow_start_after_idle; false for BBR, which ignores it
   Bytes send_buffer;               ///< tcp_wmem: maximum per connection
   Bytes receive_buffer;            ///< tcp_rmem: maximum per connection
 };

@@ -11,7 +11,7 @@
 
 namespace isobar::exec {
 
-/// Devices of a run, by rank, and the links between each two of them.
+/// Devices of a run, by rank, and the links between each pair of them.
 struct WorldProfile {
   std::vector<DeviceProfile> devices;  ///< ranks on one device have equal profiles and equal parts of its memory
   std::vector<LinkMeasurement> links;  ///< every pair in both directions, with 1, 2, 4, … and the most connections
@@ -19,7 +19,7 @@ struct WorldProfile {
 
 using MeasureDevice = std::function<DeviceProfile()>;
 
-/// Measures this machine as `ranks` devices, with its loopback interface as the link between each two of them.
+/// Measures this machine as `ranks` devices, with its loopback interface as the link between each pair of them.
 WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_connections, const MeasureDevice& measure_device);
 
 /// One rank's part in measuring several machines. `ranks`: where all ranks listen. Among the ranks of a machine with

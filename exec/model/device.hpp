@@ -29,13 +29,13 @@ GpuFacts facts_of_gpu(const std::string& device);
 /// Moves a tensor to a device. The copy to a GPU goes through pinned memory on the calling thread's stream, and the
 /// host does not wait for it.
 at::Tensor on_device(const at::Tensor& tensor, const std::string& device);
-/// Begins a copy to pinned memory on the calling thread's stream; complete once the stream has passed it. Returns a
-/// tensor on the CPU unchanged.
+/// Begins a copy to pinned memory on the calling thread's stream; it is complete once the stream has passed it. Returns
+/// a tensor on the CPU unchanged.
 at::Tensor begin_copy(const at::Tensor& tensor);
 /// Contiguous copies on the CPU, complete on return. The thread waits for its own stream only.
 Tensors on_cpu(const Tensors& tensors);
 
-/// While it lives, torch's calls that make the host wait for a GPU throw in the whole process. No effect on a CPU.
+/// For its lifetime, torch's calls that make the host wait for a GPU throw, in the whole process. No effect on a CPU.
 class NoHostSync {
  public:
   explicit NoHostSync(const std::string& device);

@@ -34,8 +34,8 @@ void forbid_host_sync(bool forbidden);
 /// Whether the calling thread's GPU has failed, for example by a fault in a kernel. All later calls to it fail.
 bool has_failed();
 
-/// While it lives, profilers such as Nsight Systems show the calling thread's work under this name. By NVTX, whose cost
-/// is negligible when no profiler is attached.
+/// For its lifetime, profilers such as Nsight Systems show the calling thread's work under this name. By NVTX, whose
+/// cost is negligible when no profiler is attached.
 class NamedRange {
  public:
   explicit NamedRange(const std::string& name);
@@ -46,7 +46,8 @@ class NamedRange {
 
 /// Queues a kernel that stores the device's time in the 8 bytes of device memory at `begin`.
 void keep_time(std::uint64_t* begin, void* stream);
-/// Queues a kernel that ends `slowdown` times the time after `begin` that had passed when the kernel began.
+/// Queues a kernel that stretches the work since `begin`: it ends when `slowdown` times as much time has passed since
+/// `begin` as when the kernel started.
 void stretch(const std::uint64_t* begin, double slowdown, void* stream);
 
 }  // namespace isobar::exec::gpu

@@ -37,7 +37,7 @@ class MemoryMeter {
   /// @throws an OutOfMemory failure, counting nothing, when they would exceed the cap.
   std::shared_ptr<MemoryCount> take(std::size_t bytes);
 
-  /// Reports that the machine has no `bytes` more for the calling thread. @throws an OutOfMemory failure.
+  /// Reports that the system could not give the calling thread `bytes` more. @throws an OutOfMemory failure.
   [[noreturn]] void refuse(std::size_t bytes) const;
 
   /// The count itself, for GPU memory, which cannot be refused on allocation: it is counted there and checked later.
@@ -50,7 +50,7 @@ class MemoryMeter {
   std::shared_ptr<MemoryCount> count_ = std::make_shared<MemoryCount>();
 };
 
-/// While it lives, `meter` counts the tensors that this thread allocates on the CPU. `meter` must outlive it.
+/// For its lifetime, `meter` counts the tensors that this thread allocates on the CPU. `meter` must outlive it.
 class MeteredThread {
  public:
   explicit MeteredThread(MemoryMeter& meter);
@@ -62,7 +62,7 @@ class MeteredThread {
   MemoryMeter* before_;
 };
 
-/// While it lives, an out-of-memory failure on this thread names the place, such as "layer 3 (block)".
+/// For its lifetime, an out-of-memory failure on this thread names the place, such as "layer 3 (block)".
 class MemoryPlace {
  public:
   /// `where` must outlive it.
@@ -76,12 +76,12 @@ class MemoryPlace {
   int exceptions_;
 };
 
-/// The innermost place that the exception just caught on this thread has left, " in layer 3 (block)"; "" without one.
-/// Clears it.
+/// Returns and clears the innermost place that the exception just caught on this thread has left: " in layer 3
+/// (block)", or "" if there was none.
 std::string place_of_failure();
 
-/// Counts every tensor that is allocated on the CPU from now on. The process keeps freed memory: each step allocates
-/// the same memory again, and fresh pages from the system would have to be cleared each time.
+/// Counts every tensor that is allocated on the CPU from now on. The process then keeps freed memory, because each step
+/// allocates the same sizes again and the system would clear fresh pages each time.
 void meter_cpu_memory();
 
 }  // namespace isobar::exec

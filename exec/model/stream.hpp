@@ -10,17 +10,19 @@ namespace isobar::exec {
 
 struct Message;
 
-/// A point in a stream's work that the device passes in its turn. On the CPU it has passed when it is recorded.
+/// A point in a stream's queue of work. It has passed once the device has done the work before it; on the CPU, once it
+/// is recorded.
 class Event {
  public:
-  Event() = default;  ///< has passed, before all others
+  Event() = default;  ///< an event that has passed, before all others
   explicit Event(Seconds passed_at) : passed_at_(passed_at) {}
 
   bool passed() const;
   /// Blocks the calling thread, and nothing else, until the device has passed the event. @throws Interrupted.
   void wait() const;
   /// Waits for the event and returns when it passed, by the steady clock. A GPU's times come from its own clock, which
-  /// is tied to the steady one when its first stream is made: accurate to about 10 us, relative to each other to 1 us.
+  /// is aligned with the steady one when its first stream is made. They are accurate to about 10 us, and relative to
+  /// each other to 1 us.
   /// @throws Interrupted.
   Seconds time() const;
 
@@ -52,7 +54,7 @@ class Stream {
   /// Whether the device is a GPU, so that work is done after its call returns.
   bool is_on_gpu() const;
 
-  /// While it lives, what this thread computes on the device goes to the stream.
+  /// For its lifetime, what this thread computes on the device goes to the stream.
   class Scope {
    public:
     explicit Scope(Stream& stream);

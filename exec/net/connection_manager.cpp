@@ -39,7 +39,8 @@ constexpr const char* no_answer = "no answer";
 constexpr const char* connection_closed = "it closed the connection";
 constexpr const char* secret_not_proved =
     "it does not prove the secret: it is another program, or a rank with another secret";
-constexpr const char* proof_not_accepted = "it does not accept our proof of the secret: give all ranks the same secret";
+constexpr const char* proof_not_accepted =
+    "it closed the connection after our proof of the secret: give all ranks the same secret";
 
 /// A connection counts once its initiator has confirmed it, so that one whose initiator died takes no rank's place.
 using Confirmation = char;

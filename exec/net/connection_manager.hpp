@@ -38,7 +38,7 @@ class ConnectionManager {
   /// @returns the number of the attempt, for `trouble`.
   std::size_t connect(const Endpoint& peer, const Purpose& purpose, Connected connected, Rejected rejected);
 
-  /// Waits until something has happened, for 0.1 s at most. False once the deadline has passed and nothing happened.
+  /// Waits up to 0.1 s for an event and handles it. Returns false once the deadline has passed and nothing happened.
   /// @throws Interrupted; EnvironmentError when the port fails; exceptions of the functions above.
   bool work(Clock::time_point deadline);
 

@@ -16,7 +16,7 @@ namespace isobar::exec {
 
 /// The connections of one end of a link, and the transfers under way over them.
 ///
-/// Used by the thread that runs the loop, except for the functions that say otherwise.
+/// Only the thread that runs the loop may call its functions, except where they are marked otherwise.
 class LinkConnections {
  public:
   static constexpr std::size_t no_payload = std::numeric_limits<std::size_t>::max();

@@ -31,7 +31,7 @@ std::shared_ptr<TcpLoop> make_tcp_loop();
 /// A payload of 64 KiB or more is cut into contiguous pieces of similar size, one for each connection, which travel in
 /// parallel; a smaller one uses the first connection. Nothing is copied.
 ///
-/// The calling thread does the work; an end is used by one thread at a time. An operation that fails, or is not
+/// The calling thread does the work, and only one thread may use an end at a time. An operation that fails, or is not
 /// complete by its deadline, throws a Failure (PeerClosed, DeadlinePassed, Cancelled, Other) with one line such as
 ///   rank 1: receive from rank 0 (channel 2): 1024 of 4096 B after 2 s: deadline passed
 /// where the bytes are those of the payload. The connections are then closed, so that the other end fails too, and all
@@ -43,8 +43,8 @@ class TcpLink {
   using Room = std::function<std::vector<std::span<std::byte>>(Bytes header)>;
   static constexpr std::size_t longest_header = std::size_t{1} << 20;
 
-  /// The end of link `name` at rank `self`. `connections`: at least one, in the same order at both ends. `title`: name
-  /// of the link in error messages, such as "channel 2". Links that share a loop are used by the same thread.
+  /// Makes the end of link `name` at rank `self`. `connections`: at least one, in the same order at both ends. `title`:
+  /// name of the link in error messages, such as "channel 2". Only one thread may use the links that share a loop.
   TcpLink(const LinkName& name, std::size_t self, const std::string& title, std::vector<Connection> connections,
           std::shared_ptr<TcpLoop> loop = make_tcp_loop());
   TcpLink(const TcpLink&) = delete;
@@ -54,8 +54,8 @@ class TcpLink {
   /// Sends a message. Returns when the system has taken all bytes, possibly before the receiver has them.
   void send(Bytes header, std::span<const Bytes> payload, Deadline deadline);
   /// Receives the next message. Exceptions of `room` are rethrown and leave the link unusable, as does a payload that
-  /// does not fit its buffers. For an untrusted peer, no more than a header, at most 1 MiB, is allocated here; `room`
-  /// must limit what it allocates.
+  /// does not fit its buffers. It allocates no more than the header, at most 1 MiB, for an untrusted peer; `room` must
+  /// limit its own allocations.
   void receive(const Room& room, Deadline deadline);
   /// Sends on one link and receives on another link of the same loop at the same time.
   static void exchange(TcpLink& out, Bytes header, std::span<const Bytes> payload, TcpLink& in, const Room& room,
@@ -66,7 +66,7 @@ class TcpLink {
   static void cancel(std::span<TcpLink* const> links);
   /// Payload bytes of all messages sent so far. Callable from any thread.
   std::uint64_t bytes_sent() const;
-  /// Grows whenever bytes have left or arrived. Callable from any thread.
+  /// A count that grows whenever bytes have left or arrived. Callable from any thread.
   std::uint64_t moves() const;
   /// True when either end has closed any of the connections.
   bool is_closed() const;

@@ -19,8 +19,8 @@ Endpoint endpoint_from_text(const std::string& option, const std::string& text);
 /// Formats an endpoint likewise, for messages.
 std::string text_of(const Endpoint& endpoint);
 
-/// A port on which this process listens. A process that starts ranks can open a listener on port 0 for each rank,
-/// distribute the ports, and pass each rank its own listener, so that no other program takes a port in between.
+/// A port on which this process listens. A process that starts ranks can open a listener on port 0 for each rank, tell
+/// all ranks the ports, and pass each rank its listener. So no other program can take a port in between.
 class TcpListener {
  public:
   /// Listens on the first address of the host; port 0 selects a free port. The system queues early connections.

@@ -31,7 +31,7 @@ class Tls {
 
   /// Continues the handshake. It is complete, and both ends have proved the key, once it neither waits nor failed.
   Progress shake_hands();
-  /// Moves at most one record, 16 KiB. Repeat a write that waits with bytes that begin with the same ones.
+  /// Moves at most one record, 16 KiB. To repeat a write that had to wait, pass bytes that begin with the same ones.
   /// @throws EnvironmentError when a write cannot renew the key.
   Progress read(std::span<std::byte> bytes);
   Progress write(std::span<const std::byte> bytes);

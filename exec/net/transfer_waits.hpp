@@ -16,7 +16,7 @@ class TransferWaits {
   /// `idle`: time since any rank was last at work; called only where the user sets no limit.
   TransferWaits(const TimeLimits& limits, std::function<Seconds()> idle);
 
-  /// Runs a transfer. An EnvironmentError of it is rethrown with the description of the transfer added to its text.
+  /// Runs a transfer. Rethrows its EnvironmentError with a description of the transfer added to the text.
   void transfer(const Instruction& instruction, const Work& work) const;
   /// Runs an all-reduce; errors likewise.
   void all_reduce(const Work& work) const;

@@ -7,7 +7,7 @@
 #include <map>
 #include <mutex>
 
-/// What the lanes of a rank hand each other.
+/// Messages and decisions that the lanes of a rank pass to each other.
 namespace isobar::exec {
 
 /// Messages that one lane leaves for another, by micro-batch. Thread-safe.

@@ -20,8 +20,8 @@ std::vector<std::int64_t> header_of(const Message& message);
 
 /// Where received tensors are allocated; on a GPU, on the calling thread's stream.
 enum class TensorMemory { Pageable, Pinned, Gpu };
-/// Size limit of a transfer's tensors: several times the model's, which does not count token ids and labels as they are
-/// sent.
+/// Largest accepted size of a transfer's tensors: several times the size in the program, which does not count token ids
+/// and labels as they are sent.
 Bytes size_limit(const Instruction& transfer);
 /// Allocates the tensors that a header describes, to be filled by the receiver.
 /// @throws EnvironmentError when the header is malformed, or the tensors would take more than `most` bytes together;

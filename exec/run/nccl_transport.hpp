@@ -30,7 +30,7 @@ struct NcclOptions {
 /// waits until they are transferred.
 ///
 /// Each link has one sending lane, one receiving lane and a communicator of its own, in which both lanes keep the same
-/// order. A rank's lanes reach their transfers in an order that differs between runs: in a common communicator, two
+/// order. A rank's lanes reach their transfers in an order that differs between runs. In a common communicator, two
 /// ranks could each start with the transfer that the other does second, and deadlock. A rank enqueues its part of a
 /// transfer after the header, which is sent once all work that makes the tensors is queued. So no NCCL kernel waits for
 /// work that a host has yet to launch, such as a kernel whose module CUDA loads lazily.

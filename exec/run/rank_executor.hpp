@@ -48,7 +48,7 @@ struct RankOptions {
 
 /// Executes a rank's instructions: a stage's on its layers, or the data server's, which sends each micro-batch.
 ///
-/// On a GPU every lane has a stream of its own, and an instruction is done for the host when its work is queued: later
+/// On a GPU, every lane has its own stream, and the host counts an instruction as done when its work is queued: later
 /// work waits for its results on the device. The host waits for the device only between steps and in the gradient sync.
 class RankExecutor : public RankWork {
  public:
@@ -69,8 +69,8 @@ class RankExecutor : public RankWork {
   /// Ends a step on the compute lane and reports, in order, all steps that the device has ended; on a CPU this one. A
   /// GPU may be two steps behind the host; beyond that this waits for it, since the memory of queued work would grow.
   void end_step(std::uint64_t step, const StepEnded& ended);
-  /// Call after the last step: waits for the device, reports the remaining steps, and completes `report` with the
-  /// device's measurements: peak memory, and a GPU's times in place of the host's.
+  /// Call after the last step. Waits for the device and reports the remaining steps. Adds the device's measurements to
+  /// `report`: peak memory, and a GPU's times in place of the host's.
   void finish(const StepEnded& ended, RankReport& report);
 
   /// After the last step of training: the number of steps done since step 0. Otherwise 0.
@@ -106,7 +106,7 @@ class RankExecutor : public RankWork {
    private:
     void resolve_first();
 
-    std::deque<std::pair<Event, Event>> pending_;     // begin and end of each instruction
+    std::deque<std::pair<Event, Event>> pending_;     // start and end of each instruction
     std::vector<std::pair<Seconds, Seconds>> ended_;  // their times, once the device has passed both
   };
 

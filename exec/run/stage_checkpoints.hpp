@@ -13,7 +13,7 @@ namespace isobar::exec {
 
 class StageModel;
 
-/// The fault of a run whose training has diverged in a step.
+/// The error for a run whose training has diverged in a step.
 InputError diverged(std::uint64_t step, const std::string& what);
 
 /// Writes one stage's part of each checkpoint in the background. Rank 0 also prepares the folder and deletes old

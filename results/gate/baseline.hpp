@@ -60,10 +60,9 @@ struct BaselineCheck {
 /// Largest relative difference between equal numbers: the last digits of simulated times vary between compilers.
 inline constexpr double baseline_tolerance = 1e-6;
 
-/// Compares rows with the same key. The first of these that differs decides whether a row is better or worse: whether
-/// there is a plan, simulated step time, objective, outcome (optimal, feasible, timed out, infeasible), objective bound
-/// (higher is better), step bound (higher is better), peak memory. `limits`: largest plan time relative to `even`, by
-/// allocator.
+/// Compares rows with the same key. The first difference in this list decides whether a row is better or worse: whether
+/// there is a plan; simulated step time; objective; outcome (optimal, feasible, timed out, infeasible); objective bound
+/// and step bound (higher is better); peak memory. `limits`: largest plan time relative to `even`, by allocator.
 BaselineCheck check_baseline(const std::vector<ComparisonRow>& baseline, std::vector<ComparisonRow> rows,
                              const std::map<std::string, double>& limits);
 

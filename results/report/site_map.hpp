@@ -19,8 +19,8 @@ struct SiteMap {
   struct Connection {
     std::size_t a = 0;  ///< sites, a < b
     std::size_t b = 0;
-    /// Links that transfers of the plan pass, each once, without those that all traffic of one device passes. Where no
-    /// others are left, those are listed.
+    /// Links that transfers of the plan pass, each once, without those that all traffic of one device passes. If there
+    /// are no others, those are listed.
     std::vector<std::string> links;
     Path path;  ///< of the first such transfer
   };

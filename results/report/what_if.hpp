@@ -19,8 +19,8 @@ struct WhatIf {
   bool needs_planning = false;  ///< cannot affect a plan that is kept
 };
 
-/// Changes to try for a simulated plan, in this order: all speeds, the devices that compute longest, all bandwidths,
-/// each two sites between which the plan sends (busiest first), the busiest links, all latencies, and all memory. The
+/// Changes to try for a simulated plan. In this order: all speeds; the devices that compute longest; all bandwidths;
+/// each pair of sites between which the plan sends, busiest first; the busiest links; all latencies; all memory. The
 /// busiest links exclude one that is the only link between two sites.
 std::vector<WhatIf> what_ifs_of(const Result& result, const SiteMap& map);
 

@@ -22,20 +22,21 @@ std::string sweep_row_to_json(const SweepRow& row);
 SweepRow sweep_row_from_json(const std::string& text, const std::string& name);
 
 /// Rows of sweeps in an SQLite database, each written as soon as it is known. Other processes may read and write it at
-/// the same time. A process that is killed loses no row that it has put.
+/// the same time. Rows that a process has stored survive when it is killed.
 class SweepStore {
  public:
   /// `Read` needs no write permission in the folder of the database and creates no file there.
   enum class Access { Read, Write };
 
   /// Opens the database, or creates it with `Write`.
-  /// @throws InputError for a file that is not a sweep's database; EnvironmentError when the system refuses.
+  /// @throws InputError for a file that is not a sweep's database; EnvironmentError when the file cannot be opened or
+  /// created.
   explicit SweepStore(std::string file, Access access = Access::Write);
   SweepStore(const SweepStore&) = delete;
   SweepStore& operator=(const SweepStore&) = delete;
   ~SweepStore();
 
-  /// The row of that definition, or none.
+  /// The row with this definition, or none.
   std::optional<ComparisonRow> row(const std::string& definition) const;
   /// Stores a row in one transaction. An existing row is kept, unless it failed.
   /// @throws EnvironmentError, such as when the disk is full; rows stored before are kept.

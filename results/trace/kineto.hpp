@@ -29,7 +29,7 @@ struct GpuTimes {
 
 /// Statistics of a trace of PyTorch's profiler (Kineto).
 struct KinetoStats {
-  Seconds span;                      ///< from the begin of the first event to the end of the last
+  Seconds span;                      ///< from the start of the first event to the end of the last
   std::vector<StreamTimes> streams;  ///< by name; threads count their operators (cpu_op)
   std::vector<GpuTimes> gpus;
 };

@@ -11,7 +11,7 @@
 
 namespace isobar::results {
 
-/// Begin and end of every instruction over several steps of a program, simulated or measured. 16 bytes per instruction.
+/// Start and end of every instruction over several steps of a program, simulated or measured. 16 bytes per instruction.
 class Timeline {
  public:
   struct Span {
@@ -63,7 +63,7 @@ struct PathShare {
 ///
 /// The predecessor of an instruction is the last to end of all that it waits for: its lane, its Wait and, for a
 /// transfer, those of the other end. An instruction counts from the end of its predecessor to its own end, so shares
-/// sum to the time from the begin of the first instruction to the end of the step. A Recv counts as its Send; both wait
+/// sum to the time from the start of the first instruction to the end of the step. A Recv counts as its Send; both wait
 /// for the sender's lane, not the receiver's.
 std::vector<PathShare> critical_path(const Timeline& timeline, std::uint64_t step);
 

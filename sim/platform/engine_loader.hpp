@@ -4,7 +4,7 @@
 
 namespace isobar::sim {
 
-/// A text under a path of its own in memory, until this is destroyed.
+/// A file in memory that holds a text, under its own path, for the lifetime of the object.
 class TextInMemory {
  public:
   /// @throws EnvironmentError without memory for it.

@@ -11,7 +11,7 @@ inline bool is_rate(double value)
   return value >= 1 && value <= 1e30;
 }
 
-/// The longest latency of a route: eleven days. A longer one has a wrong unit.
+/// The longest latency of a route: eleven days. A longer one is taken for a wrong unit.
 inline constexpr Seconds most_latency = Seconds(1e6);
 
 }  // namespace isobar::sim

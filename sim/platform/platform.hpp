@@ -53,7 +53,7 @@ class Platform {
   const std::string& hash() const { return hash_; }
   /// Paths of these files, as found from the working folder.
   const std::vector<std::string>& files() const { return files_; }
-  /// What of the platform file is ignored, one line each, "file:line: …": `<config>`, because Isobar sets SimGrid's
+  /// The ignored parts of the platform file, one line each, "file:line: …": `<config>`, because Isobar sets SimGrid's
   /// options and lets no platform file write anything, and hosts with memory and a speed of 0.
   const std::vector<std::string>& notes() const { return notes_; }
 

@@ -17,9 +17,9 @@ void check_speeds(const std::string& file, const Endpoints& endpoints);
 
 /// Checks that routes exist and that their latencies and bandwidths are within limits.
 ///
-/// Small platforms: all pairs of endpoints. Large ones (more than 16,384 pairs): each device with the next one and with
-/// the data server, then one device per zone with those of the other zones, up to the same number of pairs. Routes that
-/// are not checked are found missing when their path is asked for.
+/// On platforms of up to 16,384 pairs of endpoints, it checks all pairs. On larger ones, it checks each device with the
+/// next one and with the data server. Then it checks one device per zone with those of the other zones, up to the same
+/// number of pairs. A missing route that was not checked is found when its path is looked up.
 /// @throws InputError "file:line: host NAME: …" for the first fault.
 void check_routes(const std::string& file, const Endpoints& endpoints, const Routes& routes,
                   const ExpectFault& expect_fault);

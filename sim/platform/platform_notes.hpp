@@ -7,7 +7,7 @@
 
 namespace isobar::sim {
 
-/// Lists what of a platform file is not used, one line each: "file:line: …" (see Platform::notes).
+/// Lists the ignored parts of a platform file, one line each: "file:line: …" (see Platform::notes).
 std::vector<std::string> platform_notes(const PlatformScan& scan, const std::string& file);
 
 }  // namespace isobar::sim

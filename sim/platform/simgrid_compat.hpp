@@ -26,8 +26,8 @@ inline constexpr const char* work_precision_option = "maxmin/precision";
 /// TCP window (gamma) of the flows that start: their rate is at most window / (2 x latency). 0: no limit.
 inline constexpr const char* window_option = "network/TCP-gamma";
 
-/// Whether SimGrid bounds a flow for its whole life by the bandwidth at its start. 3.32 does not where it divides a
-/// window of 0 by a latency, because a bound of 0 means none (read in NetworkCm02Model of 3.32 and 4.1).
+/// Whether SimGrid bounds a flow for its whole life by the bandwidth at its start. SimGrid 3.32 does not if the window
+/// is 0 and the latency is not: the resulting bound of 0 means none (read in NetworkCm02Model of 3.32 and 4.1).
 inline bool bound_is_fixed_at_start(double latency_s)
 {
   return SIMGRID_VERSION >= 33400 || latency_s <= 0;

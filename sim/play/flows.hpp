@@ -15,8 +15,8 @@ class Flows {
 
   /// Starts the data of `send.arriving`.
   void start(LaneState& send) { start(send, send.arriving.bytes); }
-  /// Follows a bandwidth profile. Flows that SimGrid bounds by the bandwidth at their start are started again with the
-  /// bytes that remain, where they may now be faster. O(lanes) for a link that carries data.
+  /// Follows a bandwidth profile. SimGrid bounds some flows by the bandwidth at their start; if these may now be
+  /// faster, they are started again with the bytes that remain. O(lanes) for a link that carries data.
   void bandwidth_changed(const sg4::Link& link);
   /// Releases a flow that `bandwidth_changed` cancelled, when it ends. @throws std::logic_error for any other.
   sg4::ActivityPtr release_cancelled(const sg4::Activity& activity);

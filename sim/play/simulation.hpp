@@ -51,13 +51,13 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
 /// flow, one message of a lane after the other (docs/costs.md). Its Send spans the time in which its bytes leave, its
 /// Recv the time in which they arrive, a latency later.
 ///
-/// A host or link whose profile falls to 0 stands still until the profile raises it again. The run is given up when
-/// nothing has completed for a week of simulated time, and for 1000 times the nominal duration of what is under way.
+/// A host or link whose profile falls to 0 stands still until the profile raises it again. The run fails when nothing
+/// has completed for a week of simulated time and for 1000 times the nominal duration of the work under way.
 ///
 /// Call once per process; after a fault SimGrid cannot be used again.
-/// @throws InputError when the platform stops the run: a host or link that is off when it is needed, one that stands
-/// still for good (names host or link, instruction and time), or more than 1e15 s of simulated time; std::logic_error
-/// when the program deadlocks; Interrupted; whatever `sink` throws.
+/// @throws InputError when the platform stops the run: a host or link is off when it is needed, one stands still for
+/// good (the message names host or link, instruction and time), or the run takes more than 1e15 s. Throws
+/// std::logic_error when the program deadlocks, Interrupted, and what `sink` throws.
 SimulationReport simulate(const Platform& platform, const Program& program, const std::vector<RankHost>& ranks,
                           std::uint64_t iterations, TraceSink* sink);
 

@@ -5,8 +5,8 @@
 namespace isobar::sim {
 
 // Hosts and links whose profile falls to 0. SimGrid 3.32 ignores a speed or bandwidth of 0 (measured: an Exec continued
-// as before). A resource that stands still therefore keeps a rate of 1e-4 FLOP/s or B/s: hardly above SimGrid's
-// precision of 1e-5, and nothing within a week.
+// as before). A resource that stands still therefore keeps a rate of 1e-4 FLOP/s or B/s: just above SimGrid's precision
+// of 1e-5, and of no effect within a week.
 
 /// Limits a host whose available speed is 0 to that rate.
 void hold_at_standstill(const sg4::Host& host);
@@ -16,7 +16,7 @@ bool hold_at_standstill(const sg4::Link& link);
 /// The longest time without progress that is not a standstill, unless what is under way takes longer.
 inline constexpr Seconds week{7 * 24 * 3600.0};
 
-/// Throws when nothing has completed for a week, and for 1000 times the nominal duration of what is under way.
+/// Throws when nothing has completed for a week and for 1000 times the nominal duration of the work under way.
 /// @throws InputError that names the slowest host or link, the instruction that waits for it, and since when.
 void give_up_at_standstill(const SimulationState& state);
 

@@ -15,17 +15,18 @@ class Transfers {
   {
   }
 
-  /// Starts the transfer that is the turn of both lanes. Each lane takes its next turn at once.
+  /// Starts the transfer that is next on both lanes. Each lane then proceeds to its next instruction at once.
   void start(LaneState& send, LaneState& receive);
   /// Ends the transfer whose last byte has arrived, and starts the data of the next ones.
   void complete(LaneState& send);
 
-  /// Sends `size` bytes to the peer of the lane's turn. The data of a part of an AllReduce waits for no other message.
+  /// Sends `size` bytes to the peer of the lane's current instruction. The data of a part of an AllReduce waits for no
+  /// other message.
   /// @throws InputError when a host or a link on its route is off.
   void put_on_its_way(LaneState& send, Bytes size);
 
-  /// @throws InputError when the link has gone off with a message on its way: SimGrid ends flows over it, but knows
-  /// nothing of messages whose latency has not passed.
+  /// Handles a link that was turned on or off. @throws InputError when it is off and a message is in transit over it:
+  /// SimGrid ends flows, but does not know messages whose latency has not passed.
   void link_switched(const sg4::Link& link) const;
   /// Removes all timers. Needed before the process exits.
   void remove_timers();

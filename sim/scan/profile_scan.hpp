@@ -13,8 +13,8 @@
 
 namespace isobar::sim {
 
-/// Checks that SimGrid can read the profiles of a platform file, and computes by how much they speed the platform up.
-/// Fills `profiled_links`, `profile_speedup` and `profiles` of the scan.
+/// Checks that SimGrid can read the profiles of a platform file, and computes the largest factor by which they speed
+/// the platform up. Fills `profiled_links`, `profile_speedup` and `profiles` of the scan.
 class ProfileScan {
  public:
   /// All arguments must outlive this.

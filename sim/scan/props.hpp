@@ -30,9 +30,9 @@ enum class PropHolder { Host, Link, Zone, Cluster };
 /// likely misspelling of one of Isobar's props. The message names no place.
 bool read_prop(Props& props, PropHolder holder, const std::string& id, const std::string& value);
 
-/// Whether a prop belongs to another program although its name is one of Isobar's: a role such as Batsim's `master`
-/// that is not similar to `data-server`, or, on an element where the prop has no effect, a value that Isobar cannot
-/// read, such as memory="128".
+/// Whether a prop belongs to another program although its name is one of Isobar's. That is a role that is not similar
+/// to `data-server`, such as Batsim's `master`. On an element where the prop has no effect, it is also a value that
+/// Isobar cannot read, such as memory="128".
 bool is_foreign_prop(PropHolder holder, const std::string& id, const std::string& value);
 
 /// Names of the props that an element may have.

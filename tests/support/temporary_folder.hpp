@@ -8,8 +8,8 @@
 
 namespace isobar::testing_support {
 
-/// A new, empty folder that is deleted with the object. Its name does not contain the process id: ids are reused, so
-/// that a test could find files of an earlier one.
+/// A new, empty folder that is deleted with the object. Its name does not contain the process id: ids are reused, and a
+/// test could find the files of an earlier one.
 class TemporaryFolder {
  public:
   TemporaryFolder()

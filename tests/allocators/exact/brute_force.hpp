@@ -12,7 +12,7 @@
 namespace isobar::testing_support {
 
 /// Calls visit(stages) for every split of the chain over every subset of the devices, in their order, or in any order.
-/// O(2^(layers + devices)), times devices! in any order: for a few of each.
+/// O(2^(layers + devices)), times devices! in any order, so only for small numbers of both.
 inline void for_each_placement(std::size_t layers, std::size_t devices, bool any_order,
                                const std::function<void(const std::vector<StagePlacement>&)>& visit)
 {

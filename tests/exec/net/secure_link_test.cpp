@@ -377,7 +377,7 @@ TEST(ConnectionManager, ReportsAWrongSecretToBothSidesWithoutRevealingEither)
 {
   Acceptor acceptor;
   EXPECT_EQ(connect_to(acceptor.port(), test_secret("another secret of sixteen bytes and more"), false),
-            "it does not accept our proof of the secret: give all ranks the same secret");
+            "it closed the connection after our proof of the secret: give all ranks the same secret");
   EXPECT_EQ(acceptor.accepted(), std::vector<std::string>{});
   EXPECT_THAT(acceptor.unauthenticated(),
               MatchesRegex("; [0-9]+ connections? did not prove the secret \\(the last one from 127.0.0.1\\): give all "

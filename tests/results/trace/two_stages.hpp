@@ -70,7 +70,7 @@ class WrittenTrace {
   Timeline timeline(const Program& program) const { return Timeline::of(read_trace(name()), program); }
 
   /// Writes `steps` consecutive steps with transfers of `transfer` seconds: forward and backward of a take 1 and 2 s,
-  /// of b 3 and 4 s, updates at most half a second. Receives are posted at the begin of a step.
+  /// of b 3 and 4 s, updates at most half a second. Receives are posted at the start of a step.
   void write_steps(const Program& program, std::uint64_t steps, double transfer) const
   {
     std::ofstream out(name());
