@@ -275,8 +275,12 @@ ExitCode check(const CheckOptions& options)
   junit_file.write(check_to_junit(answer, against));
   markdown_file.write(check_to_markdown(answer, against));
   const bool prints_report = junit_file.is_standard_output() || markdown_file.is_standard_output();
+  // Files come first: a reader that closes the pipe loses none of them.
+  const auto approved = options.approve
+                            ? std::optional(approve(options, answer, meta, std::move(now), csv_file, meta_file))
+                            : std::nullopt;
   if (!prints_report) print(options.json ? check_to_json(answer, against) : check_to_text(answer, against));
-  if (options.approve) return approve(options, answer, meta, std::move(now), csv_file, meta_file);
+  if (approved) return *approved;
   if (answer.holds()) return ExitCode::Done;
   if (options.base.empty()) {
     for (const auto& input : results::changed_inputs(*meta.approved, now)) say(input);
@@ -289,7 +293,7 @@ ExitCode check(const CheckOptions& options)
 
 void add_check_command(CLI::App& app, Action& action)
 {
-  auto* command = app.add_subcommand("check", "plan and simulate every row of a baseline again; any change fails");
+  auto* command = app.add_subcommand("check", "plan and simulate every row of a baseline again; fails on any change");
   auto options = std::make_shared<CheckOptions>();
   command->option_defaults()->group("Inputs");
   add_file(*command, "BASELINE", options->baseline, "approved rows (NAME.csv, next to NAME.meta.json)")->required();

@@ -7,7 +7,7 @@ import subprocess
 import unittest
 import xml.etree.ElementTree
 
-from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest
 
 # Gives the whole model to the device that MINE names.
 ALLOCATOR = """#!/usr/bin/env python3
@@ -296,6 +296,12 @@ sys.exit(result.returncode)
         self.baseline.unlink()
         self.assertEqual(self.fault_of("check", self.baseline),
                          f"{self.baseline}: no such file; isobar check --approve makes it")
+
+    def test_a_reader_that_closes_the_pipe_does_not_lose_the_approval(self):
+        self.write_meta(["even"])
+        command = f"'{ISOBAR}' check '{self.baseline}' --approve | true"
+        subprocess.run(["bash", "-c", command], cwd=ROOT, check=True, capture_output=True, timeout=HANG_S)
+        self.check()
 
     def test_refuses_to_overwrite_the_inputs_of_its_rows(self):
         self.approve()
