@@ -494,12 +494,12 @@ TEST(TcpWorld, NamesTheRankWithAnotherSecretAndWhereItIs)
     }
   }
   for (const std::size_t rank : {0, 1}) {
-    EXPECT_THAT(errors[rank],
-                MatchesRegex(fmt::format("rank {}: still waiting after [0-9.]+ s for rank {} \\(127.0.0.1:{}: it does "
-                                         "not accept our proof of the secret: give all ranks the same secret\\); "
-                                         "[0-9]+ connections? did not prove the secret \\(the last one from "
-                                         "127.0.0.1\\): give all ranks the same secret",
-                                         rank, 1 - rank, ranks.endpoints[1 - rank].port)));
+    EXPECT_THAT(errors[rank], MatchesRegex(fmt::format(
+                                  "rank {}: still waiting after [0-9.]+ s for rank {} \\(127.0.0.1:{}: it closed "
+                                  "the connection after our proof of the secret: give all ranks the same secret\\); "
+                                  "[0-9]+ connections? did not prove the secret \\(the last one from "
+                                  "127.0.0.1\\): give all ranks the same secret",
+                                  rank, 1 - rank, ranks.endpoints[1 - rank].port)));
     EXPECT_THAT(errors[rank], AllOf(Not(HasSubstr("sixteen")), Not(HasSubstr("tests share"))));
   }
 }
