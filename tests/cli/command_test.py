@@ -65,7 +65,10 @@ class Command(CommandTest):
         self.assertEqual(self.fault_of(), "A subcommand is required; see isobar --help")
 
     def test_an_unknown_subcommand_is_named(self):
-        self.assertEqual(self.fault_of("simulat"), '"simulat" is not a command here; see isobar --help')
+        self.assertEqual(self.fault_of("simulat"),
+                         '"simulat" is not a command here; did you mean simulate? If not, see isobar --help')
+        self.assertEqual(self.fault_of("plan", "--mircobatches=4"),
+                         '"--mircobatches=4" is not expected here; did you mean --microbatches? If not, see isobar plan --help')
 
     def test_lists_allocators_schedules_and_files(self):
         names = [row["name"] for row in json.loads(self.run_isobar("list", "allocators", "--json").stdout)]
