@@ -12,6 +12,8 @@ struct LayerSizes {
   std::string name;
   std::uint64_t parameters = 0;
   double multiply_adds = 0;
+  /// The multiply_adds of products without parameters: the scores of attention and their use.
+  double score_multiply_adds = 0;
   double activations = 0;  ///< bytes
   double output = 0;       ///< bytes
 };
@@ -23,6 +25,7 @@ inline Layer& append_layer(Workload& workload, LayerSizes sizes)
   layer.name = std::move(sizes.name);
   layer.forward = Flops(2 * sizes.multiply_adds);
   layer.backward = 2 * layer.forward;
+  layer.backward_weight = Flops(2 * (sizes.multiply_adds - sizes.score_multiply_adds));
   layer.parameters = sizes.parameters;
   layer.activations = Bytes(sizes.activations);
   layer.output = layer.gradient = Bytes(sizes.output);

@@ -39,6 +39,7 @@ void build_bert(const BertSizes& sizes, Workload& workload)
     append({.name = fmt::format("encoder{}.attention", i),
             .parameters = 4 * (hidden * hidden + hidden) + 2 * hidden,
             .multiply_adds = 4 * T * H * H + 2 * B * S * S * H,
+            .score_multiply_adds = 2 * B * S * S * H,
             .activations = z * 6 * e + e + (is_fused ? 4 * a : (2 * z + 1) * a * S),
             .output = z * e},
            10 * e + a * S + T, e + T)

@@ -131,8 +131,11 @@ void apply_profile(const DeviceProfile& profile, const std::string& file, Worklo
   if (const auto fault = mismatch(profile, workload)) throw InputError(file, *fault);
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
     Layer& layer = workload.layers[i];
+    const Flops counted = layer.backward;
     layer.forward = profile.layers[i].forward * profile.speed;
     layer.backward = profile.layers[i].backward * profile.speed;
+    layer.backward_weight =
+        counted > Flops(0) ? layer.backward_weight / counted * layer.backward : default_backward_weight(layer);
     layer.update = profile.layers[i].update * profile.speed;
   }
 }

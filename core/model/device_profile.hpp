@@ -46,6 +46,7 @@ DeviceProfile read_profile(const std::filesystem::path& file);
 
 /// Sets the work of the workload's layers from their measured times, at the profile's speed. A layer then takes the
 /// measured time on a device of that speed, and that time × the profile's speed / the device's speed on another.
+/// `backward_weight` stays the same fraction of `backward`.
 /// @throws InputError, naming `file`, when the profile has other layers, another dtype or another micro-batch.
 void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload);
 

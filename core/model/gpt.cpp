@@ -30,6 +30,7 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
                             .parameters = 4 * (hidden * hidden + hidden) + 2 * hidden * intermediate + intermediate +
                                           hidden + 4 * hidden,
                             .multiply_adds = 4 * T * H * H + 2 * T * H * I + 2 * B * S * S * H,
+                            .score_multiply_adds = 2 * B * S * S * H,
                             .activations = z * (8 * e + 2 * T * I) + 2 * e + (is_fused ? 4 * a : (2 * z + 1) * a * S),
                             .output = z * e});
   }

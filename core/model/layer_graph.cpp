@@ -152,6 +152,7 @@ ChainView chain_view(const Workload& workload)
       const Layer& layer = workload.layers[i];
       sum.forward += layer.forward;
       sum.backward += layer.backward;
+      sum.backward_weight += layer.backward_weight;
       if (layer.update) sum.update = sum.update.value_or(Flops(0)) + *layer.update;
       sum.parameters += layer.parameters;
       sum.activations += layer.activations;

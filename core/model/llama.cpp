@@ -32,6 +32,7 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
                  {.name = fmt::format("block{}", i),
                   .parameters = 2 * hidden * hidden + 2 * hidden * kv_width + 3 * hidden * intermediate + 2 * hidden,
                   .multiply_adds = T * (2 * H * H + 2 * H * K + 3 * H * I) + 2 * B * S * S * H,
+                  .score_multiply_adds = 2 * B * S * S * H,
                   .activations = z * (6 * e + 2 * T * K + 4 * T * I) + (is_fused ? 4 * a : z * a * S),
                   .output = z * e});
   }

@@ -8,7 +8,9 @@
 /// sequence and dtype are set. Sizes must have passed the checks of core/model/workload_file.cpp.
 ///
 /// Work: two FLOPs per multiply-add, only for matrix products and convolutions (no normalisation, activation function,
-/// softmax or embedding look-up). Causal attention counts the whole S x S product. Backward is twice forward.
+/// softmax or embedding look-up). Causal attention counts the whole S x S product. Backward is twice forward: each
+/// product has two gradients of its own size. One of them is that of parameters (`backward_weight`), except in the
+/// products of attention without parameters, 2BS²H of its multiply-adds.
 ///
 /// Activations: what the backward pass needs, layer by layer, after Korthikanti et al. 2022, "Reducing Activation
 /// Recomputation in Large Transformer Models", section 4.1 (s·b·h·(34 + 5·a·s/h) bytes in 16 bit for a transformer

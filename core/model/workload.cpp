@@ -105,6 +105,11 @@ double bytes_per_parameter(DType dtype, Optimizer optimizer)
   return 2 * size_of(dtype) + master_copy + state;
 }
 
+Flops default_backward_weight(const Layer& layer)
+{
+  return layer.parameters == 0 ? Flops(0) : 0.5 * layer.backward;
+}
+
 Flops update_work(const Workload& workload, const Layer& layer)
 {
   if (layer.update) return *layer.update;
@@ -134,6 +139,7 @@ std::string workload_to_json(const Workload& workload)
     layers.push_back({{"name", layer.name},
                       {"forward_flops", layer.forward.value},
                       {"backward_flops", layer.backward.value},
+                      {"backward_weight_flops", layer.backward_weight.value},
                       {"parameters", layer.parameters},
                       {"activations_bytes", layer.activations.value},
                       {"output_bytes", layer.output.value},

@@ -36,6 +36,7 @@ struct Layer {
   std::string name;
   Flops forward;
   Flops backward;
+  Flops backward_weight;        ///< of `backward`: the gradients of parameters, which a BackwardWeight computes
   std::optional<Flops> update;  ///< if measured; otherwise parameters x update_flops_per_parameter
   std::uint64_t parameters = 0;
   Bytes activations;                ///< kept from forward until backward, in the workload's dtype
@@ -101,8 +102,8 @@ std::string workload_to_json(const Workload& workload);
 /// checkpointing).
 ///
 /// Each of them keeps only its inputs, if these are smaller than its activations, and its backward work grows by its
-/// forward work. The result can be used like any other workload. Requires memory_model training and a workload without
-/// recomputation. O(layers + edges).
+/// forward work, outside of `backward_weight`. The result can be used like any other workload. Requires memory_model
+/// training and a workload without recomputation. O(layers + edges).
 /// Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.
 Workload with_recomputation(const Workload& workload, const std::vector<std::size_t>& layers);
 
@@ -114,6 +115,10 @@ Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch);
 /// float32: 4 + 4 + (sgd 0, momentum 4, adam and adamw 8). bf16 and fp16: 2 + 2 + a float32 master copy of 4 + the same
 /// state in float32; for adam 16 in total (Rajbhandari et al., ZeRO, 2020, section 3.1).
 double bytes_per_parameter(DType dtype, Optimizer optimizer);
+
+/// The part of a layer's backward work that computes the gradients of parameters, if it is not known: half, as of a
+/// matrix product with parameters, or none without parameters.
+Flops default_backward_weight(const Layer& layer);
 
 /// Work of the optimizer's update of a layer.
 Flops update_work(const Workload& workload, const Layer& layer);

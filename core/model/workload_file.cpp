@@ -164,6 +164,14 @@ Layer read_layer(MappingReader& entry, const Positions& positions, std::size_t p
   layer.forward = entry.required_flops("forward");
   layer.backward = entry.optional_flops("backward").value_or(2 * layer.forward);
   layer.parameters = entry.required_count("parameters", 0, most_parameters);
+  layer.backward_weight = entry.optional_flops("backward_weight").value_or(default_backward_weight(layer));
+  if (layer.backward_weight > layer.backward) {
+    entry.add_fault(
+        "backward_weight",
+        fmt::format("{:.6g} FLOP are more than those of backward, {:.6g}; write the part of it that computes "
+                    "the gradients of parameters",
+                    layer.backward_weight.value, layer.backward.value));
+  }
   layer.activations = entry.required_bytes("activations");
   layer.output = entry.required_bytes("output");
   layer.gradient = entry.optional_bytes("gradient").value_or(layer.output);

@@ -101,6 +101,21 @@ TEST(DeviceProfile, ScalesMeasuredTimesByTheSpeedOfADevice)
   EXPECT_DOUBLE_EQ(costs.update_time(1, 2, 2).value, 2 * 0.3);
 }
 
+TEST(DeviceProfile, KeepsTheFractionOfTheGradientsOfParameters)
+{
+  const DeviceProfile profile = small_profile();
+  Workload workload = workload_of(profile);
+  workload.layers[0].backward_weight = 0.25 * workload.layers[0].backward;
+  workload.layers[1].backward = Flops(0);
+  workload.layers[1].parameters = 5;
+  workload.layers[2].backward = Flops(0);
+  workload.layers[2].parameters = 0;
+  apply_profile(profile, "p.json", workload);
+  EXPECT_DOUBLE_EQ(workload.layers[0].backward_weight.value, 0.25 * 3 * 2e9);
+  EXPECT_DOUBLE_EQ(workload.layers[1].backward_weight.value, 0.5 * 6 * 2e9) << "not counted before: the default";
+  EXPECT_EQ(workload.layers[2].backward_weight, Flops(0));
+}
+
 TEST(DeviceProfile, IsRefusedForAnotherWorkload)
 {
   const DeviceProfile profile = small_profile();

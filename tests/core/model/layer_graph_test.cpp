@@ -121,7 +121,9 @@ TEST(ChainView, IsTheChainItself)
 
 TEST(ChainView, SumsTheLayersBetweenTwoCuts)
 {
-  const auto view = chain_view(workload_with({{}, {0}, {1}, {2, 0}, {3}}));
+  auto workload = workload_with({{}, {0}, {1}, {2, 0}, {3}});
+  for (auto& layer : workload.layers) layer.backward_weight = 0.5 * layer.forward;
+  const auto view = chain_view(workload);
   EXPECT_THAT(view.first_layer, ElementsAre(0, 1, 4, 5));
   ASSERT_EQ(view.workload.layers.size(), 3u);
   EXPECT_TRUE(is_chain(view.workload));
@@ -129,6 +131,7 @@ TEST(ChainView, SumsTheLayersBetweenTwoCuts)
   EXPECT_EQ(block.name, "b..d");
   EXPECT_EQ(block.forward, Flops(2 + 3 + 4));
   EXPECT_EQ(block.backward, Flops(2 * (2 + 3 + 4)));
+  EXPECT_EQ(block.backward_weight, Flops(0.5 * (2 + 3 + 4)));
   EXPECT_EQ(block.parameters, 300u);
   EXPECT_EQ(block.activations, Bytes(3000));
   EXPECT_EQ(block.sky_memory, Bytes(15));

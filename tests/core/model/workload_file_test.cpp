@@ -159,6 +159,51 @@ TEST(BertWorkload, ScalesWithEverySize)
   EXPECT_EQ(classifier.sky_memory, Bytes(2 * (2 * (12 + 16) + 2 * 28 + 12)));
 }
 
+/// FLOPs of a layer's gradients of parameters.
+double weight_work(const Workload& workload, const std::string& layer)
+{
+  return layer_named(workload, layer).backward_weight.value;
+}
+
+TEST(GeneratedWorkloads, CountAGradientOfParametersForEachProductWithThem)
+{
+  // Sizes that are all different, against the multiply-adds of core/model/models.hpp without 2BS²H.
+  const auto bert = workload_from_text(
+      "model: bert\nencoders: 1\nhidden: 6\nheads: 3\nintermediate: 10\nvocabulary: 100\npositions: 20\nclasses: 4\n"
+      "micro_batch: 2\nsequence: 5\n",
+      "x.yaml");
+  EXPECT_EQ(weight_work(bert, "embedding"), 0);
+  EXPECT_EQ(weight_work(bert, "encoder0.attention"), 2 * 4 * 10 * 36);
+  EXPECT_EQ(weight_work(bert, "encoder0.up"), 2 * 10 * 6 * 10);
+  EXPECT_EQ(weight_work(bert, "encoder0.down"), 2 * 10 * 6 * 10);
+  EXPECT_EQ(weight_work(bert, "pooler"), 2 * 2 * 36);
+  EXPECT_EQ(weight_work(bert, "classifier"), 2 * 2 * 6 * 4);
+  const auto gpt = workload_from_text(
+      "model: gpt\nlayers: 1\nhidden: 6\nheads: 3\nintermediate: 10\nvocabulary: 100\nmicro_batch: 2\nsequence: 5\n",
+      "x.yaml");
+  EXPECT_EQ(weight_work(gpt, "block0"), 2 * (4 * 10 * 36 + 2 * 10 * 6 * 10));
+  EXPECT_EQ(weight_work(gpt, "head"), 2 * 10 * 100 * 6);
+  const auto llama = workload_from_text(
+      "model: llama\nlayers: 1\nhidden: 8\nheads: 4\nkv_heads: 2\nintermediate: 20\nvocabulary: 50\nsequence: 3\n"
+      "micro_batch: 5\n",
+      "x.yaml");
+  EXPECT_EQ(weight_work(llama, "block0"), 2 * 15 * (2 * 64 + 2 * 8 * 4 + 3 * 8 * 20));
+  EXPECT_EQ(weight_work(llama, "head"), 2 * 15 * 50 * 8);
+}
+
+TEST(GeneratedWorkloads, SpendHalfOfTheBackwardPassOnParametersWithoutAttention)
+{
+  const auto resnet = read_workload(shipped("resnet50"));
+  for (const auto& layer : resnet.layers) EXPECT_EQ(layer.backward_weight, layer.forward) << layer.name;
+  // The published split of a transformer layer: backward 48·B·S·h² + 8·B·S²·h, of which 24·B·S·h² for parameters
+  // (Qi et al. 2024, "Zero Bubble Pipeline Parallelism", table 1).
+  const auto gpt = read_workload(shipped("gpt3_175b"));
+  const double s = 2048, h = 12288;
+  const auto& block = layer_named(gpt, "block0");
+  EXPECT_EQ(block.backward_weight.value, 24 * s * h * h);
+  EXPECT_EQ((block.backward - block.backward_weight).value, 24 * s * h * h + 8 * s * s * h);
+}
+
 TEST(BertWorkload, HasNoSkyMemoryUnderTheTrainingModel)
 {
   const auto workload = read_workload(shipped("bert_large"));
@@ -395,6 +440,21 @@ TEST(ListedWorkload, HasItsLayersAndEdges)
   EXPECT_THAT(workload.layers[2].inputs, ElementsAre(1, 0));
   EXPECT_THAT(workload.layers[3].inputs, IsEmpty());
   EXPECT_EQ(workload.layers[3].sky_memory, Bytes(0)) << "only for the sky model";
+}
+
+TEST(ListedWorkload, SplitsItsBackwardWork)
+{
+  const auto workload = workload_from_text(listed, "x.yaml");
+  EXPECT_EQ(workload.layers[0].backward_weight, Flops(2e9)) << "half by default";
+  EXPECT_EQ(workload.layers[1].backward_weight, Flops(0)) << "no parameters";
+  const auto with = [](const std::string& keys) {
+    return "model: layers\nlayers:\n  - {name: a, forward: 2 GFLOP, parameters: 1, activations: 0 B, output: 1 B, " +
+           keys + "}\n";
+  };
+  EXPECT_EQ(workload_from_text(with("backward_weight: 1 GFLOP"), "x.yaml").layers[0].backward_weight, Flops(1e9));
+  EXPECT_EQ(workload_from_text(with("backward: 5 GFLOP, backward_weight: 5 GFLOP"), "x.yaml").layers[0].backward_weight,
+            Flops(5e9));
+  EXPECT_EQ(workload_from_text(with("backward: 5 GFLOP"), "x.yaml").layers[0].backward_weight, Flops(2.5e9));
 }
 
 TEST(ListedWorkload, TakesSkyMemoryFromTheFile)

@@ -45,6 +45,23 @@ TEST(WithRecomputation, AddsForwardWorkOnlyToTheBackwardOfItsLayers)
   EXPECT_EQ(result.layers[2].backward, Flops(8));
 }
 
+TEST(WithRecomputation, LeavesTheGradientsOfParametersAsTheyAre)
+{
+  Workload workload = chain({1, 2, 4});
+  workload.layers[1].backward_weight = Flops(1.5);
+  const Workload result = with_recomputation(workload, {1});
+  EXPECT_EQ(result.layers[1].backward_weight, Flops(1.5));
+}
+
+TEST(DefaultBackwardWeight, IsHalfOfTheBackwardPassWhereThereAreParameters)
+{
+  Layer layer;
+  layer.backward = Flops(6);
+  EXPECT_EQ(default_backward_weight(layer), Flops(0));
+  layer.parameters = 1;
+  EXPECT_EQ(default_backward_weight(layer), Flops(3));
+}
+
 TEST(WithRecomputation, KeepsNoMoreThanTheLayerDidBefore)
 {
   const Workload result = with_recomputation(chain({1, 1}, 0, 5, 10), {1});
@@ -115,6 +132,14 @@ TEST(WithMicroBatch, EqualsTheWorkloadOfAFileWithThatSize)
 TEST(WithMicroBatch, RefusesListedLayers)
 {
   EXPECT_THROW(with_micro_batch(chain({1, 2}), 2), std::logic_error);
+}
+
+TEST(WorkloadToJson, ContainsTheWorkForTheGradientsOfParameters)
+{
+  Workload workload = chain({1});
+  workload.layers[0].backward_weight = Flops(0.75);
+  EXPECT_NE(workload_to_json(workload).find(R"("backward_flops":2.0,"backward_weight_flops":0.75)"), std::string::npos)
+      << workload_to_json(workload);
 }
 
 TEST(WorkloadToJson, ContainsTheRecomputationBuffer)
