@@ -19,8 +19,10 @@ class Knapsack {
       double work;
       double memory;
     };
-    // The last stage holds the fewest micro-batches, and every stage at least its layers without transfer buffers.
-    const auto in_flight = microbatches_in_flight(goal.schedule, 0, goal.microbatches);
+    // The last stage holds the fewest micro-batches, and every stage at least its layers without transfer buffers. Any
+    // schedule holds at least one micro-batch.
+    const auto schedule = chain_schedule(goal.schedule);
+    const auto in_flight = schedule ? microbatches_in_flight(*schedule, 0, goal.microbatches) : 1;
     const auto& workload = cost.workload();
     const double per_parameter = bytes_per_parameter(workload.dtype, workload.optimizer);
     double free_work = 0;
@@ -145,8 +147,11 @@ double pipeline_bound(const std::vector<Capacity>& capacities, double all_work, 
 double least_step(const CostModel& cost, const Goal& goal, const std::vector<Capacity>& capacities,
                   const Knapsack& knapsack)
 {
+  const auto schedule = chain_schedule(goal.schedule);
+  // Under any schedule the busiest device computes all micro-batches.
+  if (!schedule) return static_cast<double>(goal.microbatches) * bottleneck_bound(cost, capacities, knapsack);
   const double sum = sum_bound(capacities, knapsack);
-  if (goal.schedule == Schedule::Sequential) return static_cast<double>(goal.microbatches) * sum;
+  if (*schedule == ChainSchedule::Sequential) return static_cast<double>(goal.microbatches) * sum;
   const double turns = turns_of_step(cost, goal);
   const double by_both = turns * bottleneck_bound(cost, capacities, knapsack) + sum;
   return turns > 0 ? std::max(by_both, pipeline_bound(capacities, knapsack.all_work(), turns)) : by_both;
@@ -157,7 +162,8 @@ double least_step(const CostModel& cost, const Goal& goal, const std::vector<Cap
 double turns_of_step(const CostModel& cost, const Goal& goal)
 {
   const double others = static_cast<double>(goal.microbatches - 1);
-  if (goal.schedule == Schedule::GPipe) return others;
+  const ChainSchedule schedule = require_chain_schedule(goal.schedule);
+  if (schedule == ChainSchedule::GPipe) return others;
   double least_forward = 1;
   double least_backward = 1;
   for (const auto& layer : cost.workload().layers) {
@@ -168,7 +174,7 @@ double turns_of_step(const CostModel& cost, const Goal& goal)
   }
   const double larger = std::max({0.5, least_forward, least_backward}) * (1 - 1e-11);
   const std::size_t most_stages = std::min(cost.layers(), cost.devices());
-  const auto in_flight = microbatches_in_flight(goal.schedule, most_stages - 1, goal.microbatches);
+  const auto in_flight = microbatches_in_flight(schedule, most_stages - 1, goal.microbatches);
   return others - static_cast<double>(in_flight - 1) * (1 - larger);
 }
 

@@ -15,11 +15,12 @@ struct Bound {
 /// aggregate; transfers are free. O(L log L + D log D).
 ///
 /// With F all work and infinite memory it is a closed form: bottleneck F / sum of speeds, sequential F / fastest,
-/// pipeline min over k of (M-1+k) F / (sum of the k best speeds). Infinite when all memory together is too small.
+/// pipeline min over k of (M-1+k) F / (sum of the k best speeds). The step under a schedule without a recurrence takes
+/// at least M times the bottleneck. Infinite when all memory together is too small.
 Bound objective_bound(const CostModel& cost, const Goal& goal);
 
 /// Returns a factor c, at most M-1: a step takes at least c x the largest compute time of a stage + the sum over all
-/// stages. For schedules with more than one micro-batch in flight. O(L).
+/// stages. For schedules of chains with more than one micro-batch in flight. O(L).
 double turns_of_step(const CostModel& cost, const Goal& goal);
 
 }  // namespace isobar::allocators

@@ -28,7 +28,7 @@ std::string problem_to_json(const Problem& problem)
                          {"goal",
                           {{"objective", name_of(goal.objective)},
                            {"communication", name_of(goal.communication)},
-                           {"schedule", name_of(goal.schedule)},
+                           {"schedule", name_of(require_chain_schedule(goal.schedule))},
                            {"microbatches", goal.microbatches}}},
                          {"limits",
                           {{"budget", limits.budget ? Json(*limits.budget) : Json(nullptr)},

@@ -12,7 +12,7 @@ namespace isobar::allocators {
 Bytes stage_memory(const CostModel& cost, const Goal& goal, const StagePlacement& stage, std::size_t stages_after)
 {
   return cost.memory(stage.first_layer, stage.last_layer,
-                     microbatches_in_flight(goal.schedule, stages_after, goal.microbatches));
+                     microbatches_in_flight(require_chain_schedule(goal.schedule), stages_after, goal.microbatches));
 }
 
 std::string need_text(std::size_t first, std::size_t last, Bytes need)

@@ -11,7 +11,7 @@
 
 namespace isobar::allocators {
 
-/// Memory of a stage on its device under the goal's schedule, with `stages_after` stages after it.
+/// Memory of a stage on its device under the goal's schedule of chains, with `stages_after` stages after it.
 Bytes stage_memory(const CostModel& cost, const Goal& goal, const StagePlacement& stage, std::size_t stages_after);
 
 /// Returns "layers 3..7 need 6.10 GiB" or "layer 3 needs 6.10 GiB".

@@ -7,14 +7,18 @@
 #include "allocators/exact/step_bound.hpp"
 #include "allocators/external.hpp"
 #include "allocators/memory_fit.hpp"
+#include "allocators/other_schedules.hpp"
+#include "allocators/plan_stages.hpp"
 #include "allocators/search_clock.hpp"
 #include "allocators/sky/even.hpp"
 #include "allocators/sky/milp.hpp"
 #include "allocators/sky/sky_dynamic.hpp"
 #include "core/check/plan_checker.hpp"
+#include "core/check/played_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/step_recurrence.hpp"
+#include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -75,16 +79,6 @@ void require_size(const Allocator& allocator, std::size_t layers, std::size_t de
                                             too_large, fmt::join(others, ", ")));
 }
 
-/// Converts a placement of the chain to the layers of the workload.
-std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages)
-{
-  for (auto& stage : stages) {
-    stage.first_layer = view.first_layer[stage.first_layer];
-    stage.last_layer = view.first_layer[stage.last_layer + 1] - 1;
-  }
-  return stages;
-}
-
 /// Converts a placement of the workload to the layers of the chain. @throws InputError for cuts that the chain lacks.
 std::vector<StagePlacement> over_chain_of(const ChainView& view, std::vector<StagePlacement> stages)
 {
@@ -117,13 +111,10 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
                              .bottleneck = evaluation.bottleneck,
                              .sequential = evaluation.sequential,
                              .pipeline = evaluation.pipeline};
-  const FlopsPerSecond reference = reference_speed(cost.cluster(), cost.workload().dtype);
+  plan.stages = plan_stages(cost, stages);
   for (std::size_t i = 0; i < stages.size(); ++i) {
-    const auto& [device, first, last] = stages[i];
-    const Device& used = cost.cluster().devices[device];
-    const auto type = used.type.empty() ? std::nullopt : std::optional(used.type);
-    plan.stages.push_back({{{used.name, 1, reference / cost.speed(device), used.memory, type}}, first, last});
-    plan.predicted->peak_memory[used.name] = stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
+    plan.predicted->peak_memory[plan.stages[i].device()] =
+        stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
   }
 
   // The best bound: the allocator's own, or a quick one for any plan.
@@ -148,6 +139,9 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
 void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   auto faults = faults_of(plan, workload, cluster);
+  if (faults.empty() && !plan.stages.empty() && !is_chain(plan)) {
+    faults = faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload));
+  }
   if (faults.empty()) return;
   for (auto& fault : faults) fault = fmt::format("{}: {}", plan.allocator, fault);
   if (is_external(plan.allocator)) throw InputError(faults);
@@ -172,16 +166,34 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   }
   ensure(!workload.layers.empty() && !cluster.devices.empty() && goal.microbatches > 0,
          "a problem has layers, devices and micro-batches");
+  require_plannable(goal, allocator, allocators());
   const ChainView view = chain_view(workload);
   if (allocator != nullptr) require_size(*allocator, view.workload.layers.size(), cluster.devices.size());
   const CostModel chain_cost(view.workload, cluster);
   Problem problem{chain_cost, goal, limits};
   problem.limits.start = over_chain_of(view, limits.start);
-  Placement placement =
-      allocator != nullptr ? allocator->place(problem) : place_externally(name.substr(external_prefix.size()), problem);
+  const auto place = [&](const Problem& one) {
+    return allocator != nullptr ? allocator->place(one) : place_externally(name.substr(external_prefix.size()), one);
+  };
+  const auto note_chain = [&](Plan& plan) {
+    if (!plan.stages.empty() || view.workload.layers.size() == workload.layers.size()) return;
+    plan.reason += fmt::format("; layer numbers are those of the chain of {} that the graph can be cut into",
+                               view.workload.layers.size());
+  };
+  std::vector<Plan> plans;
+  if (!chain_schedule(goal.schedule)) {
+    plans = plans_by_playing(place, workload, view, cluster, goal, problem.limits);
+    for (auto& plan : plans) {
+      plan.allocator = name;
+      plan.search_time = clock.elapsed();
+      note_chain(plan);
+      check(plan, workload, cluster);
+    }
+    return plans;
+  }
+  Placement placement = place(problem);
   const Seconds search_time = clock.elapsed();
 
-  std::vector<Plan> plans;
   const auto add = [&](const Placement& one) {
     Plan plan;
     Seconds proven_bound;
@@ -193,10 +205,7 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
     plan.data_server = cluster.data_server;
     if (one.stages.empty()) {
       ensure(plan.outcome == Outcome::Infeasible || plan.outcome == Outcome::TimedOut, "a plan without stages");
-      if (view.workload.layers.size() != workload.layers.size()) {
-        plan.reason += fmt::format("; layer numbers are those of the chain of {} that the graph can be cut into",
-                                   view.workload.layers.size());
-      }
+      note_chain(plan);
     } else {
       proven_bound = make_claims(plan, one, over_layers_of(view, one.stages), CostModel(workload, cluster), chain_cost);
     }
@@ -289,7 +298,7 @@ std::vector<Plan> allocate_candidates(const std::string& name, const Workload& w
 
 std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal)
 {
-  if (plan.stages.empty()) return std::nullopt;
+  if (plan.stages.empty() || !is_chain(plan) || !chain_schedule(goal.schedule)) return std::nullopt;
   const CostModel cost(workload, cluster);
   std::vector<StagePlacement> stages;
   for (const auto& stage : plan.stages) {

@@ -20,10 +20,12 @@ void require_allocator(const std::string& name);
 void require_improver(const std::string& option, const std::string& name);
 
 /// Makes a plan with the allocator `name`, or with the program of "exec:PROGRAM" (external.hpp). Adds the claims of the
-/// cost model and the best known bound, and passes the plan through the checker.
+/// cost model and the best known bound, and passes the plan through the checker. Under a schedule that is none of a
+/// chain the claims come from playing the plan's Program (other_schedules.hpp).
 ///
-/// @throws InputError for an unknown name (with the nearest one), for a start whose cuts the chain does not have, or
-/// for an external program's bad answer; EnvironmentError when an external program fails; std::logic_error when the
+/// @throws InputError for an unknown name (with the nearest one), for a schedule that is unknown, does not take its
+/// numbers or that the allocator cannot place for, for a start whose cuts the chain does not have, or for an external
+/// program's bad answer; EnvironmentError when an external program fails; std::logic_error when the
 /// checker rejects the plan of a built-in allocator.
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
               const SearchLimits& limits);
@@ -39,8 +41,8 @@ std::vector<Plan> allocate_candidates(const std::string& name, const Workload& w
                                       const Goal& goal, const SearchLimits& limits);
 
 /// Returns the placement of a plan with the claims for another goal, and with the bound that needs no search. None when
-/// the plan has no stages, or when they need more memory for that goal than their devices have. The plan must come from
-/// `allocate` for this workload and cluster.
+/// the plan has no stages, when they need more memory for that goal than their devices have, or when one of the two
+/// schedules is none of a chain (ChainSchedule). The plan must come from `allocate` for this workload and cluster.
 std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal);
 
 /// Gives a plan the bound and certificate of another plan for the same goal, workload and cluster, if that bound is

@@ -99,7 +99,7 @@ std::vector<std::string> command_for(const fs::path& program, const results::Com
                                         "--allocators",    row.allocator,
                                         "--objective",     std::string(name_of(row.goal.objective)),
                                         "--communication", std::string(name_of(row.goal.communication)),
-                                        "--schedule",      std::string(name_of(row.goal.schedule)),
+                                        "--schedule",      isobar::text_of(row.goal.schedule),
                                         "--microbatches",  std::to_string(row.goal.microbatches),
                                         "--seed",          std::to_string(row.seed),
                                         "--json"};

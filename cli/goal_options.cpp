@@ -3,10 +3,13 @@
 #include "allocators/registry.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
+#include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <stdexcept>
+#include <system_error>
 
 namespace isobar::cli {
 
@@ -23,16 +26,90 @@ Value chosen(const std::string& option, const std::string& word, FromName from_n
                                        nearest.empty() ? "" : "; did you mean " + nearest + "?"));
 }
 
+constexpr std::string_view chosen_by_allocator = "auto";
+
+/// The value of --warm-up: a number for each device, or none for "auto".
+std::vector<std::uint64_t> warm_up_from(const std::string& text)
+{
+  std::vector<std::uint64_t> numbers;
+  if (text == chosen_by_allocator) return numbers;
+  for (const auto& name : names_from_list(text)) {
+    std::uint64_t number = 0;
+    const auto [end, fault] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (fault != std::errc{} || end != name.data() + name.size()) {
+      throw InputError("--warm-up", in_quotes(text) + " is neither auto nor a number for each device, such as 3,2,1,0");
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+/// Gives the numbers of an option to the schedules that take them. @throws InputError if none does.
+void add_numbers(std::vector<ScheduleChoice>& choices, const std::string& option, const std::string& key,
+                 const std::vector<std::uint64_t>& numbers)
+{
+  bool is_taken = false;
+  for (auto& choice : choices) {
+    if (!schedules::require_schedule(choice.name).takes(key)) continue;
+    is_taken = true;
+    if (choice.numbers.emplace(key, numbers).second) continue;
+    throw InputError(option, fmt::format("{} has its {} already; give them once", text_of(choice), key));
+  }
+  if (is_taken) return;
+  std::vector<std::string_view> others;
+  for (const auto& schedule : schedules::schedules()) {
+    if (schedule.takes(key)) others.push_back(schedule.name);
+  }
+  throw InputError(
+      option, fmt::format("schedule {} does not take it; it is for {}", choices.front().name, fmt::join(others, ", ")));
+}
+
 }  // namespace
 
+ScheduleChoice schedule_of(const std::string& text)
+{
+  ScheduleChoice choice = schedule_from_text(text);
+  schedules::require_schedule(choice);
+  return choice;
+}
+
 void GoalOptions::add_goal_to(CLI::App& command)
+{
+  add_communication_to(command);
+  command
+      .add_option_function<std::string>(
+          "--schedule", [this](const std::string& text) { schedules = {text}; },
+          "order of the work on micro-batches (isobar list schedules), with its numbers if it has some, such as "
+          "\"interleaved(chunks=2)\" (default: sequential for objective sequential, else 1f1b)")
+      ->type_name("TEXT");
+  add_other_goal_options_to(command);
+}
+
+void GoalOptions::add_goals_to(CLI::App& command)
+{
+  add_communication_to(command);
+  add_list(command, "--schedule", schedules,
+           "orders of the work on micro-batches to compare (isobar list schedules), with their numbers if they have "
+           "some, such as 1f1b,\"interleaved(chunks=2)\" (default: sequential for objective sequential, else 1f1b)");
+  add_other_goal_options_to(command);
+}
+
+void GoalOptions::add_communication_to(CLI::App& command)
 {
   command.add_option("--communication", communication,
                      "how transfers count: played or none for objective step; none, overlapped or serial for the "
                      "others (default: played for step, serial for sequential, else overlapped)");
-  command.add_option("--schedule", schedule,
-                     "order of the work on micro-batches: sequential, gpipe or 1f1b (default: sequential for objective "
-                     "sequential, else 1f1b)");
+}
+
+void GoalOptions::add_other_goal_options_to(CLI::App& command)
+{
+  command
+      .add_option_function<std::string>(
+          "--warm-up", [this](const std::string& text) { warm_up = text; },
+          "forwards of each device before its first round of a forward and a backward, N,…, or auto to choose them for "
+          "the delays of the links (schedules 1f1b, zero-bubble-h1 and -h2; default: as the schedule has them)")
+      ->type_name("NUMBERS");
+  add_count(command, "--chunks", chunks, "stages of each device (schedule interleaved; default: the best of 2 to 4)");
   add_count(command, "--microbatches", microbatches,
             "micro-batches of a step (default: 1 for objective sequential, else 8)");
   command.add_option("--recompute", recompute,
@@ -60,14 +137,34 @@ void GoalOptions::add_search_to(CLI::App& command)
                    "(allocator local-search)");
 }
 
+std::vector<ScheduleChoice> GoalOptions::chosen_schedules(const ScheduleChoice& otherwise) const
+{
+  std::vector<ScheduleChoice> choices;
+  for (const auto& text : schedules) {
+    try {
+      choices.push_back(schedule_of(text));
+    } catch (const InputError& fault) {
+      throw InputError("--schedule", without_place("schedule", fault));
+    }
+  }
+  if (choices.empty()) choices.push_back(otherwise);
+  if (warm_up) add_numbers(choices, "--warm-up", "warm_up", warm_up_from(*warm_up));
+  if (chunks) add_numbers(choices, "--chunks", "chunks", {*chunks});
+  return choices;
+}
+
 Goal GoalOptions::goal(const std::string& objective) const
+{
+  return goals(objective).front();
+}
+
+std::vector<Goal> GoalOptions::goals(const std::string& objective) const
 {
   Goal goal = Goal::with_defaults(chosen<Objective>("--objective", objective, objective_from_name, objective_names()));
   if (communication) {
     goal.communication =
         chosen<Communication>("--communication", *communication, communication_from_name, communication_names());
   }
-  if (schedule) goal.schedule = chosen<Schedule>("--schedule", *schedule, schedule_from_name, schedule_names());
   if (microbatches) goal.microbatches = *microbatches;
   if (!are_compatible(goal.objective, goal.communication)) {
     throw InputError("--communication",
@@ -80,7 +177,18 @@ Goal GoalOptions::goal(const std::string& objective) const
                      fmt::format("{} is not in 1 to {}; a step is predicted micro-batch by micro-batch",
                                  goal.microbatches, most_microbatches_by_recurrence));
   }
-  return goal;
+  std::vector<Goal> goals;
+  for (auto& schedule : chosen_schedules(goal.schedule)) {
+    goal.schedule = std::move(schedule);
+    if (goal.objective != Objective::Step && !chain_schedule(goal.schedule)) {
+      throw InputError("--schedule",
+                       fmt::format("{} does not go with objective {}, a formula for sequential, gpipe and 1f1b; use "
+                                   "objective step",
+                                   text_of(goal.schedule), objective));
+    }
+    goals.push_back(goal);
+  }
+  return goals;
 }
 
 allocators::SearchLimits GoalOptions::limits() const

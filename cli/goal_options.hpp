@@ -16,7 +16,9 @@ namespace isobar::cli {
 /// Options of `plan`, `compare` and `validate`: what to plan for, and how far to search.
 struct GoalOptions {
   std::optional<std::string> communication;
-  std::optional<std::string> schedule;
+  std::vector<std::string> schedules;  ///< as text; none: the objective's default
+  std::optional<std::string> warm_up;
+  std::optional<std::uint64_t> chunks;
   std::optional<std::uint64_t> microbatches;
   std::optional<std::uint64_t> budget;
   std::optional<std::string> time_limit;
@@ -27,16 +29,29 @@ struct GoalOptions {
 
   /// Adds the options that define the goal, except --objective and --global-batch.
   void add_goal_to(CLI::App& command);
+  /// The same; --schedule takes several.
+  void add_goals_to(CLI::App& command);
   void add_global_batch_to(CLI::App& command);
   /// Adds the options that limit the search.
   void add_search_to(CLI::App& command);
   /// The goal for an objective: the options that were given, and the objective's own defaults for the rest.
   /// @throws InputError naming the option.
   Goal goal(const std::string& objective) const;
+  /// The same for each schedule.
+  std::vector<Goal> goals(const std::string& objective) const;
   allocators::SearchLimits limits() const;
   /// @throws InputError when --polish is on and one of the allocators does not support it.
   void check_polish(const std::vector<std::string>& allocators) const;
+
+ private:
+  void add_communication_to(CLI::App& command);
+  void add_other_goal_options_to(CLI::App& command);
+  std::vector<ScheduleChoice> chosen_schedules(const ScheduleChoice& otherwise) const;
 };
+
+/// Checks a schedule that is written as text: its name, and that it takes the numbers. @throws InputError "schedule:
+/// …".
+ScheduleChoice schedule_of(const std::string& text);
 
 /// Reads a time such as "30s". @throws InputError naming the option.
 Seconds seconds_from_option(const std::string& option, const std::string& text);

@@ -1,6 +1,10 @@
 #include "cli/planning.hpp"
 
 #include "allocators/registry.hpp"
+#include "core/check/plan_checker.hpp"
+#include "core/check/played_checker.hpp"
+#include "core/check/program_checker.hpp"
+#include "schedules/lowering/schedule.hpp"
 
 #include <cstddef>
 #include <string_view>
@@ -21,6 +25,15 @@ void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch)
   plan.workload = inputs.workload_fingerprint;
   plan.profile = inputs.profile_fingerprint;
   if (micro_batch != inputs.workload.micro_batch) plan.micro_batch = micro_batch;
+}
+
+std::vector<std::string> all_faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  auto faults = faults_of(plan, workload, cluster);
+  if (!faults.empty() || plan.stages.empty() || is_chain(plan)) return faults;
+  const auto program = schedules::make_program(plan, workload);
+  faults = faults_of(*program);
+  return faults.empty() ? faults_of_played(plan, workload, cluster, *program) : faults;
 }
 
 std::string reason_of(const Plan& plan)

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace isobar::cli {
 
@@ -15,6 +16,11 @@ Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& g
 
 /// Records in a plan what it was made for: the inputs, and the micro-batch where it differs from that of the inputs.
 void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch);
+
+/// The faults of a plan under any schedule, without its certificate: of a chain as `faults_of` finds them; of others
+/// also those of its Program, and of what playing that shows. O(instructions of a step) for these.
+/// @throws InputError for numbers or orders that do not fit the stages, and for a step that is too long to be played.
+std::vector<std::string> all_faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
 /// Why a plan has no stages, on one line; cut when it is long.
 std::string reason_of(const Plan& plan);

@@ -86,7 +86,9 @@ RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
   const auto json = nlohmann::json::parse(answer_json);
   RowAnswer answer{plan_from_json(json["plan"].get<std::string>(), "plan"), json.value("result", "")};
   const Plan& plan = answer.plan;
+  const ScheduleChoice asked = row.goal.schedule;  // a plan has numbers where it asks for "auto"
   row.goal = plan.goal;
+  row.goal.schedule = asked;
   row.micro_batch = plan.micro_batch;
   row.outcome = name_of(plan.outcome);
   row.reason = plan.reason;

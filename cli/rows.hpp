@@ -33,7 +33,7 @@ struct RowAnswer {
   Plan plan;
   std::string result;  ///< a Result of results/result.hpp as JSON; "" where nothing was simulated
 };
-/// Fills a row with the answer of `plan_and_simulate`.
+/// Fills a row with the answer of `plan_and_simulate`. Its schedule stays as it was asked for.
 RowAnswer fill_row(results::ComparisonRow& row, const std::string& answer_json);
 
 /// Whether the allocator or the simulation failed.

@@ -36,9 +36,11 @@ struct Rival {
 std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
 {
   std::vector<Rival> rivals;
-  for (const char* name : {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp", "local-search", "exact"}) {
+  for (const char* name : {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp", "local-search"}) {
     if (name != allocator) rivals.push_back({name, goal});
   }
+  if (!chain_schedule(goal.schedule)) return rivals;  // exact refuses it, and it has no formulas
+  if (allocator != "exact") rivals.push_back({"exact", goal});
   for (const auto objective : {Objective::Step, Objective::Sequential, Objective::Bottleneck, Objective::Pipeline}) {
     if (objective == goal.objective) continue;
     Goal other = goal;
@@ -53,7 +55,7 @@ std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
 /// Identifies a placement among the candidates.
 std::string placement_of(const Plan& plan)
 {
-  std::string text = fmt::format("{}", plan.goal.microbatches);
+  std::string text = fmt::format("{} {}", plan.goal.microbatches, text_of(plan.goal.schedule));
   for (const auto& stage : plan.stages) text += fmt::format("\n{} {}", stage.last_layer, stage.device());
   return text;
 }

@@ -11,6 +11,7 @@ namespace isobar::cli {
 /// - the best placements of `allocator`, limits.candidates of them for each split;
 /// - those of even, sky-dynamic, sky-dynamic-fixed, chain-dp, local-search and exact, within their own limits;
 /// - those of chain-dp and local-search for each other objective, with the goal's schedule and micro-batches.
+/// Under a schedule that is none of a chain (ChainSchedule) those of exact and of other objectives are left out.
 /// Searches by other allocators and all simulations run in child processes, as many at a time as there are cores. The
 /// time limit is for each search, over all splits. The plan carries the best bound known for its goal; its `simulated`
 /// records what was simulated.

@@ -27,9 +27,9 @@ class Tee : public TraceSink {
   {
     for (TraceSink* sink : sinks_) sink->record(event);
   }
-  void memory_changed(std::size_t rank, Seconds time, Bytes memory) override
+  void memory_changed(std::size_t rank, Tier tier, Seconds time, Bytes memory) override
   {
-    for (TraceSink* sink : sinks_) sink->memory_changed(rank, time, memory);
+    for (TraceSink* sink : sinks_) sink->memory_changed(rank, tier, time, memory);
   }
   void link_changed(const std::string& link, Seconds time, std::size_t transfers) override
   {
@@ -48,8 +48,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   const Cluster& cluster = inputs.platform.cluster();
   const Workload workload = workload_of(inputs, plan);
   const auto program = schedules::make_program(plan, workload);
-  std::vector<std::string> devices;
-  for (const auto& stage : plan.stages) devices.push_back(stage.device());
+  const auto devices = devices_of(plan);
   std::vector<std::string> hosts = devices;
   std::vector<std::string> sites;
   for (const auto& device : devices) sites.push_back(cluster.devices[cluster.device_index(device).value()].site);
@@ -65,7 +64,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   if (!trace_file.empty()) {
     trace_stream.open(trace_file, std::ios::binary);
     if (!trace_stream) throw EnvironmentError(trace_file, "cannot write there");
-    sinks.push_back(&writer.emplace(trace_stream, hosts, sites));
+    sinks.push_back(&writer.emplace(trace_stream, *program, hosts, sites));
   }
   Tee tee(sinks);
   const auto report =
@@ -80,7 +79,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   const Seconds total = std::accumulate(report.step_times.begin(), report.step_times.end(), Seconds(0));
   result.step_time = total / static_cast<double>(iterations);
   result.step_bound = plan.step_bound.value();
-  result.stages = meter.stages(devices, iterations, result.step_time);
+  result.stages = meter.stages(plan, iterations, result.step_time);
   result.utilization = results::utilization_of(workload, inputs.profile_fingerprint.has_value(), cluster, result.stages,
                                                plan.goal.microbatches, result.step_time);
   for (const auto& link : report.links) {

@@ -43,6 +43,12 @@ InputError::InputError(const std::string& where, const std::string& what)
 {
 }
 
+std::string without_place(const std::string& place, const InputError& fault)
+{
+  const std::string text = fault.what();
+  return text.starts_with(place + ": ") ? text.substr(place.size() + 2) : text;
+}
+
 EnvironmentError::EnvironmentError(const std::string& where, const std::string& what)
     : std::runtime_error(on_one_line(where) + ": " + what)
 {

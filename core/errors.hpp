@@ -37,6 +37,10 @@ class EnvironmentError : public std::runtime_error {
   EnvironmentError(const std::string& where, const std::string& what);
 };
 
+/// What an error says after its place: "is empty" of the fault "name: is empty" for the place "name"; the whole fault
+/// if it has another place.
+std::string without_place(const std::string& place, const InputError& fault);
+
 /// The user or the system asked the process to stop (SIGINT, SIGTERM).
 class Interrupted : public std::runtime_error {
  public:

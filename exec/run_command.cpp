@@ -8,6 +8,7 @@
 #include "exec/files/checkpoint.hpp"
 #include "exec/files/step_log.hpp"
 #include "exec/files/weight_files.hpp"
+#include "exec/launch/plan_ranks.hpp"
 #include "exec/launch/restart.hpp"
 #include "exec/model/device.hpp"
 #include "exec/run/run.hpp"
@@ -89,7 +90,7 @@ ExitCode run(RunCommandOptions options)
   std::optional<RankPlace> place;
   if (launched && launched->world_size != program->ranks()) {
     throw InputError(fmt::format("{} ranks are here; the plan has {}: {}", launched->world_size, program->ranks(),
-                                 fmt::join(devices_of(plan), ", ")));
+                                 fmt::join(devices_of_ranks(plan), ", ")));
   }
   if (launched) place = meet_others(*launched, options, plan, workload, workload_hash);
   if (!options.ranks.empty()) place = listed_place(options, *program);

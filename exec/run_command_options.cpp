@@ -54,11 +54,11 @@ void add_rank_options(CLI::App& command, RunCommandOptions& options)
   command.add_flag("--spawn", options.spawn, "run every rank as a process on this machine, over TCP");
   command.add_flag("--in-process", options.in_process, "run every rank as a thread of this process");
   add_count(command, "--rank", options.rank,
-            "number of this process's rank: with --ranks, the plan's stage of this number; with --world and --master, "
-            "as --map assigns it. The first stage's rank writes and prints the results of all");
+            "number of this process's rank: with --ranks, the plan's device of this number; with --world and "
+            "--master, as --map assigns it. The first device's rank writes and prints the results of all");
   command
       .add_option("--ranks", options.ranks,
-                  "addresses on which the ranks listen, HOST:PORT,… in the order of the plan's stages")
+                  "addresses on which the ranks listen, HOST:PORT,… in the order of the plan's devices")
       ->delimiter(',');
   add_launch_options(command, options.launch);
   command.option_defaults()->group("Launch");

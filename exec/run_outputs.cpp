@@ -1,5 +1,6 @@
 #include "exec/run_outputs.hpp"
 
+#include "exec/launch/plan_ranks.hpp"
 #include "exec/run/run_result.hpp"
 
 #include <fmt/format.h>
@@ -17,14 +18,14 @@ RunOutputs::RunOutputs(const RunCommandOptions& options)
 
 bool logs_steps(const RunCommandOptions& options, const Plan& plan)
 {
-  return !options.rank || *options.rank + 1 == plan.stages.size();
+  return !options.rank || *options.rank == rank_of_last_stage(plan);
 }
 
 void report_run(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples,
                 const RunCommandOptions& options, RunOutputs& outputs)
 {
   // In the order of their value to the user, in case the disk is full.
-  const RunResult result = result_of(plan, program, measured, samples);
+  const RunResult result = result_of(plan, measured, samples);
   fmt::print("{}", options.json ? result.json : result.summary);
   std::fflush(stdout);
   if (!result.note.empty()) options.run.warn(result.note);
@@ -33,7 +34,7 @@ void report_run(const Plan& plan, const Program& program, const MeasuredRun& mea
     outputs.result->keep();
   }
   if (outputs.trace) {
-    outputs.trace->write(trace_of(plan, measured));
+    outputs.trace->write(trace_of(plan, program, measured));
     outputs.trace->keep();
   }
 }

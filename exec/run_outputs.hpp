@@ -20,7 +20,7 @@ struct RunOutputs {
   std::optional<TemporaryFile> result;
 };
 
-/// Whether this process has the rank that logs steps: the last stage's, which has the loss.
+/// Whether this process has the rank that logs steps: that of the last stage, which has the loss.
 bool logs_steps(const RunCommandOptions& options, const Plan& plan);
 
 /// Prints and writes the measurements of all ranks. `samples`: per step. @throws EnvironmentError when a write fails.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 namespace isobar::results {
 
@@ -40,11 +41,32 @@ std::string percent(const std::optional<double>& fraction)
   return fraction ? fmt::format("{:.1f} %", 100 * *fraction) : "–";
 }
 
-/// Title of a group of rows: "step, 1f1b, M = 8".
-std::string goal_text(const ComparisonRow& row)
+/// Title of a group of rows: "step, 1f1b, M = 8", or "step, M = 8" where a column has the schedule.
+std::string goal_text(const ComparisonRow& row, bool has_schedule_column)
 {
-  return fmt::format("{}, {}, M = {}{}", name_of(row.goal.objective), name_of(row.goal.schedule), row.goal.microbatches,
+  return fmt::format("{}{}, M = {}{}", name_of(row.goal.objective),
+                     has_schedule_column ? "" : ", " + text_of(row.goal.schedule), row.goal.microbatches,
                      row.micro_batch ? fmt::format(" of {}", *row.micro_batch) : "");
+}
+
+bool have_several_schedules(std::span<const ComparisonRow> rows)
+{
+  const auto differs = [&rows](const ComparisonRow& row) { return row.goal.schedule != rows.front().goal.schedule; };
+  return std::any_of(rows.begin(), rows.end(), differs);
+}
+
+/// What no placement of a group of rows is below: the least of the schedules' best bounds.
+std::optional<Seconds> bound_of(std::span<const ComparisonRow> rows)
+{
+  std::map<std::string, Seconds> best;
+  for (const auto& row : rows) {
+    if (!row.objective_bound) continue;
+    Seconds& bound = best.try_emplace(text_of(row.goal.schedule), *row.objective_bound).first->second;
+    bound = std::max(bound, *row.objective_bound);
+  }
+  std::optional<Seconds> least;
+  for (const auto& [schedule, bound] : best) least = std::min(least.value_or(bound), bound);
+  return least;
 }
 
 /// The number of stages, or what came instead: "24", "infeasible", "24 (failed)".
@@ -64,7 +86,7 @@ std::vector<std::string> baseline_entries(const ComparisonRow& row)
           row.allocator,
           std::string(name_of(row.goal.objective)),
           std::string(name_of(row.goal.communication)),
-          std::string(name_of(row.goal.schedule)),
+          text_of(row.goal.schedule),
           fmt::format("{}", row.goal.microbatches),
           fmt::format("{}", row.seed),
           row.outcome,
@@ -88,10 +110,15 @@ void share_bounds(std::vector<ComparisonRow>& rows)
 {
   constexpr double tolerance = 1e-9;
   using Question =
-      std::tuple<std::string, std::string, Objective, Communication, Schedule, std::uint64_t, std::uint64_t>;
+      std::tuple<std::string, std::string, Objective, Communication, std::string, std::uint64_t, std::uint64_t>;
   const auto question_of = [](const ComparisonRow& row) {
-    return Question{row.platform,      row.workload,          row.goal.objective,         row.goal.communication,
-                    row.goal.schedule, row.goal.microbatches, row.micro_batch.value_or(0)};
+    return Question{row.platform,
+                    row.workload,
+                    row.goal.objective,
+                    row.goal.communication,
+                    text_of(row.goal.schedule),
+                    row.goal.microbatches,
+                    row.micro_batch.value_or(0)};
   };
   std::map<Question, Seconds> best;
   for (const auto& row : rows) {
@@ -114,7 +141,7 @@ RowKey key_of(const ComparisonRow& row)
           row.allocator,
           name_of(row.goal.objective),
           name_of(row.goal.communication),
-          name_of(row.goal.schedule),
+          text_of(row.goal.schedule),
           row.goal.microbatches,
           row.seed};
 }
@@ -155,7 +182,7 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
                   {"allocator", row.allocator},
                   {"objective", name_of(row.goal.objective)},
                   {"communication", name_of(row.goal.communication)},
-                  {"schedule", name_of(row.goal.schedule)},
+                  {"schedule", text_of(row.goal.schedule)},
                   {"microbatches", row.goal.microbatches},
                   {"seed", row.seed},
                   {"outcome", row.outcome},
@@ -185,14 +212,13 @@ std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth 
   std::string text;
   std::string reasons;
   for (std::size_t begin = 0; begin < rows.size();) {
-    const std::string goal = goal_text(rows[begin]);
-    const auto is_next = [&](std::size_t i) { return i < rows.size() && goal_text(rows[i]) == goal; };
+    const std::string goal = goal_text(rows[begin], true);
     std::size_t end = begin;
-    std::optional<Seconds> bound;  // best of the goal
+    while (end < rows.size() && goal_text(rows[end], true) == goal) ++end;
+    const auto group = std::span(rows).subspan(begin, end - begin);
+    const bool has_schedule_column = have_several_schedules(group);
     std::vector<std::vector<std::string>> table;
-    for (; is_next(end); ++end) {
-      const ComparisonRow& row = rows[end];
-      bound = std::max(bound, row.objective_bound);
+    for (const ComparisonRow& row : group) {
       const std::string stages = row.stages == 0 ? "–" : fmt::format("{}", row.stages);
       const std::string step = rounded(row.step_time, 1, "{:.4f}");
       const std::string memory = rounded(row.peak_memory, 0x1p30, "{:.2f}");
@@ -206,16 +232,23 @@ std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth 
                          rounded(row.utilization.tokens_per_s, "{:.0f}"), mfu, percent(row.utilization.bubble_fraction),
                          memory});
       }
+      if (has_schedule_column) table.back().insert(table.back().begin() + 1, text_of(row.goal.schedule));
       if (row.reason.empty()) continue;
-      reasons += fmt::format("{} ({}): {}\n", on_one_line(row.allocator), row.outcome, printable(row.reason));
+      reasons +=
+          fmt::format("{}{} ({}): {}\n", on_one_line(row.allocator),
+                      has_schedule_column ? ", " + text_of(row.goal.schedule) : "", row.outcome, printable(row.reason));
     }
-    text += fmt::format("{}{}{}\n\n", begin == 0 ? "" : "\n", goal,
+    const auto bound = bound_of(group);
+    text += fmt::format("{}{}{}\n\n", begin == 0 ? "" : "\n", goal_text(group.front(), has_schedule_column),
                         bound ? fmt::format(": no placement below {:.4f} s", bound->value) : "");
-    text += width == TableWidth::Terminal
-                ? table_of({"allocator", "stages", "step s", "gap", "MFU", "GiB"}, table, 1, {}, width)
-                : table_of({"allocator", "outcome", "stages", "step s", "step bound s", "objective s", "bound s", "gap",
-                            "bottleneck s", "tokens/s", "MFU", "bubble", "GiB"},
-                           table, 2);
+    std::vector<std::string> header = {"allocator", "stages", "step s", "gap", "MFU", "GiB"};
+    if (width != TableWidth::Terminal) {
+      header = {"allocator", "outcome",      "stages",   "step s", "step bound s", "objective s", "bound s",
+                "gap",       "bottleneck s", "tokens/s", "MFU",    "bubble",       "GiB"};
+    }
+    if (has_schedule_column) header.insert(header.begin() + 1, "schedule");
+    const std::size_t left_columns = (width == TableWidth::Terminal ? 1 : 2) + (has_schedule_column ? 1 : 0);
+    text += table_of(header, table, left_columns, {}, width);
     begin = end;
   }
   return reasons.empty() ? text : text + "\n" + reasons;

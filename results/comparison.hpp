@@ -53,7 +53,7 @@ inline constexpr std::string_view comparison_header =
 
 /// Identity of a row: platform, workload, allocator, objective, communication, schedule, micro-batches, seed. Tables
 /// are sorted by it.
-using RowKey = std::tuple<std::string, std::string, std::string, std::string_view, std::string_view, std::string_view,
+using RowKey = std::tuple<std::string, std::string, std::string, std::string_view, std::string_view, std::string,
                           std::uint64_t, std::uint64_t>;
 RowKey key_of(const ComparisonRow& row);
 
@@ -76,7 +76,8 @@ std::vector<ComparisonRow> baseline_from_csv(const std::string& text, const std:
 /// The rows as JSON (schema isobar-comparison/1), in the order given.
 std::string comparison_to_json(const std::vector<ComparisonRow>& rows);
 /// Tables for people, one for each goal in the order given: six columns within 80 characters with names of up to 30, or
-/// with TableWidth::Any every quantity of the rows. Reasons of rows without a plan follow.
+/// with TableWidth::Any every quantity of the rows. Rows that follow each other and differ only in their schedules
+/// share a table, which has a column for it. Reasons of rows without a plan follow.
 std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth width = TableWidth::Terminal);
 
 }  // namespace isobar::results

@@ -44,6 +44,16 @@ class RowReader {
     return Value{};
   }
 
+  ScheduleChoice schedule(std::size_t column)
+  {
+    try {
+      return schedule_from_text(cell(column));
+    } catch (const InputError& fault) {
+      add_fault(column, without_place("schedule", fault));
+      return {};
+    }
+  }
+
   std::uint64_t count(std::size_t column, std::uint64_t lowest)
   {
     const auto number = number_from<std::uint64_t>(cell(column));
@@ -81,7 +91,7 @@ ComparisonRow row_from(RowReader reader)
   row.allocator = reader.text(2);
   row.goal.objective = reader.choice<Objective>(3, objective_from_name, objective_names());
   row.goal.communication = reader.choice<Communication>(4, communication_from_name, communication_names());
-  row.goal.schedule = reader.choice<Schedule>(5, schedule_from_name, schedule_names());
+  row.goal.schedule = reader.schedule(5);
   row.goal.microbatches = reader.count(6, 1);
   row.seed = reader.count(7, 0);
   const auto outcome_of = [](std::string_view name) {

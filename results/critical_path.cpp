@@ -46,14 +46,14 @@ struct StagePlay {
 
 class Play {
  public:
-  Play(Schedule schedule, std::uint64_t microbatches, TransferTimes input, const std::vector<StageTimes>& stages,
+  Play(ChainSchedule schedule, std::uint64_t microbatches, TransferTimes input, const std::vector<StageTimes>& stages,
        MoreInFlight more)
       : microbatches_(microbatches), input_(input), times_(stages), stages_(stages.size())
   {
     ensure(!stages.empty() && microbatches > 0, "a step has stages and micro-batches");
     for (std::size_t i = 0; i < stages.size(); ++i) {
       const auto held = microbatches_in_flight(schedule, stages.size() - 1 - i, microbatches);
-      const bool holds_more = schedule == Schedule::OneForwardOneBackward && i < more.count;
+      const bool holds_more = schedule == ChainSchedule::OneForwardOneBackward && i < more.count;
       stages_[i].window = std::min(microbatches, held + (holds_more ? 1 : 0));
     }
     for (std::size_t i = stages.size(); i-- > 0;) awake_.push_back(i);
@@ -209,7 +209,7 @@ class Play {
 
 }  // namespace
 
-CriticalPath critical_path(Schedule schedule, std::uint64_t microbatches, TransferTimes input,
+CriticalPath critical_path(ChainSchedule schedule, std::uint64_t microbatches, TransferTimes input,
                            const std::vector<StageTimes>& stages, MoreInFlight more)
 {
   return Play(schedule, microbatches, input, stages, more).path();

@@ -42,7 +42,7 @@ struct MoreInFlight {
 /// Plays a step and walks back from its end. The loop is independent of StepRecurrence, so that tests can compare the
 /// two. Where two predecessors end at the same time, the device's own work is on the path. `more` applies only to 1f1b;
 /// its memory is not checked. O(S M) time and memory for S stages and M micro-batches.
-CriticalPath critical_path(Schedule schedule, std::uint64_t microbatches, TransferTimes input,
+CriticalPath critical_path(ChainSchedule schedule, std::uint64_t microbatches, TransferTimes input,
                            const std::vector<StageTimes>& stages, MoreInFlight more = {});
 
 }  // namespace isobar::results

@@ -163,8 +163,9 @@ class StepExplainer {
       : stages_(stages),
         cluster_(cost.cluster()),
         goal_(goal),
+        schedule_(require_chain_schedule(goal.schedule)),
         times_(step_times(cost, stages, goal)),
-        path_(critical_path(goal.schedule, goal.microbatches, times_.input, times_.stages))
+        path_(critical_path(schedule_, goal.microbatches, times_.input, times_.stages))
   {
   }
 
@@ -186,7 +187,7 @@ class StepExplainer {
                      [](const auto& a, const auto& b) { return a.time > b.time; });
     add_full_stages();
     const StepTimes free = without_latency(times_);
-    step_.saved_without_latency = saved(critical_path(goal_.schedule, goal_.microbatches, free.input, free.stages));
+    step_.saved_without_latency = saved(critical_path(schedule_, goal_.microbatches, free.input, free.stages));
     explanation.step = std::move(step_);
     explanation.devices = shares_of(devices_, path_.step_time);
     explanation.links = shares_of(links_, path_.step_time);
@@ -219,7 +220,7 @@ class StepExplainer {
       const auto& stage = path_.stages[i];
       if (stage.waits_for_room == 0) continue;
       step_.full.push_back({i, name_of(stages_[i].device),
-                            microbatches_in_flight(goal_.schedule, stages_.size() - 1 - i, goal_.microbatches),
+                            microbatches_in_flight(schedule_, stages_.size() - 1 - i, goal_.microbatches),
                             stage.waits_for_room, stage.idle_for_room, std::nullopt});
     }
     std::stable_sort(step_.full.begin(), step_.full.end(),
@@ -227,7 +228,7 @@ class StepExplainer {
     for (std::size_t i = 0; i < std::min(most_tried, step_.full.size()); ++i) {
       const MoreInFlight more{step_.full[i].stage + 1};
       step_.full[i].saved_by_one_more =
-          saved(critical_path(goal_.schedule, goal_.microbatches, times_.input, times_.stages, more));
+          saved(critical_path(schedule_, goal_.microbatches, times_.input, times_.stages, more));
     }
   }
 
@@ -236,6 +237,7 @@ class StepExplainer {
   const std::vector<StagePlacement>& stages_;
   const Cluster& cluster_;
   const Goal& goal_;
+  ChainSchedule schedule_;
   StepTimes times_;
   CriticalPath path_;
   Explanation::StepPath step_;
@@ -247,10 +249,11 @@ std::vector<Explanation::FullMemory> full_memory(const std::vector<StagePlacemen
                                                  const Goal& goal)
 {
   std::vector<Explanation::FullMemory> full;
+  const ChainSchedule schedule = require_chain_schedule(goal.schedule);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [index, first, last] = stages[i];
     const Device& device = cost.cluster().devices[index];
-    const auto in_flight = microbatches_in_flight(goal.schedule, stages.size() - 1 - i, goal.microbatches);
+    const auto in_flight = microbatches_in_flight(schedule, stages.size() - 1 - i, goal.microbatches);
     const Bytes used = cost.memory(first, last, in_flight);
     const bool one_more_fits = (first > 0 && cost.memory(first - 1, last, in_flight) <= device.memory) ||
                                (last + 1 < cost.layers() && cost.memory(first, last + 1, in_flight) <= device.memory);

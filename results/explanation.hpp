@@ -94,8 +94,9 @@ struct Explanation {
 /// Speed of a relaxed device or bandwidth of a relaxed link, relative to the original.
 inline constexpr double relaxation = 1.1;
 
-/// Explains a plan that has stages and is valid for these inputs. O(L + D log D + stages x (8 relaxations + links of a
-/// route)) time for L layers and D devices; for objective `step`, also stages x micro-batches for each relaxation.
+/// Explains a chain (is_chain) that has stages and is valid for these inputs. O(L + D log D + stages x (8 relaxations +
+/// links of a route)) time for L layers and D devices; for objective `step`, also stages x micro-batches for each
+/// relaxation.
 Explanation explain(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
 /// The object under `explanation` in a row of isobar-comparison/1 (docs/formats/comparison.md), on one line.

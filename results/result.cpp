@@ -70,23 +70,30 @@ std::string result_to_json(const Result& result)
 
 void StageMeter::record(const TraceEvent& event)
 {
-  Sums& sums = sums_[event.rank];
+  Rank& rank = ranks_[event.rank];
+  Sums& sums = rank.stages[event.instruction.stage];
   const Seconds duration = event.end - event.begin;
-  const Lane lane = event.instruction.lane;
-  const bool is_all_reduce = event.instruction.opcode == Opcode::AllReduce;
-  if (lane == Lane::Compute && !is_all_reduce) sums.compute += duration;
-  if (lane == Lane::SendActivation || lane == Lane::SendGradient || is_all_reduce) sums.send += duration;
-  sums.peak_memory = std::max(sums.peak_memory, event.memory);
+  const Opcode opcode = event.instruction.opcode;
+  if (is_computation(opcode)) sums.compute += duration;
+  if (opcode == Opcode::Send || is_collective(opcode)) sums.send += duration;
+  rank.peak_memory = std::max(rank.peak_memory, event.memory);
 }
 
-std::vector<StageMetrics> StageMeter::stages(const std::vector<std::string>& devices, std::uint64_t steps,
-                                             Seconds step_time) const
+std::vector<StageMetrics> StageMeter::stages(const Plan& plan, std::uint64_t steps, Seconds step_time) const
 {
+  const auto count = static_cast<double>(steps);
+  const auto devices = devices_of(plan);
   std::vector<StageMetrics> stages;
-  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
-    const Seconds compute = sums_[rank].compute / static_cast<double>(steps);
-    stages.push_back({devices[rank], compute, sums_[rank].send / static_cast<double>(steps),
-                      std::max(Seconds(0), step_time - compute), sums_[rank].peak_memory});
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const std::string& device = plan.stages[i].device();
+    const Rank& rank =
+        ranks_[static_cast<std::size_t>(std::find(devices.begin(), devices.end(), device) - devices.begin())];
+    Seconds compute;
+    for (const auto& [stage, sums] : rank.stages) compute += sums.compute / count;
+    const auto found = rank.stages.find(static_cast<std::uint32_t>(i));
+    const Sums own = found == rank.stages.end() ? Sums{} : found->second;
+    stages.push_back(
+        {device, own.compute / count, own.send / count, std::max(Seconds(0), step_time - compute), rank.peak_memory});
   }
   return stages;
 }

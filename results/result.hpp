@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,9 +18,9 @@ namespace isobar::results {
 struct StageMetrics {
   std::string device;
   Seconds compute;    ///< forward, backward and update
-  Seconds send;       ///< activations and gradients that it sends, and its part of an AllReduce
-  Seconds idle;       ///< step time minus compute
-  Bytes peak_memory;  ///< maximum over all steps
+  Seconds send;       ///< activations and gradients that it sends, and its part of collectives
+  Seconds idle;       ///< step time minus what its device computes for all its stages
+  Bytes peak_memory;  ///< of its device with all its stages; maximum over all steps
 };
 
 /// Traffic of one link in a step.
@@ -67,23 +68,25 @@ std::string result_to_json(const Result& result);
 /// @throws InputError naming file, line and key of every fault.
 Result result_from_json(const std::string& text, const std::string& name);
 
-/// Sums up a trace while it is recorded. O(ranks) memory.
+/// Sums up a trace while it is recorded. O(stages) memory.
 class StageMeter : public TraceSink {
  public:
-  explicit StageMeter(std::size_t ranks) : sums_(ranks) {}
+  explicit StageMeter(std::size_t ranks) : ranks_(ranks) {}
   void record(const TraceEvent& event) override;
 
-  /// Metrics of the first `devices.size()` ranks as stages. The trace held `steps` steps with a mean of `step_time`.
-  std::vector<StageMetrics> stages(const std::vector<std::string>& devices, std::uint64_t steps,
-                                   Seconds step_time) const;
+  /// Metrics of the stages of the plan that was executed. The trace held `steps` steps with a mean of `step_time`.
+  std::vector<StageMetrics> stages(const Plan& plan, std::uint64_t steps, Seconds step_time) const;
 
  private:
   struct Sums {
     Seconds compute;
     Seconds send;
+  };
+  struct Rank {
+    std::map<std::uint32_t, Sums> stages;
     Bytes peak_memory;
   };
-  std::vector<Sums> sums_;
+  std::vector<Rank> ranks_;
 };
 
 }  // namespace isobar::results

@@ -1,5 +1,8 @@
 #include "results/utilization.hpp"
 
+#include <set>
+#include <string_view>
+
 namespace isobar::results {
 
 namespace {
@@ -27,11 +30,13 @@ Utilization utilization_of(const Workload& workload, bool measured, const Cluste
   }
   FlopsPerSecond peak;
   Seconds idle;
+  std::set<std::string_view> devices;
   for (const auto& stage : stages) {
+    if (!devices.insert(stage.device).second) continue;
     idle += stage.idle;
     peak += cluster.devices[cluster.device_index(stage.device).value()].speed_at(workload.dtype);
   }
-  utilization.bubble_fraction = idle.value / (step_time.value * static_cast<double>(stages.size()));
+  utilization.bubble_fraction = idle.value / (step_time.value * static_cast<double>(devices.size()));
   if (!measured) utilization.mfu_fraction = count * model_work(workload).value / (peak.value * step_time.value);
   return utilization;
 }

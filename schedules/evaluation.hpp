@@ -9,9 +9,13 @@
 namespace isobar::schedules {
 
 /// Makes the forward-only Program of an evaluation: the forwards and activation transfers of each step of
-/// `make_program`, in the order of the micro-batches, without keeping activations for a backward pass.
+/// `make_program`, without keeping activations for a backward pass.
 ///
-/// The plan must be checked and feasible. Keeps no reference to its arguments.
+/// Each stage works on the micro-batches in their order, whatever the plan's schedule. A device with several stages
+/// takes as many micro-batches as the plan has devices through one stage, then through its next.
+///
+/// The plan must be checked and feasible. Keeps no reference to its arguments. O(stages + layers) time and memory, and
+/// devices x stages of devices that have several.
 std::unique_ptr<Program> make_evaluation_program(const Plan& plan, const Workload& workload);
 
 }  // namespace isobar::schedules

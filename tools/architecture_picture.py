@@ -14,7 +14,7 @@ from includes_test import ROOMS, room_of  # noqa: E402
 # What each folder does, and where it stands: rows from top to bottom, with the columns of their rooms.
 ROWS = [
     (3, [("cli", "the command isobar"), ("exec", "the command isobar-exec: LibTorch, CUDA, NCCL")]),
-    (2, [("results", "→ reports"), ("allocators", "→ plan"), ("sim", "→ trace"), ("schedules", "→ program")]),
+    (2, [("results", "→ reports"), ("allocators", "→ plan"), ("schedules", "→ program"), ("sim", "→ trace")]),
     (7, [("core", "cluster, workload, plan, program, trace; files, errors, units; checkers")]),
 ]
 WIDTH, MARGIN, GAP, HEAD, BOX, ROW_GAP = 880, 20, 24, 40, 30, 44
@@ -58,7 +58,8 @@ def picture():
     for a, b in arrows():
         (ax, ay, aw, ah), (bx, by, bw, bh) = places[a], places[b]
         if row_of[a] == row_of[b]:
-            line = (ax + aw, ay + ah / 2, bx - 2, by + bh / 2)
+            ends = (ax + aw, bx - 2) if ax < bx else (ax, bx + bw + 2)
+            line = (ends[0], ay + ah / 2, ends[1], by + bh / 2)
         elif row_of[b] - row_of[a] == 1:
             lean = 0.7 * (bx + bw / 2 - ax - aw / 2)
             x1 = min(max(ax + aw / 2 + lean, ax + 30), ax + aw - 30)

@@ -181,7 +181,7 @@ class Validation:
         """Seconds of all forwards, backwards and updates of a step: the median over the steps from `first_step` on."""
         times = collections.defaultdict(float)
         for event in json.loads((self.folder / trace).read_text())["traceEvents"]:
-            if event["ph"] == "X" and event["tid"] == COMPUTE_LANE and event["name"] != "AllReduce":
+            if event["ph"] == "X" and event["tid"] == COMPUTE_LANE:
                 times[event["args"]["step"]] += event["dur"] * 1e-6
         return statistics.median(time_s for step, time_s in times.items() if step >= first_step)
 

@@ -66,7 +66,7 @@ class GoalSearch {
       text += fmt::format("; {} % more memory on every device would be enough", *percent);
     }
     text += recomputation_hint(problem_.cost.workload(), [&](const Workload& recomputed) {
-      return surely_fits_in_order(CostModel(recomputed, problem_.cost.cluster()), problem_.goal);
+      return surely_fits_in_order(problem_.cost.of(recomputed, problem_.cost.cluster()), problem_.goal);
     });
     return text;
   }
@@ -109,7 +109,8 @@ class GoalSearch {
   void find_short_step()
   {
     ChainSearch<played> sums(problem_.cost, problem_.goal, 1, clock_);  // serial, limits on compute
-    const bool is_one_at_a_time = problem_.goal.schedule == Schedule::Sequential || problem_.goal.microbatches == 1;
+    const bool is_one_at_a_time =
+        require_chain_schedule(problem_.goal.schedule) == ChainSchedule::Sequential || problem_.goal.microbatches == 1;
     if (is_one_at_a_time) {
       if (auto found = sums.least_sum(infinity)) improve(std::move(*found));
       return;

@@ -11,11 +11,12 @@ namespace isobar::allocators {
 PlacementCosts::PlacementCosts(const CostModel& cost, const Goal& goal)
     : cost_(&cost),
       goal_(goal),
+      schedule_(require_chain_schedule(goal.schedule)),
       devices_(cost.devices()),
-      schedule_matters_(goal.schedule == Schedule::OneForwardOneBackward && !cost.memory_ignores_schedule()),
+      schedule_matters_(schedule_ == ChainSchedule::OneForwardOneBackward && !cost.memory_ignores_schedule()),
       work_(cost.layers() + 1),
       is_step_(goal.objective == Objective::Step),
-      clock_(goal.schedule, is_step_ ? goal.microbatches : 1),
+      clock_(schedule_, is_step_ ? goal.microbatches : 1),
       place_in_unused_(devices_)
 {
   for (std::size_t layer = 0; layer < cost.layers(); ++layer) {

@@ -180,6 +180,7 @@ class PlacementCosts {
 
   const CostModel* cost_;
   Goal goal_;
+  ChainSchedule schedule_;
   std::size_t devices_;
   bool schedule_matters_;     // memory depends on the number of stages after a stage
   std::vector<double> work_;  // prefix sums, FLOP

@@ -8,7 +8,7 @@ namespace isobar::allocators {
 
 std::uint64_t PlacementCosts::in_flight(std::size_t stages_after) const
 {
-  return microbatches_in_flight(goal_.schedule, stages_after, goal_.microbatches);
+  return microbatches_in_flight(schedule_, stages_after, goal_.microbatches);
 }
 
 bool PlacementCosts::fits(const StagePlacement& stage, std::size_t stages_after) const

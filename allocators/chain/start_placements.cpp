@@ -172,12 +172,12 @@ std::string why_none_fits(const Problem& problem, const SearchClock& clock)
   const auto percent = enough_memory_percent([&](int more) {
     Cluster larger = cost.cluster();
     for (auto& device : larger.devices) device.memory *= 1 + more / 100.0;
-    const CostModel with_more(cost.workload(), larger);
+    const CostModel with_more = cost.of(cost.workload(), larger);
     const auto stages = best_start({with_more, problem.goal, {}}, clock);
     return !stages.empty() && !overfull_stage(with_more, problem.goal, stages);
   });
   const auto recomputation = recomputation_hint(cost.workload(), [&](const Workload& recomputed) {
-    const CostModel with_recomputation(recomputed, cost.cluster());
+    const CostModel with_recomputation = cost.of(recomputed, cost.cluster());
     const auto stages = best_start({with_recomputation, problem.goal, {}}, clock);
     return !stages.empty() && !overfull_stage(with_recomputation, problem.goal, stages);
   });

@@ -5,7 +5,7 @@
 
 namespace isobar::allocators {
 
-StepClock::StepClock(Schedule schedule, std::uint64_t microbatches)
+StepClock::StepClock(ChainSchedule schedule, std::uint64_t microbatches)
     : schedule_(schedule), microbatches_(static_cast<std::size_t>(microbatches)), arrivals_(microbatches_)
 {
 }
@@ -90,9 +90,9 @@ void StepClock::take_turns(TransferTimes input, const std::vector<StepTerms>& st
 double StepClock::step_time(TransferTimes input, const std::vector<StepTerms>& stages)
 {
   input_arrival_ = last_end_ = last_but_one_end_ = 0;
-  if (schedule_ == Schedule::Sequential) return sequential_step(input, stages);
+  if (schedule_ == ChainSchedule::Sequential) return sequential_step(input, stages);
   const std::size_t count = stages.size();
-  const bool is_gpipe = schedule_ == Schedule::GPipe;
+  const bool is_gpipe = schedule_ == ChainSchedule::GPipe;
   const std::size_t head = is_gpipe ? count : count - std::min(count, microbatches_);
   lanes_.assign(count, {});
   for (std::size_t i = 0; i < count; ++i) {

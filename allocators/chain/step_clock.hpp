@@ -30,7 +30,7 @@ struct alignas(64) StepTerms {
 /// O(S M). O(S + M) memory; allocates only when S grows.
 class StepClock {
  public:
-  StepClock(Schedule schedule, std::uint64_t microbatches);
+  StepClock(ChainSchedule schedule, std::uint64_t microbatches);
 
   /// Returns the step in seconds. `input`: transfer of each micro-batch's data to the first stage. Requires a stage.
   double step_time(TransferTimes input, const std::vector<StepTerms>& stages);
@@ -49,7 +49,7 @@ class StepClock {
   void forward_through(const StepTerms& terms, std::size_t stage, std::size_t count);
   void take_turns(TransferTimes input, const std::vector<StepTerms>& stages, std::size_t head);
 
-  Schedule schedule_;
+  ChainSchedule schedule_;
   std::size_t microbatches_;
   std::vector<Lanes> lanes_;
   std::vector<double> arrivals_;  // of each micro-batch at the current stage

@@ -87,7 +87,9 @@ ObjectiveWeights weights_of(const Goal& goal)
     case Objective::Pipeline:
       return {static_cast<double>(goal.microbatches - 1), 1};
     case Objective::Step:
-      if (goal.schedule == Schedule::Sequential) return {0, static_cast<double>(goal.microbatches)};
+      if (require_chain_schedule(goal.schedule) == ChainSchedule::Sequential) {
+        return {0, static_cast<double>(goal.microbatches)};
+      }
       return {static_cast<double>(goal.microbatches - 1), 1};
   }
   return {0, 1};
@@ -97,6 +99,7 @@ StageTables::StageTables(const CostModel& cost, const Goal& goal, std::size_t mo
                          const std::function<void()>& each_step, std::size_t most_levels)
     : cost_(&cost),
       goal_(goal),
+      schedule_(require_chain_schedule(goal.schedule)),
       weights_(weights_of(goal)),
       layers_(cost.layers()),
       work_(layers_ + 1, 0),
@@ -119,7 +122,7 @@ void StageTables::find_levels(std::size_t most_levels)
   levels_ = reach_.levels();
   const std::uint64_t microbatches = goal_.microbatches;
   const std::size_t most_stages = std::min(layers_, cost_->devices());
-  if (limits_turns() && goal_.schedule == Schedule::OneForwardOneBackward) {
+  if (limits_turns() && schedule_ == ChainSchedule::OneForwardOneBackward) {
     const std::size_t distinct = std::min<std::uint64_t>(microbatches, most_stages);
     levels_ = std::max(levels_, std::min(distinct, most_levels));
   }
@@ -226,7 +229,7 @@ void StageTables::transfers_within(double limit, std::vector<double>& outputs, s
   outputs.assign(kinds() * sizes_ * groups_, infinity);
   gradients.assign(outputs.size(), infinity);
   // With all forwards before all backwards, a micro-batch takes a turn of both lanes over a cut.
-  const bool are_apart = goal_.schedule == Schedule::GPipe;
+  const bool are_apart = schedule_ == ChainSchedule::GPipe;
   const auto turn = [&](double activations, double gradient) {
     return are_apart ? activations + gradient : std::max(activations, gradient);
   };

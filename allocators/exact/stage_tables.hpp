@@ -41,6 +41,7 @@ class StageTables {
 
   const CostModel& cost() const { return *cost_; }
   const Goal& goal() const { return goal_; }
+  ChainSchedule schedule() const { return schedule_; }
   ObjectiveWeights weights() const { return weights_; }
   std::size_t layers() const { return layers_; }
   std::size_t devices() const { return kind_of_device_.size(); }
@@ -67,7 +68,7 @@ class StageTables {
   /// shrinks with another layer.
   double turn(std::size_t level, std::size_t kind, std::size_t first, std::size_t end) const
   {
-    if (!limits_turns() || goal_.schedule != Schedule::OneForwardOneBackward) return compute(kind, first, end);
+    if (!limits_turns() || schedule_ != ChainSchedule::OneForwardOneBackward) return compute(kind, first, end);
     const double forward = forward_[end] - forward_[first];
     const double backward = work_[end] - work_[first] - forward;
     return (std::max(forward, backward) + both_[level] * std::min(forward, backward)) * slowness_[kind];
@@ -158,6 +159,7 @@ class StageTables {
 
   const CostModel* cost_;
   Goal goal_;
+  ChainSchedule schedule_;
   ObjectiveWeights weights_;
   std::size_t layers_;
   std::size_t levels_ = 1;

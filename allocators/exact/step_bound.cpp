@@ -111,7 +111,7 @@ bool StepBound::refine()
 bool StepBound::distinguish_levels()
 {
   const bool have_levels = tables_->levels() > 1 || tables_->weights().alpha == 0;
-  if (have_levels || goal_.schedule != Schedule::OneForwardOneBackward || step_ == infinity) return false;
+  if (have_levels || tables_->schedule() != ChainSchedule::OneForwardOneBackward || step_ == infinity) return false;
   auto tables = std::make_unique<StageTables>(cost_, goal_, groups_for(cost_), check_, most_levels);
   if (tables->levels() == 1) return false;
   flow_.reset();
@@ -182,7 +182,7 @@ void StepBound::price(Ladder::Rung& rung, double effort)
 /// previous one.
 void StepBound::price_with_slots(Ladder::Rung& rung)
 {
-  if (goal_.schedule != Schedule::OneForwardOneBackward || rung.slots > 0) return;
+  if (tables_->schedule() != ChainSchedule::OneForwardOneBackward || rung.slots > 0) return;
   const auto others = static_cast<std::size_t>(goal_.microbatches - 1);
   const std::size_t levels = tables_->levels();
   const bool is_last_exact = levels >= std::min(tables_->layers(), tables_->devices());

@@ -25,8 +25,8 @@ StepTree::StepTree(const PathRelaxation& relaxation, const std::vector<double>& 
       check_(std::move(check)),
       cost_(tables_.cost()),
       goal_(tables_.goal()),
-      turns_(goal_.schedule == Schedule::Sequential ? 0 : turns_of_step(cost_, goal_)),
-      recurrence_(goal_.schedule, goal_.microbatches),
+      turns_(tables_.schedule() == ChainSchedule::Sequential ? 0 : turns_of_step(cost_, goal_)),
+      recurrence_(tables_.schedule(), goal_.microbatches),
       used_(tables_.devices())
 {
   for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {

@@ -11,6 +11,7 @@
 #include "core/base/standard_streams.hpp"
 #include "results/gate/baseline.hpp"
 #include "results/gate/baseline_meta.hpp"
+#include "schedules/orders/schedule.hpp"
 
 #ifdef ISOBAR_HAS_CBC
 #include "allocators/sky/milp.hpp"
@@ -68,6 +69,22 @@ void require_baseline_name(const CheckOptions& options)
   throw InputError(options.baseline, "a baseline's name ends in .csv; NAME.meta.json defines the rows of NAME.csv");
 }
 
+/// @throws InputError with the place `where` for a schedule that is not known or does not go with an objective.
+void require_schedule_of(const BaselineMeta& meta, const std::string& where)
+{
+  try {
+    schedules::require_schedule(*meta.schedule);
+  } catch (const InputError& fault) {
+    throw InputError(where, without_place("schedule", fault));
+  }
+  if (chain_schedule(*meta.schedule)) return;
+  for (const auto objective : meta.objectives) {
+    if (objective == Objective::Step) continue;
+    throw InputError(where, fmt::format("{} does not go with objective {}, a formula for sequential, gpipe and 1f1b",
+                                        text_of(*meta.schedule), name_of(objective)));
+  }
+}
+
 results::BaselineMeta read_meta(const CheckOptions& options)
 {
   require_baseline_name(options);
@@ -82,6 +99,7 @@ results::BaselineMeta read_meta(const CheckOptions& options)
       throw InputError(options.meta() + ": grid.allocators", fault.what());
     }
   }
+  if (meta.schedule) require_schedule_of(meta, options.meta() + ": grid.schedule");
   return meta;
 }
 
@@ -276,9 +294,8 @@ ExitCode check(const CheckOptions& options)
   markdown_file.write(check_to_markdown(answer, against));
   const bool prints_report = junit_file.is_standard_output() || markdown_file.is_standard_output();
   // Files come first: a reader that closes the pipe loses none of them.
-  const auto approved = options.approve
-                            ? std::optional(approve(options, answer, meta, std::move(now), csv_file, meta_file))
-                            : std::nullopt;
+  const auto approved =
+      options.approve ? std::optional(approve(options, answer, meta, now, csv_file, meta_file)) : std::nullopt;
   if (!prints_report) print(options.json ? check_to_json(answer, against) : check_to_text(answer, against));
   if (approved) return *approved;
   if (answer.holds()) return ExitCode::Done;

@@ -61,17 +61,19 @@ struct KeptFiles {
   std::string result;
 };
 
-/// FOLDER/OBJECTIVE.ALLOCATOR.plan.json and .result.json. In the allocator's name (exec:PROGRAM), other characters than
-/// letters, digits, "." and "-" become "-".
-KeptFiles kept_files_of(const std::string& folder, const ComparisonRow& row)
+/// FOLDER/OBJECTIVE.ALLOCATOR.plan.json and .result.json; with several schedules OBJECTIVE.SCHEDULE.ALLOCATOR. In the
+/// schedule's text and the allocator's name (exec:PROGRAM), other characters than letters, digits, "." and "-" become
+/// "-".
+KeptFiles kept_files_of(const CompareOptions& options, const ComparisonRow& row)
 {
-  std::string name = fmt::format("{}.{}", name_of(row.goal.objective), row.allocator);
+  const std::string schedule = options.goal.schedules.size() > 1 ? text_of(row.goal.schedule) + "." : "";
+  std::string name = fmt::format("{}.{}{}", name_of(row.goal.objective), schedule, row.allocator);
   for (char& character : name) {
     const bool is_kept =
         std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '.' || character == '-';
     if (!is_kept) character = '-';
   }
-  const std::string path = (std::filesystem::path(folder) / name).string();
+  const std::string path = (std::filesystem::path(options.keep) / name).string();
   return {path + ".plan.json", path + ".result.json"};
 }
 
@@ -89,10 +91,21 @@ void prepare_folder(const CompareOptions& options, const std::vector<ComparisonR
   if (unknown) throw EnvironmentError(options.keep, "cannot make the folder: " + unknown.message());
   std::vector<std::string> outputs = {options.output};
   for (const auto& row : rows) {
-    const auto files = kept_files_of(options.keep, row);
+    const auto files = kept_files_of(options, row);
     outputs.insert(outputs.end(), {files.plan, files.result});
   }
   refuse_overwriting(read, outputs);
+}
+
+/// @throws InputError for --explain and a schedule without a recurrence, whose critical path is not known.
+void require_explainable(const CompareOptions& options, const std::vector<Goal>& goals)
+{
+  for (const auto& goal : goals) {
+    if (!options.explain || chain_schedule(goal.schedule)) continue;
+    throw InputError("--explain", fmt::format("explains the schedules sequential, gpipe and 1f1b, not {}; leave one of "
+                                              "them out",
+                                              text_of(goal.schedule)));
+  }
 }
 
 ExitCode compare(const CompareOptions& options)
@@ -100,7 +113,11 @@ ExitCode compare(const CompareOptions& options)
   const auto limits = options.goal.limits();
   const Seconds row_time_limit = row_time_limit_of(options, limits);
   std::vector<Goal> goals;
-  for (const auto& objective : options.objectives) goals.push_back(options.goal.goal(objective));
+  for (const auto& objective : options.objectives) {
+    const auto of_schedules = options.goal.goals(objective);
+    goals.insert(goals.end(), of_schedules.begin(), of_schedules.end());
+  }
+  require_explainable(options, goals);
   for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
   options.goal.check_polish(options.allocators);
   const Inputs inputs = load(options.inputs, options.goal.recompute);
@@ -128,7 +145,7 @@ ExitCode compare(const CompareOptions& options)
       row.explanation = results::explain(answer.plan, workload_of(inputs, answer.plan), inputs.platform.cluster());
     }
     if (options.keep.empty()) return;
-    const auto files = kept_files_of(options.keep, row);
+    const auto files = kept_files_of(options, row);
     write_file_atomically(files.plan, plan_to_json(answer.plan));
     write_file_atomically(files.result, answer.result);
   };
@@ -161,7 +178,7 @@ void add_compare_command(CLI::App& app, Action& action)
   command->option_defaults()->group("Goal");
   add_list(*command, "--objective", options->objectives,
            "what to minimize, one or more of step, sequential, bottleneck, pipeline");
-  options->goal.add_goal_to(*command);
+  options->goal.add_goals_to(*command);
   options->goal.add_global_batch_to(*command);
   command->option_defaults()->group("Search");
   add_list(*command, "--allocators", options->allocators, "allocators (isobar list allocators), or exec:PROGRAM");

@@ -4,6 +4,7 @@
 #include "core/base/command_options.hpp"
 #include "core/errors.hpp"
 #include "results/table.hpp"
+#include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -41,11 +42,16 @@ Listing list_allocators()
 
 Listing list_schedules()
 {
-  return {
-      {"name", "order of work on stage i of S", "micro-batches in flight"},
-      {{"sequential", "one micro-batch after the other through all stages", "1"},
-       {"gpipe", "all forwards, then all backwards", "M"},
-       {"1f1b", "S-i-1 forwards, then one forward and one backward in turn, then the other backwards", "min(M, S-i)"}}};
+  Listing listing{{"name", "order of work", "numbers", "source"}, {}};
+  for (const auto& schedule : schedules::schedules()) {
+    std::string numbers;
+    for (const auto key : schedule.numbers) {
+      if (!key.empty()) numbers += (numbers.empty() ? "" : ", ") + std::string(key);
+    }
+    listing.rows.push_back({std::string(schedule.name), std::string(schedule.summary),
+                            numbers.empty() ? "none" : numbers, std::string(schedule.source)});
+  }
+  return listing;
 }
 
 Listing list_objectives()

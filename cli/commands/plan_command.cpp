@@ -8,7 +8,6 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
-#include "core/check/plan_checker.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>
@@ -41,7 +40,7 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
   std::string text =
       fmt::format("{}: {} plan for objective {} (communication {}, schedule {}, M = {}{})\n", plan.allocator,
                   name_of(plan.outcome), name_of(plan.goal.objective), name_of(plan.goal.communication),
-                  name_of(plan.goal.schedule), plan.goal.microbatches, samples);
+                  text_of(plan.goal.schedule), plan.goal.microbatches, samples);
   if (!plan.reason.empty()) text += reason_of(plan) + "\n";
   if (plan.stages.empty()) return text;
   text += fmt::format("objective {:.6g} s, no plan below {:.6g} s ({}), gap {:.2f} %\n", plan.objective.value().value,
@@ -75,9 +74,12 @@ std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inpu
   const Plan plan = read_plan(file);
   if (plan.stages.empty()) throw InputError(file, "stages: none; a search starts from a plan that has some");
   const Cluster& cluster = inputs.platform.cluster();
-  auto faults = faults_of(plan, inputs.workload, cluster);
+  auto faults = all_faults_of(plan, inputs.workload, cluster);
   for (auto& fault : faults) fault = on_one_line(file) + ": " + fault;
   if (!faults.empty()) throw InputError(faults);
+  if (devices_of(plan).size() != plan.stages.size()) {
+    throw InputError(file, "stages: a device has several; a search starts from a plan with one on each device");
+  }
   std::vector<StagePlacement> stages;
   for (const auto& stage : plan.stages) {
     stages.push_back({cluster.device_index(stage.device()).value(), stage.first_layer, stage.last_layer});

@@ -7,7 +7,6 @@
 #include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/check/certificate_checker.hpp"
-#include "core/check/plan_checker.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>
@@ -66,7 +65,7 @@ std::string summary_of(const std::string& result_json)
 /// but holds is simulated, with a warning: the user may want to try a platform that differs only in its links.
 void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& inputs)
 {
-  auto faults = faults_of(plan, inputs.workload, inputs.platform.cluster());
+  auto faults = all_faults_of(plan, inputs.workload, inputs.platform.cluster());
   // Other certificates take a search to check; `isobar verify` does that.
   const auto kind = plan.certificate.kind;
   if (faults.empty() && (kind == CertificateKind::None || kind == CertificateKind::Fractional)) {

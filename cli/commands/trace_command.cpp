@@ -2,6 +2,7 @@
 #include "cli/output_file.hpp"
 #include "core/base/command_options.hpp"
 #include "results/trace/kineto.hpp"
+#include "results/trace/recorded_program.hpp"
 #include "results/trace/timeline.hpp"
 #include "results/trace/trace_file.hpp"
 #include "results/trace/trace_merge.hpp"

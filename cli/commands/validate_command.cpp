@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -109,27 +110,30 @@ ExitCode profile(const ValidateOptions& options)
                        "--seed", std::to_string(options.goal.seed), "-o", options.output});
 }
 
-std::vector<results::Pair<Bytes>> peak_memory_of(const std::string& simulated, const std::string& measured)
+/// The peak memory of each device of a plan in a result, which lists the stages in the plan's order. The names that a
+/// measured result has for devices are those of the machine.
+std::map<std::string, Bytes> peak_memory_of(const Plan& plan, const std::string& result)
 {
-  const auto predicted_stages = nlohmann::json::parse(simulated).at("stages");
-  const auto measured_stages = nlohmann::json::parse(measured).at("stages");
-  std::vector<results::Pair<Bytes>> pairs;
-  for (std::size_t i = 0; i < predicted_stages.size(); ++i) {
-    pairs.push_back(
-        {Bytes(predicted_stages[i].at("peak_memory_bytes")), Bytes(measured_stages.at(i).at("peak_memory_bytes"))});
+  const auto stages = nlohmann::json::parse(result).at("stages");
+  std::map<std::string, Bytes> peaks;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    peaks[plan.stages[i].device()] = Bytes(stages.at(i).at("peak_memory_bytes"));
   }
-  return pairs;
+  return peaks;
 }
 
 results::Validation compare(const Trial& trial, const Plan& plan, const Inputs& inputs, const std::string& simulated)
 {
   const auto program = schedules::make_program(plan, inputs.workload);
-  std::vector<std::string> devices;
-  for (const auto& stage : plan.stages) devices.push_back(stage.device());
+  auto devices = devices_of(plan);
+  const auto predicted_peaks = peak_memory_of(plan, simulated);
+  const auto measured_peaks = peak_memory_of(plan, read_file(trial.file(".run.json")));
+  std::vector<results::Pair<Bytes>> peaks;
+  for (const auto& device : devices) peaks.push_back({predicted_peaks.at(device), measured_peaks.at(device)});
   if (plan.data_server) devices.push_back(*plan.data_server);
   return results::validate(results::Timeline::of(results::read_trace(trial.file(".simulated.json")), *program),
                            results::Timeline::of(results::read_trace(trial.file(".measured.json")), *program),
-                           plan.allocator, devices, peak_memory_of(simulated, read_file(trial.file(".run.json"))));
+                           plan.allocator, devices, peaks);
 }
 
 void check_options(const ValidateOptions& options)

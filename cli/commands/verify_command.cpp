@@ -7,7 +7,6 @@
 #include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/check/certificate_checker.hpp"
-#include "core/check/plan_checker.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -109,7 +108,7 @@ std::string json_of(const Plan& plan, const VerifyOptions& options, const Certif
       {"proven_bound_s", number(plan.objective_bound && std::isfinite(check.proven.value), check.proven.value)},
       {"gap_fraction", number(plan.objective.has_value(), proven_gap(plan, check.proven))},
       {"layers", layers},
-      {"devices", plan.stages.size()},
+      {"devices", devices_of(plan).size()},
       {"faults", faults}};
   return answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -132,7 +131,7 @@ std::string text_of(const Plan& plan, const VerifyOptions& options, const Certif
       "{}: every claim holds{}\nobjective {:.6g} s ({}, communication {}), {} layers on {} devices\n{}, gap {:.2f} %\n",
       plan_file, plan.latency_occupies_lanes() ? " by the rules of older versions, where latencies occupy lanes" : "",
       plan.objective.value().value, name_of(plan.goal.objective), name_of(plan.goal.communication), layers,
-      plan.stages.size(), bound_of(plan, check), 100 * proven_gap(plan, check.proven));
+      devices_of(plan).size(), bound_of(plan, check), 100 * proven_gap(plan, check.proven));
 }
 
 ExitCode verify(const VerifyOptions& options)
@@ -145,7 +144,7 @@ ExitCode verify(const VerifyOptions& options)
   compare("workload", plan.workload, inputs.workload_fingerprint, faults);
   compare("profile", plan.profile.value_or(unmeasured), inputs.profile_fingerprint.value_or(unmeasured), faults);
   check_stamp(plan, inputs, faults);
-  for (auto& fault : faults_of(plan, inputs.workload, cluster)) faults.push_back(std::move(fault));
+  for (auto& fault : all_faults_of(plan, inputs.workload, cluster)) faults.push_back(std::move(fault));
   const CertificateCheck check = check_certificate(plan, inputs.workload, cluster);
   faults.insert(faults.end(), check.faults.begin(), check.faults.end());
   check_simulated(plan, inputs, faults);

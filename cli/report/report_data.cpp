@@ -8,7 +8,6 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/base/progress_line.hpp"
-#include "core/check/plan_checker.hpp"
 #include "results/trace/timeline.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/play/simulation.hpp"
@@ -112,34 +111,32 @@ void check_plan(Run& run, const Inputs& inputs)
   run.workload = inputs.workload;
   if (plan.micro_batch) run.workload = at_micro_batch(inputs, *plan.micro_batch, run.file + ": plan.micro_batch");
   recompute(run.workload, plan.recompute, run.file + ": plan.recompute");
-  auto faults = faults_of(plan, run.workload, cluster_of(run, inputs.platform));
+  auto faults = all_faults_of(plan, run.workload, cluster_of(run, inputs.platform));
   for (auto& fault : faults) fault = run.file + ": plan: " + fault;
   if (!faults.empty()) throw InputError(faults);
 }
 
-/// Simulates the first step in this process.
-Seconds play(const sim::Platform& platform, const Plan& plan, const Workload& workload, TraceSink* sink)
+/// Simulates the first step of a plan's program in this process.
+Seconds play(const sim::Platform& platform, const Plan& plan, const Workload& workload, const Program& program,
+             TraceSink* sink)
 {
-  const auto program = schedules::make_program(plan, workload);
   const auto hosts = sim::rank_hosts(plan, workload, platform.cluster());
-  return sim::simulate(platform, *program, hosts, 1, sink).step_times.front();
+  return sim::simulate(platform, program, hosts, 1, sink).step_times.front();
 }
 
-results::MeasuredStep read_measured(const std::string& file, const Run& run)
+results::MeasuredStep read_measured(const std::string& file, const Run& run, const Program& program)
 {
   const auto trace = results::read_trace(file);
-  std::vector<std::string> devices;
-  for (const auto& stage : run.result.plan.stages) devices.push_back(stage.device());
+  auto devices = devices_of(run.result.plan);
   if (run.result.plan.data_server) devices.push_back(*run.result.plan.data_server);
   if (trace.devices != devices) throw InputError(file, "has other devices than the plan of " + on_one_line(run.file));
-  const auto program = schedules::make_program(run.result.plan, run.workload);
-  const auto timeline = results::Timeline::of(trace, *program);
+  const auto timeline = results::Timeline::of(trace, program);
   const auto times = timeline.step_times();
   results::MeasuredStep measured;
   measured.file = file;
   measured.step = results::typical_step(times);
   measured.time = times[measured.step];
-  results::StepRecorder recorder(results::most_drawn);
+  results::StepRecorder recorder(program, results::most_drawn);
   results::record_step(timeline, measured.step, recorder);
   measured.recorded = recorder.recorded();
   return measured;
@@ -148,12 +145,13 @@ results::MeasuredStep read_measured(const std::string& file, const Run& run)
 /// The work of a child: simulates the run's first step again and returns what the page shows of it.
 std::string record_run(const Run& run, const sim::Platform& platform, const std::string& measured_file)
 {
-  results::StepRecorder recorder(results::most_drawn);
   const Result& result = run.result;
   if (result.network != sim::network_settings()) {
     throw InputError(run.file, "network: simulated with other options than this Isobar's; simulate again");
   }
-  const Seconds again = play(platform, result.plan, run.workload, &recorder);
+  const auto program = schedules::make_program(result.plan, run.workload);
+  results::StepRecorder recorder(*program, results::most_drawn);
+  const Seconds again = play(platform, result.plan, run.workload, *program, &recorder);
   const Seconds recorded = result.step_times.front();
   if (std::abs(again.value - recorded.value) > 1e-9 * recorded.value) {
     throw InputError(run.file,
@@ -162,7 +160,7 @@ std::string record_run(const Run& run, const sim::Platform& platform, const std:
                                  recorded.value, again.value, shown(result.simgrid_version), sim::simgrid_version()));
   }
   std::optional<results::MeasuredStep> measured;
-  if (!measured_file.empty()) measured = read_measured(measured_file, run);
+  if (!measured_file.empty()) measured = read_measured(measured_file, run, *program);
   return results::run_to_json({run.file, result, run.workload, cluster_of(run, platform), recorder.recorded(),
                                measured ? &*measured : nullptr});
 }
@@ -194,7 +192,8 @@ std::string answer(const Run& run, sim::Platform& platform, const WhatIf& what_i
     plan = allocators::allocate(plan.allocator, run.workload, platform.cluster(), plan.goal, {});
     if (plan.stages.empty()) throw InputError(reason_of(plan));
   }
-  return nlohmann::json(play(platform, plan, run.workload, nullptr).value).dump();
+  const auto program = schedules::make_program(plan, run.workload);
+  return nlohmann::json(play(platform, plan, run.workload, *program, nullptr).value).dump();
 }
 
 /// The simulations of a report: work for child processes, and functions that take their answers.

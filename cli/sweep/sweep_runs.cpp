@@ -93,14 +93,15 @@ Goal goal_of(const results::Sweep& sweep, std::size_t run)
     return value == nullptr ? std::nullopt : std::optional(value->scalar);
   };
   options.communication = given("communication");
-  options.schedule = given("schedule");
+  if (const auto schedule = given("schedule")) options.schedules = {*schedule};
   if (const auto microbatches = given("microbatches")) options.microbatches = std::stoull(*microbatches);
   return options.goal(given("objective").value_or("step"));
 }
 
 results::Sweep read_sweep(const std::string& file)
 {
-  results::SweepVocabulary vocabulary{generator_names(), options_of_generator, allocators::require_allocator};
+  results::SweepVocabulary vocabulary{generator_names(), options_of_generator, allocators::require_allocator,
+                                      [](const std::string& schedule) { schedule_of(schedule); }};
   return results::Sweep::from_text(read_file(file), file, vocabulary);
 }
 
@@ -269,7 +270,7 @@ std::string SweepRuns::definition(std::size_t run) const
   if (is_file(program)) definition["program"] = fingerprint(read_file(program));
   definition["objective"] = name_of(row.goal.objective);
   definition["communication"] = name_of(row.goal.communication);
-  definition["schedule"] = name_of(row.goal.schedule);
+  definition["schedule"] = text_of(row.goal.schedule);
   definition["microbatches"] = row.goal.microbatches;
   definition["seed"] = row.seed;
   if (const auto budget = sweep_.budget(run)) definition["budget"] = *budget;

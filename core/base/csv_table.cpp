@@ -177,6 +177,31 @@ CsvTable CsvTable::by_program(const std::string& text, std::string_view header, 
   return table;
 }
 
+CsvTable CsvTable::without_header(const std::string& text, std::size_t most_cells, FaultList& faults)
+{
+  CsvTable table({});
+  std::size_t count = 0;
+  int number = 0;
+  for (const auto raw : lines_of(text)) {
+    ++number;
+    const auto line = trimmed(raw);
+    count += 1 + static_cast<std::size_t>(std::count(line.begin(), line.end(), ','));
+    if (count > most_cells) {
+      faults.add(number, "row", fmt::format("the table has more than {} cells; write fewer", most_cells));
+      break;
+    }
+    auto cells = has_control_character(line) ? std::nullopt : cells_of(line);
+    if (!cells) {
+      faults.add(number, "row", "has a control character or an open quote; write plain text between commas");
+      continue;
+    }
+    for (auto& cell : *cells) cell = std::string(trimmed(cell));
+    table.rows_.push_back({number, std::move(*cells)});
+  }
+  table.last_line_ = std::max(1, number);
+  return table;
+}
+
 std::string csv_line(const std::vector<std::string>& cells)
 {
   std::string line;

@@ -10,7 +10,7 @@
 
 namespace isobar {
 
-/// A CSV file with a header line, read strictly: each row has as many cells as the header. A CR before the end of a
+/// A CSV file, read strictly: below a header line, each row has as many cells as the header. A CR before the end of a
 /// line is dropped.
 class CsvTable {
  public:
@@ -31,6 +31,11 @@ class CsvTable {
   ///
   /// Adds each fault to `faults`, as above.
   static CsvTable by_program(const std::string& text, std::string_view header, FaultList& faults);
+  /// Reads a table without a header, whose rows may have different numbers of cells. Blanks around cells are dropped.
+  /// An empty line is a row of one empty cell.
+  ///
+  /// Adds each fault to `faults`, as above, and reads no more than `most_cells` cells.
+  static CsvTable without_header(const std::string& text, std::size_t most_cells, FaultList& faults);
 
   /// For a table written by hand: the required ones, then the optional ones.
   const std::vector<std::string>& columns() const { return columns_; }

@@ -45,6 +45,7 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
     : layers(chain.layers.size()),
       devices(given.devices.size()),
       goal(asked.goal),
+      schedule(is_chain(asked) ? chain_schedule(asked.goal.schedule) : std::nullopt),
       is_sky(chain.memory_model == MemoryModel::Sky),
       recompute_buffer(chain.recompute_buffer.value),
       cluster(&given),
@@ -78,19 +79,20 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
     }
     // The step counts the input once. With one micro-batch at a time, no other one waits for the lane.
     input_s[i] /= beta();
-    if (goal.schedule != Schedule::Sequential) input_turn_s[i] = path.data_time(cuts.output.front()).value;
+    if (schedule != ChainSchedule::Sequential) input_turn_s[i] = path.data_time(cuts.output.front()).value;
   }
 }
 
 std::uint64_t Chain::held_by(std::size_t stages_after) const
 {
-  return microbatches_in_flight(goal.schedule, stages_after, goal.microbatches);
+  // Any schedule holds at least one micro-batch on each stage.
+  return schedule ? microbatches_in_flight(*schedule, stages_after, goal.microbatches) : 1;
 }
 
 double Chain::turn_s(std::size_t device, std::size_t first_cut, std::size_t end_cut, std::uint64_t in_flight) const
 {
   const double both = compute_s(device, first_cut, end_cut);
-  if (!has_turns() || goal.schedule != Schedule::OneForwardOneBackward || goal.microbatches == 1) return both;
+  if (!has_turns() || schedule != ChainSchedule::OneForwardOneBackward || goal.microbatches == 1) return both;
   const double one = (forward[end_cut] - forward[first_cut]) / speed[device];
   const double less = std::min(one, both - one);
   // Of the M - 1 micro-batches after the first, in_flight - 1 may overlap with it in one direction.
@@ -105,14 +107,14 @@ std::uint64_t Chain::most_in_flight(std::size_t level, std::size_t levels) const
 
 double Chain::alpha() const
 {
-  if (has_turns()) return goal.schedule == Schedule::Sequential ? 0 : static_cast<double>(goal.microbatches) - 1;
+  if (has_turns()) return schedule == ChainSchedule::Sequential ? 0 : static_cast<double>(goal.microbatches) - 1;
   if (goal.objective == Objective::Sequential) return 0;
   return goal.objective == Objective::Bottleneck ? 1 : static_cast<double>(goal.microbatches) - 1;
 }
 
 double Chain::beta() const
 {
-  if (has_turns() && goal.schedule == Schedule::Sequential) return static_cast<double>(goal.microbatches);
+  if (has_turns() && schedule == ChainSchedule::Sequential) return static_cast<double>(goal.microbatches);
   return goal.objective == Objective::Bottleneck ? 0 : 1;
 }
 
@@ -180,6 +182,14 @@ Faults faults_of_rungs(const Certificate& certificate, std::size_t devices)
 double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults)
 {
   const Certificate& certificate = plan.certificate;
+  const bool needs_chain = certificate.kind != CertificateKind::None && certificate.kind != CertificateKind::Fractional;
+  if (needs_chain && !chain.schedule) {
+    faults.push_back(
+        fmt::format("certificate.kind: claims {}, which is for stages on a device each under sequential, gpipe or "
+                    "1f1b; it is fractional or none under {}",
+                    name_of(certificate.kind), shown(text_of(plan.goal.schedule))));
+    return 0;
+  }
   switch (certificate.kind) {
     case CertificateKind::None:
       return 0;
@@ -193,7 +203,7 @@ double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults
   }
   faults = faults_of_rungs(certificate, chain.devices);
   const bool may_count_slots = certificate.kind == CertificateKind::Path && chain.has_turns() &&
-                               chain.goal.schedule == Schedule::OneForwardOneBackward;
+                               chain.schedule == ChainSchedule::OneForwardOneBackward;
   for (std::size_t r = 0; r < certificate.rungs.size() && !may_count_slots; ++r) {
     if (certificate.rungs[r].slots == 0) continue;
     faults.push_back(

@@ -101,7 +101,7 @@ double least_time_for_all(const Chain& chain, const Density& density)
 
 double least_turns(const Chain& chain)
 {
-  if (!chain.has_turns() || chain.goal.schedule != Schedule::OneForwardOneBackward) return chain.alpha();
+  if (!chain.has_turns() || chain.schedule != ChainSchedule::OneForwardOneBackward) return chain.alpha();
   // A turn is at least the larger of forward and backward. Their shares of a stage's compute lie between their shares
   // of its layers' compute.
   double least_forward = 1;
@@ -130,6 +130,8 @@ double fractional_bound(const Chain& chain)
                    [&](std::size_t a, std::size_t b) { return chain.speed[a] > chain.speed[b]; });
   const double largest = std::max(least_time_for_all(chain, density), density.heaviest() / chain.speed[order.front()]);
   if (chain.goal.objective == Objective::Bottleneck) return largest;
+  // Under any schedule the busiest device computes all micro-batches.
+  if (!chain.schedule) return static_cast<double>(chain.goal.microbatches) * largest;
 
   // The sum is least if, for each k, the fastest k devices do all the work that fits into their memory together.
   double sum = 0;

@@ -174,7 +174,7 @@ Runs::Runs(const Chain& chain, const GroupTransfers& transfers, const std::vecto
 
 std::size_t levels_of(const Chain& chain, const Certificate& certificate)
 {
-  if (chain.goal.schedule != Schedule::OneForwardOneBackward || (chain.is_sky && !chain.has_turns())) return 1;
+  if (chain.schedule != ChainSchedule::OneForwardOneBackward || (chain.is_sky && !chain.has_turns())) return 1;
   const auto most = std::min<std::uint64_t>(chain.goal.microbatches, std::min(chain.layers, chain.devices));
   return std::min(certificate.levels, static_cast<std::size_t>(most));
 }

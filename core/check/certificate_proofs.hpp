@@ -67,6 +67,8 @@ struct Chain {
   std::size_t layers = 0;
   std::size_t devices = 0;
   Goal goal;
+  /// None: a schedule without a recurrence, of which only the fractional bound knows something.
+  std::optional<ChainSchedule> schedule;
   bool is_sky = false;                  ///< memory is by Sky's estimator
   std::vector<double> work;             ///< FLOP, forward and backward, of the layers before each cut
   std::vector<double> forward;          ///< FLOP, forward, likewise
@@ -123,7 +125,7 @@ struct Chain {
   /// The turn of the lanes over a cut, whose bytes take the given times each way.
   double lane_turn_s(double there, double back) const
   {
-    return goal.schedule == Schedule::GPipe ? there + back : std::max(there, back);
+    return schedule == ChainSchedule::GPipe ? there + back : std::max(there, back);
   }
   /// The most micro-batches in flight on stages that `level` of `levels` stands for.
   std::uint64_t most_in_flight(std::size_t level, std::size_t levels) const;

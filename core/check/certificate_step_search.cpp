@@ -146,7 +146,7 @@ class StepsOfRung {
   double play(PlayedTransfer input)
   {
     chain_.effort.take(steps_of_play * played_.size() * chain_.goal.microbatches);
-    return play_step(chain_.goal.schedule, chain_.goal.microbatches, input, played_);
+    return play_step(chain_.schedule.value(), chain_.goal.microbatches, input, played_);
   }
 
   void finish()

@@ -5,6 +5,7 @@
 #include "core/check/plan_checker.hpp"
 
 #include "core/base/quantity_text.hpp"
+#include "core/check/claims.hpp"
 #include "core/check/step_player.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
@@ -12,21 +13,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <unordered_map>
 #include <unordered_set>
 
 namespace isobar {
 
 namespace {
-
-constexpr double tolerance = 1e-9;
-
-bool agree(double claimed, double found)
-{
-  return std::isfinite(claimed) && std::isfinite(found) &&
-         std::abs(claimed - found) <= tolerance * std::max({std::abs(claimed), std::abs(found), 1e-300});
-}
 
 /// Sums over the layers of one stage.
 struct StageFacts {
@@ -42,7 +34,11 @@ struct StageFacts {
 class Checker {
  public:
   Checker(const Plan& plan, const Workload& workload, const Cluster& cluster)
-      : plan_(plan), workload_(workload), cluster_(cluster), reference_(reference_speed(cluster, workload.dtype))
+      : plan_(plan),
+        workload_(workload),
+        cluster_(cluster),
+        reference_(reference_speed(cluster, workload.dtype)),
+        claims_(plan)
   {
   }
 
@@ -50,28 +46,30 @@ class Checker {
   {
     if (plan_.outcome == Outcome::Infeasible || (plan_.outcome == Outcome::TimedOut && plan_.stages.empty())) {
       check_absence();
-      return std::move(faults_);
+      return claims_.take();
     }
     check_placement();
-    if (!faults_.empty()) return std::move(faults_);
+    if (!claims_.empty()) return claims_.take();
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) check_device(i, cluster_.devices[devices_[i]]);
+    if (!is_chain(plan_)) return claims_.take();  // faults_of_played checks the rest
+    schedule_ = require_chain_schedule(plan_.goal.schedule);
     collect();
     check_memory();
     check_claims();
-    return std::move(faults_);
+    return claims_.take();
   }
 
   std::vector<std::string> placement_faults()
   {
     check_placement();
-    return std::move(faults_);
+    return claims_.take();
   }
 
  private:
   template <typename... Values>
   void fault(fmt::format_string<Values...> text, Values&&... values)
   {
-    faults_.push_back(fmt::format(text, std::forward<Values>(values)...));
+    claims_.fault(text, std::forward<Values>(values)...);
   }
 
   /// A plan without a placement makes no claims about one. A search that timed out may have proven a bound.
@@ -109,6 +107,7 @@ class Checker {
     std::unordered_map<std::string, std::size_t> index_of;
     for (std::size_t i = 0; i < cluster_.devices.size(); ++i) index_of.emplace(cluster_.devices[i].name, i);
     std::unordered_map<std::string, std::size_t> stage_of_device;
+    const bool is_for_chains = chain_schedule(plan_.goal.schedule).has_value();
     std::size_t next_layer = 0;
     if (plan_.stages.empty()) fault("stages: none; a plan that is not infeasible places every layer");
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
@@ -123,7 +122,8 @@ class Checker {
       const auto device = index_of.find(stage.device());
       if (device == index_of.end()) {
         fault("stages[{}]: device {} is not on platform {}", i, shown(stage.device()), cluster_.name);
-      } else if (const auto [first_use, is_new] = stage_of_device.emplace(stage.device(), i); !is_new) {
+      } else if (const auto [first_use, is_new] = stage_of_device.emplace(stage.device(), i);
+                 !is_new && is_for_chains) {
         fault("stages[{}]: device {} runs stage {} already; each device runs one stage", i, shown(stage.device()),
               first_use->second);
       }
@@ -150,6 +150,7 @@ class Checker {
             workload_.layers.size(), workload_.layers.size() - 1);
     }
     if (plan_.goal.microbatches < 1) fault("microbatches: 0; a step has at least 1");
+    check_schedule();
     if (plan_.recompute != workload_.recompute) {
       fault("recompute: lists {} layers, not the {} that recompute in the given workload", plan_.recompute.size(),
             workload_.recompute.size());
@@ -158,6 +159,32 @@ class Checker {
       fault("micro_batch: {} samples, not the {} of the given workload", *plan_.micro_batch, workload_.micro_batch);
     }
     check_data_server();
+  }
+
+  /// Checks the schedule's numbers as far as they depend on the plan alone; making its orders checks the rest.
+  void check_schedule()
+  {
+    const Goal& goal = plan_.goal;
+    const std::string schedule = shown(text_of(goal.schedule));
+    if (!chain_schedule(goal.schedule) && goal.objective != Objective::Step) {
+      fault("objective: {} under schedule {}; a schedule other than sequential, gpipe and 1f1b has objective step",
+            name_of(goal.objective), schedule);
+    }
+    const std::size_t devices = devices_of(plan_).size();
+    for (const auto& [key, numbers] : goal.schedule.numbers) {
+      if (numbers.empty()) {
+        fault("schedule.{}: none; a plan has the numbers that an allocator chose", shown(key));
+      } else if (key == "warm_up" && numbers.size() != devices) {
+        fault("schedule.warm_up: {} numbers for {} devices; each device has one", numbers.size(), devices);
+      }
+    }
+    for (const auto& [device, order] : goal.schedule.orders) {
+      const bool is_used = std::any_of(plan_.stages.begin(), plan_.stages.end(), [&name = device](const Stage& stage) {
+        return std::any_of(stage.devices.begin(), stage.devices.end(),
+                           [&](const StageDevice& used) { return used.name == name; });
+      });
+      if (!is_used) fault("schedule.orders: {} has no stage; leave its order out", shown(device));
+    }
   }
 
   /// Checks what the plan tells an executor about a device.
@@ -230,8 +257,8 @@ class Checker {
       } else {
         double held = 1;
         const double microbatches = static_cast<double>(plan_.goal.microbatches);
-        if (plan_.goal.schedule == Schedule::GPipe) held = microbatches;
-        if (plan_.goal.schedule == Schedule::OneForwardOneBackward) {
+        if (schedule_ == ChainSchedule::GPipe) held = microbatches;
+        if (schedule_ == ChainSchedule::OneForwardOneBackward) {
           held = std::min(microbatches, static_cast<double>(stages - i));
         }
         facts.peak_bytes = parameters * bytes_per_parameter(workload_.dtype, workload_.optimizer) + activations * held +
@@ -249,7 +276,7 @@ class Checker {
   {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       const Device& device = cluster_.devices[stages_[i].device];
-      if (stages_[i].peak_bytes > device.memory.value * (1 + tolerance)) {
+      if (stages_[i].peak_bytes > device.memory.value * (1 + claim_tolerance)) {
         const auto [needs, has] = distinct_texts(stages_[i].peak_bytes / 0x1p30, device.memory.value / 0x1p30, 6);
         fault("stages[{}]: layers {} to {} need {} GiB on device {}, which has {} GiB", i, plan_.stages[i].first_layer,
               plan_.stages[i].last_layer, needs, device.name, has);
@@ -265,18 +292,12 @@ class Checker {
     return std::max(compute, forward.data + backward.data);
   }
 
-  void check_claim(const char* key, const std::optional<Seconds>& claimed, double found)
-  {
-    if (!claimed) {
-      fault("{}: missing; it is {:.9g} on this platform and workload", key, found);
-    } else if (!agree(claimed->value, found)) {
-      const auto [claim, fact] = distinct_texts(claimed->value, found);
-      fault("{}: claims {}; it is {} on this platform and workload", key, claim, fact);
-    }
-  }
-
   void check_claims()
   {
+    if (plan_.predicted && plan_.predicted->step_time_by == StepTimeBy::Played) {
+      fault("predicted.step_time_by: played; the step of a chain under {} is by recurrence", name_of(schedule_));
+      return;
+    }
     if (is_by_recurrence() && plan_.goal.microbatches > most_microbatches_by_recurrence) {
       fault("microbatches: {}; a step by recurrence has at most {}", plan_.goal.microbatches,
             most_microbatches_by_recurrence);
@@ -319,46 +340,25 @@ class Checker {
       backward_end -= stage.backward_s;
     }
     const double pipelined = (microbatches - 1) * largest + sum;
-    const double by_formula =
-        plan_.goal.schedule == Schedule::Sequential ? last_update_end : pipelined + slowest_update;
+    const double by_formula = schedule_ == ChainSchedule::Sequential ? last_update_end : pipelined + slowest_update;
     const double step = is_by_recurrence() ? played() : by_formula;
     const double objective = plan_.goal.objective == Objective::Step         ? step
                              : plan_.goal.objective == Objective::Sequential ? sum
                              : plan_.goal.objective == Objective::Bottleneck ? largest
                                                                              : pipelined;
-    check_claim("objective_s", plan_.objective, objective);
-    check_claim("step_bound_s", plan_.step_bound, earliest_step / cluster_.profile_speedup);
+    claims_.check("objective_s", plan_.objective, objective);
+    claims_.check("step_bound_s", plan_.step_bound, earliest_step / cluster_.profile_speedup);
     if (!plan_.predicted) {
       fault("predicted: missing; a plan that is not infeasible predicts its times and memory");
       return;
     }
-    check_claim("predicted.step_time_s", plan_.predicted->step_time, step);
-    if (plan_.predicted->pipeline) check_claim("predicted.pipeline_s", plan_.predicted->pipeline, pipelined);
-    check_claim("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
-    check_claim("predicted.sequential_s", plan_.predicted->sequential, alone);
-    check_simulated();
+    claims_.check("predicted.step_time_s", plan_.predicted->step_time, step);
+    if (plan_.predicted->pipeline) claims_.check("predicted.pipeline_s", plan_.predicted->pipeline, pipelined);
+    claims_.check("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
+    claims_.check("predicted.sequential_s", plan_.predicted->sequential, alone);
+    claims_.check_simulated();
     check_peak_memory();
-    if (!plan_.objective_bound) {
-      fault("objective_bound_s: missing; write 0 to claim nothing");
-    } else if (!(plan_.objective_bound->value <= objective * (1 + tolerance))) {  // also true for NaN
-      const auto [bound, found] = distinct_texts(plan_.objective_bound->value, objective);
-      fault("objective_bound_s: {} is above objective_s {}; a lower bound cannot be", bound, found);
-    }
-    if (plan_.outcome == Outcome::Optimal &&
-        !(plan_.objective_bound && plan_.objective_bound->value >= objective * (1 - tolerance))) {
-      const auto [bound, found] = distinct_texts(plan_.objective_bound ? plan_.objective_bound->value : 0, objective);
-      fault("outcome: optimal, but the bound {} leaves a gap to the objective {}; write feasible", bound, found);
-    }
-  }
-
-  /// The simulation is not repeated here, but no step is below its bound. Simulated times are right to 1e-6.
-  void check_simulated()
-  {
-    constexpr double simulated_tolerance = 1e-6;
-    if (!plan_.simulated || !plan_.step_bound) return;
-    if (plan_.simulated->step_time >= *plan_.step_bound * (1 - simulated_tolerance)) return;
-    const auto [claim, bound] = distinct_texts(plan_.simulated->step_time.value, plan_.step_bound->value);
-    fault("simulated.step_time_s: claims {}, below step_bound_s {}; no schedule is faster", claim, bound);
+    claims_.check_objective_bound(objective);
   }
 
   bool is_by_recurrence() const { return !plan_.predicted || plan_.predicted->step_time_by == StepTimeBy::Recurrence; }
@@ -376,24 +376,17 @@ class Checker {
       }
       stages.push_back(stage);
     }
-    return play_step(plan_.goal.schedule, plan_.goal.microbatches, is_free ? PlayedTransfer{} : input_, stages);
+    return play_step(schedule_, plan_.goal.microbatches, is_free ? PlayedTransfer{} : input_, stages);
   }
 
   void check_peak_memory()
   {
-    const auto& claimed = plan_.predicted->peak_memory;
     for (const StageFacts& stage : stages_) {
-      const std::string& device = cluster_.devices[stage.device].name;
-      const auto entry = claimed.find(device);
-      if (entry == claimed.end()) {
-        fault("predicted.peak_memory_bytes.{}: missing; it is {:.9g}", device, stage.peak_bytes);
-      } else if (!agree(entry->second.value, stage.peak_bytes)) {
-        const auto [claim, fact] = distinct_texts(entry->second.value, stage.peak_bytes);
-        fault("predicted.peak_memory_bytes.{}: claims {}; it is {}", device, claim, fact);
-      }
+      claims_.check_peak_memory(cluster_.devices[stage.device].name, stage.peak_bytes);
     }
-    if (claimed.size() > stages_.size()) {
-      fault("predicted.peak_memory_bytes: {} devices for {} stages", claimed.size(), stages_.size());
+    const std::size_t claimed = plan_.predicted->peak_memory.size();
+    if (claimed > stages_.size()) {
+      fault("predicted.peak_memory_bytes: {} devices for {} stages", claimed, stages_.size());
     }
   }
 
@@ -401,10 +394,11 @@ class Checker {
   const Workload& workload_;
   const Cluster& cluster_;
   FlopsPerSecond reference_;
+  ChainSchedule schedule_{};          // of a chain
   std::vector<std::size_t> devices_;  // of each stage
   std::vector<StageFacts> stages_;
   PlayedTransfer input_;
-  std::vector<std::string> faults_;
+  Claims claims_;
 };
 
 }  // namespace

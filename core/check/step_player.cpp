@@ -9,7 +9,7 @@ namespace {
 
 class StepPlayer {
  public:
-  StepPlayer(Schedule schedule, std::uint64_t microbatches, PlayedTransfer input,
+  StepPlayer(ChainSchedule schedule, std::uint64_t microbatches, PlayedTransfer input,
              const std::vector<PlayedStage>& stages)
       : schedule_(schedule), microbatches_(microbatches), input_(input), stages_(stages), players_(stages.size())
   {
@@ -60,11 +60,11 @@ class StepPlayer {
     if (player.forwards == microbatches_) return false;
     const std::uint64_t ahead = player.forwards - player.backwards;
     switch (schedule_) {
-      case Schedule::Sequential:
+      case ChainSchedule::Sequential:
         return ahead == 0;
-      case Schedule::GPipe:
+      case ChainSchedule::GPipe:
         return true;
-      case Schedule::OneForwardOneBackward:
+      case ChainSchedule::OneForwardOneBackward:
         return ahead < stages_.size() - i;
     }
     return true;
@@ -123,7 +123,7 @@ class StepPlayer {
     first.activations.push_back(inputs_.send(free_since, input_));
   }
 
-  Schedule schedule_;
+  ChainSchedule schedule_;
   std::uint64_t microbatches_;
   PlayedTransfer input_;
   const std::vector<PlayedStage>& stages_;
@@ -135,7 +135,7 @@ class StepPlayer {
 
 }  // namespace
 
-double play_step(Schedule schedule, std::uint64_t microbatches, PlayedTransfer input,
+double play_step(ChainSchedule schedule, std::uint64_t microbatches, PlayedTransfer input,
                  const std::vector<PlayedStage>& stages)
 {
   return StepPlayer(schedule, microbatches, input, stages).play();

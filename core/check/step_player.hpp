@@ -26,7 +26,7 @@ struct PlayedStage {
 ///
 /// For the plan checker, independent of step_recurrence.hpp, so that an error in one shows against the other.
 /// O(stages x micro-batches).
-double play_step(Schedule schedule, std::uint64_t microbatches, PlayedTransfer input,
+double play_step(ChainSchedule schedule, std::uint64_t microbatches, PlayedTransfer input,
                  const std::vector<PlayedStage>& stages);
 
 }  // namespace isobar

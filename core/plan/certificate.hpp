@@ -13,7 +13,7 @@ namespace isobar {
 /// How a lower bound on the objective was proven, and how the proof is checked.
 enum class CertificateKind {
   None,        ///< claims 0
-  Fractional,  ///< layers may be cut anywhere; recomputed from the inputs alone
+  Fractional,  ///< layers may be cut anywhere; recomputed from the inputs alone; the others need a chain (is_chain)
   Path,        ///< multipliers on "each device once"; recomputed by one pass over the cuts per rung
   Search,      ///< the same multipliers; a search finds nothing below the bound; searched again
   PhaseFlow    ///< an integer program over the phases of a repeating chain has no solution at a limit; solved again
@@ -31,7 +31,8 @@ inline constexpr std::size_t most_run_states = 128;
 ///
 /// The objective is alpha x max + beta x sum of the stages' costs s_i, with (alpha, beta) = (1, 0) for bottleneck, (0,
 /// 1) for sequential and (M-1, 1) for pipeline. The step is at least such a value of its turns and costs, with (M-1,
-/// 1), or (0, M) for schedule sequential; limits apply to turns.
+/// 1), or (0, M) for schedule sequential; limits apply to turns. Under schedules without a recurrence it is at least M
+/// x the largest compute of a device, which the fractional bound uses.
 ///
 /// A rung with slots K counts the costs of stages with fewer than K stages after them, and of the transfers after these
 /// stages, 1 + floor((M-1)/K) times, and does not count the largest turn.

@@ -4,6 +4,7 @@
 #include "core/plan/step_recurrence.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace isobar {
 
@@ -19,9 +20,10 @@ std::vector<double> prefix_sums(const std::vector<Layer>& layers, Read read)
 
 }  // namespace
 
-CostModel::CostModel(const Workload& workload, const Cluster& cluster)
+CostModel::CostModel(const Workload& workload, const Cluster& cluster, std::vector<std::uint64_t> held)
     : workload_(&workload),
       cluster_(&cluster),
+      held_(std::move(held)),
       forward_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.forward.value; })),
       backward_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.backward.value; })),
       update_(prefix_sums(workload.layers, [&](const Layer& layer) { return update_work(workload, layer).value; })),
@@ -83,6 +85,7 @@ Seconds CostModel::counted(Communication communication, TransferTimes transfer)
 Bytes CostModel::memory(std::size_t first, std::size_t last, std::uint64_t in_flight) const
 {
   if (memory_ignores_schedule()) return Bytes(sky_memory_[last + 1] - sky_memory_[first]);
+  if (!held_.empty() && in_flight > 0) in_flight = held_[std::min<std::uint64_t>(in_flight, held_.size()) - 1];
   const double parameters = parameters_[last + 1] - parameters_[first];
   const double activations = activations_[last + 1] - activations_[first];
   // One buffer for each transfer of the stage: input, output and the two gradients.

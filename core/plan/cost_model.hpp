@@ -3,19 +3,13 @@
 #include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
+#include "core/transfer_times.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace isobar {
-
-/// The duration of one transfer without contention.
-struct TransferTimes {
-  Seconds latency;  ///< until its first byte arrives
-  Seconds data;     ///< while its bytes leave, and while they arrive: how long it occupies its lane
-
-  Seconds total() const { return latency + data; }
-};
 
 /// A stage on its device: the flat form that allocators work with.
 struct StagePlacement {
@@ -31,7 +25,11 @@ struct StagePlacement {
 /// cluster must outlive it.
 class CostModel {
  public:
-  CostModel(const Workload& workload, const Cluster& cluster);
+  /// `held` is for schedules that hold more micro-batches than 1f1b: `memory` then counts held[n - 1] of them in place
+  /// of n in flight, and the last entry in place of more.
+  CostModel(const Workload& workload, const Cluster& cluster, std::vector<std::uint64_t> held = {});
+  /// The costs of another workload or cluster under the same schedule.
+  CostModel of(const Workload& workload, const Cluster& cluster) const { return {workload, cluster, held_}; }
 
   const Workload& workload() const { return *workload_; }
   const Cluster& cluster() const { return *cluster_; }
@@ -93,6 +91,7 @@ class CostModel {
  private:
   const Workload* workload_;
   const Cluster* cluster_;
+  std::vector<std::uint64_t> held_;
   std::vector<FlopsPerSecond> speed_;
   std::vector<double> forward_;      // prefix sums, FLOP
   std::vector<double> backward_;     // prefix sums, FLOP

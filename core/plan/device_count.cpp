@@ -26,7 +26,7 @@ std::size_t worth_by_speed(const std::vector<double>& speeds, const Goal& goal)
 double memory_of_model(const CostModel& cost, const Goal& goal)
 {
   const std::size_t end = cost.layers();
-  const auto in_flight = microbatches_in_flight(goal.schedule, 0, goal.microbatches);
+  const auto in_flight = microbatches_in_flight(require_chain_schedule(goal.schedule), 0, goal.microbatches);
   const double all = cost.memory(0, end - 1, in_flight).value;
   if (cost.memory_ignores_schedule()) return all;
   const Bytes buffers = cost.boundary_output(0) + cost.boundary_gradient(0) + cost.boundary_output(end) +

@@ -14,7 +14,7 @@ struct DeviceCount {
   std::size_t with_memory = 0;
 };
 
-/// Counts the devices worth using for a goal. O(D log D + L).
+/// Counts the devices worth using for a goal under a schedule of chains. O(D log D + L).
 ///
 /// With F all work, v_1 >= v_2 >= … the speeds and S_k the sum of the first k, k devices are best with equal stage
 /// times. The bottleneck is then F / S_k, so every device is worth using; the sequential sum is k F / S_k, so one is.

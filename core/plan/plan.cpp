@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_set>
 
 namespace isobar {
 
@@ -17,14 +18,12 @@ constexpr NameTable<Communication, 4> communications = {{{Communication::None, "
                                                          {Communication::Overlapped, "overlapped"},
                                                          {Communication::Serial, "serial"},
                                                          {Communication::Played, "played"}}};
-constexpr NameTable<Schedule, 3> schedules = {
-    {{Schedule::Sequential, "sequential"}, {Schedule::GPipe, "gpipe"}, {Schedule::OneForwardOneBackward, "1f1b"}}};
 constexpr NameTable<Outcome, 4> outcomes = {{{Outcome::Optimal, "optimal"},
                                              {Outcome::Feasible, "feasible"},
                                              {Outcome::Infeasible, "infeasible"},
                                              {Outcome::TimedOut, "timed_out"}}};
-constexpr NameTable<StepTimeBy, 2> step_times = {
-    {{StepTimeBy::Formula, "formula"}, {StepTimeBy::Recurrence, "recurrence"}}};
+constexpr NameTable<StepTimeBy, 3> step_times = {
+    {{StepTimeBy::Formula, "formula"}, {StepTimeBy::Recurrence, "recurrence"}, {StepTimeBy::Played, "played"}}};
 
 }  // namespace
 
@@ -35,10 +34,6 @@ std::string_view name_of(Objective objective)
 std::string_view name_of(Communication communication)
 {
   return name_in(communications, communication);
-}
-std::string_view name_of(Schedule schedule)
-{
-  return name_in(schedules, schedule);
 }
 std::string_view name_of(Outcome outcome)
 {
@@ -56,10 +51,6 @@ std::optional<Communication> communication_from_name(std::string_view name)
 {
   return value_in(communications, name);
 }
-std::optional<Schedule> schedule_from_name(std::string_view name)
-{
-  return value_in(schedules, name);
-}
 std::optional<Outcome> outcome_from_name(std::string_view name)
 {
   return value_in(outcomes, name);
@@ -76,10 +67,6 @@ std::vector<std::string> communication_names()
 {
   return names_in(communications);
 }
-std::vector<std::string> schedule_names()
-{
-  return names_in(schedules);
-}
 std::vector<std::string> outcome_names()
 {
   return names_in(outcomes);
@@ -91,9 +78,11 @@ std::vector<std::string> step_time_by_names()
 
 Goal Goal::with_defaults(Objective objective)
 {
-  if (objective == Objective::Sequential) return {objective, Communication::Serial, Schedule::Sequential, 1};
+  if (objective == Objective::Sequential) {
+    return {objective, Communication::Serial, choice_of(ChainSchedule::Sequential), 1};
+  }
   const auto communication = objective == Objective::Step ? Communication::Played : Communication::Overlapped;
-  return {objective, communication, Schedule::OneForwardOneBackward, 8};
+  return {objective, communication, choice_of(ChainSchedule::OneForwardOneBackward), 8};
 }
 
 bool are_compatible(Objective objective, Communication communication)
@@ -116,14 +105,14 @@ Path counted_path(Communication communication, Path path)
   return path;
 }
 
-std::uint64_t microbatches_in_flight(Schedule schedule, std::size_t stages_after, std::uint64_t microbatches)
+std::uint64_t microbatches_in_flight(ChainSchedule schedule, std::size_t stages_after, std::uint64_t microbatches)
 {
   switch (schedule) {
-    case Schedule::Sequential:
+    case ChainSchedule::Sequential:
       return 1;
-    case Schedule::GPipe:
+    case ChainSchedule::GPipe:
       return microbatches;
-    case Schedule::OneForwardOneBackward:
+    case ChainSchedule::OneForwardOneBackward:
       return std::min<std::uint64_t>(microbatches, stages_after + 1);
   }
   return microbatches;
@@ -134,6 +123,26 @@ std::optional<double> Plan::gap_fraction() const
   if (!objective || !objective_bound) return std::nullopt;
   if (objective->value <= 0) return 0.0;
   return (*objective - *objective_bound) / *objective;
+}
+
+std::vector<std::string> devices_of(const Plan& plan)
+{
+  std::vector<std::string> devices;
+  std::unordered_set<std::string_view> known;
+  for (const auto& stage : plan.stages) {
+    for (const auto& device : stage.devices) {
+      if (known.insert(device.name).second) devices.push_back(device.name);
+    }
+  }
+  return devices;
+}
+
+bool is_chain(const Plan& plan)
+{
+  const bool has_single_devices =
+      std::all_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) { return stage.devices.size() == 1; });
+  return has_single_devices && devices_of(plan).size() == plan.stages.size() &&
+         chain_schedule(plan.goal.schedule).has_value();
 }
 
 }  // namespace isobar

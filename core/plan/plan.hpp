@@ -3,6 +3,7 @@
 #include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/certificate.hpp"
+#include "core/plan/schedule_choice.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>
@@ -24,7 +25,7 @@ enum class Objective {
   Sequential,  ///< sum of s_i: one micro-batch in flight
   Bottleneck,  ///< largest s_i: time per micro-batch of a full pipeline
   Pipeline,    ///< (M-1) x largest + sum: the usual formula for one step of M micro-batches
-  Step         ///< time of one step under the plan's schedule, by its recurrence
+  Step         ///< time of one step under the plan's schedule: of a chain by its recurrence, else as played
 };
 
 /// How transfers count. The first three are for formulas; objective `step` uses Played or None.
@@ -35,33 +36,28 @@ enum class Communication {
   Played       ///< transfers as the simulator plays them
 };
 
-/// The order in which a device works on micro-batches.
-enum class Schedule { Sequential, GPipe, OneForwardOneBackward };
-
 /// The answer of an allocator.
 enum class Outcome { Optimal, Feasible, Infeasible, TimedOut };
 
-/// How a step time was predicted: by the schedule's recurrence or, only in plans of older versions, by a formula.
-enum class StepTimeBy { Formula, Recurrence };
-/// Largest number of micro-batches of a plan: evaluating and checking the recurrence takes time in proportion to it.
+/// How a step time was predicted: of a chain (is_chain) by the schedule's recurrence, of other plans by playing their
+/// Program and, only in plans of older versions, by a formula.
+enum class StepTimeBy { Formula, Recurrence, Played };
+/// Largest number of micro-batches of a plan: evaluating and checking a step takes time in proportion to it.
 inline constexpr std::uint64_t most_microbatches_by_recurrence = 65'536;
 
 /// The name of a value, as files and options spell it.
 std::string_view name_of(Objective objective);
 std::string_view name_of(Communication communication);
-std::string_view name_of(Schedule schedule);  ///< "sequential", "gpipe", "1f1b"
 std::string_view name_of(Outcome outcome);
 std::string_view name_of(StepTimeBy by);
 /// The value with that name; none for an unknown name.
 std::optional<Objective> objective_from_name(std::string_view name);
 std::optional<Communication> communication_from_name(std::string_view name);
-std::optional<Schedule> schedule_from_name(std::string_view name);
 std::optional<Outcome> outcome_from_name(std::string_view name);
 std::optional<StepTimeBy> step_time_by_from_name(std::string_view name);
 /// All names of an enumeration, in its order.
 std::vector<std::string> objective_names();
 std::vector<std::string> communication_names();
-std::vector<std::string> schedule_names();
 std::vector<std::string> outcome_names();
 std::vector<std::string> step_time_by_names();
 
@@ -69,7 +65,7 @@ std::vector<std::string> step_time_by_names();
 struct Goal {
   Objective objective = Objective::Step;
   Communication communication = Communication::Played;
-  Schedule schedule = Schedule::OneForwardOneBackward;
+  ScheduleChoice schedule = {};  ///< 1f1b
   std::uint64_t microbatches = 8;
 
   /// Default goal of an objective. `sequential`: schedule sequential, serial communication, M = 1. The others: 1f1b and
@@ -88,7 +84,7 @@ Path counted_path(Communication communication, Path path);
 
 /// The most micro-batches whose activations a stage holds at once; `stages_after` is the number of stages after it.
 /// sequential: 1 · gpipe: M · 1f1b: min(M, stages_after + 1).
-std::uint64_t microbatches_in_flight(Schedule schedule, std::size_t stages_after, std::uint64_t microbatches);
+std::uint64_t microbatches_in_flight(ChainSchedule schedule, std::size_t stages_after, std::uint64_t microbatches);
 
 /// A device of a stage; the shares of a stage sum to 1.
 struct StageDevice {
@@ -101,8 +97,9 @@ struct StageDevice {
   std::optional<std::string> type = {};
 };
 
-/// Neighbouring layers that run on one device. (The file format allows several devices per stage for later schedules;
-/// this version plans, checks and simulates only stages of one device and refuses others.)
+/// Neighbouring layers that run on one device; a device may have several stages. (The file format allows several
+/// devices per stage for later schedules; this version plans, checks and simulates only stages of one device and
+/// refuses others.)
 struct Stage {
   std::vector<StageDevice> devices;
   std::size_t first_layer = 0;
@@ -156,7 +153,7 @@ struct Plan {
   Goal goal;
   Outcome outcome = Outcome::Feasible;
   std::string reason;  ///< if infeasible: the device, what it needs, what it has, the smallest change that would help
-  std::vector<Stage> stages;           ///< in chain order; empty when infeasible
+  std::vector<Stage> stages;           ///< in layer order; empty when infeasible
   std::vector<std::size_t> recompute;  ///< layers that recompute their activations, ascending; see with_recomputation
   /// Samples of a micro-batch, if not those of the workload file; see with_micro_batch.
   std::optional<std::uint64_t> micro_batch;
@@ -181,7 +178,15 @@ struct Plan {
   std::optional<double> gap_fraction() const;
 };
 
-/// plan.json, schema isobar-plan/1 (docs/formats/plan.md). Deterministic except for "wall".
+/// The devices of a plan by rank: in the order of their first appearance in the stages. Of a chain, that of the stages.
+std::vector<std::string> devices_of(const Plan& plan);
+
+/// True for a plan whose stages have a device each, none of them twice, and whose schedule has a recurrence
+/// (ChainSchedule). Its times and memory follow from the cost model; those of other plans from their Program.
+bool is_chain(const Plan& plan);
+
+/// plan.json (docs/formats/plan.md), schema isobar-plan/1 or, for plans that it cannot express, isobar-plan/2.
+/// Deterministic except for "wall".
 std::string plan_to_json(const Plan& plan);
 /// The same without "stamp" and "wall": what `hash_of` hashes and what a result stores. It can be read as a plan.
 std::string lasting_plan_to_json(const Plan& plan);

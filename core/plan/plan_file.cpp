@@ -2,7 +2,10 @@
 #include "core/base/file_kind.hpp"
 #include "core/base/files.hpp"
 #include "core/model/model_limits.hpp"
+#include "core/plan/order_text.hpp"
 #include "core/plan/plan.hpp"
+#include "core/plan/plan_file_2.hpp"
+#include "core/plan/plan_file_reading.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -10,6 +13,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
+#include <utility>
 
 namespace isobar {
 
@@ -17,24 +22,69 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr auto schema = "isobar-plan/1";
+constexpr auto schema_1 = "isobar-plan/1";
+constexpr auto schema_2 = "isobar-plan/2";
+
+/// Whether isobar-plan/1 can express a plan: then it is written so, and keeps its hash.
+bool fits_schema_1(const Plan& plan)
+{
+  return is_chain(plan) && !(plan.predicted && plan.predicted->step_time_by == StepTimeBy::Played);
+}
 
 Json or_null(const std::optional<Seconds>& time)
 {
   return time ? Json(time->value) : Json(nullptr);
 }
 
-Json to_json(const Stage& stage)
+/// Adds what an executor needs to know of a device.
+void describe(const StageDevice& device, Json& object)
+{
+  if (device.slowdown) object["slowdown"] = *device.slowdown;
+  if (device.memory) object["memory_bytes"] = device.memory->value;
+  if (device.type) object["type"] = *device.type;
+}
+
+Json to_json_1(const Stage& stage)
 {
   Json devices = Json::array();
   for (const auto& device : stage.devices) {
     Json object = {{"name", device.name}, {"share", device.share}};
-    if (device.slowdown) object["slowdown"] = *device.slowdown;
-    if (device.memory) object["memory_bytes"] = device.memory->value;
-    if (device.type) object["type"] = *device.type;
+    describe(device, object);
     devices.push_back(std::move(object));
   }
   return {{"devices", std::move(devices)}, {"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}};
+}
+
+Json to_json_2(const Stage& stage, std::uint64_t microbatches)
+{
+  Json shards = Json::array();
+  for (const auto& device : stage.devices) {
+    Json object = {{"device", device.name}};
+    if (device.share != 1) object["share"] = device.share;
+    describe(device, object);
+    shards.push_back(std::move(object));
+  }
+  const Json replica = {{"microbatches", microbatches}, {"shards", std::move(shards)}};
+  return {{"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}, {"replicas", Json::array({replica})}};
+}
+
+Json to_json(const Order& order)
+{
+  Json runs = Json::array();
+  for (const auto& run : run_texts_of(order)) runs.push_back(Json::array({run.times, run.slots}));
+  return runs;
+}
+
+Json to_json(const ScheduleChoice& schedule)
+{
+  Json object = {{"name", schedule.name}};
+  for (const auto& [key, numbers] : schedule.numbers) {
+    object[key] = numbers.size() == 1 ? Json(numbers.front()) : Json(numbers);
+  }
+  if (schedule.orders.empty()) return object;
+  object["orders"] = Json::object();
+  for (const auto& [device, order] : schedule.orders) object["orders"][device] = to_json(order);
+  return object;
 }
 
 Json to_json(const std::map<std::string, Bytes>& sizes)
@@ -101,62 +151,10 @@ Json to_json(const Certificate& certificate)
   return object;
 }
 
-/// Reads a member that must be a mapping by `read`; a fault if it is missing or something else.
-template <typename Value, typename Read>
-Value read_mapping(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
-{
-  const DocumentNode* node = parent.required(key);
-  if (node == nullptr) return {};
-  if (node->kind != DocumentNode::Kind::Mapping) {
-    parent.add_fault(key, "is not an object; see docs/formats/plan.md");
-    return {};
-  }
-  MappingReader reader(*node, parent.path_of(key) + ".", faults);
-  Value value = read(reader);
-  reader.refuse_unknown();
-  return value;
-}
-
 std::optional<Seconds> read_seconds(MappingReader& reader, const std::string& key)
 {
   const auto number = reader.optional_number(key);
   return number ? std::optional(Seconds(*number)) : std::nullopt;
-}
-
-/// Reads each mapping of a sequence.
-template <typename Value, typename Read>
-std::vector<Value> read_objects(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
-{
-  std::vector<Value> values;
-  for (const auto& node : parent.required_sequence(key)) {
-    const std::string path = fmt::format("{}[{}]", parent.path_of(key), values.size());
-    if (node.kind != DocumentNode::Kind::Mapping) {
-      faults.add(node.line, path, "is not an object; see docs/formats/plan.md");
-      values.emplace_back();
-      continue;
-    }
-    MappingReader reader(node, path + ".", faults);
-    values.push_back(read(reader));
-    reader.refuse_unknown();
-  }
-  return values;
-}
-
-/// Reads a list of single values, each as a member of its own, such as "multipliers[3]".
-template <typename Value, typename Read>
-std::vector<Value> read_list(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
-{
-  std::vector<Value> values;
-  for (const auto& item : parent.required_sequence(key)) {
-    DocumentNode member;
-    member.kind = DocumentNode::Kind::Mapping;
-    member.line = item.line;
-    const std::string name = fmt::format("{}[{}]", key, values.size());
-    member.members.push_back({name, item});
-    MappingReader reader(member, parent.path_of(""), faults);
-    values.push_back(read(reader, name));
-  }
-  return values;
 }
 
 Certificate read_certificate(MappingReader& reader, FaultList& faults)
@@ -187,7 +185,7 @@ Certificate read_certificate(MappingReader& reader, FaultList& faults)
   return certificate;
 }
 
-Stage read_stage(MappingReader& reader, FaultList& faults)
+Stage read_stage_1(MappingReader& reader, FaultList& faults)
 {
   Stage stage;
   stage.devices = read_objects<StageDevice>(reader, "devices", faults, [](MappingReader& device) {
@@ -198,9 +196,43 @@ Stage read_stage(MappingReader& reader, FaultList& faults)
     used.type = device.optional_text("type");
     return used;
   });
+  if (stage.devices.size() > 1) {
+    reader.add_fault("devices", fmt::format("{} devices; isobar-plan/2 has replicas and shards", stage.devices.size()));
+  } else if (stage.devices.empty() && items_of(reader, "devices")) {
+    reader.add_fault("devices", "0 devices; a stage has one");
+  }
   stage.first_layer = reader.required_count("first_layer");
   stage.last_layer = reader.required_count("last_layer");
   return stage;
+}
+
+std::vector<Stage> read_stages_1(MappingReader& plan, FaultList& faults)
+{
+  std::map<std::string, std::size_t> stage_of;
+  std::size_t number = 0;
+  return read_objects<Stage>(plan, "stages", faults, [&](MappingReader& reader) {
+    auto stage = read_stage_1(reader, faults);
+    if (stage.devices.size() == 1 && !stage.device().empty()) {
+      const auto [first, is_new] = stage_of.emplace(stage.device(), number);
+      if (!is_new) {
+        reader.add_fault("devices", fmt::format("device {} has stage {} already; a device of several stages needs "
+                                                "isobar-plan/2",
+                                                shown(stage.device()), first->second));
+      }
+    }
+    ++number;
+    return stage;
+  });
+}
+
+/// A wrong name is a fault, so the schedule that replaces it does not matter.
+ScheduleChoice read_schedule_1(MappingReader& plan)
+{
+  std::vector<std::string> names;
+  for (const auto schedule : {ChainSchedule::Sequential, ChainSchedule::GPipe, ChainSchedule::OneForwardOneBackward}) {
+    names.emplace_back(name_of(schedule));
+  }
+  return {.name = plan.required_choice("schedule", names)};
 }
 
 std::map<std::string, Bytes> read_sizes(MappingReader& parent, const std::string& key, FaultList& faults)
@@ -213,15 +245,31 @@ std::map<std::string, Bytes> read_sizes(MappingReader& parent, const std::string
   });
 }
 
-Predicted read_predicted(MappingReader& reader, Objective objective, FaultList& faults)
+/// How isobar-plan/1 predicts a step. Its first versions had only the formula, and no key step_time_by.
+StepTimeBy read_step_time_by_1(MappingReader& reader)
+{
+  const std::vector<std::string> names = {std::string(name_of(StepTimeBy::Formula)),
+                                          std::string(name_of(StepTimeBy::Recurrence))};
+  const auto by = reader.optional_choice("step_time_by", names);
+  return by ? step_time_by_from_name(*by).value_or(StepTimeBy::Formula) : StepTimeBy::Formula;
+}
+
+StepTimeBy read_step_time_by_2(MappingReader& reader)
+{
+  const std::vector<std::string> names = {std::string(name_of(StepTimeBy::Recurrence)),
+                                          std::string(name_of(StepTimeBy::Played))};
+  return step_time_by_from_name(reader.required_choice("step_time_by", names)).value_or(StepTimeBy::Played);
+}
+
+Predicted read_predicted(MappingReader& reader, bool is_1, Objective objective, FaultList& faults)
 {
   Predicted predicted;
   predicted.step_time = Seconds(reader.required_number("step_time_s"));
-  // The first versions had only the formula, and no key step_time_by.
-  const auto by = reader.optional_choice("step_time_by", step_time_by_names());
-  predicted.step_time_by = by ? step_time_by_from_name(*by).value_or(StepTimeBy::Formula) : StepTimeBy::Formula;
+  predicted.step_time_by = is_1 ? read_step_time_by_1(reader) : read_step_time_by_2(reader);
   predicted.pipeline = read_seconds(reader, "pipeline_s");
-  if (predicted.step_time_by == StepTimeBy::Formula && (predicted.pipeline || objective == Objective::Step)) {
+  if (!is_1) {
+    reader.required("pipeline_s");
+  } else if (predicted.step_time_by == StepTimeBy::Formula && (predicted.pipeline || objective == Objective::Step)) {
     reader.add_fault("step_time_by",
                      "formula, as in plans of older versions, which have neither objective step nor pipeline_s");
   } else if (objective == Objective::Step && !predicted.pipeline) {
@@ -268,14 +316,17 @@ Stamp read_stamp(MappingReader& reader, FaultList& faults)
 /// Everything except what depends on the machine's speed, and what is added to the plan afterwards.
 Json lasting_part_of(const Plan& plan)
 {
+  const bool is_1 = fits_schema_1(plan);
   Json stages = Json::array();
-  for (const auto& stage : plan.stages) stages.push_back(to_json(stage));
+  for (const auto& stage : plan.stages) {
+    stages.push_back(is_1 ? to_json_1(stage) : to_json_2(stage, plan.goal.microbatches));
+  }
   const auto gap = plan.gap_fraction();
-  Json document = {{"schema", schema},
+  Json document = {{"schema", is_1 ? schema_1 : schema_2},
                    {"allocator", plan.allocator},
                    {"objective", name_of(plan.goal.objective)},
                    {"communication", name_of(plan.goal.communication)},
-                   {"schedule", name_of(plan.goal.schedule)},
+                   {"schedule", is_1 ? Json(plan.goal.schedule.name) : to_json(plan.goal.schedule)},
                    {"microbatches", plan.goal.microbatches},
                    {"outcome", name_of(plan.outcome)}};
   if (!plan.reason.empty()) document["reason"] = plan.reason;
@@ -332,24 +383,26 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   FaultList faults(name);
   MappingReader reader(document, path, faults);
   Plan plan;
-  reader.required_choice("schema", {schema});
+  const bool is_1 = reader.required_choice("schema", {schema_1, schema_2}) == schema_1;
+  if (reader.has("schema")) faults.throw_if_any();  // keys of another schema mean something else
   plan.allocator = reader.required_text("allocator");
   // A wrong choice is already a fault, so the default that replaces it does not matter.
   plan.goal.objective =
       objective_from_name(reader.required_choice("objective", objective_names())).value_or(Objective::Step);
   plan.goal.communication = communication_from_name(reader.required_choice("communication", communication_names()))
                                 .value_or(Communication::None);
-  plan.goal.schedule =
-      schedule_from_name(reader.required_choice("schedule", schedule_names())).value_or(Schedule::Sequential);
-  plan.goal.microbatches = reader.required_count("microbatches", 1, 1'000'000'000);
+  const auto microbatches = read_count(reader, "microbatches", 1, most_repetitions);
+  plan.goal.microbatches = microbatches.value_or(1);
   if (faults.empty() && !are_compatible(plan.goal.objective, plan.goal.communication)) {
     reader.add_fault("communication", fmt::format("{} does not go with objective {}; see docs/costs.md",
                                                   name_of(plan.goal.communication), name_of(plan.goal.objective)));
   }
   plan.outcome = outcome_from_name(reader.required_choice("outcome", outcome_names())).value_or(Outcome::Feasible);
   plan.reason = reader.optional_text("reason").value_or("");
-  plan.stages = read_objects<Stage>(reader, "stages", faults,
-                                    [&faults](MappingReader& stage) { return read_stage(stage, faults); });
+  plan.stages = is_1 ? read_stages_1(reader, faults) : read_stages_2(reader, microbatches, faults);
+  plan.goal.schedule =
+      is_1 ? read_schedule_1(reader) : read_schedule_2(reader, plan.stages, plan.goal.microbatches, faults);
+  if (!is_1) refuse_future_keys_2(reader);
   if (reader.optional("recompute")) {
     plan.recompute =
         read_list<std::size_t>(reader, "recompute", faults,
@@ -367,7 +420,7 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   plan.data_server = reader.optional_text("data_server");
   if (const auto* predicted = reader.required("predicted"); predicted && predicted->kind != DocumentNode::Kind::Null) {
     plan.predicted = read_mapping<Predicted>(reader, "predicted", faults, [&](MappingReader& member) {
-      return read_predicted(member, plan.goal.objective, faults);
+      return read_predicted(member, is_1, plan.goal.objective, faults);
     });
   }
   if (reader.optional("simulated")) {

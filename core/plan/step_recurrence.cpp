@@ -9,11 +9,11 @@ namespace isobar {
 std::uint64_t StepRecurrence::warm_up_of(std::size_t stage, std::size_t stages) const
 {
   switch (schedule_) {
-    case Schedule::Sequential:
+    case ChainSchedule::Sequential:
       return 0;
-    case Schedule::GPipe:
+    case ChainSchedule::GPipe:
       return microbatches_;
-    case Schedule::OneForwardOneBackward:
+    case ChainSchedule::OneForwardOneBackward:
       return std::min<std::uint64_t>(microbatches_, stages - 1 - stage);
   }
   return 0;
@@ -114,7 +114,7 @@ StepTimes step_times(const CostModel& cost, const std::vector<StagePlacement>& s
 Seconds step_time_by_recurrence(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal)
 {
   const StepTimes times = step_times(cost, stages, goal);
-  return StepRecurrence(goal.schedule, goal.microbatches).step_time(times.input, times.stages);
+  return StepRecurrence(require_chain_schedule(goal.schedule), goal.microbatches).step_time(times.input, times.stages);
 }
 
 }  // namespace isobar

@@ -32,7 +32,9 @@ struct StageTimes {
 /// time.
 class StepRecurrence {
  public:
-  StepRecurrence(Schedule schedule, std::uint64_t microbatches) : schedule_(schedule), microbatches_(microbatches) {}
+  StepRecurrence(ChainSchedule schedule, std::uint64_t microbatches) : schedule_(schedule), microbatches_(microbatches)
+  {
+  }
 
   /// The time of a step of `stages`, in chain order. `input` transfers each micro-batch's data to the first stage;
   /// zeros without a data server. @throws std::logic_error without stages.
@@ -53,7 +55,7 @@ class StepRecurrence {
   double forward(StageState& state, const StageTimes& times, double arrival);
   void warm_up(TransferTimes input, const std::vector<StageTimes>& stages);
 
-  Schedule schedule_;
+  ChainSchedule schedule_;
   std::uint64_t microbatches_;
   std::vector<StageState> states_;
   std::vector<double> arrivals_;  // during warm-up: of each micro-batch at the current stage

@@ -37,112 +37,146 @@ std::string process_metadata(std::size_t process, const char* what, const char* 
   return ",\n" + json_of({{"ph", "M"}, {"name", what}, {"pid", process}, {"args", {{key, value}}}});
 }
 
-/// "activation", "gradient".
-const char* payload_of(const Instruction& transfer)
+bool has_several_stages(const Program& program, std::size_t rank)
 {
-  const bool activation = transfer.lane == Lane::SendActivation || transfer.lane == Lane::ReceiveActivation;
-  return activation ? "activation" : "gradient";
+  // The last instructions of a lane are the updates, one of each stage.
+  std::uint64_t left = program.length(rank, compute_lane);
+  if (left == 0) return false;
+  const std::uint32_t last = program.at(rank, compute_lane, --left).stage;
+  while (left > 0) {
+    if (program.at(rank, compute_lane, --left).stage != last) return true;
+  }
+  return false;
+}
+
+/// True where each micro-batch has its own instruction of this kind.
+bool is_of_microbatch(const Instruction& instruction)
+{
+  if (is_computation(instruction.opcode)) return instruction.opcode != Opcode::Update;
+  return instruction.payload == Payload::Activation || instruction.payload == Payload::Gradient;
+}
+
+/// "activation 3", "gradient facts".
+std::string subject_of(const Instruction& instruction)
+{
+  std::string subject(name_of(instruction.payload));
+  if (is_of_microbatch(instruction)) subject += fmt::format(" {}", instruction.microbatch);
+  return subject;
+}
+
+std::string list_of(const Waits& waits)
+{
+  std::string text;
+  for (const Wait& wait : waits) {
+    text += fmt::format(R"({}{{"tid":{},"count":{},"periods_back":{}}})", text.empty() ? "" : ",", wait.lane,
+                        wait.count, wait.periods_back);
+  }
+  return "[" + text + "]";
 }
 
 }  // namespace
 
 std::string name_of_event(const Instruction& instruction)
 {
-  if (instruction.opcode == Opcode::Update || instruction.opcode == Opcode::AllReduce) {
-    return std::string(name_of(instruction.opcode));
-  }
-  if (!is_transfer(instruction)) return fmt::format("{} {}", name_of(instruction.opcode), instruction.microbatch);
-  return fmt::format("{} {} {}", name_of(instruction.opcode), payload_of(instruction), instruction.microbatch);
+  const auto opcode = name_of(instruction.opcode);
+  if (!is_computation(instruction.opcode)) return fmt::format("{} {}", opcode, subject_of(instruction));
+  return is_of_microbatch(instruction) ? fmt::format("{} {}", opcode, instruction.microbatch) : std::string(opcode);
 }
 
-ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<std::string>& ranks,
+ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const Program& program, const std::vector<std::string>& ranks,
                                      const std::vector<std::string>& sites)
-    : out_(&out), recorded_(ranks.size())
+    : out_(&out), program_(&program), ranks_(ranks.size())
 {
+  ensure(ranks.size() == program.ranks(), "a name for each rank");
   ensure(sites.empty() || sites.size() == ranks.size(), "a site for each rank, or for none");
   std::string metadata;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks_[rank].has_several_stages = has_several_stages(program, rank);
     metadata += process_metadata(rank, "process_name", "name", ranks[rank]);
     metadata += process_metadata(rank, "process_sort_index", "sort_index", rank);
     if (!sites.empty() && !sites[rank].empty()) {
       metadata += process_metadata(rank, "process_labels", "labels", sites[rank]);
     }
-    for (const Lane lane : all_lanes) {
+    const auto& lanes = program.lanes(rank);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
       metadata += ",\n" + json_of({{"ph", "M"},
                                    {"name", "thread_name"},
                                    {"pid", rank},
-                                   {"tid", static_cast<int>(lane)},
-                                   {"args", {{"name", name_of(lane)}}}});
+                                   {"tid", lane},
+                                   {"args", {{"name", lanes[lane].name}}}});
     }
   }
-  *out_ << R"({"displayTimeUnit":"ms","otherData":{"schema":"isobar-trace/1"},"traceEvents":[)" << metadata.substr(1);
+  for (const auto& channel : program.channels()) {
+    first_arrow_.push_back(arrows_);
+    arrows_ += program.length(channel.ends.front().rank, channel.ends.front().lane);
+  }
+  *out_ << R"({"displayTimeUnit":"ms","otherData":{"schema":"isobar-trace/2"},"traceEvents":[)" << metadata.substr(1);
+}
+
+std::size_t ChromeTraceWriter::channel_of(const TraceEvent& event) const
+{
+  const auto& channel = program_->lanes(event.rank).at(event.instruction.lane).channel;
+  ensure(channel.has_value(), "transfers and collectives have a channel");
+  return *channel;
 }
 
 void ChromeTraceWriter::record(const TraceEvent& event)
 {
   const Instruction& instruction = event.instruction;
-  const long long begin = ticks_of(event.begin);
-  std::string details =
-      fmt::format(R"("step":{},"stage":{},"microbatch":{},"first_layer":{},"last_layer":{})", event.step,
-                  instruction.stage, instruction.microbatch, instruction.first_layer, instruction.last_layer);
-  if (is_transfer(instruction)) {
-    details += fmt::format(R"(,"peer":{},"peer_position":{},"bytes":{})", instruction.peer, instruction.peer_position,
-                           instruction.size.value);
-  } else {
+  std::string details = fmt::format(
+      R"("step":{},"position":{},"stage":{},"microbatch":{},"first_layer":{},"last_layer":{})", event.step,
+      event.position, instruction.stage, instruction.microbatch, instruction.first_layer, instruction.last_layer);
+  if (is_computation(instruction.opcode)) {
     details += fmt::format(R"(,"flops":{},"memory_bytes":{})", instruction.work.value, event.memory.value);
+  } else {
+    details += fmt::format(R"(,"channel":{},"payload":"{}","bytes":{})", channel_of(event),
+                           name_of(instruction.payload), instruction.size.value);
   }
-  if (instruction.opcode == Opcode::AllReduce) details += fmt::format(R"(,"peer":{})", instruction.peer);
-  if (instruction.wait.count > 0) {
-    details += fmt::format(R"(,"wait_tid":{},"wait_count":{})", static_cast<int>(instruction.wait.lane),
-                           instruction.wait.count);
+  if (is_transfer(instruction.opcode)) {
+    const Channel& channel = program_->channels().at(channel_of(event));
+    details += fmt::format(R"(,"peer":{})", other_end(channel, event.rank, instruction.lane).rank);
   }
+  if (!instruction.waits.empty()) details += R"(,"waits":)" + list_of(instruction.waits);
+  std::string name = name_of_event(instruction);
+  if (ranks_.at(event.rank).has_several_stages && instruction.payload != Payload::GradientFacts) {
+    name += fmt::format(", stage {}", instruction.stage);
+  }
+  const long long begin = ticks_of(event.begin);
   *out_ << fmt::format(
       ",\n"
       R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
-      name_of_event(instruction), name_of(instruction.opcode), event.rank, static_cast<int>(instruction.lane),
-      microseconds(begin), microseconds(ticks_of(event.end) - begin), details);
-  const std::uint64_t position = position_of(event);
-  if (is_transfer(instruction)) record_end_of_arrow(event, position);
+      name, name_of(instruction.opcode), event.rank, instruction.lane, microseconds(begin),
+      microseconds(ticks_of(event.end) - begin), details);
+  if (is_transfer(instruction.opcode)) record_end_of_arrow(event, channel_of(event));
 }
 
-std::uint64_t ChromeTraceWriter::position_of(const TraceEvent& event)
-{
-  Recorded& recorded = recorded_.at(event.rank)[static_cast<std::size_t>(event.instruction.lane)];
-  if (recorded.step != event.step) recorded = {event.step, 0};
-  return recorded.instructions++;
-}
-
-void ChromeTraceWriter::record_end_of_arrow(const TraceEvent& event, std::uint64_t position)
+void ChromeTraceWriter::record_end_of_arrow(const TraceEvent& event, std::size_t channel)
 {
   const Instruction& transfer = event.instruction;
   const bool sends = transfer.opcode == Opcode::Send;
-  const Receive receive = sends ? Receive(event.step, transfer.peer, other_end(transfer.lane), transfer.peer_position)
-                                : Receive(event.step, event.rank, transfer.lane, position);
-  const auto [arrow, is_new] = arrows_.try_emplace(receive, next_arrow_);
   // From the first byte sent to the last one received, each within its own event.
   *out_ << fmt::format(
       ",\n"
-      R"({{"ph":"{}","name":"{} {}","cat":"transfer","id":{},"pid":{},"tid":{},"ts":{}}})",
-      sends ? "s" : R"(f","bp":"e)", payload_of(transfer), transfer.microbatch, arrow->second, event.rank,
-      static_cast<int>(transfer.lane), microseconds(ticks_of(sends ? event.begin : event.end)));
-  if (is_new) {
-    ++next_arrow_;
-  } else {
-    arrows_.erase(arrow);
-  }
+      R"({{"ph":"{}","name":"{}","cat":"transfer","id":{},"pid":{},"tid":{},"ts":{}}})",
+      sends ? "s" : R"(f","bp":"e)", subject_of(transfer),
+      1 + event.step * arrows_ + first_arrow_[channel] + event.position, event.rank, transfer.lane,
+      microseconds(ticks_of(sends ? event.begin : event.end)));
 }
 
-void ChromeTraceWriter::memory_changed(std::size_t rank, Seconds time, Bytes memory)
+void ChromeTraceWriter::memory_changed(std::size_t rank, Tier tier, Seconds time, Bytes memory)
 {
+  bool& holds = ranks_.at(rank).holds[static_cast<std::size_t>(tier)];
+  holds = holds || memory > Bytes(0);
+  if (!holds && tier != Tier::Device) return;
   *out_ << fmt::format(
       ",\n"
-      R"({{"ph":"C","name":"memory","pid":{},"ts":{},"args":{{"bytes":{}}}}})",
-      rank, microseconds(ticks_of(time)), memory.value);
+      R"({{"ph":"C","name":"{}","pid":{},"ts":{},"args":{{"bytes":{}}}}})",
+      tier == Tier::Device ? "memory" : name_of(tier), rank, microseconds(ticks_of(time)), memory.value);
 }
 
 void ChromeTraceWriter::link_changed(const std::string& link, Seconds time, std::size_t transfers)
 {
-  const std::size_t process = recorded_.size();
+  const std::size_t process = ranks_.size();
   if (links_.empty()) {
     *out_ << process_metadata(process, "process_name", "name", "links")
           << process_metadata(process, "process_sort_index", "sort_index", process);

@@ -1,56 +1,87 @@
 #include "core/program/program.hpp"
 
+#include "core/errors.hpp"
 #include "core/names.hpp"
-
-#include <stdexcept>
 
 namespace isobar {
 
 namespace {
 
-constexpr NameTable<Lane, lane_count> lanes = {{{Lane::Compute, "compute"},
-                                                {Lane::SendActivation, "send activation"},
-                                                {Lane::SendGradient, "send gradient"},
-                                                {Lane::ReceiveActivation, "receive activation"},
-                                                {Lane::ReceiveGradient, "receive gradient"}}};
-constexpr NameTable<Opcode, 6> opcodes = {{{Opcode::Forward, "Forward"},
-                                           {Opcode::Backward, "Backward"},
-                                           {Opcode::AllReduce, "AllReduce"},
-                                           {Opcode::Update, "Update"},
-                                           {Opcode::Send, "Send"},
-                                           {Opcode::Recv, "Recv"}}};
+constexpr NameTable<Opcode, 12> opcodes = {{{Opcode::Forward, "Forward"},
+                                            {Opcode::Backward, "Backward"},
+                                            {Opcode::BackwardInput, "BackwardInput"},
+                                            {Opcode::BackwardWeight, "BackwardWeight"},
+                                            {Opcode::Update, "Update"},
+                                            {Opcode::Send, "Send"},
+                                            {Opcode::Recv, "Recv"},
+                                            {Opcode::AllReduce, "AllReduce"},
+                                            {Opcode::ReduceScatter, "ReduceScatter"},
+                                            {Opcode::AllGather, "AllGather"},
+                                            {Opcode::AllToAll, "AllToAll"},
+                                            {Opcode::Broadcast, "Broadcast"}}};
+constexpr NameTable<Payload, 5> payloads = {{{Payload::Activation, "activation"},
+                                             {Payload::Gradient, "gradient"},
+                                             {Payload::ParameterGradient, "parameter gradient"},
+                                             {Payload::Parameter, "parameter"},
+                                             {Payload::GradientFacts, "gradient facts"}}};
+constexpr NameTable<Tier, tier_count> tiers = {{{Tier::Device, "device"}, {Tier::Host, "host"}, {Tier::Disk, "disk"}}};
+constexpr NameTable<Algorithm, 4> algorithms = {{{Algorithm::Ring, "ring"},
+                                                 {Algorithm::Hierarchical, "hierarchical"},
+                                                 {Algorithm::Tree, "tree"},
+                                                 {Algorithm::Direct, "direct"}}};
 
 }  // namespace
 
-Lane other_end(Lane lane)
-{
-  switch (lane) {
-    case Lane::SendActivation:
-      return Lane::ReceiveActivation;
-    case Lane::SendGradient:
-      return Lane::ReceiveGradient;
-    case Lane::ReceiveActivation:
-      return Lane::SendActivation;
-    case Lane::ReceiveGradient:
-      return Lane::SendGradient;
-    case Lane::Compute:
-      break;
-  }
-  throw std::logic_error("the compute lane has no other end");
-}
-
-std::string_view name_of(Lane lane)
-{
-  return name_in(lanes, lane);
-}
 std::string_view name_of(Opcode opcode)
 {
   return name_in(opcodes, opcode);
 }
-
-bool is_transfer(const Instruction& instruction)
+std::string_view name_of(Payload payload)
 {
-  return instruction.opcode == Opcode::Send || instruction.opcode == Opcode::Recv;
+  return name_in(payloads, payload);
+}
+std::string_view name_of(Tier tier)
+{
+  return name_in(tiers, tier);
+}
+std::string_view name_of(Algorithm algorithm)
+{
+  return name_in(algorithms, algorithm);
+}
+std::optional<Opcode> opcode_from_name(std::string_view name)
+{
+  return value_in(opcodes, name);
+}
+
+void Waits::add(Wait wait)
+{
+  if (wait.count == 0) return;
+  ensure(size_ < waits_.size(), "an instruction waits for at most four others");
+  waits_[size_++] = wait;
+}
+
+bool is_transfer(Opcode opcode)
+{
+  return opcode == Opcode::Send || opcode == Opcode::Recv;
+}
+
+bool is_collective(Opcode opcode)
+{
+  return opcode >= Opcode::AllReduce;
+}
+
+bool is_computation(Opcode opcode)
+{
+  return opcode <= Opcode::Update;
+}
+
+const End& other_end(const Channel& channel, std::size_t rank, LaneId lane)
+{
+  ensure(channel.ends.size() == 2, "a transfer has two ends");
+  const End self{rank, lane};
+  if (channel.ends[0] == self) return channel.ends[1];
+  ensure(channel.ends[1] == self, "a lane that is no end of its channel");
+  return channel.ends[0];
 }
 
 }  // namespace isobar

@@ -5,62 +5,153 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace isobar {
 
-/// A queue of instructions of a rank. Each lane executes its instructions in order; the lanes of a rank run
-/// concurrently. Sends and receives have a lane for each kind of payload, so that neither waits for the other.
-enum class Lane : std::uint8_t { Compute, SendActivation, SendGradient, ReceiveActivation, ReceiveGradient };
-inline constexpr std::size_t lane_count = 5;
-inline constexpr std::array<Lane, lane_count> all_lanes = {Lane::Compute, Lane::SendActivation, Lane::SendGradient,
-                                                           Lane::ReceiveActivation, Lane::ReceiveGradient};
-
-/// The operation of an instruction.
-enum class Opcode : std::uint8_t { Forward, Backward, AllReduce, Update, Send, Recv };
-
-/// The lane at the other end of a transfer. @throws std::logic_error for the compute lane, which has none.
-Lane other_end(Lane lane);
-
-std::string_view name_of(Lane lane);      ///< "compute", "send activation", …
-std::string_view name_of(Opcode opcode);  ///< "Forward", "Send", …
-
-/// The condition that the same rank has completed at least `count` instructions of `lane`.
-struct Wait {
-  Lane lane = Lane::Compute;
-  std::uint64_t count = 0;  ///< 0: nothing to wait for
+/// The operation of an instruction. A BackwardInput and a BackwardWeight together do what a Backward does: the
+/// gradients of the layers' inputs, which the stage before waits for, and those of their parameters.
+enum class Opcode : std::uint8_t {
+  Forward,
+  Backward,
+  BackwardInput,
+  BackwardWeight,
+  Update,
+  Send,
+  Recv,
+  AllReduce,
+  ReduceScatter,
+  AllGather,
+  AllToAll,
+  Broadcast
 };
 
-/// One piece of work of one rank in one step. All ranks that have an AllReduce execute it together: a ring in the order
-/// of the ranks (docs/costs.md).
+/// What a transfer or a collective carries.
+enum class Payload : std::uint8_t {
+  Activation,
+  Gradient,  ///< of activations
+  ParameterGradient,
+  Parameter,
+  GradientFacts  ///< what clipping and loss scaling need to know of all gradients
+};
+
+/// What a lane occupies. The lanes of a rank that have the same engine share it.
+enum class Engine : std::uint8_t { Device, Network };
+
+/// Where memory is allocated.
+enum class Tier : std::uint8_t { Device, Host, Disk };
+inline constexpr std::size_t tier_count = 3;
+
+/// How a collective moves its data (core/program/collective.hpp).
+enum class Algorithm : std::uint8_t { Ring, Hierarchical, Tree, Direct };
+
+std::string_view name_of(Opcode opcode);        ///< "Forward", "Send", …
+std::string_view name_of(Payload payload);      ///< "activation", "parameter gradient", …
+std::string_view name_of(Tier tier);            ///< "device", "host", "disk"
+std::string_view name_of(Algorithm algorithm);  ///< "ring", "hierarchical", …
+/// The opcode with that name; none for an unknown name.
+std::optional<Opcode> opcode_from_name(std::string_view name);
+
+/// Index of a lane of a rank. Lane 0 is its compute lane, which may be empty.
+using LaneId = std::uint16_t;
+inline constexpr LaneId compute_lane = 0;
+
+/// A queue of instructions of a rank. Each lane executes its instructions in order; the lanes of a rank run
+/// concurrently.
+struct Lane {
+  std::string name;  ///< unique in its rank: "compute", "send activation", …
+  Engine engine = Engine::Device;
+  std::optional<std::size_t> channel;  ///< index in Program::channels; none for a lane that meets no other rank
+};
+
+/// One end of a channel.
+struct End {
+  std::size_t rank = 0;
+  LaneId lane = 0;
+
+  bool operator==(const End&) const = default;
+};
+
+/// The way in which ranks meet: instruction k of the lane at one end happens together with instruction k of the lane at
+/// every other end.
+///
+/// Channels of Send and Recv have two ends, the sender first. A transfer is ready when both instructions are first in
+/// their lanes and their waits are over. Both lanes then proceed to their next instruction; both instructions complete
+/// when the data have arrived, in the order of the lanes. A collective has an end for each of its ranks, in the order
+/// of the ring; it begins when all ends have reached it, and all complete it together.
+struct Channel {
+  std::vector<End> ends;
+  Algorithm algorithm = Algorithm::Ring;  ///< of collectives
+};
+
+/// The condition that the same rank has completed at least `count` instructions of `lane` in the period that lies
+/// `periods_back` before the instruction's own. It holds in periods that have none so far before them.
+struct Wait {
+  LaneId lane = compute_lane;
+  std::uint16_t periods_back = 0;
+  std::uint64_t count = 0;
+
+  bool operator==(const Wait&) const = default;
+};
+
+/// The waits of an instruction: at most four, stored in place.
+class Waits {
+ public:
+  Waits() = default;
+  Waits(Wait wait) { add(wait); }  // NOLINT(google-explicit-constructor): one wait is the common case
+
+  /// Adds a wait, unless its count is 0. @throws std::logic_error beyond four.
+  void add(Wait wait);
+
+  const Wait* begin() const { return waits_.data(); }
+  const Wait* end() const { return waits_.data() + size_; }
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  std::array<Wait, 4> waits_{};
+  std::uint8_t size_ = 0;
+};
+
+/// Memory of one tier.
+struct Hold {
+  Tier tier = Tier::Device;
+  Bytes size;
+};
+
+/// One piece of work of one rank.
 struct Instruction {
   Opcode opcode = Opcode::Forward;
-  Lane lane = Lane::Compute;
+  Payload payload = Payload::Activation;  ///< of transfers and collectives
+  LaneId lane = compute_lane;
   std::uint32_t stage = 0;
   std::uint64_t microbatch = 0;
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
-  Flops work;                  ///< for Forward, Backward, Update
-  Bytes size;                  ///< for Send, Recv; for AllReduce the contribution of each rank
-  std::size_t peer = 0;        ///< for Send, Recv the other rank; for AllReduce the next rank of the ring
-  /// For Send: the position of its Recv in the receive lane of the same payload on `peer`; for Recv that of its Send. A
-  /// transfer is ready when both instructions are first in their lanes and their waits are over. Both lanes then
-  /// proceed to their next instruction. Both instructions complete when the data have arrived, in the order of the
-  /// lanes.
-  std::uint64_t peer_position = 0;
-  Wait wait;       ///< in addition to the lane's order
-  Bytes acquires;  ///< activation memory allocated at the start
-  Bytes releases;  ///< activation memory freed at the end
+  Flops work;                  ///< of computations
+  Bytes size;                  ///< of transfers; of collectives the data of each rank (see rounds_of)
+  Waits waits;                 ///< in addition to the lane's order
+  Hold acquires;               ///< memory allocated at the start
+  Hold releases;               ///< memory freed at the end
 };
 
 /// True for Send and Recv.
-bool is_transfer(const Instruction& instruction);
+bool is_transfer(Opcode opcode);
+/// True for AllReduce, ReduceScatter, AllGather, AllToAll and Broadcast.
+bool is_collective(Opcode opcode);
+/// True for Forward, Backward, BackwardInput, BackwardWeight and Update, which have work.
+bool is_computation(Opcode opcode);
 
-/// One step of a plan as lanes of instructions. Ranks 0..S-1 run the stages in chain order; rank S is the data server,
-/// if there is one. The simulator and the executor interpret the same Program.
+/// One period of a plan, usually a step, as lanes of instructions. A rank is a device of the plan, numbered by its
+/// first appearance in the stages; the data server, if there is one, comes last. The simulator and the executor
+/// interpret the same Program, period after period: a lane goes from its last instruction of a period to the first of
+/// the next one, unless another lane of its rank has not ended the period before.
 ///
-/// Lazy: `at` computes an instruction from its position in O(1), so a program of millions of instructions takes no
-/// memory. Immutable; may be read from several threads.
+/// Lazy: `at` computes an instruction from its position, so a program of millions of instructions takes no memory.
+/// Immutable; may be read from several threads.
 class Program {
  public:
   Program() = default;
@@ -69,12 +160,18 @@ class Program {
   virtual ~Program() = default;
 
   virtual std::size_t ranks() const = 0;
-  /// Memory that the rank holds throughout: parameters, gradients, optimizer state, buffers.
-  virtual Bytes resident_memory(std::size_t rank) const = 0;
+  /// The lanes of a rank, by LaneId; the first is the compute lane.
+  virtual const std::vector<Lane>& lanes(std::size_t rank) const = 0;
+  virtual const std::vector<Channel>& channels() const = 0;
+  /// Memory of a tier that the rank holds throughout: parameters, gradients, optimizer state, buffers.
+  virtual Bytes resident(std::size_t rank, Tier tier) const = 0;
   /// The number of instructions of a lane.
-  virtual std::uint64_t length(std::size_t rank, Lane lane) const = 0;
-  /// Instruction `position` (0..length-1) of a lane.
-  virtual Instruction at(std::size_t rank, Lane lane, std::uint64_t position) const = 0;
+  virtual std::uint64_t length(std::size_t rank, LaneId lane) const = 0;
+  /// Instruction `position` (0..length-1) of a lane. O(log n) in the runs of the rank's order.
+  virtual Instruction at(std::size_t rank, LaneId lane, std::uint64_t position) const = 0;
 };
+
+/// The other end of a channel of two. @throws std::logic_error if `rank` and `lane` are no end of it.
+const End& other_end(const Channel& channel, std::size_t rank, LaneId lane);
 
 }  // namespace isobar

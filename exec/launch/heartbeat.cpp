@@ -25,6 +25,7 @@ constexpr std::string_view heartbeat_prefix = "beat ";  // then the state of the
 constexpr std::string_view leave_message = "leave";
 constexpr std::string_view doubt_message = "doubt";  // a transfer is late; the reason follows soon
 constexpr std::string_view loss_prefix = "lost ";    // then the failure
+constexpr std::string_view word_prefix = "word ";    // then the word, for the listener
 constexpr std::size_t longest_reason = 1000;
 /// Within this time the report of a loss gets from rank 0 to the others, even on busy machines.
 constexpr Seconds least_grace{1};
@@ -67,13 +68,14 @@ std::optional<Progress::State> state_from(std::string_view message)
 class Heartbeat::Impl {
  public:
   Impl(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits, Progress& progress,
-       OnHeartbeat on_heartbeat)
+       OnHeartbeat on_heartbeat, Listener* listener)
       : world_(world),
         rank_(rank),
         names_(std::move(names)),
         limits_(limits),
         progress_(progress),
-        on_heartbeat_(std::move(on_heartbeat))
+        on_heartbeat_(std::move(on_heartbeat)),
+        listener_(listener)
   {
     for (std::size_t other = 0; other < names_.size(); ++other) {
       if (other == rank_ || (rank_ != 0 && other != 0)) continue;
@@ -96,6 +98,14 @@ class Heartbeat::Impl {
   Impl& operator=(const Impl&) = delete;
 
   ~Impl() { end(); }
+
+  void say(std::string word)
+  {
+    if (peers_.empty()) return;
+    const std::lock_guard lock(mutex_);
+    words_.push_back(std::move(word));
+    changed_.notify_all();
+  }
 
   std::optional<Failure> lost(Seconds wait) const
   {
@@ -123,6 +133,7 @@ class Heartbeat::Impl {
     }
     send_to_all(std::string(loss_prefix) + serialize_failure(lost));
     world_.cancel();
+    if (listener_ != nullptr) listener_->cancel();
   }
 
   /// Reports a failure of the work to the others, unless it follows from a lost rank. Only the first failure counts.
@@ -241,16 +252,26 @@ class Heartbeat::Impl {
     for (auto& peer : peers_) send(*peer, message);
   }
 
+  /// Sends heartbeats at their interval, and words at once.
   void send_heartbeats()
   {
+    auto next = Clock::now();
     while (true) {
-      if (was_suspended()) return;
-      last_heartbeat_ = Clock::now();
-      send_to_all(heartbeat_message(state()));
-      if (on_heartbeat_) on_heartbeat_(longest_work());
+      if (Clock::now() >= next) {
+        if (was_suspended()) return;
+        last_heartbeat_ = Clock::now();
+        send_to_all(heartbeat_message(state()));
+        if (on_heartbeat_) on_heartbeat_(longest_work());
+        next = deadline_in(limits_.heartbeat_interval);
+      }
       std::unique_lock lock(mutex_);
-      const auto next = deadline_in(limits_.heartbeat_interval);
-      if (changed_.wait_until(lock, next, [this] { return lost_ || leaving_; })) return;
+      changed_.wait_until(lock, next, [this] { return lost_ || leaving_ || !words_.empty(); });
+      if (lost_) return;
+      const bool leaves = leaving_;
+      const auto words = std::exchange(words_, {});
+      lock.unlock();
+      for (const auto& word : words) send_to_all(std::string(word_prefix) + word);
+      if (leaves) return;
     }
   }
 
@@ -298,6 +319,7 @@ class Heartbeat::Impl {
           raise_doubt();
           continue;
         }
+        if (is_heard(message)) continue;
         if (!was_suspended()) lose(loss_reported_by(peer, message));
         return;
       }
@@ -312,6 +334,13 @@ class Heartbeat::Impl {
       lose(is_silent ? environment_failure(Failure::Kind::Silent, silence, peer.rank)
                      : environment_failure(Failure::Kind::Died, name + " is gone", peer.rank));
     }
+  }
+
+  /// Whether the message is a word that the listener takes.
+  bool is_heard(std::string_view message) const
+  {
+    return listener_ != nullptr && message.starts_with(word_prefix) &&
+           listener_->hear(message.substr(word_prefix.size()));
   }
 
   /// The loss that a peer's message reports. A peer whose message is malformed, or reports this rank, is lost itself.
@@ -345,6 +374,7 @@ class Heartbeat::Impl {
   TimeLimits limits_;
   Progress& progress_;
   OnHeartbeat on_heartbeat_;
+  Listener* listener_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::jthread sender_;
   std::atomic<Clock::time_point> last_heartbeat_ = Clock::now();
@@ -354,6 +384,7 @@ class Heartbeat::Impl {
   std::optional<Failure> lost_;
   bool is_doubtful_ = false;
   bool leaving_ = false;
+  std::vector<std::string> words_;  // to be sent
 
   std::mutex failing_;
   std::exception_ptr failure_;
@@ -370,12 +401,17 @@ std::vector<LinkName> Heartbeat::links(std::size_t ranks)
 }
 
 Heartbeat::Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits,
-                     Progress& progress, OnHeartbeat on_heartbeat)
-    : impl_(std::make_unique<Impl>(world, rank, std::move(names), limits, progress, std::move(on_heartbeat)))
+                     Progress& progress, OnHeartbeat on_heartbeat, Listener* listener)
+    : impl_(std::make_unique<Impl>(world, rank, std::move(names), limits, progress, std::move(on_heartbeat), listener))
 {
 }
 
 Heartbeat::~Heartbeat() = default;
+
+void Heartbeat::say(std::string word)
+{
+  impl_->say(std::move(word));
+}
 
 std::optional<Failure> Heartbeat::lost(Seconds wait) const
 {

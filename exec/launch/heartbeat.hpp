@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace isobar::exec {
@@ -23,7 +24,8 @@ namespace isobar::exec {
 /// lost. All other links of the process group are then cancelled. A rank that was itself suspended for longer than the
 /// timeout, such as by SIGSTOP, counts itself as lost.
 ///
-/// Heartbeats carry what a rank is doing (Progress); those of rank 0 also how long all ranks have been idle.
+/// Heartbeats carry what a rank is doing (Progress); those of rank 0 also how long all ranks have been idle. Between
+/// heartbeats, ranks say words to each other: rank 0 to all others, the others to rank 0.
 class Heartbeat {
  public:
   /// Links that it needs in a process group of `ranks` ranks.
@@ -33,11 +35,25 @@ class Heartbeat {
   /// "rank 1 (b): Backward 3 of step 0 for 41 s"; "" while none is at work.
   using OnHeartbeat = std::function<void(const std::string& longest)>;
 
-  /// Starts the heartbeats. `names`: of all ranks in messages, such as "rank 1 (b)". `progress`: of this rank. `world`
-  /// and `progress` must outlive this object. `on_heartbeat` is called by a thread of this object; on rank 0 it covers
-  /// all ranks.
+  /// Hears what other ranks say. Called by threads of the Heartbeat, or of `guard`.
+  class Listener {
+   public:
+    Listener() = default;
+    Listener(const Listener&) = delete;
+    Listener& operator=(const Listener&) = delete;
+    virtual ~Listener() = default;
+
+    /// Hears a word. Returns false if no rank says such a word; the rank that said it then counts as lost.
+    virtual bool hear(std::string_view word) = 0;
+    /// A rank is lost: no word comes from it any more. Called once, after the links are cancelled.
+    virtual void cancel() noexcept = 0;
+  };
+
+  /// Starts the heartbeats. `names`: of all ranks in messages, such as "rank 1 (b)". `progress`: of this rank. `world`,
+  /// `progress` and `listener` must outlive this object; without a listener every word is refused. `on_heartbeat` is
+  /// called by a thread of this object; on rank 0 it covers all ranks.
   Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits,
-            Progress& progress, OnHeartbeat on_heartbeat = {});
+            Progress& progress, OnHeartbeat on_heartbeat = {}, Listener* listener = nullptr);
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
   /// Tells the peers that this rank leaves, so that it is not reported as lost.
@@ -50,6 +66,11 @@ class Heartbeat {
   /// Reports a failure to the other ranks at once, while this rank's other threads may still run. Only the first report
   /// counts; `guard` rethrows it. Callable from any thread within `guard`.
   void failed(const std::exception_ptr& failure);
+
+  /// Says a word, one line: rank 0 to all others, another rank to rank 0. Returns at once; a thread of this object
+  /// sends the words in their order without waiting for the next heartbeat, the last ones before this rank leaves.
+  /// Callable from any thread.
+  void say(std::string word);
 
   /// Failure of the rank that is lost ("rank 1 (b): no heartbeat for 10 s"); waits for one for `wait` at most. Callable
   /// from any thread.

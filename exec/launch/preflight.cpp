@@ -3,6 +3,7 @@
 #include "core/base/document.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "exec/launch/plan_ranks.hpp"
 #include "exec/net/network_options.hpp"
 
 #include <fmt/format.h>
@@ -227,14 +228,6 @@ RankFacts facts_from_json(const std::string& text)
   return facts;
 }
 
-std::vector<std::string> devices_of(const Plan& plan)
-{
-  std::vector<std::string> devices;
-  for (const auto& stage : plan.stages) devices.push_back(stage.device());
-  if (plan.data_server) devices.push_back(*plan.data_server);
-  return devices;
-}
-
 DeviceAssignment assign_devices(const std::vector<PresentRank>& ranks, const std::vector<std::string>& names,
                                 AssignmentRule rule)
 {
@@ -264,14 +257,17 @@ DeviceAssignment assign_devices(const std::vector<PresentRank>& ranks, const std
 Preflight preflight_of(const Plan& plan, DType dtype)
 {
   Preflight preflight;
-  preflight.devices = devices_of(plan);
+  preflight.devices = devices_of_ranks(plan);
   preflight.dtype = dtype;
   preflight.peak_memory.resize(preflight.devices.size());
-  for (const auto& stage : plan.stages) preflight.types.push_back(stage.devices.front().type.value_or(""));
   preflight.types.resize(preflight.devices.size());
-  for (std::size_t stage = 0; plan.predicted && stage < plan.stages.size(); ++stage) {
-    const auto found = plan.predicted->peak_memory.find(plan.stages[stage].device());
-    if (found != plan.predicted->peak_memory.end()) preflight.peak_memory[stage] = found->second;
+  for (std::size_t rank = 0; rank < preflight.devices.size(); ++rank) {
+    const auto stages = stages_of_rank(plan, rank);
+    if (stages.empty()) continue;  // the data server
+    preflight.types[rank] = plan.stages[stages.front()].devices.front().type.value_or("");
+    if (!plan.predicted) continue;
+    const auto found = plan.predicted->peak_memory.find(preflight.devices[rank]);
+    if (found != plan.predicted->peak_memory.end()) preflight.peak_memory[rank] = found->second;
   }
   return preflight;
 }

@@ -48,9 +48,6 @@ enum class AssignmentRule {
   Host        ///< each rank gets the device that has the name of its host
 };
 
-/// Devices of a plan, one for each rank: those of its stages in order, then the data server.
-std::vector<std::string> devices_of(const Plan& plan);
-
 struct DeviceAssignment {
   std::vector<std::size_t> device_of_rank;  ///< empty when there are faults
   std::vector<std::string> faults;

@@ -6,15 +6,6 @@
 
 namespace isobar::exec {
 
-std::vector<std::string> names_of_ranks(const Plan& plan)
-{
-  std::vector<std::string> names;
-  for (const auto& stage : plan.stages)
-    names.push_back(fmt::format("rank {} ({})", names.size(), shown(stage.device())));
-  if (plan.data_server) names.push_back(fmt::format("rank {} (data server)", names.size()));
-  return names;
-}
-
 Failure failure_of_rank(std::size_t rank, const std::string& name, Failure failure)
 {
   if (failure.rank) return failure;

@@ -2,7 +2,6 @@
 
 #include "core/base/child_process.hpp"
 #include "core/failure.hpp"
-#include "core/plan/plan.hpp"
 
 #include <cstddef>
 #include <optional>
@@ -10,9 +9,6 @@
 #include <vector>
 
 namespace isobar::exec {
-
-/// Names of all ranks of a plan in messages: "rank 1 (b)" by its device, "rank 2 (data server)".
-std::vector<std::string> names_of_ranks(const Plan& plan);
 
 /// Attributes a failure to a rank and adds the rank's name to its text. Unchanged when it already has a rank.
 Failure failure_of_rank(std::size_t rank, const std::string& name, Failure failure);

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int protocol = 2;  ///< version; ranks of other versions are rejected
+constexpr int protocol = 3;  ///< version; ranks of other versions are rejected
 
 }  // namespace
 

@@ -40,7 +40,7 @@ inline constexpr std::array ways = {Way::Up, Way::Down};
 /// processes from sharing a rank's links.
 inline constexpr std::string_view process_mark = ", process ";
 
-/// The role of a connection in the run, such as "isobar 2: rank 1 of 3, up".
+/// The role of a connection in the run, such as "isobar 3: rank 1 of 3, up".
 std::string role_of(const RendezvousOptions& options, std::size_t rank, Way way);
 
 /// The end, at rank `self`, of the link of `rank` over a connection.

@@ -68,6 +68,15 @@ std::string free_name(const fs::path& file)
   return name.string();
 }
 
+/// The schedule for fewer devices: numbers by device are chosen again.
+std::string schedule_for_others(ScheduleChoice schedule)
+{
+  for (auto& [key, numbers] : schedule.numbers) {
+    if (numbers.size() > 1) numbers.clear();
+  }
+  return text_of(schedule);
+}
+
 std::vector<std::string> with_profile(std::vector<std::string> arguments, const Plan& plan)
 {
   if (plan.profile) arguments.insert(arguments.end(), {"--profile", plan.profile->name});
@@ -92,7 +101,7 @@ std::vector<std::string> replan_arguments(const Plan& plan, const std::string& d
                                         "--communication",
                                         std::string(name_of(plan.goal.communication)),
                                         "--schedule",
-                                        std::string(name_of(plan.goal.schedule)),
+                                        schedule_for_others(plan.goal.schedule),
                                         "--microbatches",
                                         std::to_string(plan.goal.microbatches),
                                         "--without",
@@ -130,10 +139,11 @@ std::string replan(const std::string& plan_file, const ReplanInputs& inputs, con
   const auto refuse = [&](const std::string& why) {
     return EnvironmentError(fmt::format("{}; {}", failure.text, why));
   };
+  const auto devices = devices_of(plan);
   const auto rank = rank_lost(failure);
-  if (!rank || *rank >= plan.stages.size()) throw refuse("no device is known to be lost, so none can be left out");
-  if (plan.stages.size() == 1) throw refuse("it is the only stage, so it cannot be left out");
-  const std::string& device = plan.stages[*rank].device();
+  if (!rank || *rank >= devices.size()) throw refuse("no device is known to be lost, so none can be left out");
+  if (devices.size() == 1) throw refuse("it is the only device, so it cannot be left out");
+  const std::string& device = devices[*rank];
   std::string output = free_name(replanned_file(plan_file, plan));
   run_isobar(replan_arguments(plan, device, inputs, output), failure);
   run_isobar(with_profile({"simulate", inputs.platform, inputs.workload, "--plan", output, "--stamp"}, plan), failure);

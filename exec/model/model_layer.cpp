@@ -1,6 +1,7 @@
 #include "exec/model/model_layer.hpp"
 
 #include "core/errors.hpp"
+#include "exec/model/deferred_products.hpp"
 #include "exec/model/random.hpp"
 
 #include <ATen/ATen.h>
@@ -142,7 +143,10 @@ at::Tensor ModelLayer::look_up(std::size_t table, const at::Tensor& indices) con
 
 at::Tensor ModelLayer::apply(const Linear& linear, const at::Tensor& input) const
 {
-  return at::linear(input, parameter(linear.weight), linear.bias ? parameter(*linear.bias) : at::Tensor());
+  const at::Tensor bias = linear.bias ? parameter(*linear.bias) : at::Tensor();
+  // Cast here, so that a deferred product keeps its input in the workload's dtype, as autocast would.
+  return DeferredProducts::are_recorded() ? DeferredProducts::linear(in_dtype(input), parameter(linear.weight), bias)
+                                          : at::linear(input, parameter(linear.weight), bias);
 }
 
 at::Tensor ModelLayer::apply(const LayerNorm& norm, const at::Tensor& input) const

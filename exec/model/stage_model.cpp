@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "exec/files/checkpoint.hpp"
 #include "exec/model/batch.hpp"
+#include "exec/model/deferred_products.hpp"
 #include "exec/model/device.hpp"
 #include "exec/model/memory_meter.hpp"
 #include "exec/model/stage_optimizer.hpp"
@@ -67,6 +68,7 @@ struct Piece {
 struct MicroBatch {
   RandomKey key;
   std::vector<Piece> pieces;
+  std::shared_ptr<DeferredProducts> products;  // null unless backward passes are split
 };
 
 /// A message's tensors as leaves of a new graph.
@@ -134,15 +136,20 @@ struct StageModel::State {
       for (const auto& name : layers.back()->parameter_names()) names.push_back(checkpoint_name(layer, name));
     }
     backward_place = fmt::format("the backward pass of layers {} to {}", options.first_layer, options.last_layer);
+    weights_place =
+        fmt::format("the gradients of the weights of layers {} to {}", options.first_layer, options.last_layer);
     if (!parameters.empty()) optimizer = std::make_unique<StageOptimizer>(workload, parameters);
     if (workload.dtype == DType::Float16) loss_scale = first_loss_scale;
   }
 
   bool is_last() const { return options.last_layer + 1 == workload.layers.size(); }
 
-  Tensors run(const Segment& segment, const Tensors& inputs, const RandomKey& key)
+  /// `products`: records the matrix products, if not null.
+  Tensors run(const Segment& segment, const Tensors& inputs, const RandomKey& key,
+              const std::shared_ptr<DeferredProducts>& products)
   {
     const Autocast autocast(workload.dtype, device.type());
+    const DeferredProducts::Scope scope(products);
     Tensors passed = inputs;
     for (std::size_t layer = segment.first_layer; layer <= segment.last_layer; ++layer) {
       const MemoryPlace place(places[layer - options.first_layer]);
@@ -154,10 +161,11 @@ struct StageModel::State {
   Message forward(std::uint64_t step, std::uint64_t microbatch, Message passed)
   {
     MicroBatch& in_flight = in_flight_batches[microbatch];
-    in_flight = {{options.seed, step, microbatch}, {}};
+    in_flight = {{options.seed, step, microbatch}, {}, nullptr};
+    if (options.splits_backward) in_flight.products = std::make_shared<DeferredProducts>();
     for (const auto& segment : segments) {
       Piece piece{leaves_of(passed), {}};
-      Tensors outputs = run(segment, piece.inputs, in_flight.key);
+      Tensors outputs = run(segment, piece.inputs, in_flight.key, in_flight.products);
       passed = message_of(outputs);
       if (!segment.recomputed) piece.outputs = std::move(outputs);
       in_flight.pieces.push_back(std::move(piece));
@@ -172,16 +180,17 @@ struct StageModel::State {
     return {};
   }
 
-  Message backward(std::uint64_t microbatch, const Message& gradients)
+  /// The backward pass, apart from what the products of the micro-batch defer.
+  Message backward_input(std::uint64_t microbatch, const Message& gradients)
   {
     auto found = in_flight_batches.extract(microbatch);
     ensure(!found.empty(), "a backward pass comes after its forward pass");
-    auto& [key, pieces] = found.mapped();
+    auto& [key, pieces, products] = found.mapped();
     Message passed = gradients;
     for (; !pieces.empty(); pieces.pop_back()) {
       Piece& piece = pieces.back();
       const std::size_t i = pieces.size() - 1;
-      if (i < segments.size() && segments[i].recomputed) piece.outputs = run(segments[i], piece.inputs, key);
+      if (i < segments.size() && segments[i].recomputed) piece.outputs = run(segments[i], piece.inputs, key, products);
       Tensors differentiable;
       for (const auto& output : piece.outputs) {
         if (output.requires_grad()) differentiable.push_back(output);
@@ -190,6 +199,22 @@ struct StageModel::State {
       if (!differentiable.empty()) torch::autograd::backward(differentiable, passed.tensors);
       passed = gradients_of(piece.inputs);
     }
+    if (products) deferred[microbatch] = std::move(products);
+    return passed;
+  }
+
+  void backward_weight(std::uint64_t microbatch)
+  {
+    const auto found = deferred.extract(microbatch);
+    ensure(!found.empty(), "the gradients of weights come after those of the inputs");
+    const MemoryPlace place(weights_place);
+    found.mapped()->add_gradients();
+  }
+
+  Message backward(std::uint64_t microbatch, const Message& gradients)
+  {
+    Message passed = backward_input(microbatch, gradients);
+    if (options.splits_backward) backward_weight(microbatch);
     return passed;
   }
 
@@ -241,7 +266,7 @@ struct StageModel::State {
   {
     const torch::NoGradGuard no_graph;
     Tensors passed = inputs.tensors;
-    for (const auto& segment : segments) passed = run(segment, passed, key);
+    for (const auto& segment : segments) passed = run(segment, passed, key, nullptr);
     if (!is_last()) return message_of(passed);
     const auto labels = batches.labels(key, options.device).flatten();
     const auto scores = passed.front().to(at::kFloat).flatten(0, -2);
@@ -285,6 +310,7 @@ struct StageModel::State {
   std::vector<Segment> segments;
   std::vector<std::string> places;  // what failures call the layers
   std::string backward_place;
+  std::string weights_place;
   std::vector<std::unique_ptr<LayerModule>> layers;
   Tensors parameters;
   std::vector<std::string> names;             // of the parameters
@@ -292,7 +318,8 @@ struct StageModel::State {
   double loss_scale = 1;
   std::uint64_t good_steps = 0;
   std::map<std::uint64_t, MicroBatch> in_flight_batches;
-  Tensors losses;       // since the last take_loss
+  std::map<std::uint64_t, std::shared_ptr<DeferredProducts>> deferred;  // between the parts of a split backward pass
+  Tensors losses;                                                       // since the last take_loss
   Tensors evaluations;  // since the last take_evaluation: float64 [3], as EvaluationSums
 };
 
@@ -309,6 +336,15 @@ Message StageModel::forward(std::uint64_t step, std::uint64_t microbatch, Messag
 Message StageModel::backward(std::uint64_t microbatch, const Message& gradients)
 {
   return state_->backward(microbatch, gradients);
+}
+Message StageModel::backward_input(std::uint64_t microbatch, const Message& gradients)
+{
+  ensure(state_->options.splits_backward, "a split backward pass was recorded as such");
+  return state_->backward_input(microbatch, gradients);
+}
+void StageModel::backward_weight(std::uint64_t microbatch)
+{
+  state_->backward_weight(microbatch);
 }
 GradientFacts StageModel::gradient_facts() const
 {

@@ -20,6 +20,7 @@ struct StageOptions {
   std::size_t last_layer = 0;           ///< inclusive
   std::vector<std::size_t> recomputed;  ///< layers that keep only their input until the backward pass, sorted
   std::uint64_t microbatches = 1;       ///< per step; each one's loss counts 1/microbatches
+  bool splits_backward = false;         ///< whether backward passes are split in two
   std::uint64_t seed = 1;
   std::string device = "cpu";            ///< "cpu", "cuda:0"
   const BatchSource* batches = nullptr;  ///< source of labels; last stage only
@@ -49,8 +50,15 @@ class StageModel {
   /// Computes the stage's outputs and keeps what the backward pass needs. The first stage's inputs are a micro-batch's
   /// data. The last stage computes the loss and returns an empty message.
   Message forward(std::uint64_t step, std::uint64_t microbatch, Message inputs);
-  /// Computes the gradients of the inputs from those of the outputs that `forward` returned (none for the last stage).
+  /// Computes the gradients of parameters, and returns those of the inputs, from those of the outputs that `forward`
+  /// returned (none for the last stage).
   Message backward(std::uint64_t microbatch, const Message& gradients);
+  /// The same, but leaves out the gradients of the parameters of matrix products. Keeps the inputs of these products
+  /// and the gradients of their outputs. Only with StageOptions::splits_backward.
+  Message backward_input(std::uint64_t microbatch, const Message& gradients);
+  /// Computes what the `backward_input` of the micro-batch has left out, with the bits of a whole backward pass, and
+  /// frees what it kept.
+  void backward_weight(std::uint64_t microbatch);
   /// This stage's part of the sums. The calling thread waits for its own stream of a GPU.
   GradientFacts gradient_facts() const;
   /// Takes an optimizer step and clears the gradients. `reduced`: the sums over all stages; used only if

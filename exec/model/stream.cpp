@@ -158,10 +158,15 @@ Stream::Scope::Scope(Stream& stream) : guards_(std::make_unique<Guards>())
 
 Stream::Scope::~Scope() = default;
 
+void Stream::await(const Event& event)
+{
+  if (on_gpu_ && event.on_gpu_) event.on_gpu_->event->block(on_gpu_->stream);
+}
+
 void Stream::await(const Message& message)
 {
   if (!on_gpu_) return;
-  if (message.ready.on_gpu_) message.ready.on_gpu_->event->block(on_gpu_->stream);
+  await(message.ready);
   for (const auto& tensor : message.tensors) {
     if (!tensor.is_cpu()) tensor.record_stream(on_gpu_->stream);
   }

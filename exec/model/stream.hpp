@@ -67,7 +67,9 @@ class Stream {
     std::unique_ptr<Guards> guards_;
   };
 
-  /// Orders work that is queued from now on after the work that makes the message, whose memory stays until it is done.
+  /// Orders work that is queued from now on after the work before the event.
+  void await(const Event& event);
+  /// The same after the work that makes the message, whose memory stays until the work queued from now on is done.
   void await(const Message& message);
   /// Records an event after the work queued so far.
   Event record();

@@ -42,7 +42,7 @@ Text<size> padded(std::string_view text)
 /// The purpose of a connection: which one of which link it is, and what both ends must agree on.
 struct Hello {
   Text<8> mark = padded<8>("link");
-  std::uint32_t version = 3;
+  std::uint32_t version = 4;
   std::uint32_t ranks = 0;
   std::uint32_t from = 0;
   std::uint32_t to = 0;
@@ -69,7 +69,9 @@ LinkName link_of(const Hello& hello)
 
 std::size_t connections_of(const LinkName& link, const TcpOptions& options)
 {
-  return link.channel < first_narrow_channel ? options.connections : 1;
+  const bool is_of_group = std::any_of(options.groups.begin(), options.groups.end(),
+                                       [&](const RankGroup& group) { return group.channel == link.channel; });
+  return link.channel < first_narrow_channel && !is_of_group ? options.connections : 1;
 }
 
 bool is_connected(const Connection& connection)

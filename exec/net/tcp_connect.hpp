@@ -19,6 +19,12 @@ namespace isobar::exec {
 /// Links of this channel and of later ones carry little data and have one connection, whatever TcpOptions say.
 inline constexpr std::uint32_t first_narrow_channel = 0xfffffff0;
 
+/// Ranks that all-reduce among themselves.
+struct RankGroup {
+  std::uint32_t channel = 0;       ///< of its links, which no other links have
+  std::vector<std::size_t> ranks;  ///< in the order of their ring
+};
+
 struct TcpOptions {
   std::size_t connections = 1;  ///< of each link, 1..64
   /// Identifier of the run, ≤ 64 bytes. A connection with another identifier is rejected. It is not secret and gives no
@@ -27,8 +33,8 @@ struct TcpOptions {
   std::uint64_t first_step = 0;  ///< of the run; all ranks must agree
   Seconds connect_deadline{60};  ///< from the start until all ranks are connected
   std::string connect_option;    ///< source of that deadline in messages, such as "twice --deadline"; "": no option
-  std::optional<std::size_t>
-      all_reduce_ranks;                     ///< number of ranks, from 0, that take part in all-reduces; default: all
+  /// Groups that all-reduce besides all ranks together. Their links carry little data and have one connection.
+  std::vector<RankGroup> groups;
   std::optional<std::string> bind_address;  ///< to listen on instead of the endpoint's own host, such as "0.0.0.0"
   std::shared_ptr<const Secret> secret;     ///< shared by all ranks, which prove it to each other
   bool tls = false;                         ///< encrypts all connections

@@ -3,21 +3,23 @@
 #include "core/base/clock.hpp"
 #include "core/errors.hpp"
 #include "core/failure.hpp"
+#include "core/program/collective.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <set>
+#include <string>
+#include <utility>
 
 namespace isobar::exec {
 
 namespace {
-
-/// Channel of the links of all-reduces in which not all ranks take part.
-constexpr std::uint32_t all_reduce_of_some = TcpWorld::reserved_channel - 1;
 
 /// Header of a message of an all-reduce.
 struct RoundHeader {
@@ -32,7 +34,12 @@ void check_inputs(std::size_t rank, const std::vector<Endpoint>& ranks, const st
   ensure(rank < ranks.size(), "the rank of a process group is below its size");
   for (const auto& link : links) {
     ensure(link.from < ranks.size() && link.to < ranks.size() && link.from != link.to, "a link is between two ranks");
-    ensure(link.channel < all_reduce_of_some, "the channels of all-reduces are reserved");
+    ensure(link.channel < TcpWorld::reserved_channel, "the channel of all-reduces is reserved");
+  }
+  for (const auto& group : options.groups) {
+    ensure(group.channel < first_narrow_channel, "the channels of groups are those of a program");
+    ensure(std::ranges::all_of(group.ranks, [&](std::size_t member) { return member < ranks.size(); }),
+           "a group has ranks of the process group");
   }
   if (options.connections < 1 || options.connections > 64) {
     throw InputError("flows", fmt::format("{} connections per link; it must be 1 to 64", options.connections));
@@ -60,79 +67,68 @@ class TcpWorld::Impl {
        TcpListener listener);
 
   template <typename Value>
-  void all_reduce_sum(std::span<Value> values, const Deadline& deadline)
-  {
-    ensure(rank_ < all_reduce_ring_.size, "only ranks that take part in all-reduces call all_reduce_sum");
-    all_reduce_sum(all_reduce_ring_, values, deadline);
-  }
-  void wait_for_all(const Deadline& deadline) { all_reduce_sum(all_, std::span<double>(), deadline); }
+  void all_reduce_sum(std::uint32_t channel, std::span<Value> values, const Deadline& deadline);
+  void wait_for_all(const Deadline& deadline) { all_reduce_sum(reserved_channel, std::span<double>(), deadline); }
 
   std::map<LinkName, std::unique_ptr<TcpLink>> links;
   std::atomic<bool> cancelled = false;
 
  private:
-  /// The first `size` ranks, each with links to its neighbours.
+  /// The ring of a group that this rank belongs to.
   struct Ring {
-    std::size_t size = 1;
-    std::uint32_t channel = reserved_channel;
-    TcpLink* to_next = nullptr;
-    TcpLink* from_previous = nullptr;
+    std::string name;            // in messages
+    std::size_t size = 1;        // number of ranks
+    std::size_t place = 0;       // of this rank
+    std::uint64_t messages = 0;  // from each rank to the next, in an all-reduce
+    LinkName to_next;
+    LinkName from_previous;
+    std::shared_ptr<TcpLoop> loop = make_tcp_loop();  // of both links
   };
+
+  void add_ring(const RankGroup& group, const std::string& name);
+  /// The ring whose links have this channel; nullptr if there is none.
+  const Ring* ring_of(std::uint32_t channel) const
+  {
+    const auto found = rings_.find(channel);
+    return found == rings_.end() ? nullptr : &found->second;
+  }
 
   /// "; rank 1 is gone", from the links that no failed all-reduce has closed; "" when all are connected.
   std::string ranks_gone() const
   {
     std::set<std::size_t> gone;
     for (const auto& [name, link] : links) {
-      if (name.channel < all_reduce_of_some && link->is_closed()) gone.insert(name.from == rank_ ? name.to : name.from);
+      if (name.channel != reserved_channel && link->is_closed()) gone.insert(name.from == rank_ ? name.to : name.from);
     }
     if (gone.empty()) return "";
     return fmt::format("; rank{} {} {} gone", gone.size() > 1 ? "s" : "", fmt::join(gone, ", "),
                        gone.size() > 1 ? "are" : "is");
   }
-  LinkName to_next(const Ring& ring) const
-  {
-    return {.from = rank_, .to = (rank_ + 1) % ring.size, .channel = ring.channel};
-  }
-  LinkName from_previous(const Ring& ring) const
-  {
-    return {.from = (rank_ + ring.size - 1) % ring.size, .to = rank_, .channel = ring.channel};
-  }
-  bool is_in(const Ring& ring) const { return rank_ < ring.size && ring.size > 1; }
-  template <typename Value>
-  void all_reduce_sum(const Ring& ring, std::span<Value> values, const Deadline& deadline);
 
   std::size_t rank_;
-  Ring all_;              // all ranks
-  Ring all_reduce_ring_;  // those that take part in all-reduces
+  std::map<std::uint32_t, Ring> rings_;  // by channel
 };
 
 TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::vector<LinkName> names,
                      const TcpOptions& options, TcpListener listener)
     : rank_(rank)
 {
-  all_.size = ranks.size();
-  all_reduce_ring_.size = options.all_reduce_ranks.value_or(ranks.size());
-  all_reduce_ring_.channel = all_reduce_ring_.size == all_.size ? reserved_channel : all_reduce_of_some;
+  RankGroup all = {.channel = reserved_channel, .ranks = std::vector<std::size_t>(ranks.size())};
+  std::iota(all.ranks.begin(), all.ranks.end(), std::size_t{0});
+  add_ring(all, "all-reduce over all ranks");
+  for (const auto& group : options.groups) add_ring(group, fmt::format("channel {}", group.channel));
   if (ranks.size() == 1) return;
   const auto deadline = deadline_in(options.connect_deadline);
-  names.insert(names.end(), {to_next(all_), from_previous(all_)});
-  if (is_in(all_reduce_ring_) && all_reduce_ring_.channel != all_.channel) {
-    names.insert(names.end(), {to_next(all_reduce_ring_), from_previous(all_reduce_ring_)});
+  for (const auto& [channel, ring] : rings_) {
+    if (ring.size > 1) names.insert(names.end(), {ring.to_next, ring.from_previous});
   }
-  const auto loop = make_tcp_loop();
   std::vector<int> sockets;
   for (auto& [name, connections] : connect_links(rank, ranks, names, options, std::move(listener), deadline)) {
-    const bool is_of_ring = name.channel >= all_reduce_of_some;
-    const auto title = is_of_ring ? "all-reduce over all ranks" : fmt::format("channel {}", name.channel);
+    const Ring* ring = ring_of(name.channel);
+    const auto title = ring != nullptr ? ring->name : fmt::format("channel {}", name.channel);
     for (const auto& connection : connections) sockets.push_back(connection.socket.number());
-    links[name] =
-        std::make_unique<TcpLink>(name, rank_, title, std::move(connections), is_of_ring ? loop : make_tcp_loop());
-  }
-  for (Ring* ring : {&all_, &all_reduce_ring_}) {
-    if (!is_in(*ring)) continue;
-    ring->to_next = links.at(to_next(*ring)).get();
-    ring->from_previous = links.at(from_previous(*ring)).get();
+    links[name] = std::make_unique<TcpLink>(name, rank_, title, std::move(connections),
+                                            ring != nullptr ? ring->loop : make_tcp_loop());
   }
   // Connected neighbours do not imply that all ranks are connected.
   try {
@@ -145,11 +141,35 @@ TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::
   for (const int socket : sockets) stop_keepalive(socket);
 }
 
-template <typename Value>
-void TcpWorld::Impl::all_reduce_sum(const Ring& ring, std::span<Value> values, const Deadline& deadline)
+void TcpWorld::Impl::add_ring(const RankGroup& group, const std::string& name)
 {
-  const std::size_t ranks = ring.size;
-  if (ranks == 1) return;
+  const auto self = std::find(group.ranks.begin(), group.ranks.end(), rank_);
+  if (self == group.ranks.end()) return;
+  Ring ring;
+  ring.name = name;
+  ring.size = group.ranks.size();
+  ring.place = static_cast<std::size_t>(self - group.ranks.begin());
+  // One round, whatever the size: every rank sends to the next.
+  for (const auto& round : rounds_of(Opcode::AllReduce, std::vector<Bytes>(ring.size), Algorithm::Ring)) {
+    for (const Flow& flow : round) {
+      const LinkName link = {group.ranks[flow.from], group.ranks[flow.to], group.channel};
+      if (flow.from == ring.place) {
+        ring.to_next = link;
+        ring.messages = flow.messages;
+      }
+      if (flow.to == ring.place) ring.from_previous = link;
+    }
+  }
+  ensure(rings_.try_emplace(group.channel, std::move(ring)).second, "a group has a channel of its own");
+}
+
+template <typename Value>
+void TcpWorld::Impl::all_reduce_sum(std::uint32_t channel, std::span<Value> values, const Deadline& deadline)
+{
+  const Ring* ring = ring_of(channel);
+  ensure(ring != nullptr, "a rank all-reduces in its own groups");
+  if (ring->size == 1) return;
+  const std::size_t ranks = ring->size;
   const auto chunk = [&](std::size_t index) {
     index %= ranks;
     const auto begin_of = [&](std::size_t i) { return values.size() / ranks * i + values.size() % ranks * i / ranks; };
@@ -157,26 +177,26 @@ void TcpWorld::Impl::all_reduce_sum(const Ring& ring, std::span<Value> values, c
   };
   std::vector<Value> arrived(values.size() / ranks + 1);
   RoundHeader header = {.values = values.size(), .value_size = sizeof(Value), .round = 0};
-  for (; header.round < 2 * (ranks - 1); ++header.round) {
-    // Reduce-scatter: in round r, rank i sends chunk i-r and adds the one that arrives to its own. After N-1 rounds
+  for (; header.round < ring->messages; ++header.round) {
+    // Reduce-scatter: in round r, place i sends chunk i-r and adds the one that arrives to its own. After N-1 rounds
     // chunk i+1 is complete; all-gather sends complete chunks in the same order.
     const bool scatters = header.round < ranks - 1;
-    const auto leaving = std::as_bytes(chunk(rank_ + 2 * ranks - header.round));
-    const auto chunk_here = chunk(rank_ + 2 * ranks - header.round - 1);
+    const auto leaving = std::as_bytes(chunk(ring->place + 2 * ranks - header.round));
+    const auto chunk_here = chunk(ring->place + 2 * ranks - header.round - 1);
     const auto arriving = scatters ? std::span(arrived).first(chunk_here.size()) : chunk_here;
     const auto room = [&](TcpLink::Bytes bytes) -> std::vector<std::span<std::byte>> {
       RoundHeader theirs;
       if (bytes.size() == sizeof theirs) std::memcpy(&theirs, bytes.data(), sizeof theirs);
       if (std::memcmp(&theirs, &header, sizeof theirs) != 0) {
-        throw EnvironmentError(fmt::format(
-            "rank {}: all-reduce over all ranks: {} values of {} B, round {}; rank {} has {} values of {} B, round {}",
-            rank_, header.values, header.value_size, header.round, (rank_ + ranks - 1) % ranks, theirs.values,
-            theirs.value_size, theirs.round));
+        throw EnvironmentError(
+            fmt::format("rank {}: {}: {} values of {} B, round {}; rank {} has {} values of {} B, round {}", rank_,
+                        ring->name, header.values, header.value_size, header.round, ring->from_previous.from,
+                        theirs.values, theirs.value_size, theirs.round));
       }
       return {std::as_writable_bytes(arriving)};
     };
-    TcpLink::exchange(*ring.to_next, std::as_bytes(std::span(&header, 1)), std::array{leaving}, *ring.from_previous,
-                      room, deadline);
+    TcpLink::exchange(*links.at(ring->to_next), std::as_bytes(std::span(&header, 1)), std::array{leaving},
+                      *links.at(ring->from_previous), room, deadline);
     for (std::size_t i = 0; scatters && i < chunk_here.size(); ++i) chunk_here[i] += arrived[i];
   }
 }
@@ -205,12 +225,17 @@ TcpLink& TcpWorld::link(const LinkName& name)
 
 void TcpWorld::all_reduce_sum(std::span<float> values, const Deadline& deadline)
 {
-  impl_->all_reduce_sum(values, deadline);
+  impl_->all_reduce_sum(reserved_channel, values, deadline);
 }
 
 void TcpWorld::all_reduce_sum(std::span<double> values, const Deadline& deadline)
 {
-  impl_->all_reduce_sum(values, deadline);
+  impl_->all_reduce_sum(reserved_channel, values, deadline);
+}
+
+void TcpWorld::all_reduce_sum(std::uint32_t channel, std::span<double> values, const Deadline& deadline)
+{
+  impl_->all_reduce_sum(channel, values, deadline);
 }
 
 void TcpWorld::wait_for_all(const Deadline& deadline)

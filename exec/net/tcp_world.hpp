@@ -13,17 +13,17 @@
 
 namespace isobar::exec {
 
-/// One rank's links to the other ranks of a run, over TCP, and all-reduces over the process group.
+/// One rank's links to the other ranks of a run, over TCP, and all-reduces over all ranks and over groups of them.
 ///
-/// Different links may be used in parallel, each end by one thread at a time. All-reduces may run next to them, since
-/// they have links of their own. The class starts no threads. The destructor closes all connections; no link may be in
-/// use then.
+/// Different links may be used in parallel, each end by one thread at a time. All-reduces may run next to them, and
+/// those of different groups next to each other, since each has links of its own. The class starts no threads. The
+/// destructor closes all connections; no link may be in use then.
 class TcpWorld {
  public:
-  /// Channel of the links of all-reduces.
+  /// Channel of the links of all-reduces over all ranks.
   static constexpr std::uint32_t reserved_channel = 0xffffffff;
   /// Channel of the links that `cancel` spares, so that a rank that gives up can still report why.
-  static constexpr std::uint32_t lasting_channel = reserved_channel - 2;
+  static constexpr std::uint32_t lasting_channel = reserved_channel - 1;
 
   /// Connects rank `rank` of `ranks` with all others; returns when all ranks are connected. `links` may be those of all
   /// ranks, each once; both ranks of a link must name it.
@@ -46,14 +46,16 @@ class TcpWorld {
   /// equal on all ranks. All ranks call it with the same number of values; with none it is a barrier. One thread at a
   /// time.
   ///
-  /// A ring: reduce-scatter, then all-gather, in 2 (N-1) rounds for N ranks. Each rank sends 2 (N-1)/N of the bytes of
-  /// `values`, and allocates 1/N of them. docs/costs.md, "The executor's transport".
+  /// The ring of core/program/collective.hpp: reduce-scatter, then all-gather, in 2 (N-1) messages from each of N ranks
+  /// to the next. Each rank sends 2 (N-1)/N of the bytes of `values`, and allocates 1/N of them. docs/costs.md, "The
+  /// executor's transport".
   /// @throws EnvironmentError as TcpLink does, and when another rank gives another number of values.
   void all_reduce_sum(std::span<float> values, const Deadline& deadline);
   void all_reduce_sum(std::span<double> values, const Deadline& deadline);
+  /// The same over the ranks of a group of TcpOptions, which this rank belongs to. One thread at a time for each group.
+  void all_reduce_sum(std::uint32_t channel, std::span<double> values, const Deadline& deadline);
 
-  /// A barrier over all ranks, including those that take no part in all-reduces. Not in parallel with an all-reduce.
-  /// @throws as TcpLink does.
+  /// A barrier over all ranks. Not in parallel with an all-reduce over all ranks. @throws as TcpLink does.
   void wait_for_all(const Deadline& deadline);
 
   /// Makes all operations under way on all links except the lasting ones, and all later ones, fail with "cancelled".

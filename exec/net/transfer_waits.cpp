@@ -9,6 +9,21 @@
 
 namespace isobar::exec {
 
+namespace {
+
+/// "stage 1, receive activation of micro-batch 3, 4.00 KiB", "AllReduce of gradient facts".
+std::string text_of_transfer(const Instruction& instruction)
+{
+  if (!is_transfer(instruction.opcode)) {
+    return fmt::format("{} of {}", name_of(instruction.opcode), name_of(instruction.payload));
+  }
+  return fmt::format("stage {}, {} {} of micro-batch {}, {}", instruction.stage,
+                     instruction.opcode == Opcode::Send ? "send" : "receive", name_of(instruction.payload),
+                     instruction.microbatch, text_of(instruction.size));
+}
+
+}  // namespace
+
 TransferWaits::TransferWaits(const TimeLimits& limits, std::function<Seconds()> idle)
     : limits_(limits), idle_(limits.transfer_is_set ? nullptr : std::move(idle))
 {
@@ -16,15 +31,12 @@ TransferWaits::TransferWaits(const TimeLimits& limits, std::function<Seconds()> 
 
 void TransferWaits::transfer(const Instruction& instruction, const Work& work) const
 {
-  run(work, [&instruction] {
-    return fmt::format("stage {}, {} of micro-batch {}, {}", instruction.stage, name_of(instruction.lane),
-                       instruction.microbatch, text_of(instruction.size));
-  });
+  run(work, [&instruction] { return text_of_transfer(instruction); });
 }
 
-void TransferWaits::all_reduce(const Work& work) const
+void TransferWaits::decision(std::uint64_t step, const Work& work) const
 {
-  run(work, [] { return "all-reduce over all stages"; });
+  run(work, [step] { return fmt::format("rank 0's decision about step {}", step); });
 }
 
 void TransferWaits::run(const Work& work, const std::function<std::string()>& description) const

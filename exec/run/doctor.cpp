@@ -91,9 +91,10 @@ Finding memory(const DoctorOptions& options)
   const Bytes available = memory_of(options.device);
   Bytes needed;
   if (options.plan && options.plan->predicted) {
-    for (std::size_t rank = 0; rank < options.plan->stages.size(); ++rank) {
+    const auto devices = devices_of(*options.plan);
+    for (std::size_t rank = 0; rank < devices.size(); ++rank) {
       if (options.rank && rank != *options.rank) continue;
-      needed += options.plan->predicted->peak_memory.at(options.plan->stages[rank].device());
+      needed += options.plan->predicted->peak_memory.at(devices[rank]);
     }
   }
   const std::string text = fmt::format("{} available", text_of(available));

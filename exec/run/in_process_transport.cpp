@@ -5,91 +5,112 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <map>
+#include <cstdint>
+#include <deque>
 #include <mutex>
-#include <tuple>
 #include <utility>
 
 namespace isobar::exec {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// What the transports of all ranks share.
 class Exchange {
  public:
-  Exchange(std::size_t all_reduce_ranks, Seconds deadline)
-      : deadline_(std::chrono::duration<double>(deadline.value)), contributions_(all_reduce_ranks)
+  Exchange(const Program& program, Seconds deadline) : deadline_(std::chrono::duration<double>(deadline.value))
   {
+    for (const auto& channel : program.channels()) meetings_.emplace_back(channel);
   }
 
-  void send(std::size_t from, const Instruction& instruction, const Message& message)
+  void send(std::size_t channel, const Message& message)
   {
     std::unique_lock lock(mutex_);
-    Handover& handover = handovers_[{from, instruction.peer, instruction.lane == Lane::SendGradient}];
-    handover.message = &message;
-    changed_.notify_all();
+    Meeting& meeting = meetings_.at(channel);
+    meeting.message = &message;
+    meeting.changed.notify_all();
     wait(
-        lock, [&] { return handover.message == nullptr; },
-        [&] { return fmt::format("rank {}: send to rank {}: not taken", from, instruction.peer); });
+        lock, meeting, [&] { return meeting.message == nullptr; },
+        [&] { return fmt::format("rank {}: send to rank {}: not taken", meeting.rank_of(0), meeting.rank_of(1)); });
   }
 
-  Message receive(std::size_t to, const Instruction& instruction)
+  Message receive(std::size_t channel)
   {
     std::unique_lock lock(mutex_);
-    Handover& handover = handovers_[{instruction.peer, to, instruction.lane == Lane::ReceiveGradient}];
+    Meeting& meeting = meetings_.at(channel);
     wait(
-        lock, [&] { return handover.message != nullptr; },
-        [&] { return fmt::format("rank {}: receive from rank {}: nothing arrived", to, instruction.peer); });
-    Message message = *std::exchange(handover.message, nullptr);
-    changed_.notify_all();
+        lock, meeting, [&] { return meeting.message != nullptr; },
+        [&] {
+          return fmt::format("rank {}: receive from rank {}: nothing arrived", meeting.rank_of(1), meeting.rank_of(0));
+        });
+    Message message = *std::exchange(meeting.message, nullptr);
+    meeting.changed.notify_all();
     return message;
   }
 
-  /// Adds in the order of ranks, not of arrival, so that the sum always has the same bits.
-  void all_reduce_sum(std::size_t rank, std::span<double> values)
+  /// Adds in the order of the channel's ends, not of arrival, so that the sum always has the same bits.
+  void all_reduce_sum(std::size_t channel, std::size_t rank, std::span<double> values)
   {
     std::unique_lock lock(mutex_);
-    contributions_[rank].assign(values.begin(), values.end());
-    const std::uint64_t round = round_;
-    if (++arrived_ == contributions_.size()) {
-      sum_.assign(values.size(), 0);
-      for (const auto& contribution : contributions_) {
-        ensure(contribution.size() == sum_.size(), "all ranks reduce the same number of values");
-        for (std::size_t i = 0; i < sum_.size(); ++i) sum_[i] += contribution[i];
+    Meeting& meeting = meetings_.at(channel);
+    auto& contributions = meeting.contributions;
+    contributions[meeting.end_of(rank)].assign(values.begin(), values.end());
+    const std::uint64_t round = meeting.round;
+    if (++meeting.arrived == contributions.size()) {
+      meeting.sum.assign(values.size(), 0);
+      for (const auto& contribution : contributions) {
+        ensure(contribution.size() == values.size(), "all ranks reduce the same number of values");
+        for (std::size_t i = 0; i < values.size(); ++i) meeting.sum[i] += contribution[i];
       }
-      arrived_ = 0;
-      ++round_;
-      changed_.notify_all();
+      meeting.arrived = 0;
+      ++meeting.round;
+      meeting.changed.notify_all();
     }
     wait(
-        lock, [&] { return round_ != round; },
+        lock, meeting, [&] { return meeting.round != round; },
         [&] {
-          return fmt::format("rank {}: all-reduce: {} of {} ranks arrived", rank, arrived_, contributions_.size());
+          return fmt::format("rank {}: all-reduce: {} of {} ranks arrived", rank, meeting.arrived,
+                             contributions.size());
         });
-    std::copy(sum_.begin(), sum_.end(), values.begin());
+    std::copy(meeting.sum.begin(), meeting.sum.end(), values.begin());
   }
 
   void cancel() noexcept
   {
     const std::lock_guard lock(mutex_);
     cancelled_ = true;
-    changed_.notify_all();
+    for (auto& meeting : meetings_) meeting.changed.notify_all();
   }
 
  private:
-  /// A one-way link: holds the sender's message until the receiver takes it.
-  struct Handover {
-    const Message* message = nullptr;
+  /// Where the ranks at the ends of a channel meet.
+  struct Meeting {
+    explicit Meeting(const Channel& of_channel) : channel(of_channel), contributions(of_channel.ends.size()) {}
+
+    std::size_t rank_of(std::size_t end) const { return channel.ends.at(end).rank; }
+    std::size_t end_of(std::size_t rank) const
+    {
+      const auto found =
+          std::find_if(channel.ends.begin(), channel.ends.end(), [rank](const End& end) { return end.rank == rank; });
+      ensure(found != channel.ends.end(), "a rank meets others at its own channels");
+      return static_cast<std::size_t>(found - channel.ends.begin());
+    }
+
+    Channel channel;
+    std::condition_variable changed;
+    const Message* message = nullptr;                // the sender's, until the receiver takes it
+    std::vector<std::vector<double>> contributions;  // by end
+    std::vector<double> sum;
+    std::size_t arrived = 0;
+    std::uint64_t round = 0;
   };
 
   template <typename Condition, typename What>
-  void wait(std::unique_lock<std::mutex>& lock, Condition condition, What what)
+  void wait(std::unique_lock<std::mutex>& lock, Meeting& meeting, Condition condition, What what)
   {
-    const bool in_time = changed_.wait_for(lock, deadline_, [&] { return cancelled_ || condition(); });
+    const bool in_time = meeting.changed.wait_for(lock, deadline_, [&] { return cancelled_ || condition(); });
     if (cancelled_) {
       throw_failure(environment_failure(Failure::Kind::Cancelled, what() + ": cancelled"));
     }
@@ -98,13 +119,8 @@ class Exchange {
 
   std::chrono::duration<double> deadline_;
   std::mutex mutex_;
-  std::condition_variable changed_;
   bool cancelled_ = false;
-  std::map<std::tuple<std::size_t, std::size_t, bool>, Handover> handovers_;  // by sender, receiver, gradient
-  std::vector<std::vector<double>> contributions_;
-  std::vector<double> sum_;
-  std::size_t arrived_ = 0;
-  std::uint64_t round_ = 0;
+  std::deque<Meeting> meetings_;  // by channel
 };
 
 class InProcessTransport : public Transport {
@@ -113,12 +129,18 @@ class InProcessTransport : public Transport {
   {
   }
 
-  void send(const Instruction& instruction, const Message& message) override
+  void send(std::size_t channel, const Instruction& /*instruction*/, const Message& message) override
   {
-    exchange_->send(rank_, instruction, message);
+    exchange_->send(channel, message);
   }
-  Message receive(const Instruction& instruction) override { return exchange_->receive(rank_, instruction); }
-  void all_reduce_sum(std::span<double> values) override { exchange_->all_reduce_sum(rank_, values); }
+  Message receive(std::size_t channel, const Instruction& /*instruction*/) override
+  {
+    return exchange_->receive(channel);
+  }
+  void all_reduce_sum(std::size_t channel, const Instruction& /*instruction*/, std::span<double> values) override
+  {
+    exchange_->all_reduce_sum(channel, rank_, values);
+  }
   void cancel() noexcept override { exchange_->cancel(); }
 
  private:
@@ -128,12 +150,11 @@ class InProcessTransport : public Transport {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, std::size_t all_reduce_ranks,
-                                                              Seconds deadline)
+std::vector<std::unique_ptr<Transport>> in_process_transports(const Program& program, Seconds deadline)
 {
-  const auto exchange = std::make_shared<Exchange>(all_reduce_ranks, deadline);
+  const auto exchange = std::make_shared<Exchange>(program, deadline);
   std::vector<std::unique_ptr<Transport>> transports;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     transports.push_back(std::make_unique<InProcessTransport>(rank, exchange));
   }
   return transports;

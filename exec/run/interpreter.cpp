@@ -5,9 +5,8 @@
 #include "core/base/threads.hpp"
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -25,7 +24,8 @@ class Player {
          const Failed& failed)
       : program_(program), rank_(rank), first_step_(first_step), work_(work), sink_(sink), failed_(failed)
   {
-    for (const Lane lane : all_lanes) lengths_[static_cast<std::size_t>(lane)] = program.length(rank, lane);
+    const auto count = static_cast<LaneId>(program.lanes(rank).size());
+    for (LaneId lane = 0; lane < count; ++lane) lanes_.emplace_back(program.length(rank, lane));
   }
 
   void play(const std::function<void(std::uint64_t)>& step_ended)
@@ -33,11 +33,11 @@ class Player {
     {
       std::vector<std::jthread> threads;
       try {
-        for (const Lane lane : all_lanes) {
-          if (lane == Lane::Compute || length(lane) == 0) continue;
+        for (LaneId lane = 0; lane < lanes_.size(); ++lane) {
+          if (lane == compute_lane || lanes_[lane].length == 0) continue;
           threads.push_back(start_thread([this, lane] { play_lane(lane, {}); }));
         }
-        if (length(Lane::Compute) > 0) play_lane(Lane::Compute, step_ended);
+        if (lanes_[compute_lane].length > 0) play_lane(compute_lane, step_ended);
       } catch (...) {
         fail(std::current_exception());
       }
@@ -46,62 +46,98 @@ class Player {
   }
 
  private:
-  std::uint64_t length(Lane lane) const { return lengths_[static_cast<std::size_t>(lane)]; }
+  /// A lane that waits until another one has completed `needed` instructions.
+  struct Waiter {
+    LaneId lane = 0;
+    std::uint64_t needed = 0;
+  };
+  struct LaneState {
+    explicit LaneState(std::uint64_t lane_length) : length(lane_length) {}
 
-  void play_lane(Lane lane, const std::function<void(std::uint64_t)>& step_ended)
+    std::uint64_t length;         // of a step
+    std::uint64_t completed = 0;  // over all steps
+    std::vector<Waiter> waiters;  // for this lane
+    std::condition_variable wake;
+  };
+
+  void play_lane(LaneId lane, const std::function<void(std::uint64_t)>& step_ended)
   {
     try {
       for (std::uint64_t step = first_step_;; ++step) {
-        for (std::uint64_t position = 0; position < length(lane); ++position) {
+        for (std::uint64_t position = 0; position < lanes_[lane].length; ++position) {
           const Instruction instruction = program_.at(rank_, lane, position);
-          if (!wait_for(step, instruction.wait)) return;
-          play_instruction(step, instruction);
+          if (!wait_for(lane, step, instruction.waits)) return;
+          play_instruction(lane, step, position, instruction);
         }
         if (step_ended) step_ended(step);
-        if (!work_.has_next_step(lane, step) || !others_follow(step)) return;
+        if (!work_.has_next_step(lane, step) || !others_follow(lane, step)) return;
       }
     } catch (...) {
       fail(std::current_exception());
     }
   }
 
-  void play_instruction(std::uint64_t step, const Instruction& instruction)
+  void play_instruction(LaneId lane, std::uint64_t step, std::uint64_t position, const Instruction& instruction)
   {
     throw_if_interrupted();
-    TraceEvent event{step, rank_, instruction, steady_time(), Seconds(0), work_.memory()};
-    work_.run(step, instruction);
+    TraceEvent event{step, rank_, position, instruction, steady_time(), Seconds(0), work_.memory()};
+    work_.run(step, position, instruction);
     event.end = steady_time();
     const std::lock_guard lock(mutex_);
     const Bytes memory = work_.memory();
     event.memory = std::max(event.memory, memory);
     if (sink_) {
-      sink_->memory_changed(rank_, steady_time(), memory);
+      sink_->memory_changed(rank_, Tier::Device, steady_time(), memory);
       sink_->record(event);
     }
-    ++completed_[static_cast<std::size_t>(instruction.lane)];
-    progress_.notify_all();
+    complete(lanes_[lane]);
   }
 
-  /// Waits for another lane's instruction; false if a lane has failed.
-  bool wait_for(std::uint64_t step, const Wait& wait)
+  /// Counts an instruction and wakes the lanes that waited for it.
+  void complete(LaneState& lane)
+  {
+    ++lane.completed;
+    std::erase_if(lane.waiters, [&](const Waiter& waiter) {
+      if (lane.completed < waiter.needed) return false;
+      lanes_[waiter.lane].wake.notify_one();
+      return true;
+    });
+  }
+
+  /// How many instructions, over all steps, an awaited lane must have completed.
+  std::uint64_t needed_for(std::uint64_t step, const Wait& wait) const
+  {
+    const std::uint64_t steps_before = step - first_step_;
+    if (wait.periods_back > steps_before) return 0;
+    return (steps_before - wait.periods_back) * lanes_.at(wait.lane).length + wait.count;
+  }
+
+  /// Waits for other lanes' instructions; false if a lane has failed.
+  bool wait_for(LaneId lane, std::uint64_t step, const Waits& waits)
   {
     std::unique_lock lock(mutex_);
-    const std::uint64_t needed = wait.count == 0 ? 0 : (step - first_step_) * length(wait.lane) + wait.count;
-    progress_.wait(lock, [&] { return failure_ || completed_[static_cast<std::size_t>(wait.lane)] >= needed; });
+    for (const Wait& wait : waits) await(lock, lane, wait.lane, needed_for(step, wait));
     return !failure_;
   }
 
   /// Waits until all lanes have ended the step before `step`; false if a lane has failed. A lane two steps ahead would
   /// pile up messages that no lane takes yet.
-  bool others_follow(std::uint64_t step)
+  bool others_follow(LaneId lane, std::uint64_t step)
   {
     std::unique_lock lock(mutex_);
-    progress_.wait(lock, [&] {
-      return failure_ || std::all_of(all_lanes.begin(), all_lanes.end(), [&](Lane lane) {
-               return completed_[static_cast<std::size_t>(lane)] >= (step - first_step_) * length(lane);
-             });
-    });
+    for (LaneId other = 0; other < lanes_.size(); ++other) {
+      await(lock, lane, other, (step - first_step_) * lanes_[other].length);
+    }
     return !failure_;
+  }
+
+  /// Waits, as `lane`, until `other` has completed `needed` instructions, or a lane has failed.
+  void await(std::unique_lock<std::mutex>& lock, LaneId lane, LaneId other, std::uint64_t needed)
+  {
+    LaneState& awaited = lanes_[other];
+    if (failure_ || awaited.completed >= needed) return;
+    awaited.waiters.push_back({lane, needed});
+    lanes_[lane].wake.wait(lock, [&] { return failure_ || awaited.completed >= needed; });
   }
 
   void fail(const std::exception_ptr& failure)
@@ -110,7 +146,7 @@ class Player {
       const std::lock_guard lock(mutex_);
       if (failure_) return;
       failure_ = failure;
-      progress_.notify_all();
+      for (auto& lane : lanes_) lane.wake.notify_one();
     }
     if (failed_) failed_(failure);
     work_.cancel();
@@ -122,11 +158,9 @@ class Player {
   RankWork& work_;
   TraceSink* sink_;
   const Failed& failed_;
-  std::array<std::uint64_t, lane_count> lengths_{};
 
   std::mutex mutex_;
-  std::condition_variable progress_;
-  std::array<std::uint64_t, lane_count> completed_{};  // over all steps
+  std::deque<LaneState> lanes_;  // by LaneId; each lane's thread alone waits on its `wake`
   std::exception_ptr failure_;
 };
 

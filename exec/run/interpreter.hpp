@@ -19,29 +19,30 @@ class RankWork {
   RankWork& operator=(const RankWork&) = delete;
   virtual ~RankWork() = default;
 
-  /// Executes an instruction. Called on the lane's own thread, in the lane's order, after everything it waits for is
-  /// done.
-  virtual void run(std::uint64_t step, const Instruction& instruction) = 0;
+  /// Executes an instruction, the one at `position` of its lane in `step`. Called on the lane's own thread, in the
+  /// lane's order, after everything it waits for is done.
+  virtual void run(std::uint64_t step, std::uint64_t position, const Instruction& instruction) = 0;
   /// Whether another step follows `step`. Each lane calls it at the end of its part of a step, and it may block until
   /// that is known. All ranks and lanes must get the same answer.
-  virtual bool has_next_step(Lane lane, std::uint64_t step) = 0;
+  virtual bool has_next_step(LaneId lane, std::uint64_t step) = 0;
   /// Memory that the rank holds now.
   virtual Bytes memory() const = 0;
   /// Ends all waits of `run` and `has_next_step`. Called once, from any thread, after a failure.
   virtual void cancel() noexcept = 0;
 };
 
-/// Executes one rank's part of a program, step by step from `first_step` to the last one.
+/// Executes one rank's part of a program, step by step from `first_step` to the last one. A step is a period of the
+/// program.
 ///
 /// The compute lane runs on the calling thread and every other lane with instructions on a thread of its own, so that
-/// transfers overlap computation and receives are posted ahead. Lanes enter the next step independently, but no lane is
-/// ever two steps ahead of another.
+/// transfers overlap computation and receives are posted ahead. A completed instruction wakes the lanes that wait for
+/// it, and no others. Lanes enter the next step independently, but no lane is ever two steps ahead of another.
 ///
 /// `sink`, if not null, receives events in the order of their ends, and the rank's memory after each instruction. Times
 /// are those of the steady clock. Any of the threads may call it, one call at a time. `step_ended` is called on the
-/// calling thread after the compute lane's last instruction of each step; never for a rank without a compute lane, the
-/// data server. `failed` is called with the first failure, on any of the threads, before `work.cancel()`. The exception
-/// itself is thrown only once all lanes have ended, which may take as long as another lane's instruction.
+/// calling thread after the compute lane's last instruction of each step; never for a rank whose compute lane is empty,
+/// the data server. `failed` is called with the first failure, on any of the threads, before `work.cancel()`. The
+/// exception itself is thrown only once all lanes have ended, which may take as long as another lane's instruction.
 /// @throws the first failure of `work`, `step_ended` or `sink`; Interrupted. All threads have ended by then.
 void play(const Program& program, std::size_t rank, std::uint64_t first_step, RankWork& work, TraceSink* sink,
           const std::function<void(std::uint64_t step)>& step_ended,

@@ -1,44 +1,49 @@
 #pragma once
 
+#include "core/errors.hpp"
+#include "core/program/program.hpp"
 #include "exec/model/message.hpp"
 
-#include <condition_variable>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <utility>
 
-/// Messages and decisions that the lanes of a rank pass to each other.
 namespace isobar::exec {
 
-/// Messages that one lane leaves for another, by micro-batch. Thread-safe.
+/// Messages that one lane of a rank leaves for another, or the compute lane for itself. Thread-safe.
 class Mailbox {
  public:
-  void put(std::uint64_t microbatch, Message message);
-  /// Takes the oldest message of a micro-batch, which must have arrived. Does not wait.
-  Message take(std::uint64_t microbatch);
+  /// What a message carries, and the stage of this rank that made or reads it.
+  struct Address {
+    Payload payload = Payload::Activation;
+    std::uint32_t stage = 0;
+    std::uint64_t microbatch = 0;
+
+    friend auto operator<=>(const Address&, const Address&) = default;
+  };
+
+  void put(const Address& address, Message message)
+  {
+    const std::lock_guard lock(mutex_);
+    messages_.emplace(address, std::move(message));
+  }
+
+  /// Takes the oldest message of an address, which must have arrived. Does not wait.
+  Message take(const Address& address)
+  {
+    const std::lock_guard lock(mutex_);
+    const auto first = messages_.lower_bound(address);
+    ensure(first != messages_.end() && first->first == address, "an instruction finds the message that it waited for");
+    Message message = std::move(first->second);
+    messages_.erase(first);
+    return message;
+  }
 
  private:
   std::mutex mutex_;
-  std::multimap<std::uint64_t, Message> messages_;  // those of one micro-batch in the order of steps
-};
-
-/// The first stage's decisions by step, on which a rank's lanes wait. Keeps those of the last few steps. Thread-safe.
-class StepControlBoard {
- public:
-  void post(std::uint64_t step, StepControl control);
-  bool knows(std::uint64_t step);
-  /// Waits for a step's control. @throws a Cancelled failure.
-  StepControl await(std::uint64_t step);
-  /// Forgets all steps.
-  void clear();
-  /// Ends all waits.
-  void cancel() noexcept;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::uint64_t, StepControl> controls_;
-  bool cancelled_ = false;
+  std::multimap<Address, Message> messages_;  // those of one address in the order of steps
 };
 
 }  // namespace isobar::exec

@@ -13,16 +13,13 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr std::uint32_t activations = 0;
-constexpr std::uint32_t gradients = 1;
-
 /// Decodes a header. Peers are authenticated, but may be faulty.
 class HeaderReader {
  public:
   explicit HeaderReader(TcpLink::Bytes bytes) : words_(bytes.size() / sizeof(std::int64_t))
   {
     if (bytes.size() % sizeof(std::int64_t) != 0) refuse();
-    std::memcpy(words_.data(), bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(words_.data(), bytes.data(), bytes.size());
   }
 
   bool at_end() const { return next_ == words_.size(); }
@@ -48,18 +45,9 @@ at::TensorOptions options_of(TensorMemory memory)
 
 }  // namespace
 
-LinkName link_of(const Instruction& transfer, std::size_t rank)
-{
-  const Lane lane = transfer.lane;
-  const bool sends = lane == Lane::SendActivation || lane == Lane::SendGradient;
-  const bool is_activation = lane == Lane::SendActivation || lane == Lane::ReceiveActivation;
-  const std::uint32_t channel = is_activation ? activations : gradients;
-  return sends ? LinkName{rank, transfer.peer, channel} : LinkName{transfer.peer, rank, channel};
-}
-
 std::vector<std::int64_t> header_of(const Message& message)
 {
-  std::vector<std::int64_t> header = {message.control.checkpoint ? 1 : 0, message.control.end ? 1 : 0};
+  std::vector<std::int64_t> header;
   for (std::size_t i = 0; i < message.tensors.size(); ++i) {
     const auto& tensor = message.tensors[i];
     header.insert(header.end(), {static_cast<std::int64_t>(tensor.scalar_type()),
@@ -81,8 +69,6 @@ Message allocate_message(TcpLink::Bytes header, TensorMemory memory, Bytes most)
   HeaderReader reader(header);
   Message message;
   Bytes all;
-  message.control.checkpoint = reader.word(1) == 1;
-  message.control.end = reader.word(1) == 1;
   while (!reader.at_end()) {
     const auto type = static_cast<at::ScalarType>(reader.word(static_cast<std::int64_t>(at::ScalarType::BFloat16)));
     message.differentiable.push_back(reader.word(1) == 1);

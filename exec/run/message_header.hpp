@@ -4,18 +4,14 @@
 #include "exec/net/tcp_link.hpp"
 #include "exec/run/transport.hpp"
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 /// The header that precedes a message's tensors over TCP, and what the transports that send it share.
 namespace isobar::exec {
 
-/// The link of a transfer of `rank`: channel 0 for activations, channel 1 for gradients.
-LinkName link_of(const Instruction& transfer, std::size_t rank);
-
-/// Encodes a message's header: the step control, then each tensor's type, whether it is differentiable, and its shape.
-/// 64-bit integers in the machine's byte order, which all ranks share.
+/// Encodes a message's header: each tensor's type, whether it is differentiable, and its shape. 64-bit integers in the
+/// machine's byte order, which all ranks share.
 std::vector<std::int64_t> header_of(const Message& message);
 
 /// Where received tensors are allocated; on a GPU, on the calling thread's stream.

@@ -17,14 +17,14 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 #include <span>
+#include <string>
 #include <utility>
 
 namespace isobar::exec {
 
 namespace {
-
-using Pairs = std::map<LinkName, std::unique_ptr<nccl::Pair>>;
 
 /// Hash of a text that is exact as a double.
 double hash_number(const std::string& text)
@@ -45,12 +45,12 @@ Reach reach_of(const NcclOptions& options)
           hash_number(facts_of_gpu(options.device).place)};
 }
 
-/// Exchanges every stage's Reach; by rank.
-std::vector<Reach> reach_of_stages(std::size_t rank, TcpWorld& world, const NcclOptions& options)
+/// Exchanges every rank's Reach; by rank.
+std::vector<Reach> reach_of_ranks(std::size_t rank, std::size_t ranks, TcpWorld& world, const NcclOptions& options)
 {
   constexpr std::size_t numbers = 3;
   const Reach own = reach_of(options);
-  std::vector<double> sums(numbers * options.stages);
+  std::vector<double> sums(numbers * ranks);
   sums[numbers * rank] = own.nccl;
   sums[numbers * rank + 1] = own.machine;
   sums[numbers * rank + 2] = own.gpu;
@@ -86,59 +86,64 @@ nccl::Id shared_id(const LinkName& name, std::size_t rank, TcpLink& link, Second
 
 class NcclTransport : public Transport {
  public:
-  NcclTransport(std::size_t rank, TcpWorld& world, const NcclOptions& options, const TransferWaits& waits)
+  NcclTransport(std::size_t rank, TcpWorld& world, const Program& program, const NcclOptions& options,
+                const TransferWaits& waits)
       : rank_(rank),
         world_(&world),
+        program_(&program),
         options_(options),
         waits_(waits),
-        tcp_(tcp_transport(rank, world, waits, is_gpu(options.device)))
+        tcp_(tcp_transport(world, program, waits, is_gpu(options.device)))
   {
   }
 
-  /// Makes the link's communicator. All ranks must take their links in the same order, or two could deadlock.
-  void connect(const LinkName& link)
+  /// Makes the channel's communicator. All ranks must take their channels in the same order, or two could deadlock.
+  void connect(std::size_t channel)
   {
+    const LinkName link = link_of(*program_, channel);
     const c10::DeviceGuard guard{at::Device(options_.device)};
     const auto id = shared_id(link, rank_, world_->link(link), options_.connect);
     const auto end = link.from == rank_ ? nccl::Pair::End::Sends : nccl::Pair::End::Receives;
-    pairs_[link] = std::make_unique<nccl::Pair>(id, end, title_of(link, rank_), world_->cancelled(), options_.connect);
+    pairs_[channel] =
+        std::make_unique<nccl::Pair>(id, end, title_of(link, rank_), world_->cancelled(), options_.connect);
   }
 
-  void send(const Instruction& instruction, const Message& message) override
+  void send(std::size_t channel, const Instruction& instruction, const Message& message) override
   {
-    const LinkName link = link_of(instruction, rank_);
-    const auto pair = pairs_.find(link);
+    const auto pair = pairs_.find(channel);
     if (pair == pairs_.end()) {
-      tcp_->send(instruction, message);
+      tcp_->send(channel, instruction, message);
       return;
     }
     Tensors kept;  // alive until they are sent
     for (const auto& tensor : message.tensors) kept.push_back(tensor.contiguous());
     const auto header = header_of(message);
     waits_.transfer(instruction, [&](const Deadline& deadline) {
-      world_->link(link).send(std::as_bytes(std::span(header)), {}, deadline);
+      world_->link(link_of(*program_, channel)).send(std::as_bytes(std::span(header)), {}, deadline);
       transfer(*pair->second, kept, deadline);
     });
   }
 
-  Message receive(const Instruction& instruction) override
+  Message receive(std::size_t channel, const Instruction& instruction) override
   {
-    const LinkName link = link_of(instruction, rank_);
-    const auto pair = pairs_.find(link);
-    if (pair == pairs_.end()) return tcp_->receive(instruction);
+    const auto pair = pairs_.find(channel);
+    if (pair == pairs_.end()) return tcp_->receive(channel, instruction);
     Message message;
     const auto allocate = [&](TcpLink::Bytes header) -> std::vector<std::span<std::byte>> {
       message = allocate_message(header, TensorMemory::Gpu, size_limit(instruction));
       return {};
     };
     waits_.transfer(instruction, [&](const Deadline& deadline) {
-      world_->link(link).receive(allocate, deadline);
+      world_->link(link_of(*program_, channel)).receive(allocate, deadline);
       transfer(*pair->second, message.tensors, deadline);
     });
     return message;
   }
 
-  void all_reduce_sum(std::span<double> values) override { tcp_->all_reduce_sum(values); }
+  void all_reduce_sum(std::size_t channel, const Instruction& instruction, std::span<double> values) override
+  {
+    tcp_->all_reduce_sum(channel, instruction, values);
+  }
 
   void cancel() noexcept override { tcp_->cancel(); }
 
@@ -158,10 +163,11 @@ class NcclTransport : public Transport {
 
   std::size_t rank_;
   TcpWorld* world_;
+  const Program* program_;
   NcclOptions options_;
   TransferWaits waits_;
   std::unique_ptr<Transport> tcp_;
-  Pairs pairs_;
+  std::map<std::size_t, std::unique_ptr<nccl::Pair>> pairs_;  // by channel
 };
 
 }  // namespace
@@ -169,22 +175,29 @@ class NcclTransport : public Transport {
 std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, const Program& program,
                                           const NcclOptions& options, const TransferWaits& waits)
 {
-  auto transport = std::make_unique<NcclTransport>(rank, world, options, waits);
-  const auto all = reach_of_stages(rank, world, options);
-  for (const auto& link : links_of(program, rank)) {
-    // The data server is not a stage and has no GPU.
+  auto transport = std::make_unique<NcclTransport>(rank, world, program, options, waits);
+  const auto all = reach_of_ranks(rank, program.ranks(), world, options);
+  std::set<std::string> told;
+  for (std::size_t channel = 0; channel < program.channels().size(); ++channel) {
+    const Instruction first = first_instruction_of(program, program.channels()[channel]);
+    if (!is_transfer(first.opcode)) continue;
+    const LinkName link = link_of(program, channel);
+    if (link.from != rank && link.to != rank) continue;
+    // The data server has no stage and no GPU.
     const bool between_stages = link.from < options.stages && link.to < options.stages;
     const std::string why_not =
         between_stages ? why_not_nccl(all[link.from], all[link.to], options.choice) : "the data server";
     if (between_stages && !why_not.empty() && options.choice == TransportChoice::Nccl) {
       throw EnvironmentError(fmt::format("--transport nccl: rank {} to rank {}: {}", link.from, link.to, why_not));
     }
-    if (why_not.empty()) transport->connect(link);
+    if (why_not.empty()) transport->connect(channel);
     if (link.from != rank) continue;
-    options.info(fmt::format("rank {} to rank {}, {}: {}", link.from, link.to,
-                             link.channel == 0 ? "activations" : "gradients",
-                             why_not.empty() ? "NCCL " + nccl::text_of_version(static_cast<int>(all[rank].nccl))
-                                             : fmt::format("TCP ({})", why_not)));
+    const std::string line =
+        fmt::format("rank {} to rank {}, {}: {}", link.from, link.to,
+                    first.payload == Payload::Activation ? "activations" : "gradients",
+                    why_not.empty() ? "NCCL " + nccl::text_of_version(static_cast<int>(all[rank].nccl))
+                                    : fmt::format("TCP ({})", why_not));
+    if (told.insert(line).second) options.info(line);
   }
   return transport;
 }

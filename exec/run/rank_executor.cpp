@@ -3,18 +3,23 @@
 #include "core/base/clock.hpp"
 #include "core/failure.hpp"
 #include "core/program/chrome_trace.hpp"
+#include "exec/launch/plan_ranks.hpp"
 #include "exec/launch/rank_failures.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/model/device.hpp"
 #include "exec/model/gpu.hpp"
+#include "exec/run/tcp_transport.hpp"
 
 #include <fmt/format.h>
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <numeric>
 #include <optional>
+#include <set>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -39,67 +44,147 @@ std::optional<Failure> failure_of_device(const c10::Error& error)
   return failure;
 }
 
-/// Number of micro-batches whose inputs the first stage holds: one arrives while another is computed.
-constexpr std::uint64_t inputs_at_first_stage = 2;
-
-/// "rank 1 (b)", "rank 3 (data server)".
-std::string name_of_rank(const Plan& plan, std::size_t rank)
+/// The stages of a rank whose backward passes are split: all those of a stage are, or none.
+std::set<std::uint32_t> stages_that_split(const Program& program, std::size_t rank, std::size_t stages)
 {
-  return rank < plan.stages.size() ? fmt::format("rank {} ({})", rank, shown(plan.stages[rank].device()))
-                                   : fmt::format("rank {} (data server)", rank);
+  std::set<std::uint32_t> seen;
+  std::set<std::uint32_t> split;
+  const std::uint64_t length = program.length(rank, compute_lane);
+  for (std::uint64_t position = 0; position < length && seen.size() < stages; ++position) {
+    const Instruction instruction = program.at(rank, compute_lane, position);
+    if (instruction.opcode != Opcode::Backward && instruction.opcode != Opcode::BackwardInput) continue;
+    seen.insert(instruction.stage);
+    if (instruction.opcode == Opcode::BackwardInput) split.insert(instruction.stage);
+  }
+  return split;
+}
+
+/// For each channel of a program, the one of `training` that carries the same between the same ends.
+std::vector<std::size_t> same_channels(const Program& program, const Program& training)
+{
+  const auto facts_of = [](const Program& of, const Channel& channel) {
+    std::vector<std::size_t> ranks;
+    for (const End& end : channel.ends) ranks.push_back(end.rank);
+    const Instruction first = first_instruction_of(of, channel);
+    return std::tuple(first.opcode, first.payload, first.stage, std::move(ranks));
+  };
+  std::vector<std::size_t> same;
+  for (const Channel& channel : program.channels()) {
+    const auto& others = training.channels();
+    const auto found = std::find_if(others.begin(), others.end(), [&](const Channel& other) {
+      return facts_of(training, other) == facts_of(program, channel);
+    });
+    ensure(found != others.end(), "an evaluation uses channels of the training");
+    same.push_back(static_cast<std::size_t>(found - others.begin()));
+  }
+  return same;
+}
+
+bool makes_gradients(const Instruction& instruction)
+{
+  return instruction.opcode == Opcode::Backward || instruction.opcode == Opcode::BackwardInput;
+}
+
+Mailbox::Address address_of(Payload payload, std::uint32_t stage, const Instruction& instruction)
+{
+  return {payload, stage, instruction.microbatch};
 }
 
 }  // namespace
 
-RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, std::size_t rank, const RankOptions& options)
+RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Program& program, std::size_t rank,
+                           const RankOptions& options)
     : workload_(workload),
+      program_(&program),
+      training_(&program),
       options_(options),
-      stages_(plan.stages.size()),
       rank_(rank),
+      stages_(static_cast<std::uint32_t>(plan.stages.size())),
       has_data_server_(plan.data_server.has_value()),
-      microbatches_(plan.goal.microbatches),
-      name_(name_of_rank(plan, rank)),
-      meter_(options.memory_cap)
+      is_alone_(devices_of(plan).size() == 1),
+      name_(names_of_ranks(plan).at(rank)),
+      meter_(options.memory_cap),
+      channels_(program.channels().size())
 {
+  std::iota(channels_.begin(), channels_.end(), std::size_t{0});
+  const auto stages = stages_of_rank(plan, rank);
   meter_cpu_memory();
-  if (is_data_server()) options_.device = "cpu";
+  if (stages.empty()) options_.device = "cpu";
   open_device(options_.device);
-  for (const Lane each : all_lanes) {
-    const auto kind = each == Lane::Compute ? Stream::Kind::Computations : Stream::Kind::Transfers;
-    lanes_[static_cast<std::size_t>(each)] = std::make_unique<DeviceLane>(options_.device, kind, meter_);
+  add_lanes();
+  const auto split = stages_that_split(program, rank, stages.size());
+  const Stream::Scope scope(lanes_.front()->stream);
+  for (const std::size_t index : stages) {
+    const auto stage = static_cast<std::uint32_t>(index);
+    StageOptions stage_options;
+    stage_options.first_layer = plan.stages[index].first_layer;
+    stage_options.last_layer = plan.stages[index].last_layer;
+    stage_options.recomputed = plan.recompute;
+    stage_options.microbatches = plan.goal.microbatches;
+    stage_options.splits_backward = split.contains(stage);
+    stage_options.seed = options_.seed;
+    stage_options.device = options_.device;
+    stage_options.batches = options_.batches;
+    work_on_device([&] { models_[stage] = std::make_unique<StageModel>(workload, stage_options); });
   }
-  if (is_data_server()) return;
-  const Stream::Scope scope(lane(Lane::Compute).stream);
-  const Stage& stage = plan.stages[rank_];
-  StageOptions stage_options;
-  stage_options.first_layer = stage.first_layer;
-  stage_options.last_layer = stage.last_layer;
-  stage_options.recomputed = plan.recompute;
-  stage_options.microbatches = plan.goal.microbatches;
-  stage_options.seed = options_.seed;
-  stage_options.device = options_.device;
-  stage_options.batches = options_.batches;
-  work_on_device([&] { model_ = std::make_unique<StageModel>(workload, stage_options); });
 }
 
-void RankExecutor::with_model(const std::function<void(StageModel&)>& work)
+/// Adds the lanes that `program_` has and no program before it had.
+void RankExecutor::add_lanes()
 {
-  Stream& stream = lane(Lane::Compute).stream;
+  const auto& lanes = program_->lanes(rank_);
+  for (std::size_t lane = lanes_.size(); lane < lanes.size(); ++lane) {
+    const bool computes = lanes[lane].engine == Engine::Device;
+    const auto kind = computes ? Stream::Kind::Computations : Stream::Kind::Transfers;
+    lanes_.push_back(std::make_unique<DeviceLane>(options_.device, kind, meter_));
+  }
+}
+
+void RankExecutor::connect(Transport& transport, StepBoard& board, TransferWaits waits)
+{
+  transport_ = &transport;
+  board_ = &board;
+  waits_ = std::move(waits);
+}
+
+bool RankExecutor::has_last_stage() const
+{
+  return has(stages_ - 1);
+}
+
+void RankExecutor::with_models(const std::function<void(std::size_t stage, StageModel& model)>& work)
+{
+  Stream& stream = lanes_.front()->stream;
   const Stream::Scope scope(stream);
   work_on_device([&] {
-    work(*model_);
+    for (auto& [stage, model] : models_) work(stage, *model);
     stream.record().wait();
   });
 }
 
-void RankExecutor::run(std::uint64_t step, const Instruction& instruction)
+void RankExecutor::run(std::uint64_t step, std::uint64_t position, const Instruction& instruction)
 {
-  DeviceLane& device_lane = lane(instruction.lane);
-  device_lane.is_timed = !evaluates_ && step < options_.timed_before;
-  const Stream::Scope scope(device_lane.stream);
+  if (options_.stop_requested()) board_->request_stop();
+  if (rank_ == 0 && instruction.lane == compute_lane && position == 0) {
+    board_->decide(phase(), step, options_.control(step, board_->stop_is_requested()));
+  }
+  const Job job{instruction, step, position, *lanes_.at(instruction.lane)};
+  const Stream::Scope scope(job.lane.stream);
   std::optional<gpu::NamedRange> range;
-  if (device_lane.stream.is_on_gpu()) range.emplace(name_of_event(instruction));
-  work_on_device([&] { run_on_stream(step, instruction, device_lane); });
+  if (job.lane.stream.is_on_gpu()) {
+    range.emplace(name_of_event(instruction));
+    await_events(job);
+  }
+  work_on_device([&] { run_on_stream(job); });
+}
+
+/// Orders the job after the work of the instructions that it waits for. Those are done on the host.
+void RankExecutor::await_events(const Job& job) const
+{
+  for (const Wait& wait : job.instruction.waits) {
+    if (wait.periods_back > job.step) continue;
+    job.lane.stream.await(lanes_.at(wait.lane)->end_of(job.step - wait.periods_back, wait.count - 1));
+  }
 }
 
 void RankExecutor::work_on_device(const std::function<void()>& work) const
@@ -125,180 +210,200 @@ void RankExecutor::work_on_device(const std::function<void()>& work) const
   }
 }
 
-void RankExecutor::run_on_stream(std::uint64_t step, const Instruction& instruction, DeviceLane& lane)
+void RankExecutor::run_on_stream(const Job& job)
 {
-  const std::uint64_t microbatch = instruction.microbatch;
-  switch (instruction.lane) {
-    case Lane::Compute:
-      compute(step, instruction, lane);
+  switch (job.instruction.opcode) {
+    case Opcode::Forward:
+    case Opcode::Backward:
+    case Opcode::BackwardInput:
+    case Opcode::BackwardWeight:
+    case Opcode::Update:
+      compute(job);
       return;
-    case Lane::SendActivation:
-      if (is_data_server()) {
-        if (microbatch >= inputs_at_first_stage) await_first_stage();
-        send(instruction, micro_batch_data(step, microbatch), {}, lane);
-      } else {
-        send(instruction, activations_to_send_.take(microbatch), controls_.await(step), lane);
-      }
+    case Opcode::Send:
+      send(job);
       return;
-    case Lane::SendGradient:
-      if (options_.stop_requested()) stop_requested_ = true;
-      send(instruction, gradients_to_send_.take(microbatch), {.checkpoint = false, .end = stop_requested_}, lane);
+    case Opcode::Recv:
+      receive(job);
       return;
-    case Lane::ReceiveActivation: {
-      Message message = receive(instruction, lane);
-      if (rank_ > 0) controls_.post(step, message.control);
-      received_activations_.put(microbatch, std::move(message));
+    case Opcode::AllReduce:
+      ensure(job.instruction.payload == Payload::GradientFacts, "ranks all-reduce facts about gradients");
+      reduce_facts(job);
       return;
-    }
-    case Lane::ReceiveGradient: {
-      Message message = receive(instruction, lane);
-      if (message.control.end) stop_requested_ = true;
-      received_gradients_.put(microbatch, std::move(message));
-      return;
-    }
+    case Opcode::ReduceScatter:
+    case Opcode::AllGather:
+    case Opcode::AllToAll:
+    case Opcode::Broadcast:
+      break;
   }
+  throw std::logic_error("a collective that no program has");
 }
 
-bool RankExecutor::has_next_step(Lane lane, std::uint64_t step)
+bool RankExecutor::has_next_step(LaneId /*lane*/, std::uint64_t step)
 {
-  const StepControl control = is_data_server() ? await_first_stage() : controls_.await(step);
-  if (rank_ == 0 && lane == Lane::ReceiveActivation) notify_data_server(control);
+  const StepControl control = control_of(step);
   if (control.end) (evaluates_ ? steps_evaluated_ : steps_done_) = step + 1;
   return !control.end;
 }
 
-namespace {
-
-/// A transfer from the first stage to the data server: in each step one for each input that may leave, then one with
-/// the step's control.
-Instruction control_transfer(Opcode opcode, Lane lane, std::size_t peer)
+StepControl RankExecutor::control_of(std::uint64_t step)
 {
-  Instruction instruction;
-  instruction.opcode = opcode;
-  instruction.lane = lane;
-  instruction.peer = peer;
-  return instruction;
-}
-
-}  // namespace
-
-void RankExecutor::notify_data_server(StepControl control)
-{
-  Message message;
-  message.control = control;
-  const std::lock_guard lock(to_data_server_mutex_);
-  transport_->send(control_transfer(Opcode::Send, Lane::SendGradient, stages_), message);
-}
-
-StepControl RankExecutor::await_first_stage()
-{
-  return transport_->receive(control_transfer(Opcode::Recv, Lane::ReceiveGradient, 0)).control;
+  StepControl control;
+  waits_->decision(step, [&](const Deadline& deadline) { control = board_->await(phase(), step, deadline); });
+  return control;
 }
 
 void RankExecutor::cancel() noexcept
 {
-  controls_.cancel();
+  board_->cancel();
   transport_->cancel();
 }
 
-void RankExecutor::send(const Instruction& instruction, Message message, StepControl control, DeviceLane& lane)
+std::size_t RankExecutor::channel_of(const Instruction& instruction) const
 {
-  message.control = control;
-  lane.stream.await(message);
-  const Event begin = lane.stream.record();
-  transport_->send(instruction, message);
-  lane.ran(begin, lane.stream.record());
+  return channels_.at(program_->lanes(rank_).at(instruction.lane).channel.value());
 }
 
-Message RankExecutor::receive(const Instruction& instruction, DeviceLane& lane)
+void RankExecutor::ran(const Job& job, const Event& begin, const Event& end) const
 {
-  const Event begin = lane.stream.record();
-  Message message = transport_->receive(instruction);
-  lane.stream.await(message);
+  job.lane.ran(job.step, job.position, !evaluates_ && job.step < options_.timed_before, begin, end);
+}
+
+void RankExecutor::send(const Job& job)
+{
+  const Instruction& instruction = job.instruction;
+  const Message message = is_data_server()
+                              ? micro_batch_data(job.step, instruction.microbatch)
+                              : leaving_.take(address_of(instruction.payload, instruction.stage, instruction));
+  Stream& stream = job.lane.stream;
+  stream.await(message);
+  const Event begin = stream.record();
+  transport_->send(channel_of(instruction), instruction, message);
+  ran(job, begin, stream.record());
+}
+
+void RankExecutor::receive(const Job& job)
+{
+  const Instruction& instruction = job.instruction;
+  Stream& stream = job.lane.stream;
+  const Event begin = stream.record();
+  Message message = transport_->receive(channel_of(instruction), instruction);
+  stream.await(message);
   for (auto& tensor : message.tensors) tensor = on_device(tensor, options_.device);
-  message.ready = lane.stream.record();
-  lane.ran(begin, message.ready);
-  return message;
+  message.ready = stream.record();
+  ran(job, begin, message.ready);
+  arrived_.put(address_of(instruction.payload, instruction.stage, instruction), std::move(message));
 }
 
-void RankExecutor::compute(std::uint64_t step, const Instruction& instruction, DeviceLane& lane)
+/// The gradient sync. Between the last backward, for which it waits, and the updates, which wait for it, the compute
+/// lane leaves the models alone.
+void RankExecutor::reduce_facts(const Job& job)
 {
+  const Event begin = job.lane.stream.record();
+  const GradientFacts own = own_facts();
+  std::array<double, 2> sums = {own.sum_of_squares, own.not_finite};
+  transport_->all_reduce_sum(channel_of(job.instruction), job.instruction, sums);
+  reduced_ = {sums[0], sums[1]};
+  ran(job, begin, job.lane.stream.record());
+}
+
+GradientFacts RankExecutor::own_facts() const
+{
+  GradientFacts sums;
+  for (const auto& [stage, model] : models_) {
+    const GradientFacts facts = model->gradient_facts();
+    sums.sum_of_squares += facts.sum_of_squares;
+    sums.not_finite += facts.not_finite;
+  }
+  return sums;
+}
+
+void RankExecutor::compute(const Job& job)
+{
+  const Instruction& instruction = job.instruction;
+  Stream& stream = job.lane.stream;
   const Seconds begin_on_host = steady_time();
   const Seconds thread_time_before = thread_time();
-  Message inputs = compute_inputs(step, instruction);
-  lane.stream.await(inputs);
-  const bool is_slow = (options_.slowdown > 1 || options_.speed) && instruction.opcode != Opcode::AllReduce;
-  const Event begin = lane.stream.record();
-  if (is_slow) lane.stream.begin_slow_work();
-  // An AllReduce waits for other ranks, and a GPU works later.
+  Message inputs = inputs_of(job);
+  stream.await(inputs);
+  const bool is_slow = options_.slowdown > 1 || options_.speed;
+  const Event begin = stream.record();
+  if (is_slow) stream.begin_slow_work();
   std::optional<Progress::Work> work;
-  const bool works_here = !lane.stream.is_on_gpu() && instruction.opcode != Opcode::AllReduce;
-  if (works_here) work.emplace(options_.progress, step, instruction);
-  Message outputs = computed(step, instruction, std::move(inputs));
+  if (!stream.is_on_gpu()) work.emplace(options_.progress, job.step, instruction);  // a GPU works later
+  Message outputs = computed(job, std::move(inputs));
   // A slower device ends later: the thread sleeps for the rest of its time. Only processor time is stretched, not waits
   // for a processor, so that emulation also works with more ranks than processors.
-  if (is_slow && lane.stream.is_on_gpu()) {
-    lane.stream.end_slow_work(options_.slowdown);
+  if (is_slow && stream.is_on_gpu()) {
+    stream.end_slow_work(options_.slowdown);
   } else if (is_slow) {
     const Seconds takes =
         options_.speed ? instruction.work / *options_.speed : options_.slowdown * (thread_time() - thread_time_before);
     std::this_thread::sleep_for(std::chrono::duration<double>((begin_on_host + takes - steady_time()).value));
   }
   work.reset();
-  outputs.ready = lane.stream.record();
-  lane.ran(begin, outputs.ready);
-  if (lane.stream.is_on_gpu() && options_.progress != nullptr) {
+  outputs.ready = stream.record();
+  ran(job, begin, outputs.ready);
+  if (stream.is_on_gpu() && options_.progress != nullptr) {
     options_.progress->queued([begin] { return begin.passed(); }, [end = outputs.ready] { return end.passed(); });
   }
-  const bool frees_input = instruction.opcode == Opcode::Forward && rank_ == 0 && has_data_server_;
-  if (frees_input && instruction.microbatch + inputs_at_first_stage < microbatches_) {
-    outputs.ready.wait();
-    notify_data_server({});
-  }
-  if (instruction.opcode == Opcode::Forward && !is_last()) {
-    activations_to_send_.put(instruction.microbatch, std::move(outputs));
-  } else if (instruction.opcode == Opcode::Backward && rank_ > 0) {
-    gradients_to_send_.put(instruction.microbatch, std::move(outputs));
-  }
+  hand_on(instruction, std::move(outputs));
 }
 
-Message RankExecutor::compute_inputs(std::uint64_t step, const Instruction& instruction)
+Message RankExecutor::inputs_of(const Job& job)
 {
+  const Instruction& instruction = job.instruction;
+  const std::uint32_t stage = instruction.stage;
   if (instruction.opcode == Opcode::Forward) {
-    if (rank_ == 0 && !controls_.knows(step)) {
-      controls_.post(step, options_.control(step, stop_requested_ || options_.stop_requested()));
-    }
-    if (rank_ == 0 && !has_data_server_) return micro_batch_data(step, instruction.microbatch);
-    return received_activations_.take(instruction.microbatch);
+    if (stage == 0 && !has_data_server_) return micro_batch_data(job.step, instruction.microbatch);
+    return arrived_.take(address_of(Payload::Activation, stage, instruction));
   }
-  if (instruction.opcode == Opcode::Backward && !is_last()) return received_gradients_.take(instruction.microbatch);
+  if (makes_gradients(instruction) && !is_last(stage)) {
+    return arrived_.take(address_of(Payload::Gradient, stage, instruction));
+  }
   return {};
 }
 
-Message RankExecutor::computed(std::uint64_t step, const Instruction& instruction, Message inputs)
+Message RankExecutor::computed(const Job& job, Message inputs)
 {
+  const Instruction& instruction = job.instruction;
+  StageModel& model = model_of(instruction.stage);
   switch (instruction.opcode) {
     case Opcode::Forward:
-      if (evaluates_) return model_->evaluate(*options_.batches, step, instruction.microbatch, inputs);
-      return model_->forward(step, instruction.microbatch, std::move(inputs));
+      if (evaluates_) return model.evaluate(*options_.batches, job.step, instruction.microbatch, inputs);
+      return model.forward(job.step, instruction.microbatch, std::move(inputs));
     case Opcode::Backward:
-      return model_->backward(instruction.microbatch, inputs);
-    case Opcode::AllReduce: {
-      const GradientFacts own = model_->gradient_facts();
-      std::array<double, 2> sums = {own.sum_of_squares, own.not_finite};
-      transport_->all_reduce_sum(sums);
-      reduced_ = {sums[0], sums[1]};
+      return model.backward(instruction.microbatch, inputs);
+    case Opcode::BackwardInput:
+      return model.backward_input(instruction.microbatch, inputs);
+    case Opcode::BackwardWeight:
+      model.backward_weight(instruction.microbatch);
       return {};
-    }
     case Opcode::Update:
-      if (stages_ == 1 && needs_gradient_sync(workload_)) reduced_ = model_->gradient_facts();
-      model_->update(reduced_);
+      // A rank alone has no gradient sync: its first update takes the facts of all its stages, before any changes.
+      if (is_alone_ && instruction.stage == models_.begin()->first && needs_gradient_sync(workload_)) {
+        reduced_ = own_facts();
+      }
+      model.update(reduced_);
       return {};
-    case Opcode::Send:
-    case Opcode::Recv:
-      break;
+    default:
+      throw std::logic_error("an instruction that computes nothing");
   }
-  throw std::logic_error("a transfer on the compute lane");
+}
+
+/// Leaves what a stage has computed to the neighbouring stage, on this rank or by a message.
+void RankExecutor::hand_on(const Instruction& instruction, Message outputs)
+{
+  const std::uint32_t stage = instruction.stage;
+  const bool goes_forward = instruction.opcode == Opcode::Forward;
+  if (goes_forward ? is_last(stage) : !makes_gradients(instruction) || stage == 0) return;
+  const Payload payload = goes_forward ? Payload::Activation : Payload::Gradient;
+  const std::uint32_t next = goes_forward ? stage + 1 : stage - 1;
+  if (has(next)) {
+    arrived_.put(address_of(payload, next, instruction), std::move(outputs));
+  } else {
+    leaving_.put(address_of(payload, stage, instruction), std::move(outputs));
+  }
 }
 
 Message RankExecutor::micro_batch_data(std::uint64_t step, std::uint64_t microbatch) const
@@ -313,11 +418,11 @@ Message RankExecutor::micro_batch_data(std::uint64_t step, std::uint64_t microba
 void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
 {
   constexpr std::size_t most_in_flight = 2;
-  Stream& stream = lane(Lane::Compute).stream;
+  Stream& stream = lanes_.front()->stream;
   StepEnd last{step, {}, {}};
   {
     const Stream::Scope scope(stream);
-    if (is_last() && !evaluates_) last.loss.push_back(begin_copy(model_->take_loss()));
+    if (has_last_stage() && !evaluates_) last.loss.push_back(begin_copy(model_of(stages_ - 1).take_loss()));
     last.end = stream.record();
   }
   steps_in_flight_.push_back(std::move(last));
@@ -328,13 +433,15 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
   }
 }
 
-void RankExecutor::begin_evaluation(const BatchSource& batches, std::uint64_t steps)
+void RankExecutor::begin_evaluation(const Program& program, const BatchSource& batches, std::uint64_t steps)
 {
   evaluates_ = true;
-  controls_.clear();
+  program_ = &program;
+  channels_ = same_channels(program, *training_);
+  add_lanes();
   options_.batches = &batches;
-  options_.control = [steps, stop_requested = options_.stop_requested](std::uint64_t step, bool) {
-    return StepControl{.checkpoint = false, .end = step + 1 == steps || stop_requested()};
+  options_.control = [steps](std::uint64_t step, bool stop_requested) {
+    return StepControl{.checkpoint = false, .end = step + 1 == steps || stop_requested};
   };
 }
 
@@ -347,7 +454,7 @@ void RankExecutor::catch_up(const StepEnded& ended)
 void RankExecutor::finish(const StepEnded& ended, RankReport& report)
 {
   catch_up(ended);
-  for (const Lane each : all_lanes) lane(each).write_times(report.lanes[static_cast<std::size_t>(each)]);
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) lanes_[lane]->write_times(report.lanes.at(lane).times);
   report.peak_memory = meter_.peak();
 }
 
@@ -357,21 +464,35 @@ void RankExecutor::report_step(const StepEnd& step, const StepEnded& ended)
   ended(step.step, end, step.loss.empty() ? std::nullopt : std::optional(step.loss.front().item<double>()));
 }
 
-void RankExecutor::DeviceLane::ran(const Event& begin, const Event& end)
+void RankExecutor::DeviceLane::ran(std::uint64_t step, std::uint64_t position, bool is_timed, const Event& begin,
+                                   const Event& end)
 {
-  if (!stream.is_on_gpu() || !is_timed) return;
-  pending_.emplace_back(begin, end);
-  while (!pending_.empty() && pending_.front().second.passed()) resolve_first();
+  if (!stream.is_on_gpu()) return;
+  const std::lock_guard lock(mutex_);
+  pending_.push_back({step, position, is_timed, begin, end});
+  while (!pending_.empty() && pending_.front().end.passed()) resolve_first();
+}
+
+Event RankExecutor::DeviceLane::end_of(std::uint64_t step, std::uint64_t position)
+{
+  const std::lock_guard lock(mutex_);
+  const auto found = std::lower_bound(
+      pending_.begin(), pending_.end(), std::pair(step, position),
+      [](const Pending& pending, const auto& place) { return std::pair(pending.step, pending.position) < place; });
+  const bool is_pending = found != pending_.end() && found->step == step && found->position == position;
+  return is_pending ? found->end : Event();
 }
 
 void RankExecutor::DeviceLane::resolve_first()
 {
-  ended_.emplace_back(pending_.front().first.time(), pending_.front().second.time());
+  const Pending& first = pending_.front();
+  if (first.is_timed) ended_.emplace_back(first.begin.time(), first.end.time());
   pending_.pop_front();
 }
 
 void RankExecutor::DeviceLane::write_times(std::vector<InstructionTime>& times)
 {
+  const std::lock_guard lock(mutex_);
   while (!pending_.empty()) resolve_first();
   for (std::size_t i = 0; i < ended_.size(); ++i) std::tie(times[i].begin, times[i].end) = ended_[i];
 }

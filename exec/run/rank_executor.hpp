@@ -2,21 +2,26 @@
 
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
+#include "core/program/program.hpp"
 #include "exec/launch/progress.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/model/memory_meter.hpp"
 #include "exec/model/stage_model.hpp"
 #include "exec/model/stream.hpp"
+#include "exec/net/transfer_waits.hpp"
 #include "exec/run/interpreter.hpp"
 #include "exec/run/mailbox.hpp"
 #include "exec/run/rank_report.hpp"
+#include "exec/run/step_board.hpp"
 #include "exec/run/transport.hpp"
 
-#include <array>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,12 +33,12 @@ namespace isobar::exec {
 
 /// How one rank executes its instructions.
 struct RankOptions {
-  /// Source of the inputs, on the first stage or the data server, and of the last stage's labels; outlives the
-  /// executor.
+  /// Source of the inputs, on the rank of the first stage or the data server, and of the last stage's labels; outlives
+  /// the executor.
   const BatchSource* batches = nullptr;
-  /// Decides about a step. The first stage calls it when the step begins, with whether any stage has requested a stop.
+  /// Decides about a step. Rank 0 calls it when the step begins, with whether any rank has requested a stop.
   std::function<StepControl(std::uint64_t step, bool stop_requested)> control;
-  /// Whether this rank requests a stop; each stage calls it while it trains.
+  /// Whether this rank requests a stop; called before each instruction.
   std::function<bool()> stop_requested = [] { return false; };
   /// First step whose times on a GPU are not kept.
   std::uint64_t timed_before = std::numeric_limits<std::uint64_t>::max();
@@ -46,25 +51,29 @@ struct RankOptions {
   Bytes memory_cap;              ///< 0: no cap. On a GPU checked after each instruction
 };
 
-/// Executes a rank's instructions: a stage's on its layers, or the data server's, which sends each micro-batch.
+/// Executes a rank's instructions: those of its stages on their layers, or the data server's, which sends each
+/// micro-batch.
 ///
-/// On a GPU, every lane has its own stream, and the host counts an instruction as done when its work is queued: later
-/// work waits for its results on the device. The host waits for the device only between steps and in the gradient sync.
+/// On a GPU, every lane has its own stream, and the host counts an instruction as done when its work is queued. Each
+/// leaves an event; an instruction that waits for another one waits for its event on the device. The host waits for the
+/// device only between steps and in the gradient sync.
 class RankExecutor : public RankWork {
  public:
-  /// Opens the device and makes the stage's parameters. Rank `plan.stages.size()` is the data server, always on the
-  /// CPU.
+  /// Opens the device and makes the parameters of the rank's stages. The data server is always on the CPU. `workload`
+  /// and `program` must outlive the executor.
   /// @throws EnvironmentError when the device cannot be opened or has too little memory.
-  RankExecutor(const Workload& workload, const Plan& plan, std::size_t rank, const RankOptions& options);
-  /// Sets the transport, before the first instruction; `transport` must outlive the executor.
-  void connect(Transport& transport) { transport_ = &transport; }
+  RankExecutor(const Workload& workload, const Plan& plan, const Program& program, std::size_t rank,
+               const RankOptions& options);
+  /// Sets how the rank meets the others, before the first instruction: `transport` has the channels of the program,
+  /// `board` the decisions about steps. `waits` limits the waits for those. Both must outlive the executor.
+  void connect(Transport& transport, StepBoard& board, TransferWaits waits);
 
-  void run(std::uint64_t step, const Instruction& instruction) override;
-  bool has_next_step(Lane lane, std::uint64_t step) override;
+  void run(std::uint64_t step, std::uint64_t position, const Instruction& instruction) override;
+  bool has_next_step(LaneId lane, std::uint64_t step) override;
   Bytes memory() const override { return meter_.current(); }
   void cancel() noexcept override;
 
-  /// Receives a step, the time of its end by the steady clock, and its mean loss (last stage only).
+  /// Receives a step, the time of its end by the steady clock, and its mean loss (from the rank of the last stage).
   using StepEnded = std::function<void(std::uint64_t step, Seconds end, std::optional<double> loss)>;
   /// Ends a step on the compute lane and reports, in order, all steps that the device has ended; on a CPU this one. A
   /// GPU may be two steps behind the host; beyond that this waits for it, since the memory of queued work would grow.
@@ -77,37 +86,59 @@ class RankExecutor : public RankWork {
   std::uint64_t steps_done() const { return steps_done_; }
   /// After the last step of an evaluation: its number of steps. Otherwise 0.
   std::uint64_t steps_evaluated() const { return steps_evaluated_; }
-  /// Switches to forward passes only: `steps` steps from step 0 of `batches`. Call `finish` before. Steps end as in
-  /// training, without losses.
-  void begin_evaluation(const BatchSource& batches, std::uint64_t steps);
+  /// Switches to the forward passes of `program`, whose channels must be among those of the training: `steps` steps
+  /// from step 0 of `batches`. Call `finish` before. Steps end as in training, without losses.
+  void begin_evaluation(const Program& program, const BatchSource& batches, std::uint64_t steps);
 
   Bytes peak_memory() const { return meter_.peak(); }
   bool is_on_gpu() const { return lanes_.front()->stream.is_on_gpu(); }
-  /// The first stage's decisions about a step that has begun.
-  StepControl control_of(std::uint64_t step) { return controls_.await(step); }
+  bool has_last_stage() const;
+  /// Rank 0's decision about a step, once it is known.
+  StepControl control_of(std::uint64_t step);
   /// Waits for the device and reports every step so far.
   void catch_up(const StepEnded& ended);
-  /// Runs `work` with the stage's model on the compute lane's stream and waits for the device. Only between steps.
+  /// Runs `work` with the models of the rank's stages, in their order, on the compute lane's stream, and waits for the
+  /// device. Only between steps.
   /// @throws EnvironmentError when the device has too little memory for it.
-  void with_model(const std::function<void(StageModel&)>& work);
+  void with_models(const std::function<void(std::size_t stage, StageModel& model)>& work);
 
  private:
-  /// A lane's stream, and the times at which its timed instructions ran there, in order.
+  /// A lane's stream, and its instructions that the device may not have ended. Thread-safe, except for the stream.
   class DeviceLane {
    public:
     DeviceLane(const std::string& device, Stream::Kind kind, MemoryMeter& meter) : stream(device, kind, meter) {}
 
-    void ran(const Event& begin, const Event& end);
+    /// Keeps the events before and after an instruction; with `is_timed` their times too.
+    void ran(std::uint64_t step, std::uint64_t position, bool is_timed, const Event& begin, const Event& end);
+    /// The event after an instruction; one that has passed if the device has ended it.
+    Event end_of(std::uint64_t step, std::uint64_t position);
+    /// Waits for the device. Writes the times of the timed instructions, in their order.
     void write_times(std::vector<InstructionTime>& times);
 
     Stream stream;
-    bool is_timed = true;  ///< whether to keep the times of the current instruction
 
    private:
+    struct Pending {
+      std::uint64_t step;
+      std::uint64_t position;
+      bool is_timed;
+      Event begin;
+      Event end;
+    };
+
     void resolve_first();
 
-    std::deque<std::pair<Event, Event>> pending_;     // start and end of each instruction
-    std::vector<std::pair<Seconds, Seconds>> ended_;  // their times, once the device has passed both
+    std::mutex mutex_;
+    std::deque<Pending> pending_;                     // in the order of the lane
+    std::vector<std::pair<Seconds, Seconds>> ended_;  // begins and ends of timed instructions
+  };
+
+  /// An instruction in its place.
+  struct Job {
+    const Instruction& instruction;
+    std::uint64_t step;
+    std::uint64_t position;
+    DeviceLane& lane;
   };
 
   struct StepEnd {
@@ -116,46 +147,51 @@ class RankExecutor : public RankWork {
     Event end;
   };
 
+  void add_lanes();
   /// Runs `work`. Reports out of memory and a failed GPU as this rank's failure, not as a bug of ours.
   void work_on_device(const std::function<void()>& work) const;
-  void run_on_stream(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
-  void send(const Instruction& instruction, Message message, StepControl control, DeviceLane& lane);
-  /// On the data server: waits for the first stage's next message, which it sends when an input may leave and, with the
-  /// step's control, at the end of a step.
-  StepControl await_first_stage();
-  void notify_data_server(StepControl control);
-  Message receive(const Instruction& instruction, DeviceLane& lane);
-  void compute(std::uint64_t step, const Instruction& instruction, DeviceLane& lane);
-  Message compute_inputs(std::uint64_t step, const Instruction& instruction);
-  Message computed(std::uint64_t step, const Instruction& instruction, Message inputs);
+  void await_events(const Job& job) const;
+  void run_on_stream(const Job& job);
+  void send(const Job& job);
+  void receive(const Job& job);
+  void reduce_facts(const Job& job);
+  void compute(const Job& job);
+  Message inputs_of(const Job& job);
+  Message computed(const Job& job, Message inputs);
+  void hand_on(const Instruction& instruction, Message outputs);
+  void ran(const Job& job, const Event& begin, const Event& end) const;
+  GradientFacts own_facts() const;
   Message micro_batch_data(std::uint64_t step, std::uint64_t microbatch) const;
-  DeviceLane& lane(Lane lane) { return *lanes_[static_cast<std::size_t>(lane)]; }
-  bool is_data_server() const { return rank_ == stages_; }
-  bool is_last() const { return rank_ + 1 == stages_; }
+  std::size_t channel_of(const Instruction& instruction) const;
+  StageModel& model_of(std::uint32_t stage) const { return *models_.at(stage); }
+  bool has(std::uint32_t stage) const { return models_.contains(stage); }
+  bool is_data_server() const { return models_.empty(); }
+  bool is_last(std::uint32_t stage) const { return stage + 1 == stages_; }
+  Phase phase() const { return evaluates_ ? Phase::Evaluation : Phase::Training; }
   static void report_step(const StepEnd& step, const StepEnded& ended);
 
   const Workload& workload_;
+  const Program* program_;
+  const Program* training_;
   RankOptions options_;
   Transport* transport_ = nullptr;
-  std::size_t stages_;
+  StepBoard* board_ = nullptr;
+  std::optional<TransferWaits> waits_;
   std::size_t rank_;
+  std::uint32_t stages_;  // of the plan
   bool has_data_server_;
-  std::uint64_t microbatches_;  // per step
+  bool is_alone_;  // no other rank has a stage
   std::string name_;
   MemoryMeter meter_;
-  std::array<std::unique_ptr<DeviceLane>, lane_count> lanes_;
-  std::unique_ptr<StageModel> model_;  // null on the data server
+  std::vector<std::unique_ptr<DeviceLane>> lanes_;               // by LaneId
+  std::vector<std::size_t> channels_;                            // of the training, by channel of `program_`
+  std::map<std::uint32_t, std::unique_ptr<StageModel>> models_;  // by stage; none on the data server
   std::atomic<std::uint64_t> steps_done_ = 0;
   std::atomic<std::uint64_t> steps_evaluated_ = 0;
   bool evaluates_ = false;
-  Mailbox received_activations_;
-  Mailbox activations_to_send_;
-  Mailbox received_gradients_;
-  Mailbox gradients_to_send_;
-  StepControlBoard controls_;
-  std::mutex to_data_server_mutex_;           // two lanes of the first stage send there
-  std::atomic<bool> stop_requested_ = false;  // by this stage or a later one
-  GradientFacts reduced_;                     // sums over all stages, from the step's AllReduce
+  Mailbox arrived_;        // what stages of this rank read
+  Mailbox leaving_;        // what they made for other ranks
+  GradientFacts reduced_;  // sums over all stages
   std::deque<StepEnd> steps_in_flight_;
 };
 

@@ -7,11 +7,24 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace isobar::exec {
 
 using Json = nlohmann::json;
+
+namespace {
+
+/// The numbers of a rank's lanes.
+std::vector<LaneId> lanes_of(const Program& program, std::size_t rank)
+{
+  std::vector<LaneId> lanes(program.lanes(rank).size());
+  std::iota(lanes.begin(), lanes.end(), compute_lane);
+  return lanes;
+}
+
+}  // namespace
 
 std::uint64_t timed_steps(const Program& program)
 {
@@ -19,16 +32,23 @@ std::uint64_t timed_steps(const Program& program)
   std::uint64_t busiest = 1;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     std::uint64_t instructions = 0;
-    for (const Lane lane : all_lanes) instructions += program.length(rank, lane);
+    for (const LaneId lane : lanes_of(program, rank)) instructions += program.length(rank, lane);
     busiest = std::max(busiest, instructions);
   }
   return std::clamp(most_instructions / busiest, fewest_steps, most_steps);
 }
 
+RankReport RankReport::of(const Program& program, std::size_t rank)
+{
+  RankReport report;
+  for (const Lane& lane : program.lanes(rank)) report.lanes.push_back({lane.name, {}});
+  return report;
+}
+
 void RankReport::shift(Seconds offset)
 {
-  for (auto& times : lanes) {
-    for (auto& time : times) {
+  for (auto& lane : lanes) {
+    for (auto& time : lane.times) {
       time.begin += offset;
       time.end += offset;
     }
@@ -39,10 +59,10 @@ void RankReport::shift(Seconds offset)
 std::string report_to_json(const RankReport& report)
 {
   Json lanes = Json::array();
-  for (const auto& times : report.lanes) {
-    Json lane = Json::array();
-    for (const auto& time : times) lane.push_back({time.begin.value, time.end.value, time.memory.value});
-    lanes.push_back(std::move(lane));
+  for (const auto& lane : report.lanes) {
+    Json times = Json::array();
+    for (const auto& time : lane.times) times.push_back({time.begin.value, time.end.value, time.memory.value});
+    lanes.push_back({{"name", lane.name}, {"times", std::move(times)}});
   }
   Json memory = Json::array();
   for (const auto& sample : report.memory) memory.push_back({sample.time.value, sample.memory.value});
@@ -64,9 +84,11 @@ RankReport report_from_json(const std::string& text)
   try {
     const auto json = Json::parse(text);
     RankReport report;
-    for (std::size_t lane = 0; lane < lane_count; ++lane) {
-      for (const auto& time : json.at("lanes").at(lane)) {
-        report.lanes[lane].push_back({Seconds(time.at(0)), Seconds(time.at(1)), Bytes(time.at(2))});
+    for (const auto& json_of_lane : json.at("lanes")) {
+      LaneReport& lane = report.lanes.emplace_back();
+      lane.name = json_of_lane.at("name");
+      for (const auto& time : json_of_lane.at("times")) {
+        lane.times.push_back({Seconds(time.at(0)), Seconds(time.at(1)), Bytes(time.at(2))});
       }
     }
     for (const auto& sample : json.at("memory")) {
@@ -93,12 +115,12 @@ void RankRecorder::record(const TraceEvent& event)
 {
   ended_ = ended_ || event.step >= end_;
   if (event.step >= end_) return;
-  report_->lanes[static_cast<std::size_t>(event.instruction.lane)].push_back({event.begin, event.end, event.memory});
+  report_->lanes.at(event.instruction.lane).times.push_back({event.begin, event.end, event.memory});
 }
 
-void RankRecorder::memory_changed(std::size_t /*rank*/, Seconds time, Bytes memory)
+void RankRecorder::memory_changed(std::size_t /*rank*/, Tier tier, Seconds time, Bytes memory)
 {
-  if (ended_) return;
+  if (ended_ || tier != Tier::Device) return;
   auto& samples = report_->memory;
   if (samples.empty() || samples.back().memory != memory) samples.push_back({time, memory});
 }
@@ -113,9 +135,10 @@ MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::
   for (const auto& report : reports_) steps_ = std::max<std::uint64_t>(steps_, report.losses.size());
   timed_steps_ = std::min(steps_, exec::timed_steps(program));
   for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
-    for (const Lane lane : all_lanes) {
-      const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
-      ensure(times.size() == timed_steps_ * program.length(rank, lane), "a report holds every timed instruction");
+    ensure(reports_[rank].lanes.size() == program.lanes(rank).size(), "a report has the lanes of its rank");
+    for (const LaneId id : lanes_of(program, rank)) {
+      const auto& times = lane(rank, id).times;
+      ensure(times.size() == timed_steps_ * program.length(rank, id), "a report holds every timed instruction");
       if (!times.empty()) begin_ = std::min(begin_, times.front().begin);
     }
   }
@@ -152,10 +175,10 @@ std::vector<Seconds> MeasuredRun::step_times() const
 {
   std::vector<Seconds> ends(timed_steps_, begin_);
   for (const auto& report : reports_) {
-    for (const auto& times : report.lanes) {
-      for (std::size_t i = 0; i < times.size(); ++i) {
-        Seconds& end = ends[i / (times.size() / timed_steps_)];
-        end = std::max(end, times[i].end);
+    for (const auto& lane : report.lanes) {
+      for (std::size_t i = 0; i < lane.times.size(); ++i) {
+        Seconds& end = ends[i / (lane.times.size() / timed_steps_)];
+        end = std::max(end, lane.times[i].end);
       }
     }
   }
@@ -165,16 +188,28 @@ std::vector<Seconds> MeasuredRun::step_times() const
   return durations;
 }
 
+std::vector<Seconds> MeasuredRun::compute_times(std::size_t rank, std::size_t stage) const
+{
+  const auto& times = lane(rank, compute_lane).times;
+  const std::uint64_t length = program_->length(rank, compute_lane);
+  std::vector<Seconds> by_step(timed_steps_);
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    if (program_->at(rank, compute_lane, i % length).stage != stage) continue;
+    by_step[i / length] += times[i].end - times[i].begin;
+  }
+  return by_step;
+}
+
 void MeasuredRun::replay(TraceSink& sink, const std::vector<std::string>& devices) const
 {
   std::vector<TraceEvent> events;
   for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
-    for (const Lane lane : all_lanes) {
-      const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
-      const std::uint64_t length = program_->length(rank, lane);
+    for (const LaneId id : lanes_of(*program_, rank)) {
+      const auto& times = lane(rank, id).times;
+      const std::uint64_t length = program_->length(rank, id);
       for (std::size_t i = 0; i < times.size(); ++i) {
-        events.push_back({first_step_ + i / length, rank, program_->at(rank, lane, i % length), times[i].begin - begin_,
-                          times[i].end - begin_, times[i].memory});
+        events.push_back({first_step_ + i / length, rank, i % length, program_->at(rank, id, i % length),
+                          times[i].begin - begin_, times[i].end - begin_, times[i].memory});
       }
     }
   }
@@ -183,7 +218,7 @@ void MeasuredRun::replay(TraceSink& sink, const std::vector<std::string>& device
   for (const auto& event : events) sink.record(event);
   for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
     for (const auto& sample : reports_[rank].memory) {
-      sink.memory_changed(rank, std::max(Seconds(0), sample.time - begin_), sample.memory);
+      sink.memory_changed(rank, Tier::Device, std::max(Seconds(0), sample.time - begin_), sample.memory);
     }
   }
   replay_links(sink, devices);
@@ -196,16 +231,17 @@ void MeasuredRun::replay_links(TraceSink& sink, const std::vector<std::string>& 
     bool begins = false;
   };
   std::map<std::string, std::vector<Change>> changes;
-  for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
-    for (const Lane lane : {Lane::Compute, Lane::SendActivation, Lane::SendGradient}) {
-      const auto& times = reports_[rank].lanes[static_cast<std::size_t>(lane)];
-      const std::uint64_t length = program_->length(rank, lane);
-      for (std::size_t i = 0; i < times.size(); ++i) {
-        const Instruction instruction = program_->at(rank, lane, i % length);
-        if (instruction.opcode != Opcode::Send && instruction.opcode != Opcode::AllReduce) continue;
-        auto& link_changes = changes[devices.at(rank) + " → " + devices.at(instruction.peer)];
-        link_changes.push_back({times[i].begin - begin_, true});
-        link_changes.push_back({times[i].end - begin_, false});
+  for (const auto& channel : program_->channels()) {
+    const std::size_t ends = channel.ends.size();
+    for (std::size_t from = 0; from < ends; ++from) {
+      const auto [rank, id] = channel.ends[from];
+      const auto& times = lane(rank, id).times;
+      // A transfer has one sender; in a collective each end sends to the next one of the ring.
+      if (times.empty() || program_->at(rank, id, 0).opcode == Opcode::Recv) continue;
+      auto& link_changes = changes[devices.at(rank) + " → " + devices.at(channel.ends[(from + 1) % ends].rank)];
+      for (const auto& time : times) {
+        link_changes.push_back({time.begin - begin_, true});
+        link_changes.push_back({time.end - begin_, false});
       }
     }
   }

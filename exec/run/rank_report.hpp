@@ -5,7 +5,8 @@
 #include "core/units.hpp"
 #include "exec/model/evaluation_sums.hpp"
 
-#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,15 +30,23 @@ struct MemorySample {
 /// instructions, but at least 10 and at most 1,000. The limit bounds memory in long runs.
 std::uint64_t timed_steps(const Program& program);
 
+/// A lane of a rank.
+struct LaneReport {
+  std::string name;
+  std::vector<InstructionTime> times;  ///< of the instructions of all timed steps, in the lane's order
+};
+
 /// Measurements of one rank.
 struct RankReport {
-  /// By lane: the instructions of all timed steps in the lane's order.
-  std::array<std::vector<InstructionTime>, lane_count> lanes;
+  std::vector<LaneReport> lanes;     ///< by LaneId
   std::vector<MemorySample> memory;  ///< after each instruction that changed it, in order of time
-  std::vector<double> losses;        ///< by step; last stage only
+  std::vector<double> losses;        ///< by step; only of the rank that has the last stage
   Bytes peak_memory;
   double processor_wait_fraction = 0;  ///< share of the training time that the computing thread waited for a processor
-  std::optional<EvaluationSums> evaluation;  ///< last stage only
+  std::optional<EvaluationSums> evaluation;  ///< only of the rank that has the last stage
+
+  /// A report without measurements, with the rank's lanes.
+  static RankReport of(const Program& program, std::size_t rank);
 
   /// Converts all times to a clock that is ahead by `offset`.
   void shift(Seconds offset);
@@ -53,7 +62,7 @@ class RankRecorder : public TraceSink {
  public:
   RankRecorder(RankReport& report, std::uint64_t end) : report_(&report), end_(end) {}
   void record(const TraceEvent& event) override;
-  void memory_changed(std::size_t rank, Seconds time, Bytes memory) override;
+  void memory_changed(std::size_t rank, Tier tier, Seconds time, Bytes memory) override;
 
  private:
   RankReport* report_;
@@ -64,8 +73,8 @@ class RankRecorder : public TraceSink {
 /// The reports of all ranks of a run, on one clock.
 class MeasuredRun {
  public:
-  /// `reports`: by rank. A rank with losses has one for each step from `first_step`, and each lane has a time for every
-  /// instruction of the timed steps.
+  /// `reports`: by rank. A rank with losses has one for each step from `first_step`, and each lane of the program has a
+  /// time for every instruction of the timed steps.
   MeasuredRun(const Program& program, std::uint64_t first_step, std::vector<RankReport> reports);
 
   std::uint64_t first_step() const { return first_step_; }
@@ -81,11 +90,14 @@ class MeasuredRun {
   /// last instruction on any rank.
   std::vector<Seconds> step_times() const;
   const std::vector<RankReport>& ranks() const { return reports_; }
+  /// Time that a rank has computed for a stage in each timed step.
+  std::vector<Seconds> compute_times(std::size_t rank, std::size_t stage) const;
   /// Sends to `sink` all timed events in the order of their ends, then memory, then the links between ranks, named by
   /// `devices`. Times are relative to the first instruction's begin.
   void replay(TraceSink& sink, const std::vector<std::string>& devices) const;
 
  private:
+  const LaneReport& lane(std::size_t rank, LaneId lane) const { return reports_[rank].lanes[lane]; }
   void replay_links(TraceSink& sink, const std::vector<std::string>& devices) const;
 
   const Program* program_;

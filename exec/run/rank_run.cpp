@@ -3,6 +3,7 @@
 #include "core/base/clock.hpp"
 #include "exec/files/huggingface_weights.hpp"
 #include "exec/files/weight_files.hpp"
+#include "exec/launch/plan_ranks.hpp"
 #include "exec/run/stage_checkpoints.hpp"
 #include "schedules/evaluation.hpp"
 
@@ -19,7 +20,7 @@ namespace isobar::exec {
 
 namespace {
 
-/// Decides for the first stage, and so for all, whether a step is the last one and whether a checkpoint follows it.
+/// Decides for rank 0, and so for all, whether a step is the last one and whether a checkpoint follows it.
 class StepDecisions {
  public:
   explicit StepDecisions(const RunOptions& options) : options_(options), checkpoint_at_(steady_time()) {}
@@ -54,8 +55,8 @@ RankOptions rank_options(const RunContext& context, std::size_t rank, Progress* 
   result.seed = options.seed;
   result.device = options.device;
   result.progress = progress;
-  if (options.emulate && rank < context.plan.stages.size()) {
-    const StageDevice& device = context.plan.stages[rank].devices.front();
+  if (const auto stages = stages_of_rank(context.plan, rank); options.emulate && !stages.empty()) {
+    const StageDevice& device = context.plan.stages[stages.front()].devices.front();
     result.slowdown = device.slowdown.value_or(1);
     constexpr double not_slowed = 1 + 1e-9;
     if (options.profiled_speed && result.slowdown > not_slowed) {
@@ -75,11 +76,13 @@ void evaluate(const RunContext& context, std::size_t rank, RankExecutor& executo
               const Failed& failed)
 {
   const auto ignore = [](std::uint64_t, Seconds, std::optional<double>) {};
-  executor.begin_evaluation(*context.options.evaluation, context.options.evaluation_steps);
+  executor.begin_evaluation(*context.evaluation, *context.options.evaluation, context.options.evaluation_steps);
   const auto ended = [&](std::uint64_t step) { executor.end_step(step, ignore); };
   play(*context.evaluation, rank, 0, executor, nullptr, ended, failed);
-  if (rank + 1 != context.plan.stages.size() || evaluation_is_cut(context.options, executor)) return;
-  executor.with_model([&](StageModel& model) { report.evaluation = model.take_evaluation(); });
+  if (!executor.has_last_stage() || evaluation_is_cut(context.options, executor)) return;
+  executor.with_models([&](std::size_t stage, StageModel& model) {
+    if (stage + 1 == context.plan.stages.size()) report.evaluation = model.take_evaluation();
+  });
 }
 
 /// Sets the number of threads of the calling thread's computation. Serialised, since torch's function is not
@@ -112,13 +115,12 @@ RunContext::RunContext(const Workload& run_workload, const Plan& run_plan, const
 std::unique_ptr<RankExecutor> make_executor(const RunContext& context, std::size_t rank, Progress* progress)
 {
   const RunOptions& options = context.options;
-  auto executor =
-      std::make_unique<RankExecutor>(context.workload, context.plan, rank, rank_options(context, rank, progress));
-  const bool is_stage = rank < context.plan.stages.size();
-  if (is_stage && options.resume_from) {
-    executor->with_model([&](StageModel& model) { model.restore(*options.resume_from); });
-  } else if (is_stage && options.weights) {
-    executor->with_model([&](StageModel& model) {
+  auto executor = std::make_unique<RankExecutor>(context.workload, context.plan, context.program, rank,
+                                                 rank_options(context, rank, progress));
+  if (options.resume_from) {
+    executor->with_models([&](std::size_t, StageModel& model) { model.restore(*options.resume_from); });
+  } else if (options.weights) {
+    executor->with_models([&](std::size_t, StageModel& model) {
       for (const auto& name : model.load(*options.weights)) {
         options.info(fmt::format("{}: has no {}, which is newly initialised", options.weights->where(), name));
       }
@@ -132,7 +134,7 @@ RankReport play_rank(const RunContext& context, std::size_t rank, RankExecutor& 
 {
   const RunOptions& options = context.options;
   set_threads(options.threads);
-  RankReport report;
+  RankReport report = RankReport::of(context.program, rank);
   RankRecorder recorder(report, options.first_step + timed_steps(context.program));
   StageCheckpoints checkpoints(context.plan, options, context.run_id, rank);
   Seconds before = steady_time();
@@ -151,7 +153,8 @@ RankReport play_rank(const RunContext& context, std::size_t rank, RankExecutor& 
     if (control.checkpoint) {
       executor.catch_up(ended);  // throws before a diverged step is saved
       const Progress::Work work(progress, step, "checkpoint");
-      executor.with_model([&](StageModel& model) { checkpoints.write(step + 1, model); });
+      checkpoints.begin(step + 1);
+      executor.with_models([&](std::size_t stage, StageModel& model) { checkpoints.write(stage, model); });
     }
     if (rank == 0 && !control.end) context.lateness->step_begins(step + 1);
   };

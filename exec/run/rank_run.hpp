@@ -34,7 +34,7 @@ struct RunContext {
   std::unique_ptr<Lateness> lateness;   ///< updated by rank 0
 };
 
-/// Makes a rank's executor with its part of the model, at the step that the run begins with. `progress` may be null.
+/// Makes a rank's executor with its stages, at the step that the run begins with. `progress` may be null.
 std::unique_ptr<RankExecutor> make_executor(const RunContext& context, std::size_t rank, Progress* progress = nullptr);
 
 /// Receives the first failure of a rank's lanes at once, even while another lane is busy.

@@ -6,11 +6,13 @@
 #include "core/errors.hpp"
 #include "core/failure.hpp"
 #include "exec/launch/heartbeat.hpp"
+#include "exec/launch/plan_ranks.hpp"
 #include "exec/launch/rank_failures.hpp"
 #include "exec/model/device.hpp"
 #include "exec/net/side_channel.hpp"
 #include "exec/run/nccl_transport.hpp"
 #include "exec/run/rank_run.hpp"
+#include "exec/run/step_board.hpp"
 #include "exec/run/tcp_transport.hpp"
 
 #include <fmt/format.h>
@@ -33,17 +35,26 @@ namespace {
 /// For waits without a deadline: threads end together, and the heartbeat detects dead processes.
 constexpr Seconds no_limit(1e9);
 
+TransferWaits waits_without_limit()
+{
+  TimeLimits limits;
+  limits.transfer = no_limit;
+  limits.transfer_is_set = true;
+  return {limits, nullptr};
+}
+
 }  // namespace
 
 MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Program& program,
                            const RunOptions& options, const StepEnded& step_ended)
 {
   const RunContext context(workload, plan, program, options, "");
-  const auto transports = in_process_transports(program.ranks(), plan.stages.size(), no_limit);
+  const auto transports = in_process_transports(program, no_limit);
+  StepBoard board;
   std::vector<std::unique_ptr<RankExecutor>> executors;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     executors.push_back(make_executor(context, rank));
-    executors.back()->connect(*transports[rank]);
+    executors.back()->connect(*transports[rank], board, waits_without_limit());
   }
   const NoHostSync no_host_sync(options.device);
   std::vector<RankReport> reports(program.ranks());
@@ -81,7 +92,7 @@ MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Pro
 
 namespace {
 
-TcpOptions run_tcp_options(TcpOptions tcp, const RunOptions& options, const Plan& plan, const std::string& run_id)
+TcpOptions run_tcp_options(TcpOptions tcp, const RunOptions& options, const Program& program, const std::string& run_id)
 {
   tcp.connections = options.connections;
   // Part of the run id, since ranks with another choice would wait for messages that never come.
@@ -89,7 +100,7 @@ TcpOptions run_tcp_options(TcpOptions tcp, const RunOptions& options, const Plan
   tcp.first_step = options.first_step;
   tcp.connect_deadline = options.limits.connect;
   tcp.connect_option = "twice --deadline";
-  tcp.all_reduce_ranks = plan.stages.size();
+  tcp.groups = groups_of(program);
   if (tcp.tls && options.transport == TransportChoice::Nccl) {
     throw InputError("--transport", "nccl does not encrypt; leave out --tls, and add --plain-text between machines");
   }
@@ -119,40 +130,68 @@ std::string random_run_id()
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
-/// The links of a rank's transfers and of all ranks' heartbeats.
-std::vector<LinkName> links_of_run(const Program& program, std::size_t rank)
+/// The links of all transfers and heartbeats.
+std::vector<LinkName> links_of_run(const Program& program)
 {
-  auto links = links_of(program, rank);
+  auto links = links_of(program);
   for (const auto& link : Heartbeat::links(program.ranks())) links.push_back(link);
   return links;
 }
 
-std::unique_ptr<Transport> transport_of(TcpWorld& world, const Heartbeat& heartbeat, const RunContext& context,
-                                        std::size_t rank, bool on_gpu)
-{
-  const RunOptions& options = context.options;
-  const std::size_t stages = context.plan.stages.size();
-  const TransferWaits waits(options.limits, [&heartbeat] { return heartbeat.idle(); });
-  if (options.transport == TransportChoice::Tcp || rank >= stages) {
-    return tcp_transport(rank, world, waits, on_gpu);
+/// What a rank over TCP needs besides its executor: its connections, heartbeats and board, on which rank 0's decisions
+/// arrive by the heartbeats.
+struct RankInWorld {
+  RankInWorld(const RunContext& run_context, std::size_t own_rank, TcpWorld& connected)
+      : context(run_context), rank(own_rank), world(connected)
+  {
+    board.speak_by([this](const std::string& word) { heartbeat.say(word); });
   }
-  return nccl_transport(rank, world, context.program,
-                        {options.transport, options.device, stages, options.limits.connect, options.info}, waits);
+  RankInWorld(const RankInWorld&) = delete;
+  RankInWorld& operator=(const RankInWorld&) = delete;
+  ~RankInWorld() = default;
+
+  const RunContext& context;
+  std::size_t rank;
+  TcpWorld& world;
+  StepBoard board{rank};
+  Progress progress{[this] { return world.moves(); }};
+  Heartbeat heartbeat{world,
+                      rank,
+                      names_of_ranks(context.plan),
+                      context.options.limits,
+                      progress,
+                      [this](const std::string& longest) { context.lateness->look(longest); },
+                      &board};
+};
+
+std::unique_ptr<Transport> transport_of(RankInWorld& here, const TransferWaits& waits, bool on_gpu)
+{
+  const RunContext& context = here.context;
+  const RunOptions& options = context.options;
+  if (options.transport == TransportChoice::Tcp) return tcp_transport(here.world, context.program, waits, on_gpu);
+  return nccl_transport(here.rank, here.world, context.program,
+                        {.choice = options.transport,
+                         .device = on_gpu ? options.device : "cpu",
+                         .stages = devices_of(context.plan).size(),
+                         .connect = options.limits.connect,
+                         .info = options.info},
+                        waits);
 }
 
 /// Makes one rank's executor, in `made`, and executes the rank over TCP or NCCL.
-RankReport play_over(TcpWorld& world, Heartbeat& heartbeat, Progress& progress, const RunContext& context,
-                     std::size_t rank, std::unique_ptr<RankExecutor>& made, const StepEnded& step_ended)
+RankReport play_over(RankInWorld& here, std::unique_ptr<RankExecutor>& made, const StepEnded& step_ended)
 {
-  made = make_executor(context, rank, &progress);
+  const RunContext& context = here.context;
+  made = make_executor(context, here.rank, &here.progress);
   RankExecutor& executor = *made;
   // A stage may need minutes to load what another one has at once; no deadline runs during that time.
-  world.wait_for_all(no_limit);
-  const auto transport = transport_of(world, heartbeat, context, rank, executor.is_on_gpu());
-  executor.connect(*transport);
+  here.world.wait_for_all(no_limit);
+  const TransferWaits waits(context.options.limits, [&here] { return here.heartbeat.idle(); });
+  const auto transport = transport_of(here, waits, executor.is_on_gpu());
+  executor.connect(*transport, here.board, waits);
   const NoHostSync no_host_sync(context.options.device);
-  return play_rank(context, rank, executor, step_ended, &progress,
-                   [&](const std::exception_ptr& failure) { heartbeat.failed(failure); });
+  return play_rank(context, here.rank, executor, step_ended, &here.progress,
+                   [&](const std::exception_ptr& failure) { here.heartbeat.failed(failure); });
 }
 
 }  // namespace
@@ -160,9 +199,8 @@ RankReport play_over(TcpWorld& world, Heartbeat& heartbeat, Progress& progress, 
 MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const Program& program,
                              const RunOptions& options, const StepEnded& step_ended)
 {
-  const auto tcp = run_tcp_options(tcp_options_of_own_ranks(options.network), options, plan, random_run_id());
+  const auto tcp = run_tcp_options(tcp_options_of_own_ranks(options.network), options, program, random_run_id());
   const RunContext context(workload, plan, program, options, run_id_at_step(tcp));
-  const auto names = names_of_ranks(plan);
   std::vector<Endpoint> endpoints;
   std::vector<TcpListener> listeners;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
@@ -170,7 +208,6 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
     endpoints.push_back({"127.0.0.1", listeners.back().port()});
   }
   confine_nccl(options, endpoints);
-  const auto on_heartbeat = [&context](const std::string& longest) { context.lateness->look(longest); };
   std::vector<std::function<std::string()>> work;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     work.emplace_back([&, rank] {
@@ -178,16 +215,15 @@ MeasuredRun run_in_processes(const Workload& workload, const Plan& plan, const P
       TcpListener own = std::move(listeners[rank]);
       listeners.clear();  // closes this process's copies, so that the listener of a dead rank is gone
       std::unique_ptr<RankExecutor> executor;
-      TcpWorld world(rank, endpoints, links_of_run(program, rank), tcp, std::move(own));
-      Progress progress([&world] { return world.moves(); });
-      Heartbeat heartbeat(world, rank, names, options.limits, progress, on_heartbeat);
+      TcpWorld world(rank, endpoints, links_of_run(program), tcp, std::move(own));
+      RankInWorld here(context, rank, world);
       RankReport report;
-      heartbeat.guard([&] { report = play_over(world, heartbeat, progress, context, rank, executor, step_ended); });
+      here.heartbeat.guard([&] { report = play_over(here, executor, step_ended); });
       return report_to_json(report);
     });
   }
   // A rank that fails closes its connections. The others fail after it, but may end before it.
-  RankFailures failures(names);
+  RankFailures failures(names_of_ranks(plan));
   const auto ended = [&](std::size_t rank, const ChildResult& result) { failures.ended(rank, result); };
   constexpr Seconds grace(5);
   const auto results = run_in_children(work, work.size(), no_limit, ended, grace);
@@ -203,26 +239,24 @@ RankOutcome run_rank(const Workload& workload, const Plan& plan, const Program& 
   const std::size_t rank = place.rank;
   const auto& places = place.endpoints;
   ensure(places.size() == program.ranks(), "every rank has an endpoint");
-  const auto tcp = run_tcp_options(tcp_options_of(options.network, place.secret, rank, places), options, plan,
+  const auto tcp = run_tcp_options(tcp_options_of(options.network, place.secret, rank, places), options, program,
                                    fmt::format("{} {}", hash_of(plan), fingerprint(options.settings)));
   confine_nccl(options, places);
   const RunContext context(workload, plan, program, options, run_id_at_step(tcp));
-  auto links = links_of_run(program, rank);
+  auto links = links_of_run(program);
   for (const auto& link : SideChannel::links(places.size())) links.push_back(link);
   TcpWorld world = [&] {
     const ImmediateStop until_all_have_connected;
     return place.listener ? TcpWorld(rank, places, links, tcp, std::move(*place.listener))
                           : TcpWorld(rank, places, links, tcp);
   }();
-  Progress progress([&world] { return world.moves(); });
-  Heartbeat heartbeat(world, rank, names_of_ranks(plan), options.limits, progress,
-                      [&context](const std::string& longest) { context.lateness->look(longest); });
+  RankInWorld here(context, rank, world);
   std::unique_ptr<RankExecutor> executor;
   std::vector<std::string> texts;
-  heartbeat.guard([&] {
+  here.heartbeat.guard([&] {
     SideChannel side_channel(world, rank, places.size(), no_limit);
     const Seconds offset = side_channel.clock_offset();
-    RankReport report = play_over(world, heartbeat, progress, context, rank, executor, step_ended);
+    RankReport report = play_over(here, executor, step_ended);
     report.shift(offset);
     // Without a limit, since a rank may take long to write its last checkpoint.
     texts = side_channel.gather(report_to_json(report), no_limit);

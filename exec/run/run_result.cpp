@@ -3,6 +3,7 @@
 #include "core/base/clock.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/program/chrome_trace.hpp"
+#include "exec/launch/plan_ranks.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -25,17 +26,24 @@ Seconds typical_step(std::vector<Seconds> times)
   return times[times.size() / 2];
 }
 
-/// Time that a stage computes in a typical step, without all-reduces, which wait for other ranks.
-Seconds compute_time(const Program& program, std::size_t rank, const RankReport& report, std::uint64_t steps)
+/// The result of the stages, each with the peak memory and the waits of its rank.
+nlohmann::ordered_json stages_of(const Plan& plan, const MeasuredRun& measured, bool is_timed)
 {
-  const auto& times = report.lanes[static_cast<std::size_t>(Lane::Compute)];
-  const std::uint64_t length = program.length(rank, Lane::Compute);
-  std::vector<Seconds> by_step(steps);
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    if (program.at(rank, Lane::Compute, i % length).opcode == Opcode::AllReduce) continue;
-    by_step[i / length] += times[i].end - times[i].begin;
+  using Json = nlohmann::ordered_json;
+  std::vector<Json> stages(plan.stages.size());
+  for (std::size_t rank = 0; rank < measured.ranks().size(); ++rank) {
+    const RankReport& report = measured.ranks()[rank];
+    for (const std::size_t stage : stages_of_rank(plan, rank)) {
+      const std::string& device = plan.stages[stage].device();
+      stages[stage] = {
+          {"device", device},
+          {"compute_s", is_timed ? Json(typical_step(measured.compute_times(rank, stage)).value) : Json(nullptr)},
+          {"peak_memory_bytes", report.peak_memory.value},
+          {"processor_wait_fraction", is_timed ? Json(report.processor_wait_fraction) : Json(nullptr)}};
+      if (plan.stamp) stages[stage]["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
+    }
   }
-  return typical_step(by_step);
+  return stages;
 }
 
 /// Means over all labels, with the usual derived metrics; null without an evaluation.
@@ -51,24 +59,12 @@ nlohmann::ordered_json evaluation_of(const MeasuredRun& measured)
 }
 
 /// Times are null when nothing was left to train.
-nlohmann::ordered_json json_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples)
+nlohmann::ordered_json json_of(const Plan& plan, const MeasuredRun& measured, double samples)
 {
   using Json = nlohmann::ordered_json;
   const auto step_times = measured.step_times();
   const bool is_timed = !step_times.empty();
   const double typical = is_timed ? typical_step(step_times).value : 0;
-  Json stages = Json::array();
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const std::string& device = plan.stages[i].device();
-    Json stage = {
-        {"device", device},
-        {"compute_s",
-         is_timed ? Json(compute_time(program, i, measured.ranks()[i], measured.timed_steps()).value) : Json(nullptr)},
-        {"peak_memory_bytes", measured.ranks()[i].peak_memory.value},
-        {"processor_wait_fraction", is_timed ? Json(measured.ranks()[i].processor_wait_fraction) : Json(nullptr)}};
-    if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
-    stages.push_back(std::move(stage));
-  }
   Json result = {{"schema", "isobar-run/1"},
                  {"step_time_s", is_timed ? Json(typical) : Json(nullptr)},
                  {"simulated_step_time_s", plan.stamp ? Json(plan.stamp->step_time.value) : Json(nullptr)},
@@ -77,7 +73,7 @@ nlohmann::ordered_json json_of(const Plan& plan, const Program& program, const M
                  {"step_times_s", Json::array()},
                  {"losses", measured.losses()},
                  {"evaluation", evaluation_of(measured)},
-                 {"stages", std::move(stages)}};
+                 {"stages", stages_of(plan, measured, is_timed)}};
   for (const Seconds time : step_times) result["step_times_s"].push_back(time.value);
   return result;
 }
@@ -113,35 +109,32 @@ std::string summary_of(const nlohmann::ordered_json& result)
   return text;
 }
 
-/// Notes the stage that waited longest for a processor.
+/// Notes the rank that waited longest for a processor, except the data server.
 std::string note_of(const Plan& plan, const MeasuredRun& measured)
 {
   const auto shorter = [](const RankReport& one, const RankReport& other) {
     return one.processor_wait_fraction < other.processor_wait_fraction;
   };
   const auto& ranks = measured.ranks();
-  const auto stages_end = ranks.begin() + static_cast<std::ptrdiff_t>(plan.stages.size());
-  const auto longest = std::max_element(ranks.begin(), stages_end, shorter);
-  const auto rank = static_cast<std::size_t>(longest - ranks.begin());
-  return note_of_busy_machine(fmt::format("rank {} ({})", rank, shown(plan.stages[rank].device())),
+  const auto end = ranks.begin() + static_cast<std::ptrdiff_t>(devices_of(plan).size());
+  const auto longest = std::max_element(ranks.begin(), end, shorter);
+  return note_of_busy_machine(names_of_ranks(plan).at(static_cast<std::size_t>(longest - ranks.begin())),
                               longest->processor_wait_fraction);
 }
 
 }  // namespace
 
-RunResult result_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples)
+RunResult result_of(const Plan& plan, const MeasuredRun& measured, double samples)
 {
-  const auto result = json_of(plan, program, measured, samples);
+  const auto result = json_of(plan, measured, samples);
   return {result.dump(2) + "\n", summary_of(result), note_of(plan, measured)};
 }
 
-std::string trace_of(const Plan& plan, const MeasuredRun& measured)
+std::string trace_of(const Plan& plan, const Program& program, const MeasuredRun& measured)
 {
-  std::vector<std::string> names;
-  for (const auto& stage : plan.stages) names.push_back(stage.device());
-  if (plan.data_server) names.push_back(*plan.data_server);
+  const auto names = devices_of_ranks(plan);
   std::ostringstream text;
-  ChromeTraceWriter writer(text, names);
+  ChromeTraceWriter writer(text, program, names);
   measured.replay(writer, names);
   writer.finish();
   return text.str();

@@ -16,9 +16,9 @@ struct RunResult {
 };
 
 /// Summarises a run. `samples`: per step.
-RunResult result_of(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples);
+RunResult result_of(const Plan& plan, const MeasuredRun& measured, double samples);
 
-/// The measured timeline as a Chrome trace.
-std::string trace_of(const Plan& plan, const MeasuredRun& measured);
+/// The measured timeline as a Chrome trace. `program`: the one that was executed.
+std::string trace_of(const Plan& plan, const Program& program, const MeasuredRun& measured);
 
 }  // namespace isobar::exec

@@ -2,6 +2,7 @@
 
 #include "core/base/clock.hpp"
 #include "core/base/files.hpp"
+#include "exec/launch/plan_ranks.hpp"
 #include "exec/model/stage_model.hpp"
 
 #include <fmt/format.h>
@@ -11,19 +12,10 @@
 #include <chrono>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 namespace isobar::exec {
-
-namespace {
-
-/// Number of checkpoints that this rank keeps; none where another rank deletes the old ones.
-std::optional<std::size_t> kept_by(std::size_t rank, const CheckpointOptions& options)
-{
-  return rank == 0 ? std::optional(options.keep) : std::nullopt;
-}
-
-}  // namespace
 
 InputError diverged(std::uint64_t step, const std::string& what)
 {
@@ -31,12 +23,15 @@ InputError diverged(std::uint64_t step, const std::string& what)
 }
 
 StageCheckpoints::StageCheckpoints(const Plan& plan, const RunOptions& options, std::string run_id, std::size_t rank)
-    : plan_(plan),
-      options_(options),
-      run_id_(std::move(run_id)),
-      rank_(rank),
-      writer_(CheckpointStore(options.checkpoints.folder), kept_by(rank, options.checkpoints))
+    : plan_(plan), options_(options), run_id_(std::move(run_id)), rank_(rank)
 {
+  // The last stage of rank 0 deletes old checkpoints, after the writes of its other stages have begun.
+  for (const std::size_t stage : stages_of_rank(plan, rank)) {
+    const bool deletes = rank == 0 && stage == stages_of_rank(plan, rank).back();
+    writers_.emplace(std::piecewise_construct, std::forward_as_tuple(stage),
+                     std::forward_as_tuple(CheckpointStore(options.checkpoints.folder),
+                                           deletes ? std::optional(options.checkpoints.keep) : std::nullopt));
+  }
   // All ranks are present, and none of them ends a step before rank 0 has begun it.
   const auto& folder = options.checkpoints.folder;
   if (rank != 0 || folder.empty()) return;
@@ -48,25 +43,34 @@ StageCheckpoints::StageCheckpoints(const Plan& plan, const RunOptions& options, 
 
 void StageCheckpoints::step_ended()
 {
-  writer_.throw_if_failed();
-  if (!std::exchange(is_first_step_, false) || rank_ == 0 || rank_ >= plan_.stages.size()) return;
+  for (auto& [stage, writer] : writers_) writer.throw_if_failed();
+  if (!std::exchange(is_first_step_, false) || rank_ == 0 || writers_.empty()) return;
   if (!run_id_.empty() && !options_.checkpoints.folder.empty()) find_rank_zero();
 }
 
-void StageCheckpoints::write(std::uint64_t steps_done, const StageModel& model)
+void StageCheckpoints::begin(std::uint64_t steps_done)
 {
-  writer_.finish();
-  if (const auto name = model.not_finite(); !name.empty()) throw diverged(steps_done - 1, name + " is not finite");
-  const Stage& stage = plan_.stages[rank_];
+  finish();
+  steps_done_ = steps_done;
+}
+
+void StageCheckpoints::write(std::size_t stage, const StageModel& model)
+{
+  if (const auto name = model.not_finite(); !name.empty()) throw diverged(steps_done_ - 1, name + " is not finite");
   StageSnapshot snapshot;
-  snapshot.step = steps_done;
-  snapshot.stage = rank_;
+  snapshot.step = steps_done_;
+  snapshot.stage = stage;
   snapshot.stages = plan_.stages.size();
-  snapshot.first_layer = stage.first_layer;
-  snapshot.last_layer = stage.last_layer;
+  snapshot.first_layer = plan_.stages[stage].first_layer;
+  snapshot.last_layer = plan_.stages[stage].last_layer;
   snapshot.run = options_.checkpoints.run;
   snapshot.tensors = model.state();
-  writer_.write(std::move(snapshot));
+  writers_.at(stage).write(std::move(snapshot));
+}
+
+void StageCheckpoints::finish()
+{
+  for (auto& [stage, writer] : writers_) writer.finish();
 }
 
 /// Where rank 0 writes the id of the run that uses the folder.

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 
 namespace isobar::exec {
@@ -16,8 +17,8 @@ class StageModel;
 /// The error for a run whose training has diverged in a step.
 InputError diverged(std::uint64_t step, const std::string& what);
 
-/// Writes one stage's part of each checkpoint in the background. Rank 0 also prepares the folder and deletes old
-/// checkpoints.
+/// Writes the parts of a rank's stages of each checkpoint in the background. Rank 0 also prepares the folder and
+/// deletes old checkpoints.
 class StageCheckpoints {
  public:
   /// `run_id`: shared by ranks that are processes; "" for threads. `plan` and `options` must outlive it.
@@ -27,12 +28,14 @@ class StageCheckpoints {
   /// Call after each step. @throws the failure of an earlier write; InputError, after the first step, when this rank's
   /// folder is not the one that rank 0 writes to.
   void step_ended();
-  /// Starts to write the model after `steps_done` steps. Waits first for the previous write, so that only one copy of
-  /// the model is in memory.
-  /// @throws InputError when a parameter is not finite; the failure of the previous write.
-  void write(std::uint64_t steps_done, const StageModel& model);
-  /// Waits for the last write. @throws its failure.
-  void finish() { writer_.finish(); }
+  /// Begins the checkpoint after `steps_done` steps. Waits for the writes of the previous one, so that only one copy of
+  /// the rank's stages is in memory. @throws the failure of the previous checkpoint.
+  void begin(std::uint64_t steps_done);
+  /// Starts to write a stage of the rank for the checkpoint that has begun. @throws InputError when a parameter is not
+  /// finite.
+  void write(std::size_t stage, const StageModel& model);
+  /// Waits for the last checkpoint. @throws its failure.
+  void finish();
 
  private:
   std::filesystem::path run_id_file() const;
@@ -43,7 +46,8 @@ class StageCheckpoints {
   std::string run_id_;
   std::size_t rank_;
   bool is_first_step_ = true;
-  AsyncCheckpointWriter writer_;
+  std::uint64_t steps_done_ = 0;
+  std::map<std::size_t, AsyncCheckpointWriter> writers_;  // by stage of this rank
 };
 
 }  // namespace isobar::exec

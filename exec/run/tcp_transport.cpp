@@ -1,11 +1,12 @@
 #include "exec/run/tcp_transport.hpp"
 
+#include "core/errors.hpp"
 #include "exec/model/device.hpp"
 #include "exec/run/message_header.hpp"
 
 #include <torch/torch.h>
 
-#include <set>
+#include <cstdint>
 #include <utility>
 
 namespace isobar::exec {
@@ -14,12 +15,12 @@ namespace {
 
 class TcpTransport : public Transport {
  public:
-  TcpTransport(std::size_t rank, TcpWorld& world, TransferWaits waits, bool for_gpu)
-      : rank_(rank), world_(&world), waits_(std::move(waits)), for_gpu_(for_gpu)
+  TcpTransport(TcpWorld& world, const Program& program, TransferWaits waits, bool for_gpu)
+      : world_(&world), program_(&program), waits_(std::move(waits)), for_gpu_(for_gpu)
   {
   }
 
-  void send(const Instruction& instruction, const Message& message) override
+  void send(std::size_t channel, const Instruction& instruction, const Message& message) override
   {
     const Tensors kept = on_cpu(message.tensors);  // alive until they are sent
     std::vector<TcpLink::Bytes> payload;
@@ -28,11 +29,11 @@ class TcpTransport : public Transport {
     }
     const auto header = header_of(message);
     waits_.transfer(instruction, [&](const Deadline& deadline) {
-      world_->link(link_of(instruction, rank_)).send(std::as_bytes(std::span(header)), payload, deadline);
+      world_->link(link_of(*program_, channel)).send(std::as_bytes(std::span(header)), payload, deadline);
     });
   }
 
-  Message receive(const Instruction& instruction) override
+  Message receive(std::size_t channel, const Instruction& instruction) override
   {
     Message message;
     const auto allocate = [&](TcpLink::Bytes header) {
@@ -45,48 +46,73 @@ class TcpTransport : public Transport {
       return buffers;
     };
     waits_.transfer(instruction, [&](const Deadline& deadline) {
-      world_->link(link_of(instruction, rank_)).receive(allocate, deadline);
+      world_->link(link_of(*program_, channel)).receive(allocate, deadline);
     });
     return message;
   }
 
-  void all_reduce_sum(std::span<double> values) override
+  void all_reduce_sum(std::size_t channel, const Instruction& instruction, std::span<double> values) override
   {
-    waits_.all_reduce([&](const Deadline& deadline) { world_->all_reduce_sum(values, deadline); });
+    waits_.transfer(instruction, [&](const Deadline& deadline) {
+      world_->all_reduce_sum(static_cast<std::uint32_t>(channel), values, deadline);
+    });
   }
   void cancel() noexcept override { world_->cancel(); }
 
  private:
-  std::size_t rank_;
   TcpWorld* world_;
+  const Program* program_;
   TransferWaits waits_;
   bool for_gpu_;
 };
 
-}  // namespace
-
-std::vector<LinkName> links_of(const Program& program, std::size_t rank)
+bool is_of_transfers(const Program& program, const Channel& channel)
 {
-  std::set<LinkName> links;
-  for (const Lane lane : all_lanes) {
-    if (lane == Lane::Compute) continue;
-    for (std::uint64_t i = 0; i < program.length(rank, lane); ++i)
-      links.insert(link_of(program.at(rank, lane, i), rank));
-  }
-  // The step control goes from the first stage to the data server.
-  const std::size_t last = program.ranks() - 1;
-  const bool has_data_server = program.length(last, Lane::Compute) == 0;
-  if (has_data_server && (rank == 0 || rank == last)) {
-    Instruction control;
-    control.lane = Lane::ReceiveGradient;
-    links.insert(link_of(control, last));
-  }
-  return {links.begin(), links.end()};
+  return is_transfer(first_instruction_of(program, channel).opcode);
 }
 
-std::unique_ptr<Transport> tcp_transport(std::size_t rank, TcpWorld& world, TransferWaits waits, bool for_gpu)
+}  // namespace
+
+Instruction first_instruction_of(const Program& program, const Channel& channel)
 {
-  return std::make_unique<TcpTransport>(rank, world, std::move(waits), for_gpu);
+  const auto [rank, lane] = channel.ends.front();
+  ensure(program.length(rank, lane) > 0, "a channel that carries nothing");
+  return program.at(rank, lane, 0);
+}
+
+LinkName link_of(const Program& program, std::size_t channel)
+{
+  const auto& ends = program.channels().at(channel).ends;
+  ensure(ends.size() == 2, "a transfer has two ends");
+  return {ends.front().rank, ends.back().rank, static_cast<std::uint32_t>(channel)};
+}
+
+std::vector<LinkName> links_of(const Program& program)
+{
+  std::vector<LinkName> links;
+  for (std::size_t i = 0; i < program.channels().size(); ++i) {
+    if (is_of_transfers(program, program.channels()[i])) links.push_back(link_of(program, i));
+  }
+  return links;
+}
+
+std::vector<RankGroup> groups_of(const Program& program)
+{
+  std::vector<RankGroup> groups;
+  for (std::size_t i = 0; i < program.channels().size(); ++i) {
+    const Channel& channel = program.channels()[i];
+    if (is_of_transfers(program, channel)) continue;
+    RankGroup group;
+    group.channel = static_cast<std::uint32_t>(i);
+    for (const End& end : channel.ends) group.ranks.push_back(end.rank);
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+std::unique_ptr<Transport> tcp_transport(TcpWorld& world, const Program& program, TransferWaits waits, bool for_gpu)
+{
+  return std::make_unique<TcpTransport>(world, program, std::move(waits), for_gpu);
 }
 
 }  // namespace isobar::exec

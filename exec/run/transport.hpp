@@ -4,13 +4,15 @@
 #include "core/program/program.hpp"
 #include "exec/model/message.hpp"
 
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <vector>
 
 namespace isobar::exec {
 
-/// Sends and receives one rank's messages. Only a lane's own thread makes that lane's transfers.
+/// One rank's ends of the channels of a program: sends, receives and collectives. `channel` is an index in
+/// Program::channels. The transfers and collectives of a channel are made one at a time, in the order of its lanes.
 class Transport {
  public:
   Transport() = default;
@@ -22,19 +24,18 @@ class Transport {
   /// `ready`.
   /// @throws EnvironmentError naming peer, stage, micro-batch and bytes when the peer is gone or the deadline has
   /// passed.
-  virtual void send(const Instruction& instruction, const Message& message) = 0;
+  virtual void send(std::size_t channel, const Instruction& instruction, const Message& message) = 0;
   /// Receives a message. @throws as `send` does.
-  virtual Message receive(const Instruction& instruction) = 0;
-  /// All-reduce: sums over the ranks of all stages, without the data server. Every rank gets the same bits.
-  virtual void all_reduce_sum(std::span<double> values) = 0;
+  virtual Message receive(std::size_t channel, const Instruction& instruction) = 0;
+  /// All-reduce: sums over the ranks at the channel's ends. Every rank gets the same bits, whichever arrives first.
+  /// @throws as `send` does.
+  virtual void all_reduce_sum(std::size_t channel, const Instruction& instruction, std::span<double> values) = 0;
   /// Ends all waits with a failure (Cancelled within one process). Thread-safe.
   virtual void cancel() noexcept = 0;
 };
 
-/// Makes transports between ranks that are threads of this process; tensors are handed over without a copy.
-/// The first `all_reduce_ranks` ranks take part in all-reduces. `deadline`: longest wait of one end of a transfer for
-/// the other.
-std::vector<std::unique_ptr<Transport>> in_process_transports(std::size_t ranks, std::size_t all_reduce_ranks,
-                                                              Seconds deadline);
+/// Makes the transports of all ranks of a program, by rank, between threads of this process; tensors are handed over
+/// without a copy. `deadline`: longest wait of one end of a channel for the others.
+std::vector<std::unique_ptr<Transport>> in_process_transports(const Program& program, Seconds deadline);
 
 }  // namespace isobar::exec

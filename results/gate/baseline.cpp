@@ -192,7 +192,7 @@ BaselineCheck check_baseline(const std::vector<ComparisonRow>& baseline, std::ve
 std::string label_of(const ComparisonRow& row)
 {
   return fmt::format("{} × {}, {}, {} ({}, {}, M = {}, seed {})", row.platform, row.workload, row.allocator,
-                     name_of(row.goal.objective), name_of(row.goal.communication), name_of(row.goal.schedule),
+                     name_of(row.goal.objective), name_of(row.goal.communication), text_of(row.goal.schedule),
                      row.goal.microbatches, row.seed);
 }
 

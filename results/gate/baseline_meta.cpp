@@ -71,7 +71,13 @@ void read_grid(const DocumentNode& node, FaultList& faults, BaselineMeta& meta)
       grid.add_fault("communication", fmt::format("{} does not go with objective {}", *name, name_of(objective)));
     }
   }
-  if (const auto name = grid.optional_choice("schedule", schedule_names())) meta.schedule = schedule_from_name(*name);
+  if (const auto text = grid.optional_text("schedule")) {
+    try {
+      meta.schedule = schedule_from_text(*text);
+    } catch (const InputError& fault) {
+      grid.add_fault("schedule", without_place("schedule", fault));
+    }
+  }
   meta.microbatches = grid.optional_count("microbatches", 1, most_microbatches_by_recurrence);
   meta.seed = grid.optional_count("seed").value_or(1);
   grid.refuse_unknown();
@@ -236,7 +242,7 @@ std::string baseline_meta_to_json(const BaselineMeta& meta)
   grid["objectives"] = Json::array();
   for (const auto objective : meta.objectives) grid["objectives"].push_back(name_of(objective));
   if (meta.communication) grid["communication"] = name_of(*meta.communication);
-  if (meta.schedule) grid["schedule"] = name_of(*meta.schedule);
+  if (meta.schedule) grid["schedule"] = text_of(*meta.schedule);
   if (meta.microbatches) grid["microbatches"] = *meta.microbatches;
   if (meta.seed != 1) grid["seed"] = meta.seed;
   Json document = {{"schema", schema}, {"grid", std::move(grid)}};

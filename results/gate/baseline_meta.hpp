@@ -41,7 +41,7 @@ struct BaselineMeta {
   std::vector<std::string> allocators;
   std::vector<Objective> objectives;
   std::optional<Communication> communication;  ///< none: the objective's default; likewise the next two
-  std::optional<Schedule> schedule;
+  std::optional<ScheduleChoice> schedule;
   std::optional<std::uint64_t> microbatches;
   std::uint64_t seed = 1;
   std::map<std::string, std::uint64_t> budgets;  ///< work limit of a search, by allocator

@@ -89,7 +89,7 @@ std::string check_to_json(const BaselineCheck& check, const std::string& against
                        {"allocator", row.allocator},
                        {"objective", name_of(row.goal.objective)},
                        {"communication", name_of(row.goal.communication)},
-                       {"schedule", name_of(row.goal.schedule)},
+                       {"schedule", text_of(row.goal.schedule)},
                        {"microbatches", row.goal.microbatches},
                        {"seed", row.seed},
                        {"what", change.what}});

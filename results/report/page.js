@@ -46,8 +46,10 @@ function theme() {
 }
 // The hue follows the chain; neighbours also differ in lightness.
 const colour_of_stage = (stage, count) => `hsl(${Math.round(210 + 290 * stage / Math.max(1, count))}, 52%, ${stage % 2 ? 62 : 48}%)`;
-const KINDS = [["Forward", "#3f7fd6"], ["Backward", "#dd8a2e"], ["AllReduce", "#8a8f98"], ["Update", "#8463c9"],
-               ["Send activation", "#2f9b78"], ["Send gradient", "#c05a86"]];
+const KINDS = [["Forward", "#3f7fd6"], ["Backward", "#dd8a2e"], ["BackwardInput", "#dd8a2e"], ["BackwardWeight", "#b9552b"], ["AllReduce", "#8a8f98"],
+               ["ReduceScatter", "#6f7680"], ["AllGather", "#a4a9b1"], ["AllToAll", "#59616c"], ["Broadcast", "#bcc1c8"], ["Update", "#8463c9"],
+               ["Send activation", "#2f9b78"], ["Send gradient", "#c05a86"], ["Send parameter", "#6d9b2f"], ["Send parameter gradient", "#9b6d2f"]];
+const COMPUTATIONS = ["Forward", "Backward", "BackwardInput", "BackwardWeight", "Update"];
 const LOADS = [[0.05, "#8aa0b8", "under 5 %"], [0.25, "#4f8fc0", "5 to 25 %"], [0.5, "#d9a441", "25 to 50 %"], [0.75, "#dd7a2e", "50 to 75 %"],
                [Infinity, "#cc3d3d", "75 % and more"]];
 
@@ -154,8 +156,8 @@ function map() {
       `${bandwidth(each.bandwidth_bytes_per_s)}, ${seconds(each.latency_s)} one way`), 3 + 7 * busy]);
   }
   run.sites.forEach((site, i) => site.devices.forEach((device, k) => {
-    if (device.stage === null || site.devices.length === 1) return;
-    const link = run.stages[device.stage].own_link;
+    if (!device.stages.length || site.devices.length === 1) return;
+    const link = run.stages[device.stages[0]].own_link;
     if (link) wires.push([place[i].devices[k], place[i].centre, link.busy_fraction, lines(`link ${plain(link.name)} of ${plain(device.name)}`,
       `${bytes(link.bytes)} per step, busy ${percent(link.busy_fraction)} of it`), 2]);
   }));
@@ -176,11 +178,11 @@ function map() {
   const dots = run.sites.flatMap((site, i) => site.devices.map((device, k) => ({device, at: place[i].devices[k]})));
   const many = dots.length > 80;
   data.push({type: "scatter", mode: many ? "markers" : "markers+text", name: "devices", showlegend: false, x: dots.map(dot => dot.at[0]), y: dots.map(dot => dot.at[1]),
-             text: dots.map(({device}) => device.stage === null ? "" : `${device.stage}`), textfont: {size: 10, color: "#ffffff"},
+             text: dots.map(({device}) => device.stages.join(",")), textfont: {size: 10, color: "#ffffff"},
              marker: {size: dots.map(({device}) => (many ? 6 : 15) + (many ? 8 : 11) * Math.sqrt(device.speed_flops_per_s / fastest)), opacity: 1, line: {color: back, width: 1},
-                      color: dots.map(({device}) => device.stage === null ? idle : colour_of_stage(device.stage, run.stages.length).replace(/\d+%\)$/, "42%)"))},
+                      color: dots.map(({device}) => !device.stages.length ? idle : colour_of_stage(device.stages[0], run.stages.length).replace(/\d+%\)$/, "42%)"))},
              hovertext: dots.map(({device}) => lines(plain(device.name), device.type && plain(device.type), `${speed(device.speed_flops_per_s)}, ${bytes(device.memory_bytes)}`,
-               device.stage === null ? "idle" : `stage ${device.stage}, layers ${layers(run.stages[device.stage])}`)), hoverinfo: "text"});
+               ...(device.stages.length ? device.stages.map(stage => `stage ${stage}, layers ${layers(run.stages[stage])}`) : ["idle"]))), hoverinfo: "text"});
   const servers = run.sites.flatMap((site, i) => site.is_data_server ? [i] : []);
   data.push({type: "scatter", mode: "markers", name: "data server", showlegend: servers.length > 0, x: servers.map(i => place[i].centre[0]), y: servers.map(i => place[i].centre[1]),
              marker: {symbol: "square", size: 16, color: text}, hovertext: servers.map(i => `data server ${plain(run.sites[i].name)}`), hoverinfo: "text"});
@@ -193,30 +195,35 @@ function map() {
                                    annotations: [...names, ...loads]})};
 }
 
-const kind_of = (events, i) => events.opcode[i] === "Send" ? (events.lane[i] === "send activation" ? "Send activation" : "Send gradient") : events.opcode[i];
-const rank_name = rank => rank < run.stages.length ? run.stages[rank].device : run.sites.find(site => site.is_data_server)?.name ?? `rank ${rank}`;
+const kind_of = (events, i) => events.opcode[i] === "Send" ? `Send ${events.payload[i]}` : events.opcode[i];
+const computes = (events, i) => COMPUTATIONS.includes(events.opcode[i]);
+const used_devices = () => [...new Set(run.stages.map(stage => stage.device))];  // by rank
+const rank_name = rank => used_devices()[rank] ?? run.sites.find(site => site.is_data_server)?.name ?? `rank ${rank}`;
 function describe(events, i) {
-  const stage = run.stages[events.rank[i]];
-  const sends = ["Send", "AllReduce"].includes(events.opcode[i]);
-  return {name: ["Update", "AllReduce"].includes(events.opcode[i]) ? events.opcode[i] : `${kind_of(events, i)} ${events.microbatch[i]}`,
-          where: stage ? `stage ${events.rank[i]} on ${stage.device}` : `data server ${rank_name(events.rank[i])}`,
-          layers: stage && !sends ? layers(stage) : "", what: sends ? bytes(events.bytes[i]) : work(events.flops[i])};
+  const opcode = events.opcode[i], payload = events.payload[i], rank = events.rank[i];
+  const subject = payload === null || opcode === "Send" ? kind_of(events, i) : `${opcode} ${payload}`;
+  const is_of_microbatch = payload === null ? opcode !== "Update" : ["activation", "gradient"].includes(payload);
+  const stage = rank < used_devices().length && payload !== "gradient facts" ? run.stages[events.stage[i]] : null;
+  return {name: is_of_microbatch ? `${subject} ${events.microbatch[i]}` : subject,
+          where: stage ? `stage ${events.stage[i]} on ${stage.device}` : rank < used_devices().length ? rank_name(rank) : `data server ${rank_name(rank)}`,
+          layers: stage && computes(events, i) ? layers(stage) : "", what: computes(events, i) ? work(events.flops[i]) : bytes(events.bytes[i])};
 }
 
 function timeline_of(recorded, until) {
   const {events} = recorded;
-  const ranks = run.stages.length + (run.sites.some(site => site.is_data_server) ? 1 : 0);
-  const shape = {Send: {"send activation": [0.2, 0.16], "send gradient": [0.37, 0.16]}};
+  const ranks = used_devices().length + (run.sites.some(site => site.is_data_server) ? 1 : 0);
+  // Computations are in the upper row of a device; below it messages onwards and back, and collectives across both.
+  const shape = i => computes(events, i) ? [-0.17, 0.54] : events.opcode[i] !== "Send" ? [0.285, 0.33] : events.payload[i] === "gradient" ? [0.37, 0.16] : [0.2, 0.16];
   const data = KINDS.map(([kind, color]) => {
     const own = events.rank.map((_, i) => i).filter(i => kind_of(events, i) === kind);
-    const bar = own.map(i => shape[events.opcode[i]]?.[events.lane[i]] ?? [-0.17, 0.54]);
+    const bar = own.map(shape);
     return {type: "bar", orientation: "h", name: kind, marker: {color, line: {width: 0}}, y: own.map((i, k) => events.rank[i] + bar[k][0]), width: bar.map(([, width]) => width),
             base: own.map(i => events.begin_s[i]), x: own.map(i => events.end_s[i] - events.begin_s[i]), hoverinfo: "text",
             hovertext: own.map(i => {
               const {name, where, layers: which, what} = describe(events, i);
               return lines(name, plain(where), which && `layers ${which}`, what, `${seconds(events.begin_s[i])} to ${seconds(events.end_s[i])}: ${seconds(events.end_s[i] - events.begin_s[i])}`);
             }),
-            text: events.rank.length > 600 || kind.startsWith("Send") ? undefined : own.map(i => `${events.microbatch[i]}`), textposition: "inside", insidetextanchor: "middle", textangle: 0};
+            text: events.rank.length > 600 || !COMPUTATIONS.includes(kind) ? undefined : own.map(i => `${events.microbatch[i]}`), textposition: "inside", insidetextanchor: "middle", textangle: 0};
   }).filter(trace => trace.x.length > 0);
   return {data, layout: layout_of({
     height: Math.min(1800, 120 + Math.max(14, Math.min(46, 900 / ranks)) * ranks), barmode: "overlay", uniformtext: {minsize: 8, mode: "hide"}, dragmode: "zoom",
@@ -288,7 +295,7 @@ function comparison_section() {
 function summary_section() {
   const fact = (name, value, text, note) => element("div", {}, element("dt", {}, name), element("dd", {"data-fact": name, "data-value": value ?? ""}, text, note ? element("small", {}, note) : null));
   const busiest = run.links.reduce((best, link) => link.busy_fraction > (best?.busy_fraction ?? -1) ? link : best, null);
-  const used = run.stages.length, all = run.sites.reduce((sum, site) => sum + site.devices.length, 0);
+  const used = used_devices().length, all = run.sites.reduce((sum, site) => sum + site.devices.length, 0);
   return section("summary", "Summary", element("dl", {class: "facts"},
     fact("step time", run.step_time_s, seconds(run.step_time_s), "simulated"), fact("step bound", run.step_bound_s, seconds(run.step_bound_s), "no schedule of this plan takes less"),
     fact("gap", run.gap_fraction, percent(run.gap_fraction), run.objective === "step" ? "of the predicted step to its bound" : "of the objective to its bound"),
@@ -313,7 +320,8 @@ function plan_section() {
     [stage.peak_memory_bytes, bytes(stage.peak_memory_bytes)], [stage.memory_bytes, bytes(stage.memory_bytes)], [stage.compute_s, seconds(stage.compute_s)], [stage.send_s, seconds(stage.send_s)],
     [stage.idle_s, seconds(stage.idle_s)]]);
   return section("plan", "Plan", chart("plan-chart", plan, `Layers, compute time, speed and memory of ${run.stages.length} stages; the table below has the numbers`,
-    "Stages in the order of the pipeline. Outlines are the memory that a device has."),
+    `Stages in the order of the pipeline. Outlines are the memory that a device has.${
+      used_devices().length < run.stages.length ? " Memory is that of a device with all its stages." : ""}`),
     fold("All stages", table("Stages", ["stage", "device", "site", "layers", "speed", "memory used", "of", "computes", "sends", "idle"], rows)));
 }
 
@@ -379,6 +387,7 @@ function step_text() {
 }
 
 function bound_text() {
+  if (!run.explanation) return "";
   const {bottleneck, full_memory, critical_path} = run.explanation;
   const where = bottleneck.stage === null ? `the input from ${bottleneck.device}` : `stage ${bottleneck.stage} on ${bottleneck.device}`;
   const by = bottleneck.binds === "compute" ? `by its compute, ${seconds(bottleneck.compute_s)} per micro-batch` : `by its transfers over ${bottleneck.links.slice(0, 3).join(", ")}`;
@@ -398,7 +407,8 @@ function bounds_section() {
   const best_time = best ? Math.min(...[best.step_time_s, best.planned_anew_step_time_s].filter(time => time !== null)) : null;
   const answer = !best || best_time >= run.first_step_time_s * (1 - 5e-5) ? "None of the changes tried makes the step shorter."
     : `Of the changes tried, ${best.change} is worth most: ${change(relative(best_time))}.`;
-  return section("bounds", "What bounds the step", element("p", {}, bound_text()), element("p", {id: "next-change"}, answer),
+  const bound = bound_text();
+  return section("bounds", "What bounds the step", bound ? element("p", {}, bound) : null, element("p", {id: "next-change"}, answer),
     chart("bounds-chart", what_if, "What each change of the platform does to the step time; the table below has the numbers",
       `Each change was simulated with the same plan; it can also lengthen the step, where transfers then share links with others${
         replanned ? "; the lighter bars are new plans by the same allocator with its default seed and limits" : ""}.`),

@@ -53,19 +53,22 @@ Json load_of(const std::vector<std::string>& names, const std::vector<LinkMetric
 /// Sites with all their devices, used or unused.
 Json sites_of(const ReportedRun& run, const SiteMap& map)
 {
-  std::map<std::size_t, std::size_t> stage_of_device;
-  for (std::size_t stage = 0; stage < run.result.stages.size(); ++stage) stage_of_device[map.device_of[stage]] = stage;
+  std::map<std::string, std::vector<std::size_t>> stages_of_device;
+  for (std::size_t stage = 0; stage < run.result.plan.stages.size(); ++stage) {
+    stages_of_device[run.result.plan.stages[stage].device()].push_back(stage);
+  }
   Json sites = Json::array();
   for (const auto& site : map.sites) {
     Json devices = Json::array();
     for (const std::size_t index : site.devices) {
       const Device& device = run.cluster.devices[index];
-      const auto stage = stage_of_device.find(index);
+      const auto& stages = stages_of_device[device.name];
       devices.push_back({{"name", device.name},
                          {"type", device.type},
                          {"speed_flops_per_s", device.speed_at(run.workload.dtype).value},
                          {"memory_bytes", device.memory.value},
-                         {"stage", stage == stage_of_device.end() ? Json(nullptr) : Json(stage->second)}});
+                         {"stage", stages.empty() ? Json(nullptr) : Json(stages.front())},
+                         {"stages", stages}});
     }
     sites.push_back({{"name", site.name}, {"is_data_server", site.devices.empty()}, {"devices", std::move(devices)}});
   }
@@ -95,13 +98,16 @@ Json connections_of(const ReportedRun& run, const SiteMap& map)
 Json stages_of(const ReportedRun& run, const SiteMap& map)
 {
   Json stages = Json::array();
+  const auto devices = devices_of(run.result.plan);
   for (std::size_t i = 0; i < run.result.stages.size(); ++i) {
     const StageMetrics& metrics = run.result.stages[i];
     const Stage& stage = run.result.plan.stages[i];
-    const Device& device = run.cluster.devices[map.device_of[i]];
+    const auto rank =
+        static_cast<std::size_t>(std::find(devices.begin(), devices.end(), metrics.device) - devices.begin());
+    const Device& device = run.cluster.devices[map.device_of[rank]];
     stages.push_back({{"device", metrics.device},
                       {"type", device.type},
-                      {"site", map.site_of[map.device_of[i]]},
+                      {"site", map.site_of[map.device_of[rank]]},
                       {"first_layer", stage.first_layer},
                       {"last_layer", stage.last_layer},
                       {"first_layer_name", run.workload.layers[stage.first_layer].name},
@@ -112,7 +118,7 @@ Json stages_of(const ReportedRun& run, const SiteMap& map)
                       {"compute_s", metrics.compute.value},
                       {"send_s", metrics.send.value},
                       {"idle_s", metrics.idle.value},
-                      {"own_link", load_of(map.own_links[i], run.result.links)}});
+                      {"own_link", load_of(map.own_links[rank], run.result.links)}});
   }
   return stages;
 }
@@ -120,15 +126,18 @@ Json stages_of(const ReportedRun& run, const SiteMap& map)
 /// Instructions by column, which takes a third of the space of one object per instruction.
 Json timeline_of(const RecordedStep& recorded)
 {
-  const std::array<const char*, 9> columns = {"rank",  "lane",  "opcode", "microbatch",  "begin_s",
-                                              "end_s", "bytes", "flops",  "memory_bytes"};
+  const std::array<const char*, 11> columns = {"rank",    "lane",  "opcode", "payload", "stage",       "microbatch",
+                                               "begin_s", "end_s", "bytes",  "flops",   "memory_bytes"};
   Json events;
   for (const char* column : columns) events[column] = Json::array();
   for (const auto& event : recorded.events) {
     const Instruction& instruction = event.instruction;
     events["rank"].push_back(event.rank);
-    events["lane"].push_back(name_of(instruction.lane));
+    events["lane"].push_back(recorded.lanes[event.rank][instruction.lane].name);
     events["opcode"].push_back(name_of(instruction.opcode));
+    events["payload"].push_back(is_computation(instruction.opcode) ? Json(nullptr)
+                                                                   : Json(name_of(instruction.payload)));
+    events["stage"].push_back(instruction.stage);
     events["microbatch"].push_back(instruction.microbatch);
     events["begin_s"].push_back(event.begin.value);
     events["end_s"].push_back(event.end.value);
@@ -215,7 +224,7 @@ std::string run_to_json(const ReportedRun& run)
                {"allocator", plan.allocator},
                {"objective", name_of(plan.goal.objective)},
                {"communication", name_of(plan.goal.communication)},
-               {"schedule", name_of(plan.goal.schedule)},
+               {"schedule", isobar::text_of(plan.goal.schedule)},
                {"microbatches", plan.goal.microbatches},
                {"outcome", name_of(plan.outcome)},
                {"step_time_s", result.step_time.value},
@@ -232,7 +241,8 @@ std::string run_to_json(const ReportedRun& run)
   json["connections"] = connections_of(run, map);
   json["stages"] = stages_of(run, map);
   json["links"] = std::move(links);
-  json["explanation"] = Json::parse(explanation_to_json(explain(plan, run.workload, run.cluster)));
+  json["explanation"] =
+      is_chain(plan) ? Json::parse(explanation_to_json(explain(plan, run.workload, run.cluster))) : Json(nullptr);
   json["timeline"] = timeline_of(run.simulated);
   json["measured"] = run.measured != nullptr ? measured_of(*run.measured) : Json(nullptr);
   return text_of(json);

@@ -116,8 +116,8 @@ SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
   std::map<std::string, std::size_t> index;
   for (std::size_t i = 0; i < cluster.devices.size(); ++i) index[cluster.devices[i].name] = i;
   std::map<std::size_t, Names> own_links;
-  for (const auto& stage : plan.stages) {
-    const std::size_t device = index.at(stage.device());
+  for (const auto& name : devices_of(plan)) {
+    const std::size_t device = index.at(name);
     map.device_of.push_back(device);
     map.own_links.push_back(own_links.emplace(device, own_links_of(device, map, cluster)).first->second);
   }
@@ -126,7 +126,8 @@ SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
     add_connection(map, cluster, cluster.data_server_index(), map.device_of.front(), own_links);
   }
   for (std::size_t stage = 0; stage + 1 < plan.stages.size(); ++stage) {
-    add_connection(map, cluster, map.device_of[stage], map.device_of[stage + 1], own_links);
+    const std::size_t from = index.at(plan.stages[stage].device());
+    add_connection(map, cluster, from, index.at(plan.stages[stage + 1].device()), own_links);
   }
   return map;
 }

@@ -28,9 +28,9 @@ struct SiteMap {
   std::vector<Site> sites;              ///< in the order of their first device; the data server's last
   std::vector<Connection> connections;  ///< in the order of the pipeline
   std::vector<std::size_t> site_of;     ///< by endpoint
-  std::vector<std::size_t> device_of;   ///< by stage; then the data server, if any
-  /// By stage: the links common to all examined routes of its device, to a device of its own site and to one of another
-  /// site. Empty where no link is common.
+  std::vector<std::size_t> device_of;   ///< by rank, the data server last
+  /// By rank, without the data server: the links common to all examined routes of its device, to a device of its own
+  /// site and to one of another site. Empty where no link is common.
   std::vector<std::vector<std::string>> own_links;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace isobar::results {
 
@@ -19,10 +20,16 @@ using Property = WhatIf::Property;
 
 void add_devices(std::vector<WhatIf>& what_ifs, const Result& result)
 {
-  auto stages = result.stages;
-  std::stable_sort(stages.begin(), stages.end(), [](const auto& a, const auto& b) { return a.compute > b.compute; });
-  for (std::size_t i = 0; i < std::min(most_devices, stages.size()); ++i) {
-    const std::string& device = stages[i].device;
+  std::vector<std::pair<std::string, Seconds>> devices;
+  for (const auto& stage : result.stages) {
+    const auto found = std::find_if(devices.begin(), devices.end(),
+                                    [&stage](const auto& device) { return device.first == stage.device; });
+    auto& device = found == devices.end() ? devices.emplace_back(stage.device, Seconds(0)) : *found;
+    device.second += stage.compute;
+  }
+  std::stable_sort(devices.begin(), devices.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  for (std::size_t i = 0; i < std::min(most_devices, devices.size()); ++i) {
+    const std::string& device = devices[i].first;
     what_ifs.push_back({fmt::format("+10 % speed of {}", device), Property::Speed, {device}, more, false});
   }
 }

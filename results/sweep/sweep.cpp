@@ -104,6 +104,17 @@ class SweepReader {
       reader.required_choice(key, choices);
     };
   }
+  /// Checks with a function that throws an InputError, "KEY: …".
+  static CheckValue accepted_by(const std::function<void(const std::string&)>& require)
+  {
+    return [&require](MappingReader& reader, const std::string& key) {
+      try {
+        require(reader.required_text(key));
+      } catch (const InputError& fault) {
+        reader.add_fault(key, without_place(key, fault));
+      }
+    };
+  }
   static CheckValue count(std::uint64_t lowest, std::uint64_t highest = MappingReader::max_count)
   {
     return [=](MappingReader& reader, const std::string& key) { reader.required_count(key, lowest, highest); };
@@ -159,17 +170,10 @@ class SweepReader {
   void read_goal()
   {
     if (!file_.has("allocator")) file_.required("allocator");
-    add_parameter(file_, "allocator", "allocator", [this](MappingReader& reader, const std::string& key) {
-      try {
-        vocabulary_->require_allocator(reader.required_text(key));
-      } catch (const InputError& fault) {
-        const std::string what = fault.what();  // "allocator: …"
-        reader.add_fault(key, what.substr(what.starts_with(key + ": ") ? key.size() + 2 : 0));
-      }
-    });
+    add_parameter(file_, "allocator", "allocator", accepted_by(vocabulary_->require_allocator));
     add_parameter(file_, "objective", "objective", choice(objective_names()));
     add_parameter(file_, "communication", "communication", choice(communication_names()));
-    add_parameter(file_, "schedule", "schedule", choice(schedule_names()));
+    add_parameter(file_, "schedule", "schedule", accepted_by(vocabulary_->require_schedule));
     add_parameter(file_, "microbatches", "microbatches", count(1, most_microbatches));
     add_parameter(file_, "recompute", "recompute", check_text);
     const DocumentNode* budget = file_.optional("budget");

@@ -24,6 +24,8 @@ struct SweepVocabulary {
   std::function<std::vector<std::string>(const std::string& generator)> options_of_generator;
   /// @throws InputError for an unknown allocator.
   std::function<void(const std::string& allocator)> require_allocator;
+  /// @throws InputError for an unknown schedule, or numbers that it does not take.
+  std::function<void(const std::string& schedule)> require_schedule;
 };
 
 /// The runs of a sweep file (docs/sweeps.md): the product of the values of its parameters; zipped parameters vary

@@ -57,7 +57,7 @@ Line parameters_of(const Sweep& sweep, const SweepResult& result, bool with_seed
                {"allocator", row.allocator},
                {"objective", name_of(row.goal.objective)},
                {"communication", name_of(row.goal.communication)},
-               {"schedule", name_of(row.goal.schedule)},
+               {"schedule", isobar::text_of(row.goal.schedule)},
                {"microbatches", row.goal.microbatches}};
   if (with_seed) line.emplace_back("seed", row.seed);
   for (const auto& parameter : sweep.parameters()) {

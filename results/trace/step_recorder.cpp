@@ -1,30 +1,37 @@
 #include "results/trace/step_recorder.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 namespace isobar::results {
 
+StepRecorder::StepRecorder(const Program& program, std::size_t most) : most_(most), channels_(program.channels())
+{
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) recorded_.lanes.push_back(program.lanes(rank));
+}
+
 void StepRecorder::record(const TraceEvent& event)
 {
-  if (event.step > 0 || event.instruction.opcode == Opcode::Recv) return;
+  const Instruction& instruction = event.instruction;
+  if (event.step > 0 || instruction.opcode == Opcode::Recv) return;
   ++recorded_.instructions;
   if (recorded_.events.size() < most_) recorded_.events.push_back(event);
-  const Instruction& instruction = event.instruction;
-  if (instruction.opcode == Opcode::Send) recorded_.sent[{event.rank, instruction.peer}] += instruction.size;
+  if (instruction.opcode != Opcode::Send) return;
+  const Channel& channel = channels_[recorded_.lanes[event.rank][instruction.lane].channel.value()];
+  recorded_.sent[{event.rank, other_end(channel, event.rank, instruction.lane).rank}] += instruction.size;
 }
 
 void record_step(const Timeline& timeline, std::uint64_t step, TraceSink& sink)
 {
   const Program& program = timeline.program();
-  const auto times = timeline.step_times();
-  const Seconds begin = std::accumulate(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(step), Seconds(0));
+  const Seconds begin = step == 0 ? Seconds(0) : timeline.end_of(step - 1);
   std::vector<TraceEvent> events;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
-    for (const Lane lane : all_lanes) {
+    for (std::size_t i = 0; i < program.lanes(rank).size(); ++i) {
+      const auto lane = static_cast<LaneId>(i);
       for (std::uint64_t position = 0; position < program.length(rank, lane); ++position) {
         const auto span = timeline.work(rank, lane, step, position);
-        events.push_back({0, rank, program.at(rank, lane, position), span.begin - begin, span.end - begin, Bytes(0)});
+        events.push_back(
+            {0, rank, position, program.at(rank, lane, position), span.begin - begin, span.end - begin, Bytes(0)});
       }
     }
   }

@@ -1,8 +1,10 @@
 #pragma once
 
+#include "core/program/program.hpp"
 #include "core/program/trace.hpp"
 #include "results/trace/timeline.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -12,26 +14,29 @@ namespace isobar::results {
 
 /// Instructions of one step for drawing, without receives. A simulated send lasts while its bytes leave the sender.
 struct RecordedStep {
-  std::vector<TraceEvent> events;  ///< in the order of recording
-  std::uint64_t instructions = 0;  ///< number in the step, kept or not
-  /// Bytes of activations and gradients, by sending and receiving rank.
+  std::vector<std::vector<Lane>> lanes;  ///< of the program, by rank
+  std::vector<TraceEvent> events;        ///< in the order of recording
+  std::uint64_t instructions = 0;        ///< number in the step, kept or not
+  /// Bytes of the messages between two ranks, by sending and receiving rank.
   std::map<std::pair<std::size_t, std::size_t>, Bytes> sent;
 };
 
 /// A sink that records the first step of a trace.
 class StepRecorder : public TraceSink {
  public:
-  /// Keeps the first `most` instructions and counts the others.
-  explicit StepRecorder(std::size_t most) : most_(most) {}
+  /// Keeps the first `most` instructions of a trace of `program` and counts the others.
+  StepRecorder(const Program& program, std::size_t most);
   void record(const TraceEvent& event) override;
   const RecordedStep& recorded() const { return recorded_; }
 
  private:
   std::size_t most_;
+  std::vector<Channel> channels_;
   RecordedStep recorded_;
 };
 
-/// Passes one step of a timeline to a sink, sorted by end. Times are relative to the end of the previous step.
+/// Passes one step of a timeline to a sink, sorted by end. Times are relative to the end of the previous step, before
+/// which instructions may begin.
 void record_step(const Timeline& timeline, std::uint64_t step, TraceSink& sink);
 
 }  // namespace isobar::results

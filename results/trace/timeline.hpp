@@ -5,13 +5,14 @@
 #include "core/units.hpp"
 #include "results/trace/trace_file.hpp"
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace isobar::results {
 
-/// Start and end of every instruction over several steps of a program, simulated or measured. 16 bytes per instruction.
+/// Start and end of every instruction over several steps of a program, simulated or measured. Steps may overlap. 16
+/// bytes per instruction.
 class Timeline {
  public:
   struct Span {
@@ -19,27 +20,29 @@ class Timeline {
     Seconds end;
   };
 
-  /// Builds the timeline of a trace of `program`, which must outlive it.
+  /// Builds the timeline of a trace of `program`, which must outlive it. Tracks are the lanes of the same names.
   /// @throws InputError when the trace is of another program.
   static Timeline of(const TraceFile& trace, const Program& program);
 
   const Program& program() const { return *program_; }
   std::uint64_t steps() const { return steps_; }
-  const Span& at(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
-  /// Duration of each step: from the end of the previous one (or from 0) to the end of its last instruction on any
-  /// rank.
+  const Span& at(std::size_t rank, LaneId lane, std::uint64_t step, std::uint64_t position) const;
+  /// End of the last instruction of the step on any rank.
+  Seconds end_of(std::uint64_t step) const;
+  /// Duration of each step: from the end of the previous one (or from 0) to its own end.
   std::vector<Seconds> step_times() const;
-  /// Span of an instruction without waiting. An AllReduce begins when every rank has reached it. A transfer begins when
+  /// Span of an instruction without waiting. A collective begins when every rank has reached it. A transfer begins when
   /// its first byte leaves, or when its receiver reaches it if that is later, and ends when its last byte arrives.
-  Span work(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
+  Span work(std::size_t rank, LaneId lane, std::uint64_t step, std::uint64_t position) const;
 
  private:
-  explicit Timeline(const Program& program) : program_(&program), spans_(program.ranks()) {}
-  Seconds end_of_predecessors(std::size_t rank, Lane lane, std::uint64_t step, std::uint64_t position) const;
+  explicit Timeline(const Program& program) : program_(&program) {}
+  void add(const TraceEvent& event, LaneId lane);
+  Seconds end_of_predecessors(std::size_t rank, LaneId lane, std::uint64_t step, std::uint64_t position) const;
 
   const Program* program_;
   std::uint64_t steps_ = 0;
-  std::vector<std::array<std::vector<Span>, lane_count>> spans_;  // by rank and lane, step by step
+  std::vector<std::vector<std::vector<Span>>> spans_;  // by rank and lane, step by step
 };
 
 /// Drops the first of several steps, which allocates memory that the others reuse.
@@ -61,10 +64,11 @@ struct PathShare {
 
 /// Critical path of a step, found backwards from its end; largest share first.
 ///
-/// The predecessor of an instruction is the last to end of all that it waits for: its lane, its Wait and, for a
-/// transfer, those of the other end. An instruction counts from the end of its predecessor to its own end, so shares
-/// sum to the time from the start of the first instruction to the end of the step. A Recv counts as its Send; both wait
-/// for the sender's lane, not the receiver's.
+/// The predecessor of an instruction is the last to end of all that it waits for: its lane, its waits and, for a
+/// transfer or a collective, those of the other ends. An instruction counts from the end of its predecessor to its own
+/// end, so shares sum to the time from the start of the first instruction, or from the end of the one of an earlier
+/// step that it waited for, to the end of the step. A Recv counts as its Send; both wait for the sender's lane, not the
+/// receiver's.
 std::vector<PathShare> critical_path(const Timeline& timeline, std::uint64_t step);
 
 }  // namespace isobar::results

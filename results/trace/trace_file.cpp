@@ -2,12 +2,14 @@
 
 #include "core/errors.hpp"
 #include "results/trace/gzip.hpp"
+#include "results/trace/trace_schema_1.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,25 +21,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<Opcode, 6> all_opcodes = {Opcode::Forward, Opcode::Backward, Opcode::AllReduce,
-                                               Opcode::Update,  Opcode::Send,     Opcode::Recv};
 /// Above any real run; a trace with more was not written by Isobar.
 constexpr std::uint64_t most_ranks = 1'000'000;
 constexpr std::uint64_t most_steps = 10'000'000;
-
-Lane lane_of(std::uint64_t track)
-{
-  if (track >= lane_count) throw InputError(fmt::format("track {}; there are {} tracks", track, lane_count));
-  return static_cast<Lane>(track);
-}
-
-Opcode opcode_of(const std::string& name)
-{
-  for (const Opcode opcode : all_opcodes) {
-    if (name == name_of(opcode)) return opcode;
-  }
-  throw InputError("cat: " + shown(name) + ": not an instruction");
-}
+constexpr std::uint64_t most_lanes = 65'536;
+constexpr std::uint64_t most_periods = 65'536;
+constexpr std::uint64_t any = std::uint64_t{1} << 53;
+constexpr std::size_t most_waits = 4;
 
 std::uint64_t count_of(const Json& object, const char* key, std::uint64_t most)
 {
@@ -48,13 +38,20 @@ std::uint64_t count_of(const Json& object, const char* key, std::uint64_t most)
   return value.get<std::uint64_t>();
 }
 
-TraceEvent event_of(const Json& json)
+Opcode opcode_of(const std::string& name)
 {
-  constexpr std::uint64_t any = std::uint64_t{1} << 53;
+  const auto opcode = opcode_from_name(name);
+  if (!opcode) throw InputError("cat: " + shown(name) + ": not an instruction");
+  return *opcode;
+}
+
+/// What an event has in both schemas.
+TraceEvent event_of(const Json& json, std::uint64_t most_tracks)
+{
   TraceEvent event;
   Instruction& instruction = event.instruction;
   event.rank = count_of(json, "pid", most_ranks);
-  instruction.lane = lane_of(count_of(json, "tid", lane_count));
+  instruction.lane = static_cast<LaneId>(count_of(json, "tid", most_tracks));
   instruction.opcode = opcode_of(json.at("cat"));
   event.begin = Seconds(1e-6 * json.at("ts").get<double>());
   const Seconds duration(1e-6 * json.at("dur").get<double>());
@@ -66,41 +63,51 @@ TraceEvent event_of(const Json& json)
   instruction.microbatch = count_of(details, "microbatch", any);
   instruction.first_layer = count_of(details, "first_layer", any);
   instruction.last_layer = count_of(details, "last_layer", any);
-  const bool transfers = is_transfer(instruction);
-  if (transfers == (instruction.lane == Lane::Compute)) {
-    throw InputError(fmt::format("a {} on track {}", name_of(instruction.opcode), name_of(instruction.lane)));
-  }
-  if (transfers || instruction.opcode == Opcode::AllReduce) instruction.peer = count_of(details, "peer", most_ranks);
-  if (transfers) {
-    instruction.peer_position = count_of(details, "peer_position", any);
-    instruction.size = Bytes(details.at("bytes").get<double>());
-  } else {
-    instruction.work = Flops(details.at("flops").get<double>());
-    event.memory = Bytes(details.at("memory_bytes").get<double>());
-  }
-  if (details.contains("wait_tid")) {
-    instruction.wait = {lane_of(count_of(details, "wait_tid", lane_count)), count_of(details, "wait_count", any)};
-  }
   return event;
 }
 
-std::string description_of(std::size_t rank, const Instruction& instruction)
+void read_work(TraceEvent& event, const Json& details)
 {
-  return fmt::format("{} {} of rank {}", name_of(instruction.opcode), instruction.microbatch, rank);
+  event.instruction.work = Flops(details.at("flops").get<double>());
+  event.memory = Bytes(details.at("memory_bytes").get<double>());
+}
+
+EventOfSchema1 event_of_schema_1(const Json& json)
+{
+  EventOfSchema1 result;
+  result.event = event_of(json, tracks_of_schema_1.size());
+  Instruction& instruction = result.event.instruction;
+  const Json& details = json.at("args");
+  if (is_collective(instruction.opcode) && instruction.opcode != Opcode::AllReduce) {
+    throw InputError(fmt::format("cat: {}: not an instruction of isobar-trace/1", name_of(instruction.opcode)));
+  }
+  if (is_transfer(instruction.opcode)) {
+    result.peer = count_of(details, "peer", most_ranks);
+    result.peer_position = count_of(details, "peer_position", any);
+    instruction.size = Bytes(details.at("bytes").get<double>());
+  } else {
+    if (instruction.opcode == Opcode::AllReduce) result.peer = count_of(details, "peer", most_ranks);
+    read_work(result.event, details);
+  }
+  if (details.contains("wait_tid")) {
+    const auto track = count_of(details, "wait_tid", tracks_of_schema_1.size());
+    instruction.waits = Wait{static_cast<LaneId>(track), 0, count_of(details, "wait_count", any)};
+  }
+  return result;
 }
 
 /// Names of the processes that have tracks.
-std::vector<std::string> devices_of(const Json& events)
+std::vector<std::string> device_names(const Json& events)
 {
   std::map<std::uint64_t, std::string> names;
-  for (const auto& event : events) {
-    if (event.at("ph") == "M" && event.at("name") == "process_name") {
-      names[count_of(event, "pid", most_ranks)] = event.at("args").at("name").get<std::string>();
-    }
-  }
   std::set<std::uint64_t> ranks;
   for (const auto& event : events) {
-    if (event.at("ph") == "M" && event.at("name") == "thread_name") ranks.insert(count_of(event, "pid", most_ranks));
+    if (event.at("ph") != "M") continue;
+    if (event.at("name") == "process_name") {
+      names[count_of(event, "pid", most_ranks)] = event.at("args").at("name").get<std::string>();
+    } else if (event.at("name") == "thread_name") {
+      ranks.insert(count_of(event, "pid", most_ranks));
+    }
   }
   std::vector<std::string> devices;
   for (const auto rank : ranks) {
@@ -110,154 +117,191 @@ std::vector<std::string> devices_of(const Json& events)
   return devices;
 }
 
-class RecordedProgram : public Program {
+/// The named tracks of each rank, numbered from 0.
+std::vector<std::vector<Lane>> lanes_of(const Json& events, std::size_t ranks)
+{
+  std::vector<std::map<std::uint64_t, std::string>> names(ranks);
+  for (const auto& event : events) {
+    if (event.at("ph") != "M" || event.at("name") != "thread_name") continue;
+    auto& of_rank = names[count_of(event, "pid", most_ranks)];
+    of_rank[count_of(event, "tid", most_lanes)] = event.at("args").at("name").get<std::string>();
+  }
+  std::vector<std::vector<Lane>> lanes(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    std::map<std::string, std::uint64_t> track_of;
+    for (const auto& [track, name] : names[rank]) {
+      if (track != lanes[rank].size()) {
+        throw InputError(fmt::format("process {}: track {} is missing", rank, lanes[rank].size()));
+      }
+      const auto [other, is_new] = track_of.emplace(name, track);
+      if (!is_new) {
+        throw InputError(
+            fmt::format("process {}: tracks {} and {} are both named {}", rank, other->second, track, shown(name)));
+      }
+      lanes[rank].push_back({name, Engine::Device, std::nullopt});
+    }
+  }
+  return lanes;
+}
+
+/// Reads the events of isobar-trace/2, and of them the channels between tracks.
+class Schema2Reader {
  public:
-  explicit RecordedProgram(const TraceFile& trace) : lanes_(trace.devices.size())
+  explicit Schema2Reader(TraceFile& trace) : trace_(trace), uses_(trace.lanes.size())
   {
-    std::vector<TraceEvent> first_step;
-    for (const auto& event : trace.events) {
-      if (event.step == 0) first_step.push_back(event);
-    }
-    std::stable_sort(first_step.begin(), first_step.end(),
-                     [](const TraceEvent& a, const TraceEvent& b) { return a.begin < b.begin; });
-    for (const auto& event : first_step) lane(event.rank, event.instruction.lane).push_back(event.instruction);
-    for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      for (const Lane each : all_lanes) {
-        for (const auto& instruction : lane(rank, each)) check(rank, instruction);
-      }
-    }
-    check_ring();
+    for (std::size_t rank = 0; rank < uses_.size(); ++rank) uses_[rank].resize(trace.lanes[rank].size());
   }
 
-  std::size_t ranks() const override { return lanes_.size(); }
-  Bytes resident_memory(std::size_t /*rank*/) const override
+  void add(const Json& json)
   {
-    throw std::logic_error("a trace does not record resident memory");
-  }
-  std::uint64_t length(std::size_t rank, Lane of) const override { return lane(rank, of).size(); }
-  Instruction at(std::size_t rank, Lane of, std::uint64_t position) const override { return lane(rank, of)[position]; }
-
- private:
-  using Lanes = std::array<std::vector<Instruction>, lane_count>;
-
-  std::vector<Instruction>& lane(std::size_t rank, Lane of) { return lanes_[rank][static_cast<std::size_t>(of)]; }
-  const std::vector<Instruction>& lane(std::size_t rank, Lane of) const
-  {
-    return lanes_[rank][static_cast<std::size_t>(of)];
-  }
-
-  void check(std::size_t rank, const Instruction& instruction) const
-  {
-    if (instruction.wait.count > length(rank, instruction.wait.lane)) {
-      throw InputError(fmt::format("{} waits for {} instructions of {}; there are {}",
-                                   description_of(rank, instruction), instruction.wait.count,
-                                   name_of(instruction.wait.lane), length(rank, instruction.wait.lane)));
+    TraceEvent event = event_of(json, most_lanes);
+    if (event.rank >= trace_.lanes.size()) {
+      throw InputError(fmt::format("an event of process {}, which has no name", event.rank));
     }
-    if (!is_transfer(instruction)) return;
-    const Lane other = other_end(instruction.lane);
-    const bool has_other_end = instruction.peer < ranks() &&
-                               instruction.peer_position < length(instruction.peer, other) &&
-                               at(instruction.peer, other, instruction.peer_position).peer == rank;
-    if (!has_other_end) throw InputError(description_of(rank, instruction) + " has no other end on its peer");
+    Instruction& instruction = event.instruction;
+    const auto& lanes = trace_.lanes[event.rank];
+    if (instruction.lane >= lanes.size()) {
+      throw InputError(
+          fmt::format("an event on track {} of process {}, which has no name", instruction.lane, event.rank));
+    }
+    const Json& details = json.at("args");
+    event.position = count_of(details, "position", any);
+    Use use{kind_of(instruction.opcode), 0, 0};
+    if (use.kind == Kind::Computation) {
+      read_work(event, details);
+    } else {
+      use.channel = count_of(details, "channel", most_ranks);
+      instruction.payload = payload_of(details.at("payload"));
+      instruction.size = Bytes(details.at("bytes").get<double>());
+    }
+    if (is_transfer(instruction.opcode)) use.peer = count_of(details, "peer", most_ranks);
+    note(event, use);
+    if (details.contains("waits")) instruction.waits = waits_of(details.at("waits"), lanes);
+    trace_.events.push_back(event);
   }
 
-  /// Each rank of the ring has one AllReduce, whose peer is the next rank.
-  void check_ring() const
+  /// Connects the tracks that share a channel.
+  void finish()
   {
-    std::vector<std::optional<std::size_t>> next(ranks());
-    std::size_t members = 0;
-    std::size_t first = 0;
-    for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      for (const auto& instruction : lane(rank, Lane::Compute)) {
-        if (instruction.opcode != Opcode::AllReduce) continue;
-        if (next[rank]) throw InputError(fmt::format("rank {} has a second AllReduce in a step", rank));
-        next[rank] = instruction.peer;
-        first = rank;
-        ++members;
-      }
+    for (std::size_t rank = 0; rank < uses_.size(); ++rank) {
+      for (std::size_t lane = 0; lane < uses_[rank].size(); ++lane) add_end({rank, static_cast<LaneId>(lane)});
     }
-    std::size_t at_rank = first;
-    for (std::size_t i = 0; i < members; ++i) {
-      at_rank = *next[at_rank];
-      const bool closes = at_rank == first;
-      if (at_rank >= ranks() || !next[at_rank] || closes != (i + 1 == members)) {
-        throw InputError("the ranks of the AllReduce do not form a ring");
-      }
-    }
-  }
-
-  std::vector<Lanes> lanes_;
-};
-
-/// Checks that a program terminates: advances every lane as far as its waits allow, until none can.
-class WaitChecker {
- public:
-  explicit WaitChecker(const Program& program)
-      : program_(program), done_(program.ranks(), std::array<std::uint64_t, lane_count>{})
-  {
-  }
-
-  void check()
-  {
-    while (advance_lanes()) {
-    }
-    for (std::size_t rank = 0; rank < program_.ranks(); ++rank) {
-      for (const Lane lane : all_lanes) {
-        if (done(rank, lane) == program_.length(rank, lane)) continue;
-        throw InputError(description_of(rank, next(rank, lane)) + " waits for an instruction that never runs");
-      }
-    }
+    for (std::size_t i = 0; i < trace_.channels.size(); ++i) check_channel(i);
   }
 
  private:
-  std::uint64_t& done(std::size_t rank, Lane lane) { return done_[rank][static_cast<std::size_t>(lane)]; }
-  Instruction next(std::size_t rank, Lane lane) { return program_.at(rank, lane, done(rank, lane)); }
+  enum class Kind { Computation, Send, Receive, Collective };
+  /// What all instructions of a track have in common.
+  struct Use {
+    Kind kind = Kind::Computation;
+    std::size_t channel = 0;
+    std::size_t peer = 0;
+  };
 
-  bool is_ready(std::size_t rank, Lane lane)
+  static Kind kind_of(Opcode opcode)
   {
-    if (done(rank, lane) == program_.length(rank, lane)) return false;
-    const Wait wait = next(rank, lane).wait;
-    return done(rank, wait.lane) >= wait.count;
+    if (is_computation(opcode)) return Kind::Computation;
+    if (is_collective(opcode)) return Kind::Collective;
+    return opcode == Opcode::Send ? Kind::Send : Kind::Receive;
   }
 
-  /// False when no lane can advance.
-  bool advance_lanes()
+  static Payload payload_of(const std::string& name)
   {
-    bool advanced = false;
-    for (std::size_t rank = 0; rank < program_.ranks(); ++rank) {
-      for (const Lane lane : all_lanes) {
-        while (is_ready(rank, lane) && complete(rank, lane)) advanced = true;
-      }
+    constexpr std::array all = {Payload::Activation, Payload::Gradient, Payload::ParameterGradient, Payload::Parameter,
+                                Payload::GradientFacts};
+    const auto found = std::find_if(all.begin(), all.end(), [&](Payload each) { return name_of(each) == name; });
+    if (found == all.end()) throw InputError("payload: " + shown(name) + ": not a payload");
+    return *found;
+  }
+
+  static Waits waits_of(const Json& json, const std::vector<Lane>& lanes)
+  {
+    if (!json.is_array() || json.size() > most_waits) {
+      throw InputError(fmt::format("waits: {}: not a list of at most {}", shown(json.dump()), most_waits));
     }
-    return advanced;
-  }
-
-  /// Completes the next instruction; false when other participants are not ready.
-  bool complete(std::size_t rank, Lane lane)
-  {
-    const Instruction instruction = next(rank, lane);
-    if (lane != Lane::Compute) {
-      const Lane other = other_end(lane);
-      if (!is_ready(instruction.peer, other) || done(instruction.peer, other) != instruction.peer_position)
-        return false;
-      ++done(instruction.peer, other);
-    } else if (instruction.opcode == Opcode::AllReduce) {
-      std::vector<std::size_t> others;
-      for (std::size_t other = instruction.peer; other != rank; other = next(other, lane).peer) {
-        if (!is_ready(other, lane) || next(other, lane).opcode != Opcode::AllReduce) return false;
-        others.push_back(other);
-      }
-      for (const std::size_t other : others) ++done(other, lane);
+    Waits waits;
+    for (const auto& wait : json) {
+      const auto lane = static_cast<LaneId>(count_of(wait, "tid", lanes.size()));
+      const auto periods = static_cast<std::uint16_t>(count_of(wait, "periods_back", most_periods));
+      waits.add({lane, periods, count_of(wait, "count", any)});
     }
-    ++done(rank, lane);
-    return true;
+    return waits;
   }
 
-  const Program& program_;
-  std::vector<std::array<std::uint64_t, lane_count>> done_;  // by rank and lane
+  void note(const TraceEvent& event, const Use& use)
+  {
+    auto& of_track = uses_[event.rank][event.instruction.lane];
+    if (!of_track) of_track = use;
+    const auto fault = [&](const std::string& what) {
+      const Lane& lane = trace_.lanes[event.rank][event.instruction.lane];
+      return InputError(
+          fmt::format("{}, on track {}, {}", description_of(event.rank, event.instruction), shown(lane.name), what));
+    };
+    if (of_track->kind != use.kind) throw fault("is of another kind than those before it");
+    if (of_track->channel != use.channel) {
+      throw fault(fmt::format("has channel {}, and those before it channel {}", use.channel, of_track->channel));
+    }
+    if (of_track->peer != use.peer) {
+      throw fault(fmt::format("has peer {}, and those before it peer {}", use.peer, of_track->peer));
+    }
+  }
+
+  const Use& use_of(const End& end) const { return *uses_[end.rank][end.lane]; }
+
+  void add_end(const End& end)
+  {
+    const auto& use = uses_[end.rank][end.lane];
+    if (!use || use->kind == Kind::Computation) return;
+    Lane& lane = trace_.lanes[end.rank][end.lane];
+    lane.engine = Engine::Network;
+    lane.channel = use->channel;
+    if (trace_.channels.size() <= use->channel) trace_.channels.resize(use->channel + 1);
+    auto& ends = trace_.channels[use->channel].ends;
+    ends.insert(use->kind == Kind::Send ? ends.begin() : ends.end(), end);
+  }
+
+  void check_channel(std::size_t number) const
+  {
+    const auto& ends = trace_.channels[number].ends;
+    const auto count = [&](Kind kind) {
+      return std::count_if(ends.begin(), ends.end(), [&](const End& end) { return use_of(end).kind == kind; });
+    };
+    if (ends.empty() || count(Kind::Collective) == static_cast<std::ptrdiff_t>(ends.size())) return;
+    if (ends.size() != 2 || count(Kind::Send) != 1 || count(Kind::Receive) != 1) {
+      throw InputError(
+          fmt::format("channel {}: {} tracks send, {} receive and {} have collectives; it needs one that "
+                      "sends and one that receives, or collectives only",
+                      number, count(Kind::Send), count(Kind::Receive), count(Kind::Collective)));
+    }
+    for (const End& end : ends) {
+      const std::size_t other = other_end(trace_.channels[number], end.rank, end.lane).rank;
+      if (use_of(end).peer == other) continue;
+      throw InputError(fmt::format("process {}, track {}: peer {}; channel {} leads to process {}", end.rank,
+                                   shown(trace_.lanes[end.rank][end.lane].name), use_of(end).peer, number, other));
+    }
+  }
+
+  TraceFile& trace_;
+  std::vector<std::vector<std::optional<Use>>> uses_;  // by rank and lane
 };
+
+/// Calls `add` for each instruction. `number` counts events, to name the one that cannot be read.
+template <typename Add>
+void for_each_instruction(const Json& events, std::optional<std::size_t>& number, Add add)
+{
+  number = 0;
+  for (const auto& event : events) {
+    if (event.at("ph") == "X") add(event);
+    ++*number;
+  }
+}
 
 }  // namespace
+
+std::string description_of(std::size_t rank, const Instruction& instruction)
+{
+  return fmt::format("{} {} of rank {}", name_of(instruction.opcode), instruction.microbatch, rank);
+}
 
 std::string json_fault_message(const std::string& what)
 {
@@ -274,14 +318,23 @@ TraceFile read_trace(const std::filesystem::path& file)
   std::optional<std::size_t> event_number;
   try {
     const Json json = Json::parse(text);
-    if (!json.is_object() || json.value("/otherData/schema"_json_pointer, "") != "isobar-trace/1") {
-      throw InputError("otherData.schema: not isobar-trace/1; pass a trace of isobar simulate or isobar run");
+    const std::string schema = json.is_object() ? json.value("/otherData/schema"_json_pointer, "") : "";
+    if (schema != "isobar-trace/1" && schema != "isobar-trace/2") {
+      throw InputError(
+          "otherData.schema: not isobar-trace/1 or isobar-trace/2; pass a trace of isobar simulate or isobar run");
     }
-    trace.devices = devices_of(json.at("traceEvents"));
-    event_number = 0;
-    for (const auto& event : json.at("traceEvents")) {
-      if (event.at("ph") == "X") trace.events.push_back(event_of(event));
-      ++*event_number;
+    const Json& events = json.at("traceEvents");
+    trace.devices = device_names(events);
+    if (schema == "isobar-trace/1") {
+      std::vector<EventOfSchema1> instructions;
+      for_each_instruction(events, event_number,
+                           [&instructions](const Json& event) { instructions.push_back(event_of_schema_1(event)); });
+      add_events_of_schema_1(trace, std::move(instructions));
+    } else {
+      trace.lanes = lanes_of(events, trace.devices.size());
+      Schema2Reader reader(trace);
+      for_each_instruction(events, event_number, [&reader](const Json& event) { reader.add(event); });
+      reader.finish();
     }
   } catch (const Json::exception& error) {
     const std::string what = json_fault_message(error.what());
@@ -290,23 +343,7 @@ TraceFile read_trace(const std::filesystem::path& file)
     throw InputError(trace.name, fault.what());
   }
   if (trace.events.empty()) throw InputError(trace.name, "traceEvents: holds no instructions");
-  for (const auto& event : trace.events) {
-    if (event.rank >= trace.devices.size()) {
-      throw InputError(trace.name, fmt::format("an event of process {}, which has no name", event.rank));
-    }
-  }
   return trace;
-}
-
-std::unique_ptr<const Program> recorded_program(const TraceFile& trace)
-{
-  try {
-    auto program = std::make_unique<const RecordedProgram>(trace);
-    WaitChecker(*program).check();
-    return program;
-  } catch (const InputError& fault) {
-    throw InputError(trace.name, fault.what());
-  }
 }
 
 }  // namespace isobar::results

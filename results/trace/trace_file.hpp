@@ -3,8 +3,8 @@
 #include "core/program/program.hpp"
 #include "core/program/trace.hpp"
 
+#include <cstddef>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,16 +13,19 @@ namespace isobar::results {
 /// A Chrome trace written by `isobar simulate` or `isobar run` (docs/formats/trace.md).
 struct TraceFile {
   std::string name;
-  std::vector<std::string> devices;  ///< by rank, the data server last
-  std::vector<TraceEvent> events;    ///< at least one, in the order of the file
+  std::vector<std::string> devices;      ///< by rank, the data server last
+  std::vector<std::vector<Lane>> lanes;  ///< by rank and LaneId: the tracks, with their names
+  std::vector<Channel> channels;         ///< between them
+  std::vector<TraceEvent> events;        ///< at least one
 };
 
-/// Reads a trace. @throws InputError when the file is no such trace.
+/// Reads a trace of schema isobar-trace/2 or isobar-trace/1. In the second, whose gradient sync is part of the compute
+/// track, it becomes a lane "sync" as programs have it now.
+/// @throws InputError when the file is no such trace.
 TraceFile read_trace(const std::filesystem::path& file);
 
-/// The program that a trace executed, from its first step. Holds every instruction.
-/// @throws InputError when instructions refer to missing ones or wait for each other.
-std::unique_ptr<const Program> recorded_program(const TraceFile& trace);
+/// "Send 3 of rank 1", for messages.
+std::string description_of(std::size_t rank, const Instruction& instruction);
 
 /// The message of a JSON library's exception ("[json.exception.out_of_range.403] key 'ts' not found") without its
 /// prefix, on one line.

@@ -2,6 +2,7 @@
 
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
+#include "results/trace/recorded_program.hpp"
 #include "results/trace/timeline.hpp"
 #include "results/trace/trace_file.hpp"
 

@@ -16,12 +16,6 @@ namespace isobar::results {
 
 namespace {
 
-bool computes(const Instruction& instruction)
-{
-  return instruction.opcode == Opcode::Forward || instruction.opcode == Opcode::Backward ||
-         instruction.opcode == Opcode::Update;
-}
-
 /// The steps that count.
 struct Window {
   std::uint64_t first = 0;
@@ -48,59 +42,62 @@ class RankMoments {
   RankMoments(const Timeline& timeline, std::size_t rank, const Window& window)
       : timeline_(timeline), program_(timeline.program()), rank_(rank), window_(window)
   {
+    const Intervals whole({window.time});
     std::vector<Interval> compute;
     std::vector<Interval> transfers;
-    for (const Lane lane : all_lanes) {
+    for (std::size_t i = 0; i < program_.lanes(rank).size(); ++i) {
+      const auto lane = static_cast<LaneId>(i);
+      std::vector<Interval> all;
       for_each(lane, [&](const Instruction& instruction, std::uint64_t step, std::uint64_t position) {
-        auto& moments = computes(instruction) ? compute : transfers;
-        moments.push_back(interval_of(timeline_.work(rank_, lane, step, position)));
+        const auto span = timeline_.work(rank_, lane, step, position);
+        all.push_back({span.begin, span.end});
+        (is_computation(instruction.opcode) ? compute : transfers).push_back(all.back());
       });
+      lanes_.push_back(Intervals(std::move(all)) & whole);
     }
-    const Intervals whole({window.time});
     busy_ = Intervals(std::move(compute)) & whole;
     communication_ = Intervals(std::move(transfers)) & whole;
   }
 
-  bool has_compute() const { return program_.length(rank_, Lane::Compute) > 0; }
+  bool has_compute() const { return program_.length(rank_, compute_lane) > 0; }
   const Intervals& busy() const { return busy_; }
   const Intervals& communication() const { return communication_; }
 
-  /// Moments when the next instruction of the compute lane could not begin because of a transfer in progress.
+  /// Times of the lanes with instructions, over the whole window.
+  std::vector<DeviceTimes::Lane> lanes() const
+  {
+    std::vector<DeviceTimes::Lane> times;
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      if (program_.length(rank_, static_cast<LaneId>(i)) == 0) continue;
+      times.push_back({program_.lanes(rank_)[i].name, lanes_[i].length()});
+    }
+    return times;
+  }
+
+  /// Moments when the next instruction of the compute lane could not begin because of a transfer or a collective in
+  /// progress.
   Intervals waiting_for_link() const
   {
-    std::map<Lane, Intervals> transfers_of;
-    for (const Lane lane : all_lanes) {
-      if (lane == Lane::Compute) continue;
-      std::vector<Interval> transfers;
-      for_each(lane, [&](const Instruction& /*instruction*/, std::uint64_t step, std::uint64_t position) {
-        transfers.push_back(interval_of(timeline_.work(rank_, lane, step, position)));
-      });
-      transfers_of[lane] = Intervals(std::move(transfers));
-    }
-    std::map<Lane, std::vector<Interval>> gaps_of;
-    std::vector<Interval> reductions;
+    std::map<LaneId, std::vector<Interval>> gaps_of;
     Seconds before = window_.time.begin;
-    for_each(Lane::Compute, [&](const Instruction& instruction, std::uint64_t step, std::uint64_t position) {
-      const auto span = timeline_.at(rank_, Lane::Compute, step, position);
-      if (instruction.wait.count > 0) gaps_of[instruction.wait.lane].push_back({before, span.begin});
-      if (instruction.opcode == Opcode::AllReduce) {
-        reductions.push_back(interval_of(timeline_.work(rank_, Lane::Compute, step, position)));
+    for_each(compute_lane, [&](const Instruction& instruction, std::uint64_t step, std::uint64_t position) {
+      const auto span = timeline_.at(rank_, compute_lane, step, position);
+      for (const Wait& wait : instruction.waits) {
+        if (program_.lanes(rank_)[wait.lane].channel) gaps_of[wait.lane].push_back({before, span.begin});
       }
       before = span.end;
     });
-    std::vector<Interval> waits = std::move(reductions);
+    std::vector<Interval> waits;
     for (auto& [lane, gaps] : gaps_of) {
-      const Intervals under_way = Intervals(std::move(gaps)) & transfers_of[lane];
+      const Intervals under_way = Intervals(std::move(gaps)) & lanes_[lane];
       waits.insert(waits.end(), under_way.intervals().begin(), under_way.intervals().end());
     }
-    return (Intervals(std::move(waits)) & Intervals({window_.time})) - busy_;
+    return Intervals(std::move(waits)) - busy_;
   }
 
  private:
-  static Interval interval_of(const Timeline::Span& span) { return {span.begin, span.end}; }
-
   template <typename Visit>
-  void for_each(Lane lane, Visit visit) const
+  void for_each(LaneId lane, Visit visit) const
   {
     for (std::uint64_t step = window_.first; step < window_.first + window_.steps; ++step) {
       for (std::uint64_t position = 0; position < program_.length(rank_, lane); ++position) {
@@ -113,6 +110,7 @@ class RankMoments {
   const Program& program_;
   std::size_t rank_;
   Window window_;
+  std::vector<Intervals> lanes_;
   Intervals busy_;
   Intervals communication_;
 };
@@ -130,6 +128,7 @@ std::vector<DeviceTimes> device_times(const Timeline& timeline, const std::vecto
     of_device.busy = moments.busy().length() / steps;
     of_device.communication = moments.communication().length() / steps;
     of_device.hidden = (moments.communication() & moments.busy()).length() / steps;
+    for (const auto& lane : moments.lanes()) of_device.lanes.push_back({lane.name, lane.busy / steps});
     if (moments.has_compute()) of_device.idle = {{moments.waiting_for_link().length() / steps, {}, {}}};
     most_busy = std::max(most_busy, of_device.busy);
     times.push_back(std::move(of_device));
@@ -186,6 +185,10 @@ std::string stats_to_json(const TraceStats& stats)
       device["idle_link_s"] = of_device.idle->link.value;
       device["idle_straggler_s"] = of_device.idle->straggler.value;
       device["idle_bubble_s"] = of_device.idle->bubble.value;
+    }
+    device["lanes"] = Json::array();
+    for (const auto& lane : of_device.lanes) {
+      device["lanes"].push_back({{"lane", lane.name}, {"busy_s", lane.busy.value}});
     }
     devices.push_back(std::move(device));
   }

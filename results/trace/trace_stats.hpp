@@ -15,16 +15,22 @@ namespace isobar::results {
 struct DeviceTimes {
   /// Step time without `busy`, by cause; the three causes sum to it.
   struct Idle {
-    Seconds link;       ///< its next work waits for a transfer or an AllReduce in progress
+    Seconds link;       ///< its next work waits for a transfer or a collective in progress
     Seconds straggler;  ///< up to the extra compute time of the busiest device
     Seconds bubble;     ///< the rest: the schedule fills and drains
     Seconds total() const { return link + straggler + bubble; }
   };
+  /// Time of one lane in a step.
+  struct Lane {
+    std::string name;
+    Seconds busy;  ///< with an instruction in progress
+  };
   std::string device;
   Seconds busy;              ///< forward, backward and update
-  Seconds communication;     ///< with at least one transfer to or from it, or an AllReduce, in progress
+  Seconds communication;     ///< with at least one transfer to or from it, or a collective, in progress
   Seconds hidden;            ///< part of communication during which it computes
   std::optional<Idle> idle;  ///< only for devices that compute
+  std::vector<Lane> lanes;   ///< those with instructions
 };
 
 /// Time that the critical path of a step spends on instructions of one kind; a Recv counts as its Send.

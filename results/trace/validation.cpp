@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -15,8 +17,9 @@ namespace isobar::results {
 
 namespace {
 
-/// Kind of an instruction; instructions of one kind are compared together.
-using Kind = std::tuple<std::size_t, Opcode, std::size_t>;  // rank, opcode, peer of Send
+/// Kind of an instruction; instructions of one kind are compared together. The peer is that of a Send; the stage and
+/// the payload are none where they follow from the rest.
+using Kind = std::tuple<std::size_t, Opcode, std::size_t, std::optional<std::uint32_t>, std::optional<Payload>>;
 
 /// Index of the first step that counts: the second one, or the only one.
 std::uint64_t first_that_counts(const Timeline& timeline)
@@ -24,22 +27,55 @@ std::uint64_t first_that_counts(const Timeline& timeline)
   return timeline.steps() > 1 ? 1 : 0;
 }
 
+/// Calls `visit` with lane, position and instruction of everything that a rank does in a step.
+template <typename Visit>
+void for_each_instruction(const Program& program, std::size_t rank, Visit visit)
+{
+  for (std::size_t i = 0; i < program.lanes(rank).size(); ++i) {
+    const auto lane = static_cast<LaneId>(i);
+    for (std::uint64_t position = 0; position < program.length(rank, lane); ++position) {
+      visit(lane, position, program.at(rank, lane, position));
+    }
+  }
+}
+
+bool has_several_stages(const Program& program, std::size_t rank)
+{
+  std::set<std::uint32_t> stages;
+  for_each_instruction(program, rank, [&](LaneId, std::uint64_t, const Instruction& instruction) {
+    if (is_computation(instruction.opcode)) stages.insert(instruction.stage);
+  });
+  return stages.size() > 1;
+}
+
+Kind kind_of(const Program& program, std::size_t rank, const Instruction& instruction, bool is_one_of_several_stages)
+{
+  Kind kind{rank, instruction.opcode, 0, std::nullopt, std::nullopt};
+  const bool sends = instruction.opcode == Opcode::Send;
+  if (sends) {
+    const Channel& channel = program.channels()[program.lanes(rank)[instruction.lane].channel.value()];
+    std::get<2>(kind) = other_end(channel, rank, instruction.lane).rank;
+  }
+  const bool has_stage = is_computation(instruction.opcode) || instruction.payload != Payload::GradientFacts;
+  if (is_one_of_several_stages && has_stage) std::get<3>(kind) = instruction.stage;
+  if (is_one_of_several_stages && sends) std::get<4>(kind) = instruction.payload;
+  return kind;
+}
+
 std::map<Kind, Seconds> median_durations(const Timeline& timeline)
 {
   const Program& program = timeline.program();
   std::map<Kind, std::vector<Seconds>> durations;
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
-    for (const Lane lane : {Lane::Compute, Lane::SendActivation, Lane::SendGradient}) {
-      for (std::uint64_t position = 0; position < program.length(rank, lane); ++position) {
-        const Instruction instruction = program.at(rank, lane, position);
-        const bool sends = instruction.opcode == Opcode::Send;
-        auto& of_kind = durations[{rank, instruction.opcode, sends ? instruction.peer : 0}];
-        for (std::uint64_t step = first_that_counts(timeline); step < timeline.steps(); ++step) {
-          const auto work = timeline.work(rank, lane, step, position);
-          of_kind.push_back(work.end - work.begin);
-        }
+    const bool several_stages = has_several_stages(program, rank);
+    for_each_instruction(program, rank, [&](LaneId lane, std::uint64_t position, const Instruction& instruction) {
+      if (instruction.opcode == Opcode::Recv) return;
+      auto& of_kind = durations[kind_of(program, rank, instruction, several_stages)];
+      for (std::uint64_t step = first_that_counts(timeline); step < timeline.steps(); ++step) {
+        const auto work = timeline.work(rank, lane, step, position);
+        of_kind.push_back(work.end - work.begin);
       }
-    }
+    });
   }
   std::map<Kind, Seconds> medians;
   for (auto& [kind, values] : durations) medians[kind] = median_of(std::move(values));
@@ -49,15 +85,15 @@ std::map<Kind, Seconds> median_durations(const Timeline& timeline)
 /// Median over steps of the time that the rank computes per step.
 Seconds compute_time(const Timeline& timeline, std::size_t rank)
 {
-  const Program& program = timeline.program();
   std::vector<Seconds> by_step;
   for (std::uint64_t step = first_that_counts(timeline); step < timeline.steps(); ++step) {
     Seconds sum;
-    for (std::uint64_t position = 0; position < program.length(rank, Lane::Compute); ++position) {
-      if (program.at(rank, Lane::Compute, position).opcode == Opcode::AllReduce) continue;
-      const auto work = timeline.work(rank, Lane::Compute, step, position);
-      sum += work.end - work.begin;
-    }
+    for_each_instruction(timeline.program(), rank,
+                         [&](LaneId lane, std::uint64_t position, const Instruction& instruction) {
+                           if (!is_computation(instruction.opcode)) return;
+                           const auto work = timeline.work(rank, lane, step, position);
+                           sum += work.end - work.begin;
+                         });
     by_step.push_back(sum);
   }
   return median_of(by_step);
@@ -120,6 +156,15 @@ std::vector<std::string> joined(std::vector<std::string> cells, const std::vecto
   return cells;
 }
 
+/// "Forward", "Send activation, stage 2".
+std::string text_of_kind(const InstructionValidation& kind)
+{
+  std::string text(name_of(kind.opcode));
+  if (kind.payload) text += fmt::format(" {}", name_of(*kind.payload));
+  if (kind.stage) text += fmt::format(", stage {}", *kind.stage);
+  return text;
+}
+
 std::string text_of_path(const char* title, const std::vector<PathValidation>& path)
 {
   constexpr std::size_t most = 6;
@@ -148,9 +193,13 @@ Validation validate(const Timeline& predicted, const Timeline& measured, const s
   }
   const auto predicted_durations = median_durations(predicted);
   for (const auto& [kind, duration] : median_durations(measured)) {
-    const auto& [rank, opcode, peer] = kind;
-    validation.instructions.push_back(
-        {devices[rank], opcode, opcode == Opcode::Send ? devices[peer] : "", {predicted_durations.at(kind), duration}});
+    const auto& [rank, opcode, peer, stage, payload] = kind;
+    validation.instructions.push_back({devices[rank],
+                                       opcode,
+                                       opcode == Opcode::Send ? devices[peer] : "",
+                                       stage,
+                                       payload,
+                                       {predicted_durations.at(kind), duration}});
   }
   validation.predicted_path = path_of(predicted, predicted.steps() - 1, devices);
   validation.measured_path = path_of(measured, step_with_median_time(measured), devices);
@@ -175,6 +224,8 @@ std::string validation_to_json(const Validation& validation, double tolerance)
   for (const auto& kind : validation.instructions) {
     Json object = {{"device", kind.device}, {"opcode", name_of(kind.opcode)}};
     if (!kind.peer.empty()) object["peer"] = kind.peer;
+    if (kind.stage) object["stage"] = *kind.stage;
+    if (kind.payload) object["payload"] = name_of(*kind.payload);
     add_pair(object, "duration", "s", kind.duration);
     json["instructions"].push_back(std::move(object));
   }
@@ -192,7 +243,7 @@ std::string text_of(const Validation& validation)
   std::vector<std::vector<std::string>> instructions;
   for (const auto& kind : validation.instructions) {
     instructions.push_back(
-        joined({kind.peer.empty() ? kind.device : kind.device + " to " + kind.peer, std::string(name_of(kind.opcode))},
+        joined({kind.peer.empty() ? kind.device : kind.device + " to " + kind.peer, text_of_kind(kind)},
                cells_of(kind.duration)));
   }
   return fmt::format("step {:.4g} s predicted, {:.4g} s measured: {:+.1f} %\n\n{}\n{}\n{}\n{}",

@@ -1,9 +1,10 @@
 #pragma once
 
+#include "core/program/program.hpp"
 #include "results/trace/timeline.hpp"
 
-#include <cstddef>
-#include <map>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,10 @@ struct Pair {
   }
 };
 
-/// Predicted and measured totals of one stage.
+/// Predicted and measured totals of one device.
 struct StageValidation {
   std::string device;
-  Pair<Seconds> compute;  ///< per step: the compute lane without AllReduce, which waits for other ranks
+  Pair<Seconds> compute;  ///< per step: its computations
   Pair<Bytes> peak_memory;
 };
 
@@ -35,6 +36,10 @@ struct InstructionValidation {
   std::string device;
   Opcode opcode = Opcode::Forward;
   std::string peer;  ///< for Send: the receiving device
+  /// For a device that holds several stages, the stage; none for what concerns all of them. For a Send, what it
+  /// carries.
+  std::optional<std::uint32_t> stage;
+  std::optional<Payload> payload;
   Pair<Seconds> duration;
 };
 
@@ -46,16 +51,16 @@ struct PathValidation {
 
 /// Comparison of a simulated and a measured run of the same program.
 struct Validation {
-  std::string allocator;    ///< of the plan
-  Pair<Seconds> step_time;  ///< medians of the steps after the first
-  std::vector<StageValidation> stages;
+  std::string allocator;                            ///< of the plan
+  Pair<Seconds> step_time;                          ///< medians of the steps after the first
+  std::vector<StageValidation> stages;              ///< by rank, without the data server
   std::vector<InstructionValidation> instructions;  ///< by rank; Recv counts as its Send
   std::vector<PathValidation> predicted_path;       ///< of the last step, largest share first
   std::vector<PathValidation> measured_path;        ///< of the step with the median time
 };
 
-/// Compares two timelines of the program of a plan by `allocator`. `devices` names its ranks; `peak_memory` is by
-/// stage. O(n log n) for n instructions.
+/// Compares two timelines of the program of a plan by `allocator`. `devices` names its ranks; `peak_memory` is by rank,
+/// without the data server. O(n log n) for n instructions.
 Validation validate(const Timeline& predicted, const Timeline& measured, const std::string& allocator,
                     const std::vector<std::string>& devices, const std::vector<Pair<Bytes>>& peak_memory);
 

@@ -1,16 +1,37 @@
 #pragma once
 
 #include "core/model/workload.hpp"
+#include "core/plan/order.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/program.hpp"
 
 #include <memory>
+#include <vector>
 
 namespace isobar::schedules {
 
-/// Makes the Program of a checked, feasible plan. Rank i runs stage i; rank S is the data server, if the plan names
-/// one. O(stages + layers) time and memory, independent of the number of micro-batches. Keeps no reference to its
-/// arguments.
+/// Makes the Program of a checked, feasible plan of stages on one device each. A device may have several stages; its
+/// compute lane then executes those of all, in the order of the plan's schedule. O(stages + layers + slots of the
+/// orders) time and memory, independent of the number of micro-batches. Keeps no reference to its arguments.
+///
+/// A rank is a device (`devices_of`); the last rank is the data server, if the plan names one. Lanes of a rank, where
+/// it has them, in this order:
+/// - "compute": the tasks of its order, then an Update for each of its stages.
+/// - "send activation", "send gradient": what its stages make for neighbouring stages on other devices.
+/// - "receive activation", "receive gradient": what its stages need from those, and the input of stage 0.
+/// - "sync": the gradient sync, if the workload needs one and the plan has several devices.
+///
+/// If a rank has several lanes of one kind, their names end in the stage to or from whose input they carry:
+/// "send activation 3", and "receive gradient 3" for the gradient that stage 3 sends back. The messages of a channel
+/// follow the order of the sender.
+/// @throws InputError where the schedule has no orders for the plan.
 std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload);
+
+/// As above, with orders by rank in place of those of the plan's schedule. They must have a forward and a backward of
+/// every micro-batch for each stage, all whole or all split, and must not deadlock.
+///
+/// Orders of forwards only make a program without gradients, gradient sync and updates that keeps no activations.
+/// @throws std::logic_error for orders that lack a task; `at` throws it for a task before its input in the same lane.
+std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, std::vector<Order> orders);
 
 }  // namespace isobar::schedules

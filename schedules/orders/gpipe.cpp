@@ -1,34 +1,13 @@
-#include "schedules/orders/compute_order.hpp"
+#include "schedules/orders/gpipe.hpp"
 
 namespace isobar::schedules {
 
-namespace {
-
-class GPipeOrder : public ComputeOrder {
- public:
-  explicit GPipeOrder(std::uint64_t microbatches) : microbatches_(microbatches) {}
-
-  Step at(std::size_t, std::uint64_t position) const override
-  {
-    if (position < microbatches_) return {true, position};
-    return {false, nth_backward(position - microbatches_)};
-  }
-  std::uint64_t forward_position(std::size_t, std::uint64_t microbatch) const override { return microbatch; }
-  std::uint64_t backward_position(std::size_t, std::uint64_t microbatch) const override
-  {
-    return microbatches_ + nth_backward(microbatch);
-  }
-  std::uint64_t nth_backward(std::uint64_t count) const override { return microbatches_ - 1 - count; }
-
- private:
-  std::uint64_t microbatches_;
-};
-
-}  // namespace
-
-std::unique_ptr<ComputeOrder> gpipe_order(std::uint64_t microbatches)
+std::vector<Order> gpipe_orders(const PipelineShape& shape, const ScheduleChoice&)
 {
-  return std::make_unique<GPipeOrder>(microbatches);
+  const std::uint64_t microbatches = shape.microbatches;
+  const std::vector<Run> runs = {{microbatches, {{{Opcode::Forward, 0, 0}, 1}}},
+                                 {microbatches, {{{Opcode::Backward, 0, microbatches - 1}, -1}}}};
+  return std::vector<Order>(shape.ranks(), Order(runs));
 }
 
 }  // namespace isobar::schedules

@@ -1,72 +1,113 @@
 #include "sim/play/faults.hpp"
 
+#include "sim/play/collectives.hpp"
+
 #include <fmt/format.h>
 
+#include <set>
 #include <stdexcept>
 
 namespace isobar::sim {
+
+namespace {
+
+/// "rank 2": the ranks of a channel's ends that have not reached the lane's turn.
+std::string missing_ranks(const LaneState& lane)
+{
+  constexpr std::size_t most = 8;
+  std::set<std::size_t> ranks;
+  if (lane.collective != nullptr) {
+    for (const auto* end : lane.collective->ends) {
+      if (end->state != TurnState::Joined) ranks.insert(end->rank);
+    }
+  } else {
+    ranks.insert(lane.other_end->rank);
+  }
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  std::size_t count = 0;
+  for (const auto rank : ranks) {
+    if (++count > most) break;
+    text += fmt::format("{}{}", count == 1 ? "" : ", ", rank);
+  }
+  if (ranks.size() > most) text += fmt::format(" and {} more", ranks.size() - most);
+  return text;
+}
+
+/// What the lane's turn waits for.
+std::string awaited(const SimulationState& state, const LaneState& lane)
+{
+  if (lane.state == TurnState::Held) return fmt::format("the end of step {} of its rank", lane.turn.period - 2);
+  if (lane.state != TurnState::Waiting) return missing_ranks(lane);
+  const Wait& wait = lane.turn.instruction.waits.begin()[lane.waits_over];
+  std::string text = fmt::format("{} of its {}", wait.count, state.program.lanes(lane.rank).at(wait.lane).name);
+  if (wait.periods_back > 0) text += fmt::format(" in step {}", lane.turn.period - wait.periods_back);
+  return text;
+}
+
+}  // namespace
 
 InputError platform_fault(const Platform& platform, const std::string& what)
 {
   return {platform.cluster().name, what};
 }
 
-InputError off_fault(const SimulationState& state, const std::string& what, const LaneState& lane,
-                     const Instruction& instruction)
+InputError off_fault(const SimulationState& state, const std::string& what, const LaneState& lane, const Turn& turn)
 {
   return platform_fault(
       state.platform, fmt::format("{} is off at {:.6g} s, and {} needs it; the hosts and links of a plan must stay on",
-                                  what, (now() - state.begin).value, description(lane, instruction, state.step)));
+                                  what, (now() - state.begin).value, description(lane, turn)));
 }
 
-void require_host(const SimulationState& state, const RankState& rank, const LaneState& lane,
-                  const Instruction& instruction)
+void require_host(const SimulationState& state, const LaneState& lane, const Turn& turn)
 {
-  if (!rank.host_is_on) throw off_fault(state, "host " + rank.host->get_name(), lane, instruction);
+  const RankState& rank = state.ranks[lane.rank];
+  if (!rank.host_is_on) throw off_fault(state, "host " + rank.host->get_name(), lane, turn);
 }
 
-void require_route(const SimulationState& state, const LaneState& send, const Instruction& instruction,
-                   const Channel& channel)
+void require_hop(const SimulationState& state, const LaneState& lane, const Turn& turn, const Hop& hop)
 {
-  require_host(state, state.ranks[send.rank], send, instruction);
-  require_host(state, state.ranks[channel.to], send, instruction);
-  for (const auto* link : channel.route.links) {
-    if (!link->is_on()) throw off_fault(state, "link " + link->get_name(), send, instruction);
+  for (const std::size_t end : {hop.from, hop.to}) {
+    const RankState& rank = state.ranks[end];
+    if (!rank.host_is_on) throw off_fault(state, "host " + rank.host->get_name(), lane, turn);
+  }
+  for (const auto* link : hop.route.links) {
+    if (!link->is_on()) throw off_fault(state, "link " + link->get_name(), lane, turn);
   }
 }
 
-void throw_fault_of_failed_activity(const SimulationState& state, const LaneState& lane)
+void throw_fault_of_failed_activity(const SimulationState& state, const ActivityOwner& owner)
 {
-  const Instruction& instruction = lane.under_way();
-  if (lane.uses_network()) {
-    require_route(state, lane, instruction, *lane.arriving.channel);
+  const auto* stream = owner.is_stream ? static_cast<const Stream*>(&owner) : nullptr;
+  const LaneState& lane = stream != nullptr ? *stream->sender : static_cast<const LaneState&>(owner);
+  const Turn& turn = lane.under_way();
+  if (stream != nullptr) {
+    require_hop(state, lane, turn, *stream->hop);
   } else {
-    require_host(state, state.ranks[lane.rank], lane, instruction);
+    require_host(state, lane, turn);
   }
-  throw std::logic_error("SimGrid reported a failure of " + description(lane, instruction, state.step));
+  throw std::logic_error("SimGrid reported a failure of " + description(lane, turn));
 }
 
-std::string description(const LaneState& lane, const Instruction& instruction, std::uint64_t step)
+std::string description(const LaneState& lane, const Turn& turn)
 {
-  const bool has_microbatch = instruction.opcode != Opcode::Update && instruction.opcode != Opcode::AllReduce;
-  return fmt::format("{}{} (rank {}, step {})",
-                     is_transfer(instruction) ? name_of(lane.lane) : name_of(instruction.opcode),
-                     has_microbatch ? fmt::format(" of micro-batch {}", instruction.microbatch) : "", lane.rank, step);
+  const Instruction& instruction = turn.instruction;
+  const bool is_of_tensors = instruction.payload == Payload::Activation || instruction.payload == Payload::Gradient;
+  const bool has_microbatch = instruction.opcode != Opcode::Update && is_of_tensors;
+  return fmt::format("{}{}{} (rank {}, step {})", name_of(instruction.opcode),
+                     is_computation(instruction.opcode) ? "" : fmt::format(" {}", name_of(instruction.payload)),
+                     has_microbatch ? fmt::format(" of micro-batch {}", instruction.microbatch) : "", lane.rank,
+                     turn.period);
 }
 
-std::string waiting_instructions(const std::vector<RankState>& ranks, std::uint64_t step)
+std::string waiting_instructions(const SimulationState& state)
 {
   constexpr int most = 20;
   std::string text;
   int count = 0;
-  for (const auto& rank : ranks) {
+  for (const auto& rank : state.ranks) {
     for (const auto& lane : rank.lanes) {
-      if (lane.at_end() || ++count > most) continue;
-      const Wait& wait = lane.turn.wait;
-      const bool waits = rank.lane(wait.lane).completed < wait.count;
-      text += fmt::format(
-          "\n  {} waits for {}", description(lane, lane.turn, step),
-          waits ? fmt::format("{} of its {}", wait.count, name_of(wait.lane)) : fmt::format("rank {}", lane.turn.peer));
+      if (lane.state == TurnState::Over || ++count > most) continue;
+      text += fmt::format("\n  {} waits for {}", description(lane, lane.turn), awaited(state, lane));
     }
   }
   if (count > most) text += fmt::format("\n  and {} more", count - most);

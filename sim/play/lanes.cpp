@@ -2,81 +2,179 @@
 
 #include "core/errors.hpp"
 
+#include <algorithm>
+
 namespace isobar::sim {
 
-void Lanes::begin_step()
+namespace {
+
+/// The number of completions, over all periods, of the lane that a wait of an instruction of `period` is for.
+std::uint64_t completions_of(const Wait& wait, std::uint64_t period, std::uint64_t length)
 {
-  step_begin_ = now();
+  return period < wait.periods_back ? 0 : (period - wait.periods_back) * length + wait.count;
+}
+
+bool is_woken_later(const Waiter& a, const Waiter& b)
+{
+  return a.count != b.count ? a.count > b.count : a.lane->id > b.lane->id;
+}
+
+}  // namespace
+
+void Lanes::begin_program()
+{
+  last_period_end_ = now();
   for (auto& rank : state_.ranks) {
+    rank.lanes_in_use = static_cast<std::size_t>(
+        std::ranges::count_if(rank.lanes, [](const LaneState& lane) { return lane.length > 0; }));
+    rank.lanes_in_period = {rank.lanes_in_use, rank.lanes_in_use};
+    if (rank.lanes_in_use > 0) ++ranks_in_use_;
     for (auto& lane : rank.lanes) {
-      lane.started = lane.completed = 0;
-      if (lane.at_end()) continue;
-      ++open_lanes_;
-      take_turn(lane);
+      if (lane.length > 0) take_turn(lane);
     }
   }
-  ensure(open_lanes_ > 0, "a program without instructions");
+  ensure(ranks_in_use_ > 0, "a program without instructions");
+}
+
+/// Loads the instruction at the lane's place. Lanes that wait are not tried before they are woken.
+void Lanes::take_turn(LaneState& lane)
+{
+  RankState& rank = state_.ranks[lane.rank];
+  lane.turn.instruction = state_.program.at(lane.rank, lane.id, lane.turn.position);
+  lane.waits_over = 0;
+  if (lane.turn.position == 0 && lane.turn.period > rank.periods_ended + 1) {
+    lane.state = TurnState::Held;
+    rank.held.push_back(&lane);
+  } else {
+    await(lane);
+  }
+}
+
+/// Queues the lane with the next one that it waits for, or to be tried.
+void Lanes::await(LaneState& lane)
+{
+  RankState& rank = state_.ranks[lane.rank];
+  const Waits& waits = lane.turn.instruction.waits;
+  for (; lane.waits_over < waits.size(); ++lane.waits_over) {
+    const Wait& wait = waits.begin()[lane.waits_over];
+    LaneState& other = rank.lanes[wait.lane];
+    const Waiter waiter{completions_of(wait, lane.turn.period, other.length), &lane};
+    if (other.completed >= waiter.count) continue;
+    auto& waiters = other.waiters;
+    waiters.insert(std::upper_bound(waiters.begin(), waiters.end(), waiter, is_woken_later), waiter);
+    lane.state = TurnState::Waiting;
+    return;
+  }
+  lane.state = TurnState::Ready;
+  to_try_.push_back(&lane);
+}
+
+void Lanes::wake_waiters(LaneState& lane)
+{
+  auto& waiters = lane.waiters;
+  while (!waiters.empty() && waiters.back().count == lane.completed) {
+    LaneState& woken = *waiters.back().lane;
+    waiters.pop_back();
+    ++woken.waits_over;
+    await(woken);
+  }
 }
 
 void Lanes::begin(LaneState& lane)
 {
-  state_.ranks[lane.rank].memory += lane.turn.acquires;
-  if (lane.turn.acquires.value > 0) report_memory(lane.rank);
+  const Hold& acquired = lane.turn.instruction.acquires;
+  if (acquired.size.value > 0) {
+    state_.ranks[lane.rank].memory_of(acquired.tier) += acquired.size;
+    report_memory(lane.rank, acquired.tier);
+  }
   ++running_;
 }
 
-void Lanes::begin_on_device(LaneState& lane)
+void Lanes::begin_running(LaneState& lane)
 {
   begin(lane);
-  lane.running = true;
-  stamp(lane);
-}
-
-void Lanes::advance(LaneState& lane)
-{
-  if (lane.completed == lane.started) lane.first = lane.turn;
-  ++lane.started;
-  if (!lane.at_end()) take_turn(lane);
+  lane.state = TurnState::Running;
+  state_.stamp(lane);
 }
 
 void Lanes::complete(LaneState& lane)
 {
-  lane.running = false;
-  ++lane.started;
   end(lane, lane.turn, lane.begin, now());
+  proceed(lane);
 }
 
-void Lanes::end(LaneState& lane, const Instruction& instruction, Seconds begin, Seconds end)
+void Lanes::advance(LaneState& lane)
+{
+  if (lane.in_transit++ == 0) lane.first = lane.turn;
+  proceed(lane);
+}
+
+void Lanes::arrive(LaneState& lane, Seconds begin, Seconds end)
+{
+  Turn& first = lane.first;
+  this->end(lane, first, begin, end);
+  if (--lane.in_transit == 0) return;
+  if (++first.position == lane.length) {
+    first.position = 0;
+    ++first.period;
+  }
+  first.instruction = state_.program.at(lane.rank, lane.id, first.position);
+}
+
+/// Gives the lane its next turn, in this period or the next.
+void Lanes::proceed(LaneState& lane)
+{
+  if (++lane.turn.position < lane.length) return take_turn(lane);
+  lane.turn.position = 0;
+  if (++lane.turn.period == iterations_) {
+    lane.state = TurnState::Over;
+  } else {
+    take_turn(lane);
+  }
+}
+
+/// Ends an instruction of the lane: records it in the trace, releases its memory and queues the lanes that waited for
+/// it.
+void Lanes::end(LaneState& lane, const Turn& turn, Seconds begin, Seconds end)
 {
   RankState& rank = state_.ranks[lane.rank];
   state_.last_progress = now();
   if (state_.sink != nullptr) {
-    state_.sink->record({state_.step, lane.rank, instruction, begin - state_.begin, end - state_.begin, lane.memory});
+    state_.sink->record({turn.period, lane.rank, turn.position, turn.instruction, begin - state_.begin,
+                         end - state_.begin, lane.memory});
   }
-  rank.memory -= instruction.releases;
-  if (instruction.releases.value > 0) report_memory(lane.rank);
+  const Hold& released = turn.instruction.releases;
+  if (released.size.value > 0) {
+    rank.memory_of(released.tier) -= released.size;
+    report_memory(lane.rank, released.tier);
+  }
   --running_;
   ++lane.completed;
-  for (auto& waiting : rank.lanes) {
-    const Wait& wait = waiting.turn.wait;
-    if (wait.lane == lane.lane && wait.count == lane.completed && &waiting != &lane) to_try_.push_back(&waiting);
-  }
-  if (lane.completed < lane.length) {
-    if (lane.lane == Lane::Compute) take_turn(lane);
-    return;
-  }
-  if (--open_lanes_ > 0) return;
-  step_times_.push_back(state_.last_progress - step_begin_);
-  if (++state_.step == iterations_) {
-    done_ = true;
-  } else {
-    begin_step();
-  }
+  wake_waiters(lane);
+  if (turn.position + 1 == lane.length && --rank.lanes_in_period[turn.period % 2] == 0) end_period(rank, turn.period);
 }
 
-void Lanes::report_memory(std::size_t rank) const
+/// Ends a period on a rank, whose lanes may now enter the one after the next.
+void Lanes::end_period(RankState& rank, std::uint64_t period)
 {
-  if (state_.sink != nullptr) state_.sink->memory_changed(rank, now() - state_.begin, state_.ranks[rank].memory);
+  ++rank.periods_ended;
+  rank.lanes_in_period[period % 2] = rank.lanes_in_use;
+  for (auto* lane : rank.held) await(*lane);
+  rank.held.clear();
+
+  const std::uint64_t index = period - step_times_.size();
+  if (index == ranks_in_period_.size()) ranks_in_period_.push_back(ranks_in_use_);
+  if (--ranks_in_period_[index] > 0) return;
+  ranks_in_period_.pop_front();  // no rank ends a period before the previous one
+  step_times_.push_back(state_.last_progress - last_period_end_);
+  last_period_end_ = state_.last_progress;
+}
+
+void Lanes::report_memory(std::size_t rank, Tier tier) const
+{
+  if (state_.sink != nullptr) {
+    state_.sink->memory_changed(rank, tier, now() - state_.begin, state_.ranks[rank].memory_of(tier));
+  }
 }
 
 }  // namespace isobar::sim

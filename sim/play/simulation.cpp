@@ -3,13 +3,13 @@
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 #include "sim/platform/simgrid_compat.hpp"
-#include "sim/play/all_reduce.hpp"
-#include "sim/play/channels.hpp"
+#include "sim/play/collectives.hpp"
 #include "sim/play/faults.hpp"
-#include "sim/play/flows.hpp"
 #include "sim/play/lanes.hpp"
+#include "sim/play/links.hpp"
 #include "sim/play/simulation_state.hpp"
 #include "sim/play/standstill.hpp"
+#include "sim/play/streams.hpp"
 #include "sim/play/transfers.hpp"
 
 #include <fmt/format.h>
@@ -27,6 +27,28 @@ namespace {
 constexpr Seconds first_slice{1};
 constexpr Seconds longest_run{1e15};  // beyond it a double's clock is no finer than 0.1 s
 
+std::vector<LaneState> lane_states(const Program& program, std::size_t rank)
+{
+  std::vector<LaneState> states(program.lanes(rank).size());
+  for (std::size_t lane = 0; lane < states.size(); ++lane) {
+    states[lane].rank = rank;
+    states[lane].id = static_cast<LaneId>(lane);
+    states[lane].length = program.length(rank, states[lane].id);
+  }
+  return states;
+}
+
+/// Lets the two ends of each channel of two know each other.
+void connect(const Program& program, std::vector<RankState>& ranks)
+{
+  for (const auto& channel : program.channels()) {
+    if (channel.ends.size() != 2) continue;
+    const auto lane_of = [&](const End& end) { return &ranks.at(end.rank).lanes.at(end.lane); };
+    lane_of(channel.ends[0])->other_end = lane_of(channel.ends[1]);
+    lane_of(channel.ends[1])->other_end = lane_of(channel.ends[0]);
+  }
+}
+
 std::vector<RankState> rank_states(const Platform& platform, const Program& program, const std::vector<RankHost>& ranks)
 {
   ensure(ranks.size() == program.ranks(), "a simulation needs a host for each rank");
@@ -37,19 +59,15 @@ std::vector<RankState> rank_states(const Platform& platform, const Program& prog
     if (state.host == nullptr) throw platform_fault(platform, fmt::format("there is no host {}", ranks[rank].host));
     state.host_is_on = state.host->is_on();
     state.speed = ranks[rank].speed;
-    state.memory = program.resident_memory(rank);
-    for (const Lane lane : all_lanes) {
-      state.lane(lane).rank = rank;
-      state.lane(lane).lane = lane;
-      state.lane(lane).length = program.length(rank, lane);
+    for (const Tier tier : {Tier::Device, Tier::Host, Tier::Disk}) {
+      state.memory_of(tier) = program.resident(rank, tier);
     }
+    state.lanes = lane_states(program, rank);
     hold_at_standstill(*state.host);  // a profile has set its values of time 0 already
-    if (state.lane(Lane::Compute).length > 0) {
-      ensure(state.speed.value > 0, "a rank that computes needs a speed");
-      state.host_flops_per_flop = state.host->get_speed() / state.speed.value;
-    }
+    if (state.speed.value > 0) state.host_flops_per_flop = state.host->get_speed() / state.speed.value;
     states.push_back(std::move(state));
   }
+  connect(program, states);
   return states;
 }
 
@@ -66,13 +84,13 @@ class Simulation {
     sg4::Host::on_speed_change_cb(
         [this](const sg4::Host& host) { state_.guard.run([&] { hold_at_standstill(host); }); });
     sg4::Link::on_bandwidth_change_cb(
-        [this](const sg4::Link& link) { state_.guard.run([&] { flows_.bandwidth_changed(link); }); });
+        [this](const sg4::Link& link) { state_.guard.run([&] { streams_.bandwidth_changed(link); }); });
     on_host_switch([this](const sg4::Host& host) {
       for (auto& rank : state_.ranks) {
         if (rank.host == &host) rank.host_is_on = host.is_on();
       }
     });
-    on_link_switch([this](const sg4::Link& link) { state_.guard.run([&] { transfers_.link_switched(link); }); });
+    on_link_switch([this](const sg4::Link& link) { state_.guard.run([&] { streams_.link_switched(link); }); });
   }
 
   SimulationReport run()
@@ -80,18 +98,18 @@ class Simulation {
     const auto wall_begin = std::chrono::steady_clock::now();
     state_.last_progress = state_.begin = now();
     state_.guard.run([&] {
-      for (std::size_t rank = 0; rank < state_.ranks.size(); ++rank) lanes_.report_memory(rank);
-      lanes_.begin_step();
+      report_resident_memory();
+      lanes_.begin_program();
       start_what_can();
     });
     run_to_the_end();
     if (state_.guard.has_failed()) {
-      transfers_.remove_timers();
+      streams_.remove_timers();
       state_.guard.rethrow();
     }
     SimulationReport report;
     report.step_times = lanes_.step_times();
-    report.links = channels_.uses();
+    report.links = links_.uses();
     report.activities = activities_;
     report.wall_time = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_begin).count());
     return report;
@@ -107,7 +125,7 @@ class Simulation {
     Seconds slice = first_slice;
     while (!state_.guard.has_failed() && !lanes_.done()) {
       if (lanes_.running() == 0) {
-        throw std::logic_error("the program deadlocks:" + waiting_instructions(state_.ranks, state_.step));
+        throw std::logic_error("the program deadlocks:" + waiting_instructions(state_));
       }
       engine->run_until((now() + slice).value);
       if (!lanes_.done()) state_.guard.run([&] { give_up_at_standstill(state_); });
@@ -117,61 +135,78 @@ class Simulation {
     }
   }
 
+  /// Tiers of which a rank holds nothing are not mentioned until it does.
+  void report_resident_memory()
+  {
+    for (std::size_t rank = 0; rank < state_.ranks.size(); ++rank) {
+      lanes_.report_memory(rank, Tier::Device);
+      for (const Tier tier : {Tier::Host, Tier::Disk}) {
+        if (state_.ranks[rank].memory_of(tier).value > 0) lanes_.report_memory(rank, tier);
+      }
+    }
+  }
+
   void start_what_can()
   {
-    while (LaneState* lane = lanes_.next_to_try()) try_to_start(*lane);
+    while (LaneState* lane = lanes_.next_to_try()) {
+      if (++tried_ % 1024 == 0) throw_if_interrupted();  // many instructions may take no time
+      try_to_start(*lane);
+    }
   }
 
   void try_to_start(LaneState& lane)
   {
-    if (!lanes_.is_ready(lane)) return;
-    if (lane.is_all_reduce()) return all_reduce_.join(lane);
-    if (lane.lane == Lane::Compute) return start_compute(lane);
-    LaneState& other = state_.ranks.at(lane.turn.peer).lane(other_end(lane.lane));
-    if (!lanes_.is_ready(other) || other.started != lane.turn.peer_position) return;
-    ensure(other.turn.peer == lane.rank && other.turn.peer_position == lane.started && lane.rank != other.rank,
-           "a send and a receive that do not name each other");
-    if (lane.turn.opcode == Opcode::Send) {
-      transfers_.start(lane, other);
-    } else {
-      transfers_.start(other, lane);
-    }
+    if (lane.state != TurnState::Ready) return;  // started from the other end
+    const Opcode opcode = lane.turn.instruction.opcode;
+    if (is_computation(opcode)) return start_computation(lane);
+    if (is_transfer(opcode)) return transfers_.try_to_start(lane);
+    collectives_.join(lane);
   }
 
-  void start_compute(LaneState& lane)
+  /// Computations of one rank share its host, as lanes of one engine do.
+  void start_computation(LaneState& lane)
   {
     const RankState& rank = state_.ranks[lane.rank];
-    require_host(state_, rank, lane, lane.turn);
-    lanes_.begin_on_device(lane);
-    if (lane.turn.work.value <= 0) return lanes_.complete(lane);
+    require_host(state_, lane, lane.turn);
+    lanes_.begin_running(lane);
+    const Flops work = lane.turn.instruction.work;
+    if (work.value <= 0) return lanes_.complete(lane);
+    ensure(rank.speed.value > 0, "a rank that computes needs a speed");
     const auto exec = sg4::Exec::init();
-    exec->set_host(rank.host)->set_flops_amount(lane.turn.work.value * rank.host_flops_per_flop);
-    exec->set_data(&lane);
+    exec->set_host(rank.host)->set_flops_amount(work.value * rank.host_flops_per_flop);
+    exec->set_data(static_cast<ActivityOwner*>(&lane));
     lane.activity = exec;
     start_activity(exec);
   }
 
   void activity_ended(const sg4::Activity& activity)
   {
-    auto* lane = activity.get_data<LaneState>();
-    if (lane == nullptr || activity.get_state() == sg4::Activity::State::CANCELED) return;
+    auto* owner = activity.get_data<ActivityOwner>();
+    if (owner == nullptr || activity.get_state() == sg4::Activity::State::CANCELED) return;
     // SimGrid still uses the activity after this callback, but no longer that of the previous one.
     ended_.reset();
-    if (lane->activity.get() != &activity) {
-      ended_ = flows_.release_cancelled(activity);
+    if (owner->activity.get() != &activity) {
+      ended_ = streams_.release_cancelled(activity);
       return;
     }
-    ended_ = std::move(lane->activity);
-    if (activity.get_state() != sg4::Activity::State::FINISHED) throw_fault_of_failed_activity(state_, *lane);
+    ended_ = std::move(owner->activity);
+    if (activity.get_state() != sg4::Activity::State::FINISHED) throw_fault_of_failed_activity(state_, *owner);
     if (++activities_ % 1024 == 0) throw_if_interrupted();
-    if (lane->is_all_reduce()) {
-      all_reduce_.part_arrived(*lane);
-    } else if (lane->lane == Lane::Compute) {
-      lanes_.complete(*lane);
+    if (owner->is_stream) {
+      complete(static_cast<Stream&>(*owner));
     } else {
-      transfers_.complete(*lane);
+      lanes_.complete(static_cast<LaneState&>(*owner));
     }
     start_what_can();
+  }
+
+  void complete(Stream& stream)
+  {
+    if (stream.receiver != nullptr) {
+      transfers_.complete(stream);
+    } else {
+      collectives_.complete(stream);
+    }
   }
 
   void give_up_as_too_long() const
@@ -185,11 +220,12 @@ class Simulation {
 
   SimulationState state_;
   Lanes lanes_;
-  Channels channels_{state_};
-  Flows flows_{state_, channels_};
-  Transfers transfers_{state_, lanes_, channels_, flows_};
-  AllReduce all_reduce_{state_, lanes_, channels_, transfers_};
+  Links links_{state_};
+  Streams streams_{state_, links_};
+  Transfers transfers_{state_, lanes_, streams_};
+  Collectives collectives_{state_, lanes_, streams_};
   std::uint64_t activities_ = 0;  // completed
+  std::uint64_t tried_ = 0;       // turns
   sg4::ActivityPtr ended_;
 };
 

@@ -23,10 +23,12 @@ struct LinkUse {
 
 /// Results of a simulation besides its trace.
 struct SimulationReport {
-  std::vector<Seconds> step_times;  ///< one per iteration
-  std::vector<LinkUse> links;       ///< links that carried anything, sorted by name
-  std::uint64_t activities = 0;     ///< completed SimGrid Exec + Comm + Io
-  Seconds wall_time;                ///< of the engine's run only
+  /// One per iteration: from the end of the previous one (of the first: from the start) to the end of its last
+  /// instruction on any rank.
+  std::vector<Seconds> step_times;
+  std::vector<LinkUse> links;    ///< links that carried anything, sorted by name
+  std::uint64_t activities = 0;  ///< completed SimGrid Exec + Comm + Io
+  Seconds wall_time;             ///< of the engine's run only
 };
 
 /// Where a rank of a program runs.
@@ -35,21 +37,26 @@ struct RankHost {
   FlopsPerSecond speed;  ///< of the device in the workload's dtype; unused for a rank that computes nothing
 };
 
-/// Where the ranks of a plan's program run: the device of each stage at its rate in the workload's dtype, then the data
-/// server if the cluster has one. @throws InputError for a device that the cluster does not have.
+/// Where the ranks of a plan's program run: its devices by rank (devices_of) at their rates in the workload's dtype,
+/// then the data server if the cluster has one. @throws InputError for a device that the cluster does not have.
 std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
-/// Plays a program on a platform, `iterations` times; an iteration starts when all ranks have ended the previous one.
+/// Plays a program on a platform for `iterations` periods. Periods flow: a lane goes from its last instruction of one
+/// to the first of the next, unless another lane of its rank has not ended the period before. So no lane is more than
+/// one period ahead of another of its rank, and no rank waits for others except where the program has it wait.
 ///
 /// Rank i of the program runs on `ranks[i]`. SimGrid's hosts have one speed, that of float32. An instruction therefore
 /// becomes work x host speed / device speed there, and availability profiles act on it. There are no actors: an
-/// activity is created when its instruction starts and dropped when it ends. Memory grows with the ranks and with the
-/// messages in transit at one time, not with micro-batches. Instructions without work take no activity. Each event is
-/// reported to `sink` (may be null). Deterministic.
+/// activity is created when its instruction starts and dropped when it ends. Memory grows with the ranks, with the
+/// flows of a collective, and with the messages in transit at one time, not with micro-batches. Instructions without
+/// work take no activity. Each event is reported to `sink` (may be null). Deterministic.
 ///
 /// A transfer is ready when both ends have reached it and their waits are over. Its latency passes first; then its data
 /// flow, one message of a lane after the other (docs/costs.md). Its Send spans the time in which its bytes leave, its
-/// Recv the time in which they arrive, a latency later.
+/// Recv the time in which they arrive, a latency later. Messages within a host take no time.
+///
+/// A collective begins when all ends of its channel have reached it, and all complete it together. It is played as the
+/// rounds of flows of `rounds_of`; a flow takes one activity, whatever the number of its messages.
 ///
 /// A host or link whose profile falls to 0 stands still until the profile raises it again. The run fails when nothing
 /// has completed for a week of simulated time and for 1000 times the nominal duration of the work under way.

@@ -15,8 +15,11 @@
 #include <string>
 #include <vector>
 
-/// What the parts of a simulation share while a program is played: ranks, their lanes, and messages between them.
+/// What the parts of a simulation share while a program is played: ranks, their lanes, and the streams between them.
 namespace isobar::sim {
+
+struct Collective;
+struct LaneState;
 
 struct LinkState {
   explicit LinkState(const sg4::Link& link) : name(link.get_name()) {}
@@ -29,51 +32,110 @@ struct LinkState {
 };
 
 /// The route from one rank to another; looked up once.
-struct Channel {
+struct Hop {
+  std::size_t from = 0;
   std::size_t to = 0;
+  bool is_within_host = false;  // no route; messages take no time
   Route route;
   std::vector<LinkState*> links;  // of route.links, in the same order
 };
 
-/// A transfer that both ends have begun, or a part of an AllReduce.
+/// Data on the way from one rank to another: those of a transfer, or of all messages of a flow.
 struct Message {
-  const Channel* channel = nullptr;
   Seconds ready;
-  Seconds latency;  // of its route when it was ready
+  Seconds latency;  // of all its messages, as the route had it when they were ready
   std::uint64_t bytes = 0;
 
   /// When its first byte arrives, unless earlier messages are still arriving.
   Seconds due() const { return ready + latency; }
 };
 
-struct LaneState {
-  std::size_t rank = 0;
-  Lane lane = Lane::Compute;
-  std::uint64_t length = 0;
-  std::uint64_t started = 0;  // of a compute lane: as `completed`; of others: messages in transit count too
-  std::uint64_t completed = 0;
-  Instruction turn;         // instruction `started`, unless the lane is at its end
-  Instruction first;        // of a transfer lane: instruction `completed`, once it is in transit
-  bool running = false;     // of the compute lane
-  bool has_joined = false;  // the AllReduce whose turn it is
-  Seconds begin;            // of the computation, or of the data that arrives
-  Bytes memory;             // of the rank, at `begin`
-  sg4::ActivityPtr activity;
-  // Of a lane that sends, and of a part of an AllReduce:
-  const Channel* channel = nullptr;  // the last one looked up
-  std::deque<Message> on_the_way;    // none of their bytes has arrived
-  Message arriving;                  // its data is what the activity transfers
-  Timer* timer = nullptr;            // for the first of `on_the_way`
-  Seconds left;                      // when the bytes of the previous message had left
-  BytesPerSecond fixed_bound;        // SimGrid lets the flow be no faster, whatever a bandwidth profile does
-  // Of a lane that receives:
-  std::deque<LaneState*> senders;  // of the messages in transit, in the lane's order
+/// Messages of which no byte has arrived, in their order.
+class MessageQueue {
+ public:
+  bool empty() const { return first_ == messages_.size(); }
+  const Message& front() const { return messages_[first_]; }
+  void push(const Message& message) { messages_.push_back(message); }
+  void pop()
+  {
+    if (2 * ++first_ < messages_.size()) return;
+    messages_.erase(messages_.begin(), messages_.begin() + static_cast<std::ptrdiff_t>(first_));
+    first_ = 0;
+  }
 
-  bool at_end() const { return started == length; }
-  bool is_all_reduce() const { return turn.opcode == Opcode::AllReduce; }
-  bool uses_network() const { return lane != Lane::Compute || is_all_reduce(); }
-  /// The instruction that it computes, or the first one that it transfers.
-  const Instruction& under_way() const { return lane == Lane::Compute ? turn : first; }
+ private:
+  std::vector<Message> messages_;
+  std::size_t first_ = 0;  // at most half of them are gone
+};
+
+/// Base of what SimGrid works on: a lane that computes, or a stream.
+struct ActivityOwner {
+  explicit ActivityOwner(bool is_a_stream) : is_stream(is_a_stream) {}
+
+  bool is_stream;
+  sg4::ActivityPtr activity;
+};
+
+/// Messages from one rank to another, whose data flow one after the other: those of a lane that sends, or those of one
+/// flow of a collective.
+struct Stream : ActivityOwner {
+  Stream() : ActivityOwner(true) {}
+
+  LaneState* sender = nullptr;
+  LaneState* receiver = nullptr;  // null: a flow of a collective
+  const Hop* hop = nullptr;
+  MessageQueue on_the_way;
+  Message arriving;            // its data is what the activity transfers
+  Timer* timer = nullptr;      // for the first of `on_the_way`
+  Seconds begin;               // of the data that arrives
+  Seconds left;                // when the bytes of the previous message had left
+  BytesPerSecond fixed_bound;  // SimGrid lets the flow be no faster, whatever a bandwidth profile does
+};
+
+/// An instruction of a lane, and its place.
+struct Turn {
+  std::uint64_t period = 0;
+  std::uint64_t position = 0;  // in the period
+  Instruction instruction;
+};
+
+/// What the turn of a lane waits for.
+enum class TurnState : std::uint8_t {
+  Held,     // another lane of its rank to end the period before that
+  Waiting,  // wait `waits_over` of its instruction
+  Ready,    // nothing of its own rank
+  Joined,   // a collective: the other ends of its channel
+  Running,  // its own end
+  Over      // nothing: the lane has ended its last period
+};
+
+/// A lane that waits until another has completed `count` instructions.
+struct Waiter {
+  std::uint64_t count = 0;
+  LaneState* lane = nullptr;
+};
+
+struct LaneState : ActivityOwner {
+  LaneState() : ActivityOwner(false) {}
+
+  std::size_t rank = 0;
+  LaneId id = compute_lane;
+  TurnState state = TurnState::Over;
+  std::uint8_t waits_over = 0;  // waits of the turn
+  std::uint64_t length = 0;     // of a period
+  std::uint64_t completed = 0;  // over all periods
+  Turn turn;                    // the next one, or the one that is running
+  Turn first;                   // of a lane with transfers in transit: the first of these
+  std::uint64_t in_transit = 0;
+  Seconds begin;                     // of the instruction, or of the data that arrives
+  Bytes memory;                      // of the rank's device, at `begin`
+  std::vector<Waiter> waiters;       // the first to be woken last
+  LaneState* other_end = nullptr;    // of a channel of two
+  Stream* stream = nullptr;          // of a lane that has sent
+  Collective* collective = nullptr;  // of a lane that has joined one
+
+  /// The first instruction in transit, else the turn.
+  const Turn& under_way() const { return in_transit > 0 ? first : turn; }
 };
 
 struct RankState {
@@ -81,11 +143,15 @@ struct RankState {
   bool host_is_on = true;
   double host_flops_per_flop = 0;  // host speed / device speed
   FlopsPerSecond speed;
-  Bytes memory;
-  std::array<LaneState, lane_count> lanes;
+  std::array<Bytes, tier_count> memory;
+  std::vector<LaneState> lanes;
 
-  LaneState& lane(Lane which) { return lanes[static_cast<std::size_t>(which)]; }
-  const LaneState& lane(Lane which) const { return lanes[static_cast<std::size_t>(which)]; }
+  std::size_t lanes_in_use = 0;                  // that have instructions
+  std::uint64_t periods_ended = 0;               // by all its lanes
+  std::array<std::size_t, 2> lanes_in_period{};  // that have not ended period p, at p modulo 2, for the next two
+  std::vector<LaneState*> held;
+
+  Bytes& memory_of(Tier tier) { return memory[static_cast<std::size_t>(tier)]; }
 };
 
 /// Keeps the first exception of a callback until SimGrid has returned, because none may propagate through SimGrid.
@@ -110,21 +176,28 @@ class CallbackGuard {
   std::exception_ptr fault_;
 };
 
-struct SimulationState {
-  const Platform& platform;
-  const Program& program;
-  TraceSink* sink;  // may be null
-  std::vector<RankState> ranks;
-  std::uint64_t step = 0;
-  Seconds begin = {};          // of the simulation, by SimGrid's clock
-  Seconds last_progress = {};  // when an instruction was last completed
-  CallbackGuard guard = {};
-};
-
 /// SimGrid's clock.
 inline Seconds now()
 {
   return Seconds(sg4::Engine::get_clock());
 }
+
+struct SimulationState {
+  const Platform& platform;
+  const Program& program;
+  TraceSink* sink;  // may be null
+  std::vector<RankState> ranks;
+  std::deque<Stream> streams = {};
+  Seconds begin = {};          // of the simulation, by SimGrid's clock
+  Seconds last_progress = {};  // when an instruction or a flow of a collective was last completed
+  CallbackGuard guard = {};
+
+  /// Records the time and the memory of the rank's device as those of the beginning of what the lane does.
+  void stamp(LaneState& lane)
+  {
+    lane.begin = now();
+    lane.memory = ranks[lane.rank].memory_of(Tier::Device);
+  }
+};
 
 }  // namespace isobar::sim

@@ -14,23 +14,41 @@ namespace {
 constexpr double standstill_rate = 1e-4;
 constexpr double patience = 1000;  // times the nominal duration of what is under way
 
-/// Nominal duration of what the lane has under way, with its host or links to itself; of messages, the first one.
-Seconds nominal_time(const RankState& rank, const LaneState& lane)
+/// Nominal duration of what a rank computes, with its host to itself.
+Seconds nominal_time(const RankState& rank)
 {
-  if (!lane.uses_network()) return lane.running ? lane.turn.work / rank.speed : Seconds(0);
-  if (!lane.activity && lane.on_the_way.empty()) return Seconds(0);
-  const Message& message = lane.activity ? lane.arriving : lane.on_the_way.front();
-  const Route& route = message.channel->route;
+  Seconds time;
+  for (const auto& lane : rank.lanes) {
+    if (lane.activity) time += lane.turn.instruction.work / rank.speed;
+  }
+  return time;
+}
+
+/// Nominal duration of the first message of a stream, with its links to itself.
+Seconds nominal_time(const Stream& stream)
+{
+  if (!stream.activity && stream.on_the_way.empty()) return Seconds(0);
+  const Message& message = stream.activity ? stream.arriving : stream.on_the_way.front();
+  const Route& route = stream.hop->route;
   return message.latency + Bytes(static_cast<double>(message.bytes)) / std::min(route.bandwidth, route.rate_cap);
 }
 
-/// "link up", "host a": the slowest resource of the lane's activity.
-std::string slowest_resource(const RankState& rank, const LaneState& lane)
+/// "link up": the slowest link of the stream; its sender's host where there is none.
+std::string slowest_resource(const SimulationState& state, const Stream& stream)
 {
-  if (!lane.uses_network() || lane.arriving.channel->route.links.empty()) return "host " + rank.host->get_name();
-  const auto& links = lane.arriving.channel->route.links;
+  const auto& links = stream.hop->route.links;
+  if (links.empty()) return "host " + state.ranks[stream.hop->from].host->get_name();
   const auto has_less = [](const auto* a, const auto* b) { return a->get_bandwidth() < b->get_bandwidth(); };
   return "link " + (*std::min_element(links.begin(), links.end(), has_less))->get_name();
+}
+
+InputError standstill_fault(const SimulationState& state, const std::string& what, const LaneState& lane)
+{
+  return platform_fault(
+      state.platform,
+      fmt::format("{} stands still: nothing has completed since {:.6g} s, and {} waits for it; let "
+                  "its profile rise above 0 again",
+                  what, (state.last_progress - state.begin).value, description(lane, lane.under_way())));
 }
 
 }  // namespace
@@ -54,20 +72,16 @@ bool hold_at_standstill(const sg4::Link& link)
 void give_up_at_standstill(const SimulationState& state)
 {
   Seconds nominal;
-  for (const auto& rank : state.ranks) {
-    for (const auto& lane : rank.lanes) nominal += nominal_time(rank, lane);
-  }
+  for (const auto& rank : state.ranks) nominal += nominal_time(rank);
+  for (const auto& stream : state.streams) nominal += nominal_time(stream);
   if (now() - state.last_progress < std::max(week, patience * nominal)) return;
   for (const auto& rank : state.ranks) {
     for (const auto& lane : rank.lanes) {
-      if (!lane.activity) continue;
-      throw platform_fault(
-          state.platform,
-          fmt::format("{} stands still: nothing has completed since {:.6g} s, and {} waits for it; let its profile "
-                      "rise above 0 again",
-                      slowest_resource(rank, lane), (state.last_progress - state.begin).value,
-                      description(lane, lane.under_way(), state.step)));
+      if (lane.activity) throw standstill_fault(state, "host " + rank.host->get_name(), lane);
     }
+  }
+  for (const auto& stream : state.streams) {
+    if (stream.activity) throw standstill_fault(state, slowest_resource(state, stream), *stream.sender);
   }
 }
 

@@ -17,7 +17,8 @@ bool hold_at_standstill(const sg4::Link& link);
 inline constexpr Seconds week{7 * 24 * 3600.0};
 
 /// Throws when nothing has completed for a week and for 1000 times the nominal duration of the work under way.
-/// @throws InputError that names the slowest host or link, the instruction that waits for it, and since when.
+/// @throws InputError that names a host that computes or the slowest link of a message, the instruction that waits for
+/// it, and since when.
 void give_up_at_standstill(const SimulationState& state);
 
 }  // namespace isobar::sim

@@ -16,7 +16,8 @@ using namespace testing_support;  // NOLINT: a test file
 
 double bound_of(const CostModel& cost, Objective objective, std::uint64_t microbatches)
 {
-  return objective_bound(cost, {objective, Communication::None, Schedule::OneForwardOneBackward, microbatches})
+  return objective_bound(
+             cost, {objective, Communication::None, choice_of(ChainSchedule::OneForwardOneBackward), microbatches})
       .value.value;
 }
 

@@ -225,8 +225,9 @@ TEST(Allocate, ChainDpIsNeverWorseThanAllocatorsOfTheSameOrder)
 
 TEST(Allocate, CallsAPlanThatMeetsItsBoundOptimal)
 {
-  const Plan plan = allocate("even", chain({1, 1, 1, 1}), cluster({1, 1}),
-                             {Objective::Bottleneck, Communication::None, Schedule::OneForwardOneBackward, 8}, {});
+  const Plan plan =
+      allocate("even", chain({1, 1, 1, 1}), cluster({1, 1}),
+               {Objective::Bottleneck, Communication::None, choice_of(ChainSchedule::OneForwardOneBackward), 8}, {});
   EXPECT_EQ(plan.outcome, Outcome::Optimal);
   EXPECT_EQ(plan.certificate.kind, CertificateKind::Fractional);
   EXPECT_EQ(plan.gap_fraction(), 0);
@@ -306,7 +307,8 @@ TEST(CarryOver, ReturnsNothingWhenTheGoalNeedsMoreMemoryThanTheDevicesHave)
   const Plan plan = allocate("even", workload, platform, Goal::with_defaults(Objective::Sequential), {});
   ASSERT_EQ(plan.stages.size(), 1U);
   EXPECT_TRUE(carry_over(plan, workload, platform, Goal{}));
-  EXPECT_FALSE(carry_over(plan, workload, platform, {Objective::Step, Communication::Played, Schedule::GPipe, 8}));
+  EXPECT_FALSE(carry_over(plan, workload, platform,
+                          {Objective::Step, Communication::Played, choice_of(ChainSchedule::GPipe), 8}));
   EXPECT_FALSE(carry_over(Plan{}, workload, platform, Goal{}));
 }
 

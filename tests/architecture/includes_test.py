@@ -21,17 +21,18 @@ ROOMS = {
     "core/base/command_options.hpp": ({"core"}, ("CLI/",), ()),
     "core/model": ({"core", "core/base"}, ("fmt/",), ("nlohmann/", "boost/graph/")),
     "core/cluster": ({"core", "core/base", "core/model"}, ("fmt/",), ("nlohmann/",)),
-    "core/plan": ({"core", "core/base", "core/model", "core/cluster"}, ("fmt/",), ("nlohmann/",)),
+    "core/plan": ({"core", "core/base", "core/model", "core/cluster", "core/program"}, ("fmt/",), ("nlohmann/",)),
     "core/program": ({"core"}, ("fmt/",), ("nlohmann/",)),
-    "core/check": (CORE - {"core/program", "core/check"}, ("fmt/",), ()),
-    "allocators": (CORE, ("fmt/",), ("nlohmann/",)),
+    "core/check": (CORE - {"core/check"}, ("fmt/",), ()),
+    "allocators": (CORE | {"schedules/orders", "schedules/lowering"}, ("fmt/",), ("nlohmann/",)),
     "allocators/registry.cpp": (
-        CORE | {"allocators", "allocators/sky", "allocators/chain", "allocators/exact"}, ("fmt/",), ()),
+        CORE | {"allocators", "allocators/sky", "allocators/chain", "allocators/exact", "schedules/lowering"},
+        ("fmt/",), ()),
     "allocators/sky": (CORE | {"allocators"}, ("fmt/",), ()),
     "allocators/sky/milp.cpp": (CORE | {"allocators", "allocators/sky"}, ("fmt/",), ("coin/",)),
     "allocators/chain": (CORE | {"allocators", "allocators/sky"}, ("fmt/",), ("boost/graph/",)),
     "allocators/exact": (CORE | {"allocators", "allocators/sky", "allocators/chain"}, ("fmt/",), ("boost/graph/",)),
-    "schedules": (CORE | {"schedules/lowering"}, ("fmt/",), ()),
+    "schedules": (CORE | {"schedules/orders", "schedules/lowering"}, ("fmt/",), ()),
     "schedules/lowering": (CORE | {"schedules/orders"}, ("fmt/",), ()),
     "schedules/orders": (CORE, ("fmt/",), ()),
     "sim/scan": (CORE, ("fmt/",), ("pugixml.hpp",)),
@@ -57,8 +58,9 @@ ROOMS = {
         CORE | {"exec/files", "exec/data", "exec/net", "exec/launch", "exec/model", "exec/run", "schedules/lowering"},
         ("fmt/", "CLI/"), ("nlohmann/", "spdlog/")),
 }
-COMMANDS = CORE | {"allocators", "allocators/sky", "schedules", "schedules/lowering", "sim/platform", "sim/generate",
-                   "sim/play", "results", "results/trace", "results/gate", "results/sweep", "results/report"}
+COMMANDS = CORE | {"allocators", "allocators/sky", "schedules", "schedules/orders", "schedules/lowering", "sim/platform",
+                   "sim/generate", "sim/play", "results", "results/trace", "results/gate", "results/sweep",
+                   "results/report"}
 ROOMS |= {
     "cli": (COMMANDS, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
     "cli/commands": (COMMANDS | {"cli"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),

@@ -103,13 +103,13 @@ void BM_ExactStep(benchmark::State& state)
   const Workload workload = random_chain(random, 14);
   const Cluster cluster = random_cluster(random, 7, 1e9);
   const CostModel cost(workload, cluster);
-  const Goal goal{Objective::Step, Communication::Played, static_cast<Schedule>(state.range(0) % 3), 4};
+  const Goal goal{Objective::Step, Communication::Played, choice_of(static_cast<ChainSchedule>(state.range(0) % 3)), 4};
   Placement placement;
   for (auto _ : state) placement = place_exactly({cost, goal, {}});
   const double found = cost.evaluate(placement.stages, goal).objective.value;
   if (placement.objective_bound.value_or(Seconds(0)).value < found * (1 - 1e-9)) state.SkipWithError("not proven");
   if (found > least_objectives(cost, {goal}, true).front() * (1 + 1e-9)) state.SkipWithError("not the least");
-  state.SetLabel(std::string(name_of(goal.schedule)) + " " + std::string(name_of(placement.certificate.kind)));
+  state.SetLabel(text_of(goal.schedule) + " " + std::string(name_of(placement.certificate.kind)));
 }
 BENCHMARK(BM_ExactStep)->ArgName("seed")->DenseRange(0, 19)->Iterations(1)->Unit(benchmark::kMillisecond);
 

@@ -1,9 +1,10 @@
-// Overhead of the executor: a training step of one stage against the same step in a plain LibTorch loop, and a 1F1B
-// step of two ranks against the best that their own computations allow.
+// Overhead of the executor: a training step of one stage against the same step in a plain LibTorch loop, a 1F1B step of
+// two ranks against the best that their own computations allow, and split backward passes against whole ones.
 //
 // Counters: `over_plain` is the executor's step time / the plain loop's (1.00: no overhead), the median of rounds that
 // alternate the two; `of_ideal` is ((M - 1) max t + sum t) / the measured step time, with t the measured compute time
-// of a stage for a micro-batch. Both need an idle machine with two cores.
+// of a stage for a micro-batch; `over_whole` is the compute time of two ranks with split backward passes / with whole
+// ones. All need an idle machine with two cores.
 
 #include "core/model/models.hpp"
 #include "exec/run/run.hpp"
@@ -116,12 +117,12 @@ void BM_TwoRanksOfTheIdeal(benchmark::State& state)
     double most = 0;
     double slowest_update = 0;
     for (std::size_t rank = 0; rank < 2; ++rank) {
-      const auto& times = measured.ranks()[rank].lanes[static_cast<std::size_t>(Lane::Compute)];
-      const std::uint64_t length = program->length(rank, Lane::Compute);
+      const auto& times = measured.ranks()[rank].lanes.at(compute_lane).times;
+      const std::uint64_t length = program->length(rank, compute_lane);
       double computes = 0;
       double update = 0;
       for (std::size_t i = length; i < times.size(); ++i) {  // without the first step
-        const bool updates = program->at(rank, Lane::Compute, i % length).opcode == Opcode::Update;
+        const bool updates = program->at(rank, compute_lane, i % length).opcode == Opcode::Update;
         (updates ? update : computes) += (times[i].end - times[i].begin).value;
       }
       const double of_microbatch = computes / static_cast<double>((steps - 1) * microbatches);
@@ -134,6 +135,33 @@ void BM_TwoRanksOfTheIdeal(benchmark::State& state)
   state.counters["of_ideal"] = median_of(ratios);
 }
 BENCHMARK(BM_TwoRanksOfTheIdeal)->Arg(64)->Arg(256)->Iterations(5)->Unit(benchmark::kMillisecond);
+
+/// The compute time of both stages in the steps after the first.
+double compute_time(const exec::MeasuredRun& measured)
+{
+  double sum = 0;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const auto times = measured.compute_times(rank, rank);
+    for (std::size_t step = 1; step < times.size(); ++step) sum += times[step].value;
+  }
+  return sum;
+}
+
+void BM_SplitBackwardOverWhole(benchmark::State& state)
+{
+  const Workload workload = gpt(static_cast<std::uint64_t>(state.range(0)));
+  Plan plan = plan_of(workload, {3, workload.layers.size() - 1});
+  const auto whole = schedules::make_program(plan, workload);
+  plan.goal.schedule = {"zero-bubble-h1"};
+  const auto split = schedules::make_program(plan, workload);
+  std::vector<double> ratios;
+  for ([[maybe_unused]] const auto _ : state) {
+    const double of_whole = compute_time(run(workload, plan, *whole));
+    ratios.push_back(compute_time(run(workload, plan, *split)) / of_whole);
+  }
+  state.counters["over_whole"] = median_of(ratios);
+}
+BENCHMARK(BM_SplitBackwardOverWhole)->Arg(64)->Arg(256)->Iterations(5)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 

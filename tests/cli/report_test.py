@@ -6,7 +6,7 @@ import unittest
 import xml.dom.minidom
 
 from tests.cli.browser import browser, need_browser
-from tests.cli.support import ISOBAR, ROOT, CommandTest
+from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest
 
 GEO = "platforms/geo_8cities.xml"
 GPT = "workloads/gpt2_124m.yaml"
@@ -328,6 +328,7 @@ class Page(unittest.TestCase):
     def open(self, page, **context):
         context = self.chromium.new_context(**{"viewport": {"width": 1200, "height": 900}, **context})
         self.addCleanup(context.close)
+        context.set_default_timeout(1000 * HANG_S)
         opened = context.new_page()
         requests = []
         complaints = []
@@ -336,7 +337,7 @@ class Page(unittest.TestCase):
         opened.on("pageerror", lambda error: complaints.append(str(error)))
         opened.on("dialog", lambda dialog: complaints.append(dialog.message))
         opened.goto(page.as_uri())
-        opened.wait_for_selector("html[data-drawn]", state="attached", timeout=60000)
+        opened.wait_for_selector("html[data-drawn]", state="attached")
         self.addCleanup(lambda: self.assertEqual((requests, complaints), ([page.as_uri()], [])))
         return opened
 

@@ -13,6 +13,7 @@ FIELDS = {
     "f": {"name": str, "cat": str, "id": int, "pid": int, "tid": int, "ts": NUMBER, "bp": str},
 }
 TRANSFER = {"s": "Send", "f": "Recv"}
+COMPUTATIONS = ("Forward", "Backward", "BackwardInput", "BackwardWeight", "Update")
 
 
 def read_trace(path):
@@ -20,8 +21,8 @@ def read_trace(path):
 
 
 def assert_is_trace(test, path, tick_us=1e-4):
-    """Checks fields and their types, tracks without overlap, counters in order of time, and arrows in pairs that
-    begin and end within their events. Returns the events of instructions."""
+    """Checks fields and their types, tracks with names and without overlap, positions, counters in order of time, and
+    arrows in pairs that begin and end within their events. Returns the events of instructions."""
     events = read_trace(path)["traceEvents"]
     for event in events:
         fields = FIELDS[event["ph"]]
@@ -36,10 +37,14 @@ def assert_is_trace(test, path, tick_us=1e-4):
             test.assertGreaterEqual(event["dur"], 0, event)
             tracks[event["pid"], event["tid"]].append(event)
     test.assertLessEqual({process for process, _ in tracks}, named)
+    test.assertLessEqual(set(tracks), set(track_names(events)))
     for track in tracks.values():
-        track.sort(key=lambda event: event["ts"])
+        track.sort(key=lambda event: (event["args"]["step"], event["args"]["position"]))
         for event, following in zip(track, track[1:]):
             test.assertLessEqual(event["ts"] + event["dur"], following["ts"] + tick_us, following)
+        for step in {event["args"]["step"] for event in track}:
+            positions = [event["args"]["position"] for event in track if event["args"]["step"] == step]
+            test.assertEqual(positions, list(range(len(positions))))
 
     counters = collections.defaultdict(list)
     for event in events:
@@ -63,23 +68,28 @@ def assert_is_trace(test, path, tick_us=1e-4):
     test.assertEqual(2 * len(arrows), len(transfers))
     for ends in arrows.values():
         test.assertEqual(set(ends), set(TRANSFER))
-        steps = set()
+        places = set()
         for phase, end in ends.items():
             within = [event for event in tracks[end["pid"], end["tid"]] if event["cat"] == TRANSFER[phase] and
                       event["ts"] - tick_us <= end["ts"] <= event["ts"] + event["dur"] + tick_us and
-                      event["name"] == f"{TRANSFER[phase]} {end['name']}"]
+                      event["name"].partition(",")[0] == f"{TRANSFER[phase]} {end['name']}"]
             test.assertEqual(len(within), 1, end)
-            steps.add(within[0]["args"]["step"])
-        test.assertEqual(len(steps), 1, ends)
+            places.add(tuple(within[0]["args"][key] for key in ("step", "channel", "position")))
+        test.assertEqual(len(places), 1, ends)
         test.assertEqual(ends["s"]["name"], ends["f"]["name"])
         test.assertLessEqual(ends["s"]["ts"], ends["f"]["ts"] + tick_us, ends)
     return [event for track in tracks.values() for event in track]
+
+
+def track_names(events):
+    """Names of the tracks by process and number."""
+    return {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
 
 
 def compute_s(events):
     """Seconds of computation by process."""
     busy = collections.Counter()
     for event in events:
-        if event["cat"] in ("Forward", "Backward", "Update"):
+        if event["cat"] in COMPUTATIONS:
             busy[event["pid"]] += 1e-6 * event["dur"]
     return busy

@@ -4,7 +4,20 @@ import json
 import unittest
 
 from tests.cli.support import BERT24, ROOT, SKY16, CommandTest
-from tests.cli.trace import assert_is_trace, compute_s, read_trace
+from tests.cli.trace import assert_is_trace, compute_s, read_trace, track_names
+
+
+PAIR = "examples/pair.xml"
+# Layers in fp16, whose steps need a gradient sync.
+HALF = """model: layers
+micro_batch: 4
+dtype: fp16
+layers:
+  - {name: first, forward: 1 TFLOP, parameters: 1000000, activations: 1 GB, output: 10 MB}
+  - {name: second, forward: 1 TFLOP, parameters: 1000000, activations: 1 GB, output: 10 MB}
+  - {name: third, forward: 1 TFLOP, parameters: 1000000, activations: 1 GB, output: 4 B}
+"""
+SCHEMA_1 = "tests/instances/traces/schema_1.json"
 
 
 class Trace(CommandTest):
@@ -50,6 +63,54 @@ class Trace(CommandTest):
             self.assertAlmostEqual(1e-6 * busy_us / result["step_time_s"], link["busy_fraction"], places=6)
             self.assertEqual(changes[-1]["args"]["transfers"], 0)
 
+    def test_has_a_track_for_each_lane(self):
+        trace, _ = self.simulated(PAIR, self.write("half.yaml", HALF))
+        tracks = track_names(read_trace(trace)["traceEvents"])
+        self.assertEqual([tracks[0, lane] for lane in range(4)],
+                         ["compute", "send activation", "receive gradient", "sync"])
+        self.assertEqual([tracks[1, lane] for lane in range(4)],
+                         ["compute", "send gradient", "receive activation", "sync"])
+        self.assertEqual(len(tracks), 8)
+        stats = self.json_of("trace", "stats", trace)
+        self.assertEqual([lane["lane"] for lane in stats["devices"][1]["lanes"]],
+                         ["compute", "send gradient", "receive activation", "sync"])
+
+    def assert_close(self, value, expected):
+        """Compares JSON; numbers may differ by what a trace rounds off."""
+        self.assertIs(type(value), type(expected))
+        if isinstance(expected, dict):
+            self.assertEqual(value.keys(), expected.keys())
+            for key in expected:
+                self.assert_close(value[key], expected[key])
+        elif isinstance(expected, list):
+            self.assertEqual(len(value), len(expected))
+            for one, other in zip(value, expected):
+                self.assert_close(one, other)
+        elif isinstance(expected, float):
+            self.assertAlmostEqual(value, expected, places=8)
+        else:
+            self.assertEqual(value, expected)
+
+    def test_traces_of_the_first_schema_are_those_of_the_same_run_today(self):
+        workload = self.write("half.yaml", HALF)
+        plan = self.make_plan(PAIR, workload, "--microbatches", 3)
+        trace, result = self.folder / "trace.json", self.folder / "result.json"
+        self.run_isobar("simulate", PAIR, workload, "--plan", plan, "--trace", trace, "-o", result)
+        stats = self.json_of("trace", "stats", SCHEMA_1)
+        self.assertAlmostEqual(stats["step_time_s"], 2.4380004, places=6)
+        self.assertAlmostEqual(stats["devices"][0]["idle_link_s"], 0.02, places=6)
+        self.assertAlmostEqual(sum(share["time_s"] for share in stats["critical_path_by_kind"]
+                                   if share["opcode"] == "AllReduce"), 0.002, places=6)
+        today = self.json_of("trace", "stats", trace)
+        for each in (stats, today):  # shares that are equal but for rounding come in any order
+            each["critical_path"].sort(key=lambda share: (share["device"], share["opcode"]))
+        self.assert_close(stats, today)
+        for pair in ((SCHEMA_1, trace), (trace, SCHEMA_1)):
+            self.run_isobar("trace", "merge", *pair, "-o", self.folder / "merged.json")
+        run, = self.json_of("report", result, "--measured", SCHEMA_1)["runs"]
+        self.assert_close(run["measured"]["step_time_s"], run["step_time_s"])
+        self.assertEqual(run["measured"]["timeline"]["instructions"], run["timeline"]["instructions"])
+
     def test_names_the_site_of_each_device(self):
         trace, _ = self.simulated("platforms/two_sites.xml", "workloads/gpt2_124m.yaml")
         labels = {event["pid"]: event["args"]["labels"] for event in read_trace(trace)["traceEvents"]
@@ -74,7 +135,8 @@ class Trace(CommandTest):
         events = assert_is_trace(self, merged)
         self.assertEqual(len(events), 2 * len(assert_is_trace(self, trace)))
         self.assertEqual(self.fault_of("trace", "stats", merged),
-                         f"{merged}: otherData.schema: not isobar-trace/1; pass a trace of isobar simulate or isobar run")
+                         f"{merged}: otherData.schema: not isobar-trace/1 or isobar-trace/2; pass a trace of isobar "
+                         "simulate or isobar run")
 
     def test_reads_a_trace_of_pytorchs_profiler(self):
         stats = self.json_of("trace", "stats", "tests/instances/traces/kineto_cpu.json")
@@ -93,7 +155,7 @@ class Trace(CommandTest):
         self.assertEqual(self.fault_of("trace", "stats", missing), f"{missing}: no such file")
         broken = self.write("broken.json", trace.read_text()[:-20])
         self.assertRegex(self.fault_of("trace", "stats", broken), rf"^{broken}: parse error")
-        bare = self.write("bare.json", '{"otherData": {"schema": "isobar-trace/1"}}')
+        bare = self.write("bare.json", '{"otherData": {"schema": "isobar-trace/2"}}')
         self.assertEqual(self.fault_of("trace", "stats", bare), f"{bare}: key 'traceEvents' not found")
         events = json.loads(trace.read_text())
         number = next(i for i, event in enumerate(events["traceEvents"]) if event["ph"] == "X")
@@ -103,8 +165,13 @@ class Trace(CommandTest):
                          f"{wrong}: traceEvents[{number}]: type must be number, but is string")
         self.assertIn("is an input", self.fault_of("trace", "merge", trace, trace, "-o", trace))
         empty = self.write("empty.json", "{}")
-        self.assertEqual(self.fault_of("trace", "stats", empty), f"{empty}: otherData.schema: not isobar-trace/1; pass a "
-                         "trace of isobar simulate or isobar run")
+        self.assertEqual(self.fault_of("trace", "stats", empty), f"{empty}: otherData.schema: not isobar-trace/1 or "
+                         "isobar-trace/2; pass a trace of isobar simulate or isobar run")
+        moved = json.loads(trace.read_text())
+        moved["traceEvents"][number]["args"]["position"] = 99
+        wrong = self.write("moved.json", json.dumps(moved))
+        self.assertRegex(self.fault_of("trace", "stats", wrong),
+                         f"^{wrong}: rank 0, compute: no instruction at position 0 of step 0$")
 
 
 if __name__ == "__main__":

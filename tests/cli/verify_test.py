@@ -273,7 +273,8 @@ class Verify(CommandTest):
     def test_a_device_twice(self):
         plan = self.pair()
         self.replace(plan, '"name": "fast"', '"name": "slow"')
-        self.assert_false(plan, "stages[1]: device slow runs stage 0 already; each device runs one stage")
+        self.assert_unreadable(plan, "stages[1].devices: device slow has stage 0 already; a device of several stages needs "
+                                     "isobar-plan/2")
 
     def test_an_unknown_device(self):
         plan = self.pair()

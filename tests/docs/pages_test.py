@@ -1,4 +1,5 @@
-"""The runner of the documentation's command blocks finds what a page shows wrongly; links lead somewhere."""
+"""The runner of the documentation's command blocks finds what a page shows wrongly; links lead somewhere, and shown C++ is
+that of an example."""
 import re
 import unittest
 
@@ -53,6 +54,16 @@ class Links(unittest.TestCase):
                 elif anchor and anchor not in anchors_of(file.read_text()):
                     faults.append(f"{page.relative_to(ROOT)}: {target}: no such heading")
         self.assertEqual(faults, [])
+
+
+class Sources(unittest.TestCase):
+    def test_cpp_blocks_stand_in_an_example_that_is_built(self):
+        examples = [path.read_text() for path in ROOT.glob("examples/cpp/*.cpp")]
+        shown = [(page.name, block) for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+                 for block in blocks_of(page.read_text()) if block.language == "cpp"]
+        self.assertGreater(len(shown), 0)
+        for page, block in shown:
+            self.assertTrue(any(block.text in text for text in examples), f"{page}:{block.line} is in no example")
 
 
 def anchors_of(text):

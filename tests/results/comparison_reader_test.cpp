@@ -35,7 +35,7 @@ TEST(BaselineFromCsv, ReadsWhatWasWrittenToTheLastDigit)
   row.platform = "a, \"b\".xml";
   row.workload = "w.yaml";
   row.allocator = "exec:./mine";
-  row.goal = {Objective::Sequential, Communication::Serial, Schedule::GPipe, 3};
+  row.goal = {Objective::Sequential, Communication::Serial, choice_of(ChainSchedule::GPipe), 3};
   row.seed = 7;
   row.outcome = "feasible";
   row.objective = Seconds(0.1 + 0.2);
@@ -55,6 +55,18 @@ TEST(BaselineFromCsv, ReadsWhatWasWrittenToTheLastDigit)
   EXPECT_EQ(rows[1].objective, std::nullopt);
   EXPECT_EQ(rows[1].outcome, "infeasible");
   EXPECT_EQ(baseline_to_csv(rows), text);
+}
+
+TEST(BaselineFromCsv, ReadsSchedulesWithNumbers)
+{
+  const std::string text = header +
+                           "p.xml,w.yaml,even,step,played,interleaved(chunks=2),8,1,feasible,2,1,0.5,2.5,2,1e9\n" +
+                           "p.xml,w.yaml,even,step,played,interleaved(chunks=3),8,1,feasible,2,1,0.5,2.5,2,1e9\n";
+  const auto rows = baseline_from_csv(text, "rows.csv");
+  ASSERT_EQ(rows.size(), 2U);
+  const ScheduleChoice expected{"interleaved", {{"chunks", {2}}}};
+  EXPECT_EQ(rows[0].goal.schedule, expected);
+  EXPECT_NE(key_of(rows[0]), key_of(rows[1]));
 }
 
 TEST(BaselineFromCsv, AcceptsCarriageReturns)
@@ -87,6 +99,8 @@ TEST(BaselineFromCsv, NamesTheInvalidColumn)
   EXPECT_EQ(fault_of(with("p.xml", "")), "rows.csv:2: platform: is empty; every row needs one");
   EXPECT_EQ(fault_of(with("pipeline", "pipelin")),
             "rows.csv:2: objective: \"pipelin\" is not one of sequential, bottleneck, pipeline, step");
+  EXPECT_EQ(fault_of(with("1f1b", "1f1b(warm_up=x)")),
+            "rows.csv:2: schedule: warm_up: \"x\" is neither auto nor numbers; write them as in 3/2/1/0");
   EXPECT_EQ(fault_of(with("feasible", "good")),
             "rows.csv:2: outcome: \"good\" is not one of optimal, feasible, infeasible, timed_out, failed");
   EXPECT_EQ(fault_of(with(",8,", ",0,")), "rows.csv:2: microbatches: \"0\" is not a whole number of at least 1");

@@ -97,6 +97,46 @@ TEST(ComparisonTable, HasOneGroupForEachGoalWithin80Columns)
             "  123456  50.0 %  25.0 %  100.00\n");
 }
 
+TEST(ComparisonTable, HasAColumnForTheSchedulesOfOneGoal)
+{
+  ComparisonRow row;
+  row.allocator = "even";
+  row.outcome = "feasible";
+  row.stages = 4;
+  row.step_time = row.objective = Seconds(2);
+  row.objective_bound = Seconds(1.5);
+  ComparisonRow other = row;
+  other.goal.schedule = {"interleaved", {{"chunks", {2}}}};
+  other.objective_bound = Seconds(1);
+  ComparisonRow failed = other;
+  failed.outcome = "failed";
+  failed.stages = 0;
+  failed.reason = "too slow";
+  failed.step_time = failed.objective = failed.objective_bound = std::nullopt;
+  EXPECT_EQ(comparison_table({row, other, failed}),
+            "step, M = 8: no placement below 1.0000 s\n\n"
+            "allocator  schedule               stages  step s     gap  MFU  GiB\n"
+            "---------  ---------------------  ------  ------  ------  ---  ---\n"
+            "even       1f1b                        4  2.0000  25.0 %    –    –\n"
+            "even       interleaved(chunks=2)       4  2.0000  50.0 %    –    –\n"
+            "even       interleaved(chunks=2)  failed       –       –    –    –\n\n"
+            "even, interleaved(chunks=2) (failed): too slow\n");
+}
+
+TEST(ShareBounds, KeepsTheBoundsOfSchedulesApart)
+{
+  ComparisonRow row;
+  row.outcome = "feasible";
+  row.objective = Seconds(4);
+  row.objective_bound = Seconds(3);
+  ComparisonRow other = row;
+  other.goal.schedule = {"zero-bubble-h1"};
+  other.objective_bound = Seconds(1);
+  std::vector<ComparisonRow> rows = {row, other};
+  share_bounds(rows);
+  EXPECT_EQ(rows[1].objective_bound, Seconds(1));
+}
+
 TEST(ComparisonTable, ShowsReasonsBelow)
 {
   ComparisonRow row;

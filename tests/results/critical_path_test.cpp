@@ -7,7 +7,7 @@
 namespace isobar::results {
 namespace {
 
-constexpr auto one_f_one_b = Schedule::OneForwardOneBackward;
+constexpr auto one_f_one_b = ChainSchedule::OneForwardOneBackward;
 
 TransferTimes transfer(double latency, double data)
 {
@@ -33,7 +33,7 @@ double sum_of(const CriticalPath& path)
 TEST(CriticalPath, FollowsOneMicroBatchThereAndBack)
 {
   const std::vector<StageTimes> stages = {stage(1, 2, transfer(10, 3), transfer(20, 5), 7), stage(4, 8)};
-  const auto path = critical_path(Schedule::Sequential, 1, transfer(100, 6), stages);
+  const auto path = critical_path(ChainSchedule::Sequential, 1, transfer(100, 6), stages);
   EXPECT_EQ(path.step_time.value, 166);
   EXPECT_EQ(path.input.data.value, 6);
   EXPECT_EQ(path.input.latency.value, 100);
@@ -50,7 +50,7 @@ TEST(CriticalPath, StaysOnALaneWhoseMessagesQueue)
 {
   // Messages of 10 s behind forwards of 1 s: one latency, and the lane is busy from then on.
   const std::vector<StageTimes> stages = {stage(1, 0, transfer(5, 10)), stage(1, 0)};
-  const auto path = critical_path(Schedule::GPipe, 4, {}, stages);
+  const auto path = critical_path(ChainSchedule::GPipe, 4, {}, stages);
   EXPECT_EQ(path.step_time.value, 1 + 5 + 4 * 10 + 1);
   EXPECT_EQ(path.stages[0].output.data.value, 40);
   EXPECT_EQ(path.stages[0].output.latency.value, 5);
@@ -67,7 +67,7 @@ TEST(CriticalPath, CountsWaitingForRoomWhereTheLimitOfMicroBatchesBinds)
   EXPECT_GT(path.stages[0].idle_for_room.value, 0);
   const auto more = critical_path(one_f_one_b, 6, {}, stages, {1});
   EXPECT_LT(more.step_time, path.step_time);
-  const auto none = critical_path(Schedule::GPipe, 6, {}, stages);
+  const auto none = critical_path(ChainSchedule::GPipe, 6, {}, stages);
   EXPECT_EQ(none.stages[0].waits_for_room, 0U);
   EXPECT_EQ(none.stages[0].idle_for_room.value, 0);
 }
@@ -75,7 +75,7 @@ TEST(CriticalPath, CountsWaitingForRoomWhereTheLimitOfMicroBatchesBinds)
 TEST(CriticalPath, IgnoresMoreInFlightUnderOtherSchedules)
 {
   const std::vector<StageTimes> stages = {stage(1, 1, transfer(10, 0), transfer(10, 0)), stage(1, 1)};
-  for (const auto schedule : {Schedule::Sequential, Schedule::GPipe}) {
+  for (const auto schedule : {ChainSchedule::Sequential, ChainSchedule::GPipe}) {
     EXPECT_EQ(critical_path(schedule, 6, {}, stages, {2}).step_time, critical_path(schedule, 6, {}, stages).step_time);
   }
 }
@@ -83,7 +83,7 @@ TEST(CriticalPath, IgnoresMoreInFlightUnderOtherSchedules)
 TEST(CriticalPath, WaitsUntilAnotherInputMayBeSent)
 {
   // At most two inputs are in flight; the third leaves when the first was forwarded, and takes 10 s.
-  const auto path = critical_path(Schedule::GPipe, 3, transfer(10, 0), {stage(1, 0)});
+  const auto path = critical_path(ChainSchedule::GPipe, 3, transfer(10, 0), {stage(1, 0)});
   EXPECT_EQ(path.step_time.value, 22);
   EXPECT_EQ(path.input.latency.value, 20);
   EXPECT_EQ(path.stages[0].compute.value, 2);
@@ -95,7 +95,7 @@ TEST(CriticalPath, SumsExactlyToTheStepOfTheRecurrenceOnRandomChains)
   std::mt19937 random(15);
   const auto draw = [&random](int most) { return static_cast<double>(std::uniform_int_distribution(0, most)(random)); };
   for (int trial = 0; trial < 1000; ++trial) {
-    const auto schedule = static_cast<Schedule>(trial % 3);
+    const auto schedule = static_cast<ChainSchedule>(trial % 3);
     const auto microbatches = static_cast<std::uint64_t>(1 + draw(11));
     const int most_latency = trial % 2 == 0 ? 5 : 200;
     std::vector<StageTimes> stages;

@@ -19,7 +19,7 @@ using testing::IsEmpty;
 
 Goal goal_of(Objective objective, Communication communication, std::uint64_t microbatches = 1)
 {
-  return {objective, communication, Schedule::OneForwardOneBackward, microbatches};
+  return {objective, communication, choice_of(ChainSchedule::OneForwardOneBackward), microbatches};
 }
 
 /// Five layers of 3 FLOP: d0 (3 FLOP/s) takes three of them in 3 s, d1 (1 FLOP/s) two in 6 s, d2 is idle. One byte
@@ -108,7 +108,7 @@ TEST(Explain, SumsThePartsOfAStepToItsTime)
   // the first forward, a transfer, all of d1, a transfer, the last backward.
   ThreeAndTwo problem(2);
   problem.devices.network = MatrixNetwork::uniform(4, {Seconds(0.25), BytesPerSecond(2)});
-  const Goal goal = {Objective::Step, Communication::Played, Schedule::OneForwardOneBackward, 2};
+  const Goal goal = {Objective::Step, Communication::Played, choice_of(ChainSchedule::OneForwardOneBackward), 2};
   const Plan plan = problem.plan(goal);
   const auto explanation = problem.explained(plan);
   ASSERT_TRUE(explanation.step);
@@ -133,7 +133,7 @@ TEST(Explain, NamesTheDeviceThatHoldsAsManyMicroBatchesAsItMay)
   ThreeAndTwo problem(1e9);
   problem.devices.network = MatrixNetwork::uniform(4, {Seconds(20), BytesPerSecond(1e9)});
   const auto explanation =
-      problem.explained({Objective::Step, Communication::Played, Schedule::OneForwardOneBackward, 6});
+      problem.explained({Objective::Step, Communication::Played, choice_of(ChainSchedule::OneForwardOneBackward), 6});
   ASSERT_TRUE(explanation.step);
   ASSERT_EQ(explanation.step->full.size(), 1U);
   EXPECT_EQ(explanation.step->full[0].device, "d0");
@@ -147,7 +147,7 @@ TEST(Explain, LeavesFreeTransfersOutOfTheStep)
 {
   const ThreeAndTwo problem(0.1);
   const auto explanation =
-      problem.explained({Objective::Step, Communication::None, Schedule::OneForwardOneBackward, 4});
+      problem.explained({Objective::Step, Communication::None, choice_of(ChainSchedule::OneForwardOneBackward), 4});
   ASSERT_TRUE(explanation.step);
   for (const auto& part : explanation.step->parts) EXPECT_EQ(part.kind, Explanation::PathPart::Kind::Compute);
   EXPECT_THAT(explanation.links, IsEmpty());
@@ -223,7 +223,7 @@ TEST(Explain, PricesOneMoreDeviceAtNoLessThanItTakesOffTheBound)
     devices.data_server.reset();
     const CostModel cost(workload, devices);
     const Goal goal = {random() % 2 == 0 ? Objective::Sequential : Objective::Pipeline, Communication::None,
-                       Schedule::Sequential, 1};
+                       choice_of(ChainSchedule::Sequential), 1};
     Plan plan = plan_of({{0, 0, workload.layers.size() - 1}}, cost, goal);
     Certificate::Rung low = {plan.predicted->bottleneck * (0.2 + 0.6 * unit(random)), {}};
     Certificate::Rung high = {std::nullopt, {}};

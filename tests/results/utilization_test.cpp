@@ -51,6 +51,14 @@ TEST(Utilization, CountsTokensModelWorkAndIdleDevices)
   EXPECT_EQ(used.bubble_fraction, 16 / 32.0);
 }
 
+TEST(Utilization, CountsADeviceWithSeveralStagesOnce)
+{
+  Step step;
+  step.stages.push_back(stage("a", Seconds(4), Seconds(4)));
+  EXPECT_EQ(step.of().mfu_fraction, Step().of().mfu_fraction);
+  EXPECT_EQ(step.of().bubble_fraction, Step().of().bubble_fraction);
+}
+
 TEST(Utilization, UsesTheRatesOfTheWorkloadsDtype)
 {
   Step step;

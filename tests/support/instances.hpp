@@ -146,8 +146,10 @@ inline std::vector<Goal> all_goals(std::uint64_t microbatches)
     for (const auto communication :
          {Communication::None, Communication::Overlapped, Communication::Serial, Communication::Played}) {
       if (!are_compatible(objective, communication)) continue;
-      for (const auto schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
-        goals.push_back({objective, communication, schedule, schedule == Schedule::Sequential ? 1 : microbatches});
+      for (const auto schedule :
+           {ChainSchedule::Sequential, ChainSchedule::GPipe, ChainSchedule::OneForwardOneBackward}) {
+        goals.push_back(
+            {objective, communication, choice_of(schedule), schedule == ChainSchedule::Sequential ? 1 : microbatches});
       }
     }
   }
@@ -176,8 +178,9 @@ inline Plan plan_of(const std::vector<StagePlacement>& stages, const CostModel& 
     const auto& [index, first, last] = stages[i];
     const std::string& name = cost.cluster().devices[index].name;
     plan.stages.push_back({{{name, 1}}, first, last});
-    plan.predicted->peak_memory[name] =
-        cost.memory(first, last, microbatches_in_flight(goal.schedule, stages.size() - 1 - i, goal.microbatches));
+    plan.predicted->peak_memory[name] = cost.memory(
+        first, last,
+        microbatches_in_flight(require_chain_schedule(goal.schedule), stages.size() - 1 - i, goal.microbatches));
   }
   return plan;
 }

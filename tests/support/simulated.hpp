@@ -4,17 +4,20 @@
 #include "core/errors.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
+#include "core/plan/schedule_choice.hpp"
 #include "core/program/program.hpp"
 #include "core/program/trace.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/platform/platform.hpp"
 #include "sim/play/simulation.hpp"
+#include "tests/support/editable_program.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
 
-#include <array>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -117,13 +120,20 @@ inline Workload equal_layers(std::size_t layers, Bytes output, Bytes gradient)
   return workload;
 }
 
-inline Plan one_layer_per_device(const std::vector<std::string>& devices, Schedule schedule, std::uint64_t microbatches)
+inline Plan one_layer_per_device(const std::vector<std::string>& devices, const ScheduleChoice& schedule,
+                                 std::uint64_t microbatches)
 {
   Plan plan;
   plan.goal.schedule = schedule;
   plan.goal.microbatches = microbatches;
   for (std::size_t i = 0; i < devices.size(); ++i) plan.stages.push_back({{{devices[i], 1.0}}, i, i});
   return plan;
+}
+
+inline Plan one_layer_per_device(const std::vector<std::string>& devices, ChainSchedule schedule,
+                                 std::uint64_t microbatches)
+{
+  return one_layer_per_device(devices, choice_of(schedule), microbatches);
 }
 
 inline std::vector<std::string> names(std::size_t devices)
@@ -139,6 +149,16 @@ class EventList : public TraceSink {
   std::vector<TraceEvent> events;
 };
 
+/// The events of a rank with that opcode, in the order of the trace.
+inline std::vector<TraceEvent> events_of(const std::vector<TraceEvent>& trace, Opcode opcode, std::size_t rank)
+{
+  std::vector<TraceEvent> events;
+  for (const auto& event : trace) {
+    if (event.instruction.opcode == opcode && event.rank == rank) events.push_back(event);
+  }
+  return events;
+}
+
 inline SimulationReport simulate_plan(const Platform& platform, const Workload& workload, Plan plan,
                                       std::uint64_t iterations = 1, TraceSink* sink = nullptr)
 {
@@ -153,58 +173,82 @@ inline double number_from_child(const std::function<double()>& work)
   return std::stod(run_in_child([&] { return fmt::format("{:.17g}", work()); }, Seconds(120)).output_or_throw());
 }
 
-/// A program given as lists of instructions, for cases that no schedule has.
-class ListedProgram : public Program {
+/// Waits for the first `count` instructions of the rank's compute lane.
+inline Wait after_compute(std::uint64_t count, std::uint16_t periods_back = 0)
+{
+  return {compute_lane, periods_back, count};
+}
+
+/// A program given as lists of instructions, for cases that no schedule has. Lanes and channels are made when they are
+/// first used.
+class ListedProgram : public testing_support::EditableProgram {
  public:
-  explicit ListedProgram(std::size_t ranks) : lanes_(ranks) {}
+  using EditableProgram::EditableProgram;
 
-  void compute(std::size_t rank, Flops work, Wait wait = {})
+  /// A Forward of the rank's compute lane.
+  void compute(std::size_t rank, Flops work, Waits waits = {})
   {
-    Instruction instruction;
-    instruction.work = work;
-    instruction.wait = wait;
-    add(rank, instruction);
+    EditableProgram::compute(rank, Opcode::Forward, length(rank, compute_lane), work.value, waits);
   }
-  void transfer(std::size_t from, std::size_t to, Bytes size, Wait wait = {})
+  /// A Send of activations on the lane from one rank to another, and its Recv.
+  void transfer(std::size_t from, std::size_t to, Bytes size, Waits of_send = {}, Waits of_recv = {})
   {
-    Instruction send;
-    send.opcode = Opcode::Send;
-    send.lane = Lane::SendActivation;
-    send.size = size;
-    send.peer = to;
-    send.peer_position = length(to, Lane::ReceiveActivation);
-    send.wait = wait;
-    Instruction receive = send;
-    receive.opcode = Opcode::Recv;
-    receive.lane = Lane::ReceiveActivation;
-    receive.peer = from;
-    receive.peer_position = length(from, Lane::SendActivation);
-    receive.wait = {};
-    add(from, send);
-    add(to, receive);
+    const std::size_t channel = channel_between(from, to);
+    EditableProgram::transfer(channel, Payload::Activation, length(from, send_lane(from, to)), size.value, of_send,
+                              of_recv);
+  }
+  /// A collective of ranks in this order, each with `size` bytes, on a lane of each that has no other collectives.
+  void collective(Opcode opcode, const std::vector<std::size_t>& ranks, Bytes size, Waits waits = {},
+                  Algorithm algorithm = Algorithm::Ring)
+  {
+    EditableProgram::collective(channel_among(ranks, algorithm), opcode, Payload::ParameterGradient, size.value, waits);
   }
 
-  std::size_t ranks() const override { return lanes_.size(); }
-  Bytes resident_memory(std::size_t) const override { return Bytes(0); }
-  std::uint64_t length(std::size_t rank, Lane lane) const override { return list(rank, lane).size(); }
-  Instruction at(std::size_t rank, Lane lane, std::uint64_t position) const override
+  /// The lane of `from` for messages to `to`: "send activation", and from the second one of a rank on with the number
+  /// of `to`.
+  LaneId send_lane(std::size_t from, std::size_t to) { return channel_list.at(channel_between(from, to)).ends[0].lane; }
+  /// The lane of `to` for messages from `from`.
+  LaneId receive_lane(std::size_t from, std::size_t to)
   {
-    return list(rank, lane).at(position);
+    return channel_list.at(channel_between(from, to)).ends[1].lane;
+  }
+  /// The lane of a rank for the collectives of `ranks`: "sync", "sync 2", …
+  LaneId sync_lane(std::size_t rank, const std::vector<std::size_t>& ranks, Algorithm algorithm = Algorithm::Ring)
+  {
+    for (const auto& end : channel_list.at(channel_among(ranks, algorithm)).ends) {
+      if (end.rank == rank) return end.lane;
+    }
+    throw std::logic_error("a rank without that collective");
   }
 
  private:
-  const std::vector<Instruction>& list(std::size_t rank, Lane lane) const
+  /// The name, or the name and `number` if the rank has a lane of that name.
+  std::string new_name(std::size_t rank, const std::string& name, std::size_t number) const
   {
-    return lanes_.at(rank)[static_cast<std::size_t>(lane)];
+    for (const auto& lane : lanes(rank)) {
+      if (lane.name == name) return fmt::format("{} {}", name, number);
+    }
+    return name;
   }
-  void add(std::size_t rank, Instruction instruction)
+  std::size_t channel_between(std::size_t from, std::size_t to)
   {
-    auto& lane = lanes_.at(rank)[static_cast<std::size_t>(instruction.lane)];
-    instruction.microbatch = lane.size();
-    lane.push_back(instruction);
+    const auto [channel, is_new] = transfers_.try_emplace({from, to}, channels().size());
+    if (is_new) {
+      connect({{from, new_name(from, "send activation", to)}, {to, new_name(to, "receive activation", from)}});
+    }
+    return channel->second;
+  }
+  std::size_t channel_among(const std::vector<std::size_t>& ranks, Algorithm algorithm)
+  {
+    const auto [channel, is_new] = collectives_.try_emplace({ranks, algorithm}, channels().size());
+    if (!is_new) return channel->second;
+    std::vector<std::pair<std::size_t, std::string>> ends;
+    for (const auto rank : ranks) ends.emplace_back(rank, new_name(rank, "sync", collectives_.size()));
+    return connect(ends, algorithm);
   }
 
-  std::vector<std::array<std::vector<Instruction>, lane_count>> lanes_;
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> transfers_;  // channels by sender and receiver
+  std::map<std::pair<std::vector<std::size_t>, Algorithm>, std::size_t> collectives_;
 };
 
 inline std::vector<RankHost> at_one_gigaflop(const std::vector<std::string>& hosts)

@@ -44,7 +44,7 @@ void round_to_ties(std::mt19937_64& random, Workload& workload, Cluster& cluster
 std::string name_of_goal(const Goal& goal)
 {
   return std::string(name_of(goal.objective)) + " " + std::string(name_of(goal.communication)) + " " +
-         std::string(name_of(goal.schedule)) + " M=" + std::to_string(goal.microbatches);
+         text_of(goal.schedule) + " M=" + std::to_string(goal.microbatches);
 }
 
 }  // namespace
@@ -154,7 +154,7 @@ TEST(ChainDp, CountsMicroBatchesInFlightUnder1f1b)
   const Workload workload = chain({1, 1, 1, 1, 1, 1}, 0, 1, 0);
   const Cluster platform = cluster({1, 1}, {Seconds(0), BytesPerSecond(1e9)}, 4);
   const CostModel cost(workload, platform);
-  const Goal goal{Objective::Bottleneck, Communication::None, Schedule::OneForwardOneBackward, 8};
+  const Goal goal{Objective::Bottleneck, Communication::None, choice_of(ChainSchedule::OneForwardOneBackward), 8};
   const Placement placement = place_by_chain_dp({cost, goal, {}});
   ASSERT_EQ(placement.stages.size(), 2U);
   EXPECT_EQ(placement.stages[0].last_layer, 1U);
@@ -255,7 +255,8 @@ TEST(MemoryReach, AgreesWithTheCostModel)
           for (std::size_t first = 0; first < layers; ++first) {
             std::size_t furthest = first;
             for (std::size_t end = first + 1; end <= layers; ++end) {
-              const auto in_flight = microbatches_in_flight(goal.schedule, stages_after, goal.microbatches);
+              const auto in_flight =
+                  microbatches_in_flight(require_chain_schedule(goal.schedule), stages_after, goal.microbatches);
               const bool fits = cost.memory(first, end - 1, in_flight) <= cluster.devices[i].memory;
               ASSERT_EQ(reach.fits(level, i, first, end), fits);
               if (fits) furthest = end;

@@ -135,8 +135,9 @@ TEST(LocalSearch, StopsAtOnceAtItsBound)
   // Equal layers on equal devices: the even split meets the bound.
   SearchLimits limits;
   limits.time_limit = Seconds(1e6);  // a search that continued would not end
-  const Plan plan = search(chain(std::vector<double>(32, 1)), cluster(std::vector<double>(8, 1)),
-                           {Objective::Bottleneck, Communication::None, Schedule::OneForwardOneBackward, 8}, limits);
+  const Plan plan =
+      search(chain(std::vector<double>(32, 1)), cluster(std::vector<double>(8, 1)),
+             {Objective::Bottleneck, Communication::None, choice_of(ChainSchedule::OneForwardOneBackward), 8}, limits);
   EXPECT_EQ(plan.outcome, Outcome::Optimal);
 }
 
@@ -236,10 +237,11 @@ TEST(LocalSearch, LeavesOutADeviceThatIsSlowAndFarAway)
   std::vector<Path> paths(nodes * nodes, {Seconds(1e-3), BytesPerSecond(1e6)});
   for (std::size_t i = 0; i < nodes; ++i) paths[2 * nodes + i].latency = paths[i * nodes + 2].latency = Seconds(1);
   platform.network = std::make_shared<MatrixNetwork>(nodes, paths);
-  for (const auto schedule : {Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+  for (const auto schedule : {ChainSchedule::GPipe, ChainSchedule::OneForwardOneBackward}) {
     SearchLimits limits = budget_of(20'000);
     limits.start = {{0, 0, 4}, {1, 5, 9}, {2, 10, 10}, {3, 11, 17}, {4, 18, 23}};
-    const Plan plan = search(workload, platform, {Objective::Step, Communication::Played, schedule, 8}, limits);
+    const Plan plan =
+        search(workload, platform, {Objective::Step, Communication::Played, choice_of(schedule), 8}, limits);
     EXPECT_EQ(plan.stages.size(), 4U);
     for (const auto& stage : plan.stages) EXPECT_NE(stage.device(), "d2");
   }

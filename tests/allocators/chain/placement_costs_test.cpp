@@ -88,7 +88,8 @@ double excess_of(const CostModel& cost, const std::vector<StagePlacement>& stage
 {
   double total = 0;
   for (std::size_t i = 0; i < stages.size(); ++i) {
-    const auto in_flight = microbatches_in_flight(goal.schedule, stages.size() - 1 - i, goal.microbatches);
+    const auto in_flight =
+        microbatches_in_flight(require_chain_schedule(goal.schedule), stages.size() - 1 - i, goal.microbatches);
     const auto& [device, first, last] = stages[i];
     total += std::max(0.0, (cost.memory(first, last, in_flight) - cost.cluster().devices[device].memory).value);
   }
@@ -156,9 +157,10 @@ TEST(PlacementCosts, FindsTheStepOfTheRecurrenceAfterEveryRandomMove)
     const std::size_t layers = 1 + random() % 40;
     const std::size_t devices = 1 + random() % 16;
     const Instance instance(random, layers, devices, 1e9);
-    for (const auto schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+    for (const auto schedule :
+         {ChainSchedule::Sequential, ChainSchedule::GPipe, ChainSchedule::OneForwardOneBackward}) {
       for (const auto communication : {Communication::Played, Communication::None}) {
-        const Goal goal{Objective::Step, communication, schedule, 1 + random() % 12};
+        const Goal goal{Objective::Step, communication, choice_of(schedule), 1 + random() % 12};
         PlacementCosts costs(instance.cost, goal);
         costs.assign(random_placement(random, layers, devices));
         FastRandom draws(random());

@@ -41,7 +41,8 @@ inline void for_each_placement(std::size_t layers, std::size_t devices, bool any
 inline bool memory_holds(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal)
 {
   for (std::size_t i = 0; i < stages.size(); ++i) {
-    const auto in_flight = microbatches_in_flight(goal.schedule, stages.size() - 1 - i, goal.microbatches);
+    const auto in_flight =
+        microbatches_in_flight(require_chain_schedule(goal.schedule), stages.size() - 1 - i, goal.microbatches);
     const auto& [device, first, last] = stages[i];
     if (cost.memory(first, last, in_flight) > cost.cluster().devices[device].memory) return false;
   }

@@ -45,7 +45,7 @@ struct Instance {
   std::uint64_t microbatches = 1;
 };
 
-void finds_and_proves_the_least_step(Schedule schedule)
+void finds_and_proves_the_least_step(ChainSchedule schedule)
 {
   std::mt19937_64 random(20261201);
   std::size_t searched = 0;
@@ -54,7 +54,7 @@ void finds_and_proves_the_least_step(Schedule schedule)
     const Instance instance(random, number);
     const CostModel cost(instance.workload, instance.cluster);
     const auto communication = number % 4 == 3 ? Communication::None : Communication::Played;
-    const Goal goal{Objective::Step, communication, schedule, instance.microbatches};
+    const Goal goal{Objective::Step, communication, choice_of(schedule), instance.microbatches};
     const double least = least_objectives(cost, {goal}, true).front();
     const Bound fractional = objective_bound(cost, goal);
     const Placement placement = place_step_exactly({cost, goal, {}});
@@ -86,17 +86,17 @@ void finds_and_proves_the_least_step(Schedule schedule)
 
 TEST(ExactStep, IsTheLeastOfAllOrdersSubsetsAndSplitsUnderOneForwardOneBackward)
 {
-  finds_and_proves_the_least_step(Schedule::OneForwardOneBackward);
+  finds_and_proves_the_least_step(ChainSchedule::OneForwardOneBackward);
 }
 
 TEST(ExactStep, IsTheLeastOfAllOrdersSubsetsAndSplitsUnderGPipe)
 {
-  finds_and_proves_the_least_step(Schedule::GPipe);
+  finds_and_proves_the_least_step(ChainSchedule::GPipe);
 }
 
 TEST(ExactStep, IsTheLeastOfAllOrdersSubsetsAndSplitsUnderSequential)
 {
-  finds_and_proves_the_least_step(Schedule::Sequential);
+  finds_and_proves_the_least_step(ChainSchedule::Sequential);
 }
 
 TEST(ExactStep, ScalesWithTheTimesOfComputeAndTransfers)
@@ -135,7 +135,7 @@ TEST(ExactStep, SearchesForABoundBelowTheBestWhenACompleteSearchTakesTooLong)
     const Cluster cluster = random_sites(random, 3, 4, 1e9);
     SearchLimits limits;
     limits.budget = 80;
-    const Goal goal{Objective::Step, Communication::Played, Schedule::OneForwardOneBackward, 8};
+    const Goal goal{Objective::Step, Communication::Played, choice_of(ChainSchedule::OneForwardOneBackward), 8};
     Plan plan = allocate("exact", workload, cluster, goal, limits);
     if (plan.certificate.kind != CertificateKind::Search || plan.gap_fraction() < 1e-6) continue;
     ++between;

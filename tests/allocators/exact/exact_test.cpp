@@ -30,7 +30,7 @@ constexpr int few = enough / 50;
 std::string name_of_goal(const Goal& goal)
 {
   return std::string(name_of(goal.objective)) + " " + std::string(name_of(goal.communication)) + " " +
-         std::string(name_of(goal.schedule)) + " M=" + std::to_string(goal.microbatches);
+         text_of(goal.schedule) + " M=" + std::to_string(goal.microbatches);
 }
 
 /// Puts the devices on sites: paths within a site are equal, and so are those between two sites.
@@ -254,7 +254,7 @@ TEST(Exact, ProvesTheBottleneckOfSkysClusters)
   for (const auto& [devices, encoders] : {std::pair{3, 10}, {15, 24}, {31, 80}, {63, 160}}) {
     const Workload workload = sky_bert(static_cast<std::uint64_t>(encoders));
     const Cluster cluster = sky_cluster(static_cast<std::size_t>(devices));
-    const Goal goal{Objective::Bottleneck, Communication::None, Schedule::OneForwardOneBackward, 8};
+    const Goal goal{Objective::Bottleneck, Communication::None, choice_of(ChainSchedule::OneForwardOneBackward), 8};
     const Plan plan = allocate("exact", workload, cluster, goal, {});
     EXPECT_EQ(plan.outcome, Outcome::Optimal) << devices;
     EXPECT_LE(plan.gap_fraction().value(), 1e-9) << devices;

@@ -68,7 +68,7 @@ void for_each_relaxation(int instances, const Visit& visit)
       visit(instance, tables, relaxation, instance.multipliers(tables));
       if (testing::Test::HasFailure()) {
         FAIL() << "instance " << number << ", " << name_of(goal.objective) << ", " << name_of(goal.communication)
-               << ", " << name_of(goal.schedule);
+               << ", " << text_of(goal.schedule);
       }
     }
   }

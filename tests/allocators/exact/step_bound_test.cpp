@@ -19,7 +19,8 @@ namespace {
 
 using namespace testing_support;  // NOLINT: a test file
 
-constexpr Schedule schedules[] = {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward};
+constexpr ChainSchedule schedules[] = {ChainSchedule::Sequential, ChainSchedule::GPipe,
+                                       ChainSchedule::OneForwardOneBackward};
 
 /// The largest of P + floor((M-1) / K_i) x l_i, the round trips of what stage i has in flight.
 double round_trips(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal)
@@ -35,7 +36,8 @@ double round_trips(const CostModel& cost, const std::vector<StagePlacement>& sta
                      cost.gradient_transfer(device, stages[i + 1].device, last + 1).total())
                         .value;
     }
-    const auto slots = microbatches_in_flight(goal.schedule, stages.size() - 1 - i, goal.microbatches);
+    const auto slots =
+        microbatches_in_flight(require_chain_schedule(goal.schedule), stages.size() - 1 - i, goal.microbatches);
     largest = std::max(largest, turns.alone + static_cast<double>((goal.microbatches - 1) / slots) * round_trip);
   }
   return largest;
@@ -77,7 +79,7 @@ TEST(StepBound, ByTurnsIsNeverAboveAStep)
         const double step = cost.evaluate(stages, goal).objective.value;
         const double bound = weights.alpha * turns.largest + weights.beta * turns.alone;
         ASSERT_LE(bound, step * (1 + 1e-12)) << number;
-        if (goal.schedule == Schedule::OneForwardOneBackward) {
+        if (goal.schedule == choice_of(ChainSchedule::OneForwardOneBackward)) {
           ASSERT_LE(round_trips(cost, stages, goal), step * (1 + 1e-12)) << number;
         }
         if (stages.size() > 2) tightest = std::max(tightest, bound / step);
@@ -97,8 +99,8 @@ TEST(StepBound, ImprovesAndIsNeverAboveTheLeastStep)
     const Workload workload = random_chain(random, 2 + random() % 5);
     const Cluster cluster = random_paths(random, number, 2 + random() % 3);
     const CostModel cost(workload, cluster);
-    for (const Schedule schedule : schedules) {
-      const Goal goal{Objective::Step, Communication::Played, schedule, 2 + random() % 7};
+    for (const ChainSchedule schedule : schedules) {
+      const Goal goal{Objective::Step, Communication::Played, choice_of(schedule), 2 + random() % 7};
       const double least = least_objectives(cost, {goal}, true).front();
       StepBound bound(cost, goal, [] {});
       if (std::isfinite(least)) bound.set_incumbent(least, least);
@@ -130,7 +132,7 @@ TEST(StepBound, CountsRoundTripsWhereHopsAreLong)
   const Workload workload = chain(std::vector<double>(10, 1), 10);
   const Cluster cluster = testing_support::cluster({1, 1, 1, 1, 1}, {Seconds(5), BytesPerSecond(1e9)}, 170);
   const CostModel cost(workload, cluster);
-  const Goal goal{Objective::Step, Communication::Played, Schedule::OneForwardOneBackward, 8};
+  const Goal goal{Objective::Step, Communication::Played, choice_of(ChainSchedule::OneForwardOneBackward), 8};
   const double least = least_objectives(cost, {goal}, true).front();
   StepBound bound(cost, goal, [] {});
   bound.set_incumbent(least, 6);
@@ -144,7 +146,7 @@ TEST(StepBound, CountsRoundTripsWhereHopsAreLong)
   plan.objective_bound = Seconds(bound.value());
   plan.certificate = bound.certificate();
   EXPECT_TRUE(faults_of_certificate(plan, workload, cluster).empty());
-  plan.goal.schedule = Schedule::GPipe;
+  plan.goal.schedule = choice_of(ChainSchedule::GPipe);
   const auto faults = faults_of_certificate(plan, workload, cluster);
   ASSERT_FALSE(faults.empty());
   EXPECT_NE(faults.front().find("only a path of objective step under 1f1b counts them"), std::string::npos)
@@ -159,7 +161,7 @@ TEST(StepBound, ProvesMostOfTheStepOfSkysClusters)
     SearchLimits limits;
     limits.budget = 60;
     for (const auto communication : {Communication::Played, Communication::None}) {
-      const Goal goal{Objective::Step, communication, Schedule::OneForwardOneBackward, 8};
+      const Goal goal{Objective::Step, communication, choice_of(ChainSchedule::OneForwardOneBackward), 8};
       const Plan plan = allocate("exact", workload, cluster, goal, limits);
       EXPECT_LE(plan.gap_fraction().value(), 0.12) << devices;
       EXPECT_TRUE(faults_of_certificate(plan, workload, cluster).empty()) << devices;

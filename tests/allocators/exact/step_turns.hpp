@@ -19,8 +19,9 @@ inline Turns turns_of(const CostModel& cost, const std::vector<StagePlacement>& 
 {
   const bool is_free = goal.has_free_transfers();
   const auto microbatches = static_cast<double>(goal.microbatches);
-  const bool is_sequential = goal.schedule == Schedule::Sequential;
-  const bool interleaves = goal.schedule == Schedule::OneForwardOneBackward && goal.microbatches > 1;
+  const ChainSchedule schedule = require_chain_schedule(goal.schedule);
+  const bool is_sequential = schedule == ChainSchedule::Sequential;
+  const bool interleaves = schedule == ChainSchedule::OneForwardOneBackward && goal.microbatches > 1;
   Turns turns;
   if (!is_free) {
     const TransferTimes input = cost.input_transfer(stages.front().device);
@@ -33,7 +34,7 @@ inline Turns turns_of(const CostModel& cost, const std::vector<StagePlacement>& 
     const double backward = (cost.backward_work(first, last) / cost.speed(device)).value;
     double turn = forward + backward;
     if (interleaves) {
-      const auto held = microbatches_in_flight(goal.schedule, stages.size() - 1 - i, goal.microbatches);
+      const auto held = microbatches_in_flight(schedule, stages.size() - 1 - i, goal.microbatches);
       const double both = (microbatches - static_cast<double>(held)) / (microbatches - 1);
       turn = std::max(backward + forward * both, forward + backward * both);
     }
@@ -43,7 +44,7 @@ inline Turns turns_of(const CostModel& cost, const std::vector<StagePlacement>& 
     const TransferTimes output = cost.output_transfer(device, stages[i + 1].device, last + 1);
     const TransferTimes gradient = cost.gradient_transfer(device, stages[i + 1].device, last + 1);
     turns.alone += (output.total() + gradient.total()).value;
-    const bool are_apart = goal.schedule == Schedule::GPipe;
+    const bool are_apart = schedule == ChainSchedule::GPipe;
     turns.largest = std::max(
         turns.largest, are_apart ? (output.data + gradient.data).value : std::max(output.data, gradient.data).value);
   }

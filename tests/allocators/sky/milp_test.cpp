@@ -25,7 +25,7 @@ using namespace testing_support;  // NOLINT: a test file
 
 Goal sky_goal()
 {
-  return {Objective::Bottleneck, Communication::None, Schedule::OneForwardOneBackward, 8};
+  return {Objective::Bottleneck, Communication::None, choice_of(ChainSchedule::OneForwardOneBackward), 8};
 }
 
 }  // namespace

@@ -48,6 +48,27 @@ TEST(CsvTable, LeavesOutRowsWithFaults)
                                                  "\nt.csv:4: " + quotes));
 }
 
+TEST(CsvTable, ReadsRowsOfAnyLengthWithoutAHeader)
+{
+  FaultList faults("t.csv");
+  const auto table = CsvTable::without_header("a, b ,\r\n\n\"c,d\"\n", 10, faults);
+  faults.throw_if_any();
+  ASSERT_EQ(table.rows().size(), 3U);
+  EXPECT_THAT(table.rows()[0].cells, ElementsAre("a", "b", ""));
+  EXPECT_THAT(table.rows()[1].cells, ElementsAre(""));
+  EXPECT_THAT(table.rows()[2].cells, ElementsAre("c,d"));
+  EXPECT_EQ(table.rows()[2].line, 3);
+  EXPECT_EQ(table.last_line(), 3);
+}
+
+TEST(CsvTable, StopsAtItsLimitOfCells)
+{
+  FaultList faults("t.csv");
+  EXPECT_EQ(CsvTable::without_header("a,b\nc,d\n", 3, faults).rows().size(), 1U);
+  EXPECT_THAT([&] { faults.throw_if_any(); },
+              testing::ThrowsMessage<InputError>("t.csv:2: row: the table has more than 3 cells; write fewer"));
+}
+
 TEST(CsvLine, QuotesWhatNeedsIt)
 {
   EXPECT_EQ(csv_line({"", "a,b", "say \"x\"", "z"}), ",\"a,b\",\"say \"\"x\"\"\",z\n");

@@ -44,7 +44,7 @@ Certificate path(std::vector<Certificate::Rung> rungs, std::vector<std::size_t> 
 
 Goal goal_of(Objective objective, Communication communication, std::uint64_t microbatches = 1)
 {
-  return {objective, communication, Schedule::OneForwardOneBackward, microbatches};
+  return {objective, communication, choice_of(ChainSchedule::OneForwardOneBackward), microbatches};
 }
 
 /// Two layers of 3 FLOP, which take 1 s on d0 and 0.5 s on d1.
@@ -239,8 +239,8 @@ TEST(PhaseFlowCertificate, HoldsBelowTheOptimumAndNotAtIt)
     const Workload workload = repeating_chain(random, 1 + random() % 3, 2 + random() % 2, random() % 3);
     const double memory = instance % 3 == 0 ? 1e9 : 60 * std::pow(0.5, static_cast<double>(random() % 4));
     const Cluster cluster = random_cluster(random, 1 + random() % 4, memory);
-    const auto schedule = instance % 2 == 0 ? Schedule::GPipe : Schedule::OneForwardOneBackward;
-    const Goal goal{Objective::Bottleneck, Communication::None, schedule, 1 + random() % 3};
+    const auto schedule = instance % 2 == 0 ? ChainSchedule::GPipe : ChainSchedule::OneForwardOneBackward;
+    const Goal goal{Objective::Bottleneck, Communication::None, choice_of(schedule), 1 + random() % 3};
     const double least = least_objectives(CostModel(workload, cluster), {goal}, true).front();
     const bool is_feasible = !std::isinf(least);
     const double limit = is_feasible ? least : 10;
@@ -249,6 +249,23 @@ TEST(PhaseFlowCertificate, HoldsBelowTheOptimumAndNotAtIt)
     if (faults_of_certificate(claim(goal, 0, phase_flow(limit * (1 - 1e-9))), workload, cluster).empty()) ++proven;
   }
   EXPECT_GT(proven, 250U);  // cuts are distinguished only by phase, so not all optima can be proven
+}
+
+TEST(FractionalCertificate, CountsTheBusiestDeviceUnderAScheduleWithoutARecurrence)
+{
+  const TwoByTwo problem;
+  const Goal goal{Objective::Step, Communication::Played, {"zero-bubble-h1"}, 4};
+  EXPECT_NEAR(proven_by(goal, {.kind = CertificateKind::Fractional}, problem.workload, problem.devices), 4 * 6.0 / 9,
+              1e-9);
+}
+
+TEST(PathCertificate, IsRefusedUnderAScheduleWithoutARecurrence)
+{
+  const TwoByTwo problem;
+  const Goal goal{Objective::Step, Communication::Played, {"1f1b", {{"warm_up", {0}}}}, 4};
+  EXPECT_THAT(faults_of_certificate(claim(goal, 1, path({{Seconds(1), {0, 0}}})), problem.workload, problem.devices),
+              ElementsAre("certificate.kind: claims path, which is for stages on a device each under sequential, gpipe "
+                          "or 1f1b; it is fractional or none under 1f1b(warm_up=0)"));
 }
 
 TEST(PhaseFlowCertificate, IsOnlyForBottlenecksWithoutTransfers)

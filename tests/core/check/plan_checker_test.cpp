@@ -140,6 +140,49 @@ TEST(FaultsOf, NamesADeviceThatIsUsedTwice)
   EXPECT_THAT(sound.faults(), ElementsAre("stages[1]: device d1 runs stage 0 already; each device runs one stage"));
 }
 
+TEST(FaultsOf, ChecksOnlyThePlacementOfAPlanThatIsNoChain)
+{
+  Sound sound;
+  sound.plan.goal = {Objective::Step, Communication::Played, {"listed"}, 8};
+  sound.plan.stages = {{{{"d1", 1}}, 0, 1}, {{{"d0", 1}}, 2, 2}, {{{"d1", 1}}, 3, 3}};
+  sound.plan.objective.reset();
+  EXPECT_THAT(sound.faults(), IsEmpty());
+  sound.plan.stages[2].first_layer = 2;
+  EXPECT_THAT(sound.faults(), ElementsAre("stages[2]: layer 2 is placed twice; each layer has one device"));
+}
+
+TEST(FaultsOf, RefusesAScheduleWithoutItsNumbers)
+{
+  Sound sound;
+  sound.plan.goal = {Objective::Step, Communication::Played, {"1f1b", {{"warm_up", {}}}}, 8};
+  EXPECT_THAT(sound.faults(), ElementsAre("schedule.warm_up: none; a plan has the numbers that an allocator chose"));
+  sound.plan.goal.schedule.numbers["warm_up"] = {2, 1, 0};
+  EXPECT_THAT(sound.faults(), ElementsAre("schedule.warm_up: 3 numbers for 2 devices; each device has one"));
+}
+
+TEST(FaultsOf, RefusesAnOrderOfADeviceWithoutStages)
+{
+  Sound sound;
+  sound.plan.goal = {Objective::Step, Communication::Played, {"listed", {}, {{"d2", {}}}}, 8};
+  EXPECT_THAT(sound.faults(), ElementsAre("schedule.orders: d2 has no stage; leave its order out"));
+}
+
+TEST(FaultsOf, RefusesAFormulaAsTheObjectiveOfAPlanThatIsNoChain)
+{
+  Sound sound;
+  sound.plan.goal.schedule = {"zero-bubble-h1"};
+  EXPECT_THAT(sound.faults(), ElementsAre("objective: pipeline under schedule zero-bubble-h1; a schedule other than "
+                                          "sequential, gpipe and 1f1b has objective step"));
+}
+
+TEST(FaultsOf, RefusesAChainWhoseStepIsPlayed)
+{
+  Sound sound;
+  sound.plan.predicted->step_time_by = StepTimeBy::Played;
+  EXPECT_THAT(sound.faults(),
+              ElementsAre("predicted.step_time_by: played; the step of a chain under 1f1b is by recurrence"));
+}
+
 TEST(FaultsOf, NamesAnotherDataServer)
 {
   Sound sound;

@@ -19,7 +19,7 @@ struct TwoStages {
 
   CostModel::Evaluation evaluate(Objective objective, Communication communication) const
   {
-    return cost.evaluate(stages, {objective, communication, Schedule::OneForwardOneBackward, 4});
+    return cost.evaluate(stages, {objective, communication, choice_of(ChainSchedule::OneForwardOneBackward), 4});
   }
 };
 
@@ -50,7 +50,7 @@ TEST(CostModel, OverlappedTakesTheLongerOfComputeAndSend)
   const auto workload = chain({1, 1}, 0, 0, 100);
   const auto devices = cluster({1, 1}, {Seconds(0), BytesPerSecond(10)});
   const CostModel cost(workload, devices);
-  const Goal goal{Objective::Bottleneck, Communication::Overlapped, Schedule::GPipe, 2};
+  const Goal goal{Objective::Bottleneck, Communication::Overlapped, choice_of(ChainSchedule::GPipe), 2};
   EXPECT_DOUBLE_EQ(cost.evaluate({{0, 0, 0}, {1, 1, 1}}, goal).objective.value, 10);
 }
 
@@ -67,8 +67,8 @@ TEST(CostModel, BoundsAStepBelowThePipelineFormula)
   const auto workload = chain({10.0 / 3, 1.0 / 3});
   const auto devices = cluster({1, 1});
   const CostModel cost(workload, devices);
-  const auto evaluation = cost.evaluate({{0, 0, 0}, {1, 1, 1}},
-                                        {Objective::Pipeline, Communication::None, Schedule::OneForwardOneBackward, 4});
+  const auto evaluation = cost.evaluate({{0, 0, 0}, {1, 1, 1}}, {Objective::Pipeline, Communication::None,
+                                                                 choice_of(ChainSchedule::OneForwardOneBackward), 4});
   EXPECT_NEAR(evaluation.objective.value, 41, 1e-12);
   EXPECT_NEAR(evaluation.step_bound.value, 40, 1e-12);
 }
@@ -80,7 +80,7 @@ TEST(CostModel, CountsTheLatencyOfOverlappedTransfersOnlyOnThePath)
   const auto devices = cluster({1, 1}, {Seconds(5), BytesPerSecond(10)});
   const CostModel cost(workload, devices);
   const auto evaluate = [&](Objective objective, Communication communication) {
-    return cost.evaluate({{0, 0, 0}, {1, 1, 1}}, {objective, communication, Schedule::GPipe, 4});
+    return cost.evaluate({{0, 0, 0}, {1, 1, 1}}, {objective, communication, choice_of(ChainSchedule::GPipe), 4});
   };
   EXPECT_DOUBLE_EQ(evaluate(Objective::Bottleneck, Communication::Overlapped).objective.value, 2);
   EXPECT_DOUBLE_EQ(evaluate(Objective::Bottleneck, Communication::Serial).objective.value, 8.5);
@@ -95,11 +95,11 @@ TEST(CostModel, BoundsAStepByItsBusiestLane)
   const auto devices = cluster({1, 1}, {Seconds(5), BytesPerSecond(10)});
   const CostModel cost(workload, devices);
   const std::vector<StagePlacement> stages = {{0, 0, 0}, {1, 1, 1}};
-  const Goal goal{Objective::Step, Communication::Played, Schedule::GPipe, 4};
+  const Goal goal{Objective::Step, Communication::Played, choice_of(ChainSchedule::GPipe), 4};
   EXPECT_DOUBLE_EQ(cost.evaluate(stages, goal).step_bound.value, 3 * 2 + 17);
   // All forwards go there in 0.5 + 5 + 4 x 2 + 0.5, then all backwards in 1 + 5 + 4 x 2 + 1.
   EXPECT_DOUBLE_EQ(cost.evaluate(stages, goal).objective.value, 14 + 15);
-  const Goal free{Objective::Step, Communication::None, Schedule::GPipe, 4};
+  const Goal free{Objective::Step, Communication::None, choice_of(ChainSchedule::GPipe), 4};
   EXPECT_DOUBLE_EQ(cost.evaluate(stages, free).step_bound.value, 6 + 1.5);
   EXPECT_DOUBLE_EQ(cost.evaluate(stages, free).objective.value, 7.5);
 }
@@ -111,8 +111,8 @@ TEST(CostModel, FetchesInputFromTheDataServer)
   auto devices = cluster({1}, {Seconds(0.5), BytesPerSecond(10)});
   devices.data_server = "server";
   const CostModel cost(workload, devices);
-  const auto evaluation =
-      cost.evaluate({{0, 0, 0}}, {Objective::Sequential, Communication::Serial, Schedule::Sequential, 1});
+  const auto evaluation = cost.evaluate(
+      {{0, 0, 0}}, {Objective::Sequential, Communication::Serial, choice_of(ChainSchedule::Sequential), 1});
   EXPECT_DOUBLE_EQ(evaluation.objective.value, 2.5 + 3);
   EXPECT_DOUBLE_EQ(evaluation.step_bound.value, 2.5 + 3);
   EXPECT_DOUBLE_EQ(evaluation.sequential.value, 2.5 + 3);
@@ -125,7 +125,7 @@ TEST(CostModel, EndsASequentialStepWithTheLastUpdate)
   workload.layers[1].parameters = 50;
   const auto devices = cluster({1, 1});
   const CostModel cost(workload, devices);
-  const Goal goal{Objective::Step, Communication::Played, Schedule::Sequential, 1};
+  const Goal goal{Objective::Step, Communication::Played, choice_of(ChainSchedule::Sequential), 1};
   EXPECT_DOUBLE_EQ(cost.evaluate({{0, 0, 0}, {1, 1, 1}}, goal).objective.value, 6 - 2 + 100);
 }
 
@@ -161,10 +161,10 @@ TEST(CostModel, UsesTheRateOfTheWorkloadsDtype)
 
 TEST(MicrobatchesInFlight, FollowsTheSchedule)
 {
-  EXPECT_EQ(microbatches_in_flight(Schedule::Sequential, 5, 8), 1u);
-  EXPECT_EQ(microbatches_in_flight(Schedule::GPipe, 5, 8), 8u);
-  EXPECT_EQ(microbatches_in_flight(Schedule::OneForwardOneBackward, 5, 8), 6u);
-  EXPECT_EQ(microbatches_in_flight(Schedule::OneForwardOneBackward, 20, 8), 8u);
+  EXPECT_EQ(microbatches_in_flight(ChainSchedule::Sequential, 5, 8), 1u);
+  EXPECT_EQ(microbatches_in_flight(ChainSchedule::GPipe, 5, 8), 8u);
+  EXPECT_EQ(microbatches_in_flight(ChainSchedule::OneForwardOneBackward, 5, 8), 6u);
+  EXPECT_EQ(microbatches_in_flight(ChainSchedule::OneForwardOneBackward, 20, 8), 8u);
 }
 
 TEST(BytesPerParameter, IsSixteenForMixedPrecisionAdam)
@@ -184,7 +184,7 @@ TEST(CostModel, SpeedingUpEveryDeviceDividesComputeTime)
     auto fast = slow;
     for (auto& device : fast.devices) device.speed *= 4;
     const auto stages = testing_support::random_placement(random, 9, 5);
-    const Goal goal{Objective::Pipeline, Communication::None, Schedule::GPipe, 3};
+    const Goal goal{Objective::Pipeline, Communication::None, choice_of(ChainSchedule::GPipe), 3};
     EXPECT_NEAR(CostModel(workload, slow).evaluate(stages, goal).objective.value,
                 4 * CostModel(workload, fast).evaluate(stages, goal).objective.value, 1e-9);
   }

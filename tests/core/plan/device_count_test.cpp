@@ -17,8 +17,9 @@ using namespace testing_support;  // NOLINT: a test file
 DeviceCount count_of(const Workload& workload, const Cluster& devices, Objective objective,
                      std::uint64_t microbatches = 1)
 {
-  return devices_worth_using(CostModel(workload, devices),
-                             {objective, Communication::None, Schedule::OneForwardOneBackward, microbatches});
+  return devices_worth_using(
+      CostModel(workload, devices),
+      {objective, Communication::None, choice_of(ChainSchedule::OneForwardOneBackward), microbatches});
 }
 
 TEST(DevicesWorthUsing, AreAllForTheBottleneckAndOneForTheSum)

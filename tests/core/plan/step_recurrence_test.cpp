@@ -15,7 +15,8 @@ namespace {
 
 using namespace testing_support;  // NOLINT: a test file
 
-constexpr Schedule every_schedule[] = {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward};
+constexpr ChainSchedule every_schedule[] = {ChainSchedule::Sequential, ChainSchedule::GPipe,
+                                            ChainSchedule::OneForwardOneBackward};
 
 TransferTimes transfer(double latency, double data)
 {
@@ -28,7 +29,7 @@ StageTimes times(double forward, double backward, double update = 0, double outp
   return {Seconds(forward), Seconds(backward), Seconds(update), transfer(0, output), transfer(0, gradient)};
 }
 
-double step_time(Schedule schedule, std::uint64_t microbatches, const std::vector<StageTimes>& stages,
+double step_time(ChainSchedule schedule, std::uint64_t microbatches, const std::vector<StageTimes>& stages,
                  TransferTimes input = {})
 {
   return StepRecurrence(schedule, microbatches).step_time(input, stages).value;
@@ -45,14 +46,14 @@ TEST(StepRecurrence, TakesAllStagesInTurnForEachMicroBatchWhenSequential)
 {
   for (const std::uint64_t microbatches : {1U, 2U, 5U}) {
     const std::vector<StageTimes> stages = {times(1, 2, 0, 0.5, 0.25), times(3, 4, 0, 0.125, 1), times(5, 6)};
-    EXPECT_DOUBLE_EQ(step_time(Schedule::Sequential, microbatches, stages),
+    EXPECT_DOUBLE_EQ(step_time(ChainSchedule::Sequential, microbatches, stages),
                      static_cast<double>(microbatches) * (21 + 1.875));
   }
 }
 
 TEST(StepRecurrence, FillsAndDrainsAPipelineOfEqualStagesWithAFreeNetwork)
 {
-  for (const Schedule schedule : {Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+  for (const ChainSchedule schedule : {ChainSchedule::GPipe, ChainSchedule::OneForwardOneBackward}) {
     for (const std::size_t stages : {1U, 2U, 5U, 9U}) {
       for (const std::uint64_t microbatches : {1U, 2U, 5U, 12U}) {
         EXPECT_DOUBLE_EQ(step_time(schedule, microbatches, std::vector<StageTimes>(stages, times(1, 2))),
@@ -66,22 +67,22 @@ TEST(StepRecurrence, OverlapsWhatThePipelineFormulaAdds)
 {
   // docs/costs.md: stages of 10 and 1 with M = 4 take 40, since the first works while the second does; the formula
   // gives 41.
-  EXPECT_DOUBLE_EQ(step_time(Schedule::OneForwardOneBackward, 4, {times(5, 5), times(0.5, 0.5)}), 40);
+  EXPECT_DOUBLE_EQ(step_time(ChainSchedule::OneForwardOneBackward, 4, {times(5, 5), times(0.5, 0.5)}), 40);
 }
 
 TEST(StepRecurrence, LetsAStageUpdateWhileGradientsAreInTransit)
 {
-  EXPECT_DOUBLE_EQ(step_time(Schedule::GPipe, 1, {times(1, 1), times(1, 1, 0, 0, 0)}), 4);
-  EXPECT_DOUBLE_EQ(step_time(Schedule::GPipe, 1, {times(1, 1, 0, 0, 3), times(1, 1, 2)}), 7);
-  EXPECT_DOUBLE_EQ(step_time(Schedule::GPipe, 1, {times(1, 1, 0, 0, 3), times(1, 1, 5)}), 8);
+  EXPECT_DOUBLE_EQ(step_time(ChainSchedule::GPipe, 1, {times(1, 1), times(1, 1, 0, 0, 0)}), 4);
+  EXPECT_DOUBLE_EQ(step_time(ChainSchedule::GPipe, 1, {times(1, 1, 0, 0, 3), times(1, 1, 2)}), 7);
+  EXPECT_DOUBLE_EQ(step_time(ChainSchedule::GPipe, 1, {times(1, 1, 0, 0, 3), times(1, 1, 5)}), 8);
 }
 
 TEST(StepRecurrence, FetchesOneInputWhileAnotherIsWorkedOn)
 {
   // Inputs of 2 s, work of 1 s: the inputs arrive one after the other, then the last is processed.
-  EXPECT_DOUBLE_EQ(step_time(Schedule::Sequential, 4, {times(0.5, 0.5)}, transfer(0, 2)), 9);
+  EXPECT_DOUBLE_EQ(step_time(ChainSchedule::Sequential, 4, {times(0.5, 0.5)}, transfer(0, 2)), 9);
   // Inputs of 1 s, work of 2 s: the stage waits only for the first.
-  EXPECT_DOUBLE_EQ(step_time(Schedule::Sequential, 4, {times(1, 1)}, transfer(0, 1)), 9);
+  EXPECT_DOUBLE_EQ(step_time(ChainSchedule::Sequential, 4, {times(1, 1)}, transfer(0, 1)), 9);
 }
 
 TEST(StepRecurrence, SendsMessagesBackToBackHoweverLongTheLatency)
@@ -90,7 +91,7 @@ TEST(StepRecurrence, SendsMessagesBackToBackHoweverLongTheLatency)
   // gradients do so once the last activations have arrived.
   StageTimes first = times(0, 0);
   first.output = first.gradient = transfer(0.1, 0.1);
-  EXPECT_NEAR(step_time(Schedule::GPipe, 64, {first, times(0, 0)}), 2 * (0.1 + 64 * 0.1), 1e-12);
+  EXPECT_NEAR(step_time(ChainSchedule::GPipe, 64, {first, times(0, 0)}), 2 * (0.1 + 64 * 0.1), 1e-12);
 }
 
 TEST(StepRecurrence, PaysTheLatencyOfEachMessageOfASlowSender)
@@ -98,7 +99,7 @@ TEST(StepRecurrence, PaysTheLatencyOfEachMessageOfASlowSender)
   // Forwards of 1 s, data of 0.25 s: each message arrives a latency and its data after its forward.
   StageTimes first = times(1, 0);
   first.output = transfer(3, 0.25);
-  EXPECT_DOUBLE_EQ(step_time(Schedule::GPipe, 5, {first, times(0.125, 0)}), 5 + 3 + 0.25 + 0.125);
+  EXPECT_DOUBLE_EQ(step_time(ChainSchedule::GPipe, 5, {first, times(0.125, 0)}), 5 + 3 + 0.25 + 0.125);
 }
 
 TEST(StepRecurrence, WaitsForTheGradientsOfOneFlightUnder1f1b)
@@ -107,7 +108,7 @@ TEST(StepRecurrence, WaitsForTheGradientsOfOneFlightUnder1f1b)
   // brings two micro-batches back, the second a stage later.
   StageTimes first = times(0.5, 0.5);
   first.output = first.gradient = transfer(10, 0);
-  const double step = step_time(Schedule::OneForwardOneBackward, 20, {first, times(0.5, 0.5)});
+  const double step = step_time(ChainSchedule::OneForwardOneBackward, 20, {first, times(0.5, 0.5)});
   EXPECT_DOUBLE_EQ(step, 9 * 22 + 22 + 1);
 }
 
@@ -115,7 +116,7 @@ TEST(StepRecurrence, SendsAnInputOnceTheForwardTwoBeforeItHasEnded)
 {
   // Inputs of 2 s latency and 1 s of data, work of 1 s: the third leaves when the first forward of 0.5 s has ended, at
   // 3.5, and arrives at 6.5; the fourth leaves at 4.5, follows it on the wire, and arrives at 7.5.
-  EXPECT_DOUBLE_EQ(step_time(Schedule::Sequential, 4, {times(0.5, 0.5)}, transfer(2, 1)), 8.5);
+  EXPECT_DOUBLE_EQ(step_time(ChainSchedule::Sequential, 4, {times(0.5, 0.5)}, transfer(2, 1)), 8.5);
 }
 
 TEST(StepRecurrence, AgreesWithThePlayerOfThePlanChecker)
@@ -125,7 +126,7 @@ TEST(StepRecurrence, AgreesWithThePlayerOfThePlanChecker)
     return random() % 4 == 0 ? 0.0 : std::uniform_real_distribution<double>(0, 1)(random);
   };
   for (int round = 0; round < 3000; ++round) {
-    const Schedule schedule = every_schedule[round % 3];
+    const ChainSchedule schedule = every_schedule[round % 3];
     const std::uint64_t microbatches = 1 + random() % 20;
     std::vector<StageTimes> stages(1 + random() % 12);
     for (auto& stage : stages) {
@@ -152,9 +153,9 @@ TEST(StepRecurrence, IsNeverBelowTheStepBound)
     const auto platform = random_cluster(random, 6, 1e9);
     const CostModel cost(workload, platform);
     const auto stages = random_placement(random, cost.layers(), cost.devices());
-    for (const Schedule schedule : every_schedule) {
+    for (const ChainSchedule schedule : every_schedule) {
       for (const auto communication : {Communication::Played, Communication::None}) {
-        const Goal goal{Objective::Step, communication, schedule, 1 + random() % 10};
+        const Goal goal{Objective::Step, communication, choice_of(schedule), 1 + random() % 10};
         const auto evaluation = cost.evaluate(stages, goal);
         EXPECT_GE(evaluation.objective.value, evaluation.step_bound.value * (1 - 1e-12));
       }
@@ -169,7 +170,8 @@ TEST(FaultsOf, RecomputesAStepTimeByRecurrence)
     const auto workload = random_chain(random, 10);
     const auto platform = random_cluster(random, 5, 1e9);
     const CostModel cost(workload, platform);
-    const Goal goal{Objective::Pipeline, Communication::Overlapped, every_schedule[round % 3], 1 + random() % 20};
+    const Goal goal{Objective::Pipeline, Communication::Overlapped, choice_of(every_schedule[round % 3]),
+                    1 + random() % 20};
     const auto stages = random_placement(random, 10, 5);
     Plan plan = plan_of(stages, cost, goal);
     EXPECT_THAT(faults_of(plan, workload, platform), testing::IsEmpty());
@@ -186,7 +188,8 @@ TEST(FaultsOf, RefusesAStepTimeByRecurrenceThatTakesLongToCheck)
   const auto workload = chain({1, 1});
   const auto platform = cluster({1, 1});
   const CostModel cost(workload, platform);
-  const Goal goal{Objective::Pipeline, Communication::Overlapped, Schedule::OneForwardOneBackward, 65'537};
+  const Goal goal{Objective::Pipeline, Communication::Overlapped, choice_of(ChainSchedule::OneForwardOneBackward),
+                  65'537};
   Plan plan = plan_of({{0, 0, 0}, {1, 1, 1}}, cost, goal);
   EXPECT_THAT(faults_of(plan, workload, platform),
               testing::ElementsAre("microbatches: 65537; a step by recurrence has at most 65536"));

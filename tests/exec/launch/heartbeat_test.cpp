@@ -1,19 +1,25 @@
 #include "exec/launch/heartbeat.hpp"
 
 #include "core/base/child_process.hpp"
+#include "core/base/clock.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 #include "tests/exec/net/tcp_ranks.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <exception>
 #include <functional>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -57,9 +63,9 @@ struct WithProgress {
 class HeartbeatOfRank : public WithProgress, public Heartbeat {
  public:
   HeartbeatOfRank(TcpWorld& world, std::size_t rank, const std::vector<std::string>& names_of_all,
-                  const TimeLimits& limits, OnHeartbeat on_heartbeat = {})
+                  const TimeLimits& limits, OnHeartbeat on_heartbeat = {}, Listener* listener = nullptr)
       : WithProgress{Progress([&world] { return world.moves(); })},
-        Heartbeat(world, rank, names_of_all, limits, progress, std::move(on_heartbeat))
+        Heartbeat(world, rank, names_of_all, limits, progress, std::move(on_heartbeat), listener)
   {
   }
 
@@ -376,6 +382,110 @@ TEST(Heartbeat, NamesTheRankThatReportsALivingOneAsLost)
     heartbeat.guard([&] { Group::receive_data(world, rank); });
   });
   expect_of_others(errors, 1, "rank 1 (b) reported this rank as lost: rank 0 (a) is gone");
+}
+
+/// Keeps the words that it hears, and refuses "nonsense".
+class Keeper : public Heartbeat::Listener {
+ public:
+  bool hear(std::string_view word) override
+  {
+    const std::lock_guard lock(mutex_);
+    words_.emplace_back(word);
+    changed_.notify_all();
+    return word != "nonsense";
+  }
+  void cancel() noexcept override
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    changed_.notify_all();
+  }
+
+  /// The first `count` words, once they are here.
+  std::vector<std::string> words(std::size_t count)
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(60), [&] { return words_.size() >= count || cancelled_; });
+    return words_;
+  }
+  bool is_cancelled()
+  {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(60), [&] { return cancelled_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> words_;
+  bool cancelled_ = false;
+};
+
+TEST(Heartbeat, PassesWordsOnBetweenRankZeroAndTheOthersInTheirOrder)
+{
+  Group ranks;
+  std::vector<Keeper> keepers(3);
+  ranks.run([&](TcpWorld& world, std::size_t rank) {
+    TimeLimits limits = limits_with(Seconds(50));  // heartbeats 10 s apart
+    HeartbeatOfRank heartbeat(world, rank, names, limits, {}, &keepers[rank]);
+    const auto begin = Clock::now();
+    heartbeat.guard([&] {
+      if (rank == 0) {
+        for (int i = 0; i < 100; ++i) heartbeat.say(fmt::format("word {}", i));
+        EXPECT_THAT(keepers[0].words(2), testing::UnorderedElementsAre("from 1", "from 2"));
+        return;
+      }
+      heartbeat.say(fmt::format("from {}", rank));
+      const auto words = keepers[rank].words(100);
+      ASSERT_EQ(words.size(), 100U);
+      for (std::size_t i = 0; i < words.size(); ++i) EXPECT_EQ(words[i], fmt::format("word {}", i));
+    });
+    EXPECT_LT(time_since(begin), Seconds(9)) << "words do not wait for the next heartbeat";
+  });
+}
+
+TEST(Heartbeat, SaysTheLastWordsBeforeItLeaves)
+{
+  for (int repetition = 0; repetition < 10; ++repetition) {
+    Group ranks;
+    std::vector<Keeper> keepers(3);
+    ranks.run([&](TcpWorld& world, std::size_t rank) {
+      HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)), {}, &keepers[rank]);
+      heartbeat.guard([&] {
+        if (rank == 0) {
+          heartbeat.say("farewell");
+        } else {
+          EXPECT_THAT(keepers[rank].words(1), testing::ElementsAre("farewell"));
+        }
+      });
+    });
+  }
+}
+
+TEST(Heartbeat, LosesARankThatSaysWhatNoRankSays)
+{
+  Group ranks;
+  std::vector<Keeper> keepers(3);
+  const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)), {}, &keepers[rank]);
+    heartbeat.guard([&] {
+      if (rank == 1) heartbeat.say("nonsense");
+      Group::receive_data(world, rank);
+    });
+  });
+  expect_of_others(errors, 1, "rank 1 (b) sent a malformed heartbeat");
+}
+
+TEST_P(AnyRank, ThatIsLostCancelsTheListenersOfTheOthers)
+{
+  const std::size_t culprit = GetParam();
+  Group ranks;
+  std::vector<Keeper> keepers(3);
+  ranks.errors([&](TcpWorld& world, std::size_t rank) {
+    if (rank == culprit) return;  // its connections close
+    HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)), {}, &keepers[rank]);
+    EXPECT_TRUE(keepers[rank].is_cancelled());
+  });
 }
 
 TEST(Heartbeat, ShowsFailuresOfOtherRanksOnOneLine)

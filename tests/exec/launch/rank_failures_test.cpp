@@ -143,13 +143,5 @@ TEST(RankLost, IsNoneForOtherFailures)
     EXPECT_EQ(rank_lost(failure(kind, 1, "rank 1 (b): out of memory")), std::nullopt);
 }
 
-TEST(NamesOfRanks, AreThoseOfDevicesAndTheDataServer)
-{
-  Plan plan;
-  plan.stages = {{{{"a"}}, 0, 0}, {{{"b\n"}}, 1, 1}};
-  plan.data_server = "server";
-  EXPECT_EQ(names_of_ranks(plan), (std::vector<std::string>{"rank 0 (a)", "rank 1 (b\\x0a)", "rank 2 (data server)"}));
-}
-
 }  // namespace
 }  // namespace isobar::exec

@@ -225,7 +225,7 @@ void connect_as_rank_one_and_die(const Endpoint& master, const std::vector<std::
   std::vector<Connection> connections;
   for (const auto& way : ways) {
     manager.connect(
-        master, purpose_of(fmt::format("isobar 2: rank 1 of 3, {}, process 1", way)),
+        master, purpose_of(fmt::format("isobar 3: rank 1 of 3, {}, process 1", way)),
         [&](const Purpose&, Connection connection) { connections.push_back(std::move(connection)); },
         [](const std::string& reason) { ADD_FAILURE() << reason; });
   }
@@ -285,11 +285,11 @@ TEST(Rendezvous, RefusesRanksOfAnotherNumberOfRanks)
   run.options[1].ranks = 3;
   run.run();
   EXPECT_THAT(run.outcomes[0].input_fault,
-              AllOf(HasSubstr("a process connected as \"isobar 2: rank 1 of 3, "),
-                    HasSubstr("this run expects connections such as \"isobar 2: rank 1 of 2, up\"")));
+              AllOf(HasSubstr("a process connected as \"isobar 3: rank 1 of 3, "),
+                    HasSubstr("this run expects connections such as \"isobar 3: rank 1 of 2, up\"")));
   EXPECT_EQ(
       run.outcomes[1].input_fault,
-      fmt::format("rank 1: rejected by rank 0 at {}: it expects \"isobar 2: rank 1 of 2, up\"", text_of(run.master)));
+      fmt::format("rank 1: rejected by rank 0 at {}: it expects \"isobar 3: rank 1 of 2, up\"", text_of(run.master)));
 }
 
 TEST(Rendezvous, CountsARankWithAnotherSecretAsMissing)

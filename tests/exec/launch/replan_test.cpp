@@ -20,7 +20,7 @@ Plan plan_on(const std::vector<std::string>& devices)
 {
   Plan plan;
   plan.allocator = "chain-dp";
-  plan.goal = {Objective::Bottleneck, Communication::Serial, Schedule::GPipe, 4};
+  plan.goal = {Objective::Bottleneck, Communication::Serial, {"gpipe"}, 4};
   for (std::size_t i = 0; i < devices.size(); ++i) plan.stages.push_back({{{devices[i]}}, i, i});
   plan.platform = plan.workload = {"name", "hash"};
   return plan;
@@ -40,6 +40,17 @@ TEST(Replan, RequestsTheSamePlanWithoutOneMoreDevice)
   EXPECT_THAT(
       (std::vector<std::string>(arguments.begin() + 13, arguments.end())),
       ElementsAre("--without", "c,a", "--output", "new.json", "--recompute", "0,1", "--profile", "live.profile.json"));
+}
+
+TEST(Replan, KeepsTheNumbersOfAScheduleExceptThoseByDevice)
+{
+  const auto schedule_of = [](const ScheduleChoice& schedule) {
+    Plan plan = plan_on({"a", "b", "c"});
+    plan.goal.schedule = schedule;
+    return replan_arguments(plan, "b", {"p.xml", "w.yaml"}, "new.json")[10];
+  };
+  EXPECT_EQ(schedule_of({"interleaved", {{"chunks", {2}}}}), "interleaved(chunks=2)");
+  EXPECT_EQ(schedule_of({"1f1b", {{"warm_up", {3, 2, 1}}}}), "1f1b(warm_up=auto)");
 }
 
 TEST(Replan, WritesNamesWithCommasAsTheOptionReadsThem)
@@ -76,7 +87,7 @@ TEST(Replan, RequiresALostDeviceAndOthersThatRemain)
   EXPECT_EQ(error(plan_on({"a", "b"}), failure(Kind::Other, 1)), none);
   EXPECT_EQ(error(plan_on({"a", "b"}), failure(Kind::Died, std::nullopt)), none);
   EXPECT_EQ(error(plan_on({"a"}), failure(Kind::Died, 0)),
-            "what has failed; it is the only stage, so it cannot be left out");
+            "what has failed; it is the only device, so it cannot be left out");
   Plan served = plan_on({"a", "b"});
   served.data_server = "s";
   EXPECT_EQ(error(served, failure(Kind::Died, 2)), none);

@@ -13,6 +13,8 @@
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -226,7 +228,7 @@ TEST(TcpWorld, ConnectsAmongUnauthenticatedPeers)
 TEST(TcpWorld, AcceptsARankAfterAnotherProcessDiedInItsHandshake)
 {
   Ranks ranks(2);
-  const std::array<std::uint32_t, 8> numbers = {3, 2, 0, 1, TcpWorld::reserved_channel, 0, 1, 0};
+  const std::array<std::uint32_t, 8> numbers = {4, 2, 0, 1, TcpWorld::reserved_channel, 0, 1, 0};
   std::string hello("link\0\0\0", 8);
   hello.append(reinterpret_cast<const char*>(numbers.data()), sizeof numbers);
   hello.append(sizeof ranks.options.first_step, '\0');
@@ -470,6 +472,53 @@ TEST_P(AllReduce, SumsFloatsToTheSameBitsWithTheBytesOfTheClosedForm)
 TEST_P(AllReduce, SumsDoublesToTheSameBitsWithTheBytesOfTheClosedForm)
 {
   sums_to_the_same_on_all_ranks<double>();
+}
+
+TEST(AllReduce, OfGroupsSumsInTheOrderOfTheirRings)
+{
+  Ranks ranks(4);
+  ranks.options.connections = 4;
+  ranks.options.groups = {{.channel = 5, .ranks = {0, 1, 2}}, {.channel = 6, .ranks = {2, 0}}};
+  std::vector<std::array<double, 2>> sums(4);
+  ranks.run([&](TcpWorld& world, std::size_t rank) {
+    const double own = std::pow(2, static_cast<double>(rank));
+    std::vector<std::jthread> groups;  // at the same time
+    if (rank < 3) {
+      groups.emplace_back([&] {
+        for (int repetition = 0; repetition < 50; ++repetition) {
+          sums[rank][0] = own;
+          world.all_reduce_sum(5, std::span(&sums[rank][0], 1), plenty);
+        }
+      });
+    }
+    if (rank % 2 == 0 && rank < 3) {
+      groups.emplace_back([&] {
+        for (int repetition = 0; repetition < 50; ++repetition) {
+          sums[rank][1] = own;
+          world.all_reduce_sum(6, std::span(&sums[rank][1], 1), plenty);
+        }
+      });
+    }
+    groups.clear();
+    world.wait_for_all(plenty);
+  });
+  EXPECT_EQ(sums[0], (std::array<double, 2>{7, 5}));
+  EXPECT_EQ(sums[1], (std::array<double, 2>{7, 0}));
+  EXPECT_EQ(sums[2], (std::array<double, 2>{7, 5}));
+  EXPECT_EQ(sums[3], (std::array<double, 2>{0, 0}));
+}
+
+TEST(AllReduce, OfAGroupNamesItsChannel)
+{
+  Ranks ranks(2);
+  ranks.options.groups = {{.channel = 5, .ranks = {0, 1}}};
+  const auto errors = ranks.errors([](TcpWorld& world, std::size_t rank) {
+    double value = 1;
+    if (rank == 0) world.all_reduce_sum(5, std::span(&value, 1), little);
+    pause(0.3);
+  });
+  EXPECT_THAT(errors[0], MatchesRegex("rank 0: receive from rank 1 \\(channel 5\\): no message after [0-9.]+ s: "
+                                      "deadline passed"));
 }
 
 TEST(AllReduce, SumsMoreThanTheSystemsBuffersHold)

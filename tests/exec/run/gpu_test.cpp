@@ -51,7 +51,7 @@ class Gpu : public testing::Test {
     return testing_support::small_model(testing_support::shipped_workload(name), dtype);
   }
 
-  static Plan split(const Workload& workload, std::size_t stages, Schedule schedule)
+  static Plan split(const Workload& workload, std::size_t stages, ChainSchedule schedule)
   {
     return even_split(workload, stages, schedule, microbatches);
   }
@@ -98,7 +98,7 @@ class Gpu : public testing::Test {
         const auto measured = run_rank(workload, plan, *program, std::move(place), options, step_ended).measured;
         std::string text;
         if (!measured) return text;
-        for (const double loss : measured->ranks()[plan.stages.size() - 1].losses) text += fmt::format("{} ", loss);
+        for (const double loss : measured->losses()) text += fmt::format("{} ", loss);
         return text;
       });
     }
@@ -108,7 +108,7 @@ class Gpu : public testing::Test {
 
   static std::vector<double> losses(const Workload& workload, const Plan& plan, const RunOptions& options)
   {
-    return run(workload, plan, options).ranks()[plan.stages.size() - 1].losses;
+    return run(workload, plan, options).losses();
   }
 
   static void expect_close(const std::vector<double>& found, const std::vector<double>& expected, double relative)
@@ -124,13 +124,30 @@ TEST_F(Gpu, HasTheCpusLossesOnAnyNumberOfStages)
 {
   for (const char* name : {"bert24", "gpt2_124m", "llama_8b"}) {
     const Workload workload = model(name);
-    const auto expected = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
+    const auto expected = losses(workload, split(workload, 1, ChainSchedule::Sequential), options_on("cpu"));
     for (const std::size_t stages : {1U, 2U, 4U}) {
-      for (const Schedule schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+      for (const auto schedule :
+           {ChainSchedule::Sequential, ChainSchedule::GPipe, ChainSchedule::OneForwardOneBackward}) {
         if (stages > workload.layers.size()) continue;
         SCOPED_TRACE(fmt::format("{} on {} stages", name, stages));
         expect_close(losses(workload, split(workload, stages, schedule), options_on("cuda:0")), expected, 1e-3);
       }
+    }
+  }
+}
+
+TEST_F(Gpu, HasTheLossesOfWholeBackwardPassesWhenItSplitsThem)
+{
+  for (const char* name : {"bert24", "gpt2_124m"}) {
+    for (const DType dtype : {DType::Float32, DType::BFloat16}) {
+      Workload workload = model(name, dtype);
+      workload.training.dropout = 0.1;
+      const auto expected =
+          losses(workload, split(workload, 2, ChainSchedule::OneForwardOneBackward), options_on("cuda:0"));
+      const Plan halved = even_split(workload, 2, {"zero-bubble-h1"}, microbatches);
+      const Plan v = even_split_over(workload, 4, {"zero-bubble-v"}, microbatches,
+                                     [](std::size_t stage) { return stage < 2 ? stage : 3 - stage; });
+      for (const Plan& plan : {halved, v}) expect_close(losses(workload, plan, options_on("cuda:0")), expected, 1e-2);
     }
   }
 }
@@ -140,8 +157,8 @@ TEST_F(Gpu, HasTheSameLossesInBfloat16OnEverySplit)
   for (const char* name : {"bert24", "gpt2_124m"}) {
     Workload workload = model(name, DType::BFloat16);
     workload.training.dropout = 0.1;
-    const auto one = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cuda:0"));
-    const auto three = losses(workload, split(workload, 3, Schedule::OneForwardOneBackward), options_on("cuda:0"));
+    const auto one = losses(workload, split(workload, 1, ChainSchedule::Sequential), options_on("cuda:0"));
+    const auto three = losses(workload, split(workload, 3, ChainSchedule::OneForwardOneBackward), options_on("cuda:0"));
     expect_close(three, one, 1e-2);
   }
 }
@@ -150,9 +167,9 @@ TEST_F(Gpu, ClipsTheNormOfAllStagesTogether)
 {
   Workload workload = model("gpt2_124m");
   workload.training.clip_norm = 0.01;
-  const auto expected = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
+  const auto expected = losses(workload, split(workload, 1, ChainSchedule::Sequential), options_on("cpu"));
   for (const std::size_t stages : {1U, 2U}) {
-    const Plan plan = split(workload, stages, Schedule::OneForwardOneBackward);
+    const Plan plan = split(workload, stages, ChainSchedule::OneForwardOneBackward);
     expect_close(losses(workload, plan, options_on("cuda:0")), expected, 1e-3);
   }
 }
@@ -162,13 +179,13 @@ TEST_F(Gpu, SendsItsTensorsThroughTheHostOverTcp)
   const Workload workload = model("bert24");
   std::vector<std::vector<double>> over_tcp;  // before this process computes anything itself
   for (const bool has_data_server : {false, true}) {
-    Plan plan = split(workload, 2, Schedule::OneForwardOneBackward);
+    Plan plan = split(workload, 2, ChainSchedule::OneForwardOneBackward);
     if (has_data_server) plan.data_server = "server";
     const auto program = schedules::make_program(plan, workload);
     const auto measured = run_in_processes(workload, plan, *program, options_on("cuda:0"), [](const StepReport&) {});
-    over_tcp.push_back(measured.ranks()[1].losses);
+    over_tcp.push_back(measured.losses());
   }
-  const auto expected = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
+  const auto expected = losses(workload, split(workload, 1, ChainSchedule::Sequential), options_on("cpu"));
   for (const auto& found : over_tcp) expect_close(found, expected, 1e-3);
 }
 
@@ -177,7 +194,7 @@ TEST_F(Gpu, SendsItsTensorsByNcclBetweenTwoRanks)
   const Workload workload = model("bert24");
   std::vector<std::vector<double>> by_nccl;  // before this process computes anything itself
   for (const bool has_data_server : {false, true}) {
-    Plan plan = split(workload, 2, Schedule::OneForwardOneBackward);
+    Plan plan = split(workload, 2, ChainSchedule::OneForwardOneBackward);
     if (has_data_server) plan.data_server = "server";
     const auto ranks = run_over_nccl(workload, plan, options_on("cuda:0"), [](const StepReport&) {});
     for (const auto& rank : ranks) EXPECT_FALSE(rank.failure) << rank.failure->text;
@@ -185,9 +202,10 @@ TEST_F(Gpu, SendsItsTensorsByNcclBetweenTwoRanks)
     by_nccl.emplace_back();
     for (std::string number; numbers >> number;) by_nccl.back().push_back(std::stod(number));
   }
-  const auto expected = losses(workload, split(workload, 2, Schedule::OneForwardOneBackward), options_on("cuda:0"));
+  const auto expected =
+      losses(workload, split(workload, 2, ChainSchedule::OneForwardOneBackward), options_on("cuda:0"));
   // The data server draws its inputs on the CPU.
-  const auto on_cpu = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
+  const auto on_cpu = losses(workload, split(workload, 1, ChainSchedule::Sequential), options_on("cpu"));
   expect_close(by_nccl[0], expected, 1e-6);
   expect_close(by_nccl[1], on_cpu, 1e-3);
 }
@@ -198,10 +216,10 @@ TEST_F(Gpu, EndsByTheDeadlineWhenTheOtherRankOfNcclDies)
   RunOptions options = options_on("cuda:0", 1'000'000);
   options.limits = time_limits(Seconds(0), Seconds(10));
   const auto begin = std::chrono::steady_clock::now();
-  const auto ranks =
-      run_over_nccl(workload, split(workload, 2, Schedule::OneForwardOneBackward), options, [](const StepReport& step) {
-        if (step.step == 5) std::_Exit(1);  // the rank with the loss
-      });
+  const auto ranks = run_over_nccl(workload, split(workload, 2, ChainSchedule::OneForwardOneBackward), options,
+                                   [](const StepReport& step) {
+                                     if (step.step == 5) std::_Exit(1);  // the rank with the loss
+                                   });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(90));
   ASSERT_TRUE(ranks[0].failure && ranks[1].failure);
   EXPECT_EQ(ranks[0].failure->code, ExitCode::EnvironmentError);
@@ -230,7 +248,7 @@ TEST_F(Gpu, TrainsALargeModelAsFastAsAPlainLoop)
       if (step > 0) plain.push_back(took.count());
     }
   }
-  const auto measured = run(workload, split(workload, 1, Schedule::Sequential), options_on("cuda:0", steps));
+  const auto measured = run(workload, split(workload, 1, ChainSchedule::Sequential), options_on("cuda:0", steps));
   std::vector<double> ours;
   for (const Seconds time : measured.step_times()) ours.push_back(time.value);
   ours.erase(ours.begin());
@@ -242,19 +260,20 @@ TEST_F(Gpu, TrainsALargeModelAsFastAsAPlainLoop)
 TEST_F(Gpu, TakesItsDataFromTheDataServerInOneProcess)
 {
   const Workload workload = model("bert24");
-  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward);
+  Plan plan = split(workload, 2, ChainSchedule::OneForwardOneBackward);
   plan.data_server = "server";
-  const auto expected = losses(workload, split(workload, 1, Schedule::Sequential), options_on("cpu"));
+  const auto expected = losses(workload, split(workload, 1, ChainSchedule::Sequential), options_on("cpu"));
   expect_close(losses(workload, plan, options_on("cuda:0")), expected, 1e-3);
 }
 
 TEST_F(Gpu, TimesEveryInstructionOnTheDevice)
 {
   const Workload workload = model("gpt2_124m");
-  const auto measured = run(workload, split(workload, 2, Schedule::OneForwardOneBackward), options_on("cuda:0", 5));
+  const auto measured =
+      run(workload, split(workload, 2, ChainSchedule::OneForwardOneBackward), options_on("cuda:0", 5));
   for (const auto& rank : measured.ranks()) {
     EXPECT_GT(rank.peak_memory.value, 0);
-    for (const auto& times : rank.lanes) {
+    for (const auto& [name, times] : rank.lanes) {
       for (std::size_t i = 0; i < times.size(); ++i) {
         EXPECT_LE(times[i].begin, times[i].end);
         // Clocks of the device, resolved to a microsecond.
@@ -270,10 +289,10 @@ TEST_F(Gpu, TimesEveryInstructionOnTheDevice)
 TEST_F(Gpu, StretchesTheComputationOfASlowDevice)
 {
   const Workload workload = model("gpt2_124m");
-  Plan plan = split(workload, 1, Schedule::Sequential);
+  Plan plan = split(workload, 1, ChainSchedule::Sequential);
   const auto compute_of_a_step = [&](const RunOptions& options) {
     const auto measured = run(workload, plan, options);
-    const auto& times = measured.ranks().front().lanes[static_cast<std::size_t>(Lane::Compute)];
+    const auto& times = measured.ranks().front().lanes.at(compute_lane).times;
     Seconds sum;
     for (std::size_t i = times.size() / 2; i < times.size(); ++i) sum += times[i].end - times[i].begin;
     return sum.value;
@@ -288,7 +307,7 @@ TEST_F(Gpu, StretchesTheComputationOfASlowDevice)
 TEST_F(Gpu, RefusesMoreMemoryThanTheDeviceHas)
 {
   const Workload workload = model("gpt2_124m");
-  Plan plan = split(workload, 2, Schedule::OneForwardOneBackward);
+  Plan plan = split(workload, 2, ChainSchedule::OneForwardOneBackward);
   plan.stages[1].devices.front().memory = Bytes(10'000);
   RunOptions options = options_on("cuda:0");
   options.emulate = true;

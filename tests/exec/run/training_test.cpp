@@ -5,6 +5,7 @@
 #include "exec/data/dataset.hpp"
 #include "exec/files/checkpoint.hpp"
 #include "exec/model/batch.hpp"
+#include "exec/net/secret.hpp"
 #include "exec/run/run.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/exec/model/plain_loop.hpp"
@@ -18,10 +19,14 @@
 
 #include <torch/torch.h>
 
+#include <unistd.h>
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <fstream>
+#include <functional>
+#include <thread>
 
 namespace isobar::exec {
 namespace {
@@ -57,7 +62,7 @@ RunOptions with_checkpoints(RunOptions options, const TemporaryFolder& folder, s
 
 Plan split(const Workload& workload, std::size_t stages)
 {
-  return even_split(workload, stages, Schedule::OneForwardOneBackward, 2);
+  return even_split(workload, stages, ChainSchedule::OneForwardOneBackward, 2);
 }
 
 MeasuredRun trained(const Workload& workload, const Plan& plan, Way way, const RunOptions& options,
@@ -161,8 +166,10 @@ std::uint64_t steps_until_stopped(const Plan& plan, Way way, RunOptions options)
     catch_interrupts();
     const GracefulStop stop;
     options.stop = &stop;
+    // After the request, steps take long enough for rank 0 to hear of it.
     const auto request_stop = [](const StepReport& step) {
       if (step.step == 3) std::raise(SIGTERM);
+      if (step.step > 3) std::this_thread::sleep_for(std::chrono::milliseconds(200));
     };
     return fmt::format("{}", trained(small_gpt(), plan, way, options, request_stop).steps());
   };
@@ -180,7 +187,7 @@ TEST(Training, EndsAfterTheCurrentStepOnRequest)
         Plan plan = split(small_gpt(), stages);
         if (has_data_server) plan.data_server = "server";
         const std::uint64_t steps = steps_until_stopped(plan, way, options);
-        // The first stage may have begun the next step already.
+        // Rank 0 may have begun the next step already.
         EXPECT_GE(steps, 4u);
         EXPECT_LE(steps, 7u);
         EXPECT_EQ(CheckpointStore(options.checkpoints.folder).newest_complete().step, steps);
@@ -189,11 +196,82 @@ TEST(Training, EndsAfterTheCurrentStepOnRequest)
   }
 }
 
+TEST(Training, EndsOnTheRequestOfAnyRankAfterTheSameStepOnAll)
+{
+  const TemporaryFolder folder;
+  const Workload workload = small_gpt();
+  Plan plan = split(workload, 3);
+  plan.data_server = "server";
+  const auto program = schedules::make_program(plan, workload);
+  for (std::size_t asking = 0; asking < program->ranks(); ++asking) {
+    std::vector<Endpoint> endpoints;
+    std::vector<TcpListener> listeners;
+    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+      listeners.emplace_back(Endpoint{"127.0.0.1", 0});
+      endpoints.push_back({"127.0.0.1", listeners.back().port()});
+    }
+    const auto secret = random_secret();
+    auto options = with_checkpoints(options_for(1'000'000), folder, 5);
+    options.checkpoints.folder += std::to_string(asking);
+    const CheckpointStore store(options.checkpoints.folder);
+    std::vector<std::function<std::string()>> work;
+    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+      work.emplace_back([&, rank] {
+        catch_interrupts();
+        const GracefulStop stop;  // of this process alone
+        RunOptions mine = options;
+        mine.stop = &stop;
+        std::jthread request;
+        if (rank == asking) {
+          request = std::jthread([&store] {
+            while (!store.newest_complete().step) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+            ::kill(::getpid(), SIGTERM);
+          });
+        }
+        RankPlace place{rank, endpoints, secret, std::move(listeners[rank])};
+        listeners.clear();  // closes this process's copies
+        return std::to_string(run_rank(workload, plan, *program, std::move(place), mine, ignore_steps).steps_done);
+      });
+    }
+    const auto results = run_in_children(work, work.size(), Seconds(120));
+    for (const auto& result : results) {
+      ASSERT_FALSE(result.failure) << result.failure->text;
+      EXPECT_EQ(result.output, results.front().output) << "asked by rank " << asking;
+    }
+    const std::uint64_t steps = std::stoull(results.front().output);
+    EXPECT_GE(steps, 5U);
+    EXPECT_LT(steps, 1'000'000U);
+    EXPECT_EQ(store.newest_complete().step, steps);
+  }
+}
+
+TEST(Training, WritesTheFilesOfAllStagesOfARank)
+{
+  const TemporaryFolder folder;
+  const Workload workload = small_gpt();
+  Plan folded = even_split_over(workload, 4, {"interleaved"}, 4, [](std::size_t stage) { return stage % 2; });
+  const auto options = with_checkpoints(options_for(6), folder, 3);
+  for (const Way way : {in_process, over_tcp}) {
+    const auto whole = trained(workload, folded, way, options).losses();
+    const Checkpoint checkpoint = CheckpointStore(options.checkpoints.folder).open(3);
+    EXPECT_EQ(checkpoint.stages(), 4U);
+    EXPECT_EQ(resumed(workload, folded, way, options, 3), tail(whole, 3));
+    const Plan unfolded = even_split(workload, 3, ChainSchedule::OneForwardOneBackward, 4);
+    EXPECT_EQ(resumed(workload, unfolded, way, options, 3), tail(whole, 3));
+    folded.goal.schedule = {"zero-bubble-v"};
+    folded.stages[2].devices.swap(folded.stages[3].devices);
+    EXPECT_EQ(resumed(workload, folded, way, options, 3), tail(whole, 3));
+    folded.goal.schedule = {"interleaved"};
+    folded.stages[2].devices.swap(folded.stages[3].devices);
+    std::filesystem::remove_all(options.checkpoints.folder);
+  }
+}
+
 TEST(Training, TakesItsMicroBatchesFromADataServer)
 {
   const Workload workload = small_bert();
   for (const std::uint64_t microbatches : {1U, 2U, 3U}) {
-    Plan plan = even_split(workload, 2, Schedule::Sequential, microbatches);
+    Plan plan = even_split(workload, 2, ChainSchedule::Sequential, microbatches);
     plan.data_server = "server";
     at::set_num_threads(1);
     PlainLoop loop(workload, seed, microbatches);
@@ -295,6 +373,35 @@ class Parrot final : public Dataset {
 
   std::uint64_t sequence_;
 };
+
+TEST(Training, EvaluatesOnRanksWithSeveralStages)
+{
+  const Workload workload = small_gpt();
+  const Parrot parrot(workload);
+  const auto batches = dataset_batches(workload, parrot, 4);
+  std::optional<EvaluationSums> first;
+  for (const Way way : {in_process, over_tcp}) {
+    for (const bool has_data_server : {false, true}) {
+      Plan one = even_split(workload, 1, ChainSchedule::Sequential, 4);
+      Plan folded = even_split_over(workload, 4, {"interleaved"}, 4, [](std::size_t stage) { return stage % 2; });
+      Plan v = even_split_over(workload, 4, {"zero-bubble-v"}, 4,
+                               [](std::size_t stage) { return stage < 2 ? stage : 3 - stage; });
+      for (Plan* plan : {&one, &folded, &v}) {
+        if (has_data_server) plan->data_server = "server";
+        auto options = options_for(2);
+        options.batches = batches.get();
+        options.evaluation = batches.get();
+        options.evaluation_steps = 3;
+        const auto sums = trained(workload, *plan, way, options).evaluation();
+        ASSERT_TRUE(sums.has_value());
+        if (!first) first = sums;
+        EXPECT_EQ(sums->loss, first->loss);
+        EXPECT_EQ(sums->labels, first->labels);
+        EXPECT_EQ(sums->correct, first->correct);
+      }
+    }
+  }
+}
 
 TEST(Training, LearnsADatasetAndEvaluatesItTheSameOnEverySplit)
 {

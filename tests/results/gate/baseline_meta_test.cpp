@@ -45,7 +45,7 @@ TEST(BaselineMeta, SurvivesWritingAndReading)
   meta.allocators = {"even", "exec:./mine"};
   meta.objectives = {Objective::Sequential, Objective::Pipeline};
   meta.communication = Communication::None;
-  meta.schedule = Schedule::GPipe;
+  meta.schedule = choice_of(ChainSchedule::GPipe);
   meta.microbatches = 4;
   meta.seed = 9;
   meta.budgets = {{"exec:./mine", 12}};
@@ -74,6 +74,19 @@ TEST(BaselineMeta, RefusesUnknownKeysAndValues)
   EXPECT_EQ(fault_of(document("", R"("grid": {"platforms": ["p"], "workloads": ["w"], "allocators": ["even"], )"
                                   R"("objectives": ["step", "sequential"], "communication": "serial"})")),
             "q.meta.json:2: grid.communication: serial does not go with objective step");
+  EXPECT_EQ(fault_of(document("", R"("grid": {"platforms": ["p"], "workloads": ["w"], "allocators": ["even"], )"
+                                  R"grid("objectives": ["step"], "schedule": "interleaved(2)"})grid")),
+            "q.meta.json:2: grid.schedule: \"2\" in \"interleaved(2)\" is not KEY=NUMBERS; write it as in "
+            "interleaved(chunks=2)");
+}
+
+TEST(BaselineMeta, KeepsTheNumbersOfItsSchedule)
+{
+  const std::string text = document("", R"("grid": {"platforms": ["p"], "workloads": ["w"], "allocators": ["even"], )"
+                                        R"grid("objectives": ["step"], "schedule": "1f1b(warm_up=auto)"})grid");
+  const BaselineMeta meta = baseline_meta_from_json(text, "q.meta.json");
+  const ScheduleChoice expected{"1f1b", {{"warm_up", {}}}};
+  EXPECT_EQ(meta.schedule, expected);
 }
 
 TEST(BaselineMeta, LimitsPlanTimesOnlyWhereEvenIsPlanned)
@@ -129,7 +142,7 @@ TEST_F(BaselineRows, HaveTheDefaultsOfTheirObjectiveUnlessTheGridSaysOtherwise)
   meta_.objectives = {Objective::Sequential};
   const Goal goal = meta_.rows().front().goal;
   EXPECT_EQ(goal.communication, Communication::Serial);
-  EXPECT_EQ(goal.schedule, Schedule::Sequential);
+  EXPECT_EQ(goal.schedule, choice_of(ChainSchedule::Sequential));
   EXPECT_EQ(goal.microbatches, 3U);
 }
 

@@ -5,6 +5,7 @@
 #include "results/report/site_map.hpp"
 #include "results/report/what_if.hpp"
 #include "results/trace/step_recorder.hpp"
+#include "tests/results/trace/listed_program.hpp"
 #include "tests/support/instances.hpp"
 
 #include <gmock/gmock.h>
@@ -137,6 +138,17 @@ TEST(WhatIf, TriesAllOfAKindTheSlowestTheBusiestAndEachPairOfSites)
                           "\u221210 % latency of all links", "+10 % memory of all devices"));
 }
 
+TEST(WhatIf, TriesADeviceWithSeveralStagesOnceByWhatItComputesInAll)
+{
+  auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
+  result.stages[2].device = "d0";  // 1 s and 3 s
+  std::vector<std::string> devices;
+  for (const auto& what_if : what_ifs_of(result, {})) {
+    if (what_if.property == WhatIf::Property::Speed && !what_if.names.empty()) devices.push_back(what_if.names[0]);
+  }
+  EXPECT_THAT(devices, ElementsAre("d0", "d1"));
+}
+
 TEST(WhatIf, TriesTheOnlyLinkBetweenTwoSitesOnce)
 {
   const auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
@@ -158,14 +170,30 @@ TEST(WhatIf, TriesNoLinksWhereNothingIsSent)
   }
 }
 
-TraceEvent event(std::size_t rank, Opcode opcode, double begin, double end, std::size_t peer = 0)
+/// Three ranks; each of the last two sends to the other.
+class TwoSenders : public results::ListedProgram {
+ public:
+  TwoSenders() : ListedProgram(3)
+  {
+    for (const std::size_t rank : {1U, 2U}) {
+      add_lane(rank, rank == 1 ? "send activation" : "send gradient");
+      add_lane(rank, rank == 1 ? "receive gradient" : "receive activation");
+    }
+    connect({{1, 1}, {2, 2}});
+    connect({{2, 1}, {1, 2}});
+  }
+};
+
+TraceEvent event(std::size_t rank, Opcode opcode, double begin, double end)
 {
   TraceEvent result;
   result.rank = rank;
   result.instruction.opcode = opcode;
-  result.instruction.lane = opcode == Opcode::Send ? Lane::SendActivation : Lane::Compute;
-  result.instruction.size = Bytes(opcode == Opcode::Send ? 5 : 0);
-  result.instruction.peer = peer;
+  if (opcode == Opcode::Send) {
+    result.instruction.lane = 1;
+    result.instruction.payload = rank == 1 ? Payload::Activation : Payload::Gradient;
+    result.instruction.size = Bytes(5);
+  }
   result.begin = Seconds(begin);
   result.end = Seconds(end);
   return result;
@@ -173,17 +201,18 @@ TraceEvent event(std::size_t rank, Opcode opcode, double begin, double end, std:
 
 TEST(StepRecorder, KeepsTheFirstStepWithoutReceivesAndCountsWhatItDoesNotKeep)
 {
-  StepRecorder recorder(2);
+  StepRecorder recorder(TwoSenders(), 2);
   recorder.record(event(0, Opcode::Forward, 0, 1));
-  recorder.record(event(1, Opcode::Recv, 1, 2));
-  recorder.record(event(0, Opcode::Send, 1, 2, 1));
-  recorder.record(event(0, Opcode::Send, 2, 3, 1));
-  TraceEvent later = event(0, Opcode::Forward, 4, 5);
+  recorder.record(event(2, Opcode::Recv, 1, 2));
+  recorder.record(event(1, Opcode::Send, 1, 2));
+  recorder.record(event(1, Opcode::Send, 2, 3));
+  TraceEvent later = event(0, Opcode::Forward, 2, 5);  // before the first step ends
   later.step = 1;
   recorder.record(later);
+  recorder.record(event(0, Opcode::Update, 5, 6));
   EXPECT_EQ(recorder.recorded().events.size(), 2U);
-  EXPECT_EQ(recorder.recorded().instructions, 3U);
-  EXPECT_DOUBLE_EQ(recorder.recorded().sent.at({0, 1}).value, 10);
+  EXPECT_EQ(recorder.recorded().instructions, 4U);
+  EXPECT_DOUBLE_EQ(recorder.recorded().sent.at({1, 2}).value, 10);
 }
 
 nlohmann::json some_run()
@@ -191,11 +220,22 @@ nlohmann::json some_run()
   const auto workload = chain({1, 1, 1, 1}, 1, 10, 2);
   const auto on = two_sites();
   const auto result = some_result(workload, on);
-  StepRecorder recorder(10);
-  recorder.record(event(1, Opcode::Send, 1, 2, 2));
-  recorder.record(event(2, Opcode::Send, 3, 4, 1));
-  recorder.record(event(2, Opcode::Send, 4, 5, 1));
+  StepRecorder recorder(TwoSenders(), 10);
+  recorder.record(event(1, Opcode::Send, 1, 2));
+  recorder.record(event(2, Opcode::Send, 3, 4));
+  recorder.record(event(2, Opcode::Send, 4, 5));
+  recorder.record(event(0, Opcode::Forward, 5, 6));
   return nlohmann::json::parse(run_to_json({"r.json", result, workload, on, recorder.recorded()}));
+}
+
+TEST(Report, HoldsTheLanesAndPayloadsOfItsTimeline)
+{
+  const auto timeline = some_run()["timeline"];
+  EXPECT_EQ(timeline["instructions"], 4);
+  const auto& events = timeline["events"];
+  EXPECT_EQ(events["lane"], (nlohmann::json{"send activation", "send gradient", "send gradient", "compute"}));
+  EXPECT_EQ(events["payload"], (nlohmann::json{"activation", "gradient", "gradient", nullptr}));
+  EXPECT_EQ(events["stage"], (nlohmann::json{0, 0, 0, 0}));
 }
 
 TEST(Report, HoldsTheTrafficBetweenSitesAndTheirBusiestLink)
@@ -211,9 +251,33 @@ TEST(Report, HoldsTheStageOfEachDevice)
 {
   const auto run = some_run();
   EXPECT_EQ(run["sites"][0]["devices"][1]["stage"], 1);
+  EXPECT_EQ(run["sites"][0]["devices"][1]["stages"], nlohmann::json::array({1}));
   EXPECT_TRUE(run["sites"][1]["devices"][1]["stage"].is_null());
+  EXPECT_TRUE(run["sites"][1]["devices"][1]["stages"].empty());
   EXPECT_EQ(run["stages"][0]["own_link"]["name"], "up 0");
   EXPECT_TRUE(run["stages"][2]["own_link"].is_null());  // its links carried nothing
+}
+
+TEST(Report, ShowsTheDeviceOfEachStageWhereItHoldsSeveral)
+{
+  const auto workload = chain({1, 1, 1, 1}, 1, 10, 2);
+  const auto on = two_sites();
+  auto result = some_result(workload, on);
+  result.plan.stages[2].devices[0].name = on.devices[0].name;
+  result.stages[2].device = on.devices[0].name;
+  const std::string json = result_to_json(result);
+  EXPECT_EQ(result_to_json(result_from_json(json, "result.json")), json);
+  EXPECT_THAT(site_map_of(result.plan, on).device_of, ElementsAre(0, 1));
+
+  StepRecorder recorder(TwoSenders(), 10);
+  const auto run = nlohmann::json::parse(run_to_json({"r.json", result, workload, on, recorder.recorded()}));
+  ASSERT_EQ(run["stages"].size(), 3U);
+  EXPECT_EQ(run["stages"][2]["device"], "d0");
+  EXPECT_EQ(run["stages"][2]["first_layer"], 2);
+  EXPECT_EQ(run["stages"][2]["compute_s"], 3);
+  EXPECT_EQ(run["stages"][2]["site"], 0);
+  EXPECT_EQ(run["sites"][0]["devices"][0]["stages"], nlohmann::json::array({0, 2}));
+  EXPECT_TRUE(run["explanation"].is_null());  // it is one of chains
 }
 
 TEST(Report, PutsTheChangeThatSavesMostFirstAndThoseWithoutAnswerLast)

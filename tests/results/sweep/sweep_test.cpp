@@ -1,6 +1,7 @@
 #include "results/sweep/sweep.hpp"
 
 #include "core/errors.hpp"
+#include "core/plan/schedule_choice.hpp"
 #include "results/sweep/statistics.hpp"
 #include "results/sweep/sweep_store.hpp"
 #include "results/sweep/sweep_table.hpp"
@@ -22,7 +23,8 @@ Sweep sweep_of(const std::string& text)
                                       [](const std::string&) {
                                         return std::vector<std::string>{"nodes", "seed"};
                                       },
-                                      [](const std::string&) {}};
+                                      [](const std::string&) {},
+                                      [](const std::string& schedule) { schedule_from_text(schedule); }};
   return Sweep::from_text(text, "x.yaml", vocabulary);
 }
 
@@ -81,6 +83,15 @@ TEST(Sweep, ZipsParametersInAnyOrder)
     runs += sweep.text(run, "platform") + sweep.text(run, "allocator") + std::to_string(sweep.seed(run)) + " ";
   }
   EXPECT_EQ(runs, "ax1 ay1 bx2 by2 ");
+}
+
+TEST(Sweep, TakesSchedulesWithNumbersAndNamesThoseThatAreRefused)
+{
+  const Sweep sweep = sweep_of("platform: a\nworkload: w\nallocator: x\nschedule: [1f1b, interleaved(chunks=2)]\n");
+  EXPECT_EQ(sweep.text(1, "schedule"), "interleaved(chunks=2)");
+  EXPECT_THAT([] { sweep_of("platform: a\nworkload: w\nallocator: x\nschedule: interleaved(2)\n"); },
+              testing::ThrowsMessage<InputError>("x.yaml:4: schedule: \"2\" in \"interleaved(2)\" is not KEY=NUMBERS; "
+                                                 "write it as in interleaved(chunks=2)"));
 }
 
 TEST(SweepStore, ReturnsStoredRowsAndReplacesOnlyFailedOnes)

@@ -1,5 +1,7 @@
 #include "results/trace/trace_stats.hpp"
 
+#include "results/trace/recorded_program.hpp"
+#include "tests/results/trace/interleaved_stages.hpp"
 #include "tests/results/trace/two_stages.hpp"
 
 #include <gmock/gmock.h>
@@ -12,6 +14,7 @@
 namespace isobar::results {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr double tolerance = 1e-9;
@@ -71,6 +74,47 @@ TEST(TraceStats, DivideTheCriticalPathByKind)
   double sum = 0;
   for (const auto& share : stats.critical_path) sum += share.fraction;
   EXPECT_NEAR(sum, 1, tolerance);
+}
+
+TEST(TraceStats, ListTheLanesOfEachDeviceByName)
+{
+  const auto json = nlohmann::json::parse(stats_to_json(stats_of_steps(1)));
+  const auto lanes = json["devices"][0]["lanes"];
+  std::vector<std::string> names;
+  for (const auto& lane : lanes) names.push_back(lane["lane"]);
+  EXPECT_THAT(names, ElementsAre("compute", "send activation", "receive gradient", "sync"));
+  EXPECT_NEAR(lanes[0]["busy_s"].get<double>(), 3.5, tolerance);
+  EXPECT_NEAR(lanes[1]["busy_s"].get<double>(), 0.5, tolerance);
+  EXPECT_NEAR(lanes[3]["busy_s"].get<double>(), 0.25, tolerance);
+}
+
+TEST(TraceStats, AreThoseOfTheDeviceWhereItHoldsSeveralStages)
+{
+  const InterleavedStages program;
+  const WrittenTrace file;
+  file.write(program, program.events(), {"a", "b"});
+  const auto trace = read_trace(file.name());
+  const auto recorded = recorded_program(trace);
+  const auto stats = stats_of(Timeline::of(trace, *recorded), trace.devices);
+  EXPECT_EQ(stats_to_json(stats), stats_to_json(stats_of(file.timeline(program), trace.devices)));
+  EXPECT_NEAR(stats.step_time.value, 10.5, tolerance);
+  EXPECT_NEAR(stats.devices[0].hidden.value, 0, tolerance);
+  EXPECT_NEAR(stats.devices[1].hidden.value, 0.25, tolerance);  // its last gradient leaves during its updates
+  for (const auto& device : stats.devices) {
+    EXPECT_NEAR(device.busy.value, 5, tolerance);
+    EXPECT_NEAR(device.communication.value, 1.5, tolerance);
+    // Each computation but the first of a device, and but the backward of the last stage, waits for a message.
+    EXPECT_NEAR(device.idle->link.value, 0.75, tolerance);
+    EXPECT_EQ(device.lanes.size(), 7U);
+  }
+  EXPECT_EQ(stats.devices[0].lanes[1].name, "send activation 1");
+  ASSERT_EQ(stats.critical_path.size(), 4U);
+  EXPECT_NEAR(stats.critical_path[0].time.value, 4, tolerance);
+  EXPECT_NEAR(stats.critical_path[1].time.value, 4, tolerance);
+  EXPECT_EQ(stats.critical_path[2].opcode, Opcode::Send);
+  EXPECT_NEAR(stats.critical_path[2].time.value, 1.5, tolerance);
+  EXPECT_EQ(stats.critical_path[3].opcode, Opcode::Update);
+  EXPECT_NEAR(stats.critical_path[3].time.value, 1, tolerance);
 }
 
 TEST(TraceStats, AreWrittenAsJsonAndAsText)

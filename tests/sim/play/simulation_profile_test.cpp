@@ -21,8 +21,8 @@ TEST(Simulate, FollowsAnAvailabilityProfile)
   PlatformFile file;
   file.device("d0", "1Gf", fmt::format("speed_file=\"{}\"", file.profile("d0.speed", "0 1.0\n2 0.5\n6 0\n10 1.0\n")));
   const Platform platform = file.load();
-  const auto report =
-      simulate_plan(platform, equal_layers(1, Bytes(0), Bytes(0)), one_layer_per_device({"d0"}, Schedule::GPipe, 2));
+  const auto report = simulate_plan(platform, equal_layers(1, Bytes(0), Bytes(0)),
+                                    one_layer_per_device({"d0"}, ChainSchedule::GPipe, 2));
   // 2 s at full speed, 4 s at half, 4 s at nothing, then the last 2 of 6 s.
   EXPECT_NEAR(step_time(report).value, 12, 12 * tolerance);
 }
@@ -32,8 +32,8 @@ TEST(Simulate, StartsNothingOnADeviceThatStandsStill)
   PlatformFile file;
   file.device("d0", "1Gf", fmt::format("speed_file=\"{}\"", file.profile("d0.speed", "0 0\n5 1.0\n6 0\n9 2\n")));
   const Platform platform = file.load();
-  const auto report =
-      simulate_plan(platform, equal_layers(1, Bytes(0), Bytes(0)), one_layer_per_device({"d0"}, Schedule::GPipe, 1));
+  const auto report = simulate_plan(platform, equal_layers(1, Bytes(0), Bytes(0)),
+                                    one_layer_per_device({"d0"}, ChainSchedule::GPipe, 1));
   EXPECT_NEAR(step_time(report).value, 10, 10 * tolerance);
 }
 
@@ -100,7 +100,7 @@ std::string fault_under(const std::vector<ChangingPart>& changes, const std::str
   const Platform platform = file.load();
   return message_of([&] {
     simulate_plan(platform, equal_layers(2, output, Bytes(1)),
-                  one_layer_per_device({"a", "b"}, Schedule::GPipe, microbatches));
+                  one_layer_per_device({"a", "b"}, ChainSchedule::GPipe, microbatches));
   });
 }
 
@@ -114,14 +114,14 @@ TEST(Simulate, NamesTheHostThatIsOff)
 TEST(Simulate, NamesTheHostThatIsOffBeforeATransfer)
 {
   EXPECT_EQ(fault_under({{"b", "state_file", "0.5 0\n"}}, "500ms"),
-            "InputError cluster: host b is off at 1 s, and send activation of micro-batch 0 (rank 0, step 0) needs it; "
+            "InputError cluster: host b is off at 1 s, and Send activation of micro-batch 0 (rank 0, step 0) needs it; "
             "the hosts and links of a plan must stay on");
 }
 
 TEST(Simulate, NamesTheLinkThatIsOff)
 {
   EXPECT_EQ(fault_under({{"there", "state_file", "1.25 0\n"}}, "500ms"),
-            "InputError cluster: link there is off at 1.25 s, and send activation of micro-batch 0 (rank 0, step 0) "
+            "InputError cluster: link there is off at 1.25 s, and Send activation of micro-batch 0 (rank 0, step 0) "
             "needs it; the hosts and links of a plan must stay on");
 }
 
@@ -136,7 +136,7 @@ TEST(Simulate, GivesUpOnAHostThatStandsStillForGood)
 TEST(Simulate, GivesUpOnALinkThatStandsStillForGood)
 {
   EXPECT_EQ(fault_under({{"there", "bandwidth_file", "PERIODICITY 1\n0.25 0\n0.5 0\n"}}, "500ms", 1, Bytes(1e6)),
-            "InputError cluster: link there stands still: nothing has completed since 1 s, and send activation of "
+            "InputError cluster: link there stands still: nothing has completed since 1 s, and Send activation of "
             "micro-batch 0 (rank 0, step 0) waits for it; let its profile rise above 0 again");
 }
 
@@ -145,8 +145,8 @@ TEST(Simulate, WaitsForADeviceThatRestsEveryDay)
   PlatformFile file;
   file.device("d0", "1Gf", fmt::format("speed_file=\"{}\"", file.profile("d0.speed", "1 0\n86400 1.0\n")));
   const Platform platform = file.load();
-  const auto report =
-      simulate_plan(platform, equal_layers(1, Bytes(0), Bytes(0)), one_layer_per_device({"d0"}, Schedule::GPipe, 1));
+  const auto report = simulate_plan(platform, equal_layers(1, Bytes(0), Bytes(0)),
+                                    one_layer_per_device({"d0"}, ChainSchedule::GPipe, 1));
   EXPECT_NEAR(step_time(report).value, 86402, 86402 * tolerance);
 }
 

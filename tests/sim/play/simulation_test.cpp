@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/cost_model.hpp"
+#include "core/plan/schedule_choice.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/support/simulated.hpp"
 
@@ -24,12 +25,12 @@ Seconds step_time(const SimulationReport& report)
   return report.step_times.at(0);
 }
 
-/// Arrival time of the last transfer between each pair of ranks.
-std::map<std::pair<std::size_t, std::size_t>, double> arrivals(const EventList& trace)
+/// Arrival time of the last transfer to each rank.
+std::map<std::size_t, double> arrivals(const EventList& trace)
 {
-  std::map<std::pair<std::size_t, std::size_t>, double> result;
+  std::map<std::size_t, double> result;
   for (const auto& event : trace.events) {
-    if (event.instruction.opcode == Opcode::Recv) result[{event.instruction.peer, event.rank}] = event.end.value;
+    if (event.instruction.opcode == Opcode::Recv) result[event.rank] = event.end.value;
   }
   return result;
 }
@@ -42,7 +43,8 @@ TEST(Simulate, TakesTheSumOfComputeAndTransfersWhenSequential)
   chain_of_devices(file, 3, "100MBps", "10ms");
   const Platform platform = file.load();
   const Workload workload = equal_layers(3, Bytes(50e6), Bytes(30e6));
-  const auto report = simulate_plan(platform, workload, one_layer_per_device(names(3), Schedule::Sequential, 2), 3);
+  const auto report =
+      simulate_plan(platform, workload, one_layer_per_device(names(3), ChainSchedule::Sequential, 2), 3);
   const double microbatch = 3 * 3.0 + 2 * (0.01 + 0.5) + 2 * (0.01 + 0.3);
   ASSERT_EQ(report.step_times.size(), 3U);
   for (const auto time : report.step_times) EXPECT_NEAR(time.value, 2 * microbatch, tolerance * microbatch);
@@ -51,7 +53,7 @@ TEST(Simulate, TakesTheSumOfComputeAndTransfersWhenSequential)
 
 TEST(Simulate, TakesSlotsForEachStageAndMicroBatchWhenPipelined)
 {
-  for (const Schedule schedule : {Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+  for (const ChainSchedule schedule : {ChainSchedule::GPipe, ChainSchedule::OneForwardOneBackward}) {
     for (const std::size_t stages : std::initializer_list<std::size_t>{1, 2, 3, 7, 64}) {
       for (const std::uint64_t microbatches : std::initializer_list<std::uint64_t>{1, 2, 5, 100}) {
         SCOPED_TRACE(fmt::format("{} S = {} M = {}", name_of(schedule), stages, microbatches));
@@ -78,7 +80,7 @@ TEST(Simulate, AddsTheSlowestUpdateToASequentialStep)
   const Platform platform = file.load();
   Workload workload = equal_layers(2, Bytes(100e6), Bytes(100e6));
   workload.layers[0].parameters = 1'000'000'000;  // 2 FLOP each by sgd: 2 s
-  const auto report = simulate_plan(platform, workload, one_layer_per_device(names(2), Schedule::Sequential, 1));
+  const auto report = simulate_plan(platform, workload, one_layer_per_device(names(2), ChainSchedule::Sequential, 1));
   EXPECT_NEAR(step_time(report).value, 1 + 1 + 1 + 2 + 1 + 2 + 2, tolerance);
 }
 
@@ -89,8 +91,8 @@ TEST(Simulate, ComputesAtTheRateOfTheWorkloadsDtype)
   const Platform platform = file.load();
   Workload workload = equal_layers(1, Bytes(0), Bytes(0));
   workload.dtype = DType::BFloat16;
-  EXPECT_NEAR(step_time(simulate_plan(platform, workload, one_layer_per_device({"d0"}, Schedule::GPipe, 2))).value, 1.5,
-              tolerance);
+  EXPECT_NEAR(step_time(simulate_plan(platform, workload, one_layer_per_device({"d0"}, ChainSchedule::GPipe, 2))).value,
+              1.5, tolerance);
 }
 
 TEST(Simulate, FetchesTheNextInputWhileItComputes)
@@ -105,7 +107,8 @@ TEST(Simulate, FetchesTheNextInputWhileItComputes)
       file.route("d0", "data", {"wan"});
       const Platform platform = file.load();
       const Workload workload = equal_layers(1, Bytes(input_bytes), Bytes(0));
-      return step_time(simulate_plan(platform, workload, one_layer_per_device({"d0"}, Schedule::Sequential, 4))).value;
+      return step_time(simulate_plan(platform, workload, one_layer_per_device({"d0"}, ChainSchedule::Sequential, 4)))
+          .value;
     });
   };
   EXPECT_NEAR(step(100e6), 1.1 + 4 * 3, 12 * tolerance);      // only the first input delays the step
@@ -154,9 +157,9 @@ TEST(Simulate, SharesATrunkInHalvesAndLeavesOthersAlone)
   EventList trace;
   const auto report = simulate(platform, program, at_one_gigaflop({"a", "b", "c", "d", "e", "f"}), 1, &trace);
   const auto arrival = arrivals(trace);
-  EXPECT_NEAR(arrival.at({2, 3}), 0.01 + 1.0, tolerance);  // half the trunk throughout
-  EXPECT_NEAR(arrival.at({0, 1}), 0.01 + 1.5, tolerance);  // half of it for 1 s, all of it for 0.5 s
-  EXPECT_NEAR(arrival.at({4, 5}), 0.01 + 1.0, tolerance);
+  EXPECT_NEAR(arrival.at(3), 0.01 + 1.0, tolerance);  // half the trunk throughout
+  EXPECT_NEAR(arrival.at(1), 0.01 + 1.5, tolerance);  // half of it for 1 s, all of it for 0.5 s
+  EXPECT_NEAR(arrival.at(5), 0.01 + 1.0, tolerance);
   ASSERT_EQ(report.links.size(), 2U);
   EXPECT_EQ(report.links[0].name, "other");
   EXPECT_EQ(report.links[1].name, "trunk");
@@ -184,8 +187,8 @@ TEST(Simulate, LimitsAFlowToItsWindowPerRoundTrip)
   EventList trace;
   simulate(platform, program, at_one_gigaflop({"a", "b", "c", "d"}), 1, &trace);
   const auto arrival = arrivals(trace);
-  EXPECT_NEAR(arrival.at({0, 1}), 0.05 + 1.0 + 0.5, tolerance);  // 4 MB per 0.1 s
-  EXPECT_NEAR(arrival.at({2, 3}), 0.05 + 1.0, tolerance);        // other flows have no cap
+  EXPECT_NEAR(arrival.at(1), 0.05 + 1.0 + 0.5, tolerance);  // 4 MB per 0.1 s
+  EXPECT_NEAR(arrival.at(3), 0.05 + 1.0, tolerance);        // other flows have no cap
 }
 
 TEST(Simulate, SendsEachWayOverItsOwnLink)
@@ -204,8 +207,8 @@ TEST(Simulate, SendsEachWayOverItsOwnLink)
   EventList trace;
   simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, &trace);
   const auto arrival = arrivals(trace);
-  EXPECT_NEAR(arrival.at({0, 1}), 0.01 + 0.1, tolerance);
-  EXPECT_NEAR(arrival.at({1, 0}), 0.03 + 10, 10 * tolerance);
+  EXPECT_NEAR(arrival.at(1), 0.01 + 0.1, tolerance);
+  EXPECT_NEAR(arrival.at(0), 0.03 + 10, 10 * tolerance);
 }
 
 TEST(Simulate, ConservesTheBytesOfEachRoute)
@@ -222,7 +225,7 @@ TEST(Simulate, ConservesTheBytesOfEachRoute)
   workload.layers[1].output = Bytes(70);
   workload.layers[2].gradient = Bytes(9);
   const auto report =
-      simulate_plan(platform, workload, one_layer_per_device(names(3), Schedule::OneForwardOneBackward, 5), 2);
+      simulate_plan(platform, workload, one_layer_per_device(names(3), ChainSchedule::OneForwardOneBackward, 5), 2);
   const Boundaries cuts = boundaries_of(workload);
   const double first = 10 * cuts.output[1].value;
   const double second = 10 * cuts.output[2].value;
@@ -245,45 +248,50 @@ TEST(Simulate, RecordsEachInstructionOnceInTheOrderOfEndsAndSendsAsTheyArrive)
   chain_of_devices(file, 3, "100MBps", "10ms");
   const Platform platform = file.load();
   const Workload workload = equal_layers(3, Bytes(50e6), Bytes(30e6));
-  const Plan plan = one_layer_per_device(names(3), Schedule::OneForwardOneBackward, 4);
+  const Plan plan = one_layer_per_device(names(3), ChainSchedule::OneForwardOneBackward, 4);
   const auto program = schedules::make_program(plan, workload);
   EventList trace;
   simulate(platform, *program, rank_hosts(plan, workload, platform.cluster()), 2, &trace);
 
-  std::map<std::tuple<std::uint64_t, std::size_t, Lane>, std::uint64_t> position;
-  std::map<std::tuple<std::uint64_t, std::size_t, Lane>, Seconds> lane_end;
+  std::map<std::pair<std::size_t, LaneId>, std::uint64_t> events_of_lane;
+  std::map<std::pair<std::size_t, LaneId>, Seconds> lane_end;
   Seconds latest;
   for (std::size_t i = 0; i < trace.events.size(); ++i) {
     const auto& event = trace.events[i];
+    const LaneId lane = event.instruction.lane;
     EXPECT_LE(event.begin, event.end);
     if (event.instruction.opcode == Opcode::Send) {
       const auto& arrival = trace.events.at(i + 1);
+      const auto channel = program->lanes(event.rank).at(lane).channel;
+      const End receiver = other_end(program->channels().at(channel.value()), event.rank, lane);
       EXPECT_EQ(arrival.instruction.opcode, Opcode::Recv);
-      EXPECT_EQ(arrival.rank, event.instruction.peer);
+      EXPECT_EQ(arrival.rank, receiver.rank);
+      EXPECT_EQ(arrival.instruction.lane, receiver.lane);
       EXPECT_EQ(arrival.instruction.microbatch, event.instruction.microbatch);
     } else {
       EXPECT_GE(event.end, latest);
       latest = event.end;
     }
-    const auto lane = std::make_tuple(event.step, event.rank, event.instruction.lane);
-    EXPECT_GE(event.begin, lane_end[lane]);
-    lane_end[lane] = event.end;
-    const Instruction expected = program->at(event.rank, event.instruction.lane, position[lane]++);
+    EXPECT_GE(event.begin, (lane_end[{event.rank, lane}]));
+    lane_end[{event.rank, lane}] = event.end;
+    const std::uint64_t count = events_of_lane[{event.rank, lane}]++;
+    EXPECT_EQ(event.step, count / program->length(event.rank, lane));
+    EXPECT_EQ(event.position, count % program->length(event.rank, lane));
+    const Instruction expected = program->at(event.rank, lane, event.position);
     EXPECT_EQ(event.instruction.opcode, expected.opcode);
     EXPECT_EQ(event.instruction.microbatch, expected.microbatch);
   }
-  for (std::uint64_t step = 0; step < 2; ++step) {
-    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
-      for (const Lane lane : all_lanes) {
-        EXPECT_EQ((position[{step, rank, lane}]), program->length(rank, lane));
-      }
+  for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+    for (LaneId lane = 0; lane < program->lanes(rank).size(); ++lane) {
+      EXPECT_EQ((events_of_lane[{rank, lane}]), 2 * program->length(rank, lane));
     }
   }
 }
 
 TEST(Simulate, PeaksAtTheMemoryOfTheCostModel)
 {
-  for (const Schedule schedule : {Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}) {
+  for (const ChainSchedule schedule :
+       {ChainSchedule::Sequential, ChainSchedule::GPipe, ChainSchedule::OneForwardOneBackward}) {
     SCOPED_TRACE(name_of(schedule));
     const auto child = [&] {
       PlatformFile file;
@@ -309,6 +317,34 @@ TEST(Simulate, PeaksAtTheMemoryOfTheCostModel)
   }
 }
 
+TEST(Simulate, ReportsTheMemoryOfEachTier)
+{
+  class MemoryLog : public TraceSink {
+   public:
+    void record(const TraceEvent& event) override { device = event.memory; }
+    void memory_changed(std::size_t rank, Tier tier, Seconds time, Bytes memory) override
+    {
+      text += fmt::format("{} {} {:.6g} {:.6g}\n", rank, name_of(tier), time.value, memory.value);
+    }
+    std::string text;
+    Bytes device;
+  };
+  PlatformFile file;
+  chain_of_devices(file, 1, "100MBps", "10ms");
+  const Platform platform = file.load();
+  ListedProgram program(1);
+  program.listing[0].resident = {Bytes(100), Bytes(0), Bytes(7)};  // device, host, disk
+  Instruction spill;
+  spill.work = Flops(1e9);
+  spill.acquires = {Tier::Host, Bytes(30)};
+  spill.releases = {Tier::Device, Bytes(40)};
+  program.add(0, compute_lane, spill);
+  MemoryLog log;
+  simulate(platform, program, at_one_gigaflop({"d0"}), 1, &log);
+  EXPECT_EQ(log.text, "0 device 0 100\n0 disk 0 7\n0 host 0 30\n0 device 1 60\n");
+  EXPECT_EQ(log.device, Bytes(100));
+}
+
 TEST(Simulate, GivesTheSameTraceTwice)
 {
   const auto run = [] {
@@ -317,10 +353,10 @@ TEST(Simulate, GivesTheSameTraceTwice)
     const Platform platform = file.load();
     EventList trace;
     simulate_plan(platform, equal_layers(5, Bytes(50e6), Bytes(30e6)),
-                  one_layer_per_device(names(5), Schedule::OneForwardOneBackward, 9), 2, &trace);
+                  one_layer_per_device(names(5), ChainSchedule::OneForwardOneBackward, 9), 2, &trace);
     std::string text;
     for (const auto& event : trace.events) {
-      text += fmt::format("{} {} {} {} {:a} {:a}\n", event.step, event.rank, name_of(event.instruction.lane),
+      text += fmt::format("{} {} {} {} {:a} {:a}\n", event.step, event.rank, event.instruction.lane,
                           event.instruction.microbatch, event.begin.value, event.end.value);
     }
     return text;
@@ -340,31 +376,83 @@ TEST(Simulate, PassesOverInstructionsWithoutWork)
   Workload workload = equal_layers(2, Bytes(0), Bytes(0));
   for (auto& layer : workload.layers) layer.forward = layer.backward = Flops(0);
   EventList trace;
-  const auto report =
-      simulate_plan(platform, workload, one_layer_per_device(names(2), Schedule::OneForwardOneBackward, 3), 2, &trace);
+  const auto report = simulate_plan(platform, workload,
+                                    one_layer_per_device(names(2), ChainSchedule::OneForwardOneBackward, 3), 2, &trace);
   EXPECT_NEAR(step_time(report).value, 4 * 0.01, tolerance);  // once each way, then the last micro-batches after them
   EXPECT_EQ(report.activities, 2U * 3 * 2);
   EXPECT_EQ(trace.events.size(), 2U * (2 * 7 + 4 * 3));
 }
 
-TEST(Simulate, NamesTheWaitingInstructionsOfADeadlock)
+/// The message of a program that deadlocks.
+std::string deadlock_of(const Program& program, std::uint64_t iterations = 1)
 {
   PlatformFile file;
-  chain_of_devices(file, 2, "100MBps", "10ms");
+  chain_of_devices(file, program.ranks(), "100MBps", "10ms");
   const Platform platform = file.load();
+  return message_of([&] { simulate(platform, program, at_one_gigaflop(names(program.ranks())), iterations, nullptr); });
+}
+
+TEST(Simulate, NamesTheWaitingInstructionsOfADeadlock)
+{
   ListedProgram program(2);
   program.compute(0, Flops(1e9));
-  program.compute(0, Flops(1e9), {Lane::ReceiveActivation, 1});
-  program.transfer(1, 0, Bytes(1), {Lane::Compute, 1});
-  program.compute(1, Flops(1e9), {Lane::SendActivation, 1});
-  EXPECT_EQ(message_of([&] {
-              simulate(platform, program, at_one_gigaflop({"d0", "d1"}), 1, nullptr);
-            }),
+  program.compute(0, Flops(1e9), Wait{program.receive_lane(1, 0), 0, 1});
+  program.transfer(1, 0, Bytes(1), after_compute(1));
+  program.compute(1, Flops(1e9), Wait{program.send_lane(1, 0), 0, 1});
+  EXPECT_EQ(deadlock_of(program),
             "bug the program deadlocks:\n"
             "  Forward of micro-batch 1 (rank 0, step 0) waits for 1 of its receive activation\n"
-            "  receive activation of micro-batch 0 (rank 0, step 0) waits for rank 1\n"
+            "  Recv activation of micro-batch 0 (rank 0, step 0) waits for rank 1\n"
             "  Forward of micro-batch 0 (rank 1, step 0) waits for 1 of its send activation\n"
-            "  send activation of micro-batch 0 (rank 1, step 0) waits for 1 of its compute");
+            "  Send activation of micro-batch 0 (rank 1, step 0) waits for 1 of its compute");
+}
+
+TEST(Simulate, NamesTheRanksThatACollectiveWaitsFor)
+{
+  const std::vector<std::size_t> all = {0, 1, 2, 3};
+  ListedProgram program(4);
+  for (const std::size_t rank : {0U, 1U}) program.compute(rank, Flops(1e9));
+  for (const std::size_t rank : {2U, 3U}) program.compute(rank, Flops(1e9), Wait{program.sync_lane(rank, all), 0, 1});
+  program.collective(Opcode::AllReduce, all, Bytes(1), after_compute(1));
+  EXPECT_EQ(deadlock_of(program),
+            "bug the program deadlocks:\n"
+            "  AllReduce parameter gradient (rank 0, step 0) waits for ranks 2, 3\n"
+            "  AllReduce parameter gradient (rank 1, step 0) waits for ranks 2, 3\n"
+            "  Forward of micro-batch 0 (rank 2, step 0) waits for 1 of its sync\n"
+            "  AllReduce parameter gradient (rank 2, step 0) waits for 1 of its compute\n"
+            "  Forward of micro-batch 0 (rank 3, step 0) waits for 1 of its sync\n"
+            "  AllReduce parameter gradient (rank 3, step 0) waits for 1 of its compute");
+}
+
+/// The message of a program in which rank 1 waits for itself, so that nothing arrives at rank 0.
+std::string deadlock_without_arrivals(Waits waits_of_rank_0)
+{
+  ListedProgram program(2);
+  program.compute(0, Flops(1e9), waits_of_rank_0);
+  program.compute(1, Flops(1e9), Wait{program.send_lane(1, 0), 0, 1});
+  program.transfer(1, 0, Bytes(1), after_compute(1));
+  return deadlock_of(program, 3);
+}
+
+TEST(Simulate, NamesTheStepThatALaneWaitsForBeforeItEntersAnother)
+{
+  EXPECT_EQ(deadlock_without_arrivals({}),
+            "bug the program deadlocks:\n"
+            "  Forward of micro-batch 0 (rank 0, step 2) waits for the end of step 0 of its rank\n"
+            "  Recv activation of micro-batch 0 (rank 0, step 0) waits for rank 1\n"
+            "  Forward of micro-batch 0 (rank 1, step 0) waits for 1 of its send activation\n"
+            "  Send activation of micro-batch 0 (rank 1, step 0) waits for 1 of its compute");
+}
+
+TEST(Simulate, NamesTheStepOfAWaitThatLooksBack)
+{
+  const LaneId receive_lane = 1;
+  EXPECT_EQ(deadlock_without_arrivals(Wait{receive_lane, 1, 1}),
+            "bug the program deadlocks:\n"
+            "  Forward of micro-batch 0 (rank 0, step 1) waits for 1 of its receive activation in step 0\n"
+            "  Recv activation of micro-batch 0 (rank 0, step 0) waits for rank 1\n"
+            "  Forward of micro-batch 0 (rank 1, step 0) waits for 1 of its send activation\n"
+            "  Send activation of micro-batch 0 (rank 1, step 0) waits for 1 of its compute");
 }
 
 TEST(Simulate, PassesOnWhatTheSinkThrows)
@@ -378,7 +466,7 @@ TEST(Simulate, PassesOnWhatTheSinkThrows)
   const Platform platform = file.load();
   FullDisk sink;
   EXPECT_THROW(simulate_plan(platform, equal_layers(2, Bytes(0), Bytes(0)),
-                             one_layer_per_device(names(2), Schedule::GPipe, 1), 1, &sink),
+                             one_layer_per_device(names(2), ChainSchedule::GPipe, 1), 1, &sink),
                EnvironmentError);
 }
 
@@ -391,7 +479,8 @@ TEST(RankHosts, AreTheDevicesOfThePlanThenTheDataServer)
   const Platform platform = file.load();
   Workload workload = equal_layers(2, Bytes(0), Bytes(0));
   workload.dtype = DType::Float16;
-  const auto ranks = rank_hosts(one_layer_per_device({"b", "a"}, Schedule::GPipe, 1), workload, platform.cluster());
+  const auto ranks =
+      rank_hosts(one_layer_per_device({"b", "a"}, ChainSchedule::GPipe, 1), workload, platform.cluster());
   ASSERT_EQ(ranks.size(), 3U);
   EXPECT_EQ(ranks[0].host, "b");
   EXPECT_EQ(ranks[0].speed, FlopsPerSecond(8e9));
@@ -399,9 +488,21 @@ TEST(RankHosts, AreTheDevicesOfThePlanThenTheDataServer)
   EXPECT_EQ(ranks[1].speed, FlopsPerSecond(2e9));
   EXPECT_EQ(ranks[2].host, "data");
   EXPECT_EQ(message_of([&] {
-              rank_hosts(one_layer_per_device({"b", "c"}, Schedule::GPipe, 1), workload, platform.cluster());
+              rank_hosts(one_layer_per_device({"b", "c"}, ChainSchedule::GPipe, 1), workload, platform.cluster());
             }),
             "InputError cluster: there is no device c; the plan was made for another platform");
+}
+
+TEST(RankHosts, AreOnePerDeviceInTheOrderOfItsFirstStage)
+{
+  PlatformFile file;
+  chain_of_devices(file, 2, "100MBps", "10ms");
+  const Platform platform = file.load();
+  const Plan plan = one_layer_per_device({"d1", "d0", "d1", "d0"}, ChainSchedule::GPipe, 1);
+  const auto ranks = rank_hosts(plan, equal_layers(4, Bytes(0), Bytes(0)), platform.cluster());
+  ASSERT_EQ(ranks.size(), 2U);
+  EXPECT_EQ(ranks[0].host, "d1");
+  EXPECT_EQ(ranks[1].host, "d0");
 }
 
 TEST(Simulate, GivesUpAStepBeyondThePrecisionOfItsClock)
@@ -412,7 +513,7 @@ TEST(Simulate, GivesUpAStepBeyondThePrecisionOfItsClock)
   Workload workload = equal_layers(1, Bytes(1), Bytes(1));
   workload.layers[0].forward = Flops(1e18);
   try {
-    simulate_plan(platform, workload, one_layer_per_device({"a"}, Schedule::Sequential, 1));
+    simulate_plan(platform, workload, one_layer_per_device({"a"}, ChainSchedule::Sequential, 1));
     ADD_FAILURE() << "no fault";
   } catch (const InputError& error) {
     EXPECT_STREQ(
@@ -428,7 +529,7 @@ TEST(Simulate, PlaysAStepOfCenturies)
   chain_of_devices(file, 2, "1Bps", "0s");
   const Platform platform = file.load();
   Workload workload = equal_layers(2, Bytes(1e12), Bytes(1e12));
-  const auto report = simulate_plan(platform, workload, one_layer_per_device(names(2), Schedule::Sequential, 1));
+  const auto report = simulate_plan(platform, workload, one_layer_per_device(names(2), ChainSchedule::Sequential, 1));
   EXPECT_NEAR(step_time(report).value, 2e12, 1e6);
 }
 
@@ -438,7 +539,8 @@ TEST(Simulate, RunsOncePerProcess)
   chain_of_devices(file, 1, "100MBps", "10ms");
   const Platform platform = file.load();
   const auto run = [&] {
-    simulate_plan(platform, equal_layers(1, Bytes(0), Bytes(0)), one_layer_per_device(names(1), Schedule::GPipe, 1));
+    simulate_plan(platform, equal_layers(1, Bytes(0), Bytes(0)),
+                  one_layer_per_device(names(1), ChainSchedule::GPipe, 1));
   };
   EXPECT_EQ(message_of(run), "no error");
   EXPECT_EQ(message_of(run), "bug SimGrid's clock and callbacks allow one simulation per process");
@@ -487,8 +589,8 @@ double time_over_bound(unsigned seed)
     layer.gradient = Bytes(uniform(0, 1e8));
     layer.parameters = below(1000000000);
   }
-  const Schedule schedule =
-      std::array{Schedule::Sequential, Schedule::GPipe, Schedule::OneForwardOneBackward}.at(below(3));
+  const ChainSchedule schedule =
+      std::array{ChainSchedule::Sequential, ChainSchedule::GPipe, ChainSchedule::OneForwardOneBackward}.at(below(3));
   const Plan plan = one_layer_per_device(names(stages), schedule, 1 + below(12));
   const Seconds simulated = step_time(simulate_plan(platform, workload, plan));
   std::vector<StagePlacement> placement;
@@ -518,7 +620,7 @@ double peak_memory_bytes(std::uint64_t microbatches)
     chain_of_devices(file, 64, "100MBps", "10ms");
     const Platform platform = file.load();
     simulate_plan(platform, equal_layers(64, Bytes(5e6), Bytes(3e6)),
-                  one_layer_per_device(names(64), Schedule::OneForwardOneBackward, microbatches));
+                  one_layer_per_device(names(64), ChainSchedule::OneForwardOneBackward, microbatches));
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     return static_cast<double>(usage.ru_maxrss) * 1024;

@@ -1,0 +1,313 @@
+#include "allocators/other_schedules.hpp"
+
+#include "allocators/folding.hpp"
+#include "allocators/plan_stages.hpp"
+#include "allocators/played_plan.hpp"
+#include "allocators/schedule_numbers.hpp"
+#include "allocators/search_clock.hpp"
+#include "core/errors.hpp"
+#include "schedules/orders/schedule.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace isobar::allocators {
+
+namespace {
+
+constexpr auto warm_up_key = "warm_up";
+constexpr auto chunks_key = "chunks";
+
+/// The choice without the numbers that are left to an allocator.
+ScheduleChoice without_open_numbers(ScheduleChoice choice)
+{
+  std::erase_if(choice.numbers, [](const auto& entry) { return entry.second.empty(); });
+  return choice;
+}
+
+class PlayedPlans {
+ public:
+  PlayedPlans(const std::function<Placement(const Problem&)>& place, const Workload& workload, const ChainView& view,
+              const Cluster& cluster, const Goal& goal, const SearchLimits& limits)
+      : place_(place),
+        workload_(workload),
+        view_(view),
+        cluster_(cluster),
+        goal_(goal),
+        limits_(limits),
+        clock_(limits),
+        schedule_(schedules::require_schedule(goal.schedule.name)),
+        cost_(workload, cluster),
+        chain_cost_(view.workload, cluster)
+  {
+  }
+
+  std::vector<Plan> plans()
+  {
+    const auto possible = possible_parts();
+    for (std::size_t i = 0; i < possible.size() && (plans_.empty() || !clock_.is_over()); ++i) {
+      share_of_time_ = 1 / static_cast<double>(possible.size() - i);
+      plan_with(possible[i]);
+    }
+    if (plans_.empty()) return {plan_without_stages()};
+    std::stable_sort(plans_.begin(), plans_.end(),
+                     [](const Plan& a, const Plan& b) { return *a.objective < *b.objective; });
+    if (plans_.size() > limits_.candidates) plans_.resize(limits_.candidates);
+    return std::move(plans_);
+  }
+
+ private:
+  /// Numbers of stages on each device to try.
+  std::vector<std::size_t> possible_parts() const
+  {
+    if (schedule_.folding == schedules::Folding::OneEach) return {1};
+    if (schedule_.folding == schedules::Folding::V) return {2};
+    const auto given = goal_.schedule.numbers.find(chunks_key);
+    if (given == goal_.schedule.numbers.end() || given->second.empty()) return {2, 3, 4};
+    const bool is_possible =
+        given->second.size() == 1 && given->second.front() >= 2 && given->second.front() <= chain_cost_.layers();
+    if (is_possible) return {static_cast<std::size_t>(given->second.front())};
+    throw InputError("schedule", fmt::format("{}: chunks is one number from 2 to the {} layers that can be placed",
+                                             shown(text_of(goal_.schedule)), chain_cost_.layers()));
+  }
+
+  /// The number of devices for which the user gave a warm-up.
+  std::optional<std::size_t> given_devices() const
+  {
+    const auto given = goal_.schedule.numbers.find(warm_up_key);
+    const bool is_given = given != goal_.schedule.numbers.end() && !given->second.empty();
+    return is_given ? std::optional(given->second.size()) : std::nullopt;
+  }
+
+  std::size_t most_devices(std::size_t parts) const
+  {
+    return std::min(cluster_.devices.size(), chain_cost_.layers() / parts);
+  }
+
+  void plan_with(std::size_t parts)
+  {
+    std::size_t most = given_devices().value_or(most_devices(parts));
+    if (most == 0) {
+      refuse(Outcome::Infeasible, too_few_layers(parts, 1));
+      return;
+    }
+    const std::size_t before = plans_.size();
+    std::vector<std::uint64_t> held = held_by(most, parts);
+    std::size_t used = place(parts, held);
+    while (plans_.size() == before && !given_devices() && most > 1 && !clock_.is_over()) {
+      most = (most + 1) / 2;
+      if (auto fewer = held_by(most, parts); fewer != held) {
+        held = std::move(fewer);
+        used = place(parts, held);
+      }
+    }
+    if (plans_.size() == before || used >= most || given_devices() || clock_.is_over()) return;
+    if (const auto fewer = held_by(used, parts); fewer != held) place(parts, fewer);
+  }
+
+  /// What the stages of a pipeline of at most `devices` devices hold.
+  std::vector<std::uint64_t> held_by(std::size_t devices, std::size_t parts) const
+  {
+    constexpr std::uint64_t never_fits = 1'000'000'000'000;
+    auto held = held_counts(schedule_, without_chunks(without_open_numbers(goal_.schedule)), devices, parts,
+                            goal_.microbatches);
+    // Stages with as many others after them would belong to a longer pipeline.
+    if (devices < most_devices(parts) && devices < goal_.microbatches) held.push_back(never_fits);
+    return held;
+  }
+
+  /// Places the chain and adds the plans of the placements; returns the number of devices of the first, or 0.
+  std::size_t place(std::size_t parts, const std::vector<std::uint64_t>& held)
+  {
+    const CostModel cost(view_.workload, cluster_, held);
+    Problem problem{cost, goal_, limits_};
+    problem.goal.schedule = choice_of(ChainSchedule::OneForwardOneBackward);
+    if (const auto left = clock_.left()) problem.limits.time_limit = share_of_time_ * *left;
+    const Placement placement = place_(problem);
+    if (placement.stages.empty()) {
+      refuse(placement.outcome, placement.reason);
+      return 0;
+    }
+    add(placement.stages, placement.outcome, parts);
+    for (const auto& stages : placement.alternatives) add(stages, Outcome::Feasible, parts);
+    return placement.stages.size();
+  }
+
+  void add(const std::vector<StagePlacement>& chain, Outcome outcome, std::size_t parts)
+  {
+    if (const auto devices = given_devices(); devices && *devices != chain.size()) {
+      has_other_devices_ = chain.size();
+      return;
+    }
+    const std::size_t ranks = chain.size();
+    ScheduleChoice choice = without_open_numbers(goal_.schedule);
+    std::vector<StagePlacement> stages = chain;
+    if (schedule_.folding != schedules::Folding::OneEach) {
+      Fold how{{},
+               schedule_.folding,
+               parts,
+               parts_in_flight(schedule_, without_chunks(choice), ranks, parts, goal_.microbatches)};
+      for (const auto& stage : chain) how.devices.push_back(stage.device);
+      stages = fold(chain_cost_, how);
+      if (stages.empty()) {
+        refuse(Outcome::Infeasible, too_few_layers(parts, ranks));
+        return;
+      }
+      if (schedule_.takes(chunks_key)) choice.numbers[chunks_key] = {parts};
+    }
+    const auto open = goal_.schedule.numbers.find(warm_up_key);
+    const bool chooses_warm_up = open != goal_.schedule.numbers.end() && open->second.empty();
+    if (!chooses_warm_up) {
+      add_priced(stages, outcome, choice);
+      return;
+    }
+    for (const auto& warm_up : {own_warm_up(ranks), chosen_warm_up(schedule_, chain_cost_, stages, goal_)}) {
+      if (!warm_up) continue;
+      choice.numbers[warm_up_key] = *warm_up;
+      add_priced(stages, outcome, choice);
+    }
+  }
+
+  /// The warm-up that the schedule has by itself: the forwards before the first backward of each rank.
+  std::optional<std::vector<std::uint64_t>> own_warm_up(std::size_t ranks) const
+  {
+    const auto orders =
+        schedule_.orders(folded_shape(schedule_, ranks, 1, goal_.microbatches), without_open_numbers(goal_.schedule));
+    std::vector<std::uint64_t> numbers;
+    const auto opcode = schedule_.splits_backward ? Opcode::BackwardInput : Opcode::Backward;
+    for (const auto& order : orders) numbers.push_back(order.position_of({opcode, 0, 0}) - 1);
+    return numbers;
+  }
+
+  void add_priced(const std::vector<StagePlacement>& stages, Outcome outcome, const ScheduleChoice& choice)
+  {
+    Plan plan = plan_for(choice);
+    // Optimal is what the search proved of its chain, not of this plan.
+    plan.outcome = outcome == Outcome::TimedOut ? Outcome::TimedOut : Outcome::Feasible;
+    plan.stages = plan_stages(cost_, over_layers_of(view_, stages));
+    if (!seen_.insert(identity_of(plan)).second) return;
+    price_by_playing(plan, workload_, cluster_);
+    if (auto reason = overfull_device(plan, cluster_)) {
+      refuse(Outcome::Infeasible, std::move(*reason));
+    } else {
+      plans_.push_back(std::move(plan));
+    }
+  }
+
+  Plan plan_for(const ScheduleChoice& choice) const
+  {
+    Plan plan;
+    plan.goal = goal_;
+    plan.goal.schedule = choice;
+    plan.recompute = workload_.recompute;
+    plan.data_server = cluster_.data_server;
+    return plan;
+  }
+
+  /// Identifies a plan among those of one goal.
+  static std::string identity_of(const Plan& plan)
+  {
+    std::string text = text_of(plan.goal.schedule);
+    for (const auto& stage : plan.stages) text += fmt::format("\n{} {}", stage.last_layer, stage.device());
+    return text;
+  }
+
+  /// Keeps the first reason: later searches are for fewer devices than the allocator would use.
+  void refuse(Outcome outcome, std::string reason)
+  {
+    if (outcome_ != Outcome::TimedOut) outcome_ = outcome;
+    if (reason_.empty()) reason_ = std::move(reason);
+  }
+
+  std::string too_few_layers(std::size_t parts, std::size_t devices) const
+  {
+    return fmt::format(
+        "{} devices with {} stages each need {} layers that can be cut apart, and there are {}; leave "
+        "devices out with --without",
+        devices, parts, devices * parts, chain_cost_.layers());
+  }
+
+  Plan plan_without_stages() const
+  {
+    if (has_other_devices_ && reason_.empty()) {
+      throw InputError("schedule", fmt::format("{} numbers of warm_up, and the placement has {} devices; give one for "
+                                               "each, or auto",
+                                               given_devices().value_or(0), *has_other_devices_));
+    }
+    Plan plan = plan_for(without_open_numbers(goal_.schedule));
+    plan.outcome = outcome_;
+    plan.reason = reason_;
+    return plan;
+  }
+
+  static ScheduleChoice without_chunks(ScheduleChoice choice)
+  {
+    choice.numbers.erase(chunks_key);  // the shape has as many
+    return choice;
+  }
+
+  const std::function<Placement(const Problem&)>& place_;
+  const Workload& workload_;
+  const ChainView& view_;
+  const Cluster& cluster_;
+  const Goal& goal_;
+  const SearchLimits& limits_;
+  SearchClock clock_;
+  double share_of_time_ = 1;  // of what is left of the time limit, for one search
+  const schedules::Schedule& schedule_;
+  CostModel cost_;
+  CostModel chain_cost_;
+  std::vector<Plan> plans_;
+  std::set<std::string> seen_;
+  Outcome outcome_ = Outcome::Infeasible;  // of searches without a plan
+  std::string reason_;
+  std::optional<std::size_t> has_other_devices_;
+};
+
+}  // namespace
+
+void require_plannable(const Goal& goal, const Allocator* allocator, const std::vector<Allocator>& all)
+{
+  const auto& schedule = schedules::require_schedule(goal.schedule.name);
+  schedules::require_schedule(goal.schedule);
+  if (chain_schedule(goal.schedule)) return;
+  const std::string text = shown(text_of(goal.schedule));
+  if (schedule.folding == schedules::Folding::Any) {
+    throw InputError("schedule", fmt::format("{} has the orders of one plan; allocators place for the others", text));
+  }
+  if (goal.objective != Objective::Step) {
+    throw InputError("objective", fmt::format("{} is a formula for the schedules sequential, gpipe and 1f1b; use step "
+                                              "under {}",
+                                              name_of(goal.objective), text));
+  }
+  if (allocator == nullptr || !allocator->needs_chain) return;
+  std::vector<std::string_view> others;
+  for (const auto& other : all) {
+    if (!other.needs_chain) others.push_back(other.name);
+  }
+  throw InputError("allocator", fmt::format("{} knows the schedules sequential, gpipe and 1f1b; use {} under {}",
+                                            allocator->name, fmt::join(others, ", "), text));
+}
+
+std::vector<Plan> plans_by_playing(const std::function<Placement(const Problem&)>& place, const Workload& workload,
+                                   const ChainView& view, const Cluster& cluster, const Goal& goal,
+                                   const SearchLimits& limits)
+{
+  return PlayedPlans(place, workload, view, cluster, goal, limits).plans();
+}
+
+std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages)
+{
+  for (auto& stage : stages) {
+    stage.first_layer = view.first_layer[stage.first_layer];
+    stage.last_layer = view.first_layer[stage.last_layer + 1] - 1;
+  }
+  return stages;
+}
+
+}  // namespace isobar::allocators

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "allocators/allocator.hpp"
+#include "core/model/layer_graph.hpp"
+#include "core/plan/plan.hpp"
+
+#include <functional>
+#include <vector>
+
+namespace isobar::allocators {
+
+/// Checks that an allocator can place for the schedule and objective of a goal, whatever the inputs are.
+/// @throws InputError for a schedule without a recurrence whose objective is not the step, whose orders only a user can
+/// give, or whose allocator needs a recurrence; it names the allocators of `all` that do not.
+void require_plannable(const Goal& goal, const Allocator* allocator, const std::vector<Allocator>& all);
+
+/// Makes plans under a schedule that is none of a chain (ChainSchedule): its name may be any of schedules/orders, its
+/// numbers may be left to the allocator.
+///
+/// `place` solves problems of a chain under 1f1b, in which stages hold as many micro-batches as the schedule has in
+/// flight. It gives the devices, their order and, where each has one stage, the layers; several stages on a device are
+/// cut by `fold`. Counts that depend on the number of devices are first those for as many devices as there are, or half
+/// as many again and again while nothing fits; then once those for the number that the placement uses. Numbers to be
+/// chosen: "warm_up" is the better one of the schedule's own and chosen_warm_up; "chunks" is 2, 3 or 4. Each plan is
+/// priced by playing (played_plan.hpp); those that exceed a memory are dropped.
+///
+/// A heuristic, apart from the bound that the plans carry. Limits hold for each search of `place`, except that the time
+/// limit is for all of them together. `view` is of `workload`; limits.start has its chain's layers. Deterministic
+/// without a time limit.
+/// @returns up to limits.candidates plans, the shortest step first, or one without stages and with a reason; all
+/// without the allocator's name and search time. @throws InputError for numbers of which no placement has as many
+/// devices.
+std::vector<Plan> plans_by_playing(const std::function<Placement(const Problem&)>& place, const Workload& workload,
+                                   const ChainView& view, const Cluster& cluster, const Goal& goal,
+                                   const SearchLimits& limits);
+
+/// Converts a placement of a chain to the layers of the workload that it views.
+std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages);
+
+}  // namespace isobar::allocators

@@ -1,0 +1,115 @@
+#include "allocators/schedule_numbers.hpp"
+
+#include "schedules/orders/warm_up.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace isobar::allocators {
+
+namespace {
+
+constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
+
+/// How many micro-batches fit into the memory of a stage's device.
+std::uint64_t most_that_fit(const CostModel& cost, const StagePlacement& stage)
+{
+  const auto& [device, first, last] = stage;
+  const Bytes memory = cost.cluster().devices[device].memory;
+  const Bytes without = cost.memory(first, last, 0);
+  const Bytes each = cost.memory(first, last, 1) - without;
+  if (without > memory) return 0;
+  if (each.value <= 0) return unlimited;
+  const double count = std::floor((memory - without) / each * (1 + 1e-12));
+  return count < 1e15 ? static_cast<std::uint64_t>(count) : unlimited;
+}
+
+/// Backwards from an input gradient to its weight gradients, by stage, where the schedule splits them: the order of a
+/// stage has its warm-up, that lag and one more micro-batch in flight.
+std::vector<std::uint64_t> lags_of(const schedules::Schedule& schedule, std::size_t stages)
+{
+  std::vector<std::uint64_t> lags(stages, 0);
+  if (!schedule.splits_backward) return lags;
+  const std::uint64_t enough = 4 * static_cast<std::uint64_t>(stages) + 4;  // micro-batches that limit no order
+  const auto orders = schedule.orders(folded_shape(schedule, stages, 1, enough), {std::string(schedule.name), {}, {}});
+  for (std::size_t i = 0; i < stages; ++i) {
+    const std::uint64_t warm_up = orders[i].position_of({Opcode::BackwardInput, 0, 0}) - 1;
+    lags[i] = schedules::most_in_flight(orders[i]) - warm_up - 1;
+  }
+  return lags;
+}
+
+}  // namespace
+
+schedules::PipelineShape folded_shape(const schedules::Schedule& schedule, std::size_t ranks, std::size_t parts,
+                                      std::uint64_t microbatches)
+{
+  schedules::PipelineShape shape;
+  shape.microbatches = microbatches;
+  for (std::size_t rank = 0; rank < ranks; ++rank) shape.devices.push_back(fmt::format("{}", rank));
+  for (std::size_t stage = 0; stage < ranks * parts; ++stage) {
+    shape.rank_of_stage.push_back(schedules::rank_of_stage(schedule.folding, stage, ranks));
+  }
+  return shape;
+}
+
+std::vector<std::vector<std::uint64_t>> parts_in_flight(const schedules::Schedule& schedule,
+                                                        const ScheduleChoice& choice, std::size_t ranks,
+                                                        std::size_t parts, std::uint64_t microbatches)
+{
+  std::vector<std::vector<std::uint64_t>> counts;
+  for (const auto& order : schedule.orders(folded_shape(schedule, ranks, parts, microbatches), choice)) {
+    auto& of_rank = counts.emplace_back();
+    for (std::uint32_t part = 0; part < parts; ++part) of_rank.push_back(schedules::most_in_flight(order, part));
+  }
+  return counts;
+}
+
+std::vector<std::uint64_t> held_counts(const schedules::Schedule& schedule, const ScheduleChoice& choice,
+                                       std::size_t ranks, std::size_t parts, std::uint64_t microbatches)
+{
+  const auto orders = schedule.orders(folded_shape(schedule, ranks, parts, microbatches), choice);
+  const auto entries = static_cast<std::size_t>(std::min<std::uint64_t>(ranks, microbatches));
+  std::vector<std::uint64_t> held(entries, 1);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::size_t ranks_after = ranks - 1 - rank;
+    auto& count = held[std::min(ranks_after, entries - 1)];
+    count = std::max(count, (schedules::most_in_flight(orders[rank]) + parts - 1) / parts);
+  }
+  for (std::size_t i = 1; i < entries; ++i) held[i] = std::max(held[i], held[i - 1]);
+  return held;
+}
+
+std::optional<std::vector<std::uint64_t>> chosen_warm_up(const schedules::Schedule& schedule, const CostModel& cost,
+                                                         const std::vector<StagePlacement>& stages, const Goal& goal)
+{
+  const auto lags = lags_of(schedule, stages.size());
+  std::vector<schedules::StageRhythm> rhythms;
+  Seconds all;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& [device, first, last] = stages[i];
+    schedules::StageRhythm rhythm;
+    if (schedule.splits_backward) {
+      for (std::size_t layer = first; layer <= last; ++layer) {
+        rhythm.weights += cost.workload().layers[layer].backward_weight / cost.speed(device);
+      }
+    }
+    rhythm.pass = cost.compute_time(device, first, last) - rhythm.weights;
+    if (i + 1 < stages.size() && !goal.has_free_transfers()) {
+      rhythm.output = cost.output_transfer(device, stages[i + 1].device, last + 1);
+      rhythm.gradient = cost.gradient_transfer(device, stages[i + 1].device, last + 1);
+    }
+    rhythm.lag = lags[i];
+    rhythm.most_in_flight = most_that_fit(cost, stages[i]);
+    all += rhythm.pass + rhythm.weights + rhythm.output.data + rhythm.gradient.data;
+    rhythms.push_back(rhythm);
+  }
+  if (all.value <= 0) return std::nullopt;
+  auto warm_up = schedules::least_warm_up(rhythms, goal.microbatches);
+  return warm_up ? std::optional(std::move(warm_up->forwards)) : std::nullopt;
+}
+
+}  // namespace isobar::allocators

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "core/plan/cost_model.hpp"
+#include "core/plan/plan.hpp"
+#include "schedules/orders/schedule.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace isobar::allocators {
+
+/// The shape of a pipeline of `ranks` devices with `parts` stages each, folded as the schedule needs.
+schedules::PipelineShape folded_shape(const schedules::Schedule& schedule, std::size_t ranks, std::size_t parts,
+                                      std::uint64_t microbatches);
+
+/// The most micro-batches in flight on each part of each rank of such a pipeline, by its orders. `choice` has no number
+/// that is still to be chosen.
+std::vector<std::vector<std::uint64_t>> parts_in_flight(const schedules::Schedule& schedule,
+                                                        const ScheduleChoice& choice, std::size_t ranks,
+                                                        std::size_t parts, std::uint64_t microbatches);
+
+/// What CostModel counts in place of 1f1b's micro-batches in flight, for a pipeline of at most `ranks` devices under
+/// another schedule: entry n - 1 stands for stages with n - 1 stages after them, the last one also for more. Several
+/// parts of a device count as one stage with the sum of their activations, rounded up. Never descends.
+std::vector<std::uint64_t> held_counts(const schedules::Schedule& schedule, const ScheduleChoice& choice,
+                                       std::size_t ranks, std::size_t parts, std::uint64_t microbatches);
+
+/// The numbers "warm_up" for a placement of a stage on each device that hide the delays of its transfers, as far as
+/// memory allows (schedules/orders/warm_up.hpp); none if not even one micro-batch fits, or if no stage takes time.
+std::optional<std::vector<std::uint64_t>> chosen_warm_up(const schedules::Schedule& schedule, const CostModel& cost,
+                                                         const std::vector<StagePlacement>& stages, const Goal& goal);
+
+}  // namespace isobar::allocators

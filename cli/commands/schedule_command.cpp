@@ -1,0 +1,216 @@
+#include "allocators/played_plan.hpp"
+#include "cli/commands.hpp"
+#include "cli/inputs.hpp"
+#include "cli/order_file.hpp"
+#include "cli/output_file.hpp"
+#include "cli/planning.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/quantity_text.hpp"
+#include "core/check/plan_checker.hpp"
+#include "schedules/orders/order_csv.hpp"
+#include "schedules/orders/order_picture.hpp"
+#include "schedules/orders/schedule.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto show_footer = R"(Example:
+  isobar schedule show plan.json
+)";
+
+constexpr auto import_footer = R"(docs/schedules.md describes both forms of the file.
+
+Example:
+  isobar schedule import orders.csv platforms/sky16.xml workloads/bert24.yaml \
+    --plan plan.json -o listed.json
+)";
+
+struct ShowOptions {
+  std::string plan;
+  bool csv = false;
+  bool wide = false;
+  bool json = false;
+};
+
+struct ImportOptions {
+  std::string orders;
+  InputOptions inputs;
+  std::string plan;
+  std::string output;
+};
+
+/// Faults that name no file, with the file that they are about.
+InputError in_file(const std::string& file, const InputError& faults)
+{
+  std::vector<std::string> lines;
+  std::istringstream text(faults.what());
+  for (std::string line; std::getline(text, line);) lines.push_back(fmt::format("{}: {}", on_one_line(file), line));
+  return InputError(lines);
+}
+
+/// A plan with the orders of its devices.
+struct OrderedPlan {
+  Plan plan;
+  schedules::PipelineShape shape;
+  std::vector<Order> orders;
+};
+
+Plan read_placement(const std::string& file)
+{
+  Plan plan = read_plan(file);
+  if (plan.stages.empty()) throw InputError(file, "has no stages, so there is nothing to order; name a plan with some");
+  return plan;
+}
+
+OrderedPlan read_ordered_plan(const std::string& file)
+{
+  OrderedPlan result{read_placement(file), {}, {}};
+  result.shape = schedules::shape_of(result.plan);
+  try {
+    const auto& schedule = schedules::require_schedule(result.plan.goal.schedule.name);
+    result.orders = schedule.orders(result.shape, result.plan.goal.schedule);
+  } catch (const InputError& fault) {
+    throw in_file(file, fault);
+  }
+  return result;
+}
+
+std::string counted(std::uint64_t number, const std::string& noun, const std::string& ending = "s")
+{
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : ending);
+}
+
+std::string picture_of(const OrderedPlan& ordered, bool is_wide)
+{
+  constexpr std::size_t terminal = 80;
+  const auto& shape = ordered.shape;
+  return fmt::format(
+      "{}: {}, {}, {}\n{}", on_one_line(text_of(ordered.plan.goal.schedule)), counted(shape.ranks(), "device"),
+      counted(shape.stages(), "stage"), counted(shape.microbatches, "micro-batch", "es"),
+      schedules::picture_of(shape, ordered.orders, is_wide ? std::nullopt : std::optional<std::size_t>(terminal)));
+}
+
+ExitCode show(const ShowOptions& options)
+{
+  const auto ordered = read_ordered_plan(options.plan);
+  try {
+    print(options.json  ? orders_to_json(ordered.shape, ordered.orders, text_of(ordered.plan.goal.schedule))
+          : options.csv ? schedules::orders_to_csv(ordered.shape, ordered.orders)
+                        : picture_of(ordered, options.wide));
+  } catch (const InputError& fault) {
+    throw in_file(options.plan, fault);
+  }
+  return ExitCode::Done;
+}
+
+std::string summary_of(const Plan& before, const Plan& plan, const ImportOptions& options)
+{
+  const auto shape = schedules::shape_of(plan);
+  const auto stages = schedules::stages_by_rank(shape);
+  std::string text = fmt::format("{}: schedule {} of {} replaced by listed\n", on_one_line(options.output),
+                                 on_one_line(text_of(before.goal.schedule)), on_one_line(options.plan));
+  for (std::size_t rank = 0; rank < shape.ranks(); ++rank) {
+    const Order& order = plan.goal.schedule.orders.at(shape.devices[rank]);
+    text += fmt::format("{}: {} {}; {} in {}\n", on_one_line(shape.devices[rank]),
+                        stages[rank].size() == 1 ? "stage" : "stages", fmt::join(stages[rank], ", "),
+                        counted(order.length(), "task"), counted(order.runs().size(), "run"));
+  }
+  const auto predicted_by = [](const Plan& one) { return text_of(one.predicted.value().step_time); };
+  return text + fmt::format("predicted step {}{}\n", predicted_by(plan),
+                            before.predicted ? fmt::format("; {} before", predicted_by(before)) : "");
+}
+
+ExitCode import_orders(const ImportOptions& options)
+{
+  const Plan before = read_placement(options.plan);
+  const Inputs inputs = load(options.inputs, before, options.plan);
+  auto read = inputs.files();
+  read.insert(read.end(), {options.plan, options.orders});
+  refuse_overwriting(read, {options.output});
+  Plan plan = before;
+  plan.outcome = Outcome::Feasible;
+  plan.reason.clear();
+  plan.goal.objective = Objective::Step;
+  if (!are_compatible(Objective::Step, plan.goal.communication)) plan.goal.communication = Communication::Played;
+  plan.goal.schedule = {"listed", {}, read_order_file(options.orders, schedules::shape_of(plan))};
+  plan.predicted.reset();
+  plan.simulated.reset();
+  plan.stamp.reset();
+  record_inputs(plan, inputs, inputs.workload.micro_batch);
+  const Cluster& cluster = inputs.platform.cluster();
+  std::vector<std::string> faults = faults_of(plan, inputs.workload, cluster);
+  for (auto& fault : faults) fault = fmt::format("{}: {}", on_one_line(options.plan), fault);
+  if (!faults.empty()) throw InputError(faults);
+  OutputFile output(options.output);
+  try {
+    allocators::price_by_playing(plan, inputs.workload, cluster);
+  } catch (const InputError& fault) {
+    throw in_file(options.orders, fault);
+  }
+  if (const auto overfull = allocators::overfull_device(plan, cluster)) {
+    print(fmt::format("{}: infeasible: {}\n", on_one_line(options.orders), on_one_line(*overfull)));
+    return ExitCode::Infeasible;
+  }
+  output.write(plan_to_json(plan));
+  if (!output.is_standard_output()) print(summary_of(before, plan, options));
+  return ExitCode::Done;
+}
+
+void add_show(CLI::App& schedule, Action& action)
+{
+  auto* command = schedule.add_subcommand("show", "show in which order the devices of a plan work on micro-batches");
+  auto options = std::make_shared<ShowOptions>();
+  command->option_defaults()->group("Inputs");
+  add_file(*command, "PLAN", options->plan, "plan file (JSON)")->required();
+  command->option_defaults()->group("Output");
+  auto* csv = command->add_flag("--csv", options->csv,
+                                "print the orders as torch.distributed.pipelining does, without transfers: a row for "
+                                "each device");
+  command->add_flag("--wide", options->wide, "draw the whole step, however wide (default: at most 80 characters)");
+  command->add_flag("--json", options->json, "print the orders as JSON, which isobar schedule import reads")
+      ->excludes(csv);
+  command->footer(show_footer);
+  command->callback([options, &action] { action = [options] { return show(*options); }; });
+}
+
+void add_import(CLI::App& schedule, Action& action)
+{
+  auto* command = schedule.add_subcommand("import", "replace the schedule of a plan by the orders of a file");
+  auto options = std::make_shared<ImportOptions>();
+  command->option_defaults()->group("Inputs");
+  add_file(*command, "ORDERS", options->orders,
+           "orders: what isobar schedule show --json prints, or torch.distributed.pipelining writes without transfers "
+           "(CSV; a row for each rank, cells such as 2F0)")
+      ->required();
+  options->inputs.add_to(*command);
+  add_file(*command, "--plan", options->plan, "plan whose stages the orders are for (JSON)")->required();
+  command->option_defaults()->group("Output");
+  add_output(*command, "-o,--output", options->output, "plan file to write (JSON)")->required();
+  command->footer(import_footer);
+  command->callback([options, &action] { action = [options] { return import_orders(*options); }; });
+}
+
+}  // namespace
+
+void add_schedule_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("schedule", "show the order of work of a plan, or import one");
+  command->require_subcommand(1);
+  command->footer(show_footer);
+  add_show(*command, action);
+  add_import(*command, action);
+}
+
+}  // namespace isobar::cli

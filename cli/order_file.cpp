@@ -1,0 +1,120 @@
+#include "cli/order_file.hpp"
+
+#include "core/base/document.hpp"
+#include "core/base/files.hpp"
+#include "core/errors.hpp"
+#include "core/plan/order_text.hpp"
+#include "schedules/orders/order_csv.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace isobar::cli {
+
+namespace {
+
+using schedules::PipelineShape;
+
+constexpr auto schema = "isobar-orders/1";
+
+std::string in_json(const std::string& text)
+{
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// What a file gives instead of the micro-batches of a plan.
+std::string other_microbatches(std::uint64_t found, std::uint64_t wanted)
+{
+  return fmt::format("{} micro-batches; the plan has {}, so make one with --microbatches {}", found, wanted, found);
+}
+
+std::map<std::string, Order> orders_from_json(const std::string& text, const std::string& name,
+                                              const PipelineShape& shape)
+{
+  const auto document = parse_json(text, name);
+  FaultList faults(name);
+  MappingReader reader(document, "", faults);
+  reader.required_choice("schema", {schema});
+  reader.optional_text("schedule");
+  const auto microbatches = reader.required_count("microbatches", 1, most_repetitions);
+  if (faults.empty() && microbatches != shape.microbatches) {
+    reader.add_fault("microbatches", other_microbatches(microbatches, shape.microbatches));
+  }
+  std::map<std::string, std::size_t> parts;
+  std::vector<std::string> devices;
+  for (const auto rank : shape.rank_of_stage) {
+    devices.push_back(shape.devices[rank]);
+    ++parts[devices.back()];
+  }
+  std::vector<std::string> found;
+  for (const auto& device : reader.required_sequence("device_of_stage")) found.push_back(device.scalar);
+  if (faults.empty() && found != devices) {
+    reader.add_fault("device_of_stage", fmt::format("is not that of the plan; write {}",
+                                                    shown(fmt::format("{}", fmt::join(devices, ", ")))));
+  }
+  faults.throw_if_any();
+  auto orders = read_orders(reader, "orders", parts, shape.microbatches, faults);
+  reader.refuse_unknown();
+  faults.throw_if_any();
+  return orders;
+}
+
+std::map<std::string, Order> orders_from_csv(const std::string& text, const std::string& name,
+                                             const PipelineShape& shape)
+{
+  const auto csv = schedules::orders_from_csv(text, name);
+  if (csv.shape.stages() != shape.stages()) {
+    throw InputError(name, fmt::format("{} stages; the plan has {}", csv.shape.stages(), shape.stages()));
+  }
+  if (csv.shape.microbatches != shape.microbatches) {
+    throw InputError(name, other_microbatches(csv.shape.microbatches, shape.microbatches));
+  }
+  const auto stages_of_rank = schedules::stages_by_rank(csv.shape);
+  const auto stages_of_device = schedules::stages_by_rank(shape);
+  std::map<std::string, Order> orders;
+  for (std::size_t rank = 0; rank < csv.orders.size(); ++rank) {
+    const auto& stages = stages_of_rank[rank];
+    const std::size_t device = shape.rank_of_stage[stages.front()];
+    if (stages != stages_of_device[device]) {
+      throw InputError(name, fmt::format("rank {} has stages {}; in the plan, device {} has stages {}", rank,
+                                         fmt::join(stages, ", "), shown(shape.devices[device]),
+                                         fmt::join(stages_of_device[device], ", ")));
+    }
+    orders[shape.devices[device]] = csv.orders[rank];
+  }
+  return orders;
+}
+
+}  // namespace
+
+std::string orders_to_json(const PipelineShape& shape, const std::vector<Order>& orders, const std::string& schedule)
+{
+  std::vector<std::string> devices;
+  for (const auto rank : shape.rank_of_stage) devices.push_back(in_json(shape.devices[rank]));
+  std::vector<std::string> by_device;
+  for (std::size_t rank = 0; rank < shape.ranks(); ++rank) {
+    std::vector<std::string> runs;
+    for (const auto& [times, slots] : run_texts_of(orders[rank])) {
+      runs.push_back(fmt::format("      [{}, {}]", times, in_json(slots)));
+    }
+    by_device.push_back(fmt::format("    {}: [\n{}\n    ]", in_json(shape.devices[rank]), fmt::join(runs, ",\n")));
+  }
+  return fmt::format(
+      "{{\n  \"schema\": {},\n  \"schedule\": {},\n  \"microbatches\": {},\n"
+      "  \"device_of_stage\": [{}],\n  \"orders\": {{\n{}\n  }}\n}}\n",
+      in_json(schema), in_json(schedule), shape.microbatches, fmt::join(devices, ", "), fmt::join(by_device, ",\n"));
+}
+
+std::map<std::string, Order> read_order_file(const std::string& file, const PipelineShape& shape)
+{
+  const std::string text = read_file(file);
+  const auto first = text.find_first_not_of(" \t\r\n");
+  const bool is_json = first != std::string::npos && text[first] == '{';
+  return is_json ? orders_from_json(text, file, shape) : orders_from_csv(text, file, shape);
+}
+
+}  // namespace isobar::cli

@@ -1,0 +1,263 @@
+#include "core/check/program_tasks.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace isobar::program_check {
+
+namespace {
+
+constexpr double tolerance = 1e-9;
+
+/// For each lane of a rank, how many of its instructions are known to be complete.
+using Clock = std::vector<std::uint32_t>;
+static_assert(most_checked_instructions <= std::numeric_limits<Clock::value_type>::max());
+
+void raise_to(Clock& clock, const Clock::value_type* other)
+{
+  for (auto& count : clock) count = std::max(count, *other++);
+}
+
+/// What is known when a lane begins and completes its instructions, from its order and the waits of its rank.
+class LaneClocks {
+ public:
+  /// The clocks of a lane of a rank with `lanes` lanes. Keeps that of every completed instruction if others wait for
+  /// it.
+  LaneClocks(std::size_t lanes, LaneId lane, bool is_awaited)
+      : begun_(lanes, 0), completed_(lanes, 0), lane_(lane), is_awaited_(is_awaited)
+  {
+  }
+
+  const Clock& begun() const { return begun_; }
+
+  /// Begins an instruction. A transfer may begin while those before it in its lane are on their way.
+  void begin(const Turn& turn, const std::vector<LaneClocks>& of_rank)
+  {
+    if (!is_transfer(turn.instruction.opcode)) raise_to(begun_, completed_.data());
+    for (const Wait& wait : turn.instruction.waits) {
+      if (wait.periods_back == 0) raise_to(begun_, of_rank[wait.lane].kept(wait.count - 1));
+    }
+  }
+  void complete()
+  {
+    raise_to(completed_, begun_.data());
+    ++completed_[lane_];
+    if (is_awaited_) kept_.insert(kept_.end(), completed_.begin(), completed_.end());
+  }
+
+ private:
+  const Clock::value_type* kept(std::uint64_t position) const { return &kept_[position * completed_.size()]; }
+
+  Clock begun_;
+  Clock completed_;
+  LaneId lane_;
+  bool is_awaited_;
+  std::vector<Clock::value_type> kept_;  // one clock after another
+};
+
+struct MemoryState {
+  double held = 0;  // since the begin
+  double acquired = 0;
+  bool is_faulty = false;
+};
+
+class OrderChecker : public WalkVisitor {
+ public:
+  OrderChecker(const Program& program, const Tasks& tasks) : program_(program), tasks_(tasks)
+  {
+    has_facts_ = std::any_of(tasks.facts.begin(), tasks.facts.end(), [](const auto& facts) { return !facts.empty(); });
+    for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+      const std::size_t lanes = program.lanes(rank).size();
+      auto& clocks = clocks_.emplace_back();
+      for (std::size_t lane = 0; lane < lanes; ++lane) {
+        clocks.emplace_back(lanes, static_cast<LaneId>(lane), tasks.is_awaited[rank][lane]);
+      }
+    }
+    memory_.resize(program.ranks());
+  }
+
+  void execute(const Turn& turn) override
+  {
+    begin(turn);
+    complete(turn);
+  }
+
+  void meet(std::size_t, std::span<const Turn* const> turns) override
+  {
+    for (const Turn* turn : turns) begin(*turn);
+    for (const Turn* turn : turns) complete(*turn);
+  }
+
+  /// Those of the walk, which has ended.
+  std::vector<std::string> faults()
+  {
+    for (std::size_t rank = 0; rank < memory_.size(); ++rank) {
+      for (std::size_t tier = 0; tier < tier_count; ++tier) {
+        const MemoryState& state = memory_[rank][tier];
+        if (state.is_faulty || state.held <= tolerance * state.acquired) continue;
+        faults_.add([&] {
+          return fmt::format(
+              "rank {}: {} memory ends {} B above where it began; a period releases all that it acquires", rank,
+              name_of(static_cast<Tier>(tier)), state.held);
+        });
+      }
+    }
+    return faults_.lines();
+  }
+
+ private:
+  void begin(const Turn& turn)
+  {
+    LaneClocks& clocks = clocks_[turn.at.rank][turn.at.lane];
+    clocks.begin(turn, clocks_[turn.at.rank]);
+    check_needs(turn, clocks.begun());
+    change_memory(turn, turn.instruction.acquires, 1);
+  }
+  void complete(const Turn& turn)
+  {
+    clocks_[turn.at.rank][turn.at.lane].complete();
+    change_memory(turn, turn.instruction.releases, -1);
+  }
+
+  void check_needs(const Turn& turn, const Clock& begun)
+  {
+    const Instruction& instruction = turn.instruction;
+    switch (instruction.opcode) {
+      case Opcode::Forward:
+      case Opcode::Backward:
+      case Opcode::BackwardInput:
+      case Opcode::BackwardWeight:
+        return check_task(turn, begun);
+      case Opcode::Update:
+        return check_update(turn, begun);
+      case Opcode::Send:
+        return check_send(turn, begun);
+      default:
+        if (is_collective(instruction.opcode)) check_sync(turn, begun);
+    }
+  }
+
+  void check_task(const Turn& turn, const Clock& begun)
+  {
+    const Instruction& instruction = turn.instruction;
+    const Passage& passage = *tasks_.find_passage(instruction.stage, instruction.microbatch);
+    const auto needs = [&](const Spot& spot, const char* what) { check_need(turn, begun, spot, what); };
+    if (instruction.opcode == Opcode::Forward) {
+      needs(passage.spot(Kind::ActivationRecv), "Recv");
+      const auto* before =
+          instruction.stage == 0 ? nullptr : tasks_.find_passage(instruction.stage - 1, instruction.microbatch);
+      if (before != nullptr) needs(before->spot(Kind::Forward), "Forward of the stage before");
+      return;
+    }
+    needs(passage.spot(Kind::Forward), "Forward");
+    if (instruction.opcode == Opcode::BackwardWeight) return needs(passage.spot(Kind::BackwardInput), "BackwardInput");
+    needs(passage.spot(Kind::GradientRecv), "Recv");
+    const auto* after = tasks_.find_passage(instruction.stage + 1, instruction.microbatch);
+    if (after != nullptr) needs(after->input_backward(), "backward of the stage after");
+  }
+
+  void check_send(const Turn& turn, const Clock& begun)
+  {
+    const Instruction& instruction = turn.instruction;
+    const Passage* passage = tasks_.find_passage(instruction.stage, instruction.microbatch);
+    if (passage == nullptr) return;
+    if (instruction.payload == Payload::Activation) check_need(turn, begun, passage->spot(Kind::Forward), "Forward");
+    if (instruction.payload == Payload::Gradient) check_need(turn, begun, passage->input_backward(), "backward");
+  }
+
+  void check_update(const Turn& turn, const Clock& begun)
+  {
+    const Holding& holding = *tasks_.find_holding(turn.instruction.stage, static_cast<std::uint32_t>(turn.at.rank));
+    check_counts(turn, begun, holding.backwards, "last backward");
+    check_counts(turn, begun, holding.syncs, "sync of its gradients");
+    const LaneCounts& facts = tasks_.facts[turn.at.rank];
+    check_counts(turn, begun, facts, "sync of gradient facts");
+    if (has_facts_ && facts.empty()) {
+      faults_.add([&] {
+        return fmt::format("{} has no part in the sync of gradient facts, which other ranks have", text_of(turn));
+      });
+    }
+  }
+
+  void check_sync(const Turn& turn, const Clock& begun)
+  {
+    const Instruction& instruction = turn.instruction;
+    const auto rank = static_cast<std::uint32_t>(turn.at.rank);
+    if (instruction.payload == Payload::ParameterGradient) {
+      check_counts(turn, begun, tasks_.find_holding(instruction.stage, rank)->backwards, "last backward");
+    }
+    if (instruction.payload == Payload::GradientFacts) {
+      check_counts(turn, begun, tasks_.backwards[rank], "last backward");
+    }
+  }
+
+  /// Checks that the turn begins after the instruction at `spot`, if its rank has that.
+  void check_need(const Turn& turn, const Clock& begun, const Spot& spot, const char* what)
+  {
+    if (spot.is_set() && spot.rank == turn.at.rank && begun[spot.lane] <= spot.position) add_need(turn, spot, what);
+  }
+  void check_counts(const Turn& turn, const Clock& begun, const LaneCounts& counts, const char* what)
+  {
+    for (const auto& [lane, count] : counts) {
+      if (begun[lane] < count) add_need(turn, {static_cast<std::uint32_t>(turn.at.rank), lane, count - 1}, what);
+    }
+  }
+  void add_need(const Turn& turn, const Spot& spot, const char* what)
+  {
+    faults_.add([&] {
+      return fmt::format("{} does not wait for the {} at {}", text_of(turn), what,
+                         program_check::text_of(program_, spot));
+    });
+  }
+
+  /// "rank 0, lane compute, position 3: Backward of micro-batch 1 in stage 0".
+  std::string text_of(const Turn& turn) const
+  {
+    const Instruction& instruction = turn.instruction;
+    std::string text = place_text(turn.at.rank, program_.lanes(turn.at.rank)[turn.at.lane], turn.position);
+    text += fmt::format(": {}", name_of(instruction.opcode));
+    if (!is_computation(instruction.opcode)) text += fmt::format(" of {}", name_of(instruction.payload));
+    const bool has_microbatch = instruction.opcode != Opcode::Update && !is_collective(instruction.opcode);
+    if (has_microbatch) text += fmt::format(" of micro-batch {}", instruction.microbatch);
+    return text + fmt::format(" in stage {}", instruction.stage);
+  }
+
+  void change_memory(const Turn& turn, const Hold& hold, double sign)
+  {
+    if (hold.size.value <= 0) return;
+    MemoryState& state = memory_[turn.at.rank][static_cast<std::size_t>(hold.tier)];
+    state.held += sign * hold.size.value;
+    if (sign > 0) state.acquired += hold.size.value;
+    if (state.is_faulty || state.held >= -tolerance * state.acquired) return;
+    state.is_faulty = true;
+    faults_.add([&] {
+      return fmt::format("{} releases more {} memory than its rank has acquired", text_of(turn), name_of(hold.tier));
+    });
+  }
+
+  const Program& program_;
+  const Tasks& tasks_;
+  bool has_facts_ = false;
+  std::vector<std::vector<LaneClocks>> clocks_;  // by rank and lane
+  std::vector<std::array<MemoryState, tier_count>> memory_;
+  FaultList faults_;
+};
+
+}  // namespace
+
+std::vector<std::string> order_faults(const Program& program, const Tasks& tasks)
+{
+  OrderChecker checker(program, tasks);
+  ProgramWalk walk(program);
+  if (auto deadlock = walk.run(1, checker)) return {std::move(*deadlock)};
+  return checker.faults();
+}
+
+}  // namespace isobar::program_check

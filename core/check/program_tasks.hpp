@@ -1,0 +1,178 @@
+#pragma once
+
+#include "core/check/program_checker.hpp"
+#include "core/program/program.hpp"
+#include "core/program/walk.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+/// What the parts of the program checker share.
+namespace isobar::program_check {
+
+/// The faults found so far. Those beyond the shown ones are counted, not written.
+class FaultList {
+ public:
+  /// Adds the fault that `text` writes.
+  template <typename Text>
+  void add(Text text)
+  {
+    if (lines_.size() < most_program_faults) {
+      lines_.push_back(text());
+    } else {
+      ++more_;
+    }
+  }
+  bool empty() const { return lines_.empty(); }
+  std::vector<std::string> lines() const
+  {
+    auto lines = lines_;
+    if (more_ > 0) lines.push_back(fmt::format("and {} more", more_));
+    return lines;
+  }
+
+ private:
+  std::vector<std::string> lines_;
+  std::uint64_t more_ = 0;
+};
+
+/// Where an instruction is.
+struct Spot {
+  static constexpr std::uint64_t nowhere = std::numeric_limits<std::uint64_t>::max();
+
+  std::uint32_t rank = 0;
+  LaneId lane = 0;
+  std::uint64_t position = nowhere;
+
+  bool is_set() const { return position != nowhere; }
+};
+
+/// "rank 1, lane send gradient, position 3".
+inline std::string text_of(const Program& program, const Spot& spot)
+{
+  return place_text(spot.rank, program.lanes(spot.rank)[spot.lane], spot.position);
+}
+
+/// What a stage does with a micro-batch, and the messages that it needs for it. The first four are opcodes.
+enum class Kind : std::uint8_t { Forward, Backward, BackwardInput, BackwardWeight, ActivationRecv, GradientRecv };
+inline constexpr std::size_t kinds = 6;
+
+/// A micro-batch in a stage.
+struct Passage {
+  std::uint32_t stage = 0;
+  std::uint64_t microbatch = 0;
+  std::array<Spot, kinds> spots;  // by Kind
+
+  const Spot& spot(Kind kind) const { return spots[static_cast<std::size_t>(kind)]; }
+  /// Of what makes the gradient of the stage's input.
+  const Spot& input_backward() const
+  {
+    return spot(Kind::Backward).is_set() ? spot(Kind::Backward) : spot(Kind::BackwardInput);
+  }
+};
+
+/// Instructions of each lane of a rank up to the last of some.
+class LaneCounts {
+ public:
+  struct Count {
+    LaneId lane = 0;
+    std::uint64_t count = 0;
+  };
+
+  void include(const Spot& spot)
+  {
+    for (auto& each : counts_) {
+      if (each.lane != spot.lane) continue;
+      if (each.count < spot.position + 1) each.count = spot.position + 1;
+      return;
+    }
+    counts_.push_back({spot.lane, spot.position + 1});
+  }
+  bool empty() const { return counts_.empty(); }
+  auto begin() const { return counts_.begin(); }
+  auto end() const { return counts_.end(); }
+
+ private:
+  std::vector<Count> counts_;
+};
+
+/// What a rank does for the parameters of a stage.
+struct Holding {
+  std::uint32_t stage = 0;
+  std::uint32_t rank = 0;
+  LaneCounts backwards;            // that make gradients of parameters
+  LaneCounts syncs;                // collectives of these gradients
+  std::set<std::size_t> channels;  // of those
+  Spot update;
+};
+
+/// The instructions of a program by stage, micro-batch and rank.
+class Tasks {
+ public:
+  explicit Tasks(const Program& program) : backwards(program.ranks()), facts(program.ranks())
+  {
+    for (std::size_t rank = 0; rank < program.ranks(); ++rank) is_awaited.emplace_back(program.lanes(rank).size());
+  }
+
+  std::vector<Passage> passages;              // in the order in which they were first asked for
+  std::vector<Holding> holdings;              // likewise
+  std::vector<LaneCounts> backwards;          // by rank: of all its holdings
+  std::vector<LaneCounts> facts;              // by rank: collectives of gradient facts
+  std::vector<std::vector<bool>> is_awaited;  // by rank and lane: others wait for it
+
+  /// Makes the passage if there is none yet.
+  Passage& passage(std::uint32_t stage, std::uint64_t microbatch)
+  {
+    const auto [found, is_new] = passage_of_.try_emplace({stage, microbatch}, passages.size());
+    if (is_new) passages.push_back({stage, microbatch, {}});
+    return passages[found->second];
+  }
+  const Passage* find_passage(std::uint32_t stage, std::uint64_t microbatch) const
+  {
+    const auto found = passage_of_.find({stage, microbatch});
+    return found == passage_of_.end() ? nullptr : &passages[found->second];
+  }
+  /// Makes the holding if there is none yet.
+  Holding& holding(std::uint32_t stage, std::uint32_t rank)
+  {
+    const auto [found, is_new] = holding_of_.try_emplace({stage, rank}, holdings.size());
+    if (is_new) holdings.push_back({stage, rank, {}, {}, {}, {}});
+    return holdings[found->second];
+  }
+  const Holding* find_holding(std::uint32_t stage, std::uint32_t rank) const
+  {
+    const auto found = holding_of_.find({stage, rank});
+    return found == holding_of_.end() ? nullptr : &holdings[found->second];
+  }
+
+ private:
+  struct Key {
+    std::uint32_t stage = 0;
+    std::uint64_t number = 0;  // micro-batch or rank
+
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const
+    {
+      return static_cast<std::size_t>((key.number ^ (std::uint64_t{key.stage} << 40U)) * 0x9E3779B97F4A7C15U);
+    }
+  };
+
+  std::unordered_map<Key, std::size_t, KeyHash> passage_of_;
+  std::unordered_map<Key, std::size_t, KeyHash> holding_of_;
+};
+
+/// Plays the program without times. Checks that it ends, that each task comes after those that it needs, and memory.
+/// The program has no other faults.
+std::vector<std::string> order_faults(const Program& program, const Tasks& tasks);
+
+}  // namespace isobar::program_check

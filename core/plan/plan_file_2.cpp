@@ -1,0 +1,147 @@
+#include "core/plan/plan_file_2.hpp"
+
+#include "core/base/document.hpp"
+#include "core/plan/order_text.hpp"
+#include "core/plan/plan_file_reading.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+#include <string>
+
+namespace isobar {
+
+namespace {
+
+constexpr auto own_orders = "listed";  // the schedule of orders that a user wrote
+
+void refuse(MappingReader& reader, std::initializer_list<const char*> keys)
+{
+  for (const char* key : keys) {
+    if (reader.optional(key) != nullptr) {
+      reader.add_fault(key, fmt::format("this version runs plans without {}", key));
+    }
+  }
+}
+
+StageDevice read_shard(MappingReader& shard, bool is_only_one)
+{
+  StageDevice device{shard.required_text("device")};
+  device.share = shard.optional_number("share").value_or(1);
+  if (is_only_one && device.share != 1) {
+    shard.add_fault("share", fmt::format("{}; the one shard of a replica has share 1", device.share));
+  }
+  device.slowdown = shard.optional_number("slowdown");
+  if (const auto memory = shard.optional_number("memory_bytes")) device.memory = Bytes(*memory);
+  device.type = shard.optional_text("type");
+  return device;
+}
+
+using Shards = std::vector<StageDevice>;
+
+Shards read_replica(MappingReader& replica, std::optional<std::uint64_t> microbatches, FaultList& faults)
+{
+  const auto own = read_count(replica, "microbatches", 1, most_repetitions);
+  if (own && microbatches && *own != *microbatches) {
+    replica.add_fault("microbatches",
+                      fmt::format("{}; the one replica of a stage takes all {} of the step", *own, *microbatches));
+  }
+  const auto shards = items_of(replica, "shards");
+  if (shards && *shards != 1) {
+    replica.add_fault("shards", fmt::format("{} shards; this version runs plans of one shard a replica", *shards));
+  }
+  const bool is_only_one = shards == 1U;
+  return read_objects<StageDevice>(replica, "shards", faults,
+                                   [is_only_one](MappingReader& shard) { return read_shard(shard, is_only_one); });
+}
+
+Stage read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches, FaultList& faults)
+{
+  Stage stage;
+  stage.first_layer = reader.required_count("first_layer");
+  stage.last_layer = reader.required_count("last_layer");
+  const auto replicas = items_of(reader, "replicas");
+  if (replicas && *replicas != 1) {
+    reader.add_fault("replicas", fmt::format("{} replicas; this version runs plans of one replica a stage", *replicas));
+    microbatches.reset();  // they share them
+  }
+  const auto read = read_objects<Shards>(
+      reader, "replicas", faults, [&](MappingReader& replica) { return read_replica(replica, microbatches, faults); });
+  if (!read.empty()) stage.devices = read.front();
+  refuse(reader, {"cuts", "splits", "residence"});
+  return stage;
+}
+
+/// A number of a schedule, or several: "chunks": 2, "warm_up": [3, 2, 1, 0].
+std::vector<std::uint64_t> read_numbers(MappingReader& schedule, const std::string& key, FaultList& faults)
+{
+  const auto items = items_of(schedule, key);
+  if (!items) return {schedule.required_count(key, 0, most_repetitions)};
+  if (*items == 0) schedule.add_fault(key, "an empty list; a plan has the numbers that were chosen for it");
+  return read_list<std::uint64_t>(schedule, key, faults, [](MappingReader& item, const std::string& name) {
+    return item.required_count(name, 0, most_repetitions);
+  });
+}
+
+/// Whether options and tables can write a name (schedule_from_text).
+bool is_word(const std::string& name)
+{
+  try {
+    return schedule_from_text(name).numbers.empty();
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches, FaultList& faults)
+{
+  return read_objects<Stage>(plan, "stages", faults,
+                             [&](MappingReader& stage) { return read_stage(stage, microbatches, faults); });
+}
+
+ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& stages, std::uint64_t microbatches,
+                               FaultList& faults)
+{
+  const bool is_sound = faults.empty();
+  return read_mapping<ScheduleChoice>(plan, "schedule", faults, [&](MappingReader& reader) {
+    ScheduleChoice schedule;
+    if (!reader.has("name")) reader.required_text("name");
+    const auto name = reader.optional_text("name");
+    const bool has_name = name && is_word(*name);
+    schedule.name = name.value_or("");
+    if (name && !has_name) {
+      reader.add_fault("name", fmt::format("{} is no name of a schedule; write one such as \"interleaved\", and its "
+                                           "numbers as keys",
+                                           in_quotes(schedule.name)));
+    }
+    for (const auto& key : reader.keys()) {
+      if (key == "name" || key == "orders") continue;
+      if (!is_word(key)) reader.add_fault(key, "is no name of a number; write one such as warm_up or chunks");
+      schedule.numbers[key] = read_numbers(reader, key, faults);
+    }
+    const bool has_orders = reader.optional("orders") != nullptr;
+    const bool is_listed = schedule.name == own_orders;
+    if (has_name && is_listed != has_orders) {
+      reader.add_fault("orders", is_listed ? "missing; schedule listed has the order of each device"
+                                           : fmt::format("schedule {} makes its own orders; write yours under the name "
+                                                         "listed",
+                                                         schedule.name));
+    } else if (is_listed && is_sound) {
+      std::map<std::string, std::size_t> parts;
+      for (const auto& stage : stages) ++parts[stage.device()];
+      schedule.orders = read_orders(reader, "orders", parts, microbatches, faults);
+    }
+    return schedule;
+  });
+}
+
+void refuse_future_keys_2(MappingReader& plan)
+{
+  refuse(plan, {"sync", "codecs"});
+}
+
+}  // namespace isobar

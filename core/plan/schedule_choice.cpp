@@ -1,0 +1,123 @@
+#include "core/plan/schedule_choice.hpp"
+
+#include "core/errors.hpp"
+#include "core/names.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+
+namespace isobar {
+
+namespace {
+
+constexpr NameTable<ChainSchedule, 3> chain_schedules = {{{ChainSchedule::Sequential, "sequential"},
+                                                          {ChainSchedule::GPipe, "gpipe"},
+                                                          {ChainSchedule::OneForwardOneBackward, "1f1b"}}};
+constexpr std::string_view chosen_by_allocator = "auto";
+
+/// A word of letters, digits and a few signs that neither options nor tables read otherwise.
+bool is_word(std::string_view text)
+{
+  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+  return !text.empty() && text.find_first_not_of(letters) == std::string_view::npos;
+}
+
+/// The parts of a text between separators.
+std::vector<std::string_view> parts_of(std::string_view text, char separator)
+{
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// Parses "auto" or numbers such as "3/2/1/0". @throws InputError.
+std::vector<std::uint64_t> numbers_from(std::string_view key, std::string_view text)
+{
+  std::vector<std::uint64_t> numbers;
+  if (text == chosen_by_allocator) return numbers;
+  for (const auto part : parts_of(text, '/')) {
+    std::uint64_t number = 0;
+    const auto [end, fault] = std::from_chars(part.data(), part.data() + part.size(), number);
+    if (fault != std::errc{} || end != part.data() + part.size()) {
+      throw InputError("schedule", fmt::format("{}: {} is neither auto nor numbers; write them as in 3/2/1/0",
+                                               shown(key), in_quotes(text)));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+std::string text_of(const ScheduleChoice& schedule)
+{
+  std::vector<std::string> numbers;
+  for (const auto& [key, values] : schedule.numbers) {
+    numbers.push_back(fmt::format(
+        "{}={}", key, values.empty() ? std::string(chosen_by_allocator) : fmt::format("{}", fmt::join(values, "/"))));
+  }
+  return numbers.empty() ? schedule.name : fmt::format("{}({})", schedule.name, fmt::join(numbers, ";"));
+}
+
+ScheduleChoice schedule_from_text(std::string_view text)
+{
+  const std::size_t open = text.find('(');
+  ScheduleChoice schedule;
+  schedule.name = text.substr(0, open);
+  if (!is_word(schedule.name)) {
+    throw InputError("schedule", fmt::format("{} is no schedule; write a name, and numbers in parentheses, such as "
+                                             "interleaved(chunks=2)",
+                                             in_quotes(text)));
+  }
+  if (open == std::string_view::npos) return schedule;
+  if (!text.ends_with(')')) {
+    throw InputError("schedule", fmt::format("{} has no closing parenthesis at its end; write {}(KEY=NUMBERS)",
+                                             in_quotes(text), schedule.name));
+  }
+  for (const auto part : parts_of(text.substr(open + 1, text.size() - open - 2), ';')) {
+    const std::size_t equals = part.find('=');
+    const std::string_view key = part.substr(0, equals);
+    if (equals == std::string_view::npos || !is_word(key)) {
+      throw InputError("schedule", fmt::format("{} in {} is not KEY=NUMBERS; write it as in interleaved(chunks=2)",
+                                               in_quotes(part), in_quotes(text)));
+    }
+    const bool is_new = schedule.numbers.emplace(key, numbers_from(key, part.substr(equals + 1))).second;
+    if (!is_new) {
+      throw InputError("schedule", fmt::format("{} has {} twice; write it once", in_quotes(text), key));
+    }
+  }
+  return schedule;
+}
+
+std::string_view name_of(ChainSchedule schedule)
+{
+  return name_in(chain_schedules, schedule);
+}
+
+std::optional<ChainSchedule> chain_schedule(const ScheduleChoice& schedule)
+{
+  if (!schedule.numbers.empty() || !schedule.orders.empty()) return std::nullopt;
+  return value_in(chain_schedules, schedule.name);
+}
+
+ChainSchedule require_chain_schedule(const ScheduleChoice& schedule)
+{
+  const auto chain = chain_schedule(schedule);
+  ensure(chain.has_value(), "a schedule of a chain");
+  return *chain;
+}
+
+ScheduleChoice choice_of(ChainSchedule schedule)
+{
+  return {.name = std::string(name_of(schedule))};
+}
+
+}  // namespace isobar

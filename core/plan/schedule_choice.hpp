@@ -1,0 +1,44 @@
+#pragma once
+
+#include "core/plan/order.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace isobar {
+
+/// The schedule of a plan: in which order the devices work on micro-batches. Its name is one of the registry in
+/// schedules/orders, to which a user may add.
+struct ScheduleChoice {
+  std::string name = "1f1b";
+  /// What the schedule is given besides its name: "warm_up" by device, "chunks". An empty list asks the allocator to
+  /// choose ("auto"); a plan has numbers.
+  std::map<std::string, std::vector<std::uint64_t>> numbers = {};
+  std::map<std::string, Order> orders = {};  ///< of "listed": by device
+
+  bool operator==(const ScheduleChoice&) const = default;
+};
+
+/// As options, tables and baselines spell it: "gpipe", "interleaved(chunks=2)", "1f1b(warm_up=auto)",
+/// "1f1b(warm_up=3/2/1/0)". Orders are left out.
+std::string text_of(const ScheduleChoice& schedule);
+/// Parses what `text_of` writes. Does not check that there is a schedule of that name. @throws InputError.
+ScheduleChoice schedule_from_text(std::string_view text);
+
+/// The schedules of a chain of stages on distinct devices whose step has a recurrence (step_recurrence.hpp): those that
+/// the exact searches, their bounds and their certificates know.
+enum class ChainSchedule : std::uint8_t { Sequential, GPipe, OneForwardOneBackward };
+
+std::string_view name_of(ChainSchedule schedule);  ///< "sequential", "gpipe", "1f1b"
+/// The schedule as one of those; none for other names, and for 1f1b with numbers.
+std::optional<ChainSchedule> chain_schedule(const ScheduleChoice& schedule);
+/// As `chain_schedule`. @throws std::logic_error where it gives none.
+ChainSchedule require_chain_schedule(const ScheduleChoice& schedule);
+/// A choice without numbers.
+ScheduleChoice choice_of(ChainSchedule schedule);
+
+}  // namespace isobar

@@ -1,0 +1,375 @@
+#include "core/program/collective.hpp"
+
+#include "core/errors.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+namespace isobar {
+
+namespace {
+
+using Ends = std::vector<std::size_t>;
+using Sizes = std::vector<std::uint64_t>;  // whole bytes
+
+std::uint64_t whole_bytes(Bytes size)
+{
+  ensure(size.value >= 0 && size.value <= 0x1p53, "a collective of more data than 2^53 bytes, or of less than none");
+  return static_cast<std::uint64_t>(std::ceil(size.value));
+}
+
+/// The largest of `parts` nearly equal parts.
+std::uint64_t largest_part(std::uint64_t size, std::uint64_t parts)
+{
+  return size / parts + (size % parts == 0 ? 0 : 1);
+}
+
+/// The first byte of part `index` of `parts` nearly equal ones.
+std::uint64_t begin_of_part(std::uint64_t size, std::uint64_t parts, std::uint64_t index)
+{
+  return size / parts * index + size % parts * index / parts;
+}
+
+std::uint64_t sum_of(const Sizes& sizes)
+{
+  return std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+}
+
+Flow flow_of(std::size_t from, std::size_t to, std::uint64_t message, std::uint64_t messages = 1)
+{
+  return {from, to, Bytes(static_cast<double>(message)), messages};
+}
+
+/// A ring over `ends`: `messages` messages from each to the next. `message_of` has the size of those that the end at an
+/// index sends.
+template <typename MessageOf>
+void add_ring(const Ends& ends, std::uint64_t messages, MessageOf message_of, Round& round)
+{
+  if (ends.size() < 2) return;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    round.push_back(flow_of(ends[i], ends[(i + 1) % ends.size()], message_of(i), messages));
+  }
+}
+
+/// The ring of an AllReduce of `size` bytes.
+void add_all_reduce(const Ends& ends, std::uint64_t size, Round& round)
+{
+  add_ring(
+      ends, 2 * (ends.size() - 1), [&](std::size_t) { return largest_part(size, ends.size()); }, round);
+}
+
+/// The ring of a ReduceScatter after which each end has a part of these sizes. A part travels from the end after its
+/// own around the ring, so the end itself does not send it.
+void add_reduce_scatter(const Ends& ends, const Sizes& parts, Round& round)
+{
+  const std::uint64_t all = sum_of(parts);
+  const std::uint64_t messages = ends.size() - 1;
+  add_ring(
+      ends, messages, [&](std::size_t i) { return largest_part(all - parts[i], messages); }, round);
+}
+
+/// The ring of an AllGather of parts of these sizes. A part travels from its own end around the ring, so no end sends
+/// the part of the next.
+void add_all_gather(const Ends& ends, const Sizes& parts, Round& round)
+{
+  const std::uint64_t all = sum_of(parts);
+  const std::uint64_t messages = ends.size() - 1;
+  add_ring(
+      ends, messages, [&](std::size_t i) { return largest_part(all - parts[(i + 1) % ends.size()], messages); }, round);
+}
+
+/// The sizes of the parts of a ReduceScatter of all ends: all the largest, so that the flows are alike.
+Sizes equal_parts(std::uint64_t size, std::size_t ends)
+{
+  return Sizes(ends, largest_part(size, ends));
+}
+
+std::vector<Round> ring_rounds(Opcode opcode, const Sizes& sizes)
+{
+  Ends ends(sizes.size());
+  std::iota(ends.begin(), ends.end(), std::size_t{0});
+  Round round;
+  if (opcode == Opcode::AllReduce) add_all_reduce(ends, sizes.front(), round);
+  if (opcode == Opcode::ReduceScatter) add_reduce_scatter(ends, equal_parts(sizes.front(), ends.size()), round);
+  if (opcode == Opcode::AllGather) add_all_gather(ends, sizes, round);
+  return {round};
+}
+
+/// Every end sends each other end one message; `message_of` has its size by sender.
+template <typename MessageOf>
+Round exchange(std::size_t ends, MessageOf message_of)
+{
+  Round round;
+  for (std::size_t from = 0; from < ends; ++from) {
+    for (std::size_t to = 0; to < ends; ++to) {
+      if (to != from) round.push_back(flow_of(from, to, message_of(from)));
+    }
+  }
+  return round;
+}
+
+std::vector<Round> direct_rounds(Opcode opcode, const Sizes& sizes)
+{
+  const std::size_t ends = sizes.size();
+  const Round parts = exchange(ends, [&](std::size_t from) { return largest_part(sizes[from], ends); });
+  if (opcode == Opcode::AllReduce) return {parts, parts};
+  if (opcode == Opcode::AllGather) return {exchange(ends, [&](std::size_t from) { return sizes[from]; })};
+  return {parts};
+}
+
+/// A round of a binomial tree away from end 0: those that have the data, 0, 2 step, 4 step, …, send to the ends
+/// `step` further. `message_of` has the size by receiver.
+template <typename MessageOf>
+Round away_from_root(std::size_t ends, std::size_t step, MessageOf message_of)
+{
+  Round round;
+  for (std::size_t to = step; to < ends; to += 2 * step) round.push_back(flow_of(to - step, to, message_of(to)));
+  return round;
+}
+
+std::vector<Round> tree_rounds(Opcode opcode, const Sizes& sizes)
+{
+  const std::size_t ends = sizes.size();
+  // What the ends from..from+step-1 hold together: their parts of a gathered or scattered whole.
+  const auto parts_of = [&](std::size_t from, std::size_t step) {
+    const std::size_t to = std::min(from + step, ends);
+    if (opcode == Opcode::AllGather) {
+      return std::accumulate(sizes.begin() + static_cast<std::ptrdiff_t>(from),
+                             sizes.begin() + static_cast<std::ptrdiff_t>(to), std::uint64_t{0});
+    }
+    return (to - from) * largest_part(sizes.front(), ends);
+  };
+  const std::uint64_t all = opcode == Opcode::AllGather ? sum_of(sizes) : sizes.front();
+  std::vector<Round> to_root;
+  std::vector<Round> back;
+  for (std::size_t step = std::bit_ceil(ends) / 2; step > 0; step /= 2) {
+    back.push_back(away_from_root(
+        ends, step, [&](std::size_t to) { return opcode == Opcode::ReduceScatter ? parts_of(to, step) : all; }));
+    to_root.push_back(away_from_root(
+        ends, step, [&](std::size_t from) { return opcode == Opcode::AllGather ? parts_of(from, step) : all; }));
+  }
+  if (opcode == Opcode::Broadcast) return back;
+  std::reverse(to_root.begin(), to_root.end());
+  for (auto& round : to_root) {
+    for (auto& flow : round) std::swap(flow.from, flow.to);
+  }
+  to_root.insert(to_root.end(), back.begin(), back.end());
+  return to_root;
+}
+
+/// Bytes begin..end-1 of the data, which the end at index `owner` of a site holds.
+struct Piece {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::size_t owner = 0;
+};
+/// Pieces in their order, each beginning where the one before ends.
+using Division = std::vector<Piece>;
+
+/// Appends the bytes begin..end-1 in `owners` nearly equal pieces.
+void add_pieces(std::uint64_t begin, std::uint64_t end, std::size_t owners, Division& division)
+{
+  for (std::size_t owner = 0; owner < owners; ++owner) {
+    division.push_back({begin + begin_of_part(end - begin, owners, owner),
+                        begin + begin_of_part(end - begin, owners, owner + 1), owner});
+  }
+}
+
+/// How many of the bytes begin..end-1 each owner holds.
+Sizes held(const Division& division, std::size_t owners, std::uint64_t begin, std::uint64_t end)
+{
+  Sizes sizes(owners, 0);
+  for (const auto& piece : division) {
+    const std::uint64_t from = std::max(piece.begin, begin);
+    const std::uint64_t to = std::min(piece.end, end);
+    if (from < to) sizes[piece.owner] += to - from;
+  }
+  return sizes;
+}
+
+/// Collectives among ends in several sites, whose first `leaders_` ends each form rings across the sites.
+///
+/// The data are chunks, one after another: a single one of an AllReduce, else one per site, the parts of its ends.
+class Hierarchy {
+ public:
+  Hierarchy(Opcode opcode, const Sizes& sizes, std::vector<Ends> sites) : opcode_(opcode), sites_(std::move(sites))
+  {
+    leaders_ = sites_.front().size();
+    for (const auto& site : sites_) leaders_ = std::min(leaders_, site.size());
+    if (opcode == Opcode::AllReduce) {
+      chunks_.push_back(sizes.front());
+      add_pieces(0, sizes.front(), leaders_, leading_);
+      return;
+    }
+    for (const auto& site : sites_) {
+      Division& parts = parts_.emplace_back();
+      std::uint64_t end = chunks_.back();
+      for (std::size_t owner = 0; owner < site.size(); ++owner) {
+        const std::uint64_t begin = end;
+        end += opcode == Opcode::AllGather ? sizes[site[owner]] : largest_part(sizes.front(), sizes.size());
+        parts.push_back({begin, end, owner});
+      }
+      if (site.size() == leaders_) {
+        leading_.insert(leading_.end(), parts.begin(), parts.end());
+      } else {
+        add_pieces(chunks_.back(), end, leaders_, leading_);
+      }
+      chunks_.push_back(end);
+    }
+  }
+
+  std::vector<Round> rounds() const
+  {
+    std::vector<Round> rounds;
+    if (opcode_ == Opcode::AllGather) {
+      rounds.push_back(moves_of_parts(true));
+    } else {
+      rounds.push_back(rings_within(add_reduce_scatter));
+      rounds.push_back(moves_of_all(true));
+    }
+    rounds.push_back(rings_across());
+    if (opcode_ == Opcode::ReduceScatter) {
+      rounds.push_back(moves_of_parts(false));
+    } else {
+      rounds.push_back(moves_of_all(false));
+      rounds.push_back(rings_within(add_all_gather));
+    }
+    std::erase_if(rounds, [](const Round& round) { return round.empty(); });
+    return rounds;
+  }
+
+ private:
+  /// The division of all data over the ends of a site.
+  Division spread(const Ends& site) const
+  {
+    if (site.size() == leaders_) return leading_;
+    Division division;
+    for (std::size_t i = 0; i + 1 < chunks_.size(); ++i) {
+      add_pieces(chunks_[i], chunks_[i + 1], site.size(), division);
+    }
+    return division;
+  }
+
+  Round rings_within(void (*add)(const Ends&, const Sizes&, Round&)) const
+  {
+    Round round;
+    for (const auto& site : sites_) add(site, held(spread(site), site.size(), 0, chunks_.back()), round);
+    return round;
+  }
+
+  Round rings_across() const
+  {
+    Round round;
+    for (std::size_t leader = 0; leader < leaders_; ++leader) {
+      Ends ends;
+      Sizes parts;  // by chunk
+      for (const auto& site : sites_) ends.push_back(site[leader]);
+      for (std::size_t i = 0; i + 1 < chunks_.size(); ++i) {
+        parts.push_back(held(leading_, leaders_, chunks_[i], chunks_[i + 1])[leader]);
+      }
+      if (opcode_ == Opcode::AllReduce) add_all_reduce(ends, parts.front(), round);
+      if (opcode_ == Opcode::ReduceScatter) add_reduce_scatter(ends, parts, round);
+      if (opcode_ == Opcode::AllGather) add_all_gather(ends, parts, round);
+    }
+    return round;
+  }
+
+  /// Between all ends of a site and its leaders.
+  Round moves_of_all(bool to_leaders) const
+  {
+    Round round;
+    for (const auto& site : sites_) add_moves(site, spread(site), to_leaders, round);
+    return round;
+  }
+
+  /// Between the owners of a site's parts and its leaders.
+  Round moves_of_parts(bool to_leaders) const
+  {
+    Round round;
+    for (std::size_t i = 0; i < sites_.size(); ++i) add_moves(sites_[i], parts_[i], to_leaders, round);
+    return round;
+  }
+
+  /// The flows by which the ends of a site pass from their division to that of the leaders or back. An end without data
+  /// takes part by a message of 0 bytes.
+  void add_moves(const Ends& site, const Division& division, bool to_leaders, Round& round) const
+  {
+    std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> moved;  // by leader and owner
+    for (std::size_t owner = leaders_; owner < site.size(); ++owner) moved[{owner * leaders_ / site.size(), owner}] = 0;
+    auto piece = division.begin();
+    for (auto leading = leading_.begin(); piece != division.end() && leading != leading_.end();) {
+      const std::uint64_t from = std::max(piece->begin, leading->begin);
+      const std::uint64_t to = std::min(piece->end, leading->end);
+      if (from < to && piece->owner != leading->owner) moved[{leading->owner, piece->owner}] += to - from;
+      if (piece->end <= leading->end) {
+        ++piece;
+      } else {
+        ++leading;
+      }
+    }
+    for (const auto& [owners, bytes] : moved) {
+      const std::size_t leader = site[owners.first];
+      const std::size_t other = site[owners.second];
+      round.push_back(to_leaders ? flow_of(other, leader, bytes) : flow_of(leader, other, bytes));
+    }
+  }
+
+  Opcode opcode_;
+  std::vector<Ends> sites_;
+  std::size_t leaders_ = 0;
+  Sizes chunks_{0};              // where each begins, then the size of all
+  std::vector<Division> parts_;  // by site
+  Division leading_;             // of all data over the leaders of each site
+};
+
+/// The ends of each site, in the order in which the sites first appear.
+std::vector<Ends> ends_by_site(const std::vector<std::string>& names)
+{
+  std::map<std::string, std::size_t> index;
+  std::vector<Ends> sites;
+  for (std::size_t end = 0; end < names.size(); ++end) {
+    const auto [site, is_new] = index.try_emplace(names[end], sites.size());
+    if (is_new) sites.emplace_back();
+    sites[site->second].push_back(end);
+  }
+  return sites;
+}
+
+}  // namespace
+
+std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algorithm algorithm,
+                             const std::vector<std::string>& sites)
+{
+  ensure(is_collective(opcode), "rounds of an instruction that is no collective");
+  ensure(!size.empty(), "a collective without ends");
+  ensure(sites.size() == size.size() || (sites.empty() && algorithm != Algorithm::Hierarchical),
+         "a collective needs a site for each end");
+  Sizes sizes;
+  for (const Bytes bytes : size) sizes.push_back(whole_bytes(bytes));
+  const bool is_even = std::all_of(sizes.begin(), sizes.end(), [&](auto bytes) { return bytes == sizes.front(); });
+  ensure(is_even || (opcode != Opcode::AllReduce && opcode != Opcode::ReduceScatter),
+         "ends of one sum with data of different sizes");
+  if (sizes.size() == 1) return {};
+  if (opcode == Opcode::Broadcast) return tree_rounds(opcode, sizes);
+  if (opcode == Opcode::AllToAll) return direct_rounds(opcode, sizes);
+  switch (algorithm) {
+    case Algorithm::Ring:
+      return ring_rounds(opcode, sizes);
+    case Algorithm::Hierarchical: {
+      auto ends = ends_by_site(sites);
+      return ends.size() == 1 ? ring_rounds(opcode, sizes) : Hierarchy(opcode, sizes, std::move(ends)).rounds();
+    }
+    case Algorithm::Tree:
+      return tree_rounds(opcode, sizes);
+    case Algorithm::Direct:
+      return direct_rounds(opcode, sizes);
+  }
+  throw std::logic_error("an algorithm without rounds");
+}
+
+}  // namespace isobar

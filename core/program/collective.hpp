@@ -1,0 +1,61 @@
+#pragma once
+
+#include "core/program/program.hpp"
+#include "core/units.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace isobar {
+
+/// Messages that follow each other from one end of a collective's channel to another.
+struct Flow {
+  std::size_t from = 0;  ///< index of the sending end in Channel::ends
+  std::size_t to = 0;
+  Bytes message;               ///< a whole number of bytes
+  std::uint64_t messages = 1;  ///< each pays the latency of the route
+
+  Bytes size() const { return static_cast<double>(messages) * message; }
+  bool operator==(const Flow&) const = default;
+};
+
+/// Flows that run at the same time. A round ends when all its flows have ended; then the next one begins.
+using Round = std::vector<Flow>;
+
+/// The rounds of a collective among the ends of a channel. The simulator plays them, cost models sum them, and the TCP
+/// transport executes them.
+///
+/// `size[i]` is the data of end i:
+/// - AllReduce: what each end contributes and receives, the same for all.
+/// - ReduceScatter: what each end contributes, the same for all; end i receives part i of n equal parts of the sum.
+/// - AllGather: the end's own part; every end receives all parts.
+/// - AllToAll: n equal parts, of which part j goes to end j and the end's own stays.
+/// - Broadcast: what end 0 sends to all others; the other sizes do not count.
+///
+/// `sites[i]` names the site of end i; only Hierarchical uses it, and requires it. Messages are rounded up to whole
+/// bytes: the messages of a flow are equal, so that unequal ones count by their mean. Data of 0 bytes are sent in
+/// messages of 0 bytes, which take their latencies. One end: no rounds.
+///
+/// Ring: one round of n flows, from each end to the next. A flow of an AllReduce of D bytes has 2 (n-1) messages of D/n
+/// bytes, one of a ReduceScatter n-1 of them, and one of an AllGather n-1 messages of all parts but that of its
+/// receiver. It takes messages x latency + bytes / bandwidth: like a step for each message, in lockstep over equal
+/// links.
+///
+/// Hierarchical: rings within each site, then rings across the sites, then rings within each site. An AllReduce of D
+/// bytes sends 2 (u-1)/u D bytes into each of u sites. As many rings cross the sites as the smallest site has ends.
+/// Where a site has more, those of its ends that are in no such ring pass their data to the others in a round before,
+/// and receive the result in a round after.
+///
+/// Tree: binomial, to end 0 and back, in 2 ⌈log2 n⌉ rounds.
+/// Direct: each end exchanges its parts with every other in one round; an AllReduce in two, a ReduceScatter and an
+/// AllGather.
+/// AllToAll is direct and Broadcast a tree under every algorithm.
+/// Source: Thakur et al., Optimization of Collective Communication Operations in MPICH, 2005.
+/// @throws std::logic_error for an opcode that is no collective, for different sizes of an AllReduce or ReduceScatter,
+/// and for sites of another number.
+std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algorithm algorithm,
+                             const std::vector<std::string>& sites = {});
+
+}  // namespace isobar

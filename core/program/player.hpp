@@ -1,0 +1,76 @@
+#pragma once
+
+#include "core/program/program.hpp"
+#include "core/transfer_times.hpp"
+#include "core/units.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace isobar {
+
+/// The rates by which a program is played: nominal ones, without contention.
+struct PlayerRates {
+  std::vector<FlopsPerSecond> speeds;  ///< by rank; unused for a rank that computes nothing
+  /// The times of a transfer of `size` bytes from one rank to another; none: transfers take no time. Called once per
+  /// channel and size, not per message.
+  std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer = {};
+  std::vector<std::string> sites = {};  ///< by rank, for hierarchical collectives; may be empty without them
+};
+
+/// The computations of a rank in one period.
+struct PlayedRank {
+  Seconds begin;  ///< of the first one; 0 if there is none
+  Seconds end;    ///< of the last one
+  Seconds busy;   ///< sum of their durations
+
+  Seconds window() const { return end - begin; }
+};
+
+/// One period as played.
+struct PlayedPeriod {
+  Seconds end;                    ///< of its last instruction on any rank, since the begin of the first period
+  Seconds step_time;              ///< since the end of the period before
+  std::vector<PlayedRank> ranks;  ///< by rank
+
+  /// The largest window of a rank.
+  Seconds window() const;
+};
+
+struct PlayedProgram {
+  std::vector<PlayedPeriod> periods;
+  /// The most memory that each rank holds at once, by rank and tier, over all periods.
+  std::vector<std::array<Bytes, tier_count>> peak_memory;
+};
+
+/// Most instructions of a period that `play_program` accepts.
+inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22;
+
+/// Computes when each instruction of a program begins and ends, as the simulator plays it if no two transfers share a
+/// link and no two lanes of a rank share a device. Plays any program, `periods` times.
+///
+/// - A computation begins when its lane is free and its waits are over. It takes work / speed.
+/// - A transfer is ready when both ends have reached it and their waits are over. Both lanes then reach their next
+///   instruction. Message k, ready at r_k, arrives at A_k = max(r_k + latency, A_{k-1}) + data, which ends both
+///   instructions (docs/costs.md). Sizes are not rounded to whole bytes.
+/// - A collective begins when all ends have reached it and their waits are over. Its rounds follow each other
+///   (rounds_of). A round takes the time of its longest flow: messages x latency + data. Then all ends complete it and
+///   reach their next instruction.
+/// - A lane goes from its last instruction of a period to the first of the next one as within a period, unless another
+///   lane of its rank has not ended the period before.
+/// - Memory is acquired at the begin of an instruction (of a transfer: when it is ready) and released at its end. At
+///   equal times an instruction comes after those that it waits for, so that what they release is free. The simulator
+///   does the same: each activity that ends releases its memory before those that it lets begin acquire theirs.
+///
+/// O(instructions) time, and O(n log n) for the n instructions with memory of a rank that has several lanes of such
+/// instructions. Memory of two periods of instructions, and of as many more as waits look back. Deterministic.
+/// @throws InputError for a program that deadlocks, with the lanes that wait for each other, and for one with more than
+/// most_played_instructions. Throws std::logic_error for a program in which an instruction does not fit its lane
+/// (program_checker.hpp), and without a speed for a rank that has work.
+PlayedProgram play_program(const Program& program, const PlayerRates& rates, std::uint64_t periods = 1);
+
+}  // namespace isobar

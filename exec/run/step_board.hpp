@@ -1,0 +1,78 @@
+#pragma once
+
+#include "exec/launch/heartbeat.hpp"
+#include "exec/net/deadlines.hpp"
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace isobar::exec {
+
+/// Rank 0's decision about a step, made when it begins the step.
+struct StepControl {
+  bool checkpoint = false;  ///< write one after the step
+  bool end = false;         ///< this is the last step
+};
+
+/// The steps of a run are counted in each phase.
+enum class Phase : std::uint8_t { Training, Evaluation };
+
+/// How the ranks of a run agree on its checkpoints and its end. Rank 0 decides about each step when it begins it; a
+/// rank ends a step once it knows the decision. Any rank may request a stop, which rank 0 hears of.
+///
+/// Ranks that are threads share one board. Of ranks that are processes each has its own, and the boards speak to each
+/// other over the heartbeats. O(checkpoints) memory. Thread-safe.
+class StepBoard : public Heartbeat::Listener {
+ public:
+  using Speak = std::function<void(const std::string& word)>;
+
+  /// `rank`: 0 for a board that ranks share.
+  explicit StepBoard(std::size_t rank = 0) : rank_(rank) {}
+
+  /// From now on `speak` passes decisions and requests on to other ranks. Call it before the first of either.
+  void speak_by(Speak speak) { speak_ = std::move(speak); }
+  bool hear(std::string_view word) override;
+  void cancel() noexcept override;
+
+  /// Decides about the next step of a phase; for rank 0.
+  void decide(Phase phase, std::uint64_t step, StepControl control);
+  /// Waits for the decision about a step.
+  /// @throws a failure of kind Cancelled or DeadlinePassed with a text such as
+  ///   rank 2: no word from rank 0 after 40 s: deadline passed
+  /// and Interrupted.
+  StepControl await(Phase phase, std::uint64_t step, Deadline deadline);
+
+  /// Requests that the run ends after a complete step.
+  void request_stop();
+  /// Whether a stop is requested: on rank 0 by any rank.
+  bool stop_is_requested();
+
+ private:
+  /// What is decided about a phase.
+  struct Decisions {
+    std::uint64_t end = 0;  // the step after the last one that is decided about
+    std::optional<std::uint64_t> last_step;
+    std::set<std::uint64_t> checkpoints;
+  };
+
+  void post(Phase phase, std::uint64_t step, StepControl control);
+  std::optional<StepControl> known(Phase phase, std::uint64_t step) const;
+
+  std::size_t rank_;
+  Speak speak_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::array<Decisions, 2> decisions_;  // by phase
+  bool stop_requested_ = false;
+  bool cancelled_ = false;
+};
+
+}  // namespace isobar::exec

@@ -1,0 +1,78 @@
+#include "schedules/lowering/series.hpp"
+
+namespace isobar::schedules {
+
+namespace {
+
+/// Beyond, the binary search of the order is no slower than looking at one loop after another.
+constexpr std::size_t most_loops = 8;
+
+}  // namespace
+
+Series::Series(const Order& order, Opcode opcode, std::uint32_t part) : order_(&order), opcode_(opcode), part_(part)
+{
+  find_loops();
+}
+
+Series Series::backwards(const Order& order, std::uint32_t part)
+{
+  for (const Opcode opcode : {Opcode::Backward, Opcode::BackwardInput}) {
+    if (order.count(opcode, part) > 0) return {order, opcode, part};
+  }
+  return {};
+}
+
+/// Leaves no loops if there are too many, if two slots of a run take turns, or if one passes over micro-batches.
+void Series::find_loops()
+{
+  Loop next;
+  for (const auto& [times, slots] : order_->runs()) {
+    bool is_first = true;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const auto& [first, stride] = slots[i];
+      if (first.opcode != opcode_ || first.part != part_) continue;
+      const bool takes_turns = times > 1 && (!is_first || (stride != 1 && stride != -1));
+      if (takes_turns || loops_.size() == most_loops) {
+        loops_.clear();
+        return;
+      }
+      is_first = false;
+      loops_.push_back({next.index, times, first.microbatch, stride != -1, next.position + i, slots.size()});
+      next.index += times;
+    }
+    next.position += times * slots.size();
+  }
+}
+
+const Series::Loop* Series::loop_with(std::uint64_t microbatch) const
+{
+  for (const auto& loop : loops_) {
+    if (loop.distance_to(microbatch) < loop.length) return &loop;
+  }
+  return nullptr;
+}
+
+Task Series::nth(std::uint64_t index) const
+{
+  for (const auto& loop : loops_) {
+    const std::uint64_t distance = index - loop.index;
+    if (distance >= loop.length) continue;
+    return {opcode_, part_, loop.is_ascending ? loop.microbatch + distance : loop.microbatch - distance};
+  }
+  return order_->nth(opcode_, part_, index);
+}
+
+std::uint64_t Series::index_of(const Task& task) const
+{
+  const Loop* loop = loop_with(task.microbatch);
+  return loop == nullptr ? order_->index_of(task) : loop->index + loop->distance_to(task.microbatch);
+}
+
+std::uint64_t Series::position_of(const Task& task) const
+{
+  const Loop* loop = loop_with(task.microbatch);
+  if (loop == nullptr) return order_->position_of(task);
+  return loop->position + loop->distance_to(task.microbatch) * loop->step;
+}
+
+}  // namespace isobar::schedules

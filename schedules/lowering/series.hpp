@@ -1,0 +1,60 @@
+#pragma once
+
+#include "core/plan/order.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace isobar::schedules {
+
+/// The tasks of one stage whose results go to a neighbouring stage, in the order of its rank: its forwards, or those of
+/// its backwards that make the gradients of its inputs (Backward or BackwardInput). The k-th message of a channel
+/// carries the result of task k.
+///
+/// Keeps a pointer to the order. A look-up takes a few comparisons if the tasks are in few loops that go through
+/// neighbouring micro-batches, as those of 1F1B and GPipe; otherwise those of the order.
+class Series {
+ public:
+  /// No tasks.
+  Series() = default;
+  static Series forwards(const Order& order, std::uint32_t part) { return {order, Opcode::Forward, part}; }
+  /// Without tasks if the order has no backwards of the part. A part that has some Backward counts as having no others.
+  static Series backwards(const Order& order, std::uint32_t part);
+
+  bool empty() const { return order_ == nullptr; }
+  std::uint64_t length() const { return empty() ? 0 : order_->count(opcode_, part_); }
+  /// Task number `index` (0..length-1).
+  Task nth(std::uint64_t index) const;
+  /// The task that works on a micro-batch.
+  Task of(std::uint64_t microbatch) const { return {opcode_, part_, microbatch}; }
+  /// The number of a task: the inverse of `nth`.
+  std::uint64_t index_of(const Task& task) const;
+  /// The position of a task in the order of the rank.
+  std::uint64_t position_of(const Task& task) const;
+
+ private:
+  /// Tasks of one slot of the order, each on the next micro-batch or each on the one before.
+  struct Loop {
+    std::uint64_t index = 0;  // of its first task in the series
+    std::uint64_t length = 0;
+    std::uint64_t microbatch = 0;  // of its first task
+    bool is_ascending = true;
+    std::uint64_t position = 0;  // of its first task
+    std::uint64_t step = 1;      // from the position of a task to the next
+
+    /// How many of its tasks come before that of a micro-batch; at least `length` for one that is not in the loop.
+    std::uint64_t distance_to(std::uint64_t to) const { return is_ascending ? to - microbatch : microbatch - to; }
+  };
+
+  Series(const Order& order, Opcode opcode, std::uint32_t part);
+
+  void find_loops();
+  const Loop* loop_with(std::uint64_t microbatch) const;
+
+  const Order* order_ = nullptr;
+  Opcode opcode_ = Opcode::Forward;
+  std::uint32_t part_ = 0;
+  std::vector<Loop> loops_;  // of all tasks, or none: the order looks up
+};
+
+}  // namespace isobar::schedules

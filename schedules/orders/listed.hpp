@@ -1,0 +1,35 @@
+#pragma once
+
+#include "schedules/orders/schedule.hpp"
+
+#include <string>
+#include <vector>
+
+namespace isobar::schedules {
+
+/// What is wrong with the orders of a pipeline, by rank, one line for each fault; empty if they are sound.
+///
+/// - Each stage forwards each micro-batch once, and then takes it back: by Backward, or by BackwardInput and then
+///   BackwardWeight. A stage uses one of both ways.
+/// - Neighbouring stages on different devices order micro-batches alike, forwards and backwards: their transfers arrive
+///   in the order in which they leave.
+/// - No devices wait for each other in a circle. Sends are buffered, so that this excludes deadlocks.
+///
+/// Tasks have their names (Task) with the position in the device's order. Orders with faults of an earlier kind are not
+/// checked for later ones. O(tasks log slots) time, O(stages) memory.
+std::vector<std::string> faults_of_orders(const PipelineShape& shape, const std::vector<Order>& orders);
+
+/// The orders of ScheduleChoice::orders. Stages may lie on devices in any way.
+/// @throws InputError for a device without an order, an order without a device, and with faults_of_orders.
+std::vector<Order> listed_orders(const PipelineShape& shape, const ScheduleChoice& choice);
+
+inline constexpr Schedule listed_schedule = {
+    .name = "listed",
+    .summary = "the orders that the plan lists for each device",
+    .source = "the plan",
+    .takes_orders = true,
+    .folding = Folding::Any,
+    .make_orders = listed_orders,
+};
+
+}  // namespace isobar::schedules

@@ -1,0 +1,143 @@
+#include "schedules/orders/schedule.hpp"
+
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
+namespace isobar::schedules {
+
+namespace {
+
+constexpr std::string_view place = "schedule";
+
+/// @throws InputError if the schedule does not take the numbers or orders of a choice.
+void check_choice(const Schedule& schedule, const ScheduleChoice& choice)
+{
+  for (const auto& [key, values] : choice.numbers) {
+    if (schedule.takes(key)) continue;
+    std::vector<std::string_view> taken;
+    std::copy_if(schedule.numbers.begin(), schedule.numbers.end(), std::back_inserter(taken),
+                 [](std::string_view number) { return !number.empty(); });
+    throw InputError(std::string(place),
+                     fmt::format("{} takes no {}; {}", schedule.name, shown(key),
+                                 taken.empty() ? "leave it out" : fmt::format("it takes {}", fmt::join(taken, ", "))));
+  }
+  if (schedule.takes_orders == choice.orders.empty()) {
+    throw InputError(std::string(place),
+                     fmt::format("{} {}", schedule.name,
+                                 schedule.takes_orders ? "has no orders; give one for each device"
+                                                       : "takes no orders; use listed, or leave them out"));
+  }
+}
+
+void check_folding(const Schedule& schedule, const PipelineShape& shape)
+{
+  const std::size_t stages = shape.stages();
+  const std::size_t ranks = shape.ranks();
+  const auto refuse = [&](const std::string& what) {
+    throw InputError(std::string(place), fmt::format("{} {}", schedule.name, what));
+  };
+  switch (schedule.folding) {
+    case Folding::Any:
+      return;
+    case Folding::OneEach:
+      if (stages == ranks) break;
+      refuse(
+          fmt::format("works with one stage on each device, and {} devices have {} stages; use interleaved, "
+                      "zero-bubble-v or listed",
+                      ranks, stages));
+      break;
+    case Folding::RoundRobin:
+      if (stages % ranks == 0 && stages > ranks) break;
+      refuse(fmt::format("needs as many stages on each device, at least 2, and {} devices have {} stages{}", ranks,
+                         stages, stages == ranks ? "; use 1f1b" : ""));
+      break;
+    case Folding::V:
+      if (stages == 2 * ranks) break;
+      refuse(fmt::format("needs 2 stages on each device, and {} devices have {} stages", ranks, stages));
+      break;
+  }
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    const std::size_t rank = rank_of_stage(schedule.folding, stage, ranks);
+    if (shape.rank_of_stage[stage] == rank) continue;
+    refuse(fmt::format("needs stages[{}] on {}, and it is on {}", stage, shown(shape.devices[rank]),
+                       shown(shape.devices[shape.rank_of_stage[stage]])));
+  }
+}
+
+}  // namespace
+
+PipelineShape shape_of(const Plan& plan)
+{
+  PipelineShape shape{devices_of(plan), {}, plan.goal.microbatches};
+  for (const auto& stage : plan.stages) {
+    const auto device = std::find(shape.devices.begin(), shape.devices.end(), stage.device());
+    shape.rank_of_stage.push_back(static_cast<std::size_t>(device - shape.devices.begin()));
+  }
+  return shape;
+}
+
+std::vector<std::vector<std::size_t>> stages_by_rank(const PipelineShape& shape)
+{
+  std::vector<std::vector<std::size_t>> stages(shape.ranks());
+  for (std::size_t stage = 0; stage < shape.stages(); ++stage) {
+    stages.at(shape.rank_of_stage[stage]).push_back(stage);
+  }
+  return stages;
+}
+
+std::size_t rank_of_stage(Folding folding, std::size_t stage, std::size_t ranks)
+{
+  ensure(folding != Folding::Any && ranks > 0, "stages fold onto devices");
+  if (folding == Folding::RoundRobin) return stage % ranks;
+  ensure(stage < (folding == Folding::V ? 2 * ranks : ranks), "a stage beyond the folding's");
+  return stage < ranks ? stage : 2 * ranks - 1 - stage;
+}
+
+bool Schedule::takes(std::string_view number) const
+{
+  return !number.empty() && std::find(numbers.begin(), numbers.end(), number) != numbers.end();
+}
+
+std::vector<Order> Schedule::orders(const PipelineShape& shape, const ScheduleChoice& choice) const
+{
+  ensure(shape.ranks() > 0 && shape.microbatches > 0, "a pipeline has devices and micro-batches");
+  check_choice(*this, choice);
+  for (const auto& [key, values] : choice.numbers) {
+    if (!values.empty()) continue;
+    throw InputError(std::string(place),
+                     fmt::format("{} of {} is auto, which only an allocator can resolve; give numbers", key, name));
+  }
+  check_folding(*this, shape);
+  // Far above any pipeline, and low enough for the arithmetic of positions.
+  constexpr std::uint64_t most_tasks = std::numeric_limits<std::uint64_t>::max() / 16;
+  if (shape.microbatches > most_tasks / (shape.stages() + shape.ranks())) {
+    throw InputError("microbatches", fmt::format("{} are too many for an order of {} stages; use fewer",
+                                                 shape.microbatches, shape.stages()));
+  }
+  auto made = make_orders(shape, choice);
+  ensure(made.size() == shape.ranks(), "a schedule orders the work of each rank");
+  return made;
+}
+
+void require_schedule(const ScheduleChoice& choice)
+{
+  check_choice(require_schedule(choice.name), choice);
+}
+
+std::uint64_t most_in_flight(const Order& order, std::optional<std::uint32_t> part)
+{
+  const Bytes most = order.peak([&](const Task& task) {
+    if (part && task.part != *part) return Bytes(0);
+    if (task.opcode == Opcode::Forward) return Bytes(1);
+    return Bytes(task.opcode == Opcode::BackwardInput ? 0 : -1);
+  });
+  return static_cast<std::uint64_t>(most.value);
+}
+
+}  // namespace isobar::schedules

@@ -1,0 +1,82 @@
+#pragma once
+
+#include "core/plan/order.hpp"
+#include "core/plan/plan.hpp"
+#include "core/plan/schedule_choice.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace isobar::schedules {
+
+/// The pipeline whose computations a schedule orders.
+struct PipelineShape {
+  std::vector<std::string> devices;        ///< names, by rank
+  std::vector<std::size_t> rank_of_stage;  ///< in chain order; part k of a rank is the k-th of its stages
+  std::uint64_t microbatches = 1;
+
+  std::size_t ranks() const { return devices.size(); }
+  std::size_t stages() const { return rank_of_stage.size(); }
+};
+
+/// The shape of a plan with stages. Ranks are its devices, numbered by their first appearance in the stages.
+PipelineShape shape_of(const Plan& plan);
+
+/// The stages of each rank, in chain order: stage `stages_by_rank(shape)[rank][part]` is that part of the rank.
+std::vector<std::vector<std::size_t>> stages_by_rank(const PipelineShape& shape);
+
+/// How the stages of a chain fold onto p devices.
+enum class Folding : std::uint8_t {
+  OneEach,     ///< stage s on device s
+  RoundRobin,  ///< stage s on device s mod p, two or more on each
+  V,           ///< stages s and 2p-1-s on device s
+  Any          ///< as the plan has it
+};
+
+/// The device of a stage when a chain folds onto `ranks` devices. @throws std::logic_error for Folding::Any and for a
+/// stage that the folding has not.
+std::size_t rank_of_stage(Folding folding, std::size_t stage, std::size_t ranks);
+
+/// One way to order the computations of a pipeline, registered in registry.cpp.
+struct Schedule {
+  std::string_view name;
+  std::string_view summary;                      ///< one line, for lists
+  std::string_view source;                       ///< author, year
+  std::array<std::string_view, 2> numbers = {};  ///< keys of ScheduleChoice::numbers that it takes; unused ones are ""
+  bool takes_orders = false;                     ///< whether it takes ScheduleChoice::orders
+  Folding folding = Folding::OneEach;
+  bool splits_backward = false;  ///< into BackwardInput and BackwardWeight; a schedule that takes orders may do either
+  /// Makes the orders, by rank, of a shape and a choice that `orders` has checked.
+  std::vector<Order> (*make_orders)(const PipelineShape& shape, const ScheduleChoice& choice);
+
+  /// True if ScheduleChoice::numbers may have this key.
+  bool takes(std::string_view number) const;
+
+  /// The orders of the ranks, by rank; those of registered schedules but `listed` have O(stages) slots a rank, however
+  /// many micro-batches there are. A program that links this library may define a Schedule of its own and need not
+  /// register it; `faults_of_orders` (listed.hpp) checks its orders.
+  /// @throws InputError for a choice that the schedule does not take, a number that an allocator should have chosen,
+  /// stages that do not fold as the schedule needs, and numbers or orders under which devices wait for each other.
+  std::vector<Order> orders(const PipelineShape& shape, const ScheduleChoice& choice) const;
+};
+
+/// Returns all schedules, sorted by name.
+const std::vector<Schedule>& schedules();
+/// The schedule with that name; nullptr for an unknown name.
+const Schedule* find_schedule(std::string_view name);
+/// The schedule with that name. @throws InputError for an unknown name, with the nearest one or all.
+const Schedule& require_schedule(std::string_view name);
+/// Checks the name, and that the schedule takes the numbers and orders; not their values, which need a pipeline.
+/// @throws InputError as `require_schedule` and Schedule::orders do.
+void require_schedule(const ScheduleChoice& choice);
+
+/// The most micro-batches of a part that are forwarded and not yet taken back, by a Backward or BackwardWeight, at any
+/// time of an order; without a part, of all parts together. O(slots).
+std::uint64_t most_in_flight(const Order& order, std::optional<std::uint32_t> part = std::nullopt);
+
+}  // namespace isobar::schedules

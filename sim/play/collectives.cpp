@@ -1,0 +1,85 @@
+#include "sim/play/collectives.hpp"
+
+#include "core/errors.hpp"
+
+namespace isobar::sim {
+
+/// The collectives of the lane's channel.
+Collective& Collectives::collective_of(LaneState& lane)
+{
+  if (lane.collective != nullptr) return *lane.collective;
+  const auto index = state_.program.lanes(lane.rank).at(lane.id).channel;
+  ensure(index.has_value(), "a collective over no channel");
+  const Channel& channel = state_.program.channels().at(*index);
+  Collective& collective = collectives_.emplace_back();
+  collective.algorithm = channel.algorithm;
+  for (const auto& end : channel.ends) {
+    LaneState& lane_of_end = state_.ranks.at(end.rank).lanes.at(end.lane);
+    lane_of_end.collective = &collective;
+    collective.ends.push_back(&lane_of_end);
+    if (channel.algorithm == Algorithm::Hierarchical) collective.sites.push_back(site_of(end.rank));
+  }
+  return collective;
+}
+
+/// The site of the rank's device; empty for one that the cluster does not know.
+std::string Collectives::site_of(std::size_t rank) const
+{
+  const Cluster& cluster = state_.platform.cluster();
+  const auto device = cluster.device_index(state_.ranks[rank].host->get_name());
+  return device ? cluster.devices[*device].site : "";
+}
+
+void Collectives::join(LaneState& lane)
+{
+  Collective& collective = collective_of(lane);
+  lane.state = TurnState::Joined;
+  if (++collective.joined == collective.ends.size()) start(collective);
+}
+
+void Collectives::start(Collective& collective)
+{
+  collective.joined = 0;
+  const Opcode opcode = collective.ends.front()->turn.instruction.opcode;
+  std::vector<Bytes> sizes;
+  for (auto* end : collective.ends) {
+    ensure(end->turn.instruction.opcode == opcode, "ends of a collective that differ");
+    sizes.push_back(end->turn.instruction.size);
+    lanes_.begin_running(*end);
+  }
+  collective.rounds = rounds_of(opcode, sizes, collective.algorithm, collective.sites);
+  collective.next_round = 0;
+  play_rounds(collective);
+}
+
+/// Starts the next round that has flows between hosts. Without one, all ends have ended.
+void Collectives::play_rounds(Collective& collective)
+{
+  while (collective.next_round < collective.rounds.size()) {
+    start_flows(collective, collective.rounds[collective.next_round++]);
+    if (collective.flows_left > 0) return;
+  }
+  for (auto* end : collective.ends) lanes_.complete(*end);
+}
+
+void Collectives::start_flows(Collective& collective, const Round& round)
+{
+  for (const auto& flow : round) {
+    if (collective.flows_left == collective.streams.size()) collective.streams.push_back(&streams_.create());
+    Stream& stream = *collective.streams[collective.flows_left];
+    streams_.connect(stream, *collective.ends[flow.from], collective.ends[flow.to]->rank);
+    if (stream.hop->is_within_host) continue;
+    streams_.send(stream, flow.messages, flow.size());
+    ++collective.flows_left;
+  }
+}
+
+void Collectives::complete(const Stream& flow)
+{
+  streams_.release(flow);
+  state_.last_progress = now();
+  Collective& collective = *flow.sender->collective;
+  if (--collective.flows_left == 0) play_rounds(collective);
+}
+
+}  // namespace isobar::sim

@@ -1,0 +1,54 @@
+#pragma once
+
+#include "core/program/collective.hpp"
+#include "core/program/program.hpp"
+#include "sim/play/lanes.hpp"
+#include "sim/play/simulation_state.hpp"
+#include "sim/play/streams.hpp"
+
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <vector>
+
+namespace isobar::sim {
+
+/// The collectives of a channel: one at a time.
+struct Collective {
+  std::vector<LaneState*> ends;
+  Algorithm algorithm = Algorithm::Ring;
+  std::vector<std::string> sites;  // of the ends; only of hierarchical ones
+  std::size_t joined = 0;          // ends
+  std::vector<Round> rounds;
+  std::size_t next_round = 0;
+  std::size_t flows_left = 0;    // of the current round
+  std::vector<Stream*> streams;  // reused by each round
+};
+
+/// Collectives: rounds of flows (core/program/collective.hpp). A flow pays the latency of its hop for each of its
+/// messages; then the bytes of all flow at once. A round ends when all its flows have ended; then the next one begins.
+class Collectives {
+ public:
+  Collectives(SimulationState& state, Lanes& lanes, Streams& streams) : state_(state), lanes_(lanes), streams_(streams)
+  {
+  }
+
+  /// Joins the collective that is the turn of the lane; it starts when all ends have joined.
+  void join(LaneState& lane);
+  /// Ends a flow whose last byte has arrived.
+  void complete(const Stream& flow);
+
+ private:
+  Collective& collective_of(LaneState& lane);
+  std::string site_of(std::size_t rank) const;
+  void start(Collective& collective);
+  void play_rounds(Collective& collective);
+  void start_flows(Collective& collective, const Round& round);
+
+  SimulationState& state_;
+  Lanes& lanes_;
+  Streams& streams_;
+  std::deque<Collective> collectives_;
+};
+
+}  // namespace isobar::sim

@@ -1,0 +1,75 @@
+#include "sim/play/links.hpp"
+
+#include "sim/play/faults.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace isobar::sim {
+
+const Hop& Links::hop(std::size_t from, std::size_t to)
+{
+  auto [entry, is_new] = hops_.try_emplace({from, to});
+  Hop& hop = entry->second;
+  if (!is_new) return hop;
+  const sg4::Host& source = *state_.ranks[from].host;
+  const sg4::Host& destination = *state_.ranks[to].host;
+  hop.from = from;
+  hop.to = to;
+  hop.is_within_host = &source == &destination;
+  if (hop.is_within_host) return hop;
+  hop.route = state_.platform.routes().between(source, destination);
+  if (hop.route.missing()) {
+    throw platform_fault(state_.platform, fmt::format("no route from {} to {}; devices that exchange data need one",
+                                                      source.get_name(), destination.get_name()));
+  }
+  for (auto* link : hop.route.links) {
+    auto [state, is_first] = state_of_link_.try_emplace(link, nullptr);
+    if (is_first) state->second = &links_.emplace_back(*link);
+    hop.links.push_back(state->second);
+  }
+  return hop;
+}
+
+void Links::hold(const Hop& hop)
+{
+  const Seconds time = now();
+  for (auto* link : hop.links) {
+    if (link->transfers++ == 0) link->busy_since = time;
+    report(*link, time);
+  }
+}
+
+void Links::release(const Hop& hop, std::uint64_t bytes)
+{
+  const Seconds time = now();
+  for (auto* link : hop.links) {
+    link->bytes += bytes;
+    if (--link->transfers == 0) link->busy_time += time - link->busy_since;
+    report(*link, time);
+  }
+}
+
+void Links::report(const LinkState& link, Seconds time) const
+{
+  if (state_.sink != nullptr) state_.sink->link_changed(link.name, time - state_.begin, link.transfers);
+}
+
+bool Links::carries_data(const sg4::Link& link) const
+{
+  const auto state = state_of_link_.find(&link);
+  return state != state_of_link_.end() && state->second->transfers > 0;
+}
+
+std::vector<LinkUse> Links::uses() const
+{
+  std::vector<LinkUse> uses;
+  for (const auto& link : links_) {
+    uses.push_back({link.name, Bytes(static_cast<double>(link.bytes)), link.busy_time});
+  }
+  std::ranges::sort(uses, {}, &LinkUse::name);
+  return uses;
+}
+
+}  // namespace isobar::sim

@@ -1,0 +1,136 @@
+#include "sim/play/streams.hpp"
+
+#include "core/errors.hpp"
+#include "sim/play/faults.hpp"
+#include "sim/play/standstill.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace isobar::sim {
+
+namespace {
+
+/// The current bandwidth of the narrowest link; infinite without links.
+BytesPerSecond narrowest_now(const Route& route)
+{
+  double narrowest = std::numeric_limits<double>::infinity();
+  for (const auto* link : route.links) narrowest = std::min(narrowest, link->get_bandwidth());
+  return BytesPerSecond(narrowest);
+}
+
+bool passes(const Stream& stream, const sg4::Link& link)
+{
+  const auto& links = stream.hop->route.links;
+  return std::find(links.begin(), links.end(), &link) != links.end();
+}
+
+}  // namespace
+
+Stream& Streams::create(LaneState* receiver)
+{
+  Stream& stream = state_.streams.emplace_back();
+  stream.receiver = receiver;
+  return stream;
+}
+
+void Streams::connect(Stream& stream, LaneState& sender, std::size_t to)
+{
+  stream.sender = &sender;
+  if (stream.hop != nullptr && stream.hop->from == sender.rank && stream.hop->to == to) return;
+  stream.hop = &links_.hop(sender.rank, to);
+}
+
+void Streams::send(Stream& stream, std::uint64_t messages, Bytes size)
+{
+  const Hop& hop = *stream.hop;
+  require_hop(state_, *stream.sender, stream.sender->turn, hop);
+  const Seconds latency = static_cast<double>(messages) * state_.platform.routes().latency_now(hop.route);
+  stream.on_the_way.push({now(), latency, static_cast<std::uint64_t>(std::llround(std::ceil(size.value)))});
+  let_arrive(stream);
+}
+
+void Streams::let_arrive(Stream& stream)
+{
+  if (stream.activity || stream.on_the_way.empty()) return;
+  if (now() < stream.on_the_way.front().due()) return wait_until_due(stream);
+  stream.arriving = stream.on_the_way.front();
+  stream.on_the_way.pop();
+  stream.begin = now();
+  if (stream.receiver != nullptr) {
+    for (LaneState* lane : {stream.sender, stream.receiver}) state_.stamp(*lane);
+  }
+  links_.hold(*stream.hop);
+  start_data(stream, stream.arriving.bytes);
+}
+
+void Streams::wait_until_due(Stream& stream)
+{
+  if (stream.timer != nullptr) return;
+  stream.timer = call_at(stream.on_the_way.front().due().value, [this, &stream] {
+    stream.timer = nullptr;
+    state_.guard.run([&] { let_arrive(stream); });
+  });
+}
+
+void Streams::start_data(Stream& stream, std::uint64_t bytes)
+{
+  const Hop& hop = *stream.hop;
+  const Route& route = hop.route;
+  const auto comm = sg4::Comm::sendto_init(state_.ranks[hop.from].host, state_.ranks[hop.to].host);
+  comm->set_payload_size(bytes);
+  comm->set_data(static_cast<ActivityOwner*>(&stream));
+  stream.activity = comm;
+  const bool is_capped = std::isfinite(route.rate_cap.value);
+  stream.fixed_bound = BytesPerSecond(std::numeric_limits<double>::infinity());
+  if (is_capped || bound_is_fixed_at_start(route.latency.value)) {
+    stream.fixed_bound = std::min(narrowest_now(route), route.rate_cap);
+  }
+  // Neither 3.32 nor 4.1 obeys Comm::set_rate between hosts; both limit a flow to gamma / (2 x latency).
+  if (is_capped) sg4::Engine::set_config(window_option, 2 * (route.latency * route.rate_cap).value);
+  start_activity(comm);
+  if (is_capped) sg4::Engine::set_config(window_option, 0.0);
+}
+
+void Streams::bandwidth_changed(const sg4::Link& link)
+{
+  if (hold_at_standstill(link) || !links_.carries_data(link)) return;
+  for (auto& stream : state_.streams) {
+    if (!stream.activity || std::isinf(stream.fixed_bound.value) || !passes(stream, link)) continue;
+    const Route& route = stream.hop->route;
+    if (stream.fixed_bound >= std::min(narrowest_now(route), route.rate_cap)) continue;
+    const double remaining = std::ceil(stream.activity->get_remaining());
+    cancelled_.push_back(std::move(stream.activity));
+    cancelled_.back()->cancel();
+    start_data(stream, static_cast<std::uint64_t>(remaining));
+  }
+}
+
+void Streams::link_switched(const sg4::Link& link) const
+{
+  if (link.is_on()) return;
+  for (const auto& stream : state_.streams) {
+    if (stream.on_the_way.empty() || !passes(stream, link)) continue;
+    throw off_fault(state_, "link " + link.get_name(), *stream.sender, stream.sender->under_way());
+  }
+}
+
+sg4::ActivityPtr Streams::release_cancelled(const sg4::Activity& activity)
+{
+  const auto found = std::find(cancelled_.begin(), cancelled_.end(), &activity);
+  ensure(found != cancelled_.end(), "an activity ended that was never started");
+  sg4::ActivityPtr released = std::move(*found);
+  cancelled_.erase(found);
+  return released;
+}
+
+void Streams::remove_timers()
+{
+  for (auto& stream : state_.streams) {
+    if (stream.timer != nullptr) std::exchange(stream.timer, nullptr)->remove();
+  }
+}
+
+}  // namespace isobar::sim

@@ -1,0 +1,98 @@
+#include "allocators/folding.hpp"
+
+#include "tests/support/instances.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace isobar::allocators {
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+using schedules::Folding;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+/// A device and a number of layers for each stage.
+std::vector<std::pair<std::size_t, std::size_t>> sizes_of(const std::vector<StagePlacement>& stages)
+{
+  std::vector<std::pair<std::size_t, std::size_t>> sizes;
+  for (const auto& [device, first, last] : stages) sizes.emplace_back(device, last - first + 1);
+  return sizes;
+}
+
+Fold on(std::vector<std::size_t> devices, Folding folding, std::size_t parts)
+{
+  const std::vector<std::vector<std::uint64_t>> in_flight(devices.size(), std::vector<std::uint64_t>(parts, 1));
+  return {std::move(devices), folding, parts, in_flight};
+}
+
+TEST(FoldedStages, AreEqualOnEqualDevices)
+{
+  const Workload workload = chain(std::vector<double>(8, 1));
+  const Cluster platform = cluster({1, 1});
+  const CostModel cost(workload, platform);
+  EXPECT_THAT(sizes_of(fold(cost, on({1, 0}, Folding::RoundRobin, 2))),
+              ElementsAre(std::pair(1, 2), std::pair(0, 2), std::pair(1, 2), std::pair(0, 2)));
+  EXPECT_THAT(sizes_of(fold(cost, on({0, 1}, Folding::V, 2))),
+              ElementsAre(std::pair(0, 2), std::pair(1, 2), std::pair(1, 2), std::pair(0, 2)));
+}
+
+TEST(FoldedStages, FollowTheSpeedsOfTheirDevices)
+{
+  const Workload workload = chain(std::vector<double>(8, 1));
+  const Cluster platform = cluster({1, 3});
+  const CostModel cost(workload, platform);
+  EXPECT_THAT(sizes_of(fold(cost, on({0, 1}, Folding::RoundRobin, 2))),
+              ElementsAre(std::pair(0, 1), std::pair(1, 3), std::pair(0, 1), std::pair(1, 3)));
+}
+
+TEST(FoldedStages, StayWithinMemoryWhereTheyCan)
+{
+  const Workload workload = chain(std::vector<double>(8, 1), 0, 10);
+  Cluster platform = cluster({1, 1}, {Seconds(0), BytesPerSecond(1e30)}, 60);
+  platform.devices[0].memory = Bytes(20);
+  const CostModel cost(workload, platform);
+  EXPECT_THAT(sizes_of(fold(cost, on({0, 1}, Folding::RoundRobin, 2))),
+              ElementsAre(std::pair(0, 1), std::pair(1, 3), std::pair(0, 1), std::pair(1, 3)));
+  platform.devices[1].memory = Bytes(20);  // not enough for the chain: memory is ignored
+  EXPECT_EQ(fold(cost, on({0, 1}, Folding::RoundRobin, 2)).size(), 4U);
+}
+
+TEST(FoldedStages, NeedALayerEach)
+{
+  const Workload workload = chain({1, 1, 1});
+  const Cluster platform = cluster({1, 1});
+  const CostModel cost(workload, platform);
+  EXPECT_THAT(fold(cost, on({0, 1}, Folding::RoundRobin, 2)), IsEmpty());
+}
+
+TEST(FoldedStages, CoverRandomChains)
+{
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 500; ++round) {
+    const std::size_t devices = 1 + random() % 4;
+    const std::size_t parts = 2 + random() % 3;
+    const Workload workload = random_chain(random, devices * parts + random() % 10);
+    const Cluster platform = random_cluster(random, devices, 1 + static_cast<double>(random() % 40));
+    const CostModel cost(workload, platform);
+    std::vector<std::size_t> order(devices);
+    for (std::size_t i = 0; i < devices; ++i) order[i] = i;
+    const auto stages = fold(cost, on(order, Folding::RoundRobin, parts));
+    ASSERT_EQ(stages.size(), devices * parts);
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      ASSERT_EQ(stages[i].device, i % devices);
+      ASSERT_EQ(stages[i].first_layer, next);
+      ASSERT_GE(stages[i].last_layer, next);
+      next = stages[i].last_layer + 1;
+    }
+    ASSERT_EQ(next, workload.layers.size());
+  }
+}
+
+}  // namespace
+}  // namespace isobar::allocators

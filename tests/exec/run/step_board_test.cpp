@@ -1,0 +1,139 @@
+#include "exec/run/step_board.hpp"
+
+#include "core/failure.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace isobar::exec {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::MatchesRegex;
+
+constexpr Seconds plenty(60);
+constexpr Seconds little(0.2);
+
+void expect_control(const StepControl& found, bool checkpoint, bool end)
+{
+  EXPECT_EQ(found.checkpoint, checkpoint);
+  EXPECT_EQ(found.end, end);
+}
+
+Failure failure_of_await(StepBoard& board, Phase phase, std::uint64_t step, Seconds limit)
+{
+  try {
+    board.await(phase, step, limit);
+  } catch (const std::exception& error) {
+    return failure_of(error);
+  }
+  return {};
+}
+
+TEST(StepBoard, KeepsTheDecisionsOfEachPhase)
+{
+  StepBoard board;
+  board.decide(Phase::Training, 7, {.checkpoint = true, .end = false});
+  board.decide(Phase::Training, 8, {});
+  board.decide(Phase::Training, 9, {.checkpoint = true, .end = true});
+  board.decide(Phase::Evaluation, 0, {});
+  expect_control(board.await(Phase::Training, 7, little), true, false);
+  expect_control(board.await(Phase::Training, 8, little), false, false);
+  expect_control(board.await(Phase::Training, 9, little), true, true);
+  expect_control(board.await(Phase::Evaluation, 0, little), false, false);
+  EXPECT_EQ(failure_of_await(board, Phase::Evaluation, 1, little).kind, Failure::Kind::DeadlinePassed);
+}
+
+TEST(StepBoard, MakesSeveralThreadsWaitForADecision)
+{
+  StepBoard board;
+  std::vector<StepControl> found(4);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& control : found) {
+      threads.emplace_back([&board, &control] { control = board.await(Phase::Training, 1, plenty); });
+    }
+    board.decide(Phase::Training, 0, {});
+    board.decide(Phase::Training, 1, {.checkpoint = false, .end = true});
+  }
+  for (const auto& control : found) expect_control(control, false, true);
+}
+
+TEST(StepBoard, SaysTheDecisionsOfRankZeroToTheBoardsOfTheOthers)
+{
+  StepBoard first(0);
+  StepBoard other(2);
+  std::vector<std::string> said_by_other;
+  first.speak_by([&](const std::string& word) { EXPECT_TRUE(other.hear(word)) << word; });
+  other.speak_by([&](const std::string& word) { said_by_other.push_back(word); });
+  first.decide(Phase::Training, 3, {.checkpoint = true, .end = false});
+  first.decide(Phase::Evaluation, 0, {.checkpoint = false, .end = true});
+  expect_control(other.await(Phase::Training, 3, little), true, false);
+  expect_control(other.await(Phase::Evaluation, 0, little), false, true);
+  EXPECT_THAT(said_by_other, IsEmpty());
+}
+
+TEST(StepBoard, SaysARequestToStopOnceToTheBoardOfRankZero)
+{
+  StepBoard first(0);
+  StepBoard other(1);
+  std::vector<std::string> said_by_first;
+  std::vector<std::string> said_by_other;
+  first.speak_by([&](const std::string& word) { said_by_first.push_back(word); });
+  other.speak_by([&](const std::string& word) {
+    said_by_other.push_back(word);
+    EXPECT_TRUE(first.hear(word));
+  });
+  EXPECT_FALSE(first.stop_is_requested());
+  other.request_stop();
+  other.request_stop();
+  EXPECT_TRUE(first.stop_is_requested());
+  EXPECT_THAT(said_by_other, ElementsAre("stop"));
+  first.request_stop();
+  EXPECT_THAT(said_by_first, IsEmpty());
+}
+
+TEST(StepBoard, RefusesWordsThatNoRankSays)
+{
+  StepBoard first(0);
+  StepBoard other(1);
+  for (const char* word : {"", "step", "step [0,1,true,false]", "go", "stop "}) EXPECT_FALSE(first.hear(word)) << word;
+  for (const char* word : {"", "stop", "step ", "step [0,1,true]", "step [0,1,true,false,0]", "step [2,1,true,false]",
+                           "step [0,-1,true,false]", "step [0,1,1,false]", "step [0,1.5,true,false]", "step {}"}) {
+    EXPECT_FALSE(other.hear(word)) << word;
+  }
+  EXPECT_FALSE(first.stop_is_requested());
+  EXPECT_EQ(failure_of_await(other, Phase::Training, 1, little).kind, Failure::Kind::DeadlinePassed);
+}
+
+TEST(StepBoard, EndsAWaitAtItsDeadlineAndNamesWhoWaitsForWhom)
+{
+  StepBoard board(2);
+  const Failure failure = failure_of_await(board, Phase::Training, 0, little);
+  EXPECT_EQ(failure.kind, Failure::Kind::DeadlinePassed);
+  EXPECT_THAT(failure.text, MatchesRegex("rank 2: no word from rank 0 after 0\\.[0-9]+ s: deadline passed"));
+  int asked = 0;
+  const Deadline unless_at_work(little, [&asked] { return Seconds(++asked < 5 ? 0 : 1); });
+  EXPECT_THROW(board.await(Phase::Training, 0, unless_at_work), EnvironmentError);
+  EXPECT_GE(asked, 5);  // the wait goes on while a rank is at work
+}
+
+TEST(StepBoard, EndsAllWaitsWhenItIsCancelled)
+{
+  StepBoard board(1);
+  const std::jthread canceller([&board] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    board.cancel();
+  });
+  EXPECT_EQ(failure_of_await(board, Phase::Training, 0, plenty).kind, Failure::Kind::Cancelled);
+  EXPECT_EQ(failure_of_await(board, Phase::Evaluation, 0, plenty).kind, Failure::Kind::Cancelled);
+}
+
+}  // namespace
+}  // namespace isobar::exec

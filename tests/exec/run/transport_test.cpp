@@ -1,0 +1,114 @@
+#include "exec/run/transport.hpp"
+
+#include "core/failure.hpp"
+#include "exec/run/tcp_transport.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "tests/exec/model/small_models.hpp"
+#include "tests/exec/run/even_split.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace isobar::exec {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr Seconds plenty(60);
+
+/// Three stages with a gradient sync. Channels 0 and 2 carry activations, 1 and 3 gradients back, 4 the sync.
+std::unique_ptr<Program> three_stages()
+{
+  Workload workload = small_gpt();
+  workload.training.clip_norm = 1;
+  return schedules::make_program(even_split(workload, 3, ChainSchedule::OneForwardOneBackward, 2), workload);
+}
+
+TEST(Channels, OfTransfersAreLinksAndOfCollectivesGroups)
+{
+  const auto program = three_stages();
+  EXPECT_THAT(links_of(*program),
+              ElementsAre(LinkName{0, 1, 0}, LinkName{1, 0, 1}, LinkName{1, 2, 2}, LinkName{2, 1, 3}));
+  const auto groups = groups_of(*program);
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].channel, 4U);
+  EXPECT_THAT(groups[0].ranks, ElementsAre(0, 1, 2));
+}
+
+TEST(InProcessTransport, HandsMessagesOverOnTheirOwnChannels)
+{
+  const auto program = three_stages();
+  const auto transports = in_process_transports(*program, plenty);
+  const auto message_of = [](float value) {
+    Message message;
+    message.tensors = {at::full({2}, value)};
+    message.differentiable = {true};
+    return message;
+  };
+  {
+    // Both wait at rank 1, the later one first.
+    const std::jthread to_middle([&] { transports[0]->send(0, {}, message_of(7)); });
+    const std::jthread back_to_middle([&] { transports[2]->send(3, {}, message_of(8)); });
+    const Message gradient = transports[1]->receive(3, {});
+    const Message activation = transports[1]->receive(0, {});
+    EXPECT_EQ(gradient.tensors.at(0)[0].item<float>(), 8);
+    EXPECT_EQ(activation.tensors.at(0)[0].item<float>(), 7);
+  }
+}
+
+TEST(InProcessTransport, SumsInTheOrderOfRanksWhicheverArrivesFirst)
+{
+  const auto program = three_stages();
+  const auto transports = in_process_transports(*program, plenty);
+  constexpr std::array<double, 3> own = {1e16, 1, -1e16};  // in another order the sum is 1
+  std::array<std::array<double, 2>, 3> sums = {};
+  for (std::size_t late = 0; late < 3; ++late) {
+    {
+      std::vector<std::jthread> ranks;
+      for (std::size_t rank = 0; rank < 3; ++rank) {
+        ranks.emplace_back([&, rank] {
+          if (rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          sums[rank] = {own[rank], 1};
+          transports[rank]->all_reduce_sum(4, {}, sums[rank]);
+        });
+      }
+    }
+    for (const auto& sum : sums) EXPECT_THAT(sum, ElementsAre(0, 3)) << late;
+  }
+}
+
+TEST(InProcessTransport, EndsAllWaitsWhenOneRankIsCancelled)
+{
+  const auto program = three_stages();
+  const auto transports = in_process_transports(*program, plenty);
+  const auto kind_of = [](const auto& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      return failure_of(error).kind;
+    }
+    return Failure::Kind::Other;
+  };
+  std::array<Failure::Kind, 2> kinds = {};
+  {
+    const std::jthread receiver([&] { kinds[0] = kind_of([&] { transports[1]->receive(0, {}); }); });
+    const std::jthread reducer([&] {
+      std::array<double, 1> value = {1};
+      kinds[1] = kind_of([&] { transports[2]->all_reduce_sum(4, {}, value); });
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    transports[0]->cancel();
+  }
+  EXPECT_THAT(kinds, ElementsAre(Failure::Kind::Cancelled, Failure::Kind::Cancelled));
+}
+
+}  // namespace
+}  // namespace isobar::exec

@@ -1,0 +1,9 @@
+#include "tests/fuzz/order_inputs.hpp"
+
+#include <cstdint>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size)
+{
+  isobar::fuzz::order(std::string(reinterpret_cast<const char*>(data), size));
+  return 0;
+}

@@ -1,0 +1,122 @@
+#include "schedules/orders/order_csv.hpp"
+
+#include "core/errors.hpp"
+#include "core/plan/order_text.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace isobar::schedules {
+namespace {
+
+using testing::ElementsAre;
+
+/// Megatron's interleaved schedule of 2 devices with 2 stages each, for 4 micro-batches.
+constexpr auto interleaved =
+    "0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,2B2,2B3,0B2,0B3\n"
+    "1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1B2,1B3\n";
+
+TEST(OrdersFromCsv, FindsRanksStagesAndLoops)
+{
+  const auto read = orders_from_csv(interleaved, "orders.csv");
+  EXPECT_THAT(read.shape.devices, ElementsAre("0", "1"));
+  EXPECT_THAT(read.shape.rank_of_stage, ElementsAre(0U, 1U, 0U, 1U));
+  EXPECT_EQ(read.shape.microbatches, 4U);
+  ASSERT_EQ(read.orders.size(), 2U);
+  EXPECT_THAT(run_texts_of(read.orders[0]),
+              ElementsAre(RunText{2, "F0.0+"}, RunText{2, "F1.0+"}, RunText{2, "F0.2+ B1.0+"},
+                          RunText{2, "F1.2+ B0.0+"}, RunText{2, "B1.2+"}, RunText{2, "B0.2+"}));
+  EXPECT_THAT(run_texts_of(read.orders[1]),
+              ElementsAre(RunText{2, "F0.0+"}, RunText{2, "F1.0+ B1.0+"}, RunText{2, "F0.2+ B0.0+"},
+                          RunText{2, "F1.2+ B1.2+"}, RunText{2, "B0.2+"}));
+}
+
+TEST(OrdersFromCsv, SkipsEmptyCellsAndBlanks)
+{
+  const auto read = orders_from_csv("0F0, ,0F1,,,0B0,0B1\r\n,1F0,1B0,1F1,1B1,,\r\n", "orders.csv");
+  EXPECT_EQ(orders_to_csv(read.shape, read.orders), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+}
+
+TEST(OrdersFromCsv, TellsWholeBackwardsFromHalves)
+{
+  const auto read = orders_from_csv("0F0,0F1,0I0,0B1,0W0\n", "orders.csv");
+  EXPECT_EQ(read.orders[0].at(2).opcode, Opcode::BackwardInput);
+  EXPECT_EQ(read.orders[0].at(3).opcode, Opcode::Backward);
+  EXPECT_EQ(read.orders[0].at(4).opcode, Opcode::BackwardWeight);
+}
+
+TEST(OrdersFromCsv, NumbersPartsByTheirStages)
+{
+  // As zero-bubble-v folds its stages: rank 0 has stages 0 and 3.
+  const auto read = orders_from_csv("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n", "orders.csv");
+  EXPECT_THAT(read.shape.rank_of_stage, ElementsAre(0U, 1U, 1U, 0U));
+  EXPECT_EQ(read.orders[0].at(1), (Task{Opcode::Forward, 1, 0}));
+  EXPECT_EQ(read.orders[1].at(1), (Task{Opcode::Forward, 1, 0}));
+}
+
+TEST(OrdersToCsv, WritesWhatWasRead)
+{
+  const auto read = orders_from_csv(interleaved, "orders.csv");
+  EXPECT_EQ(orders_to_csv(read.shape, read.orders), interleaved);
+}
+
+TEST(OrdersToCsv, RefusesMoreCellsThanAreRead)
+{
+  const std::uint64_t microbatches = most_csv_cells;
+  const PipelineShape shape{{"d0"}, {0}, microbatches};
+  const std::vector<Slot> slots = {{{Opcode::Forward, 0, 0}, 1}, {{Opcode::Backward, 0, 0}, 1}};
+  const Order order(std::vector<isobar::Run>{{microbatches, slots}});
+  EXPECT_THAT([&] { orders_to_csv(shape, {order}); },
+              testing::ThrowsMessage<InputError>("schedule: has 8000000 tasks; a CSV file has at most 4000000"));
+}
+
+struct BadFile {
+  std::string text;
+  std::string message;
+};
+
+TEST(OrdersFromCsv, RefusesEachFaultWithItsPlace)
+{
+  const std::vector<BadFile> files = {
+      {"", "orders.csv:1: the file is empty; write a row for each rank, such as 0F0,0B0"},
+      {"0F0,0B0\n1F0,1X0\n",
+       "orders.csv:2: column 2: \"1X0\" is not a task; write the stage, F, B, I or W, and the "
+       "micro-batch, such as 2F0"},
+      {"0F0,0B00\n",
+       "orders.csv:1: column 2: \"0B00\" is not a task; write the stage, F, B, I or W, and the "
+       "micro-batch, such as 2F0"},
+      {"0F0,0B1234567890\n",
+       "orders.csv:1: column 2: \"0B1234567890\" is not a task; write the stage, F, B, I or W, and "
+       "the micro-batch, such as 2F0"},
+      {"0F0,0SEND_F0\n", "orders.csv:1: column 2: \"0SEND_F0\" is a transfer; pass the schedule without transfers"},
+      {"0F0,0B0\n\n1F0,1B0\n", "orders.csv:2: row: rank 1 has no task; remove the line"},
+      {"0F0,0B0\n1F0,0F1,1B0\n",
+       "orders.csv:2: column 2: stage 0 is on rank 0 already, in line 1; a stage has one rank"},
+      {"0F0,0B0\n2F0,2B0\n", "orders.csv:2: stage 1 is on no rank, but stage 2 is on rank 1"},
+      {"0F0,0F1,0B0\n",
+       "orders.csv:1: row: stage 0 has F of micro-batch 1; it has F and B of each, or F, I and W, once"},
+      {"0F0,0B0\n1F1,1B1,1F0,1B0\n",
+       "orders.csv:1: row: stage 0 has nothing of micro-batch 1; it has F and B of each, or F, I and W, once"},
+      {"0F0,0F0,0B0\n",
+       "orders.csv:1: row: stage 0 has B, F, F of micro-batch 0; it has F and B of each, or F, I and W, once"},
+      {"0F0,0B0,0W0\n",
+       "orders.csv:1: row: stage 0 has B, F, W of micro-batch 0; it has F and B of each, or F, I and W, once"},
+      {"0F0,\"0B0\n", "orders.csv:1: row: has a control character or an open quote; write plain text between commas"},
+  };
+  for (const auto& [text, message] : files) {
+    EXPECT_THAT([&text = text] { orders_from_csv(text, "orders.csv"); }, testing::ThrowsMessage<InputError>(message));
+  }
+}
+
+TEST(OrdersFromCsv, RefusesMoreCellsThanItsLimitBeforeItReadsThem)
+{
+  EXPECT_THAT(
+      [] { orders_from_csv(std::string(most_csv_cells, ','), "orders.csv"); },
+      testing::ThrowsMessage<InputError>("orders.csv:1: row: the table has more than 4000000 cells; write fewer"));
+}
+
+}  // namespace
+}  // namespace isobar::schedules
