@@ -14,6 +14,8 @@ set(ISOBAR_PUBLIC_HEADERS
     core/base/quantity_text.hpp
     core/check/certificate_checker.hpp
     core/check/plan_checker.hpp
+    core/check/played_checker.hpp
+    core/check/program_checker.hpp
     core/cluster/cluster.hpp
     core/errors.hpp
     core/failure.hpp
@@ -23,18 +25,28 @@ set(ISOBAR_PUBLIC_HEADERS
     core/plan/certificate.hpp
     core/plan/cost_model.hpp
     core/plan/device_count.hpp
+    core/plan/nominal_rates.hpp
+    core/plan/order.hpp
     core/plan/plan.hpp
+    core/plan/schedule_choice.hpp
     core/plan/step_recurrence.hpp
     core/program/chrome_trace.hpp
+    core/program/collective.hpp
+    core/program/player.hpp
     core/program/program.hpp
     core/program/trace.hpp
+    core/transfer_times.hpp
     core/units.hpp
     results/comparison.hpp
     results/explanation.hpp
     results/result.hpp
     results/table.hpp
     results/trace/trace_file.hpp
-    schedules/lowering/schedule.hpp)
+    schedules/lowering/schedule.hpp
+    schedules/orders/listed.hpp
+    schedules/orders/order_csv.hpp
+    schedules/orders/order_picture.hpp
+    schedules/orders/schedule.hpp)
 if(ISOBAR_BUILD_SIM)
   list(APPEND ISOBAR_PUBLIC_HEADERS
        sim/generate/device_types.hpp
@@ -43,7 +55,6 @@ if(ISOBAR_BUILD_SIM)
        sim/play/simulation.hpp)
 endif()
 
-# The sources include by the path from the root; installed headers must include each other as <isobar/...>.
 # Sources include headers by their path from the root; installed headers include each other as <isobar/…>.
 set(script ${CMAKE_CURRENT_BINARY_DIR}/install_headers.cmake)
 set(include_folder "${CMAKE_INSTALL_INCLUDEDIR}")

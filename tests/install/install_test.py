@@ -48,11 +48,14 @@ class Install(unittest.TestCase):
     def test_the_examples_build_and_print_what_stands_beside_them(self):
         build, _ = self.configure(EXAMPLES, "examples")
         run("cmake", "--build", build, "--parallel", "2")
-        for program in ("plan_and_simulate", "own_allocator"):
-            printed = run(build / program, "platforms/sky16.xml", "workloads/bert24.yaml", cwd=ROOT)
-            self.assertEqual(printed, (EXAMPLES / f"{program}.txt").read_text())
-            message = run(build / program, "platforms/sky16.xml", "no.yaml", cwd=ROOT, expect=2)
-            self.assertEqual(message, "no.yaml: no such file\n")
+        sky = ("platforms/sky16.xml", "workloads/bert24.yaml")
+        ocean = ("platforms/geo_2regions.xml", "workloads/bert_large.yaml")
+        for program, files in {"plan_and_simulate": sky, "own_allocator": sky, "own_schedule": ocean}.items():
+            with self.subTest(program):
+                printed = run(build / program, *files, cwd=ROOT)
+                self.assertEqual(printed, (EXAMPLES / f"{program}.txt").read_text())
+                message = run(build / program, files[0], "no.yaml", cwd=ROOT, expect=2)
+                self.assertEqual(message, "no.yaml: no such file\n")
 
     def test_each_component_is_found_alone_and_an_unknown_one_is_refused(self):
         project = self.folder / "project"
