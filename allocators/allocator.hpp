@@ -35,7 +35,7 @@ inline constexpr std::size_t most_candidates = 64;
 /// The problem that an allocator solves: place the chain of `cost.workload()` on `cost.cluster()`.
 struct Problem {
   const CostModel& cost;  ///< of a chain: allocate() cuts other graphs at their articulation points
-  Goal goal;              ///< of a schedule with a recurrence (ChainSchedule): allocate() makes the others of it
+  Goal goal;              ///< under a ChainSchedule; allocate() makes plans under other schedules from its placements
   SearchLimits limits;
 };
 
@@ -60,7 +60,7 @@ struct Allocator {
   std::string_view source;
   Placement (*place)(const Problem& problem);
   bool improves_plans = false;  ///< honours SearchLimits::start and polish
-  bool needs_chain = false;     ///< refuses schedules without a recurrence, of which it would prove nothing
+  bool needs_chain = false;     ///< refuses schedules without a recurrence, about which it could prove nothing
   /// Largest number of devices. Larger clusters are refused, because a search over them would exceed its limits or the
   /// memory.
   std::size_t most_devices = std::numeric_limits<std::size_t>::max();

@@ -141,7 +141,7 @@ class PlayedPlans {
   void add(const std::vector<StagePlacement>& chain, Outcome outcome, std::size_t parts)
   {
     if (const auto devices = given_devices(); devices && *devices != chain.size()) {
-      has_other_devices_ = chain.size();
+      other_devices_ = chain.size();
       return;
     }
     const std::size_t ranks = chain.size();
@@ -234,10 +234,10 @@ class PlayedPlans {
 
   Plan plan_without_stages() const
   {
-    if (has_other_devices_ && reason_.empty()) {
+    if (other_devices_ && reason_.empty()) {
       throw InputError("schedule", fmt::format("{} numbers of warm_up, and the placement has {} devices; give one for "
                                                "each, or auto",
-                                               given_devices().value_or(0), *has_other_devices_));
+                                               given_devices().value_or(0), *other_devices_));
     }
     Plan plan = plan_for(without_open_numbers(goal_.schedule));
     plan.outcome = outcome_;
@@ -266,15 +266,14 @@ class PlayedPlans {
   std::set<std::string> seen_;
   Outcome outcome_ = Outcome::Infeasible;  // of searches without a plan
   std::string reason_;
-  std::optional<std::size_t> has_other_devices_;
+  std::optional<std::size_t> other_devices_;
 };
 
 }  // namespace
 
 void require_plannable(const Goal& goal, const Allocator* allocator, const std::vector<Allocator>& all)
 {
-  const auto& schedule = schedules::require_schedule(goal.schedule.name);
-  schedules::require_schedule(goal.schedule);
+  const auto& schedule = schedules::require_schedule(goal.schedule);
   if (chain_schedule(goal.schedule)) return;
   const std::string text = shown(text_of(goal.schedule));
   if (schedule.folding == schedules::Folding::Any) {
@@ -299,15 +298,6 @@ std::vector<Plan> plans_by_playing(const std::function<Placement(const Problem&)
                                    const SearchLimits& limits)
 {
   return PlayedPlans(place, workload, view, cluster, goal, limits).plans();
-}
-
-std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages)
-{
-  for (auto& stage : stages) {
-    stage.first_layer = view.first_layer[stage.first_layer];
-    stage.last_layer = view.first_layer[stage.last_layer + 1] - 1;
-  }
-  return stages;
 }
 
 }  // namespace isobar::allocators

@@ -34,7 +34,4 @@ std::vector<Plan> plans_by_playing(const std::function<Placement(const Problem&)
                                    const ChainView& view, const Cluster& cluster, const Goal& goal,
                                    const SearchLimits& limits);
 
-/// Converts a placement of a chain to the layers of the workload that it views.
-std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages);
-
 }  // namespace isobar::allocators

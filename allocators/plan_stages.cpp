@@ -2,6 +2,15 @@
 
 namespace isobar::allocators {
 
+std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages)
+{
+  for (auto& stage : stages) {
+    stage.first_layer = view.first_layer[stage.first_layer];
+    stage.last_layer = view.first_layer[stage.last_layer + 1] - 1;
+  }
+  return stages;
+}
+
 std::vector<Stage> plan_stages(const CostModel& cost, const std::vector<StagePlacement>& stages)
 {
   const FlopsPerSecond reference = reference_speed(cost.cluster(), cost.workload().dtype);

@@ -1,11 +1,15 @@
 #pragma once
 
+#include "core/model/layer_graph.hpp"
 #include "core/plan/cost_model.hpp"
 #include "core/plan/plan.hpp"
 
 #include <vector>
 
 namespace isobar::allocators {
+
+/// Converts a placement of a chain to the layers of the workload that it views.
+std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages);
 
 /// The stages of a placement as a plan has them, with what an executor needs to emulate their devices. `cost` is of the
 /// workload whose layers the placement numbers.

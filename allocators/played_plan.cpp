@@ -34,12 +34,11 @@ struct StageCosts {
   Seconds passes() const { return forward + backward - weights; }
 };
 
-std::vector<StageCosts> stage_costs(const Plan& plan, const CostModel& cost)
+/// The costs of a plan's stages under orders by rank.
+std::vector<StageCosts> stage_costs(const Plan& plan, const schedules::PipelineShape& shape,
+                                    const std::vector<Order>& orders, const CostModel& cost)
 {
   const Cluster& cluster = cost.cluster();
-  const auto shape = schedules::shape_of(plan);
-  const auto& schedule = schedules::require_schedule(plan.goal.schedule.name);
-  const auto orders = schedule.orders(shape, plan.goal.schedule);
   std::vector<std::size_t> devices;
   for (const auto& name : shape.devices) devices.push_back(cluster.device_index(name).value());
   const auto stages_of_rank = schedules::stages_by_rank(shape);
@@ -146,10 +145,12 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
 {
   ensure(plan.goal.objective == Objective::Step && !is_chain(plan), "a step is played where it has no recurrence");
   const CostModel cost(workload, cluster);
-  const auto program = schedules::make_program(plan, workload);
+  const auto shape = schedules::shape_of(plan);
+  const auto orders = schedules::require_schedule(plan.goal.schedule.name).orders(shape, plan.goal.schedule);
+  const auto program = schedules::make_program(plan, workload, orders);
   const PlayedProgram played = play_program(*program, nominal_rates(plan, workload, cluster));
-  const auto stages = stage_costs(plan, cost);
-  const auto devices = devices_of(plan);
+  const auto stages = stage_costs(plan, shape, orders, cost);
+  const auto& devices = shape.devices;
   const TransferTimes input = cost.input_transfer(cluster.device_index(devices.front()).value());
 
   plan.predicted = formulas(stages, input, plan.goal);

@@ -54,11 +54,6 @@ EnvironmentError::EnvironmentError(const std::string& where, const std::string& 
 {
 }
 
-void ensure(bool condition, const char* what)
-{
-  if (!condition) throw std::logic_error(what);
-}
-
 std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates)
 {
   std::string nearest;

@@ -48,7 +48,10 @@ class Interrupted : public std::runtime_error {
 };
 
 /// Checks an invariant: throws std::logic_error (a bug in Isobar) unless `condition` holds. Never disabled.
-void ensure(bool condition, const char* what);
+inline void ensure(bool condition, const char* what)
+{
+  if (!condition) [[unlikely]] throw std::logic_error(what);
+}
 
 /// The candidate closest to a misspelt word, or "" when none is close (at most a third of its letters differ).
 std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates);

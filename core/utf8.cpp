@@ -1,5 +1,7 @@
 #include "core/utf8.hpp"
 
+#include <algorithm>
+
 namespace isobar {
 
 std::size_t utf8_length(std::string_view text)
@@ -31,6 +33,12 @@ bool is_utf8(std::string_view text)
     text.remove_prefix(length);
   }
   return true;
+}
+
+std::size_t utf8_characters(std::string_view text)
+{
+  const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; };
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins));
 }
 
 bool is_control(char character)

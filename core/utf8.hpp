@@ -12,6 +12,8 @@ inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 std::size_t utf8_length(std::string_view text);
 /// Whether `text` is UTF-8 from end to end.
 bool is_utf8(std::string_view text);
+/// The number of characters of UTF-8 text.
+std::size_t utf8_characters(std::string_view text);
 /// Whether a character is an ASCII control character: below a space (including tab and line break), or 0x7F.
 bool is_control(char character);
 

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
-#include <numeric>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -73,22 +72,6 @@ class HelpFormatter : public CLI::Formatter {
   static constexpr std::string_view default_group = "Options";  // CLI11's
 };
 
-/// The number of characters to insert, delete or replace to make `b` of `a` (Levenshtein's distance).
-std::size_t edits_between(std::string_view a, std::string_view b)
-{
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
-
 /// The option or command of `app` whose name is spelled almost like `word`, or "".
 std::string suggestion_for(const CLI::App& app, const std::string& word)
 {
@@ -102,14 +85,7 @@ std::string suggestion_for(const CLI::App& app, const std::string& word)
       known.push_back(command->get_name());
     }
   }
-  const std::string name = word.substr(0, word.find('='));
-  const auto nearer = [&](const std::string& a, const std::string& b) {
-    return edits_between(name, a) < edits_between(name, b);
-  };
-  const auto nearest = std::min_element(known.begin(), known.end(), nearer);
-  const std::size_t most_edits = std::max<std::size_t>(1, name.size() / 4);
-  if (nearest == known.end() || edits_between(name, *nearest) > most_edits) return "";
-  return *nearest;
+  return nearest_word(word.substr(0, word.find('=')), known);
 }
 
 }  // namespace

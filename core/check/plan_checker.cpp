@@ -170,19 +170,16 @@ class Checker {
       fault("objective: {} under schedule {}; a schedule other than sequential, gpipe and 1f1b has objective step",
             name_of(goal.objective), schedule);
     }
-    const std::size_t devices = devices_of(plan_).size();
+    const std::vector<std::string> devices = devices_of(plan_);
     for (const auto& [key, numbers] : goal.schedule.numbers) {
       if (numbers.empty()) {
         fault("schedule.{}: none; a plan has the numbers that an allocator chose", shown(key));
-      } else if (key == "warm_up" && numbers.size() != devices) {
-        fault("schedule.warm_up: {} numbers for {} devices; each device has one", numbers.size(), devices);
+      } else if (key == "warm_up" && numbers.size() != devices.size()) {
+        fault("schedule.warm_up: {} numbers for {} devices; each device has one", numbers.size(), devices.size());
       }
     }
     for (const auto& [device, order] : goal.schedule.orders) {
-      const bool is_used = std::any_of(plan_.stages.begin(), plan_.stages.end(), [&name = device](const Stage& stage) {
-        return std::any_of(stage.devices.begin(), stage.devices.end(),
-                           [&](const StageDevice& used) { return used.name == name; });
-      });
+      const bool is_used = std::find(devices.begin(), devices.end(), device) != devices.end();
       if (!is_used) fault("schedule.orders: {} has no stage; leave its order out", shown(device));
     }
   }

@@ -54,11 +54,12 @@ class PlayedChecker {
         devices_(devices_of(plan)),
         stages_(plan.stages.size())
   {
+    std::unordered_map<std::string, std::size_t> rank_of;
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
-      rank_of_.emplace(devices_[rank], rank);
+      rank_of.emplace(devices_[rank], rank);
       device_of_rank_.push_back(cluster.device_index(devices_[rank]).value());
     }
-    for (std::size_t i = 0; i < stages_.size(); ++i) stages_[i].rank = rank_of_.at(plan.stages[i].device());
+    for (std::size_t i = 0; i < stages_.size(); ++i) stages_[i].rank = rank_of.at(plan.stages[i].device());
   }
 
   std::vector<std::string> faults()
@@ -250,8 +251,7 @@ class PlayedChecker {
   const Cluster& cluster_;
   const Program& program_;
   Claims claims_;
-  std::vector<std::string> devices_;  // by rank
-  std::unordered_map<std::string, std::size_t> rank_of_;
+  std::vector<std::string> devices_;         // by rank
   std::vector<std::size_t> device_of_rank_;  // its index in the cluster
   std::vector<StageFacts> stages_;
   Hop input_;

@@ -10,7 +10,7 @@
 
 namespace isobar {
 
-/// Verifies the times and memory that a plan claims which is no chain (is_chain), by playing its Program once with
+/// Verifies the claimed times and memory of a plan that is no chain (is_chain), by playing its Program once with
 /// nominal rates (core/program/player.hpp). `faults_of` must have found no fault in its placement.
 ///
 /// Checks that the Program's work is that of the workload's layers, that every device holds the most that the Program

@@ -30,7 +30,7 @@ bool is_amount(double value)
 /// Checks lanes and channels, before any instruction is looked at.
 class LaneChecker {
  public:
-  LaneChecker(const Program& program, FaultList& faults) : program_(program), faults_(faults) {}
+  LaneChecker(const Program& program, ProgramFaults& faults) : program_(program), faults_(faults) {}
 
   void check()
   {
@@ -142,13 +142,13 @@ class LaneChecker {
   }
 
   const Program& program_;
-  FaultList& faults_;
+  ProgramFaults& faults_;
 };
 
 /// Checks every instruction alone and against those that it meets, and collects the tasks.
 class InstructionChecker {
  public:
-  InstructionChecker(const Program& program, ProgramUse use, Tasks& tasks, FaultList& faults)
+  InstructionChecker(const Program& program, ProgramUse use, Tasks& tasks, ProgramFaults& faults)
       : program_(program), use_(use), tasks_(tasks), faults_(faults)
   {
   }
@@ -329,7 +329,7 @@ class InstructionChecker {
       });
       return false;
     };
-    // That a Send and a Recv are at the right ends, each has been found alone.
+    // check_alone has found the Send and the Recv at the right ends.
     if (is_transfer(a.opcode) != is_transfer(b.opcode) || (is_collective(a.opcode) && a.opcode != b.opcode)) {
       return differ(name_of(a.opcode), name_of(b.opcode));
     }
@@ -360,13 +360,13 @@ class InstructionChecker {
   const Program& program_;
   ProgramUse use_;
   Tasks& tasks_;
-  FaultList& faults_;
+  ProgramFaults& faults_;
 };
 
 /// Checks that every stage has all that it needs for every micro-batch, and an update.
 class TaskChecker {
  public:
-  TaskChecker(const Program& program, ProgramUse use, const Tasks& tasks, FaultList& faults)
+  TaskChecker(const Program& program, ProgramUse use, const Tasks& tasks, ProgramFaults& faults)
       : program_(program), use_(use), tasks_(tasks), faults_(faults)
   {
   }
@@ -514,7 +514,7 @@ class TaskChecker {
   const Program& program_;
   ProgramUse use_;
   const Tasks& tasks_;
-  FaultList& faults_;
+  ProgramFaults& faults_;
   std::size_t stages_ = 0;
 };
 
@@ -529,7 +529,7 @@ std::vector<std::string> faults_of(const Program& program, ProgramUse use)
     return {fmt::format("program: {} instructions in a period; at most {} can be checked", instructions,
                         most_checked_instructions)};
   }
-  program_check::FaultList faults;
+  program_check::ProgramFaults faults;
   program_check::LaneChecker(program, faults).check();
   if (!faults.empty()) return faults.lines();
   program_check::Tasks tasks(program);

@@ -95,7 +95,7 @@ class OrderChecker : public WalkVisitor {
     for (const Turn* turn : turns) complete(*turn);
   }
 
-  /// Those of the walk, which has ended.
+  /// The faults of the walk, which has ended.
   std::vector<std::string> faults()
   {
     for (std::size_t rank = 0; rank < memory_.size(); ++rank) {
@@ -247,7 +247,7 @@ class OrderChecker : public WalkVisitor {
   bool has_facts_ = false;
   std::vector<std::vector<LaneClocks>> clocks_;  // by rank and lane
   std::vector<std::array<MemoryState, tier_count>> memory_;
-  FaultList faults_;
+  ProgramFaults faults_;
 };
 
 }  // namespace

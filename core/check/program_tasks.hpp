@@ -19,7 +19,7 @@
 namespace isobar::program_check {
 
 /// The faults found so far. Those beyond the shown ones are counted, not written.
-class FaultList {
+class ProgramFaults {
  public:
   /// Adds the fault that `text` writes.
   template <typename Text>
@@ -64,6 +64,8 @@ inline std::string text_of(const Program& program, const Spot& spot)
 /// What a stage does with a micro-batch, and the messages that it needs for it. The first four are opcodes.
 enum class Kind : std::uint8_t { Forward, Backward, BackwardInput, BackwardWeight, ActivationRecv, GradientRecv };
 inline constexpr std::size_t kinds = 6;
+static_assert(static_cast<std::size_t>(Opcode::Forward) == static_cast<std::size_t>(Kind::Forward) &&
+              static_cast<std::size_t>(Opcode::BackwardWeight) == static_cast<std::size_t>(Kind::BackwardWeight));
 
 /// A micro-batch in a stage.
 struct Passage {

@@ -146,8 +146,11 @@ Task Order::at(std::uint64_t position) const
   const auto run = static_cast<std::size_t>(std::upper_bound(begin_.begin(), begin_.end(), position) - begin_.begin());
   const auto& slots = runs_[run - 1].slots;
   const std::uint64_t offset = position - begin_[run - 1];
-  const Slot& slot = slots[offset % slots.size()];
-  return {slot.first.opcode, slot.first.part, microbatch_of(slot, offset / slots.size())};
+  std::uint64_t repetition = offset;
+  if (slots.size() == 2) repetition /= 2;  // as 1F1B has them; a division by a variable takes ten times as long
+  if (slots.size() > 2) repetition /= slots.size();
+  const Slot& slot = slots[offset - repetition * slots.size()];
+  return {slot.first.opcode, slot.first.part, microbatch_of(slot, repetition)};
 }
 
 bool Order::contains(const Task& task) const

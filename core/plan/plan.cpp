@@ -71,10 +71,6 @@ std::vector<std::string> outcome_names()
 {
   return names_in(outcomes);
 }
-std::vector<std::string> step_time_by_names()
-{
-  return names_in(step_times);
-}
 
 Goal Goal::with_defaults(Objective objective)
 {

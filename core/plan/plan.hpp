@@ -59,7 +59,6 @@ std::optional<StepTimeBy> step_time_by_from_name(std::string_view name);
 std::vector<std::string> objective_names();
 std::vector<std::string> communication_names();
 std::vector<std::string> outcome_names();
-std::vector<std::string> step_time_by_names();
 
 /// The problem that an allocator solves, and that a plan was made for.
 struct Goal {

@@ -85,16 +85,6 @@ std::vector<std::uint64_t> read_numbers(MappingReader& schedule, const std::stri
   });
 }
 
-/// Whether options and tables can write a name (schedule_from_text).
-bool is_word(const std::string& name)
-{
-  try {
-    return schedule_from_text(name).numbers.empty();
-  } catch (const InputError&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches, FaultList& faults)
@@ -111,7 +101,7 @@ ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& st
     ScheduleChoice schedule;
     if (!reader.has("name")) reader.required_text("name");
     const auto name = reader.optional_text("name");
-    const bool has_name = name && is_word(*name);
+    const bool has_name = name && is_schedule_word(*name);
     schedule.name = name.value_or("");
     if (name && !has_name) {
       reader.add_fault("name", fmt::format("{} is no name of a schedule; write one such as \"interleaved\", and its "
@@ -120,7 +110,7 @@ ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& st
     }
     for (const auto& key : reader.keys()) {
       if (key == "name" || key == "orders") continue;
-      if (!is_word(key)) reader.add_fault(key, "is no name of a number; write one such as warm_up or chunks");
+      if (!is_schedule_word(key)) reader.add_fault(key, "is no name of a number; write one such as warm_up or chunks");
       schedule.numbers[key] = read_numbers(reader, key, faults);
     }
     const bool has_orders = reader.optional("orders") != nullptr;

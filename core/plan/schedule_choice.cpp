@@ -19,13 +19,6 @@ constexpr NameTable<ChainSchedule, 3> chain_schedules = {{{ChainSchedule::Sequen
                                                           {ChainSchedule::OneForwardOneBackward, "1f1b"}}};
 constexpr std::string_view chosen_by_allocator = "auto";
 
-/// A word of letters, digits and a few signs that neither options nor tables read otherwise.
-bool is_word(std::string_view text)
-{
-  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-  return !text.empty() && text.find_first_not_of(letters) == std::string_view::npos;
-}
-
 /// The parts of a text between separators.
 std::vector<std::string_view> parts_of(std::string_view text, char separator)
 {
@@ -57,6 +50,12 @@ std::vector<std::uint64_t> numbers_from(std::string_view key, std::string_view t
 
 }  // namespace
 
+bool is_schedule_word(std::string_view text)
+{
+  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+  return !text.empty() && text.find_first_not_of(letters) == std::string_view::npos;
+}
+
 std::string text_of(const ScheduleChoice& schedule)
 {
   std::vector<std::string> numbers;
@@ -72,7 +71,7 @@ ScheduleChoice schedule_from_text(std::string_view text)
   const std::size_t open = text.find('(');
   ScheduleChoice schedule;
   schedule.name = text.substr(0, open);
-  if (!is_word(schedule.name)) {
+  if (!is_schedule_word(schedule.name)) {
     throw InputError("schedule", fmt::format("{} is no schedule; write a name, and numbers in parentheses, such as "
                                              "interleaved(chunks=2)",
                                              in_quotes(text)));
@@ -85,7 +84,7 @@ ScheduleChoice schedule_from_text(std::string_view text)
   for (const auto part : parts_of(text.substr(open + 1, text.size() - open - 2), ';')) {
     const std::size_t equals = part.find('=');
     const std::string_view key = part.substr(0, equals);
-    if (equals == std::string_view::npos || !is_word(key)) {
+    if (equals == std::string_view::npos || !is_schedule_word(key)) {
       throw InputError("schedule", fmt::format("{} in {} is not KEY=NUMBERS; write it as in interleaved(chunks=2)",
                                                in_quotes(part), in_quotes(text)));
     }

@@ -26,6 +26,9 @@ struct ScheduleChoice {
 /// As options, tables and baselines spell it: "gpipe", "interleaved(chunks=2)", "1f1b(warm_up=auto)",
 /// "1f1b(warm_up=3/2/1/0)". Orders are left out.
 std::string text_of(const ScheduleChoice& schedule);
+/// True for a name of a schedule or of a number: a word of letters, digits, "-", "_" and ".", which neither options nor
+/// tables read otherwise.
+bool is_schedule_word(std::string_view text);
 /// Parses what `text_of` writes. Does not check that there is a schedule of that name. @throws InputError.
 ScheduleChoice schedule_from_text(std::string_view text);
 

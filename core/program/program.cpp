@@ -53,28 +53,6 @@ std::optional<Opcode> opcode_from_name(std::string_view name)
   return value_in(opcodes, name);
 }
 
-void Waits::add(Wait wait)
-{
-  if (wait.count == 0) return;
-  ensure(size_ < waits_.size(), "an instruction waits for at most four others");
-  waits_[size_++] = wait;
-}
-
-bool is_transfer(Opcode opcode)
-{
-  return opcode == Opcode::Send || opcode == Opcode::Recv;
-}
-
-bool is_collective(Opcode opcode)
-{
-  return opcode >= Opcode::AllReduce;
-}
-
-bool is_computation(Opcode opcode)
-{
-  return opcode <= Opcode::Update;
-}
-
 const End& other_end(const Channel& channel, std::size_t rank, LaneId lane)
 {
   ensure(channel.ends.size() == 2, "a transfer has two ends");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/errors.hpp"
 #include "core/units.hpp"
 
 #include <array>
@@ -104,7 +105,12 @@ class Waits {
   Waits(Wait wait) { add(wait); }  // NOLINT(google-explicit-constructor): one wait is the common case
 
   /// Adds a wait, unless its count is 0. @throws std::logic_error beyond four.
-  void add(Wait wait);
+  void add(Wait wait)
+  {
+    if (wait.count == 0) return;
+    ensure(size_ < waits_.size(), "an instruction waits for at most four others");
+    waits_[size_++] = wait;
+  }
 
   const Wait* begin() const { return waits_.data(); }
   const Wait* end() const { return waits_.data() + size_; }
@@ -139,11 +145,20 @@ struct Instruction {
 };
 
 /// True for Send and Recv.
-bool is_transfer(Opcode opcode);
+constexpr bool is_transfer(Opcode opcode)
+{
+  return opcode == Opcode::Send || opcode == Opcode::Recv;
+}
 /// True for AllReduce, ReduceScatter, AllGather, AllToAll and Broadcast.
-bool is_collective(Opcode opcode);
+constexpr bool is_collective(Opcode opcode)
+{
+  return opcode >= Opcode::AllReduce;
+}
 /// True for Forward, Backward, BackwardInput, BackwardWeight and Update, which have work.
-bool is_computation(Opcode opcode);
+constexpr bool is_computation(Opcode opcode)
+{
+  return opcode <= Opcode::Update;
+}
 
 /// One period of a plan, usually a step, as lanes of instructions. A rank is a device of the plan, numbered by its
 /// first appearance in the stages; the data server, if there is one, comes last. The simulator and the executor

@@ -23,9 +23,9 @@ constexpr auto channel = TcpWorld::lasting_channel;
 // Messages between rank 0 and the others.
 constexpr std::string_view heartbeat_prefix = "beat ";  // then the state of the rank
 constexpr std::string_view leave_message = "leave";
-constexpr std::string_view doubt_message = "doubt";  // a transfer is late; the reason follows soon
-constexpr std::string_view loss_prefix = "lost ";    // then the failure
-constexpr std::string_view word_prefix = "word ";    // then the word, for the listener
+constexpr std::string_view doubt_message = "doubt";      // a transfer is late; the reason follows soon
+constexpr std::string_view loss_prefix = "lost ";        // then the failure
+constexpr std::string_view control_prefix = "control ";  // then the message, for the listener
 constexpr std::size_t longest_reason = 1000;
 /// Within this time the report of a loss gets from rank 0 to the others, even on busy machines.
 constexpr Seconds least_grace{1};
@@ -99,11 +99,11 @@ class Heartbeat::Impl {
 
   ~Impl() { end(); }
 
-  void say(std::string word)
+  void send_control(std::string message)
   {
     if (peers_.empty()) return;
     const std::lock_guard lock(mutex_);
-    words_.push_back(std::move(word));
+    control_messages_.push_back(std::move(message));
     changed_.notify_all();
   }
 
@@ -252,7 +252,7 @@ class Heartbeat::Impl {
     for (auto& peer : peers_) send(*peer, message);
   }
 
-  /// Sends heartbeats at their interval, and words at once.
+  /// Sends heartbeats at their interval, and control messages at once.
   void send_heartbeats()
   {
     auto next = Clock::now();
@@ -265,12 +265,12 @@ class Heartbeat::Impl {
         next = deadline_in(limits_.heartbeat_interval);
       }
       std::unique_lock lock(mutex_);
-      changed_.wait_until(lock, next, [this] { return lost_ || leaving_ || !words_.empty(); });
+      changed_.wait_until(lock, next, [this] { return lost_ || leaving_ || !control_messages_.empty(); });
       if (lost_) return;
       const bool leaves = leaving_;
-      const auto words = std::exchange(words_, {});
+      const auto messages = std::exchange(control_messages_, {});
       lock.unlock();
-      for (const auto& word : words) send_to_all(std::string(word_prefix) + word);
+      for (const auto& message : messages) send_to_all(std::string(control_prefix) + message);
       if (leaves) return;
     }
   }
@@ -319,7 +319,7 @@ class Heartbeat::Impl {
           raise_doubt();
           continue;
         }
-        if (is_heard(message)) continue;
+        if (pass_to_listener(message)) continue;
         if (!was_suspended()) lose(loss_reported_by(peer, message));
         return;
       }
@@ -336,11 +336,11 @@ class Heartbeat::Impl {
     }
   }
 
-  /// Whether the message is a word that the listener takes.
-  bool is_heard(std::string_view message) const
+  /// Passes a control message to the listener. Returns false for other messages, and for those that it refuses.
+  bool pass_to_listener(std::string_view message) const
   {
-    return listener_ != nullptr && message.starts_with(word_prefix) &&
-           listener_->hear(message.substr(word_prefix.size()));
+    return listener_ != nullptr && message.starts_with(control_prefix) &&
+           listener_->receive(message.substr(control_prefix.size()));
   }
 
   /// The loss that a peer's message reports. A peer whose message is malformed, or reports this rank, is lost itself.
@@ -384,7 +384,7 @@ class Heartbeat::Impl {
   std::optional<Failure> lost_;
   bool is_doubtful_ = false;
   bool leaving_ = false;
-  std::vector<std::string> words_;  // to be sent
+  std::vector<std::string> control_messages_;  // to be sent
 
   std::mutex failing_;
   std::exception_ptr failure_;
@@ -408,9 +408,9 @@ Heartbeat::Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string>
 
 Heartbeat::~Heartbeat() = default;
 
-void Heartbeat::say(std::string word)
+void Heartbeat::send(std::string message)
 {
-  impl_->say(std::move(word));
+  impl_->send_control(std::move(message));
 }
 
 std::optional<Failure> Heartbeat::lost(Seconds wait) const

@@ -25,7 +25,7 @@ namespace isobar::exec {
 /// timeout, such as by SIGSTOP, counts itself as lost.
 ///
 /// Heartbeats carry what a rank is doing (Progress); those of rank 0 also how long all ranks have been idle. Between
-/// heartbeats, ranks say words to each other: rank 0 to all others, the others to rank 0.
+/// heartbeats, ranks send each other control messages: rank 0 to all others, the others to rank 0.
 class Heartbeat {
  public:
   /// Links that it needs in a process group of `ranks` ranks.
@@ -35,7 +35,7 @@ class Heartbeat {
   /// "rank 1 (b): Backward 3 of step 0 for 41 s"; "" while none is at work.
   using OnHeartbeat = std::function<void(const std::string& longest)>;
 
-  /// Hears what other ranks say. Called by threads of the Heartbeat, or of `guard`.
+  /// Receives the control messages of other ranks. Called by threads of the Heartbeat, or of `guard`.
   class Listener {
    public:
     Listener() = default;
@@ -43,15 +43,15 @@ class Heartbeat {
     Listener& operator=(const Listener&) = delete;
     virtual ~Listener() = default;
 
-    /// Hears a word. Returns false if no rank says such a word; the rank that said it then counts as lost.
-    virtual bool hear(std::string_view word) = 0;
-    /// A rank is lost: no word comes from it any more. Called once, after the links are cancelled.
+    /// Receives a message. Returns false if no rank sends such a message; its sender then counts as lost.
+    virtual bool receive(std::string_view message) = 0;
+    /// A rank is lost: no message comes from it any more. Called once, after the links are cancelled.
     virtual void cancel() noexcept = 0;
   };
 
   /// Starts the heartbeats. `names`: of all ranks in messages, such as "rank 1 (b)". `progress`: of this rank. `world`,
-  /// `progress` and `listener` must outlive this object; without a listener every word is refused. `on_heartbeat` is
-  /// called by a thread of this object; on rank 0 it covers all ranks.
+  /// `progress` and `listener` must outlive this object; without a listener every control message is refused.
+  /// `on_heartbeat` is called by a thread of this object; on rank 0 it covers all ranks.
   Heartbeat(TcpWorld& world, std::size_t rank, std::vector<std::string> names, const TimeLimits& limits,
             Progress& progress, OnHeartbeat on_heartbeat = {}, Listener* listener = nullptr);
   Heartbeat(const Heartbeat&) = delete;
@@ -67,10 +67,10 @@ class Heartbeat {
   /// counts; `guard` rethrows it. Callable from any thread within `guard`.
   void failed(const std::exception_ptr& failure);
 
-  /// Says a word, one line: rank 0 to all others, another rank to rank 0. Returns at once; a thread of this object
-  /// sends the words in their order without waiting for the next heartbeat, the last ones before this rank leaves.
-  /// Callable from any thread.
-  void say(std::string word);
+  /// Sends a control message, one line: rank 0 to all others, another rank to rank 0. Returns at once; a thread of this
+  /// object sends the messages in their order without waiting for the next heartbeat, the last ones before this rank
+  /// leaves. Callable from any thread.
+  void send(std::string message);
 
   /// Failure of the rank that is lost ("rank 1 (b): no heartbeat for 10 s"); waits for one for `wait` at most. Callable
   /// from any thread.

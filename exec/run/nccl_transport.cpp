@@ -177,7 +177,7 @@ std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, con
 {
   auto transport = std::make_unique<NcclTransport>(rank, world, program, options, waits);
   const auto all = reach_of_ranks(rank, program.ranks(), world, options);
-  std::set<std::string> told;
+  std::set<std::string> reported;
   for (std::size_t channel = 0; channel < program.channels().size(); ++channel) {
     const Instruction first = first_instruction_of(program, program.channels()[channel]);
     if (!is_transfer(first.opcode)) continue;
@@ -197,7 +197,7 @@ std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, con
                     first.payload == Payload::Activation ? "activations" : "gradients",
                     why_not.empty() ? "NCCL " + nccl::text_of_version(static_cast<int>(all[rank].nccl))
                                     : fmt::format("TCP ({})", why_not));
-    if (told.insert(line).second) options.info(line);
+    if (reported.insert(line).second) options.info(line);
   }
   return transport;
 }

@@ -44,6 +44,11 @@ std::optional<Failure> failure_of_device(const c10::Error& error)
   return failure;
 }
 
+bool makes_gradients(const Instruction& instruction)
+{
+  return instruction.opcode == Opcode::Backward || instruction.opcode == Opcode::BackwardInput;
+}
+
 /// The stages of a rank whose backward passes are split: all those of a stage are, or none.
 std::set<std::uint32_t> stages_that_split(const Program& program, std::size_t rank, std::size_t stages)
 {
@@ -52,7 +57,7 @@ std::set<std::uint32_t> stages_that_split(const Program& program, std::size_t ra
   const std::uint64_t length = program.length(rank, compute_lane);
   for (std::uint64_t position = 0; position < length && seen.size() < stages; ++position) {
     const Instruction instruction = program.at(rank, compute_lane, position);
-    if (instruction.opcode != Opcode::Backward && instruction.opcode != Opcode::BackwardInput) continue;
+    if (!makes_gradients(instruction)) continue;
     seen.insert(instruction.stage);
     if (instruction.opcode == Opcode::BackwardInput) split.insert(instruction.stage);
   }
@@ -62,27 +67,24 @@ std::set<std::uint32_t> stages_that_split(const Program& program, std::size_t ra
 /// For each channel of a program, the one of `training` that carries the same between the same ends.
 std::vector<std::size_t> same_channels(const Program& program, const Program& training)
 {
+  using Facts = std::tuple<Opcode, Payload, std::uint32_t, std::vector<std::size_t>>;
   const auto facts_of = [](const Program& of, const Channel& channel) {
     std::vector<std::size_t> ranks;
     for (const End& end : channel.ends) ranks.push_back(end.rank);
     const Instruction first = first_instruction_of(of, channel);
-    return std::tuple(first.opcode, first.payload, first.stage, std::move(ranks));
+    return Facts(first.opcode, first.payload, first.stage, std::move(ranks));
   };
+  std::map<Facts, std::size_t> index;  // of channels of the training
+  for (std::size_t i = 0; i < training.channels().size(); ++i) {
+    index.emplace(facts_of(training, training.channels()[i]), i);
+  }
   std::vector<std::size_t> same;
   for (const Channel& channel : program.channels()) {
-    const auto& others = training.channels();
-    const auto found = std::find_if(others.begin(), others.end(), [&](const Channel& other) {
-      return facts_of(training, other) == facts_of(program, channel);
-    });
-    ensure(found != others.end(), "an evaluation uses channels of the training");
-    same.push_back(static_cast<std::size_t>(found - others.begin()));
+    const auto found = index.find(facts_of(program, channel));
+    ensure(found != index.end(), "an evaluation uses channels of the training");
+    same.push_back(found->second);
   }
   return same;
-}
-
-bool makes_gradients(const Instruction& instruction)
-{
-  return instruction.opcode == Opcode::Backward || instruction.opcode == Opcode::BackwardInput;
 }
 
 Mailbox::Address address_of(Payload payload, std::uint32_t stage, const Instruction& instruction)

@@ -144,7 +144,7 @@ struct RankInWorld {
   RankInWorld(const RunContext& run_context, std::size_t own_rank, TcpWorld& connected)
       : context(run_context), rank(own_rank), world(connected)
   {
-    board.speak_by([this](const std::string& word) { heartbeat.say(word); });
+    board.send_by([this](const std::string& message) { heartbeat.send(message); });
   }
   RankInWorld(const RankInWorld&) = delete;
   RankInWorld& operator=(const RankInWorld&) = delete;

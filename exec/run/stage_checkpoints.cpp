@@ -26,8 +26,9 @@ StageCheckpoints::StageCheckpoints(const Plan& plan, const RunOptions& options, 
     : plan_(plan), options_(options), run_id_(std::move(run_id)), rank_(rank)
 {
   // The last stage of rank 0 deletes old checkpoints, after the writes of its other stages have begun.
-  for (const std::size_t stage : stages_of_rank(plan, rank)) {
-    const bool deletes = rank == 0 && stage == stages_of_rank(plan, rank).back();
+  const auto stages = stages_of_rank(plan, rank);
+  for (const std::size_t stage : stages) {
+    const bool deletes = rank == 0 && stage == stages.back();
     writers_.emplace(std::piecewise_construct, std::forward_as_tuple(stage),
                      std::forward_as_tuple(CheckpointStore(options.checkpoints.folder),
                                            deletes ? std::optional(options.checkpoints.keep) : std::nullopt));

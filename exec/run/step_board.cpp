@@ -15,10 +15,10 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr std::string_view stop_word = "stop";
+constexpr std::string_view stop_message = "stop";
 constexpr std::string_view step_prefix = "step ";  // then phase, step, checkpoint and end
 
-std::string word_of(Phase phase, std::uint64_t step, StepControl control)
+std::string message_of(Phase phase, std::uint64_t step, StepControl control)
 {
   return std::string(step_prefix) +
          nlohmann::json({static_cast<int>(phase), step, control.checkpoint, control.end}).dump();
@@ -30,11 +30,11 @@ struct Decision {
   StepControl control;
 };
 
-/// nullopt unless the word is a decision.
-std::optional<Decision> decision_from(std::string_view word)
+/// nullopt unless the message is a decision.
+std::optional<Decision> decision_from(std::string_view message)
 {
-  if (!word.starts_with(step_prefix)) return std::nullopt;
-  const auto json = nlohmann::json::parse(word.substr(step_prefix.size()), nullptr, false);
+  if (!message.starts_with(step_prefix)) return std::nullopt;
+  const auto json = nlohmann::json::parse(message.substr(step_prefix.size()), nullptr, false);
   const bool is_valid = json.is_array() && json.size() == 4 && json[0].is_number_unsigned() &&
                         json[1].is_number_unsigned() && json[2].is_boolean() && json[3].is_boolean();
   if (!is_valid || json[0].get<std::uint64_t>() > static_cast<std::uint64_t>(Phase::Evaluation)) return std::nullopt;
@@ -45,15 +45,15 @@ std::optional<Decision> decision_from(std::string_view word)
 
 }  // namespace
 
-bool StepBoard::hear(std::string_view word)
+bool StepBoard::receive(std::string_view message)
 {
   if (rank_ == 0) {
-    if (word != stop_word) return false;
+    if (message != stop_message) return false;
     const std::lock_guard lock(mutex_);
     stop_requested_ = true;
     return true;
   }
-  const auto decision = decision_from(word);
+  const auto decision = decision_from(message);
   if (!decision) return false;
   post(decision->phase, decision->step, decision->control);
   return true;
@@ -63,7 +63,7 @@ void StepBoard::decide(Phase phase, std::uint64_t step, StepControl control)
 {
   ensure(rank_ == 0, "rank 0 decides about steps");
   post(phase, step, control);
-  if (speak_) speak_(word_of(phase, step, control));
+  if (send_) send_(message_of(phase, step, control));
 }
 
 void StepBoard::post(Phase phase, std::uint64_t step, StepControl control)
@@ -113,7 +113,7 @@ void StepBoard::request_stop()
     const std::lock_guard lock(mutex_);
     if (std::exchange(stop_requested_, true)) return;
   }
-  if (rank_ != 0 && speak_) speak_(std::string(stop_word));
+  if (rank_ != 0 && send_) send_(std::string(stop_message));
 }
 
 bool StepBoard::stop_is_requested()

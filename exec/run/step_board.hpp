@@ -26,20 +26,20 @@ struct StepControl {
 enum class Phase : std::uint8_t { Training, Evaluation };
 
 /// How the ranks of a run agree on its checkpoints and its end. Rank 0 decides about each step when it begins it; a
-/// rank ends a step once it knows the decision. Any rank may request a stop, which rank 0 hears of.
+/// rank ends a step once it knows the decision. Any rank may request a stop from rank 0.
 ///
-/// Ranks that are threads share one board. Of ranks that are processes each has its own, and the boards speak to each
-/// other over the heartbeats. O(checkpoints) memory. Thread-safe.
+/// Ranks that are threads share one board. Each rank that is a process has its own, and the boards send each other
+/// control messages over the heartbeats. O(checkpoints) memory. Thread-safe.
 class StepBoard : public Heartbeat::Listener {
  public:
-  using Speak = std::function<void(const std::string& word)>;
+  using Send = std::function<void(const std::string& message)>;
 
   /// `rank`: 0 for a board that ranks share.
   explicit StepBoard(std::size_t rank = 0) : rank_(rank) {}
 
-  /// From now on `speak` passes decisions and requests on to other ranks. Call it before the first of either.
-  void speak_by(Speak speak) { speak_ = std::move(speak); }
-  bool hear(std::string_view word) override;
+  /// From now on `send` sends decisions and requests to other ranks. Call it before the first of either.
+  void send_by(Send send) { send_ = std::move(send); }
+  bool receive(std::string_view message) override;
   void cancel() noexcept override;
 
   /// Decides about the next step of a phase; for rank 0.
@@ -67,7 +67,7 @@ class StepBoard : public Heartbeat::Listener {
   std::optional<StepControl> known(Phase phase, std::uint64_t step) const;
 
   std::size_t rank_;
-  Speak speak_;
+  Send send_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::array<Decisions, 2> decisions_;  // by phase

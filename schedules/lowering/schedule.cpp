@@ -25,19 +25,39 @@ struct Input {
 
 /// The layers, work and memory of one stage, and where it runs.
 struct StageWork {
+  std::uint32_t index = 0;
   std::size_t rank = 0;
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;
-  Flops forward;
-  Flops backward;
-  Flops backward_weight;  // of `backward`
-  Flops update;
   Bytes resident;
-  Bytes activations;  // held from a micro-batch's forward until its last backward
   Series forwards;
   Series backwards;
   Input input;
   Input gradient;
+  // Its instructions, but for micro-batches and waits for arrivals:
+  Instruction forward;
+  Instruction backward;
+  Instruction backward_input;
+  Instruction backward_weight;
+  Instruction update;
+
+  /// An instruction of the stage without work, data and waits.
+  Instruction make(Opcode opcode) const
+  {
+    Instruction instruction;
+    instruction.opcode = opcode;
+    instruction.stage = index;
+    instruction.first_layer = first_layer;
+    instruction.last_layer = last_layer;
+    return instruction;
+  }
+
+  const Instruction& task(Opcode opcode) const
+  {
+    if (opcode == Opcode::Forward) return forward;
+    if (opcode == Opcode::BackwardInput) return backward_input;
+    return opcode == Opcode::BackwardWeight ? backward_weight : backward;
+  }
 };
 
 /// The transfers over one cut in one direction, or those of the data server. A boundary has the number of the stage
@@ -53,30 +73,34 @@ struct Hop {
   Bytes size;
 };
 
-enum class Role : std::uint8_t { Compute, Send, SendInput, Receive, ReceiveInput, Sync };
+/// What a lane's instructions wait for besides what they have in common.
+enum class LaneKind : std::uint8_t {
+  Compute,        // the arrival of what they read
+  Sends,          // the task whose result they send
+  ReceivesInput,  // the forward of the input before the previous one
+  Other           // nothing
+};
 
-/// What the instructions of a lane have in common.
 struct LaneRecord {
-  Role role = Role::Compute;
-  Payload payload = Payload::Activation;
-  std::size_t stage = 0;
+  LaneKind kind = LaneKind::Compute;
   std::uint64_t length = 0;
-  Series series;  // of transfers, as in Hop
-  Bytes size;
+  Series series;            // of transfers, as in Hop
+  Instruction instruction;  // of transfers and collectives, but for micro-batches and such waits
 };
 
 /// The lanes of a rank and their records, both by LaneId.
 struct RankLanes {
   std::vector<Lane> lanes;
   std::vector<LaneRecord> records;
-  LaneId sync = compute_lane;  // the compute lane if there is none
 
-  LaneId add(Lane lane, const LaneRecord& record)
+  LaneId add(Lane lane, LaneRecord record)
   {
     ensure(lanes.size() < std::numeric_limits<LaneId>::max(), "a rank with more lanes than a LaneId can count");
+    const auto id = static_cast<LaneId>(lanes.size());
+    record.instruction.lane = id;
     lanes.push_back(std::move(lane));
-    records.push_back(record);
-    return static_cast<LaneId>(lanes.size() - 1);
+    records.push_back(std::move(record));
+    return id;
   }
 };
 
@@ -90,6 +114,9 @@ class PipelineProgram : public Program {
     add_stages(plan, workload, shape);
     find_tasks();
     is_training_ = !stages_.front().backwards.empty();
+    if (!is_training_) {
+      for (auto& stage : stages_) stage.forward.acquires = {};
+    }
     ranks_.resize(shape.ranks() + (plan.data_server ? 1 : 0));
     for (auto& rank : ranks_) rank.add({"compute", Engine::Device, {}}, {});
     for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
@@ -124,29 +151,7 @@ class PipelineProgram : public Program {
   {
     const LaneRecord& record = record_of(rank, lane);
     ensure(position < record.length, "a position beyond the end of its lane");
-    switch (record.role) {
-      case Role::Compute:
-        return compute(rank, position);
-      case Role::Send: {
-        const Task task = record.series.nth(position);
-        return transfer(Opcode::Send, lane, record, task, after(record.series, task));
-      }
-      case Role::SendInput:
-        return transfer(Opcode::Send, lane, record, record.series.nth(position), {});
-      case Role::Receive:
-        return transfer(Opcode::Recv, lane, record, record.series.nth(position), {});
-      case Role::ReceiveInput:
-        return transfer(Opcode::Recv, lane, record, record.series.nth(position),
-                        after_earlier_input(record.series, position));
-      case Role::Sync: {
-        Instruction sync = of_stage(record.stage, Opcode::AllReduce, lane, 0);
-        sync.payload = record.payload;
-        sync.size = record.size;
-        sync.waits = Wait{compute_lane, 0, orders_[rank].length()};
-        return sync;
-      }
-    }
-    throw std::logic_error("a lane without a role");
+    return record.kind == LaneKind::Compute ? compute(rank, position) : in_lane(record, position);
   }
 
  private:
@@ -158,17 +163,26 @@ class PipelineProgram : public Program {
       const Stage& stage = plan.stages[i];
       ensure(stage.devices.size() == 1, "a stage of several devices has no schedule yet");
       StageWork work;
+      work.index = static_cast<std::uint32_t>(i);
       work.rank = shape.rank_of_stage[i];
       work.first_layer = stage.first_layer;
       work.last_layer = stage.last_layer;
+      work.forward = work.make(Opcode::Forward);
+      work.backward = work.make(Opcode::Backward);
+      work.backward_input = work.make(Opcode::BackwardInput);
+      work.backward_weight = work.make(Opcode::BackwardWeight);
+      work.update = work.make(Opcode::Update);
+      Bytes activations;  // held from a micro-batch's forward until its last backward
       for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
         const Layer& each = workload.layers.at(layer);
-        work.forward += each.forward;
-        work.backward += each.backward;
-        work.backward_weight += each.backward_weight;
-        work.update += update_work(workload, each);
-        if (!costs.memory_ignores_schedule()) work.activations += each.activations;
+        work.forward.work += each.forward;
+        work.backward.work += each.backward;
+        work.backward_weight.work += each.backward_weight;
+        work.update.work += update_work(workload, each);
+        if (!costs.memory_ignores_schedule()) activations += each.activations;
       }
+      work.backward_input.work = work.backward.work - work.backward_weight.work;
+      work.forward.acquires.size = work.backward.releases.size = work.backward_weight.releases.size = activations;
       work.resident = costs.memory(stage.first_layer, stage.last_layer, 0);
       stages_.push_back(work);
     }
@@ -237,14 +251,16 @@ class PipelineProgram : public Program {
     for (std::size_t i = 0; i < hops.size(); ++i) {
       const Hop& hop = hops[i];
       if (hop.payload != payload) continue;
+      const bool is_input = hop.boundary == 0;
       LaneRecord record;
-      record.role = is_send ? Role::Send : Role::Receive;
-      if (hop.boundary == 0) record.role = is_send ? Role::SendInput : Role::ReceiveInput;
-      record.payload = payload;
-      record.stage = is_send ? hop.from_stage : hop.to_stage;
+      record.kind = LaneKind::Other;
+      if (is_send && !is_input) record.kind = LaneKind::Sends;
+      if (!is_send && is_input) record.kind = LaneKind::ReceivesInput;
       record.length = microbatches_;
       record.series = hop.series;
-      record.size = hop.size;
+      record.instruction = stages_[is_send ? hop.from_stage : hop.to_stage].make(is_send ? Opcode::Send : Opcode::Recv);
+      record.instruction.payload = payload;
+      record.instruction.size = hop.size;
       const std::size_t rank = is_send ? hop.from_rank : hop.to_rank;
       const std::string suffix = of_kind[rank] > 1 ? " " + std::to_string(hop.boundary) : "";
       const LaneId lane = ranks_[rank].add({name + suffix, Engine::Network, i}, record);
@@ -260,13 +276,15 @@ class PipelineProgram : public Program {
     Channel channel;
     for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
       LaneRecord record;
-      record.role = Role::Sync;
-      record.payload = Payload::GradientFacts;
-      record.stage = stages_of_rank_[rank].front();
+      record.kind = LaneKind::Other;
       record.length = 1;
-      record.size = gradient_sync_size;
-      ranks_[rank].sync = ranks_[rank].add({"sync", Engine::Network, channels_.size()}, record);
-      channel.ends.push_back({rank, ranks_[rank].sync});
+      record.instruction = stages_[stages_of_rank_[rank].front()].make(Opcode::AllReduce);
+      record.instruction.payload = Payload::GradientFacts;
+      record.instruction.size = gradient_sync_size;
+      record.instruction.waits = Wait{compute_lane, 0, orders_[rank].length()};
+      const LaneId lane = ranks_[rank].add({"sync", Engine::Network, channels_.size()}, record);
+      channel.ends.push_back({rank, lane});
+      for (const std::size_t stage : stages_of_rank_[rank]) stages_[stage].update.waits = Wait{lane, 0, 1};
     }
     channels_.push_back(std::move(channel));
   }
@@ -309,54 +327,28 @@ class PipelineProgram : public Program {
     return {};
   }
 
-  Instruction of_stage(std::size_t index, Opcode opcode, LaneId lane, std::uint64_t microbatch) const
-  {
-    Instruction instruction;
-    instruction.opcode = opcode;
-    instruction.lane = lane;
-    instruction.stage = static_cast<std::uint32_t>(index);
-    instruction.microbatch = microbatch;
-    instruction.first_layer = stages_[index].first_layer;
-    instruction.last_layer = stages_[index].last_layer;
-    return instruction;
-  }
-
   Instruction compute(std::size_t rank, std::uint64_t position) const
   {
     const Order& order = orders_[rank];
-    if (position >= order.length()) {
-      const std::size_t index = stages_of_rank_[rank][position - order.length()];
-      Instruction update = of_stage(index, Opcode::Update, compute_lane, 0);
-      update.work = stages_[index].update;
-      if (ranks_[rank].sync != compute_lane) update.waits = Wait{ranks_[rank].sync, 0, 1};
-      return update;
-    }
+    if (position >= order.length()) return stages_[stages_of_rank_[rank][position - order.length()]].update;
     const Task task = order.at(position);
-    const std::size_t index = stages_of_rank_[rank][task.part];
-    const StageWork& stage = stages_[index];
-    Instruction instruction = of_stage(index, task.opcode, compute_lane, task.microbatch);
-    if (task.opcode == Opcode::Forward) {
-      instruction.waits = arrival_of(stage.input, task.microbatch, position);
-      instruction.work = stage.forward;
-      if (is_training_) instruction.acquires.size = stage.activations;
-      return instruction;
-    }
-    if (task.opcode == Opcode::BackwardWeight) {
-      instruction.work = stage.backward_weight;
-    } else {
-      instruction.waits = arrival_of(stage.gradient, task.microbatch, position);
-      instruction.work = task.opcode == Opcode::Backward ? stage.backward : stage.backward - stage.backward_weight;
-    }
-    if (task.opcode != Opcode::BackwardInput) instruction.releases.size = stage.activations;
+    const StageWork& stage = stages_[stages_of_rank_[rank][task.part]];
+    Instruction instruction = stage.task(task.opcode);
+    instruction.microbatch = task.microbatch;
+    if (task.opcode == Opcode::BackwardWeight) return instruction;
+    const Input& input = task.opcode == Opcode::Forward ? stage.input : stage.gradient;
+    instruction.waits = arrival_of(input, task.microbatch, position);
     return instruction;
   }
 
-  Instruction transfer(Opcode opcode, LaneId lane, const LaneRecord& record, const Task& task, const Wait& wait) const
+  Instruction in_lane(const LaneRecord& record, std::uint64_t position) const
   {
-    Instruction instruction = of_stage(record.stage, opcode, lane, task.microbatch);
-    instruction.payload = record.payload;
-    instruction.size = record.size;
-    instruction.waits = wait;
+    Instruction instruction = record.instruction;
+    if (record.series.empty()) return instruction;
+    const Task task = record.series.nth(position);
+    instruction.microbatch = task.microbatch;
+    if (record.kind == LaneKind::Sends) instruction.waits = after(record.series, task);
+    if (record.kind == LaneKind::ReceivesInput) instruction.waits = after_earlier_input(record.series, position);
     return instruction;
   }
 

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/plan/order_text.hpp"
+#include "core/utf8.hpp"
 
 #include <fmt/format.h>
 
@@ -19,11 +20,6 @@ constexpr std::size_t gap_width = 3;
 std::uint64_t units_of(Opcode opcode)
 {
   return opcode == Opcode::Backward ? 2 : 1;
-}
-
-bool is_forward(Opcode opcode)
-{
-  return opcode == Opcode::Forward;
 }
 
 /// When each task of an order begins, in units of time.
@@ -89,7 +85,7 @@ class UnitPlay {
       begins_[rank].push_back(begin);
       free_[rank] = begin + units_of(task.opcode);
       if (task.opcode == Opcode::BackwardWeight) continue;
-      const bool forward = is_forward(task.opcode);
+      const bool forward = task.opcode == Opcode::Forward;
       end_of(forward, stage, task.microbatch) = free_[rank];
       if (forward ? stage + 1 < shape_.stages() : stage > 0) {
         const std::size_t next = shape_.rank_of_stage[forward ? stage + 1 : stage - 1];
@@ -106,14 +102,6 @@ class UnitPlay {
   std::array<std::vector<std::vector<std::uint64_t>>, 2> ends_;
 };
 
-/// Characters of a text in UTF-8.
-std::size_t characters_of(const std::string& text)
-{
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char character) {
-    return (static_cast<unsigned char>(character) & 0xC0U) != 0x80U;
-  }));
-}
-
 std::size_t digits_of(std::uint64_t number)
 {
   return fmt::formatted_size("{}", number);
@@ -128,7 +116,7 @@ class Picture {
     cell_ = 1 + digits_of(shape.microbatches - 1) + (most_parts_ > 2 ? digits_of(shape.stages() - 1) : 0);
     for (const auto& device : shape.devices) {
       labels_.push_back(shown(device, longest_label));
-      label_ = std::max(label_, characters_of(labels_.back()) + 2);
+      label_ = std::max(label_, utf8_characters(labels_.back()) + 2);
     }
     left_ = end_;
     if (width && label_ + end_ * cell_ > *width) {
@@ -151,7 +139,7 @@ class Picture {
 
   std::string line_of(std::size_t rank) const
   {
-    std::string line = labels_[rank] + std::string(label_ - characters_of(labels_[rank]), ' ') + span(rank, 0, left_);
+    std::string line = labels_[rank] + std::string(label_ - utf8_characters(labels_[rank]), ' ') + span(rank, 0, left_);
     if (is_cut()) line += std::string(gap) + span(rank, end_ - right_, end_);
     line.erase(line.find_last_not_of(' ') + 1);
     return line;

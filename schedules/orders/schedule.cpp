@@ -125,9 +125,11 @@ std::vector<Order> Schedule::orders(const PipelineShape& shape, const ScheduleCh
   return made;
 }
 
-void require_schedule(const ScheduleChoice& choice)
+const Schedule& require_schedule(const ScheduleChoice& choice)
 {
-  check_choice(require_schedule(choice.name), choice);
+  const Schedule& schedule = require_schedule(choice.name);
+  check_choice(schedule, choice);
+  return schedule;
 }
 
 std::uint64_t most_in_flight(const Order& order, std::optional<std::uint32_t> part)

@@ -71,9 +71,9 @@ const std::vector<Schedule>& schedules();
 const Schedule* find_schedule(std::string_view name);
 /// The schedule with that name. @throws InputError for an unknown name, with the nearest one or all.
 const Schedule& require_schedule(std::string_view name);
-/// Checks the name, and that the schedule takes the numbers and orders; not their values, which need a pipeline.
-/// @throws InputError as `require_schedule` and Schedule::orders do.
-void require_schedule(const ScheduleChoice& choice);
+/// The schedule of a choice, which takes its numbers and orders; their values need a pipeline and are not checked.
+/// @throws InputError for an unknown name, and as Schedule::orders does for numbers and orders.
+const Schedule& require_schedule(const ScheduleChoice& choice);
 
 /// The most micro-batches of a part that are forwarded and not yet taken back, by a Backward or BackwardWeight, at any
 /// time of an order; without a part, of all parts together. O(slots).

@@ -28,6 +28,12 @@ TEST(Utf8, IsReadToItsEnd)
   EXPECT_FALSE(is_utf8("cut off: \xE2\x86"));
 }
 
+TEST(Utf8, CountsCharacters)
+{
+  EXPECT_EQ(utf8_characters(""), 0u);
+  EXPECT_EQ(utf8_characters("Zürich → 東京 😀"), 13u);
+}
+
 TEST(Shown, IsUtf8OnOneLine)
 {
   EXPECT_EQ(shown("a\n\x7F ü \xFC"), "a\\x0a\\x7f ü \\xfc");

@@ -57,7 +57,6 @@ std::string fault_of(Runs runs)
   }
 }
 
-/// The same order as a plain list.
 using TaskKey = std::tuple<Opcode, std::uint32_t, std::uint64_t>;
 
 TaskKey key_of(const Task& task)

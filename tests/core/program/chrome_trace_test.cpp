@@ -1,5 +1,7 @@
 #include "core/program/chrome_trace.hpp"
 
+#include "tests/support/editable_program.hpp"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,46 +23,26 @@ using testing::Not;
 
 /// Ranks a and b, each with a compute lane; a sends to b over `lanes` lanes, each with two messages a step. Both sum
 /// something up.
-class Messages : public Program {
+class Messages : public testing_support::EditableProgram {
  public:
-  explicit Messages(std::size_t lanes = 1, std::uint32_t stages = 1) : stages_(stages)
+  explicit Messages(std::size_t lanes = 1, std::uint32_t stages = 1) : EditableProgram(2)
   {
     for (const std::size_t rank : {0U, 1U}) {
-      lanes_[rank] = {{"compute", Engine::Device, {}}};
-      for (std::size_t i = 0; i < lanes; ++i) {
-        lanes_[rank].push_back({fmt::format("{} {}", rank == 0 ? "send" : "receive", i), Engine::Network, i});
+      for (const std::uint64_t microbatch : {0U, 1U}) compute(rank, Opcode::Forward, microbatch);
+    }
+    for (std::size_t i = 0; i < lanes; ++i) {
+      const auto channel = connect({{0, fmt::format("send {}", i)}, {1, fmt::format("receive {}", i)}});
+      for (const std::uint64_t microbatch : {0U, 1U}) transfer(channel, Payload::Activation, microbatch, 16);
+    }
+    collective(connect({{0, "sync"}, {1, "sync"}}), Opcode::AllReduce, Payload::GradientFacts, 16);
+    for (auto& rank : listing) {
+      for (auto& instructions : rank.instructions) {
+        for (std::uint32_t i = 0; i < instructions.size(); ++i) instructions[i].stage = i % stages;
       }
-      lanes_[rank].push_back({"sync", Engine::Network, lanes});
-    }
-    for (std::size_t i = 0; i <= lanes; ++i) {
-      const auto lane = static_cast<LaneId>(i + 1);
-      channels_.push_back({{{0, lane}, {1, lane}}, Algorithm::Ring});
     }
   }
 
-  std::size_t ranks() const override { return 2; }
-  const std::vector<Lane>& lanes(std::size_t rank) const override { return lanes_[rank]; }
-  const std::vector<Channel>& channels() const override { return channels_; }
-  Bytes resident(std::size_t, Tier) const override { return Bytes(0); }
-  std::uint64_t length(std::size_t, LaneId lane) const override { return lane == sync() ? 1 : 2; }
-  Instruction at(std::size_t rank, LaneId lane, std::uint64_t position) const override
-  {
-    Instruction instruction;
-    instruction.lane = lane;
-    instruction.stage = static_cast<std::uint32_t>(position) % stages_;
-    instruction.microbatch = position;
-    if (lane == compute_lane) return instruction;
-    instruction.opcode = lane == sync() ? Opcode::AllReduce : rank == 0 ? Opcode::Send : Opcode::Recv;
-    if (lane == sync()) instruction.payload = Payload::GradientFacts;
-    instruction.size = Bytes(16);
-    return instruction;
-  }
-  LaneId sync() const { return static_cast<LaneId>(lanes_[0].size() - 1); }
-
- private:
-  std::uint32_t stages_;
-  std::vector<Lane> lanes_[2];
-  std::vector<Channel> channels_;
+  LaneId sync() const { return static_cast<LaneId>(lanes(0).size() - 1); }
 };
 
 TraceEvent event(const Program& program, std::uint64_t step, std::size_t rank, LaneId lane, std::uint64_t position,

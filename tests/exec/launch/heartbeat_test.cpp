@@ -384,15 +384,15 @@ TEST(Heartbeat, NamesTheRankThatReportsALivingOneAsLost)
   expect_of_others(errors, 1, "rank 1 (b) reported this rank as lost: rank 0 (a) is gone");
 }
 
-/// Keeps the words that it hears, and refuses "nonsense".
+/// Keeps the messages that it receives, and refuses "nonsense".
 class Keeper : public Heartbeat::Listener {
  public:
-  bool hear(std::string_view word) override
+  bool receive(std::string_view message) override
   {
     const std::lock_guard lock(mutex_);
-    words_.emplace_back(word);
+    messages_.emplace_back(message);
     changed_.notify_all();
-    return word != "nonsense";
+    return message != "nonsense";
   }
   void cancel() noexcept override
   {
@@ -401,12 +401,12 @@ class Keeper : public Heartbeat::Listener {
     changed_.notify_all();
   }
 
-  /// The first `count` words, once they are here.
-  std::vector<std::string> words(std::size_t count)
+  /// The first `count` messages, once they have arrived.
+  std::vector<std::string> messages(std::size_t count)
   {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::seconds(60), [&] { return words_.size() >= count || cancelled_; });
-    return words_;
+    changed_.wait_for(lock, std::chrono::seconds(60), [&] { return messages_.size() >= count || cancelled_; });
+    return messages_;
   }
   bool is_cancelled()
   {
@@ -417,11 +417,11 @@ class Keeper : public Heartbeat::Listener {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::string> words_;
+  std::vector<std::string> messages_;
   bool cancelled_ = false;
 };
 
-TEST(Heartbeat, PassesWordsOnBetweenRankZeroAndTheOthersInTheirOrder)
+TEST(Heartbeat, SendsMessagesBetweenRankZeroAndTheOthersInTheirOrder)
 {
   Group ranks;
   std::vector<Keeper> keepers(3);
@@ -431,20 +431,20 @@ TEST(Heartbeat, PassesWordsOnBetweenRankZeroAndTheOthersInTheirOrder)
     const auto begin = Clock::now();
     heartbeat.guard([&] {
       if (rank == 0) {
-        for (int i = 0; i < 100; ++i) heartbeat.say(fmt::format("word {}", i));
-        EXPECT_THAT(keepers[0].words(2), testing::UnorderedElementsAre("from 1", "from 2"));
+        for (int i = 0; i < 100; ++i) heartbeat.send(fmt::format("message {}", i));
+        EXPECT_THAT(keepers[0].messages(2), testing::UnorderedElementsAre("from 1", "from 2"));
         return;
       }
-      heartbeat.say(fmt::format("from {}", rank));
-      const auto words = keepers[rank].words(100);
-      ASSERT_EQ(words.size(), 100U);
-      for (std::size_t i = 0; i < words.size(); ++i) EXPECT_EQ(words[i], fmt::format("word {}", i));
+      heartbeat.send(fmt::format("from {}", rank));
+      const auto messages = keepers[rank].messages(100);
+      ASSERT_EQ(messages.size(), 100U);
+      for (std::size_t i = 0; i < messages.size(); ++i) EXPECT_EQ(messages[i], fmt::format("message {}", i));
     });
-    EXPECT_LT(time_since(begin), Seconds(9)) << "words do not wait for the next heartbeat";
+    EXPECT_LT(time_since(begin), Seconds(9)) << "messages do not wait for the next heartbeat";
   });
 }
 
-TEST(Heartbeat, SaysTheLastWordsBeforeItLeaves)
+TEST(Heartbeat, SendsTheLastMessagesBeforeItLeaves)
 {
   for (int repetition = 0; repetition < 10; ++repetition) {
     Group ranks;
@@ -453,23 +453,23 @@ TEST(Heartbeat, SaysTheLastWordsBeforeItLeaves)
       HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)), {}, &keepers[rank]);
       heartbeat.guard([&] {
         if (rank == 0) {
-          heartbeat.say("farewell");
+          heartbeat.send("farewell");
         } else {
-          EXPECT_THAT(keepers[rank].words(1), testing::ElementsAre("farewell"));
+          EXPECT_THAT(keepers[rank].messages(1), testing::ElementsAre("farewell"));
         }
       });
     });
   }
 }
 
-TEST(Heartbeat, LosesARankThatSaysWhatNoRankSays)
+TEST(Heartbeat, LosesARankThatSendsWhatNoRankSends)
 {
   Group ranks;
   std::vector<Keeper> keepers(3);
   const auto errors = ranks.errors([&](TcpWorld& world, std::size_t rank) {
     HeartbeatOfRank heartbeat(world, rank, names, limits_with(Seconds(20)), {}, &keepers[rank]);
     heartbeat.guard([&] {
-      if (rank == 1) heartbeat.say("nonsense");
+      if (rank == 1) heartbeat.send("nonsense");
       Group::receive_data(world, rank);
     });
   });

@@ -1,6 +1,7 @@
 #include "exec/run/interpreter.hpp"
 
 #include "core/errors.hpp"
+#include "tests/support/editable_program.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,29 +24,15 @@ namespace {
 using testing::ElementsAre;
 
 /// One rank, whose lanes have the given instructions in each step.
-class OneRank : public Program {
+class OneRank : public testing_support::EditableProgram {
  public:
-  explicit OneRank(std::vector<std::vector<Instruction>> instructions) : instructions_(std::move(instructions))
+  explicit OneRank(const std::vector<std::vector<Instruction>>& instructions) : EditableProgram(1)
   {
-    for (LaneId lane = 0; lane < instructions_.size(); ++lane) {
-      lanes_.push_back({"lane " + std::to_string(lane), lane == compute_lane ? Engine::Device : Engine::Network, {}});
-      for (auto& instruction : instructions_[lane]) instruction.lane = lane;
+    for (LaneId lane = 0; lane < instructions.size(); ++lane) {
+      if (lane != compute_lane) connect({{0, "lane " + std::to_string(lane)}});
+      for (const auto& instruction : instructions[lane]) add(0, lane, instruction);
     }
   }
-  std::size_t ranks() const override { return 1; }
-  const std::vector<Lane>& lanes(std::size_t) const override { return lanes_; }
-  const std::vector<Channel>& channels() const override { return channels_; }
-  Bytes resident(std::size_t, Tier) const override { return Bytes(0); }
-  std::uint64_t length(std::size_t, LaneId lane) const override { return instructions_[lane].size(); }
-  Instruction at(std::size_t, LaneId lane, std::uint64_t position) const override
-  {
-    return instructions_[lane].at(position);
-  }
-
- private:
-  std::vector<std::vector<Instruction>> instructions_;
-  std::vector<Lane> lanes_;
-  std::vector<Channel> channels_;
 };
 
 Instruction waiting_for(const std::vector<Wait>& waits)

@@ -1,35 +1,17 @@
 #include "exec/run/rank_report.hpp"
 
+#include "tests/support/editable_program.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
-#include <vector>
 
 namespace isobar::exec {
 namespace {
 
 using testing::ElementsAre;
-
-/// A program without instructions, whose reports are complete without times.
-class EmptyProgram : public Program {
- public:
-  explicit EmptyProgram(std::size_t ranks) : ranks_(ranks) {}
-  std::size_t ranks() const override { return ranks_; }
-  const std::vector<Lane>& lanes(std::size_t) const override { return lanes_; }
-  const std::vector<Channel>& channels() const override { return channels_; }
-  Bytes resident(std::size_t, Tier) const override { return {}; }
-  std::uint64_t length(std::size_t, LaneId) const override { return 0; }
-  Instruction at(std::size_t, LaneId, std::uint64_t) const override
-  {
-    throw std::logic_error("there are no instructions");
-  }
-
- private:
-  std::size_t ranks_;
-  std::vector<Lane> lanes_ = {{"compute", Engine::Device, {}}};
-  std::vector<Channel> channels_;
-};
+using testing_support::EditableProgram;
 
 TEST(RankReport, IsReadAsItIsWritten)
 {
@@ -47,7 +29,7 @@ TEST(RankReport, IsReadAsItIsWritten)
 
 TEST(MeasuredRun, AveragesTheLossesOfSeveralLastRanks)
 {
-  const EmptyProgram program(3);
+  const EditableProgram program(3);  // without instructions, so reports without times are complete
   const RankReport first = RankReport::of(program, 0);
   RankReport one = first;
   RankReport other = first;
@@ -62,7 +44,7 @@ TEST(MeasuredRun, AveragesTheLossesOfSeveralLastRanks)
 
 TEST(MeasuredRun, AddsTheEvaluationsOfSeveralLastRanks)
 {
-  const EmptyProgram program(2);
+  const EditableProgram program(2);
   RankReport one = RankReport::of(program, 0);
   RankReport other = one;
   EXPECT_FALSE(MeasuredRun(program, 0, {one, other}).evaluation());

@@ -65,48 +65,50 @@ TEST(StepBoard, MakesSeveralThreadsWaitForADecision)
   for (const auto& control : found) expect_control(control, false, true);
 }
 
-TEST(StepBoard, SaysTheDecisionsOfRankZeroToTheBoardsOfTheOthers)
+TEST(StepBoard, SendsTheDecisionsOfRankZeroToTheBoardsOfTheOthers)
 {
   StepBoard first(0);
   StepBoard other(2);
-  std::vector<std::string> said_by_other;
-  first.speak_by([&](const std::string& word) { EXPECT_TRUE(other.hear(word)) << word; });
-  other.speak_by([&](const std::string& word) { said_by_other.push_back(word); });
+  std::vector<std::string> sent_by_other;
+  first.send_by([&](const std::string& message) { EXPECT_TRUE(other.receive(message)) << message; });
+  other.send_by([&](const std::string& message) { sent_by_other.push_back(message); });
   first.decide(Phase::Training, 3, {.checkpoint = true, .end = false});
   first.decide(Phase::Evaluation, 0, {.checkpoint = false, .end = true});
   expect_control(other.await(Phase::Training, 3, little), true, false);
   expect_control(other.await(Phase::Evaluation, 0, little), false, true);
-  EXPECT_THAT(said_by_other, IsEmpty());
+  EXPECT_THAT(sent_by_other, IsEmpty());
 }
 
-TEST(StepBoard, SaysARequestToStopOnceToTheBoardOfRankZero)
+TEST(StepBoard, SendsARequestToStopOnceToTheBoardOfRankZero)
 {
   StepBoard first(0);
   StepBoard other(1);
-  std::vector<std::string> said_by_first;
-  std::vector<std::string> said_by_other;
-  first.speak_by([&](const std::string& word) { said_by_first.push_back(word); });
-  other.speak_by([&](const std::string& word) {
-    said_by_other.push_back(word);
-    EXPECT_TRUE(first.hear(word));
+  std::vector<std::string> sent_by_first;
+  std::vector<std::string> sent_by_other;
+  first.send_by([&](const std::string& message) { sent_by_first.push_back(message); });
+  other.send_by([&](const std::string& message) {
+    sent_by_other.push_back(message);
+    EXPECT_TRUE(first.receive(message));
   });
   EXPECT_FALSE(first.stop_is_requested());
   other.request_stop();
   other.request_stop();
   EXPECT_TRUE(first.stop_is_requested());
-  EXPECT_THAT(said_by_other, ElementsAre("stop"));
+  EXPECT_THAT(sent_by_other, ElementsAre("stop"));
   first.request_stop();
-  EXPECT_THAT(said_by_first, IsEmpty());
+  EXPECT_THAT(sent_by_first, IsEmpty());
 }
 
-TEST(StepBoard, RefusesWordsThatNoRankSays)
+TEST(StepBoard, RefusesMessagesThatNoRankSends)
 {
   StepBoard first(0);
   StepBoard other(1);
-  for (const char* word : {"", "step", "step [0,1,true,false]", "go", "stop "}) EXPECT_FALSE(first.hear(word)) << word;
-  for (const char* word : {"", "stop", "step ", "step [0,1,true]", "step [0,1,true,false,0]", "step [2,1,true,false]",
-                           "step [0,-1,true,false]", "step [0,1,1,false]", "step [0,1.5,true,false]", "step {}"}) {
-    EXPECT_FALSE(other.hear(word)) << word;
+  for (const char* message : {"", "step", "step [0,1,true,false]", "go", "stop "})
+    EXPECT_FALSE(first.receive(message)) << message;
+  for (const char* message :
+       {"", "stop", "step ", "step [0,1,true]", "step [0,1,true,false,0]", "step [2,1,true,false]",
+        "step [0,-1,true,false]", "step [0,1,1,false]", "step [0,1.5,true,false]", "step {}"}) {
+    EXPECT_FALSE(other.receive(message)) << message;
   }
   EXPECT_FALSE(first.stop_is_requested());
   EXPECT_EQ(failure_of_await(other, Phase::Training, 1, little).kind, Failure::Kind::DeadlinePassed);

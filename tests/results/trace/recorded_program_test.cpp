@@ -1,13 +1,12 @@
 #include "results/trace/recorded_program.hpp"
 
-#include "core/errors.hpp"
+#include "tests/results/trace/trace_checks.hpp"
 #include "tests/results/trace/trace_text.hpp"
 #include "tests/results/trace/two_stages.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -23,42 +22,14 @@ TEST(RecordedProgram, EqualsTheProgramOfTheTrace)
   const TwoStages program;
   const WrittenTrace file;
   file.write_steps(program, 2, 0.5);
-  const auto recorded = recorded_program(read_trace(file.name()));
-  ASSERT_EQ(recorded->ranks(), program.ranks());
-  ASSERT_EQ(recorded->channels().size(), program.channels().size());
-  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
-    ASSERT_EQ(recorded->lanes(rank).size(), program.lanes(rank).size());
-    for (std::size_t i = 0; i < program.lanes(rank).size(); ++i) {
-      const auto lane = static_cast<LaneId>(i);
-      EXPECT_EQ(recorded->lanes(rank)[i].name, program.lanes(rank)[i].name);
-      EXPECT_EQ(recorded->lanes(rank)[i].channel, program.lanes(rank)[i].channel);
-      ASSERT_EQ(recorded->length(rank, lane), program.length(rank, lane));
-      for (std::uint64_t position = 0; position < program.length(rank, lane); ++position) {
-        const auto expected = program.at(rank, lane, position);
-        const auto found = recorded->at(rank, lane, position);
-        EXPECT_EQ(found.opcode, expected.opcode);
-        EXPECT_EQ(found.payload, expected.payload);
-        EXPECT_TRUE(std::equal(found.waits.begin(), found.waits.end(), expected.waits.begin(), expected.waits.end()));
-      }
-    }
-  }
-}
-
-std::string fault_of(const WrittenTrace& file)
-{
-  try {
-    recorded_program(read_trace(file.name()));
-    return "none";
-  } catch (const InputError& error) {
-    return error.what();
-  }
+  expect_same_program(*recorded_program(read_trace(file.name())), program);
 }
 
 void expect_fault(const Tracks& tracks, const std::vector<std::string>& events, const std::string& fault)
 {
   const WrittenTrace file;
   file.write(trace_2(tracks, events));
-  EXPECT_EQ(fault_of(file), fault.empty() ? "none" : file.name().string() + ": " + fault);
+  EXPECT_EQ(fault_of_recorded_program(file), fault.empty() ? "none" : file.name().string() + ": " + fault);
 }
 
 TEST(RecordedProgram, RefusesPositionsThatAreMissingOrTaken)

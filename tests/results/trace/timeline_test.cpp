@@ -1,8 +1,8 @@
 #include "results/trace/timeline.hpp"
 
-#include "core/errors.hpp"
 #include "results/trace/step_recorder.hpp"
 #include "results/trace/trace_stats.hpp"
+#include "tests/results/trace/trace_checks.hpp"
 #include "tests/results/trace/trace_text.hpp"
 #include "tests/results/trace/two_stages.hpp"
 
@@ -26,12 +26,7 @@ double length_of(const Timeline::Span& span)
 
 std::string fault_of(const WrittenTrace& file, const Program& program)
 {
-  try {
-    file.timeline(program);
-    return "none";
-  } catch (const InputError& error) {
-    return error.what();
-  }
+  return fault_in(file, [&program](const TraceFile& trace) { Timeline::of(trace, program); });
 }
 
 /// "Send 0", the kinds of a critical path and their ranks, largest first.

@@ -1,6 +1,6 @@
 #include "results/trace/trace_file.hpp"
 
-#include "core/errors.hpp"
+#include "tests/results/trace/trace_checks.hpp"
 #include "tests/results/trace/trace_text.hpp"
 #include "tests/results/trace/two_stages.hpp"
 
@@ -21,12 +21,7 @@ using testing::HasSubstr;
 
 std::string fault_of(const WrittenTrace& file)
 {
-  try {
-    read_trace(file.name());
-    return "none";
-  } catch (const InputError& error) {
-    return error.what();
-  }
+  return fault_in(file, [](const TraceFile&) {});
 }
 
 TEST(TraceFile, KnowsTheTracksOfEachRankByName)

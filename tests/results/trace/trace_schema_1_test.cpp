@@ -1,7 +1,8 @@
 #include "results/trace/trace_schema_1.hpp"
-#include "core/errors.hpp"
+
 #include "results/trace/recorded_program.hpp"
 #include "results/trace/trace_stats.hpp"
+#include "tests/results/trace/trace_checks.hpp"
 #include "tests/results/trace/trace_text.hpp"
 #include "tests/results/trace/two_stages.hpp"
 
@@ -9,7 +10,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -18,7 +18,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// Of a rank of TwoStages: its lanes as tracks of the schema, which has the AllReduce on the compute track.
+/// The track of the schema for a lane of TwoStages. The AllReduce is on the compute track.
 int track_of(std::size_t rank, LaneId lane)
 {
   if (lane == TwoStages::send) return rank == 0 ? 1 : 2;
@@ -73,25 +73,7 @@ class TraceSchema1 : public testing::Test {
 
 TEST_F(TraceSchema1, HasTheProgramOfTheSameRunToday)
 {
-  const auto recorded = recorded_program(read_trace(old_.name()));
-  ASSERT_EQ(recorded->channels().size(), program_.channels().size());
-  for (std::size_t i = 0; i < recorded->channels().size(); ++i) {
-    EXPECT_EQ(recorded->channels()[i].ends, program_.channels()[i].ends);
-  }
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    ASSERT_EQ(recorded->lanes(rank).size(), program_.lanes(rank).size());
-    for (LaneId lane = 0; lane < 4; ++lane) {
-      EXPECT_EQ(recorded->lanes(rank)[lane].name, program_.lanes(rank)[lane].name);
-      ASSERT_EQ(recorded->length(rank, lane), program_.length(rank, lane));
-      for (std::uint64_t position = 0; position < program_.length(rank, lane); ++position) {
-        const auto expected = program_.at(rank, lane, position);
-        const auto found = recorded->at(rank, lane, position);
-        EXPECT_EQ(found.opcode, expected.opcode);
-        EXPECT_EQ(found.payload, expected.payload);
-        EXPECT_TRUE(std::equal(found.waits.begin(), found.waits.end(), expected.waits.begin(), expected.waits.end()));
-      }
-    }
-  }
+  expect_same_program(*recorded_program(read_trace(old_.name())), program_);
 }
 
 TEST_F(TraceSchema1, HasTheTimelineAndTheStatisticsOfTheSameRunToday)
@@ -161,21 +143,11 @@ TEST_F(TraceSchema1, WaitsForTheGradientSyncWhereItWaitedForTheComputeTrack)
   EXPECT_EQ(*program->at(0, compute_lane, 1).waits.begin(), (Wait{sync, 0, 1}));
 }
 
-std::string fault_of(const WrittenTrace& file)
-{
-  try {
-    recorded_program(read_trace(file.name()));
-    return "none";
-  } catch (const InputError& error) {
-    return error.what();
-  }
-}
-
 void expect_fault(std::size_t processes, const std::vector<std::string>& events, const std::string& fault)
 {
   const WrittenTrace file;
   file.write(trace_1(processes, events));
-  EXPECT_EQ(fault_of(file), file.name().string() + ": " + fault);
+  EXPECT_EQ(fault_of_recorded_program(file), file.name().string() + ": " + fault);
 }
 
 TEST_F(TraceSchema1, RefusesInstructionsOnOtherTracks)

@@ -1,6 +1,7 @@
 #include "schedules/lowering/series.hpp"
 
 #include "schedules/orders/schedule.hpp"
+#include "tests/schedules/orders/order_play.hpp"
 
 #include <gtest/gtest.h>
 
@@ -51,12 +52,7 @@ TEST(Series, HasTheTasksOfEverySchedule)
         SCOPED_TRACE(std::string(schedule.name) + ", " + std::to_string(ranks) +
                      " ranks, M = " + std::to_string(microbatches));
         const std::size_t parts = schedule.folding == Folding::OneEach ? 1 : 2;
-        PipelineShape shape;
-        shape.microbatches = microbatches;
-        for (std::size_t i = 0; i < ranks; ++i) shape.devices.push_back("d" + std::to_string(i));
-        for (std::size_t i = 0; i < ranks * parts; ++i) {
-          shape.rank_of_stage.push_back(rank_of_stage(schedule.folding, i, ranks));
-        }
+        const PipelineShape shape = folded(schedule.folding, ranks, parts, microbatches);
         for (const auto& order : schedule.orders(shape, {std::string(schedule.name)})) {
           expect_all_tasks(order, static_cast<std::uint32_t>(parts));
         }
