@@ -54,9 +54,10 @@ class AnswerReader {
     }
     MappingReader reader(document, "", faults_);
     // The other keys of a plan file are claims, which are computed here instead.
-    for (const char* claim : {"schema", "allocator", "objective", "communication", "schedule", "microbatches",
-                              "predicted", "objective_s", "objective_bound_s", "gap_fraction", "step_bound_s",
-                              "certificate", "inputs", "recompute", "data_server", "stamp", "wall"}) {
+    for (const char* claim :
+         {"schema", "allocator", "objective", "communication", "schedule", "microbatches", "predicted", "objective_s",
+          "objective_bound_s", "gap_fraction", "step_bound_s", "schedule_bound_s", "certificate", "inputs", "recompute",
+          "data_server", "stamp", "wall"}) {
       reader.optional(claim);
     }
     Placement placement;

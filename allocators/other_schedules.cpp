@@ -6,12 +6,15 @@
 #include "allocators/schedule_numbers.hpp"
 #include "allocators/search_clock.hpp"
 #include "core/errors.hpp"
+#include "core/plan/order_text.hpp"
+#include "schedules/orders/list_scheduler.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <utility>
@@ -23,11 +26,25 @@ namespace {
 constexpr auto warm_up_key = "warm_up";
 constexpr auto chunks_key = "chunks";
 
-/// The choice without the numbers that are left to an allocator.
-ScheduleChoice without_open_numbers(ScheduleChoice choice)
+/// The choice without what an allocator makes: numbers that are left to it, and orders, which may be those of a plan
+/// that the goal was taken from.
+ScheduleChoice given_part_of(ScheduleChoice choice)
 {
   std::erase_if(choice.numbers, [](const auto& entry) { return entry.second.empty(); });
+  choice.orders.clear();
   return choice;
+}
+
+/// @throws InputError if list scheduling takes too long: its time and memory grow with the micro-batches of all
+/// devices.
+void require_few_tasks(const Goal& goal, std::size_t devices)
+{
+  constexpr std::uint64_t most = 200'000;
+  if (goal.microbatches <= most / devices) return;
+  throw InputError("microbatches",
+                   fmt::format("{} on each of {} devices; {} takes at most {} on all devices together; use at most {}, "
+                               "or another schedule",
+                               goal.microbatches, devices, goal.schedule.name, most, most / devices));
 }
 
 class PlayedPlans {
@@ -110,12 +127,13 @@ class PlayedPlans {
     if (const auto fewer = held_by(used, parts); fewer != held) place(parts, fewer);
   }
 
-  /// What the stages of a pipeline of at most `devices` devices hold.
+  /// What the stages of a pipeline of at most `devices` devices hold; empty for what they hold under 1f1b.
   std::vector<std::uint64_t> held_by(std::size_t devices, std::size_t parts) const
   {
+    if (schedule_.allocator_makes_orders) return {};
     constexpr std::uint64_t never_fits = 1'000'000'000'000;
-    auto held = held_counts(schedule_, without_chunks(without_open_numbers(goal_.schedule)), devices, parts,
-                            goal_.microbatches);
+    auto held =
+        held_counts(schedule_, without_chunks(given_part_of(goal_.schedule)), devices, parts, goal_.microbatches);
     // Stages with as many others after them would belong to a longer pipeline.
     if (devices < most_devices(parts) && devices < goal_.microbatches) held.push_back(never_fits);
     return held;
@@ -145,7 +163,7 @@ class PlayedPlans {
       return;
     }
     const std::size_t ranks = chain.size();
-    ScheduleChoice choice = without_open_numbers(goal_.schedule);
+    ScheduleChoice choice = given_part_of(goal_.schedule);
     std::vector<StagePlacement> stages = chain;
     if (schedule_.folding != schedules::Folding::OneEach) {
       Fold how{{},
@@ -177,7 +195,7 @@ class PlayedPlans {
   std::optional<std::vector<std::uint64_t>> own_warm_up(std::size_t ranks) const
   {
     const auto orders =
-        schedule_.orders(folded_shape(schedule_, ranks, 1, goal_.microbatches), without_open_numbers(goal_.schedule));
+        schedule_.orders(folded_shape(schedule_, ranks, 1, goal_.microbatches), given_part_of(goal_.schedule));
     std::vector<std::uint64_t> numbers;
     const auto opcode = schedule_.splits_backward ? Opcode::BackwardInput : Opcode::Backward;
     for (const auto& order : orders) numbers.push_back(order.position_of({opcode, 0, 0}) - 1);
@@ -189,14 +207,58 @@ class PlayedPlans {
     Plan plan = plan_for(choice);
     // Optimal is what the search proved of its chain, not of this plan.
     plan.outcome = outcome == Outcome::TimedOut ? Outcome::TimedOut : Outcome::Feasible;
-    plan.stages = plan_stages(cost_, over_layers_of(view_, stages));
+    const auto placed = over_layers_of(view_, stages);
+    plan.stages = plan_stages(cost_, placed);
     if (!seen_.insert(identity_of(plan)).second) return;
-    price_by_playing(plan, workload_, cluster_);
+    if (schedule_.allocator_makes_orders) {
+      price_with_orders(plan, placed);
+    } else {
+      price_by_playing(plan, workload_, cluster_);
+    }
     if (auto reason = overfull_device(plan, cluster_)) {
       refuse(Outcome::Infeasible, std::move(*reason));
     } else {
       plans_.push_back(std::move(plan));
     }
+  }
+
+  /// Prices a plan with orders for its times: those of list scheduling, or of zero-bubble-h1 with its own warm-up or
+  /// one for the delays, whichever step is the shortest. So it is never longer than that of zero-bubble-h1 where that
+  /// fits.
+  void price_with_orders(Plan& plan, const std::vector<StagePlacement>& stages) const
+  {
+    require_few_tasks(goal_, stages.size());
+    auto listed = schedules::list_schedule(pipeline_times(cost_, stages, goal_)).orders;
+    for (auto& order : listed) order = with_loops(tasks_of(order));
+    set_orders(plan, listed);
+    price_by_playing(plan, workload_, cluster_);
+    const auto& zero_bubble = schedules::require_schedule("zero-bubble-h1");
+    ScheduleChoice choice{.name = std::string(zero_bubble.name)};
+    const auto try_choice = [&] {
+      Plan other = plan;
+      set_orders(other, zero_bubble.orders(schedules::shape_of(plan), choice));
+      price_by_playing(other, workload_, cluster_);
+      if (*other.objective < *plan.objective && !overfull_device(other, cluster_)) plan = std::move(other);
+    };
+    try_choice();
+    const auto warm_up = chosen_warm_up(zero_bubble, cost_, stages, goal_);
+    if (!warm_up) return;
+    choice.numbers[warm_up_key] = *warm_up;
+    try_choice();
+  }
+
+  static std::vector<Task> tasks_of(const Order& order)
+  {
+    std::vector<Task> tasks;
+    for (std::uint64_t position = 0; position < order.length(); ++position) tasks.push_back(order.at(position));
+    return tasks;
+  }
+
+  /// `orders` are by rank.
+  static void set_orders(Plan& plan, const std::vector<Order>& orders)
+  {
+    const auto devices = devices_of(plan);
+    for (std::size_t rank = 0; rank < devices.size(); ++rank) plan.goal.schedule.orders[devices[rank]] = orders[rank];
   }
 
   Plan plan_for(const ScheduleChoice& choice) const
@@ -239,7 +301,7 @@ class PlayedPlans {
                                                "each, or auto",
                                                given_devices().value_or(0), *other_devices_));
     }
-    Plan plan = plan_for(without_open_numbers(goal_.schedule));
+    Plan plan = plan_for(given_part_of(goal_.schedule));
     plan.outcome = outcome_;
     plan.reason = reason_;
     return plan;

@@ -1,12 +1,14 @@
 #include "allocators/played_plan.hpp"
 
 #include "allocators/bounds.hpp"
+#include "allocators/schedule_numbers.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/plan/cost_model.hpp"
 #include "core/plan/nominal_rates.hpp"
 #include "core/program/player.hpp"
 #include "schedules/lowering/schedule.hpp"
+#include "schedules/orders/list_scheduler.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
@@ -114,6 +116,18 @@ Seconds least_step(const std::vector<StageCosts>& stages, TransferTimes input, c
   return least;
 }
 
+/// A time that no order of a placement with a stage on each device is below, as far as its micro-batches fit in memory.
+/// The first forward waits for the first input.
+Seconds least_step_of_orders(const Plan& plan, const CostModel& cost, TransferTimes input)
+{
+  std::vector<StagePlacement> stages;
+  for (const auto& stage : plan.stages) {
+    stages.push_back({cost.cluster().device_index(stage.device()).value(), stage.first_layer, stage.last_layer});
+  }
+  const Seconds begin = plan.goal.has_free_transfers() ? Seconds(0) : input.total();
+  return begin + schedules::makespan_bound(pipeline_times(cost, stages, plan.goal));
+}
+
 /// The formulas of docs/costs.md, for devices in place of stages: the bottleneck is what a device takes per
 /// micro-batch.
 Predicted formulas(const std::vector<StageCosts>& stages, TransferTimes input, const Goal& goal)
@@ -161,6 +175,10 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
   }
   plan.objective = plan.predicted->step_time;
   plan.step_bound = least_step(stages, input, plan.goal) / cluster.profile_speedup;
+  plan.schedule_bound.reset();
+  if (schedules::require_schedule(plan.goal.schedule.name).allocator_makes_orders) {
+    plan.schedule_bound = least_step_of_orders(plan, cost, input) / cluster.profile_speedup;
+  }
   const Bound bound = objective_bound(cost, plan.goal);
   plan.objective_bound = std::min(bound.value, *plan.objective);
   plan.certificate = bound.certificate;

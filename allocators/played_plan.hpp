@@ -11,7 +11,7 @@ namespace isobar::allocators {
 
 /// Writes the claims of a plan that is no chain (is_chain): predicted times and memory by playing one step of its
 /// Program with nominal rates, the objective, the step bound, and the fractional bound over all placements. A plan that
-/// meets that bound becomes optimal.
+/// meets that bound becomes optimal. A plan whose orders an allocator made gets the bound of all orders too.
 ///
 /// The plan has stages, objective step and a schedule with all its numbers. The step is that of the simulator's first
 /// iteration without contention, from the first input to the last update.

@@ -14,17 +14,29 @@ namespace {
 
 constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
 
-/// How many micro-batches fit into the memory of a stage's device.
+/// How many micro-batches fit into the memory of a stage's device, within what a checker tolerates: no order that
+/// passes it holds more.
 std::uint64_t most_that_fit(const CostModel& cost, const StagePlacement& stage)
 {
+  constexpr double tolerance = 1e-9;
   const auto& [device, first, last] = stage;
-  const Bytes memory = cost.cluster().devices[device].memory;
+  const Bytes memory = cost.cluster().devices[device].memory * (1 + tolerance);
   const Bytes without = cost.memory(first, last, 0);
   const Bytes each = cost.memory(first, last, 1) - without;
   if (without > memory) return 0;
   if (each.value <= 0) return unlimited;
-  const double count = std::floor((memory - without) / each * (1 + 1e-12));
+  const double count = std::floor((memory - without) / each);
   return count < 1e15 ? static_cast<std::uint64_t>(count) : unlimited;
+}
+
+/// The time of the gradients of a stage's parameters for a micro-batch.
+Seconds weight_time(const CostModel& cost, const StagePlacement& stage)
+{
+  Seconds time;
+  for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+    time += cost.workload().layers[layer].backward_weight / cost.speed(stage.device);
+  }
+  return time;
 }
 
 /// Backwards from an input gradient to its weight gradients, by stage, where the schedule splits them: the order of a
@@ -92,11 +104,7 @@ std::optional<std::vector<std::uint64_t>> chosen_warm_up(const schedules::Schedu
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
     schedules::StageRhythm rhythm;
-    if (schedule.splits_backward) {
-      for (std::size_t layer = first; layer <= last; ++layer) {
-        rhythm.weights += cost.workload().layers[layer].backward_weight / cost.speed(device);
-      }
-    }
+    if (schedule.splits_backward) rhythm.weights = weight_time(cost, stages[i]);
     rhythm.pass = cost.compute_time(device, first, last) - rhythm.weights;
     if (i + 1 < stages.size() && !goal.has_free_transfers()) {
       rhythm.output = cost.output_transfer(device, stages[i + 1].device, last + 1);
@@ -110,6 +118,34 @@ std::optional<std::vector<std::uint64_t>> chosen_warm_up(const schedules::Schedu
   if (all.value <= 0) return std::nullopt;
   auto warm_up = schedules::least_warm_up(rhythms, goal.microbatches);
   return warm_up ? std::optional(std::move(warm_up->forwards)) : std::nullopt;
+}
+
+schedules::PipelineTimes pipeline_times(const CostModel& cost, const std::vector<StagePlacement>& stages,
+                                        const Goal& goal)
+{
+  schedules::PipelineTimes times;
+  times.microbatches = goal.microbatches;
+  times.splits_backward = true;
+  if (!goal.has_free_transfers()) times.input_data = cost.input_transfer(stages.front().device).data;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& [device, first, last] = stages[i];
+    schedules::DeviceTimes& of_device = times.devices.emplace_back();
+    of_device.forward = cost.forward_work(first, last) / cost.speed(device);
+    of_device.backward_weight = weight_time(cost, stages[i]);
+    // Sums that are equal may differ by rounding.
+    const Seconds backward = cost.backward_work(first, last) / cost.speed(device);
+    of_device.backward_input = std::max(Seconds(0), backward - of_device.backward_weight);
+    if (i + 1 < stages.size() && !goal.has_free_transfers()) {
+      const TransferTimes output = cost.output_transfer(device, stages[i + 1].device, last + 1);
+      const TransferTimes gradient = cost.gradient_transfer(device, stages[i + 1].device, last + 1);
+      of_device.output = output.total();
+      of_device.output_data = output.data;
+      of_device.gradient = gradient.total();
+      of_device.gradient_data = gradient.data;
+    }
+    of_device.slots = std::clamp<std::uint64_t>(most_that_fit(cost, stages[i]), 1, goal.microbatches);
+  }
+  return times;
 }
 
 }  // namespace isobar::allocators

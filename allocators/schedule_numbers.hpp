@@ -2,6 +2,7 @@
 
 #include "core/plan/cost_model.hpp"
 #include "core/plan/plan.hpp"
+#include "schedules/orders/list_scheduler.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <cstddef>
@@ -31,5 +32,11 @@ std::vector<std::uint64_t> held_counts(const schedules::Schedule& schedule, cons
 /// memory allows (schedules/orders/warm_up.hpp); none if not even one micro-batch fits, or if no stage takes time.
 std::optional<std::vector<std::uint64_t>> chosen_warm_up(const schedules::Schedule& schedule, const CostModel& cost,
                                                          const std::vector<StagePlacement>& stages, const Goal& goal);
+
+/// The times of a placement of a stage on each device under a schedule that splits the backward pass. A device has
+/// slots for the micro-batches that fit into its memory by the checkers' tolerance, at least 1 and at most all. A hop
+/// takes its latency and its data, or nothing where the goal counts no transfers.
+schedules::PipelineTimes pipeline_times(const CostModel& cost, const std::vector<StagePlacement>& stages,
+                                        const Goal& goal);
 
 }  // namespace isobar::allocators

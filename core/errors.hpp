@@ -50,7 +50,8 @@ class Interrupted : public std::runtime_error {
 /// Checks an invariant: throws std::logic_error (a bug in Isobar) unless `condition` holds. Never disabled.
 inline void ensure(bool condition, const char* what)
 {
-  if (!condition) [[unlikely]] throw std::logic_error(what);
+  if (!condition) [[unlikely]]
+    throw std::logic_error(what);
 }
 
 /// The candidate closest to a misspelt word, or "" when none is close (at most a third of its letters differ).

@@ -49,6 +49,11 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
   const Predicted& predicted = plan.predicted.value();
   text += fmt::format("predicted step {:.6g} s, no schedule of this plan below {:.6g} s\n", predicted.step_time.value,
                       plan.step_bound.value().value);
+  if (plan.schedule_bound) {
+    const Seconds gap = predicted.step_time - *plan.schedule_bound;
+    text += fmt::format("no order that fits in memory below {:.6g} s, gap {:.2f} %\n", plan.schedule_bound->value,
+                        predicted.step_time.value > 0 ? 100 * (gap / predicted.step_time) : 0);
+  }
   if (plan.simulated) {
     const Simulated& simulated = *plan.simulated;
     text +=

@@ -146,6 +146,7 @@ ExitCode import_orders(const ImportOptions& options)
   if (!are_compatible(Objective::Step, plan.goal.communication)) plan.goal.communication = Communication::Played;
   plan.goal.schedule = {"listed", {}, read_order_file(options.orders, schedules::shape_of(plan))};
   plan.predicted.reset();
+  plan.schedule_bound.reset();
   plan.simulated.reset();
   plan.stamp.reset();
   record_inputs(plan, inputs, inputs.workload.micro_batch);

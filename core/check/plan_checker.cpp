@@ -6,6 +6,7 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/check/claims.hpp"
+#include "core/check/schedule_bound.hpp"
 #include "core/check/step_player.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
@@ -51,6 +52,7 @@ class Checker {
     check_placement();
     if (!claims_.empty()) return claims_.take();
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) check_device(i, cluster_.devices[devices_[i]]);
+    check_schedule_bound();
     if (!is_chain(plan_)) return claims_.take();  // faults_of_played checks the rest
     schedule_ = require_chain_schedule(plan_.goal.schedule);
     collect();
@@ -80,6 +82,7 @@ class Checker {
     refuse_claim("predicted", plan_.predicted.has_value());
     refuse_claim("objective_s", plan_.objective.has_value());
     refuse_claim("step_bound_s", plan_.step_bound.has_value());
+    refuse_claim("schedule_bound_s", plan_.schedule_bound.has_value());
     refuse_claim("simulated", plan_.simulated.has_value());
     refuse_claim("stamp", plan_.stamp.has_value());
     if (plan_.outcome == Outcome::Infeasible) refuse_claim("objective_bound_s", plan_.objective_bound.has_value());
@@ -201,6 +204,18 @@ class Checker {
       fault("stages[{}].devices[0].type: claims {}; it is {} on platform {}", stage, in_quotes(*claimed.type),
             in_quotes(device.type), cluster_.name);
     }
+  }
+
+  /// The bound of all orders, which a plan may leave out.
+  void check_schedule_bound()
+  {
+    if (!plan_.schedule_bound) return;
+    if (devices_of(plan_).size() != plan_.stages.size()) {
+      fault("schedule_bound_s: a claim of a plan with several stages on a device; leave it out");
+      return;
+    }
+    claims_.check("schedule_bound_s", plan_.schedule_bound,
+                  least_step_of_orders(plan_, devices_, workload_, cluster_) / cluster_.profile_speedup);
   }
 
   /// A transfer as its latency and the time that it occupies its lane.

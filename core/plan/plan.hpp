@@ -163,7 +163,9 @@ struct Plan {
   std::optional<Seconds> objective;
   std::optional<Seconds> objective_bound;  ///< no placement has a smaller objective
   std::optional<Seconds> step_bound;       ///< no schedule finishes a step of this placement earlier
-  Certificate certificate;                 ///< how the bound was proven
+  /// No order of this placement finishes a step earlier, as far as its micro-batches fit in memory; if it is claimed.
+  std::optional<Seconds> schedule_bound;
+  Certificate certificate;  ///< how the bound was proven
   Fingerprint platform;
   Fingerprint workload;
   std::optional<Fingerprint> profile;  ///< the measured times of the layers, if they were measured

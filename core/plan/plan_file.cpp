@@ -28,7 +28,8 @@ constexpr auto schema_2 = "isobar-plan/2";
 /// Whether isobar-plan/1 can express a plan: then it is written so, and keeps its hash.
 bool fits_schema_1(const Plan& plan)
 {
-  return is_chain(plan) && !(plan.predicted && plan.predicted->step_time_by == StepTimeBy::Played);
+  const bool is_played = plan.predicted && plan.predicted->step_time_by == StepTimeBy::Played;
+  return is_chain(plan) && !is_played && !plan.schedule_bound;
 }
 
 Json or_null(const std::optional<Seconds>& time)
@@ -341,6 +342,7 @@ Json lasting_part_of(const Plan& plan)
   document["objective_bound_s"] = or_null(plan.objective_bound);
   document["gap_fraction"] = gap ? Json(*gap) : Json(nullptr);
   document["step_bound_s"] = or_null(plan.step_bound);
+  if (plan.schedule_bound) document["schedule_bound_s"] = plan.schedule_bound->value;
   document["certificate"] = to_json(plan.certificate);
   document["inputs"] = {{"platform", to_json(plan.platform)}, {"workload", to_json(plan.workload)}};
   if (plan.profile) document["inputs"]["profile"] = to_json(*plan.profile);
@@ -430,6 +432,7 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   plan.objective_bound = read_seconds(reader, "objective_bound_s");
   const auto claimed_gap = reader.optional_number("gap_fraction");
   plan.step_bound = read_seconds(reader, "step_bound_s");
+  if (!is_1) plan.schedule_bound = read_seconds(reader, "schedule_bound_s");
   plan.certificate = read_mapping<Certificate>(
       reader, "certificate", faults, [&faults](MappingReader& member) { return read_certificate(member, faults); });
   struct InputsRead {};

@@ -15,8 +15,6 @@ namespace isobar {
 
 namespace {
 
-constexpr auto own_orders = "listed";  // the schedule of orders that a user wrote
-
 void refuse(MappingReader& reader, std::initializer_list<const char*> keys)
 {
   for (const char* key : keys) {
@@ -114,13 +112,12 @@ ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& st
       schedule.numbers[key] = read_numbers(reader, key, faults);
     }
     const bool has_orders = reader.optional("orders") != nullptr;
-    const bool is_listed = schedule.name == own_orders;
-    if (has_name && is_listed != has_orders) {
-      reader.add_fault("orders", is_listed ? "missing; schedule listed has the order of each device"
-                                           : fmt::format("schedule {} makes its own orders; write yours under the name "
-                                                         "listed",
-                                                         schedule.name));
-    } else if (is_listed && is_sound) {
+    if (has_name && has_orders && !takes_orders(schedule.name)) {
+      reader.add_fault(
+          "orders", fmt::format("schedule {} makes its own orders; write yours under the name listed", schedule.name));
+    } else if (takes_orders(schedule.name) && !has_orders && !stages.empty()) {
+      reader.add_fault("orders", fmt::format("missing; schedule {} has the order of each device", schedule.name));
+    } else if (has_orders && has_name && is_sound) {
       std::map<std::string, std::size_t> parts;
       for (const auto& stage : stages) ++parts[stage.device()];
       schedule.orders = read_orders(reader, "orders", parts, microbatches, faults);

@@ -16,7 +16,7 @@ class MappingReader;
 std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches, FaultList& faults);
 
 /// Reads "schedule" of isobar-plan/2. Orders are read only for a plan whose stages and micro-batches are sound, since
-/// they name these.
+/// they name these; a plan without stages needs none.
 ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& stages, std::uint64_t microbatches,
                                FaultList& faults);
 

@@ -96,6 +96,11 @@ ScheduleChoice schedule_from_text(std::string_view text)
   return schedule;
 }
 
+bool takes_orders(std::string_view schedule)
+{
+  return schedule == "listed" || schedule == "greedy";
+}
+
 std::string_view name_of(ChainSchedule schedule)
 {
   return name_in(chain_schedules, schedule);

@@ -18,7 +18,7 @@ struct ScheduleChoice {
   /// What the schedule is given besides its name: "warm_up" by device, "chunks". An empty list asks the allocator to
   /// choose ("auto"); a plan has numbers.
   std::map<std::string, std::vector<std::uint64_t>> numbers = {};
-  std::map<std::string, Order> orders = {};  ///< of "listed": by device
+  std::map<std::string, Order> orders = {};  ///< by device, of schedules that take orders
 
   bool operator==(const ScheduleChoice&) const = default;
 };
@@ -31,6 +31,10 @@ std::string text_of(const ScheduleChoice& schedule);
 bool is_schedule_word(std::string_view text);
 /// Parses what `text_of` writes. Does not check that there is a schedule of that name. @throws InputError.
 ScheduleChoice schedule_from_text(std::string_view text);
+
+/// Whether a plan has the orders of the schedule with that name, since they do not follow from its stages: "listed" has
+/// those that a user wrote, "greedy" those that an allocator made.
+bool takes_orders(std::string_view schedule);
 
 /// The schedules of a chain of stages on distinct devices whose step has a recurrence (step_recurrence.hpp): those that
 /// the exact searches, their bounds and their certificates know.

@@ -20,6 +20,12 @@ void require_times(const PipelineTimes& times)
   for (const auto& device : times.devices) ensure(device.slots > 0, "a device holds at least one micro-batch");
 }
 
+/// When a message has arrived that is ready then, behind another one that arrived at `before`.
+double arrival(double ready, Seconds delay, Seconds data, double before)
+{
+  return std::max(ready + delay.value, before + data.value);
+}
+
 /// One way of breaking the list scheduler's ties.
 struct Variant {
   bool forward_first = false;       ///< at equal starts
@@ -37,7 +43,8 @@ class ListScheduler {
     const auto microbatches = static_cast<std::size_t>(times.microbatches);
     for (auto& device : devices_) {
       device.forward_ends.reserve(microbatches);
-      device.backward_ends.reserve(microbatches);
+      device.outputs.reserve(microbatches);
+      device.gradients.reserve(microbatches);
     }
     for (std::size_t i = 0; i < devices_.size(); ++i) devices_[i].next = next_of(i);
   }
@@ -73,51 +80,55 @@ class ListScheduler {
   struct Device {
     double free = 0;
     std::vector<double> forward_ends;
-    std::vector<double> backward_ends;
+    std::vector<double> outputs;    // when they arrive on the next device
+    std::vector<double> gradients;  // when they arrive on the device before
     std::uint64_t weights = 0;
     Candidate next;
     std::vector<Task> tasks;
   };
 
-  /// When the next device of the chain, or the one before, has ended what `device` needs.
+  /// When the input of the device's next forward, or of its next backward, is there.
   double forward_ready(std::size_t i) const
   {
     const std::size_t m = devices_[i].forward_ends.size();
     if (m == times_.microbatches) return never;
     if (i == 0) return 0;
-    const auto& ends = devices_[i - 1].forward_ends;
-    return m < ends.size() ? ends[m] + times_.devices[i - 1].output.value : never;
+    const auto& arrivals = devices_[i - 1].outputs;
+    if (m >= arrivals.size()) return never;
+    return arrivals[m];
   }
   double backward_ready(std::size_t i) const
   {
-    const std::size_t m = devices_[i].backward_ends.size();
+    const std::size_t m = devices_[i].gradients.size();
     if (m >= devices_[i].forward_ends.size()) return never;
     if (i + 1 == devices_.size()) return devices_[i].forward_ends[m];
-    const auto& ends = devices_[i + 1].backward_ends;
-    return m < ends.size() ? ends[m] + times_.devices[i].gradient.value : never;
+    const auto& arrivals = devices_[i + 1].gradients;
+    if (m >= arrivals.size()) return never;
+    return arrivals[m];
   }
 
   bool may_forward(std::size_t i) const
   {
     const Device& device = devices_[i];
     const std::uint64_t forwards = device.forward_ends.size();
-    const std::uint64_t released = times_.splits_backward ? device.weights : device.backward_ends.size();
+    const std::uint64_t released = times_.splits_backward ? device.weights : device.gradients.size();
     if (forwards - released >= times_.devices[i].slots) return false;
-    return !variant_.few_ahead || forwards - device.backward_ends.size() < devices_.size() - i;
+    return !variant_.few_ahead || forwards - device.gradients.size() < devices_.size() - i;
   }
 
   Candidate next_of(std::size_t i) const
   {
     const Device& device = devices_[i];
     const double backward = std::max(device.free, backward_ready(i));
-    double forward = may_forward(i) ? std::max(device.free, forward_ready(i)) : never;
+    double forward = never;
+    if (may_forward(i)) forward = std::max(device.free, forward_ready(i));
     const bool would_delay_backward =
         backward < never && backward < forward + times_.devices[i].forward.value && backward > forward;
     if (variant_.waits_for_backward && would_delay_backward) forward = never;
     const bool takes_forward = variant_.forward_first ? forward <= backward : forward < backward;
     const Candidate other =
         takes_forward ? Candidate{Opcode::Forward, forward} : Candidate{backward_opcode(), backward};
-    if (!times_.splits_backward || device.weights == device.backward_ends.size()) return other;
+    if (!times_.splits_backward || device.weights == device.gradients.size()) return other;
     const double weight_end = device.free + times_.devices[i].backward_weight.value;
     if (variant_.weights_at_once || weight_end <= other.start) return {Opcode::BackwardWeight, device.free};
     return other;
@@ -129,6 +140,7 @@ class ListScheduler {
   {
     Device& device = devices_[i];
     const DeviceTimes& times = times_.devices[i];
+    const DeviceTimes& hop = times_.devices[i > 0 ? i - 1 : 0];  // of gradients; the first device sends none
     const Candidate task = device.next;
     std::uint64_t microbatch = 0;
     switch (task.opcode) {
@@ -136,20 +148,23 @@ class ListScheduler {
         microbatch = device.forward_ends.size();
         device.free = task.start + times.forward.value;
         device.forward_ends.push_back(device.free);
+        device.outputs.push_back(arrival(device.free, times.output, times.output_data, last_of(device.outputs)));
         break;
       case Opcode::BackwardWeight:
         microbatch = device.weights++;
         device.free = task.start + times.backward_weight.value;
         break;
       default:
-        microbatch = device.backward_ends.size();
+        microbatch = device.gradients.size();
         device.free = task.start + times.backward_input.value;
-        device.backward_ends.push_back(device.free);
+        device.gradients.push_back(arrival(device.free, hop.gradient, hop.gradient_data, last_of(device.gradients)));
         break;
     }
     device.tasks.push_back({task.opcode, 0, microbatch});
     end_ = std::max(end_, device.free);
   }
+
+  static double last_of(const std::vector<double>& arrivals) { return arrivals.empty() ? 0 : arrivals.back(); }
 
   const PipelineTimes& times_;
   Variant variant_;
@@ -166,47 +181,91 @@ std::vector<Variant> all_variants()
   return variants;
 }
 
-/// The makespan of tasks by device, each in its order; `never` if devices wait for each other.
-double played_makespan(const PipelineTimes& times, const std::vector<std::vector<Task>>& tasks)
-{
-  const auto& devices = times.devices;
-  const auto microbatches = static_cast<std::size_t>(times.microbatches);
-  std::vector<std::size_t> position(devices.size());
-  std::vector<double> free(devices.size());
-  std::vector<double> forward(devices.size() * microbatches, never);  // ends, by device and micro-batch
-  std::vector<double> backward = forward;
-  double end = 0;
-  std::size_t remaining = 0;
-  for (const auto& list : tasks) remaining += list.size();
-  for (bool moved = true; std::exchange(moved, false);) {
-    for (std::size_t i = 0; i < devices.size(); ++i) {
-      for (; position[i] < tasks[i].size(); ++position[i], --remaining, moved = true) {
-        const Task& task = tasks[i][position[i]];
-        const std::size_t at = i * microbatches + static_cast<std::size_t>(task.microbatch);
-        double ready = 0;
-        double duration = devices[i].backward_weight.value;
-        double* ends = nullptr;
-        if (task.opcode == Opcode::Forward) {
-          if (i > 0) ready = forward[at - microbatches] + devices[i - 1].output.value;
-          duration = devices[i].forward.value;
-          ends = &forward[at];
-        } else if (task.opcode == Opcode::BackwardWeight) {
-          ready = backward[at];
-        } else {
-          ready = forward[at];
-          if (i + 1 < devices.size()) ready = std::max(ready, backward[at + microbatches] + devices[i].gradient.value);
-          duration = devices[i].backward_input.value;
-          ends = &backward[at];
-        }
-        if (ready == never) break;
-        free[i] = std::max(free[i], ready) + duration;
-        if (ends != nullptr) *ends = free[i];
-        end = std::max(end, free[i]);
+/// Plays tasks by device, each in its order.
+class OrderPlayer {
+ public:
+  OrderPlayer(const PipelineTimes& times, const std::vector<std::vector<Task>>& tasks)
+      : times_(times),
+        tasks_(tasks),
+        microbatches_(static_cast<std::size_t>(times.microbatches)),
+        devices_(times.devices.size()),
+        forward_ends_(times.devices.size() * microbatches_, never),
+        backward_ends_(forward_ends_),
+        outputs_(forward_ends_),
+        gradients_(forward_ends_)
+  {
+  }
+
+  /// The makespan; `never` if devices wait for each other.
+  double makespan()
+  {
+    for (bool moved = true; std::exchange(moved, false);) {
+      for (std::size_t i = 0; i < devices_.size(); ++i) {
+        while (start_next(i)) moved = true;
       }
     }
+    double end = 0;
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      if (devices_[i].done < tasks_[i].size()) return never;
+      end = std::max(end, devices_[i].free);
+    }
+    return end;
   }
-  return remaining == 0 ? end : never;
-}
+
+ private:
+  struct Device {
+    std::size_t done = 0;  // of its tasks
+    double free = 0;
+    double last_output = 0;    // the arrival of its last message to the next device
+    double last_gradient = 0;  // the same to the device before
+  };
+
+  /// Runs the next task of a device; false if there is none whose input is there.
+  bool start_next(std::size_t i)
+  {
+    Device& device = devices_[i];
+    if (device.done == tasks_[i].size()) return false;
+    const Task& task = tasks_[i][device.done];
+    const std::size_t at = i * microbatches_ + static_cast<std::size_t>(task.microbatch);
+    const double ready = ready_time(i, task.opcode, at);
+    if (ready == never) return false;
+    ++device.done;
+    device.free = std::max(device.free, ready);
+    const DeviceTimes& times = times_.devices[i];
+    if (task.opcode == Opcode::Forward) {
+      device.free += times.forward.value;
+      forward_ends_[at] = device.free;
+      device.last_output = arrival(device.free, times.output, times.output_data, device.last_output);
+      outputs_[at] = device.last_output;
+    } else if (task.opcode == Opcode::BackwardWeight) {
+      device.free += times.backward_weight.value;
+    } else {
+      device.free += times.backward_input.value;
+      backward_ends_[at] = device.free;
+      const DeviceTimes& hop = times_.devices[i > 0 ? i - 1 : 0];  // the first device sends nothing
+      device.last_gradient = arrival(device.free, hop.gradient, hop.gradient_data, device.last_gradient);
+      gradients_[at] = device.last_gradient;
+    }
+    return true;
+  }
+
+  double ready_time(std::size_t i, Opcode opcode, std::size_t at) const
+  {
+    if (opcode == Opcode::Forward) return i > 0 ? outputs_[at - microbatches_] : 0;
+    if (opcode == Opcode::BackwardWeight) return backward_ends_[at];
+    return i + 1 < devices_.size() ? std::max(forward_ends_[at], gradients_[at + microbatches_]) : forward_ends_[at];
+  }
+
+  const PipelineTimes& times_;
+  const std::vector<std::vector<Task>>& tasks_;
+  std::size_t microbatches_;
+  std::vector<Device> devices_;
+  // By device and micro-batch; outputs arrive on the next device, gradients on the one before.
+  std::vector<double> forward_ends_;
+  std::vector<double> backward_ends_;
+  std::vector<double> outputs_;
+  std::vector<double> gradients_;
+};
 
 /// Exchanges neighbouring tasks of a device as long as that shortens the step.
 class Improvement {
@@ -229,7 +288,7 @@ class Improvement {
           if (first.opcode == second.opcode || first.microbatch == second.microbatch) continue;
           std::swap(first, second);
           evaluations += tasks_.size() * tasks_[i].size();
-          const double tried = has_slots(i) ? played_makespan(times_, tasks_) : never;
+          const double tried = has_slots(i) ? OrderPlayer(times_, tasks_).makespan() : never;
           if (tried < makespan) {
             makespan = tried;
             shorter = true;
@@ -305,7 +364,12 @@ Seconds makespan_bound(const PipelineTimes& times)
     there_and_back[i] = there_and_back[i + 1] + device.forward.value + device.backward_input.value;
     if (i + 1 < devices.size()) there_and_back[i] += device.output.value + device.gradient.value;
   }
-  double bound = 0;
+  double turn = times.input_data.value;
+  for (const auto& device : devices) turn = std::max({turn, device.forward.value, device.backward_input.value});
+  for (std::size_t i = 0; i + 1 < devices.size(); ++i) {
+    turn = std::max({turn, devices[i].output_data.value, devices[i].gradient_data.value});
+  }
+  double bound = there_and_back.front() + last_weight + (microbatches - 1) * turn;
   double head = 0;
   double back = 0;
   for (std::size_t i = 0; i < devices.size(); ++i) {
@@ -314,10 +378,10 @@ Seconds makespan_bound(const PipelineTimes& times)
     const double both = device.forward.value + device.backward_input.value;
     const double busy = microbatches * (both + weight);
     const auto slots = static_cast<double>(device.slots);
-    const auto rounds = static_cast<double>((times.microbatches + device.slots - 1) / device.slots);
+    const std::uint64_t rounds = (times.microbatches + device.slots - 1) / device.slots;
     const double idle = there_and_back[i] - device.backward_input.value - slots * device.forward.value;
     bound = std::max({bound, head + busy + std::max(0.0, idle), head + microbatches * both + back + last_weight,
-                      head + there_and_back[i] + back + last_weight, head + rounds * (there_and_back[i] + weight)});
+                      head + static_cast<double>(rounds) * (there_and_back[i] + weight)});
     head += device.forward.value + device.output.value;
     back += device.gradient.value + device.backward_input.value;
   }
@@ -334,7 +398,7 @@ Seconds makespan_of(const PipelineTimes& times, const std::vector<Order>& orders
       tasks[i].push_back(orders[i].at(position));
     }
   }
-  const double makespan = played_makespan(times, tasks);
+  const double makespan = OrderPlayer(times, tasks).makespan();
   if (makespan == never) throw InputError("devices wait for each other; order what they need first");
   return Seconds(makespan);
 }

@@ -19,7 +19,7 @@ namespace isobar::schedules {
 /// checked for later ones. O(tasks log slots) time, O(stages) memory.
 std::vector<std::string> faults_of_orders(const PipelineShape& shape, const std::vector<Order>& orders);
 
-/// The orders of ScheduleChoice::orders. Stages may lie on devices in any way.
+/// The orders of ScheduleChoice::orders, of listed and of greedy. Stages may lie on devices in any way.
 /// @throws InputError for a device without an order, an order without a device, and with faults_of_orders.
 std::vector<Order> listed_orders(const PipelineShape& shape, const ScheduleChoice& choice);
 

@@ -1,6 +1,7 @@
 #include "core/errors.hpp"
 #include "schedules/orders/gpipe.hpp"
 #include "schedules/orders/interleaved.hpp"
+#include "schedules/orders/list_scheduler.hpp"
 #include "schedules/orders/listed.hpp"
 #include "schedules/orders/one_forward_one_backward.hpp"
 #include "schedules/orders/schedule.hpp"
@@ -20,6 +21,7 @@ const std::vector<Schedule>& schedules()
   static const std::vector<Schedule> all = {
       one_forward_one_backward_schedule,
       gpipe_schedule,
+      greedy_schedule,
       interleaved_schedule,
       listed_schedule,
       sequential_schedule,

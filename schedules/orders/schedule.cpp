@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::string_view place = "schedule";
 
-/// @throws InputError if the schedule does not take the numbers or orders of a choice.
-void check_choice(const Schedule& schedule, const ScheduleChoice& choice)
+/// @throws InputError if the schedule does not take the numbers of a choice.
+void check_numbers(const Schedule& schedule, const ScheduleChoice& choice)
 {
   for (const auto& [key, values] : choice.numbers) {
     if (schedule.takes(key)) continue;
@@ -27,12 +27,16 @@ void check_choice(const Schedule& schedule, const ScheduleChoice& choice)
                      fmt::format("{} takes no {}; {}", schedule.name, shown(key),
                                  taken.empty() ? "leave it out" : fmt::format("it takes {}", fmt::join(taken, ", "))));
   }
-  if (schedule.takes_orders == choice.orders.empty()) {
-    throw InputError(std::string(place),
-                     fmt::format("{} {}", schedule.name,
-                                 schedule.takes_orders ? "has no orders; give one for each device"
-                                                       : "takes no orders; use listed, or leave them out"));
-  }
+}
+
+/// @throws InputError if a choice lacks the orders of the schedule, or has some that it does not take.
+void check_orders(const Schedule& schedule, const ScheduleChoice& choice)
+{
+  if (schedule.takes_orders != choice.orders.empty()) return;
+  const std::string_view what = !schedule.takes_orders            ? "takes no orders; use listed, or leave them out"
+                                : schedule.allocator_makes_orders ? "has no orders; make a plan with isobar plan"
+                                                                  : "has no orders; give one for each device";
+  throw InputError(std::string(place), fmt::format("{} {}", schedule.name, what));
 }
 
 void check_folding(const Schedule& schedule, const PipelineShape& shape)
@@ -107,7 +111,8 @@ bool Schedule::takes(std::string_view number) const
 std::vector<Order> Schedule::orders(const PipelineShape& shape, const ScheduleChoice& choice) const
 {
   ensure(shape.ranks() > 0 && shape.microbatches > 0, "a pipeline has devices and micro-batches");
-  check_choice(*this, choice);
+  check_numbers(*this, choice);
+  check_orders(*this, choice);
   for (const auto& [key, values] : choice.numbers) {
     if (!values.empty()) continue;
     throw InputError(std::string(place),
@@ -128,7 +133,8 @@ std::vector<Order> Schedule::orders(const PipelineShape& shape, const ScheduleCh
 const Schedule& require_schedule(const ScheduleChoice& choice)
 {
   const Schedule& schedule = require_schedule(choice.name);
-  check_choice(schedule, choice);
+  check_numbers(schedule, choice);
+  if (!schedule.allocator_makes_orders || !choice.orders.empty()) check_orders(schedule, choice);
   return schedule;
 }
 

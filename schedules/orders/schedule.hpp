@@ -49,6 +49,7 @@ struct Schedule {
   std::string_view source;                       ///< author, year
   std::array<std::string_view, 2> numbers = {};  ///< keys of ScheduleChoice::numbers that it takes; unused ones are ""
   bool takes_orders = false;                     ///< whether it takes ScheduleChoice::orders
+  bool allocator_makes_orders = false;           ///< those orders, for the times of a placement; otherwise a user does
   Folding folding = Folding::OneEach;
   bool splits_backward = false;  ///< into BackwardInput and BackwardWeight; a schedule that takes orders may do either
   /// Makes the orders, by rank, of a shape and a choice that `orders` has checked.
@@ -57,9 +58,9 @@ struct Schedule {
   /// True if ScheduleChoice::numbers may have this key.
   bool takes(std::string_view number) const;
 
-  /// The orders of the ranks, by rank; those of registered schedules but `listed` have O(stages) slots a rank, however
-  /// many micro-batches there are. A program that links this library may define a Schedule of its own and need not
-  /// register it; `faults_of_orders` (listed.hpp) checks its orders.
+  /// The orders of the ranks, by rank; those of registered schedules that take no orders have O(stages) slots a rank,
+  /// however many micro-batches there are. A program that links this library may define a Schedule of its own and need
+  /// not register it; `faults_of_orders` (listed.hpp) checks its orders.
   /// @throws InputError for a choice that the schedule does not take, a number that an allocator should have chosen,
   /// stages that do not fold as the schedule needs, and numbers or orders under which devices wait for each other.
   std::vector<Order> orders(const PipelineShape& shape, const ScheduleChoice& choice) const;
@@ -72,6 +73,7 @@ const Schedule* find_schedule(std::string_view name);
 /// The schedule with that name. @throws InputError for an unknown name, with the nearest one or all.
 const Schedule& require_schedule(std::string_view name);
 /// The schedule of a choice, which takes its numbers and orders; their values need a pipeline and are not checked.
+/// Orders that an allocator makes may be missing.
 /// @throws InputError for an unknown name, and as Schedule::orders does for numbers and orders.
 const Schedule& require_schedule(const ScheduleChoice& choice);
 

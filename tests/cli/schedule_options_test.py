@@ -3,6 +3,7 @@
 import csv
 import json
 import pathlib
+import re
 
 from tests.cli.support import CommandTest
 
@@ -26,7 +27,7 @@ class Plans(CommandTest):
 
     def test_hold_under_every_schedule(self):
         for schedule in ("zero-bubble-h1", "zero-bubble-h2", "zero-bubble-v", INTERLEAVED, "1f1b(warm_up=1/0)",
-                         "1f1b(warm_up=auto)", "zero-bubble-h1(warm_up=auto)"):
+                         "1f1b(warm_up=auto)", "zero-bubble-h1(warm_up=auto)", "greedy"):
             plan = self.plan_and_verify(self.gpt_inputs(), "--schedule", schedule)
             self.assertEqual(plan["schema"], "isobar-plan/2", schedule)
             self.assertEqual(plan["predicted"]["step_time_by"], "played", schedule)
@@ -51,6 +52,52 @@ class Plans(CommandTest):
         self.assertEqual(plan["schedule"]["warm_up"][1], 0)
         plain = self.json_of("plan", *self.gpt_inputs(), *EVEN, "--microbatches", 32)
         self.assertLess(plan["predicted"]["step_time_s"], plain["predicted"]["step_time_s"])
+
+    def test_have_the_orders_that_the_allocator_made(self):
+        inputs = self.gpt_inputs()
+        plan = self.plan_and_verify(inputs, "--schedule", "greedy", "--microbatches", 6)
+        self.assertEqual(plan["schedule"]["name"], "greedy")
+        self.assertEqual(set(plan["schedule"]["orders"]), {"slow", "fast"})
+        self.assertLessEqual(plan["schedule_bound_s"], plan["predicted"]["step_time_s"] * (1 + 1e-9))
+        other = self.plan_and_verify(inputs, "--schedule", "zero-bubble-h1", "--microbatches", 6)
+        self.assertNotIn("schedule_bound_s", other)
+        self.assertLessEqual(plan["objective_s"], other["objective_s"] * (1 + 1e-9))
+        self.assertLessEqual(plan["schedule_bound_s"], other["objective_s"] * (1 + 1e-9))
+
+    def test_show_the_bound_of_all_orders_and_its_gap(self):
+        shown = self.run_isobar("plan", *self.gpt_inputs(), *EVEN, "--schedule", "greedy").stdout.splitlines()
+        predicted = re.fullmatch(r"predicted step ([\d.e-]+) s, no schedule of this plan below [\d.e-]+ s", shown[2])
+        bound = re.fullmatch(r"no order that fits in memory below ([\d.e-]+) s, gap ([\d.]+) %", shown[3])
+        self.assertAlmostEqual(float(bound[2]), 100 * (1 - float(bound[1]) / float(predicted[1])), delta=0.02)
+
+    def test_are_false_with_another_bound_of_all_orders(self):
+        inputs = self.gpt_inputs()
+        file = self.make_plan(*inputs, "--schedule", "greedy")
+        plan = json.loads(pathlib.Path(file).read_text())
+        for factor in (0.5, 1.01):
+            pathlib.Path(file).write_text(json.dumps({**plan, "schedule_bound_s": factor * plan["schedule_bound_s"]}))
+            shown = self.run_isobar("verify", *inputs, file, expect=5).stdout
+            self.assertRegex(shown, r"schedule_bound_s: claims [\d.e-]+; it is [\d.e-]+ on this platform and workload\n\Z")
+            self.assertEqual(len(shown.splitlines()), 1)
+        del plan["schedule_bound_s"]
+        pathlib.Path(file).write_text(json.dumps(plan))
+        self.assertIn("every claim holds", self.run_isobar("verify", *inputs, file).stdout)
+
+    def test_lose_the_bound_of_all_orders_with_their_own_orders(self):
+        inputs = self.gpt_inputs()
+        file, listed = self.make_plan(*inputs, "--schedule", "greedy"), self.folder / "listed.json"
+        orders = self.write("orders.csv", self.run_isobar("schedule", "show", file, "--csv").stdout)
+        self.run_isobar("schedule", "import", orders, *inputs, "--plan", file, "-o", listed)
+        before, after = (json.loads(pathlib.Path(path).read_text()) for path in (file, listed))
+        self.assertNotIn("schedule_bound_s", after)
+        self.assertEqual(after["objective_s"], before["objective_s"])
+        self.assertIn("every claim holds", self.run_isobar("verify", *inputs, listed).stdout)
+
+    def test_without_stages_have_no_orders(self):
+        inputs = self.small_inputs(memory="1 GB")
+        file = self.make_plan(*inputs, "--schedule", "greedy", expect=4)
+        self.assertEqual(json.loads(pathlib.Path(file).read_text())["schedule"], {"name": "greedy"})
+        self.assertIn("nothing in it is false", self.run_isobar("verify", *inputs, file).stdout)
 
     def test_of_chains_stay_as_they_were(self):
         plan = self.json_of("plan", *self.gpt_inputs(), *EVEN, "--schedule", "gpipe")
@@ -111,6 +158,8 @@ class Options(CommandTest):
                          '--schedule: "2" in "interleaved(2)" is not KEY=NUMBERS; write it as in interleaved(chunks=2)')
         self.assertEqual(self.fault_of_plan("--schedule", "listed"),
                          "--schedule: listed has no orders; give one for each device")
+        self.assertEqual(self.fault_of_plan("--schedule", "greedy(warm_up=auto)"),
+                         "--schedule: greedy takes no warm_up; leave it out")
         for text in ("x", "1,", "-1,0", "1/0"):
             self.assertEqual(self.fault_of_plan(f"--warm-up={text}"),
                              f'--warm-up: "{text}" is neither auto nor a number for each device, such as 3,2,1,0')

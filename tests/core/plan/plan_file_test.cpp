@@ -217,6 +217,63 @@ TEST(PlanFile2, KeepsOrdersAsRuns)
   EXPECT_EQ(plan_from_json(json, "plan.json").goal.schedule, plan.goal.schedule);
 }
 
+/// A plan with the orders that an allocator made, and the bound of all orders.
+Plan some_greedy_plan()
+{
+  Plan plan = some_plan();
+  plan.goal = Goal::with_defaults(Objective::Step);
+  plan.goal.schedule = {"greedy"};
+  plan.goal.microbatches = 2;
+  plan.predicted->step_time_by = StepTimeBy::Played;
+  plan.schedule_bound = Seconds(12.5);
+  const auto slot = [](Opcode opcode) { return Slot{{opcode, 0, 0}, 1}; };
+  const isobar::Run rounds{2, {slot(Opcode::Forward), slot(Opcode::BackwardInput), slot(Opcode::BackwardWeight)}};
+  for (const char* device : {"d0", "d1"}) {
+    plan.goal.schedule.orders[device] = Order(std::vector<isobar::Run>{rounds});
+  }
+  return plan;
+}
+
+TEST(PlanFile2, KeepsTheOrdersAndTheBoundOfAGreedyPlan)
+{
+  const Plan plan = some_greedy_plan();
+  const auto json = plan_to_json(plan);
+  EXPECT_THAT(json, testing::HasSubstr("\n  \"schedule_bound_s\": 12.5,\n"));
+  const auto again = plan_from_json(json, "plan.json");
+  EXPECT_EQ(again.goal.schedule, plan.goal.schedule);
+  EXPECT_EQ(again.schedule_bound, plan.schedule_bound);
+  EXPECT_EQ(plan_to_json(again), json);
+}
+
+TEST(PlanFile2, NeedsNoOrdersWithoutStages)
+{
+  Plan plan = some_greedy_plan();
+  plan.outcome = Outcome::Infeasible;
+  plan.reason = "too little memory";
+  plan.goal.schedule.orders.clear();
+  plan.stages.clear();
+  plan.predicted.reset();
+  plan.objective.reset();
+  plan.schedule_bound.reset();
+  const auto json = plan_to_json(plan);
+  EXPECT_EQ(json.find("schedule_bound_s"), std::string::npos);
+  EXPECT_EQ(plan_to_json(plan_from_json(json, "plan.json")), json);
+}
+
+TEST(PlanFile2, HasTheBoundOfAllOrdersOfAChain)
+{
+  Plan plan = some_plan();
+  const auto lower = plan_to_json(plan);
+  plan.schedule_bound = Seconds(1);
+  const auto json = plan_to_json(plan);
+  EXPECT_THAT(json, testing::HasSubstr("isobar-plan/2"));
+  EXPECT_EQ(plan_from_json(json, "plan.json").schedule_bound, Seconds(1));
+  auto text = lower;
+  text.insert(text.find("  \"certificate\""), "  \"schedule_bound_s\": 1.0,\n");
+  EXPECT_THAT([&] { plan_from_json(text, "plan.json"); },
+              testing::ThrowsMessage<InputError>(testing::HasSubstr("schedule_bound_s: unknown key")));
+}
+
 TEST(PlanFile2, HasPlansWithoutStages)
 {
   Plan plan = some_plan_2();

@@ -76,6 +76,14 @@ TEST(ScheduleText, IsRefusedWithWhatWouldBeRight)
   }
 }
 
+TEST(ScheduleChoice, HasOrdersWhereTheyDoNotFollowFromTheStages)
+{
+  EXPECT_TRUE(takes_orders("listed"));
+  EXPECT_TRUE(takes_orders("greedy"));
+  EXPECT_FALSE(takes_orders("1f1b"));
+  EXPECT_FALSE(takes_orders(""));
+}
+
 TEST(ChainSchedule, IsThatOfTheThreeNamesWithoutNumbers)
 {
   for (const auto schedule : {ChainSchedule::Sequential, ChainSchedule::GPipe, ChainSchedule::OneForwardOneBackward}) {

@@ -178,7 +178,11 @@ TEST(ListSchedule, OrdersTakeTheTimeThatItSays)
 {
   RandomTimes random(3);
   for (int n = 0; n < 200; ++n) {
-    const PipelineTimes times = random.draw(random.number(1, 6), random.number(1, 9), 5);
+    PipelineTimes times = random.draw(random.number(1, 6), random.number(1, 9), 5);
+    for (auto& device : times.devices) {
+      device.output_data = device.output / 2;
+      device.gradient_data = device.gradient;
+    }
     const ListedOrders found = list_schedule(times);
     EXPECT_EQ(makespan_of(times, found.orders).value, found.makespan.value);
     EXPECT_LE(makespan_bound(times).value, found.makespan.value);
@@ -200,6 +204,21 @@ TEST(ListSchedule, HoldsNoMoreMicroBatchesThanADeviceHasSlots)
       EXPECT_LE(most.value, static_cast<double>(times.devices[i].slots));
     }
   }
+}
+
+TEST(ListSchedule, SendsOneMessageAfterTheOtherOverALane)
+{
+  PipelineTimes times;
+  times.microbatches = 3;
+  times.devices = {{Seconds(1), Seconds(1), Seconds(0), Seconds(4), Seconds(0), 3},
+                   {Seconds(1), Seconds(1), Seconds(0), Seconds(0), Seconds(0), 3}};
+  // The second device begins after 5, works for 6, and the first one ends 1 later.
+  EXPECT_EQ(list_schedule(times).makespan.value, 12);
+  // Three messages end at 5, 9 and 13; the last micro-batch takes 3 more.
+  times.devices[0].output_data = Seconds(4);
+  const ListedOrders found = list_schedule(times);
+  EXPECT_EQ(found.makespan.value, 16);
+  EXPECT_EQ(makespan_of(times, found.orders).value, 16);
 }
 
 TEST(ListSchedule, ProvesUnevenPipelinesOfEightDevicesToOnePercentOnAverage)
@@ -239,6 +258,21 @@ TEST(MakespanBound, CountsTheIdleTimeOfFullSlots)
                    {Seconds(1), Seconds(1), Seconds(0), Seconds(0), Seconds(0), 4}};
   // Two rounds of 1 + 5 + 1 + 1 + 5 + 1.
   EXPECT_EQ(makespan_bound(times).value, 28);
+}
+
+TEST(MakespanBound, CountsTheMessagesOfTheSlowestLane)
+{
+  PipelineTimes times;
+  times.microbatches = 3;
+  times.devices = {{Seconds(1), Seconds(1), Seconds(0), Seconds(5), Seconds(6), 3, Seconds(4), Seconds(0)},
+                   {Seconds(1), Seconds(1), Seconds(0), Seconds(0), Seconds(0), 3}};
+  // One there and back takes 1 + 5 + 1 + 1 + 6 + 1; two messages of 4 are before it.
+  EXPECT_EQ(makespan_bound(times).value, 15 + 2 * 4);
+  EXPECT_EQ(list_schedule(times).makespan.value, 23);
+  times.devices[0].gradient_data = Seconds(6);
+  EXPECT_EQ(makespan_bound(times).value, 15 + 2 * 6);
+  times.input_data = Seconds(7);
+  EXPECT_EQ(makespan_bound(times).value, 15 + 2 * 7);
 }
 
 }  // namespace

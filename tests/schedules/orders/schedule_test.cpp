@@ -112,7 +112,7 @@ TEST(Schedules, AreSortedByNameAndDescribed)
     EXPECT_LE(schedule.summary.size(), 100U) << schedule.name;
     EXPECT_FALSE(schedule.source.empty()) << schedule.name;
   }
-  EXPECT_EQ(names, (std::vector<std::string_view>{"1f1b", "gpipe", "interleaved", "listed", "sequential",
+  EXPECT_EQ(names, (std::vector<std::string_view>{"1f1b", "gpipe", "greedy", "interleaved", "listed", "sequential",
                                                   "zero-bubble-h1", "zero-bubble-h2", "zero-bubble-v"}));
 }
 
@@ -138,8 +138,8 @@ TEST(Schedules, AreSuggestedForUnknownNames)
   };
   EXPECT_EQ(fault_of_name("zero-buble-h1"), "schedule: \"zero-buble-h1\" is not known; did you mean zero-bubble-h1?");
   EXPECT_EQ(fault_of_name("fastest"),
-            "schedule: \"fastest\" is not known; use 1f1b, gpipe, interleaved, listed, sequential, zero-bubble-h1, "
-            "zero-bubble-h2, zero-bubble-v");
+            "schedule: \"fastest\" is not known; use 1f1b, gpipe, greedy, interleaved, listed, sequential, "
+            "zero-bubble-h1, zero-bubble-h2, zero-bubble-v");
 }
 
 TEST(Schedules, SayWhichNumbersTheyTake)
@@ -152,6 +152,28 @@ TEST(Schedules, SayWhichNumbersTheyTake)
   EXPECT_NO_THROW(require_schedule(ScheduleChoice{"1f1b", {{"warm_up", {}}}}));
   EXPECT_THROW(require_schedule(ScheduleChoice{"gpipe", {{"warm_up", {}}}}), InputError);
   EXPECT_THROW(require_schedule(ScheduleChoice{"listed"}), InputError);
+}
+
+TEST(Schedules, TakeOrdersWherePlanFilesHaveThem)
+{
+  for (const auto& schedule : schedules())
+    EXPECT_EQ(schedule.takes_orders, takes_orders(schedule.name)) << schedule.name;
+}
+
+TEST(Schedules, MayLackOrdersThatAnAllocatorMakesUntilThereIsAPipeline)
+{
+  EXPECT_NO_THROW(require_schedule(ScheduleChoice{"greedy"}));
+  EXPECT_NO_THROW(require_schedule(ScheduleChoice{"greedy", {}, {{"d0", Order()}}}));
+  EXPECT_THROW(require_schedule(ScheduleChoice{"greedy", {{"warm_up", {}}}}), InputError);
+}
+
+TEST(Schedules, KeepTheOrdersThatAnAllocatorMade)
+{
+  const PipelineShape shape = folded(Folding::OneEach, 2, 1, 3);
+  const auto orders = require_schedule("zero-bubble-h1").orders(shape, {"zero-bubble-h1"});
+  EXPECT_EQ(require_schedule("greedy").orders(shape, {"greedy", {}, {{"d0", orders[0]}, {"d1", orders[1]}}}), orders);
+  EXPECT_EQ(fault_of(shape, {"greedy", {}, {{"d0", orders[0]}}}),
+            "schedule.orders: d1 has none; give each device of the stages an order");
 }
 
 TEST(Schedules, RefuseWhatTheyCannotOrder)
@@ -176,6 +198,11 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
       {chain, {"sequential", {{"a\nb", {}}}}, "schedule: sequential takes no a\\x0ab; leave it out"},
       {chain, {"1f1b", {}, {{"d0", order}}}, "schedule: 1f1b takes no orders; use listed, or leave them out"},
       {chain, {"listed"}, "schedule: listed has no orders; give one for each device"},
+      {chain, {"greedy"}, "schedule: greedy has no orders; make a plan with isobar plan"},
+      {two_each,
+       {"greedy", {}, {{"d0", order}}},
+       "schedule: greedy works with one stage on each device, and 3 devices have 6 stages; use interleaved, "
+       "zero-bubble-v or listed"},
       {chain,
        {"1f1b", {{"warm_up", {}}}},
        "schedule: warm_up of 1f1b is auto, which only an allocator can resolve; give numbers"},
