@@ -1,0 +1,228 @@
+#include "core/program/player.hpp"
+
+#include "core/base/child_process.hpp"
+#include "core/errors.hpp"
+#include "core/plan/nominal_rates.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "schedules/orders/list_scheduler.hpp"
+#include "schedules/orders/schedule.hpp"
+#include "sim/play/simulation.hpp"
+#include "tests/support/full_mesh.hpp"
+#include "tests/support/simulated.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+// The player (core/program/player.hpp) and the simulator play the same times where no link is shared.
+namespace isobar::sim {
+namespace {
+
+constexpr double tolerance = 1e-9;  // relative; SimGrid takes times within 1e-13 s for equal (network_settings)
+constexpr std::uint64_t steps = 3;
+
+/// Times as simulated, compared with the same times as played.
+struct Comparison {
+  double distance = 0;    // the largest difference, relative to the step
+  std::size_t times = 0;  // the number of times that are not 0
+
+  void add(Seconds simulated, Seconds played, Seconds step)
+  {
+    ensure(step > Seconds(0), "a step takes time");
+    distance = std::max(distance, std::abs((simulated - played) / step));
+    if (played > Seconds(0)) ++times;
+  }
+};
+
+/// Simulates and plays a program: its steps, and the computations of each rank in each of them.
+Comparison compare(const Platform& platform, const Program& program, const Plan& plan, const Workload& workload)
+{
+  const Cluster& cluster = platform.cluster();
+  const auto played = play_program(program, nominal_rates(plan, workload, cluster), steps);
+  EventList trace;
+  const auto report = simulate(platform, program, rank_hosts(plan, workload, cluster), steps, &trace);
+  std::vector<std::vector<PlayedRank>> simulated(steps, std::vector<PlayedRank>(program.ranks()));
+  for (const auto& event : trace.events) {
+    if (!is_computation(event.instruction.opcode)) continue;
+    PlayedRank& rank = simulated.at(event.step).at(event.rank);
+    if (event.position == 0) rank.begin = event.begin;
+    rank.end = event.end;
+    rank.busy += event.end - event.begin;
+  }
+  Comparison comparison;
+  for (std::size_t i = 0; i < steps; ++i) {
+    const PlayedPeriod& step = played.periods.at(i);
+    comparison.add(report.step_times.at(i), step.step_time, step.step_time);
+    for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+      comparison.add(simulated[i][rank].begin, step.ranks.at(rank).begin, step.end);
+      comparison.add(simulated[i][rank].end, step.ranks[rank].end, step.end);
+      comparison.add(simulated[i][rank].busy, step.ranks[rank].busy, step.end);
+    }
+  }
+  return comparison;
+}
+
+/// A comparison that runs in a process of its own.
+struct Case {
+  std::string name;
+  std::function<Comparison()> compare;
+};
+
+void expect_equal_times(const std::vector<Case>& cases)
+{
+  std::vector<std::function<std::string()>> work;
+  for (const auto& each : cases) {
+    work.emplace_back([&each] {
+      const Comparison comparison = each.compare();
+      return fmt::format("{:.17g} {}", comparison.distance, comparison.times);
+    });
+  }
+  const auto results = run_in_children(work, 2, Seconds(60));
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(cases[i].name);
+    if (results[i].failure) {
+      ADD_FAILURE() << results[i].failure->text;
+      continue;
+    }
+    Comparison comparison;
+    std::istringstream text(results[i].output);
+    EXPECT_TRUE(text >> comparison.distance >> comparison.times) << results[i].output;
+    EXPECT_LT(comparison.distance, tolerance);
+    EXPECT_GE(comparison.times, 3 * steps);  // at least the time of each step, and a rank's end and busy time
+  }
+}
+
+// --- schedules ---------------------------------------------------------------------------------------------------
+
+/// Irregular orders, made for the times of some other pipeline.
+std::map<std::string, Order> random_orders(std::mt19937_64& random, const std::vector<std::string>& devices,
+                                           std::uint64_t microbatches)
+{
+  const auto seconds = [&random] { return Seconds(std::uniform_real_distribution<double>(0.1, 2)(random)); };
+  schedules::PipelineTimes times;
+  times.microbatches = microbatches;
+  times.splits_backward = random() % 2 == 0;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    times.devices.push_back({.forward = seconds(),
+                             .backward_input = seconds(),
+                             .backward_weight = seconds(),
+                             .output = seconds(),
+                             .gradient = seconds(),
+                             .slots = microbatches});
+  }
+  const auto listed = schedules::list_schedule(times);
+  std::map<std::string, Order> orders;
+  for (std::size_t i = 0; i < devices.size(); ++i) orders[devices[i]] = listed.orders.at(i);
+  return orders;
+}
+
+/// A random chain under a schedule. Every other seed has a data server, every other pair of seeds gradient clipping,
+/// and every other four of them the schedule's numbers.
+Comparison compare_chain(const schedules::Schedule& schedule, unsigned seed)
+{
+  using schedules::Folding;
+  std::mt19937_64 random(seed);
+  const std::size_t devices = 1 + random() % 5;
+  const Folding folding = schedule.folding == Folding::Any ? Folding::OneEach : schedule.folding;
+  std::size_t chunks = 1;
+  if (folding == Folding::V) chunks = 2;
+  if (folding == Folding::RoundRobin) chunks = 2 + random() % 2;
+  const std::size_t stages = chunks * devices;
+
+  PlatformFile file;
+  // Two stages of a device may send to the same device at once. A FATPIPE gives each of them its whole bandwidth.
+  full_mesh(file, random, devices, seed % 2 == 0, chunks == 1 ? "" : "sharing_policy=\"FATPIPE\"");
+  const Platform platform = file.load();
+  const std::size_t layers = stages + random() % 6;
+  Workload workload = random_workload(random, layers);
+  if (seed / 2 % 2 == 0) workload.training.clip_norm = 1.0;
+
+  Plan plan;
+  plan.goal.schedule = {std::string(schedule.name)};
+  plan.goal.microbatches = 1 + random() % 10;
+  plan.data_server = platform.cluster().data_server;
+  std::vector<std::string> order = names(devices);
+  std::shuffle(order.begin(), order.end(), random);
+  for (std::size_t i = 0; i < stages; ++i) {
+    const std::string& device = order[schedules::rank_of_stage(folding, i, devices)];
+    plan.stages.push_back({{{device, 1}}, layers * i / stages, layers * (i + 1) / stages - 1});
+  }
+  if (schedule.takes_orders) plan.goal.schedule.orders = random_orders(random, order, plan.goal.microbatches);
+  if (schedule.takes("warm_up") && seed / 4 % 2 == 0) {
+    std::vector<std::uint64_t> warm_up(devices);
+    for (auto& forwards : warm_up) forwards = random() % (plan.goal.microbatches + 1);
+    std::sort(warm_up.rbegin(), warm_up.rend());
+    plan.goal.schedule.numbers["warm_up"] = warm_up;
+  }
+  return compare(platform, *schedules::make_program(plan, workload), plan, workload);
+}
+
+TEST(PlayProgram, TakesTheStepsOfTheSimulatorUnderEverySchedule)
+{
+  std::vector<Case> cases;
+  for (const auto& schedule : schedules::schedules()) {
+    for (unsigned seed = 1; seed <= 32; ++seed) {
+      cases.push_back({fmt::format("{}, seed {}", schedule.name, seed),
+                       [&schedule, seed] { return compare_chain(schedule, seed); }});
+    }
+  }
+  expect_equal_times(cases);
+}
+
+// --- collectives -------------------------------------------------------------------------------------------------
+
+/// Collectives of random sizes, one after the other. Each rank computes before each of them.
+Comparison compare_collectives(Opcode opcode, Algorithm algorithm, std::size_t ranks, std::size_t seed)
+{
+  std::mt19937_64 random(seed);
+  PlatformFile file;
+  full_mesh(file, random, ranks, false);
+  const Platform platform = file.load();
+  std::vector<std::size_t> ends(ranks);
+  std::iota(ends.begin(), ends.end(), std::size_t{0});
+  std::shuffle(ends.begin(), ends.end(), random);
+  const bool is_sum = opcode == Opcode::AllReduce || opcode == Opcode::ReduceScatter;
+  ListedProgram program(ranks);
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    for (const std::size_t rank : ends) {
+      const double work = random() % 4 == 0 ? 0 : std::uniform_real_distribution<double>(0, 2e9)(random);
+      program.compute(rank, Flops(work), Wait{program.sync_lane(rank, ends, algorithm), 0, i});
+    }
+    program.collective(opcode, ends, random_bytes(random), after_compute(i + 1), algorithm);
+    if (is_sum) continue;  // all its ends have as much data
+    for (const std::size_t rank : ends) {
+      program.instruction(rank, program.sync_lane(rank, ends, algorithm), i).size = random_bytes(random);
+    }
+  }
+  return compare(platform, program, one_layer_per_device(names(ranks), ChainSchedule::GPipe, 1), {});
+}
+
+TEST(PlayProgram, TakesTheCollectivesOfTheSimulator)
+{
+  std::vector<Case> cases;
+  for (const Opcode opcode :
+       {Opcode::AllReduce, Opcode::ReduceScatter, Opcode::AllGather, Opcode::AllToAll, Opcode::Broadcast}) {
+    for (const Algorithm algorithm : {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree, Algorithm::Direct}) {
+      for (const std::size_t ranks : {2U, 3U, 4U, 5U}) {
+        cases.push_back({fmt::format("{} {}, {} ranks", name_of(algorithm), name_of(opcode), ranks),
+                         [=, seed = cases.size()] { return compare_collectives(opcode, algorithm, ranks, seed); }});
+      }
+    }
+  }
+  expect_equal_times(cases);
+}
+
+}  // namespace
+}  // namespace isobar::sim
