@@ -102,6 +102,27 @@ inline void chain_of_devices(PlatformFile& file, std::size_t devices, const std:
   }
 }
 
+/// Hosts a and b, with the link "there" from a to b and the link "back" from b to a.
+inline void two_hosts(PlatformFile& file, const std::string& bandwidth, const std::string& latency,
+                      const std::string& attributes_there = "", const std::string& props_there = "")
+{
+  file.device("a", "1Gf");
+  file.device("b", "1Gf");
+  file.link("there", bandwidth, latency, attributes_there, props_there);
+  file.link("back", bandwidth, latency);
+  file.route("a", "b", {"there"});
+  file.route("b", "a", {"back"});
+}
+
+/// Device d0 and the data server "data", with a link from the server to the device.
+inline void device_with_data_server(PlatformFile& file, const std::string& bandwidth, const std::string& latency)
+{
+  file.device("d0", "1Gf");
+  file.data_server("data");
+  file.link("wan", bandwidth, latency);
+  file.route("data", "d0", {"wan"});
+}
+
 /// One layer per stage: 1 s forward and 2 s backward at 1 GFLOP/s; nothing to update.
 inline Workload equal_layers(std::size_t layers, Bytes output, Bytes gradient)
 {
@@ -165,6 +186,12 @@ inline SimulationReport simulate_plan(const Platform& platform, const Workload& 
   plan.data_server = platform.cluster().data_server;
   const auto program = schedules::make_program(plan, workload);
   return simulate(platform, *program, rank_hosts(plan, workload, platform.cluster()), iterations, sink);
+}
+
+/// The time of the first step.
+inline Seconds step_time(const SimulationReport& report)
+{
+  return report.step_times.at(0);
 }
 
 /// The number that `work` returns in a child process.

@@ -11,11 +11,6 @@ namespace {
 
 constexpr double tolerance = 1e-6;  // relative
 
-Seconds step_time(const SimulationReport& report)
-{
-  return report.step_times.at(0);
-}
-
 TEST(Simulate, FollowsAnAvailabilityProfile)
 {
   PlatformFile file;
@@ -41,13 +36,8 @@ double transfer_under_profile(const std::string& profile, const std::string& lat
 {
   return number_from_child([&] {
     PlatformFile file;
-    file.device("a", "1Gf");
-    file.device("b", "1Gf");
-    file.link("l", "100MBps", latency, fmt::format("bandwidth_file=\"{}\"", file.profile("l.bandwidth", profile)),
+    two_hosts(file, "100MBps", latency, fmt::format("bandwidth_file=\"{}\"", file.profile("there.bandwidth", profile)),
               props);
-    file.link("back", "100MBps", latency);
-    file.route("a", "b", {"l"});
-    file.route("b", "a", {"back"});
     const Platform platform = file.load();
     ListedProgram program(2);
     program.transfer(0, 1, Bytes(300e6));

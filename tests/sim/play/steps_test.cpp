@@ -1,7 +1,6 @@
 #include "sim/play/simulation.hpp"
 
 #include "core/model/workload.hpp"
-#include "schedules/lowering/schedule.hpp"
 #include "tests/support/simulated.hpp"
 
 #include <fmt/format.h>
@@ -258,10 +257,7 @@ TEST(Steps, HaveMessagesOnTheirWayBehindThoseOfTheStepBefore)
 TEST(Steps, PrefetchTheInputOfTheNextOne)
 {
   PlatformFile file;
-  file.device("d0", "1Gf");
-  file.data_server("data");
-  file.link("wan", "100MBps", "1s");
-  file.route("data", "d0", {"wan"});
+  device_with_data_server(file, "100MBps", "1s");
   const Platform platform = file.load();
   EventList trace;
   const auto report = simulate_plan(platform, equal_layers(1, Bytes(50e6), Bytes(0)),

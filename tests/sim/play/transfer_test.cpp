@@ -1,4 +1,5 @@
 #include "sim/play/simulation.hpp"
+
 #include "tests/support/simulated.hpp"
 
 #include <fmt/format.h>
@@ -6,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,18 +17,6 @@ namespace isobar::sim {
 namespace {
 
 constexpr double tolerance = 1e-9;  // relative
-
-/// Hosts a and b, and a link from a to b.
-void two_hosts(PlatformFile& file, const std::string& bandwidth, const std::string& latency,
-               const std::string& attributes = "", const std::string& props = "")
-{
-  file.device("a", "1Gf");
-  file.device("b", "1Gf");
-  file.link("there", bandwidth, latency, attributes, props);
-  file.link("back", bandwidth, latency);
-  file.route("a", "b", {"there"});
-  file.route("b", "a", {"back"});
-}
 
 double arrival_of_last(const EventList& trace, std::size_t to)
 {
@@ -153,10 +143,7 @@ TEST(Transfers, OfManyMicroBatchesPayTheLatencyOnceEachWayUnderGPipe)
 TEST(Transfers, OfTheDataServerLeaveOnceTheInputButOneBeforeHasBeenForwarded)
 {
   PlatformFile file;
-  file.device("d0", "1Gf");
-  file.data_server("data");
-  file.link("wan", "100MBps", "2s");
-  file.route("data", "d0", {"wan"});
+  device_with_data_server(file, "100MBps", "2s");
   const Platform platform = file.load();
   EventList trace;
   simulate_plan(platform, equal_layers(1, Bytes(50e6), Bytes(0)), one_layer_per_device({"d0"}, ChainSchedule::GPipe, 6),
@@ -301,12 +288,7 @@ TEST(Transfers, OfUnequalLatencyShareALinkInInverseProportionToIt)
 TEST(Transfers, OfALaneStayUnderItsWindowsWithoutABurst)
 {
   PlatformFile file;
-  file.device("a", "1Gf");
-  file.device("b", "1Gf");
-  file.link("wan", "100MBps", "50ms", "", "<prop id=\"flows\" value=\"4\"/><prop id=\"window\" value=\"1 MB\"/>");
-  file.link("back", "100MBps", "50ms");
-  file.route("a", "b", {"wan"});
-  file.route("b", "a", {"back"});
+  two_hosts(file, "100MBps", "50ms", "", "<prop id=\"flows\" value=\"4\"/><prop id=\"window\" value=\"1 MB\"/>");
   const Platform platform = file.load();
   ListedProgram program(2);
   for (int i = 0; i < 10; ++i) program.transfer(0, 1, Bytes(4e6));
