@@ -13,8 +13,8 @@
 
 namespace isobar::testing_support {
 
-/// The message that a malformed file must cause: the comment in its first lines ("# expect: …" or "<!-- expect: …
-/// -->"), or the content of NAME.expected next to it if the format has no comments.
+/// The message that a malformed file must cause: the comment in its first lines ("# expect: …", or "<!-- expect: …
+/// -->" of one or more lines), or the content of NAME.expected next to it if the format has no comments.
 inline std::string expected_message(const std::filesystem::path& file)
 {
   std::ifstream neighbour(file.string() + ".expected");
@@ -26,7 +26,8 @@ inline std::string expected_message(const std::filesystem::path& file)
   }
   const std::string content = text.str();
   std::smatch match;
-  if (std::regex_search(content, match, std::regex("(?:#|<!--) expect: (.*?)(?: -->)?\n"))) return match[1];
+  const std::regex comment("# expect: (.*)|<!-- expect: ([\\s\\S]*?) -->");
+  if (std::regex_search(content, match, comment)) return match.str(1) + match.str(2);
   return neighbour ? content.substr(0, content.find_last_not_of('\n') + 1) : "no expected message in the file";
 }
 
