@@ -19,7 +19,7 @@ namespace {
 /// Where a task finds its input: made by a series, and brought by a lane of receives. The compute lane brings nothing:
 /// the input comes from an earlier task of the same rank.
 struct Input {
-  Series made_by;  // empty: nothing to wait for
+  const Series* made_by = nullptr;  // none: nothing to wait for
   LaneId lane = compute_lane;
 };
 
@@ -29,17 +29,17 @@ struct StageWork {
   std::size_t rank = 0;
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;
+  Flops forward;
+  Flops backward;
+  Flops backward_weight;
+  Flops update;
   Bytes resident;
+  Bytes activations;  // held from a micro-batch's forward until its last backward
   Series forwards;
   Series backwards;
   Input input;
   Input gradient;
-  // Its instructions, but for micro-batches and waits for arrivals:
-  Instruction forward;
-  Instruction backward;
-  Instruction backward_input;
-  Instruction backward_weight;
-  Instruction update;
+  Wait update_wait;
 
   /// An instruction of the stage without work, data and waits.
   Instruction make(Opcode opcode) const
@@ -50,13 +50,6 @@ struct StageWork {
     instruction.first_layer = first_layer;
     instruction.last_layer = last_layer;
     return instruction;
-  }
-
-  const Instruction& task(Opcode opcode) const
-  {
-    if (opcode == Opcode::Forward) return forward;
-    if (opcode == Opcode::BackwardInput) return backward_input;
-    return opcode == Opcode::BackwardWeight ? backward_weight : backward;
   }
 };
 
@@ -69,39 +62,20 @@ struct Hop {
   std::size_t from_stage = 0;
   std::size_t to_rank = 0;
   std::size_t to_stage = 0;
-  Series series;  // message k carries what its task k makes
+  const Series* series = nullptr;  // message k carries what its task k makes
   Bytes size;
 };
 
-/// What a lane's instructions wait for besides what they have in common.
-enum class LaneKind : std::uint8_t {
-  Compute,        // the arrival of what they read
-  Sends,          // the task whose result they send
-  ReceivesInput,  // the forward of the input before the previous one
-  Other           // nothing
-};
+enum class LaneKind : std::uint8_t { Compute, Send, SendOfInputs, Recv, RecvOfInputs, Sync };
 
+/// What the instructions of a lane have in common.
 struct LaneRecord {
   LaneKind kind = LaneKind::Compute;
+  Payload payload = Payload::Activation;
+  std::uint32_t stage = 0;
   std::uint64_t length = 0;
-  Series series;            // of transfers, as in Hop
-  Instruction instruction;  // of transfers and collectives, but for micro-batches and such waits
-};
-
-/// The lanes of a rank and their records, both by LaneId.
-struct RankLanes {
-  std::vector<Lane> lanes;
-  std::vector<LaneRecord> records;
-
-  LaneId add(Lane lane, LaneRecord record)
-  {
-    ensure(lanes.size() < std::numeric_limits<LaneId>::max(), "a rank with more lanes than a LaneId can count");
-    const auto id = static_cast<LaneId>(lanes.size());
-    record.instruction.lane = id;
-    lanes.push_back(std::move(lane));
-    records.push_back(std::move(record));
-    return id;
-  }
+  const Series* series = nullptr;  // of transfers, as in Hop
+  Bytes size;                      // of transfers
 };
 
 /// A pipeline of stages: the compute lanes follow the orders, and all other lanes follow from those.
@@ -115,13 +89,14 @@ class PipelineProgram : public Program {
     find_tasks();
     is_training_ = !stages_.front().backwards.empty();
     if (!is_training_) {
-      for (auto& stage : stages_) stage.forward.acquires = {};
+      for (auto& stage : stages_) stage.activations = {};
     }
-    ranks_.resize(shape.ranks() + (plan.data_server ? 1 : 0));
-    for (auto& rank : ranks_) rank.add({"compute", Engine::Device, {}}, {});
+    lanes_.resize(shape.ranks() + (plan.data_server ? 1 : 0));
+    records_.resize(lanes_.size());
+    for (std::size_t rank = 0; rank < lanes_.size(); ++rank) add_lane(rank, {"compute", Engine::Device, {}}, {});
     for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
       const std::size_t updates = is_training_ ? stages_of_rank_[rank].size() : 0;
-      ranks_[rank].records[compute_lane].length = orders_[rank].length() + updates;
+      records_[rank][compute_lane].length = orders_[rank].length() + updates;
     }
     const auto hops = hops_of(boundaries_of(workload), plan.data_server.has_value());
     channels_.resize(hops.size());
@@ -132,8 +107,12 @@ class PipelineProgram : public Program {
     if (is_training_ && needs_gradient_sync(workload) && shape.ranks() > 1) add_gradient_sync();
   }
 
-  std::size_t ranks() const override { return ranks_.size(); }
-  const std::vector<Lane>& lanes(std::size_t rank) const override { return of_rank(rank).lanes; }
+  std::size_t ranks() const override { return lanes_.size(); }
+  const std::vector<Lane>& lanes(std::size_t rank) const override
+  {
+    ensure(rank < ranks(), "a rank beyond the program's");
+    return lanes_[rank];
+  }
   const std::vector<Channel>& channels() const override { return channels_; }
 
   Bytes resident(std::size_t rank, Tier tier) const override
@@ -151,7 +130,8 @@ class PipelineProgram : public Program {
   {
     const LaneRecord& record = record_of(rank, lane);
     ensure(position < record.length, "a position beyond the end of its lane");
-    return record.kind == LaneKind::Compute ? compute(rank, position) : in_lane(record, position);
+    if (record.kind == LaneKind::Compute) return compute(rank, position);
+    return record.kind == LaneKind::Sync ? sync(rank, lane) : transfer(lane, record, position);
   }
 
  private:
@@ -167,22 +147,14 @@ class PipelineProgram : public Program {
       work.rank = shape.rank_of_stage[i];
       work.first_layer = stage.first_layer;
       work.last_layer = stage.last_layer;
-      work.forward = work.make(Opcode::Forward);
-      work.backward = work.make(Opcode::Backward);
-      work.backward_input = work.make(Opcode::BackwardInput);
-      work.backward_weight = work.make(Opcode::BackwardWeight);
-      work.update = work.make(Opcode::Update);
-      Bytes activations;  // held from a micro-batch's forward until its last backward
       for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
         const Layer& each = workload.layers.at(layer);
-        work.forward.work += each.forward;
-        work.backward.work += each.backward;
-        work.backward_weight.work += each.backward_weight;
-        work.update.work += update_work(workload, each);
-        if (!costs.memory_ignores_schedule()) activations += each.activations;
+        work.forward += each.forward;
+        work.backward += each.backward;
+        work.backward_weight += each.backward_weight;
+        work.update += update_work(workload, each);
+        if (!costs.memory_ignores_schedule()) work.activations += each.activations;
       }
-      work.backward_input.work = work.backward.work - work.backward_weight.work;
-      work.forward.acquires.size = work.backward.releases.size = work.backward_weight.releases.size = activations;
       work.resident = costs.memory(stage.first_layer, stage.last_layer, 0);
       stages_.push_back(work);
     }
@@ -224,18 +196,18 @@ class PipelineProgram : public Program {
       const Bytes output = boundaries.output.at(stage.first_layer);
       // The data server has no stage; its sends carry the stage and layers that they feed.
       if (i == 0 && has_data_server) {
-        hops.push_back({i, Payload::Activation, orders_.size(), i, stage.rank, i, stage.forwards, output});
+        hops.push_back({i, Payload::Activation, orders_.size(), i, stage.rank, i, &stage.forwards, output});
       }
       if (i == 0) continue;
       StageWork& before = stages_[i - 1];
       if (before.rank == stage.rank) {
-        stage.input.made_by = before.forwards;
-        before.gradient.made_by = stage.backwards;
+        stage.input.made_by = &before.forwards;
+        if (is_training_) before.gradient.made_by = &stage.backwards;
         continue;
       }
-      hops.push_back({i, Payload::Activation, before.rank, i - 1, stage.rank, i, before.forwards, output});
+      hops.push_back({i, Payload::Activation, before.rank, i - 1, stage.rank, i, &before.forwards, output});
       if (!is_training_) continue;
-      hops.push_back({i, Payload::Gradient, stage.rank, i, before.rank, i - 1, stage.backwards,
+      hops.push_back({i, Payload::Gradient, stage.rank, i, before.rank, i - 1, &stage.backwards,
                       boundaries.gradient.at(stage.first_layer)});
     }
     return hops;
@@ -244,7 +216,7 @@ class PipelineProgram : public Program {
   /// Adds the lanes of one kind, in the order of stages. The channel of a hop has its index.
   void add_lanes(const char* name, Payload payload, bool is_send, const std::vector<Hop>& hops)
   {
-    std::vector<std::size_t> of_kind(ranks_.size(), 0);
+    std::vector<std::size_t> of_kind(ranks(), 0);
     for (const auto& hop : hops) {
       if (hop.payload == payload) ++of_kind[is_send ? hop.from_rank : hop.to_rank];
     }
@@ -253,17 +225,16 @@ class PipelineProgram : public Program {
       if (hop.payload != payload) continue;
       const bool is_input = hop.boundary == 0;
       LaneRecord record;
-      record.kind = LaneKind::Other;
-      if (is_send && !is_input) record.kind = LaneKind::Sends;
-      if (!is_send && is_input) record.kind = LaneKind::ReceivesInput;
+      record.kind = is_send ? LaneKind::Send : LaneKind::Recv;
+      if (is_input) record.kind = is_send ? LaneKind::SendOfInputs : LaneKind::RecvOfInputs;
+      record.payload = payload;
+      record.stage = static_cast<std::uint32_t>(is_send ? hop.from_stage : hop.to_stage);
       record.length = microbatches_;
       record.series = hop.series;
-      record.instruction = stages_[is_send ? hop.from_stage : hop.to_stage].make(is_send ? Opcode::Send : Opcode::Recv);
-      record.instruction.payload = payload;
-      record.instruction.size = hop.size;
+      record.size = hop.size;
       const std::size_t rank = is_send ? hop.from_rank : hop.to_rank;
       const std::string suffix = of_kind[rank] > 1 ? " " + std::to_string(hop.boundary) : "";
-      const LaneId lane = ranks_[rank].add({name + suffix, Engine::Network, i}, record);
+      const LaneId lane = add_lane(rank, {name + suffix, Engine::Network, i}, record);
       channels_[i].ends.push_back({rank, lane});
       if (is_send) continue;
       StageWork& receiver = stages_[hop.to_stage];
@@ -276,28 +247,27 @@ class PipelineProgram : public Program {
     Channel channel;
     for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
       LaneRecord record;
-      record.kind = LaneKind::Other;
+      record.kind = LaneKind::Sync;
       record.length = 1;
-      record.instruction = stages_[stages_of_rank_[rank].front()].make(Opcode::AllReduce);
-      record.instruction.payload = Payload::GradientFacts;
-      record.instruction.size = gradient_sync_size;
-      record.instruction.waits = Wait{compute_lane, 0, orders_[rank].length()};
-      const LaneId lane = ranks_[rank].add({"sync", Engine::Network, channels_.size()}, record);
+      const LaneId lane = add_lane(rank, {"sync", Engine::Network, channels_.size()}, record);
       channel.ends.push_back({rank, lane});
-      for (const std::size_t stage : stages_of_rank_[rank]) stages_[stage].update.waits = Wait{lane, 0, 1};
+      for (const std::size_t stage : stages_of_rank_[rank]) stages_[stage].update_wait = {lane, 0, 1};
     }
     channels_.push_back(std::move(channel));
   }
 
-  const RankLanes& of_rank(std::size_t rank) const
+  LaneId add_lane(std::size_t rank, Lane lane, LaneRecord record)
   {
-    ensure(rank < ranks_.size(), "a rank beyond the program's");
-    return ranks_[rank];
+    ensure(lanes_[rank].size() < std::numeric_limits<LaneId>::max(), "a rank with more lanes than a LaneId can count");
+    lanes_[rank].push_back(std::move(lane));
+    records_[rank].push_back(record);
+    return static_cast<LaneId>(records_[rank].size() - 1);
   }
 
   const LaneRecord& record_of(std::size_t rank, LaneId lane) const
   {
-    const auto& records = of_rank(rank).records;
+    ensure(rank < ranks(), "a rank beyond the program's");
+    const auto& records = records_[rank];
     ensure(lane < records.size(), "a lane beyond the rank's");
     return records[lane];
   }
@@ -316,48 +286,83 @@ class PipelineProgram : public Program {
     return wait;
   }
 
-  /// The wait of the rank's task at `position` for what it reads.
-  static Waits arrival_of(const Input& input, std::uint64_t microbatch, std::uint64_t position)
+  /// The wait of the rank's task at `position` for what it reads; for no completion if the rank made it itself.
+  static Wait arrival_of(const Input& input, std::uint64_t microbatch, std::uint64_t position)
   {
-    const Series& series = input.made_by;
-    if (series.empty()) return {};
-    const Task task = series.of(microbatch);
-    if (input.lane != compute_lane) return Wait{input.lane, 0, series.index_of(task) + 1};
-    ensure(series.position_of(task) < position, "an order in which a task comes before its input");
+    if (input.made_by == nullptr) return {};
+    const Task task = input.made_by->of(microbatch);
+    if (input.lane != compute_lane) return {input.lane, 0, input.made_by->index_of(task) + 1};
+    ensure(input.made_by->position_of(task) < position, "an order in which a task comes before its input");
     return {};
   }
 
   Instruction compute(std::size_t rank, std::uint64_t position) const
   {
     const Order& order = orders_[rank];
-    if (position >= order.length()) return stages_[stages_of_rank_[rank][position - order.length()]].update;
-    const Task task = order.at(position);
+    const bool is_update = position >= order.length();
+    const Task task =
+        is_update ? Task{Opcode::Update, static_cast<std::uint32_t>(position - order.length()), 0} : order.at(position);
     const StageWork& stage = stages_[stages_of_rank_[rank][task.part]];
-    Instruction instruction = stage.task(task.opcode);
+    Instruction instruction = stage.make(task.opcode);
     instruction.microbatch = task.microbatch;
-    if (task.opcode == Opcode::BackwardWeight) return instruction;
-    const Input& input = task.opcode == Opcode::Forward ? stage.input : stage.gradient;
-    instruction.waits = arrival_of(input, task.microbatch, position);
+    switch (task.opcode) {
+      case Opcode::Forward:
+        instruction.work = stage.forward;
+        instruction.acquires.size = stage.activations;
+        instruction.waits.add(arrival_of(stage.input, task.microbatch, position));
+        break;
+      case Opcode::Backward:
+        instruction.work = stage.backward;
+        instruction.releases.size = stage.activations;
+        instruction.waits.add(arrival_of(stage.gradient, task.microbatch, position));
+        break;
+      case Opcode::BackwardInput:
+        instruction.work = stage.backward - stage.backward_weight;
+        instruction.waits.add(arrival_of(stage.gradient, task.microbatch, position));
+        break;
+      case Opcode::BackwardWeight:
+        instruction.work = stage.backward_weight;
+        instruction.releases.size = stage.activations;
+        break;
+      default:
+        instruction.work = stage.update;
+        instruction.waits.add(stage.update_wait);
+        break;
+    }
     return instruction;
   }
 
-  Instruction in_lane(const LaneRecord& record, std::uint64_t position) const
+  Instruction transfer(LaneId lane, const LaneRecord& record, std::uint64_t position) const
   {
-    Instruction instruction = record.instruction;
-    if (record.series.empty()) return instruction;
-    const Task task = record.series.nth(position);
+    const bool is_send = record.kind == LaneKind::Send || record.kind == LaneKind::SendOfInputs;
+    const Task task = record.series->nth(position);
+    Instruction instruction = stages_[record.stage].make(is_send ? Opcode::Send : Opcode::Recv);
+    instruction.payload = record.payload;
+    instruction.lane = lane;
     instruction.microbatch = task.microbatch;
-    if (record.kind == LaneKind::Sends) instruction.waits = after(record.series, task);
-    if (record.kind == LaneKind::ReceivesInput) instruction.waits = after_earlier_input(record.series, position);
+    instruction.size = record.size;
+    if (record.kind == LaneKind::Send) instruction.waits.add(after(*record.series, task));
+    if (record.kind == LaneKind::RecvOfInputs) instruction.waits.add(after_earlier_input(*record.series, position));
+    return instruction;
+  }
+
+  Instruction sync(std::size_t rank, LaneId lane) const
+  {
+    Instruction instruction = stages_[stages_of_rank_[rank].front()].make(Opcode::AllReduce);
+    instruction.payload = Payload::GradientFacts;
+    instruction.lane = lane;
+    instruction.size = gradient_sync_size;
+    instruction.waits = Wait{compute_lane, 0, orders_[rank].length()};
     return instruction;
   }
 
   std::uint64_t microbatches_;
   std::vector<Order> orders_;                             // by rank
   std::vector<std::vector<std::size_t>> stages_of_rank_;  // by part
-  std::vector<StageWork> stages_;
+  std::vector<StageWork> stages_;                         // others point to their series
   bool is_training_ = true;
-  std::vector<RankLanes> ranks_;
+  std::vector<std::vector<Lane>> lanes_;          // by rank and LaneId
+  std::vector<std::vector<LaneRecord>> records_;  // the same
   std::vector<Channel> channels_;
 };
 

@@ -2,13 +2,6 @@
 
 namespace isobar::schedules {
 
-namespace {
-
-/// Beyond, the binary search of the order is no slower than looking at one loop after another.
-constexpr std::size_t most_loops = 8;
-
-}  // namespace
-
 Series::Series(const Order& order, Opcode opcode, std::uint32_t part) : order_(&order), opcode_(opcode), part_(part)
 {
   find_loops();
@@ -32,12 +25,12 @@ void Series::find_loops()
       const auto& [first, stride] = slots[i];
       if (first.opcode != opcode_ || first.part != part_) continue;
       const bool takes_turns = times > 1 && (!is_first || (stride != 1 && stride != -1));
-      if (takes_turns || loops_.size() == most_loops) {
-        loops_.clear();
+      if (takes_turns || loop_count_ == loops_.size()) {
+        loop_count_ = 0;
         return;
       }
       is_first = false;
-      loops_.push_back({next.index, times, first.microbatch, stride != -1, next.position + i, slots.size()});
+      loops_[loop_count_++] = {next.index, times, first.microbatch, stride != -1, next.position + i, slots.size()};
       next.index += times;
     }
     next.position += times * slots.size();
@@ -46,7 +39,7 @@ void Series::find_loops()
 
 const Series::Loop* Series::loop_with(std::uint64_t microbatch) const
 {
-  for (const auto& loop : loops_) {
+  for (const auto& loop : loops()) {
     if (loop.distance_to(microbatch) < loop.length) return &loop;
   }
   return nullptr;
@@ -54,7 +47,7 @@ const Series::Loop* Series::loop_with(std::uint64_t microbatch) const
 
 Task Series::nth(std::uint64_t index) const
 {
-  for (const auto& loop : loops_) {
+  for (const auto& loop : loops()) {
     const std::uint64_t distance = index - loop.index;
     if (distance >= loop.length) continue;
     return {opcode_, part_, loop.is_ascending ? loop.microbatch + distance : loop.microbatch - distance};

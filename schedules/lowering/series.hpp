@@ -2,8 +2,10 @@
 
 #include "core/plan/order.hpp"
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <span>
 
 namespace isobar::schedules {
 
@@ -49,12 +51,14 @@ class Series {
   Series(const Order& order, Opcode opcode, std::uint32_t part);
 
   void find_loops();
+  std::span<const Loop> loops() const { return {loops_.data(), loop_count_}; }
   const Loop* loop_with(std::uint64_t microbatch) const;
 
   const Order* order_ = nullptr;
   Opcode opcode_ = Opcode::Forward;
   std::uint32_t part_ = 0;
-  std::vector<Loop> loops_;  // of all tasks, or none: the order looks up
+  std::size_t loop_count_ = 0;      // 0: the order looks up
+  std::array<Loop, 4> loops_ = {};  // of all tasks; in place to spare a cache miss
 };
 
 }  // namespace isobar::schedules
