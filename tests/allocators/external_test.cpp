@@ -2,7 +2,6 @@
 #include "allocators/registry.hpp"
 
 #include "core/errors.hpp"
-#include "tests/support/bad_files.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/temporary_folder.hpp"
 
