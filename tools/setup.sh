@@ -35,6 +35,9 @@ build() {
   cmake --build build/release --target "$@" -- --quiet
 }
 
+# Tests at a time: many of them wait, such as for a deadline.
+test_jobs=$(($(nproc) + 2))
+
 # The folder for downloads and fuzzing inputs, shared by all clones.
 cache_folder() {
   echo "${ISOBAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/isobar}"
