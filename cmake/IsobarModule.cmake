@@ -45,6 +45,9 @@ function(isobar_module name)
   endif()
 endfunction()
 
+# Seconds after which a test has hung. Several times what the slowest one takes on a busy machine.
+set(isobar_test_timeout 1800)
+
 # isobar_tests(NAME SOURCES ... LINK ... [PRECOMPILE HEADER... | REUSE_FROM TARGET]): the test program of a folder, with
 # GoogleTest's headers precompiled. Each test runs in its own process, since SimGrid's clock is global.
 function(isobar_tests name)
@@ -59,6 +62,6 @@ function(isobar_tests name)
     isobar_precompile(isobar_${name}_tests <gmock/gmock.h> <gtest/gtest.h> ${tests_PRECOMPILE})
   endif()
   gtest_discover_tests(isobar_${name}_tests TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${name} TIMEOUT 300
+                       PROPERTIES LABELS ${name} TIMEOUT ${isobar_test_timeout}
                        ENVIRONMENT TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp:die_after_fork=0)
 endfunction()
