@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -54,6 +55,16 @@ std::vector<fs::path> files_in(const fs::path& folder)
     files.push_back(entry->path());
   }
   return files;
+}
+
+/// Removes a folder with its files; another process may remove it at the same time.
+void remove_folder(const fs::path& folder)
+{
+  std::error_code fault;
+  fs::remove_all(folder, fault);
+  if (fault && fault != std::errc::no_such_file_or_directory) {
+    throw fs::filesystem_error("cannot remove", folder, fault);
+  }
 }
 
 fs::path row_file(const fs::path& folder, const std::string& definition)
@@ -98,7 +109,7 @@ class ArraySweep {
     gather();
     gathered_.clear();  // --retry-failed replaces rows that failed before
     if (!missing().empty()) make_missing();
-    fs::remove_all(array_.folder);
+    remove_folder(array_.folder);
     std::error_code not_empty;  // other sweeps of this database may use it
     fs::remove(all_rows_, not_empty);
   }
