@@ -6,7 +6,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace isobar::schedules {
@@ -263,6 +266,21 @@ class OrderChecker {
   std::vector<std::string> faults_;
 };
 
+/// @throws InputError for orders that take too long to check, and that no player could play.
+void require_few_tasks(const std::map<std::string, Order>& orders)
+{
+  constexpr std::uint64_t most = std::uint64_t{1} << 22;
+  std::uint64_t left = most;
+  for (const auto& [device, order] : orders) {
+    if (order.length() > left) {
+      throw InputError(std::string(place), fmt::format("more than {} tasks on all devices together; use fewer "
+                                                       "micro-batches",
+                                                       most));
+    }
+    left -= order.length();
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> faults_of_orders(const PipelineShape& shape, const std::vector<Order>& orders)
@@ -273,6 +291,7 @@ std::vector<std::string> faults_of_orders(const PipelineShape& shape, const std:
 
 std::vector<Order> listed_orders(const PipelineShape& shape, const ScheduleChoice& choice)
 {
+  require_few_tasks(choice.orders);
   std::vector<std::string> faults;
   for (const auto& [device, order] : choice.orders) {
     if (std::find(shape.devices.begin(), shape.devices.end(), device) != shape.devices.end()) continue;

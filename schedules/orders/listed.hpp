@@ -20,7 +20,8 @@ namespace isobar::schedules {
 std::vector<std::string> faults_of_orders(const PipelineShape& shape, const std::vector<Order>& orders);
 
 /// The orders of ScheduleChoice::orders, of listed and of greedy. Stages may lie on devices in any way.
-/// @throws InputError for a device without an order, an order without a device, and with faults_of_orders.
+/// @throws InputError for more than 4,194,304 tasks on all devices together, a device without an order, an order
+/// without a device, and with faults_of_orders.
 std::vector<Order> listed_orders(const PipelineShape& shape, const ScheduleChoice& choice);
 
 inline constexpr Schedule listed_schedule = {

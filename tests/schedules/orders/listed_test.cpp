@@ -359,6 +359,13 @@ TEST(ListedOrders, AreTakenAsTheyAre)
   EXPECT_EQ(orders, (std::vector<Order>{first, second}));
 }
 
+TEST(ListedOrders, AreRefusedBeforeAThousandMillionTasksAreChecked)
+{
+  const std::string order = "1000000000x F0.0+ B0.0+";
+  EXPECT_EQ(fault_of({"", {0, 1}, 1'000'000'000, {{"a", order}, {"b", order}}, ""}),
+            "schedule.orders: more than 4194304 tasks on all devices together; use fewer micro-batches");
+}
+
 TEST(ListedOrders, MayBeThoseOfEveryOtherSchedule)
 {
   for (const auto& schedule : schedules()) {
