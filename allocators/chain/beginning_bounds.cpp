@@ -97,9 +97,12 @@ void BeginningBounds::find_least_sums(double limit)
         ++full;
       }
       const double rest = std::max(0.0, work_before - full_work);
-      const double least = full < fillings.size()            ? full_time + rest * fillings[full].seconds_per_flop
-                           : rest > resolution * work_before ? infinity
-                                                             : full_time;
+      double least = full_time;
+      if (full < fillings.size()) {
+        least += rest * fillings[full].seconds_per_flop;
+      } else if (rest > resolution * work_before) {
+        least = infinity;
+      }
       least_before_[device * layers_ + cut] = (least_input + least) * (1 - resolution);
     }
   }
