@@ -222,9 +222,9 @@ class PlayedPlans {
     }
   }
 
-  /// Prices a plan with orders for its times: those of list scheduling, or of zero-bubble-h1 with its own warm-up or
-  /// one for the delays, whichever step is the shortest. So it is never longer than that of zero-bubble-h1 where that
-  /// fits.
+  /// Prices a plan with orders for its times: those of list scheduling, or of a zero-bubble schedule that fits,
+  /// whichever step is the shortest. So it is never longer than those of zero-bubble-h1, with its own warm-up or one
+  /// for the delays, and of zero-bubble-h2.
   void price_with_orders(Plan& plan, const std::vector<StagePlacement>& stages) const
   {
     require_few_tasks(goal_, stages.size());
@@ -232,19 +232,16 @@ class PlayedPlans {
     for (auto& order : listed) order = with_loops(tasks_of(order));
     set_orders(plan, listed);
     price_by_playing(plan, workload_, cluster_);
-    const auto& zero_bubble = schedules::require_schedule("zero-bubble-h1");
-    ScheduleChoice choice{.name = std::string(zero_bubble.name)};
-    const auto try_choice = [&] {
+    std::vector<ScheduleChoice> others = {{"zero-bubble-h1"}, {"zero-bubble-h2"}};
+    const auto& zero_bubble = schedules::require_schedule(others.front().name);
+    const auto warm_up = chosen_warm_up(zero_bubble, cost_, stages, goal_);
+    if (warm_up) others.push_back({others.front().name, {{warm_up_key, *warm_up}}});
+    for (const auto& choice : others) {
       Plan other = plan;
-      set_orders(other, zero_bubble.orders(schedules::shape_of(plan), choice));
+      set_orders(other, schedules::require_schedule(choice.name).orders(schedules::shape_of(plan), choice));
       price_by_playing(other, workload_, cluster_);
       if (*other.objective < *plan.objective && !overfull_device(other, cluster_)) plan = std::move(other);
-    };
-    try_choice();
-    const auto warm_up = chosen_warm_up(zero_bubble, cost_, stages, goal_);
-    if (!warm_up) return;
-    choice.numbers[warm_up_key] = *warm_up;
-    try_choice();
+    }
   }
 
   static std::vector<Task> tasks_of(const Order& order)
@@ -304,6 +301,14 @@ class PlayedPlans {
     Plan plan = plan_for(given_part_of(goal_.schedule));
     plan.outcome = outcome_;
     plan.reason = reason_;
+    // Stages beyond the numbers were made never to fit, so the reason of the search would mislead.
+    const auto given = given_devices();
+    if (outcome_ == Outcome::Infeasible && given && *given < most_devices(1)) {
+      plan.reason = fmt::format(
+          "warm_up is for {} of {} devices, and no placement on so few fits; give a number for "
+          "each device, or auto",
+          *given, most_devices(1));
+    }
     return plan;
   }
 

@@ -22,9 +22,9 @@ void require_plannable(const Goal& goal, const Allocator* allocator, const std::
 /// cut by `fold`. Counts that depend on the number of devices are first those for as many devices as there are, or half
 /// as many again and again while nothing fits; then once those for the number that the placement uses. Numbers to be
 /// chosen: "warm_up" is the better one of the schedule's own and chosen_warm_up; "chunks" is 2, 3 or 4. Orders that an
-/// allocator makes are those of list_schedule for the placement's times and memory, or of zero-bubble-h1 where that is
-/// shorter as played; they are placed with the counts of 1f1b. Each plan is priced by playing (played_plan.hpp); those
-/// that exceed a memory are dropped.
+/// allocator makes are those of list_schedule for the placement's times and memory, or of zero-bubble-h1 or -h2 where
+/// that is shorter as played; they are placed with the counts of 1f1b. Each plan is priced by playing
+/// (played_plan.hpp); those that exceed a memory are dropped.
 ///
 /// A heuristic, apart from the bound that the plans carry. Limits hold for each search of `place`, except that the time
 /// limit is for all of them together. `view` is of `workload`; limits.start has its chain's layers. Deterministic

@@ -184,7 +184,7 @@ TEST(PlansByPlaying, OrderNoLongerStepsThanZeroBubbleOnTheSamePlacement)
     const std::uint64_t microbatches = 4 + random() % 9;
     // The checker has passed it: it recomputes the bound with the slots that memory leaves.
     const Plan plan = allocate("even", workload, platform, goal_under("greedy", microbatches), {});
-    for (const std::string schedule : {"zero-bubble-h1", "zero-bubble-h1(warm_up=auto)"}) {
+    for (const std::string schedule : {"zero-bubble-h1", "zero-bubble-h1(warm_up=auto)", "zero-bubble-h2"}) {
       const Plan other = allocate("even", workload, platform, goal_under(schedule, microbatches), {});
       if (other.stages.empty() || stages_of(other) != stages_of(plan)) continue;
       ++compared;
@@ -313,6 +313,17 @@ TEST(PlansByPlaying, SayHowManyLayersAreMissing)
   EXPECT_EQ(plan.reason,
             "2 devices with 3 stages each need 6 layers that can be cut apart, and there are 4; leave "
             "devices out with --without");
+}
+
+TEST(PlansByPlaying, SayThatAWarmUpIsForTooFewDevices)
+{
+  const Workload workload = chain(std::vector<double>(3, 1), 0, 10);
+  const Cluster platform = cluster({1, 1, 1}, {Seconds(0), BytesPerSecond(1e30)}, 1000);
+  const Plan plan = allocate("even", workload, platform, goal_under("1f1b(warm_up=1/0)"), {});
+  EXPECT_EQ(plan.outcome, Outcome::Infeasible);
+  EXPECT_EQ(plan.reason,
+            "warm_up is for 2 of 3 devices, and no placement on so few fits; give a number for each device, "
+            "or auto");
 }
 
 TEST(PlansByPlaying, ReturnTheBestCandidatesFirst)
