@@ -56,7 +56,7 @@ void Claims::check_simulated()
   if (!plan_.simulated || !plan_.step_bound) return;
   if (plan_.simulated->step_time >= *plan_.step_bound * (1 - simulated_tolerance)) return;
   const auto [claim, bound] = distinct_texts(plan_.simulated->step_time.value, plan_.step_bound->value);
-  fault("simulated.step_time_s: claims {}, below step_bound_s {}; no schedule is faster", claim, bound);
+  fault("simulated.step_time_s: claims {}, below step_bound_s {}; no order is faster", claim, bound);
 }
 
 }  // namespace isobar

@@ -6,7 +6,6 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/check/claims.hpp"
-#include "core/check/schedule_bound.hpp"
 #include "core/check/step_player.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
@@ -52,8 +51,8 @@ class Checker {
     check_placement();
     if (!claims_.empty()) return claims_.take();
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) check_device(i, cluster_.devices[devices_[i]]);
-    check_schedule_bound();
     if (!is_chain(plan_)) return claims_.take();  // faults_of_played checks the rest
+    if (plan_.schedule_bound) fault("schedule_bound_s: a claim of plans whose step is played; leave it out");
     schedule_ = require_chain_schedule(plan_.goal.schedule);
     collect();
     check_memory();
@@ -206,18 +205,6 @@ class Checker {
     }
   }
 
-  /// The bound of all orders, which a plan may leave out.
-  void check_schedule_bound()
-  {
-    if (!plan_.schedule_bound) return;
-    if (devices_of(plan_).size() != plan_.stages.size()) {
-      fault("schedule_bound_s: a claim of a plan with several stages on a device; leave it out");
-      return;
-    }
-    claims_.check("schedule_bound_s", plan_.schedule_bound,
-                  least_step_of_orders(plan_, devices_, workload_, cluster_) / cluster_.profile_speedup);
-  }
-
   /// A transfer as its latency and the time that it occupies its lane.
   PlayedTransfer transfer(std::size_t from, std::size_t to, Bytes size) const
   {
@@ -227,8 +214,6 @@ class Checker {
     if (plan_.latency_occupies_lanes()) return {0, latency + data};
     return {latency, data};
   }
-
-  static double all_of(const PlayedTransfer& transfer) { return transfer.latency + transfer.data; }
 
   void collect()
   {
@@ -300,7 +285,7 @@ class Checker {
   double counted(double compute, const PlayedTransfer& forward, const PlayedTransfer& backward) const
   {
     if (plan_.goal.communication == Communication::None) return compute;
-    if (plan_.goal.communication == Communication::Serial) return compute + all_of(forward) + all_of(backward);
+    if (plan_.goal.communication == Communication::Serial) return compute + forward.total() + backward.total();
     return std::max(compute, forward.data + backward.data);
   }
 
@@ -319,8 +304,8 @@ class Checker {
     const bool is_free = plan_.goal.has_free_transfers();
     double largest = counted(0, input_, {});
     double sum = largest;
-    double alone = all_of(input_);                 // one micro-batch alone in the pipeline
-    double around = is_free ? 0 : all_of(input_);  // the same, for what counts before this stage
+    double alone = input_.total();                 // one micro-batch alone in the pipeline
+    double around = is_free ? 0 : input_.total();  // the same, for what counts before this stage
     double busiest_lane = is_free ? 0 : input_.data;
     double earliest_step = 0;
     double slowest_update = 0;
@@ -329,7 +314,7 @@ class Checker {
       const PlayedTransfer returned = i + 1 < stages_.size() ? stages_[i + 1].sent_backward : PlayedTransfer{};
       const double compute = stage.forward_s + stage.backward_s;
       const double cost = counted(compute, stage.sent_forward, stage.sent_backward);
-      const double transfers = all_of(stage.sent_forward) + all_of(returned);
+      const double transfers = stage.sent_forward.total() + returned.total();
       largest = std::max(largest, cost);
       sum += cost;
       slowest_update = std::max(slowest_update, stage.update_s);
@@ -344,10 +329,10 @@ class Checker {
       earliest_step = std::max(earliest_step, around + (microbatches - 1) * busiest_lane);
     }
     // One micro-batch after the other: the stages' last backwards end one by one, the first stage's at the very end.
-    double backward_end = all_of(input_) + microbatches * (alone - all_of(input_));
+    double backward_end = input_.total() + microbatches * (alone - input_.total());
     double last_update_end = 0;
     for (const StageFacts& stage : stages_) {
-      backward_end -= all_of(stage.sent_backward);
+      backward_end -= stage.sent_backward.total();
       last_update_end = std::max(last_update_end, backward_end + stage.update_s);
       backward_end -= stage.backward_s;
     }

@@ -4,6 +4,8 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/check/claims.hpp"
+#include "core/check/schedule_bound.hpp"
+#include "core/check/step_player.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/nominal_rates.hpp"
@@ -22,14 +24,6 @@ namespace isobar {
 
 namespace {
 
-/// A transfer without contention, in seconds.
-struct Hop {
-  double latency = 0;
-  double data = 0;
-
-  double total() const { return latency + data; }
-};
-
 /// A stage for one micro-batch, in seconds. The transfers are over the cut after it.
 struct StageFacts {
   std::size_t rank = 0;
@@ -37,8 +31,8 @@ struct StageFacts {
   double backward = 0;
   double next_backward = 0;  // the part of the backward pass that the stage before waits for, if it is split
   double last_weight = 0;    // the rest of it, if it is split for every micro-batch
-  Hop output;
-  Hop gradient;
+  PlayedTransfer output;
+  PlayedTransfer gradient;
 
   double compute() const { return forward + backward; }
 };
@@ -136,7 +130,7 @@ class PlayedChecker {
     }
   }
 
-  Hop hop(std::size_t from, std::size_t to, Bytes size) const
+  PlayedTransfer hop(std::size_t from, std::size_t to, Bytes size) const
   {
     const Path path = cluster_.path(from, to);
     return {path.latency.value, size.value / path.bandwidth.value};
@@ -165,6 +159,7 @@ class PlayedChecker {
     const double step = played.periods.front().end.value;
     claims_.check("objective_s", plan_.objective, step);
     claims_.check("step_bound_s", plan_.step_bound, earliest_step() / cluster_.profile_speedup);
+    check_schedule_bound();
     if (!plan_.predicted) {
       claims_.fault("predicted: missing; a plan that is not infeasible predicts its times and memory");
       return;
@@ -177,6 +172,18 @@ class PlayedChecker {
     check_formulas();
     claims_.check_simulated();
     claims_.check_objective_bound(step);
+  }
+
+  /// The bound of all orders, which a plan may leave out.
+  void check_schedule_bound()
+  {
+    if (!plan_.schedule_bound) return;
+    if (devices_.size() != stages_.size()) {
+      claims_.fault("schedule_bound_s: a claim of a plan with several stages on a device; leave it out");
+      return;
+    }
+    claims_.check("schedule_bound_s", plan_.schedule_bound,
+                  least_step_of_orders(plan_, device_of_rank_, workload_, cluster_) / cluster_.profile_speedup);
   }
 
   /// Sums of the stages' costs, transfers overlapped. A device with several stages takes the sum of theirs for each
@@ -254,7 +261,7 @@ class PlayedChecker {
   std::vector<std::string> devices_;         // by rank
   std::vector<std::size_t> device_of_rank_;  // its index in the cluster
   std::vector<StageFacts> stages_;
-  Hop input_;
+  PlayedTransfer input_;
 };
 
 }  // namespace

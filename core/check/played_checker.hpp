@@ -14,7 +14,7 @@ namespace isobar {
 /// nominal rates (core/program/player.hpp). `faults_of` must have found no fault in its placement.
 ///
 /// Checks that the Program's work is that of the workload's layers, that every device holds the most that the Program
-/// allocates, and that predicted times, objective, step bound and memory are right to 1e-9 relative. The step bound
+/// allocates, and that predicted times, objective, bounds and memory are right to 1e-9 relative. The step bound
 /// holds for every order of the same work on these devices: the first device waits for its input, computes all
 /// micro-batches, and the last gradient travels back; a micro-batch passes through all stages and back while the
 /// busiest lane works on the others (docs/costs.md).

@@ -1,6 +1,7 @@
 #include "core/check/schedule_bound.hpp"
 
 #include "core/check/claims.hpp"
+#include "core/check/step_player.hpp"
 #include "core/model/layer_graph.hpp"
 
 #include <algorithm>
@@ -10,21 +11,13 @@ namespace isobar {
 
 namespace {
 
-/// A transfer, in seconds.
-struct Hop {
-  double latency = 0;
-  double data = 0;
-
-  double total() const { return latency + data; }
-};
-
-/// A stage for one micro-batch, in seconds. The hops are over the cut after it.
+/// A stage for one micro-batch, in seconds. The transfers are over the cut after it.
 struct OrderedStage {
   double forward = 0;
   double backward = 0;  // without the weight gradients
   double weights = 0;
-  Hop output;
-  Hop gradient;
+  PlayedTransfer output;
+  PlayedTransfer gradient;
   double held = 1;  // the most micro-batches that its device can hold
 
   double passes() const { return forward + backward; }
@@ -47,7 +40,7 @@ class OrderBound {
 
   double least() const
   {
-    const Hop first_input = input();
+    const PlayedTransfer first_input = input();
     double round_trip = 0;
     double turn = first_input.data;
     for (const auto& stage : stages_) {
@@ -106,14 +99,14 @@ class OrderBound {
     return result;
   }
 
-  Hop hop(std::size_t from, std::size_t to, Bytes size) const
+  PlayedTransfer hop(std::size_t from, std::size_t to, Bytes size) const
   {
     if (plan_.goal.has_free_transfers()) return {};
     const Path path = cluster_.path(from, to);
     return {path.latency.value, size.value / path.bandwidth.value};
   }
 
-  Hop input() const
+  PlayedTransfer input() const
   {
     if (!cluster_.data_server) return {};
     return hop(cluster_.data_server_index(), devices_.front(), cuts_.output.front());

@@ -11,6 +11,8 @@ namespace isobar {
 struct PlayedTransfer {
   double latency = 0;
   double data = 0;
+
+  double total() const { return latency + data; }
 };
 
 /// The times of a stage, in seconds.

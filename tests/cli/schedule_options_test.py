@@ -66,7 +66,7 @@ class Plans(CommandTest):
 
     def test_show_the_bound_of_all_orders_and_its_gap(self):
         shown = self.run_isobar("plan", *self.gpt_inputs(), *EVEN, "--schedule", "greedy").stdout.splitlines()
-        predicted = re.fullmatch(r"predicted step ([\d.e-]+) s, no schedule of this plan below [\d.e-]+ s", shown[2])
+        predicted = re.fullmatch(r"predicted step ([\d.e-]+) s, no order of its passes below [\d.e-]+ s", shown[2])
         bound = re.fullmatch(r"no order that fits in memory below ([\d.e-]+) s, gap ([\d.]+) %", shown[3])
         self.assertAlmostEqual(float(bound[2]), 100 * (1 - float(bound[1]) / float(predicted[1])), delta=0.02)
 
@@ -82,6 +82,14 @@ class Plans(CommandTest):
         del plan["schedule_bound_s"]
         pathlib.Path(file).write_text(json.dumps(plan))
         self.assertIn("every claim holds", self.run_isobar("verify", *inputs, file).stdout)
+
+    def test_with_several_stages_on_a_device_have_no_bound_of_all_orders(self):
+        inputs = self.gpt_inputs()
+        file = self.make_plan(*inputs, "--schedule", "interleaved")
+        plan = json.loads(pathlib.Path(file).read_text())
+        pathlib.Path(file).write_text(json.dumps({**plan, "schedule_bound_s": 1}))
+        self.assertIn("schedule_bound_s: a claim of a plan with several stages on a device; leave it out\n",
+                      self.run_isobar("verify", *inputs, file, expect=5).stdout)
 
     def test_lose_the_bound_of_all_orders_with_their_own_orders(self):
         inputs = self.gpt_inputs()

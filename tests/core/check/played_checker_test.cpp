@@ -10,12 +10,14 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
 namespace isobar {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::IsEmpty;
 using testing_support::chain;
@@ -125,6 +127,20 @@ TEST(FaultsOfPlayed, NamesEachClaimThatIsChanged)
                                       step)));
   EXPECT_THAT(faults_after([](Plan& plan) { plan.predicted.reset(); }),
               ElementsAre("predicted: missing; a plan that is not infeasible predicts its times and memory"));
+}
+
+TEST(FaultsOfPlayed, RecomputesTheBoundOfAllOrdersBesideTheOtherClaims)
+{
+  Played played;
+  // A way there of 2 s, then 6 s for each of two micro-batches, and a way back of 3 s.
+  played.plan.schedule_bound = Seconds(17);
+  EXPECT_THAT(played.faults(), IsEmpty());
+  played.plan.schedule_bound = Seconds(16);
+  played.plan.predicted->bottleneck = Seconds(1);
+  EXPECT_THAT(played.faults(), ElementsAre("schedule_bound_s: claims 16; it is 17 on this platform and workload",
+                                           testing::StartsWith("predicted.bottleneck_s: claims 1; it is ")));
+  played.plan.schedule_bound = Seconds(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THAT(played.faults(), Contains(testing::StartsWith("schedule_bound_s: claims nan")));
 }
 
 TEST(FaultsOfPlayed, NamesADeviceWithoutEnoughMemory)
