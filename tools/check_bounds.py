@@ -42,9 +42,9 @@ def faults_of(row):
     if predicted is not None and bound is not None and predicted < bound * (1 - 1e-9):
         yield f"predicted {predicted} s, no plan below {bound} s"
     if predicted is not None and step_bound is not None and predicted < step_bound * (1 - 1e-9):
-        yield f"predicted {predicted} s, no schedule of this plan below {step_bound} s"
+        yield f"predicted {predicted} s, no order of its passes below {step_bound} s"
     if simulated is not None and step_bound is not None and simulated < step_bound * (1 - TOLERANCE):
-        yield f"simulated {simulated} s, no schedule of this plan below {step_bound} s"
+        yield f"simulated {simulated} s, no order of its passes below {step_bound} s"
     if simulated is not None and bound is not None and simulated < bound * (1 - TOLERANCE):
         yield f"simulated {simulated} s, no plan below {bound} s"
 

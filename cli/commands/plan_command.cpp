@@ -47,7 +47,7 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
                       plan.objective_bound.value().value, name_of(plan.certificate.kind),
                       100 * plan.gap_fraction().value_or(0));
   const Predicted& predicted = plan.predicted.value();
-  text += fmt::format("predicted step {:.6g} s, no schedule of this plan below {:.6g} s\n", predicted.step_time.value,
+  text += fmt::format("predicted step {:.6g} s, no order of its passes below {:.6g} s\n", predicted.step_time.value,
                       plan.step_bound.value().value);
   if (plan.schedule_bound) {
     const Seconds gap = predicted.step_time - *plan.schedule_bound;

@@ -82,7 +82,7 @@ class CostModel {
     Seconds sum;         ///< of s_i
     Seconds pipeline;    ///< (M-1) x bottleneck + sum
     Seconds sequential;  ///< one micro-batch alone, compute and transfers
-    Seconds step_bound;  ///< no schedule finishes a step earlier
+    Seconds step_bound;  ///< no order of whole passes finishes a step earlier
   };
   /// Evaluates a placement: at least one stage, in chain order. One pass in O(stages) without allocation; for objective
   /// `step` also the recurrence (step_recurrence.hpp), in O(stages · micro-batches).

@@ -84,7 +84,7 @@ function comparison() {
     data: [panel("", report.runs.map(each => each.step_time_s), seconds, "step time"),
            {type: "scatter", mode: "markers", name: "step bound", y: rows, x: bounds, hoverinfo: "text",
             marker: {symbol: "line-ns-open", size: 20, color: text, line: {width: 2, color: text}},
-            hovertext: bounds.map((value, i) => lines(plain(labels[i]), `no schedule of this plan takes less than ${seconds(value)}`))},
+            hovertext: bounds.map((value, i) => lines(plain(labels[i]), `no order of its passes takes less than ${seconds(value)} from idle devices`))},
            panel("2", report.runs.map(each => each.gap_fraction), percent, "gap"),
            panel("3", report.runs.map(each => each.peak_memory_bytes / 2 ** 30), value => `${digits(value, 3)} GiB`, "memory")],
     layout: layout_of(below ? {

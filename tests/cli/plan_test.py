@@ -208,7 +208,7 @@ class Plan(CommandTest):
         # Stages of 6 and 1.5 s, M = 8: the formula says 7 * 6 + 7.5 s, and the second stage's last micro-batch follows.
         text = self.run_isobar("plan", *self.small_inputs(), "--allocator", "even").stdout
         lines = text.splitlines()
-        predicted = re.fullmatch(r"predicted step ([\d.]+) s, no schedule of this plan below ([\d.]+) s", lines[2])
+        predicted = re.fullmatch(r"predicted step ([\d.]+) s, no order of its passes below ([\d.]+) s", lines[2])
         self.assertGreaterEqual(float(predicted[1]), float(predicted[2]))
         self.assertEqual(lines[3], "pipeline formula 49.5 s, which is not a prediction")
 
@@ -270,7 +270,7 @@ class Plan(CommandTest):
 
     def test_shows_the_simulated_step_next_to_the_predicted_one(self):
         text = self.run_isobar("plan", *self.small_inputs(), "--allocator", "even", "--simulate", 1).stdout
-        self.assertRegex(text, r"\npredicted step [\d.]+ s, no schedule of this plan below [\d.]+ s\n"
+        self.assertRegex(text, r"\npredicted step [\d.]+ s, no order of its passes below [\d.]+ s\n"
                                r"simulated step [\d.]+ s, the least of \d+ placements; found by [a-z-]+ for objective "
                                r"[a-z]+\npipeline formula [\d.]+ s, which is not a prediction\n")
 

@@ -178,6 +178,16 @@ class Simulate(CommandTest):
         result = self.run_isobar("simulate", *inputs, "--plan", plan, expect=4)
         self.assertIn("there is no placement to simulate (infeasible): ", result.stdout)
 
+    def test_the_bound_of_a_step_stands_beside_the_first_one(self):
+        inputs = self.small_inputs()
+        plan = self.make_plan(*inputs, "--schedule", "1f1b", "--microbatches", 4)
+        text = self.run_isobar("simulate", *inputs, "--plan", plan, "--iterations", 3).stdout.splitlines()[0]
+        found = re.fullmatch(r"step (\S+) s, the mean of 3; the first takes (\S+) s; no order of its passes below (\S+) s", text)
+        steps = self.json_of("simulate", *inputs, "--plan", plan, "--iterations", 3)["step_times_s"]
+        self.assertAlmostEqual(float(found[1]), sum(steps) / 3, delta=1e-5 * steps[0])
+        self.assertAlmostEqual(float(found[2]), steps[0], delta=1e-5 * steps[0])
+        self.assertLessEqual(float(found[3]), steps[0] * (1 + 1e-5))
+
     def test_refuses_no_iterations(self):
         inputs = self.small_inputs()
         plan = self.make_plan(*inputs)
