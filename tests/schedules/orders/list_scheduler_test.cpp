@@ -150,9 +150,9 @@ Quality quality_of_list_scheduling(std::uint64_t longest_hop)
 {
   RandomTimes random(7 + longest_hop);
   Quality quality;
-  for (int n = 0; n < 300; ++n) {
-    const std::size_t devices = random.number(2, 3);
-    const PipelineTimes times = random.draw(devices, devices == 2 ? random.number(2, 4) : 3, longest_hop);
+  for (int n = 0; n < 1000; ++n) {
+    const std::size_t devices = random.number(1, 3);
+    const PipelineTimes times = random.draw(devices, random.number(2, 4), longest_hop);
     const ListedOrders found = list_schedule(times);
     const double least = BruteForce(times, found.makespan.value).least();
     EXPECT_LE(makespan_bound(times).value, least) << "case " << n;
