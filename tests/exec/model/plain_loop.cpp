@@ -56,14 +56,15 @@ at::Tensor PlainLoop::loss_of_micro_batch(const RandomKey& key)
   return loss_of(passed, synthetic_labels(workload_, key, device_));
 }
 
-double PlainLoop::step()
+double PlainLoop::step(Order order)
 {
-  Tensors losses;
-  for (std::uint64_t microbatch = 0; microbatch < microbatches_; ++microbatch) {
+  Tensors losses(microbatches_);
+  for (std::uint64_t i = 0; i < microbatches_; ++i) {
+    const std::uint64_t microbatch = order == Order::Ascending ? i : microbatches_ - 1 - i;
     const RandomKey key{seed_, next_step_, microbatch};
     const at::Tensor loss = loss_of_micro_batch(key);
     (loss / static_cast<double>(microbatches_)).backward();
-    losses.push_back(loss.detach());
+    losses[microbatch] = loss.detach();
   }
   if (const auto most = workload_.training.clip_norm) torch::nn::utils::clip_grad_norm_(parameters_, *most);
   optimizer_->of_torch->step();

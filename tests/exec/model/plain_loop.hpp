@@ -14,6 +14,9 @@ namespace isobar::exec {
 /// micro-batch by micro-batch, with autocast for bfloat16.
 class PlainLoop {
  public:
+  /// In which order a step adds up the gradients of its micro-batches.
+  enum class Order { Ascending, Descending };
+
   /// `workload` must outlive it.
   PlainLoop(const Workload& workload, std::uint64_t seed, std::uint64_t microbatches, std::string device = "cpu");
   ~PlainLoop();
@@ -21,7 +24,7 @@ class PlainLoop {
   PlainLoop& operator=(const PlainLoop&) = delete;
 
   /// Trains one step; returns its mean loss.
-  double step();
+  double step(Order order = Order::Ascending);
 
  private:
   struct Optimizer;
