@@ -240,7 +240,9 @@ std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth 
     }
     const auto bound = bound_of(group);
     text += fmt::format("{}{}{}\n\n", begin == 0 ? "" : "\n", goal_text(group.front(), has_schedule_column),
-                        bound ? fmt::format(": no placement below {:.4f} s", bound->value) : "");
+                        bound ? fmt::format(": no placement below {:.4f} s{}", bound->value,
+                                            has_schedule_column ? "; gaps are to the bound of each schedule" : "")
+                              : "");
     std::vector<std::string> header = {"allocator", "stages", "step s", "gap", "MFU", "GiB"};
     if (width != TableWidth::Terminal) {
       header = {"allocator", "outcome",      "stages",   "step s", "step bound s", "objective s", "bound s",

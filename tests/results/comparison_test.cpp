@@ -114,7 +114,7 @@ TEST(ComparisonTable, HasAColumnForTheSchedulesOfOneGoal)
   failed.reason = "too slow";
   failed.step_time = failed.objective = failed.objective_bound = std::nullopt;
   EXPECT_EQ(comparison_table({row, other, failed}),
-            "step, M = 8: no placement below 1.0000 s\n\n"
+            "step, M = 8: no placement below 1.0000 s; gaps are to the bound of each schedule\n\n"
             "allocator  schedule               stages  step s     gap  MFU  GiB\n"
             "---------  ---------------------  ------  ------  ------  ---  ---\n"
             "even       1f1b                        4  2.0000  25.0 %    –    –\n"
