@@ -3,6 +3,7 @@
 #include "core/base/command_options.hpp"
 #include "core/errors.hpp"
 
+#include <unistd.h>
 #include <cstdio>
 
 namespace isobar::cli {
@@ -22,7 +23,7 @@ void OutputFile::write(const std::string& content)
 
 void print(const std::string& text)
 {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+  if (std::fflush(stdout) != 0 || !write_all(STDOUT_FILENO, text)) {
     throw EnvironmentError("cannot write to standard output");
   }
 }

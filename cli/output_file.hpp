@@ -22,7 +22,7 @@ class OutputFile {
   bool is_standard_output_;
 };
 
-/// Prints to stdout. @throws EnvironmentError for a closed pipe or a full disk.
+/// Prints to stdout. @throws EnvironmentError for a closed pipe or a full disk; Interrupted while a reader is awaited.
 void print(const std::string& text);
 
 }  // namespace isobar::cli

@@ -1,5 +1,7 @@
 #include "cli/workload_variants.hpp"
 
+#include "core/base/quantity_text.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,13 +65,13 @@ Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const s
   const Workload& workload = inputs.workload;
   if (micro_batch == workload.micro_batch) return workload;
   if (std::holds_alternative<std::monostate>(workload.model)) {
-    throw InputError(where, fmt::format("workload {} lists its layers, for micro-batches of {} samples; other sizes "
+    throw InputError(where, fmt::format("workload {} lists its layers, for micro-batches of {}; other sizes "
                                         "need a generator, such as model: gpt",
-                                        workload.name, workload.micro_batch));
+                                        workload.name, counted(workload.micro_batch, "sample")));
   }
   if (inputs.profile_fingerprint) {
-    throw InputError(where, fmt::format("{} was measured with micro-batches of {} samples; leave --profile out",
-                                        inputs.profile_fingerprint->name, workload.micro_batch));
+    throw InputError(where, fmt::format("{} was measured with micro-batches of {}; leave --profile out",
+                                        inputs.profile_fingerprint->name, counted(workload.micro_batch, "sample")));
   }
   return with_micro_batch(workload, micro_batch);
 }

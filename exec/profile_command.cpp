@@ -57,7 +57,7 @@ struct CommandOptions {
 std::string table_of(const DeviceProfile& profile)
 {
   std::string text =
-      fmt::format("{}: {} over {} layers\n", profile.device, text_of(profile.speed), profile.layers.size());
+      fmt::format("{}: {} over {}\n", profile.device, text_of(profile.speed), counted(profile.layers.size(), "layer"));
   if (profile.host_to_device && profile.device_to_host) {
     text += fmt::format("copies to the device {}, from it {}\n", text_of(*profile.host_to_device),
                         text_of(*profile.device_to_host));

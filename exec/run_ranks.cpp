@@ -1,5 +1,6 @@
 #include "exec/run_ranks.hpp"
 
+#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/errors.hpp"
 #include "exec/launch/rendezvous.hpp"
@@ -67,8 +68,8 @@ RankPlace listed_place(const RunCommandOptions& options, const Program& program)
     endpoints.push_back(endpoint_from_text("--ranks", endpoint));
   }
   if (endpoints.size() != program.ranks()) {
-    throw InputError("--ranks",
-                     fmt::format("lists {} addresses; the plan has {} ranks", endpoints.size(), program.ranks()));
+    throw InputError("--ranks", fmt::format("lists {}; the plan has {}", counted(endpoints.size(), "address", "es"),
+                                            counted(program.ranks(), "rank")));
   }
   return {*options.rank, std::move(endpoints), secret_of(options.run.network)};
 }

@@ -1,5 +1,6 @@
 #include "exec/run_resume.hpp"
 
+#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/errors.hpp"
 #include "exec/data/dataset.hpp"
@@ -63,7 +64,7 @@ std::optional<Checkpoint> checkpoint_to_resume(RunCommandOptions& options, std::
   }
   if (checkpoint.layers() != layers) {
     throw InputError(checkpoint.where(),
-                     fmt::format("has {} layers; the workload has {}", checkpoint.layers(), layers));
+                     fmt::format("has {}; the workload has {}", counted(checkpoint.layers(), "layer"), layers));
   }
   say(fmt::format("continuing from {}", checkpoint.where()));
   options.run.first_step = checkpoint.step();

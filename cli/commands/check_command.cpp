@@ -8,6 +8,7 @@
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
+#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "results/gate/baseline.hpp"
 #include "results/gate/baseline_meta.hpp"
@@ -218,7 +219,8 @@ ExitCode approve(const CheckOptions& options, const BaselineCheck& check, Baseli
     return change.kind == results::ChangeKind::Failed;
   });
   if (failed > 0) {
-    say(fmt::format("{} rows failed, and failed rows cannot be approved; nothing was written", failed));
+    say(fmt::format("{} failed, and failed rows cannot be approved; nothing was written",
+                    counted(static_cast<std::uint64_t>(failed), "row")));
     return ExitCode::CheckFailed;
   }
   meta.plan_time_limits = limits_to_approve(check, std::move(meta.plan_time_limits));

@@ -8,6 +8,7 @@
 #include "cli/workload_variants.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
+#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "results/comparison.hpp"
 
@@ -164,7 +165,7 @@ ExitCode compare(const CompareOptions& options)
   throw_if_interrupted();
   const auto failed = std::count_if(rows.begin(), rows.end(), has_failed);
   if (!options.strict || failed == 0) return exit_code_of(rows);
-  say(fmt::format("{} of {} rows failed", failed, rows.size()));
+  say(fmt::format("{} of {} failed", failed, counted(rows.size(), "row")));
   return ExitCode::EnvironmentError;
 }
 

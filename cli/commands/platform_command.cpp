@@ -127,7 +127,7 @@ std::string table_of_devices(const Cluster& cluster, results::TableWidth width)
   least_important_first.insert(least_important_first.end(), {memory + 1, memory + 3, memory + 2});
   const std::string server =
       cluster.data_server ? fmt::format("data server: {}\n", on_one_line(*cluster.data_server)) : "";
-  return fmt::format("{}: {} devices\n{}\n{}", on_one_line(cluster.name), cluster.devices.size(), server,
+  return fmt::format("{}: {}\n{}\n{}", on_one_line(cluster.name), counted(cluster.devices.size(), "device"), server,
                      results::table_of(header, std::move(rows), 3, least_important_first, width));
 }
 

@@ -1,5 +1,6 @@
 #include "core/base/csv_table.hpp"
 
+#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/utf8.hpp"
 
@@ -29,6 +30,7 @@ bool has_control_character(std::string_view line)
 
 std::vector<std::string_view> lines_of(std::string_view text)
 {
+  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
   std::vector<std::string_view> lines;
   while (!text.empty()) {
     const auto end = text.find('\n');
@@ -103,7 +105,7 @@ std::vector<std::size_t> header_places(const std::vector<std::string>& header, i
 bool has_cells(const std::vector<std::string>& cells, std::size_t wanted, int line, FaultList& faults)
 {
   if (cells.size() == wanted) return true;
-  faults.add(line, "row", fmt::format("has {} cells; the header has {}", cells.size(), wanted));
+  faults.add(line, "row", fmt::format("has {}; the header has {}", counted(cells.size(), "cell"), wanted));
   return false;
 }
 

@@ -11,7 +11,7 @@
 namespace isobar {
 
 /// A CSV file, read strictly: below a header line, each row has as many cells as the header. A CR before the end of a
-/// line is dropped.
+/// line is dropped, and so is a byte order mark.
 class CsvTable {
  public:
   struct Row {

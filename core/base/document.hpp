@@ -47,7 +47,8 @@ DocumentNode parse_json(const std::string& text, const std::string& name);
 void read_json_members(const std::string& text, const std::string& name, std::size_t most_values,
                        const std::function<void(const DocumentNode::Member&)>& take);
 
-/// Collects the faults of one file, so that the user sees all of them at once, ordered by line.
+/// Collects the faults of one file, so that the user sees them at once, ordered by line. Keeps the first ones and
+/// counts the others, since a file may have millions.
 class FaultList {
  public:
   explicit FaultList(const std::string& name) : name_(shown(name, name.size())) {}
@@ -56,12 +57,15 @@ class FaultList {
   /// Adds a fault in something that `line` refers to, such as another file. The fault names its own place.
   void add(int line, const InputError& fault);
   bool empty() const { return faults_.empty(); }
-  /// @throws InputError with every fault, if there is one.
+  /// @throws InputError with the first 20 faults, if there is one, and with the number of others: "name: and 5 more".
   void throw_if_any() const;
 
  private:
+  void keep(int line, std::string fault);
+
   std::string name_;
-  std::vector<std::pair<int, std::string>> faults_;
+  std::multimap<int, std::string> faults_;  // by line
+  std::size_t left_out_ = 0;
 };
 
 /// Reads the members of one mapping by key, and refuses keys that were not read. On a fault the reader adds it to the
@@ -104,7 +108,7 @@ class MappingReader {
   std::optional<Bytes> optional_bytes(const std::string& key);
   Flops required_flops(const std::string& key);
   std::optional<Flops> optional_flops(const std::string& key);
-  /// One of `choices`; the fault lists them and suggests the nearest.
+  /// One of `choices`; the fault lists them and, of several, suggests the nearest.
   std::string required_choice(const std::string& key, const std::vector<std::string>& choices);
   std::optional<std::string> optional_choice(const std::string& key, const std::vector<std::string>& choices);
   /// The nodes of a sequence; a fault when the member is not one.

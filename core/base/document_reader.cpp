@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -52,22 +53,30 @@ std::string_view describe_kind(DocumentNode::Kind kind)
 
 void FaultList::add(int line, const std::string& key, const std::string& what)
 {
-  faults_.emplace_back(line, fmt::format("{}:{}: {}{}{}", name_, line, shown(key, 200), key.empty() ? "" : ": ",
-                                         shown(what, longest_fault)));
+  keep(line,
+       fmt::format("{}:{}: {}{}{}", name_, line, shown(key, 200), key.empty() ? "" : ": ", shown(what, longest_fault)));
 }
 
 void FaultList::add(int line, const InputError& fault)
 {
-  faults_.emplace_back(line, shown(fault.what(), longest_fault));
+  keep(line, shown(fault.what(), longest_fault));
+}
+
+void FaultList::keep(int line, std::string fault)
+{
+  constexpr std::size_t most_shown = 20;
+  faults_.emplace(line, std::move(fault));
+  if (faults_.size() <= most_shown) return;
+  faults_.erase(std::prev(faults_.end()));
+  ++left_out_;
 }
 
 void FaultList::throw_if_any() const
 {
   if (empty()) return;
-  auto sorted = faults_;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> lines;
-  for (auto& fault : sorted) lines.push_back(std::move(fault.second));
+  for (const auto& [line, fault] : faults_) lines.push_back(fault);
+  if (left_out_ > 0) lines.push_back(fmt::format("{}: and {} more", name_, left_out_));
   throw InputError(lines);
 }
 
@@ -264,10 +273,11 @@ std::optional<Flops> MappingReader::optional_flops(const std::string& key)
 std::optional<std::string> MappingReader::read_choice(Presence presence, const std::string& key,
                                                       const std::vector<std::string>& choices)
 {
-  const auto listed = fmt::format("one of {}", fmt::join(choices, ", "));
+  const bool has_choice = choices.size() > 1;
+  const auto listed = fmt::format("{}{}", has_choice ? "one of " : "", fmt::join(choices, ", "));
   return read_scalar(presence, key, listed, [&](const DocumentNode& node) {
     if (std::find(choices.begin(), choices.end(), node.scalar) == choices.end()) {
-      const auto nearest = nearest_word(node.scalar, choices);
+      const auto nearest = has_choice ? nearest_word(node.scalar, choices) : "";
       throw std::invalid_argument(fmt::format("{} is not {}{}", in_quotes(node.scalar), listed,
                                               nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest)));
     }

@@ -54,6 +54,17 @@ std::optional<int> own_descriptor(const std::filesystem::path& name)
 
 }  // namespace
 
+bool write_all(int descriptor, std::string_view content)
+{
+  while (!content.empty()) {
+    const ssize_t written = ::write(descriptor, content.data(), content.size());
+    if (written < 0 && errno != EINTR) return false;
+    if (written > 0) content.remove_prefix(static_cast<std::size_t>(written));
+    if (!content.empty()) throw_if_interrupted();  // a signal ended the write
+  }
+  return true;
+}
+
 TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(target))
 {
   std::error_code ignored;
@@ -90,12 +101,7 @@ TemporaryFile::~TemporaryFile()
 void TemporaryFile::write(std::string_view content)
 {
   if (!replaces_) std::fflush(stdout);  // the target may be stdout
-  while (!content.empty()) {
-    const ssize_t written = ::write(descriptor_, content.data(), content.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("cannot write");
-    content.remove_prefix(static_cast<std::size_t>(written));
-  }
+  if (!write_all(descriptor_, content)) fail("cannot write");
 }
 
 void TemporaryFile::keep(Flush flush)

@@ -14,11 +14,15 @@ std::string read_file(const std::filesystem::path& file);
 /// Whether a file is flushed to disk before it gets its name. A file that is replaced within seconds need not be.
 enum class Flush { ToDisk, Never };
 
+/// Writes all of `content` to a descriptor. A request to stop ends a write that waits, as for the reader of a pipe.
+/// @returns false, with errno, when a write fails. @throws Interrupted.
+bool write_all(int descriptor, std::string_view content);
+
 /// A file under a temporary name next to its target. `keep` renames it to the target; otherwise it is deleted, so that
 /// an error never destroys the previous file.
 ///
 /// A symbolic link stays one: its target is replaced, or created. A device or pipe (such as /dev/stdout) is written
-/// directly. @throws EnvironmentError when the target is read-only or a write fails.
+/// directly. @throws EnvironmentError when the target is read-only or a write fails; Interrupted.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::filesystem::path target);

@@ -293,6 +293,11 @@ std::string text_of(FlopsPerSecond speed)
   return text_of(Flops(speed.value)) + "/s";
 }
 
+std::string counted(std::uint64_t number, std::string_view noun, std::string_view ending)
+{
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : ending);
+}
+
 std::pair<std::string, std::string> distinct_texts(double a, double b, int digits)
 {
   constexpr int all_digits = 17;

@@ -2,6 +2,7 @@
 
 #include "core/units.hpp"
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,6 +33,9 @@ std::string text_of(Seconds time);
 std::string text_of(Flops work);
 std::string text_of(BytesPerSecond bandwidth);
 std::string text_of(FlopsPerSecond speed);
+
+/// A number of things: "1 device", "2 devices"; `ending` makes the plural.
+std::string counted(std::uint64_t number, std::string_view noun, std::string_view ending = "s");
 
 /// Two numbers with `digits` significant digits, or with as many more as it takes until unequal numbers look unequal.
 std::pair<std::string, std::string> distinct_texts(double a, double b, int digits = 9);

@@ -148,17 +148,18 @@ class Checker {
       fault("layer {} of {} is not placed; the stages must hold every layer in order", next_layer,
             workload_.layers.size());
     } else if (next_layer > workload_.layers.size()) {
-      fault("layer {} is placed, but workload {} has {} layers, 0 to {}", workload_.layers.size(), workload_.name,
-            workload_.layers.size(), workload_.layers.size() - 1);
+      fault("layer {} is placed, but workload {} has {}, 0 to {}", workload_.layers.size(), workload_.name,
+            counted(workload_.layers.size(), "layer"), workload_.layers.size() - 1);
     }
     if (plan_.goal.microbatches < 1) fault("microbatches: 0; a step has at least 1");
     check_schedule();
     if (plan_.recompute != workload_.recompute) {
-      fault("recompute: lists {} layers, not the {} that recompute in the given workload", plan_.recompute.size(),
-            workload_.recompute.size());
+      fault("recompute: lists {}, not the {} that recompute in the given workload",
+            counted(plan_.recompute.size(), "layer"), workload_.recompute.size());
     }
     if (plan_.micro_batch && *plan_.micro_batch != workload_.micro_batch) {
-      fault("micro_batch: {} samples, not the {} of the given workload", *plan_.micro_batch, workload_.micro_batch);
+      fault("micro_batch: {}, not the {} of the given workload", counted(*plan_.micro_batch, "sample"),
+            workload_.micro_batch);
     }
     check_data_server();
   }
@@ -177,7 +178,8 @@ class Checker {
       if (numbers.empty()) {
         fault("schedule.{}: none; a plan has the numbers that an allocator chose", shown(key));
       } else if (key == "warm_up" && numbers.size() != devices.size()) {
-        fault("schedule.warm_up: {} numbers for {} devices; each device has one", numbers.size(), devices.size());
+        fault("schedule.warm_up: {} for {}; each device has one", counted(numbers.size(), "number"),
+              counted(devices.size(), "device"));
       }
     }
     for (const auto& [device, order] : goal.schedule.orders) {
@@ -282,7 +284,7 @@ class Checker {
   }
 
   /// s_i of a stage from its compute time and transfers; without communication or overlapped, latencies do not count.
-  double counted(double compute, const PlayedTransfer& forward, const PlayedTransfer& backward) const
+  double stage_cost(double compute, const PlayedTransfer& forward, const PlayedTransfer& backward) const
   {
     if (plan_.goal.communication == Communication::None) return compute;
     if (plan_.goal.communication == Communication::Serial) return compute + forward.total() + backward.total();
@@ -302,7 +304,7 @@ class Checker {
     }
     const double microbatches = static_cast<double>(plan_.goal.microbatches);
     const bool is_free = plan_.goal.has_free_transfers();
-    double largest = counted(0, input_, {});
+    double largest = stage_cost(0, input_, {});
     double sum = largest;
     double alone = input_.total();                 // one micro-batch alone in the pipeline
     double around = is_free ? 0 : input_.total();  // the same, for what counts before this stage
@@ -313,7 +315,7 @@ class Checker {
       const StageFacts& stage = stages_[i];
       const PlayedTransfer returned = i + 1 < stages_.size() ? stages_[i + 1].sent_backward : PlayedTransfer{};
       const double compute = stage.forward_s + stage.backward_s;
-      const double cost = counted(compute, stage.sent_forward, stage.sent_backward);
+      const double cost = stage_cost(compute, stage.sent_forward, stage.sent_backward);
       const double transfers = stage.sent_forward.total() + returned.total();
       largest = std::max(largest, cost);
       sum += cost;
@@ -383,7 +385,7 @@ class Checker {
     }
     const std::size_t claimed = plan_.predicted->peak_memory.size();
     if (claimed > stages_.size()) {
-      fault("predicted.peak_memory_bytes: {} devices for {} stages", claimed, stages_.size());
+      fault("predicted.peak_memory_bytes: {} for {}", counted(claimed, "device"), counted(stages_.size(), "stage"));
     }
   }
 

@@ -150,7 +150,7 @@ class PlayedChecker {
     }
     const std::size_t claimed = plan_.predicted ? plan_.predicted->peak_memory.size() : 0;
     if (claimed > devices_.size()) {
-      claims_.fault("predicted.peak_memory_bytes: {} devices; the plan has {}", claimed, devices_.size());
+      claims_.fault("predicted.peak_memory_bytes: {}; the plan has {}", counted(claimed, "device"), devices_.size());
     }
   }
 

@@ -1,3 +1,4 @@
+#include "core/base/quantity_text.hpp"
 #include "core/base/xml_writer.hpp"
 #include "results/gate/baseline.hpp"
 #include "results/table.hpp"
@@ -20,20 +21,21 @@ constexpr std::array kinds = {ChangeKind::Worse, ChangeKind::Better, ChangeKind:
 std::string mean_text(const StepTimeRatio& ratio)
 {
   if (!ratio.geometric_mean) return "no step time to compare";
-  return fmt::format("geometric mean of step times, new / old: {:.6f} ({} rows)", *ratio.geometric_mean, ratio.rows);
+  return fmt::format("geometric mean of step times, new / old: {:.6f} ({})", *ratio.geometric_mean,
+                     counted(ratio.rows, "row"));
 }
 
 /// "240 rows, unchanged from FILE", or the number of changes by kind.
 std::string summary_of(const BaselineCheck& check, const std::string& against)
 {
-  if (check.changes.empty()) return fmt::format("{} rows, unchanged from {}", check.rows.size(), against);
+  if (check.changes.empty()) return fmt::format("{}, unchanged from {}", counted(check.rows.size(), "row"), against);
   std::string counts;
   for (const auto kind : kinds) {
     const auto count = std::count_if(check.changes.begin(), check.changes.end(),
                                      [kind](const Change& change) { return change.kind == kind; });
     if (count > 0) counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count, name_of(kind));
   }
-  return fmt::format("{} rows, changed from {}: {}", check.rows.size(), against, counts);
+  return fmt::format("{}, changed from {}: {}", counted(check.rows.size(), "row"), against, counts);
 }
 
 std::string plan_time_text(const PlanTime& time)

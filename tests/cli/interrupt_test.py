@@ -1,8 +1,11 @@
+import fcntl
 import json
 import os
 import pathlib
 import signal
 import subprocess
+import sys
+import termios
 
 from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest, children_of, holds, worked_s
 
@@ -17,6 +20,11 @@ def processes_with(text):
         except OSError:
             pass  # it has ended in the meantime
     return found
+
+
+def waiting_bytes(pipe):
+    """How many bytes a pipe holds that nobody has read."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 class Interrupt(CommandTest):
@@ -83,6 +91,19 @@ class Interrupt(CommandTest):
         os.kill(process.pid, signal.SIGINT)
         output, errors = process.communicate(timeout=HANG_S)
         self.assertEqual((process.returncode, output, errors), (130, "", "isobar: interrupted\n"))
+
+    def test_printing_ends_although_nobody_reads(self):
+        plan = self.make_plan(*self.small_inputs(), "--microbatches", 65536)
+        process = subprocess.Popen([ISOBAR, "schedule", "show", plan, "--csv"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        pipe = process.stdout.fileno()
+        capacity = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
+        self.assertTrue(holds(lambda: waiting_bytes(pipe) == capacity))
+        os.kill(process.pid, signal.SIGINT)
+        self.assertEqual(process.wait(timeout=HANG_S), 130)
+        self.assertEqual(process.stderr.read(), "isobar: interrupted\n")
+        process.stdout.close()
+        process.stderr.close()
 
     def test_a_simulation_leaves_no_child_and_no_half_trace(self):
         platform, workload = self.small_inputs()

@@ -246,7 +246,7 @@ class Run(CommandTest):
         self.assertEqual(self.fault_of(*base, "--rank", 2, "--ranks", "a:1,b:2"),
                          "--rank: 2 is not below the plan's 2 ranks")
         self.assertEqual(self.fault_of(*base, "--rank", 0, "--ranks", "127.0.0.1:21743"),
-                         "--ranks: lists 1 addresses; the plan has 2 ranks")
+                         "--ranks: lists 1 address; the plan has 2 ranks")
         places = ("--rank", 0, "--ranks", "127.0.0.1:21744,127.0.0.1:21745")
         self.assertIn("no secret: give --secret-file FILE or the environment variable ISOBAR_SECRET",
                       self.fault_of(*base, *places))

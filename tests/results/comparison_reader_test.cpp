@@ -87,7 +87,7 @@ TEST(BaselineFromCsv, RefusesOtherColumns)
 TEST(BaselineFromCsv, RefusesRowsOfAnotherShape)
 {
   EXPECT_EQ(fault_of(header + "a,b\n"), "rows.csv:2: row: has 2 cells; the header has 15");
-  EXPECT_EQ(fault_of(header + "\n" + good), "rows.csv:2: row: has 1 cells; the header has 15");
+  EXPECT_EQ(fault_of(header + "\n" + good), "rows.csv:2: row: has 1 cell; the header has 15");
   const std::string quotes =
       "rows.csv:2: row: a quote is not closed, or text follows a closing quote; write a,\"b, c\",d";
   EXPECT_EQ(fault_of(with("p.xml", "\"p.xml")), quotes);
@@ -116,7 +116,7 @@ TEST(BaselineFromCsv, ReportsAllFaultsAtOnce)
 {
   EXPECT_EQ(fault_of(with("2.5", "x") + "a\n"),
             "rows.csv:2: step_time_s: \"x\" is not a number of at least 0; leave the cell empty where there is none\n"
-            "rows.csv:3: row: has 1 cells; the header has 15");
+            "rows.csv:3: row: has 1 cell; the header has 15");
 }
 
 TEST(BaselineFromCsv, RefusesARepeatedRow)

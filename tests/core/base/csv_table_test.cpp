@@ -44,7 +44,7 @@ TEST(CsvTable, LeavesOutRowsWithFaults)
   EXPECT_THAT(CsvTable::by_program("p,q\n1\n\"1,2\n\"1\"2,3\n", "p,q", faults).rows(), IsEmpty());
   const std::string quotes = "row: a quote is not closed, or text follows a closing quote; write a,\"b, c\",d";
   EXPECT_THAT([&] { faults.throw_if_any(); },
-              testing::ThrowsMessage<InputError>("t.csv:2: row: has 1 cells; the header has 2\nt.csv:3: " + quotes +
+              testing::ThrowsMessage<InputError>("t.csv:2: row: has 1 cell; the header has 2\nt.csv:3: " + quotes +
                                                  "\nt.csv:4: " + quotes));
 }
 
@@ -59,6 +59,17 @@ TEST(CsvTable, ReadsRowsOfAnyLengthWithoutAHeader)
   EXPECT_THAT(table.rows()[2].cells, ElementsAre("c,d"));
   EXPECT_EQ(table.rows()[2].line, 3);
   EXPECT_EQ(table.last_line(), 3);
+}
+
+TEST(CsvTable, SkipsAByteOrderMark)
+{
+  FaultList faults("t.csv");
+  const auto table = CsvTable::by_hand(
+      "\xEF\xBB\xBF"
+      "a,b\n1,2\n",
+      {"a", "b"}, {}, faults);
+  faults.throw_if_any();
+  EXPECT_THAT(table.rows().at(0).cells, ElementsAre("1", "2"));
 }
 
 TEST(CsvTable, StopsAtItsLimitOfCells)

@@ -383,6 +383,12 @@ TEST(MappingReader, NamesTheNearestChoice)
                            reader.optional_choice("a", {"float32", "bf16"});
                          }),
             "x.yaml:1: a: \"float23\" is not one of float32, bf16; did you mean float32?");
+  EXPECT_EQ(reader_fault("a: isobar-orders/2\n",
+                         [](auto& reader) {
+                           reader.required_choice("a", {"isobar-orders/1"});
+                           reader.required_choice("b", {"one"});
+                         }),
+            "x.yaml:1: a: \"isobar-orders/2\" is not isobar-orders/1\nx.yaml:1: b: missing; write one");
   EXPECT_EQ(reader_fault("a: 'true'\nb: yes\n",
                          [](auto& reader) {
                            reader.optional_boolean("a");
@@ -447,6 +453,22 @@ TEST(FaultList, ListsAllFaultsByLine)
   faults.add(7, "a", "wrong as well");
   EXPECT_EQ(fault_of([&] { faults.throw_if_any(); }),
             "x.yaml:3: also wrong\nx.yaml:7: b: wrong\nx.yaml:7: a: wrong as well");
+}
+
+TEST(FaultList, ShowsTheFirstTwentyFaultsByLineAndCountsTheOthers)
+{
+  const auto lines = [](int first, int last) {
+    std::string text;
+    for (int line = first; line <= last; ++line)
+      text += fmt::format("{}x.yaml:{}: wrong", text.empty() ? "" : "\n", line);
+    return text;
+  };
+  FaultList faults("x.yaml");
+  for (int line = 20; line >= 1; --line) faults.add(line, "", "wrong");
+  EXPECT_EQ(fault_of([&] { faults.throw_if_any(); }), lines(1, 20));
+  faults.add(21, "", "wrong");
+  faults.add(0, "", "wrong");
+  EXPECT_EQ(fault_of([&] { faults.throw_if_any(); }), lines(0, 19) + "\nx.yaml: and 2 more");
 }
 
 }  // namespace

@@ -1,14 +1,20 @@
 #include "core/base/files.hpp"
 
+#include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
+#include <csignal>
 #include <fstream>
 #include <thread>
 
@@ -32,6 +38,32 @@ TEST(ReadFile, RefusesEndlessFiles)
   EXPECT_THAT([] { read_file("/dev/zero"); },
               testing::ThrowsMessage<InputError>(
                   "/dev/zero: is not a regular file and has more than 1 GiB; write it into a file"));
+}
+
+TEST(WriteAll, EndsAtARequestToStopWhileNobodyReadsThePipe)
+{
+  catch_interrupts();
+  std::array<int, 2> pipe_ends = {};
+  ASSERT_EQ(pipe(pipe_ends.data()), 0);
+  const int capacity = fcntl(pipe_ends[1], F_GETPIPE_SZ);
+  const pthread_t writer = pthread_self();
+  std::thread stopper([&] {
+    for (int waiting = 0; waiting < capacity;) ioctl(pipe_ends[0], FIONREAD, &waiting);
+    pthread_kill(writer, SIGINT);
+  });
+  EXPECT_THROW(write_all(pipe_ends[1], std::string(2 * static_cast<std::size_t>(capacity), 'x')), Interrupted);
+  stopper.join();
+  for (const int end : pipe_ends) close(end);
+  forget_interrupts();
+}
+
+TEST(WriteAll, SaysThatAWriteFailed)
+{
+  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  EXPECT_FALSE(write_all(full, "x"));
+  EXPECT_EQ(errno, ENOSPC);
+  EXPECT_TRUE(write_all(full, ""));
+  close(full);
 }
 
 TEST(ReadFile, ReadsAPipeToItsEnd)

@@ -183,6 +183,15 @@ TEST(TextOf, ShowsThreeSignificantDigitsAndAPrefix)
   EXPECT_EQ(text_of(BytesPerSecond(1.25e9)), "1.25 GB/s");
 }
 
+TEST(Counted, HasThePluralUnlessThereIsOne)
+{
+  EXPECT_EQ(counted(0, "device"), "0 devices");
+  EXPECT_EQ(counted(1, "device"), "1 device");
+  EXPECT_EQ(counted(2, "device"), "2 devices");
+  EXPECT_EQ(counted(1, "micro-batch", "es"), "1 micro-batch");
+  EXPECT_EQ(counted(12, "micro-batch", "es"), "12 micro-batches");
+}
+
 TEST(DistinctTexts, ShowsNineDigitsOrAsManyAsNeeded)
 {
   EXPECT_EQ(distinct_texts(1, 2), std::pair(std::string("1"), std::string("2")));

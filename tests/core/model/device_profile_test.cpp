@@ -148,7 +148,7 @@ TEST(DeviceProfile, IsRefusedByLineAndKeyIfMalformed)
     text.replace(text.find(was), was.size(), is);
     return ProfileFile(text).fault();
   };
-  EXPECT_EQ(with("isobar-profile/1", "isobar-plan/1"), "2: schema: \"isobar-plan/1\" is not one of isobar-profile/1");
+  EXPECT_EQ(with("isobar-profile/1", "isobar-plan/1"), "2: schema: \"isobar-plan/1\" is not isobar-profile/1");
   EXPECT_EQ(with("\"speed_flops\": 2000000000.0", "\"speed_flops\": 0"),
             "4: speed_flops: is 0; write the measured speed");
   EXPECT_EQ(with("\"forward_s\": 2.0", "\"forward_s\": -2.0").substr(0, 24), "20: layers[1].forward_s:");

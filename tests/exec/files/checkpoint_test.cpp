@@ -199,7 +199,7 @@ TEST_F(Checkpoints, AreRefusedWhereTheirManifestIsWrong)
     replace(path, from, to);
     expect_refusal(message);
   };
-  refuse("isobar-checkpoint/1", "isobar-checkpoint/2", "schema: \"isobar-checkpoint/2\" is not one of");
+  refuse("isobar-checkpoint/1", "isobar-checkpoint/2", "schema: \"isobar-checkpoint/2\" is not isobar-checkpoint/1");
   refuse(R"("step": 10)", R"("step": 11)", "is of step 11, stage 1 of 3; its name says step 10, stage 1 of 3");
   refuse(R"("step": 10)", R"("step": -1)", "step: \"-1\" is not a whole number");
   refuse(R"("stages": 3)", R"("stages": 0)", "stages: \"0\" is out of range");

@@ -58,9 +58,8 @@ TEST(BaselineMeta, SurvivesWritingAndReading)
 
 TEST(BaselineMeta, RefusesUnknownKeysAndValues)
 {
-  EXPECT_EQ(
-      fault_of("{}"),
-      "q.meta.json:1: schema: missing; write one of isobar-baseline/1\nq.meta.json:1: grid: missing; write a value");
+  EXPECT_EQ(fault_of("{}"),
+            "q.meta.json:1: schema: missing; write isobar-baseline/1\nq.meta.json:1: grid: missing; write a value");
   EXPECT_EQ(fault_of(document("\"budget\": {}")), "q.meta.json:3: budget: unknown key; did you mean budgets?");
   EXPECT_EQ(fault_of(document("\"budgets\": {\"other\": 3}")),
             "q.meta.json:3: budgets.other: is not in grid.allocators");

@@ -176,7 +176,7 @@ TEST(CheckToText, GivesEachChangeALineAndASummary)
             "new     p.xml × w.yaml, same, step (played, 1f1b, M = 8, seed 1): step time 1 s; nothing to "
             "compare with\n"
             "2 rows, changed from rows.csv: 1 worse, 1 new, 1 missing\n"
-            "geometric mean of step times, new / old: 2.000000 (1 rows)\n");
+            "geometric mean of step times, new / old: 2.000000 (1 row)\n");
 }
 
 TEST(CheckToJson, HoldsChangesAndSummary)
