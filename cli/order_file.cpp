@@ -2,8 +2,11 @@
 
 #include "core/base/document.hpp"
 #include "core/base/files.hpp"
+#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/plan/order_text.hpp"
+#include "core/utf8.hpp"
+#include "schedules/orders/listed.hpp"
 #include "schedules/orders/order_csv.hpp"
 
 #include <fmt/format.h>
@@ -20,6 +23,7 @@ namespace {
 using schedules::PipelineShape;
 
 constexpr auto schema = "isobar-orders/1";
+constexpr auto orders_key = "orders";
 
 std::string in_json(const std::string& text)
 {
@@ -29,7 +33,25 @@ std::string in_json(const std::string& text)
 /// What a file gives instead of the micro-batches of a plan.
 std::string other_microbatches(std::uint64_t found, std::uint64_t wanted)
 {
-  return fmt::format("{} micro-batches; the plan has {}, so make one with --microbatches {}", found, wanted, found);
+  return fmt::format("{}; the plan has {}, so make one with --microbatches {}", counted(found, "micro-batch", "es"),
+                     wanted, found);
+}
+
+/// Adds what is wrong with orders that were read from `reader`.
+void check_orders(MappingReader& reader, const std::map<std::string, Order>& orders, const PipelineShape& shape,
+                  FaultList& faults)
+{
+  std::vector<Order> by_rank;
+  for (const auto& device : shape.devices) by_rank.push_back(orders.at(device));
+  const auto names = schedules::names_in_plans(shape, by_rank);
+  MappingReader devices(*reader.required(orders_key), fmt::format("{}.", orders_key), faults);
+  for (const auto& [rank, what] : schedules::faults_of_listed(shape, by_rank, names)) {
+    if (rank) {
+      devices.add_fault(shape.devices[*rank], what);
+    } else {
+      reader.add_fault(orders_key, what);
+    }
+  }
 }
 
 std::map<std::string, Order> orders_from_json(const std::string& text, const std::string& name,
@@ -57,10 +79,18 @@ std::map<std::string, Order> orders_from_json(const std::string& text, const std
                                                     shown(fmt::format("{}", fmt::join(devices, ", ")))));
   }
   faults.throw_if_any();
-  auto orders = read_orders(reader, "orders", parts, shape.microbatches, faults);
+  auto orders = read_orders(reader, orders_key, parts, shape.microbatches, faults);
   reader.refuse_unknown();
   faults.throw_if_any();
+  check_orders(reader, orders, shape, faults);
+  faults.throw_if_any();
   return orders;
+}
+
+/// "stage 1", "stages 0, 2".
+std::string list_of(const std::vector<std::size_t>& stages)
+{
+  return fmt::format("{} {}", stages.size() == 1 ? "stage" : "stages", fmt::join(stages, ", "));
 }
 
 std::map<std::string, Order> orders_from_csv(const std::string& text, const std::string& name,
@@ -68,7 +98,7 @@ std::map<std::string, Order> orders_from_csv(const std::string& text, const std:
 {
   const auto csv = schedules::orders_from_csv(text, name);
   if (csv.shape.stages() != shape.stages()) {
-    throw InputError(name, fmt::format("{} stages; the plan has {}", csv.shape.stages(), shape.stages()));
+    throw InputError(name, fmt::format("{}; the plan has {}", counted(csv.shape.stages(), "stage"), shape.stages()));
   }
   if (csv.shape.microbatches != shape.microbatches) {
     throw InputError(name, other_microbatches(csv.shape.microbatches, shape.microbatches));
@@ -80,9 +110,9 @@ std::map<std::string, Order> orders_from_csv(const std::string& text, const std:
     const auto& stages = stages_of_rank[rank];
     const std::size_t device = shape.rank_of_stage[stages.front()];
     if (stages != stages_of_device[device]) {
-      throw InputError(name, fmt::format("rank {} has stages {}; in the plan, device {} has stages {}", rank,
-                                         fmt::join(stages, ", "), shown(shape.devices[device]),
-                                         fmt::join(stages_of_device[device], ", ")));
+      throw InputError(fmt::format("{}:{}", name, rank + 1),  // each rank has a line
+                       fmt::format("rank {}: has {}; in the plan, device {} has {}", rank, list_of(stages),
+                                   shown(shape.devices[device]), list_of(stages_of_device[device])));
     }
     orders[shape.devices[device]] = csv.orders[rank];
   }
@@ -112,7 +142,8 @@ std::string orders_to_json(const PipelineShape& shape, const std::vector<Order>&
 std::map<std::string, Order> read_order_file(const std::string& file, const PipelineShape& shape)
 {
   const std::string text = read_file(file);
-  const auto first = text.find_first_not_of(" \t\r\n");
+  const std::size_t begin = text.starts_with(byte_order_mark) ? byte_order_mark.size() : 0;
+  const auto first = text.find_first_not_of(" \t\r\n", begin);
   const bool is_json = first != std::string::npos && text[first] == '{';
   return is_json ? orders_from_json(text, file, shape) : orders_from_csv(text, file, shape);
 }

@@ -2,7 +2,6 @@
 
 #include "core/base/document.hpp"
 #include "core/errors.hpp"
-#include "core/plan/plan_file_reading.hpp"
 
 #include <fmt/format.h>
 
@@ -288,22 +287,27 @@ std::map<std::string, Order> read_orders(MappingReader& parent, const std::strin
                                          const std::map<std::string, std::size_t>& parts, std::uint64_t microbatches,
                                          FaultList& faults)
 {
-  return read_mapping<std::map<std::string, Order>>(parent, key, faults, [&](MappingReader& reader) {
-    std::map<std::string, Order> orders;
-    for (const auto& device : reader.keys()) {
-      const auto known = parts.find(device);
-      const DocumentNode* runs = reader.required(device);
-      if (known == parts.end()) {
-        reader.add_fault(device, "no stage is on this device; give the orders of the devices of stages only");
-      } else {
-        orders[device] = read_order(*runs, reader.path_of(device), {known->second, microbatches}, faults);
-      }
-    }
-    for (const auto& [device, count] : parts) {
-      if (!reader.has(device)) reader.add_fault(device, "missing; write the order of each device of the stages");
-    }
+  std::map<std::string, Order> orders;
+  const DocumentNode* node = parent.required(key);
+  if (node == nullptr) return orders;
+  if (node->kind != DocumentNode::Kind::Mapping) {
+    parent.add_fault(key, "is not an object; write the order of each device, such as {\"gpu0\": [[3, \"F0.0+\"]]}");
     return orders;
-  });
+  }
+  MappingReader reader(*node, parent.path_of(key) + ".", faults);
+  for (const auto& device : reader.keys()) {
+    const auto known = parts.find(device);
+    const DocumentNode* runs = reader.required(device);
+    if (known == parts.end()) {
+      reader.add_fault(device, "no stage is on this device; give the orders of the devices of stages only");
+    } else {
+      orders[device] = read_order(*runs, reader.path_of(device), {known->second, microbatches}, faults);
+    }
+  }
+  for (const auto& [device, count] : parts) {
+    if (!reader.has(device)) reader.add_fault(device, "missing; write the order of each device of the stages");
+  }
+  return orders;
 }
 
 }  // namespace isobar

@@ -36,6 +36,9 @@ std::vector<std::uint64_t> numbers_from(std::string_view key, std::string_view t
 {
   std::vector<std::uint64_t> numbers;
   if (text == chosen_by_allocator) return numbers;
+  if (text.empty()) {
+    throw InputError("schedule", fmt::format("{} has no value; write auto, or numbers as in 3/2/1/0", shown(key)));
+  }
   for (const auto part : parts_of(text, '/')) {
     std::uint64_t number = 0;
     const auto [end, fault] = std::from_chars(part.data(), part.data() + part.size(), number);
@@ -78,10 +81,22 @@ ScheduleChoice schedule_from_text(std::string_view text)
   }
   if (open == std::string_view::npos) return schedule;
   if (!text.ends_with(')')) {
-    throw InputError("schedule", fmt::format("{} has no closing parenthesis at its end; write {}(KEY=NUMBERS)",
+    throw InputError("schedule", fmt::format("{} has no closing parenthesis at its end; write {}(KEY=NUMBERS), with / "
+                                             "between numbers and ; between keys",
                                              in_quotes(text), schedule.name));
   }
-  for (const auto part : parts_of(text.substr(open + 1, text.size() - open - 2), ';')) {
+  const std::string_view inside = text.substr(open + 1, text.size() - open - 2);
+  if (inside.empty()) {
+    throw InputError("schedule", fmt::format("{} has nothing in its parentheses; leave them out, or write "
+                                             "{}(KEY=NUMBERS)",
+                                             in_quotes(text), schedule.name));
+  }
+  if (inside.find(',') != std::string_view::npos) {
+    throw InputError(
+        "schedule",
+        fmt::format("{} has a comma; write / between numbers, as in 3/2/1/0, and ; between keys", in_quotes(text)));
+  }
+  for (const auto part : parts_of(inside, ';')) {
     const std::size_t equals = part.find('=');
     const std::string_view key = part.substr(0, equals);
     if (equals == std::string_view::npos || !is_schedule_word(key)) {

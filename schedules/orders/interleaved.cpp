@@ -87,15 +87,9 @@ std::vector<Order> interleaved_orders(const PipelineShape& shape, const Schedule
 {
   const std::size_t chunks = shape.stages() / shape.ranks();
   const auto given = choice.numbers.find("chunks");
-  if (given != choice.numbers.end()) {
-    const auto& numbers = given->second;
-    if (numbers.size() != 1) {
-      throw InputError("schedule", fmt::format("chunks has {} numbers; give one for all devices", numbers.size()));
-    }
-    if (numbers.front() != chunks) {
-      throw InputError("schedule", fmt::format("chunks is {} and each device has {} stages; give both alike",
-                                               numbers.front(), chunks));
-    }
+  if (given != choice.numbers.end() && given->second.front() != chunks) {
+    throw InputError("schedule", fmt::format("chunks is {} and each device has {} stages; give both alike",
+                                             given->second.front(), chunks));
   }
   std::vector<Order> orders;
   for (std::size_t rank = 0; rank < shape.ranks(); ++rank) {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,14 +23,15 @@ enum class BackwardKind : std::uint8_t { Whole, Split };
 /// Checks the orders of a pipeline.
 class OrderChecker {
  public:
-  OrderChecker(const PipelineShape& shape, const std::vector<Order>& orders) : shape_(shape), orders_(orders)
+  OrderChecker(const PipelineShape& shape, const std::vector<Order>& orders, const OrderNames& names)
+      : shape_(shape), orders_(orders), names_(names)
   {
     std::vector<std::uint32_t> parts(shape.ranks(), 0);
     for (const auto rank : shape.rank_of_stage) part_of_stage_.push_back(parts[rank]++);
     stages_by_rank_ = stages_by_rank(shape);
   }
 
-  std::vector<std::string> faults()
+  std::vector<OrderFault> faults()
   {
     for (std::size_t rank = 0; rank < shape_.ranks(); ++rank) check_limits(rank);
     if (faults_.empty()) check_completeness();
@@ -48,7 +48,6 @@ class OrderChecker {
     Task task;
   };
 
-  std::string place_of(std::size_t rank) const { return fmt::format("{}.{}", place, shown(shape_.devices[rank])); }
   std::size_t rank_of(std::size_t stage) const { return shape_.rank_of_stage[stage]; }
   const Order& order_of(std::size_t stage) const { return orders_[rank_of(stage)]; }
   Task task_of(std::size_t stage, Opcode opcode, std::uint64_t microbatch) const
@@ -61,10 +60,7 @@ class OrderChecker {
     return kinds_[stage] == BackwardKind::Whole ? Opcode::Backward : Opcode::BackwardInput;
   }
 
-  void add_fault(std::size_t rank, const std::string& what)
-  {
-    faults_.push_back(fmt::format("{}: {}", place_of(rank), what));
-  }
+  void add_fault(std::optional<std::size_t> rank, const std::string& what) { faults_.push_back({rank, what}); }
 
   /// Finds the first task of a part or micro-batch that the rank does not have.
   void check_limits(std::size_t rank)
@@ -77,17 +73,15 @@ class OrderChecker {
       for (std::size_t i = 0; i < run.slots.size(); ++i) {
         const Task& first = run.slots[i].first;
         if (first.part >= parts) {
-          add_fault(rank, fmt::format("{} at position {} is of part {}; number the device's stages, {} in all, from 0",
-                                      name_of(first), position + i, first.part, parts));
+          add_fault(rank, fmt::format("{} is of part {}; number the device's stages, {} in all, from 0",
+                                      names_.task(rank, first), first.part, parts));
           return;
         }
         const Task last = order.at(position + (run.times - 1) * run.slots.size() + i);
         for (const Task& task : {first, last}) {
           if (task.microbatch < microbatches) continue;
-          add_fault(
-              rank,
-              fmt::format("{} at position {} is of micro-batch {}; number the step's micro-batches, {} in all, from 0",
-                          name_of(task), order.position_of(task), task.microbatch, microbatches));
+          add_fault(rank, fmt::format("{} is of micro-batch {}; number the step's micro-batches, {} in all, from 0",
+                                      names_.task(rank, task), task.microbatch, microbatches));
           return;
         }
       }
@@ -109,10 +103,10 @@ class OrderChecker {
       if (has_whole && (has_inputs || has_weights)) {
         const Task whole = order.nth(Opcode::Backward, part, 0);
         const Task half = order.nth(has_inputs ? Opcode::BackwardInput : Opcode::BackwardWeight, part, 0);
-        add_fault(rank_of(stage),
-                  fmt::format("{} at position {} is a whole backward and {} at position {} a half; use B, or I and W, "
-                              "for all micro-batches of a part",
-                              name_of(whole), order.position_of(whole), name_of(half), order.position_of(half)));
+        const std::size_t rank = rank_of(stage);
+        add_fault(rank, fmt::format("{} is a whole backward and {} a half; use B, or I and W, for all micro-batches of "
+                                    "a stage",
+                                    names_.task(rank, whole), names_.task(rank, half)));
         continue;
       }
       require_all(stage, backward_of(stage));
@@ -142,14 +136,14 @@ class OrderChecker {
   /// True if each task with opcode `before` comes before that of the same micro-batch with opcode `after`.
   bool check_pairs(std::size_t stage, Opcode before, Opcode after)
   {
-    const Order& order = order_of(stage);
+    const std::size_t rank = rank_of(stage);
+    const Order& order = orders_[rank];
     for (std::uint64_t index = 0; index < shape_.microbatches; ++index) {
       const Task later = order.nth(after, part_of_stage_[stage], index);
       const Task earlier = task_of(stage, before, later.microbatch);
-      const std::uint64_t position = order.position_of(later);
-      if (order.position_of(earlier) < position) continue;
-      add_fault(rank_of(stage), fmt::format("{} at position {} comes before {} at position {}; move it behind",
-                                            name_of(later), position, name_of(earlier), order.position_of(earlier)));
+      if (order.position_of(earlier) < order.position_of(later)) continue;
+      add_fault(rank, fmt::format("{} comes before {}; move it behind", names_.task(rank, later),
+                                  names_.task(rank, earlier)));
       return false;
     }
     return true;
@@ -172,15 +166,14 @@ class OrderChecker {
       const Task received = order_of(to).nth(receiving, part_of_stage_[to], index);
       if (sent.microbatch == received.microbatch) continue;
       const auto named = [&](std::size_t stage, Opcode opcode, std::uint64_t microbatch) {
-        const Task task = task_of(stage, opcode, microbatch);
-        return fmt::format("{} (position {})", name_of(task), order_of(stage).position_of(task));
+        return names_.task(rank_of(stage), task_of(stage, opcode, microbatch));
       };
-      faults_.push_back(
-          fmt::format("{}: {} has {} before {} and {} has {} before {}, so their transfers "
-                      "cross; use one order for both",
-                      place, shown(shape_.devices[rank_of(from)]), named(from, sending, sent.microbatch),
-                      named(from, sending, received.microbatch), shown(shape_.devices[rank_of(to)]),
-                      named(to, receiving, received.microbatch), named(to, receiving, sent.microbatch)));
+      add_fault(std::nullopt,
+                fmt::format("{} has {} before {} and {} has {} before {}, so their transfers cross; use one order for "
+                            "both",
+                            names_.rank(rank_of(from)), named(from, sending, sent.microbatch),
+                            named(from, sending, received.microbatch), names_.rank(rank_of(to)),
+                            named(to, receiving, received.microbatch), named(to, receiving, sent.microbatch)));
       return;
     }
   }
@@ -245,53 +238,74 @@ class OrderChecker {
     path.erase(path.begin(), std::find(path.begin(), path.end(), rank));
     std::vector<std::string> links;
     for (const auto blocked : path) {
-      const auto named = [&](std::size_t of, const Task& task) {
-        return fmt::format("{} of {} (position {})", name_of(task), shown(shape_.devices[of]),
-                           orders_[of].position_of(task));
-      };
       const RankTask awaited = *awaited_by(blocked);
-      links.push_back(fmt::format("{} waits for {}", named(blocked, orders_[blocked].at(done_[blocked])),
-                                  named(awaited.rank, awaited.task)));
+      links.push_back(fmt::format("{} of {} waits for {} of {}",
+                                  names_.task(blocked, orders_[blocked].at(done_[blocked])), names_.rank(blocked),
+                                  names_.task(awaited.rank, awaited.task), names_.rank(awaited.rank)));
     }
-    faults_.push_back(
-        fmt::format("{}: {}, so none of them can run; move an awaited one forward", place, fmt::join(links, ", ")));
+    add_fault(std::nullopt,
+              fmt::format("{}, so none of them can run; move an awaited one forward", fmt::join(links, ", ")));
   }
 
   const PipelineShape& shape_;
   const std::vector<Order>& orders_;
+  const OrderNames& names_;
   std::vector<std::uint32_t> part_of_stage_;
   std::vector<std::vector<std::size_t>> stages_by_rank_;
   std::vector<BackwardKind> kinds_;  // by stage
   std::vector<std::uint64_t> done_;  // by rank: the tasks of its order that have run
-  std::vector<std::string> faults_;
+  std::vector<OrderFault> faults_;
 };
 
-/// @throws InputError for orders that take too long to check, and that no player could play.
-void require_few_tasks(const std::map<std::string, Order>& orders)
+std::vector<OrderFault> faults_by_rank(const PipelineShape& shape, const std::vector<Order>& orders,
+                                       const OrderNames& names)
 {
-  constexpr std::uint64_t most = std::uint64_t{1} << 22;
-  std::uint64_t left = most;
-  for (const auto& [device, order] : orders) {
-    if (order.length() > left) {
-      throw InputError(std::string(place), fmt::format("more than {} tasks on all devices together; use fewer "
-                                                       "micro-batches",
-                                                       most));
-    }
-    left -= order.length();
+  ensure(orders.size() == shape.ranks(), "each rank has an order");
+  return OrderChecker(shape, orders, names).faults();
+}
+
+/// Faults with their keys in a plan file.
+std::vector<std::string> lines_of(const std::vector<OrderFault>& faults, const PipelineShape& shape)
+{
+  std::vector<std::string> lines;
+  for (const auto& [rank, what] : faults) {
+    lines.push_back(fmt::format("{}{}: {}", place, rank ? "." + shown(shape.devices[*rank]) : "", what));
   }
+  return lines;
 }
 
 }  // namespace
 
 std::vector<std::string> faults_of_orders(const PipelineShape& shape, const std::vector<Order>& orders)
 {
-  ensure(orders.size() == shape.ranks(), "each rank has an order");
-  return OrderChecker(shape, orders).faults();
+  return lines_of(faults_by_rank(shape, orders, names_in_plans(shape, orders)), shape);
+}
+
+OrderNames names_in_plans(const PipelineShape& shape, const std::vector<Order>& orders)
+{
+  return {.rank = [&shape](std::size_t rank) { return shown(shape.devices[rank]); },
+          .task =
+              [&orders](std::size_t rank, const Task& task) {
+                return fmt::format("{} (position {})", name_of(task), orders[rank].position_of(task));
+              }};
+}
+
+std::vector<OrderFault> faults_of_listed(const PipelineShape& shape, const std::vector<Order>& orders,
+                                         const OrderNames& names)
+{
+  constexpr std::uint64_t most = std::uint64_t{1} << 22;
+  std::uint64_t left = most;
+  for (const auto& order : orders) {
+    if (order.length() > left) {
+      return {{std::nullopt, fmt::format("more than {} tasks on all devices together; use fewer micro-batches", most)}};
+    }
+    left -= order.length();
+  }
+  return faults_by_rank(shape, orders, names);
 }
 
 std::vector<Order> listed_orders(const PipelineShape& shape, const ScheduleChoice& choice)
 {
-  require_few_tasks(choice.orders);
   std::vector<std::string> faults;
   for (const auto& [device, order] : choice.orders) {
     if (std::find(shape.devices.begin(), shape.devices.end(), device) != shape.devices.end()) continue;
@@ -309,7 +323,7 @@ std::vector<Order> listed_orders(const PipelineShape& shape, const ScheduleChoic
       orders.push_back(order->second);
     }
   }
-  if (faults.empty()) faults = faults_of_orders(shape, orders);
+  if (faults.empty()) faults = lines_of(faults_of_listed(shape, orders, names_in_plans(shape, orders)), shape);
   if (!faults.empty()) throw InputError(faults);
   return orders;
 }

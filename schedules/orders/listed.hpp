@@ -2,6 +2,9 @@
 
 #include "schedules/orders/schedule.hpp"
 
+#include <cstddef>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +22,27 @@ namespace isobar::schedules {
 /// checked for later ones. O(tasks log slots) time, O(stages) memory.
 std::vector<std::string> faults_of_orders(const PipelineShape& shape, const std::vector<Order>& orders);
 
+/// How faults name what a file has.
+struct OrderNames {
+  std::function<std::string(std::size_t rank)> rank;                    ///< "device-0"
+  std::function<std::string(std::size_t rank, const Task& task)> task;  ///< with its place: "B0.3 (position 7)"
+};
+
+/// The names of plan files: devices, and tasks with their positions.
+OrderNames names_in_plans(const PipelineShape& shape, const std::vector<Order>& orders);
+
+struct OrderFault {
+  std::optional<std::size_t> rank;  ///< none where the orders of several ranks do not fit together
+  std::string what;
+};
+
+/// What is wrong with orders that a file lists: as faults_of_orders, and more than 4,194,304 tasks on all devices
+/// together, which would take too long to check and to play.
+std::vector<OrderFault> faults_of_listed(const PipelineShape& shape, const std::vector<Order>& orders,
+                                         const OrderNames& names);
+
 /// The orders of ScheduleChoice::orders, of listed and of greedy. Stages may lie on devices in any way.
-/// @throws InputError for more than 4,194,304 tasks on all devices together, a device without an order, an order
-/// without a device, and with faults_of_orders.
+/// @throws InputError for a device without an order, an order without a device, and with faults_of_listed.
 std::vector<Order> listed_orders(const PipelineShape& shape, const ScheduleChoice& choice);
 
 inline constexpr Schedule listed_schedule = {

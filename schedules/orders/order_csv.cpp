@@ -4,6 +4,7 @@
 #include "core/base/document.hpp"
 #include "core/errors.hpp"
 #include "core/plan/order_text.hpp"
+#include "schedules/orders/listed.hpp"
 
 #include <fmt/format.h>
 
@@ -21,6 +22,7 @@ namespace {
 
 /// A cell: a task of a stage.
 struct Cell {
+  std::size_t column = 0;  ///< from 1
   std::size_t stage = 0;
   Opcode opcode = Opcode::Forward;
   std::uint64_t microbatch = 0;
@@ -38,7 +40,7 @@ std::optional<std::uint64_t> take_number(std::string_view& text)
   return number;
 }
 
-std::optional<Cell> cell_from(std::string_view text)
+std::optional<Cell> cell_from(std::size_t column, std::string_view text)
 {
   const auto stage = take_number(text);
   if (!stage || text.empty()) return std::nullopt;
@@ -46,7 +48,7 @@ std::optional<Cell> cell_from(std::string_view text)
   text.remove_prefix(1);
   const auto microbatch = take_number(text);
   if (!opcode || !microbatch || !text.empty()) return std::nullopt;
-  return Cell{*stage, *opcode, *microbatch};
+  return Cell{column, *stage, *opcode, *microbatch};
 }
 
 std::string text_of(std::size_t stage, const Task& task)
@@ -78,7 +80,10 @@ class Reader {
     faults_.throw_if_any();
     check_tasks();
     faults_.throw_if_any();
-    return pipeline();
+    CsvOrders result = pipeline();
+    check_orders(result);
+    faults_.throw_if_any();
+    return result;
   }
 
  private:
@@ -94,7 +99,7 @@ class Reader {
     for (std::size_t i = 0; i < row.cells.size(); ++i) {
       if (row.cells[i].empty()) continue;
       const auto fault = [&](const std::string& what) { faults_.add(row.line, fmt::format("column {}", i + 1), what); };
-      const auto cell = cell_from(row.cells[i]);
+      const auto cell = cell_from(i + 1, row.cells[i]);
       if (!cell) return fault(fault_of(row.cells[i]));  // one fault a row is enough
       const auto& known = stages_.emplace(cell->stage, StageRow{rank, row.line}).first->second;
       if (known.rank != rank) {
@@ -168,6 +173,22 @@ class Reader {
     return result;
   }
 
+  void check_orders(const CsvOrders& csv)
+  {
+    const auto stages = stages_by_rank(csv.shape);
+    const OrderNames names = {.rank = [](std::size_t rank) { return fmt::format("rank {}", rank); },
+                              .task =
+                                  [&](std::size_t rank, const Task& task) {
+                                    const auto position = csv.orders[rank].position_of(task);
+                                    return fmt::format("{} (column {})", text_of(stages[rank][task.part], task),
+                                                       cells_[rank][position].column);
+                                  }};
+    for (const auto& [rank, what] : faults_of_listed(csv.shape, csv.orders, names)) {
+      const int line = rank ? table_.rows()[*rank].line : table_.last_line();
+      faults_.add(line, rank ? names.rank(*rank) : "", what);
+    }
+  }
+
   FaultList faults_;
   CsvTable table_;
   std::vector<std::vector<Cell>> cells_;    // by rank
@@ -187,7 +208,8 @@ std::string orders_to_csv(const PipelineShape& shape, const std::vector<Order>& 
   std::uint64_t cells = 0;
   for (const auto& order : orders) cells += order.length();
   if (cells > most_csv_cells) {
-    throw InputError("schedule", fmt::format("has {} tasks; a CSV file has at most {}", cells, most_csv_cells));
+    throw InputError("schedule",
+                     fmt::format("has {} tasks, and a CSV file at most {}; use --json", cells, most_csv_cells));
   }
   const auto stages = stages_by_rank(shape);
   std::string text;

@@ -22,7 +22,7 @@ inline constexpr std::size_t most_csv_cells = 4'000'000;
 /// and a task in each cell, such as 2F0 (stage, letter, micro-batch). Letters are F, B for a whole backward pass, I and
 /// W for its halves. Empty cells are skipped. Finds loops in the rows (with_loops).
 /// @throws InputError naming file, line and column of each fault: a cell that is not a task, a stage on two ranks, a
-/// stage or task that is missing or listed twice.
+/// stage or task that is missing or listed twice, and what faults_of_listed finds.
 CsvOrders orders_from_csv(const std::string& text, const std::string& name);
 
 /// Writes orders likewise, a cell for each task and no empty ones. @throws InputError beyond most_csv_cells.

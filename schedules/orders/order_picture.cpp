@@ -1,5 +1,6 @@
 #include "schedules/orders/order_picture.hpp"
 
+#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/plan/order_text.hpp"
 #include "core/utf8.hpp"
@@ -220,9 +221,9 @@ std::string picture_of(const PipelineShape& shape, const std::vector<Order>& ord
   for (const auto& order : orders) tasks += order.length();
   const std::uint64_t pairs_fit = most_picture_tasks / std::max<std::uint64_t>(1, shape.stages());
   if (tasks > most_picture_tasks || shape.microbatches > pairs_fit) {
-    throw InputError("schedule", fmt::format("{} stages and {} micro-batches are too many for a picture of at most {} "
-                                             "tasks; draw fewer micro-batches",
-                                             shape.stages(), shape.microbatches, most_picture_tasks));
+    throw InputError("schedule", fmt::format("{} and {} micro-batches are too many for a picture of at most {} tasks; "
+                                             "use --json",
+                                             counted(shape.stages(), "stage"), shape.microbatches, most_picture_tasks));
   }
   return Picture(shape, orders, width).text();
 }

@@ -1,5 +1,6 @@
 #include "schedules/orders/schedule.hpp"
 
+#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 
 #include <fmt/format.h>
@@ -15,11 +16,15 @@ namespace {
 
 constexpr std::string_view place = "schedule";
 
-/// @throws InputError if the schedule does not take the numbers of a choice.
+/// @throws InputError if the schedule does not take the numbers of a choice, whatever the stages are.
 void check_numbers(const Schedule& schedule, const ScheduleChoice& choice)
 {
   for (const auto& [key, values] : choice.numbers) {
-    if (schedule.takes(key)) continue;
+    if (schedule.takes(key)) {
+      const bool is_chosen = !values.empty();  // and not left to an allocator
+      if (key != "chunks" || !is_chosen || (values.size() == 1 && values.front() >= 2)) continue;
+      throw InputError(std::string(place), fmt::format("{}: chunks is one number, at least 2", shown(text_of(choice))));
+    }
     std::vector<std::string_view> taken;
     std::copy_if(schedule.numbers.begin(), schedule.numbers.end(), std::back_inserter(taken),
                  [](std::string_view number) { return !number.empty(); });
@@ -33,16 +38,33 @@ void check_numbers(const Schedule& schedule, const ScheduleChoice& choice)
 void check_orders(const Schedule& schedule, const ScheduleChoice& choice)
 {
   if (schedule.takes_orders != choice.orders.empty()) return;
-  const std::string_view what = !schedule.takes_orders            ? "takes no orders; use listed, or leave them out"
-                                : schedule.allocator_makes_orders ? "has no orders; make a plan with isobar plan"
-                                                                  : "has no orders; give one for each device";
+  const std::string_view what = !schedule.takes_orders ? "takes no orders; use listed, or leave them out"
+                                : schedule.allocator_makes_orders
+                                    ? "has no orders; make a plan with isobar plan"
+                                    : "has no orders; make a plan with isobar schedule import";
   throw InputError(std::string(place), fmt::format("{} {}", schedule.name, what));
+}
+
+/// The schedule with that name. @throws InputError for an unknown name, with the nearest of those offered, or all.
+template <typename IsOffered>
+const Schedule& find_or_offer(std::string_view name, IsOffered is_offered)
+{
+  if (const Schedule* schedule = find_schedule(name)) return *schedule;
+  std::vector<std::string> names;
+  for (const auto& known : schedules()) {
+    if (is_offered(known)) names.emplace_back(known.name);
+  }
+  const std::string nearest = nearest_word(std::string(name), names);
+  throw InputError(std::string(place), fmt::format("{} is not known; {}", in_quotes(name),
+                                                   nearest.empty() ? fmt::format("use {}", fmt::join(names, ", "))
+                                                                   : fmt::format("did you mean {}?", nearest)));
 }
 
 void check_folding(const Schedule& schedule, const PipelineShape& shape)
 {
   const std::size_t stages = shape.stages();
   const std::size_t ranks = shape.ranks();
+  const std::string stages_on_devices = fmt::format("{} on {}", counted(stages, "stage"), counted(ranks, "device"));
   const auto refuse = [&](const std::string& what) {
     throw InputError(std::string(place), fmt::format("{} {}", schedule.name, what));
   };
@@ -51,19 +73,17 @@ void check_folding(const Schedule& schedule, const PipelineShape& shape)
       return;
     case Folding::OneEach:
       if (stages == ranks) break;
-      refuse(
-          fmt::format("works with one stage on each device, and {} devices have {} stages; use interleaved, "
-                      "zero-bubble-v or listed",
-                      ranks, stages));
+      refuse(fmt::format("works with one stage on each device, not {}; use interleaved, zero-bubble-v or listed",
+                         stages_on_devices));
       break;
     case Folding::RoundRobin:
       if (stages % ranks == 0 && stages > ranks) break;
-      refuse(fmt::format("needs as many stages on each device, at least 2, and {} devices have {} stages{}", ranks,
-                         stages, stages == ranks ? "; use 1f1b" : ""));
+      refuse(fmt::format("needs the same number of stages on each device, at least 2, not {}{}", stages_on_devices,
+                         stages == ranks ? "; use 1f1b" : ""));
       break;
     case Folding::V:
       if (stages == 2 * ranks) break;
-      refuse(fmt::format("needs 2 stages on each device, and {} devices have {} stages", ranks, stages));
+      refuse(fmt::format("needs 2 stages on each device, not {}", stages_on_devices));
       break;
   }
   for (std::size_t stage = 0; stage < stages; ++stage) {
@@ -122,19 +142,27 @@ std::vector<Order> Schedule::orders(const PipelineShape& shape, const ScheduleCh
   // Far above any pipeline, and low enough for the arithmetic of positions.
   constexpr std::uint64_t most_tasks = std::numeric_limits<std::uint64_t>::max() / 16;
   if (shape.microbatches > most_tasks / (shape.stages() + shape.ranks())) {
-    throw InputError("microbatches", fmt::format("{} are too many for an order of {} stages; use fewer",
-                                                 shape.microbatches, shape.stages()));
+    throw InputError("microbatches", fmt::format("{} are too many for an order of {}; use fewer", shape.microbatches,
+                                                 counted(shape.stages(), "stage")));
   }
   auto made = make_orders(shape, choice);
   ensure(made.size() == shape.ranks(), "a schedule orders the work of each rank");
   return made;
 }
 
+const Schedule& require_schedule(std::string_view name)
+{
+  return find_or_offer(name, [](const Schedule&) { return true; });
+}
+
 const Schedule& require_schedule(const ScheduleChoice& choice)
 {
-  const Schedule& schedule = require_schedule(choice.name);
+  const bool has_orders = !choice.orders.empty();
+  const Schedule& schedule = find_or_offer(choice.name, [has_orders](const Schedule& known) {
+    return has_orders || !known.takes_orders || known.allocator_makes_orders;
+  });
   check_numbers(schedule, choice);
-  if (!schedule.allocator_makes_orders || !choice.orders.empty()) check_orders(schedule, choice);
+  if (!schedule.allocator_makes_orders || has_orders) check_orders(schedule, choice);
   return schedule;
 }
 

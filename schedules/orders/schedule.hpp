@@ -74,7 +74,8 @@ const Schedule* find_schedule(std::string_view name);
 const Schedule& require_schedule(std::string_view name);
 /// The schedule of a choice, which takes its numbers and orders; their values need a pipeline and are not checked.
 /// Orders that an allocator makes may be missing.
-/// @throws InputError for an unknown name, and as Schedule::orders does for numbers and orders.
+/// @throws InputError for an unknown name, without offering those that need orders, and as Schedule::orders does for
+/// numbers and orders.
 const Schedule& require_schedule(const ScheduleChoice& choice);
 
 /// The most micro-batches of a part that are forwarded and not yet taken back, by a Backward or BackwardWeight, at any

@@ -1,5 +1,6 @@
 #include "schedules/orders/warm_up.hpp"
 
+#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 
 #include <fmt/format.h>
@@ -115,8 +116,8 @@ std::optional<std::vector<std::uint64_t>> given_warm_up(const PipelineShape& sha
   if (found == choice.numbers.end()) return std::nullopt;
   const std::vector<std::uint64_t>& warm_up = found->second;
   if (warm_up.size() != shape.ranks()) {
-    throw InputError("schedule", fmt::format("warm_up has {} {}; give one for each of the {} devices", warm_up.size(),
-                                             warm_up.size() == 1 ? "number" : "numbers", shape.ranks()));
+    throw InputError("schedule", fmt::format("warm_up has {} for {}; give one for each",
+                                             counted(warm_up.size(), "number"), counted(shape.ranks(), "device")));
   }
   // A warm-up of M - 1 or more forwards is the same order: all forwards come first.
   const std::uint64_t most = shape.microbatches - 1;

@@ -60,17 +60,26 @@ TEST(ScheduleText, IsRefusedWithWhatWouldBeRight)
             "schedule: \"1f1b, gpipe\" is no schedule; write a name, and numbers in "
             "parentheses, such as interleaved(chunks=2)");
   EXPECT_EQ(fault_of("interleaved(chunks=2"),
-            "schedule: \"interleaved(chunks=2\" has no closing parenthesis at its end; write interleaved(KEY=NUMBERS)");
+            "schedule: \"interleaved(chunks=2\" has no closing parenthesis at its end; write interleaved(KEY=NUMBERS), "
+            "with / between numbers and ; between keys");
   EXPECT_EQ(fault_of("interleaved(chunks=2) "),
             "schedule: \"interleaved(chunks=2) \" has no closing parenthesis at its end; write "
-            "interleaved(KEY=NUMBERS)");
+            "interleaved(KEY=NUMBERS), with / between numbers and ; between keys");
   EXPECT_EQ(fault_of("interleaved()"),
-            "schedule: \"\" in \"interleaved()\" is not KEY=NUMBERS; write it as in interleaved(chunks=2)");
+            "schedule: \"interleaved()\" has nothing in its parentheses; leave them out, or write "
+            "interleaved(KEY=NUMBERS)");
+  EXPECT_EQ(fault_of("interleaved(chunks=2;)"),
+            "schedule: \"\" in \"interleaved(chunks=2;)\" is not KEY=NUMBERS; write it as in interleaved(chunks=2)");
   EXPECT_EQ(fault_of("interleaved(2)"),
             "schedule: \"2\" in \"interleaved(2)\" is not KEY=NUMBERS; write it as in interleaved(chunks=2)");
   EXPECT_EQ(fault_of("interleaved(chunks=2;chunks=3)"),
             "schedule: \"interleaved(chunks=2;chunks=3)\" has chunks twice; write it once");
-  for (const std::string numbers : {"", "two", "-1", "2,1", "2/", "/2", "1e3", " 2", "18446744073709551616"}) {
+  for (const std::string text : {"interleaved(chunks=2,chunks=2)", "1f1b(warm_up=1,0;warm_up=1,0)", "1f1b(1,0)"}) {
+    EXPECT_EQ(fault_of(text),
+              "schedule: \"" + text + "\" has a comma; write / between numbers, as in 3/2/1/0, and ; between keys");
+  }
+  EXPECT_EQ(fault_of("1f1b(warm_up=)"), "schedule: warm_up has no value; write auto, or numbers as in 3/2/1/0");
+  for (const std::string numbers : {"two", "-1", "2/", "/2", "1e3", " 2", "18446744073709551616"}) {
     EXPECT_EQ(fault_of("1f1b(warm_up=" + numbers + ")"),
               "schedule: warm_up: \"" + numbers + "\" is neither auto nor numbers; write them as in 3/2/1/0");
   }

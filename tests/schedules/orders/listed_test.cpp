@@ -102,36 +102,36 @@ TEST(WrongOrders, AreRefusedWithTheTaskAndItsPlace)
        {0},
        2,
        {{"a", "F0.0 F1.0 B0.0 B1.0"}},
-       "schedule.orders.a: F1.0 at position 1 is of part 1; number the device's stages, 1 in all, from 0"},
+       "schedule.orders.a: F1.0 (position 1) is of part 1; number the device's stages, 1 in all, from 0"},
       {"PartBeyondTwoStages",
        {0, 1, 0, 1},
        1,
        {{"a", "F0.0 F2.0 B1.0 B0.0"}, {"b", "F0.0 F1.0 B1.0 B0.0"}},
-       "schedule.orders.a: F2.0 at position 1 is of part 2; number the device's stages, 2 in all, from 0"},
+       "schedule.orders.a: F2.0 (position 1) is of part 2; number the device's stages, 2 in all, from 0"},
       {"MicroBatchBeyondTheStep",
        {0},
        2,
        {{"a", "F0.0 F0.1 F0.2 B0.0 B0.1 B0.2"}},
-       "schedule.orders.a: F0.2 at position 2 is of micro-batch 2; number the step's micro-batches, 2 in all, "
+       "schedule.orders.a: F0.2 (position 2) is of micro-batch 2; number the step's micro-batches, 2 in all, "
        "from 0"},
       {"LoopBeyondTheStep",
        {0},
        2,
        {{"a", "3x F0.0+; 2x B0.0+"}},
-       "schedule.orders.a: F0.2 at position 2 is of micro-batch 2; number the step's micro-batches, 2 in all, "
+       "schedule.orders.a: F0.2 (position 2) is of micro-batch 2; number the step's micro-batches, 2 in all, "
        "from 0"},
       {"LoopDownFromBeyondTheStep",
        {0},
        3,
        {{"a", "3x F0.0+; 4x B0.3-"}},
-       "schedule.orders.a: B0.3 at position 3 is of micro-batch 3; number the step's micro-batches, 3 in all, "
+       "schedule.orders.a: B0.3 (position 3) is of micro-batch 3; number the step's micro-batches, 3 in all, "
        "from 0"},
       {"BothDevicesBeyondTheStep",
        {0, 1},
        1,
        {{"a", "F0.0 F0.1 B0.0 B0.1"}, {"b", "F0.0 B0.0 F0.1 B0.1"}},
-       "schedule.orders.a: F0.1 at position 1 is of micro-batch 1; number the step's micro-batches, 1 in all, "
-       "from 0\nschedule.orders.b: F0.1 at position 2 is of micro-batch 1; number the step's micro-batches, 1 "
+       "schedule.orders.a: F0.1 (position 1) is of micro-batch 1; number the step's micro-batches, 1 in all, "
+       "from 0\nschedule.orders.b: F0.1 (position 2) is of micro-batch 1; number the step's micro-batches, 1 "
        "in all, from 0"},
       {"ForwardIsMissing", {0}, 2, {{"a", "F0.0 B0.0 B0.1"}}, "schedule.orders.a: F0.1 is missing; order it once"},
       {"FirstForwardIsMissing", {0}, 2, {{"a", "F0.1 B0.0 B0.1"}}, "schedule.orders.a: F0.0 is missing; order it once"},
@@ -171,14 +171,14 @@ TEST(WrongOrders, AreRefusedWithTheTaskAndItsPlace)
        {0},
        2,
        {{"a", "F0.0 B0.0 F0.1 I0.1 W0.1"}},
-       "schedule.orders.a: B0.0 at position 1 is a whole backward and I0.1 at position 3 a half; use B, or I "
-       "and W, for all micro-batches of a part"},
+       "schedule.orders.a: B0.0 (position 1) is a whole backward and I0.1 (position 3) a half; use B, or I "
+       "and W, for all micro-batches of a stage"},
       {"WeightGradientAfterAWholeBackward",
        {0},
        2,
        {{"a", "F0.0 B0.0 F0.1 B0.1 W0.1"}},
-       "schedule.orders.a: B0.0 at position 1 is a whole backward and W0.1 at position 4 a half; use B, or I "
-       "and W, for all micro-batches of a part"},
+       "schedule.orders.a: B0.0 (position 1) is a whole backward and W0.1 (position 4) a half; use B, or I "
+       "and W, for all micro-batches of a stage"},
       {"MissingOnBothDevices",
        {0, 1},
        2,
@@ -203,28 +203,28 @@ TEST(WrongOrders, AreRefusedWithTheTaskAndItsPlace)
        {0},
        2,
        {{"a", "F0.0 B0.1 F0.1 B0.0"}},
-       "schedule.orders.a: B0.1 at position 1 comes before F0.1 at position 2; move it behind"},
+       "schedule.orders.a: B0.1 (position 1) comes before F0.1 (position 2); move it behind"},
       {"InputGradientBeforeItsForward",
        {0},
        1,
        {{"a", "I0.0 F0.0 W0.0"}},
-       "schedule.orders.a: I0.0 at position 0 comes before F0.0 at position 1; move it behind"},
+       "schedule.orders.a: I0.0 (position 0) comes before F0.0 (position 1); move it behind"},
       {"WeightGradientBeforeItsInputGradient",
        {0},
        2,
        {{"a", "F0.0 F0.1 I0.0 W0.1 I0.1 W0.0"}},
-       "schedule.orders.a: W0.1 at position 3 comes before I0.1 at position 4; move it behind"},
+       "schedule.orders.a: W0.1 (position 3) comes before I0.1 (position 4); move it behind"},
       {"WeightGradientBeforeItsForward",
        {0},
        1,
        {{"a", "W0.0 F0.0 I0.0"}},
-       "schedule.orders.a: W0.0 at position 0 comes before I0.0 at position 2; move it behind"},
+       "schedule.orders.a: W0.0 (position 0) comes before I0.0 (position 2); move it behind"},
       {"BackwardsBeforeForwardsOnTwoStages",
        {0, 0},
        1,
        {{"a", "B0.0 B1.0 F0.0 F1.0"}},
-       "schedule.orders.a: B0.0 at position 0 comes before F0.0 at position 2; move it "
-       "behind\nschedule.orders.a: B1.0 at position 1 comes before F1.0 at position 3; move it behind"},
+       "schedule.orders.a: B0.0 (position 0) comes before F0.0 (position 2); move it "
+       "behind\nschedule.orders.a: B1.0 (position 1) comes before F1.0 (position 3); move it behind"},
       {"ForwardsCross",
        {0, 1},
        2,
@@ -283,57 +283,57 @@ TEST(WrongOrders, AreRefusedWithTheTaskAndItsPlace)
        {0, 1},
        2,
        {{"a", "F0.0 B0.0 F0.1 B0.1"}, {"b", "F0.0 F0.1 B0.0 B0.1"}},
-       "schedule.orders: B0.0 of a (position 1) waits for B0.0 of b (position 2), F0.1 of b (position 1) waits "
-       "for F0.1 of a (position 2), so none of them can run; move an awaited one forward"},
+       "schedule.orders: B0.0 (position 1) of a waits for B0.0 (position 2) of b, F0.1 (position 1) of b waits "
+       "for F0.1 (position 2) of a, so none of them can run; move an awaited one forward"},
       {"TwoDevicesWaitInLoops",
        {0, 1},
        9,
        {{"a", "2x F0.0+; 7x B0.0+ F0.2+; 2x B0.7+"}, {"b", "3x F0.0+; 6x F0.3+ B0.0+; 3x B0.6+"}},
-       "schedule.orders: B0.0 of a (position 2) waits for B0.0 of b (position 4), F0.2 of b (position 2) waits "
-       "for F0.2 of a (position 3), so none of them can run; move an awaited one forward"},
+       "schedule.orders: B0.0 (position 2) of a waits for B0.0 (position 4) of b, F0.2 (position 2) of b waits "
+       "for F0.2 (position 3) of a, so none of them can run; move an awaited one forward"},
       {"ThreeDevicesWaitInACircle",
        {0, 1, 2, 0, 1, 2},
        1,
        {{"a", "F1.0 F0.0 B1.0 B0.0"}, {"b", "F0.0 F1.0 B1.0 B0.0"}, {"c", "F0.0 F1.0 B1.0 B0.0"}},
-       "schedule.orders: F1.0 of a (position 0) waits for F0.0 of c (position 0), F0.0 of c (position 0) waits "
-       "for F0.0 of b (position 0), F0.0 of b (position 0) waits for F0.0 of a (position 1), so none of them "
+       "schedule.orders: F1.0 (position 0) of a waits for F0.0 (position 0) of c, F0.0 (position 0) of c waits "
+       "for F0.0 (position 0) of b, F0.0 (position 0) of b waits for F0.0 (position 1) of a, so none of them "
        "can run; move an awaited one forward"},
       {"LaterDevicesWaitForEachOther",
        {0, 1, 2},
        2,
        {{"a", "F0.0 F0.1 B0.0 B0.1"}, {"b", "F0.0 B0.0 F0.1 B0.1"}, {"c", "F0.0 F0.1 B0.0 B0.1"}},
-       "schedule.orders: B0.0 of b (position 1) waits for B0.0 of c (position 2), F0.1 of c (position 1) waits "
-       "for F0.1 of b (position 2), so none of them can run; move an awaited one forward"},
+       "schedule.orders: B0.0 (position 1) of b waits for B0.0 (position 2) of c, F0.1 (position 1) of c waits "
+       "for F0.1 (position 2) of b, so none of them can run; move an awaited one forward"},
       {"DeviceWaitsForItself",
        {0, 0},
        1,
        {{"a", "F1.0 F0.0 B1.0 B0.0"}},
-       "schedule.orders: F1.0 of a (position 0) waits for F0.0 of a (position 1), so none of them can run; move "
+       "schedule.orders: F1.0 (position 0) of a waits for F0.0 (position 1) of a, so none of them can run; move "
        "an awaited one forward"},
       {"DeviceTakesStagesBackInTheWrongOrder",
        {0, 0},
        1,
        {{"a", "F0.0 F1.0 B0.0 B1.0"}},
-       "schedule.orders: B0.0 of a (position 2) waits for B1.0 of a (position 3), so none of them can run; move "
+       "schedule.orders: B0.0 (position 2) of a waits for B1.0 (position 3) of a, so none of them can run; move "
        "an awaited one forward"},
       {"WayBackComesFirst",
        {0, 1, 1, 0},
        2,
        {{"a", "F0.0 F1.0 F0.1 F1.1 B1.0 B1.1 B0.0 B0.1"}, {"b", "F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1"}},
-       "schedule.orders: F1.0 of a (position 1) waits for F1.0 of b (position 2), F0.1 of b (position 1) waits "
-       "for F0.1 of a (position 2), so none of them can run; move an awaited one forward"},
+       "schedule.orders: F1.0 (position 1) of a waits for F1.0 (position 2) of b, F0.1 (position 1) of b waits "
+       "for F0.1 (position 2) of a, so none of them can run; move an awaited one forward"},
       {"InterleavedPartsWaitForEachOther",
        {0, 1, 0, 1},
        1,
        {{"a", "F0.0 F1.0 B1.0 B0.0"}, {"b", "F0.0 F1.0 B0.0 B1.0"}},
-       "schedule.orders: B1.0 of a (position 2) waits for B1.0 of b (position 3), B0.0 of b (position 2) waits "
-       "for B1.0 of a (position 2), so none of them can run; move an awaited one forward"},
+       "schedule.orders: B1.0 (position 2) of a waits for B1.0 (position 3) of b, B0.0 (position 2) of b waits "
+       "for B1.0 (position 2) of a, so none of them can run; move an awaited one forward"},
       {"InputGradientsWaitForEachOther",
        {0, 1},
        2,
        {{"a", "F0.0 I0.0 W0.0 F0.1 I0.1 W0.1"}, {"b", "F0.0 F0.1 I0.0 I0.1 W0.0 W0.1"}},
-       "schedule.orders: I0.0 of a (position 1) waits for I0.0 of b (position 2), F0.1 of b (position 1) waits "
-       "for F0.1 of a (position 3), so none of them can run; move an awaited one forward"}};
+       "schedule.orders: I0.0 (position 1) of a waits for I0.0 (position 2) of b, F0.1 (position 1) of b waits "
+       "for F0.1 (position 3) of a, so none of them can run; move an awaited one forward"}};
   for (const auto& one : wrong) EXPECT_EQ(fault_of(one), one.fault) << one.name;
 }
 

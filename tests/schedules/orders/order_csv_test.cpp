@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -40,11 +41,20 @@ TEST(OrdersFromCsv, SkipsEmptyCellsAndBlanks)
   EXPECT_EQ(orders_to_csv(read.shape, read.orders), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
 }
 
+TEST(OrdersFromCsv, SkipsAByteOrderMark)
+{
+  const auto read = orders_from_csv(
+      "\xEF\xBB\xBF"
+      "0F0,0B0\n",
+      "orders.csv");
+  EXPECT_EQ(orders_to_csv(read.shape, read.orders), "0F0,0B0\n");
+}
+
 TEST(OrdersFromCsv, TellsWholeBackwardsFromHalves)
 {
-  const auto read = orders_from_csv("0F0,0F1,0I0,0B1,0W0\n", "orders.csv");
-  EXPECT_EQ(read.orders[0].at(2).opcode, Opcode::BackwardInput);
-  EXPECT_EQ(read.orders[0].at(3).opcode, Opcode::Backward);
+  const auto read = orders_from_csv("0F0,1F0,1B0,0I0,0W0\n", "orders.csv");
+  EXPECT_EQ(read.orders[0].at(2).opcode, Opcode::Backward);
+  EXPECT_EQ(read.orders[0].at(3).opcode, Opcode::BackwardInput);
   EXPECT_EQ(read.orders[0].at(4).opcode, Opcode::BackwardWeight);
 }
 
@@ -69,8 +79,9 @@ TEST(OrdersToCsv, RefusesMoreCellsThanAreRead)
   const PipelineShape shape{{"d0"}, {0}, microbatches};
   const std::vector<Slot> slots = {{{Opcode::Forward, 0, 0}, 1}, {{Opcode::Backward, 0, 0}, 1}};
   const Order order(std::vector<isobar::Run>{{microbatches, slots}});
-  EXPECT_THAT([&] { orders_to_csv(shape, {order}); },
-              testing::ThrowsMessage<InputError>("schedule: has 8000000 tasks; a CSV file has at most 4000000"));
+  EXPECT_THAT(
+      [&] { orders_to_csv(shape, {order}); },
+      testing::ThrowsMessage<InputError>("schedule: has 8000000 tasks, and a CSV file at most 4000000; use --json"));
 }
 
 struct BadFile {
@@ -108,6 +119,41 @@ TEST(OrdersFromCsv, RefusesEachFaultWithItsPlace)
   };
   for (const auto& [text, message] : files) {
     EXPECT_THAT([&text = text] { orders_from_csv(text, "orders.csv"); }, testing::ThrowsMessage<InputError>(message));
+  }
+}
+
+TEST(OrdersFromCsv, RefusesUnsoundOrdersWithTheTasksAndColumnsOfTheFile)
+{
+  const std::vector<BadFile> files = {
+      {"0F0,0B0\n,1B0,,1F0\n", "orders.csv:2: rank 1: 1B0 (column 2) comes before 1F0 (column 4); move it behind"},
+      {"0F0,2F0,0B0,2B0\n1F0,1B0\n",
+       "orders.csv:2: 0B0 (column 3) of rank 0 waits for 1B0 (column 2) of rank 1, 1B0 (column 2) of rank 1 waits for "
+       "2B0 (column 4) of rank 0, so none of them can run; move an awaited one forward"},
+      {"0F0,0B0,0F1,0I1,0W1\n",
+       "orders.csv:1: rank 0: 0B0 (column 2) is a whole backward and 0I1 (column 4) a half; use B, or I and W, for all "
+       "micro-batches of a stage"},
+      {"0F0,0F1,0B0,0B1\n1F1,1B1,1F0,1B0\n",
+       "orders.csv:2: rank 0 has 0F0 (column 1) before 0F1 (column 2) and rank 1 has 1F1 (column 1) before 1F0 (column "
+       "3), so their transfers cross; use one order for both\norders.csv:2: rank 1 has 1B1 (column 2) before 1B0 "
+       "(column "
+       "4) and rank 0 has 0B0 (column 3) before 0B1 (column 4), so their transfers cross; use one order for both"},
+  };
+  for (const auto& [text, message] : files) {
+    EXPECT_THAT([&text = text] { orders_from_csv(text, "orders.csv"); }, testing::ThrowsMessage<InputError>(message));
+  }
+}
+
+TEST(OrdersFromCsv, ShowsTheFirstFaultsAndCountsTheOthers)
+{
+  try {
+    orders_from_csv(std::string(100'000, '\n'), "orders.csv");
+    FAIL();
+  } catch (const InputError& fault) {
+    const std::string text = fault.what();
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 20);
+    EXPECT_THAT(text, testing::StartsWith("orders.csv:1: row: rank 0 has no task; remove the line\n"));
+    EXPECT_THAT(text, testing::EndsWith("\norders.csv:20: row: rank 19 has no task; remove the line\n"
+                                        "orders.csv: and 99980 more"));
   }
 }
 

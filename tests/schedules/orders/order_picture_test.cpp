@@ -133,8 +133,8 @@ TEST(PictureOf, RefusesMoreTasksThanItsLimit)
   const auto orders = orders_of({R"([[6000000, "F0.0+ B0.0+"]])"});
   EXPECT_THAT(
       [&] { picture_of(shape_of(1, {0}, 6'000'000), orders); },
-      testing::ThrowsMessage<InputError>("schedule: 1 stages and 6000000 micro-batches are too many for a picture "
-                                         "of at most 10000000 tasks; draw fewer micro-batches"));
+      testing::ThrowsMessage<InputError>("schedule: 1 stage and 6000000 micro-batches are too many for a picture "
+                                         "of at most 10000000 tasks; use --json"));
 }
 
 TEST(PictureOf, NeedsOrdersThatEnd)

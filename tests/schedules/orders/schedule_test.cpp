@@ -142,6 +142,24 @@ TEST(Schedules, AreSuggestedForUnknownNames)
             "zero-bubble-h1, zero-bubble-h2, zero-bubble-v");
 }
 
+TEST(Schedules, AreNotSuggestedWhereTheyNeedOrders)
+{
+  const auto fault_of_choice = [](const ScheduleChoice& choice) {
+    try {
+      require_schedule(choice);
+      return std::string();
+    } catch (const InputError& fault) {
+      return std::string(fault.what());
+    }
+  };
+  const std::string others =
+      "1f1b, gpipe, greedy, interleaved, sequential, zero-bubble-h1, zero-bubble-h2, zero-bubble-v";
+  EXPECT_EQ(fault_of_choice({"fastest"}), "schedule: \"fastest\" is not known; use " + others);
+  EXPECT_EQ(fault_of_choice({"listd"}), "schedule: \"listd\" is not known; use " + others);
+  EXPECT_EQ(fault_of_choice({"listd", {}, {{"d0", Order()}}}),
+            "schedule: \"listd\" is not known; did you mean listed?");
+}
+
 TEST(Schedules, SayWhichNumbersTheyTake)
 {
   EXPECT_TRUE(require_schedule("1f1b").takes("warm_up"));
@@ -197,19 +215,18 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
       {chain, {"1f1b", {{"chunks", {2}}}}, "schedule: 1f1b takes no chunks; it takes warm_up"},
       {chain, {"sequential", {{"a\nb", {}}}}, "schedule: sequential takes no a\\x0ab; leave it out"},
       {chain, {"1f1b", {}, {{"d0", order}}}, "schedule: 1f1b takes no orders; use listed, or leave them out"},
-      {chain, {"listed"}, "schedule: listed has no orders; give one for each device"},
+      {chain, {"listed"}, "schedule: listed has no orders; make a plan with isobar schedule import"},
       {chain, {"greedy"}, "schedule: greedy has no orders; make a plan with isobar plan"},
       {two_each,
        {"greedy", {}, {{"d0", order}}},
-       "schedule: greedy works with one stage on each device, and 3 devices have 6 stages; use interleaved, "
-       "zero-bubble-v or listed"},
+       "schedule: greedy works with one stage on each device, not 6 stages on 3 devices; use interleaved, "
+       "zero-bubble-v "
+       "or listed"},
       {chain,
        {"1f1b", {{"warm_up", {}}}},
        "schedule: warm_up of 1f1b is auto, which only an allocator can resolve; give numbers"},
-      {chain,
-       {"1f1b", {{"warm_up", {3, 2, 1}}}},
-       "schedule: warm_up has 3 numbers; give one for each of the 4 devices"},
-      {chain, {"1f1b", {{"warm_up", {3}}}}, "schedule: warm_up has 1 number; give one for each of the 4 devices"},
+      {chain, {"1f1b", {{"warm_up", {3, 2, 1}}}}, "schedule: warm_up has 3 numbers for 4 devices; give one for each"},
+      {chain, {"1f1b", {{"warm_up", {3}}}}, "schedule: warm_up has 1 number for 4 devices; give one for each"},
       {chain,
        {"1f1b", {{"warm_up", {3, 1, 2, 0}}}},
        "schedule: warm_up[2] is 2 and warm_up[1] is 1, so the two devices would wait for each other; give no device "
@@ -220,14 +237,20 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
        "more than the one before"},
       {two_each,
        {"1f1b"},
-       "schedule: 1f1b works with one stage on each device, and 3 devices have 6 stages; use interleaved, "
-       "zero-bubble-v or listed"},
+       "schedule: 1f1b works with one stage on each device, not 6 stages on 3 devices; use interleaved, zero-bubble-v "
+       "or listed"},
       {chain,
        {"interleaved"},
-       "schedule: interleaved needs as many stages on each device, at least 2, and 4 devices have 4 stages; use 1f1b"},
+       "schedule: interleaved needs the same number of stages on each device, at least 2, not 4 stages on 4 devices; "
+       "use "
+       "1f1b"},
+      {folded(Folding::OneEach, 1, 1, 8),
+       {"interleaved"},
+       "schedule: interleaved needs the same number of stages on each device, at least 2, not 1 stage on 1 device; use "
+       "1f1b"},
       {uneven,
        {"interleaved"},
-       "schedule: interleaved needs as many stages on each device, at least 2, and 2 devices have 5 stages"},
+       "schedule: interleaved needs the same number of stages on each device, at least 2, not 5 stages on 2 devices"},
       {neighbours, {"interleaved"}, "schedule: interleaved needs stages[1] on d1, and it is on d0"},
       {v_shape, {"interleaved"}, "schedule: interleaved needs stages[3] on d0, and it is on d2"},
       {two_each,
@@ -236,8 +259,10 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
       {two_each,
        {"interleaved", {{"chunks", {3}}}},
        "schedule: chunks is 3 and each device has 2 stages; give both alike"},
-      {two_each, {"interleaved", {{"chunks", {2, 2, 2}}}}, "schedule: chunks has 3 numbers; give one for all devices"},
-      {chain, {"zero-bubble-v"}, "schedule: zero-bubble-v needs 2 stages on each device, and 4 devices have 4 stages"},
+      {two_each,
+       {"interleaved", {{"chunks", {2, 2, 2}}}},
+       "schedule: interleaved(chunks=2/2/2): chunks is one number, at least 2"},
+      {chain, {"zero-bubble-v"}, "schedule: zero-bubble-v needs 2 stages on each device, not 4 stages on 4 devices"},
       {two_each, {"zero-bubble-v"}, "schedule: zero-bubble-v needs stages[3] on d2, and it is on d0"},
       {endless, {"gpipe"}, "microbatches: 1152921504606846976 are too many for an order of 4 stages; use fewer"},
   };
