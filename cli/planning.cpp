@@ -6,6 +6,8 @@
 #include "core/check/program_checker.hpp"
 #include "schedules/lowering/schedule.hpp"
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <string_view>
 
@@ -25,6 +27,20 @@ void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch)
   plan.workload = inputs.workload_fingerprint;
   plan.profile = inputs.profile_fingerprint;
   if (micro_batch != inputs.workload.micro_batch) plan.micro_batch = micro_batch;
+}
+
+std::vector<std::string> other_inputs_of(const Plan& plan, const std::string& file, const Inputs& inputs)
+{
+  std::vector<std::string> lines;
+  const auto compare = [&](const char* what, const Fingerprint& made_for, const Fingerprint& given) {
+    if (made_for.hash == given.hash) return;
+    lines.push_back(fmt::format("{}: inputs.{}: made for {} (hash {}); this is {} (hash {})", on_one_line(file), what,
+                                shown(made_for.name), shown(made_for.hash), on_one_line(given.name), given.hash));
+  };
+  compare("platform", plan.platform, inputs.platform_fingerprint);
+  compare("workload", plan.workload, inputs.workload_fingerprint);
+  compare("profile", plan.profile.value_or(unmeasured), inputs.profile_fingerprint.value_or(unmeasured));
+  return lines;
 }
 
 std::vector<std::string> all_faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster)

@@ -17,6 +17,9 @@ Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& g
 /// Records in a plan what it was made for: the inputs, and the micro-batch where it differs from that of the inputs.
 void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch);
 
+/// What differs between the inputs that a plan was made for and these, a line each; `file` is the plan's.
+std::vector<std::string> other_inputs_of(const Plan& plan, const std::string& file, const Inputs& inputs);
+
 /// The faults of a plan under any schedule, without its certificate: of a chain as `faults_of` finds them; of others
 /// also those of its Program, and of what playing that shows. O(instructions of a step) for these.
 /// @throws InputError for numbers or orders that do not fit the stages, and for a step that is too long to be played.

@@ -5,6 +5,7 @@
 #include "exec/model/device.hpp"
 #include "exec/net/network_options.hpp"
 #include "exec/run/doctor.hpp"
+#include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -73,7 +74,7 @@ ExitCode doctor(CommandOptions options)
   if (const auto& rank = options.doctor.rank) {
     options.doctor.tcp = tcp_options_of(options.network, secret_of(options.network), *rank, options.doctor.ranks);
   }
-  if (!options.plan.empty()) options.doctor.plan = read_plan(options.plan);
+  if (!options.plan.empty()) options.doctor.plan = schedules::read_scheduled_plan(options.plan);
   if (!options.workload.empty()) {
     const Workload workload = read_workload(options.workload);
     options.doctor.micro_batch = workload.micro_batch;

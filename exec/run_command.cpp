@@ -17,6 +17,7 @@
 #include "exec/run_outputs.hpp"
 #include "exec/run_ranks.hpp"
 #include "exec/run_resume.hpp"
+#include "schedules/lowering/plan_file.hpp"
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
@@ -52,7 +53,7 @@ ExitCode run(RunCommandOptions options)
     std::fflush(stdout);
   };
   options.run.warn = say_here();
-  const Plan plan = read_plan(options.plan);
+  const Plan plan = schedules::read_scheduled_plan(options.plan);
   const std::string workload_text = read_file(options.workload);
   const std::string workload_hash = fingerprint(workload_text);
   const Workload workload = as_planned(read_run_workload(plan, workload_text, options), plan, options.plan);

@@ -1,6 +1,10 @@
 #include "cli/commands.hpp"
 #include "cli/executor.hpp"
+#include "cli/output_file.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -8,15 +12,29 @@ namespace isobar::cli {
 
 namespace {
 
+bool asks_for_help(const std::vector<std::string>& arguments)
+{
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [](const std::string& argument) { return argument == "--help" || argument == "-h"; });
+}
+
 void add(CLI::App& app, Action& action, const std::string& name, const std::string& what)
 {
   auto* command = app.add_subcommand(name, what);
   command->prefix_command();
   command->set_help_flag();
-  command->callback([command, name, &action] {
+  command->callback([command, name, what, &action] {
     std::vector<std::string> arguments = {name};
     for (const auto& argument : command->remaining()) arguments.push_back(argument);
-    action = [arguments]() -> ExitCode { become_executor(arguments); };
+    action = [arguments, what]() -> ExitCode {
+      try {
+        become_executor(arguments);
+      } catch (const EnvironmentError& missing) {
+        if (!asks_for_help(arguments)) throw;
+        print(fmt::format("{}\nIts options are not known here: {}\n", what, missing.what()));
+        return ExitCode::Done;
+      }
+    };
   });
 }
 

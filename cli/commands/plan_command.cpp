@@ -9,6 +9,7 @@
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "results/table.hpp"
+#include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
 
@@ -36,7 +37,7 @@ struct PlanOptions {
 /// The plan for people: the outcome, how good it is, and the layers of each device.
 std::string summary_of(const Plan& plan, const Cluster& cluster)
 {
-  const std::string samples = plan.micro_batch ? fmt::format(" of {} samples", *plan.micro_batch) : "";
+  const std::string samples = plan.micro_batch ? fmt::format(" of {}", counted(*plan.micro_batch, "sample")) : "";
   std::string text =
       fmt::format("{}: {} plan for objective {} (communication {}, schedule {}, M = {}{})\n", plan.allocator,
                   name_of(plan.outcome), name_of(plan.goal.objective), name_of(plan.goal.communication),
@@ -76,7 +77,7 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
 /// is not checked.
 std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inputs)
 {
-  const Plan plan = read_plan(file);
+  const Plan plan = schedules::read_scheduled_plan(file);
   if (plan.stages.empty()) throw InputError(file, "stages: none; a search starts from a plan that has some");
   const Cluster& cluster = inputs.platform.cluster();
   auto faults = all_faults_of(plan, inputs.workload, cluster);
@@ -105,8 +106,8 @@ void note_long_search(const Inputs& inputs, const allocators::SearchLimits& limi
   const std::size_t layers = inputs.workload.layers.size();
   const std::size_t devices = inputs.platform.cluster().devices.size();
   if (limits.time_limit || limits.budget || layers * devices < long_search) return;
-  say(fmt::format("{} layers on {} devices may take minutes; Ctrl-C or --time-limit keeps the best plan found", layers,
-                  devices));
+  say(fmt::format("{} on {} may take minutes; Ctrl-C or --time-limit keeps the best plan found",
+                  counted(layers, "layer"), counted(devices, "device")));
 }
 
 ExitCode plan(const PlanOptions& options)

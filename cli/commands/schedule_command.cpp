@@ -6,7 +6,12 @@
 #include "cli/planning.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
+#include "core/base/standard_streams.hpp"
 #include "core/check/plan_checker.hpp"
+#include "core/plan/nominal_rates.hpp"
+#include "core/program/player.hpp"
+#include "schedules/lowering/plan_file.hpp"
+#include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/order_csv.hpp"
 #include "schedules/orders/order_picture.hpp"
 #include "schedules/orders/schedule.hpp"
@@ -14,7 +19,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -67,29 +71,19 @@ struct OrderedPlan {
   std::vector<Order> orders;
 };
 
-Plan read_placement(const std::string& file)
+void require_stages(const Plan& plan, const std::string& file)
 {
-  Plan plan = read_plan(file);
   if (plan.stages.empty()) throw InputError(file, "has no stages, so there is nothing to order; name a plan with some");
-  return plan;
 }
 
 OrderedPlan read_ordered_plan(const std::string& file)
 {
-  OrderedPlan result{read_placement(file), {}, {}};
+  OrderedPlan result{schedules::read_scheduled_plan(file), {}, {}};
+  require_stages(result.plan, file);
   result.shape = schedules::shape_of(result.plan);
-  try {
-    const auto& schedule = schedules::require_schedule(result.plan.goal.schedule.name);
-    result.orders = schedule.orders(result.shape, result.plan.goal.schedule);
-  } catch (const InputError& fault) {
-    throw in_file(file, fault);
-  }
+  result.orders =
+      schedules::require_schedule(result.plan.goal.schedule.name).orders(result.shape, result.plan.goal.schedule);
   return result;
-}
-
-std::string counted(std::uint64_t number, const std::string& noun, const std::string& ending = "s")
-{
-  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : ending);
 }
 
 std::string picture_of(const OrderedPlan& ordered, bool is_wide)
@@ -115,7 +109,15 @@ ExitCode show(const ShowOptions& options)
   return ExitCode::Done;
 }
 
-std::string summary_of(const Plan& before, const Plan& plan, const ImportOptions& options)
+/// The step of a plan as played, whether it is a chain or not.
+Seconds played_step(const Plan& plan, const Inputs& inputs)
+{
+  const auto program = schedules::make_program(plan, inputs.workload);
+  const auto rates = nominal_rates(plan, inputs.workload, inputs.platform.cluster());
+  return play_program(*program, rates).periods.front().end;
+}
+
+std::string summary_of(const Plan& before, const Plan& plan, Seconds step_before, const ImportOptions& options)
 {
   const auto shape = schedules::shape_of(plan);
   const auto stages = schedules::stages_by_rank(shape);
@@ -127,14 +129,14 @@ std::string summary_of(const Plan& before, const Plan& plan, const ImportOptions
                         stages[rank].size() == 1 ? "stage" : "stages", fmt::join(stages[rank], ", "),
                         counted(order.length(), "task"), counted(order.runs().size(), "run"));
   }
-  const auto predicted_by = [](const Plan& one) { return text_of(one.predicted.value().step_time); };
-  return text + fmt::format("predicted step {}{}\n", predicted_by(plan),
-                            before.predicted ? fmt::format("; {} before", predicted_by(before)) : "");
+  return text +
+         fmt::format("predicted step {}; {} before\n", text_of(plan.predicted.value().step_time), text_of(step_before));
 }
 
 ExitCode import_orders(const ImportOptions& options)
 {
-  const Plan before = read_placement(options.plan);
+  const Plan before = schedules::read_scheduled_plan(options.plan);
+  require_stages(before, options.plan);
   const Inputs inputs = load(options.inputs, before, options.plan);
   auto read = inputs.files();
   read.insert(read.end(), {options.plan, options.orders});
@@ -151,9 +153,11 @@ ExitCode import_orders(const ImportOptions& options)
   plan.stamp.reset();
   record_inputs(plan, inputs, inputs.workload.micro_batch);
   const Cluster& cluster = inputs.platform.cluster();
-  std::vector<std::string> faults = faults_of(plan, inputs.workload, cluster);
-  for (auto& fault : faults) fault = fmt::format("{}: {}", on_one_line(options.plan), fault);
-  if (!faults.empty()) throw InputError(faults);
+  std::vector<std::string> lines = other_inputs_of(before, options.plan, inputs);
+  const std::vector<std::string> faults = faults_of(plan, inputs.workload, cluster);
+  for (const auto& fault : faults) lines.push_back(fmt::format("{}: {}", on_one_line(options.plan), fault));
+  if (!faults.empty()) throw InputError(lines);
+  for (const auto& line : lines) say(line);
   OutputFile output(options.output);
   try {
     allocators::price_by_playing(plan, inputs.workload, cluster);
@@ -165,7 +169,11 @@ ExitCode import_orders(const ImportOptions& options)
     return ExitCode::Infeasible;
   }
   output.write(plan_to_json(plan));
-  if (!output.is_standard_output()) print(summary_of(before, plan, options));
+  if (!output.is_standard_output()) {
+    Plan other = plan;
+    other.goal.schedule = before.goal.schedule;
+    print(summary_of(before, plan, played_step(other, inputs), options));
+  }
   return ExitCode::Done;
 }
 

@@ -8,6 +8,7 @@
 #include "core/base/quantity_text.hpp"
 #include "core/check/certificate_checker.hpp"
 #include "results/table.hpp"
+#include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -79,15 +80,7 @@ void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& 
   if (faults.empty() && (kind == CertificateKind::None || kind == CertificateKind::Fractional)) {
     faults = faults_of_certificate(plan, inputs.workload, inputs.platform.cluster());
   }
-  std::vector<std::string> lines;
-  const auto compare = [&](const char* what, const Fingerprint& made_for, const Fingerprint& given) {
-    if (made_for.hash == given.hash) return;
-    lines.push_back(fmt::format("{}: inputs.{}: made for {} (hash {}); this is {} (hash {})", on_one_line(options.plan),
-                                what, shown(made_for.name), shown(made_for.hash), on_one_line(given.name), given.hash));
-  };
-  compare("platform", plan.platform, inputs.platform_fingerprint);
-  compare("workload", plan.workload, inputs.workload_fingerprint);
-  compare("profile", plan.profile.value_or(unmeasured), inputs.profile_fingerprint.value_or(unmeasured));
+  auto lines = other_inputs_of(plan, options.plan, inputs);
   if (faults.empty()) {
     for (const auto& line : lines) spdlog::warn("{}", line);
     return;
@@ -102,7 +95,7 @@ ExitCode simulate(const SimulateOptions& options)
   if (options.iterations < 1 || options.iterations > most_iterations) {
     throw InputError("--iterations", fmt::format("{} is not in 1 to {}", options.iterations, most_iterations));
   }
-  Plan plan = read_plan(options.plan);
+  Plan plan = schedules::read_scheduled_plan(options.plan);
   const Inputs inputs = load(options.inputs, plan, options.plan);
   auto read = inputs.files();
   read.push_back(options.plan);

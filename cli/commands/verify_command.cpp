@@ -7,6 +7,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/check/certificate_checker.hpp"
+#include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -128,15 +129,16 @@ std::string text_of(const Plan& plan, const VerifyOptions& options, const Certif
     return plan.objective_bound ? text + bound_of(plan, check) + "\n" : text;
   }
   return fmt::format(
-      "{}: every claim holds{}\nobjective {:.6g} s ({}, communication {}), {} layers on {} devices\n{}, gap {:.2f} %\n",
-      plan_file, plan.latency_occupies_lanes() ? " by the rules of older versions, where latencies occupy lanes" : "",
-      plan.objective.value().value, name_of(plan.goal.objective), name_of(plan.goal.communication), layers,
-      devices_of(plan).size(), bound_of(plan, check), 100 * proven_gap(plan, check.proven));
+      "{}: every claim holds{}\nobjective {:.6g} s ({}, communication {}), {} on {}\n{}, gap {:.2f} %\n", plan_file,
+      plan.latency_occupies_lanes() ? " by the rules of older versions, where latencies occupy lanes" : "",
+      plan.objective.value().value, name_of(plan.goal.objective), name_of(plan.goal.communication),
+      counted(layers, "layer"), counted(devices_of(plan).size(), "device"), bound_of(plan, check),
+      100 * proven_gap(plan, check.proven));
 }
 
 ExitCode verify(const VerifyOptions& options)
 {
-  const Plan plan = read_plan(options.plan);
+  const Plan plan = schedules::read_scheduled_plan(options.plan);
   const Inputs inputs = load(options.inputs, plan, options.plan);
   const Cluster& cluster = inputs.platform.cluster();
   Faults faults;

@@ -1,3 +1,5 @@
+#include "core/plan/plan_file.hpp"
+
 #include "core/base/document.hpp"
 #include "core/base/file_kind.hpp"
 #include "core/base/files.hpp"
@@ -14,6 +16,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <utility>
 
 namespace isobar {
@@ -349,6 +352,13 @@ Json lasting_part_of(const Plan& plan)
   return document;
 }
 
+/// Adds each line of a fault that names no file.
+void add_lines(int line, const InputError& fault, FaultList& faults)
+{
+  std::istringstream text(fault.what());
+  for (std::string each; std::getline(text, each);) faults.add(line, "", each);
+}
+
 std::string text_of(const Json& document)
 {
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -464,7 +474,24 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
 
 Plan read_plan(const std::filesystem::path& file)
 {
-  return plan_from_json(read_file(file), file.string());
+  return read_plan(file, [](const Plan&) {});
+}
+
+Plan read_plan(const std::filesystem::path& file, const std::function<void(const Plan&)>& check_schedule)
+{
+  const std::string name = file.string();
+  const std::string text = read_file(file);
+  require_file_kind(FileKind::Plan, text, name);
+  const DocumentNode document = parse_json(text, name);
+  Plan plan = plan_from_document(document, name);
+  FaultList faults(name);
+  try {
+    check_schedule(plan);
+  } catch (const InputError& fault) {
+    add_lines(MappingReader(document, "", faults).required("schedule")->line, fault, faults);
+  }
+  faults.throw_if_any();
+  return plan;
 }
 
 }  // namespace isobar

@@ -127,6 +127,12 @@ std::string replanned_file(const std::string& plan_file, const Plan& plan)
 void check_replan(const std::string& plan_file, const ReplanInputs& inputs)
 {
   const Plan plan = read_plan(plan_file);
+  if (plan.goal.schedule.name == "listed") {
+    throw InputError("--replan", fmt::format("{} has schedule listed, and no allocator makes its orders for fewer "
+                                             "devices; leave --replan out, or run a plan of another schedule, such as "
+                                             "1f1b or greedy",
+                                             on_one_line(plan_file)));
+  }
   read_file(inputs.platform);
   const auto fault =
       fault_of_isobar(with_profile({"verify", inputs.platform, inputs.workload, plan_file}, plan), first_line);

@@ -23,7 +23,8 @@ std::vector<std::string> replan_arguments(const Plan& plan, const std::string& d
 std::string replanned_file(const std::string& plan_file, const Plan& plan);
 
 /// Checks before a run that `replan` will be able to plan.
-/// @throws EnvironmentError when isobar is missing; InputError when the plan was made for another platform.
+/// @throws EnvironmentError when isobar is missing; InputError when the plan was made for another platform, and for
+/// schedule listed, whose orders only a user can write.
 void check_replan(const std::string& plan_file, const ReplanInputs& inputs);
 
 /// Plans again without the rank that is lost by `failure` (rank_lost), simulates the new plan and stamps it.

@@ -1,12 +1,14 @@
 import csv
+import functools
 import io
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 
-from tests.cli.support import GPT, ISOBAR, CommandTest
+from tests.cli.support import GPT, HANG_S, ISOBAR, ROOT, CommandTest
 
 EXECUTOR_COMMANDS = {"run", "profile", "doctor", "export"}
 # The headings under which help lists options.
@@ -60,6 +62,21 @@ class Command(CommandTest):
         fault = self.fault_of("compare", "a.xml", "b.yaml", "--alocators", "even")
         self.assertIn("--alocators", fault)
         self.assertEqual(len(fault.splitlines()), 1)
+
+    def test_help_without_the_executor_says_how_to_get_it(self):
+        alone = shutil.copy(ISOBAR, self.folder / "isobar")
+        run = functools.partial(subprocess.run, cwd=ROOT, env={**os.environ, "PATH": str(self.folder)}, capture_output=True,
+                                text=True, timeout=HANG_S)
+        missing = "isobar-exec is neither next to isobar nor on the PATH (No such file or directory); build it with " \
+                  "./test or -DISOBAR_BUILD_EXEC=ON\n"
+        for command, what in (("run", "train a model as a plan prescribes, on real devices (isobar-exec)\n"),
+                              ("export", "write a checkpoint as a Hugging Face model (isobar-exec)\n")):
+            for option in ("--help", "-h"):
+                result = run([alone, command, option])
+                self.assertEqual((result.returncode, result.stdout, result.stderr),
+                                 (0, f"{what}Its options are not known here: {missing}", ""))
+            result = run([alone, command])
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (3, "", f"isobar: {missing}"))
 
     def test_a_missing_subcommand_is_a_fault_of_the_user(self):
         self.assertEqual(self.fault_of(), "A subcommand is required; see isobar --help")

@@ -80,7 +80,7 @@ class Schedule(CommandTest):
         plan["schedule"] = {"name": "interleavd"}
         file = self.write("wrong.json", json.dumps(plan))
         self.assertEqual(self.fault_of("schedule", "show", file),
-                         f'{file}: schedule: "interleavd" is not known; did you mean interleaved?')
+                         f'{file}:1: schedule: "interleavd" is not known; did you mean interleaved?')
 
     def test_a_plan_without_stages_has_no_orders(self):
         plan = self.make_plan(*self.small_inputs(memory="1 GB"), expect=4)
@@ -123,6 +123,20 @@ class Schedule(CommandTest):
         self.import_orders("orders.csv", "".join(reversed(CSV.splitlines(keepends=True))))
         self.assertEqual(self.run_isobar("schedule", "show", self.listed, "--csv").stdout, CSV)
 
+    def test_a_byte_order_mark_is_skipped(self):
+        for name, text in (("orders.csv", CSV), ("orders.json", JSON)):
+            self.import_orders(name, "\ufeff" + text)
+            self.assertEqual(self.run_isobar("schedule", "show", self.listed, "--csv").stdout, CSV)
+
+    def test_a_plan_made_for_another_platform_is_priced_on_the_given_one_with_a_warning(self):
+        platform, workload = self.inputs
+        other = self.write("other.xml", pathlib.Path(platform).read_text().replace("10ms", "20ms"))
+        orders = self.write("orders.csv", CSV)
+        result = self.run_isobar("schedule", "import", orders, other, workload, "--plan", self.plan, "-o", self.listed)
+        self.assertRegex(result.stderr, rf"\Aisobar: {self.plan}: inputs\.platform: made for \S+ \(hash \w+\); this is "
+                                        rf"{other} \(hash \w+\)\n\Z")
+        self.assertIn("every claim holds", self.run_isobar("verify", other, workload, self.listed).stdout)
+
     def test_split_backward_passes_are_shown_as_they_were_written(self):
         split = JSON.replace("F0.1+ B0.0+", "F0.1+ B0.0+ W0.0+").replace('"B0.3"', '"B0.3 W0.3"')
         self.import_orders("orders.json", split)
@@ -152,12 +166,12 @@ class Schedule(CommandTest):
         self.assertIn("is an input", fault)
 
     def test_orders_of_another_pipeline_are_refused(self):
-        self.assertEqual(self.refusal("orders.csv", "0F0,0B0\n"), "1 stages; the plan has 2")
+        self.assertEqual(self.refusal("orders.csv", "0F0,0B0\n"), "1 stage; the plan has 2")
         self.assertEqual(self.refusal("orders.csv", "0F0,0B0\n1F0,1B0\n"),
-                         "1 micro-batches; the plan has 4, so make one with --microbatches 1")
+                         "1 micro-batch; the plan has 4, so make one with --microbatches 1")
         together = ",".join(f"0F{m},1F{m},1B{m},0B{m}" for m in range(4)) + "\n"
         self.assertEqual(self.refusal("orders.csv", together),
-                         "rank 0 has stages 0, 1; in the plan, device slow has stages 0")
+                         "1: rank 0: has stages 0, 1; in the plan, device slow has stage 0")
         self.assertEqual(self.refusal("orders.json", JSON.replace('"slow", "fast"', '"fast", "slow"')),
                          "5: device_of_stage: is not that of the plan; write slow, fast")
         self.assertEqual(self.refusal("orders.json", JSON.replace('hes": 4', 'hes": 5')),
@@ -169,8 +183,33 @@ class Schedule(CommandTest):
                          "as 2F0")
         self.assertEqual(self.refusal("orders.json", JSON.replace("F0.1+", "F1.1+")),
                          '9: orders.slow[1]: slot 1: "F1.1+" is of part 1; the device has one part, 0')
-        backward_first = CSV.replace("1F0,1B0", "1B0,1F0")
-        self.assertRegex(self.refusal("orders.csv", backward_first), r"^schedule\.orders\.fast: B0\.0 ")
+        self.assertEqual(self.refusal("orders.csv", CSV.replace("1F0,1B0", "1B0,1F0")),
+                         "2: rank 1: 1B0 (column 1) comes before 1F0 (column 2); move it behind")
+        self.assertEqual(self.refusal("orders.json", JSON.replace("F0.0+ B0.0+", "B0.0+ F0.0+")),
+                         "12: orders.fast: B0.0 (position 0) comes before F0.0 (position 1); move it behind")
+        crossing = JSON.replace('[4, "F0.0+ B0.0+"]', '[1, "F0.1 F0.0 B0.0 B0.1"], [2, "F0.2+ B0.2+"]')
+        self.assertEqual(self.refusal("orders.json", crossing),
+                         "6: orders: slow has F0.0 (position 0) before F0.1 (position 1) and fast has F0.1 (position 0) "
+                         "before F0.0 (position 1), so their transfers cross; use one order for both")
+        self.assertEqual(self.refusal("orders.json", '{"schema": "isobar-orders/2"}').splitlines()[0],
+                         '1: schema: "isobar-orders/2" is not isobar-orders/1')
+
+    def test_many_faults_are_counted(self):
+        file = self.write("orders.csv", 30 * "\n")
+        lines = self.fault_of("schedule", "import", file, *self.inputs, "--plan", self.plan, "-o", self.listed).splitlines()
+        self.assertEqual(len(lines), 21)
+        self.assertEqual(lines[-1], f"{file}: and 10 more")
+
+    def test_orders_that_are_too_long_to_show_are_printed_as_json(self):
+        plan = self.read(self.plan)
+        plan["microbatches"] = 9_000_000
+        file = self.write("long.json", json.dumps(plan))
+        self.assertEqual(self.fault_of("schedule", "show", file),
+                         f"{file}: schedule: 2 stages and 9000000 micro-batches are too many for a picture of at most "
+                         "10000000 tasks; use --json")
+        self.assertEqual(self.fault_of("schedule", "show", file, "--csv"),
+                         f"{file}: schedule: has 36000000 tasks, and a CSV file at most 4000000; use --json")
+        self.assertIn('"microbatches": 9000000', self.run_isobar("schedule", "show", file, "--json").stdout)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Verify(CommandTest):
         plan = self.certified()
         result = self.run_isobar("verify", *self.inputs, plan)
         self.assertEqual(result.stdout, f"{plan}: every claim holds\n"
-                                        "objective 4.5 s (sequential, communication none), 3 layers on 1 devices\n"
+                                        "objective 4.5 s (sequential, communication none), 3 layers on 1 device\n"
                                         "no plan below 4.5 s: certificate path proves 4.5 s, gap 0.00 %\n")
 
     def test_the_same_as_json(self):
@@ -120,6 +120,18 @@ class Verify(CommandTest):
         plan = self.certified()
         self.edit(plan, allocator=True)
         self.assert_unreadable(plan, 'allocator: true is not a string; write "true"')
+
+    def test_a_schedule_that_does_not_fit_the_stages(self):
+        self.inputs = self.small_inputs()
+        plan = self.make_plan(*self.inputs, "--schedule", "1f1b(warm_up=1/0)")
+        for schedule, fault in (({"name": "1f1b", "warm_up": [1]}, "schedule: warm_up has 1 number for 2 devices; give "
+                                                                   "one for each"),
+                                ({"name": "1f1b", "chunks": 2}, "schedule: 1f1b takes no chunks; it takes warm_up"),
+                                ({"name": "1f2b"}, 'schedule: "1f2b" is not known; did you mean 1f1b?')):
+            self.edit(plan, schedule=schedule)
+            self.assert_unreadable(plan, fault)
+            self.assertEqual(self.fault_of("simulate", *self.inputs, "--plan", plan),
+                             self.fault_of("verify", *self.inputs, plan))
 
     def test_text_after_the_end(self):
         plan = self.certified()

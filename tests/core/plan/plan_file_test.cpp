@@ -1,14 +1,19 @@
-#include "core/check/plan_checker.hpp"
-#include "core/plan/plan.hpp"
+#include "core/plan/plan_file.hpp"
 
 #include "core/base/files.hpp"
+#include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
 #include "core/plan/cost_model.hpp"
+#include "core/plan/plan.hpp"
 #include "tests/support/bad_files.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
 
 namespace isobar {
 namespace {
@@ -383,6 +388,22 @@ TEST(PlanFile, RefusesEachMalformedFileWithItsOwnMessage)
 {
   EXPECT_GE(testing_support::expect_each_bad_file_refused("plan_", ".json", [](const auto& file) { read_plan(file); }),
             90u);
+}
+
+TEST(ReadPlan, PutsFileAndLineBeforeEachFaultOfTheSchedulesCheck)
+{
+  const testing_support::TemporaryFolder folder;
+  const auto file = folder.path() / "plan.json";
+  write_file_atomically(file, plan_to_json(some_plan_2()));
+  EXPECT_EQ(plan_to_json(read_plan(file, [](const Plan&) {})), plan_to_json(some_plan_2()));
+  const std::string place = file.string() + ":6: ";
+  EXPECT_THAT(
+      [&] {
+        read_plan(file, [](const Plan&) {
+          throw InputError(std::vector<std::string>{"schedule: is odd; write another", "schedule: is late"});
+        });
+      },
+      testing::ThrowsMessage<InputError>(place + "schedule: is odd; write another\n" + place + "schedule: is late"));
 }
 
 TEST(ReadPlan, ReportsAMissingFile)

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace isobar::exec {
 namespace {
@@ -69,6 +70,23 @@ TEST(Replan, NamesItsPlansAfterTheFirstOne)
   plan.without = {"a"};
   EXPECT_EQ(replanned_file("folder/plan.without-1.json", plan), "folder/plan.without-2.json");
   EXPECT_EQ(replanned_file("mine.json", plan), "mine.without-2.json");
+}
+
+TEST(Replan, RefusesOrdersThatAUserWroteBeforeTheRun)
+{
+  const auto file = std::filesystem::temp_directory_path() / "isobar_replan_listed_test.json";
+  Plan plan = plan_on({"a"});
+  plan.goal = Goal::with_defaults(Objective::Step);
+  const isobar::Run rounds{8, {{{Opcode::Forward, 0, 0}}, {{Opcode::Backward, 0, 0}}}};
+  plan.goal.schedule = {"listed", {}, {{"a", Order(std::vector<isobar::Run>{rounds})}}};
+  write_file_atomically(file, plan_to_json(plan));
+  EXPECT_EQ(error_of([&] {
+              check_replan(file.string(), {"p.xml", "w.yaml"});
+            }),
+            "--replan: " + file.string() +
+                " has schedule listed, and no allocator makes its orders for fewer devices; leave --replan out, or run "
+                "a plan of another schedule, such as 1f1b or greedy");
+  std::filesystem::remove(file);
 }
 
 TEST(Replan, RequiresALostDeviceAndOthersThatRemain)

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "core/plan/plan.hpp"
+
+#include <filesystem>
+#include <functional>
+
+namespace isobar {
+
+/// Reads a plan file, and passes the plan to `check_schedule`, which knows the schedules and throws InputError.
+/// @throws InputError as read_plan(file) does, and with the faults of the check behind the file and the line of
+/// "schedule".
+Plan read_plan(const std::filesystem::path& file, const std::function<void(const Plan&)>& check_schedule);
+
+}  // namespace isobar
