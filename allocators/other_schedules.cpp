@@ -5,6 +5,7 @@
 #include "allocators/played_plan.hpp"
 #include "allocators/schedule_numbers.hpp"
 #include "allocators/search_clock.hpp"
+#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/plan/order_text.hpp"
 #include "schedules/orders/list_scheduler.hpp"
@@ -26,6 +27,9 @@ namespace {
 constexpr auto warm_up_key = "warm_up";
 constexpr auto chunks_key = "chunks";
 
+/// Micro-batches of all devices together for which list scheduling takes acceptable time and memory.
+constexpr std::uint64_t most_listed_microbatches = 200'000;
+
 /// The choice without what an allocator makes: numbers that are left to it, and orders, which may be those of a plan
 /// that the goal was taken from.
 ScheduleChoice given_part_of(ScheduleChoice choice)
@@ -35,16 +39,15 @@ ScheduleChoice given_part_of(ScheduleChoice choice)
   return choice;
 }
 
-/// @throws InputError if list scheduling takes too long: its time and memory grow with the micro-batches of all
-/// devices.
+/// @throws InputError if list scheduling takes too long.
 void require_few_tasks(const Goal& goal, std::size_t devices)
 {
-  constexpr std::uint64_t most = 200'000;
-  if (goal.microbatches <= most / devices) return;
+  const std::uint64_t most = most_microbatches(goal.schedule, devices);
+  if (goal.microbatches <= most) return;
   throw InputError("microbatches",
                    fmt::format("{} on each of {} devices; {} takes at most {} on all devices together; use at most {}, "
                                "or another schedule",
-                               goal.microbatches, devices, goal.schedule.name, most, most / devices));
+                               goal.microbatches, devices, goal.schedule.name, most_listed_microbatches, most));
 }
 
 class PlayedPlans {
@@ -70,6 +73,9 @@ class PlayedPlans {
     for (std::size_t i = 0; i < possible.size() && (plans_.empty() || !clock_.is_over()); ++i) {
       share_of_time_ = 1 / static_cast<double>(possible.size() - i);
       plan_with(possible[i]);
+      if (!limits_.start.empty()) {
+        add(limits_.start, clock_.is_over() ? Outcome::TimedOut : Outcome::Feasible, possible[i]);
+      }
     }
     if (plans_.empty()) return {plan_without_stages()};
     std::stable_sort(plans_.begin(), plans_.end(),
@@ -86,11 +92,7 @@ class PlayedPlans {
     if (schedule_.folding == schedules::Folding::V) return {2};
     const auto given = goal_.schedule.numbers.find(chunks_key);
     if (given == goal_.schedule.numbers.end() || given->second.empty()) return {2, 3, 4};
-    const bool is_possible =
-        given->second.size() == 1 && given->second.front() >= 2 && given->second.front() <= chain_cost_.layers();
-    if (is_possible) return {static_cast<std::size_t>(given->second.front())};
-    throw InputError("schedule", fmt::format("{}: chunks is one number from 2 to the {} layers that can be placed",
-                                             shown(text_of(goal_.schedule)), chain_cost_.layers()));
+    return {given->second.front()};
   }
 
   /// The number of devices for which the user gave a warm-up.
@@ -116,6 +118,10 @@ class PlayedPlans {
     const std::size_t before = plans_.size();
     std::vector<std::uint64_t> held = held_by(most, parts);
     std::size_t used = place(parts, held);
+    if (plans_.size() == before && chooses_what_stages_hold() && !clock_.is_over()) {
+      reason_.clear();  // the next search needs less memory
+      used = place(parts, least_held(most));
+    }
     while (plans_.size() == before && !given_devices() && most > 1 && !clock_.is_over()) {
       most = (most + 1) / 2;
       if (auto fewer = held_by(most, parts); fewer != held) {
@@ -137,6 +143,25 @@ class PlayedPlans {
     // Stages with as many others after them would belong to a longer pipeline.
     if (devices < most_devices(parts) && devices < goal_.microbatches) held.push_back(never_fits);
     return held;
+  }
+
+  /// Whether the allocator chooses how many micro-batches a stage holds, so that fewer than those of the schedule will
+  /// do.
+  bool chooses_what_stages_hold() const { return schedule_.allocator_makes_orders || chooses_warm_up(); }
+
+  bool chooses_warm_up() const
+  {
+    const auto open = goal_.schedule.numbers.find(warm_up_key);
+    return open != goal_.schedule.numbers.end() && open->second.empty();
+  }
+
+  /// The least that the stages of a pipeline of at most `devices` devices can hold.
+  std::vector<std::uint64_t> least_held(std::size_t devices) const
+  {
+    if (schedule_.allocator_makes_orders) return {1};
+    ScheduleChoice choice = given_part_of(goal_.schedule);
+    choice.numbers[warm_up_key] = std::vector<std::uint64_t>(devices, 0);
+    return held_counts(schedule_, choice, devices, 1, goal_.microbatches);
   }
 
   /// Places the chain and adds the plans of the placements; returns the number of devices of the first, or 0.
@@ -178,9 +203,7 @@ class PlayedPlans {
       }
       if (schedule_.takes(chunks_key)) choice.numbers[chunks_key] = {parts};
     }
-    const auto open = goal_.schedule.numbers.find(warm_up_key);
-    const bool chooses_warm_up = open != goal_.schedule.numbers.end() && open->second.empty();
-    if (!chooses_warm_up) {
+    if (!chooses_warm_up()) {
       add_priced(stages, outcome, choice);
       return;
     }
@@ -285,18 +308,25 @@ class PlayedPlans {
 
   std::string too_few_layers(std::size_t parts, std::size_t devices) const
   {
+    const std::size_t layers = chain_cost_.layers();
+    if (devices == 1) {
+      return fmt::format(
+          "{} stages on a device need as many layers that can be cut apart, and there {}; use another "
+          "schedule",
+          parts, layers == 1 ? "is 1" : fmt::format("are {}", layers));
+    }
     return fmt::format(
         "{} devices with {} stages each need {} layers that can be cut apart, and there are {}; leave "
         "devices out with --without",
-        devices, parts, devices * parts, chain_cost_.layers());
+        devices, parts, devices * parts, layers);
   }
 
   Plan plan_without_stages() const
   {
     if (other_devices_ && reason_.empty()) {
-      throw InputError("schedule", fmt::format("{} numbers of warm_up, and the placement has {} devices; give one for "
-                                               "each, or auto",
-                                               given_devices().value_or(0), *other_devices_));
+      throw InputError("schedule",
+                       fmt::format("{} of warm_up, and the placement has {}; give one for each, or auto",
+                                   counted(given_devices().value_or(0), "number"), counted(*other_devices_, "device")));
     }
     Plan plan = plan_for(given_part_of(goal_.schedule));
     plan.outcome = outcome_;
@@ -358,6 +388,12 @@ void require_plannable(const Goal& goal, const Allocator* allocator, const std::
   }
   throw InputError("allocator", fmt::format("{} knows the schedules sequential, gpipe and 1f1b; use {} under {}",
                                             allocator->name, fmt::join(others, ", "), text));
+}
+
+std::uint64_t most_microbatches(const ScheduleChoice& schedule, std::size_t devices)
+{
+  const bool is_listed = schedules::require_schedule(schedule.name).allocator_makes_orders;
+  return is_listed ? most_listed_microbatches / devices : most_microbatches_by_recurrence;
 }
 
 std::vector<Plan> plans_by_playing(const std::function<Placement(const Problem&)>& place, const Workload& workload,

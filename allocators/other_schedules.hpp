@@ -14,6 +14,9 @@ namespace isobar::allocators {
 /// give, or whose allocator needs a recurrence; it names the allocators of `all` that do not.
 void require_plannable(const Goal& goal, const Allocator* allocator, const std::vector<Allocator>& all);
 
+/// The most micro-batches of a step for which allocators plan under a schedule, for a placement on `devices` devices.
+std::uint64_t most_microbatches(const ScheduleChoice& schedule, std::size_t devices);
+
 /// Makes plans under a schedule that is none of a chain (ChainSchedule): its name may be any of schedules/orders, its
 /// numbers may be left to the allocator.
 ///
@@ -23,15 +26,16 @@ void require_plannable(const Goal& goal, const Allocator* allocator, const std::
 /// as many again and again while nothing fits; then once those for the number that the placement uses. Numbers to be
 /// chosen: "warm_up" is the better one of the schedule's own and chosen_warm_up; "chunks" is 2, 3 or 4. Orders that an
 /// allocator makes are those of list_schedule for the placement's times and memory, or of zero-bubble-h1 or -h2 where
-/// that is shorter as played; they are placed with the counts of 1f1b. Each plan is priced by playing
-/// (played_plan.hpp); those that exceed a memory are dropped.
+/// that is shorter as played; they are placed with the counts of 1f1b. Where nothing fits with them, or with those of a
+/// warm-up to be chosen, the placement is one for the least that stages can hold. Each plan is priced by playing
+/// (played_plan.hpp); those that exceed a memory are dropped. limits.start is one of the placements.
 ///
 /// A heuristic, apart from the bound that the plans carry. Limits hold for each search of `place`, except that the time
 /// limit is for all of them together. `view` is of `workload`; limits.start has its chain's layers. Deterministic
 /// without a time limit.
 /// @returns up to limits.candidates plans, the shortest step first, or one without stages and with a reason; all
 /// without the allocator's name and search time. @throws InputError for numbers of which no placement has as many
-/// devices, and for more than 200,000 micro-batches, summed over the devices, of which an allocator makes the orders.
+/// devices, and for more than most_microbatches.
 std::vector<Plan> plans_by_playing(const std::function<Placement(const Problem&)>& place, const Workload& workload,
                                    const ChainView& view, const Cluster& cluster, const Goal& goal,
                                    const SearchLimits& limits);

@@ -1,5 +1,6 @@
 #include "cli/global_batch.hpp"
 
+#include "allocators/other_schedules.hpp"
 #include "allocators/registry.hpp"
 #include "cli/planning.hpp"
 #include "cli/workload_variants.hpp"
@@ -21,11 +22,11 @@ bool is_of_a_step(Objective objective)
   return objective == Objective::Step || objective == Objective::Pipeline;
 }
 
-/// All splits within the limits, by ascending count.
-std::vector<BatchSplit> all_splits(std::uint64_t samples)
+/// All splits into at most `most` micro-batches, by ascending count.
+std::vector<BatchSplit> all_splits(std::uint64_t samples, std::uint64_t most)
 {
   std::vector<BatchSplit> splits;
-  for (std::uint64_t count = 1; count <= std::min(samples, most_microbatches_by_recurrence); ++count) {
+  for (std::uint64_t count = 1; count <= std::min(samples, most); ++count) {
     if (samples % count == 0 && samples / count <= largest_micro_batch) splits.push_back({count, samples / count});
   }
   return splits;
@@ -55,7 +56,10 @@ std::vector<BatchSplit> batch_splits(const GoalOptions& options, const Goal& goa
                                          "use step or pipeline",
                                          name_of(goal.objective)));
   }
-  auto splits = all_splits(samples);
+  const std::size_t devices = std::min(inputs.platform.cluster().devices.size(), inputs.workload.layers.size());
+  const std::uint64_t most =
+      options.microbatches ? most_microbatches_by_recurrence : allocators::most_microbatches(goal.schedule, devices);
+  auto splits = all_splits(samples, most);
   if (options.microbatches) {
     std::erase_if(splits, [&](const BatchSplit& split) { return split.microbatches != *options.microbatches; });
     if (splits.empty()) {
@@ -66,7 +70,7 @@ std::vector<BatchSplit> batch_splits(const GoalOptions& options, const Goal& goa
   }
   if (splits.empty()) {
     throw InputError(option, fmt::format("{} has no divisor that leaves at most {} micro-batches of at most {} samples",
-                                         samples, most_microbatches_by_recurrence, largest_micro_batch));
+                                         samples, most, largest_micro_batch));
   }
   splits = spread(splits);
   for (const auto& split : splits) at_micro_batch(inputs, split.micro_batch, option);

@@ -18,8 +18,9 @@ struct BatchSplit {
 };
 
 /// The splits to plan for, by ascending number of micro-batches. Without --global-batch: the one of goal and workload.
-/// With it: every split of the global batch into at most most_microbatches_by_recurrence micro-batches, or 12 of them
-/// when there are more. With --microbatches too: only the split with that number.
+/// With it: every split of the global batch into at most as many micro-batches as the schedule of the goal takes on all
+/// devices (allocators::most_microbatches), or 12 of them when there are more. With --microbatches too: only the split
+/// with that number, whatever the schedule.
 /// @throws InputError naming --global-batch when there is no such split, when the objective is not that of a whole
 /// step, or when the workload has only one micro-batch size.
 std::vector<BatchSplit> batch_splits(const GoalOptions& options, const Goal& goal, const Inputs& inputs);

@@ -163,6 +163,59 @@ TEST(PlansByPlaying, UseFewerDevicesWhereTheirCountsWouldBeTooLarge)
   EXPECT_EQ(plan.stages.size(), 2U);
 }
 
+TEST(PlansByPlaying, HoldFewerMicroBatchesThan1f1bWhereMemoryNeedsIt)
+{
+  // Under 1f1b the first of three devices holds three micro-batches of 10 bytes.
+  const Workload workload = chain(std::vector<double>(3, 1), 0, 10);
+  const Cluster platform = cluster({1, 1, 1}, {Seconds(1), BytesPerSecond(1e30)}, 24);
+  const Plan plain = allocate("even", workload, platform, goal_under("1f1b"), {});
+  EXPECT_EQ(plain.outcome, Outcome::Infeasible);
+  for (const std::string schedule : {"1f1b(warm_up=auto)", "greedy"}) {
+    const Plan plan = allocate("even", workload, platform, goal_under(schedule), {});
+    ASSERT_EQ(plan.stages.size(), 3U) << schedule << ": " << plan.reason;
+    for (const auto& [device, peak] : plan.predicted->peak_memory) EXPECT_LE(peak, Bytes(24)) << schedule << device;
+  }
+}
+
+TEST(PlansByPlaying, NameTheLeastMemoryThatWouldDo)
+{
+  const Workload workload = chain(std::vector<double>(3, 1), 0, 10);
+  const Cluster platform = cluster({1, 1, 1}, {Seconds(1), BytesPerSecond(1e30)}, 9);
+  for (const std::string schedule : {"1f1b(warm_up=auto)", "greedy"}) {
+    const Plan plan = allocate("even", workload, platform, goal_under(schedule), {});
+    EXPECT_THAT(plan.reason, HasSubstr("needs " + text_of(Bytes(10)) + " and it has " + text_of(Bytes(9)))) << schedule;
+  }
+}
+
+std::vector<StagePlacement> placement_of(const Plan& plan, const Cluster& cluster)
+{
+  std::vector<StagePlacement> placement;
+  for (const auto& stage : plan.stages) {
+    placement.push_back({cluster.device_index(stage.device()).value(), stage.first_layer, stage.last_layer});
+  }
+  return placement;
+}
+
+TEST(PlansByPlaying, AreNeverWorseThanTheStart)
+{
+  std::mt19937_64 random(33);
+  for (int round = 0; round < 40; ++round) {
+    const Workload workload = random_split_chain(random, 6 + random() % 10);
+    const Cluster platform = random_cluster(random, 2 + random() % 3, 1e9);
+    for (const std::string schedule : {"1f1b(warm_up=auto)", "zero-bubble-h1", "greedy"}) {
+      const Goal goal = goal_under(schedule, 4 + random() % 9);
+      SearchLimits limits;
+      limits.budget = 2'000;
+      limits.seed = 2;
+      const Plan start = allocate("local-search", workload, platform, goal, limits);
+      limits.seed = 1;
+      limits.start = placement_of(start, platform);
+      const Plan plan = allocate("local-search", workload, platform, goal, limits);
+      ASSERT_LE(plan.objective->value, start.objective->value * (1 + 1e-12)) << schedule << round;
+    }
+  }
+}
+
 /// The names and layers of the stages.
 std::vector<std::string> stages_of(const Plan& plan)
 {
@@ -313,6 +366,13 @@ TEST(PlansByPlaying, SayHowManyLayersAreMissing)
   EXPECT_EQ(plan.reason,
             "2 devices with 3 stages each need 6 layers that can be cut apart, and there are 4; leave "
             "devices out with --without");
+  const auto reason_of = [](const std::vector<double>& layers, const std::string& schedule) {
+    return allocate("even", chain(layers), cluster({1, 1}), goal_under(schedule), {}).reason;
+  };
+  EXPECT_EQ(reason_of({1, 1}, "interleaved(chunks=9)"),
+            "9 stages on a device need as many layers that can be cut apart, and there are 2; use another schedule");
+  EXPECT_EQ(reason_of({1}, "zero-bubble-v"),
+            "2 stages on a device need as many layers that can be cut apart, and there is 1; use another schedule");
 }
 
 TEST(PlansByPlaying, SayThatAWarmUpIsForTooFewDevices)
@@ -376,10 +436,17 @@ TEST(RequirePlannable, RefusesUnknownSchedulesAndNumbers)
             "schedule: \"interleave\" is not known; did you mean interleaved?");
   EXPECT_EQ(fault_of("even", workload, cluster({1, 1}), goal_under("gpipe(chunks=2)")),
             "schedule: gpipe takes no chunks; leave it out");
-  EXPECT_EQ(fault_of("even", workload, cluster({1, 1}), goal_under("interleaved(chunks=9)")),
-            "schedule: interleaved(chunks=9): chunks is one number from 2 to the 2 layers that can be placed");
+  EXPECT_EQ(fault_of("even", workload, cluster({1, 1}), goal_under("interleaved(chunks=1)")),
+            "schedule: interleaved(chunks=1): chunks is one number, at least 2");
   EXPECT_EQ(fault_of("even", workload, cluster({1, 1}), goal_under("1f1b(warm_up=2/1/0)")),
             "schedule: 3 numbers of warm_up, and the placement has 2 devices; give one for each, or auto");
+}
+
+TEST(MostMicrobatches, AreFewerTheMoreDevicesNeedOrders)
+{
+  EXPECT_EQ(most_microbatches({"greedy"}, 4), 50'000U);
+  EXPECT_EQ(most_microbatches({"greedy"}, 64), 3'125U);
+  EXPECT_EQ(most_microbatches({"zero-bubble-h1"}, 64), most_microbatches_by_recurrence);
 }
 
 TEST(CarryOver, TakesOnlySchedulesOfChains)

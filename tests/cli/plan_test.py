@@ -114,7 +114,7 @@ class Plan(CommandTest):
         options = "--allocator", "local-search", "--start", start
         self.assertEqual(self.json_of("plan", *inputs, *options, "--recompute", "1")["recompute"], [1])
         self.assertEqual(self.fault_of("plan", *inputs, *options),
-                         f"{start}: recompute: lists 1 layers, not the 0 that recompute in the given workload")
+                         f"{start}: recompute: lists 1 layer, not the 0 that recompute in the given workload")
 
     def test_an_external_allocator_reads_the_workload_with_its_recomputation(self):
         problem = self.folder / "problem.json"
@@ -334,6 +334,14 @@ class Plan(CommandTest):
             step = self.simulated_step(*inputs, "even", "--global-batch", 12, "--microbatches", count)
             self.assertLessEqual(simulated["step_time_s"], step * (1 + 1e-9))
 
+    def test_a_global_batch_leaves_out_numbers_for_which_no_orders_can_be_made(self):
+        inputs = SKY16, BERT24, "--schedule", "greedy"
+        # 20,014 micro-batches on each of 15 devices would be too many.
+        plan = self.json_of("plan", *inputs, "--allocator", "even", "--global-batch", 2 * 10007)
+        self.assertEqual(plan["microbatches"], 10007)
+        self.assertIn("use at most 13333", self.fault_of("plan", *inputs, "--allocator", "even", "--global-batch",
+                                                         2 * 10007, "--microbatches", 2 * 10007))
+
     def test_refuses_a_global_batch_that_cannot_be_divided(self):
         inputs = *self.gpt_inputs(), "--allocator", "even"
         self.assertEqual(
@@ -351,7 +359,7 @@ class Plan(CommandTest):
 
     def test_listed_layers_have_one_micro_batch_size(self):
         inputs = self.small_inputs()
-        fault = ("workload small lists its layers, for micro-batches of 1 samples; other sizes need a generator, such as "
+        fault = ("workload small lists its layers, for micro-batches of 1 sample; other sizes need a generator, such as "
                  "model: gpt")
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "even", "--global-batch", 4),
                          f"--global-batch: {fault}")

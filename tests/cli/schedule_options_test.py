@@ -165,7 +165,7 @@ class Options(CommandTest):
         self.assertEqual(self.fault_of_plan("--schedule", "interleaved(2)"),
                          '--schedule: "2" in "interleaved(2)" is not KEY=NUMBERS; write it as in interleaved(chunks=2)')
         self.assertEqual(self.fault_of_plan("--schedule", "listed"),
-                         "--schedule: listed has no orders; give one for each device")
+                         "--schedule: listed has no orders; make a plan with isobar schedule import")
         self.assertEqual(self.fault_of_plan("--schedule", "greedy(warm_up=auto)"),
                          "--schedule: greedy takes no warm_up; leave it out")
         for text in ("x", "1,", "-1,0", "1/0"):
@@ -176,8 +176,10 @@ class Options(CommandTest):
         self.assertEqual(self.fault_of_plan("--warm-up", "2,1,0"),
                          "schedule: 3 numbers of warm_up, and the placement has 2 devices; give one for each, or auto")
         self.assertIn("give no device more than the one before", self.fault_of_plan("--warm-up", "0,1"))
-        self.assertEqual(self.fault_of_plan("--schedule", "interleaved", "--chunks", 9),
-                         "schedule: interleaved(chunks=9): chunks is one number from 2 to the 3 layers that can be placed")
+        self.assertEqual(self.fault_of_plan("--schedule", "interleaved", "--chunks", 1),
+                         "schedule: interleaved(chunks=1): chunks is one number, at least 2")
+        self.assertEqual(self.fault_of_plan("--schedule", "interleaved(chunks=0)"),
+                         "--schedule: interleaved(chunks=0): chunks is one number, at least 2")
 
     def test_need_the_objective_step_and_an_allocator_that_proves_nothing(self):
         self.assertEqual(self.fault_of_plan("--schedule", "zero-bubble-h1", "--objective", "pipeline"),
