@@ -12,6 +12,7 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/pcg64.hpp"
 #include "core/base/progress_line.hpp"
+#include "schedules/orders/warm_up.hpp"
 
 #ifdef ISOBAR_HAS_CBC
 #include "allocators/sky/milp.hpp"
@@ -98,6 +99,14 @@ Goal goal_of(const results::Sweep& sweep, std::size_t run)
   return options.goal(given("objective").value_or("step"));
 }
 
+/// Checks a warm-up as far as that needs no placement.
+void require_warm_up(const ScheduleChoice& choice, std::uint64_t microbatches)
+{
+  const auto given = choice.numbers.find("warm_up");
+  if (given == choice.numbers.end() || given->second.empty()) return;  // or left to the allocator
+  schedules::given_warm_up({std::vector<std::string>(given->second.size()), {}, microbatches}, choice);
+}
+
 results::Sweep read_sweep(const std::string& file)
 {
   results::SweepVocabulary vocabulary{generator_names(), options_of_generator, allocators::require_allocator,
@@ -116,6 +125,19 @@ class FaultsOfRuns {
   void add(int line, const std::string& key, const std::string& what)
   {
     if (seen_.insert(fmt::format("{}:{}: {}", line, key, what)).second) faults_.add(line, key, what);
+  }
+  /// Adds a fault "option: what" of the values of a run: in the value of the parameter `group` + option, or of
+  /// `otherwise` where the file does not set that.
+  void add(const results::Sweep& sweep, std::size_t run, const std::string& group, const std::string& otherwise,
+           const InputError& fault)
+  {
+    const std::string text = fault.what();
+    const auto colon = std::min(text.find(": "), text.size());
+    std::string option = text.substr(0, colon);
+    option.erase(0, option.find_first_not_of('-'));
+    const auto* value = sweep.value(run, group + option);
+    if (value == nullptr) value = sweep.value(run, otherwise);
+    add(value->line, group + option, text.substr(std::min(colon + 2, text.size())));
   }
   /// Adds a fault of a file that `line` names.
   void add(int line, const InputError& fault)
@@ -144,6 +166,7 @@ SweepRuns::SweepRuns(const std::string& file) : sweep_(read_sweep(file))
     if (!platform_hashes_.contains(platform)) check_platform(run, platform, faults);
     const WorkloadSource workload = workload_source(run);
     if (!workloads_.contains(workload)) read_workload(run, workload, faults);
+    check_goal(run, faults);
   }
   faults.throw_if_any();
   if (!sweep_.generates_platforms()) hash_platform_files();
@@ -179,12 +202,7 @@ void SweepRuns::check_platform(std::size_t run, const PlatformSource& source, Fa
     try {
       hash = fingerprint(generate_platform(source.name, source.options));
     } catch (const InputError& fault) {
-      const std::string text = fault.what();  // "option: what"
-      const auto colon = std::min(text.find(": "), text.size());
-      const std::string parameter = "platform." + text.substr(0, colon);
-      const auto* value = sweep_.value(run, parameter);
-      if (value == nullptr) value = sweep_.value(run, "platform");
-      faults.add(value->line, parameter, text.substr(std::min(colon + 2, text.size())));
+      faults.add(sweep_, run, "platform.", "platform", fault);
     }
     return;
   }
@@ -193,6 +211,17 @@ void SweepRuns::check_platform(std::size_t run, const PlatformSource& source, Fa
     if (file == nullptr || is_file(file->scalar)) continue;
     faults.add(file->line, parameter,
                in_quotes(file->scalar) + ": no such file; names are read from the working folder");
+  }
+}
+
+/// Checks that the values of the goal go together, and the numbers of its schedule.
+void SweepRuns::check_goal(std::size_t run, FaultsOfRuns& faults) const
+{
+  try {
+    const Goal goal = goal_of(sweep_, run);
+    require_warm_up(goal.schedule, goal.microbatches);
+  } catch (const InputError& fault) {
+    faults.add(sweep_, run, "", "allocator", fault);
   }
 }
 

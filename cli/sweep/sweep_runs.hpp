@@ -68,6 +68,7 @@ class SweepRuns {
   WorkloadSource workload_source(std::size_t run) const;
   void check_platform(std::size_t run, const PlatformSource& source, FaultsOfRuns& faults);
   void read_workload(std::size_t run, const WorkloadSource& source, FaultsOfRuns& faults);
+  void check_goal(std::size_t run, FaultsOfRuns& faults) const;
   void hash_platform_files();
 
   sim::Platform load_platform_of(const PlatformSource& source) const;

@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::size_t most_runs = 1'000'000;
 constexpr std::uint64_t most_repetitions = 10'000;
-constexpr std::uint64_t most_microbatches = 1'000'000'000;
 
 std::uint64_t number_of(const DocumentNode& count)
 {
@@ -174,7 +173,7 @@ class SweepReader {
     add_parameter(file_, "objective", "objective", choice(objective_names()));
     add_parameter(file_, "communication", "communication", choice(communication_names()));
     add_parameter(file_, "schedule", "schedule", accepted_by(vocabulary_->require_schedule));
-    add_parameter(file_, "microbatches", "microbatches", count(1, most_microbatches));
+    add_parameter(file_, "microbatches", "microbatches", count(1, most_microbatches_by_recurrence));
     add_parameter(file_, "recompute", "recompute", check_text);
     const DocumentNode* budget = file_.optional("budget");
     if (budget == nullptr || budget->kind != DocumentNode::Kind::Mapping) {

@@ -1,6 +1,8 @@
 #include "results/sweep/sweep_table.hpp"
 
 #include "core/base/csv_table.hpp"
+#include "core/base/quantity_text.hpp"
+#include "core/errors.hpp"
 #include "results/sweep/statistics.hpp"
 
 #include <fmt/format.h>
@@ -10,6 +12,7 @@
 #include <array>
 #include <charconv>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace isobar::results {
@@ -204,6 +207,36 @@ std::string interval_text(const std::optional<MeanInterval>& measured)
   return fmt::format("{:.4f} ± {:.4f}", measured->mean, *measured->half_width);
 }
 
+/// "allocator even, seed 2": the parameters that vary, and their values in a run.
+std::string name_of_run(const Sweep& sweep, std::size_t run)
+{
+  std::string name;
+  for (const auto& parameter : sweep.parameters()) {
+    if (parameter.values.size() < 2) continue;
+    name += fmt::format("{}{} {}", name.empty() ? "" : ", ", parameter.name, sweep.text(run, parameter.name));
+  }
+  return name.empty() ? "the run" : name;
+}
+
+/// A line for each of the first reasons of failed runs, and one for the other failed runs; "" when none failed.
+std::string failures_text(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  constexpr std::size_t most_reasons = 5;
+  std::set<std::string> reasons;
+  std::size_t others = 0;
+  std::string text;
+  for (const auto& [run, row] : results) {
+    if (row.outcome != failed_outcome) continue;
+    if (reasons.size() == most_reasons || !reasons.insert(row.reason).second) {
+      ++others;
+      continue;
+    }
+    text += fmt::format("{} failed: {}\n", on_one_line(name_of_run(sweep, run)), printable(row.reason));
+  }
+  if (others > 0) text += fmt::format("{} failed; --csv has their reasons\n", counted(others, "more row"));
+  return text.empty() ? text : "\n" + text;
+}
+
 }  // namespace
 
 std::string sweep_to_csv(const Sweep& sweep, const std::vector<SweepResult>& results)
@@ -261,8 +294,8 @@ std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResul
   const std::vector<std::size_t> least_important_first = {key_count + 1, key_count, key_count + 3};
   std::string counts;
   for (const auto& [outcome, count] : outcomes_of(results)) counts += fmt::format(", {} {}", count, outcome);
-  return fmt::format("{}\n{} of {} runs{}\n", table_of(header, lines, key_count, least_important_first, width),
-                     results.size(), sweep.runs(), counts);
+  return fmt::format("{}\n{} of {} runs{}\n{}", table_of(header, lines, key_count, least_important_first, width),
+                     results.size(), sweep.runs(), counts, failures_text(sweep, results));
 }
 
 }  // namespace isobar::results

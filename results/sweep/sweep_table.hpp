@@ -26,7 +26,8 @@ std::string sweep_to_json_lines(const Sweep& sweep, const std::vector<SweepResul
 std::string sweep_summary_to_csv(const Sweep& sweep, const std::vector<SweepResult>& results);
 /// As `sweep_summary_to_csv`, as JSON (schema isobar-sweep/1).
 std::string sweep_summary_to_json(const Sweep& sweep, const std::vector<SweepResult>& results);
-/// As `sweep_summary_to_csv`, as a table for people: the parameters that vary, and a line that counts the outcomes.
+/// As `sweep_summary_to_csv`, as a table for people: the parameters that vary, a line that counts the outcomes,
+/// and lines with the reasons of failed runs.
 std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResult>& results,
                                 TableWidth width = TableWidth::Terminal);
 

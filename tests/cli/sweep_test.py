@@ -197,6 +197,30 @@ sweep.yaml:11: zip: "a" is not a parameter of this sweep; the parameters are pla
 sweep.yaml:11: zip: "noise" is listed twice; remove one
 sweep.yaml:12: schedul: unknown key; did you mean schedule?""")
 
+    def test_of_schedules_and_their_numbers_are_found_before_anything_runs(self):
+        grid = "platform: platforms/sky4.xml\nworkload: workloads/bert10.yaml\nallocator: even\n"
+        self.assertEqual(self.fault(grid + """schedule:
+  - interleaved(chunks=0)
+  - interleaved(chunks=2/3)
+  - 1f1b(warm_up=0/1)
+  - 1f1b
+  - interleaved(chunks=2)
+"""), """sweep.yaml:5: schedule: interleaved(chunks=0): chunks is one number, at least 2
+sweep.yaml:6: schedule: interleaved(chunks=2/3): chunks is one number, at least 2
+sweep.yaml:7: schedule: warm_up[1] is 1 and warm_up[0] is 0, so the two devices would wait for each other; give no device more than the one before""")
+        self.assertFalse(self.database.exists())
+        self.assertEqual(self.fault(grid + "microbatches: [8, 100000]\n"),
+                         'sweep.yaml:4: microbatches: "100000" is out of range; write a whole number from 1 to 65536')
+
+    def test_of_values_that_do_not_go_together_name_the_line(self):
+        grid = "platform: platforms/sky4.xml\nworkload: workloads/bert10.yaml\nallocator: even\n"
+        self.assertEqual(self.fault(grid + "objective: [step, pipeline]\nschedule: [1f1b, zero-bubble-v]\n"),
+                         "sweep.yaml:5: schedule: zero-bubble-v does not go with objective pipeline, a formula for "
+                         "sequential, gpipe and 1f1b; use objective step")
+        self.assertEqual(self.fault(grid + "objective: pipeline\ncommunication: played\n"),
+                         "sweep.yaml:5: communication: played does not go with objective pipeline; played is for "
+                         "objective step only")
+
     def test_zipped_lists_have_equal_lengths_and_distinct_values(self):
         self.assertEqual(self.fault(GRID.replace("[4, 8]", "[4, 8, 16]") +
                                     "zip: [[platform.nodes, workload.encoders]]\n"),
@@ -309,6 +333,14 @@ class FailedRuns(Sweep):
         self.assertEqual(rows[2]["reason"], "was ended at the time limit of 3 s (--row-time-limit)")
         for row in rows[3:]:
             self.assertIn("bad.xml:5", row["reason"])
+
+    def test_are_printed_with_their_reasons(self):
+        schedules = 'schedule: [1f1b, "1f1b(warm_up=2/1/0)"]'
+        output = self.run_isobar(*self.sweep_command(self.small_sweep("allocator: [even, exact]", schedules))).stdout
+        self.assertIn("4 of 4 runs, 2 failed, 1 feasible, 1 optimal\n", output)
+        failed = r"schedule 1f1b\(warm_up=2/1/0\) failed"
+        self.assertRegex(output, rf"\n\nallocator even, {failed}: schedule: 3 numbers of warm_up, .*\n"
+                                 rf"allocator exact, {failed}: allocator: exact knows .*\n$")
 
     def test_are_repeated_only_on_request(self):
         program = self.write("allocator.sh", "#!/bin/sh\nexit 7\n")

@@ -174,6 +174,28 @@ TEST(SweepRow, IsRefusedWithAnUnknownOutcome)
   }
 }
 
+TEST(SweepTable, GivesEachOfTheFirstReasonsOfFailedRunsOnce)
+{
+  const Sweep sweep = sweep_of("platform: p\nworkload: w\nallocator: [a, b, c, d, e, f, g]\n");
+  std::vector<SweepResult> results;
+  for (std::size_t run = 0; run < sweep.runs(); ++run) {
+    SweepRow failed = row_of("", std::string(failed_outcome));
+    failed.row.reason = run < 2 ? "the same" : "reason " + sweep.text(run, "allocator");
+    results.push_back({run, failed.row});
+  }
+  const std::string text = sweep_summary_table(sweep, results);
+  EXPECT_THAT(text, testing::EndsWith("7 of 7 runs, 7 failed\n\n"
+                                      "allocator a failed: the same\n"
+                                      "allocator c failed: reason c\n"
+                                      "allocator d failed: reason d\n"
+                                      "allocator e failed: reason e\n"
+                                      "allocator f failed: reason f\n"
+                                      "2 more rows failed; --csv has their reasons\n"));
+  results.resize(2);
+  EXPECT_THAT(sweep_summary_table(sweep, results),
+              testing::EndsWith("allocator a failed: the same\n1 more row failed; --csv has their reasons\n"));
+}
+
 TEST(SweepTable, HasAColumnForEachParameterAndQuotesWhatNeedsIt)
 {
   const Sweep sweep =
