@@ -19,7 +19,9 @@ const rate = unit => known(value => prefixed(value, [[1e15, `P${unit}`], [1e12, 
 const speed = rate("FLOP/s");
 const work = rate("FLOP");
 const bandwidth = value => value === null ? "no limit" : rate("B/s")(value);
-const percent = known(value => `${digits(100 * value, 3)} %`);
+// Below 1e-9 a number is rounding: so close a plan counts as optimal.
+const percent = known(value => Math.abs(value) < 1e-9 ? "0 %" : Math.abs(value) < 1e-4 ? "<0.01 %" : `${digits(100 * value, 3)} %`);
+const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 const change = known(value => Math.abs(value) < 5e-5 ? "±0 %" : `${value > 0 ? "+" : "−"}${(100 * Math.abs(value)).toFixed(2)} %`);
 const layers = stage => stage.first_layer === stage.last_layer ? `${stage.first_layer}` : `${stage.first_layer}–${stage.last_layer}`;
 const cut = (text, most) => [...text].length > most ? `${[...text].slice(0, most - 1).join("")}…` : text;
@@ -27,11 +29,18 @@ const cut = (text, most) => [...text].length > most ? `${[...text].slice(0, most
 const plain = (text, most = 60) => cut(text, most).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const lines = (...parts) => parts.filter(Boolean).join("<br>");
 
-const labels = (() => {
-  const one_objective = new Set(report.runs.map(each => each.objective)).size === 1;
-  const short = report.runs.map(each => one_objective ? each.allocator : `${each.objective} · ${each.allocator}`);
-  return short.map((label, i) => short.filter(other => other === label).length > 1 ? `${label} (${report.runs[i].file})` : label);
+// What tells the runs apart: the allocator, with the objective; the schedule; the file, where the others do not.
+const label_parts = (() => {
+  const differ = key => new Set(report.runs.map(each => each[key])).size > 1;
+  // The warm-up of many devices is too long for a name.
+  const short_schedule = each => each.schedule.replace(/(=[^;)]{8})[^;)]+/g, "$1…");
+  const parts = report.runs.map(each => ({allocator: differ("objective") ? `${each.objective} · ${each.allocator}` : each.allocator,
+                                          schedule: differ("schedule") ? short_schedule(each) : null}));
+  const is_alike = (one, other) => one.allocator === other.allocator && one.schedule === other.schedule;
+  return parts.map((each, i) => ({...each, file: parts.filter(other => is_alike(each, other)).length > 1 ? report.runs[i].file : null}));
 })();
+const in_parentheses = texts => texts.some(Boolean) ? ` (${texts.filter(Boolean).join(", ")})` : "";
+const labels = label_parts.map(({allocator, schedule, file}) => allocator + in_parentheses([schedule, file]));
 
 // ---- Colours ----------------------------------------------------------------------------------------------------
 
@@ -79,7 +88,7 @@ function comparison() {
     type: "bar", orientation: "h", name, y: rows, x: values, xaxis: `x${number}`, yaxis: below ? `y${number}` : "y", marker: {color: colours}, text: values.map(text_of),
     textposition: "auto", insidetextanchor: "start", textangle: 0, hovertext: values.map((value, i) => lines(plain(labels[i]), `${name} ${text_of(value)}`)), hoverinfo: "text"});
   const bounds = report.runs.map(each => each.step_bound_s);
-  const names = {tickvals: rows, ticktext: labels.map(label => plain(label, 36)), autorange: "reversed", showgrid: false};
+  const names = {tickvals: rows, ticktext: label_parts.map(({allocator, schedule, file}) => lines(plain(allocator, 36), plain([schedule, file].filter(Boolean).join(", "), 36))), autorange: "reversed", showgrid: false};
   return {
     data: [panel("", report.runs.map(each => each.step_time_s), seconds, "step time"),
            {type: "scatter", mode: "markers", name: "step bound", y: rows, x: bounds, hoverinfo: "text",
@@ -97,7 +106,7 @@ function comparison() {
       yaxis: names,
       xaxis: {domain: [0, 0.5], rangemode: "tozero"}, xaxis2: {domain: [0.54, 0.75], rangemode: "tozero", tickformat: ".0%"},
       xaxis3: {domain: [0.79, 1], rangemode: "tozero"},
-      annotations: [heading("step time in s; mark: no schedule takes less", 0, 1), heading("gap to the bound", 0.54, 1),
+      annotations: [heading("step time in s; mark: its bound", 0, 1), heading("gap to the bound", 0.54, 1),
                     heading("fullest device, GiB", 0.79, 1)]})};
 }
 
@@ -143,6 +152,9 @@ function places() {
   });
 }
 
+// The devices of more sites are too close for names.
+const names_devices = () => run.sites.length <= 3 && run.sites.reduce((sum, site) => sum + site.devices.length, 0) <= 24 && !narrow();
+
 function map() {
   const {idle, text, back} = theme();
   const place = places();
@@ -187,12 +199,17 @@ function map() {
   data.push({type: "scatter", mode: "markers", name: "data server", showlegend: servers.length > 0, x: servers.map(i => place[i].centre[0]), y: servers.map(i => place[i].centre[1]),
              marker: {symbol: "square", size: 16, color: text}, hovertext: servers.map(i => `data server ${plain(run.sites[i].name)}`), hoverinfo: "text"});
   const names = run.sites.map((site, i) => ({text: plain(site.name, 28), x: place[i].centre[0], y: place[i].centre[1] + place[i].radius + 0.15, showarrow: false, yanchor: "bottom"}));
+  const device_names = !names_devices() ? [] : dots.map(({device, at}) => {
+    const link = dots.length <= 8 && device.stages.length ? run.stages[device.stages[0]].own_link : null;
+    return {text: lines(plain(device.name, 22), link && `${plain(link.name, 22)}: busy ${percent(link.busy_fraction)}`), x: at[0], y: at[1], yshift: -14, yanchor: "top",
+            showarrow: false, font: {size: 10}};
+  });
   const loads = run.connections.length > 12 ? [] : run.connections.map(({a, b, a_to_b_bytes, b_to_a_bytes, busiest_link}) => ({
-    text: lines(bytes(a_to_b_bytes + b_to_a_bytes), busiest_link && `busy ${percent(busiest_link.busy_fraction)}`), showarrow: false, bgcolor: back, font: {size: 11},
+    text: lines(bytes(a_to_b_bytes + b_to_a_bytes), busiest_link && plain(busiest_link.name, 22), busiest_link && `busy ${percent(busiest_link.busy_fraction)}`), showarrow: false, bgcolor: back, font: {size: 11},
     x: (place[a].centre[0] + place[b].centre[0]) / 2, y: (place[a].centre[1] + place[b].centre[1]) / 2}));
   const hidden = {visible: false, fixedrange: true};
   return {data, layout: layout_of({height: run.sites.length === 1 ? 460 : 560, margin: {l: 8, r: 8, t: 34, b: 8}, xaxis: hidden, yaxis: {...hidden, scaleanchor: "x"},
-                                   annotations: [...names, ...loads]})};
+                                   annotations: [...names, ...device_names, ...loads]})};
 }
 
 const kind_of = (events, i) => events.opcode[i] === "Send" ? `Send ${events.payload[i]}` : events.opcode[i];
@@ -281,7 +298,7 @@ const fold = (summary, ...content) => element("details", {}, element("summary", 
 const section = (id, title, ...content) => element("section", {id, "aria-labelledby": `${id}-title`}, element("h2", {id: `${id}-title`}, title), ...content);
 
 function comparison_section() {
-  const rows = report.runs.map((each, i) => [labels[i], each.objective, `${each.schedule}, M = ${each.microbatches}`, each.outcome, [each.stages.length, `${each.stages.length}`],
+  const rows = report.runs.map((each, i) => [label_parts[i].allocator + in_parentheses([label_parts[i].file]), each.objective, `${each.schedule}, M\u00a0=\u00a0${each.microbatches}`, each.outcome, [each.stages.length, `${each.stages.length}`],
     [each.step_time_s, seconds(each.step_time_s)], [each.step_bound_s, seconds(each.step_bound_s)],
     [each.tokens_per_s, each.tokens_per_s === null ? MISSING : digits(each.tokens_per_s, 4)], [each.mfu_fraction, percent(each.mfu_fraction)],
     [each.bubble_fraction, percent(each.bubble_fraction)], [each.objective_s, seconds(each.objective_s)],
@@ -297,7 +314,7 @@ function summary_section() {
   const busiest = run.links.reduce((best, link) => link.busy_fraction > (best?.busy_fraction ?? -1) ? link : best, null);
   const used = used_devices().length, all = run.sites.reduce((sum, site) => sum + site.devices.length, 0);
   return section("summary", "Summary", element("dl", {class: "facts"},
-    fact("step time", run.step_time_s, seconds(run.step_time_s), "simulated"), fact("step bound", run.step_bound_s, seconds(run.step_bound_s), "no schedule of this plan takes less"),
+    fact("step time", run.step_time_s, seconds(run.step_time_s), "simulated"), fact("step bound", run.step_bound_s, seconds(run.step_bound_s), "no order of its passes takes less"),
     fact("gap", run.gap_fraction, percent(run.gap_fraction), run.objective === "step" ? "of the predicted step to its bound" : "of the objective to its bound"),
     fact("fullest device", run.peak_memory_bytes, bytes(run.peak_memory_bytes)),
     fact("devices used", used, `${used} of ${all}`), busiest ? fact("busiest link", busiest.busy_fraction, percent(busiest.busy_fraction), cut(busiest.name, 40)) : null,
@@ -309,17 +326,17 @@ function map_section() {
     [each.b_to_a_bytes, bytes(each.b_to_a_bytes)], [each.busiest_link?.busy_fraction ?? null, percent(each.busiest_link?.busy_fraction)], each.busiest_link?.name ?? MISSING,
     [each.bandwidth_bytes_per_s, bandwidth(each.bandwidth_bytes_per_s)], [each.latency_s, seconds(each.latency_s)]]);
   const links = [...run.links].sort((a, b) => b.busy_fraction - a.busy_fraction).map(link => [link.name, [link.bytes, bytes(link.bytes)], [link.busy_fraction, percent(link.busy_fraction)]]);
-  return section("map", "Cluster", chart("map-chart", map, `Map of ${run.sites.length} sites, their devices and the load of their links; the tables below have the numbers`,
+  return section("map", "Cluster", chart("map-chart", map, `Map of ${counted(run.sites.length, "site")}, their devices and the load of their links; the tables below have the numbers`,
     "Dots are devices, larger ones faster, coloured and numbered by stage; grey ones are idle. Lines are links, coloured by the fraction of the step with a transfer in progress."),
     connections.length ? table("Between sites", ["sites", "there, per step", "back, per step", "busy", "busiest link", "bandwidth", "latency"], connections) : null,
-    fold(`All ${links.length} links that carried data`, table("Links", ["link", "payload per step", "busy"], links)));
+    fold(`${links.length === 1 ? "1 link" : `All ${links.length} links`} that carried data`, table("Links", ["link", "payload per step", "busy"], links)));
 }
 
 function plan_section() {
   const rows = run.stages.map((stage, i) => [[i, `${i}`], stage.device, run.sites[stage.site].name, layers(stage), [stage.speed_flops_per_s, speed(stage.speed_flops_per_s)],
     [stage.peak_memory_bytes, bytes(stage.peak_memory_bytes)], [stage.memory_bytes, bytes(stage.memory_bytes)], [stage.compute_s, seconds(stage.compute_s)], [stage.send_s, seconds(stage.send_s)],
     [stage.idle_s, seconds(stage.idle_s)]]);
-  return section("plan", "Plan", chart("plan-chart", plan, `Layers, compute time, speed and memory of ${run.stages.length} stages; the table below has the numbers`,
+  return section("plan", "Plan", chart("plan-chart", plan, `Layers, compute time, speed and memory of ${counted(run.stages.length, "stage")}; the table below has the numbers`,
     `Stages in the order of the pipeline. Outlines are the memory that a device has.${
       used_devices().length < run.stages.length ? " Memory is that of a device with all its stages." : ""}`),
     fold("All stages", table("Stages", ["stage", "device", "site", "layers", "speed", "memory used", "of", "computes", "sends", "idle"], rows)));

@@ -49,9 +49,12 @@ Names own_links_of(std::size_t device, const SiteMap& map, const Cluster& cluste
   std::vector<std::size_t> others;
   if (near) others.push_back(*near);
   if (far) others.push_back(*far);
-  if (near && !far) {  // one site: its last device
-    const std::size_t last = map.sites[map.site_of[device]].devices.back();
-    if (last != device && last != *near) others.push_back(last);
+  if (near && !far) {  // one site: the last other device
+    for (std::size_t last = cluster.devices.size(); last-- > 0;) {
+      if (last == device || last == *near) continue;
+      others.push_back(last);
+      break;
+    }
   }
   Names own;
   for (const bool outwards : {true, false}) {

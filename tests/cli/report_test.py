@@ -373,6 +373,44 @@ class Page(unittest.TestCase):
         page.wait_for_function("() => new Set([...document.querySelectorAll('#comparison-chart .annotation-text')].map("
                                "each => Math.round(each.getBoundingClientRect().top))).size === 1")
 
+    def test_names_and_tables_of_several_schedules_have_room(self):
+        self.run_isobar("compare", "platforms/sky4.xml", "workloads/bert10.yaml", "--allocators", "even,exact", "--schedule",
+                        "1f1b,1f1b(warm_up=auto),interleaved", "--keep", self.folder / "schedules")
+        file, report = self.page_of("schedules", sorted((self.folder / "schedules").glob("*.result.json")))
+        page = self.open(file, viewport={"width": 1300, "height": 900})
+        names = page.eval_on_selector_all("#comparison-chart .ytick text", "all => all.map(each => each.textContent)")
+        self.assertEqual(names, [run["allocator"] + run["schedule"] for run in report["runs"]])
+        lefts = page.eval_on_selector_all("#comparison-chart .ytick text", "all => all.map(each => each.getBoundingClientRect().left)")
+        self.assertGreater(min(lefts), page.evaluate("document.getElementById('comparison-chart').getBoundingClientRect().left"))
+        options = page.eval_on_selector_all("#run option", "all => all.map(each => each.textContent)")
+        self.assertEqual(options, [f"{run['allocator']} ({run['schedule']})" for run in report["runs"]])
+        for width in page.eval_on_selector_all(".scroll", "all => all.map(each => each.scrollWidth - each.clientWidth)"):
+            self.assertEqual(width, 0)
+
+    def test_a_gap_of_rounding_is_none(self):
+        percents = {0: "0 %", 1e-10: "0 %", 5e-5: "<0.01 %", 0.25: "25 %"}
+        file, report = self.geo
+        for gap, text in percents.items():
+            edited = {**report, "runs": [{**report["runs"][0], "gap_fraction": gap}]}
+            source = file.read_text()
+            begin = source.index(start := '<script type="application/json" id="report">') + len(start)
+            page_file = self.folder / "gap.html"
+            page_file.write_text(source[:begin] + json.dumps(edited) + source[source.index("</script>", begin):])
+            page = self.open(page_file)
+            self.assertEqual(page.locator('[data-fact="gap"]').inner_text().split("\n")[0], text)
+
+    def test_a_small_map_names_devices_and_links(self):
+        platform, workload = self.tests.small_inputs()
+        plan = self.tests.make_plan(platform, workload)
+        result = self.folder / "named.json"
+        self.run_isobar("simulate", platform, workload, "--plan", plan, "-o", result)
+        file, _ = self.page_of("named", [result])
+        page = self.open(file)
+        texts = page.eval_on_selector_all("#map-chart .annotation-text", "all => all.map(each => each.textContent)")
+        for name in ("slow", "fast"):
+            self.assertTrue(any(text.startswith(f"{name}wire: busy ") for text in texts), texts)
+        self.assertEqual(page.locator("#map summary").inner_text(), "1 link that carried data")
+
     def test_every_chart_draws_its_marks(self):
         page = self.open(self.geo[0])
         self.choose(page, "even")

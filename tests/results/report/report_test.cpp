@@ -115,6 +115,16 @@ TEST(SiteMap, HasOneSiteNamedAfterTheClusterWhereDevicesNameNone)
   EXPECT_THAT(map.connections, IsEmpty());
 }
 
+TEST(SiteMap, GivesTheLastDeviceOfTheOnlySiteNoLinkOfAnother)
+{
+  Cluster plain = two_sites();
+  for (auto& device : plain.devices) device.site.clear();
+  const auto workload = chain({1, 1}, 1, 10, 2);
+  const auto plan = testing_support::plan_of({{0, 0, 0}, {3, 1, 1}}, CostModel(workload, plain),
+                                             Goal::with_defaults(Objective::Pipeline));
+  EXPECT_THAT(site_map_of(plan, plain).own_links[1], ElementsAre("up 3", "down 3"));
+}
+
 TEST(SiteMap, ShowsTheDataServerAsASiteWithoutDevices)
 {
   Cluster served = two_sites();
