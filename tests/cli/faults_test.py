@@ -168,7 +168,7 @@ class Faults(BreakableRuns):
         self.wait_for_step(2, processes[1])
         errors = [self.errors_of(process) for process in processes]
         # Both wait for each other; the one that has waited longer reports first, and the other repeats it.
-        late = r"rank \d: receive from rank \d \(channel \d\): (no message|\d+ of \d+ B) after 4 s: deadline passed " \
+        late = r"rank \d: receive from rank \d \(channel \d\): (no message|\d+ of \d+ B) after 4(\.\d+)? s: deadline passed " \
             r"\(stage \d, receive (activation|gradient) of micro-batch \d, 4.00 KiB; --deadline 4 s\); all ranks are alive"
         for error in errors:
             self.assertRegex(error, rf"^isobar: (rank \d \([ab]\) failed: )?{late}\n$")

@@ -22,7 +22,7 @@ struct SkyFactors {
 /// The factors of workers 1..count: from the published streams for the first 64, then random ones of the same ranges.
 inline std::vector<SkyFactors> sky_factors(std::size_t count)
 {
-  std::ifstream file(std::string(ISOBAR_SOURCE_DIR) + "/tests/instances/sky_slowdowns.csv");
+  std::ifstream file(ISOBAR_SOURCE_DIR "/tests/instances/sky_slowdowns.csv");
   std::vector<SkyFactors> factors;
   for (std::string line; std::getline(file, line) && factors.size() <= count;) {
     if (line.empty() || line.front() == '#' || line.front() == 'r') continue;

@@ -28,7 +28,7 @@ struct Row {
 
 std::vector<Row> reference_rows()
 {
-  std::ifstream file(std::string(ISOBAR_SOURCE_DIR) + "/tests/instances/sky_dynamic.csv");
+  std::ifstream file(ISOBAR_SOURCE_DIR "/tests/instances/sky_dynamic.csv");
   std::vector<Row> rows;
   for (std::string line; std::getline(file, line);) {
     if (line.front() == '#' || line.front() == 'm') continue;
