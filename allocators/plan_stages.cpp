@@ -18,7 +18,7 @@ std::vector<Stage> plan_stages(const CostModel& cost, const std::vector<StagePla
   for (const auto& [device, first, last] : stages) {
     const Device& used = cost.cluster().devices[device];
     const auto type = used.type.empty() ? std::nullopt : std::optional(used.type);
-    result.push_back({{{used.name, 1, reference / cost.speed(device), used.memory, type}}, first, last});
+    result.push_back(stage_on({used.name, 1, reference / cost.speed(device), used.memory, type}, first, last));
   }
   return result;
 }

@@ -71,7 +71,7 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   }
   if (options.run.emulate) {
     for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-      const auto slowdown = plan.stages[i].devices.front().slowdown;
+      const auto slowdown = plan.stages[i].shard().slowdown;
       constexpr double least_slowdown = 1 - 1e-9;
       if (slowdown && *slowdown >= least_slowdown) continue;
       lines.push_back(fmt::format("{}: stages[{}].devices[0].slowdown: {}", options.plan, i,

@@ -96,7 +96,7 @@ void check_stages(const Result& result, MappingReader& reader)
   const bool same =
       stages.size() == result.stages.size() &&
       std::equal(stages.begin(), stages.end(), result.stages.begin(),
-                 [](const Stage& a, const StageMetrics& b) { return !a.devices.empty() && a.device() == b.device; });
+                 [](const Stage& a, const StageMetrics& b) { return a.is_on_one_device() && a.device() == b.device; });
   if (!same) reader.add_fault("stages", "do not match the stages of the plan");
   if (result.step_times.empty()) {
     reader.add_fault("step_times_s", "is empty; a simulation has at least one step");

@@ -114,12 +114,12 @@ class Checker {
     if (plan_.stages.empty()) fault("stages: none; a plan that is not infeasible places every layer");
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       const Stage& stage = plan_.stages[i];
-      if (stage.devices.size() != 1) {
-        fault("stages[{}].devices: {} devices; this version runs each stage on one", i, stage.devices.size());
+      if (!stage.is_on_one_device()) {
+        fault("stages[{}]: several devices; this version runs each stage on one", i);
         return;
       }
-      if (!agree(stage.devices.front().share, 1)) {
-        fault("stages[{}].devices[0].share: {}; the one device of a stage has share 1", i, stage.devices.front().share);
+      if (!agree(stage.shard().share, 1)) {
+        fault("stages[{}].devices[0].share: {}; the one device of a stage has share 1", i, stage.shard().share);
       }
       const auto device = index_of.find(stage.device());
       if (device == index_of.end()) {
@@ -191,7 +191,7 @@ class Checker {
   /// Checks what the plan tells an executor about a device.
   void check_device(std::size_t stage, const Device& device)
   {
-    const StageDevice& claimed = plan_.stages[stage].devices.front();
+    const Shard& claimed = plan_.stages[stage].shard();
     const double slowdown = reference_ / device.speed_at(workload_.dtype);
     if (claimed.slowdown && !agree(*claimed.slowdown, slowdown)) {
       fault("stages[{}].devices[0].slowdown: claims {:.9g}; it is {:.9g} on platform {}", stage, *claimed.slowdown,
@@ -410,9 +410,7 @@ std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, c
 std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& workload)
 {
   Cluster named;  // the devices and data server that the plan names
-  for (const auto& stage : plan.stages) {
-    for (const auto& used : stage.devices) named.devices.emplace_back().name = used.name;
-  }
+  for (const auto& device : devices_of(plan)) named.devices.emplace_back().name = device;
   named.data_server = plan.data_server;
   return Checker(plan, workload, named).placement_faults();
 }

@@ -121,13 +121,25 @@ std::optional<double> Plan::gap_fraction() const
   return (*objective - *objective_bound) / *objective;
 }
 
+Stage stage_on(Shard shard, std::size_t first_layer, std::size_t last_layer)
+{
+  return {first_layer, last_layer, {{0, {std::move(shard)}}}};
+}
+
+Stage stage_on(std::string device, std::size_t first_layer, std::size_t last_layer)
+{
+  return stage_on(Shard{std::move(device)}, first_layer, last_layer);
+}
+
 std::vector<std::string> devices_of(const Plan& plan)
 {
   std::vector<std::string> devices;
   std::unordered_set<std::string_view> known;
   for (const auto& stage : plan.stages) {
-    for (const auto& device : stage.devices) {
-      if (known.insert(device.name).second) devices.push_back(device.name);
+    for (const auto& replica : stage.replicas) {
+      for (const auto& shard : replica.shards) {
+        if (known.insert(shard.device).second) devices.push_back(shard.device);
+      }
     }
   }
   return devices;
@@ -136,7 +148,7 @@ std::vector<std::string> devices_of(const Plan& plan)
 bool is_chain(const Plan& plan)
 {
   const bool has_single_devices =
-      std::all_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) { return stage.devices.size() == 1; });
+      std::all_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) { return stage.is_on_one_device(); });
   return has_single_devices && devices_of(plan).size() == plan.stages.size() &&
          chain_schedule(plan.goal.schedule).has_value();
 }

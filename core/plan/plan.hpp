@@ -4,6 +4,7 @@
 #include "core/model/workload.hpp"
 #include "core/plan/certificate.hpp"
 #include "core/plan/schedule_choice.hpp"
+#include "core/program/program.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>
@@ -85,9 +86,9 @@ Path counted_path(Communication communication, Path path);
 /// sequential: 1 · gpipe: M · 1f1b: min(M, stages_after + 1).
 std::uint64_t microbatches_in_flight(ChainSchedule schedule, std::size_t stages_after, std::uint64_t microbatches);
 
-/// A device of a stage; the shares of a stage sum to 1.
-struct StageDevice {
-  std::string name;
+/// A device's part of a replica; the shares of a replica sum to 1.
+struct Shard {
+  std::string device;
   double share = 1;
   // For an executor, which has no cluster, to emulate the device:
   std::optional<double> slowdown = {};  ///< how many times slower it is than reference_speed(cluster)
@@ -96,15 +97,31 @@ struct StageDevice {
   std::optional<std::string> type = {};
 };
 
-/// Neighbouring layers that run on one device; a device may have several stages. (The file format allows several
-/// devices per stage for later schedules; this version plans, checks and simulates only stages of one device and
-/// refuses others.)
+/// Devices that take so many of the step's micro-batches through a stage together.
+struct Replica {
+  std::uint64_t microbatches = 0;  ///< 0: all of the step, of a stage's only replica
+  std::vector<Shard> shards;
+};
+
+/// Neighbouring layers and the devices that run them; a device may have several stages.
 struct Stage {
-  std::vector<StageDevice> devices;
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
+  std::vector<Replica> replicas;
 
-  const std::string& device() const { return devices.front().name; }
+  /// The one shard of the one replica of a stage on one device.
+  const Shard& shard() const { return replicas.front().shards.front(); }
+  const std::string& device() const { return shard().device; }
+  bool is_on_one_device() const { return replicas.size() == 1 && replicas.front().shards.size() == 1; }
+};
+
+/// A stage on one device.
+Stage stage_on(Shard shard, std::size_t first_layer, std::size_t last_layer);
+Stage stage_on(std::string device, std::size_t first_layer, std::size_t last_layer);
+
+/// How the replicas of a stage add up their gradients.
+struct Sync {
+  Algorithm algorithm = Algorithm::Ring;
 };
 
 /// The predicted times and memory of a plan.
@@ -153,6 +170,7 @@ struct Plan {
   Outcome outcome = Outcome::Feasible;
   std::string reason;  ///< if infeasible: the device, what it needs, what it has, the smallest change that would help
   std::vector<Stage> stages;           ///< in layer order; empty when infeasible
+  Sync sync;                           ///< of stages with several replicas
   std::vector<std::size_t> recompute;  ///< layers that recompute their activations, ascending; see with_recomputation
   /// Samples of a micro-batch, if not those of the workload file; see with_micro_batch.
   std::optional<std::uint64_t> micro_batch;

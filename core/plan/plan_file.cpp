@@ -41,35 +41,37 @@ Json or_null(const std::optional<Seconds>& time)
 }
 
 /// Adds what an executor needs to know of a device.
-void describe(const StageDevice& device, Json& object)
+void describe(const Shard& shard, Json& object)
 {
-  if (device.slowdown) object["slowdown"] = *device.slowdown;
-  if (device.memory) object["memory_bytes"] = device.memory->value;
-  if (device.type) object["type"] = *device.type;
+  if (shard.slowdown) object["slowdown"] = *shard.slowdown;
+  if (shard.memory) object["memory_bytes"] = shard.memory->value;
+  if (shard.type) object["type"] = *shard.type;
 }
 
 Json to_json_1(const Stage& stage)
 {
-  Json devices = Json::array();
-  for (const auto& device : stage.devices) {
-    Json object = {{"name", device.name}, {"share", device.share}};
-    describe(device, object);
-    devices.push_back(std::move(object));
-  }
-  return {{"devices", std::move(devices)}, {"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}};
+  Json device = {{"name", stage.device()}, {"share", stage.shard().share}};
+  describe(stage.shard(), device);
+  return {{"devices", Json::array({std::move(device)})},
+          {"first_layer", stage.first_layer},
+          {"last_layer", stage.last_layer}};
 }
 
 Json to_json_2(const Stage& stage, std::uint64_t microbatches)
 {
-  Json shards = Json::array();
-  for (const auto& device : stage.devices) {
-    Json object = {{"device", device.name}};
-    if (device.share != 1) object["share"] = device.share;
-    describe(device, object);
-    shards.push_back(std::move(object));
+  Json replicas = Json::array();
+  for (const auto& replica : stage.replicas) {
+    Json shards = Json::array();
+    for (const auto& shard : replica.shards) {
+      Json object = {{"device", shard.device}};
+      if (shard.share != 1) object["share"] = shard.share;
+      describe(shard, object);
+      shards.push_back(std::move(object));
+    }
+    const auto taken = replica.microbatches > 0 ? replica.microbatches : microbatches;
+    replicas.push_back({{"microbatches", taken}, {"shards", std::move(shards)}});
   }
-  const Json replica = {{"microbatches", microbatches}, {"shards", std::move(shards)}};
-  return {{"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}, {"replicas", Json::array({replica})}};
+  return {{"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}, {"replicas", std::move(replicas)}};
 }
 
 Json to_json(const Order& order)
@@ -192,19 +194,20 @@ Certificate read_certificate(MappingReader& reader, FaultList& faults)
 Stage read_stage_1(MappingReader& reader, FaultList& faults)
 {
   Stage stage;
-  stage.devices = read_objects<StageDevice>(reader, "devices", faults, [](MappingReader& device) {
+  auto devices = read_objects<Shard>(reader, "devices", faults, [](MappingReader& device) {
     const std::string name = device.required_text("name");
-    StageDevice used{name, device.required_number("share")};
+    Shard used{name, device.required_number("share")};
     used.slowdown = device.optional_number("slowdown");
     if (const auto memory = device.optional_number("memory_bytes")) used.memory = Bytes(*memory);
     used.type = device.optional_text("type");
     return used;
   });
-  if (stage.devices.size() > 1) {
-    reader.add_fault("devices", fmt::format("{} devices; isobar-plan/2 has replicas and shards", stage.devices.size()));
-  } else if (stage.devices.empty() && items_of(reader, "devices")) {
+  if (devices.size() > 1) {
+    reader.add_fault("devices", fmt::format("{} devices; isobar-plan/2 has replicas and shards", devices.size()));
+  } else if (devices.empty() && items_of(reader, "devices")) {
     reader.add_fault("devices", "0 devices; a stage has one");
   }
+  stage.replicas = {{0, std::move(devices)}};
   stage.first_layer = reader.required_count("first_layer");
   stage.last_layer = reader.required_count("last_layer");
   return stage;
@@ -216,7 +219,7 @@ std::vector<Stage> read_stages_1(MappingReader& plan, FaultList& faults)
   std::size_t number = 0;
   return read_objects<Stage>(plan, "stages", faults, [&](MappingReader& reader) {
     auto stage = read_stage_1(reader, faults);
-    if (stage.devices.size() == 1 && !stage.device().empty()) {
+    if (stage.is_on_one_device() && !stage.device().empty()) {
       const auto [first, is_new] = stage_of.emplace(stage.device(), number);
       if (!is_new) {
         reader.add_fault("devices", fmt::format("device {} has stage {} already; a device of several stages needs "

@@ -24,9 +24,9 @@ void refuse(MappingReader& reader, std::initializer_list<const char*> keys)
   }
 }
 
-StageDevice read_shard(MappingReader& shard, bool is_only_one)
+Shard read_shard(MappingReader& shard, bool is_only_one)
 {
-  StageDevice device{shard.required_text("device")};
+  Shard device{shard.required_text("device")};
   device.share = shard.optional_number("share").value_or(1);
   if (is_only_one && device.share != 1) {
     shard.add_fault("share", fmt::format("{}; the one shard of a replica has share 1", device.share));
@@ -37,9 +37,7 @@ StageDevice read_shard(MappingReader& shard, bool is_only_one)
   return device;
 }
 
-using Shards = std::vector<StageDevice>;
-
-Shards read_replica(MappingReader& replica, std::optional<std::uint64_t> microbatches, FaultList& faults)
+Replica read_replica(MappingReader& replica, std::optional<std::uint64_t> microbatches, FaultList& faults)
 {
   const auto own = read_count(replica, "microbatches", 1, most_repetitions);
   if (own && microbatches && *own != *microbatches) {
@@ -51,8 +49,8 @@ Shards read_replica(MappingReader& replica, std::optional<std::uint64_t> microba
     replica.add_fault("shards", fmt::format("{} shards; this version runs plans of one shard a replica", *shards));
   }
   const bool is_only_one = shards == 1U;
-  return read_objects<StageDevice>(replica, "shards", faults,
-                                   [is_only_one](MappingReader& shard) { return read_shard(shard, is_only_one); });
+  return {0, read_objects<Shard>(replica, "shards", faults,
+                                 [is_only_one](MappingReader& shard) { return read_shard(shard, is_only_one); })};
 }
 
 Stage read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches, FaultList& faults)
@@ -65,9 +63,8 @@ Stage read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatche
     reader.add_fault("replicas", fmt::format("{} replicas; this version runs plans of one replica a stage", *replicas));
     microbatches.reset();  // they share them
   }
-  const auto read = read_objects<Shards>(
+  stage.replicas = read_objects<Replica>(
       reader, "replicas", faults, [&](MappingReader& replica) { return read_replica(replica, microbatches, faults); });
-  if (!read.empty()) stage.devices = read.front();
   refuse(reader, {"cuts", "splits", "residence"});
   return stage;
 }

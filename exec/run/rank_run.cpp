@@ -56,7 +56,7 @@ RankOptions rank_options(const RunContext& context, std::size_t rank, Progress* 
   result.device = options.device;
   result.progress = progress;
   if (const auto stages = stages_of_rank(context.plan, rank); options.emulate && !stages.empty()) {
-    const StageDevice& device = context.plan.stages[stages.front()].devices.front();
+    const Shard& device = context.plan.stages[stages.front()].shard();
     result.slowdown = device.slowdown.value_or(1);
     constexpr double not_slowed = 1 + 1e-9;
     if (options.profiled_speed && result.slowdown > not_slowed) {

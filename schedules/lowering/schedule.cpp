@@ -141,7 +141,7 @@ class PipelineProgram : public Program {
     const CostModel costs(workload, nowhere);
     for (std::size_t i = 0; i < plan.stages.size(); ++i) {
       const Stage& stage = plan.stages[i];
-      ensure(stage.devices.size() == 1, "a stage of several devices has no schedule yet");
+      ensure(stage.is_on_one_device(), "a stage of several devices has no schedule yet");
       StageWork work;
       work.index = static_cast<std::uint32_t>(i);
       work.rank = shape.rank_of_stage[i];

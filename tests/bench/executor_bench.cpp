@@ -48,11 +48,8 @@ Plan plan_of(const Workload& workload, const std::vector<std::size_t>& last_laye
   plan.goal.microbatches = microbatches;
   std::size_t first = 0;
   for (const std::size_t last : last_layers) {
-    Stage stage;
-    stage.devices.push_back({"device-" + std::to_string(plan.stages.size())});
-    stage.first_layer = std::exchange(first, last + 1);
-    stage.last_layer = last;
-    plan.stages.push_back(stage);
+    const std::string device = "device-" + std::to_string(plan.stages.size());
+    plan.stages.push_back(stage_on(device, std::exchange(first, last + 1), last));
   }
   if (first != workload.layers.size()) throw std::logic_error("every layer has a stage");
   return plan;

@@ -108,7 +108,7 @@ Measurement measure_ours(const std::filesystem::path& file, std::size_t stages, 
     layer.output = layer.gradient = Bytes(static_cast<double>(tensor_bytes));
     if (i > 0) layer.inputs = {i - 1};
     workload.layers.push_back(layer);
-    plan.stages.push_back({{{fmt::format("d{}", i), 1.0}}, i, i});
+    plan.stages.push_back(stage_on(fmt::format("d{}", i), i, i));
   }
   const auto program = schedules::make_program(plan, workload);
   const auto ranks = sim::rank_hosts(plan, workload, platform.cluster());

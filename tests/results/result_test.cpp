@@ -11,7 +11,7 @@ namespace {
 Plan plan_of(const std::vector<std::string>& devices)
 {
   Plan plan;
-  for (std::size_t i = 0; i < devices.size(); ++i) plan.stages.push_back({{{devices[i], 1}}, i, i});
+  for (std::size_t i = 0; i < devices.size(); ++i) plan.stages.push_back(stage_on(devices[i], i, i));
   return plan;
 }
 

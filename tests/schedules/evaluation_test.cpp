@@ -47,7 +47,7 @@ Plan plan_on(const std::vector<std::size_t>& device_of_stage, const std::string&
   plan.goal.schedule = {schedule};
   plan.goal.microbatches = microbatches;
   for (std::size_t i = 0; i < device_of_stage.size(); ++i) {
-    plan.stages.push_back({{{"d" + std::to_string(device_of_stage[i]), 1.0}}, 3 * i, 3 * i + 2});
+    plan.stages.push_back(stage_on("d" + std::to_string(device_of_stage[i]), 3 * i, 3 * i + 2));
   }
   return plan;
 }

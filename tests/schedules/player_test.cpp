@@ -87,7 +87,7 @@ std::unique_ptr<Program> program_of(const Schedule& schedule, std::size_t ranks,
     layer.activations = Bytes(1);
     if (stage > 0) layer.inputs = {stage - 1};
     workload.layers.push_back(layer);
-    plan.stages.push_back({{{shape.devices[shape.rank_of_stage[stage]], 1.0}}, stage, stage});
+    plan.stages.push_back(stage_on(shape.devices[shape.rank_of_stage[stage]], stage, stage));
   }
   return make_program(plan, workload);
 }

@@ -177,7 +177,7 @@ inline Plan plan_of(const std::vector<StagePlacement>& stages, const CostModel& 
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [index, first, last] = stages[i];
     const std::string& name = cost.cluster().devices[index].name;
-    plan.stages.push_back({{{name, 1}}, first, last});
+    plan.stages.push_back(stage_on(name, first, last));
     plan.predicted->peak_memory[name] = cost.memory(
         first, last,
         microbatches_in_flight(require_chain_schedule(goal.schedule), stages.size() - 1 - i, goal.microbatches));

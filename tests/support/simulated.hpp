@@ -147,7 +147,7 @@ inline Plan one_layer_per_device(const std::vector<std::string>& devices, const 
   Plan plan;
   plan.goal.schedule = schedule;
   plan.goal.microbatches = microbatches;
-  for (std::size_t i = 0; i < devices.size(); ++i) plan.stages.push_back({{{devices[i], 1.0}}, i, i});
+  for (std::size_t i = 0; i < devices.size(); ++i) plan.stages.push_back(stage_on(devices[i], i, i));
   return plan;
 }
 

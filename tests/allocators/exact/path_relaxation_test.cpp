@@ -260,7 +260,7 @@ TEST(PathRelaxation, ProvesNoMoreThanTheVerifier)
     const double value = relaxation.solve(multipliers);
     Plan plan;
     plan.goal = tables.goal();
-    plan.stages = {{{{"d0", 1}}, 0, 0}};
+    plan.stages = {stage_on("d0", 0, 0)};
     plan.objective_bound = Seconds(0);
     plan.certificate = {CertificateKind::Path, tables.groups_of_devices(), tables.levels(), {{}}};
     auto& rung = plan.certificate.rungs.front();

@@ -24,7 +24,7 @@ Plan claim(const Goal& goal, double bound, Certificate certificate)
 {
   Plan plan;
   plan.goal = goal;
-  plan.stages = {{{{"d0", 1}}, 0, 0}};
+  plan.stages = {stage_on("d0", 0, 0)};
   plan.objective_bound = Seconds(bound);
   plan.certificate = std::move(certificate);
   return plan;

@@ -129,14 +129,14 @@ TEST(FaultsOf, NamesALayerThatTheWorkloadDoesNotHave)
 TEST(FaultsOf, NamesAnUnknownDevice)
 {
   Sound sound;
-  sound.plan.stages[0].devices[0].name = "d9";
+  sound.plan.stages[0].replicas[0].shards[0].device = "d9";
   EXPECT_THAT(sound.faults(), ElementsAre("stages[0]: device d9 is not on platform cluster"));
 }
 
 TEST(FaultsOf, NamesADeviceThatIsUsedTwice)
 {
   Sound sound;
-  sound.plan.stages[1].devices[0].name = "d1";
+  sound.plan.stages[1].replicas[0].shards[0].device = "d1";
   EXPECT_THAT(sound.faults(), ElementsAre("stages[1]: device d1 runs stage 0 already; each device runs one stage"));
 }
 
@@ -144,7 +144,7 @@ TEST(FaultsOf, ChecksOnlyThePlacementOfAPlanThatIsNoChain)
 {
   Sound sound;
   sound.plan.goal = {Objective::Step, Communication::Played, {"listed"}, 8};
-  sound.plan.stages = {{{{"d1", 1}}, 0, 1}, {{{"d0", 1}}, 2, 2}, {{{"d1", 1}}, 3, 3}};
+  sound.plan.stages = {stage_on("d1", 0, 1), stage_on("d0", 2, 2), stage_on("d1", 3, 3)};
   sound.plan.objective.reset();
   EXPECT_THAT(sound.faults(), IsEmpty());
   sound.plan.stages[2].first_layer = 2;
@@ -196,8 +196,8 @@ TEST(FaultsOf, NamesAnotherDataServer)
 TEST(FaultsOf, RefusesSeveralDevicesForOneStage)
 {
   Sound sound;
-  sound.plan.stages[0].devices = {{"d0", 0.5}, {"d1", 0.5}};
-  EXPECT_THAT(sound.faults(), ElementsAre("stages[0].devices: 2 devices; this version runs each stage on one"));
+  sound.plan.stages[0].replicas[0].shards = {{"d0", 0.5}, {"d1", 0.5}};
+  EXPECT_THAT(sound.faults(), ElementsAre("stages[0]: several devices; this version runs each stage on one"));
 }
 
 TEST(FaultsOf, TellsWhatAStageNeedsAndItsDeviceHas)
@@ -263,7 +263,7 @@ TEST(FaultsOf, RefusesEveryClaimOfAPlanWithoutStages)
 TEST(FaultsOf, ShowsNamesOnOneLine)
 {
   Sound sound;
-  sound.plan.stages[0].devices[0].name = "d\n" + std::string(100, '1');
+  sound.plan.stages[0].replicas[0].shards[0].device = "d\n" + std::string(100, '1');
   EXPECT_THAT(sound.faults(),
               testing::Contains("stages[0]: device d\\x0a" + std::string(58, '1') + "… is not on platform cluster"));
 }
@@ -314,9 +314,9 @@ const std::vector<Forgery> forgeries = {
     {"MoreMemory", [](Plan& p) { p.predicted->peak_memory["d7"]; }, "predicted.peak_memory_bytes: 3 devices"},
     {"NoPrediction", [](Plan& p) { p.predicted.reset(); }, "predicted: missing"},
     {"Optimality", [](Plan& p) { p.outcome = Outcome::Optimal; }, "outcome: optimal, but the bound 0"},
-    {"DeviceType", [](Plan& p) { p.stages[0].devices[0].type = "V100"; },
+    {"DeviceType", [](Plan& p) { p.stages[0].replicas[0].shards[0].type = "V100"; },
      "stages[0].devices[0].type: claims \"V100\"; it is "},
-    {"Share", [](Plan& p) { p.stages[0].devices[0].share = 0.5; }, "stages[0].devices[0].share: 0.5"},
+    {"Share", [](Plan& p) { p.stages[0].replicas[0].shards[0].share = 0.5; }, "stages[0].devices[0].share: 0.5"},
 };
 
 INSTANTIATE_TEST_SUITE_P(OneFieldChanged, FaultsOfForgery, testing::ValuesIn(forgeries),

@@ -123,8 +123,8 @@ Plan some_plan_2()
   plan.goal = Goal::with_defaults(Objective::Step);
   plan.goal.schedule = {"interleaved", {{"chunks", {2}}}};
   plan.goal.microbatches = 3;
-  plan.stages = {{{{"d1", 1}}, 0, 0}, {{{"d0", 1}}, 1, 1}, {{{"d1", 1}}, 2, 2}};
-  plan.stages[1].devices[0].type = "A10";
+  plan.stages = {stage_on("d1", 0, 0), stage_on("d0", 1, 1), stage_on("d1", 2, 2)};
+  plan.stages[1].replicas[0].shards[0].type = "A10";
   plan.predicted->step_time_by = StepTimeBy::Played;
   return plan;
 }
@@ -173,8 +173,8 @@ TEST(PlanFile2, SurvivesWritingAndReading)
   EXPECT_EQ(again.predicted->step_time_by, StepTimeBy::Played);
   ASSERT_EQ(again.stages.size(), 3U);
   EXPECT_EQ(again.stages[1].device(), "d0");
-  EXPECT_EQ(again.stages[1].devices[0].share, 1);
-  EXPECT_EQ(again.stages[1].devices[0].type, "A10");
+  EXPECT_EQ(again.stages[1].replicas[0].shards[0].share, 1);
+  EXPECT_EQ(again.stages[1].replicas[0].shards[0].type, "A10");
 }
 
 TEST(PlanFile2, KeepsNumbersByDevice)
@@ -337,7 +337,7 @@ TEST(HashOf, CoversAllExceptStampAndWall)
   plan.search_time = Seconds(7);
   EXPECT_EQ(hash_of(plan), hash);
   EXPECT_EQ(hash_of(plan_from_json(plan_to_json(plan), "plan.json")), hash);
-  plan.stages[0].devices[0].name = "d7";
+  plan.stages[0].replicas[0].shards[0].device = "d7";
   EXPECT_NE(hash_of(plan), hash);
 }
 

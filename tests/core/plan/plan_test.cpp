@@ -16,7 +16,7 @@ using testing::IsEmpty;
 Plan plan_on(const std::vector<std::string>& devices)
 {
   Plan plan;
-  for (std::size_t i = 0; i < devices.size(); ++i) plan.stages.push_back({{{devices[i], 1}}, i, i});
+  for (std::size_t i = 0; i < devices.size(); ++i) plan.stages.push_back(stage_on(devices[i], i, i));
   return plan;
 }
 
@@ -31,7 +31,7 @@ TEST(DevicesOf, AreInTheOrderOfTheirFirstStages)
 TEST(DevicesOf, CountsEachDeviceOfAStage)
 {
   Plan plan = plan_on({"a", "b"});
-  plan.stages[0].devices.push_back({"c", 0.5});
+  plan.stages[0].replicas[0].shards.push_back({"c", 0.5});
   EXPECT_THAT(devices_of(plan), ElementsAre("a", "c", "b"));
 }
 
@@ -47,7 +47,7 @@ TEST(IsChain, NeedsADeviceForEachStageAndAScheduleWithARecurrence)
   EXPECT_FALSE(is_chain(plan));
   EXPECT_FALSE(is_chain(plan_on({"a", "b", "a"})));
   Plan shared = plan_on({"a", "b"});
-  shared.stages[0].devices.push_back({"c", 0.5});
+  shared.stages[0].replicas[0].shards.push_back({"c", 0.5});
   EXPECT_FALSE(is_chain(shared));
 }
 

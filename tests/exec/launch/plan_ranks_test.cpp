@@ -13,7 +13,7 @@ using testing::IsEmpty;
 Plan folded_plan()
 {
   Plan plan;
-  plan.stages = {{{{"a"}}, 0, 0}, {{{"b\n"}}, 1, 1}, {{{"b\n"}}, 2, 2}, {{{"a"}}, 3, 3}};
+  plan.stages = {stage_on("a", 0, 0), stage_on("b\n", 1, 1), stage_on("b\n", 2, 2), stage_on("a", 3, 3)};
   plan.data_server = "server";
   return plan;
 }

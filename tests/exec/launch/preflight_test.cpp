@@ -258,8 +258,7 @@ TEST(DifferentSteps, NameTheRankAndBothSteps)
 TEST(PreflightOf, TakesDevicesAndMemoryFromThePlan)
 {
   Plan plan;
-  plan.stages = {{.devices = {{.name = "a"}}, .first_layer = 0, .last_layer = 0},
-                 {.devices = {{.name = "b"}}, .first_layer = 1, .last_layer = 1}};
+  plan.stages = {stage_on("a", 0, 0), stage_on("b", 1, 1)};
   plan.data_server = "store";
   plan.predicted.emplace();
   plan.predicted->peak_memory = {{"a", Bytes(1)}, {"b", Bytes(2)}};

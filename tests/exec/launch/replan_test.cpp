@@ -22,7 +22,7 @@ Plan plan_on(const std::vector<std::string>& devices)
   Plan plan;
   plan.allocator = "chain-dp";
   plan.goal = {Objective::Bottleneck, Communication::Serial, {"gpipe"}, 4};
-  for (std::size_t i = 0; i < devices.size(); ++i) plan.stages.push_back({{{devices[i]}}, i, i});
+  for (std::size_t i = 0; i < devices.size(); ++i) plan.stages.push_back(stage_on(devices[i], i, i));
   plan.platform = plan.workload = {"name", "hash"};
   return plan;
 }

@@ -19,11 +19,8 @@ inline Plan even_split_over(const Workload& workload, std::size_t stages, const 
   plan.goal.microbatches = microbatches;
   const std::size_t layers = workload.layers.size();
   for (std::size_t i = 0; i < stages; ++i) {
-    Stage stage;
-    stage.devices.push_back({fmt::format("device-{}", device_of(i))});
-    stage.first_layer = i * layers / stages;
-    stage.last_layer = (i + 1) * layers / stages - 1;
-    plan.stages.push_back(stage);
+    const std::string device = fmt::format("device-{}", device_of(i));
+    plan.stages.push_back(stage_on(device, i * layers / stages, (i + 1) * layers / stages - 1));
   }
   return plan;
 }

@@ -404,7 +404,7 @@ TEST(Executor, FetchesAnInputOnceTheForwardTwoMicroBatchesEarlierHasEnded)
   RunOptions options = options_for(2);
   options.emulate = true;
   // Forward passes so slow that sockets could take all inputs long before.
-  for (Stage& stage : plan.stages) stage.devices.front().slowdown = 1;
+  for (Stage& stage : plan.stages) stage.replicas.front().shards.front().slowdown = 1;
   options.profiled_speed = program->at(0, compute_lane, 0).work / Seconds(0.02);
   const auto measured = run_in_processes(workload, plan, *program, options, [](const StepReport&) {});
   const auto& computed = times_of(measured, 0, "compute");
@@ -444,7 +444,7 @@ TEST(Executor, StretchesTheComputationOfASlowDevice)
   const auto program = schedules::make_program(plan, workload);
   RunOptions options = options_for(10);
   options.emulate = true;
-  plan.stages.front().devices.front().slowdown = 20;
+  plan.stages.front().replicas.front().shards.front().slowdown = 20;
   // Compared with the processor time of the whole run, which other work on the machine does not lengthen.
   const std::clock_t begin = std::clock();
   const auto measured = run_in_process(workload, plan, *program, options, [](const StepReport&) {});
@@ -457,8 +457,8 @@ TEST(Executor, GivesSlowedRanksTheTimesOfTheirProfileAndLeavesOthersAlone)
 {
   const Workload workload = small_gpt();
   Plan plan = even_split(workload, 2, ChainSchedule::OneForwardOneBackward, 2);
-  plan.stages[0].devices.front().slowdown = 1;
-  plan.stages[1].devices.front().slowdown = 4;
+  plan.stages[0].replicas.front().shards.front().slowdown = 1;
+  plan.stages[1].replicas.front().shards.front().slowdown = 4;
   const auto program = schedules::make_program(plan, workload);
   RunOptions options = options_for(4);
   options.emulate = true;
@@ -485,7 +485,7 @@ TEST(Executor, RefusesMoreMemoryThanTheDeviceHas)
 {
   const Workload workload = small_gpt();
   Plan plan = even_split(workload, 2, ChainSchedule::OneForwardOneBackward, 4);
-  plan.stages[1].devices.front().memory = Bytes(10'000);
+  plan.stages[1].replicas.front().shards.front().memory = Bytes(10'000);
   const auto program = schedules::make_program(plan, workload);
   RunOptions options = options_for(2);
   options.emulate = true;

@@ -300,7 +300,7 @@ TEST_F(Gpu, StretchesTheComputationOfASlowDevice)
   RunOptions options = options_on("cuda:0", 20);
   const double nominal = compute_of_a_step(options);
   options.emulate = true;
-  plan.stages.front().devices.front().slowdown = 10;
+  plan.stages.front().replicas.front().shards.front().slowdown = 10;
   EXPECT_GT(compute_of_a_step(options), 4 * nominal);
 }
 
@@ -308,7 +308,7 @@ TEST_F(Gpu, RefusesMoreMemoryThanTheDeviceHas)
 {
   const Workload workload = model("gpt2_124m");
   Plan plan = split(workload, 2, ChainSchedule::OneForwardOneBackward);
-  plan.stages[1].devices.front().memory = Bytes(10'000);
+  plan.stages[1].replicas.front().shards.front().memory = Bytes(10'000);
   RunOptions options = options_on("cuda:0");
   options.emulate = true;
   EXPECT_THAT([&] { run(workload, plan, options); },

@@ -259,10 +259,10 @@ TEST(Training, WritesTheFilesOfAllStagesOfARank)
     const Plan unfolded = even_split(workload, 3, ChainSchedule::OneForwardOneBackward, 4);
     EXPECT_EQ(resumed(workload, unfolded, way, options, 3), tail(whole, 3));
     folded.goal.schedule = {"zero-bubble-v"};
-    folded.stages[2].devices.swap(folded.stages[3].devices);
+    folded.stages[2].replicas.swap(folded.stages[3].replicas);
     EXPECT_EQ(resumed(workload, folded, way, options, 3), tail(whole, 3));
     folded.goal.schedule = {"interleaved"};
-    folded.stages[2].devices.swap(folded.stages[3].devices);
+    folded.stages[2].replicas.swap(folded.stages[3].replicas);
     std::filesystem::remove_all(options.checkpoints.folder);
   }
 }

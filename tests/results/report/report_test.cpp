@@ -273,7 +273,7 @@ TEST(Report, ShowsTheDeviceOfEachStageWhereItHoldsSeveral)
   const auto workload = chain({1, 1, 1, 1}, 1, 10, 2);
   const auto on = two_sites();
   auto result = some_result(workload, on);
-  result.plan.stages[2].devices[0].name = on.devices[0].name;
+  result.plan.stages[2].replicas[0].shards[0].device = on.devices[0].name;
   result.stages[2].device = on.devices[0].name;
   const std::string json = result_to_json(result);
   EXPECT_EQ(result_to_json(result_from_json(json, "result.json")), json);

@@ -65,7 +65,7 @@ inline Plan plan_on(const std::vector<std::size_t>& device_of_stage, ScheduleCho
   plan.goal.schedule = std::move(schedule);
   plan.goal.microbatches = microbatches;
   for (std::size_t i = 0; i < device_of_stage.size(); ++i) {
-    plan.stages.push_back({{{"d" + std::to_string(device_of_stage[i]), 1.0}}, 2 * i, 2 * i + 1});
+    plan.stages.push_back(stage_on("d" + std::to_string(device_of_stage[i]), 2 * i, 2 * i + 1));
   }
   return plan;
 }

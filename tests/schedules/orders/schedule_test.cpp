@@ -339,7 +339,7 @@ TEST(Schedules, HaveTheShapeOfAPlan)
   Plan plan;
   plan.goal.microbatches = 5;
   for (const char* device : {"b", "a", "a", "b"}) {
-    plan.stages.push_back({{{device}}, 2 * plan.stages.size(), 2 * plan.stages.size() + 1});
+    plan.stages.push_back(stage_on(device, 2 * plan.stages.size(), 2 * plan.stages.size() + 1));
   }
   const PipelineShape shape = shape_of(plan);
   EXPECT_EQ(shape.devices, (std::vector<std::string>{"b", "a"}));

@@ -157,7 +157,7 @@ Comparison compare_chain(const schedules::Schedule& schedule, unsigned seed)
   std::shuffle(order.begin(), order.end(), random);
   for (std::size_t i = 0; i < stages; ++i) {
     const std::string& device = order[schedules::rank_of_stage(folding, i, devices)];
-    plan.stages.push_back({{{device, 1}}, layers * i / stages, layers * (i + 1) / stages - 1});
+    plan.stages.push_back(stage_on(device, layers * i / stages, layers * (i + 1) / stages - 1));
   }
   if (schedule.takes_orders) plan.goal.schedule.orders = random_orders(random, order, plan.goal.microbatches);
   if (schedule.takes("warm_up") && seed / 4 % 2 == 0) {

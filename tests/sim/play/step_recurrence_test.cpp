@@ -36,7 +36,7 @@ double simulated_over_recurrence(unsigned seed)
   for (std::size_t i = 0; i < devices; ++i) {
     placement.push_back({(i + seed) % devices, layers * i / devices, layers * (i + 1) / devices - 1});
     const auto& [device, first, last] = placement.back();
-    plan.stages.push_back({{{cluster.devices[device].name, 1}}, first, last});
+    plan.stages.push_back(stage_on(cluster.devices[device].name, first, last));
   }
   const auto report = simulate_plan(platform, workload, plan);
   return report.step_times.at(0) / step_time_by_recurrence(CostModel(workload, cluster), placement, plan.goal);
