@@ -1,16 +1,22 @@
 #include "schedules/lowering/schedule.hpp"
 
+#include <fmt/format.h>
 #include "core/errors.hpp"
+#include "core/model/dtype.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/cost_model.hpp"
+#include "schedules/lowering/replicas.hpp"
 #include "schedules/lowering/series.hpp"
-#include "schedules/orders/schedule.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <limits>
-#include <stdexcept>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace isobar::schedules {
 
@@ -18,15 +24,29 @@ namespace {
 
 /// Where a task finds its input: made by a series, and brought by a lane of receives. The compute lane brings nothing:
 /// the input comes from an earlier task of the same rank.
-struct Input {
+struct Source {
   const Series* made_by = nullptr;  // none: nothing to wait for
   LaneId lane = compute_lane;
 };
 
-/// The layers, work and memory of one stage, and where it runs.
+/// Where the tasks of a replica find their inputs if the neighbouring stage divides the micro-batches in another way.
+struct Route {
+  const MicrobatchPattern* pattern = nullptr;  // of the neighbouring stage; none: one replica
+  std::vector<Source> sources;                 // by its replica
+};
+
+struct Input {
+  Source source;           // of all tasks, without a route
+  Route* route = nullptr;  // in the program's routes
+};
+
+/// The layers, work and memory of a replica of a stage, and where it runs.
 struct StageWork {
-  std::uint32_t index = 0;
+  std::uint32_t index = 0;  // of the stage
+  std::size_t replica = 0;
   std::size_t rank = 0;
+  std::uint32_t part = 0;  // of the rank
+  std::uint64_t microbatches = 0;
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;
   Flops forward;
@@ -39,7 +59,8 @@ struct StageWork {
   Series backwards;
   Input input;
   Input gradient;
-  Wait update_wait;
+  Waits sync_waits;
+  Waits update_waits;
 
   /// An instruction of the stage without work, data and waits.
   Instruction make(Opcode opcode) const
@@ -53,49 +74,49 @@ struct StageWork {
   }
 };
 
-/// The transfers over one cut in one direction, or those of the data server. A boundary has the number of the stage
-/// after it.
+/// The transfers over one cut between two replicas in one direction, or those of the data server. A boundary has the
+/// number of the stage after it.
 struct Hop {
   std::size_t boundary = 0;
   Payload payload = Payload::Activation;
   std::size_t from_rank = 0;
-  std::size_t from_stage = 0;
+  std::size_t from = 0;  // index of the replica's StageWork; of the data server that of the receiver
   std::size_t to_rank = 0;
-  std::size_t to_stage = 0;
+  std::size_t to = 0;
   const Series* series = nullptr;  // message k carries what its task k makes
   Bytes size;
 };
 
-enum class LaneKind : std::uint8_t { Compute, Send, SendOfInputs, Recv, RecvOfInputs, Sync };
+enum class LaneKind : std::uint8_t { Compute, Send, SendOfInputs, Recv, RecvOfInputs, GradientSync, FactsSync };
 
 /// What the instructions of a lane have in common.
 struct LaneRecord {
   LaneKind kind = LaneKind::Compute;
   Payload payload = Payload::Activation;
-  std::uint32_t stage = 0;
+  std::uint32_t work = 0;  // index of the replica's StageWork
   std::uint64_t length = 0;
   const Series* series = nullptr;  // of transfers, as in Hop
-  Bytes size;                      // of transfers
+  Bytes size;                      // of transfers and syncs
 };
 
-/// A pipeline of stages: the compute lanes follow the orders, and all other lanes follow from those.
+/// Pipelines of stages: the compute lanes follow the orders, and all other lanes follow from those.
 class PipelineProgram : public Program {
  public:
-  PipelineProgram(const Plan& plan, const Workload& workload, const PipelineShape& shape, std::vector<Order> orders)
-      : microbatches_(plan.goal.microbatches), orders_(std::move(orders)), stages_of_rank_(stages_by_rank(shape))
+  PipelineProgram(const Plan& plan, const Workload& workload, std::vector<Order> orders)
+      : orders_(std::move(orders)), patterns_(microbatch_patterns(plan)), parts_of_rank_(orders_.size())
   {
-    ensure(orders_.size() == shape.ranks(), "a program needs an order for each device of its plan");
-    add_stages(plan, workload, shape);
+    ensure(orders_.size() == devices_of(plan).size(), "a program needs an order for each device of its plan");
+    add_works(plan, workload);
     find_tasks();
-    is_training_ = !stages_.front().backwards.empty();
+    is_training_ = !works_.front().backwards.empty();
     if (!is_training_) {
-      for (auto& stage : stages_) stage.activations = {};
+      for (auto& work : works_) work.activations = {};
     }
-    lanes_.resize(shape.ranks() + (plan.data_server ? 1 : 0));
+    lanes_.resize(orders_.size() + (plan.data_server ? 1 : 0));
     records_.resize(lanes_.size());
     for (std::size_t rank = 0; rank < lanes_.size(); ++rank) add_lane(rank, {"compute", Engine::Device, {}}, {});
     for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
-      const std::size_t updates = is_training_ ? stages_of_rank_[rank].size() : 0;
+      const std::size_t updates = is_training_ ? parts_of_rank_[rank].size() : 0;
       records_[rank][compute_lane].length = orders_[rank].length() + updates;
     }
     const auto hops = hops_of(boundaries_of(workload), plan.data_server.has_value());
@@ -104,7 +125,10 @@ class PipelineProgram : public Program {
     add_lanes("send gradient", Payload::Gradient, true, hops);
     add_lanes("receive activation", Payload::Activation, false, hops);
     add_lanes("receive gradient", Payload::Gradient, false, hops);
-    if (is_training_ && needs_gradient_sync(workload) && shape.ranks() > 1) add_gradient_sync();
+    if (!is_training_) return;
+    const bool has_facts = needs_gradient_sync(workload) && orders_.size() > 1;
+    add_gradient_syncs(plan, workload, has_facts);
+    if (has_facts) add_facts_sync();
   }
 
   std::size_t ranks() const override { return lanes_.size(); }
@@ -119,8 +143,8 @@ class PipelineProgram : public Program {
   {
     ensure(rank < ranks(), "a rank beyond the program's");
     Bytes sum;
-    if (tier != Tier::Device || rank >= stages_of_rank_.size()) return sum;
-    for (const std::size_t stage : stages_of_rank_[rank]) sum += stages_[stage].resident;
+    if (tier != Tier::Device || rank >= parts_of_rank_.size()) return sum;
+    for (const std::size_t part : parts_of_rank_[rank]) sum += works_[part].resident;
     return sum;
   }
 
@@ -131,23 +155,25 @@ class PipelineProgram : public Program {
     const LaneRecord& record = record_of(rank, lane);
     ensure(position < record.length, "a position beyond the end of its lane");
     if (record.kind == LaneKind::Compute) return compute(rank, position);
-    return record.kind == LaneKind::Sync ? sync(rank, lane) : transfer(lane, record, position);
+    const bool is_sync = record.kind == LaneKind::GradientSync || record.kind == LaneKind::FactsSync;
+    return is_sync ? sync(rank, lane, record) : transfer(lane, record, position);
   }
 
  private:
-  void add_stages(const Plan& plan, const Workload& workload, const PipelineShape& shape)
+  void add_works(const Plan& plan, const Workload& workload)
   {
     const Cluster nowhere;  // what a stage needs is the same on every device
     const CostModel costs(workload, nowhere);
-    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-      const Stage& stage = plan.stages[i];
-      ensure(stage.is_on_one_device(), "a stage of several devices has no schedule yet");
+    for (const auto& [stage, replica, rank] : placed_replicas(plan)) {
+      if (replica == 0) first_of_stage_.push_back(works_.size());
       StageWork work;
-      work.index = static_cast<std::uint32_t>(i);
-      work.rank = shape.rank_of_stage[i];
-      work.first_layer = stage.first_layer;
-      work.last_layer = stage.last_layer;
-      for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+      work.index = static_cast<std::uint32_t>(stage);
+      work.replica = replica;
+      work.rank = rank;
+      work.microbatches = patterns_[stage] ? patterns_[stage]->count(replica) : plan.goal.microbatches;
+      work.first_layer = plan.stages[stage].first_layer;
+      work.last_layer = plan.stages[stage].last_layer;
+      for (std::size_t layer = work.first_layer; layer <= work.last_layer; ++layer) {
         const Layer& each = workload.layers.at(layer);
         work.forward += each.forward;
         work.backward += each.backward;
@@ -155,35 +181,40 @@ class PipelineProgram : public Program {
         work.update += update_work(workload, each);
         if (!costs.memory_ignores_schedule()) work.activations += each.activations;
       }
-      work.resident = costs.memory(stage.first_layer, stage.last_layer, 0);
-      stages_.push_back(work);
+      work.resident = costs.memory(work.first_layer, work.last_layer, 0);
+      work.part = static_cast<std::uint32_t>(parts_of_rank_[rank].size());
+      parts_of_rank_[rank].push_back(works_.size());
+      works_.push_back(std::move(work));
     }
+    first_of_stage_.push_back(works_.size());
   }
 
-  /// Finds the forwards and backwards of each stage in the orders, and checks that they are all there.
+  /// Finds the forwards and backwards of each replica in the orders, and checks that they are all there.
   void find_tasks()
   {
     for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
       const Order& order = orders_[rank];
       std::uint64_t tasks = 0;
-      for (std::uint32_t part = 0; part < stages_of_rank_[rank].size(); ++part) {
-        StageWork& stage = stages_[stages_of_rank_[rank][part]];
-        stage.forwards = Series::forwards(order, part);
-        stage.backwards = Series::backwards(order, part);
+      for (std::uint32_t part = 0; part < parts_of_rank_[rank].size(); ++part) {
+        StageWork& work = works_[parts_of_rank_[rank][part]];
+        const auto& pattern = patterns_[work.index];
+        const MicrobatchPattern* divides = pattern ? &*pattern : nullptr;
+        work.forwards = Series::forwards(order, part).of_replica(divides, work.replica);
+        work.backwards = Series::backwards(order, part).of_replica(divides, work.replica);
         const std::uint64_t inputs = order.count(Opcode::BackwardInput, part);
         const std::uint64_t weights = order.count(Opcode::BackwardWeight, part);
-        const std::uint64_t backwards = stage.backwards.length();
-        ensure(stage.forwards.length() == microbatches_, "an order without a forward of every micro-batch");
-        ensure(stage.backwards.empty() || backwards == microbatches_,
+        const std::uint64_t backwards = work.backwards.length();
+        ensure(work.forwards.length() == work.microbatches, "an order without a forward of every micro-batch");
+        ensure(work.backwards.empty() || backwards == work.microbatches,
                "an order without a backward of every micro-batch");
         ensure(inputs == weights && (inputs == 0 || order.count(Opcode::Backward, part) == 0),
                "an order with half of a backward, or with whole and split ones of a stage");
-        tasks += microbatches_ + backwards + weights;
+        tasks += work.microbatches + backwards + weights;
       }
       ensure(tasks == order.length(), "an order with tasks of stages that its device does not have");
     }
-    for (const auto& stage : stages_) {
-      ensure(stage.backwards.empty() == stages_.front().backwards.empty(), "orders with backwards of some stages only");
+    for (const auto& work : works_) {
+      ensure(work.backwards.empty() == works_.front().backwards.empty(), "orders with backwards of some stages only");
     }
   }
 
@@ -191,67 +222,180 @@ class PipelineProgram : public Program {
   std::vector<Hop> hops_of(const Boundaries& boundaries, bool has_data_server)
   {
     std::vector<Hop> hops;
-    for (std::size_t i = 0; i < stages_.size(); ++i) {
-      StageWork& stage = stages_[i];
-      const Bytes output = boundaries.output.at(stage.first_layer);
-      // The data server has no stage; its sends carry the stage and layers that they feed.
-      if (i == 0 && has_data_server) {
-        hops.push_back({i, Payload::Activation, orders_.size(), i, stage.rank, i, &stage.forwards, output});
+    // The data server has no stage; its sends carry the stage and layers that they feed.
+    for (std::size_t i = 0; has_data_server && i < first_of_stage_[1]; ++i) {
+      hops.push_back(
+          {0, Payload::Activation, orders_.size(), i, works_[i].rank, i, &works_[i].forwards, boundaries.output.at(0)});
+    }
+    for (std::size_t stage = 1; stage < patterns_.size(); ++stage) {
+      const std::size_t layer = works_[first_of_stage_[stage]].first_layer;
+      const bool is_alike = patterns_[stage - 1] == patterns_[stage];
+      if (!is_alike) add_routes(stage);
+      for (std::size_t from = first_of_stage_[stage - 1]; from < first_of_stage_[stage]; ++from) {
+        for (std::size_t to = first_of_stage_[stage]; to < first_of_stage_[stage + 1]; ++to) {
+          if (is_alike && works_[from].replica != works_[to].replica) continue;
+          if (!is_alike && !do_meet(from, to)) continue;
+          add_hop(hops, Payload::Activation, from, to, boundaries.output.at(layer), is_alike);
+          if (is_training_) add_hop(hops, Payload::Gradient, to, from, boundaries.gradient.at(layer), is_alike);
+        }
       }
-      if (i == 0) continue;
-      StageWork& before = stages_[i - 1];
-      if (before.rank == stage.rank) {
-        stage.input.made_by = &before.forwards;
-        if (is_training_) before.gradient.made_by = &stage.backwards;
-        continue;
-      }
-      hops.push_back({i, Payload::Activation, before.rank, i - 1, stage.rank, i, &before.forwards, output});
-      if (!is_training_) continue;
-      hops.push_back({i, Payload::Gradient, stage.rank, i, before.rank, i - 1, &stage.backwards,
-                      boundaries.gradient.at(stage.first_layer)});
     }
     return hops;
+  }
+
+  /// Whether a micro-batch of one replica is one of another's, a stage before or after.
+  bool do_meet(std::size_t from, std::size_t to) const
+  {
+    const Series& series = works_[from].forwards;
+    for (std::uint64_t index = 0; index < series.length(); ++index) {
+      if (replica_of(works_[to].index, series.of_step(index)) == works_[to].replica) return true;
+    }
+    return false;
+  }
+
+  std::size_t replica_of(std::size_t stage, std::uint64_t microbatch) const
+  {
+    return patterns_[stage] ? patterns_[stage]->replica_of(microbatch) : 0;
+  }
+
+  /// Lets the replicas of a stage and of the one before find their inputs by the other's pattern.
+  void add_routes(std::size_t stage)
+  {
+    const auto add = [&](std::size_t of, std::size_t by, Input StageWork::*input) {
+      for (std::size_t i = first_of_stage_[of]; i < first_of_stage_[of + 1]; ++i) {
+        const MicrobatchPattern* pattern = patterns_[by] ? &*patterns_[by] : nullptr;
+        routes_.push_back({pattern, std::vector<Source>(first_of_stage_[by + 1] - first_of_stage_[by])});
+        (works_[i].*input).route = &routes_.back();
+      }
+    };
+    add(stage, stage - 1, &StageWork::input);
+    if (is_training_) add(stage - 1, stage, &StageWork::gradient);
+  }
+
+  /// Adds the transfers from one replica to another; on the same rank, only where their results are found.
+  void add_hop(std::vector<Hop>& hops, Payload payload, std::size_t from, std::size_t to, Bytes size, bool is_alike)
+  {
+    const Series& made = payload == Payload::Activation ? works_[from].forwards : works_[from].backwards;
+    if (works_[from].rank == works_[to].rank) {
+      source_of(payload, from, to) = {&made, compute_lane};
+      return;
+    }
+    const Series* sent = &made;
+    if (!is_alike) {
+      parts_of_series_.push_back(made.only([&](std::uint64_t index) {
+        return replica_of(works_[to].index, made.of_step(index)) == works_[to].replica;
+      }));
+      sent = &parts_of_series_.back();
+    }
+    const std::size_t boundary = std::max(works_[from].index, works_[to].index);
+    hops.push_back({boundary, payload, works_[from].rank, from, works_[to].rank, to, sent, size});
+  }
+
+  /// Where a replica finds what another one sends it.
+  Source& source_of(Payload payload, std::size_t from, std::size_t to)
+  {
+    Input& input = payload == Payload::Activation ? works_[to].input : works_[to].gradient;
+    if (input.route == nullptr) return input.source;
+    return input.route->sources[works_[from].replica];
   }
 
   /// Adds the lanes of one kind, in the order of stages. The channel of a hop has its index.
   void add_lanes(const char* name, Payload payload, bool is_send, const std::vector<Hop>& hops)
   {
     std::vector<std::size_t> of_kind(ranks(), 0);
+    std::map<std::pair<std::size_t, std::size_t>, std::size_t> of_boundary;  // by rank and boundary
     for (const auto& hop : hops) {
-      if (hop.payload == payload) ++of_kind[is_send ? hop.from_rank : hop.to_rank];
+      if (hop.payload != payload) continue;
+      const std::size_t rank = is_send ? hop.from_rank : hop.to_rank;
+      ++of_kind[rank];
+      ++of_boundary[{rank, hop.boundary}];
     }
     for (std::size_t i = 0; i < hops.size(); ++i) {
       const Hop& hop = hops[i];
       if (hop.payload != payload) continue;
       const bool is_input = hop.boundary == 0;
+      const std::size_t own = is_send ? hop.from : hop.to;
       LaneRecord record;
       record.kind = is_send ? LaneKind::Send : LaneKind::Recv;
       if (is_input) record.kind = is_send ? LaneKind::SendOfInputs : LaneKind::RecvOfInputs;
       record.payload = payload;
-      record.stage = static_cast<std::uint32_t>(is_send ? hop.from_stage : hop.to_stage);
-      record.length = microbatches_;
+      record.work = static_cast<std::uint32_t>(own);
+      record.length = hop.series->length();
       record.series = hop.series;
       record.size = hop.size;
       const std::size_t rank = is_send ? hop.from_rank : hop.to_rank;
-      const std::string suffix = of_kind[rank] > 1 ? " " + std::to_string(hop.boundary) : "";
-      const LaneId lane = add_lane(rank, {name + suffix, Engine::Network, i}, record);
+      std::string lane_name = name;
+      if (of_kind[rank] > 1) lane_name += fmt::format(" {}", hop.boundary);
+      if (of_boundary.at({rank, hop.boundary}) > 1) {
+        lane_name += fmt::format(".{}", works_[is_send ? hop.to : hop.from].replica);
+      }
+      const LaneId lane = add_lane(rank, {lane_name, Engine::Network, i}, record);
       channels_[i].ends.push_back({rank, lane});
-      if (is_send) continue;
-      StageWork& receiver = stages_[hop.to_stage];
-      (payload == Payload::Activation ? receiver.input : receiver.gradient) = {hop.series, lane};
+      if (!is_send) source_of(payload, hop.from, hop.to) = {hop.series, lane};
     }
   }
 
-  void add_gradient_sync()
+  /// Adds a lane for each replica of the stages that have several, on which they add up their gradients once a step.
+  /// The last stage comes first, since its gradients are complete first. If the facts of all gradients follow, the
+  /// syncs of a rank come one after another, so that the facts wait for the last one.
+  void add_gradient_syncs(const Plan& plan, const Workload& workload, bool has_facts)
+  {
+    last_sync_.resize(orders_.size());
+    std::vector<std::size_t> of_rank(orders_.size(), 0);
+    for (const auto& work : works_) of_rank[work.rank] += patterns_[work.index] ? 1U : 0U;
+    for (std::size_t stage = patterns_.size(); stage-- > 0;) {
+      if (!patterns_[stage]) continue;
+      Channel channel;
+      channel.algorithm = plan.sync.algorithm;
+      for (std::size_t i = first_of_stage_[stage]; i < first_of_stage_[stage + 1]; ++i) {
+        StageWork& work = works_[i];
+        LaneRecord record;
+        record.kind = LaneKind::GradientSync;
+        record.work = static_cast<std::uint32_t>(i);
+        record.length = 1;
+        record.size = gradient_bytes(workload, work.first_layer, work.last_layer);
+        const std::string suffix = of_rank[work.rank] > 1 ? fmt::format(" {}", stage) : "";
+        const LaneId lane = add_lane(work.rank, {"sync gradients" + suffix, Engine::Network, channels_.size()}, record);
+        channel.ends.push_back({work.rank, lane});
+        work.sync_waits.add(after_gradients(work));
+        if (has_facts) work.sync_waits.add(last_sync_[work.rank]);
+        last_sync_[work.rank] = {lane, 0, 1};
+        work.update_waits.add({lane, 0, 1});
+      }
+      channels_.push_back(std::move(channel));
+    }
+  }
+
+  /// The wait for the last task that adds to the gradients of a replica's parameters.
+  Wait after_gradients(const StageWork& work) const
+  {
+    const Order& order = orders_[work.rank];
+    const auto opcode = order.count(Opcode::Backward, work.part) > 0 ? Opcode::Backward : Opcode::BackwardWeight;
+    return {compute_lane, 0, order.position_of(order.nth(opcode, work.part, work.microbatches - 1)) + 1};
+  }
+
+  static Bytes gradient_bytes(const Workload& workload, std::size_t first, std::size_t last)
+  {
+    double parameters = 0;
+    for (std::size_t layer = first; layer <= last; ++layer) {
+      parameters += static_cast<double>(workload.layers[layer].parameters);
+    }
+    return Bytes(parameters * size_of(workload.dtype));
+  }
+
+  /// Adds a lane for each rank, on which all agree on what clipping and loss scaling need to know once a step.
+  void add_facts_sync()
   {
     Channel channel;
     for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
       LaneRecord record;
-      record.kind = LaneKind::Sync;
+      record.kind = LaneKind::FactsSync;
+      record.work = static_cast<std::uint32_t>(parts_of_rank_[rank].front());
       record.length = 1;
+      record.size = gradient_sync_size;
       const LaneId lane = add_lane(rank, {"sync", Engine::Network, channels_.size()}, record);
       channel.ends.push_back({rank, lane});
-      for (const std::size_t stage : stages_of_rank_[rank]) stages_[stage].update_wait = {lane, 0, 1};
+      for (const std::size_t part : parts_of_rank_[rank]) works_[part].update_waits = Wait{lane, 0, 1};
     }
     channels_.push_back(std::move(channel));
   }
@@ -276,23 +420,32 @@ class PipelineProgram : public Program {
 
   /// The input is double-buffered: one arrives while the previous one is processed. So input n waits for forward n-2,
   /// counted over all steps.
-  Wait after_earlier_input(const Series& forwards, std::uint64_t index) const
+  static Wait after_earlier_input(const Series& forwards, std::uint64_t index)
   {
     constexpr std::uint64_t buffers = 2;
+    const std::uint64_t microbatches = forwards.length();
     const std::uint64_t missing = index < buffers ? buffers - index : 0;
-    const std::uint64_t periods_back = (missing + microbatches_ - 1) / microbatches_;
-    Wait wait = after(forwards, forwards.nth(index + periods_back * microbatches_ - buffers));
+    const std::uint64_t periods_back = (missing + microbatches - 1) / microbatches;
+    Wait wait = after(forwards, forwards.nth(index + periods_back * microbatches - buffers));
     wait.periods_back = static_cast<std::uint16_t>(periods_back);
     return wait;
   }
 
-  /// The wait of the rank's task at `position` for what it reads; for no completion if the rank made it itself.
-  static Wait arrival_of(const Input& input, std::uint64_t microbatch, std::uint64_t position)
+  /// The wait of a replica's task at `position` of its rank for what it reads; for no completion if the rank made that
+  /// itself. `own` has the micro-batches of the replica.
+  static Wait arrival_of(const Input& input, const Series& own, std::uint64_t microbatch, std::uint64_t position)
   {
-    if (input.made_by == nullptr) return {};
-    const Task task = input.made_by->of(microbatch);
-    if (input.lane != compute_lane) return {input.lane, 0, input.made_by->index_of(task) + 1};
-    ensure(input.made_by->position_of(task) < position, "an order in which a task comes before its input");
+    const Source* source = &input.source;
+    if (input.route != nullptr) {
+      const MicrobatchPattern* pattern = input.route->pattern;
+      microbatch = own.of_step(microbatch);
+      source = &input.route->sources[pattern == nullptr ? 0 : pattern->replica_of(microbatch)];
+      if (pattern != nullptr) microbatch = pattern->index_of(microbatch);
+    }
+    if (source->made_by == nullptr) return {};
+    const Task task = source->made_by->of(microbatch);
+    if (source->lane != compute_lane) return {source->lane, 0, source->made_by->index_of(task) + 1};
+    ensure(source->made_by->position_of(task) < position, "an order in which a task comes before its input");
     return {};
   }
 
@@ -302,23 +455,23 @@ class PipelineProgram : public Program {
     const bool is_update = position >= order.length();
     const Task task =
         is_update ? Task{Opcode::Update, static_cast<std::uint32_t>(position - order.length()), 0} : order.at(position);
-    const StageWork& stage = stages_[stages_of_rank_[rank][task.part]];
+    const StageWork& stage = works_[parts_of_rank_[rank][task.part]];
     Instruction instruction = stage.make(task.opcode);
-    instruction.microbatch = task.microbatch;
+    instruction.microbatch = stage.forwards.of_step(task.microbatch);
     switch (task.opcode) {
       case Opcode::Forward:
         instruction.work = stage.forward;
         instruction.acquires.size = stage.activations;
-        instruction.waits.add(arrival_of(stage.input, task.microbatch, position));
+        instruction.waits.add(arrival_of(stage.input, stage.forwards, task.microbatch, position));
         break;
       case Opcode::Backward:
         instruction.work = stage.backward;
         instruction.releases.size = stage.activations;
-        instruction.waits.add(arrival_of(stage.gradient, task.microbatch, position));
+        instruction.waits.add(arrival_of(stage.gradient, stage.forwards, task.microbatch, position));
         break;
       case Opcode::BackwardInput:
         instruction.work = stage.backward - stage.backward_weight;
-        instruction.waits.add(arrival_of(stage.gradient, task.microbatch, position));
+        instruction.waits.add(arrival_of(stage.gradient, stage.forwards, task.microbatch, position));
         break;
       case Opcode::BackwardWeight:
         instruction.work = stage.backward_weight;
@@ -326,7 +479,7 @@ class PipelineProgram : public Program {
         break;
       default:
         instruction.work = stage.update;
-        instruction.waits.add(stage.update_wait);
+        instruction.waits = stage.update_waits;
         break;
     }
     return instruction;
@@ -336,30 +489,37 @@ class PipelineProgram : public Program {
   {
     const bool is_send = record.kind == LaneKind::Send || record.kind == LaneKind::SendOfInputs;
     const Task task = record.series->nth(position);
-    Instruction instruction = stages_[record.stage].make(is_send ? Opcode::Send : Opcode::Recv);
+    Instruction instruction = works_[record.work].make(is_send ? Opcode::Send : Opcode::Recv);
     instruction.payload = record.payload;
     instruction.lane = lane;
-    instruction.microbatch = task.microbatch;
+    instruction.microbatch = record.series->of_step(task.microbatch);
     instruction.size = record.size;
     if (record.kind == LaneKind::Send) instruction.waits.add(after(*record.series, task));
     if (record.kind == LaneKind::RecvOfInputs) instruction.waits.add(after_earlier_input(*record.series, position));
     return instruction;
   }
 
-  Instruction sync(std::size_t rank, LaneId lane) const
+  Instruction sync(std::size_t rank, LaneId lane, const LaneRecord& record) const
   {
-    Instruction instruction = stages_[stages_of_rank_[rank].front()].make(Opcode::AllReduce);
-    instruction.payload = Payload::GradientFacts;
+    const bool is_of_facts = record.kind == LaneKind::FactsSync;
+    const StageWork& work = works_[record.work];
+    Instruction instruction = work.make(Opcode::AllReduce);
+    instruction.payload = is_of_facts ? Payload::GradientFacts : Payload::ParameterGradient;
     instruction.lane = lane;
-    instruction.size = gradient_sync_size;
-    instruction.waits = Wait{compute_lane, 0, orders_[rank].length()};
+    instruction.size = record.size;
+    instruction.waits = is_of_facts ? Waits(Wait{compute_lane, 0, orders_[rank].length()}) : work.sync_waits;
+    if (is_of_facts) instruction.waits.add(last_sync_[rank]);
     return instruction;
   }
 
-  std::uint64_t microbatches_;
-  std::vector<Order> orders_;                             // by rank
-  std::vector<std::vector<std::size_t>> stages_of_rank_;  // by part
-  std::vector<StageWork> stages_;                         // others point to their series
+  std::vector<Order> orders_;                               // by rank
+  std::vector<std::optional<MicrobatchPattern>> patterns_;  // by stage; none: one replica takes all
+  std::vector<std::vector<std::size_t>> parts_of_rank_;     // indices in works_
+  std::vector<StageWork> works_;                            // by stage and replica; others point to their series
+  std::vector<std::size_t> first_of_stage_;                 // in works_, and their number
+  std::deque<Series> parts_of_series_;                      // of hops between stages with other patterns
+  std::deque<Route> routes_;
+  std::vector<Wait> last_sync_;  // of gradients, by rank; for no completion without one
   bool is_training_ = true;
   std::vector<std::vector<Lane>> lanes_;          // by rank and LaneId
   std::vector<std::vector<LaneRecord>> records_;  // the same
@@ -376,15 +536,13 @@ void require_feasible(const Plan& plan)
 std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload)
 {
   require_feasible(plan);
-  const PipelineShape shape = shape_of(plan);
-  const ScheduleChoice& choice = plan.goal.schedule;
-  return std::make_unique<PipelineProgram>(plan, workload, shape, require_schedule(choice.name).orders(shape, choice));
+  return std::make_unique<PipelineProgram>(plan, workload, orders_of(plan));
 }
 
 std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, std::vector<Order> orders)
 {
   require_feasible(plan);
-  return std::make_unique<PipelineProgram>(plan, workload, shape_of(plan), std::move(orders));
+  return std::make_unique<PipelineProgram>(plan, workload, std::move(orders));
 }
 
 }  // namespace isobar::schedules

@@ -1,5 +1,9 @@
 #include "schedules/lowering/series.hpp"
 
+#include "core/errors.hpp"
+
+#include <algorithm>
+
 namespace isobar::schedules {
 
 Series::Series(const Order& order, Opcode opcode, std::uint32_t part) : order_(&order), opcode_(opcode), part_(part)
@@ -13,6 +17,25 @@ Series Series::backwards(const Order& order, std::uint32_t part)
     if (order.count(opcode, part) > 0) return {order, opcode, part};
   }
   return {};
+}
+
+Series Series::only(const std::function<bool(std::uint64_t microbatch)>& is_taken) const
+{
+  Series part = *this;
+  for (std::uint64_t index = 0; index < length(); ++index) {
+    if (is_taken(nth(index).microbatch)) part.taken_.push_back(index);
+  }
+  ensure(!part.taken_.empty(), "a part of a series has tasks");
+  if (part.taken_.size() == length()) part.taken_.clear();
+  return part;
+}
+
+Series Series::of_replica(const MicrobatchPattern* pattern, std::size_t replica) const
+{
+  Series series = *this;
+  series.pattern_ = pattern;
+  series.replica_ = static_cast<std::uint32_t>(replica);
+  return series;
 }
 
 /// Leaves no loops if there are too many, if two slots of a run take turns, or if one passes over micro-batches.
@@ -47,6 +70,11 @@ const Series::Loop* Series::loop_with(std::uint64_t microbatch) const
 
 Task Series::nth(std::uint64_t index) const
 {
+  return nth_of_all(taken_.empty() ? index : taken_[index]);
+}
+
+Task Series::nth_of_all(std::uint64_t index) const
+{
   for (const auto& loop : loops()) {
     const std::uint64_t distance = index - loop.index;
     if (distance >= loop.length) continue;
@@ -56,6 +84,15 @@ Task Series::nth(std::uint64_t index) const
 }
 
 std::uint64_t Series::index_of(const Task& task) const
+{
+  const std::uint64_t index = index_among_all(task);
+  if (taken_.empty()) return index;
+  const auto found = std::lower_bound(taken_.begin(), taken_.end(), index);
+  ensure(found != taken_.end() && *found == index, "a task of another part of a series");
+  return static_cast<std::uint64_t>(found - taken_.begin());
+}
+
+std::uint64_t Series::index_among_all(const Task& task) const
 {
   const Loop* loop = loop_with(task.microbatch);
   return loop == nullptr ? order_->index_of(task) : loop->index + loop->distance_to(task.microbatch);

@@ -1,17 +1,20 @@
 #pragma once
 
+#include "core/plan/microbatch_pattern.hpp"
 #include "core/plan/order.hpp"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <vector>
 
 namespace isobar::schedules {
 
 /// The tasks of one stage whose results go to a neighbouring stage, in the order of its rank: its forwards, or those of
 /// its backwards that make the gradients of its inputs (Backward or BackwardInput). The k-th message of a channel
-/// carries the result of task k.
+/// carries the result of task k. Tasks count the micro-batches of the stage's replica.
 ///
 /// Keeps a pointer to the order. A look-up takes a few comparisons if the tasks are in few loops that go through
 /// neighbouring micro-batches, as those of 1F1B and GPipe; otherwise those of the order.
@@ -23,8 +26,18 @@ class Series {
   /// Without tasks if the order has no backwards of the part. A part that has some Backward counts as having no others.
   static Series backwards(const Order& order, std::uint32_t part);
 
+  /// The same for a replica that takes some of the step's micro-batches. Keeps the pointer.
+  Series of_replica(const MicrobatchPattern* pattern, std::size_t replica) const;
+  /// The tasks of a whole series on the micro-batches that `is_taken` accepts. Takes memory for each of them, and
+  /// `nth` and `index_of` take O(log tasks) more, unless it accepts all.
+  Series only(const std::function<bool(std::uint64_t microbatch)>& is_taken) const;
+
   bool empty() const { return order_ == nullptr; }
-  std::uint64_t length() const { return empty() ? 0 : order_->count(opcode_, part_); }
+  std::uint64_t length() const
+  {
+    if (!taken_.empty()) return taken_.size();
+    return empty() ? 0 : order_->count(opcode_, part_);
+  }
   /// Task number `index` (0..length-1).
   Task nth(std::uint64_t index) const;
   /// The task that works on a micro-batch.
@@ -33,6 +46,11 @@ class Series {
   std::uint64_t index_of(const Task& task) const;
   /// The position of a task in the order of the rank.
   std::uint64_t position_of(const Task& task) const;
+  /// The micro-batch of the step for one of the replica.
+  std::uint64_t of_step(std::uint64_t microbatch) const
+  {
+    return pattern_ == nullptr ? microbatch : pattern_->nth(replica_, microbatch);
+  }
 
  private:
   /// Tasks of one slot of the order, each on the next micro-batch or each on the one before.
@@ -51,14 +69,19 @@ class Series {
   Series(const Order& order, Opcode opcode, std::uint32_t part);
 
   void find_loops();
+  Task nth_of_all(std::uint64_t index) const;
+  std::uint64_t index_among_all(const Task& task) const;
   std::span<const Loop> loops() const { return {loops_.data(), loop_count_}; }
   const Loop* loop_with(std::uint64_t microbatch) const;
 
   const Order* order_ = nullptr;
   Opcode opcode_ = Opcode::Forward;
   std::uint32_t part_ = 0;
-  std::size_t loop_count_ = 0;      // 0: the order looks up
-  std::array<Loop, 4> loops_ = {};  // of all tasks; in place to spare a cache miss
+  std::uint32_t replica_ = 0;
+  const MicrobatchPattern* pattern_ = nullptr;  // none: the replica takes all
+  std::size_t loop_count_ = 0;                  // 0: the order looks up
+  std::array<Loop, 4> loops_ = {};              // of all tasks; in place to spare a cache miss
+  std::vector<std::uint64_t> taken_;  // the numbers that the tasks of a part of a series have in the whole one
 };
 
 }  // namespace isobar::schedules

@@ -1,0 +1,324 @@
+#include "schedules/lowering/replicas.hpp"
+
+#include "core/base/quantity_text.hpp"
+#include "core/errors.hpp"
+#include "schedules/orders/schedule.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace isobar::schedules {
+
+namespace {
+
+/// Micro-batches that are looked at to find which replicas meet.
+constexpr std::uint64_t most_meetings = std::uint64_t{1} << 22;
+
+bool has_replicas(const Plan& plan)
+{
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const Stage& stage) { return stage.replicas.size() > 1; });
+}
+
+/// After how many micro-batches the pairs of replicas of two stages repeat.
+std::uint64_t period_of(const MicrobatchPattern& a, const MicrobatchPattern& b, std::uint64_t microbatches)
+{
+  const std::uint64_t period = a.period();
+  const std::uint64_t other = b.period();
+  return std::min(microbatches, std::lcm(period, other));  // each period is at most 2^20
+}
+
+/// The replicas of a plan, and which of them pass micro-batches to each other.
+class Pipelines {
+ public:
+  explicit Pipelines(const Plan& plan)
+      : plan_(plan), placed_(placed_replicas(plan)), patterns_(microbatch_patterns(plan)), pipeline_of_(placed_.size())
+  {
+    std::iota(pipeline_of_.begin(), pipeline_of_.end(), std::size_t{0});
+    std::size_t first = 0;
+    for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+      first_of_stage_.push_back(first);
+      first += plan.stages[stage].replicas.size();
+    }
+    for (std::size_t stage = 1; stage < plan.stages.size(); ++stage) join(stage);
+  }
+
+  /// The replicas of each pipeline, as indices of placed().
+  std::vector<std::vector<std::size_t>> pipelines()
+  {
+    std::map<std::size_t, std::vector<std::size_t>> by_root;
+    for (std::size_t i = 0; i < placed_.size(); ++i) by_root[root_of(i)].push_back(i);
+    std::vector<std::vector<std::size_t>> result;
+    for (auto& [root, members] : by_root) result.push_back(std::move(members));
+    return result;
+  }
+
+  const std::vector<PlacedReplica>& placed() const { return placed_; }
+  std::uint64_t microbatches_of(std::size_t index) const
+  {
+    const auto& [stage, replica, rank] = placed_[index];
+    return patterns_[stage] ? patterns_[stage]->count(replica) : plan_.goal.microbatches;
+  }
+
+ private:
+  /// Joins the replicas of a stage with those of the stage before.
+  void join(std::size_t stage)
+  {
+    const auto& before = patterns_[stage - 1];
+    const auto& here = patterns_[stage];
+    const auto unite_pair = [&](std::size_t from, std::size_t to) {
+      unite(first_of_stage_[stage - 1] + from, first_of_stage_[stage] + to);
+    };
+    if (!before || !here) {
+      for (std::size_t from = 0; from < plan_.stages[stage - 1].replicas.size(); ++from) {
+        for (std::size_t to = 0; to < plan_.stages[stage].replicas.size(); ++to) unite_pair(from, to);
+      }
+      return;
+    }
+    const std::uint64_t period =
+        *before == *here ? before->period() : period_of(*before, *here, plan_.goal.microbatches);
+    if (period > most_meetings) {
+      throw InputError(fmt::format("stages[{}].replicas", stage),
+                       fmt::format("which replicas of it and of the stage before meet repeats only after {} "
+                                   "micro-batches; use counts with a common divisor",
+                                   period));
+    }
+    for (std::uint64_t m = 0; m < period; ++m) unite_pair(before->replica_of(m), here->replica_of(m));
+  }
+
+  std::size_t root_of(std::size_t index)
+  {
+    while (pipeline_of_[index] != index) index = pipeline_of_[index] = pipeline_of_[pipeline_of_[index]];
+    return index;
+  }
+
+  void unite(std::size_t a, std::size_t b)
+  {
+    a = root_of(a);
+    b = root_of(b);
+    pipeline_of_[std::max(a, b)] = std::min(a, b);
+  }
+
+  const Plan& plan_;
+  std::vector<PlacedReplica> placed_;
+  std::vector<std::optional<MicrobatchPattern>> patterns_;
+  std::vector<std::size_t> first_of_stage_;
+  std::vector<std::size_t> pipeline_of_;  // a forest: each replica's parent
+};
+
+/// An order over other parts: each task of part k becomes one of each of `parts[k]`, forwards ascending and backwards
+/// descending.
+Order over_parts(const Order& order, const std::vector<std::vector<std::uint32_t>>& parts)
+{
+  std::vector<Run> runs;
+  for (const auto& [times, slots] : order.runs()) {
+    Run& run = runs.emplace_back();
+    run.times = times;
+    for (const auto& slot : slots) {
+      std::vector<std::uint32_t> becomes = parts.at(slot.first.part);
+      if (slot.first.opcode != Opcode::Forward) std::reverse(becomes.begin(), becomes.end());
+      for (const std::uint32_t part : becomes) {
+        run.slots.push_back(slot);
+        run.slots.back().first.part = part;
+      }
+    }
+  }
+  return Order(std::move(runs));
+}
+
+class ReplicaOrders {
+ public:
+  explicit ReplicaOrders(const Plan& plan)
+      : schedule_(require_schedule(plan.goal.schedule)),
+        choice_(plan.goal.schedule),
+        devices_(devices_of(plan)),
+        pipelines_(plan),
+        orders_(devices_.size()),
+        is_ordered_(devices_.size())
+  {
+    std::vector<std::uint32_t> parts(devices_.size(), 0);
+    for (const auto& placed : pipelines_.placed()) part_of_.push_back(parts[placed.rank]++);
+  }
+
+  std::vector<Order> orders()
+  {
+    if (schedule_.takes_orders) {
+      throw InputError("schedule", fmt::format("{} is for plans with one replica of each stage; use another schedule",
+                                               schedule_.name));
+    }
+    if (const auto warm_up = given_numbers(); warm_up && warm_up->size() != devices_.size()) {
+      throw InputError("schedule", fmt::format("warm_up has {} for {}; give one for each",
+                                               counted(warm_up->size(), "number"), counted(devices_.size(), "device")));
+    }
+    for (const auto& members : pipelines_.pipelines()) {
+      is_chain(members) ? order_chain(members) : order_each(members);
+    }
+    return std::move(orders_);
+  }
+
+ private:
+  std::optional<std::vector<std::uint64_t>> given_numbers() const
+  {
+    const auto given = choice_.numbers.find("warm_up");
+    return given == choice_.numbers.end() ? std::nullopt : std::optional(given->second);
+  }
+
+  bool is_chain(const std::vector<std::size_t>& members) const
+  {
+    return std::adjacent_find(members.begin(), members.end(), [&](std::size_t a, std::size_t b) {
+             return pipelines_.placed()[a].stage == pipelines_.placed()[b].stage;
+           }) == members.end();
+  }
+
+  void set_order(std::size_t rank, Order order)
+  {
+    if (is_ordered_[rank]) {
+      throw InputError("stages", fmt::format("device {} has replicas of two pipelines, or of two stages of which one "
+                                             "has more replicas than the other; give it those of one",
+                                             shown(devices_[rank])));
+    }
+    is_ordered_[rank] = true;
+    orders_[rank] = std::move(order);
+  }
+
+  /// Orders a pipeline with one replica of each stage.
+  void order_chain(const std::vector<std::size_t>& members)
+  {
+    PipelineShape shape;
+    shape.microbatches = pipelines_.microbatches_of(members.front());
+    std::unordered_map<std::size_t, std::size_t> local_rank;
+    std::vector<std::size_t> ranks;                                // of the plan, by local rank
+    std::vector<std::vector<std::vector<std::uint32_t>>> becomes;  // parts of the plan, by local rank and part
+    std::optional<std::size_t> before;
+    for (const std::size_t index : members) {
+      const std::size_t rank = pipelines_.placed()[index].rank;
+      const auto [entry, is_new] = local_rank.emplace(rank, ranks.size());
+      if (is_new) {
+        ranks.push_back(rank);
+        shape.devices.push_back(devices_[rank]);
+        becomes.emplace_back();
+      }
+      if (before != rank) {
+        shape.rank_of_stage.push_back(entry->second);
+        becomes[entry->second].emplace_back();
+      }
+      becomes[entry->second].back().push_back(part_of_[index]);
+      before = rank;
+    }
+    ScheduleChoice choice = choice_;
+    if (const auto warm_up = given_numbers()) {
+      auto& own = choice.numbers["warm_up"];
+      own.clear();
+      for (const std::size_t rank : ranks) own.push_back((*warm_up)[rank]);
+    }
+    const auto orders = schedule_.orders(shape, choice);
+    for (std::size_t i = 0; i < ranks.size(); ++i) set_order(ranks[i], over_parts(orders[i], becomes[i]));
+  }
+
+  /// Orders a pipeline in which a stage has several replicas, each replica by itself.
+  void order_each(const std::vector<std::size_t>& members)
+  {
+    if (schedule_.folding != Folding::OneEach) {
+      throw InputError("schedule", fmt::format("{} needs pipelines with one replica of each stage; give all stages "
+                                               "replicas with the same micro-batches",
+                                               schedule_.name));
+    }
+    std::map<std::size_t, std::uint64_t> replicas_of_stage;
+    for (const std::size_t index : members) ++replicas_of_stage[pipelines_.placed()[index].stage];
+    std::uint64_t all = 0;  // micro-batches of the pipeline
+    for (const std::size_t index : members) {
+      if (pipelines_.placed()[index].stage == pipelines_.placed()[members.front()].stage) {
+        all += pipelines_.microbatches_of(index);
+      }
+    }
+    for (const std::size_t index : members) {
+      const auto& [stage, replica, rank] = pipelines_.placed()[index];
+      const std::uint64_t own = pipelines_.microbatches_of(index);
+      std::uint64_t before = 0;
+      std::uint64_t after = 0;
+      for (const auto& [other, count] : replicas_of_stage) {
+        if (other < stage) before += count;
+        if (other > stage) after += count;
+      }
+      const auto seen = [&](std::uint64_t replicas) { return (replicas * own + all - 1) / all; };
+      set_order(rank, order_within(seen(before), seen(after), own, rank));
+    }
+  }
+
+  /// The order of the device between so many others of a chain.
+  Order order_within(std::uint64_t before, std::uint64_t after, std::uint64_t microbatches, std::size_t rank) const
+  {
+    PipelineShape shape;
+    shape.microbatches = microbatches;
+    for (std::size_t i = 0; i <= before + after; ++i) {
+      shape.devices.push_back(fmt::to_string(i));
+      shape.rank_of_stage.push_back(i);
+    }
+    ScheduleChoice choice = choice_;
+    if (const auto warm_up = given_numbers()) choice.numbers["warm_up"].assign(before + after + 1, (*warm_up)[rank]);
+    return schedule_.orders(shape, choice)[before];
+  }
+
+  const Schedule& schedule_;
+  const ScheduleChoice& choice_;
+  std::vector<std::string> devices_;
+  Pipelines pipelines_;
+  std::vector<std::uint32_t> part_of_;  // of each placed replica
+  std::vector<Order> orders_;           // by rank
+  std::vector<bool> is_ordered_;
+};
+
+}  // namespace
+
+std::vector<PlacedReplica> placed_replicas(const Plan& plan)
+{
+  std::unordered_map<std::string, std::size_t> rank_of;
+  std::vector<PlacedReplica> placed;
+  for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const auto& replicas = plan.stages[stage].replicas;
+    for (std::size_t replica = 0; replica < replicas.size(); ++replica) {
+      ensure(replicas[replica].shards.size() == 1, "a replica of several shards has no schedule yet");
+      const auto rank = rank_of.emplace(replicas[replica].shards.front().device, rank_of.size()).first->second;
+      placed.push_back({stage, replica, rank});
+    }
+  }
+  return placed;
+}
+
+std::vector<std::optional<MicrobatchPattern>> microbatch_patterns(const Plan& plan)
+{
+  std::vector<std::optional<MicrobatchPattern>> patterns(plan.stages.size());
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const auto& replicas = plan.stages[i].replicas;
+    if (replicas.size() == 1) continue;
+    const std::string place = fmt::format("stages[{}].replicas", i);
+    std::vector<std::uint64_t> counts;
+    for (const auto& replica : replicas) counts.push_back(replica.microbatches);
+    const std::uint64_t all = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+    if (all != plan.goal.microbatches) {
+      throw InputError(place, fmt::format("take {} micro-batches, and the step has {}; give each micro-batch to one",
+                                          all, plan.goal.microbatches));
+    }
+    try {
+      patterns[i].emplace(std::move(counts));
+    } catch (const InputError& fault) {
+      throw InputError(place, fault.what());
+    }
+  }
+  return patterns;
+}
+
+std::vector<Order> orders_of(const Plan& plan)
+{
+  if (has_replicas(plan)) return ReplicaOrders(plan).orders();
+  return require_schedule(plan.goal.schedule.name).orders(shape_of(plan), plan.goal.schedule);
+}
+
+}  // namespace isobar::schedules

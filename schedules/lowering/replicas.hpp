@@ -1,0 +1,39 @@
+#pragma once
+
+#include "core/plan/microbatch_pattern.hpp"
+#include "core/plan/order.hpp"
+#include "core/plan/plan.hpp"
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace isobar::schedules {
+
+/// A replica of a stage on its device.
+struct PlacedReplica {
+  std::size_t stage = 0;
+  std::size_t replica = 0;
+  std::size_t rank = 0;
+};
+
+/// The replicas of a plan whose replicas have a shard each, in the order of stages and replicas. Ranks are the plan's
+/// devices, numbered by their first appearance. The k-th replica of a rank is its part k.
+std::vector<PlacedReplica> placed_replicas(const Plan& plan);
+
+/// By stage, which replica takes which micro-batch; none where one takes all. @throws InputError as MicrobatchPattern
+/// does, and for counts that are not all of the step's micro-batches, naming stages[i].replicas.
+std::vector<std::optional<MicrobatchPattern>> microbatch_patterns(const Plan& plan);
+
+/// The orders of a plan's devices, by rank.
+///
+/// Replicas that pass micro-batches to each other form a pipeline. Where it has one replica of each stage, its devices
+/// are a chain as without replicas; neighbouring stages on a device count as one. Elsewhere a replica orders its work
+/// as if the stages before and after it had as many devices as hold the micro-batches that it takes: (its part of the
+/// pipeline's micro-batches) x (their replicas).
+///
+/// @throws InputError as Schedule::orders does; and with replicas, for schedule listed and greedy, a device in two
+/// pipelines, and a pipeline that is no chain under a schedule with several stages on each device.
+std::vector<Order> orders_of(const Plan& plan);
+
+}  // namespace isobar::schedules

@@ -1,0 +1,213 @@
+#include "schedules/lowering/replicas.hpp"
+
+#include "core/check/program_checker.hpp"
+#include "core/errors.hpp"
+#include "core/model/dtype.hpp"
+#include "core/program/player.hpp"
+#include "tests/schedules/lowering/sample_programs.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace isobar::schedules {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+struct Copy {
+  std::size_t device = 0;
+  std::uint64_t microbatches = 1;
+};
+
+/// Two layers per stage; `stages[s]` are the replicas of stage s.
+Plan replicated(const std::vector<std::vector<Copy>>& stages, const std::string& schedule)
+{
+  Plan plan;
+  plan.goal.schedule = schedule_from_text(schedule);
+  plan.goal.microbatches = 0;
+  for (const auto& copy : stages.front()) plan.goal.microbatches += copy.microbatches;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    Stage stage{2 * i, 2 * i + 1, {}};
+    for (const auto& [device, microbatches] : stages[i]) {
+      const bool is_only_one = stages[i].size() == 1;
+      stage.replicas.push_back({is_only_one ? 0 : microbatches, {Shard{"d" + std::to_string(device)}}});
+    }
+    plan.stages.push_back(std::move(stage));
+  }
+  return plan;
+}
+
+/// Plays one step of a program on equal devices of 1 TFLOP/s.
+PlayedProgram play(const Program& program, TransferTimes transfer = {})
+{
+  PlayerRates rates;
+  rates.speeds.assign(program.ranks(), FlopsPerSecond(1e12));
+  rates.transfer = [transfer](std::size_t, std::size_t, Bytes size) {
+    return TransferTimes{transfer.latency, transfer.data * size.value};  // `data` is of a byte
+  };
+  return play_program(program, rates);
+}
+
+double step_of(const Plan& plan, TransferTimes transfer = {})
+{
+  return play(*make_program(plan, unequal_chain(2 * plan.stages.size())), transfer).periods.front().end.value;
+}
+
+/// The instructions of a lane kind, by stage and micro-batch.
+std::map<std::pair<std::uint32_t, std::uint64_t>, std::size_t> count_of(const Program& program, Opcode opcode)
+{
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::size_t> counts;
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+    for (std::uint64_t position = 0; position < program.length(rank, compute_lane); ++position) {
+      const Instruction instruction = program.at(rank, compute_lane, position);
+      if (instruction.opcode == opcode) ++counts[{instruction.stage, instruction.microbatch}];
+    }
+  }
+  return counts;
+}
+
+TEST(Replicas, MakeSoundProgramsUnderEverySchedule)
+{
+  std::mt19937_64 random(5);
+  const std::vector<std::string> schedules = {"sequential",     "gpipe",          "1f1b", "1f1b(warm_up=auto)",
+                                              "zero-bubble-h1", "zero-bubble-h2", "",     ""};
+  std::size_t with_other_counts = 0;
+  for (int round = 0; round < 400; ++round) {
+    const std::size_t stages = 1 + random() % 4;
+    const std::size_t replicas = 1 + random() % 3;
+    const std::uint64_t scale = 1 + random() % 3;
+    std::vector<std::uint64_t> counts;
+    for (std::size_t r = 0; r < replicas; ++r) counts.push_back(scale * (1 + random() % 4));
+    std::uint64_t all = 0;
+    for (const auto count : counts) all += count;
+    std::vector<std::vector<Copy>> copies;
+    std::size_t device = 0;
+    for (std::size_t s = 0; s < stages; ++s) {
+      auto& stage = copies.emplace_back();
+      const bool is_other = random() % 4 == 0 && all >= 2;
+      if (is_other) {
+        const std::uint64_t first = 1 + random() % (all - 1);
+        stage = {{device, first}, {device + 1, all - first}};
+        with_other_counts += s > 0 ? 1U : 0U;
+      } else {
+        for (const auto count : counts) stage.push_back({device + stage.size(), count});
+      }
+      device += stage.size();
+    }
+    const std::string schedule = schedules[random() % 6];
+    Plan plan = replicated(copies, schedule == "1f1b(warm_up=auto)" ? "1f1b" : schedule);
+    if (random() % 3 == 0) plan.data_server = "data";
+    Workload workload = unequal_chain(2 * stages);
+    if (random() % 3 == 0) workload.training.clip_norm = 1;
+    const auto program = make_program(plan, workload);
+    ASSERT_THAT(faults_of(*program), IsEmpty()) << schedule << round;
+    const auto forwards = count_of(*program, Opcode::Forward);
+    ASSERT_EQ(forwards.size(), stages * all) << schedule << round;
+    for (const auto& [task, count] : forwards) ASSERT_EQ(count, 1U);
+    play(*program, {Seconds(1e-4), Seconds(1e-9)});
+  }
+  EXPECT_GT(with_other_counts, 50U);
+}
+
+TEST(Replicas, OfEqualPipelinesTakeAsLongAsOneOfThemAndTheSync)
+{
+  for (const std::string schedule : {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"}) {
+    const double one = step_of(replicated({{{0, 6}}, {{1, 6}}, {{2, 6}}}, schedule));
+    const double three =
+        step_of(replicated({{{0, 6}, {1, 6}, {2, 6}}, {{3, 6}, {4, 6}, {5, 6}}, {{6, 6}, {7, 6}, {8, 6}}}, schedule));
+    EXPECT_NEAR(three, one, 1e-12 * one) << schedule;
+  }
+}
+
+TEST(Replicas, OfTwoStagesMayHaveOtherCutsOnADeviceOfBoth)
+{
+  // Device 0 runs both stages of the first pipeline, devices 1 and 2 a stage each of the second.
+  const Plan plan = replicated({{{0, 4}, {1, 4}}, {{0, 4}, {2, 4}}}, "1f1b");
+  const auto program = make_program(plan, unequal_chain(4));
+  EXPECT_THAT(faults_of(*program), IsEmpty());
+  EXPECT_THAT(lane_names(*program, 0), ElementsAre("compute", "sync gradients 1", "sync gradients 0"));
+  EXPECT_THAT(lane_names(*program, 1), ElementsAre("compute", "send activation", "receive gradient", "sync gradients"));
+  std::vector<std::string> tasks;
+  for (std::uint64_t position = 0; position < program->length(0, compute_lane); ++position) {
+    const Instruction instruction = program->at(0, compute_lane, position);
+    tasks.push_back(std::string(name_of(instruction.opcode)).substr(0, 1) + std::to_string(instruction.stage) + "." +
+                    std::to_string(instruction.microbatch));
+  }
+  EXPECT_THAT(tasks, ElementsAre("F0.0", "F1.0", "B1.0", "B0.0", "F0.2", "F1.2", "B1.2", "B0.2", "F0.4", "F1.4", "B1.4",
+                                 "B0.4", "F0.6", "F1.6", "B1.6", "B0.6", "U0.0", "U1.0"));
+}
+
+TEST(Replicas, SendEachMicroBatchToTheOneThatTakesIt)
+{
+  // Two thirds and one third of six micro-batches, then all on one device.
+  const Plan plan = replicated({{{0, 4}, {1, 2}}, {{2, 6}}}, "1f1b");
+  const auto program = make_program(plan, unequal_chain(4));
+  EXPECT_THAT(lane_names(*program, 2), ElementsAre("compute", "send gradient 1.0", "send gradient 1.1",
+                                                   "receive activation 1.0", "receive activation 1.1"));
+  std::vector<std::uint64_t> received;
+  const LaneId lane = lane_named(*program, 2, "receive activation 1.1").value();
+  for (std::uint64_t i = 0; i < program->length(2, lane); ++i) received.push_back(program->at(2, lane, i).microbatch);
+  EXPECT_THAT(received, ElementsAre(1, 4));
+}
+
+TEST(Replicas, SyncTheirGradientsByARing)
+{
+  const TransferTimes transfer{Seconds(0.1), Seconds(1e-6)};
+  const Plan plan = replicated({{{0, 1}, {1, 1}, {2, 1}, {3, 1}}}, "1f1b");
+  Workload workload = unequal_chain(2);
+  workload.layers[1].parameters = 1004;  // with the 1,000 of the other a multiple of four
+  const auto program = make_program(plan, workload);
+  const Instruction sync = first_of(*program, 0, "sync gradients");
+  const double bytes = 2004 * size_of(workload.dtype);
+  EXPECT_EQ(sync.size, Bytes(bytes));
+  EXPECT_EQ(sync.payload, Payload::ParameterGradient);
+  const double alone = play(*make_program(replicated({{{0, 1}}}, "1f1b"), workload)).periods.front().end.value;
+  // 2 (n - 1) messages of 1/n of the bytes.
+  EXPECT_NEAR(play(*program, transfer).periods.front().end.value, alone + 6 * (0.1 + bytes / 4 * 1e-6), 1e-9);
+}
+
+std::string fault_of(const Plan& plan)
+{
+  try {
+    orders_of(plan);
+  } catch (const InputError& fault) {
+    return fault.what();
+  }
+  return "";
+}
+
+TEST(Replicas, RefuseWhatHasNoOrder)
+{
+  EXPECT_EQ(fault_of(replicated({{{0, 1}, {1, 1}}}, "greedy")),
+            "schedule: greedy is for plans with one replica of each stage; use another schedule");
+  EXPECT_EQ(fault_of(replicated({{{0, 4}, {1, 2}}, {{2, 6}}}, "interleaved")),
+            "schedule: interleaved needs pipelines with one replica of each stage; give all stages replicas with the "
+            "same micro-batches");
+  EXPECT_EQ(fault_of(replicated({{{0, 2}, {1, 2}}, {{1, 2}, {0, 2}}}, "1f1b")),
+            "stages: device \"d0\" has replicas of two pipelines, or of two stages of which one has more replicas than "
+            "the other; give it those of one");
+  EXPECT_EQ(fault_of(replicated({{{0, 2}, {1, 2}}}, "1f1b(warm_up=1)")),
+            "schedule: warm_up has 1 number for 2 devices; give one for each");
+  Plan plan = replicated({{{0, 2}, {1, 2}}}, "1f1b");
+  plan.goal.microbatches = 5;
+  EXPECT_EQ(fault_of(plan),
+            "stages[0].replicas: take 4 micro-batches, and the step has 5; give each micro-batch to one");
+}
+
+TEST(Replicas, TakeTheWarmUpOfTheirDevices)
+{
+  const auto orders = orders_of(replicated({{{0, 6}, {1, 6}}, {{2, 6}, {3, 6}}}, "1f1b(warm_up=3/2/1/0)"));
+  std::vector<std::uint64_t> warm_ups;
+  for (const auto& order : orders) warm_ups.push_back(order.position_of({Opcode::Backward, 0, 0}) - 1);
+  EXPECT_THAT(warm_ups, ElementsAre(3, 2, 1, 0));
+}
+
+}  // namespace
+}  // namespace isobar::schedules
