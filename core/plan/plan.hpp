@@ -97,7 +97,7 @@ struct Shard {
   std::optional<std::string> type = {};
 };
 
-/// Devices that take so many of the step's micro-batches through a stage together.
+/// Devices that together take some of the step's micro-batches through a stage.
 struct Replica {
   std::uint64_t microbatches = 0;  ///< 0: all of the step, of a stage's only replica
   std::vector<Shard> shards;

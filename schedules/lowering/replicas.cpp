@@ -252,7 +252,7 @@ class ReplicaOrders {
     }
   }
 
-  /// The order of the device between so many others of a chain.
+  /// The order of the device between those numbers of others in a chain.
   Order order_within(std::uint64_t before, std::uint64_t after, std::uint64_t microbatches, std::size_t rank) const
   {
     PipelineShape shape;
