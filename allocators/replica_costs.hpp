@@ -1,0 +1,68 @@
+#pragma once
+
+#include "core/plan/cost_model.hpp"
+#include "core/plan/order.hpp"
+#include "core/plan/plan.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace isobar::allocators {
+
+/// The costs of a plan's replicas, each on one device, under orders by rank: what no order is below, and the formulas
+/// of docs/costs.md. Transfers take no time if they are free (Goal::has_free_transfers).
+class ReplicaCosts {
+ public:
+  /// O(replicas + layers) time; where neighbouring stages divide the micro-batches in different ways, also in
+  /// proportion to them.
+  ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, const CostModel& cost);
+
+  /// A time that no order of the same work on the same devices is below. A micro-batch takes the quickest way there
+  /// and back while the busiest lane works on the others of its replica. A device begins when its first input can be
+  /// there, computes all that it has, and after its last backward pass a gradient travels back to the first stage.
+  Seconds least_step() const;
+
+  /// The formulas, for devices in place of stages: the bottleneck is what a device takes per micro-batch of the step,
+  /// and sums are over the replicas that take the first micro-batch.
+  Predicted formulas() const;
+
+ private:
+  /// Transfers between a replica and one of the next stage.
+  struct Way {
+    std::size_t to = 0;       // index of the other replica
+    double microbatches = 0;  // of a step, over this way
+    TransferTimes output;     // there
+    TransferTimes gradient;   // back
+  };
+  /// Times for one micro-batch.
+  struct Replica {
+    std::size_t stage = 0;
+    std::size_t rank = 0;
+    double microbatches = 0;  // of a step
+    Seconds forward;
+    Seconds backward;
+    Seconds weights;      // the part of the backward pass that no other stage waits for
+    TransferTimes input;  // of a replica of the first stage
+    std::vector<Way> ways;
+
+    Seconds compute() const { return forward + backward; }
+    Seconds input_gradient() const { return backward - weights; }
+  };
+  /// The least times before, between and after the passes of a replica for one micro-batch.
+  struct Detour {
+    Seconds there;  // until its forward can begin
+    Seconds round;  // from the end of its forward until its backward can begin
+    Seconds back;   // from the end of its backward until that of the first stage ends
+  };
+
+  void add_ways(const Plan& plan, const CostModel& cost);
+  std::vector<Detour> detours() const;
+  Seconds counted(Seconds time) const { return goal_.has_free_transfers() ? Seconds(0) : time; }
+
+  Goal goal_;
+  std::size_t ranks_ = 0;
+  std::vector<Replica> replicas_;  // by stage and replica
+  std::vector<std::size_t> of_first_microbatch_;
+};
+
+}  // namespace isobar::allocators

@@ -1,0 +1,81 @@
+#include "allocators/replica_costs.hpp"
+
+#include "allocators/played_plan.hpp"
+#include "tests/support/instances.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace isobar::allocators {
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+
+/// A plan over all devices of a cluster, in which some stages have two or three replicas.
+Plan random_replicas(std::mt19937_64& random, const Cluster& cluster, std::size_t layers, const std::string& schedule)
+{
+  Plan plan;
+  plan.goal.schedule = schedule_from_text(schedule);
+  plan.goal.microbatches = 6 * (1 + random() % 3);
+  const std::uint64_t all = plan.goal.microbatches;
+  const std::vector<std::vector<std::uint64_t>> counts = {
+      {0}, {all / 2, all / 2}, {all / 6, all - all / 6}, {all / 3, all / 6, all / 2}};
+  std::size_t device = 0;
+  while (device < cluster.devices.size()) {
+    const auto& chosen = counts[random() % counts.size()];
+    if (device + chosen.size() > cluster.devices.size()) continue;
+    Stage& stage = plan.stages.emplace_back();
+    for (const std::uint64_t count : chosen) stage.replicas.push_back({count, {Shard{cluster.devices[device++].name}}});
+  }
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    plan.stages[i].first_layer = layers * i / plan.stages.size();
+    plan.stages[i].last_layer = layers * (i + 1) / plan.stages.size() - 1;
+  }
+  return plan;
+}
+
+TEST(ReplicaCosts, AreNotAboveAnyPlayedStep)
+{
+  std::mt19937_64 random(11);
+  std::size_t close = 0;
+  std::size_t priced = 0;
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t layers = 8 + random() % 6;
+    const Workload workload = random_chain(random, layers);
+    const Cluster cluster = random_cluster(random, 2 + random() % 6, 1e9);
+    for (const std::string schedule : {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"}) {
+      Plan plan = random_replicas(random, cluster, layers, schedule);
+      plan.data_server = cluster.data_server;
+      if (round % 5 == 0) plan.goal.communication = Communication::None;
+      if (is_chain(plan)) continue;
+      price_by_playing(plan, workload, cluster);
+      ++priced;
+      const double step = plan.predicted->step_time.value;
+      ASSERT_GE(step, plan.step_bound->value * (1 - 1e-12)) << schedule << round;
+      close += plan.step_bound->value > 0.7 * step ? 1U : 0U;
+    }
+  }
+  EXPECT_GT(priced, 1000U);
+  EXPECT_GT(close, priced / 4);
+}
+
+TEST(ReplicaCosts, CountADeviceByItsPartOfTheMicroBatches)
+{
+  const Workload workload = chain({1, 1});
+  const Cluster platform = cluster({1, 1, 1}, {Seconds(0), BytesPerSecond(1e30)});
+  Plan plan;
+  plan.goal.microbatches = 8;
+  plan.stages = {{0, 0, {{6, {Shard{"d0"}}}, {2, {Shard{"d1"}}}}}, {1, 1, {{0, {Shard{"d2"}}}}}};
+  price_by_playing(plan, workload, platform);
+  const double whole = CostModel(workload, platform).compute_time(0, 0, 0).value;
+  EXPECT_DOUBLE_EQ(plan.predicted->bottleneck.value, whole);  // of d2, which takes all; d0 takes three quarters
+  EXPECT_DOUBLE_EQ(plan.predicted->sequential.value, 2 * whole);
+  EXPECT_DOUBLE_EQ(plan.step_bound->value, (1 + 8) * whole);  // d2 begins after the first forward, and one goes back
+}
+
+}  // namespace
+}  // namespace isobar::allocators
