@@ -50,7 +50,9 @@ class Checker {
     }
     check_placement();
     if (!claims_.empty()) return claims_.take();
-    for (std::size_t i = 0; i < plan_.stages.size(); ++i) check_device(i, cluster_.devices[devices_[i]]);
+    for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
+      for (std::size_t replica = 0; replica < devices_[i].size(); ++replica) check_device(i, replica);
+    }
     if (!is_chain(plan_)) return claims_.take();  // faults_of_played checks the rest
     if (plan_.schedule_bound) fault("schedule_bound_s: a claim of plans whose step is played; leave it out");
     schedule_ = require_chain_schedule(plan_.goal.schedule);
@@ -109,25 +111,29 @@ class Checker {
     std::unordered_map<std::string, std::size_t> index_of;
     for (std::size_t i = 0; i < cluster_.devices.size(); ++i) index_of.emplace(cluster_.devices[i].name, i);
     std::unordered_map<std::string, std::size_t> stage_of_device;
-    const bool is_for_chains = chain_schedule(plan_.goal.schedule).has_value();
+    // With replicas, a device may have neighbouring stages, so that pipelines have their own cuts.
+    const bool is_for_chains = chain_schedule(plan_.goal.schedule).has_value() &&
+                               std::all_of(plan_.stages.begin(), plan_.stages.end(),
+                                           [](const Stage& stage) { return stage.replicas.size() == 1; });
     std::size_t next_layer = 0;
     if (plan_.stages.empty()) fault("stages: none; a plan that is not infeasible places every layer");
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       const Stage& stage = plan_.stages[i];
-      if (!stage.is_on_one_device()) {
-        fault("stages[{}]: several devices; this version runs each stage on one", i);
-        return;
-      }
-      if (!agree(stage.shard().share, 1)) {
-        fault("stages[{}].devices[0].share: {}; the one device of a stage has share 1", i, stage.shard().share);
-      }
-      const auto device = index_of.find(stage.device());
-      if (device == index_of.end()) {
-        fault("stages[{}]: device {} is not on platform {}", i, shown(stage.device()), cluster_.name);
-      } else if (const auto [first_use, is_new] = stage_of_device.emplace(stage.device(), i);
-                 !is_new && is_for_chains) {
-        fault("stages[{}]: device {} runs stage {} already; each device runs one stage", i, shown(stage.device()),
-              first_use->second);
+      if (!check_replicas(i)) return;
+      std::vector<std::size_t>& devices = devices_.emplace_back();
+      for (const auto& replica : stage.replicas) {
+        const std::string& name = replica.shards.front().device;
+        const auto device = index_of.find(name);
+        const auto [use, is_new] = stage_of_device.emplace(name, i);
+        if (device == index_of.end()) {
+          fault("stages[{}]: device {} is not on platform {}", i, shown(name), cluster_.name);
+        } else if (!is_new && use->second == i) {
+          fault("stages[{}]: device {} has two of its replicas; give each its own", i, shown(name));
+        } else if (!is_new && is_for_chains) {
+          fault("stages[{}]: device {} runs stage {} already; each device runs one stage", i, shown(name), use->second);
+        }
+        use->second = i;
+        devices.push_back(device == index_of.end() ? 0 : device->second);
       }
       if (stage.first_layer > stage.last_layer) {
         fault("stages[{}]: first_layer {} is after last_layer {}", i, stage.first_layer, stage.last_layer);
@@ -142,7 +148,6 @@ class Checker {
         return;
       }
       next_layer = stage.last_layer + 1;
-      devices_.push_back(device == index_of.end() ? 0 : device->second);
     }
     if (!plan_.stages.empty() && next_layer < workload_.layers.size()) {
       fault("layer {} of {} is not placed; the stages must hold every layer in order", next_layer,
@@ -162,6 +167,43 @@ class Checker {
             workload_.micro_batch);
     }
     check_data_server();
+  }
+
+  /// Checks the replicas of a stage without the cluster; false if nothing else can be checked.
+  bool check_replicas(std::size_t index)
+  {
+    const auto& replicas = plan_.stages[index].replicas;
+    if (replicas.empty()) {
+      fault("stages[{}]: no replicas; a stage has devices that run it", index);
+      return false;
+    }
+    std::uint64_t taken = 0;
+    for (std::size_t i = 0; i < replicas.size(); ++i) {
+      const auto& [microbatches, shards] = replicas[i];
+      if (shards.size() != 1) {
+        fault("stages[{}].replicas[{}].shards: {}; this version runs replicas of one shard", index, i, shards.size());
+        return false;
+      }
+      if (!agree(shards.front().share, 1)) {
+        fault("{}.share: {}; the one shard of a replica has share 1", place_of_shard(index, i), shards.front().share);
+      }
+      if (replicas.size() > 1 && microbatches == 0) {
+        fault("stages[{}].replicas[{}].microbatches: 0; each of several replicas takes some", index, i);
+      }
+      taken += microbatches;
+    }
+    if (replicas.size() > 1 && taken != plan_.goal.microbatches) {
+      fault("stages[{}].replicas: take {}, and the step has {}; give each micro-batch to one", index,
+            counted(taken, "micro-batch", "es"), plan_.goal.microbatches);
+    }
+    return true;
+  }
+
+  /// Where a plan file has a shard.
+  std::string place_of_shard(std::size_t stage, std::size_t replica) const
+  {
+    return is_chain(plan_) ? fmt::format("stages[{}].devices[0]", stage)
+                           : fmt::format("stages[{}].replicas[{}].shards[0]", stage, replica);
   }
 
   /// Checks the schedule's numbers as far as they depend on the plan alone; making its orders checks the rest.
@@ -189,20 +231,21 @@ class Checker {
   }
 
   /// Checks what the plan tells an executor about a device.
-  void check_device(std::size_t stage, const Device& device)
+  void check_device(std::size_t stage, std::size_t replica)
   {
-    const Shard& claimed = plan_.stages[stage].shard();
+    const Shard& claimed = plan_.stages[stage].replicas[replica].shards.front();
+    const Device& device = cluster_.devices[devices_[stage][replica]];
     const double slowdown = reference_ / device.speed_at(workload_.dtype);
     if (claimed.slowdown && !agree(*claimed.slowdown, slowdown)) {
-      fault("stages[{}].devices[0].slowdown: claims {:.9g}; it is {:.9g} on platform {}", stage, *claimed.slowdown,
-            slowdown, cluster_.name);
+      fault("{}.slowdown: claims {:.9g}; it is {:.9g} on platform {}", place_of_shard(stage, replica),
+            *claimed.slowdown, slowdown, cluster_.name);
     }
     if (claimed.memory && !agree(claimed.memory->value, device.memory.value)) {
-      fault("stages[{}].devices[0].memory_bytes: claims {:.9g}; it is {:.9g} on platform {}", stage,
+      fault("{}.memory_bytes: claims {:.9g}; it is {:.9g} on platform {}", place_of_shard(stage, replica),
             claimed.memory->value, device.memory.value, cluster_.name);
     }
     if (claimed.type && *claimed.type != device.type) {
-      fault("stages[{}].devices[0].type: claims {}; it is {} on platform {}", stage, in_quotes(*claimed.type),
+      fault("{}.type: claims {}; it is {} on platform {}", place_of_shard(stage, replica), in_quotes(*claimed.type),
             in_quotes(device.type), cluster_.name);
     }
   }
@@ -224,7 +267,7 @@ class Checker {
     for (std::size_t i = 0; i < stages; ++i) {
       const Stage& stage = plan_.stages[i];
       StageFacts facts;
-      facts.device = devices_[i];
+      facts.device = devices_[i].front();
       const double speed = cluster_.devices[facts.device].speed_at(workload_.dtype).value;
       double parameters = 0;
       double activations = 0;
@@ -247,9 +290,9 @@ class Checker {
       facts.backward_s = backward / speed;
       facts.update_s = update / speed;
       const std::size_t end = stage.last_layer + 1;
-      if (i + 1 < stages) facts.sent_forward = transfer(facts.device, devices_[i + 1], cuts.output[end]);
+      if (i + 1 < stages) facts.sent_forward = transfer(facts.device, devices_[i + 1].front(), cuts.output[end]);
       if (i > 0) {
-        facts.sent_backward = transfer(facts.device, devices_[i - 1], cuts.gradient[stage.first_layer]);
+        facts.sent_backward = transfer(facts.device, devices_[i - 1].front(), cuts.gradient[stage.first_layer]);
       }
       if (workload_.memory_model == MemoryModel::Sky) {
         facts.peak_bytes = sky;
@@ -267,7 +310,7 @@ class Checker {
       stages_.push_back(facts);
     }
     if (cluster_.data_server) {
-      input_ = transfer(cluster_.devices.size(), devices_.front(), cuts.output.front());
+      input_ = transfer(cluster_.devices.size(), devices_.front().front(), cuts.output.front());
     }
   }
 
@@ -393,8 +436,8 @@ class Checker {
   const Workload& workload_;
   const Cluster& cluster_;
   FlopsPerSecond reference_;
-  ChainSchedule schedule_{};          // of a chain
-  std::vector<std::size_t> devices_;  // of each stage
+  ChainSchedule schedule_{};                       // of a chain
+  std::vector<std::vector<std::size_t>> devices_;  // of each stage, by replica
   std::vector<StageFacts> stages_;
   PlayedTransfer input_;
   Claims claims_;

@@ -17,24 +17,39 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <map>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 namespace isobar {
 
 namespace {
 
-/// A stage for one micro-batch, in seconds. The transfers are over the cut after it.
-struct StageFacts {
+/// A replica of a stage for one micro-batch, in seconds.
+struct Holder {
+  std::size_t stage = 0;
   std::size_t rank = 0;
+  std::uint64_t microbatches = 0;  // that it takes by the plan
+  std::uint64_t forwards = 0;      // by the program
   double forward = 0;
   double backward = 0;
   double next_backward = 0;  // the part of the backward pass that the stage before waits for, if it is split
   double last_weight = 0;    // the rest of it, if it is split for every micro-batch
-  PlayedTransfer output;
-  PlayedTransfer gradient;
+  PlayedTransfer input;      // of the first stage
+  std::array<std::optional<double>, static_cast<std::size_t>(Opcode::Update)> seconds;  // by computation
 
   double compute() const { return forward + backward; }
+};
+
+/// The micro-batches that go from one replica to another of the next stage, and their transfers.
+struct Passage {
+  std::size_t from = 0;  // indices of holders
+  std::size_t to = 0;
+  std::uint64_t microbatches = 0;
+  PlayedTransfer output;
+  PlayedTransfer gradient;
 };
 
 class PlayedChecker {
@@ -46,14 +61,23 @@ class PlayedChecker {
         program_(program),
         claims_(plan),
         devices_(devices_of(plan)),
-        stages_(plan.stages.size())
+        holder_of_(plan.stages.size())
   {
     std::unordered_map<std::string, std::size_t> rank_of;
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
       rank_of.emplace(devices_[rank], rank);
       device_of_rank_.push_back(cluster.device_index(devices_[rank]).value());
     }
-    for (std::size_t i = 0; i < stages_.size(); ++i) stages_[i].rank = rank_of.at(plan.stages[i].device());
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      for (const auto& replica : plan.stages[i].replicas) {
+        Holder holder;
+        holder.stage = i;
+        holder.rank = rank_of.at(replica.shards.front().device);
+        holder.microbatches = replica.microbatches > 0 ? replica.microbatches : plan.goal.microbatches;
+        holder_of_[i].emplace(holder.rank, holders_.size());
+        holders_.push_back(holder);
+      }
+    }
   }
 
   std::vector<std::string> faults()
@@ -70,40 +94,56 @@ class PlayedChecker {
   }
 
  private:
-  /// Reads the work of each stage's computations from the program, and compares it with that of the layers.
+  /// Reads the work of each replica's computations from the program, compares it with that of the layers, and finds
+  /// which micro-batches go from which replica to which.
   void collect_work()
   {
-    std::vector<std::array<std::optional<double>, opcodes>> seconds(stages_.size());
+    std::vector<std::vector<std::size_t>> taker(plan_.stages.size());  // the holder of each micro-batch
+    for (auto& of_stage : taker) of_stage.resize(plan_.goal.microbatches);
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
       const std::uint64_t length = program_.length(rank, compute_lane);
       for (std::uint64_t position = 0; position < length; ++position) {
         const Instruction instruction = program_.at(rank, compute_lane, position);
         if (!is_computation(instruction.opcode) || instruction.opcode == Opcode::Update) continue;
-        const std::size_t stage = instruction.stage;
-        ensure(stage < stages_.size() && stages_[stage].rank == rank, "a rank computes its own stages");
-        seconds[stage][static_cast<std::size_t>(instruction.opcode)] = instruction.work.value / speed(rank);
+        ensure(instruction.stage < holder_of_.size() && holder_of_[instruction.stage].contains(rank),
+               "a rank computes its own stages");
+        const std::size_t index = holder_of_[instruction.stage].at(rank);
+        Holder& holder = holders_[index];
+        holder.seconds[static_cast<std::size_t>(instruction.opcode)] = instruction.work.value / speed(rank);
+        if (instruction.opcode != Opcode::Forward) continue;
+        ++holder.forwards;
+        taker[instruction.stage].at(instruction.microbatch) = index;
       }
     }
-    for (std::size_t i = 0; i < stages_.size(); ++i) {
-      double forward = 0;
-      double backward = 0;
-      for (std::size_t k = plan_.stages[i].first_layer; k <= plan_.stages[i].last_layer; ++k) {
-        forward += workload_.layers[k].forward.value / speed(stages_[i].rank);
-        backward += workload_.layers[k].backward.value / speed(stages_[i].rank);
-      }
-      const auto played = [&](Opcode opcode) { return seconds[i][static_cast<std::size_t>(opcode)]; };
-      const auto whole = played(Opcode::Backward);
-      const auto input = played(Opcode::BackwardInput);
-      const auto weight = played(Opcode::BackwardWeight);
-      compare_work(i, "forward", played(Opcode::Forward).value_or(0), forward);
-      if (whole || !input) compare_work(i, "backward", whole.value_or(0), backward);
-      if (input) compare_work(i, "backward", *input + weight.value_or(0), backward);
-      StageFacts& stage = stages_[i];
-      stage.forward = forward;
-      stage.backward = backward;
-      stage.next_backward = input.value_or(backward);
-      stage.last_weight = whole ? 0 : weight.value_or(0);
+    for (auto& holder : holders_) compare_work(holder);
+    for (std::size_t stage = 0; stage < taker.size(); ++stage) first_takers_.push_back(taker[stage].front());
+    std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> counts;
+    for (std::size_t stage = 1; stage < taker.size(); ++stage) {
+      for (std::uint64_t m = 0; m < plan_.goal.microbatches; ++m) ++counts[{taker[stage - 1][m], taker[stage][m]}];
     }
+    for (const auto& [pair, count] : counts) passages_.push_back({pair.first, pair.second, count, {}, {}});
+  }
+
+  void compare_work(Holder& holder)
+  {
+    if (holder.forwards != holder.microbatches) {
+      claims_.fault("stages[{}]: {} takes {} in its program; its replica has {}", holder.stage,
+                    shown(devices_[holder.rank]), counted(holder.forwards, "micro-batch", "es"), holder.microbatches);
+    }
+    const Stage& stage = plan_.stages[holder.stage];
+    for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+      holder.forward += workload_.layers[k].forward.value / speed(holder.rank);
+      holder.backward += workload_.layers[k].backward.value / speed(holder.rank);
+    }
+    const auto played = [&](Opcode opcode) { return holder.seconds[static_cast<std::size_t>(opcode)]; };
+    const auto whole = played(Opcode::Backward);
+    const auto input = played(Opcode::BackwardInput);
+    const auto weight = played(Opcode::BackwardWeight);
+    compare_work(holder.stage, "forward", played(Opcode::Forward).value_or(0), holder.forward);
+    if (whole || !input) compare_work(holder.stage, "backward", whole.value_or(0), holder.backward);
+    if (input) compare_work(holder.stage, "backward", *input + weight.value_or(0), holder.backward);
+    holder.next_backward = input.value_or(holder.backward);
+    holder.last_weight = whole ? 0 : weight.value_or(0);
   }
 
   void compare_work(std::size_t stage, const char* pass, double played, double found)
@@ -117,16 +157,18 @@ class PlayedChecker {
   void collect_transfers()
   {
     const Boundaries cuts = boundaries_of(workload_);
-    for (std::size_t i = 0; i + 1 < stages_.size(); ++i) {
-      const std::size_t from = stages_[i].rank;
-      const std::size_t to = stages_[i + 1].rank;
+    for (auto& passage : passages_) {
+      const std::size_t from = holders_[passage.from].rank;
+      const std::size_t to = holders_[passage.to].rank;
       if (from == to) continue;
-      const std::size_t cut = plan_.stages[i + 1].first_layer;
-      stages_[i].output = hop(device_of_rank_[from], device_of_rank_[to], cuts.output[cut]);
-      stages_[i].gradient = hop(device_of_rank_[to], device_of_rank_[from], cuts.gradient[cut]);
+      const std::size_t cut = plan_.stages[holders_[passage.to].stage].first_layer;
+      passage.output = hop(device_of_rank_[from], device_of_rank_[to], cuts.output[cut]);
+      passage.gradient = hop(device_of_rank_[to], device_of_rank_[from], cuts.gradient[cut]);
     }
-    if (plan_.data_server) {
-      input_ = hop(cluster_.data_server_index(), device_of_rank_[stages_.front().rank], cuts.output.front());
+    if (!plan_.data_server) return;
+    for (auto& holder : holders_) {
+      if (holder.stage > 0) continue;
+      holder.input = hop(cluster_.data_server_index(), device_of_rank_[holder.rank], cuts.output.front());
     }
   }
 
@@ -178,70 +220,136 @@ class PlayedChecker {
   void check_schedule_bound()
   {
     if (!plan_.schedule_bound) return;
-    if (devices_.size() != stages_.size()) {
-      claims_.fault("schedule_bound_s: a claim of a plan with several stages on a device; leave it out");
+    const bool is_one_each = devices_.size() == holders_.size() && holders_.size() == plan_.stages.size();
+    if (!is_one_each) {
+      claims_.fault("schedule_bound_s: only a plan with one stage on each device claims it; leave it out");
       return;
     }
     claims_.check("schedule_bound_s", plan_.schedule_bound,
                   least_step_of_orders(plan_, device_of_rank_, workload_, cluster_) / cluster_.profile_speedup);
   }
 
-  /// Sums of the stages' costs, transfers overlapped. A device with several stages takes the sum of theirs for each
-  /// micro-batch.
+  /// Sums of the replicas' costs, transfers overlapped. A device takes for each micro-batch of the step what it takes
+  /// for those that it has, divided by all.
   void check_formulas()
   {
     const bool counts_transfers = plan_.goal.communication != Communication::None;
-    std::vector<double> cost_of_rank(devices_.size(), 0);
-    double sum = counts_transfers ? input_.data : 0;
-    double largest = sum;
-    double alone = input_.total();
-    for (std::size_t i = 0; i < stages_.size(); ++i) {
-      const StageFacts& stage = stages_[i];
-      const double sent = stage.output.data + (i > 0 ? stages_[i - 1].gradient.data : 0);
-      const double cost = counts_transfers ? std::max(stage.compute(), sent) : stage.compute();
-      cost_of_rank[stage.rank] += cost;
-      sum += cost;
-      alone += stage.compute() + stage.output.total() + stage.gradient.total();
+    const auto all = static_cast<double>(plan_.goal.microbatches);
+    std::vector<double> sent(holders_.size(), 0);  // seconds in a step
+    for (const auto& passage : passages_) {
+      sent[passage.from] += static_cast<double>(passage.microbatches) * passage.output.data;
+      sent[passage.to] += static_cast<double>(passage.microbatches) * passage.gradient.data;
     }
-    for (const double cost : cost_of_rank) largest = std::max(largest, cost);
-    const double pipelined = static_cast<double>(plan_.goal.microbatches - 1) * largest + sum;
+    std::vector<double> cost_of_rank(devices_.size(), 0);
+    std::vector<double> cost(holders_.size(), 0);
+    double largest = 0;
+    for (std::size_t i = 0; i < holders_.size(); ++i) {
+      const auto taken = static_cast<double>(holders_[i].microbatches);
+      cost[i] = counts_transfers ? std::max(holders_[i].compute(), sent[i] / taken) : holders_[i].compute();
+      cost_of_rank[holders_[i].rank] += cost[i] * taken / all;
+      if (counts_transfers) largest = std::max(largest, holders_[i].input.data * taken / all);
+    }
+    for (const double each : cost_of_rank) largest = std::max(largest, each);
+    const Holder& first = holders_[first_takers_.front()];
+    double sum = counts_transfers ? first.input.data : 0;
+    double alone = first.input.total();
+    for (const std::size_t taker : first_takers_) {
+      sum += cost[taker];
+      alone += holders_[taker].compute();
+    }
+    for (const auto& passage : passages_) {
+      const std::size_t stage = holders_[passage.from].stage;
+      if (passage.from != first_takers_[stage] || passage.to != first_takers_[stage + 1]) continue;
+      alone += passage.output.total() + passage.gradient.total();
+    }
+    const double pipelined = (all - 1) * largest + sum;
     claims_.check("predicted.pipeline_s", plan_.predicted->pipeline, pipelined);
     claims_.check("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
     claims_.check("predicted.sequential_s", plan_.predicted->sequential, alone);
+  }
+
+  /// The least times of a micro-batch outside of a replica: from the begin of the step to its forward, from there to
+  /// its backward, and from the end of that to the end of the first stage's.
+  struct Around {
+    double before = std::numeric_limits<double>::infinity();
+    double between = std::numeric_limits<double>::infinity();
+    double after = std::numeric_limits<double>::infinity();
+  };
+
+  std::vector<Around> times_around() const
+  {
+    const bool is_free = plan_.goal.has_free_transfers();
+    const auto time_of = [is_free](const PlayedTransfer& transfer) { return is_free ? 0 : transfer.total(); };
+    std::vector<Around> around(holders_.size());
+    for (std::size_t i = 0; i < holders_.size(); ++i) {
+      if (holders_[i].stage == 0) around[i].before = time_of(holders_[i].input);
+      if (holders_[i].stage == 0) around[i].after = 0;
+      if (holders_[i].stage + 1 == plan_.stages.size()) around[i].between = 0;
+    }
+    // Passages are in the order of stages, since holders are.
+    for (const auto& passage : passages_) {
+      const Holder& from = holders_[passage.from];
+      around[passage.to].before =
+          std::min(around[passage.to].before, around[passage.from].before + from.forward + time_of(passage.output));
+      around[passage.to].after = std::min(around[passage.to].after,
+                                          time_of(passage.gradient) + from.next_backward + around[passage.from].after);
+    }
+    for (auto passage = passages_.rbegin(); passage != passages_.rend(); ++passage) {
+      around[passage->from].between = std::min(around[passage->from].between, time_beyond(*passage, around));
+    }
+    return around;
+  }
+
+  /// From the end of a forward, over this passage, to the begin of its backward.
+  double time_beyond(const Passage& passage, const std::vector<Around>& around) const
+  {
+    const bool is_free = plan_.goal.has_free_transfers();
+    const Holder& to = holders_[passage.to];
+    return to.forward + around[passage.to].between + to.next_backward +
+           (is_free ? 0 : passage.output.total() + passage.gradient.total());
   }
 
   /// A time that no order of the same work on the same devices is below.
   double earliest_step() const
   {
     const bool is_free = plan_.goal.has_free_transfers();
-    const auto microbatches = static_cast<double>(plan_.goal.microbatches);
-    // The way of one micro-batch to the begin of each stage, and that of its gradient from the end of the stage's
-    // backward to that of the first stage.
-    std::vector<double> there = {is_free ? 0 : input_.total()};
-    std::vector<double> back = {0};
-    double busiest_lane = is_free ? 0 : input_.data;
-    for (const StageFacts& stage : stages_) {
-      there.push_back(there.back() + stage.forward + (is_free ? 0 : stage.output.total()));
-      back.push_back(back.back() + stage.next_backward + (is_free ? 0 : stage.gradient.total()));
-      busiest_lane = std::max({busiest_lane, stage.forward, stage.next_backward});
-      if (!is_free) busiest_lane = std::max({busiest_lane, stage.output.data, stage.gradient.data});
+    const std::vector<Around> around = times_around();
+    double last_weight = std::numeric_limits<double>::infinity();
+    for (const auto& holder : holders_) {
+      if (holder.stage == 0) last_weight = std::min(last_weight, holder.last_weight);
     }
-    const double last_weight = stages_.front().last_weight;
-    double earliest = there.back() + back.back() + (microbatches - 1) * busiest_lane + last_weight;
-    std::vector<bool> is_seen(devices_.size());
-    for (std::size_t i = 0; i < stages_.size(); ++i) {
-      const std::size_t rank = stages_[i].rank;
-      if (is_seen[rank]) continue;
-      is_seen[rank] = true;
-      double all = 0;        // of a micro-batch on the device
+    // A lane that is busy for all micro-batches that use it, and what one of them takes besides.
+    const auto with_busy_lane = [&](std::size_t index, double between, std::uint64_t users, double each) {
+      const Holder& holder = holders_[index];
+      return around[index].before + holder.forward + between + holder.next_backward + around[index].after +
+             last_weight + static_cast<double>(users - 1) * each;
+    };
+    double earliest = 0;
+    for (std::size_t i = 0; i < holders_.size(); ++i) {
+      const Holder& holder = holders_[i];
+      double each = std::max(holder.forward, holder.next_backward);
+      if (!is_free) each = std::max(each, holder.input.data);
+      earliest = std::max(earliest, with_busy_lane(i, around[i].between, holder.microbatches, each));
+    }
+    for (const auto& passage : passages_) {
+      const double each = is_free ? 0 : std::max(passage.output.data, passage.gradient.data);
+      earliest =
+          std::max(earliest, with_busy_lane(passage.from, time_beyond(passage, around), passage.microbatches, each));
+    }
+    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
+      double begin = std::numeric_limits<double>::infinity();
+      double back = std::numeric_limits<double>::infinity();
+      double all = 0;
       double dependent = 0;  // the part of it that is over before the last gradient travels back
-      for (const StageFacts& stage : stages_) {
-        if (stage.rank != rank) continue;
-        all += stage.compute();
-        dependent += stage.forward + stage.next_backward;
+      for (std::size_t i = 0; i < holders_.size(); ++i) {
+        const Holder& holder = holders_[i];
+        if (holder.rank != rank) continue;
+        begin = std::min(begin, around[i].before);
+        back = std::min(back, around[i].after);
+        all += static_cast<double>(holder.microbatches) * holder.compute();
+        dependent += static_cast<double>(holder.microbatches) * (holder.forward + holder.next_backward);
       }
-      earliest = std::max(
-          {earliest, there[i] + microbatches * all, there[i] + microbatches * dependent + back[i] + last_weight});
+      earliest = std::max({earliest, begin + all, begin + dependent + back + last_weight});
     }
     return earliest;
   }
@@ -251,17 +359,17 @@ class PlayedChecker {
     return cluster_.devices[device_of_rank_[rank]].speed_at(workload_.dtype).value;
   }
 
-  static constexpr std::size_t opcodes = static_cast<std::size_t>(Opcode::Update) + 1;  // of computations
-
   const Plan& plan_;
   const Workload& workload_;
   const Cluster& cluster_;
   const Program& program_;
   Claims claims_;
-  std::vector<std::string> devices_;         // by rank
-  std::vector<std::size_t> device_of_rank_;  // its index in the cluster
-  std::vector<StageFacts> stages_;
-  PlayedTransfer input_;
+  std::vector<std::string> devices_;                                     // by rank
+  std::vector<std::size_t> device_of_rank_;                              // its index in the cluster
+  std::vector<Holder> holders_;                                          // by stage and replica
+  std::vector<std::unordered_map<std::size_t, std::size_t>> holder_of_;  // by stage and rank
+  std::vector<Passage> passages_;                                        // by holders
+  std::vector<std::size_t> first_takers_;  // by stage: the holder of the first micro-batch
 };
 
 }  // namespace

@@ -1,8 +1,12 @@
 #include "allocators/replica_costs.hpp"
 
 #include "allocators/played_plan.hpp"
+#include "core/check/plan_checker.hpp"
+#include "core/check/played_checker.hpp"
+#include "schedules/lowering/schedule.hpp"
 #include "tests/support/instances.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +18,7 @@ namespace isobar::allocators {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
+using testing::IsEmpty;
 
 /// A plan over all devices of a cluster, in which some stages have two or three replicas.
 Plan random_replicas(std::mt19937_64& random, const Cluster& cluster, std::size_t layers, const std::string& schedule)
@@ -38,7 +43,7 @@ Plan random_replicas(std::mt19937_64& random, const Cluster& cluster, std::size_
   return plan;
 }
 
-TEST(ReplicaCosts, AreNotAboveAnyPlayedStep)
+TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
 {
   std::mt19937_64 random(11);
   std::size_t close = 0;
@@ -50,12 +55,16 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStep)
     for (const std::string schedule : {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"}) {
       Plan plan = random_replicas(random, cluster, layers, schedule);
       plan.data_server = cluster.data_server;
+      plan.outcome = Outcome::Feasible;
       if (round % 5 == 0) plan.goal.communication = Communication::None;
       if (is_chain(plan)) continue;
       price_by_playing(plan, workload, cluster);
       ++priced;
       const double step = plan.predicted->step_time.value;
       ASSERT_GE(step, plan.step_bound->value * (1 - 1e-12)) << schedule << round;
+      const auto program = schedules::make_program(plan, workload);
+      ASSERT_THAT(faults_of(plan, workload, cluster), IsEmpty()) << schedule << round;
+      ASSERT_THAT(faults_of_played(plan, workload, cluster, *program), IsEmpty()) << schedule << round;
       close += plan.step_bound->value > 0.7 * step ? 1U : 0U;
     }
   }

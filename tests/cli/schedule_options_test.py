@@ -88,7 +88,7 @@ class Plans(CommandTest):
         file = self.make_plan(*inputs, "--schedule", "interleaved")
         plan = json.loads(pathlib.Path(file).read_text())
         pathlib.Path(file).write_text(json.dumps({**plan, "schedule_bound_s": 1}))
-        self.assertIn("schedule_bound_s: a claim of a plan with several stages on a device; leave it out\n",
+        self.assertIn("schedule_bound_s: only a plan with one stage on each device claims it; leave it out\n",
                       self.run_isobar("verify", *inputs, file, expect=5).stdout)
 
     def test_lose_the_bound_of_all_orders_with_their_own_orders(self):

@@ -197,7 +197,7 @@ TEST(FaultsOf, RefusesSeveralDevicesForOneStage)
 {
   Sound sound;
   sound.plan.stages[0].replicas[0].shards = {{"d0", 0.5}, {"d1", 0.5}};
-  EXPECT_THAT(sound.faults(), ElementsAre("stages[0]: several devices; this version runs each stage on one"));
+  EXPECT_THAT(sound.faults(), ElementsAre("stages[0].replicas[0].shards: 2; this version runs replicas of one shard"));
 }
 
 TEST(FaultsOf, TellsWhatAStageNeedsAndItsDeviceHas)
