@@ -13,16 +13,13 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 /// The most work that fits into some memory when layers may be cut anywhere: those with most work per byte first.
 class Knapsack {
  public:
-  explicit Knapsack(const CostModel& cost, const Goal& goal)
+  /// Every stage needs at least its layers without transfer buffers, with that many micro-batches in flight.
+  Knapsack(const CostModel& cost, std::uint64_t in_flight)
   {
     struct Item {
       double work;
       double memory;
     };
-    // The last stage holds the fewest micro-batches, and every stage at least its layers without transfer buffers. Any
-    // schedule holds at least one micro-batch.
-    const auto schedule = chain_schedule(goal.schedule);
-    const auto in_flight = schedule ? microbatches_in_flight(*schedule, 0, goal.microbatches) : 1;
     const auto& workload = cost.workload();
     const double per_parameter = bytes_per_parameter(workload.dtype, workload.optimizer);
     double free_work = 0;
@@ -70,6 +67,13 @@ class Knapsack {
   std::vector<double> memory_;  // likewise
 };
 
+/// The micro-batches that every stage holds at once: of a chain those of the last stage, else one.
+std::uint64_t least_in_flight(const Goal& goal)
+{
+  const auto schedule = chain_schedule(goal.schedule);
+  return schedule ? microbatches_in_flight(*schedule, 0, goal.microbatches) : 1;
+}
+
 struct Capacity {
   double speed = 0;
   double memory = 0;
@@ -86,9 +90,8 @@ std::vector<Capacity> fastest_first(const CostModel& cost)
   return capacities;
 }
 
-/// Least T at which the work that the devices do within T, and within their memory, adds up to all work; never below
-/// the heaviest layer on the fastest device.
-double bottleneck_bound(const CostModel& cost, const std::vector<Capacity>& capacities, const Knapsack& knapsack)
+/// Least T at which the work that the devices do within T, and within their memory, adds up to all work.
+double divided_bound(const std::vector<Capacity>& capacities, const Knapsack& knapsack)
 {
   struct Device {
     double speed;
@@ -109,11 +112,17 @@ double bottleneck_bound(const CostModel& cost, const std::vector<Capacity>& capa
     if (time <= devices[i].full_at()) break;
     left -= devices[i].most_work;
   }
+  return time;
+}
+
+/// The same for layers on one device each: never below the heaviest one on the fastest device.
+double bottleneck_bound(const CostModel& cost, const std::vector<Capacity>& capacities, const Knapsack& knapsack)
+{
   double heaviest = 0;
   for (const auto& layer : cost.workload().layers) {
     heaviest = std::max(heaviest, (layer.forward + layer.backward).value);
   }
-  return std::max(time, heaviest / capacities.front().speed);
+  return std::max(divided_bound(capacities, knapsack), heaviest / capacities.front().speed);
 }
 
 /// Fills the fastest devices as far as their memory together allows.
@@ -147,11 +156,9 @@ double pipeline_bound(const std::vector<Capacity>& capacities, double all_work, 
 double least_step(const CostModel& cost, const Goal& goal, const std::vector<Capacity>& capacities,
                   const Knapsack& knapsack)
 {
-  const auto schedule = chain_schedule(goal.schedule);
-  // Under any schedule the busiest device computes all micro-batches.
-  if (!schedule) return static_cast<double>(goal.microbatches) * bottleneck_bound(cost, capacities, knapsack);
   const double sum = sum_bound(capacities, knapsack);
-  if (*schedule == ChainSchedule::Sequential) return static_cast<double>(goal.microbatches) * sum;
+  if (require_chain_schedule(goal.schedule) == ChainSchedule::Sequential)
+    return static_cast<double>(goal.microbatches) * sum;
   const double turns = turns_of_step(cost, goal);
   const double by_both = turns * bottleneck_bound(cost, capacities, knapsack) + sum;
   return turns > 0 ? std::max(by_both, pipeline_bound(capacities, knapsack.all_work(), turns)) : by_both;
@@ -178,9 +185,24 @@ double turns_of_step(const CostModel& cost, const Goal& goal)
   return others - static_cast<double>(in_flight - 1) * (1 - larger);
 }
 
+Bound played_bound(const CostModel& cost, const Goal& goal, bool has_replicas)
+{
+  const Knapsack knapsack(cost, has_replicas ? 1 : least_in_flight(goal));
+  const auto capacities = fastest_first(cost);
+  double memory = 0;
+  for (const auto& capacity : capacities) memory += capacity.memory;
+  double value = infinity;
+  if (knapsack.holds_all(memory)) {
+    value = static_cast<double>(goal.microbatches) *
+            (has_replicas ? divided_bound(capacities, knapsack) : bottleneck_bound(cost, capacities, knapsack));
+  }
+  return {Seconds(value), {.kind = CertificateKind::Fractional}};
+}
+
 Bound objective_bound(const CostModel& cost, const Goal& goal)
 {
-  const Knapsack knapsack(cost, goal);
+  if (goal.objective == Objective::Step && !chain_schedule(goal.schedule)) return played_bound(cost, goal, false);
+  const Knapsack knapsack(cost, least_in_flight(goal));
   const auto capacities = fastest_first(cost);
   double memory = 0;
   for (const auto& capacity : capacities) memory += capacity.memory;

@@ -15,9 +15,14 @@ struct Bound {
 /// aggregate; transfers are free. O(L log L + D log D).
 ///
 /// With F all work and infinite memory it is a closed form: bottleneck F / sum of speeds, sequential F / fastest,
-/// pipeline min over k of (M-1+k) F / (sum of the k best speeds). The step under a schedule without a recurrence takes
-/// at least M times the bottleneck. Infinite when all memory together is too small.
+/// pipeline min over k of (M-1+k) F / (sum of the k best speeds). The step under a schedule without a recurrence is
+/// that of played_bound. Infinite when all memory together is too small.
 Bound objective_bound(const CostModel& cost, const Goal& goal);
+
+/// The same for the step of plans under any schedule, in which the busiest device computes all that it has: M times the
+/// fractional bottleneck. `has_replicas`: also of plans with several replicas of a stage, which may divide the
+/// micro-batches of a layer among devices.
+Bound played_bound(const CostModel& cost, const Goal& goal, bool has_replicas);
 
 /// Returns a factor c, at most M-1: a step takes at least c x the largest compute time of a stage + the sum over all
 /// stages. For schedules of chains with more than one micro-batch in flight. O(L).

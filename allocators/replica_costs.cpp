@@ -47,7 +47,7 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
   const Cluster& cluster = cost.cluster();
   const auto patterns = schedules::microbatch_patterns(plan);
   std::vector<std::uint32_t> parts(orders.size(), 0);  // of each rank so far
-  for (const auto& [stage, replica, rank] : schedules::placed_replicas(plan)) {
+  for (const auto& [stage, replica, rank] : placed_replicas(plan)) {
     const auto& [first, last, replicas] = plan.stages[stage];
     const std::size_t device = cluster.device_index(replicas[replica].shards.front().device).value();
     Replica costs;

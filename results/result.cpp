@@ -1,5 +1,7 @@
 #include "results/result.hpp"
 
+#include "core/plan/placed_replicas.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -84,16 +86,14 @@ std::vector<StageMetrics> StageMeter::stages(const Plan& plan, std::uint64_t ste
   const auto count = static_cast<double>(steps);
   const auto devices = devices_of(plan);
   std::vector<StageMetrics> stages;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const std::string& device = plan.stages[i].device();
-    const Rank& rank =
-        ranks_[static_cast<std::size_t>(std::find(devices.begin(), devices.end(), device) - devices.begin())];
+  for (const auto& placed : placed_replicas(plan)) {
+    const Rank& rank = ranks_[placed.rank];
     Seconds compute;
     for (const auto& [stage, sums] : rank.stages) compute += sums.compute / count;
-    const auto found = rank.stages.find(static_cast<std::uint32_t>(i));
+    const auto found = rank.stages.find(static_cast<std::uint32_t>(placed.stage));
     const Sums own = found == rank.stages.end() ? Sums{} : found->second;
-    stages.push_back(
-        {device, own.compute / count, own.send / count, std::max(Seconds(0), step_time - compute), rank.peak_memory});
+    stages.push_back({devices[placed.rank], own.compute / count, own.send / count,
+                      std::max(Seconds(0), step_time - compute), rank.peak_memory});
   }
   return stages;
 }

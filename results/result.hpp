@@ -14,7 +14,7 @@
 
 namespace isobar::results {
 
-/// Metrics of one stage, per step, averaged over the steps.
+/// Metrics of a replica of a stage, per step, averaged over the steps.
 struct StageMetrics {
   std::string device;
   Seconds compute;    ///< forward, backward and update

@@ -8,6 +8,7 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "results/table.hpp"
 #include "schedules/lowering/plan_file.hpp"
 
@@ -78,6 +79,7 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
 std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inputs)
 {
   const Plan plan = schedules::read_scheduled_plan(file);
+  require_single_replicas(plan, file, "--start");
   if (plan.stages.empty()) throw InputError(file, "stages: none; a search starts from a plan that has some");
   const Cluster& cluster = inputs.platform.cluster();
   auto faults = all_faults_of(plan, inputs.workload, cluster);

@@ -9,6 +9,7 @@
 #include "core/base/standard_streams.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/plan/nominal_rates.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "core/program/player.hpp"
 #include "schedules/lowering/plan_file.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -73,6 +74,7 @@ struct OrderedPlan {
 
 void require_stages(const Plan& plan, const std::string& file)
 {
+  require_single_replicas(plan, file, "isobar schedule");
   if (plan.stages.empty()) throw InputError(file, "has no stages, so there is nothing to order; name a plan with some");
 }
 

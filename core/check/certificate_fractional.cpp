@@ -128,7 +128,8 @@ double fractional_bound(const Chain& chain)
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return chain.speed[a] > chain.speed[b]; });
-  const double largest = std::max(least_time_for_all(chain, density), density.heaviest() / chain.speed[order.front()]);
+  const double on_one_device = chain.divides_layers ? 0 : density.heaviest() / chain.speed[order.front()];
+  const double largest = std::max(least_time_for_all(chain, density), on_one_device);
   if (chain.goal.objective == Objective::Bottleneck) return largest;
   // Under any schedule the busiest device computes all micro-batches.
   if (!chain.schedule) return static_cast<double>(chain.goal.microbatches) * largest;

@@ -69,6 +69,7 @@ struct Chain {
   Goal goal;
   /// None: a schedule without a recurrence, of which only the fractional bound knows something.
   std::optional<ChainSchedule> schedule;
+  bool divides_layers = false;          ///< several replicas of a stage divide the micro-batches of its layers
   bool is_sky = false;                  ///< memory is by Sky's estimator
   std::vector<double> work;             ///< FLOP, forward and backward, of the layers before each cut
   std::vector<double> forward;          ///< FLOP, forward, likewise

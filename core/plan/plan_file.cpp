@@ -5,6 +5,7 @@
 #include "core/base/files.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/plan/order_text.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "core/plan/plan.hpp"
 #include "core/plan/plan_file_2.hpp"
 #include "core/plan/plan_file_reading.hpp"
@@ -338,6 +339,7 @@ Json lasting_part_of(const Plan& plan)
                    {"outcome", name_of(plan.outcome)}};
   if (!plan.reason.empty()) document["reason"] = plan.reason;
   document["stages"] = std::move(stages);
+  if (has_replicas(plan)) document["sync"] = {{"algorithm", name_of(plan.sync.algorithm)}};
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
   if (plan.micro_batch) document["micro_batch"] = *plan.micro_batch;
   if (!plan.without.empty()) document["without"] = plan.without;
@@ -417,7 +419,7 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   plan.stages = is_1 ? read_stages_1(reader, faults) : read_stages_2(reader, microbatches, faults);
   plan.goal.schedule =
       is_1 ? read_schedule_1(reader) : read_schedule_2(reader, plan.stages, plan.goal.microbatches, faults);
-  if (!is_1) refuse_future_keys_2(reader);
+  if (!is_1) plan.sync = read_sync_2(reader, plan.stages, faults);
   if (reader.optional("recompute")) {
     plan.recompute =
         read_list<std::size_t>(reader, "recompute", faults,

@@ -1,12 +1,14 @@
 #include "core/plan/plan_file_2.hpp"
 
 #include "core/base/document.hpp"
+#include "core/base/quantity_text.hpp"
 #include "core/plan/order_text.hpp"
 #include "core/plan/plan_file_reading.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <map>
 #include <string>
@@ -14,6 +16,8 @@
 namespace isobar {
 
 namespace {
+
+constexpr std::array sync_algorithms = {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree, Algorithm::Direct};
 
 void refuse(MappingReader& reader, std::initializer_list<const char*> keys)
 {
@@ -37,20 +41,17 @@ Shard read_shard(MappingReader& shard, bool is_only_one)
   return device;
 }
 
-Replica read_replica(MappingReader& replica, std::optional<std::uint64_t> microbatches, FaultList& faults)
+Replica read_replica(MappingReader& replica, FaultList& faults)
 {
   const auto own = read_count(replica, "microbatches", 1, most_repetitions);
-  if (own && microbatches && *own != *microbatches) {
-    replica.add_fault("microbatches",
-                      fmt::format("{}; the one replica of a stage takes all {} of the step", *own, *microbatches));
-  }
   const auto shards = items_of(replica, "shards");
   if (shards && *shards != 1) {
     replica.add_fault("shards", fmt::format("{} shards; this version runs plans of one shard a replica", *shards));
   }
   const bool is_only_one = shards == 1U;
-  return {0, read_objects<Shard>(replica, "shards", faults,
-                                 [is_only_one](MappingReader& shard) { return read_shard(shard, is_only_one); })};
+  return {own.value_or(0), read_objects<Shard>(replica, "shards", faults, [is_only_one](MappingReader& shard) {
+            return read_shard(shard, is_only_one);
+          })};
 }
 
 Stage read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches, FaultList& faults)
@@ -58,13 +59,22 @@ Stage read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatche
   Stage stage;
   stage.first_layer = reader.required_count("first_layer");
   stage.last_layer = reader.required_count("last_layer");
-  const auto replicas = items_of(reader, "replicas");
-  if (replicas && *replicas != 1) {
-    reader.add_fault("replicas", fmt::format("{} replicas; this version runs plans of one replica a stage", *replicas));
-    microbatches.reset();  // they share them
+  stage.replicas = read_objects<Replica>(reader, "replicas", faults,
+                                         [&](MappingReader& replica) { return read_replica(replica, faults); });
+  if (stage.replicas.empty() && items_of(reader, "replicas")) {
+    reader.add_fault("replicas", "0 replicas; a stage has at least one");
   }
-  stage.replicas = read_objects<Replica>(
-      reader, "replicas", faults, [&](MappingReader& replica) { return read_replica(replica, microbatches, faults); });
+  std::uint64_t taken = 0;
+  bool is_known = microbatches.has_value();
+  for (const auto& replica : stage.replicas) {
+    taken += replica.microbatches;
+    is_known = is_known && replica.microbatches > 0;
+  }
+  if (is_known && !stage.replicas.empty() && taken != *microbatches) {
+    reader.add_fault("replicas", fmt::format("take {}, and the step has {}; give each micro-batch to one",
+                                             counted(taken, "micro-batch", "es"), *microbatches));
+  }
+  if (stage.replicas.size() == 1) stage.replicas.front().microbatches = 0;  // all, whatever the step has
   refuse(reader, {"cuts", "splits", "residence"});
   return stage;
 }
@@ -114,6 +124,9 @@ ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& st
           "orders", fmt::format("schedule {} makes its own orders; write yours under the name listed", schedule.name));
     } else if (takes_orders(schedule.name) && !has_orders && !stages.empty()) {
       reader.add_fault("orders", fmt::format("missing; schedule {} has the order of each device", schedule.name));
+    } else if (has_orders && std::any_of(stages.begin(), stages.end(),
+                                         [](const Stage& stage) { return stage.replicas.size() > 1; })) {
+      reader.add_fault("orders", "are for plans with one replica of each stage; use another schedule");
     } else if (has_orders && has_name && is_sound) {
       std::map<std::string, std::size_t> parts;
       for (const auto& stage : stages) ++parts[stage.device()];
@@ -123,9 +136,24 @@ ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& st
   });
 }
 
-void refuse_future_keys_2(MappingReader& plan)
+Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultList& faults)
 {
-  refuse(plan, {"sync", "codecs"});
+  refuse(plan, {"codecs"});
+  if (!plan.has("sync")) return {};
+  const bool has_replicas =
+      std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.replicas.size() > 1; });
+  if (!has_replicas) plan.add_fault("sync", "no stage has several replicas; leave it out");
+  return read_mapping<Sync>(plan, "sync", faults, [&](MappingReader& reader) {
+    Sync sync;
+    std::vector<std::string> names;
+    for (const auto algorithm : sync_algorithms) names.emplace_back(name_of(algorithm));
+    const auto name = reader.optional_choice("algorithm", names);
+    for (const auto algorithm : sync_algorithms) {
+      if (name == name_of(algorithm)) sync.algorithm = algorithm;
+    }
+    refuse(reader, {"every", "fragments", "delay", "reduction", "codec", "sharded", "bucket_bytes", "server"});
+    return sync;
+  });
 }
 
 }  // namespace isobar

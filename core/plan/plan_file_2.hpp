@@ -11,8 +11,8 @@ namespace isobar {
 class FaultList;
 class MappingReader;
 
-/// Reads "stages" of isobar-plan/2, of which this version runs one replica and one shard a stage. `microbatches` is
-/// that of the plan, if it could be read.
+/// Reads "stages" of isobar-plan/2, of which this version runs one shard a replica. `microbatches` is that of the plan,
+/// if it could be read.
 std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches, FaultList& faults);
 
 /// Reads "schedule" of isobar-plan/2. Orders are read only for a plan whose stages and micro-batches are sound, since
@@ -20,7 +20,8 @@ std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_
 ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& stages, std::uint64_t microbatches,
                                FaultList& faults);
 
-/// Refuses keys of the plan that isobar-plan/2 has and this version does not run.
-void refuse_future_keys_2(MappingReader& plan);
+/// Reads "sync", which a plan with several replicas of a stage may have, and refuses keys of isobar-plan/2 that this
+/// version does not run.
+Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultList& faults);
 
 }  // namespace isobar

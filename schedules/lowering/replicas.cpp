@@ -21,12 +21,6 @@ namespace {
 /// Micro-batches that are looked at to find which replicas meet.
 constexpr std::uint64_t most_meetings = std::uint64_t{1} << 22;
 
-bool has_replicas(const Plan& plan)
-{
-  return std::any_of(plan.stages.begin(), plan.stages.end(),
-                     [](const Stage& stage) { return stage.replicas.size() > 1; });
-}
-
 /// After how many micro-batches the pairs of replicas of two stages repeat.
 std::uint64_t period_of(const MicrobatchPattern& a, const MicrobatchPattern& b, std::uint64_t microbatches)
 {
@@ -276,21 +270,6 @@ class ReplicaOrders {
 };
 
 }  // namespace
-
-std::vector<PlacedReplica> placed_replicas(const Plan& plan)
-{
-  std::unordered_map<std::string, std::size_t> rank_of;
-  std::vector<PlacedReplica> placed;
-  for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
-    const auto& replicas = plan.stages[stage].replicas;
-    for (std::size_t replica = 0; replica < replicas.size(); ++replica) {
-      ensure(replicas[replica].shards.size() == 1, "a replica of several shards has no schedule yet");
-      const auto rank = rank_of.emplace(replicas[replica].shards.front().device, rank_of.size()).first->second;
-      placed.push_back({stage, replica, rank});
-    }
-  }
-  return placed;
-}
 
 std::vector<std::optional<MicrobatchPattern>> microbatch_patterns(const Plan& plan)
 {

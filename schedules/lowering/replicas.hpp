@@ -2,6 +2,7 @@
 
 #include "core/plan/microbatch_pattern.hpp"
 #include "core/plan/order.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "core/plan/plan.hpp"
 
 #include <cstddef>
@@ -9,17 +10,6 @@
 #include <vector>
 
 namespace isobar::schedules {
-
-/// A replica of a stage on its device.
-struct PlacedReplica {
-  std::size_t stage = 0;
-  std::size_t replica = 0;
-  std::size_t rank = 0;
-};
-
-/// The replicas of a plan whose replicas have a shard each, in the order of stages and replicas. Ranks are the plan's
-/// devices, numbered by their first appearance. The k-th replica of a rank is its part k.
-std::vector<PlacedReplica> placed_replicas(const Plan& plan);
 
 /// By stage, which replica takes which micro-batch; none where one takes all. @throws InputError as MicrobatchPattern
 /// does, and for counts that are not all of the step's micro-batches, naming stages[i].replicas.

@@ -1,6 +1,8 @@
 #include "allocators/replica_costs.hpp"
 
+#include "allocators/bounds.hpp"
 #include "allocators/played_plan.hpp"
+#include "core/check/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -65,6 +67,8 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
       const auto program = schedules::make_program(plan, workload);
       ASSERT_THAT(faults_of(plan, workload, cluster), IsEmpty()) << schedule << round;
       ASSERT_THAT(faults_of_played(plan, workload, cluster, *program), IsEmpty()) << schedule << round;
+      ASSERT_GE(step, played_bound(CostModel(workload, cluster), plan.goal, true).value.value * (1 - 1e-12));
+      ASSERT_THAT(faults_of_certificate(plan, workload, cluster), IsEmpty()) << schedule << round;
       close += plan.step_bound->value > 0.7 * step ? 1U : 0U;
     }
   }

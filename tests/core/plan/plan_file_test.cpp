@@ -177,6 +177,24 @@ TEST(PlanFile2, SurvivesWritingAndReading)
   EXPECT_EQ(again.stages[1].replicas[0].shards[0].type, "A10");
 }
 
+TEST(PlanFile2, KeepsReplicasAndHowTheyAgree)
+{
+  Plan plan = some_plan_2();
+  plan.goal.schedule = {"1f1b"};
+  plan.stages = {stage_on("d1", 0, 0), {1, 2, {{2, {Shard{"d0"}}}, {1, {Shard{"d2"}}}}}};
+  plan.sync.algorithm = Algorithm::Hierarchical;
+  const auto json = plan_to_json(plan);
+  EXPECT_THAT(json, testing::HasSubstr("\"sync\": {\n    \"algorithm\": \"hierarchical\"\n  }"));
+  const auto again = plan_from_json(json, "plan.json");
+  EXPECT_EQ(plan_to_json(again), json);
+  EXPECT_EQ(again.sync.algorithm, Algorithm::Hierarchical);
+  ASSERT_EQ(again.stages[1].replicas.size(), 2U);
+  EXPECT_EQ(again.stages[0].replicas[0].microbatches, 0U);  // all
+  EXPECT_EQ(again.stages[1].replicas[0].microbatches, 2U);
+  EXPECT_EQ(again.stages[1].replicas[1].shards[0].device, "d2");
+  EXPECT_EQ(devices_of(again), (std::vector<std::string>{"d1", "d0", "d2"}));
+}
+
 TEST(PlanFile2, KeepsNumbersByDevice)
 {
   auto plan = some_plan();

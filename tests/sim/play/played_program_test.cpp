@@ -181,6 +181,59 @@ TEST(PlayProgram, TakesTheStepsOfTheSimulatorUnderEverySchedule)
   expect_equal_times(cases);
 }
 
+/// Stages with one to three replicas each, which divide the micro-batches in different ways, so that some pipelines are
+/// chains and some are not. Gradients and activations of a pair of devices may travel at once, hence the FATPIPE.
+Comparison compare_replicas(const std::string& schedule, Algorithm algorithm, unsigned seed)
+{
+  std::mt19937_64 random(seed);
+  const std::size_t devices = 2 + random() % 6;
+  PlatformFile file;
+  full_mesh(file, random, devices, seed % 2 == 0, "sharing_policy=\"FATPIPE\"");
+  const Platform platform = file.load();
+  Plan plan;
+  plan.goal.schedule = schedule_from_text(schedule);
+  plan.goal.microbatches = 6 * (1 + random() % 2);
+  plan.sync.algorithm = algorithm;
+  plan.data_server = platform.cluster().data_server;
+  const std::uint64_t all = plan.goal.microbatches;
+  const std::vector<std::vector<std::uint64_t>> divisions = {
+      {0}, {all / 2, all / 2}, {all / 2, all / 2}, {all / 3, all - all / 3}, {all / 6, all / 3, all / 2}};
+  std::vector<std::string> names_left = names(devices);
+  std::shuffle(names_left.begin(), names_left.end(), random);
+  while (!names_left.empty()) {
+    const auto& division = divisions[random() % divisions.size()];
+    if (division.size() > names_left.size()) continue;
+    Stage& stage = plan.stages.emplace_back();
+    for (const std::uint64_t count : division) {
+      stage.replicas.push_back({count, {Shard{names_left.back()}}});
+      names_left.pop_back();
+    }
+  }
+  const std::size_t stages = plan.stages.size();
+  const std::size_t layers = stages + random() % 6;
+  for (std::size_t i = 0; i < stages; ++i) {
+    plan.stages[i].first_layer = layers * i / stages;
+    plan.stages[i].last_layer = layers * (i + 1) / stages - 1;
+  }
+  Workload workload = random_workload(random, layers);
+  if (seed / 2 % 2 == 0) workload.training.clip_norm = 1.0;
+  return compare(platform, *schedules::make_program(plan, workload), plan, workload);
+}
+
+TEST(PlayProgram, TakesTheStepsOfTheSimulatorWithReplicas)
+{
+  std::vector<Case> cases;
+  for (const std::string schedule : {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"}) {
+    for (const Algorithm algorithm : {Algorithm::Ring, Algorithm::Tree}) {
+      for (unsigned seed = 1; seed <= 16; ++seed) {
+        cases.push_back({fmt::format("{}, {}, seed {}", schedule, name_of(algorithm), seed),
+                         [=] { return compare_replicas(schedule, algorithm, seed); }});
+      }
+    }
+  }
+  expect_equal_times(cases);
+}
+
 // --- collectives -------------------------------------------------------------------------------------------------
 
 /// Collectives of random sizes, one after the other. Each rank computes before each of them.

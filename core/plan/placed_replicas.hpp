@@ -1,0 +1,27 @@
+#pragma once
+
+#include "core/plan/plan.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace isobar {
+
+/// A replica of a stage on its device.
+struct PlacedReplica {
+  std::size_t stage = 0;
+  std::size_t replica = 0;
+  std::size_t rank = 0;
+};
+
+/// The replicas of a plan whose replicas have a shard each, in the order of stages and replicas. Ranks are the plan's
+/// devices, numbered by their first appearance. The k-th replica of a rank is its part k.
+std::vector<PlacedReplica> placed_replicas(const Plan& plan);
+
+/// Whether a stage has several replicas.
+bool has_replicas(const Plan& plan);
+
+/// @throws InputError naming `command` for a plan in which a stage has several replicas.
+void require_single_replicas(const Plan& plan, const std::string& file, const std::string& command);
+
+}  // namespace isobar
