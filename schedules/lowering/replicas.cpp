@@ -55,6 +55,11 @@ class Pipelines {
   }
 
   const std::vector<PlacedReplica>& placed() const { return placed_; }
+  /// None where one replica takes all.
+  const MicrobatchPattern* pattern_of(std::size_t stage) const
+  {
+    return patterns_[stage] ? &*patterns_[stage] : nullptr;
+  }
   std::uint64_t microbatches_of(std::size_t index) const
   {
     const auto& [stage, replica, rank] = placed_[index];
@@ -232,18 +237,68 @@ class ReplicaOrders {
         all += pipelines_.microbatches_of(index);
       }
     }
-    for (const std::size_t index : members) {
-      const auto& [stage, replica, rank] = pipelines_.placed()[index];
-      const std::uint64_t own = pipelines_.microbatches_of(index);
-      std::uint64_t before = 0;
-      std::uint64_t after = 0;
-      for (const auto& [other, count] : replicas_of_stage) {
-        if (other < stage) before += count;
-        if (other > stage) after += count;
+    // From the last stage to the first. `ahead` is how far, in micro-batches of the step, a replica of the stage after
+    // forwards beyond the one that it takes back.
+    std::uint64_t ahead = 0;
+    std::uint64_t ahead_here = 0;
+    std::uint64_t after = 0;  // replicas of the stages after
+    for (std::size_t i = members.size(); i-- > 0;) {
+      const auto& [stage, replica, rank] = pipelines_.placed()[members[i]];
+      if (i + 1 < members.size() && pipelines_.placed()[members[i + 1]].stage != stage) {
+        ahead = std::exchange(ahead_here, 0);
+        after += replicas_of_stage.at(pipelines_.placed()[members[i + 1]].stage);
       }
+      const std::uint64_t own = pipelines_.microbatches_of(members[i]);
+      const std::uint64_t before = members.size() - after - replicas_of_stage.at(stage);
       const auto seen = [&](std::uint64_t replicas) { return (replicas * own + all - 1) / all; };
-      set_order(rank, order_within(seen(before), seen(after), own, rank));
+      const MicrobatchPattern* pattern = pipelines_.pattern_of(stage);
+      const std::uint64_t needed = most_within(pattern, replica, ahead, own);
+      Order order = order_within(seen(before), seen(after), own, rank);
+      if (warm_up_of(order) < needed) order = order_within(seen(before), needed, own, rank);
+      const std::uint64_t warm_up = warm_up_of(order);
+      if (warm_up < needed) {
+        throw InputError("schedule",
+                         fmt::format("warm_up of device {} is {}, so that it and replicas of the next stage "
+                                     "would wait for each other; give at least {}",
+                                     shown(devices_[rank]), warm_up, needed));
+      }
+      ahead_here = std::max(ahead_here, span_of(pattern, replica, warm_up, own));
+      set_order(rank, std::move(order));
     }
+  }
+
+  /// The forwards before the first backward and the one that it takes back.
+  static std::uint64_t warm_up_of(const Order& order)
+  {
+    const auto opcode = order.count(Opcode::Backward, 0) > 0 ? Opcode::Backward : Opcode::BackwardInput;
+    return order.position_of(order.nth(opcode, 0, 0)) - 1;
+  }
+
+  /// The most micro-batches of a replica among the `distance` of the step that follow one of its own.
+  static std::uint64_t most_within(const MicrobatchPattern* pattern, std::size_t replica, std::uint64_t distance,
+                                   std::uint64_t own)
+  {
+    if (pattern == nullptr) return std::min(distance, own - 1);
+    std::uint64_t most = 0;
+    std::uint64_t last = 0;  // index of the last one within the distance
+    for (std::uint64_t index = 0; index < std::min(own, pattern->period()); ++index) {
+      while (last + 1 < own && pattern->nth(replica, last + 1) <= pattern->nth(replica, index) + distance) ++last;
+      most = std::max(most, last - index);
+    }
+    return most;
+  }
+
+  /// The largest distance, in micro-batches of the step, from one of a replica to the one `further` on.
+  static std::uint64_t span_of(const MicrobatchPattern* pattern, std::size_t replica, std::uint64_t further,
+                               std::uint64_t own)
+  {
+    if (pattern == nullptr) return further;
+    std::uint64_t longest = 0;
+    for (std::uint64_t index = 0; index < std::min(own, pattern->period()); ++index) {
+      const std::uint64_t to = std::min(index + further, own - 1);
+      longest = std::max(longest, pattern->nth(replica, to) - pattern->nth(replica, index));
+    }
+    return longest;
   }
 
   /// The order of the device between those numbers of others in a chain.

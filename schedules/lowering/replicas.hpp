@@ -20,7 +20,8 @@ std::vector<std::optional<MicrobatchPattern>> microbatch_patterns(const Plan& pl
 /// Replicas that pass micro-batches to each other form a pipeline. Where it has one replica of each stage, its devices
 /// are a chain as without replicas; neighbouring stages on a device count as one. Elsewhere a replica orders its work
 /// as if the stages before and after it had as many devices as hold the micro-batches that it takes: (its part of the
-/// pipeline's micro-batches) x (their replicas).
+/// pipeline's micro-batches) x (their replicas); or more after it, until no replica waits for a micro-batch that a
+/// stage before forwards only after a backward that waits for this replica.
 ///
 /// @throws InputError as Schedule::orders does; and with replicas, for schedule listed and greedy, a device in two
 /// pipelines, and a pipeline that is no chain under a schedule with several stages on each device.

@@ -67,7 +67,9 @@ TEST(EventFile, HasItsVersionItsStartAndAnEventForEachStep)
   file.add(300, std::array{Scalar("loss", 0.5)});
   const auto records = records_of(file.path());
   ASSERT_EQ(records.size(), 3U);
-  EXPECT_EQ(after_time(records[0]), std::string("\x10\x00\x1a\x0d", 4) + "brain.Event:2");
+  EXPECT_EQ(after_time(records[0]), std::string("\x10\x00\x1a\x0d"
+                                                "brain.Event:2",
+                                                17));
   EXPECT_EQ(after_time(records[1]), std::string("\x10\xac\x02\x3a\x02\x08\x01"));  // step 300, SessionLog START
   // Summary { value { tag: "loss" simple_value: 0.5 } }
   EXPECT_EQ(after_time(records[2]), std::string("\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\x00\x3f", 18));

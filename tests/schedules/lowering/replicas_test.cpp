@@ -191,7 +191,7 @@ TEST(Replicas, RefuseWhatHasNoOrder)
             "schedule: interleaved needs pipelines with one replica of each stage; give all stages replicas with the "
             "same micro-batches");
   EXPECT_EQ(fault_of(replicated({{{0, 2}, {1, 2}}, {{1, 2}, {0, 2}}}, "1f1b")),
-            "stages: device \"d0\" has replicas of two pipelines, or of two stages of which one has more replicas than "
+            "stages: device d1 has replicas of two pipelines, or of two stages of which one has more replicas than "
             "the other; give it those of one");
   EXPECT_EQ(fault_of(replicated({{{0, 2}, {1, 2}}}, "1f1b(warm_up=1)")),
             "schedule: warm_up has 1 number for 2 devices; give one for each");
