@@ -202,12 +202,12 @@ sweep.yaml:12: schedul: unknown key; did you mean schedule?""")
         self.assertEqual(self.fault(grid + """schedule:
   - interleaved(chunks=0)
   - interleaved(chunks=2/3)
-  - 1f1b(warm_up=0/1)
   - 1f1b
-  - interleaved(chunks=2)
 """), """sweep.yaml:5: schedule: interleaved(chunks=0): chunks is one number, at least 2
-sweep.yaml:6: schedule: interleaved(chunks=2/3): chunks is one number, at least 2
-sweep.yaml:7: schedule: warm_up[1] is 1 and warm_up[0] is 0, so the two devices would wait for each other; give no device more than the one before""")
+sweep.yaml:6: schedule: interleaved(chunks=2/3): chunks is one number, at least 2""")
+        self.assertEqual(self.fault(grid + "schedule: [1f1b, interleaved(chunks=2), 1f1b(warm_up=0/1)]\n"),
+                         "sweep.yaml:4: schedule: warm_up[1] is 1 and warm_up[0] is 0, so the two devices would wait for "
+                         "each other; give no device more than the one before")
         self.assertFalse(self.database.exists())
         self.assertEqual(self.fault(grid + "microbatches: [8, 100000]\n"),
                          'sweep.yaml:4: microbatches: "100000" is out of range; write a whole number from 1 to 65536')
