@@ -255,7 +255,7 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
       {v_shape, {"interleaved"}, "schedule: interleaved needs stages[3] on d0, and it is on d2"},
       {two_each,
        {"interleaved", {{"chunks", {0}}}},
-       "schedule: chunks is 0 and each device has 2 stages; give both alike"},
+       "schedule: interleaved(chunks=0): chunks is one number, at least 2"},
       {two_each,
        {"interleaved", {{"chunks", {3}}}},
        "schedule: chunks is 3 and each device has 2 stages; give both alike"},
