@@ -18,16 +18,8 @@ namespace isobar::schedules {
 
 namespace {
 
-/// Micro-batches that are looked at to find which replicas meet.
-constexpr std::uint64_t most_meetings = std::uint64_t{1} << 22;
-
-/// After how many micro-batches the pairs of replicas of two stages repeat.
-std::uint64_t period_of(const MicrobatchPattern& a, const MicrobatchPattern& b, std::uint64_t microbatches)
-{
-  const std::uint64_t period = a.period();
-  const std::uint64_t other = b.period();
-  return std::min(microbatches, std::lcm(period, other));  // each period is at most 2^20
-}
+/// How many times a micro-batch may be looked up where stages divide them in different ways.
+constexpr std::uint64_t most_look_ups = std::uint64_t{1} << 24;
 
 /// The replicas of a plan, and which of them pass micro-batches to each other.
 class Pipelines {
@@ -75,21 +67,25 @@ class Pipelines {
     const auto unite_pair = [&](std::size_t from, std::size_t to) {
       unite(first_of_stage_[stage - 1] + from, first_of_stage_[stage] + to);
     };
-    if (!before || !here) {
-      for (std::size_t from = 0; from < plan_.stages[stage - 1].replicas.size(); ++from) {
-        for (std::size_t to = 0; to < plan_.stages[stage].replicas.size(); ++to) unite_pair(from, to);
+    if (before == here) {
+      for (std::size_t replica = 0; replica < plan_.stages[stage].replicas.size(); ++replica) {
+        unite_pair(replica, replica);
       }
       return;
     }
-    const std::uint64_t period =
-        *before == *here ? before->period() : period_of(*before, *here, plan_.goal.microbatches);
-    if (period > most_meetings) {
+    // Programs look at each micro-batch once for each replica of the two stages.
+    const std::uint64_t replicas = plan_.stages[stage - 1].replicas.size() + plan_.stages[stage].replicas.size();
+    const std::uint64_t microbatches = plan_.goal.microbatches;
+    if (microbatches > (most_look_ups - look_ups_) / replicas) {
       throw InputError(fmt::format("stages[{}].replicas", stage),
-                       fmt::format("which replicas of it and of the stage before meet repeats only after {} "
-                                   "micro-batches; use counts with a common divisor",
-                                   period));
+                       fmt::format("divide {} in another way than those of the stage before, too many to find the way "
+                                   "of each; use the same counts, or fewer micro-batches",
+                                   counted(microbatches, "micro-batch", "es")));
     }
-    for (std::uint64_t m = 0; m < period; ++m) unite_pair(before->replica_of(m), here->replica_of(m));
+    look_ups_ += microbatches * replicas;
+    for (std::uint64_t m = 0; m < microbatches; ++m) {
+      unite_pair(before ? before->replica_of(m) : 0, here ? here->replica_of(m) : 0);
+    }
   }
 
   std::size_t root_of(std::size_t index)
@@ -110,6 +106,7 @@ class Pipelines {
   std::vector<std::optional<MicrobatchPattern>> patterns_;
   std::vector<std::size_t> first_of_stage_;
   std::vector<std::size_t> pipeline_of_;  // a forest: each replica's parent
+  std::uint64_t look_ups_ = 0;
 };
 
 /// An order over other parts: each task of part k becomes one of each of `parts[k]`, forwards ascending and backwards

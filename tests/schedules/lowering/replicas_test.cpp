@@ -195,6 +195,15 @@ TEST(Replicas, RefuseWhatHasNoOrder)
             "the other; give it those of one");
   EXPECT_EQ(fault_of(replicated({{{0, 2}, {1, 2}}}, "1f1b(warm_up=1)")),
             "schedule: warm_up has 1 number for 2 devices; give one for each");
+  EXPECT_EQ(
+      fault_of(replicated({{{0, 400'000'000}, {1, 200'000'000}}, {{2, 600'000'000}}}, "1f1b")),
+      "stages[1].replicas: divide 600000000 micro-batches in another way than those of the stage before, too many "
+      "to find the way of each; use the same counts, or fewer micro-batches");
+  EXPECT_EQ(fault_of(replicated({{{0, 400'000'000}, {1, 200'000'000}}, {{2, 400'000'000}, {3, 200'000'000}}}, "1f1b")),
+            "");
+  EXPECT_EQ(fault_of(replicated({{{0, 4}, {1, 2}}, {{2, 3}, {3, 3}}, {{4, 6}}}, "1f1b(warm_up=0/0/1/1/0)")),
+            "schedule: warm_up of device d0 is 0, so that it and replicas of the next stage would wait for each other; "
+            "give at least 1");
   Plan plan = replicated({{{0, 2}, {1, 2}}}, "1f1b");
   plan.goal.microbatches = 5;
   EXPECT_EQ(fault_of(plan),
