@@ -116,7 +116,7 @@ class PlayedChecker {
       }
     }
     for (auto& holder : holders_) compare_work(holder);
-    for (std::size_t stage = 0; stage < taker.size(); ++stage) first_takers_.push_back(taker[stage].front());
+    for (const auto& of_stage : taker) first_takers_.push_back(of_stage.front());
     std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> counts;
     for (std::size_t stage = 1; stage < taker.size(); ++stage) {
       for (std::uint64_t m = 0; m < plan_.goal.microbatches; ++m) ++counts[{taker[stage - 1][m], taker[stage][m]}];
@@ -294,8 +294,9 @@ class PlayedChecker {
       around[passage.to].after = std::min(around[passage.to].after,
                                           time_of(passage.gradient) + from.next_backward + around[passage.from].after);
     }
-    for (auto passage = passages_.rbegin(); passage != passages_.rend(); ++passage) {
-      around[passage->from].between = std::min(around[passage->from].between, time_beyond(*passage, around));
+    for (std::size_t i = passages_.size(); i-- > 0;) {
+      const Passage& passage = passages_[i];
+      around[passage.from].between = std::min(around[passage.from].between, time_beyond(passage, around));
     }
     return around;
   }

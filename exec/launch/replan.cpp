@@ -69,8 +69,9 @@ std::string free_name(const fs::path& file)
 }
 
 /// The schedule for fewer devices: numbers by device are chosen again.
-std::string schedule_for_others(ScheduleChoice schedule)
+std::string schedule_for_others(const ScheduleChoice& given)
 {
+  ScheduleChoice schedule = given;
   for (auto& [key, numbers] : schedule.numbers) {
     if (numbers.size() > 1) numbers.clear();
   }

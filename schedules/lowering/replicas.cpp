@@ -29,9 +29,9 @@ class Pipelines {
   {
     std::iota(pipeline_of_.begin(), pipeline_of_.end(), std::size_t{0});
     std::size_t first = 0;
-    for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    for (const auto& stage : plan.stages) {
       first_of_stage_.push_back(first);
-      first += plan.stages[stage].replicas.size();
+      first += stage.replicas.size();
     }
     for (std::size_t stage = 1; stage < plan.stages.size(); ++stage) join(stage);
   }
