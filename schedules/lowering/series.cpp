@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace isobar::schedules {
 
@@ -21,12 +22,13 @@ Series Series::backwards(const Order& order, std::uint32_t part)
 
 Series Series::only(const std::function<bool(std::uint64_t microbatch)>& is_taken) const
 {
-  Series part = *this;
+  std::vector<std::uint64_t> taken;
   for (std::uint64_t index = 0; index < length(); ++index) {
-    if (is_taken(nth(index).microbatch)) part.taken_.push_back(index);
+    if (is_taken(nth(index).microbatch)) taken.push_back(index);
   }
-  ensure(!part.taken_.empty(), "a part of a series has tasks");
-  if (part.taken_.size() == length()) part.taken_.clear();
+  ensure(!taken.empty(), "a part of a series has tasks");
+  Series part = *this;
+  if (taken.size() < length()) part.taken_ = std::make_shared<const std::vector<std::uint64_t>>(std::move(taken));
   return part;
 }
 
@@ -70,7 +72,7 @@ const Series::Loop* Series::loop_with(std::uint64_t microbatch) const
 
 Task Series::nth(std::uint64_t index) const
 {
-  return nth_of_all(taken_.empty() ? index : taken_[index]);
+  return nth_of_all(taken_ == nullptr ? index : (*taken_)[index]);
 }
 
 Task Series::nth_of_all(std::uint64_t index) const
@@ -86,10 +88,10 @@ Task Series::nth_of_all(std::uint64_t index) const
 std::uint64_t Series::index_of(const Task& task) const
 {
   const std::uint64_t index = index_among_all(task);
-  if (taken_.empty()) return index;
-  const auto found = std::lower_bound(taken_.begin(), taken_.end(), index);
-  ensure(found != taken_.end() && *found == index, "a task of another part of a series");
-  return static_cast<std::uint64_t>(found - taken_.begin());
+  if (taken_ == nullptr) return index;
+  const auto found = std::lower_bound(taken_->begin(), taken_->end(), index);
+  ensure(found != taken_->end() && *found == index, "a task of another part of a series");
+  return static_cast<std::uint64_t>(found - taken_->begin());
 }
 
 std::uint64_t Series::index_among_all(const Task& task) const

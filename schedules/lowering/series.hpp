@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -35,7 +36,7 @@ class Series {
   bool empty() const { return order_ == nullptr; }
   std::uint64_t length() const
   {
-    if (!taken_.empty()) return taken_.size();
+    if (taken_ != nullptr) return taken_->size();
     return empty() ? 0 : order_->count(opcode_, part_);
   }
   /// Task number `index` (0..length-1).
@@ -79,9 +80,11 @@ class Series {
   std::uint32_t part_ = 0;
   std::uint32_t replica_ = 0;
   const MicrobatchPattern* pattern_ = nullptr;  // none: the replica takes all
-  std::size_t loop_count_ = 0;                  // 0: the order looks up
-  std::array<Loop, 4> loops_ = {};              // of all tasks; in place to spare a cache miss
-  std::vector<std::uint64_t> taken_;  // the numbers that the tasks of a part of a series have in the whole one
+  // The numbers that the tasks of a part of a series have in the whole one; none: it is whole. Before the loops, to
+  // spare a cache miss.
+  std::shared_ptr<const std::vector<std::uint64_t>> taken_;
+  std::size_t loop_count_ = 0;      // 0: the order looks up
+  std::array<Loop, 4> loops_ = {};  // of all tasks; in place to spare a cache miss
 };
 
 }  // namespace isobar::schedules
