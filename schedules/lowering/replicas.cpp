@@ -140,7 +140,16 @@ class ReplicaOrders {
         is_ordered_(devices_.size())
   {
     std::vector<std::uint32_t> parts(devices_.size(), 0);
-    for (const auto& placed : pipelines_.placed()) part_of_.push_back(parts[placed.rank]++);
+    std::vector<std::optional<std::size_t>> last_stage(devices_.size());
+    for (const auto& placed : pipelines_.placed()) {
+      part_of_.push_back(parts[placed.rank]++);
+      if (last_stage[placed.rank] == placed.stage) {
+        throw InputError(
+            fmt::format("stages[{}]", placed.stage),
+            fmt::format("device {} has two of its replicas; give each its own", shown(devices_[placed.rank])));
+      }
+      last_stage[placed.rank] = placed.stage;
+    }
   }
 
   std::vector<Order> orders()

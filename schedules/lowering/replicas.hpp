@@ -23,8 +23,9 @@ std::vector<std::optional<MicrobatchPattern>> microbatch_patterns(const Plan& pl
 /// pipeline's micro-batches) x (their replicas); or more after it, until no replica waits for a micro-batch that a
 /// stage before forwards only after a backward that waits for this replica.
 ///
-/// @throws InputError as Schedule::orders does; and with replicas, for schedule listed and greedy, a device in two
-/// pipelines, and a pipeline that is no chain under a schedule with several stages on each device.
+/// @throws InputError as Schedule::orders does; and with replicas, for schedule listed and greedy, a device with two
+/// replicas of a stage or in two pipelines, and a pipeline that is no chain under a schedule with several stages on
+/// each device.
 std::vector<Order> orders_of(const Plan& plan);
 
 }  // namespace isobar::schedules

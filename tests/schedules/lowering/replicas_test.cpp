@@ -193,6 +193,8 @@ TEST(Replicas, RefuseWhatHasNoOrder)
   EXPECT_EQ(fault_of(replicated({{{0, 2}, {1, 2}}, {{1, 2}, {0, 2}}}, "1f1b")),
             "stages: device d1 has replicas of two pipelines, or of two stages of which one has more replicas than "
             "the other; give it those of one");
+  EXPECT_EQ(fault_of(replicated({{{0, 2}}, {{1, 1}, {1, 1}}}, "1f1b")),
+            "stages[1]: device d1 has two of its replicas; give each its own");
   EXPECT_EQ(fault_of(replicated({{{0, 2}, {1, 2}}}, "1f1b(warm_up=1)")),
             "schedule: warm_up has 1 number for 2 devices; give one for each");
   EXPECT_EQ(
