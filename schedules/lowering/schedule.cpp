@@ -42,23 +42,24 @@ struct Input {
 
 /// The layers, work and memory of a replica of a stage, and where it runs.
 struct StageWork {
-  std::uint32_t index = 0;  // of the stage
-  std::size_t replica = 0;
-  std::size_t rank = 0;
-  std::uint32_t part = 0;  // of the rank
-  std::uint64_t microbatches = 0;
+  // What most instructions look up comes first, to spare cache misses.
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;
   Flops forward;
   Flops backward;
   Flops backward_weight;
-  Flops update;
-  Bytes resident;
-  Bytes activations;  // held from a micro-batch's forward until its last backward
-  Series forwards;
-  Series backwards;
+  Bytes activations;        // held from a micro-batch's forward until its last backward
+  std::uint32_t index = 0;  // of the stage
+  std::uint32_t part = 0;   // of the rank
   Input input;
   Input gradient;
+  Series forwards;
+  Series backwards;
+  std::size_t replica = 0;
+  std::size_t rank = 0;
+  std::uint64_t microbatches = 0;
+  Flops update;
+  Bytes resident;
   Waits sync_waits;
   Waits update_waits;
 

@@ -27,16 +27,18 @@ Series Series::only(const std::function<bool(std::uint64_t microbatch)>& is_take
     if (is_taken(nth(index).microbatch)) taken.push_back(index);
   }
   ensure(!taken.empty(), "a part of a series has tasks");
+  if (taken.size() == length()) return *this;
+  Division division = division_ == nullptr ? Division() : *division_;
+  division.taken = std::move(taken);
   Series part = *this;
-  if (taken.size() < length()) part.taken_ = std::make_shared<const std::vector<std::uint64_t>>(std::move(taken));
+  part.division_ = std::make_shared<const Division>(std::move(division));
   return part;
 }
 
 Series Series::of_replica(const MicrobatchPattern* pattern, std::size_t replica) const
 {
   Series series = *this;
-  series.pattern_ = pattern;
-  series.replica_ = static_cast<std::uint32_t>(replica);
+  if (pattern != nullptr) series.division_ = std::make_shared<const Division>(Division{pattern, replica, {}});
   return series;
 }
 
@@ -72,7 +74,7 @@ const Series::Loop* Series::loop_with(std::uint64_t microbatch) const
 
 Task Series::nth(std::uint64_t index) const
 {
-  return nth_of_all(taken_ == nullptr ? index : (*taken_)[index]);
+  return nth_of_all(is_part() ? division_->taken[index] : index);
 }
 
 Task Series::nth_of_all(std::uint64_t index) const
@@ -88,10 +90,11 @@ Task Series::nth_of_all(std::uint64_t index) const
 std::uint64_t Series::index_of(const Task& task) const
 {
   const std::uint64_t index = index_among_all(task);
-  if (taken_ == nullptr) return index;
-  const auto found = std::lower_bound(taken_->begin(), taken_->end(), index);
-  ensure(found != taken_->end() && *found == index, "a task of another part of a series");
-  return static_cast<std::uint64_t>(found - taken_->begin());
+  if (!is_part()) return index;
+  const auto& taken = division_->taken;
+  const auto found = std::lower_bound(taken.begin(), taken.end(), index);
+  ensure(found != taken.end() && *found == index, "a task of another part of a series");
+  return static_cast<std::uint64_t>(found - taken.begin());
 }
 
 std::uint64_t Series::index_among_all(const Task& task) const

@@ -36,7 +36,7 @@ class Series {
   bool empty() const { return order_ == nullptr; }
   std::uint64_t length() const
   {
-    if (taken_ != nullptr) return taken_->size();
+    if (is_part()) return division_->taken.size();
     return empty() ? 0 : order_->count(opcode_, part_);
   }
   /// Task number `index` (0..length-1).
@@ -50,7 +50,8 @@ class Series {
   /// The micro-batch of the step for one of the replica.
   std::uint64_t of_step(std::uint64_t microbatch) const
   {
-    return pattern_ == nullptr ? microbatch : pattern_->nth(replica_, microbatch);
+    if (division_ == nullptr || division_->pattern == nullptr) return microbatch;
+    return division_->pattern->nth(division_->replica, microbatch);
   }
 
  private:
@@ -67,24 +68,29 @@ class Series {
     std::uint64_t distance_to(std::uint64_t to) const { return is_ascending ? to - microbatch : microbatch - to; }
   };
 
+  /// What a series has that is not all of a rank's tasks on all micro-batches of the step.
+  struct Division {
+    const MicrobatchPattern* pattern = nullptr;  // none: the replica takes all
+    std::size_t replica = 0;
+    std::vector<std::uint64_t> taken;  // the numbers of its tasks in the whole series; none: it is whole
+  };
+
   Series(const Order& order, Opcode opcode, std::uint32_t part);
 
+  bool is_part() const { return division_ != nullptr && !division_->taken.empty(); }
   void find_loops();
   Task nth_of_all(std::uint64_t index) const;
   std::uint64_t index_among_all(const Task& task) const;
   std::span<const Loop> loops() const { return {loops_.data(), loop_count_}; }
   const Loop* loop_with(std::uint64_t microbatch) const;
 
+  // The loops are in place and close to the beginning, to spare cache misses.
   const Order* order_ = nullptr;
   Opcode opcode_ = Opcode::Forward;
+  std::uint8_t loop_count_ = 0;  // 0: the order looks up
   std::uint32_t part_ = 0;
-  std::uint32_t replica_ = 0;
-  const MicrobatchPattern* pattern_ = nullptr;  // none: the replica takes all
-  // The numbers that the tasks of a part of a series have in the whole one; none: it is whole. Before the loops, to
-  // spare a cache miss.
-  std::shared_ptr<const std::vector<std::uint64_t>> taken_;
-  std::size_t loop_count_ = 0;      // 0: the order looks up
-  std::array<Loop, 4> loops_ = {};  // of all tasks; in place to spare a cache miss
+  std::shared_ptr<const Division> division_;  // none: nothing is divided
+  std::array<Loop, 4> loops_ = {};            // of all tasks
 };
 
 }  // namespace isobar::schedules
