@@ -6,7 +6,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 namespace isobar::allocators {
@@ -16,25 +15,17 @@ namespace {
 constexpr Seconds never(std::numeric_limits<double>::infinity());
 
 /// The number of a step's micro-batches that each pair of replicas of two neighbouring stages takes.
-std::map<std::pair<std::size_t, std::size_t>, double> meetings(const std::optional<MicrobatchPattern>& before,
-                                                               const std::optional<MicrobatchPattern>& here,
+std::map<std::pair<std::size_t, std::size_t>, double> meetings(const MicrobatchPattern& before,
+                                                               const MicrobatchPattern& here,
                                                                std::uint64_t microbatches)
 {
   std::map<std::pair<std::size_t, std::size_t>, double> counts;
-  if (before == here && before) {
-    for (std::size_t replica = 0; replica < before->replicas(); ++replica) {
-      counts[{replica, replica}] = static_cast<double>(before->count(replica));
+  if (before == here) {
+    for (std::size_t replica = 0; replica < before.replicas(); ++replica) {
+      counts[{replica, replica}] = static_cast<double>(before.count(replica));
     }
-    return counts;
-  }
-  if (before && here) {
-    for (std::uint64_t m = 0; m < microbatches; ++m) counts[{before->replica_of(m), here->replica_of(m)}] += 1;
-    return counts;
-  }
-  const std::size_t several = before ? before->replicas() : here ? here->replicas() : 1;
-  for (std::size_t replica = 0; replica < several; ++replica) {
-    const std::uint64_t count = before ? before->count(replica) : here ? here->count(replica) : microbatches;
-    counts[{before ? replica : 0, here ? replica : 0}] = static_cast<double>(count);
+  } else {
+    for (std::uint64_t m = 0; m < microbatches; ++m) counts[{before.replica_of(m), here.replica_of(m)}] += 1;
   }
   return counts;
 }
@@ -53,8 +44,7 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
     Replica costs;
     costs.stage = stage;
     costs.rank = rank;
-    costs.microbatches =
-        static_cast<double>(patterns[stage] ? patterns[stage]->count(replica) : plan.goal.microbatches);
+    costs.microbatches = static_cast<double>(patterns[stage].count(replica));
     costs.forward = cost.forward_work(first, last) / cost.speed(device);
     costs.backward = cost.backward_work(first, last) / cost.speed(device);
     if (stage == 0) costs.input = cost.input_transfer(device);
@@ -63,16 +53,14 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
         costs.weights += cost.workload().layers[layer].backward_weight / cost.speed(device);
       }
     }
-    const std::size_t first_taker = patterns[stage] ? patterns[stage]->replica_of(0) : 0;
-    if (replica == first_taker) of_first_microbatch_.push_back(replicas_.size());
+    if (replica == patterns[stage].replica_of(0)) of_first_microbatch_.push_back(replicas_.size());
     replicas_.push_back(std::move(costs));
   }
-  add_ways(plan, cost);
+  add_ways(plan, patterns, cost);
 }
 
-void ReplicaCosts::add_ways(const Plan& plan, const CostModel& cost)
+void ReplicaCosts::add_ways(const Plan& plan, const std::vector<MicrobatchPattern>& patterns, const CostModel& cost)
 {
-  const auto patterns = schedules::microbatch_patterns(plan);
   const auto device_of = [&](std::size_t stage, std::size_t replica) {
     return cost.cluster().device_index(plan.stages[stage].replicas[replica].shards.front().device).value();
   };

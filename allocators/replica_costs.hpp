@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/plan/cost_model.hpp"
+#include "core/plan/microbatch_pattern.hpp"
 #include "core/plan/order.hpp"
 #include "core/plan/plan.hpp"
 
@@ -55,7 +56,7 @@ class ReplicaCosts {
     Seconds back;   // from the end of its backward until that of the first stage ends
   };
 
-  void add_ways(const Plan& plan, const CostModel& cost);
+  void add_ways(const Plan& plan, const std::vector<MicrobatchPattern>& patterns, const CostModel& cost);
   std::vector<Detour> detours() const;
   Seconds counted(Seconds time) const { return goal_.has_free_transfers() ? Seconds(0) : time; }
 

@@ -9,6 +9,7 @@
 #include "core/check/step_player.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/plan/placed_replicas.hpp"
 
 #include <fmt/format.h>
 
@@ -112,9 +113,7 @@ class Checker {
     for (std::size_t i = 0; i < cluster_.devices.size(); ++i) index_of.emplace(cluster_.devices[i].name, i);
     std::unordered_map<std::string, std::size_t> stage_of_device;
     // With replicas, a device may have neighbouring stages, so that pipelines have their own cuts.
-    const bool is_for_chains = chain_schedule(plan_.goal.schedule).has_value() &&
-                               std::all_of(plan_.stages.begin(), plan_.stages.end(),
-                                           [](const Stage& stage) { return stage.replicas.size() == 1; });
+    const bool is_for_chains = chain_schedule(plan_.goal.schedule).has_value() && !has_replicas(plan_);
     std::size_t next_layer = 0;
     if (plan_.stages.empty()) fault("stages: none; a plan that is not infeasible places every layer");
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {

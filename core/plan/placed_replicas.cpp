@@ -25,10 +25,9 @@ std::vector<PlacedReplica> placed_replicas(const Plan& plan)
   return placed;
 }
 
-bool has_replicas(const Plan& plan)
+bool has_replicas(const std::vector<Stage>& stages)
 {
-  return std::any_of(plan.stages.begin(), plan.stages.end(),
-                     [](const Stage& stage) { return stage.replicas.size() > 1; });
+  return std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.replicas.size() > 1; });
 }
 
 void require_single_replicas(const Plan& plan, const std::string& file, const std::string& command)

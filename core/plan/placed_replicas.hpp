@@ -18,8 +18,12 @@ struct PlacedReplica {
 /// devices, numbered by their first appearance. The k-th replica of a rank is its part k.
 std::vector<PlacedReplica> placed_replicas(const Plan& plan);
 
-/// Whether a stage has several replicas.
-bool has_replicas(const Plan& plan);
+/// Whether one of the stages has several replicas.
+bool has_replicas(const std::vector<Stage>& stages);
+inline bool has_replicas(const Plan& plan)
+{
+  return has_replicas(plan.stages);
+}
 
 /// @throws InputError naming `command` for a plan in which a stage has several replicas.
 void require_single_replicas(const Plan& plan, const std::string& file, const std::string& command);

@@ -3,6 +3,7 @@
 #include "core/base/document.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/plan/order_text.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "core/plan/plan_file_reading.hpp"
 
 #include <fmt/format.h>
@@ -124,8 +125,7 @@ ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& st
           "orders", fmt::format("schedule {} makes its own orders; write yours under the name listed", schedule.name));
     } else if (takes_orders(schedule.name) && !has_orders && !stages.empty()) {
       reader.add_fault("orders", fmt::format("missing; schedule {} has the order of each device", schedule.name));
-    } else if (has_orders && std::any_of(stages.begin(), stages.end(),
-                                         [](const Stage& stage) { return stage.replicas.size() > 1; })) {
+    } else if (has_orders && has_replicas(stages)) {
       reader.add_fault("orders", "are for plans with one replica of each stage; use another schedule");
     } else if (has_orders && has_name && is_sound) {
       std::map<std::string, std::size_t> parts;
@@ -140,9 +140,7 @@ Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultLis
 {
   refuse(plan, {"codecs"});
   if (!plan.has("sync")) return {};
-  const bool has_replicas =
-      std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.replicas.size() > 1; });
-  if (!has_replicas) plan.add_fault("sync", "no stage has several replicas; leave it out");
+  if (!has_replicas(stages)) plan.add_fault("sync", "no stage has several replicas; leave it out");
   return read_mapping<Sync>(plan, "sync", faults, [&](MappingReader& reader) {
     Sync sync;
     std::vector<std::string> names;

@@ -47,15 +47,10 @@ class Pipelines {
   }
 
   const std::vector<PlacedReplica>& placed() const { return placed_; }
-  /// None where one replica takes all.
-  const MicrobatchPattern* pattern_of(std::size_t stage) const
-  {
-    return patterns_[stage] ? &*patterns_[stage] : nullptr;
-  }
+  const MicrobatchPattern& pattern_of(std::size_t stage) const { return patterns_[stage]; }
   std::uint64_t microbatches_of(std::size_t index) const
   {
-    const auto& [stage, replica, rank] = placed_[index];
-    return patterns_[stage] ? patterns_[stage]->count(replica) : plan_.goal.microbatches;
+    return patterns_[placed_[index].stage].count(placed_[index].replica);
   }
 
  private:
@@ -68,13 +63,11 @@ class Pipelines {
       unite(first_of_stage_[stage - 1] + from, first_of_stage_[stage] + to);
     };
     if (before == here) {
-      for (std::size_t replica = 0; replica < plan_.stages[stage].replicas.size(); ++replica) {
-        unite_pair(replica, replica);
-      }
+      for (std::size_t replica = 0; replica < here.replicas(); ++replica) unite_pair(replica, replica);
       return;
     }
     // Programs look at each micro-batch once for each replica of the two stages.
-    const std::uint64_t replicas = plan_.stages[stage - 1].replicas.size() + plan_.stages[stage].replicas.size();
+    const std::uint64_t replicas = before.replicas() + here.replicas();
     const std::uint64_t microbatches = plan_.goal.microbatches;
     if (microbatches > (most_look_ups - look_ups_) / replicas) {
       throw InputError(fmt::format("stages[{}].replicas", stage),
@@ -83,9 +76,7 @@ class Pipelines {
                                    counted(microbatches, "micro-batch", "es")));
     }
     look_ups_ += microbatches * replicas;
-    for (std::uint64_t m = 0; m < microbatches; ++m) {
-      unite_pair(before ? before->replica_of(m) : 0, here ? here->replica_of(m) : 0);
-    }
+    for (std::uint64_t m = 0; m < microbatches; ++m) unite_pair(before.replica_of(m), here.replica_of(m));
   }
 
   std::size_t root_of(std::size_t index)
@@ -103,7 +94,7 @@ class Pipelines {
 
   const Plan& plan_;
   std::vector<PlacedReplica> placed_;
-  std::vector<std::optional<MicrobatchPattern>> patterns_;
+  std::vector<MicrobatchPattern> patterns_;
   std::vector<std::size_t> first_of_stage_;
   std::vector<std::size_t> pipeline_of_;  // a forest: each replica's parent
   std::uint64_t look_ups_ = 0;
@@ -257,8 +248,8 @@ class ReplicaOrders {
       const std::uint64_t own = pipelines_.microbatches_of(members[i]);
       const std::uint64_t before = members.size() - after - replicas_of_stage.at(stage);
       const auto seen = [&](std::uint64_t replicas) { return (replicas * own + all - 1) / all; };
-      const MicrobatchPattern* pattern = pipelines_.pattern_of(stage);
-      const std::uint64_t needed = most_within(pattern, replica, ahead, own);
+      const MicrobatchPattern& pattern = pipelines_.pattern_of(stage);
+      const std::uint64_t needed = most_within(pattern, replica, ahead);
       Order order = order_within(seen(before), seen(after), own, rank);
       if (warm_up_of(order) < needed) order = order_within(seen(before), needed, own, rank);
       const std::uint64_t warm_up = warm_up_of(order);
@@ -268,7 +259,7 @@ class ReplicaOrders {
                                      "would wait for each other; give at least {}",
                                      shown(devices_[rank]), warm_up, needed));
       }
-      ahead_here = std::max(ahead_here, span_of(pattern, replica, warm_up, own));
+      ahead_here = std::max(ahead_here, span_of(pattern, replica, warm_up));
       set_order(rank, std::move(order));
     }
   }
@@ -281,28 +272,26 @@ class ReplicaOrders {
   }
 
   /// The most micro-batches of a replica among the `distance` of the step that follow one of its own.
-  static std::uint64_t most_within(const MicrobatchPattern* pattern, std::size_t replica, std::uint64_t distance,
-                                   std::uint64_t own)
+  static std::uint64_t most_within(const MicrobatchPattern& pattern, std::size_t replica, std::uint64_t distance)
   {
-    if (pattern == nullptr) return std::min(distance, own - 1);
+    const std::uint64_t own = pattern.count(replica);
     std::uint64_t most = 0;
     std::uint64_t last = 0;  // index of the last one within the distance
-    for (std::uint64_t index = 0; index < std::min(own, pattern->period()); ++index) {
-      while (last + 1 < own && pattern->nth(replica, last + 1) <= pattern->nth(replica, index) + distance) ++last;
+    for (std::uint64_t index = 0; index < std::min(own, pattern.period()); ++index) {
+      while (last + 1 < own && pattern.nth(replica, last + 1) <= pattern.nth(replica, index) + distance) ++last;
       most = std::max(most, last - index);
     }
     return most;
   }
 
   /// The largest distance, in micro-batches of the step, from one of a replica to the one `further` on.
-  static std::uint64_t span_of(const MicrobatchPattern* pattern, std::size_t replica, std::uint64_t further,
-                               std::uint64_t own)
+  static std::uint64_t span_of(const MicrobatchPattern& pattern, std::size_t replica, std::uint64_t further)
   {
-    if (pattern == nullptr) return further;
+    const std::uint64_t own = pattern.count(replica);
     std::uint64_t longest = 0;
-    for (std::uint64_t index = 0; index < std::min(own, pattern->period()); ++index) {
+    for (std::uint64_t index = 0; index < std::min(own, pattern.period()); ++index) {
       const std::uint64_t to = std::min(index + further, own - 1);
-      longest = std::max(longest, pattern->nth(replica, to) - pattern->nth(replica, index));
+      longest = std::max(longest, pattern.nth(replica, to) - pattern.nth(replica, index));
     }
     return longest;
   }
@@ -332,24 +321,20 @@ class ReplicaOrders {
 
 }  // namespace
 
-std::vector<std::optional<MicrobatchPattern>> microbatch_patterns(const Plan& plan)
+std::vector<MicrobatchPattern> microbatch_patterns(const Plan& plan)
 {
-  std::vector<std::optional<MicrobatchPattern>> patterns(plan.stages.size());
+  std::vector<MicrobatchPattern> patterns;
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const auto& replicas = plan.stages[i].replicas;
-    if (replicas.size() == 1) continue;
-    const std::string place = fmt::format("stages[{}].replicas", i);
     std::vector<std::uint64_t> counts;
-    for (const auto& replica : replicas) counts.push_back(replica.microbatches);
-    const std::uint64_t all = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-    if (all != plan.goal.microbatches) {
-      throw InputError(place, fmt::format("take {} micro-batches, and the step has {}; give each micro-batch to one",
-                                          all, plan.goal.microbatches));
+    for (const auto& replica : plan.stages[i].replicas) {
+      counts.push_back(replica.microbatches > 0 ? replica.microbatches : plan.goal.microbatches);
     }
+    const std::uint64_t all = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+    ensure(all == plan.goal.microbatches, "the replicas of a stage take all micro-batches");
     try {
-      patterns[i].emplace(std::move(counts));
+      patterns.emplace_back(std::move(counts));
     } catch (const InputError& fault) {
-      throw InputError(place, fault.what());
+      throw InputError(fmt::format("stages[{}].replicas", i), fault.what());
     }
   }
   return patterns;

@@ -6,14 +6,14 @@
 #include "core/plan/plan.hpp"
 
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 namespace isobar::schedules {
 
-/// By stage, which replica takes which micro-batch; none where one takes all. @throws InputError as MicrobatchPattern
-/// does, and for counts that are not all of the step's micro-batches, naming stages[i].replicas.
-std::vector<std::optional<MicrobatchPattern>> microbatch_patterns(const Plan& plan);
+/// By stage, which replica takes which micro-batch. The counts of a stage's replicas are all of the step's
+/// micro-batches.
+/// @throws InputError as MicrobatchPattern does, naming stages[i].replicas.
+std::vector<MicrobatchPattern> microbatch_patterns(const Plan& plan);
 
 /// The orders of a plan's devices, by rank.
 ///

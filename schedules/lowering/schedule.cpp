@@ -31,7 +31,7 @@ struct Source {
 
 /// Where the tasks of a replica find their inputs if the neighbouring stage divides the micro-batches in another way.
 struct Route {
-  const MicrobatchPattern* pattern = nullptr;  // of the neighbouring stage; none: one replica
+  const MicrobatchPattern* pattern = nullptr;  // of the neighbouring stage
   std::vector<Source> sources;                 // by its replica
 };
 
@@ -171,7 +171,7 @@ class PipelineProgram : public Program {
       work.index = static_cast<std::uint32_t>(stage);
       work.replica = replica;
       work.rank = rank;
-      work.microbatches = patterns_[stage] ? patterns_[stage]->count(replica) : plan.goal.microbatches;
+      work.microbatches = patterns_[stage].count(replica);
       work.first_layer = plan.stages[stage].first_layer;
       work.last_layer = plan.stages[stage].last_layer;
       for (std::size_t layer = work.first_layer; layer <= work.last_layer; ++layer) {
@@ -198,8 +198,7 @@ class PipelineProgram : public Program {
       std::uint64_t tasks = 0;
       for (std::uint32_t part = 0; part < parts_of_rank_[rank].size(); ++part) {
         StageWork& work = works_[parts_of_rank_[rank][part]];
-        const auto& pattern = patterns_[work.index];
-        const MicrobatchPattern* divides = pattern ? &*pattern : nullptr;
+        const MicrobatchPattern* divides = patterns_[work.index].replicas() > 1 ? &patterns_[work.index] : nullptr;
         work.forwards = Series::forwards(order, part).of_replica(divides, work.replica);
         work.backwards = Series::backwards(order, part).of_replica(divides, work.replica);
         const std::uint64_t inputs = order.count(Opcode::BackwardInput, part);
@@ -249,14 +248,9 @@ class PipelineProgram : public Program {
   {
     const Series& series = works_[from].forwards;
     for (std::uint64_t index = 0; index < series.length(); ++index) {
-      if (replica_of(works_[to].index, series.of_step(index)) == works_[to].replica) return true;
+      if (patterns_[works_[to].index].replica_of(series.of_step(index)) == works_[to].replica) return true;
     }
     return false;
-  }
-
-  std::size_t replica_of(std::size_t stage, std::uint64_t microbatch) const
-  {
-    return patterns_[stage] ? patterns_[stage]->replica_of(microbatch) : 0;
   }
 
   /// Lets the replicas of a stage and of the one before find their inputs by the other's pattern.
@@ -264,8 +258,7 @@ class PipelineProgram : public Program {
   {
     const auto add = [&](std::size_t of, std::size_t by, Input StageWork::*input) {
       for (std::size_t i = first_of_stage_[of]; i < first_of_stage_[of + 1]; ++i) {
-        const MicrobatchPattern* pattern = patterns_[by] ? &*patterns_[by] : nullptr;
-        routes_.push_back({pattern, std::vector<Source>(first_of_stage_[by + 1] - first_of_stage_[by])});
+        routes_.push_back({&patterns_[by], std::vector<Source>(first_of_stage_[by + 1] - first_of_stage_[by])});
         (works_[i].*input).route = &routes_.back();
       }
     };
@@ -284,7 +277,7 @@ class PipelineProgram : public Program {
     const Series* sent = &made;
     if (!is_alike) {
       parts_of_series_.push_back(made.only([&](std::uint64_t index) {
-        return replica_of(works_[to].index, made.of_step(index)) == works_[to].replica;
+        return patterns_[works_[to].index].replica_of(made.of_step(index)) == works_[to].replica;
       }));
       sent = &parts_of_series_.back();
     }
@@ -343,9 +336,9 @@ class PipelineProgram : public Program {
   {
     last_sync_.resize(orders_.size());
     std::vector<std::size_t> of_rank(orders_.size(), 0);
-    for (const auto& work : works_) of_rank[work.rank] += patterns_[work.index] ? 1U : 0U;
+    for (const auto& work : works_) of_rank[work.rank] += patterns_[work.index].replicas() > 1 ? 1U : 0U;
     for (std::size_t stage = patterns_.size(); stage-- > 0;) {
-      if (!patterns_[stage]) continue;
+      if (patterns_[stage].replicas() == 1) continue;
       Channel channel;
       channel.algorithm = plan.sync.algorithm;
       for (std::size_t i = first_of_stage_[stage]; i < first_of_stage_[stage + 1]; ++i) {
@@ -438,10 +431,9 @@ class PipelineProgram : public Program {
   {
     const Source* source = &input.source;
     if (input.route != nullptr) {
-      const MicrobatchPattern* pattern = input.route->pattern;
-      microbatch = own.of_step(microbatch);
-      source = &input.route->sources[pattern == nullptr ? 0 : pattern->replica_of(microbatch)];
-      if (pattern != nullptr) microbatch = pattern->index_of(microbatch);
+      const std::uint64_t of_step = own.of_step(microbatch);
+      source = &input.route->sources[input.route->pattern->replica_of(of_step)];
+      microbatch = input.route->pattern->index_of(of_step);
     }
     if (source->made_by == nullptr) return {};
     const Task task = source->made_by->of(microbatch);
@@ -513,12 +505,12 @@ class PipelineProgram : public Program {
     return instruction;
   }
 
-  std::vector<Order> orders_;                               // by rank
-  std::vector<std::optional<MicrobatchPattern>> patterns_;  // by stage; none: one replica takes all
-  std::vector<std::vector<std::size_t>> parts_of_rank_;     // indices in works_
-  std::vector<StageWork> works_;                            // by stage and replica; others point to their series
-  std::vector<std::size_t> first_of_stage_;                 // in works_, and their number
-  std::deque<Series> parts_of_series_;                      // of hops between stages with other patterns
+  std::vector<Order> orders_;                            // by rank
+  std::vector<MicrobatchPattern> patterns_;              // by stage
+  std::vector<std::vector<std::size_t>> parts_of_rank_;  // indices in works_
+  std::vector<StageWork> works_;                         // by stage and replica; others point to their series
+  std::vector<std::size_t> first_of_stage_;              // in works_, and their number
+  std::deque<Series> parts_of_series_;                   // of hops between stages with other patterns
   std::deque<Route> routes_;
   std::vector<Wait> last_sync_;  // of gradients, by rank; for no completion without one
   bool is_training_ = true;

@@ -10,20 +10,22 @@
 
 namespace isobar::schedules {
 
-/// Makes the Program of a checked, feasible plan of stages on one device each. A device may have several stages; its
-/// compute lane then executes those of all, in the order of the plan's schedule. O(stages + layers + slots of the
-/// orders) time and memory, independent of the number of micro-batches. Keeps no reference to its arguments.
+/// Makes the Program of a checked, feasible plan whose replicas have a shard each. A device may have several stages;
+/// its compute lane then executes those of all, in the order of the plan's schedule. O(replicas + layers + slots of the
+/// orders) time and memory, independent of the number of micro-batches, unless stages divide them in different ways.
+/// Keeps no reference to its arguments.
 ///
 /// A rank is a device (`devices_of`); the last rank is the data server, if the plan names one. Lanes of a rank, where
 /// it has them, in this order:
 /// - "compute": the tasks of its order, then an Update for each of its stages.
 /// - "send activation", "send gradient": what its stages make for neighbouring stages on other devices.
 /// - "receive activation", "receive gradient": what its stages need from those, and the input of stage 0.
-/// - "sync": the gradient sync, if the workload needs one and the plan has several devices.
+/// - "sync gradients": the sum over the replicas of a stage, after the last backward of the stage.
+/// - "sync": what all ranks need to know of all gradients, if the workload clips or scales them.
 ///
 /// If a rank has several lanes of one kind, their names end in the stage to or from whose input they carry:
-/// "send activation 3", and "receive gradient 3" for the gradient that stage 3 sends back. The messages of a channel
-/// follow the order of the sender.
+/// "send activation 3", and "receive gradient 3" for the gradient that stage 3 sends back; then, of several replicas,
+/// in the other one's number: "send activation 3.1". The messages of a channel follow the order of the sender.
 /// @throws InputError where the schedule has no orders for the plan.
 std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload);
 

@@ -200,6 +200,25 @@ TEST(FaultsOf, RefusesSeveralDevicesForOneStage)
   EXPECT_THAT(sound.faults(), ElementsAre("stages[0].replicas[0].shards: 2; this version runs replicas of one shard"));
 }
 
+TEST(FaultsOf, NamesReplicasThatDoNotDivideTheStep)
+{
+  Sound sound;
+  const std::uint64_t all = sound.plan.goal.microbatches;
+  auto& replicas = sound.plan.stages[0].replicas;
+  replicas = {{all, {{"d0"}}}, {1, {{"d9"}}}};
+  EXPECT_THAT(sound.faults(),
+              testing::Contains(fmt::format("stages[0].replicas: take {} micro-batches, and the step has {}; give each "
+                                            "micro-batch to one",
+                                            all + 1, all)));
+  replicas = {{all, {{"d0"}}}, {0, {{"d9"}}}};
+  EXPECT_THAT(sound.faults(),
+              testing::Contains("stages[0].replicas[1].microbatches: 0; each of several replicas takes some"));
+  replicas = {{all - 1, {{"d0"}}}, {1, {{"d0"}}}};
+  EXPECT_THAT(sound.faults(), testing::Contains("stages[0]: device d0 has two of its replicas; give each its own"));
+  replicas.clear();
+  EXPECT_THAT(sound.faults(), testing::Contains("stages[0]: no replicas; a stage has devices that run it"));
+}
+
 TEST(FaultsOf, TellsWhatAStageNeedsAndItsDeviceHas)
 {
   Sound sound;

@@ -206,10 +206,6 @@ TEST(Replicas, RefuseWhatHasNoOrder)
   EXPECT_EQ(fault_of(replicated({{{0, 4}, {1, 2}}, {{2, 3}, {3, 3}}, {{4, 6}}}, "1f1b(warm_up=0/0/1/1/0)")),
             "schedule: warm_up of device d0 is 0, so that it and replicas of the next stage would wait for each other; "
             "give at least 1");
-  Plan plan = replicated({{{0, 2}, {1, 2}}}, "1f1b");
-  plan.goal.microbatches = 5;
-  EXPECT_EQ(fault_of(plan),
-            "stages[0].replicas: take 4 micro-batches, and the step has 5; give each micro-batch to one");
 }
 
 TEST(Replicas, TakeTheWarmUpOfTheirDevices)
