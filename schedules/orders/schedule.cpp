@@ -2,6 +2,7 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/plan/order_text.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,6 +22,12 @@ void check_numbers(const Schedule& schedule, const ScheduleChoice& choice)
 {
   for (const auto& [key, values] : choice.numbers) {
     if (schedule.takes(key)) {
+      const auto large =
+          std::find_if(values.begin(), values.end(), [](auto value) { return value > most_repetitions; });
+      if (large != values.end()) {
+        throw InputError(std::string(place),
+                         fmt::format("{}: {} is above {}; use less", key, *large, most_repetitions));
+      }
       const bool is_chosen = !values.empty();  // and not left to an allocator
       if (key != "chunks" || !is_chosen || (values.size() == 1 && values.front() >= 2)) continue;
       throw InputError(std::string(place), fmt::format("{}: chunks is one number, at least 2", shown(text_of(choice))));

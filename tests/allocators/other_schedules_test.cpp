@@ -434,6 +434,8 @@ TEST(RequirePlannable, RefusesUnknownSchedulesAndNumbers)
   const Workload workload = chain({1, 1});
   EXPECT_EQ(fault_of("even", workload, cluster({1, 1}), goal_under("interleave")),
             "schedule: \"interleave\" is not known; did you mean interleaved?");
+  EXPECT_EQ(fault_of("even", workload, cluster({1, 1}), goal_under("1f1b(warm_up=1000000001/0)")),
+            "schedule: warm_up: 1000000001 is above 1000000000; use less");
   EXPECT_EQ(fault_of("even", workload, cluster({1, 1}), goal_under("gpipe(chunks=2)")),
             "schedule: gpipe takes no chunks; leave it out");
   EXPECT_EQ(fault_of("even", workload, cluster({1, 1}), goal_under("interleaved(chunks=1)")),
