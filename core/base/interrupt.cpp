@@ -13,8 +13,11 @@ namespace isobar {
 
 namespace {
 
-volatile std::sig_atomic_t requests = 0;
-volatile std::sig_atomic_t requests_without_effect = 0;
+// Written by the handler and the main thread, read by every thread.
+std::atomic<int> requests = 0;
+std::atomic<int> requests_without_effect = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
+
 std::atomic<std::atomic<bool>*> first_request = nullptr;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<std::atomic<bool>*>::is_always_lock_free);
 
