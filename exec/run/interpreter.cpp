@@ -33,7 +33,7 @@ class Player {
     {
       std::vector<std::jthread> threads;
       try {
-        for (LaneId lane = 0; lane < lanes_.size(); ++lane) {
+        for (LaneId lane = 0; lane < lanes(); ++lane) {
           if (lane == compute_lane || lanes_[lane].length == 0) continue;
           threads.push_back(start_thread([this, lane] { play_lane(lane, {}); }));
         }
@@ -120,12 +120,14 @@ class Player {
     return !failure_;
   }
 
+  LaneId lanes() const { return static_cast<LaneId>(lanes_.size()); }
+
   /// Waits until all lanes have ended the step before `step`; false if a lane has failed. A lane two steps ahead would
   /// pile up messages that no lane takes yet.
   bool others_follow(LaneId lane, std::uint64_t step)
   {
     std::unique_lock lock(mutex_);
-    for (LaneId other = 0; other < lanes_.size(); ++other) {
+    for (LaneId other = 0; other < lanes(); ++other) {
       await(lock, lane, other, (step - first_step_) * lanes_[other].length);
     }
     return !failure_;
