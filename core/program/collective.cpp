@@ -17,6 +17,13 @@ namespace {
 using Ends = std::vector<std::size_t>;
 using Sizes = std::vector<std::uint64_t>;  // whole bytes
 
+Ends all_ends(std::size_t count)
+{
+  Ends ends(count);
+  std::iota(ends.begin(), ends.end(), std::size_t{0});
+  return ends;
+}
+
 std::uint64_t whole_bytes(Bytes size)
 {
   ensure(size.value >= 0 && size.value <= 0x1p53, "a collective of more data than 2^53 bytes, or of less than none");
@@ -91,8 +98,7 @@ Sizes equal_parts(std::uint64_t size, std::size_t ends)
 
 std::vector<Round> ring_rounds(Opcode opcode, const Sizes& sizes)
 {
-  Ends ends(sizes.size());
-  std::iota(ends.begin(), ends.end(), std::size_t{0});
+  const Ends ends = all_ends(sizes.size());
   Round round;
   if (opcode == Opcode::AllReduce) add_all_reduce(ends, sizes.front(), round);
   if (opcode == Opcode::ReduceScatter) add_reduce_scatter(ends, equal_parts(sizes.front(), ends.size()), round);
@@ -192,6 +198,92 @@ Sizes held(const Division& division, std::size_t owners, std::uint64_t begin, st
   return sizes;
 }
 
+/// The range of an owner's piece in a division of one chunk.
+ValueRange range_of(const Division& division, std::size_t owner)
+{
+  for (const auto& piece : division) {
+    if (piece.owner == owner) return {piece.begin, piece.end};
+  }
+  throw std::logic_error("an end without a piece of an AllReduce");
+}
+
+Division equal_pieces(std::uint64_t begin, std::uint64_t end, std::size_t owners)
+{
+  Division division;
+  add_pieces(begin, end, owners, division);
+  return division;
+}
+
+/// A ReduceScatter over a ring of `ends`, by which the end at index `place` gets the sum of its own piece.
+void add_scattering_steps(const Ends& ends, std::size_t place, const Division& pieces, std::vector<SumStep>& steps)
+{
+  const std::size_t count = ends.size();
+  for (std::size_t step = 0; step + 1 < count; ++step) {
+    steps.push_back({ends[(place + 1) % count], range_of(pieces, (place + 2 * count - step - 1) % count),
+                     ends[(place + count - 1) % count], range_of(pieces, (place + 2 * count - step - 2) % count),
+                     true});
+  }
+}
+
+/// An AllGather over a ring of `ends`, of which the one at index `place` has its own piece.
+void add_gathering_steps(const Ends& ends, std::size_t place, const Division& pieces, std::vector<SumStep>& steps)
+{
+  const std::size_t count = ends.size();
+  for (std::size_t step = 0; step + 1 < count; ++step) {
+    steps.push_back({ends[(place + 1) % count], range_of(pieces, (place + count - step) % count),
+                     ends[(place + count - 1) % count], range_of(pieces, (place + 2 * count - step - 1) % count),
+                     false});
+  }
+}
+
+std::size_t place_of(std::size_t end, const Ends& ends)
+{
+  return static_cast<std::size_t>(std::find(ends.begin(), ends.end(), end) - ends.begin());
+}
+
+std::vector<SumStep> ring_steps(std::size_t end, const Ends& ends, ValueRange values)
+{
+  std::vector<SumStep> steps;
+  const Division pieces = equal_pieces(values.begin, values.end, ends.size());
+  add_scattering_steps(ends, place_of(end, ends), pieces, steps);
+  add_gathering_steps(ends, place_of(end, ends), pieces, steps);
+  return steps;
+}
+
+std::vector<SumStep> tree_steps(std::size_t end, std::size_t ends, std::size_t values)
+{
+  const ValueRange all = {0, values};
+  std::vector<SumStep> to_root;
+  std::vector<SumStep> back;
+  for (std::size_t step = 1; step < ends; step *= 2) {
+    if (end % (2 * step) == step) {
+      to_root.push_back({end - step, all, {}, {}, false});
+      back.push_back({{}, {}, end - step, all, false});
+      break;
+    }
+    if (end + step < ends) {
+      to_root.push_back({{}, {}, end + step, all, true});
+      back.push_back({end + step, all, {}, {}, false});
+    }
+  }
+  to_root.insert(to_root.end(), back.rbegin(), back.rend());
+  return to_root;
+}
+
+std::vector<SumStep> direct_steps(std::size_t end, std::size_t ends, std::size_t values)
+{
+  const Division pieces = equal_pieces(0, values, ends);
+  std::vector<SumStep> steps;
+  for (const bool adds : {true, false}) {
+    for (std::size_t shift = 1; shift < ends; ++shift) {
+      const std::size_t to = (end + shift) % ends;
+      const std::size_t from = (end + ends - shift) % ends;
+      steps.push_back({to, range_of(pieces, adds ? to : end), from, range_of(pieces, adds ? end : from), adds});
+    }
+  }
+  return steps;
+}
+
 /// Collectives among ends in several sites, whose first `leaders_` ends each form rings across the sites.
 ///
 /// The data are chunks, one after another: a single one of an AllReduce, else one per site, the parts of its ends.
@@ -241,6 +333,27 @@ class Hierarchy {
     }
     std::erase_if(rounds, [](const Round& round) { return round.empty(); });
     return rounds;
+  }
+
+  /// The steps of an end of an AllReduce.
+  std::vector<SumStep> steps(std::size_t end) const
+  {
+    const auto& site = *std::find_if(sites_.begin(), sites_.end(),
+                                     [&](const Ends& ends) { return place_of(end, ends) < ends.size(); });
+    const std::size_t place = place_of(end, site);
+    const Division pieces = spread(site);
+    std::vector<SumStep> steps;
+    add_scattering_steps(site, place, pieces, steps);
+    add_move_steps(site, place, pieces, true, steps);
+    if (place < leaders_) {
+      Ends ends;
+      for (const auto& other : sites_) ends.push_back(other[place]);
+      const auto across = ring_steps(end, ends, range_of(leading_, place));
+      steps.insert(steps.end(), across.begin(), across.end());
+    }
+    add_move_steps(site, place, pieces, false, steps);
+    add_gathering_steps(site, place, pieces, steps);
+    return steps;
   }
 
  private:
@@ -295,27 +408,53 @@ class Hierarchy {
     return round;
   }
 
-  /// The flows by which the ends of a site pass from their division to that of the leaders or back. An end without data
-  /// takes part by a message of 0 bytes.
-  void add_moves(const Ends& site, const Division& division, bool to_leaders, Round& round) const
+  /// What the ends of a site pass between their division and that of the leaders.
+  struct Move {
+    std::size_t leader = 0;  // indices of ends of the site
+    std::size_t owner = 0;
+    ValueRange range;
+  };
+
+  std::vector<Move> moves_between(const Division& division) const
   {
-    std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> moved;  // by leader and owner
-    for (std::size_t owner = leaders_; owner < site.size(); ++owner) moved[{owner * leaders_ / site.size(), owner}] = 0;
+    std::vector<Move> moves;
     auto piece = division.begin();
     for (auto leading = leading_.begin(); piece != division.end() && leading != leading_.end();) {
       const std::uint64_t from = std::max(piece->begin, leading->begin);
       const std::uint64_t to = std::min(piece->end, leading->end);
-      if (from < to && piece->owner != leading->owner) moved[{leading->owner, piece->owner}] += to - from;
+      if (from < to && piece->owner != leading->owner) moves.push_back({leading->owner, piece->owner, {from, to}});
       if (piece->end <= leading->end) {
         ++piece;
       } else {
         ++leading;
       }
     }
+    return moves;
+  }
+
+  /// The flows of these moves. An end without data takes part by a message of 0 bytes.
+  void add_moves(const Ends& site, const Division& division, bool to_leaders, Round& round) const
+  {
+    std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> moved;  // by leader and owner
+    for (std::size_t owner = leaders_; owner < site.size(); ++owner) moved[{owner * leaders_ / site.size(), owner}] = 0;
+    for (const auto& move : moves_between(division)) moved[{move.leader, move.owner}] += move.range.size();
     for (const auto& [owners, bytes] : moved) {
       const std::size_t leader = site[owners.first];
       const std::size_t other = site[owners.second];
       round.push_back(to_leaders ? flow_of(other, leader, bytes) : flow_of(leader, other, bytes));
+    }
+  }
+
+  /// The part of the end at index `place`. All ends of a site follow the same list, so that none waits for another in
+  /// a circle.
+  void add_move_steps(const Ends& site, std::size_t place, const Division& division, bool to_leaders,
+                      std::vector<SumStep>& steps) const
+  {
+    for (const auto& move : moves_between(division)) {
+      const std::size_t from = to_leaders ? move.owner : move.leader;
+      const std::size_t to = to_leaders ? move.leader : move.owner;
+      if (place == from) steps.push_back({site[to], move.range, {}, {}, false});
+      if (place == to) steps.push_back({{}, {}, site[from], move.range, false});
     }
   }
 
@@ -370,6 +509,28 @@ std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algo
       return direct_rounds(opcode, sizes);
   }
   throw std::logic_error("an algorithm without rounds");
+}
+
+std::vector<SumStep> steps_of_sum(std::size_t end, std::size_t ends, std::size_t values, Algorithm algorithm,
+                                  const std::vector<std::string>& sites)
+{
+  ensure(end < ends, "a step of an end that a collective lacks");
+  ensure(sites.size() == ends || (sites.empty() && algorithm != Algorithm::Hierarchical),
+         "a collective needs a site for each end");
+  switch (algorithm) {
+    case Algorithm::Ring:
+      return ring_steps(end, all_ends(ends), {0, values});
+    case Algorithm::Hierarchical: {
+      auto by_site = ends_by_site(sites);
+      if (by_site.size() == 1) return ring_steps(end, all_ends(ends), {0, values});
+      return Hierarchy(Opcode::AllReduce, Sizes{values}, std::move(by_site)).steps(end);
+    }
+    case Algorithm::Tree:
+      return tree_steps(end, ends, values);
+    case Algorithm::Direct:
+      return direct_steps(end, ends, values);
+  }
+  throw std::logic_error("an algorithm without steps");
 }
 
 }  // namespace isobar

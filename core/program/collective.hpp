@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,7 @@ struct Flow {
 /// Flows that run at the same time. A round ends when all its flows have ended; then the next one begins.
 using Round = std::vector<Flow>;
 
-/// The rounds of a collective among the ends of a channel. The simulator plays them, cost models sum them, and the TCP
-/// transport executes them.
+/// The rounds of a collective among the ends of a channel, which the simulator plays and cost models sum.
 ///
 /// `size[i]` is the data of end i:
 /// - AllReduce: what each end contributes and receives, the same for all.
@@ -57,5 +57,29 @@ using Round = std::vector<Flow>;
 /// and for sites of another number.
 std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algorithm algorithm,
                              const std::vector<std::string>& sites = {});
+
+/// Values begin..end-1 of those that an AllReduce adds up.
+struct ValueRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  std::size_t size() const { return end - begin; }
+  bool operator==(const ValueRange&) const = default;
+};
+
+/// What an end of an AllReduce does at one time: it sends values to one end, and receives values from one.
+struct SumStep {
+  std::optional<std::size_t> to;
+  ValueRange sent;
+  std::optional<std::size_t> from;
+  ValueRange received;
+  bool adds = false;  ///< what it receives to its own values; else takes it in their place
+};
+
+/// The steps of one of `ends` ends by which an AllReduce of `values` values sends what `rounds_of` describes, each end
+/// one step after the other. Then all ends have the same sums, each value added up in one place. No two ends wait for
+/// each other, even if a message is sent only while it is received. Hierarchical needs a site for each end.
+std::vector<SumStep> steps_of_sum(std::size_t end, std::size_t ends, std::size_t values, Algorithm algorithm,
+                                  const std::vector<std::string>& sites = {});
 
 }  // namespace isobar

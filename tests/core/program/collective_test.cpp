@@ -10,6 +10,7 @@
 #include <ostream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar {
@@ -423,6 +424,154 @@ TEST(RoundsOf, RefusesWhatIsNoCollective)
             "ends of one sum with data of different sizes");
   EXPECT_EQ(message_of([] { rounds_of(Opcode::AllReduce, equal(2, -1), Algorithm::Ring); }),
             "a collective of more data than 2^53 bytes, or of less than none");
+}
+
+/// The sites of ends: `count` of each in turn, then as many of the next.
+std::vector<std::string> sites_with(const std::vector<std::size_t>& counts)
+{
+  std::vector<std::string> sites;
+  for (std::size_t i = 0; i < counts.size(); ++i) sites.insert(sites.end(), counts[i], std::string(1, 'a' + char(i)));
+  return sites;
+}
+
+/// An AllReduce of `values` values by its steps, in which a message is sent only while it is received.
+class PlayedSum {
+ public:
+  PlayedSum(std::size_t ends, std::size_t values, Algorithm algorithm, const std::vector<std::string>& sites)
+  {
+    for (std::size_t end = 0; end < ends; ++end) {
+      steps_.push_back(steps_of_sum(end, ends, values, algorithm, sites));
+      data_.emplace_back(values);
+      for (std::size_t i = 0; i < values; ++i) data_[end][i] = value_of(end, i);
+    }
+    progress_.resize(ends);
+    while (moves()) continue;
+  }
+
+  bool is_complete() const
+  {
+    for (std::size_t end = 0; end < steps_.size(); ++end) {
+      if (progress_[end].step < steps_[end].size()) return false;
+    }
+    return true;
+  }
+
+  bool has_all_sums() const
+  {
+    for (const auto& data : data_) {
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        double sum = 0;
+        for (std::size_t end = 0; end < data_.size(); ++end) sum += value_of(end, i);
+        if (data[i] != sum) return false;
+      }
+    }
+    return true;
+  }
+
+  /// Values by their sender and receiver.
+  const std::map<std::pair<std::size_t, std::size_t>, double>& moved() const { return moved_; }
+
+ private:
+  struct Progress {
+    std::size_t step = 0;
+    bool has_sent = false;
+    bool has_received = false;
+  };
+
+  static double value_of(std::size_t end, std::size_t index) { return std::pow(2, double(end % 8)) + double(index); }
+
+  const SumStep* current(std::size_t end) const
+  {
+    return progress_[end].step < steps_[end].size() ? &steps_[end][progress_[end].step] : nullptr;
+  }
+
+  /// One message between two ends that are both ready for it; false if there is none.
+  bool moves()
+  {
+    for (std::size_t from = 0; from < steps_.size(); ++from) {
+      const SumStep* const sender = current(from);
+      if (sender == nullptr || !sender->to || progress_[from].has_sent) continue;
+      const SumStep* const receiver = current(*sender->to);
+      if (receiver == nullptr || receiver->from != from || progress_[*sender->to].has_received) continue;
+      EXPECT_EQ(sender->sent, receiver->received);
+      const std::size_t to = *sender->to;
+      for (std::size_t i = sender->sent.begin; i < sender->sent.end; ++i) {
+        data_[to][i] = receiver->adds ? data_[to][i] + data_[from][i] : data_[from][i];
+      }
+      moved_[{from, to}] += double(sender->sent.size());
+      progress_[from].has_sent = true;
+      progress_[to].has_received = true;
+      advance(from);
+      advance(to);
+      return true;
+    }
+    return false;
+  }
+
+  void advance(std::size_t end)
+  {
+    const SumStep& step = *current(end);
+    const bool is_over = (!step.to || progress_[end].has_sent) && (!step.from || progress_[end].has_received);
+    if (is_over) progress_[end] = {progress_[end].step + 1, false, false};
+  }
+
+  std::vector<std::vector<SumStep>> steps_;
+  std::vector<std::vector<double>> data_;
+  std::vector<Progress> progress_;
+  std::map<std::pair<std::size_t, std::size_t>, double> moved_;
+};
+
+TEST(StepsOfSum, GiveAllEndsTheSumsWithoutWaitingInACircle)
+{
+  for (const Algorithm algorithm : algorithms) {
+    for (const auto& counts : std::vector<std::vector<std::size_t>>{
+             {1}, {2}, {3}, {7}, {8}, {1, 1}, {2, 2}, {1, 3}, {2, 3}, {3, 2}, {4, 6, 5}, {2, 7, 3, 1}, {8, 8}}) {
+      for (const std::size_t values : {0UL, 1UL, 5UL, 64UL, 1001UL}) {
+        const auto sites = sites_with(counts);
+        const PlayedSum sum(sites.size(), values, algorithm, sites);
+        SCOPED_TRACE(testing::Message() << name_of(algorithm) << ", sites " << testing::PrintToString(counts) << ", "
+                                        << values << " values");
+        EXPECT_TRUE(sum.is_complete());
+        EXPECT_TRUE(sum.has_all_sums());
+      }
+    }
+  }
+}
+
+TEST(StepsOfSum, SendTheBytesOfTheRounds)
+{
+  for (const Algorithm algorithm : algorithms) {
+    for (const auto& counts : std::vector<std::vector<std::size_t>>{
+             {2}, {3}, {8}, {2, 2}, {1, 3}, {2, 3}, {4, 6, 5}, {2, 4, 3, 1}, {8, 8}}) {
+      constexpr std::size_t values =
+          5040;  // which all numbers of ends divide, and all numbers of pieces of their pieces
+      const auto sites = sites_with(counts);
+      std::map<std::pair<std::size_t, std::size_t>, double> expected;
+      for (const auto& round : rounds_of(Opcode::AllReduce, equal(sites.size(), values), algorithm, sites)) {
+        for (const auto& flow : round) expected[{flow.from, flow.to}] += flow.size().value;
+      }
+      std::erase_if(expected, [](const auto& entry) { return entry.second == 0; });
+      EXPECT_EQ(PlayedSum(sites.size(), values, algorithm, sites).moved(), expected)
+          << name_of(algorithm) << ", sites " << testing::PrintToString(counts);
+    }
+  }
+}
+
+TEST(StepsOfSum, CrossBetweenTwoSitesOnceEachWayIfTheyAreHierarchical)
+{
+  // Each of two sites of 8 sends 2 (2 - 1) / 2 = 1.0 of the data to the other; a ring of all 16, 2 · 15 / 16 = 1.875.
+  constexpr std::size_t values = 1600;
+  const auto sites = sites_with({8, 8});
+  const auto across = [&](Algorithm algorithm) {
+    double sent = 0;
+    const PlayedSum sum(16, values, algorithm, sites);
+    for (const auto& [ends, moved] : sum.moved()) {
+      if (sites[ends.first] == "a" && sites[ends.second] == "b") sent += moved;
+    }
+    return sent / values;
+  };
+  EXPECT_EQ(across(Algorithm::Hierarchical), 1.0);
+  EXPECT_EQ(across(Algorithm::Ring), 1.875);
 }
 
 }  // namespace
