@@ -69,9 +69,10 @@ LinkName link_of(const Hello& hello)
 
 std::size_t connections_of(const LinkName& link, const TcpOptions& options)
 {
-  const bool is_of_group = std::any_of(options.groups.begin(), options.groups.end(),
-                                       [&](const RankGroup& group) { return group.channel == link.channel; });
-  return link.channel < first_narrow_channel && !is_of_group ? options.connections : 1;
+  const bool has_little_data = std::any_of(options.groups.begin(), options.groups.end(), [&](const RankGroup& group) {
+    return group.channel == link.channel && group.has_little_data;
+  });
+  return link.channel < first_narrow_channel && !has_little_data ? options.connections : 1;
 }
 
 bool is_connected(const Connection& connection)

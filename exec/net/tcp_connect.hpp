@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/base/clock.hpp"
+#include "core/program/program.hpp"
 #include "core/units.hpp"
 #include "exec/net/secret.hpp"
 #include "exec/net/tcp_link.hpp"
@@ -23,6 +24,9 @@ inline constexpr std::uint32_t first_narrow_channel = 0xfffffff0;
 struct RankGroup {
   std::uint32_t channel = 0;       ///< of its links, which no other links have
   std::vector<std::size_t> ranks;  ///< in the order of their ring
+  Algorithm algorithm = Algorithm::Ring;
+  std::vector<std::string> sites = {};  ///< of the ranks, which a hierarchical group needs
+  bool has_little_data = false;         ///< then its links have one connection
 };
 
 struct TcpOptions {
@@ -33,7 +37,7 @@ struct TcpOptions {
   std::uint64_t first_step = 0;  ///< of the run; all ranks must agree
   Seconds connect_deadline{60};  ///< from the start until all ranks are connected
   std::string connect_option;    ///< source of that deadline in messages, such as "twice --deadline"; "": no option
-  /// Groups that all-reduce besides all ranks together. Their links carry little data and have one connection.
+  /// Groups that all-reduce besides all ranks together.
   std::vector<RankGroup> groups;
   std::optional<std::string> bind_address;  ///< to listen on instead of the endpoint's own host, such as "0.0.0.0"
   std::shared_ptr<const Secret> secret;     ///< shared by all ranks, which prove it to each other

@@ -9,7 +9,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -22,11 +21,34 @@ namespace isobar::exec {
 namespace {
 
 /// Header of a message of an all-reduce.
-struct RoundHeader {
+struct SumHeader {
   std::uint64_t values = 0;      ///< of the whole all-reduce
-  std::uint32_t value_size = 0;  ///< bytes
-  std::uint32_t round = 0;
+  std::uint64_t value_size = 0;  ///< bytes
+  std::uint64_t begin = 0;       ///< the first value of the message
+  std::uint64_t end = 0;         ///< the one after its last
 };
+
+/// Values begin..end-1 of the pieces, counted through all of them.
+template <typename Value>
+TcpWorld::Pieces<Value> part_of(const TcpWorld::Pieces<Value>& pieces, std::size_t begin, std::size_t end)
+{
+  TcpWorld::Pieces<Value> part;
+  std::size_t first = 0;  // of the piece
+  for (const auto& piece : pieces) {
+    const std::size_t from = std::max(begin, first);
+    const std::size_t to = std::min(end, first + piece.size());
+    if (from < to) part.push_back(piece.subspan(from - first, to - from));
+    first += piece.size();
+  }
+  return part;
+}
+
+template <typename Value>
+std::size_t size_of(const TcpWorld::Pieces<Value>& pieces)
+{
+  return std::accumulate(pieces.begin(), pieces.end(), std::size_t{0},
+                         [](std::size_t sum, const auto& piece) { return sum + piece.size(); });
+}
 
 void check_inputs(std::size_t rank, const std::vector<Endpoint>& ranks, const std::vector<LinkName>& links,
                   const TcpOptions& options)
@@ -67,30 +89,38 @@ class TcpWorld::Impl {
        TcpListener listener);
 
   template <typename Value>
-  void all_reduce_sum(std::uint32_t channel, std::span<Value> values, const Deadline& deadline);
-  void wait_for_all(const Deadline& deadline) { all_reduce_sum(reserved_channel, std::span<double>(), deadline); }
+  void all_reduce_sum(std::uint32_t channel, const Pieces<Value>& values, const Deadline& deadline);
+  void wait_for_all(const Deadline& deadline) { all_reduce_sum(reserved_channel, Pieces<double>(), deadline); }
 
   std::map<LinkName, std::unique_ptr<TcpLink>> links;
   std::atomic<bool> cancelled = false;
 
  private:
-  /// The ring of a group that this rank belongs to.
-  struct Ring {
-    std::string name;            // in messages
-    std::size_t size = 1;        // number of ranks
-    std::size_t place = 0;       // of this rank
-    std::uint64_t messages = 0;  // from each rank to the next, in an all-reduce
-    LinkName to_next;
-    LinkName from_previous;
-    std::shared_ptr<TcpLoop> loop = make_tcp_loop();  // of both links
+  /// A group that this rank belongs to.
+  struct Group {
+    RankGroup ranks;
+    std::string name;                                 // in messages
+    std::size_t place = 0;                            // of this rank
+    std::shared_ptr<TcpLoop> loop = make_tcp_loop();  // of its links
+
+    std::vector<SumStep> steps(std::size_t values) const
+    {
+      return steps_of_sum(place, ranks.ranks.size(), values, ranks.algorithm, ranks.sites);
+    }
+    LinkName link(std::size_t from, std::size_t to) const
+    {
+      return {ranks.ranks[from], ranks.ranks[to], ranks.channel};
+    }
   };
 
-  void add_ring(const RankGroup& group, const std::string& name);
-  /// The ring whose links have this channel; nullptr if there is none.
-  const Ring* ring_of(std::uint32_t channel) const
+  void add_group(const RankGroup& group, const std::string& name);
+  /// The links of a group that this rank uses for some number of values.
+  std::set<LinkName> links_of(const Group& group) const;
+  /// The group whose links have this channel; nullptr if there is none.
+  const Group* group_of(std::uint32_t channel) const
   {
-    const auto found = rings_.find(channel);
-    return found == rings_.end() ? nullptr : &found->second;
+    const auto found = groups_.find(channel);
+    return found == groups_.end() ? nullptr : &found->second;
   }
 
   /// "; rank 1 is gone", from the links that no failed all-reduce has closed; "" when all are connected.
@@ -106,7 +136,7 @@ class TcpWorld::Impl {
   }
 
   std::size_t rank_;
-  std::map<std::uint32_t, Ring> rings_;  // by channel
+  std::map<std::uint32_t, Group> groups_;  // by channel
 };
 
 TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::vector<LinkName> names,
@@ -115,20 +145,21 @@ TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::
 {
   RankGroup all = {.channel = reserved_channel, .ranks = std::vector<std::size_t>(ranks.size())};
   std::iota(all.ranks.begin(), all.ranks.end(), std::size_t{0});
-  add_ring(all, "all-reduce over all ranks");
-  for (const auto& group : options.groups) add_ring(group, fmt::format("channel {}", group.channel));
+  add_group(all, "all-reduce over all ranks");
+  for (const auto& group : options.groups) add_group(group, fmt::format("channel {}", group.channel));
   if (ranks.size() == 1) return;
   const auto deadline = deadline_in(options.connect_deadline);
-  for (const auto& [channel, ring] : rings_) {
-    if (ring.size > 1) names.insert(names.end(), {ring.to_next, ring.from_previous});
+  for (const auto& [channel, group] : groups_) {
+    const auto of_group = links_of(group);
+    names.insert(names.end(), of_group.begin(), of_group.end());
   }
   std::vector<int> sockets;
   for (auto& [name, connections] : connect_links(rank, ranks, names, options, std::move(listener), deadline)) {
-    const Ring* ring = ring_of(name.channel);
-    const auto title = ring != nullptr ? ring->name : fmt::format("channel {}", name.channel);
+    const Group* group = group_of(name.channel);
+    const auto title = group != nullptr ? group->name : fmt::format("channel {}", name.channel);
     for (const auto& connection : connections) sockets.push_back(connection.socket.number());
     links[name] = std::make_unique<TcpLink>(name, rank_, title, std::move(connections),
-                                            ring != nullptr ? ring->loop : make_tcp_loop());
+                                            group != nullptr ? group->loop : make_tcp_loop());
   }
   // Connected neighbours do not imply that all ranks are connected.
   try {
@@ -141,63 +172,75 @@ TcpWorld::Impl::Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::
   for (const int socket : sockets) stop_keepalive(socket);
 }
 
-void TcpWorld::Impl::add_ring(const RankGroup& group, const std::string& name)
+void TcpWorld::Impl::add_group(const RankGroup& ranks, const std::string& name)
 {
-  const auto self = std::find(group.ranks.begin(), group.ranks.end(), rank_);
-  if (self == group.ranks.end()) return;
-  Ring ring;
-  ring.name = name;
-  ring.size = group.ranks.size();
-  ring.place = static_cast<std::size_t>(self - group.ranks.begin());
-  // One round, whatever the size: every rank sends to the next.
-  for (const auto& round : rounds_of(Opcode::AllReduce, std::vector<Bytes>(ring.size), Algorithm::Ring)) {
-    for (const Flow& flow : round) {
-      const LinkName link = {group.ranks[flow.from], group.ranks[flow.to], group.channel};
-      if (flow.from == ring.place) {
-        ring.to_next = link;
-        ring.messages = flow.messages;
-      }
-      if (flow.to == ring.place) ring.from_previous = link;
-    }
+  const auto self = std::find(ranks.ranks.begin(), ranks.ranks.end(), rank_);
+  if (self == ranks.ranks.end()) return;
+  Group group;
+  group.ranks = ranks;
+  group.name = name;
+  group.place = static_cast<std::size_t>(self - ranks.ranks.begin());
+  ensure(groups_.try_emplace(ranks.channel, std::move(group)).second, "a group has a channel of its own");
+}
+
+std::set<LinkName> TcpWorld::Impl::links_of(const Group& group) const
+{
+  constexpr std::size_t many_values = std::size_t{1} << 40;  // so many that every piece has some
+  std::set<LinkName> used;
+  for (const auto& step : group.steps(many_values)) {
+    if (step.to) used.insert(group.link(group.place, *step.to));
+    if (step.from) used.insert(group.link(*step.from, group.place));
   }
-  ensure(rings_.try_emplace(group.channel, std::move(ring)).second, "a group has a channel of its own");
+  return used;
 }
 
 template <typename Value>
-void TcpWorld::Impl::all_reduce_sum(std::uint32_t channel, std::span<Value> values, const Deadline& deadline)
+void TcpWorld::Impl::all_reduce_sum(std::uint32_t channel, const Pieces<Value>& values, const Deadline& deadline)
 {
-  const Ring* ring = ring_of(channel);
-  ensure(ring != nullptr, "a rank all-reduces in its own groups");
-  if (ring->size == 1) return;
-  const std::size_t ranks = ring->size;
-  const auto chunk = [&](std::size_t index) {
-    index %= ranks;
-    const auto begin_of = [&](std::size_t i) { return values.size() / ranks * i + values.size() % ranks * i / ranks; };
-    return values.subspan(begin_of(index), begin_of(index + 1) - begin_of(index));
-  };
-  std::vector<Value> arrived(values.size() / ranks + 1);
-  RoundHeader header = {.values = values.size(), .value_size = sizeof(Value), .round = 0};
-  for (; header.round < ring->messages; ++header.round) {
-    // Reduce-scatter: in round r, place i sends chunk i-r and adds the one that arrives to its own. After N-1 rounds
-    // chunk i+1 is complete; all-gather sends complete chunks in the same order.
-    const bool scatters = header.round < ranks - 1;
-    const auto leaving = std::as_bytes(chunk(ring->place + 2 * ranks - header.round));
-    const auto chunk_here = chunk(ring->place + 2 * ranks - header.round - 1);
-    const auto arriving = scatters ? std::span(arrived).first(chunk_here.size()) : chunk_here;
+  const Group* group = group_of(channel);
+  ensure(group != nullptr, "a rank all-reduces in its own groups");
+  const std::size_t size = size_of(values);
+  std::vector<Value> arrived;
+  for (const auto& step : group->steps(size)) {
+    const auto header_of = [&](ValueRange range) { return SumHeader{size, sizeof(Value), range.begin, range.end}; };
+    const SumHeader header = header_of(step.sent);
+    const SumHeader expected = header_of(step.received);
+    std::vector<TcpLink::Bytes> leaving;
+    for (const auto& piece : part_of(values, step.sent.begin, step.sent.end)) leaving.push_back(std::as_bytes(piece));
+    const auto here = part_of(values, step.received.begin, step.received.end);
+    std::vector<std::span<std::byte>> arriving;
+    if (step.adds) {
+      arrived.resize(std::max(arrived.size(), step.received.size()));
+      arriving.push_back(std::as_writable_bytes(std::span(arrived).first(step.received.size())));
+    } else {
+      for (const auto& piece : here) arriving.push_back(std::as_writable_bytes(piece));
+    }
     const auto room = [&](TcpLink::Bytes bytes) -> std::vector<std::span<std::byte>> {
-      RoundHeader theirs;
+      SumHeader theirs;
       if (bytes.size() == sizeof theirs) std::memcpy(&theirs, bytes.data(), sizeof theirs);
-      if (std::memcmp(&theirs, &header, sizeof theirs) != 0) {
+      if (std::memcmp(&theirs, &expected, sizeof theirs) != 0) {
         throw EnvironmentError(
-            fmt::format("rank {}: {}: {} values of {} B, round {}; rank {} has {} values of {} B, round {}", rank_,
-                        ring->name, header.values, header.value_size, header.round, ring->from_previous.from,
-                        theirs.values, theirs.value_size, theirs.round));
+            fmt::format("rank {}: {}: {} values of {} B, {} to {} of them; rank {} has {} values of {} B, {} to {}",
+                        rank_, group->name, size, sizeof(Value), expected.begin, expected.end,
+                        group->ranks.ranks[*step.from], theirs.values, theirs.value_size, theirs.begin, theirs.end));
       }
-      return {std::as_writable_bytes(arriving)};
+      return arriving;
     };
-    TcpLink::exchange(*links.at(ring->to_next), std::as_bytes(std::span(&header, 1)), std::array{leaving},
-                      *links.at(ring->from_previous), room, deadline);
-    for (std::size_t i = 0; scatters && i < chunk_here.size(); ++i) chunk_here[i] += arrived[i];
+    const auto link = [&](std::size_t from, std::size_t to) -> TcpLink& { return *links.at(group->link(from, to)); };
+    const auto header_bytes = std::as_bytes(std::span(&header, 1));
+    if (step.to && step.from) {
+      TcpLink::exchange(link(group->place, *step.to), header_bytes, leaving, link(*step.from, group->place), room,
+                        deadline);
+    } else if (step.to) {
+      link(group->place, *step.to).send(header_bytes, leaving, deadline);
+    } else {
+      link(*step.from, group->place).receive(room, deadline);
+    }
+    if (!step.adds) continue;
+    auto addend = arrived.begin();
+    for (const auto& piece : here) {
+      for (Value& value : piece) value += *addend++;
+    }
   }
 }
 
@@ -225,15 +268,20 @@ TcpLink& TcpWorld::link(const LinkName& name)
 
 void TcpWorld::all_reduce_sum(std::span<float> values, const Deadline& deadline)
 {
-  impl_->all_reduce_sum(reserved_channel, values, deadline);
+  impl_->all_reduce_sum(reserved_channel, Pieces<float>{values}, deadline);
 }
 
 void TcpWorld::all_reduce_sum(std::span<double> values, const Deadline& deadline)
 {
-  impl_->all_reduce_sum(reserved_channel, values, deadline);
+  impl_->all_reduce_sum(reserved_channel, Pieces<double>{values}, deadline);
 }
 
-void TcpWorld::all_reduce_sum(std::uint32_t channel, std::span<double> values, const Deadline& deadline)
+void TcpWorld::all_reduce_sum(std::uint32_t channel, const Pieces<float>& values, const Deadline& deadline)
+{
+  impl_->all_reduce_sum(channel, values, deadline);
+}
+
+void TcpWorld::all_reduce_sum(std::uint32_t channel, const Pieces<double>& values, const Deadline& deadline)
 {
   impl_->all_reduce_sum(channel, values, deadline);
 }

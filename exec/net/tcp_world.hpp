@@ -24,6 +24,8 @@ class TcpWorld {
   static constexpr std::uint32_t reserved_channel = 0xffffffff;
   /// Channel of the links that `cancel` spares, so that a rank that gives up can still report why.
   static constexpr std::uint32_t lasting_channel = reserved_channel - 1;
+  template <typename Value>
+  using Pieces = std::vector<std::span<Value>>;
 
   /// Connects rank `rank` of `ranks` with all others; returns when all ranks are connected. `links` may be those of all
   /// ranks, each once; both ranks of a link must name it.
@@ -46,14 +48,16 @@ class TcpWorld {
   /// equal on all ranks. All ranks call it with the same number of values; with none it is a barrier. One thread at a
   /// time.
   ///
-  /// The ring of core/program/collective.hpp: reduce-scatter, then all-gather, in 2 (N-1) messages from each of N ranks
-  /// to the next. Each rank sends 2 (N-1)/N of the bytes of `values`, and allocates 1/N of them. docs/costs.md, "The
-  /// executor's transport".
+  /// The ring of core/program/collective.hpp (steps_of_sum): reduce-scatter, then all-gather, in 2 (N-1) messages from
+  /// each of N ranks to the next. Each rank sends 2 (N-1)/N of the bytes of `values`, and allocates 1/N of them.
+  /// docs/costs.md, "The executor's transport".
   /// @throws EnvironmentError as TcpLink does, and when another rank gives another number of values.
   void all_reduce_sum(std::span<float> values, const Deadline& deadline);
   void all_reduce_sum(std::span<double> values, const Deadline& deadline);
-  /// The same over the ranks of a group of TcpOptions, which this rank belongs to. One thread at a time for each group.
-  void all_reduce_sum(std::uint32_t channel, std::span<double> values, const Deadline& deadline);
+  /// The same over the ranks of a group of TcpOptions, which this rank belongs to, by the group's algorithm. The values
+  /// are those of all pieces, one after another; only their number counts. One thread at a time for each group.
+  void all_reduce_sum(std::uint32_t channel, const Pieces<float>& values, const Deadline& deadline);
+  void all_reduce_sum(std::uint32_t channel, const Pieces<double>& values, const Deadline& deadline);
 
   /// A barrier over all ranks. Not in parallel with an all-reduce over all ranks. @throws as TcpLink does.
   void wait_for_all(const Deadline& deadline);

@@ -451,11 +451,11 @@ class AllReduce : public testing::TestWithParam<Sum> {
     for (const auto& sum : sums) {
       EXPECT_TRUE(size == 0 || std::memcmp(sum.data(), sums[0].data(), size * sizeof(Value)) == 0);
     }
-    // Chunk c is values c n/N to (c+1) n/N; rank i sends all chunks twice, except i+1 and i+2 once.
+    // Chunk c is values c n/N to (c+1) n/N; rank i sends all chunks twice, except i and i+1 once.
     std::uint64_t total = 0;
     for (std::size_t rank = 0; rank < count; ++rank) {
       const auto length = [n = size, N = count](std::size_t c) { return (c % N + 1) * n / N - c % N * n / N; };
-      EXPECT_EQ(sent[rank], count == 1 ? 0 : sizeof(Value) * (2 * size - length(rank + 1) - length(rank + 2)));
+      EXPECT_EQ(sent[rank], count == 1 ? 0 : sizeof(Value) * (2 * size - length(rank) - length(rank + 1)));
       total += sent[rank];
     }
     EXPECT_EQ(total, 2 * (count - 1) * size * sizeof(Value));
@@ -487,7 +487,7 @@ TEST(AllReduce, OfGroupsSumsInTheOrderOfTheirRings)
       groups.emplace_back([&] {
         for (int repetition = 0; repetition < 50; ++repetition) {
           sums[rank][0] = own;
-          world.all_reduce_sum(5, std::span(&sums[rank][0], 1), plenty);
+          world.all_reduce_sum(5, TcpWorld::Pieces<double>{std::span(&sums[rank][0], 1)}, plenty);
         }
       });
     }
@@ -495,7 +495,7 @@ TEST(AllReduce, OfGroupsSumsInTheOrderOfTheirRings)
       groups.emplace_back([&] {
         for (int repetition = 0; repetition < 50; ++repetition) {
           sums[rank][1] = own;
-          world.all_reduce_sum(6, std::span(&sums[rank][1], 1), plenty);
+          world.all_reduce_sum(6, TcpWorld::Pieces<double>{std::span(&sums[rank][1], 1)}, plenty);
         }
       });
     }
@@ -508,13 +508,49 @@ TEST(AllReduce, OfGroupsSumsInTheOrderOfTheirRings)
   EXPECT_EQ(sums[3], (std::array<double, 2>{0, 0}));
 }
 
+TEST(AllReduce, SumsTheValuesOfPiecesThatEachRankHasInItsOwnSizes)
+{
+  Ranks ranks(3);
+  ranks.options.groups = {{.channel = 5, .ranks = {0, 1, 2}}};
+  std::vector<std::vector<float>> sums(3);
+  ranks.run([&](TcpWorld& world, std::size_t rank) {
+    sums[rank].resize(100);
+    std::iota(sums[rank].begin(), sums[rank].end(), static_cast<float>(rank));
+    const std::span<float> all(sums[rank]);
+    const std::size_t cut = 7 + 40 * rank;
+    world.all_reduce_sum(5, TcpWorld::Pieces<float>{all.first(cut), {}, all.subspan(cut)}, plenty);
+  });
+  for (std::size_t i = 0; i < 100; ++i) EXPECT_EQ(sums[0][i], 3 * static_cast<float>(i) + 3);
+  EXPECT_EQ(sums[1], sums[0]);
+  EXPECT_EQ(sums[2], sums[0]);
+}
+
+TEST(AllReduce, OfAGroupFollowsItsAlgorithmToTheSameBits)
+{
+  for (const Algorithm algorithm : {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree, Algorithm::Direct}) {
+    Ranks ranks(5);
+    ranks.options.connections = 2;
+    ranks.options.groups = {
+        {.channel = 5, .ranks = {4, 0, 3, 1, 2}, .algorithm = algorithm, .sites = {"x", "y", "x", "x", "y"}}};
+    std::vector<std::vector<double>> sums(5);
+    ranks.run([&](TcpWorld& world, std::size_t rank) {
+      for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{100'003}}) {
+        sums[rank].assign(size, 0.1 * static_cast<double>(rank + 1));
+        world.all_reduce_sum(5, TcpWorld::Pieces<double>{std::span(sums[rank])}, plenty);
+      }
+    });
+    for (const double sum : sums[0]) EXPECT_NEAR(sum, 1.5, 1e-12) << name_of(algorithm);
+    for (const auto& of_rank : sums) EXPECT_EQ(of_rank, sums[0]) << name_of(algorithm);
+  }
+}
+
 TEST(AllReduce, OfAGroupNamesItsChannel)
 {
   Ranks ranks(2);
   ranks.options.groups = {{.channel = 5, .ranks = {0, 1}}};
   const auto errors = ranks.errors([](TcpWorld& world, std::size_t rank) {
     double value = 1;
-    if (rank == 0) world.all_reduce_sum(5, std::span(&value, 1), little);
+    if (rank == 0) world.all_reduce_sum(5, TcpWorld::Pieces<double>{std::span(&value, 1)}, little);
     pause(0.3);
   });
   EXPECT_THAT(errors[0], MatchesRegex("rank 0: receive from rank 1 \\(channel 5\\): no message after [0-9.]+ s: "
@@ -540,8 +576,8 @@ TEST(AllReduce, RefusesDifferentNumbersOfValues)
   });
   EXPECT_THAT(errors,
               testing::Contains(MatchesRegex(
-                  "rank [01]: all-reduce over all ranks: 1[01] values of 4 B, round 0; rank [01] has 1[01] values of "
-                  "4 B, round 0")));
+                  "rank [01]: all-reduce over all ranks: 1[01] values of 4 B, [05] to [0-9]+ of them; rank [01] has "
+                  "1[01] values of 4 B, [05] to [0-9]+")));
 }
 
 TEST(AllReduce, FailsOnTheOtherRanksWhenOneIsCancelled)
