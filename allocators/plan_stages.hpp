@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/cluster/cluster.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/cost_model.hpp"
 #include "core/plan/plan.hpp"
@@ -10,6 +11,12 @@ namespace isobar::allocators {
 
 /// Converts a placement of a chain to the layers of the workload that it views.
 std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages);
+
+/// The placement of a plan with a device for each stage.
+std::vector<StagePlacement> placement_of(const Plan& plan, const Cluster& cluster);
+
+/// A device as a plan has it, with what an executor needs to emulate it.
+Shard shard_on(const CostModel& cost, std::size_t device);
 
 /// The stages of a placement as a plan has them, with what an executor needs to emulate their devices. `cost` is of the
 /// workload whose layers the placement numbers.

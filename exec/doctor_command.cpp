@@ -1,7 +1,6 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/check/plan_checker.hpp"
-#include "core/plan/placed_replicas.hpp"
 #include "exec/commands.hpp"
 #include "exec/model/device.hpp"
 #include "exec/net/network_options.hpp"
@@ -75,10 +74,7 @@ ExitCode doctor(CommandOptions options)
   if (const auto& rank = options.doctor.rank) {
     options.doctor.tcp = tcp_options_of(options.network, secret_of(options.network), *rank, options.doctor.ranks);
   }
-  if (!options.plan.empty()) {
-    options.doctor.plan = schedules::read_scheduled_plan(options.plan);
-    require_single_replicas(*options.doctor.plan, options.plan, "isobar doctor");
-  }
+  if (!options.plan.empty()) options.doctor.plan = schedules::read_scheduled_plan(options.plan);
   if (!options.workload.empty()) {
     const Workload workload = read_workload(options.workload);
     options.doctor.micro_batch = workload.micro_batch;

@@ -3,7 +3,6 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/model/workload.hpp"
-#include "core/plan/placed_replicas.hpp"
 #include "core/plan/plan.hpp"
 #include "exec/commands.hpp"
 #include "exec/files/checkpoint.hpp"
@@ -55,7 +54,6 @@ ExitCode run(RunCommandOptions options)
   };
   options.run.warn = say_here();
   const Plan plan = schedules::read_scheduled_plan(options.plan);
-  require_single_replicas(plan, options.plan, "isobar run");
   const std::string workload_text = read_file(options.workload);
   const std::string workload_hash = fingerprint(workload_text);
   const Workload workload = as_planned(read_run_workload(plan, workload_text, options), plan, options.plan);

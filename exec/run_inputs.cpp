@@ -4,10 +4,13 @@
 #include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/device_profile.hpp"
+#include "core/plan/placed_replicas.hpp"
+#include "exec/launch/plan_ranks.hpp"
 #include "exec/model/device.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <variant>
@@ -69,12 +72,28 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
       lines.push_back(options.plan + ": " + fault);
     }
   }
+  if (plan.sync.algorithm == Algorithm::Hierarchical) {
+    const auto lacks_site = [&](const PlacedReplica& placed) {
+      return plan.stages[placed.stage].replicas.size() > 1 && !shard_of(plan, placed).site;
+    };
+    const auto placed = placed_replicas(plan);
+    const auto lacking = std::find_if(placed.begin(), placed.end(), lacks_site);
+    const bool has_sites = std::any_of(placed.begin(), placed.end(),
+                                       [&](const auto& each) { return shard_of(plan, each).site.has_value(); });
+    if (lacking != placed.end() && has_sites) {
+      lines.push_back(
+          fmt::format("{}: stages[{}].replicas[{}].shards[0].site: missing, and other devices have theirs; write the "
+                      "device's site",
+                      options.plan, lacking->stage, lacking->replica));
+    }
+  }
   if (options.run.emulate) {
-    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-      const auto slowdown = plan.stages[i].shard().slowdown;
+    for (const auto& placed : placed_replicas(plan)) {
+      const auto slowdown = shard_of(plan, placed).slowdown;
       constexpr double least_slowdown = 1 - 1e-9;
       if (slowdown && *slowdown >= least_slowdown) continue;
-      lines.push_back(fmt::format("{}: stages[{}].devices[0].slowdown: {}", options.plan, i,
+      lines.push_back(fmt::format("{}: stages[{}].{}.slowdown: {}", options.plan, placed.stage,
+                                  is_chain(plan) ? "devices[0]" : fmt::format("replicas[{}].shards[0]", placed.replica),
                                   slowdown ? fmt::format("{:.6g}; --emulate needs 1 or more", *slowdown)
                                            : "missing, and --emulate needs it; plan again"));
     }

@@ -18,7 +18,7 @@ RunOutputs::RunOutputs(const RunCommandOptions& options)
 
 bool logs_steps(const RunCommandOptions& options, const Plan& plan)
 {
-  return !options.rank || *options.rank == rank_of_last_stage(plan);
+  return !options.rank || *options.rank == rank_of_loss(plan);
 }
 
 void report_run(const Plan& plan, const Program& program, const MeasuredRun& measured, double samples,

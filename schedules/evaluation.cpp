@@ -1,8 +1,11 @@
 #include "schedules/evaluation.hpp"
 
+#include "core/plan/placed_replicas.hpp"
+#include "schedules/lowering/replicas.hpp"
 #include "schedules/lowering/schedule.hpp"
-#include "schedules/orders/schedule.hpp"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -35,14 +38,39 @@ Order forwards_in_groups(std::size_t parts, std::uint64_t group, std::uint64_t m
   return Order(std::move(runs));
 }
 
+/// The same of a rank with replicas of some stages, which take some of the micro-batches, for groups of the step's.
+Order forwards_of_replicas(const std::vector<PlacedReplica>& parts, const std::vector<MicrobatchPattern>& patterns,
+                           std::uint64_t group, std::uint64_t microbatches)
+{
+  if (parts.size() == 1) {
+    return forwards_in_groups(1, group, patterns[parts.front().stage].count(parts.front().replica));
+  }
+  std::vector<Run> runs;
+  for (std::uint64_t first = 0; first < microbatches; first += group) {
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      const MicrobatchPattern& pattern = patterns[parts[part].stage];
+      for (std::uint64_t m = first; m < std::min(first + group, microbatches); ++m) {
+        if (pattern.replica_of(m) != parts[part].replica) continue;
+        const Task task = {Opcode::Forward, static_cast<std::uint32_t>(part), pattern.index_of(m)};
+        runs.push_back({1, {{task, 1}}});
+      }
+    }
+  }
+  return Order(std::move(runs));
+}
+
 }  // namespace
 
 std::unique_ptr<Program> make_evaluation_program(const Plan& plan, const Workload& workload)
 {
-  const PipelineShape shape = shape_of(plan);
+  const std::uint64_t ranks = devices_of(plan).size();
+  std::vector<std::vector<PlacedReplica>> parts_of_rank(ranks);
+  for (const auto& placed : placed_replicas(plan)) parts_of_rank[placed.rank].push_back(placed);
+  const auto patterns = microbatch_patterns(plan);
   std::vector<Order> orders;
-  for (const auto& stages : stages_by_rank(shape)) {
-    orders.push_back(forwards_in_groups(stages.size(), shape.ranks(), plan.goal.microbatches));
+  for (const auto& parts : parts_of_rank) {
+    orders.push_back(has_replicas(plan) ? forwards_of_replicas(parts, patterns, ranks, plan.goal.microbatches)
+                                        : forwards_in_groups(parts.size(), ranks, plan.goal.microbatches));
   }
   return make_program(plan, workload, std::move(orders));
 }

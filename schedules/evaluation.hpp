@@ -12,10 +12,10 @@ namespace isobar::schedules {
 /// `make_program`, without keeping activations for a backward pass.
 ///
 /// Each stage works on the micro-batches in their order, whatever the plan's schedule. A device with several stages
-/// takes as many micro-batches as the plan has devices through one stage, then through its next.
+/// takes as many of the step's micro-batches as the plan has devices through one stage, then through its next.
 ///
 /// The plan must be checked and feasible. Keeps no reference to its arguments. O(stages + layers) time and memory, and
-/// devices x stages of devices that have several.
+/// devices x stages of devices that have several; with replicas, M x stages of those.
 std::unique_ptr<Program> make_evaluation_program(const Plan& plan, const Workload& workload);
 
 }  // namespace isobar::schedules

@@ -243,6 +243,10 @@ class Checker {
       fault("{}.memory_bytes: claims {:.9g}; it is {:.9g} on platform {}", place_of_shard(stage, replica),
             claimed.memory->value, device.memory.value, cluster_.name);
     }
+    if (claimed.site && *claimed.site != device.site) {
+      fault("{}.site: claims {}; it is {} on platform {}", place_of_shard(stage, replica), in_quotes(*claimed.site),
+            in_quotes(device.site), cluster_.name);
+    }
     if (claimed.type && *claimed.type != device.type) {
       fault("{}.type: claims {}; it is {} on platform {}", place_of_shard(stage, replica), in_quotes(*claimed.type),
             in_quotes(device.type), cluster_.name);

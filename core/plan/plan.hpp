@@ -95,6 +95,8 @@ struct Shard {
   std::optional<Bytes> memory = {};     ///< of the device
   /// Device::type, if the platform gives it; ranks are compared with it before they train.
   std::optional<std::string> type = {};
+  /// Device::site, if the platform gives it: where a hierarchical sync has its rings. Files have it of replicas.
+  std::optional<std::string> site = {};
 };
 
 /// Devices that together take some of the step's micro-batches through a stage.

@@ -67,6 +67,7 @@ Json to_json_2(const Stage& stage, std::uint64_t microbatches)
       Json object = {{"device", shard.device}};
       if (shard.share != 1) object["share"] = shard.share;
       describe(shard, object);
+      if (shard.site && stage.replicas.size() > 1) object["site"] = *shard.site;
       shards.push_back(std::move(object));
     }
     const auto taken = replica.microbatches > 0 ? replica.microbatches : microbatches;

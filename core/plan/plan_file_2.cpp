@@ -39,6 +39,7 @@ Shard read_shard(MappingReader& shard, bool is_only_one)
   device.slowdown = shard.optional_number("slowdown");
   if (const auto memory = shard.optional_number("memory_bytes")) device.memory = Bytes(*memory);
   device.type = shard.optional_text("type");
+  device.site = shard.optional_text("site");
   return device;
 }
 

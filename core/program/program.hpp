@@ -86,6 +86,7 @@ struct End {
 struct Channel {
   std::vector<End> ends;
   Algorithm algorithm = Algorithm::Ring;  ///< of collectives
+  std::vector<std::string> sites = {};    ///< of the ends of a hierarchical collective, "" where a plan has none
 };
 
 /// The condition that the same rank has completed at least `count` instructions of `lane` in the period that lies

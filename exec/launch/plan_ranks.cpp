@@ -23,21 +23,24 @@ std::vector<std::string> names_of_ranks(const Plan& plan)
   return names;
 }
 
-std::vector<std::size_t> stages_of_rank(const Plan& plan, std::size_t rank)
+std::vector<PlacedReplica> replicas_of_rank(const Plan& plan, std::size_t rank)
 {
-  const auto devices = devices_of(plan);
-  std::vector<std::size_t> stages;
-  for (std::size_t stage = 0; rank < devices.size() && stage < plan.stages.size(); ++stage) {
-    if (plan.stages[stage].device() == devices[rank]) stages.push_back(stage);
-  }
-  return stages;
+  std::vector<PlacedReplica> replicas = placed_replicas(plan);
+  std::erase_if(replicas, [rank](const PlacedReplica& placed) { return placed.rank != rank; });
+  return replicas;
 }
 
-std::size_t rank_of_last_stage(const Plan& plan)
+const Shard& shard_of(const Plan& plan, const PlacedReplica& placed)
 {
-  const auto devices = devices_of(plan);
-  const auto found = std::find(devices.begin(), devices.end(), plan.stages.back().device());
-  return static_cast<std::size_t>(found - devices.begin());
+  return plan.stages.at(placed.stage).replicas.at(placed.replica).shards.front();
+}
+
+std::size_t rank_of_loss(const Plan& plan)
+{
+  const auto replicas = placed_replicas(plan);
+  return std::find_if(replicas.begin(), replicas.end(),
+                      [&](const PlacedReplica& placed) { return placed.stage + 1 == plan.stages.size(); })
+      ->rank;
 }
 
 }  // namespace isobar::exec

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/plan/placed_replicas.hpp"
 #include "core/plan/plan.hpp"
 
 #include <cstddef>
@@ -14,9 +15,11 @@ std::vector<std::string> devices_of_ranks(const Plan& plan);
 /// Names of all ranks in messages: "rank 1 (b)" by its device, "rank 2 (data server)".
 std::vector<std::string> names_of_ranks(const Plan& plan);
 
-/// The stages of a rank, in the order of the plan; none of the data server.
-std::vector<std::size_t> stages_of_rank(const Plan& plan, std::size_t rank);
-/// The rank that holds the plan's last stage, and so has the loss.
-std::size_t rank_of_last_stage(const Plan& plan);
+/// The replicas of stages that a rank has, in the order of the stages; none of the data server.
+std::vector<PlacedReplica> replicas_of_rank(const Plan& plan, std::size_t rank);
+/// The shard of a replica, which is its only one.
+const Shard& shard_of(const Plan& plan, const PlacedReplica& placed);
+/// The rank that has the first replica of the plan's last stage, and so tells the loss.
+std::size_t rank_of_loss(const Plan& plan);
 
 }  // namespace isobar::exec

@@ -262,9 +262,9 @@ Preflight preflight_of(const Plan& plan, DType dtype)
   preflight.peak_memory.resize(preflight.devices.size());
   preflight.types.resize(preflight.devices.size());
   for (std::size_t rank = 0; rank < preflight.devices.size(); ++rank) {
-    const auto stages = stages_of_rank(plan, rank);
-    if (stages.empty()) continue;  // the data server
-    preflight.types[rank] = plan.stages[stages.front()].shard().type.value_or("");
+    const auto replicas = replicas_of_rank(plan, rank);
+    if (replicas.empty()) continue;  // the data server
+    preflight.types[rank] = shard_of(plan, replicas.front()).type.value_or("");
     if (!plan.predicted) continue;
     const auto found = plan.predicted->peak_memory.find(preflight.devices[rank]);
     if (found != plan.predicted->peak_memory.end()) preflight.peak_memory[rank] = found->second;

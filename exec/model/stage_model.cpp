@@ -346,6 +346,17 @@ void StageModel::backward_weight(std::uint64_t microbatch)
 {
   state_->backward_weight(microbatch);
 }
+Tensors StageModel::gradients()
+{
+  Tensors gradients;
+  for (auto& parameter : state_->parameters) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) continue;
+    gradient = gradient.contiguous();
+    gradients.push_back(gradient);
+  }
+  return gradients;
+}
 GradientFacts StageModel::gradient_facts() const
 {
   return state_->facts();
@@ -359,7 +370,7 @@ at::Tensor StageModel::take_loss()
 {
   const Tensors losses = std::exchange(state_->losses, {});
   ensure(!losses.empty(), "the last stage has a loss after a step");
-  return at::stack(losses).to(at::kDouble).mean();
+  return at::stack(losses).to(at::kDouble).sum() / static_cast<double>(state_->options.microbatches);
 }
 
 Message StageModel::evaluate(const BatchSource& batches, std::uint64_t step, std::uint64_t microbatch,

@@ -19,7 +19,7 @@ struct StageOptions {
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;           ///< inclusive
   std::vector<std::size_t> recomputed;  ///< layers that keep only their input until the backward pass, sorted
-  std::uint64_t microbatches = 1;       ///< per step; each one's loss counts 1/microbatches
+  std::uint64_t microbatches = 1;       ///< per step, of all replicas; each one's loss counts 1/microbatches
   bool splits_backward = false;         ///< whether backward passes are split in two
   std::uint64_t seed = 1;
   std::string device = "cpu";            ///< "cpu", "cuda:0"
@@ -59,13 +59,16 @@ class StageModel {
   /// Computes what the `backward_input` of the micro-batch has left out, with the bits of a whole backward pass, and
   /// frees what it kept.
   void backward_weight(std::uint64_t microbatch);
+  /// The gradients of the parameters that have one, contiguous, in a fixed order; the caller may change their elements.
+  Tensors gradients();
   /// This stage's part of the sums. The calling thread waits for its own stream of a GPU.
   GradientFacts gradient_facts() const;
   /// Takes an optimizer step and clears the gradients. `reduced`: the sums over all stages; used only if
   /// needs_gradient_sync(workload).
   void update(const GradientFacts& reduced);
 
-  /// Mean loss of the micro-batches since the last call: a float64 scalar on the stage's device. Last stage only.
+  /// Sum of the losses since the last call over the number of micro-batches of a step, so their mean if all were here:
+  /// a float64 scalar on the stage's device. Last stage only.
   at::Tensor take_loss();
   /// Forward pass without dropout that keeps nothing, except the last stage's sums over the labels of `batches`.
   Message evaluate(const BatchSource& batches, std::uint64_t step, std::uint64_t microbatch, const Message& inputs);

@@ -1,4 +1,5 @@
 #include "core/failure.hpp"
+#include "exec/model/stream.hpp"
 #include "exec/run/transport.hpp"
 
 #include <fmt/format.h>
@@ -50,20 +51,19 @@ class Exchange {
     return message;
   }
 
-  /// Adds in the order of the channel's ends, not of arrival, so that the sum always has the same bits.
-  void all_reduce_sum(std::size_t channel, std::size_t rank, std::span<double> values)
+  /// The last rank to arrive adds up for all, without the lock: the others only wait.
+  void all_reduce_sum(std::size_t channel, std::size_t rank, const Tensors& tensors)
   {
     std::unique_lock lock(mutex_);
     Meeting& meeting = meetings_.at(channel);
     auto& contributions = meeting.contributions;
-    contributions[meeting.end_of(rank)].assign(values.begin(), values.end());
+    contributions[meeting.end_of(rank)] = tensors;
     const std::uint64_t round = meeting.round;
     if (++meeting.arrived == contributions.size()) {
-      meeting.sum.assign(values.size(), 0);
-      for (const auto& contribution : contributions) {
-        ensure(contribution.size() == values.size(), "all ranks reduce the same number of values");
-        for (std::size_t i = 0; i < values.size(); ++i) meeting.sum[i] += contribution[i];
-      }
+      const auto all = std::exchange(contributions, std::vector<Tensors>(contributions.size()));
+      lock.unlock();
+      sum_up(all);
+      lock.lock();
       meeting.arrived = 0;
       ++meeting.round;
       meeting.changed.notify_all();
@@ -74,7 +74,6 @@ class Exchange {
           return fmt::format("rank {}: all-reduce: {} of {} ranks arrived", rank, meeting.arrived,
                              contributions.size());
         });
-    std::copy(meeting.sum.begin(), meeting.sum.end(), values.begin());
   }
 
   void cancel() noexcept
@@ -85,6 +84,22 @@ class Exchange {
   }
 
  private:
+  /// Replaces the tensors of each end by their sums. Adds in the order of the channel's ends, not of arrival, so that
+  /// the sums always have the same bits.
+  static void sum_up(const std::vector<Tensors>& of_ends)
+  {
+    const torch::NoGradGuard no_graph;
+    const Tensors& sums = of_ends.front();
+    for (std::size_t end = 1; end < of_ends.size(); ++end) {
+      ensure(of_ends[end].size() == sums.size(), "all ranks reduce the same number of tensors");
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i].add_(of_ends[end][i]);
+    }
+    for (std::size_t end = 1; end < of_ends.size(); ++end) {
+      for (std::size_t i = 0; i < sums.size(); ++i) of_ends[end][i].copy_(sums[i], /*non_blocking=*/true);
+    }
+    if (!sums.empty()) event_of_this_thread(sums.front().device().str()).wait();
+  }
+
   /// Where the ranks at the ends of a channel meet.
   struct Meeting {
     explicit Meeting(const Channel& of_channel) : channel(of_channel), contributions(of_channel.ends.size()) {}
@@ -100,9 +115,8 @@ class Exchange {
 
     Channel channel;
     std::condition_variable changed;
-    const Message* message = nullptr;                // the sender's, until the receiver takes it
-    std::vector<std::vector<double>> contributions;  // by end
-    std::vector<double> sum;
+    const Message* message = nullptr;    // the sender's, until the receiver takes it
+    std::vector<Tensors> contributions;  // by end
     std::size_t arrived = 0;
     std::uint64_t round = 0;
   };
@@ -137,9 +151,9 @@ class InProcessTransport : public Transport {
   {
     return exchange_->receive(channel);
   }
-  void all_reduce_sum(std::size_t channel, const Instruction& /*instruction*/, std::span<double> values) override
+  void all_reduce_sum(std::size_t channel, const Instruction& /*instruction*/, const Tensors& tensors) override
   {
-    exchange_->all_reduce_sum(channel, rank_, values);
+    exchange_->all_reduce_sum(channel, rank_, tensors);
   }
   void cancel() noexcept override { exchange_->cancel(); }
 

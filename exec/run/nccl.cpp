@@ -45,6 +45,7 @@ struct Library {
     find("ncclGroupEnd", group_end);
     find("ncclSend", send);
     find("ncclRecv", receive);
+    find("ncclAllReduce", all_reduce);
   }
 
   template <typename Function>
@@ -68,6 +69,7 @@ struct Library {
   decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclSend) send = nullptr;
   decltype(&ncclRecv) receive = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
 };
 
 const Library& library()
@@ -96,17 +98,17 @@ Id new_id()
   return id;
 }
 
-class Pair::Impl {
+class Communicator::Impl {
  public:
-  Impl(const Id& id, End end, std::string title, const std::atomic<bool>& cancelled, Deadline deadline)
-      : nccl_(library()), end_(end), title_(std::move(title)), cancelled_(cancelled)
+  Impl(const Id& id, std::size_t rank, std::size_t ranks, std::string title, const std::atomic<bool>& cancelled,
+       const Deadline& deadline)
+      : nccl_(library()), rank_(static_cast<int>(rank)), title_(std::move(title)), cancelled_(cancelled)
   {
     ncclUniqueId unique{};
     std::memcpy(&unique, id.data(), sizeof unique);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    constexpr int ranks = 2;
-    check(nccl_.comm_init_rank_config(&communicator_, ranks, unique, static_cast<int>(end_), &config));
+    check(nccl_.comm_init_rank_config(&communicator_, static_cast<int>(ranks), unique, rank_, &config));
     until([] { return true; }, deadline);
   }
   Impl(const Impl&) = delete;
@@ -115,7 +117,7 @@ class Pair::Impl {
   ~Impl()
   {
     if (communicator_ == nullptr) return;
-    // The other end may be gone.
+    // The other ranks may be gone.
     constexpr Seconds longest_finalize(5);
     try {
       check(nccl_.comm_finalize(communicator_));
@@ -126,18 +128,23 @@ class Pair::Impl {
     }
   }
 
-  void enqueue(std::span<const Piece> pieces, void* stream, Deadline deadline)
+  void enqueue_transfer(std::span<const Piece> pieces, void* stream, const Deadline& deadline)
   {
-    refuse_unless_open();
     const auto on_stream = static_cast<cudaStream_t>(stream);
-    const int peer = 1 - static_cast<int>(end_);
-    check(nccl_.group_start());
-    for (const auto& piece : pieces) {
-      check(end_ == End::Sends ? nccl_.send(piece.begin, piece.bytes, ncclUint8, peer, communicator_, on_stream)
-                               : nccl_.receive(piece.begin, piece.bytes, ncclUint8, peer, communicator_, on_stream));
-    }
-    check(nccl_.group_end());
-    until([] { return true; }, deadline);
+    const int peer = 1 - rank_;
+    enqueue(pieces, deadline, [&](const Piece& piece) {
+      return rank_ == 0 ? nccl_.send(piece.begin, piece.bytes, ncclUint8, peer, communicator_, on_stream)
+                        : nccl_.receive(piece.begin, piece.bytes, ncclUint8, peer, communicator_, on_stream);
+    });
+  }
+
+  void enqueue_sums(std::span<const Piece> pieces, void* stream, const Deadline& deadline)
+  {
+    const auto on_stream = static_cast<cudaStream_t>(stream);
+    enqueue(pieces, deadline, [&](const Piece& piece) {
+      return nccl_.all_reduce(piece.begin, piece.begin, piece.bytes / sizeof(float), ncclFloat, ncclSum, communicator_,
+                              on_stream);
+    });
   }
 
   /// Waits until NCCL has completed its calls and `is_done`.
@@ -159,6 +166,16 @@ class Pair::Impl {
   }
 
  private:
+  template <typename Call>
+  void enqueue(std::span<const Piece> pieces, const Deadline& deadline, Call call)
+  {
+    refuse_unless_open();
+    check(nccl_.group_start());
+    for (const auto& piece : pieces) check(call(piece));
+    check(nccl_.group_end());
+    until([] { return true; }, deadline);
+  }
+
   void check(ncclResult_t result)
   {
     if (result == ncclSuccess || result == ncclInProgress) return;
@@ -187,25 +204,31 @@ class Pair::Impl {
   }
 
   const Library& nccl_;
-  End end_;
+  int rank_;
   std::string title_;
   const std::atomic<bool>& cancelled_;
   ncclComm_t communicator_ = nullptr;
 };
 
-Pair::Pair(const Id& id, End end, std::string title, const std::atomic<bool>& cancelled, Deadline deadline)
-    : impl_(std::make_unique<Impl>(id, end, std::move(title), cancelled, deadline))
+Communicator::Communicator(const Id& id, std::size_t rank, std::size_t ranks, std::string title,
+                           const std::atomic<bool>& cancelled, const Deadline& deadline)
+    : impl_(std::make_unique<Impl>(id, rank, ranks, std::move(title), cancelled, deadline))
 {
 }
 
-Pair::~Pair() = default;
+Communicator::~Communicator() = default;
 
-void Pair::enqueue(std::span<const Piece> pieces, void* stream, Deadline deadline)
+void Communicator::enqueue_transfer(std::span<const Piece> pieces, void* stream, const Deadline& deadline)
 {
-  impl_->enqueue(pieces, stream, deadline);
+  impl_->enqueue_transfer(pieces, stream, deadline);
 }
 
-void Pair::wait(const std::function<bool()>& is_done, Deadline deadline)
+void Communicator::enqueue_sums(std::span<const Piece> pieces, void* stream, const Deadline& deadline)
+{
+  impl_->enqueue_sums(pieces, stream, deadline);
+}
+
+void Communicator::wait(const std::function<bool()>& is_done, const Deadline& deadline)
 {
   impl_->until(is_done, deadline);
 }

@@ -28,7 +28,7 @@ inline std::string text_of_version(int version)
          std::to_string(version % 100);
 }
 
-/// Identifier of a communicator, shared by its two ends.
+/// Identifier of a communicator, shared by its ranks.
 using Id = std::array<std::byte, 128>;
 /// Makes a new identifier. @throws EnvironmentError as version() does, or when NCCL fails.
 Id new_id();
@@ -39,29 +39,32 @@ struct Piece {
   std::size_t bytes = 0;
 };
 
-/// One end of a one-way link between two GPUs: a communicator of two ranks. Not thread-safe; use it on the CUDA device
-/// that it was made on.
+/// One rank's end of a communicator: of two ranks, of which rank 0 sends to rank 1, or of any number that all-reduce.
+/// Not thread-safe; use it on the CUDA device that it was made on.
 ///
 /// No call blocks inside NCCL: calls return at once, and the thread checks every 20 us for completion, cancellation and
 /// the deadline. A failure throws EnvironmentError with one line such as
 ///   rank 1: receive from rank 0 (channel 2), by NCCL: deadline passed
-/// and aborts the communicator, which ends its kernels on this GPU; all later calls throw. The other end notices by its
-/// own deadline or its own `cancelled`.
-class Pair {
+/// and aborts the communicator, which ends its kernels on this GPU; all later calls throw. The other ranks notice by
+/// their own deadlines or their own `cancelled`.
+class Communicator {
  public:
-  enum class End { Sends = 0, Receives = 1 };
+  /// Waits for the other ranks. Error messages begin with `title`. Any thread may set `cancelled`, which must outlive
+  /// the communicator.
+  Communicator(const Id& id, std::size_t rank, std::size_t ranks, std::string title, const std::atomic<bool>& cancelled,
+               const Deadline& deadline);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator();
 
-  /// Waits for the other end. Error messages begin with `title`. Any thread may set `cancelled`, which must outlive the
-  /// pair.
-  Pair(const Id& id, End end, std::string title, const std::atomic<bool>& cancelled, Deadline deadline);
-  Pair(const Pair&) = delete;
-  Pair& operator=(const Pair&) = delete;
-  ~Pair();
-
-  /// Enqueues the transfer of all pieces on `stream`, a CUDA handle. The other end must have pieces of the same sizes.
-  void enqueue(std::span<const Piece> pieces, void* stream, Deadline deadline);
+  /// Enqueues the transfer of all pieces from rank 0 to rank 1 on `stream`, a CUDA handle. The other end must have
+  /// pieces of the same sizes.
+  void enqueue_transfer(std::span<const Piece> pieces, void* stream, const Deadline& deadline);
+  /// Enqueues the sums of all pieces, which are of float32, over the ranks, in place. All must have pieces of the same
+  /// sizes.
+  void enqueue_sums(std::span<const Piece> pieces, void* stream, const Deadline& deadline);
   /// Waits until `is_done`, which checks whether the device has done the enqueued work.
-  void wait(const std::function<bool()>& is_done, Deadline deadline);
+  void wait(const std::function<bool()>& is_done, const Deadline& deadline);
 
  private:
   class Impl;

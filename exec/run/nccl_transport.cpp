@@ -9,12 +9,15 @@
 #include "exec/run/tcp_transport.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <torch/torch.h>
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <set>
@@ -60,10 +63,40 @@ std::vector<Reach> reach_of_ranks(std::size_t rank, std::size_t ranks, TcpWorld&
   return all;
 }
 
+/// Why a channel between ranks does not use NCCL; "" if it does.
+std::string why_not_nccl(const std::vector<std::size_t>& ranks, const std::vector<Reach>& reach,
+                         const NcclOptions& options)
+{
+  // The data server, which only sends, has no stage and no GPU.
+  if (ranks.front() >= options.stages) return "the data server";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    for (std::size_t j = i + 1; j < ranks.size(); ++j) {
+      auto reason = why_not_nccl(reach[ranks[i]], reach[ranks[j]], options.choice);
+      if (!reason.empty()) return reason;
+    }
+  }
+  return "";
+}
+
 std::string title_of(const LinkName& link, std::size_t self)
 {
   return link.from == self ? fmt::format("rank {}: send to rank {} (channel {})", self, link.to, link.channel)
                            : fmt::format("rank {}: receive from rank {} (channel {})", self, link.from, link.channel);
+}
+
+/// The first rank of a group makes the communicator's id; the others get it as the sum of what all give.
+nccl::Id shared_id(std::size_t channel, bool is_first, TcpWorld& world, Seconds deadline)
+{
+  std::array<double, sizeof(nccl::Id)> bytes = {};
+  if (is_first) {
+    const nccl::Id id = nccl::new_id();
+    std::transform(id.begin(), id.end(), bytes.begin(),
+                   [](std::byte byte) { return static_cast<double>(std::to_integer<unsigned>(byte)); });
+  }
+  world.all_reduce_sum(static_cast<std::uint32_t>(channel), TcpWorld::Pieces<double>{std::span(bytes)}, deadline);
+  nccl::Id id{};
+  std::transform(bytes.begin(), bytes.end(), id.begin(), [](double byte) { return static_cast<std::byte>(byte); });
+  return id;
 }
 
 /// The sending end makes the communicator's id and sends it to the other.
@@ -97,21 +130,31 @@ class NcclTransport : public Transport {
   {
   }
 
-  /// Makes the channel's communicator. All ranks must take their channels in the same order, or two could deadlock.
-  void connect(std::size_t channel)
+  /// Makes a channel's communicator. All ranks must take their channels in the same order, or two could deadlock.
+  void connect(std::size_t channel, bool is_of_transfers)
   {
-    const LinkName link = link_of(*program_, channel);
+    const auto& ends = program_->channels()[channel].ends;
+    const auto own = std::find_if(ends.begin(), ends.end(), [this](const End& end) { return end.rank == rank_; });
     const c10::DeviceGuard guard{at::Device(options_.device)};
-    const auto id = shared_id(link, rank_, world_->link(link), options_.connect);
-    const auto end = link.from == rank_ ? nccl::Pair::End::Sends : nccl::Pair::End::Receives;
-    pairs_[channel] =
-        std::make_unique<nccl::Pair>(id, end, title_of(link, rank_), world_->cancelled(), options_.connect);
+    nccl::Id id;
+    std::string title;
+    if (is_of_transfers) {
+      const LinkName link = link_of(*program_, channel);
+      id = shared_id(link, rank_, world_->link(link), options_.connect);
+      title = title_of(link, rank_);
+    } else {
+      id = shared_id(channel, own == ends.begin(), *world_, options_.connect);
+      title = fmt::format("rank {}: all-reduce (channel {})", rank_, channel);
+    }
+    communicators_[channel] =
+        std::make_unique<nccl::Communicator>(id, static_cast<std::size_t>(own - ends.begin()), ends.size(),
+                                             std::move(title), world_->cancelled(), options_.connect);
   }
 
   void send(std::size_t channel, const Instruction& instruction, const Message& message) override
   {
-    const auto pair = pairs_.find(channel);
-    if (pair == pairs_.end()) {
+    const auto found = communicators_.find(channel);
+    if (found == communicators_.end()) {
       tcp_->send(channel, instruction, message);
       return;
     }
@@ -120,14 +163,15 @@ class NcclTransport : public Transport {
     const auto header = header_of(message);
     waits_.transfer(instruction, [&](const Deadline& deadline) {
       world_->link(link_of(*program_, channel)).send(std::as_bytes(std::span(header)), {}, deadline);
-      transfer(*pair->second, kept, deadline);
+      found->second->enqueue_transfer(pieces_of(kept), stream(), deadline);
+      wait(*found->second, deadline);
     });
   }
 
   Message receive(std::size_t channel, const Instruction& instruction) override
   {
-    const auto pair = pairs_.find(channel);
-    if (pair == pairs_.end()) return tcp_->receive(channel, instruction);
+    const auto found = communicators_.find(channel);
+    if (found == communicators_.end()) return tcp_->receive(channel, instruction);
     Message message;
     const auto allocate = [&](TcpLink::Bytes header) -> std::vector<std::span<std::byte>> {
       message = allocate_message(header, TensorMemory::Gpu, size_limit(instruction));
@@ -135,30 +179,50 @@ class NcclTransport : public Transport {
     };
     waits_.transfer(instruction, [&](const Deadline& deadline) {
       world_->link(link_of(*program_, channel)).receive(allocate, deadline);
-      transfer(*pair->second, message.tensors, deadline);
+      found->second->enqueue_transfer(pieces_of(message.tensors), stream(), deadline);
+      wait(*found->second, deadline);
     });
     return message;
   }
 
-  void all_reduce_sum(std::size_t channel, const Instruction& instruction, std::span<double> values) override
+  void all_reduce_sum(std::size_t channel, const Instruction& instruction, const Tensors& tensors) override
   {
-    tcp_->all_reduce_sum(channel, instruction, values);
+    const auto found = communicators_.find(channel);
+    if (found == communicators_.end()) {
+      tcp_->all_reduce_sum(channel, instruction, tensors);
+      return;
+    }
+    waits_.transfer(instruction, [&](const Deadline& deadline) {
+      // Once all ranks are here, none of their kernels waits for work that a host has yet to launch.
+      world_->all_reduce_sum(static_cast<std::uint32_t>(channel), TcpWorld::Pieces<double>(), deadline);
+      found->second->enqueue_sums(pieces_of(tensors), stream(), deadline);
+      wait(*found->second, deadline);
+    });
   }
 
   void cancel() noexcept override { tcp_->cancel(); }
 
  private:
-  void transfer(nccl::Pair& pair, const Tensors& tensors, const Deadline& deadline) const
+  static std::vector<nccl::Piece> pieces_of(const Tensors& tensors)
   {
     std::vector<nccl::Piece> pieces;
     for (const auto& tensor : tensors) {
       if (tensor.nbytes() > 0) pieces.push_back({tensor.mutable_data_ptr(), tensor.nbytes()});
     }
+    return pieces;
+  }
+
+  /// The handle of the calling thread's stream.
+  void* stream() const
+  {
     const at::Device gpu(options_.device);
-    const c10::Stream stream = c10::impl::VirtualGuardImpl(gpu.type()).getStream(gpu);
-    pair.enqueue(pieces, gpu::handle_of(stream), deadline);
+    return gpu::handle_of(c10::impl::VirtualGuardImpl(gpu.type()).getStream(gpu));
+  }
+
+  void wait(nccl::Communicator& communicator, const Deadline& deadline) const
+  {
     const Event end = event_of_this_thread(options_.device);
-    pair.wait([&end] { return end.passed(); }, deadline);
+    communicator.wait([&end] { return end.passed(); }, deadline);
   }
 
   std::size_t rank_;
@@ -167,7 +231,7 @@ class NcclTransport : public Transport {
   NcclOptions options_;
   TransferWaits waits_;
   std::unique_ptr<Transport> tcp_;
-  std::map<std::size_t, std::unique_ptr<nccl::Pair>> pairs_;  // by channel
+  std::map<std::size_t, std::unique_ptr<nccl::Communicator>> communicators_;  // by channel
 };
 
 }  // namespace
@@ -180,21 +244,25 @@ std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, con
   std::set<std::string> reported;
   for (std::size_t channel = 0; channel < program.channels().size(); ++channel) {
     const Instruction first = first_instruction_of(program, program.channels()[channel]);
-    if (!is_transfer(first.opcode)) continue;
-    const LinkName link = link_of(program, channel);
-    if (link.from != rank && link.to != rank) continue;
-    // The data server has no stage and no GPU.
-    const bool between_stages = link.from < options.stages && link.to < options.stages;
-    const std::string why_not =
-        between_stages ? why_not_nccl(all[link.from], all[link.to], options.choice) : "the data server";
-    if (between_stages && !why_not.empty() && options.choice == TransportChoice::Nccl) {
-      throw EnvironmentError(fmt::format("--transport nccl: rank {} to rank {}: {}", link.from, link.to, why_not));
+    if (first.payload == Payload::GradientFacts) continue;  // which are on the host
+    std::vector<std::size_t> ranks;
+    for (const End& end : program.channels()[channel].ends) ranks.push_back(end.rank);
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    const bool is_of_transfers = is_transfer(first.opcode);
+    const std::string name = is_of_transfers ? fmt::format("rank {} to rank {}", ranks.front(), ranks.back())
+                                             : fmt::format("ranks {}", fmt::join(ranks, ", "));
+    const std::string why_not = why_not_nccl(ranks, all, options);
+    const bool has_data_server = ranks.front() >= options.stages;
+    if (!has_data_server && !why_not.empty() && options.choice == TransportChoice::Nccl) {
+      throw EnvironmentError(fmt::format("--transport nccl: {}: {}", name, why_not));
     }
-    if (why_not.empty()) transport->connect(channel);
-    if (link.from != rank) continue;
+    if (why_not.empty()) transport->connect(channel, is_of_transfers);
+    if (ranks.front() != rank) continue;
+    const char* what = first.payload == Payload::Activation ? "activations"
+                       : is_of_transfers                    ? "gradients"
+                                                            : "gradients of parameters";
     const std::string line =
-        fmt::format("rank {} to rank {}, {}: {}", link.from, link.to,
-                    first.payload == Payload::Activation ? "activations" : "gradients",
+        fmt::format("{}, {}: {}", name, what,
                     why_not.empty() ? "NCCL " + nccl::text_of_version(static_cast<int>(all[rank].nccl))
                                     : fmt::format("TCP ({})", why_not));
     if (reported.insert(line).second) options.info(line);

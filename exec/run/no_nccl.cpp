@@ -14,7 +14,7 @@ namespace {
 
 }  // namespace
 
-class Pair::Impl {};
+class Communicator::Impl {};
 
 int version(const std::string& /*library*/)
 {
@@ -26,20 +26,25 @@ Id new_id()
   refuse();
 }
 
-Pair::Pair(const Id& /*id*/, End /*end*/, std::string /*title*/, const std::atomic<bool>& /*cancelled*/,
-           Deadline /*deadline*/)
+Communicator::Communicator(const Id& /*id*/, std::size_t /*rank*/, std::size_t /*ranks*/, std::string /*title*/,
+                           const std::atomic<bool>& /*cancelled*/, const Deadline& /*deadline*/)
 {
   refuse();
 }
 
-Pair::~Pair() = default;
+Communicator::~Communicator() = default;
 
-void Pair::enqueue(std::span<const Piece> /*pieces*/, void* /*stream*/, Deadline /*deadline*/)
+void Communicator::enqueue_transfer(std::span<const Piece> /*pieces*/, void* /*stream*/, const Deadline& /*deadline*/)
 {
   refuse();
 }
 
-void Pair::wait(const std::function<bool()>& /*is_done*/, Deadline /*deadline*/)
+void Communicator::enqueue_sums(std::span<const Piece> /*pieces*/, void* /*stream*/, const Deadline& /*deadline*/)
+{
+  refuse();
+}
+
+void Communicator::wait(const std::function<bool()>& /*is_done*/, const Deadline& /*deadline*/)
 {
   refuse();
 }

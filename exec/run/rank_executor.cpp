@@ -9,13 +9,13 @@
 #include "exec/model/device.hpp"
 #include "exec/model/gpu.hpp"
 #include "exec/run/tcp_transport.hpp"
+#include "schedules/lowering/replicas.hpp"
 
 #include <fmt/format.h>
 
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <numeric>
 #include <optional>
@@ -106,21 +106,23 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
       is_alone_(devices_of(plan).size() == 1),
       name_(names_of_ranks(plan).at(rank)),
       meter_(options.memory_cap),
-      channels_(program.channels().size())
+      channels_(program.channels().size()),
+      patterns_(schedules::microbatch_patterns(plan))
 {
   std::iota(channels_.begin(), channels_.end(), std::size_t{0});
-  const auto stages = stages_of_rank(plan, rank);
+  const auto replicas = replicas_of_rank(plan, rank);
   meter_cpu_memory();
-  if (stages.empty()) options_.device = "cpu";
+  if (replicas.empty()) options_.device = "cpu";
   open_device(options_.device);
   add_lanes();
-  const auto split = stages_that_split(program, rank, stages.size());
+  const auto split = stages_that_split(program, rank, replicas.size());
   const Stream::Scope scope(lanes_.front()->stream);
-  for (const std::size_t index : stages) {
-    const auto stage = static_cast<std::uint32_t>(index);
+  for (const auto& placed : replicas) {
+    const auto stage = static_cast<std::uint32_t>(placed.stage);
+    replica_[stage] = placed.replica;
     StageOptions stage_options;
-    stage_options.first_layer = plan.stages[index].first_layer;
-    stage_options.last_layer = plan.stages[index].last_layer;
+    stage_options.first_layer = plan.stages[stage].first_layer;
+    stage_options.last_layer = plan.stages[stage].last_layer;
     stage_options.recomputed = plan.recompute;
     stage_options.microbatches = plan.goal.microbatches;
     stage_options.splits_backward = split.contains(stage);
@@ -151,7 +153,19 @@ void RankExecutor::connect(Transport& transport, StepBoard& board, TransferWaits
 
 bool RankExecutor::has_last_stage() const
 {
-  return has(stages_ - 1);
+  return models_.contains(stages_ - 1);
+}
+
+bool RankExecutor::has_first_replica(std::size_t stage) const
+{
+  const auto found = replica_.find(static_cast<std::uint32_t>(stage));
+  return found != replica_.end() && found->second == 0;
+}
+
+bool RankExecutor::takes(std::uint32_t stage, std::uint64_t microbatch) const
+{
+  const auto found = replica_.find(stage);
+  return found != replica_.end() && found->second == patterns_[stage].replica_of(microbatch);
 }
 
 void RankExecutor::with_models(const std::function<void(std::size_t stage, StageModel& model)>& work)
@@ -229,8 +243,7 @@ void RankExecutor::run_on_stream(const Job& job)
       receive(job);
       return;
     case Opcode::AllReduce:
-      ensure(job.instruction.payload == Payload::GradientFacts, "ranks all-reduce facts about gradients");
-      reduce_facts(job);
+      job.instruction.payload == Payload::GradientFacts ? reduce_facts(job) : reduce_gradients(job);
       return;
     case Opcode::ReduceScatter:
     case Opcode::AllGather:
@@ -303,16 +316,33 @@ void RankExecutor::reduce_facts(const Job& job)
 {
   const Event begin = job.lane.stream.record();
   const GradientFacts own = own_facts();
-  std::array<double, 2> sums = {own.sum_of_squares, own.not_finite};
-  transport_->all_reduce_sum(channel_of(job.instruction), job.instruction, sums);
-  reduced_ = {sums[0], sums[1]};
+  const at::Tensor sums = at::tensor({own.sum_of_squares, own.not_finite}, at::kDouble);
+  transport_->all_reduce_sum(channel_of(job.instruction), job.instruction, {sums});
+  reduced_ = {sums[0].item<double>(), sums[1].item<double>()};
   ran(job, begin, job.lane.stream.record());
+}
+
+/// Adds up the gradients of a stage over its replicas, and those of the last stage also their parts of the loss.
+/// Between the last backward and the update of the stage, the compute lane leaves its model alone.
+void RankExecutor::reduce_gradients(const Job& job)
+{
+  Stream& stream = job.lane.stream;
+  const Event begin = stream.record();
+  StageModel& model = model_of(job.instruction.stage);
+  Tensors sums = model.gradients();
+  const bool has_loss = is_last(job.instruction.stage);
+  if (has_loss) sums.push_back(model.take_loss().to(at::kFloat));
+  stream.record().wait();
+  transport_->all_reduce_sum(channel_of(job.instruction), job.instruction, sums);
+  if (has_loss) loss_ = {sums.back().to(at::kDouble)};
+  ran(job, begin, stream.record());
 }
 
 GradientFacts RankExecutor::own_facts() const
 {
   GradientFacts sums;
   for (const auto& [stage, model] : models_) {
+    if (!has_first_replica(stage)) continue;  // the others have the same gradients
     const GradientFacts facts = model->gradient_facts();
     sums.sum_of_squares += facts.sum_of_squares;
     sums.not_finite += facts.not_finite;
@@ -401,7 +431,7 @@ void RankExecutor::hand_on(const Instruction& instruction, Message outputs)
   if (goes_forward ? is_last(stage) : !makes_gradients(instruction) || stage == 0) return;
   const Payload payload = goes_forward ? Payload::Activation : Payload::Gradient;
   const std::uint32_t next = goes_forward ? stage + 1 : stage - 1;
-  if (has(next)) {
+  if (takes(next, instruction.microbatch)) {
     arrived_.put(address_of(payload, next, instruction), std::move(outputs));
   } else {
     leaving_.put(address_of(payload, stage, instruction), std::move(outputs));
@@ -424,7 +454,10 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
   StepEnd last{step, {}, {}};
   {
     const Stream::Scope scope(stream);
-    if (has_last_stage() && !evaluates_) last.loss.push_back(begin_copy(model_of(stages_ - 1).take_loss()));
+    if (has_first_replica(stages_ - 1) && !evaluates_) {
+      last.loss.push_back(
+          begin_copy(patterns_.back().replicas() > 1 ? loss_.at(0) : model_of(stages_ - 1).take_loss()));
+    }
     last.end = stream.record();
   }
   steps_in_flight_.push_back(std::move(last));

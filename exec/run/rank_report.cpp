@@ -132,7 +132,12 @@ MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::
       begin_(std::numeric_limits<double>::infinity())
 {
   ensure(reports_.size() == program.ranks(), "a run has a report from every rank");
-  for (const auto& report : reports_) steps_ = std::max<std::uint64_t>(steps_, report.losses.size());
+  for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
+    if (reports_[rank].losses.empty()) continue;
+    ensure(steps_ == 0, "one rank tells the losses");
+    steps_ = reports_[rank].losses.size();
+    rank_of_loss_ = rank;
+  }
   timed_steps_ = std::min(steps_, exec::timed_steps(program));
   for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
     ensure(reports_[rank].lanes.size() == program.lanes(rank).size(), "a report has the lanes of its rank");
@@ -142,20 +147,6 @@ MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::
       if (!times.empty()) begin_ = std::min(begin_, times.front().begin);
     }
   }
-}
-
-std::vector<double> MeasuredRun::losses() const
-{
-  std::vector<double> losses(steps_);
-  double ranks = 0;
-  for (const auto& report : reports_) {
-    if (report.losses.empty()) continue;
-    ensure(report.losses.size() == steps_, "every rank with losses has one for each step");
-    for (std::size_t step = 0; step < steps_; ++step) losses[step] += report.losses[step];
-    ++ranks;
-  }
-  for (double& loss : losses) loss /= ranks;
-  return losses;
 }
 
 std::optional<EvaluationSums> MeasuredRun::evaluation() const

@@ -40,10 +40,10 @@ struct LaneReport {
 struct RankReport {
   std::vector<LaneReport> lanes;     ///< by LaneId
   std::vector<MemorySample> memory;  ///< after each instruction that changed it, in order of time
-  std::vector<double> losses;        ///< by step; only of the rank that has the last stage
+  std::vector<double> losses;        ///< by step; only of the rank that has the last stage's first replica
   Bytes peak_memory;
   double processor_wait_fraction = 0;  ///< share of the training time that the computing thread waited for a processor
-  std::optional<EvaluationSums> evaluation;  ///< only of the rank that has the last stage
+  std::optional<EvaluationSums> evaluation;  ///< only of the ranks that have the last stage
 
   /// A report without measurements, with the rank's lanes.
   static RankReport of(const Program& program, std::size_t rank);
@@ -73,16 +73,16 @@ class RankRecorder : public TraceSink {
 /// The reports of all ranks of a run, on one clock.
 class MeasuredRun {
  public:
-  /// `reports`: by rank. A rank with losses has one for each step from `first_step`, and each lane of the program has a
-  /// time for every instruction of the timed steps.
+  /// `reports`: by rank. At most one of them has losses, one for each step from `first_step`, and each lane of the
+  /// program has a time for every instruction of the timed steps.
   MeasuredRun(const Program& program, std::uint64_t first_step, std::vector<RankReport> reports);
 
   std::uint64_t first_step() const { return first_step_; }
   std::uint64_t steps() const { return steps_; }
   /// Number of steps, from the first one, whose times were kept.
   std::uint64_t timed_steps() const { return timed_steps_; }
-  /// Loss by step: the mean over the ranks that have one, whose numbers of samples are equal.
-  std::vector<double> losses() const;
+  /// Loss by step: the mean of its micro-batches.
+  const std::vector<double>& losses() const { return reports_[rank_of_loss_].losses; }
   /// Sum over the ranks that have evaluated; absent without an evaluation.
   std::optional<EvaluationSums> evaluation() const;
 
@@ -105,6 +105,7 @@ class MeasuredRun {
   std::uint64_t steps_ = 0;
   std::uint64_t timed_steps_ = 0;
   std::vector<RankReport> reports_;
+  std::size_t rank_of_loss_ = 0;
   Seconds begin_;
 };
 

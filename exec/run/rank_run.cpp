@@ -55,8 +55,8 @@ RankOptions rank_options(const RunContext& context, std::size_t rank, Progress* 
   result.seed = options.seed;
   result.device = options.device;
   result.progress = progress;
-  if (const auto stages = stages_of_rank(context.plan, rank); options.emulate && !stages.empty()) {
-    const Shard& device = context.plan.stages[stages.front()].shard();
+  if (const auto replicas = replicas_of_rank(context.plan, rank); options.emulate && !replicas.empty()) {
+    const Shard& device = shard_of(context.plan, replicas.front());
     result.slowdown = device.slowdown.value_or(1);
     constexpr double not_slowed = 1 + 1e-9;
     if (options.profiled_speed && result.slowdown > not_slowed) {
@@ -120,8 +120,9 @@ std::unique_ptr<RankExecutor> make_executor(const RunContext& context, std::size
   if (options.resume_from) {
     executor->with_models([&](std::size_t, StageModel& model) { model.restore(*options.resume_from); });
   } else if (options.weights) {
-    executor->with_models([&](std::size_t, StageModel& model) {
+    executor->with_models([&](std::size_t stage, StageModel& model) {
       for (const auto& name : model.load(*options.weights)) {
+        if (!executor->has_first_replica(stage)) continue;  // which says it
         options.info(fmt::format("{}: has no {}, which is newly initialised", options.weights->where(), name));
       }
     });
@@ -154,7 +155,9 @@ RankReport play_rank(const RunContext& context, std::size_t rank, RankExecutor& 
       executor.catch_up(ended);  // throws before a diverged step is saved
       const Progress::Work work(progress, step, "checkpoint");
       checkpoints.begin(step + 1);
-      executor.with_models([&](std::size_t stage, StageModel& model) { checkpoints.write(stage, model); });
+      executor.with_models([&](std::size_t stage, StageModel& model) {
+        if (executor.has_first_replica(stage)) checkpoints.write(stage, model);
+      });
     }
     if (rank == 0 && !control.end) context.lateness->step_begins(step + 1);
   };

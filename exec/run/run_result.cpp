@@ -26,22 +26,21 @@ Seconds typical_step(std::vector<Seconds> times)
   return times[times.size() / 2];
 }
 
-/// The result of the stages, each with the peak memory and the waits of its rank.
+/// The result of the stages' replicas, each with the peak memory and the waits of its rank.
 nlohmann::ordered_json stages_of(const Plan& plan, const MeasuredRun& measured, bool is_timed)
 {
   using Json = nlohmann::ordered_json;
-  std::vector<Json> stages(plan.stages.size());
-  for (std::size_t rank = 0; rank < measured.ranks().size(); ++rank) {
-    const RankReport& report = measured.ranks()[rank];
-    for (const std::size_t stage : stages_of_rank(plan, rank)) {
-      const std::string& device = plan.stages[stage].device();
-      stages[stage] = {
-          {"device", device},
-          {"compute_s", is_timed ? Json(typical_step(measured.compute_times(rank, stage)).value) : Json(nullptr)},
-          {"peak_memory_bytes", report.peak_memory.value},
-          {"processor_wait_fraction", is_timed ? Json(report.processor_wait_fraction) : Json(nullptr)}};
-      if (plan.stamp) stages[stage]["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
-    }
+  Json stages = Json::array();
+  for (const auto& placed : placed_replicas(plan)) {
+    const RankReport& report = measured.ranks()[placed.rank];
+    const std::string& device = shard_of(plan, placed).device;
+    const auto compute = [&] { return typical_step(measured.compute_times(placed.rank, placed.stage)).value; };
+    Json& stage = stages.emplace_back(
+        Json{{"device", device},
+             {"compute_s", is_timed ? Json(compute()) : Json(nullptr)},
+             {"peak_memory_bytes", report.peak_memory.value},
+             {"processor_wait_fraction", is_timed ? Json(report.processor_wait_fraction) : Json(nullptr)}});
+    if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
   }
   return stages;
 }

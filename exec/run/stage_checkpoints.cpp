@@ -14,6 +14,7 @@
 #include <thread>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 namespace isobar::exec {
 
@@ -25,8 +26,11 @@ InputError diverged(std::uint64_t step, const std::string& what)
 StageCheckpoints::StageCheckpoints(const Plan& plan, const RunOptions& options, std::string run_id, std::size_t rank)
     : plan_(plan), options_(options), run_id_(std::move(run_id)), rank_(rank)
 {
+  std::vector<std::size_t> stages;
+  for (const auto& placed : replicas_of_rank(plan, rank)) {
+    if (placed.replica == 0) stages.push_back(placed.stage);
+  }
   // The last stage of rank 0 deletes old checkpoints, after the writes of its other stages have begun.
-  const auto stages = stages_of_rank(plan, rank);
   for (const std::size_t stage : stages) {
     const bool deletes = rank == 0 && stage == stages.back();
     writers_.emplace(std::piecewise_construct, std::forward_as_tuple(stage),

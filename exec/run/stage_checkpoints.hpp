@@ -17,7 +17,8 @@ class StageModel;
 /// The error for a run whose training has diverged in a step.
 InputError diverged(std::uint64_t step, const std::string& what);
 
-/// Writes the parts of a rank's stages of each checkpoint in the background. Rank 0 also prepares the folder and
+/// Writes the parts of a rank's stages of each checkpoint in the background; of a stage with several replicas, the
+/// first does. Rank 0 also prepares the folder and
 /// deletes old checkpoints.
 class StageCheckpoints {
  public:
@@ -31,8 +32,8 @@ class StageCheckpoints {
   /// Begins the checkpoint after `steps_done` steps. Waits for the writes of the previous one, so that only one copy of
   /// the rank's stages is in memory. @throws the failure of the previous checkpoint.
   void begin(std::uint64_t steps_done);
-  /// Starts to write a stage of the rank for the checkpoint that has begun. @throws InputError when a parameter is not
-  /// finite.
+  /// Starts to write a stage for the checkpoint that has begun, whose first replica the rank has. @throws InputError
+  /// when a parameter is not finite.
   void write(std::size_t stage, const StageModel& model);
   /// Waits for the last checkpoint. @throws its failure.
   void finish();

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "exec/model/device.hpp"
+#include "exec/model/stream.hpp"
 #include "exec/run/message_header.hpp"
 
 #include <torch/torch.h>
@@ -12,6 +13,17 @@
 namespace isobar::exec {
 
 namespace {
+
+template <typename Value>
+TcpWorld::Pieces<Value> pieces_of(const Tensors& tensors)
+{
+  TcpWorld::Pieces<Value> pieces;
+  for (const auto& tensor : tensors) {
+    ensure(tensor.is_contiguous(), "tensors in a sum are contiguous");
+    pieces.emplace_back(tensor.mutable_data_ptr<Value>(), static_cast<std::size_t>(tensor.numel()));
+  }
+  return pieces;
+}
 
 class TcpTransport : public Transport {
  public:
@@ -51,11 +63,21 @@ class TcpTransport : public Transport {
     return message;
   }
 
-  void all_reduce_sum(std::size_t channel, const Instruction& instruction, std::span<double> values) override
+  void all_reduce_sum(std::size_t channel, const Instruction& instruction, const Tensors& tensors) override
   {
-    waits_.transfer(instruction, [&](const Deadline& deadline) {
-      world_->all_reduce_sum(static_cast<std::uint32_t>(channel), values, deadline);
-    });
+    if (tensors.empty()) return;
+    const bool is_on_gpu = !tensors.front().is_cpu();
+    const Tensors sums = is_on_gpu ? on_cpu(tensors) : tensors;
+    const auto reduce = [&](auto pieces) {
+      waits_.transfer(instruction, [&](const Deadline& deadline) {
+        world_->all_reduce_sum(static_cast<std::uint32_t>(channel), pieces, deadline);
+      });
+    };
+    tensors.front().scalar_type() == at::kDouble ? reduce(pieces_of<double>(sums)) : reduce(pieces_of<float>(sums));
+    if (!is_on_gpu) return;
+    const torch::NoGradGuard no_graph;
+    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(sums[i], /*non_blocking=*/true);
+    event_of_this_thread(tensors.front().device().str()).wait();
   }
   void cancel() noexcept override { world_->cancel(); }
 
@@ -104,6 +126,9 @@ std::vector<RankGroup> groups_of(const Program& program)
     if (is_of_transfers(program, channel)) continue;
     RankGroup group;
     group.channel = static_cast<std::uint32_t>(i);
+    group.algorithm = channel.algorithm;
+    group.sites = channel.sites;
+    group.has_little_data = first_instruction_of(program, channel).payload == Payload::GradientFacts;
     for (const End& end : channel.ends) group.ranks.push_back(end.rank);
     groups.push_back(std::move(group));
   }

@@ -192,6 +192,7 @@ class ReplicaOrders {
     std::unordered_map<std::size_t, std::size_t> local_rank;
     std::vector<std::size_t> ranks;                                // of the plan, by local rank
     std::vector<std::vector<std::vector<std::uint32_t>>> becomes;  // parts of the plan, by local rank and part
+    const bool joins_neighbours = schedule_.folding == Folding::OneEach;
     std::optional<std::size_t> before;
     for (const std::size_t index : members) {
       const std::size_t rank = pipelines_.placed()[index].rank;
@@ -201,7 +202,7 @@ class ReplicaOrders {
         shape.devices.push_back(devices_[rank]);
         becomes.emplace_back();
       }
-      if (before != rank) {
+      if (before != rank || !joins_neighbours) {
         shape.rank_of_stage.push_back(entry->second);
         becomes[entry->second].emplace_back();
       }

@@ -18,7 +18,8 @@ std::vector<MicrobatchPattern> microbatch_patterns(const Plan& plan);
 /// The orders of a plan's devices, by rank.
 ///
 /// Replicas that pass micro-batches to each other form a pipeline. Where it has one replica of each stage, its devices
-/// are a chain as without replicas; neighbouring stages on a device count as one. Elsewhere a replica orders its work
+/// are a chain as without replicas; under a schedule with one stage on each device, neighbouring stages on a device
+/// count as one. Elsewhere a replica orders its work
 /// as if the stages before and after it had as many devices as hold the micro-batches that it takes: (its part of the
 /// pipeline's micro-batches) x (their replicas); or more after it, until no replica waits for a micro-batch that a
 /// stage before forwards only after a backward that waits for this replica.

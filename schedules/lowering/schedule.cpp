@@ -351,6 +351,8 @@ class PipelineProgram : public Program {
         const std::string suffix = of_rank[work.rank] > 1 ? fmt::format(" {}", stage) : "";
         const LaneId lane = add_lane(work.rank, {"sync gradients" + suffix, Engine::Network, channels_.size()}, record);
         channel.ends.push_back({work.rank, lane});
+        const auto& shard = plan.stages[stage].replicas[work.replica].shards.front();
+        channel.sites.push_back(shard.site.value_or(""));
         work.sync_waits.add(after_gradients(work));
         if (has_facts) work.sync_waits.add(last_sync_[work.rank]);
         last_sync_[work.rank] = {lane, 0, 1};
@@ -374,7 +376,8 @@ class PipelineProgram : public Program {
     for (std::size_t layer = first; layer <= last; ++layer) {
       parameters += static_cast<double>(workload.layers[layer].parameters);
     }
-    return Bytes(parameters * size_of(workload.dtype));
+    constexpr double bytes_of_a_gradient = 4;  // float32, whatever the workload computes in
+    return Bytes(parameters * bytes_of_a_gradient);
   }
 
   /// Adds a lane for each rank, on which all agree on what clipping and loss scaling need to know once a step.

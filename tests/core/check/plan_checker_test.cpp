@@ -335,6 +335,8 @@ const std::vector<Forgery> forgeries = {
     {"Optimality", [](Plan& p) { p.outcome = Outcome::Optimal; }, "outcome: optimal, but the bound 0"},
     {"DeviceType", [](Plan& p) { p.stages[0].replicas[0].shards[0].type = "V100"; },
      "stages[0].devices[0].type: claims \"V100\"; it is "},
+    {"Site", [](Plan& p) { p.stages[0].replicas[0].shards[0].site = "Paris"; },
+     "stages[0].devices[0].site: claims \"Paris\"; it is "},
     {"Share", [](Plan& p) { p.stages[0].replicas[0].shards[0].share = 0.5; }, "stages[0].devices[0].share: 0.5"},
 };
 

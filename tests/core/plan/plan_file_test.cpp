@@ -182,8 +182,11 @@ TEST(PlanFile2, KeepsReplicasAndHowTheyAgree)
   Plan plan = some_plan_2();
   plan.goal.schedule = {"1f1b"};
   plan.stages = {stage_on("d1", 0, 0), {1, 2, {{2, {Shard{"d0"}}}, {1, {Shard{"d2"}}}}}};
+  plan.stages[0].replicas[0].shards[0].site = "Paris";
+  plan.stages[1].replicas[1].shards[0].site = "Oslo";
   plan.sync.algorithm = Algorithm::Hierarchical;
   const auto json = plan_to_json(plan);
+  EXPECT_THAT(json, testing::Not(testing::HasSubstr("Paris"))) << "a stage without a sync needs no sites";
   EXPECT_THAT(json, testing::HasSubstr("\"sync\": {\n    \"algorithm\": \"hierarchical\"\n  }"));
   const auto again = plan_from_json(json, "plan.json");
   EXPECT_EQ(plan_to_json(again), json);
@@ -192,6 +195,7 @@ TEST(PlanFile2, KeepsReplicasAndHowTheyAgree)
   EXPECT_EQ(again.stages[0].replicas[0].microbatches, 0U);  // all
   EXPECT_EQ(again.stages[1].replicas[0].microbatches, 2U);
   EXPECT_EQ(again.stages[1].replicas[1].shards[0].device, "d2");
+  EXPECT_EQ(again.stages[1].replicas[1].shards[0].site, "Oslo");
   EXPECT_EQ(devices_of(again), (std::vector<std::string>{"d1", "d0", "d2"}));
 }
 

@@ -27,19 +27,15 @@ TEST(RankReport, IsReadAsItIsWritten)
   EXPECT_THAT(read.losses, ElementsAre(0.5));
 }
 
-TEST(MeasuredRun, AveragesTheLossesOfSeveralLastRanks)
+TEST(MeasuredRun, HasTheLossesOfTheOneRankThatTellsThem)
 {
   const EditableProgram program(3);  // without instructions, so reports without times are complete
-  const RankReport first = RankReport::of(program, 0);
-  RankReport one = first;
-  RankReport other = first;
-  one.losses = {4, 2};
-  other.losses = {2, 1};
-  EXPECT_THAT(MeasuredRun(program, 0, {first, one, other}).losses(), ElementsAre(3, 1.5));
-  EXPECT_THAT(MeasuredRun(program, 0, {first, one, first}).losses(), ElementsAre(4, 2));
-  EXPECT_TRUE(MeasuredRun(program, 0, {first, first, first}).losses().empty());
-  other.losses = {2};
-  EXPECT_THROW(MeasuredRun(program, 0, {first, one, other}).losses(), std::logic_error);
+  const RankReport without = RankReport::of(program, 0);
+  RankReport last = without;
+  last.losses = {4, 2};
+  EXPECT_THAT(MeasuredRun(program, 0, {without, last, without}).losses(), ElementsAre(4, 2));
+  EXPECT_TRUE(MeasuredRun(program, 0, {without, without, without}).losses().empty());
+  EXPECT_THROW(MeasuredRun(program, 0, {without, last, last}), std::logic_error);
 }
 
 TEST(MeasuredRun, AddsTheEvaluationsOfSeveralLastRanks)

@@ -69,19 +69,22 @@ TEST(InProcessTransport, SumsInTheOrderOfRanksWhicheverArrivesFirst)
   const auto program = three_stages();
   const auto transports = in_process_transports(*program, plenty);
   constexpr std::array<double, 3> own = {1e16, 1, -1e16};  // in another order the sum is 1
-  std::array<std::array<double, 2>, 3> sums = {};
+  std::array<Tensors, 3> sums;
   for (std::size_t late = 0; late < 3; ++late) {
     {
       std::vector<std::jthread> ranks;
       for (std::size_t rank = 0; rank < 3; ++rank) {
         ranks.emplace_back([&, rank] {
           if (rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-          sums[rank] = {own[rank], 1};
+          sums[rank] = {at::full({1}, own[rank], at::kDouble), at::ones({2}, at::kDouble)};
           transports[rank]->all_reduce_sum(4, {}, sums[rank]);
         });
       }
     }
-    for (const auto& sum : sums) EXPECT_THAT(sum, ElementsAre(0, 3)) << late;
+    for (const auto& sum : sums) {
+      EXPECT_EQ(sum[0].item<double>(), 0) << late;
+      EXPECT_TRUE(at::equal(sum[1], at::full({2}, 3, at::kDouble))) << late;
+    }
   }
 }
 
@@ -100,10 +103,8 @@ TEST(InProcessTransport, EndsAllWaitsWhenOneRankIsCancelled)
   std::array<Failure::Kind, 2> kinds = {};
   {
     const std::jthread receiver([&] { kinds[0] = kind_of([&] { transports[1]->receive(0, {}); }); });
-    const std::jthread reducer([&] {
-      std::array<double, 1> value = {1};
-      kinds[1] = kind_of([&] { transports[2]->all_reduce_sum(4, {}, value); });
-    });
+    const std::jthread reducer(
+        [&] { kinds[1] = kind_of([&] { transports[2]->all_reduce_sum(4, {}, {at::ones({1}, at::kDouble)}); }); });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     transports[0]->cancel();
   }

@@ -1,0 +1,232 @@
+#include "exec/files/checkpoint.hpp"
+#include "exec/model/batch.hpp"
+#include "exec/run/run.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "tests/exec/model/plain_loop.hpp"
+#include "tests/exec/model/small_models.hpp"
+#include "tests/exec/run/even_split.hpp"
+#include "tests/exec/run/replicated_plans.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace isobar::exec {
+namespace {
+
+constexpr std::uint64_t seed = 7;
+constexpr std::uint64_t microbatches = 5;
+constexpr std::uint64_t steps = 6;
+/// Of the losses of replicas, which add up gradients in another order than one process.
+constexpr double relative_tolerance = 1e-6;
+
+RunOptions options_for(std::uint64_t of_steps)
+{
+  RunOptions options;
+  options.steps = of_steps;
+  options.seed = seed;
+  options.limits = time_limits(Seconds(0), Seconds(60));
+  return options;
+}
+
+enum class Way { InProcess, Tcp };
+
+struct Trained {
+  std::vector<double> losses;
+  std::optional<EvaluationSums> evaluation;
+};
+
+Trained trained(
+    const Workload& workload, const Plan& plan, Way way, const RunOptions& options,
+    const StepEnded& step_ended = [](const StepReport&) {})
+{
+  const auto program = schedules::make_program(plan, workload);
+  const auto run = way == Way::InProcess ? run_in_process : run_in_processes;
+  const auto measured = run(workload, plan, *program, options, step_ended);
+  return {measured.losses(), measured.evaluation()};
+}
+
+std::vector<double> losses_of_a_plain_loop(const Workload& workload, std::uint64_t of_steps = steps)
+{
+  at::set_num_threads(1);
+  PlainLoop loop(workload, seed, microbatches);
+  std::vector<double> losses;
+  for (std::uint64_t step = 0; step < of_steps; ++step) losses.push_back(loop.step());
+  return losses;
+}
+
+void expect_close(const std::vector<double>& losses, const std::vector<double>& expected,
+                  double tolerance = relative_tolerance)
+{
+  ASSERT_EQ(losses.size(), expected.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_LE(std::abs(losses[i] - expected[i]), tolerance * std::abs(expected[i])) << "step " << i;
+  }
+}
+
+/// Which devices take how many micro-batches through which stage, under a schedule.
+struct Shape {
+  std::string name;
+  ScheduleChoice schedule;
+  std::vector<std::vector<Takes>> stages;
+
+  Plan plan(const Workload& workload) const { return replicated_plan(workload, schedule, stages); }
+};
+
+std::vector<Shape> shapes()
+{
+  const ScheduleChoice one_f_one_b = {"1f1b"};
+  return {
+      {"TwoReplicasOfAll", {"gpipe"}, {{{"a", 3}, {"b", 2}}}},
+      {"ThreeReplicasOfAll", {"sequential"}, {{{"a", 1}, {"b", 3}, {"c", 1}}}},
+      {"TwoPipelines", one_f_one_b, {{{"a0", 3}, {"b0", 2}}, {{"a1", 3}, {"b1", 2}}}},
+      {"ThreePipelinesOfThreeStages",
+       {"zero-bubble-h1"},
+       {{{"a0", 2}, {"b0", 2}, {"c0", 1}}, {{"a1", 2}, {"b1", 2}, {"c1", 1}}, {{"a2", 2}, {"b2", 2}, {"c2", 1}}}},
+      {"PipelinesOfTheirOwnCuts",
+       one_f_one_b,
+       {{{"a0", 3}, {"b0", 2}}, {{"a0", 3}, {"b1", 2}}, {{"a1", 3}, {"b1", 2}}}},
+      {"FewerReplicasAfter", one_f_one_b, {{{"a", 3}, {"b", 2}}, {{"c", 5}}}},
+      {"MoreReplicasAfter", one_f_one_b, {{{"c", 5}}, {{"a", 2}, {"b", 3}}}},
+      {"OtherCountsAfter", {"gpipe"}, {{{"a", 4}, {"b", 1}}, {{"c", 2}, {"d", 3}}}},
+      {"InterleavedPipelines",
+       {"interleaved"},
+       {{{"a0", 3}, {"b0", 2}}, {{"a1", 3}, {"b1", 2}}, {{"a0", 3}, {"b0", 2}}, {{"a1", 3}, {"b1", 2}}}},
+  };
+}
+
+class Replicas : public testing::TestWithParam<std::tuple<Shape, Way>> {
+ protected:
+  static const Shape& shape() { return std::get<Shape>(GetParam()); }
+  static Way way() { return std::get<Way>(GetParam()); }
+};
+
+TEST_P(Replicas, HaveThePlainLoopsLosses)
+{
+  for (const Workload& workload : {small_bert(), small_gpt()}) {
+    expect_close(trained(workload, shape().plan(workload), way(), options_for(steps)).losses,
+                 losses_of_a_plain_loop(workload));
+  }
+}
+
+TEST_P(Replicas, HaveThePlainLoopsLossesWithDropoutRecomputationAndClippedGradients)
+{
+  Workload workload = small_gpt();
+  workload.training.dropout = 0.2;
+  workload.training.clip_norm = 0.05;
+  Plan plan = shape().plan(workload);
+  for (std::size_t layer = 0; layer < workload.layers.size(); layer += 2) plan.recompute.push_back(layer);
+  expect_close(trained(workload, plan, way(), options_for(steps)).losses, losses_of_a_plain_loop(workload));
+}
+
+TEST_P(Replicas, TakeTheirDataFromTheDataServer)
+{
+  const Workload workload = small_bert();
+  Plan plan = shape().plan(workload);
+  plan.data_server = "server";
+  expect_close(trained(workload, plan, way(), options_for(2)).losses, losses_of_a_plain_loop(workload, 2));
+}
+
+TEST_P(Replicas, EvaluateAllMicroBatchesOnce)
+{
+  const Workload workload = small_gpt();
+  const auto batches = synthetic_batches(workload);
+  RunOptions options = options_for(1);
+  options.evaluation = batches.get();
+  options.evaluation_steps = 2;
+  const auto expected = trained(workload, even_split(workload, 1, {"1f1b"}, microbatches), Way::InProcess, options);
+  const auto replicated = trained(workload, shape().plan(workload), way(), options);
+  ASSERT_TRUE(replicated.evaluation.has_value());
+  EXPECT_EQ(replicated.evaluation->labels, expected.evaluation->labels);
+  EXPECT_NEAR(replicated.evaluation->loss, expected.evaluation->loss, 1e-5 * expected.evaluation->loss);
+}
+
+INSTANTIATE_TEST_SUITE_P(Executor, Replicas,
+                         testing::Combine(testing::ValuesIn(shapes()), testing::Values(Way::InProcess, Way::Tcp)),
+                         [](const auto& test) {
+                           const bool is_in_process = std::get<Way>(test.param) == Way::InProcess;
+                           return std::get<Shape>(test.param).name + (is_in_process ? "InProcess" : "OverTcp");
+                         });
+
+TEST(Executor, AddsUpGradientsByEveryAlgorithmToTheSameLosses)
+{
+  const Workload workload = small_gpt();
+  const auto expected = losses_of_a_plain_loop(workload);
+  Plan plan =
+      replicated_plan(workload, {"1f1b"}, {{{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}}, {{"f", 3}, {"g", 2}}});
+  for (Stage& stage : plan.stages) {
+    for (Replica& replica : stage.replicas) {
+      Shard& shard = replica.shards.front();
+      shard.site = shard.device == "b" || shard.device == "d" || shard.device == "g" ? "far" : "near";
+    }
+  }
+  for (const Algorithm algorithm : {Algorithm::Tree, Algorithm::Direct, Algorithm::Hierarchical}) {
+    plan.sync.algorithm = algorithm;
+    SCOPED_TRACE(name_of(algorithm));
+    expect_close(trained(workload, plan, Way::Tcp, options_for(steps)).losses, expected);
+  }
+}
+
+TEST(Executor, TellsEachStepsLossOnceWithReplicasOfTheLastStage)
+{
+  const Workload workload = small_gpt();
+  const Plan plan = replicated_plan(workload, {"1f1b"}, {{{"a", 3}, {"b", 2}}});
+  std::vector<double> told;
+  const auto replicated = trained(workload, plan, Way::InProcess, options_for(4),
+                                  [&](const StepReport& step) { told.push_back(step.loss); });
+  EXPECT_EQ(told, replicated.losses);
+}
+
+TEST(Executor, KeepsTheLossScaleOfHalfPrecisionTheSameOnAllReplicas)
+{
+  Workload workload = small_gpt();
+  workload.dtype = DType::Float16;
+  workload.training.clip_norm = 1;
+  const auto one =
+      trained(workload, even_split(workload, 1, {"1f1b"}, microbatches), Way::InProcess, options_for(steps));
+  for (const Way way : {Way::InProcess, Way::Tcp}) {
+    const Plan plan = replicated_plan(workload, {"1f1b"}, {{{"a", 3}, {"b", 2}}, {{"c", 3}, {"d", 2}}});
+    constexpr double half_precision = 2e-3;
+    expect_close(trained(workload, plan, way, options_for(steps)).losses, one.losses, half_precision);
+  }
+}
+
+TEST(Executor, ResumesACheckpointOfReplicasOnAnyOtherPlan)
+{
+  const Workload workload = [] {
+    Workload adam = small_gpt();
+    adam.optimizer = Optimizer::Adam;
+    return adam;
+  }();
+  const Plan replicas = replicated_plan(workload, {"1f1b"}, {{{"a", 3}, {"b", 2}}, {{"c", 3}, {"d", 2}}});
+  const Plan chain = even_split(workload, 3, {"1f1b"}, microbatches);
+  const Plan others = replicated_plan(workload, {"gpipe"}, {{{"a", 1}, {"b", 2}, {"c", 2}}});
+  const auto whole = losses_of_a_plain_loop(workload);
+  for (const auto& [before, after] :
+       {std::pair(replicas, chain), std::pair(chain, replicas), std::pair(replicas, others)}) {
+    const testing_support::TemporaryFolder folder;
+    RunOptions options = options_for(steps / 2);
+    options.checkpoints.folder = folder.path() / "checkpoints";
+    trained(workload, before, Way::Tcp, options);
+    const Checkpoint checkpoint = CheckpointStore(options.checkpoints.folder).open(steps / 2);
+    options.steps = steps;
+    options.first_step = checkpoint.step();
+    options.resume_from = &checkpoint;
+    options.checkpoints.folder.clear();
+    expect_close(trained(workload, after, Way::Tcp, options).losses, {whole.begin() + steps / 2, whole.end()});
+  }
+}
+
+}  // namespace
+}  // namespace isobar::exec
