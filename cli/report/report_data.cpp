@@ -8,7 +8,6 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/base/progress_line.hpp"
-#include "core/plan/placed_replicas.hpp"
 #include "results/trace/timeline.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/play/simulation.hpp"
@@ -69,7 +68,6 @@ std::string find_input(const Run& run, const char* what, const std::string& name
 /// Loads the inputs of a result, which must not have changed since it was simulated.
 Inputs inputs_of(const Run& run)
 {
-  require_single_replicas(run.result.plan, run.file, "isobar report");
   const auto& named = run.result.inputs;
   InputOptions files;
   files.platform = find_input(run, "platform", named.platform.name);

@@ -23,6 +23,10 @@ const bandwidth = value => value === null ? "no limit" : rate("B/s")(value);
 const percent = known(value => Math.abs(value) < 1e-9 ? "0 %" : Math.abs(value) < 1e-4 ? "<0.01 %" : `${digits(100 * value, 3)} %`);
 const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 const change = known(value => Math.abs(value) < 5e-5 ? "±0 %" : `${value > 0 ? "+" : "−"}${(100 * Math.abs(value)).toFixed(2)} %`);
+// A row of run.stages is a replica of a stage; of most stages the only one.
+const stage_name = row => row.replicas > 1 ? `${row.stage}.${row.replica}` : `${row.stage}`;
+const part_of_step = row => row.replicas > 1 ? `replica ${row.replica} of ${row.replicas}, ${row.microbatches} of ${run.microbatches} micro-batches` : "";
+const stages_of = each => 1 + Math.max(...each.stages.map(row => row.stage));
 const layers = stage => stage.first_layer === stage.last_layer ? `${stage.first_layer}` : `${stage.first_layer}–${stage.last_layer}`;
 const cut = (text, most) => [...text].length > most ? `${[...text].slice(0, most - 1).join("")}…` : text;
 // Plotly interprets tags and entities in labels; names are plain text.
@@ -114,9 +118,9 @@ function plan() {
   const {idle, quiet} = theme();
   const stages = run.stages;
   const x = stages.map((_, i) => i);
-  const colours = stages.map((_, i) => colour_of_stage(i, stages.length));
-  const hover = stages.map((stage, i) => lines(
-    `stage ${i} on ${plain(stage.device)}`, stage.type && plain(stage.type), `layers ${layers(stage)}: ${plain(stage.first_layer_name)} to ${plain(stage.last_layer_name)}`,
+  const colours = stages.map(({stage}) => colour_of_stage(stage, stages_of(run)));
+  const hover = stages.map(stage => lines(
+    `stage ${stage_name(stage)} on ${plain(stage.device)}`, part_of_step(stage), stage.type && plain(stage.type), `layers ${layers(stage)}: ${plain(stage.first_layer_name)} to ${plain(stage.last_layer_name)}`,
     speed(stage.speed_flops_per_s), `${bytes(stage.peak_memory_bytes)} of ${bytes(stage.memory_bytes)}`,
     `computes ${seconds(stage.compute_s)}, sends ${seconds(stage.send_s)}, idle ${seconds(stage.idle_s)}`));
   const bars = (y, axis, name, more) => ({type: "bar", name, x, y, yaxis: axis, marker: {color: colours}, hovertext: hover, hoverinfo: "text", ...more});
@@ -152,6 +156,8 @@ function places() {
   });
 }
 
+const synced = connection => connection.sync_a_to_b_bytes + connection.sync_b_to_a_bytes;
+
 // The devices of more sites are too close for names.
 const names_devices = () => run.sites.length <= 3 && run.sites.reduce((sum, site) => sum + site.devices.length, 0) <= 24 && !narrow();
 
@@ -164,6 +170,7 @@ function map() {
     const busy = each.busiest_link?.busy_fraction ?? 0;
     wires.push([place[a].centre, place[b].centre, busy, lines(
       `${plain(run.sites[a].name)} ↔ ${plain(run.sites[b].name)}`, `${bytes(each.a_to_b_bytes)} there, ${bytes(each.b_to_a_bytes)} back per step`,
+      synced(each) > 0 && `to add up gradients ${bytes(each.sync_a_to_b_bytes)} there, ${bytes(each.sync_b_to_a_bytes)} back`,
       each.busiest_link && `busiest link ${plain(each.busiest_link.name)}: ${percent(busy)} of the step`,
       `${bandwidth(each.bandwidth_bytes_per_s)}, ${seconds(each.latency_s)} one way`), 3 + 7 * busy]);
   }
@@ -190,11 +197,11 @@ function map() {
   const dots = run.sites.flatMap((site, i) => site.devices.map((device, k) => ({device, at: place[i].devices[k]})));
   const many = dots.length > 80;
   data.push({type: "scatter", mode: many ? "markers" : "markers+text", name: "devices", showlegend: false, x: dots.map(dot => dot.at[0]), y: dots.map(dot => dot.at[1]),
-             text: dots.map(({device}) => device.stages.join(",")), textfont: {size: 10, color: "#ffffff"},
+             text: dots.map(({device}) => device.stages.map(i => run.stages[i].stage).join(",")), textfont: {size: 10, color: "#ffffff"},
              marker: {size: dots.map(({device}) => (many ? 6 : 15) + (many ? 8 : 11) * Math.sqrt(device.speed_flops_per_s / fastest)), opacity: 1, line: {color: back, width: 1},
-                      color: dots.map(({device}) => !device.stages.length ? idle : colour_of_stage(device.stages[0], run.stages.length).replace(/\d+%\)$/, "42%)"))},
+                      color: dots.map(({device}) => !device.stages.length ? idle : colour_of_stage(run.stages[device.stages[0]].stage, stages_of(run)).replace(/\d+%\)$/, "42%)"))},
              hovertext: dots.map(({device}) => lines(plain(device.name), device.type && plain(device.type), `${speed(device.speed_flops_per_s)}, ${bytes(device.memory_bytes)}`,
-               ...(device.stages.length ? device.stages.map(stage => `stage ${stage}, layers ${layers(run.stages[stage])}`) : ["idle"]))), hoverinfo: "text"});
+               ...(device.stages.length ? device.stages.map(i => [`stage ${stage_name(run.stages[i])}, layers ${layers(run.stages[i])}`, part_of_step(run.stages[i])].filter(Boolean).join(": ")) : ["idle"]))), hoverinfo: "text"});
   const servers = run.sites.flatMap((site, i) => site.is_data_server ? [i] : []);
   data.push({type: "scatter", mode: "markers", name: "data server", showlegend: servers.length > 0, x: servers.map(i => place[i].centre[0]), y: servers.map(i => place[i].centre[1]),
              marker: {symbol: "square", size: 16, color: text}, hovertext: servers.map(i => `data server ${plain(run.sites[i].name)}`), hoverinfo: "text"});
@@ -204,8 +211,8 @@ function map() {
     return {text: lines(plain(device.name, 22), link && `${plain(link.name, 22)}: busy ${percent(link.busy_fraction)}`), x: at[0], y: at[1], yshift: -14, yanchor: "top",
             showarrow: false, font: {size: 10}};
   });
-  const loads = run.connections.length > 12 ? [] : run.connections.map(({a, b, a_to_b_bytes, b_to_a_bytes, busiest_link}) => ({
-    text: lines(bytes(a_to_b_bytes + b_to_a_bytes), busiest_link && plain(busiest_link.name, 22), busiest_link && `busy ${percent(busiest_link.busy_fraction)}`), showarrow: false, bgcolor: back, font: {size: 11},
+  const loads = run.connections.length > 12 ? [] : run.connections.map(({a, b, a_to_b_bytes, b_to_a_bytes, busiest_link, ...each}) => ({
+    text: lines(bytes(a_to_b_bytes + b_to_a_bytes), synced(each) > 0 && `sync ${bytes(synced(each))}`, busiest_link && plain(busiest_link.name, 22), busiest_link && `busy ${percent(busiest_link.busy_fraction)}`), showarrow: false, bgcolor: back, font: {size: 11},
     x: (place[a].centre[0] + place[b].centre[0]) / 2, y: (place[a].centre[1] + place[b].centre[1]) / 2}));
   const hidden = {visible: false, fixedrange: true};
   return {data, layout: layout_of({height: run.sites.length === 1 ? 460 : 560, margin: {l: 8, r: 8, t: 34, b: 8}, xaxis: hidden, yaxis: {...hidden, scaleanchor: "x"},
@@ -220,9 +227,9 @@ function describe(events, i) {
   const opcode = events.opcode[i], payload = events.payload[i], rank = events.rank[i];
   const subject = payload === null || opcode === "Send" ? kind_of(events, i) : `${opcode} ${payload}`;
   const is_of_microbatch = payload === null ? opcode !== "Update" : ["activation", "gradient"].includes(payload);
-  const stage = rank < used_devices().length && payload !== "gradient facts" ? run.stages[events.stage[i]] : null;
+  const stage = payload !== "gradient facts" ? run.stages.find(row => row.device === used_devices()[rank] && row.stage === events.stage[i]) : null;
   return {name: is_of_microbatch ? `${subject} ${events.microbatch[i]}` : subject,
-          where: stage ? `stage ${events.stage[i]} on ${stage.device}` : rank < used_devices().length ? rank_name(rank) : `data server ${rank_name(rank)}`,
+          where: stage ? `stage ${stage_name(stage)} on ${stage.device}` : rank < used_devices().length ? rank_name(rank) : `data server ${rank_name(rank)}`,
           layers: stage && computes(events, i) ? layers(stage) : "", what: computes(events, i) ? work(events.flops[i]) : bytes(events.bytes[i])};
 }
 
@@ -298,7 +305,7 @@ const fold = (summary, ...content) => element("details", {}, element("summary", 
 const section = (id, title, ...content) => element("section", {id, "aria-labelledby": `${id}-title`}, element("h2", {id: `${id}-title`}, title), ...content);
 
 function comparison_section() {
-  const rows = report.runs.map((each, i) => [label_parts[i].allocator + in_parentheses([label_parts[i].file]), each.objective, `${each.schedule}, M\u00a0=\u00a0${each.microbatches}`, each.outcome, [each.stages.length, `${each.stages.length}`],
+  const rows = report.runs.map((each, i) => [label_parts[i].allocator + in_parentheses([label_parts[i].file]), each.objective, `${each.schedule}, M\u00a0=\u00a0${each.microbatches}`, each.outcome, [stages_of(each), `${stages_of(each)}`],
     [each.step_time_s, seconds(each.step_time_s)], [each.step_bound_s, seconds(each.step_bound_s)],
     [each.tokens_per_s, each.tokens_per_s === null ? MISSING : digits(each.tokens_per_s, 4)], [each.mfu_fraction, percent(each.mfu_fraction)],
     [each.bubble_fraction, percent(each.bubble_fraction)], [each.objective_s, seconds(each.objective_s)],
@@ -322,24 +329,27 @@ function summary_section() {
 }
 
 function map_section() {
+  const syncs = run.connections.some(each => synced(each) > 0);
   const connections = run.connections.map(each => [`${run.sites[each.a].name} ↔ ${run.sites[each.b].name}`, [each.a_to_b_bytes, bytes(each.a_to_b_bytes)],
-    [each.b_to_a_bytes, bytes(each.b_to_a_bytes)], [each.busiest_link?.busy_fraction ?? null, percent(each.busiest_link?.busy_fraction)], each.busiest_link?.name ?? MISSING,
+    [each.b_to_a_bytes, bytes(each.b_to_a_bytes)], ...(syncs ? [[synced(each), bytes(synced(each))]] : []), [each.busiest_link?.busy_fraction ?? null, percent(each.busiest_link?.busy_fraction)], each.busiest_link?.name ?? MISSING,
     [each.bandwidth_bytes_per_s, bandwidth(each.bandwidth_bytes_per_s)], [each.latency_s, seconds(each.latency_s)]]);
   const links = [...run.links].sort((a, b) => b.busy_fraction - a.busy_fraction).map(link => [link.name, [link.bytes, bytes(link.bytes)], [link.busy_fraction, percent(link.busy_fraction)]]);
   return section("map", "Cluster", chart("map-chart", map, `Map of ${counted(run.sites.length, "site")}, their devices and the load of their links; the tables below have the numbers`,
     "Dots are devices, larger ones faster, coloured and numbered by stage; grey ones are idle. Lines are links, coloured by the fraction of the step with a transfer in progress."),
-    connections.length ? table("Between sites", ["sites", "there, per step", "back, per step", "busy", "busiest link", "bandwidth", "latency"], connections) : null,
+    connections.length ? table("Between sites", ["sites", "there, per step", "back, per step", ...(syncs ? ["sums of gradients"] : []), "busy", "busiest link", "bandwidth", "latency"], connections) : null,
     fold(`${links.length === 1 ? "1 link" : `All ${links.length} links`} that carried data`, table("Links", ["link", "payload per step", "busy"], links)));
 }
 
 function plan_section() {
-  const rows = run.stages.map((stage, i) => [[i, `${i}`], stage.device, run.sites[stage.site].name, layers(stage), [stage.speed_flops_per_s, speed(stage.speed_flops_per_s)],
+  const replicated = run.stages.some(stage => stage.replicas > 1);
+  const rows = run.stages.map((stage, i) => [[i, stage_name(stage)], stage.device, run.sites[stage.site].name, layers(stage),
+    ...(replicated ? [[stage.microbatches, `${stage.microbatches}`]] : []), [stage.speed_flops_per_s, speed(stage.speed_flops_per_s)],
     [stage.peak_memory_bytes, bytes(stage.peak_memory_bytes)], [stage.memory_bytes, bytes(stage.memory_bytes)], [stage.compute_s, seconds(stage.compute_s)], [stage.send_s, seconds(stage.send_s)],
     [stage.idle_s, seconds(stage.idle_s)]]);
-  return section("plan", "Plan", chart("plan-chart", plan, `Layers, compute time, speed and memory of ${counted(run.stages.length, "stage")}; the table below has the numbers`,
-    `Stages in the order of the pipeline. Outlines are the memory that a device has.${
+  return section("plan", "Plan", chart("plan-chart", plan, `Layers, compute time, speed and memory of ${counted(stages_of(run), "stage")}; the table below has the numbers`,
+    `Stages in the order of the pipeline${replicated ? ", each with its replicas" : ""}. Outlines are the memory that a device has.${
       used_devices().length < run.stages.length ? " Memory is that of a device with all its stages." : ""}`),
-    fold("All stages", table("Stages", ["stage", "device", "site", "layers", "speed", "memory used", "of", "computes", "sends", "idle"], rows)));
+    fold("All stages", table("Stages", ["stage", "device", "site", "layers", ...(replicated ? ["micro-batches"] : []), "speed", "memory used", "of", "computes", "sends", "idle"], rows)));
 }
 
 const MOST_ROWS = 500;

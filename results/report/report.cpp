@@ -1,6 +1,7 @@
 #include "results/report/report.hpp"
 
 #include "core/errors.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "results/explanation.hpp"
 #include "results/report/site_map.hpp"
 
@@ -53,9 +54,9 @@ Json load_of(const std::vector<std::string>& names, const std::vector<LinkMetric
 /// Sites with all their devices, used or unused.
 Json sites_of(const ReportedRun& run, const SiteMap& map)
 {
-  std::map<std::string, std::vector<std::size_t>> stages_of_device;
-  for (std::size_t stage = 0; stage < run.result.plan.stages.size(); ++stage) {
-    stages_of_device[run.result.plan.stages[stage].device()].push_back(stage);
+  std::map<std::string, std::vector<std::size_t>> stages_of_device;  // as indices of the run's stages
+  for (std::size_t i = 0; i < run.result.stages.size(); ++i) {
+    stages_of_device[run.result.stages[i].device].push_back(i);
   }
   Json sites = Json::array();
   for (const auto& site : map.sites) {
@@ -81,12 +82,24 @@ Json connections_of(const ReportedRun& run, const SiteMap& map)
   for (const auto& [ranks, bytes] : run.simulated.sent) {
     sent[{map.site_of[map.device_of[ranks.first]], map.site_of[map.device_of[ranks.second]]}] += bytes;
   }
+  std::map<std::pair<std::size_t, std::size_t>, Bytes> synced;
+  for (const auto& [stage, size] : run.simulated.synced) {
+    std::vector<std::size_t> site_of_replica;
+    for (const auto& placed : placed_replicas(run.result.plan)) {
+      if (placed.stage == stage) site_of_replica.push_back(map.site_of[map.device_of[placed.rank]]);
+    }
+    for (const Flow& flow : sync_flows(run.result.plan, stage, size, run.cluster)) {
+      synced[{site_of_replica[flow.from], site_of_replica[flow.to]}] += flow.size();
+    }
+  }
   Json connections = Json::array();
   for (const auto& connection : map.connections) {
     connections.push_back({{"a", connection.a},
                            {"b", connection.b},
                            {"a_to_b_bytes", sent[{connection.a, connection.b}].value},
                            {"b_to_a_bytes", sent[{connection.b, connection.a}].value},
+                           {"sync_a_to_b_bytes", synced[{connection.a, connection.b}].value},
+                           {"sync_b_to_a_bytes", synced[{connection.b, connection.a}].value},
                            {"latency_s", connection.path.latency.value},
                            {"bandwidth_bytes_per_s", connection.path.bandwidth.value},
                            {"links", connection.links},
@@ -98,14 +111,19 @@ Json connections_of(const ReportedRun& run, const SiteMap& map)
 Json stages_of(const ReportedRun& run, const SiteMap& map)
 {
   Json stages = Json::array();
-  const auto devices = devices_of(run.result.plan);
-  for (std::size_t i = 0; i < run.result.stages.size(); ++i) {
-    const StageMetrics& metrics = run.result.stages[i];
-    const Stage& stage = run.result.plan.stages[i];
-    const auto rank =
-        static_cast<std::size_t>(std::find(devices.begin(), devices.end(), metrics.device) - devices.begin());
+  const Plan& plan = run.result.plan;
+  const auto replicas = placed_replicas(plan);
+  for (std::size_t i = 0; i < replicas.size(); ++i) {
+    const StageMetrics& metrics = run.result.stages.at(i);
+    const Stage& stage = plan.stages[replicas[i].stage];
+    const std::size_t rank = replicas[i].rank;
+    const std::uint64_t microbatches = stage.replicas[replicas[i].replica].microbatches;
     const Device& device = run.cluster.devices[map.device_of[rank]];
-    stages.push_back({{"device", metrics.device},
+    stages.push_back({{"stage", replicas[i].stage},
+                      {"replica", replicas[i].replica},
+                      {"replicas", stage.replicas.size()},
+                      {"microbatches", microbatches > 0 ? microbatches : plan.goal.microbatches},
+                      {"device", metrics.device},
                       {"type", device.type},
                       {"site", map.site_of[map.device_of[rank]]},
                       {"first_layer", stage.first_layer},

@@ -1,6 +1,9 @@
 #include "results/report/site_map.hpp"
 
+#include "core/plan/placed_replicas.hpp"
+
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <utility>
@@ -110,6 +113,15 @@ void add_connection(SiteMap& map, const Cluster& cluster, std::size_t from, std:
   }
 }
 
+/// By replica; stages with the same numbers pass each micro-batch from a replica to the one of the same index.
+std::vector<std::uint64_t> microbatches_of(const Stage& stage)
+{
+  std::vector<std::uint64_t> microbatches;
+  for (const auto& replica : stage.replicas) microbatches.push_back(replica.microbatches);
+  if (microbatches.size() == 1) microbatches.front() = 0;  // all of the step
+  return microbatches;
+}
+
 }  // namespace
 
 SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
@@ -124,15 +136,42 @@ SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
     map.device_of.push_back(device);
     map.own_links.push_back(own_links.emplace(device, own_links_of(device, map, cluster)).first->second);
   }
+  const auto connect = [&](std::size_t from, std::size_t to) { add_connection(map, cluster, from, to, own_links); };
+  std::vector<std::vector<std::size_t>> devices(plan.stages.size());  // of the replicas, by stage
+  for (const auto& placed : placed_replicas(plan)) devices[placed.stage].push_back(map.device_of[placed.rank]);
   if (cluster.data_server && !plan.stages.empty()) {
     map.device_of.push_back(cluster.data_server_index());
-    add_connection(map, cluster, cluster.data_server_index(), map.device_of.front(), own_links);
+    for (const std::size_t first : devices.front()) connect(cluster.data_server_index(), first);
   }
   for (std::size_t stage = 0; stage + 1 < plan.stages.size(); ++stage) {
-    const std::size_t from = index.at(plan.stages[stage].device());
-    add_connection(map, cluster, from, index.at(plan.stages[stage + 1].device()), own_links);
+    const bool is_alike = microbatches_of(plan.stages[stage]) == microbatches_of(plan.stages[stage + 1]);
+    for (std::size_t from = 0; from < devices[stage].size(); ++from) {
+      for (std::size_t to = 0; to < devices[stage + 1].size(); ++to) {
+        if (!is_alike || from == to) connect(devices[stage][from], devices[stage + 1][to]);
+      }
+    }
+  }
+  for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    for (const Flow& flow : sync_flows(plan, stage, Bytes(1), cluster)) {
+      connect(devices[stage][flow.from], devices[stage][flow.to]);
+    }
   }
   return map;
+}
+
+std::vector<Flow> sync_flows(const Plan& plan, std::size_t stage, Bytes size, const Cluster& cluster)
+{
+  const auto& replicas = plan.stages.at(stage).replicas;
+  std::vector<std::string> sites;
+  for (const auto& replica : replicas) {
+    sites.push_back(cluster.devices[cluster.device_index(replica.shards.front().device).value()].site);
+  }
+  std::vector<Flow> flows;
+  const std::vector<Bytes> sizes(replicas.size(), size);
+  for (const auto& round : rounds_of(Opcode::AllReduce, sizes, plan.sync.algorithm, sites)) {
+    flows.insert(flows.end(), round.begin(), round.end());
+  }
+  return flows;
 }
 
 }  // namespace isobar::results

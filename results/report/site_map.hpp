@@ -2,6 +2,8 @@
 
 #include "core/cluster/cluster.hpp"
 #include "core/plan/plan.hpp"
+#include "core/program/collective.hpp"
+#include "core/units.hpp"
 
 #include <cstddef>
 #include <string>
@@ -26,7 +28,7 @@ struct SiteMap {
   };
 
   std::vector<Site> sites;              ///< in the order of their first device; the data server's last
-  std::vector<Connection> connections;  ///< in the order of the pipeline
+  std::vector<Connection> connections;  ///< in the order of the pipeline, then of the replicas that add up gradients
   std::vector<std::size_t> site_of;     ///< by endpoint
   std::vector<std::size_t> device_of;   ///< by rank, the data server last
   /// By rank, without the data server: the links common to all examined routes of its device, to a device of its own
@@ -34,7 +36,10 @@ struct SiteMap {
   std::vector<std::vector<std::string>> own_links;
 };
 
-/// The map of a cluster for a plan. O(devices + stages x links of a route).
+/// The map of a cluster for a plan. O(devices + pairs of replicas that meet x links of a route).
 SiteMap site_map_of(const Plan& plan, const Cluster& cluster);
+
+/// The flows, between indices of its replicas, by which a stage adds up gradients of `size`.
+std::vector<Flow> sync_flows(const Plan& plan, std::size_t stage, Bytes size, const Cluster& cluster);
 
 }  // namespace isobar::results

@@ -15,6 +15,7 @@ void StepRecorder::record(const TraceEvent& event)
   if (event.step > 0 || instruction.opcode == Opcode::Recv) return;
   ++recorded_.instructions;
   if (recorded_.events.size() < most_) recorded_.events.push_back(event);
+  if (instruction.payload == Payload::ParameterGradient) recorded_.synced[instruction.stage] = instruction.size;
   if (instruction.opcode != Opcode::Send) return;
   const Channel& channel = channels_[recorded_.lanes[event.rank][instruction.lane].channel.value()];
   recorded_.sent[{event.rank, other_end(channel, event.rank, instruction.lane).rank}] += instruction.size;

@@ -19,6 +19,7 @@ struct RecordedStep {
   std::uint64_t instructions = 0;        ///< number in the step, kept or not
   /// Bytes of the messages between two ranks, by sending and receiving rank.
   std::map<std::pair<std::size_t, std::size_t>, Bytes> sent;
+  std::map<std::uint32_t, Bytes> synced;  ///< gradients that the replicas of a stage add up, by stage
 };
 
 /// A sink that records the first step of a trace.
