@@ -27,27 +27,66 @@ constexpr auto sites_example = R"(Example:
     --wan-bandwidth "5 Gbit/s" --wan-rtt "30 ms" -o wan.xml
 )";
 
-/// Adds --devices and the options of devices without a type.
+constexpr auto nodes_example = R"(Example:
+  isobar platform generate nodes --nodes 8xA100-SXM4-40GB,4*4xT4 \
+    --wan-bandwidth "5 Gbit/s" --wan-rtt "30 ms" -o mixed.xml
+)";
+
+/// Adds the options of devices without a type.
 template <typename Options>
-void add_device_options(CLI::App& command, Options& options, const std::string& devices)
+void add_plain_device_options(CLI::App& command, Options& options)
 {
-  add_quantity(command, "--devices", options.devices, sim::device_groups_from_text, devices);
   add_quantity(command, "--speed", options.speed, speed_from_text,
                "float32 rate of devices without a type (default: 10 TFLOP/s)");
   add_quantity(command, "--memory", options.memory, bytes_from_text,
                "memory of devices without a type (default: 16 GB)");
 }
 
-/// Reads "8xA10,4xT4+2xA10": the devices of two sites.
-std::vector<std::vector<sim::DeviceGroup>> site_devices_from_text(std::string_view text)
+/// Adds --devices and the options of devices without a type.
+template <typename Options>
+void add_device_options(CLI::App& command, Options& options, const std::string& devices)
 {
-  std::vector<std::vector<sim::DeviceGroup>> sites;
+  add_quantity(command, "--devices", options.devices, sim::device_groups_from_text, devices);
+  add_plain_device_options(command, options);
+}
+
+/// Adds the options of the paths between sites.
+template <typename Options>
+void add_wide_area_options(CLI::App& command, Options& options)
+{
+  add_quantity(command, "--wan-bandwidth", options.wan_bandwidth, bandwidth_from_text,
+               "bandwidth of each directed pair of sites (default: 1 Gbit/s)");
+  add_quantity(command, "--wan-rtt", options.wan_rtt, seconds_from_text,
+               "round-trip time between devices of two sites (default: 100 ms)");
+  add_quantity(command, "--egress", options.egress, bandwidth_from_text,
+               "cap of all that leaves a site together (default: none)");
+  add_quantity(command, "--ingress", options.ingress, bandwidth_from_text,
+               "cap of all that enters a site together (default: none)");
+  add_window_options(command, options);
+}
+
+/// Reads "8xA10,4xT4+2xA10": the groups of two sites.
+template <typename Group>
+std::vector<std::vector<Group>> sites_from_text(std::string_view text,
+                                                std::vector<Group> (*groups_from_text)(std::string_view))
+{
+  std::vector<std::vector<Group>> sites;
   while (true) {
     const auto comma = text.find(',');
-    sites.push_back(sim::device_groups_from_text(text.substr(0, comma)));
+    sites.push_back(groups_from_text(text.substr(0, comma)));
     if (comma == std::string_view::npos) return sites;
     text.remove_prefix(comma + 1);
   }
+}
+
+std::vector<std::vector<sim::DeviceGroup>> site_devices_from_text(std::string_view text)
+{
+  return sites_from_text<sim::DeviceGroup>(text, sim::device_groups_from_text);
+}
+
+std::vector<std::vector<sim::NodeGroup>> site_nodes_from_text(std::string_view text)
+{
+  return sites_from_text<sim::NodeGroup>(text, sim::node_groups_from_text);
 }
 
 MakeXml add_sky_options(CLI::App& command)
@@ -109,16 +148,31 @@ MakeXml add_sites_options(CLI::App& command)
                "bandwidth of each device's link, per direction (default: 10 Gbit/s)");
   add_quantity(command, "--lan-rtt", sites.lan_rtt, seconds_from_text,
                "round-trip time between two devices of a site (default: 0.2 ms)");
-  add_quantity(command, "--wan-bandwidth", sites.wan_bandwidth, bandwidth_from_text,
-               "bandwidth of each directed pair of sites (default: 1 Gbit/s)");
-  add_quantity(command, "--wan-rtt", sites.wan_rtt, seconds_from_text,
-               "round-trip time between devices of two sites (default: 100 ms)");
-  add_quantity(command, "--egress", sites.egress, bandwidth_from_text,
-               "cap of all that leaves a site together (default: none)");
-  add_quantity(command, "--ingress", sites.ingress, bandwidth_from_text,
-               "cap of all that enters a site together (default: none)");
-  add_window_options(command, sites);
+  add_wide_area_options(command, sites);
   return [options] { return sim::generate_sites(*options); };
+}
+
+MakeXml add_nodes_options(CLI::App& command)
+{
+  auto options = std::make_shared<sim::NodesOptions>();
+  auto& nodes = *options;
+  command.option_defaults()->group("Devices");
+  add_quantity(command, "--nodes", nodes.nodes, site_nodes_from_text,
+               "nodes of each site in turn, such as 2*8xA10+4xT4,4xT4 for 2 nodes of 8 A10 and one of 4 T4, and a site "
+               "of one node (default: 8, a node of 8 devices without a type)");
+  add_plain_device_options(command, nodes);
+  command.option_defaults()->group("Network");
+  add_quantity(command, "--inside-bandwidth", nodes.inside_bandwidth, bandwidth_from_text,
+               "bandwidth of each device's link in its node, per direction (default: that of its type; 32 GB/s without "
+               "a type)");
+  add_quantity(command, "--inside-rtt", nodes.inside_rtt, seconds_from_text,
+               "round-trip time between two devices of a node (default: 20 us)");
+  add_quantity(command, "--lan-bandwidth", nodes.lan_bandwidth, bandwidth_from_text,
+               "bandwidth of each node's link to its site, per direction (default: 100 Gbit/s)");
+  add_quantity(command, "--lan-rtt", nodes.lan_rtt, seconds_from_text,
+               "round-trip time between devices of two nodes of a site (default: 100 us)");
+  add_wide_area_options(command, nodes);
+  return [options] { return sim::generate_nodes(*options); };
 }
 
 const Generator& generator_named(const std::string& name)
@@ -151,6 +205,7 @@ const std::vector<Generator>& generators()
       {"star", "devices, each on its own link to one switch", star_example, add_star_options},
       {"sites", "sites, each pair joined by equal wide-area links, one per direction", sites_example,
        add_sites_options},
+      {"nodes", "sites of nodes, whose devices share a node's link to its site", nodes_example, add_nodes_options},
   };
   return all;
 }

@@ -15,7 +15,7 @@ namespace {
 constexpr double tera = 1e12;
 
 DeviceType type_of(const char* name, double float32, double fp16, std::optional<double> bf16, double memory_gb,
-                   const char* source)
+                   double inside_gb_per_second, const char* source)
 {
   DeviceType type;
   type.name = name;
@@ -23,6 +23,7 @@ DeviceType type_of(const char* name, double float32, double fp16, std::optional<
   type.fp16 = FlopsPerSecond(fp16 * tera);
   if (bf16) type.bf16 = FlopsPerSecond(*bf16 * tera);
   type.memory = Bytes(memory_gb * 1e9);
+  type.inside_bandwidth = BytesPerSecond(inside_gb_per_second * 1e9);
   type.source = source;
   return type;
 }
@@ -62,7 +63,7 @@ std::string hint_for(const std::string& word)
                          : fmt::format("did you mean {}?", nearest);
 }
 
-DeviceGroup group_from_text(std::string_view part)
+DeviceGroup device_group_from_text(std::string_view part)
 {
   DeviceGroup group;
   const char* const end = part.data() + part.size();
@@ -80,31 +81,79 @@ DeviceGroup group_from_text(std::string_view part)
   return group;
 }
 
+NodeGroup node_group_from_text(std::string_view part)
+{
+  const auto star = part.find('*');
+  if (star == std::string_view::npos) return {1, device_group_from_text(part)};
+  NodeGroup group;
+  const char* const end = part.data() + star;
+  const auto [rest, failure] = std::from_chars(part.data(), end, group.count);
+  if (failure != std::errc() || group.count == 0 || rest != end) {
+    throw std::invalid_argument(fault_of(part.substr(0, star),
+                                         "is not a number of nodes; write NODES*COUNTxTYPE, such as "
+                                         "\"4*8xA100-SXM4-40GB\""));
+  }
+  group.devices = device_group_from_text(part.substr(star + 1));
+  return group;
+}
+
+/// The groups of "A+B+C".
+template <typename Group>
+std::vector<Group> groups_from_text(std::string_view text, Group (*group_from_text)(std::string_view))
+{
+  std::vector<Group> groups;
+  while (true) {
+    const auto plus = text.find('+');
+    groups.push_back(group_from_text(text.substr(0, plus)));
+    if (plus == std::string_view::npos) return groups;
+    text.remove_prefix(plus + 1);
+  }
+}
+
+std::string text_of_group(const DeviceGroup& group)
+{
+  return fmt::format("{}{}{}", group.count, group.type.empty() ? "" : "x", group.type);
+}
+
+std::string text_of_group(const NodeGroup& group)
+{
+  return fmt::format("{}*{}", group.count, text_of_group(group.devices));
+}
+
+template <typename Group>
+std::string joined_texts(const std::vector<Group>& groups)
+{
+  std::string text;
+  for (const auto& group : groups) text += (text.empty() ? "" : "+") + text_of_group(group);
+  return text;
+}
+
 }  // namespace
 
 const std::vector<DeviceType>& device_types()
 {
-  // Dense rates in TFLOP/s: float32, fp16 and bf16 with float32 accumulation; GB of memory. Sheets that print rates
-  // "with sparsity" are halved.
+  // Dense rates in TFLOP/s: float32, fp16 and bf16 with float32 accumulation; GB of memory; GB/s to the other devices
+  // of a node, per direction, which is half of what the sheets add up. Sheets that print rates "with sparsity" are
+  // halved.
   static const std::vector<DeviceType> types = {
-      type_of("P100-PCIE-16GB", 9.3, 18.7, {}, 16, "NVIDIA Tesla P100 data sheet, 2016"),
-      type_of("P100-SXM2-16GB", 10.6, 21.2, {}, 16, "NVIDIA Tesla P100 data sheet, 2016"),
-      type_of("V100-SXM2-16GB", 15.7, 125, {}, 16, "NVIDIA V100 data sheet, January 2020"),
-      type_of("V100-SXM2-32GB", 15.7, 125, {}, 32, "NVIDIA V100 data sheet, January 2020"),
-      type_of("T4", 8.1, 65, {}, 16, "NVIDIA T4 data sheet, 2019"),
-      type_of("A100-SXM4-40GB", 19.5, 312, 312, 40, "NVIDIA A100 data sheet, 2021"),
-      type_of("A100-SXM4-80GB", 19.5, 312, 312, 80, "NVIDIA A100 data sheet, 2021"),
-      type_of("A100-PCIE-40GB", 19.5, 312, 312, 40, "NVIDIA A100 data sheet, 2020"),
-      type_of("A100-PCIE-80GB", 19.5, 312, 312, 80, "NVIDIA A100 data sheet, 2021"),
-      type_of("RTX-3090", 35.6, 71, 71, 24, "NVIDIA Ampere GA102 GPU architecture white paper, 2021"),
-      type_of("A10", 31.2, 125, 125, 24, "NVIDIA A10 data sheet, 2021"),
-      type_of("H100-SXM-80GB", 66.9, 989.4, 989.4, 80, "NVIDIA H100 GPU architecture white paper, 2023"),
-      type_of("RTX-4090", 82.6, 165.2, 165.2, 24, "NVIDIA Ada GPU architecture white paper, 2022"),
-      type_of("L4", 30.3, 121, 121, 24, "NVIDIA L4 data sheet, 2023, halved"),
-      type_of("L40S", 91.6, 362.05, 362.05, 48, "NVIDIA L40S data sheet, 2023"),
-      type_of("H200-SXM-141GB", 67, 989.5, 989.5, 141, "NVIDIA H200 data sheet, 2024, halved"),
-      type_of("B200-SXM-180GB", 75, 2250, 2250, 180, "NVIDIA Blackwell data sheet (HGX B200), 2025, halved"),
-      type_of("MI300X", 163.4, 1307.4, 1307.4, 192, "AMD Instinct MI300X data sheet, 2023"),
+      type_of("P100-PCIE-16GB", 9.3, 18.7, {}, 16, 16, "NVIDIA Tesla P100 data sheet, 2016"),
+      type_of("P100-SXM2-16GB", 10.6, 21.2, {}, 16, 80, "NVIDIA Tesla P100 data sheet, 2016"),
+      type_of("V100-SXM2-16GB", 15.7, 125, {}, 16, 150, "NVIDIA V100 data sheet, January 2020"),
+      type_of("V100-SXM2-32GB", 15.7, 125, {}, 32, 150, "NVIDIA V100 data sheet, January 2020"),
+      type_of("T4", 8.1, 65, {}, 16, 16, "NVIDIA T4 data sheet, 2019"),
+      type_of("A100-SXM4-40GB", 19.5, 312, 312, 40, 300, "NVIDIA A100 data sheet, 2021"),
+      type_of("A100-SXM4-80GB", 19.5, 312, 312, 80, 300, "NVIDIA A100 data sheet, 2021"),
+      type_of("A100-PCIE-40GB", 19.5, 312, 312, 40, 32, "NVIDIA A100 data sheet, 2020"),
+      type_of("A100-PCIE-80GB", 19.5, 312, 312, 80, 32, "NVIDIA A100 data sheet, 2021"),
+      type_of("RTX-3090", 35.6, 71, 71, 24, 32, "NVIDIA Ampere GA102 GPU architecture white paper, 2021"),
+      type_of("A10", 31.2, 125, 125, 24, 32, "NVIDIA A10 data sheet, 2021"),
+      type_of("H100-SXM-80GB", 66.9, 989.4, 989.4, 80, 450, "NVIDIA H100 GPU architecture white paper, 2023"),
+      type_of("RTX-4090", 82.6, 165.2, 165.2, 24, 32, "NVIDIA Ada GPU architecture white paper, 2022"),
+      type_of("L4", 30.3, 121, 121, 24, 32, "NVIDIA L4 data sheet, 2023, halved"),
+      type_of("L40S", 91.6, 362.05, 362.05, 48, 32, "NVIDIA L40S data sheet, 2023"),
+      type_of("H200-SXM-141GB", 67, 989.5, 989.5, 141, 450, "NVIDIA H200 data sheet, 2024, halved"),
+      type_of("B200-SXM-180GB", 75, 2250, 2250, 180, 900, "NVIDIA Blackwell data sheet (HGX B200), 2025, halved"),
+      type_of("MI300X", 163.4, 1307.4, 1307.4, 192, 448, "AMD Instinct MI300X data sheet, 2023"),
   };
   return types;
 }
@@ -118,22 +167,22 @@ const DeviceType& device_type(std::string_view name)
 
 std::vector<DeviceGroup> device_groups_from_text(std::string_view text)
 {
-  std::vector<DeviceGroup> groups;
-  while (true) {
-    const auto plus = text.find('+');
-    groups.push_back(group_from_text(text.substr(0, plus)));
-    if (plus == std::string_view::npos) return groups;
-    text.remove_prefix(plus + 1);
-  }
+  return groups_from_text<DeviceGroup>(text, device_group_from_text);
 }
 
 std::string text_of(const std::vector<DeviceGroup>& groups)
 {
-  std::string text;
-  for (const auto& group : groups) {
-    text += fmt::format("{}{}{}{}", text.empty() ? "" : "+", group.count, group.type.empty() ? "" : "x", group.type);
-  }
-  return text;
+  return joined_texts(groups);
+}
+
+std::vector<NodeGroup> node_groups_from_text(std::string_view text)
+{
+  return groups_from_text<NodeGroup>(text, node_group_from_text);
+}
+
+std::string text_of(const std::vector<NodeGroup>& groups)
+{
+  return joined_texts(groups);
 }
 
 }  // namespace isobar::sim

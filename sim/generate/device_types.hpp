@@ -18,8 +18,9 @@ struct DeviceType {
   FlopsPerSecond float32;              ///< outside tensor cores
   FlopsPerSecond fp16;                 ///< on tensor cores if the type has them, accumulating in float32
   std::optional<FlopsPerSecond> bf16;  ///< on tensor cores; absent for types without it
-  Bytes memory;        ///< the sheet's GB as powers of 1000, which leaves a margin for driver and context
-  std::string source;  ///< title and date of the data sheet
+  Bytes memory;                     ///< the sheet's GB as powers of 1000, which leaves a margin for driver and context
+  BytesPerSecond inside_bandwidth;  ///< to the other devices of its node, per direction: NVLink if it has it, else PCIe
+  std::string source;               ///< title and date of the data sheet
 };
 
 /// All types that generators and importers know, oldest first.
@@ -38,5 +39,19 @@ struct DeviceGroup {
 std::vector<DeviceGroup> device_groups_from_text(std::string_view text);
 /// Writes the groups as `device_groups_from_text` reads them.
 std::string text_of(const std::vector<DeviceGroup>& groups);
+
+/// A number of nodes with equal devices.
+struct NodeGroup {
+  std::size_t count = 1;
+  DeviceGroup devices;  ///< of each node
+
+  std::size_t device_count() const { return count * devices.count; }
+};
+
+/// Reads groups such as "4*8xA100-SXM4-40GB+8xT4": 4 nodes of 8 devices and one of 8.
+/// @throws std::invalid_argument with a message that names no place; the caller adds it.
+std::vector<NodeGroup> node_groups_from_text(std::string_view text);
+/// Writes the groups as `node_groups_from_text` reads them.
+std::string text_of(const std::vector<NodeGroup>& groups);
 
 }  // namespace isobar::sim

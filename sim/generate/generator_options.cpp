@@ -30,6 +30,38 @@ void require_positive(const std::string& name, double value, const std::string& 
   if (!(value > 0) || !std::isfinite(value)) throw InputError(name, text + " is out of range; write a value above 0");
 }
 
+/// Devices of a group, or more than `most_devices`: a product of two counts may not fit.
+std::size_t devices_of(const DeviceGroup& group)
+{
+  return group.count;
+}
+std::size_t devices_of(const NodeGroup& group)
+{
+  return group.count > most_devices || group.devices.count > most_devices ? most_devices + 1 : group.device_count();
+}
+
+/// The groups of each site, with commas between the sites. @throws InputError where they have too many devices.
+template <typename Group>
+std::string text_of_sites(const std::string& name, const std::vector<std::vector<Group>>& sites)
+{
+  if (sites.size() > most_sites) {
+    throw InputError(name, fmt::format("{} sites; there are at most {}", sites.size(), most_sites));
+  }
+  std::string text;
+  std::size_t left = most_devices;
+  for (const auto& groups : sites) {
+    text += (text.empty() ? "" : ",") + text_of(groups);
+    for (const auto& group : groups) {
+      if (devices_of(group) > left) {
+        throw InputError(name, fmt::format("{} and the sites before are too many; a platform has at most {} devices",
+                                           text_of(groups), most_devices));
+      }
+      left -= devices_of(group);
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 GeneratorCommand& GeneratorCommand::append(const std::string& name, const std::string& value)
@@ -95,19 +127,13 @@ GeneratorCommand& GeneratorCommand::devices(const std::string& name, const std::
 GeneratorCommand& GeneratorCommand::site_devices(const std::string& name,
                                                  const std::vector<std::vector<DeviceGroup>>& sites)
 {
-  std::string text;
-  std::size_t left = most_devices;
-  for (const auto& groups : sites) {
-    text += (text.empty() ? "" : ",") + text_of(groups);
-    for (const auto& group : groups) {
-      if (group.count > left) {
-        throw InputError(name, fmt::format("{} and the sites before are too many; a platform has at most {} devices",
-                                           text_of(groups), most_devices));
-      }
-      left -= group.count;
-    }
-  }
-  return append(name, text);
+  return append(name, text_of_sites(name, sites));
+}
+
+GeneratorCommand& GeneratorCommand::site_nodes(const std::string& name,
+                                               const std::vector<std::vector<NodeGroup>>& sites)
+{
+  return append(name, shell_word(text_of_sites(name, sites)));
 }
 
 GeneratorCommand& GeneratorCommand::positive(const std::string& name, FlopsPerSecond speed)

@@ -28,6 +28,8 @@ class GeneratorCommand {
   GeneratorCommand& site_devices(const std::string& name, const std::vector<std::vector<DeviceGroup>>& sites);
   /// The devices of each of `copies` sites. All together must not exceed `most_devices`.
   GeneratorCommand& devices(const std::string& name, const std::vector<DeviceGroup>& groups, std::size_t copies = 1);
+  /// The nodes of each site. All their devices together must not exceed `most_devices`.
+  GeneratorCommand& site_nodes(const std::string& name, const std::vector<std::vector<NodeGroup>>& sites);
   GeneratorCommand& positive(const std::string& name, FlopsPerSecond speed);
   GeneratorCommand& positive(const std::string& name, BytesPerSecond bandwidth);
   GeneratorCommand& positive(const std::string& name, Bytes size);

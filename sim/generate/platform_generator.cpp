@@ -23,6 +23,35 @@ Device plain_device(const Options& options)
   return device;
 }
 
+/// Appends the options of the paths between sites.
+template <typename Options>
+void check_wide_area(GeneratorCommand& command, const Options& options)
+{
+  command.positive("--lan-bandwidth", options.lan_bandwidth)
+      .not_negative("--lan-rtt", options.lan_rtt)
+      .positive("--wan-bandwidth", options.wan_bandwidth)
+      .not_negative("--wan-rtt", options.wan_rtt);
+  if (options.egress) command.positive("--egress", *options.egress);
+  if (options.ingress) command.positive("--ingress", *options.ingress);
+  command.window_law(options.flows, options.window);
+  if (options.wan_rtt < options.lan_rtt) {
+    throw InputError("--wan-rtt", fmt::format("{} is less than the {} within a site; write at least that",
+                                              option_of(options.wan_rtt), option_of(options.lan_rtt)));
+  }
+}
+
+/// `sites`, whose pairs are all joined as the options say.
+template <typename Options>
+Sites joined(std::vector<Site> sites, const Options& options)
+{
+  Sites joined;
+  joined.paths.assign(sites.size() * sites.size(), {options.wan_bandwidth, options.wan_rtt});
+  joined.sites = std::move(sites);
+  joined.flows = options.flows;
+  joined.window = options.window.value_or(measured_window);
+  return joined;
+}
+
 void append(std::vector<std::string>& notes, std::vector<std::string> more)
 {
   notes.insert(notes.end(), more.begin(), more.end());
@@ -134,26 +163,13 @@ std::string generate_sites(const SitesOptions& options)
     command.count("--sites", options.sites, 1, most_sites).devices("--devices", options.devices, options.sites);
     devices.assign(options.sites, options.devices);
   } else {
-    if (devices.size() > most_sites) {
-      throw InputError("--site-devices", fmt::format("{} sites; there are at most {}", devices.size(), most_sites));
-    }
     command.site_devices("--site-devices", devices);
   }
   std::vector<DeviceGroup> groups;
   if (options.site_devices.empty()) groups = options.devices;
   for (const auto& site : options.site_devices) groups.insert(groups.end(), site.begin(), site.end());
-  command.plain_device(groups, options.speed, options.memory)
-      .positive("--lan-bandwidth", options.lan_bandwidth)
-      .not_negative("--lan-rtt", options.lan_rtt)
-      .positive("--wan-bandwidth", options.wan_bandwidth)
-      .not_negative("--wan-rtt", options.wan_rtt);
-  if (options.egress) command.positive("--egress", *options.egress);
-  if (options.ingress) command.positive("--ingress", *options.ingress);
-  command.window_law(options.flows, options.window);
-  if (options.wan_rtt < options.lan_rtt) {
-    throw InputError("--wan-rtt", fmt::format("{} is less than the {} within a site; write at least that",
-                                              option_of(options.wan_rtt), option_of(options.lan_rtt)));
-  }
+  command.plain_device(groups, options.speed, options.memory);
+  check_wide_area(command, options);
 
   std::vector<std::string> notes = {
       fmt::format(
@@ -162,18 +178,68 @@ std::string generate_sites(const SitesOptions& options)
           options.site_devices.empty() ? "Equal s" : "S"),
       "this file again, and every number that no source below gives is that command's."};
   append(notes, notes_on(groups));
-  const Bytes window = options.window.value_or(measured_window);
-  append(notes, notes_on_window(options.flows, window));
+  append(notes, notes_on_window(options.flows, options.window.value_or(measured_window)));
 
-  Sites sites;
+  std::vector<Site> sites;
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    sites.sites.push_back({fmt::format("site-{}", i), devices[i], options.lan_bandwidth, options.lan_rtt,
-                           options.egress, options.ingress});
+    Site site;
+    site.name = fmt::format("site-{}", i);
+    site.devices = devices[i];
+    site.lan_bandwidth = options.lan_bandwidth;
+    site.lan_rtt = options.lan_rtt;
+    site.egress = options.egress;
+    site.ingress = options.ingress;
+    sites.push_back(std::move(site));
   }
-  sites.paths.assign(devices.size() * devices.size(), {options.wan_bandwidth, options.wan_rtt});
-  sites.flows = options.flows;
-  sites.window = window;
-  return platform_of_sites(command.text(), notes, sites, plain_device(options));
+  return platform_of_sites(command.text(), notes, joined(std::move(sites), options), plain_device(options));
+}
+
+std::string generate_nodes(const NodesOptions& options)
+{
+  GeneratorCommand command("isobar platform generate nodes");
+  command.site_nodes("--nodes", options.nodes);
+  std::vector<DeviceGroup> groups;
+  for (const auto& site : options.nodes) {
+    std::size_t nodes = 0;
+    for (const auto& group : site) {
+      groups.push_back(group.devices);
+      nodes += group.count;
+    }
+    if (nodes > most_nodes) {
+      throw InputError("--nodes",
+                       fmt::format("{} has {} nodes; a site has at most {}", text_of(site), nodes, most_nodes));
+    }
+  }
+  command.plain_device(groups, options.speed, options.memory);
+  if (options.inside_bandwidth) command.positive("--inside-bandwidth", *options.inside_bandwidth);
+  command.not_negative("--inside-rtt", options.inside_rtt);
+  check_wide_area(command, options);
+  if (options.lan_rtt < options.inside_rtt) {
+    throw InputError("--lan-rtt", fmt::format("{} is less than the {} within a node; write at least that",
+                                              option_of(options.lan_rtt), option_of(options.inside_rtt)));
+  }
+
+  std::vector<std::string> notes = {
+      "Sites of nodes, whose devices share the node's link to the site. Made up: the prop made_by holds the command "
+      "that",
+      "makes this file again, and every number that no source below gives is that command's."};
+  append(notes, notes_on(groups));
+  append(notes, notes_on_window(options.flows, options.window.value_or(measured_window)));
+
+  std::vector<Site> sites;
+  for (std::size_t i = 0; i < options.nodes.size(); ++i) {
+    Site site;
+    site.name = fmt::format("site-{}", i);
+    for (const auto& group : options.nodes[i]) site.nodes.insert(site.nodes.end(), group.count, group.devices);
+    site.inside_bandwidth = options.inside_bandwidth;
+    site.inside_rtt = options.inside_rtt;
+    site.lan_bandwidth = options.lan_bandwidth;
+    site.lan_rtt = options.lan_rtt;
+    site.egress = options.egress;
+    site.ingress = options.ingress;
+    sites.push_back(std::move(site));
+  }
+  return platform_of_sites(command.text(), notes, joined(std::move(sites), options), plain_device(options));
 }
 
 }  // namespace isobar::sim

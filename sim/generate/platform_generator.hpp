@@ -27,9 +27,13 @@ inline constexpr std::size_t most_sites = 128;
 /// (iperf of cirquit/hivemind-multi-cloud, April-May 2023, 220 samples).
 inline constexpr Bytes measured_window = Bytes(2.65e6);
 
+/// Most nodes of a site, whose routes are as many as their square while SimGrid reads the file.
+inline constexpr std::size_t most_nodes = 1024;
+
 /// Defaults for devices without a type.
 inline constexpr FlopsPerSecond plain_speed = FlopsPerSecond(1e13);
 inline constexpr Bytes plain_memory = Bytes(16e9);
+inline constexpr BytesPerSecond plain_inside_bandwidth = BytesPerSecond(32e9);  ///< PCI Express 4.0 with 16 lanes
 
 /// `isobar platform generate sky`: the emulated cluster of Sky Computing (arXiv 2202.11836; hpcaitech/SkyComputing).
 ///
@@ -82,6 +86,27 @@ struct SitesOptions {
   std::optional<Bytes> window;       ///< --window: bytes in flight per flow, measured_window without it; needs flows
 };
 std::string generate_sites(const SitesOptions& options);
+
+/// `isobar platform generate nodes`: sites of nodes. A node's devices site-S.N.0, site-S.N.1, ... have links of their
+/// own to the node's switch and share the node's link to the site. Sites are joined as `SitesOptions` joins them.
+struct NodesOptions {
+  std::vector<std::vector<NodeGroup>> nodes = {{{1, {8, ""}}}};  ///< --nodes of each site in turn
+  std::optional<FlopsPerSecond> speed;  ///< --speed (float32) of devices without a type; plain_speed without it
+  std::optional<Bytes> memory;          ///< --memory of devices without a type; plain_memory without it
+  /// --inside-bandwidth of each device's link in its node, per direction; without it that of the device's type, or
+  /// plain_inside_bandwidth.
+  std::optional<BytesPerSecond> inside_bandwidth;
+  Seconds inside_rtt = Seconds(2e-5);                      ///< --inside-rtt between two devices of a node
+  BytesPerSecond lan_bandwidth = BytesPerSecond(1.25e10);  ///< --lan-bandwidth of each node's link, per direction
+  Seconds lan_rtt = Seconds(1e-4);  ///< --lan-rtt between devices of two nodes of a site; >= inside_rtt
+  BytesPerSecond wan_bandwidth = BytesPerSecond(1.25e8);  ///< --wan-bandwidth of each directed pair of sites
+  Seconds wan_rtt = Seconds(0.1);                         ///< --wan-rtt between devices of two sites; >= lan_rtt
+  std::optional<BytesPerSecond> egress;                   ///< --egress: cap on all that leaves a site
+  std::optional<BytesPerSecond> ingress;                  ///< --ingress: cap on all that enters a site
+  std::optional<std::size_t> flows;  ///< --flows: TCP flows of a transfer between sites; absent: no window law
+  std::optional<Bytes> window;       ///< --window: bytes in flight per flow, measured_window without it; needs flows
+};
+std::string generate_nodes(const NodesOptions& options);
 
 /// `isobar platform import MATRIX.csv --sites SITES.csv`: sites with measured paths between them.
 ///

@@ -110,6 +110,63 @@ Seconds to_whole_nanoseconds(Seconds time)
   return Seconds(std::round(time.value * 1e9) / 1e9);
 }
 
+/// Appends the devices of a group to a star, named after it.
+void append_hosts(Star& star, const DeviceGroup& group, const Device& plain, BytesPerSecond bandwidth, Seconds latency)
+{
+  Device device = device_of(group.type, plain);
+  for (std::size_t i = 0; i < group.count; ++i) {
+    device.name = fmt::format("{}.{}", star.name, star.hosts.size());
+    star.hosts.push_back(host_of(device, to_whole_bytes(bandwidth), latency));
+  }
+}
+
+BytesPerSecond inside_bandwidth_of(const DeviceGroup& group, const Site& site)
+{
+  if (site.inside_bandwidth) return *site.inside_bandwidth;
+  return group.type.empty() ? plain_inside_bandwidth : device_type(group.type).inside_bandwidth;
+}
+
+void write_site_of_devices(XmlWriter& xml, const Site& site, const Device& plain)
+{
+  Star star{site.name, {{"site", site.name}}, {}};
+  // Two devices of a site are two links apart, and a round trip passes each of them twice.
+  const Seconds latency = to_whole_nanoseconds(site.lan_rtt / 4);
+  for (const auto& group : site.devices) append_hosts(star, group, plain, site.lan_bandwidth, latency);
+  write_star(xml, star);
+}
+
+/// A zone whose nodes are stars, each with a link to the site's router. Routing "Floyd" finds the routes between nodes,
+/// so the file names one route per node.
+void write_site_of_nodes(XmlWriter& xml, const Site& site, const Device& plain)
+{
+  const Seconds inside_latency = to_whole_nanoseconds(site.inside_rtt / 4);
+  const Seconds lan_latency = to_whole_nanoseconds((site.lan_rtt - site.inside_rtt) / 4);
+  const auto node = [&](std::size_t i) { return fmt::format("{}.{}", site.name, i); };
+  const std::string network = site.name + ".network";
+  xml.open("zone", {{"id", site.name}, {"routing", "Floyd"}});
+  for (std::size_t i = 0; i < site.nodes.size(); ++i) {
+    Star star{node(i), {{"site", site.name}}, {}};
+    append_hosts(star, site.nodes[i], plain, inside_bandwidth_of(site.nodes[i], site), inside_latency);
+    write_star(xml, star);
+  }
+  xml.open("zone", {{"id", network}, {"routing", "Cluster"}});
+  xml.element("router", {{"id", router_of(site.name)}});
+  xml.close();
+  for (std::size_t i = 0; i < site.nodes.size(); ++i) {
+    xml.element("link", {{"id", "lan." + node(i)},
+                         {"bandwidth", attribute_of(to_whole_bytes(site.lan_bandwidth))},
+                         {"latency", attribute_of(lan_latency)},
+                         {"sharing_policy", "SPLITDUPLEX"}});
+  }
+  for (std::size_t i = 0; i < site.nodes.size(); ++i) {
+    xml.open("zoneRoute",
+             {{"src", node(i)}, {"dst", network}, {"gw_src", router_of(node(i))}, {"gw_dst", router_of(site.name)}});
+    xml.element("link_ctn", {{"id", "lan." + node(i)}, {"direction", "UP"}});
+    xml.close();
+  }
+  xml.close();
+}
+
 std::string wan_link(const Site& from, const Site& to)
 {
   return fmt::format("wan.{}.{}", from.name, to.name);
@@ -285,17 +342,7 @@ std::string platform_of_sites(const std::string& command, const std::vector<std:
   xml.open("zone", {{"id", "all.sites"}, {"routing", "Full"}});
   write_props(xml, made_by(command));
   for (const auto& site : sites.sites) {
-    Star star{site.name, {{"site", site.name}}, {}};
-    // Two devices of a site are two links apart, and a round trip passes each of them twice.
-    const Seconds latency = to_whole_nanoseconds(site.lan_rtt / 4);
-    for (const auto& group : site.devices) {
-      Device device = device_of(group.type, plain);
-      for (std::size_t i = 0; i < group.count; ++i) {
-        device.name = fmt::format("{}.{}", site.name, star.hosts.size());
-        star.hosts.push_back(host_of(device, to_whole_bytes(site.lan_bandwidth), latency));
-      }
-    }
-    write_star(xml, star);
+    site.nodes.empty() ? write_site_of_devices(xml, site, plain) : write_site_of_nodes(xml, site, plain);
   }
   // SimGrid's DTD wants the routes last.
   write_wide_area_links(xml, sites);

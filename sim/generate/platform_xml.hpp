@@ -58,14 +58,17 @@ std::vector<std::string> notes_on(const std::vector<DeviceGroup>& groups);
 /// What `flows` and `window` mean and the source of the window; empty without flows.
 std::vector<std::string> notes_on_window(const std::optional<std::size_t>& flows, Bytes window);
 
-/// Devices in one place.
+/// Devices in one place, each on a link of its own (`devices`) or in nodes (`nodes`).
 struct Site {
   std::string name;
   std::vector<DeviceGroup> devices;
-  BytesPerSecond lan_bandwidth;           ///< of each device's link, per direction
-  Seconds lan_rtt;                        ///< between two devices of the site
-  std::optional<BytesPerSecond> egress;   ///< cap on all that leaves the site
-  std::optional<BytesPerSecond> ingress;  ///< cap on all that enters the site
+  std::vector<DeviceGroup> nodes;                  ///< the devices of each node
+  std::optional<BytesPerSecond> inside_bandwidth;  ///< of each device's link in its node; absent: that of its type
+  Seconds inside_rtt;                              ///< between two devices of a node
+  BytesPerSecond lan_bandwidth;                    ///< of each device's or node's link, per direction
+  Seconds lan_rtt;                                 ///< between devices of the site, of two nodes if it has nodes
+  std::optional<BytesPerSecond> egress;            ///< cap on all that leaves the site
+  std::optional<BytesPerSecond> ingress;           ///< cap on all that enters the site
 };
 
 /// What was measured from a device of one site to a device of another site.

@@ -285,6 +285,51 @@ TEST(GenerateSites, LeavesTheWindowLawOutWhenNoFlowsAreGiven)
   EXPECT_THAT(generate_sites({}), Not(HasSubstr("window")));
 }
 
+TEST(GenerateNodes, GivesEachNodeALinkThatItsDevicesShare)
+{
+  NodesOptions options;
+  options.nodes = {node_groups_from_text("2*3xA100-SXM4-40GB+1*2"), node_groups_from_text("4xT4")};
+  options.inside_rtt = Seconds(8e-6);
+  options.lan_rtt = Seconds(48e-6);
+  options.lan_bandwidth = BytesPerSecond(5e9);
+  options.ingress = BytesPerSecond(6e7);
+  const auto document = parsed(generate_nodes(options));
+  const auto root = document.child("platform").child("zone");
+  const auto site = root.find_child_by_attribute("zone", "id", "site-0");
+  std::vector<std::string> nodes;
+  for (const auto& node : site.children("zone")) {
+    if (!node.child("host")) continue;
+    nodes.emplace_back(node.attribute("id").value());
+    EXPECT_EQ(prop(node, "site"), "site-0");
+    const auto link = site.find_child_by_attribute("link", "id", ("lan." + nodes.back()).c_str());
+    EXPECT_STREQ(link.attribute("bandwidth").value(), "5GBps");
+    EXPECT_STREQ(link.attribute("latency").value(), "10us");
+    for (const auto& host : hosts_of(node)) {
+      EXPECT_EQ(host.bandwidth, host.device.empty() ? 32e9 : 300e9) << host.name;
+      EXPECT_EQ(host.latency, "2us");
+    }
+  }
+  EXPECT_THAT(nodes, ElementsAre("site-0.0", "site-0.1", "site-0.2"));
+  const auto hosts = hosts_of(site.find_child_by_attribute("zone", "id", "site-0.2"));
+  ASSERT_EQ(hosts.size(), 2u);
+  EXPECT_EQ(hosts[1].name, "site-0.2.1");
+  EXPECT_STREQ(root.find_child_by_attribute("link", "id", "wan.site-1.site-0").attribute("latency").value(),
+               "49.976ms");
+  EXPECT_TRUE(root.find_child_by_attribute("link", "id", "ingress.site-1"));
+}
+
+TEST(GenerateNodes, NamesItsSourcesAndItsCommand)
+{
+  NodesOptions options;
+  options.nodes = {node_groups_from_text("2*8xV100-SXM2-16GB"), node_groups_from_text("4xT4+1*2xT4")};
+  options.inside_bandwidth = BytesPerSecond(1e10);
+  const auto xml = generate_nodes(options);
+  EXPECT_EQ(made_by(xml),
+            "isobar platform generate nodes --nodes '2*8xV100-SXM2-16GB,1*4xT4+1*2xT4' --inside-bandwidth 10GB/s "
+            "--inside-rtt 20us --lan-bandwidth 12.5GB/s --lan-rtt 100us --wan-bandwidth 125MB/s --wan-rtt 100ms");
+  EXPECT_THAT(xml, HasSubstr("NVIDIA T4 data sheet, 2019"));
+}
+
 TEST(GeneratedPlatforms, SpellNumbersWithTheFewestDigitsThatHoldThem)
 {
   StarOptions options;
@@ -333,6 +378,13 @@ TEST(GeneratedPlatforms, AreRefusedWithTheOptionThatIsOutOfRange)
       generate_sites(options);
     };
   };
+  const auto nodes = [](auto change) {
+    return [change] {
+      NodesOptions options;
+      change(options);
+      generate_nodes(options);
+    };
+  };
   const double nan = std::numeric_limits<double>::quiet_NaN();
   refuses(sky([](auto& o) { o.nodes = 1; }), "--nodes: 1 is out of range; write a number from 2 to 65536");
   refuses(sky([](auto& o) { o.nodes = 65'537; }), "--nodes: 65537 is out of range; write a number from 2 to 65536");
@@ -374,6 +426,45 @@ TEST(GeneratedPlatforms, AreRefusedWithTheOptionThatIsOutOfRange)
           "--speed: changes nothing, since every device has a type; leave it out");
   refuses(sites([](auto& o) { o.wan_rtt = Seconds(1e-4); }),
           "--wan-rtt: 100us is less than the 200us within a site; write at least that");
+  refuses(nodes([](auto& o) { o.lan_rtt = Seconds(1e-5); }),
+          "--lan-rtt: 10us is less than the 20us within a node; write at least that");
+  refuses(nodes([](auto& o) {
+            o.nodes = {{{1025, {1, "T4"}}}};
+          }),
+          "--nodes: 1025*1xT4 has 1025 nodes; a site has at most 1024");
+  refuses(nodes([](auto& o) { o.nodes.assign(129, {{1, {1, "T4"}}}); }), "--nodes: 129 sites; there are at most 128");
+  refuses(nodes([](auto& o) {
+            o.nodes = {{{1, {1, "T4"}}}, {{1u << 31, {1u << 31, "T4"}}}};
+          }),
+          "--nodes: 2147483648*2147483648xT4 and the sites before are too many; a platform has at most 65536 devices");
+  refuses(nodes([](auto& o) {
+            o.nodes = {{{1, {4, "T4"}}}}, o.speed = FlopsPerSecond(1e12);
+          }),
+          "--speed: changes nothing, since every device has a type; leave it out");
+  refuses(nodes([](auto& o) { o.inside_bandwidth = BytesPerSecond(0); }),
+          "--inside-bandwidth: 0B/s is out of range; write a value above 0");
+}
+
+TEST(NodeGroups, AreReadAsTheyAreWritten)
+{
+  for (const auto* text : {"1*8", "4*8xT4", "2*1xRTX-4090+1*2xV100-SXM2-32GB+3*4"}) {
+    EXPECT_EQ(text_of(node_groups_from_text(text)), text);
+  }
+  EXPECT_EQ(text_of(node_groups_from_text("8xT4")), "1*8xT4");
+}
+
+TEST(NodeGroups, AreRefusedWithTheGroupAtFault)
+{
+  for (const auto* text : {"*8xT4", "0*8xT4", "-1*8xT4", "two*8xT4", "99999999999999999999*8xT4"}) {
+    const std::string count = std::string(text).substr(0, std::string(text).find('*'));
+    EXPECT_THAT([&] { node_groups_from_text(text); },
+                ThrowsMessage<std::invalid_argument>(
+                    fmt::format("\"{}\" is not a number of nodes; write NODES*COUNTxTYPE, such as "
+                                "\"4*8xA100-SXM4-40GB\"",
+                                count)));
+  }
+  EXPECT_THAT([] { node_groups_from_text("2*"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("\"\" is not a number of devices; write COUNTxTYPE")));
 }
 
 TEST(DeviceGroups, AreReadAsTheyAreWritten)
@@ -409,8 +500,9 @@ TEST(DeviceTypes, AreListedInTheDocumentation)
   const auto page = read_file(ISOBAR_SOURCE_DIR "/docs/platforms.md");
   for (const auto& type : device_types()) {
     const auto bf16 = type.bf16 ? fmt::format("{}", type.bf16->value / 1e12) : "–";
-    EXPECT_THAT(page, HasSubstr(fmt::format("\n| {} | {} | {} | {} | {} | {} |\n", type.name, type.float32.value / 1e12,
-                                            type.fp16.value / 1e12, bf16, type.memory.value / 1e9, type.source)));
+    EXPECT_THAT(page, HasSubstr(fmt::format("\n| {} | {} | {} | {} | {} | {} | {} |\n", type.name,
+                                            type.float32.value / 1e12, type.fp16.value / 1e12, bf16,
+                                            type.memory.value / 1e9, type.inside_bandwidth.value / 1e9, type.source)));
   }
 }
 

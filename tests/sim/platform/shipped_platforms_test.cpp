@@ -50,6 +50,17 @@ std::string two_sites()
   return generate_sites(options);
 }
 
+std::string nodes(const std::string& site, const std::string& other_site = "", double wan_gigabits = 10,
+                  double wan_rtt_ms = 30)
+{
+  NodesOptions options;
+  options.nodes = {node_groups_from_text(site)};
+  if (!other_site.empty()) options.nodes.push_back(node_groups_from_text(other_site));
+  options.wan_bandwidth = BytesPerSecond(wan_gigabits * 1e9 / 8);
+  options.wan_rtt = Seconds(wan_rtt_ms * 1e-3);
+  return generate_nodes(options);
+}
+
 /// A path between two devices as measured, or as requested from the generator.
 struct ExpectedPath {
   std::string from;
@@ -131,6 +142,37 @@ const std::vector<Shipped>& shipped()
        "site-0.0",
        "site-1.3",
        {{"site-0.0", "site-0.3", 1e-4, 1.25e9}, {"site-0.0", "site-1.3", 0.05, 1.25e8}}},
+      {"nodes8",
+       [] { return nodes("8xA100-SXM4-40GB"); },
+       8,
+       "site-0.0.0",
+       "site-0.0.7",
+       {{"site-0.0.0", "site-0.0.7", 1e-5, 3e11}}},
+      {"nodes24",
+       [] { return nodes("8xA100-SXM4-40GB", "4*4xT4"); },
+       24,
+       "site-0.0.0",
+       "site-1.3.3",
+       {{"site-0.0.0", "site-0.0.1", 1e-5, 3e11},
+        {"site-1.2.0", "site-1.2.3", 1e-5, 1.6e10},
+        {"site-1.0.0", "site-1.3.3", 5e-5, 1.25e10},
+        {"site-0.0.7", "site-1.3.0", 0.015, 1.25e9}}},
+      {"nodes64",
+       [] { return nodes("2*8xA100-SXM4-40GB+2*8xV100-SXM2-16GB", "8*4xT4"); },
+       64,
+       "site-0.0.0",
+       "site-1.7.3",
+       {{"site-0.2.0", "site-0.2.5", 1e-5, 1.5e11},
+        {"site-0.0.0", "site-0.3.7", 5e-5, 1.25e10},
+        {"site-1.7.0", "site-0.3.0", 0.015, 1.25e9}}},
+      {"nodes256",
+       [] { return nodes("8*8xH100-SXM-80GB+8*8xA100-SXM4-80GB", "8*8xV100-SXM2-32GB+16*4xT4"); },
+       256,
+       "site-0.0.0",
+       "site-1.23.3",
+       {{"site-0.0.0", "site-0.0.7", 1e-5, 4.5e11},
+        {"site-0.15.7", "site-0.0.0", 5e-5, 1.25e10},
+        {"site-1.23.0", "site-0.3.0", 0.015, 1.25e9}}},
   };
   return platforms;
 }
@@ -157,7 +199,9 @@ TEST_P(ShippedPlatform, LoadsWithItsDevicesInOrderAndItsMeasuredPaths)
   for (const auto& device : cluster.devices) {
     EXPECT_GT(device.speed.value, 0) << device.name;
     EXPECT_GT(device.memory.value, 0) << device.name;
-    EXPECT_EQ(device.site, expected.name.starts_with("sky") ? "" : device.name.substr(0, device.name.rfind('.')));
+    const bool in_nodes = expected.name.starts_with("nodes");
+    const std::string site = device.name.substr(0, in_nodes ? device.name.find('.') : device.name.rfind('.'));
+    EXPECT_EQ(device.site, expected.name.starts_with("sky") ? "" : site);
   }
   for (const auto& [from, to, latency, bandwidth] : expected.paths) {
     const auto path = cluster.path(cluster.device_index(from).value(), cluster.device_index(to).value());
