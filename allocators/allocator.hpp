@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/cluster/cluster.hpp"
+#include "core/model/workload.hpp"
 #include "core/plan/cost_model.hpp"
 #include "core/plan/plan.hpp"
 
@@ -11,7 +13,19 @@
 #include <string_view>
 #include <vector>
 
+namespace isobar {
+struct ChainView;
+}
+
 namespace isobar::allocators {
+
+/// The shape of a uniform grid of devices, as far as it is fixed.
+struct GridShape {
+  std::optional<std::uint64_t> pipeline;  ///< devices of a pipeline
+  std::optional<std::uint64_t> replicas;  ///< pipelines
+
+  bool is_open() const { return !pipeline && !replicas; }
+};
 
 /// Limits and options of a search. Work is counted in the allocator's own units (nodes, sweeps, iterations), so that
 /// `budget` gives the same answer on every machine; `time_limit` is for people.
@@ -27,6 +41,8 @@ struct SearchLimits {
   /// Number of placements to return (allocate_candidates), 1 to most_candidates; more than 1 only with objective
   /// `step`.
   std::size_t candidates = 1;
+  /// For allocators that take a grid's shape.
+  GridShape grid = {};
 };
 /// Largest value of SearchLimits::candidates. Every candidate is simulated, so more would take longer than a better
 /// search.
@@ -51,14 +67,32 @@ struct Placement {
   std::vector<std::vector<StagePlacement>> alternatives = {};
 };
 
-/// One way to place layers, registered in registry.cpp.
+/// The problem of an allocator whose plans may have replicas of stages.
+struct HybridProblem {
+  const Workload& workload;
+  const ChainView& view;  ///< of the workload: where its layers may be cut
+  const Cluster& cluster;
+  Goal goal;  ///< objective step
+  SearchLimits limits;
+};
+
+/// The answer of such an allocator: plans with stages and the goal's schedule with all its numbers, without claims. The
+/// registry prices them, drops those that exceed a memory and sorts the others.
+struct Proposals {
+  std::vector<Plan> plans;
+  std::string reason = {};  ///< if there are none
+};
+
+/// One way to place layers, registered in registry.cpp. It has either `place` or `propose`.
 struct Allocator {
   std::string_view name;
   std::string_view problem;    ///< what it solves
   std::string_view guarantee;  ///< how good its answer is
   std::string_view cost;       ///< time and memory, in layers L and devices D
   std::string_view source;
-  Placement (*place)(const Problem& problem);
+  Placement (*place)(const Problem& problem) = nullptr;
+  Proposals (*propose)(const HybridProblem& problem) = nullptr;
+  bool takes_grid = false;      ///< honours SearchLimits::grid
   bool improves_plans = false;  ///< honours SearchLimits::start and polish
   bool needs_chain = false;     ///< refuses schedules without a recurrence, about which it could prove nothing
   /// Largest number of devices. Larger clusters are refused, because a search over them would exceed its limits or the

@@ -1,13 +1,19 @@
 #include "allocators/external.hpp"
 
 #include "allocators/memory_fit.hpp"
+#include "allocators/plan_stages.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/document.hpp"
+#include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
+#include "core/plan/placed_replicas.hpp"
+#include "core/plan/plan_file_2.hpp"
+#include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <unordered_map>
 
 namespace isobar::allocators {
@@ -16,6 +22,7 @@ namespace {
 
 constexpr Seconds default_time_limit(300);
 constexpr std::size_t longest_reason = 500;
+constexpr auto chunks_key = "chunks";
 
 std::string problem_to_json(const Problem& problem)
 {
@@ -46,9 +53,9 @@ class AnswerReader {
     for (std::size_t i = 0; i < devices.size(); ++i) index_of_.emplace(devices[i].name, i);
   }
 
-  Placement read(const std::string& answer)
+  ExternalAnswer read(const std::string& text)
   {
-    const DocumentNode document = parse_json(answer, name_);
+    const DocumentNode document = parse_json(text, name_);
     if (document.kind != DocumentNode::Kind::Mapping) {
       throw InputError(name_, "the answer is not a JSON object; print one with \"stages\" (docs/own_allocator.md)");
     }
@@ -60,21 +67,36 @@ class AnswerReader {
           "data_server", "stamp", "wall"}) {
       reader.optional(claim);
     }
-    Placement placement;
+    ExternalAnswer answer;
+    answer.program = name_;
     const auto outcome = reader.optional_choice("outcome", outcome_names());
-    if (outcome) placement.outcome = outcome_from_name(*outcome).value_or(Outcome::Feasible);
-    if (placement.outcome == Outcome::Optimal) placement.outcome = Outcome::Feasible;
-    placement.reason = shown(reader.optional_text("reason").value_or(""), longest_reason);
-    const bool may_lack_stages = placement.outcome == Outcome::Infeasible || placement.outcome == Outcome::TimedOut;
-    if (!may_lack_stages || reader.has("stages")) read_stages(reader);
+    if (outcome) answer.outcome = outcome_from_name(*outcome).value_or(Outcome::Feasible);
+    if (answer.outcome == Outcome::Optimal) answer.outcome = Outcome::Feasible;
+    answer.reason = shown(reader.optional_text("reason").value_or(""), longest_reason);
+    const bool may_lack_stages = answer.outcome == Outcome::Infeasible || answer.outcome == Outcome::TimedOut;
+    if (is_plan_2(reader)) {
+      answer.stages = read_stages_2(reader, problem_.goal.microbatches, faults_);
+      answer.sync = read_sync_2(reader, answer.stages, faults_);
+    } else if (!may_lack_stages || reader.has("stages")) {
+      read_stages(reader);
+    }
     reader.refuse_unknown();
     faults_.throw_if_any();
-    check_outcome(placement);
-    placement.stages = std::move(stages_);
-    return placement;
+    check_outcome(answer);
+    answer.chain = std::move(stages_);
+    return answer;
   }
 
  private:
+  /// Whether the first stage is written as isobar-plan/2 has it.
+  static bool is_plan_2(MappingReader& reader)
+  {
+    const DocumentNode* const stages = reader.optional("stages");
+    if (stages == nullptr || stages->items.empty()) return false;
+    const auto& members = stages->items.front().members;
+    return std::any_of(members.begin(), members.end(), [](const auto& member) { return member.key == "replicas"; });
+  }
+
   void read_stages(MappingReader& reader)
   {
     for (const auto& node : reader.required_sequence("stages")) {
@@ -144,21 +166,33 @@ class AnswerReader {
     next_layer_ = placed.last_layer + 1;
   }
 
-  void check_outcome(const Placement& placement) const
+  void check_outcome(const ExternalAnswer& answer) const
   {
     const std::size_t layers = problem_.cost.layers();
-    if (placement.outcome == Outcome::Infeasible && !stages_.empty()) {
+    const bool is_empty = stages_.empty() && answer.stages.empty();
+    if (answer.outcome == Outcome::Infeasible && !is_empty) {
       throw InputError(name_, "outcome: infeasible, but there are stages; omit one of them");
     }
-    if (stages_.empty() && placement.outcome == Outcome::Feasible) {
+    if (is_empty && answer.outcome == Outcome::Feasible) {
       throw InputError(name_, "stages: empty; place every layer");
     }
-    if (stages_.empty() && placement.reason.empty()) {
+    if (is_empty && answer.reason.empty()) {
       throw InputError(name_, "reason: missing; an answer without stages needs one");
     }
+    for (std::size_t i = 0; i < answer.stages.size(); ++i) check_devices(answer.stages[i], i);
     if (!stages_.empty() && next_layer_ != layers) {
       throw InputError(name_,
                        fmt::format("stages: layers {}..{} are not placed; place every layer", next_layer_, layers - 1));
+    }
+  }
+
+  void check_devices(const Stage& stage, std::size_t number) const
+  {
+    for (std::size_t i = 0; i < stage.replicas.size(); ++i) {
+      const std::string& device = stage.replicas[i].shards.front().device;
+      if (index_of_.contains(device)) continue;
+      throw InputError(name_, fmt::format("stages[{}].replicas[{}].shards[0].device: {} is not on platform {}", number,
+                                          i, in_quotes(device), problem_.cost.cluster().name));
     }
   }
 
@@ -173,17 +207,52 @@ class AnswerReader {
 
 }  // namespace
 
-Placement place_externally(const std::string& program, const Problem& problem)
+ExternalAnswer ask_program(const std::string& program, const Problem& problem)
 {
   const std::string name = "exec:" + program;
   const ChildLimit limit(problem.limits.time_limit.value_or(default_time_limit), "--time-limit");
   const auto result = run_command({program}, problem_to_json(problem), limit);
   if (result.failure) throw EnvironmentError(name, result.failure->text);
-  Placement placement = AnswerReader(name, problem).read(result.output);
-  if (auto reason = overfull_stage(problem.cost, problem.goal, placement.stages)) {
-    placement = {Outcome::Infeasible, {}, std::move(*reason), {}, {}};
+  return AnswerReader(name, problem).read(result.output);
+}
+
+Placement placement_of(const ExternalAnswer& answer, const Problem& problem)
+{
+  if (auto reason = overfull_stage(problem.cost, problem.goal, answer.chain)) {
+    return {Outcome::Infeasible, {}, std::move(*reason), {}, {}};
   }
-  return placement;
+  return {answer.outcome, answer.chain, answer.reason, {}, {}};
+}
+
+Proposals proposals_of(const ExternalAnswer& answer, const HybridProblem& problem)
+{
+  const CostModel cost(problem.workload, problem.cluster);
+  Plan plan;
+  plan.goal = problem.goal;
+  plan.outcome = answer.outcome;
+  plan.sync = answer.sync;
+  for (const Stage& stage : answer.stages) {
+    const std::size_t layers = problem.view.workload.layers.size();
+    const std::size_t highest = std::max(stage.first_layer, stage.last_layer);
+    if (highest >= layers) {
+      throw InputError(answer.program, fmt::format("stages: layer {} of {}; layers count from 0", highest, layers));
+    }
+    const auto placed = over_layers_of(problem.view, {{0, stage.first_layer, stage.last_layer}}).front();
+    Stage& each = plan.stages.emplace_back(Stage{placed.first_layer, placed.last_layer, {}});
+    for (const Replica& replica : stage.replicas) {
+      const auto device = problem.cluster.device_index(replica.shards.front().device);
+      each.replicas.push_back({replica.microbatches, {shard_on(cost, *device)}});
+    }
+  }
+  std::erase_if(plan.goal.schedule.numbers, [](const auto& entry) { return entry.second.empty(); });
+  if (schedules::require_schedule(plan.goal.schedule).takes(chunks_key)) {
+    const std::size_t devices = devices_of(plan).size();
+    plan.goal.schedule.numbers.try_emplace(chunks_key, 1, placed_replicas(plan).size() / devices);
+  }
+  std::vector<std::string> faults = placement_faults_of(plan, problem.workload);
+  for (auto& fault : faults) fault = fmt::format("{}: {}", answer.program, fault);
+  if (!faults.empty()) throw InputError(faults);
+  return {{std::move(plan)}};
 }
 
 }  // namespace isobar::allocators

@@ -3,8 +3,20 @@
 #include "allocators/allocator.hpp"
 
 #include <string>
+#include <vector>
 
 namespace isobar::allocators {
+
+/// What a program answered: a chain with a device for each stage, or stages with replicas.
+struct ExternalAnswer {
+  std::string program;  ///< "exec:PROGRAM", which names it in faults
+  Outcome outcome = Outcome::Feasible;
+  std::string reason = {};
+  std::vector<StagePlacement> chain = {};
+  /// Instead, as isobar-plan/2 has them. They number the layers of the chain.
+  std::vector<Stage> stages = {};
+  Sync sync = {};  ///< of `stages`
+};
 
 /// Runs a program that places the layers: "exec:PROGRAM" (docs/own_allocator.md). PROGRAM is a path or a name on PATH,
 /// without arguments.
@@ -15,11 +27,18 @@ namespace isobar::allocators {
 /// proves it. Other keys of a plan file are allowed and ignored: every claim is computed here.
 ///
 /// The program is killed at the time limit, by default after 300 s. It decides what to do with budget and seed.
-/// Deterministic when the program is. A placement that needs more memory than a device has is infeasible; the reason
-/// names the stage.
+/// Deterministic when the program is.
 ///
 /// @throws InputError "exec:PROGRAM…" when the answer is not a placement; EnvironmentError when the program cannot be
 /// started, crashes or runs out of time; Interrupted when the process was asked to stop.
-Placement place_externally(const std::string& program, const Problem& problem);
+ExternalAnswer ask_program(const std::string& program, const Problem& problem);
+
+/// The chain of an answer as a placement. One that needs more memory than a device has is infeasible; the reason names
+/// the stage.
+Placement placement_of(const ExternalAnswer& answer, const Problem& problem);
+
+/// The stages with replicas of an answer as a plan under the goal's schedule. @throws InputError "exec:PROGRAM: …" for
+/// stages that are no placement of the chain.
+Proposals proposals_of(const ExternalAnswer& answer, const HybridProblem& problem);
 
 }  // namespace isobar::allocators

@@ -1,6 +1,7 @@
 #include "allocators/played_plan.hpp"
 
 #include "allocators/bounds.hpp"
+#include "allocators/plan_stages.hpp"
 #include "allocators/replica_costs.hpp"
 #include "allocators/schedule_numbers.hpp"
 #include "core/base/quantity_text.hpp"
@@ -30,10 +31,7 @@ constexpr double tolerance = 1e-9;
 /// The first forward waits for the first input.
 Seconds least_step_of_orders(const Plan& plan, const CostModel& cost)
 {
-  std::vector<StagePlacement> stages;
-  for (const auto& stage : plan.stages) {
-    stages.push_back({cost.cluster().device_index(stage.device()).value(), stage.first_layer, stage.last_layer});
-  }
+  const auto stages = placement_of(plan, cost.cluster());
   const TransferTimes input = cost.input_transfer(stages.front().device);
   const Seconds begin = plan.goal.has_free_transfers() ? Seconds(0) : input.total();
   return begin + schedules::makespan_bound(pipeline_times(cost, stages, plan.goal));

@@ -6,9 +6,11 @@
 #include "allocators/exact/exact.hpp"
 #include "allocators/exact/step_bound.hpp"
 #include "allocators/external.hpp"
+#include "allocators/hybrid/grid.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/other_schedules.hpp"
 #include "allocators/plan_stages.hpp"
+#include "allocators/played_plan.hpp"
 #include "allocators/search_clock.hpp"
 #include "allocators/sky/even.hpp"
 #include "allocators/sky/milp.hpp"
@@ -17,6 +19,7 @@
 #include "core/check/played_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "core/plan/step_recurrence.hpp"
 #include "schedules/lowering/schedule.hpp"
 
@@ -24,6 +27,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <stdexcept>
 
 namespace isobar::allocators {
@@ -148,17 +152,87 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
   throw std::logic_error(faults.front());
 }
 
+/// Prices what an allocator proposes, drops what exceeds a memory, and keeps the shortest steps.
+std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem, SearchClock& clock)
+{
+  const CostModel cost(problem.workload, problem.cluster);
+  const CostModel chain_cost(problem.view.workload, problem.cluster);
+  std::vector<Plan> plans;
+  std::exception_ptr fault;
+  bool is_cut_short = false;
+  for (auto& plan : proposals.plans) {
+    is_cut_short = !plans.empty() && (clock.is_over() || !clock.spend());
+    if (is_cut_short) break;
+    plan.recompute = problem.workload.recompute;
+    plan.data_server = problem.cluster.data_server;
+    std::optional<std::string> reason;
+    try {
+      if (is_chain(plan)) {
+        const auto stages = placement_of(plan, problem.cluster);
+        reason = overfull_stage(cost, plan.goal, stages);
+        plan.objective = cost.evaluate(stages, plan.goal).objective;
+      } else {
+        price_by_playing(plan, problem.workload, problem.cluster);
+        reason = overfull_device(plan, problem.cluster);
+      }
+    } catch (const InputError&) {  // numbers of the schedule that are for another shape
+      fault = std::current_exception();
+      continue;
+    }
+    if (!reason) {
+      plans.push_back(std::move(plan));
+    } else if (proposals.reason.empty()) {
+      proposals.reason = std::move(*reason);
+    }
+  }
+  if (plans.empty()) {
+    if (fault && proposals.reason.empty()) std::rethrow_exception(fault);
+    Plan plan;
+    plan.goal = problem.goal;
+    plan.outcome = Outcome::Infeasible;
+    plan.reason = proposals.reason;
+    plan.recompute = problem.workload.recompute;
+    plan.data_server = problem.cluster.data_server;
+    return {plan};
+  }
+  std::stable_sort(plans.begin(), plans.end(),
+                   [](const Plan& a, const Plan& b) { return *a.objective < *b.objective; });
+  if (plans.size() > problem.limits.candidates) plans.resize(problem.limits.candidates);
+  for (auto& plan : plans) {
+    if (is_cut_short && plan.outcome != Outcome::Optimal) plan.outcome = Outcome::TimedOut;
+    if (!is_chain(plan)) continue;
+    const auto stages = placement_of(plan, problem.cluster);
+    Placement placement;
+    placement.stages = over_chain_of(problem.view, stages);
+    make_claims(plan, placement, stages, cost, chain_cost);
+  }
+  return plans;
+}
+
 SearchLimits for_one_plan(SearchLimits limits)
 {
   limits.candidates = 1;
   return limits;
 }
 
+/// @throws InputError from `option` unless the allocator has a property; it names those that do.
+void require_with(bool Allocator::*property, const std::string& option, const std::string& name)
+{
+  require_allocator(name);
+  const Allocator* allocator = find_allocator(name);
+  if (allocator != nullptr && allocator->*property) return;
+  std::vector<std::string_view> others;
+  for (const auto& other : allocators()) {
+    if (other.*property) others.push_back(other.name);
+  }
+  throw InputError(option, fmt::format("works only with allocator {}, not with {}", fmt::join(others, " or "), name));
+}
+
 /// Makes the plans of the placements that an allocator, or the external program `name` where there is none, finds.
 std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, const Workload& workload,
                            const Cluster& cluster, const Goal& goal, const SearchLimits& limits)
 {
-  const SearchClock clock(limits);
+  SearchClock clock(limits);
   if (goal.microbatches > most_microbatches_by_recurrence) {
     throw InputError("microbatches",
                      fmt::format("{} are too many; at most {}, since a step is predicted micro-batch by micro-batch",
@@ -172,8 +246,15 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   const CostModel chain_cost(view.workload, cluster);
   Problem problem{chain_cost, goal, limits};
   problem.limits.start = over_chain_of(view, limits.start);
+  const HybridProblem hybrid{workload, view, cluster, goal, limits};
+  ExternalAnswer answer;
+  if (allocator == nullptr) {
+    Problem asked = problem;
+    if (!chain_schedule(goal.schedule)) asked.goal.schedule = choice_of(ChainSchedule::OneForwardOneBackward);
+    answer = ask_program(name.substr(external_prefix.size()), asked);
+  }
   const auto place = [&](const Problem& one) {
-    return allocator != nullptr ? allocator->place(one) : place_externally(name.substr(external_prefix.size()), one);
+    return allocator != nullptr ? allocator->place(one) : placement_of(answer, one);
   };
   const auto note_chain = [&](Plan& plan) {
     if (!plan.stages.empty() || view.workload.layers.size() == workload.layers.size()) return;
@@ -181,8 +262,19 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
                                view.workload.layers.size());
   };
   std::vector<Plan> plans;
-  if (!chain_schedule(goal.schedule)) {
-    plans = plans_by_playing(place, workload, view, cluster, goal, problem.limits);
+  const bool proposes = allocator != nullptr ? allocator->propose != nullptr : !answer.stages.empty();
+  if (proposes || !chain_schedule(goal.schedule)) {
+    if (proposes) {
+      if (goal.objective != Objective::Step) {
+        throw InputError("objective",
+                         fmt::format("{} is a formula of one chain; the plans of {} are for objective step",
+                                     name_of(goal.objective), name));
+      }
+      auto proposals = allocator != nullptr ? allocator->propose(hybrid) : proposals_of(answer, hybrid);
+      plans = priced_plans(std::move(proposals), hybrid, clock);
+    } else {
+      plans = plans_by_playing(place, workload, view, cluster, goal, problem.limits);
+    }
     for (auto& plan : plans) {
       plan.allocator = name;
       plan.search_time = clock.elapsed();
@@ -230,8 +322,13 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
 const std::vector<Allocator>& allocators()
 {
   static const std::vector<Allocator> all = {
-      chain_dp_allocator,     even_allocator,        exact_allocator,
-      local_search_allocator, sky_dynamic_allocator, sky_dynamic_fixed_allocator,
+      chain_dp_allocator,
+      even_allocator,
+      exact_allocator,
+      grid_allocator,
+      local_search_allocator,
+      sky_dynamic_allocator,
+      sky_dynamic_fixed_allocator,
 #ifdef ISOBAR_HAS_CBC
       sky_optimal_allocator,
 #endif
@@ -265,15 +362,12 @@ void require_allocator(const std::string& name)
 
 void require_improver(const std::string& option, const std::string& name)
 {
-  require_allocator(name);
-  const Allocator* allocator = find_allocator(name);
-  if (allocator != nullptr && allocator->improves_plans) return;
-  std::vector<std::string_view> improvers;
-  for (const auto& other : allocators()) {
-    if (other.improves_plans) improvers.push_back(other.name);
-  }
-  throw InputError(option,
-                   fmt::format("works only with allocator {}, not with {}", fmt::join(improvers, " or "), name));
+  require_with(&Allocator::improves_plans, option, name);
+}
+
+void require_grid(const std::string& option, const std::string& name)
+{
+  require_with(&Allocator::takes_grid, option, name);
 }
 
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
@@ -300,10 +394,7 @@ std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const
 {
   if (plan.stages.empty() || !is_chain(plan) || !chain_schedule(goal.schedule)) return std::nullopt;
   const CostModel cost(workload, cluster);
-  std::vector<StagePlacement> stages;
-  for (const auto& stage : plan.stages) {
-    stages.push_back({cluster.device_index(stage.device()).value(), stage.first_layer, stage.last_layer});
-  }
+  const auto stages = placement_of(plan, cluster);
   if (overfull_stage(cost, goal, stages)) return std::nullopt;
   const ChainView view = chain_view(workload);
   const CostModel chain_cost(view.workload, cluster);
@@ -323,6 +414,7 @@ std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const
 void adopt_bound(Plan& plan, const Plan& other)
 {
   if (!plan.objective || !other.objective_bound || *other.objective_bound <= *plan.objective_bound) return;
+  if (has_replicas(plan) && !has_replicas(other)) return;  // a bound of chains
   plan.objective_bound = std::min(*other.objective_bound, *plan.objective);
   plan.certificate = other.certificate;
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;

@@ -19,6 +19,9 @@ void require_allocator(const std::string& name);
 /// @throws InputError from `option` otherwise; it names the allocators that do.
 void require_improver(const std::string& option, const std::string& name);
 
+/// The same for a grid's shape (SearchLimits::grid).
+void require_grid(const std::string& option, const std::string& name);
+
 /// Makes a plan with the allocator `name`, or with the program of "exec:PROGRAM" (external.hpp). Adds the claims of the
 /// cost model and the best known bound, and passes the plan through the checker. Under a schedule that is none of a
 /// chain the claims come from playing the plan's Program (other_schedules.hpp).

@@ -129,6 +129,7 @@ void fill(results::ComparisonRow& row, const std::string& output, const std::str
   number("step_time_s", row.step_time);
   number("step_bound_s", row.step_bound);
   number("peak_memory_bytes", row.peak_memory);
+  row.replicas = answer.value("replicas", std::size_t{1});  // older builds have none
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <charconv>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 namespace isobar::cli {
 
@@ -132,6 +133,9 @@ void GoalOptions::add_search_to(CLI::App& command)
   command.add_option("--time-limit", time_limit,
                      "time that a search may take, such as 30s (default: set by the allocator)");
   add_count(command, "--seed", seed, "seed of allocators that draw random numbers (default: 1)");
+  add_count(command, "--pipeline", grid.pipeline, "devices of a pipeline (allocator grid; default: the best number)");
+  add_count(command, "--replicas", grid.replicas,
+            "pipelines that divide the micro-batches of a step (allocator grid; default: the best number)");
   command.add_flag("--polish", polish,
                    "minimize the step at the end of the search, whatever the objective; always on for objective step "
                    "(allocator local-search)");
@@ -197,14 +201,22 @@ allocators::SearchLimits GoalOptions::limits() const
   limits.budget = budget;
   limits.seed = seed;
   limits.polish = polish;
+  limits.grid = grid;
   if (time_limit) limits.time_limit = seconds_from_option("--time-limit", *time_limit);
   return limits;
 }
 
-void GoalOptions::check_polish(const std::vector<std::string>& allocators) const
+void GoalOptions::check_search(const std::vector<std::string>& allocators) const
 {
-  if (!polish) return;
-  for (const auto& allocator : allocators) allocators::require_improver("--polish", allocator);
+  for (const auto& allocator : allocators) {
+    if (polish) allocators::require_improver("--polish", allocator);
+    if (grid.pipeline) allocators::require_grid("--pipeline", allocator);
+    if (grid.replicas) allocators::require_grid("--replicas", allocator);
+  }
+  for (const auto& [option, number] :
+       {std::pair("--pipeline", grid.pipeline), std::pair("--replicas", grid.replicas)}) {
+    if (number == 0) throw InputError(option, "0 is not a number of devices; write 1 or more");
+  }
 }
 
 Seconds seconds_from_option(const std::string& option, const std::string& text)

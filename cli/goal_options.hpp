@@ -24,6 +24,7 @@ struct GoalOptions {
   std::optional<std::string> time_limit;
   std::uint64_t seed = 1;
   bool polish = false;
+  allocators::GridShape grid;
   std::string recompute = "none";
   std::optional<std::uint64_t> global_batch;
 
@@ -40,8 +41,8 @@ struct GoalOptions {
   /// The same for each schedule.
   std::vector<Goal> goals(const std::string& objective) const;
   allocators::SearchLimits limits() const;
-  /// @throws InputError when --polish is on and one of the allocators does not support it.
-  void check_polish(const std::vector<std::string>& allocators) const;
+  /// @throws InputError for an option of a search that one of the allocators does not take.
+  void check_search(const std::vector<std::string>& allocators) const;
 
  private:
   void add_communication_to(CLI::App& command);

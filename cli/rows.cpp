@@ -93,6 +93,7 @@ RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
   row.outcome = name_of(plan.outcome);
   row.reason = plan.reason;
   row.stages = plan.stages.size();
+  for (const auto& stage : plan.stages) row.replicas = std::max(row.replicas, stage.replicas.size());
   row.objective = plan.objective;
   row.objective_bound = plan.objective_bound;
   row.step_bound = plan.step_bound;

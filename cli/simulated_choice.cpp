@@ -56,7 +56,12 @@ std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
 std::string placement_of(const Plan& plan)
 {
   std::string text = fmt::format("{} {}", plan.goal.microbatches, text_of(plan.goal.schedule));
-  for (const auto& stage : plan.stages) text += fmt::format("\n{} {}", stage.last_layer, stage.device());
+  for (const auto& stage : plan.stages) {
+    text += fmt::format("\n{}", stage.last_layer);
+    for (const auto& replica : stage.replicas) {
+      text += fmt::format(" {} {}", replica.microbatches, replica.shards.front().device);
+    }
+  }
   return text;
 }
 

@@ -58,23 +58,30 @@ bool have_several_schedules(std::span<const ComparisonRow> rows)
 /// What no placement of a group of rows is below: the least of the schedules' best bounds.
 std::optional<Seconds> bound_of(std::span<const ComparisonRow> rows)
 {
-  std::map<std::string, Seconds> best;
+  std::map<std::pair<std::string, bool>, Seconds> best;  // a bound of chains is none of plans with replicas
   for (const auto& row : rows) {
     if (!row.objective_bound) continue;
-    Seconds& bound = best.try_emplace(text_of(row.goal.schedule), *row.objective_bound).first->second;
+    const std::pair kind(text_of(row.goal.schedule), row.replicas > 1);
+    Seconds& bound = best.try_emplace(kind, *row.objective_bound).first->second;
     bound = std::max(bound, *row.objective_bound);
   }
   std::optional<Seconds> least;
-  for (const auto& [schedule, bound] : best) least = std::min(least.value_or(bound), bound);
+  for (const auto& [kind, bound] : best) least = std::min(least.value_or(bound), bound);
   return least;
 }
 
-/// The number of stages, or what came instead: "24", "infeasible", "24 (failed)".
+/// The number of stages, with that of their replicas: "24", "6 × 4".
+std::string degrees_text(const ComparisonRow& row)
+{
+  return row.replicas > 1 ? fmt::format("{} × {}", row.stages, row.replicas) : fmt::format("{}", row.stages);
+}
+
+/// The same, or what came instead: "infeasible", "24 (failed)".
 std::string stages_text(const ComparisonRow& row)
 {
   if (row.stages == 0) return row.outcome;
   const bool has_usual_outcome = row.outcome == name_of(Outcome::Feasible) || row.outcome == name_of(Outcome::Optimal);
-  return has_usual_outcome ? fmt::format("{}", row.stages) : fmt::format("{} ({})", row.stages, row.outcome);
+  return has_usual_outcome ? degrees_text(row) : fmt::format("{} ({})", degrees_text(row), row.outcome);
 }
 
 /// In the order of `baseline_header`.
@@ -110,7 +117,7 @@ void share_bounds(std::vector<ComparisonRow>& rows)
 {
   constexpr double tolerance = 1e-9;
   using Question =
-      std::tuple<std::string, std::string, Objective, Communication, std::string, std::uint64_t, std::uint64_t>;
+      std::tuple<std::string, std::string, Objective, Communication, std::string, std::uint64_t, std::uint64_t, bool>;
   const auto question_of = [](const ComparisonRow& row) {
     return Question{row.platform,
                     row.workload,
@@ -118,7 +125,8 @@ void share_bounds(std::vector<ComparisonRow>& rows)
                     row.goal.communication,
                     text_of(row.goal.schedule),
                     row.goal.microbatches,
-                    row.micro_batch.value_or(0)};
+                    row.micro_batch.value_or(0),
+                    row.replicas > 1};
   };
   std::map<Question, Seconds> best;
   for (const auto& row : rows) {
@@ -188,6 +196,7 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
                   {"outcome", row.outcome},
                   {"reason", row.reason},
                   {"stages", row.stages},
+                  {"replicas", row.replicas},
                   {"objective_s", number(row.objective)},
                   {"objective_bound_s", number(row.objective_bound)},
                   {"gap_fraction", gap ? Json(*gap) : Json(nullptr)},
@@ -219,7 +228,7 @@ std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth 
     const bool has_schedule_column = have_several_schedules(group);
     std::vector<std::vector<std::string>> table;
     for (const ComparisonRow& row : group) {
-      const std::string stages = row.stages == 0 ? "–" : fmt::format("{}", row.stages);
+      const std::string stages = row.stages == 0 ? "–" : degrees_text(row);
       const std::string step = rounded(row.step_time, 1, "{:.4f}");
       const std::string memory = rounded(row.peak_memory, 0x1p30, "{:.2f}");
       const std::string mfu = percent(row.utilization.mfu_fraction);

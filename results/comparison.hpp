@@ -35,6 +35,7 @@ struct ComparisonRow {
   std::optional<Bytes> peak_memory;  ///< simulated, of the fullest device
   Utilization utilization;           ///< simulated; not in baselines and sweeps
   std::size_t stages = 0;
+  std::size_t replicas = 1;                ///< most of one stage; only in JSON and text
   std::string reason;                      ///< why there is no plan or no simulation
   std::optional<Seconds> plan_time;        ///< processor time of planning; written to no file
   std::optional<Explanation> explanation;  ///< where requested and there is a plan
@@ -61,7 +62,8 @@ RowKey key_of(const ComparisonRow& row);
 std::optional<double> gap_of(const ComparisonRow& row);
 
 /// Gives each row with an objective the best bound among the rows of the same platform, workload, goal and micro-batch:
-/// a bound of one is a bound of all. A row that meets it within 1e-9 (relative) becomes optimal.
+/// a bound of one is a bound of all, but one of chains is none of plans with replicas. A row that meets it within 1e-9
+/// (relative) becomes optimal.
 void share_bounds(std::vector<ComparisonRow>& rows);
 
 /// The rows as CSV with `comparison_header` (docs/formats/comparison.md), sorted, numbers in full precision.

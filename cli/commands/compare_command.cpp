@@ -120,7 +120,7 @@ ExitCode compare(const CompareOptions& options)
   }
   require_explainable(options, goals);
   for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
-  options.goal.check_polish(options.allocators);
+  options.goal.check_search(options.allocators);
   const Inputs inputs = load(options.inputs, options.goal.recompute);
   auto read = inputs.files();
   for (const auto& allocator : options.allocators) read.push_back(program_of(allocator));

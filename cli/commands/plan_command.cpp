@@ -63,15 +63,22 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
                     simulated.step_time.value, simulated.candidates, simulated.allocator, name_of(simulated.objective));
   }
   text += fmt::format("pipeline formula {:.6g} s, which is not a prediction\n\n", predicted.pipeline.value().value);
+  std::vector<std::string> header = {"stage", "device", "layers", "count", "needs", "has"};
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
-    const Device& device = cluster.devices[cluster.device_index(stage.device()).value()];
-    rows.push_back({fmt::format("{}", i), device.name, fmt::format("{}–{}", stage.first_layer, stage.last_layer),
-                    fmt::format("{}", stage.last_layer - stage.first_layer + 1),
-                    text_of(plan.predicted->peak_memory.at(device.name)), text_of(device.memory)});
+    for (const auto& replica : stage.replicas) {
+      const Device& device = cluster.devices[cluster.device_index(replica.shards.front().device).value()];
+      rows.push_back({fmt::format("{}", i), device.name, fmt::format("{}–{}", stage.first_layer, stage.last_layer),
+                      fmt::format("{}", stage.last_layer - stage.first_layer + 1),
+                      text_of(plan.predicted->peak_memory.at(device.name)), text_of(device.memory)});
+      if (!has_replicas(plan)) continue;
+      const std::uint64_t microbatches = replica.microbatches > 0 ? replica.microbatches : plan.goal.microbatches;
+      rows.back().insert(rows.back().begin() + 2, fmt::format("{}", microbatches));
+    }
   }
-  return text + results::table_of({"stage", "device", "layers", "count", "needs", "has"}, rows, 2);
+  if (has_replicas(plan)) header.insert(header.begin() + 2, "micro-batches");
+  return text + results::table_of(header, rows, 2);
 }
 
 /// Reads the stages of the plan that a search starts from. Refuses a plan that does not hold on these inputs; its bound
@@ -118,7 +125,7 @@ ExitCode plan(const PlanOptions& options)
   auto limits = options.goal.limits();
   if (options.simulate) limits.candidates = candidates_from(*options.simulate);
   allocators::require_allocator(options.allocator);
-  options.goal.check_polish({options.allocator});
+  options.goal.check_search({options.allocator});
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
   Inputs inputs = load(options.inputs, options.goal.recompute, options.without);
   inputs.platform.leave_out(options.without, "--without");

@@ -10,6 +10,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "results/table.hpp"
 #include "results/trace/validation.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -110,14 +111,16 @@ ExitCode profile(const ValidateOptions& options)
                        "--seed", std::to_string(options.goal.seed), "-o", options.output});
 }
 
-/// The peak memory of each device of a plan in a result, which lists the stages in the plan's order. The names that a
-/// measured result has for devices are those of the machine.
+/// The peak memory of each device of a plan in a result, which lists the replicas of stages in the plan's order. The
+/// names that a measured result has for devices are those of the machine.
 std::map<std::string, Bytes> peak_memory_of(const Plan& plan, const std::string& result)
 {
   const auto stages = nlohmann::json::parse(result).at("stages");
   std::map<std::string, Bytes> peaks;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    peaks[plan.stages[i].device()] = Bytes(stages.at(i).at("peak_memory_bytes"));
+  const auto devices = devices_of(plan);
+  const auto replicas = placed_replicas(plan);
+  for (std::size_t i = 0; i < replicas.size(); ++i) {
+    peaks[devices[replicas[i].rank]] = Bytes(stages.at(i).at("peak_memory_bytes"));
   }
   return peaks;
 }
@@ -144,7 +147,7 @@ void check_options(const ValidateOptions& options)
   }
   if (options.steps < 2) throw InputError("--steps", "the first step does not count; use at least 2");
   for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
-  options.goal.check_polish(options.allocators);
+  options.goal.check_search(options.allocators);
 }
 
 std::vector<Trial> trials_of(const ValidateOptions& options)

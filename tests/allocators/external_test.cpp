@@ -2,9 +2,11 @@
 #include "allocators/registry.hpp"
 
 #include "core/errors.hpp"
+#include "core/model/layer_graph.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/temporary_folder.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -90,6 +92,67 @@ TEST(PlaceExternally, TakesAWholePlanFileAndRecomputesItsClaims)
   const Plan plan = plan_by_answer(plan_to_json(boast));
   EXPECT_EQ(plan.objective, ours.objective);
   EXPECT_EQ(plan.objective_bound, ours.objective_bound);
+}
+
+TEST(PlaceExternally, TakesStagesWithReplicas)
+{
+  const Plan plan = plan_by_answer(R"({"sync": {"algorithm": "tree"}, "stages": [
+      {"first_layer": 0, "last_layer": 3, "replicas": [{"microbatches": 3, "shards": [{"device": "d0"}]},
+                                                       {"microbatches": 5, "shards": [{"device": "d1"}]}]}]})");
+  EXPECT_EQ(plan.outcome, Outcome::Feasible);
+  ASSERT_EQ(plan.stages.size(), 1U);
+  ASSERT_EQ(plan.stages[0].replicas.size(), 2U);
+  EXPECT_EQ(plan.stages[0].replicas[1].microbatches, 5U);
+  EXPECT_EQ(plan.sync.algorithm, Algorithm::Tree);
+  ASSERT_TRUE(plan.predicted.has_value());
+  EXPECT_EQ(plan.predicted->step_time_by, StepTimeBy::Played);
+  EXPECT_EQ(*plan.objective, plan.predicted->step_time);
+}
+
+TEST(PlaceExternally, TakesThePlanFileOfAGridAndRecomputesItsClaims)
+{
+  SearchLimits limits;
+  limits.grid = {1, 2};
+  const Plan ours = allocate("grid", chain({1, 1, 1, 1}), cluster({1, 2}), Goal{}, limits);
+  Plan boast = ours;
+  boast.objective = Seconds(0.001);
+  const Plan plan = plan_by_answer(plan_to_json(boast));
+  EXPECT_EQ(plan.objective, ours.objective);
+  EXPECT_EQ(plan.stages[0].replicas.size(), 2U);
+}
+
+TEST(PlaceExternally, PlacesStagesWithReplicasOverTheLayersOfAGraph)
+{
+  Workload graph = chain({1, 1, 1, 1});
+  graph.layers[3].inputs = {0, 2};  // the chain has layers 0, 1 to 2 ... as few as one tensor separates
+  const std::size_t layers = chain_view(graph).workload.layers.size();
+  ASSERT_LT(layers, 4U);
+  const Program program(fmt::format(R"(cat > /dev/null; echo '{{"stages": [{{"first_layer": 0, "last_layer": {},
+      "replicas": [{{"microbatches": 4, "shards": [{{"device": "d0"}}]}},
+                   {{"microbatches": 4, "shards": [{{"device": "d1"}}]}}]}}]}}')",
+                                    layers - 1));
+  const Plan plan = allocate("exec:./allocator", graph, cluster({1, 2}), Goal{}, {});
+  EXPECT_EQ(plan.stages.back().last_layer, 3U);
+}
+
+TEST(PlaceExternally, RefusesReplicasThatAreNotAPlacement)
+{
+  const auto two = [](const std::string& first, const std::string& second, const std::string& layers) {
+    return R"({"stages": [{)" + layers + R"(, "replicas": [{"microbatches": )" + first +
+           R"(, "shards": [{"device": "d0"}]}, {"microbatches": 4, "shards": [{"device": ")" + second + R"("}]}]}]})";
+  };
+  const std::string all = R"("first_layer": 0, "last_layer": 3)";
+  EXPECT_EQ(
+      refusal_of(two("3", "d1", all)),
+      "exec:./allocator:1: stages[0].replicas: take 7 micro-batches, and the step has 8; give each micro-batch to "
+      "one");
+  EXPECT_EQ(refusal_of(two("4", "gpu9", all)),
+            "exec:./allocator: stages[0].replicas[1].shards[0].device: \"gpu9\" is not on platform cluster");
+  EXPECT_EQ(refusal_of(two("4", "d1", R"("first_layer": 0, "last_layer": 4)")),
+            "exec:./allocator: stages: layer 4 of 4; layers count from 0");
+  EXPECT_THAT(refusal_of(two("4", "d1", R"("first_layer": 0, "last_layer": 2)")),
+              testing::StartsWith("exec:./allocator: "));
+  EXPECT_THAT(refusal_of(two("4", "d0", all)), testing::StartsWith("exec:./allocator: "));
 }
 
 TEST(PlaceExternally, DoesNotBelieveAnOptimumWithoutABound)

@@ -412,7 +412,7 @@ TEST(RequirePlannable, RefusesAllocatorsThatNeedARecurrence)
 {
   const std::string fault = fault_of("exact", chain({1, 1}), cluster({1, 1}), goal_under("zero-bubble-h1"));
   EXPECT_THAT(fault, testing::StartsWith("allocator: exact knows the schedules sequential, gpipe and 1f1b; use "
-                                         "chain-dp, even, local-search, "));
+                                         "chain-dp, even, grid, local-search, "));
   EXPECT_THAT(fault, testing::EndsWith(" under zero-bubble-h1"));
 }
 

@@ -22,6 +22,14 @@ class Compare(CommandTest):
             self.assertGreaterEqual(float(row["step_time_s"]) * (1 + 1e-9), float(row["step_bound_s"]))
             self.assertLessEqual(float(row["objective_bound_s"]), float(row["objective_s"]))
 
+    def test_says_how_many_replicas_a_grid_has(self):
+        inputs = "platforms/nodes8.xml", "workloads/gpt2_124m.yaml"
+        options = "--allocators", "grid", "--pipeline", 2, "--replicas", 4
+        row, = self.json_of("compare", *inputs, *options)["rows"]
+        self.assertEqual((row["stages"], row["replicas"]), (2, 4))
+        self.assertGreaterEqual(row["step_time_s"] * (1 + 1e-6), row["step_bound_s"])
+        self.assertIn("2 × 4", self.run_isobar("compare", *inputs, *options).stdout)
+
     def test_two_runs_give_the_same_bytes(self):
         texts = []
         for name in ("first.csv", "second.csv"):

@@ -28,6 +28,28 @@ class Plan(CommandTest):
         self.assertEqual(plan["predicted"]["step_time_by"], "recurrence")
         self.assertEqual(plan["objective_s"], plan["predicted"]["step_time_s"])
 
+    def test_a_grid_has_the_shape_that_is_asked_for(self):
+        inputs = "platforms/nodes8.xml", "workloads/gpt2_124m.yaml"
+        shaped = self.json_of("plan", *inputs, "--allocator", "grid", "--pipeline", 2, "--replicas", 4)
+        self.assertEqual(shaped["schema"], "isobar-plan/2")
+        for stage in shaped["stages"]:
+            self.assertEqual([replica["microbatches"] for replica in stage["replicas"]], [2, 2, 2, 2])
+            self.assertEqual([replica["shards"][0]["site"] for replica in stage["replicas"]], ["site-0"] * 4)
+        best = self.json_of("plan", *inputs, "--allocator", "grid")
+        self.assertLessEqual(best["objective_s"], shaped["objective_s"])
+        table = self.run_isobar("plan", *inputs, "--allocator", "grid", "--replicas", 8).stdout.split("\n\n")[1]
+        self.assertRegex(table, r"stage +device +micro-batches +layers")
+        self.assertEqual(len(table.splitlines()), 2 + 8)
+
+    def test_refuses_shapes_that_no_grid_has(self):
+        inputs = "platforms/nodes8.xml", "workloads/gpt2_124m.yaml"
+        self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "chain-dp", "--replicas", 2),
+                         "--replicas: works only with allocator grid, not with chain-dp")
+        self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "grid", "--pipeline", 0),
+                         "--pipeline: 0 is not a number of devices; write 1 or more")
+        answer = self.run_isobar("plan", *inputs, "--allocator", "grid", "--replicas", 3, expect=4).stdout
+        self.assertIn("there is no grid with 3 replicas on 8 devices: 3 replicas do not divide 8 micro-batches", answer)
+
     def test_names_the_data_server_where_there_is_one(self):
         self.assertEqual(self.json_of("plan", SKY16, BERT24, "--allocator", "even")["data_server"], "node-0")
         self.assertNotIn("data_server", self.json_of("plan", *self.small_inputs(), "--allocator", "even"))

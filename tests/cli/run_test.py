@@ -56,6 +56,30 @@ class Run(CommandTest):
         self.assertRegex(self.fault_of("profile", "workloads/gpt2_124m.yaml", "-o", self.folder / "no/x", expect=3),
                          "x.profile.json: cannot write there: No such file or directory")
 
+    def test_replicas_have_the_losses_of_one_device(self):
+        workload, platform, profile = self.profiled()
+        losses = {}
+        for replicas in (1, 2):
+            plan = self.make_plan(platform, workload, "--profile", profile, "--microbatches", 4, "--pipeline", 1,
+                                  "--replicas", replicas, allocator="grid")
+            simulated, trace, output = (self.folder / name for name in ("simulated.json", "trace.json", "run.json"))
+            self.run_isobar("simulate", platform, workload, "--profile", profile, "--plan", plan, "--stamp", "-o",
+                            simulated)
+            self.run_isobar("run", workload, "--plan", plan, "--spawn", "--steps", 3, "--trace", trace, "-o", output)
+            result = json.loads(output.read_text())
+            losses[replicas] = result["losses"]
+            self.assertEqual([stage["device"] for stage in result["stages"]],
+                             ["rank-0", "rank-1"][:replicas])
+        for alone, together in zip(losses[1], losses[2], strict=True):
+            self.assertAlmostEqual(together / alone, 1, places=6)
+        events = assert_is_trace(self, trace)
+        # Two forwards and two backwards a replica, its sync and its update.
+        self.assertEqual(len(events), 3 * 2 * 6)
+        run, = self.json_of("report", simulated, "--measured", trace)["runs"]
+        self.assertEqual([(stage["replica"], stage["replicas"], stage["microbatches"]) for stage in run["stages"]],
+                         [(0, 2, 2), (1, 2, 2)])
+        self.assertEqual(run["measured"]["timeline"]["instructions"], run["timeline"]["instructions"])
+
     def test_profile_plan_simulate_run(self):
         workload, plan = self.stamped_plan()
         trace, log, output = (self.folder / name for name in ("trace.json", "log.jsonl", "run.json"))

@@ -137,6 +137,24 @@ TEST(ShareBounds, KeepsTheBoundsOfSchedulesApart)
   EXPECT_EQ(rows[1].objective_bound, Seconds(1));
 }
 
+TEST(ShareBounds, KeepsTheBoundsOfChainsFromPlansWithReplicas)
+{
+  ComparisonRow chain;
+  chain.outcome = "feasible";
+  chain.objective = Seconds(4);
+  chain.objective_bound = Seconds(3);
+  ComparisonRow replicas = chain;
+  replicas.replicas = 8;
+  replicas.objective = Seconds(2);
+  replicas.objective_bound = Seconds(1);
+  std::vector<ComparisonRow> rows = {chain, replicas};
+  share_bounds(rows);
+  EXPECT_EQ(rows[0].objective_bound, Seconds(3));
+  EXPECT_EQ(rows[1].objective_bound, Seconds(1));
+  EXPECT_EQ(rows[1].outcome, "feasible");
+  EXPECT_THAT(comparison_table(rows), testing::HasSubstr("no placement below 1.0000 s"));
+}
+
 TEST(ComparisonTable, ShowsReasonsBelow)
 {
   ComparisonRow row;

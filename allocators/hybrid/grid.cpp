@@ -1,0 +1,212 @@
+#include "allocators/hybrid/grid.hpp"
+
+#include "allocators/plan_stages.hpp"
+#include "allocators/schedule_numbers.hpp"
+#include "core/base/quantity_text.hpp"
+#include "core/errors.hpp"
+#include "core/model/layer_graph.hpp"
+#include "schedules/orders/schedule.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace isobar::allocators {
+
+namespace {
+
+constexpr auto warm_up_key = "warm_up";
+constexpr auto chunks_key = "chunks";
+constexpr std::size_t most_slowest_speeds = 64;
+
+std::vector<std::uint64_t> divisors_of(std::uint64_t number)
+{
+  std::vector<std::uint64_t> divisors;
+  for (std::uint64_t i = 1; i <= number; ++i) {
+    if (number % i == 0) divisors.push_back(i);
+  }
+  return divisors;
+}
+
+class Grids {
+ public:
+  explicit Grids(const HybridProblem& problem)
+      : problem_(problem),
+        schedule_(schedules::require_schedule(problem.goal.schedule.name)),
+        cost_(problem.workload, problem.cluster),
+        chain_cost_(problem.view.workload, problem.cluster)
+  {
+    if (schedule_.takes_orders) {
+      throw InputError("schedule", fmt::format("{} makes orders for one placement of a chain; allocator grid takes the "
+                                               "other schedules",
+                                               schedule_.name));
+    }
+  }
+
+  Proposals proposals()
+  {
+    for (const std::size_t devices : numbers_of_devices()) {
+      const auto& given = problem_.limits.grid;
+      const auto depths = given.pipeline ? std::vector{*given.pipeline} : divisors_of(devices);
+      for (const std::uint64_t depth : depths) {
+        const std::uint64_t replicas = given.replicas ? *given.replicas : most_replicas(devices / depth);
+        if (replicas > 0 && depth * replicas <= devices) add(depth, replicas);
+      }
+    }
+    if (proposals_.plans.empty()) proposals_.reason = reason_of_none();
+    return std::move(proposals_);
+  }
+
+ private:
+  /// All devices, and those that are left without the slowest speeds; of many speeds, some evenly apart.
+  std::vector<std::size_t> numbers_of_devices() const
+  {
+    std::set<double> speeds;
+    const std::size_t devices = problem_.cluster.devices.size();
+    for (std::size_t device = 0; device < devices; ++device) speeds.insert(cost_.speed(device).value);
+    std::vector<double> slowest_speeds(speeds.begin(), speeds.end());
+    if (slowest_speeds.size() > most_slowest_speeds) {
+      for (std::size_t i = 0; i < most_slowest_speeds; ++i) {
+        slowest_speeds[i] = slowest_speeds[i * slowest_speeds.size() / most_slowest_speeds];
+      }
+      slowest_speeds.resize(most_slowest_speeds);
+    }
+    std::vector<std::size_t> numbers;
+    for (const double slowest : slowest_speeds) {
+      std::size_t number = 0;
+      for (std::size_t device = 0; device < devices; ++device) number += cost_.speed(device).value >= slowest ? 1 : 0;
+      numbers.push_back(number);
+    }
+    return numbers;
+  }
+
+  /// The largest divisor of the step's micro-batches that is at most `most`; 0 if there is none.
+  std::uint64_t most_replicas(std::uint64_t most) const
+  {
+    for (std::uint64_t replicas = std::min(most, problem_.goal.microbatches); replicas > 0; --replicas) {
+      if (problem_.goal.microbatches % replicas == 0) return replicas;
+    }
+    return 0;
+  }
+
+  /// The fastest devices, the first ones of equally fast ones, in the order of the file.
+  std::vector<std::size_t> fastest(std::size_t number) const
+  {
+    std::vector<std::size_t> devices(problem_.cluster.devices.size());
+    std::iota(devices.begin(), devices.end(), std::size_t{0});
+    std::stable_sort(devices.begin(), devices.end(),
+                     [&](std::size_t a, std::size_t b) { return cost_.speed(a) > cost_.speed(b); });
+    devices.resize(number);
+    std::sort(devices.begin(), devices.end());
+    return devices;
+  }
+
+  void add(std::uint64_t depth, std::uint64_t replicas)
+  {
+    if (!seen_.emplace(depth, replicas).second) return;
+    if (problem_.goal.microbatches % replicas != 0) {
+      why_not_ = fmt::format("{} do not divide {}", counted(replicas, "replica"),
+                             counted(problem_.goal.microbatches, "micro-batch", "es"));
+      return;
+    }
+    for (const std::size_t chunks : numbers_of_chunks()) {
+      if (depth * chunks > chain_cost_.layers()) {
+        why_not_ = fmt::format("{} need as many layers that can be cut apart, and there are {}",
+                               counted(depth * chunks, "stage"), chain_cost_.layers());
+        continue;
+      }
+      add(depth, replicas, chunks);
+    }
+  }
+
+  std::vector<std::size_t> numbers_of_chunks() const
+  {
+    if (schedule_.folding == schedules::Folding::OneEach) return {1};
+    if (schedule_.folding == schedules::Folding::V) return {2};
+    const auto given = problem_.goal.schedule.numbers.find(chunks_key);
+    if (given == problem_.goal.schedule.numbers.end() || given->second.empty()) return {2, 3, 4};
+    return {given->second.front()};
+  }
+
+  void add(std::size_t depth, std::size_t replicas, std::size_t chunks)
+  {
+    const auto devices = fastest(depth * replicas);
+    const std::size_t layers = chain_cost_.layers();
+    const std::size_t count = depth * chunks;
+    std::vector<StagePlacement> stages;  // of the first replicas, over the chain
+    std::vector<std::size_t> blocks;     // of devices, by stage
+    std::size_t first = 0;
+    for (std::size_t stage = 0; stage < count; ++stage) {
+      const std::size_t after = first + layers / count + (stage < layers % count ? 1 : 0);
+      blocks.push_back(schedules::rank_of_stage(schedule_.folding, stage, depth));
+      stages.push_back({devices[blocks.back() * replicas], first, after - 1});
+      first = after;
+    }
+    Plan plan;
+    plan.goal = problem_.goal;
+    const auto placed = over_layers_of(problem_.view, stages);
+    for (std::size_t stage = 0; stage < count; ++stage) {
+      Stage& each = plan.stages.emplace_back(Stage{placed[stage].first_layer, placed[stage].last_layer, {}});
+      for (std::size_t replica = 0; replica < replicas; ++replica) {
+        const std::uint64_t microbatches = replicas == 1 ? 0 : plan.goal.microbatches / replicas;
+        each.replicas.push_back({microbatches, {shard_on(cost_, devices[blocks[stage] * replicas + replica])}});
+      }
+    }
+    if (schedule_.takes(chunks_key)) plan.goal.schedule.numbers[chunks_key] = {chunks};
+    add_with_warm_up(std::move(plan), stages, replicas);
+  }
+
+  /// Adds the plan with the warm-up of the user, or each one that is to be chosen from.
+  void add_with_warm_up(Plan plan, const std::vector<StagePlacement>& stages, std::size_t replicas)
+  {
+    const auto open = plan.goal.schedule.numbers.find(warm_up_key);
+    if (open == plan.goal.schedule.numbers.end() || !open->second.empty()) {
+      proposals_.plans.push_back(std::move(plan));
+      return;
+    }
+    plan.goal.schedule.numbers.erase(open);
+    Goal of_replica = plan.goal;
+    of_replica.microbatches /= replicas;
+    const auto chosen = chosen_warm_up(schedule_, chain_cost_, stages, of_replica);
+    proposals_.plans.push_back(plan);
+    if (!chosen) return;
+    auto& numbers = plan.goal.schedule.numbers[warm_up_key];  // by device
+    for (const std::uint64_t number : *chosen) numbers.insert(numbers.end(), replicas, number);
+    proposals_.plans.push_back(std::move(plan));
+  }
+
+  std::string reason_of_none() const
+  {
+    const auto& given = problem_.limits.grid;
+    std::string shape;
+    if (given.pipeline) shape += fmt::format(" of {} in a pipeline", counted(*given.pipeline, "device"));
+    if (given.replicas) shape += fmt::format(" with {}", counted(*given.replicas, "replica"));
+    return fmt::format("there is no grid{} on {}{}", shape, counted(problem_.cluster.devices.size(), "device"),
+                       why_not_.empty() ? "" : ": " + why_not_);
+  }
+
+  const HybridProblem& problem_;
+  const schedules::Schedule& schedule_;
+  CostModel cost_;
+  CostModel chain_cost_;
+  Proposals proposals_;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> seen_;
+  std::string why_not_;  // the last fault of a shape
+};
+
+}  // namespace
+
+Proposals propose_grids(const HybridProblem& problem)
+{
+  return Grids(problem).proposals();
+}
+
+}  // namespace isobar::allocators

@@ -1,0 +1,235 @@
+#include "allocators/hybrid/grid.hpp"
+
+#include "allocators/registry.hpp"
+#include "core/check/certificate_checker.hpp"
+#include "core/errors.hpp"
+#include "core/model/layer_graph.hpp"
+#include "core/plan/placed_replicas.hpp"
+#include "tests/support/instances.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace isobar::allocators {
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+Goal goal_under(const std::string& schedule, std::uint64_t microbatches = 8)
+{
+  Goal goal;
+  goal.schedule = schedule_from_text(schedule);
+  goal.microbatches = microbatches;
+  return goal;
+}
+
+SearchLimits with_shape(std::optional<std::uint64_t> pipeline, std::optional<std::uint64_t> replicas)
+{
+  SearchLimits limits;
+  limits.grid = {pipeline, replicas};
+  return limits;
+}
+
+using Shapes = std::vector<std::pair<std::size_t, std::size_t>>;
+
+std::pair<std::size_t, std::size_t> shape_of(const Plan& plan)
+{
+  return {devices_of(plan).size() / plan.stages.front().replicas.size(), plan.stages.front().replicas.size()};
+}
+
+Plan grid(const Workload& workload, const Cluster& devices, const Goal& goal, const SearchLimits& limits = {})
+{
+  return allocate("grid", workload, devices, goal, limits);
+}
+
+std::string fault_of(const Workload& workload, const Cluster& devices, const Goal& goal)
+{
+  try {
+    grid(workload, devices, goal);
+  } catch (const InputError& fault) {
+    return fault.what();
+  }
+  return "";
+}
+
+/// What the allocator proposes.
+Shapes shapes(const Workload& workload, const Cluster& devices, const Goal& goal, const SearchLimits& limits = {})
+{
+  const ChainView view = chain_view(workload);
+  Shapes result;
+  for (const auto& plan : propose_grids({workload, view, devices, goal, limits}).plans)
+    result.push_back(shape_of(plan));
+  return result;
+}
+
+TEST(Grid, TriesEveryShapeOfItsDevices)
+{
+  const Workload workload = chain(std::vector<double>(12, 1.0));
+  EXPECT_THAT(shapes(workload, cluster(std::vector<double>(12, 1.0)), goal_under("1f1b", 24)),
+              UnorderedElementsAre(std::pair(1, 12), std::pair(2, 6), std::pair(3, 4), std::pair(4, 3), std::pair(6, 2),
+                                   std::pair(12, 1)));
+  // Five replicas do not divide eight micro-batches, so that four are used.
+  EXPECT_THAT(shapes(workload, cluster(std::vector<double>(5, 1.0)), goal_under("1f1b")),
+              UnorderedElementsAre(std::pair(1, 4), std::pair(5, 1)));
+}
+
+TEST(Grid, AlsoLeavesTheSlowestDevicesOut)
+{
+  const Workload workload = chain(std::vector<double>(6, 1.0));
+  EXPECT_THAT(shapes(workload, cluster({1, 4, 2, 4, 1, 1}), goal_under("1f1b", 12)),
+              UnorderedElementsAre(std::pair(1, 6), std::pair(2, 3), std::pair(3, 2), std::pair(6, 1), std::pair(1, 3),
+                                   std::pair(3, 1), std::pair(1, 2), std::pair(2, 1)));
+  // Three devices of speed 1 would take most of the step.
+  const Plan plan = grid(workload, cluster({1, 40, 1, 40, 1, 1}), goal_under("1f1b", 12));
+  EXPECT_THAT(devices_of(plan), UnorderedElementsAre("d1", "d3"));
+}
+
+TEST(Grid, LaysReplicasOfAStageNextToEachOtherWithEqualLayersAndMicrobatches)
+{
+  const Plan plan = grid(chain(std::vector<double>(7, 1.0)), cluster(std::vector<double>(6, 1.0)),
+                         goal_under("1f1b", 12), with_shape(3, 2));
+  EXPECT_THAT(devices_of(plan), ElementsAre("d0", "d1", "d2", "d3", "d4", "d5"));
+  ASSERT_EQ(plan.stages.size(), 3U);
+  EXPECT_EQ(plan.stages[0].last_layer, 2U);
+  EXPECT_EQ(plan.stages[1].last_layer, 4U);
+  EXPECT_EQ(plan.stages[2].last_layer, 6U);
+  for (const auto& stage : plan.stages) {
+    ASSERT_EQ(stage.replicas.size(), 2U);
+    for (const auto& replica : stage.replicas) EXPECT_EQ(replica.microbatches, 6U);
+  }
+}
+
+TEST(Grid, KeepsTheShortestStepOfAllShapesAndPassesTheCheckers)
+{
+  std::mt19937_64 random(5);
+  std::size_t with_replicas = 0;
+  std::size_t without = 0;
+  for (int instance = 0; instance < 40; ++instance) {
+    Workload workload = random_chain(random, 2 + random() % 8);
+    for (auto& layer : workload.layers) {
+      layer.parameters /= instance % 4 < 2 ? 1000 : 1;  // then updates and syncs take little time
+    }
+    const Cluster devices = random_cluster(random, 2 + random() % 5, instance % 2 == 0 ? 1e9 : 60);
+    const Goal goal = goal_under(instance % 3 == 0 ? "gpipe" : "1f1b", 12);
+    const Plan best = grid(workload, devices, goal);
+    if (best.stages.empty()) continue;
+    ++(has_replicas(best) ? with_replicas : without);
+    EXPECT_LE(*best.objective_bound, *best.objective);
+    EXPECT_THAT(faults_of_certificate(best, workload, devices), testing::IsEmpty());
+    for (const auto& [pipeline, replicas] : shapes(workload, devices, goal)) {
+      const Plan other = grid(workload, devices, goal, with_shape(pipeline, replicas));
+      if (other.stages.empty()) continue;
+      EXPECT_GE(*other.objective, *best.objective) << pipeline << " " << replicas;
+    }
+  }
+  EXPECT_GT(with_replicas, 5U);
+  EXPECT_GT(without, 5U);
+}
+
+TEST(Grid, TriesAtMost64NumbersOfDevicesOfDifferentSpeeds)
+{
+  std::vector<double> speeds(500);
+  std::iota(speeds.begin(), speeds.end(), 1.0);
+  const auto found = shapes(chain(std::vector<double>(500, 1.0)), cluster(speeds), goal_under("1f1b", 1));
+  EXPECT_GE(found.size(), 64U);
+  EXPECT_LT(found.size(), 64U * 25);  // 24: the most divisors of a number up to 500
+}
+
+TEST(Grid, IsTheEvenSplitWhereItHasOnePipelineOfAllDevices)
+{
+  const Workload workload = chain({3, 1, 4, 1, 5, 9, 2, 6}, 1, 1, 1);
+  const Cluster devices = cluster({1, 2, 3, 4}, {Seconds(0.1), BytesPerSecond(10)});
+  const Goal goal = goal_under("1f1b");
+  const Plan plan = grid(workload, devices, goal, with_shape(4, 1));
+  const Plan even = allocate("even", workload, devices, goal, {});
+  EXPECT_EQ(plan.objective, even.objective);
+  EXPECT_EQ(plan.objective_bound, even.objective_bound);
+  EXPECT_EQ(plan.predicted->step_time_by, StepTimeBy::Recurrence);
+}
+
+TEST(Grid, UsesPipelinesWhereTheModelIsTooLargeForADevice)
+{
+  const Workload workload = chain(std::vector<double>(8, 1e6), 100);
+  const double all = CostModel(workload, cluster({1})).memory(0, 7, 0).value;
+  const Plan plan = grid(workload, cluster(std::vector<double>(4, 1.0), {Seconds(0), BytesPerSecond(1e30)}, 0.6 * all),
+                         goal_under("1f1b"));
+  EXPECT_EQ(shape_of(plan), std::pair(std::size_t{2}, std::size_t{2}));
+}
+
+TEST(Grid, FoldsPipelinesAsTheScheduleNeeds)
+{
+  const Workload workload = chain(std::vector<double>(16, 1.0));
+  const Cluster devices = cluster(std::vector<double>(4, 1.0));
+  const Plan interleaved = grid(workload, devices, goal_under("interleaved"), with_shape(2, 2));
+  EXPECT_EQ(interleaved.stages.size() % 2, 0U);
+  EXPECT_GE(interleaved.stages.size(), 4U);
+  EXPECT_EQ(interleaved.stages[2].replicas[1].shards.front().device, "d1");
+  EXPECT_EQ(grid(workload, devices, goal_under("interleaved(chunks=3)"), with_shape(2, 2)).stages.size(), 6U);
+  const Plan v = grid(workload, devices, goal_under("zero-bubble-v"), with_shape(2, 2));
+  ASSERT_EQ(v.stages.size(), 4U);
+  EXPECT_EQ(v.stages[3].replicas[1].shards.front().device, "d1");
+}
+
+TEST(Grid, ChoosesAWarmUpForEachDevice)
+{
+  Workload workload = chain(std::vector<double>(8, 1.0), 0, 0, 1);
+  const Cluster devices = cluster(std::vector<double>(4, 1.0), {Seconds(20), BytesPerSecond(1e9)});
+  const Plan plan = grid(workload, devices, goal_under("1f1b(warm_up=auto)", 24), with_shape(2, 2));
+  EXPECT_LT(*plan.objective, *grid(workload, devices, goal_under("1f1b", 24), with_shape(2, 2)).objective);
+  const auto& numbers = plan.goal.schedule.numbers.at("warm_up");
+  ASSERT_EQ(numbers.size(), 4U);
+  EXPECT_EQ(numbers[0], numbers[1]);
+  EXPECT_EQ(numbers[2], numbers[3]);
+}
+
+TEST(Grid, SaysWhyThereIsNone)
+{
+  const Workload workload = chain({1, 1, 1});
+  const Cluster devices = cluster({1, 1, 1, 1});
+  EXPECT_EQ(grid(workload, devices, goal_under("1f1b"), with_shape(2, 3)).reason,
+            "there is no grid of 2 devices in a pipeline with 3 replicas on 4 devices");
+  EXPECT_EQ(grid(workload, devices, goal_under("1f1b"), with_shape(1, 3)).reason,
+            "there is no grid of 1 device in a pipeline with 3 replicas on 4 devices: 3 replicas do not divide 8 "
+            "micro-batches");
+  EXPECT_EQ(
+      grid(workload, devices, goal_under("1f1b"), with_shape(4, 1)).reason,
+      "there is no grid of 4 devices in a pipeline with 1 replica on 4 devices: 4 stages need as many layers that "
+      "can be cut apart, and there are 3");
+  EXPECT_EQ(fault_of(workload, devices, goal_under("greedy")),
+            "schedule: greedy makes orders for one placement of a chain; allocator grid takes the other schedules");
+  EXPECT_EQ(fault_of(workload, devices, Goal::with_defaults(Objective::Bottleneck)),
+            "objective: bottleneck is a formula of one chain; the plans of grid are for objective step");
+  EXPECT_THAT(fault_of(workload, devices, goal_under("1f1b(warm_up=1/0/0)")), HasSubstr("warm_up"));
+}
+
+TEST(Grid, StopsAtTheBudgetWithTheBestSoFar)
+{
+  SearchLimits limits;
+  limits.budget = 2;
+  const Plan plan =
+      grid(chain(std::vector<double>(12, 1.0), 1, 0, 5),
+           cluster(std::vector<double>(12, 1.0), {Seconds(1), BytesPerSecond(10)}), goal_under("1f1b", 24), limits);
+  EXPECT_FALSE(plan.stages.empty());
+  EXPECT_EQ(plan.outcome, Outcome::TimedOut);
+}
+
+TEST(RequireGrid, NamesTheAllocatorsThatTakeAShape)
+{
+  require_grid("--replicas", "grid");
+  EXPECT_THAT([] { require_grid("--replicas", "even"); },
+              testing::ThrowsMessage<InputError>("--replicas: works only with allocator grid, not with even"));
+}
+
+}  // namespace
+}  // namespace isobar::allocators
