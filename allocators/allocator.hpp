@@ -23,8 +23,6 @@ namespace isobar::allocators {
 struct GridShape {
   std::optional<std::uint64_t> pipeline;  ///< devices of a pipeline
   std::optional<std::uint64_t> replicas;  ///< pipelines
-
-  bool is_open() const { return !pipeline && !replicas; }
 };
 
 /// Limits and options of a search. Work is counted in the allocator's own units (nodes, sweeps, iterations), so that

@@ -2,6 +2,7 @@
 
 #include "allocators/memory_fit.hpp"
 #include "allocators/plan_stages.hpp"
+#include "allocators/schedule_numbers.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/document.hpp"
 #include "core/check/plan_checker.hpp"
@@ -22,7 +23,6 @@ namespace {
 
 constexpr Seconds default_time_limit(300);
 constexpr std::size_t longest_reason = 500;
-constexpr auto chunks_key = "chunks";
 
 std::string problem_to_json(const Problem& problem)
 {
@@ -229,6 +229,7 @@ Proposals proposals_of(const ExternalAnswer& answer, const HybridProblem& proble
   const CostModel cost(problem.workload, problem.cluster);
   Plan plan;
   plan.goal = problem.goal;
+  plan.goal.schedule = given_part_of(problem.goal.schedule);
   plan.outcome = answer.outcome;
   plan.sync = answer.sync;
   for (const Stage& stage : answer.stages) {
@@ -244,7 +245,6 @@ Proposals proposals_of(const ExternalAnswer& answer, const HybridProblem& proble
       each.replicas.push_back({replica.microbatches, {shard_on(cost, *device)}});
     }
   }
-  std::erase_if(plan.goal.schedule.numbers, [](const auto& entry) { return entry.second.empty(); });
   if (schedules::require_schedule(plan.goal.schedule).takes(chunks_key)) {
     const std::size_t devices = devices_of(plan).size();
     plan.goal.schedule.numbers.try_emplace(chunks_key, 1, placed_replicas(plan).size() / devices);

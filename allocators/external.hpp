@@ -24,7 +24,8 @@ struct ExternalAnswer {
 /// The program reads one JSON object from its standard input (schema isobar-problem/1: "cluster", "workload", "goal",
 /// "limits"). It writes one with "stages" to its standard output, as in a plan file. "outcome" and "reason" are
 /// optional. The outcome is feasible, infeasible, timed_out or optimal; optimal counts as feasible until our own bound
-/// proves it. Other keys of a plan file are allowed and ignored: every claim is computed here.
+/// proves it. Stages may have replicas, as in isobar-plan/2, and "sync" then counts. Other keys of a plan file are
+/// allowed and ignored: every claim is computed here.
 ///
 /// The program is killed at the time limit, by default after 300 s. It decides what to do with budget and seed.
 /// Deterministic when the program is.

@@ -24,20 +24,8 @@ namespace isobar::allocators {
 
 namespace {
 
-constexpr auto warm_up_key = "warm_up";
-constexpr auto chunks_key = "chunks";
-
 /// Micro-batches of all devices together for which list scheduling takes acceptable time and memory.
 constexpr std::uint64_t most_listed_microbatches = 200'000;
-
-/// The choice without what an allocator makes: numbers that are left to it, and orders, which may be those of a plan
-/// that the goal was taken from.
-ScheduleChoice given_part_of(ScheduleChoice choice)
-{
-  std::erase_if(choice.numbers, [](const auto& entry) { return entry.second.empty(); });
-  choice.orders.clear();
-  return choice;
-}
 
 /// @throws InputError if list scheduling takes too long.
 void require_few_tasks(const Goal& goal, std::size_t devices)
@@ -69,7 +57,7 @@ class PlayedPlans {
 
   std::vector<Plan> plans()
   {
-    const auto possible = possible_parts();
+    const auto possible = possible_parts(schedule_, goal_.schedule);
     for (std::size_t i = 0; i < possible.size() && (plans_.empty() || !clock_.is_over()); ++i) {
       share_of_time_ = 1 / static_cast<double>(possible.size() - i);
       plan_with(possible[i]);
@@ -85,16 +73,6 @@ class PlayedPlans {
   }
 
  private:
-  /// Numbers of stages on each device to try.
-  std::vector<std::size_t> possible_parts() const
-  {
-    if (schedule_.folding == schedules::Folding::OneEach) return {1};
-    if (schedule_.folding == schedules::Folding::V) return {2};
-    const auto given = goal_.schedule.numbers.find(chunks_key);
-    if (given == goal_.schedule.numbers.end() || given->second.empty()) return {2, 3, 4};
-    return {given->second.front()};
-  }
-
   /// The number of devices for which the user gave a warm-up.
   std::optional<std::size_t> given_devices() const
   {

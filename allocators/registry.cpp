@@ -153,8 +153,9 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
 }
 
 /// Prices what an allocator proposes, drops what exceeds a memory, and keeps the shortest steps.
-std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem, SearchClock& clock)
+std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem)
 {
+  SearchClock clock(problem.limits);
   const CostModel cost(problem.workload, problem.cluster);
   const CostModel chain_cost(problem.view.workload, problem.cluster);
   std::vector<Plan> plans;
@@ -232,7 +233,7 @@ void require_with(bool Allocator::*property, const std::string& option, const st
 std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, const Workload& workload,
                            const Cluster& cluster, const Goal& goal, const SearchLimits& limits)
 {
-  SearchClock clock(limits);
+  const SearchClock clock(limits);
   if (goal.microbatches > most_microbatches_by_recurrence) {
     throw InputError("microbatches",
                      fmt::format("{} are too many; at most {}, since a step is predicted micro-batch by micro-batch",
@@ -271,7 +272,7 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
                                      name_of(goal.objective), name));
       }
       auto proposals = allocator != nullptr ? allocator->propose(hybrid) : proposals_of(answer, hybrid);
-      plans = priced_plans(std::move(proposals), hybrid, clock);
+      plans = priced_plans(std::move(proposals), hybrid);
     } else {
       plans = plans_by_playing(place, workload, view, cluster, goal, problem.limits);
     }

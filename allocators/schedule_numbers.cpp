@@ -56,6 +56,22 @@ std::vector<std::uint64_t> lags_of(const schedules::Schedule& schedule, std::siz
 
 }  // namespace
 
+ScheduleChoice given_part_of(ScheduleChoice choice)
+{
+  std::erase_if(choice.numbers, [](const auto& entry) { return entry.second.empty(); });
+  choice.orders.clear();
+  return choice;
+}
+
+std::vector<std::size_t> possible_parts(const schedules::Schedule& schedule, const ScheduleChoice& choice)
+{
+  if (schedule.folding == schedules::Folding::OneEach) return {1};
+  if (schedule.folding == schedules::Folding::V) return {2};
+  const auto given = choice.numbers.find(chunks_key);
+  if (given == choice.numbers.end() || given->second.empty()) return {2, 3, 4};
+  return {given->second.front()};
+}
+
 schedules::PipelineShape folded_shape(const schedules::Schedule& schedule, std::size_t ranks, std::size_t parts,
                                       std::uint64_t microbatches)
 {

@@ -12,6 +12,17 @@
 
 namespace isobar::allocators {
 
+/// Keys of ScheduleChoice::numbers.
+inline constexpr auto warm_up_key = "warm_up";
+inline constexpr auto chunks_key = "chunks";
+
+/// The choice without what an allocator makes: numbers that are left to it, and orders, which may be those of a plan
+/// that the goal was taken from.
+ScheduleChoice given_part_of(ScheduleChoice choice);
+
+/// The numbers of stages on each device to try: what the user gave for "chunks", else what the schedule needs.
+std::vector<std::size_t> possible_parts(const schedules::Schedule& schedule, const ScheduleChoice& choice);
+
 /// The shape of a pipeline of `ranks` devices with `parts` stages each, folded as the schedule needs.
 schedules::PipelineShape folded_shape(const schedules::Schedule& schedule, std::size_t ranks, std::size_t parts,
                                       std::uint64_t microbatches);

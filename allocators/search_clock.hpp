@@ -16,10 +16,7 @@ struct OutOfLimits {};
 /// Tells when a search must stop: its budget or its time is spent, or the process was asked to stop.
 class SearchClock {
  public:
-  explicit SearchClock(const SearchLimits& limits) : left_(limits.budget)
-  {
-    if (limits.time_limit) end_ = start_ + std::chrono::duration<double>(limits.time_limit->value);
-  }
+  explicit SearchClock(const SearchLimits& limits) : end_(end_of(start_, limits)), left_(limits.budget) {}
 
   /// Takes one unit of work from the budget; false when none is left.
   bool spend() { return !left_ || (*left_)-- > 0; }
@@ -57,6 +54,12 @@ class SearchClock {
  private:
   using Clock = std::chrono::steady_clock;
   using TimePoint = std::chrono::time_point<Clock, std::chrono::duration<double>>;
+
+  static std::optional<TimePoint> end_of(TimePoint start, const SearchLimits& limits)
+  {
+    if (!limits.time_limit) return std::nullopt;
+    return start + std::chrono::duration<double>(limits.time_limit->value);
+  }
 
   TimePoint start_ = Clock::now();
   std::optional<TimePoint> end_;

@@ -50,9 +50,7 @@ void add_device_options(CLI::App& command, Options& options, const std::string& 
   add_plain_device_options(command, options);
 }
 
-/// Adds the options of the paths between sites.
-template <typename Options>
-void add_wide_area_options(CLI::App& command, Options& options)
+void add_wide_area_options(CLI::App& command, sim::WideAreaOptions& options)
 {
   add_quantity(command, "--wan-bandwidth", options.wan_bandwidth, bandwidth_from_text,
                "bandwidth of each directed pair of sites (default: 1 Gbit/s)");

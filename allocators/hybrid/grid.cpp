@@ -23,8 +23,6 @@ namespace isobar::allocators {
 
 namespace {
 
-constexpr auto warm_up_key = "warm_up";
-constexpr auto chunks_key = "chunks";
 constexpr std::size_t most_slowest_speeds = 64;
 
 std::vector<std::uint64_t> divisors_of(std::uint64_t number)
@@ -117,7 +115,7 @@ class Grids {
                              counted(problem_.goal.microbatches, "micro-batch", "es"));
       return;
     }
-    for (const std::size_t chunks : numbers_of_chunks()) {
+    for (const std::size_t chunks : possible_parts(schedule_, problem_.goal.schedule)) {
       if (depth * chunks > chain_cost_.layers()) {
         why_not_ = fmt::format("{} need as many layers that can be cut apart, and there are {}",
                                counted(depth * chunks, "stage"), chain_cost_.layers());
@@ -125,15 +123,6 @@ class Grids {
       }
       add(depth, replicas, chunks);
     }
-  }
-
-  std::vector<std::size_t> numbers_of_chunks() const
-  {
-    if (schedule_.folding == schedules::Folding::OneEach) return {1};
-    if (schedule_.folding == schedules::Folding::V) return {2};
-    const auto given = problem_.goal.schedule.numbers.find(chunks_key);
-    if (given == problem_.goal.schedule.numbers.end() || given->second.empty()) return {2, 3, 4};
-    return {given->second.front()};
   }
 
   void add(std::size_t depth, std::size_t replicas, std::size_t chunks)

@@ -35,7 +35,8 @@ void require_single_replicas(const Plan& plan, const std::string& file, const st
   if (!has_replicas(plan)) return;
   throw InputError(
       file,
-      fmt::format("stages: several replicas, which {} does not know yet; isobar verify and simulate do", command));
+      fmt::format("stages: several replicas, which {} does not know yet; isobar verify, simulate, report and run do",
+                  command));
 }
 
 }  // namespace isobar

@@ -23,9 +23,9 @@ Device plain_device(const Options& options)
   return device;
 }
 
-/// Appends the options of the paths between sites.
+/// Appends the options of the network of sites.
 template <typename Options>
-void check_wide_area(GeneratorCommand& command, const Options& options)
+void check_network(GeneratorCommand& command, const Options& options)
 {
   command.positive("--lan-bandwidth", options.lan_bandwidth)
       .not_negative("--lan-rtt", options.lan_rtt)
@@ -40,16 +40,23 @@ void check_wide_area(GeneratorCommand& command, const Options& options)
   }
 }
 
-/// `sites`, whose pairs are all joined as the options say.
+/// `count` sites with the network of the options, each pair joined alike. Their devices or nodes are still to come.
 template <typename Options>
-Sites joined(std::vector<Site> sites, const Options& options)
+Sites joined_sites(std::size_t count, const Options& options)
 {
-  Sites joined;
-  joined.paths.assign(sites.size() * sites.size(), {options.wan_bandwidth, options.wan_rtt});
-  joined.sites = std::move(sites);
-  joined.flows = options.flows;
-  joined.window = options.window.value_or(measured_window);
-  return joined;
+  Sites sites;
+  for (std::size_t i = 0; i < count; ++i) {
+    Site& site = sites.sites.emplace_back();
+    site.name = fmt::format("site-{}", i);
+    site.lan_bandwidth = options.lan_bandwidth;
+    site.lan_rtt = options.lan_rtt;
+    site.egress = options.egress;
+    site.ingress = options.ingress;
+  }
+  sites.paths.assign(count * count, {options.wan_bandwidth, options.wan_rtt});
+  sites.flows = options.flows;
+  sites.window = options.window.value_or(measured_window);
+  return sites;
 }
 
 void append(std::vector<std::string>& notes, std::vector<std::string> more)
@@ -169,7 +176,7 @@ std::string generate_sites(const SitesOptions& options)
   if (options.site_devices.empty()) groups = options.devices;
   for (const auto& site : options.site_devices) groups.insert(groups.end(), site.begin(), site.end());
   command.plain_device(groups, options.speed, options.memory);
-  check_wide_area(command, options);
+  check_network(command, options);
 
   std::vector<std::string> notes = {
       fmt::format(
@@ -180,18 +187,9 @@ std::string generate_sites(const SitesOptions& options)
   append(notes, notes_on(groups));
   append(notes, notes_on_window(options.flows, options.window.value_or(measured_window)));
 
-  std::vector<Site> sites;
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    Site site;
-    site.name = fmt::format("site-{}", i);
-    site.devices = devices[i];
-    site.lan_bandwidth = options.lan_bandwidth;
-    site.lan_rtt = options.lan_rtt;
-    site.egress = options.egress;
-    site.ingress = options.ingress;
-    sites.push_back(std::move(site));
-  }
-  return platform_of_sites(command.text(), notes, joined(std::move(sites), options), plain_device(options));
+  Sites sites = joined_sites(devices.size(), options);
+  for (std::size_t i = 0; i < devices.size(); ++i) sites.sites[i].devices = devices[i];
+  return platform_of_sites(command.text(), notes, sites, plain_device(options));
 }
 
 std::string generate_nodes(const NodesOptions& options)
@@ -213,7 +211,7 @@ std::string generate_nodes(const NodesOptions& options)
   command.plain_device(groups, options.speed, options.memory);
   if (options.inside_bandwidth) command.positive("--inside-bandwidth", *options.inside_bandwidth);
   command.not_negative("--inside-rtt", options.inside_rtt);
-  check_wide_area(command, options);
+  check_network(command, options);
   if (options.lan_rtt < options.inside_rtt) {
     throw InputError("--lan-rtt", fmt::format("{} is less than the {} within a node; write at least that",
                                               option_of(options.lan_rtt), option_of(options.inside_rtt)));
@@ -226,20 +224,14 @@ std::string generate_nodes(const NodesOptions& options)
   append(notes, notes_on(groups));
   append(notes, notes_on_window(options.flows, options.window.value_or(measured_window)));
 
-  std::vector<Site> sites;
+  Sites sites = joined_sites(options.nodes.size(), options);
   for (std::size_t i = 0; i < options.nodes.size(); ++i) {
-    Site site;
-    site.name = fmt::format("site-{}", i);
+    Site& site = sites.sites[i];
     for (const auto& group : options.nodes[i]) site.nodes.insert(site.nodes.end(), group.count, group.devices);
     site.inside_bandwidth = options.inside_bandwidth;
     site.inside_rtt = options.inside_rtt;
-    site.lan_bandwidth = options.lan_bandwidth;
-    site.lan_rtt = options.lan_rtt;
-    site.egress = options.egress;
-    site.ingress = options.ingress;
-    sites.push_back(std::move(site));
   }
-  return platform_of_sites(command.text(), notes, joined(std::move(sites), options), plain_device(options));
+  return platform_of_sites(command.text(), notes, sites, plain_device(options));
 }
 
 }  // namespace isobar::sim

@@ -66,9 +66,19 @@ struct StarOptions {
 };
 std::string generate_star(const StarOptions& options);
 
+/// The wide-area link between each pair of sites, per direction.
+struct WideAreaOptions {
+  BytesPerSecond wan_bandwidth = BytesPerSecond(1.25e8);  ///< --wan-bandwidth of each directed pair of sites
+  Seconds wan_rtt = Seconds(0.1);                         ///< --wan-rtt between devices of two sites; >= lan_rtt
+  std::optional<BytesPerSecond> egress;                   ///< --egress: cap on all that leaves a site
+  std::optional<BytesPerSecond> ingress;                  ///< --ingress: cap on all that enters a site
+  std::optional<std::size_t> flows;  ///< --flows: TCP flows of a transfer between sites; absent: no window law
+  std::optional<Bytes> window;       ///< --window: bytes in flight per flow, measured_window without it; needs flows
+};
+
 /// `isobar platform generate sites`: sites with devices site-0.0, site-0.1, ..., site-1.0, ... and an equal wide-area
 /// link between each pair of sites, per direction.
-struct SitesOptions {
+struct SitesOptions : WideAreaOptions {
   std::size_t sites = 2;                         ///< --sites, 1 to most_sites
   std::vector<DeviceGroup> devices = {{8, ""}};  ///< --devices of each site
   /// --site-devices: of each site in turn, for unequal sites; `sites` and `devices` are then ignored. Empty: equal
@@ -78,18 +88,12 @@ struct SitesOptions {
   std::optional<Bytes> memory;          ///< --memory of devices without a type; plain_memory without it
   BytesPerSecond lan_bandwidth = BytesPerSecond(1.25e9);  ///< --lan-bandwidth of each device's link, per direction
   Seconds lan_rtt = Seconds(2e-4);                        ///< --lan-rtt between two devices of a site
-  BytesPerSecond wan_bandwidth = BytesPerSecond(1.25e8);  ///< --wan-bandwidth of each directed pair of sites
-  Seconds wan_rtt = Seconds(0.1);                         ///< --wan-rtt between devices of two sites; >= lan_rtt
-  std::optional<BytesPerSecond> egress;                   ///< --egress: cap on all that leaves a site
-  std::optional<BytesPerSecond> ingress;                  ///< --ingress: cap on all that enters a site
-  std::optional<std::size_t> flows;  ///< --flows: TCP flows of a transfer between sites; absent: no window law
-  std::optional<Bytes> window;       ///< --window: bytes in flight per flow, measured_window without it; needs flows
 };
 std::string generate_sites(const SitesOptions& options);
 
 /// `isobar platform generate nodes`: sites of nodes. A node's devices site-S.N.0, site-S.N.1, ... have links of their
-/// own to the node's switch and share the node's link to the site. Sites are joined as `SitesOptions` joins them.
-struct NodesOptions {
+/// own to the node's switch and share the node's link to the site.
+struct NodesOptions : WideAreaOptions {
   std::vector<std::vector<NodeGroup>> nodes = {{{1, {8, ""}}}};  ///< --nodes of each site in turn
   std::optional<FlopsPerSecond> speed;  ///< --speed (float32) of devices without a type; plain_speed without it
   std::optional<Bytes> memory;          ///< --memory of devices without a type; plain_memory without it
@@ -99,12 +103,6 @@ struct NodesOptions {
   Seconds inside_rtt = Seconds(2e-5);                      ///< --inside-rtt between two devices of a node
   BytesPerSecond lan_bandwidth = BytesPerSecond(1.25e10);  ///< --lan-bandwidth of each node's link, per direction
   Seconds lan_rtt = Seconds(1e-4);  ///< --lan-rtt between devices of two nodes of a site; >= inside_rtt
-  BytesPerSecond wan_bandwidth = BytesPerSecond(1.25e8);  ///< --wan-bandwidth of each directed pair of sites
-  Seconds wan_rtt = Seconds(0.1);                         ///< --wan-rtt between devices of two sites; >= lan_rtt
-  std::optional<BytesPerSecond> egress;                   ///< --egress: cap on all that leaves a site
-  std::optional<BytesPerSecond> ingress;                  ///< --ingress: cap on all that enters a site
-  std::optional<std::size_t> flows;  ///< --flows: TCP flows of a transfer between sites; absent: no window law
-  std::optional<Bytes> window;       ///< --window: bytes in flight per flow, measured_window without it; needs flows
 };
 std::string generate_nodes(const NodesOptions& options);
 

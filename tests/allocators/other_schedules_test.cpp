@@ -25,14 +25,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-Goal goal_under(const std::string& schedule, std::uint64_t microbatches = 8)
-{
-  Goal goal;
-  goal.schedule = schedule_from_text(schedule);
-  goal.microbatches = microbatches;
-  return goal;
-}
-
 std::string fault_of(const std::string& allocator, const Workload& workload, const Cluster& devices, const Goal& goal)
 {
   try {

@@ -45,6 +45,15 @@ inline Workload chain(const std::vector<double>& forward, std::uint64_t paramete
   return workload;
 }
 
+/// A goal of objective step under a schedule with its numbers.
+inline Goal goal_under(const std::string& schedule, std::uint64_t microbatches = 8)
+{
+  Goal goal;
+  goal.schedule = schedule_from_text(schedule);
+  goal.microbatches = microbatches;
+  return goal;
+}
+
 /// Devices with the given speeds and plenty of memory, with the same path between any two.
 inline Cluster cluster(const std::vector<double>& speeds, Path path = {Seconds(0), BytesPerSecond(1e30)},
                        double memory = 1e15)

@@ -26,14 +26,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 
-Goal goal_under(const std::string& schedule, std::uint64_t microbatches = 8)
-{
-  Goal goal;
-  goal.schedule = schedule_from_text(schedule);
-  goal.microbatches = microbatches;
-  return goal;
-}
-
 SearchLimits with_shape(std::optional<std::uint64_t> pipeline, std::optional<std::uint64_t> replicas)
 {
   SearchLimits limits;

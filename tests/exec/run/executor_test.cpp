@@ -9,6 +9,7 @@
 #include "tests/exec/model/plain_loop.hpp"
 #include "tests/exec/model/small_models.hpp"
 #include "tests/exec/run/even_split.hpp"
+#include "tests/exec/run/run_options.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -17,7 +18,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 #include <ctime>
 #include <numeric>
 #include <tuple>
@@ -28,25 +28,10 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-constexpr std::uint64_t seed = 7;
-
-RunOptions options_for(std::uint64_t steps)
-{
-  RunOptions options;
-  options.steps = steps;
-  options.seed = seed;
-  options.limits = time_limits(Seconds(0), Seconds(60));
-  return options;
-}
-
-enum class Way { InProcess, Tcp };
-
 std::vector<double> losses_of(const Workload& workload, const Plan& plan, Way way, const RunOptions& options)
 {
   const auto program = schedules::make_program(plan, workload);
-  const auto run = way == Way::InProcess ? run_in_process : run_in_processes;
-  const auto measured = run(workload, plan, *program, options, [](const StepReport&) {});
-  return measured.losses();
+  return run_by(way, workload, plan, *program, options).losses();
 }
 
 /// The times of a rank's lane, by its name.
@@ -67,14 +52,6 @@ std::vector<double> losses_of_a_plain_loop(const Workload& workload, std::uint64
   std::vector<double> losses;
   for (std::uint64_t step = 0; step < steps; ++step) losses.push_back(loop.step(order));
   return losses;
-}
-
-void expect_close(const std::vector<double>& losses, const std::vector<double>& expected, double relative)
-{
-  ASSERT_EQ(losses.size(), expected.size());
-  for (std::size_t i = 0; i < losses.size(); ++i) {
-    EXPECT_LE(std::abs(losses[i] - expected[i]), relative * std::abs(expected[i])) << "step " << i;
-  }
 }
 
 struct Split {

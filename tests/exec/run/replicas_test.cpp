@@ -6,6 +6,7 @@
 #include "tests/exec/model/small_models.hpp"
 #include "tests/exec/run/even_split.hpp"
 #include "tests/exec/run/replicated_plans.hpp"
+#include "tests/exec/run/run_options.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
@@ -14,9 +15,8 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <cmath>
-#include <memory>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -25,22 +25,10 @@
 namespace isobar::exec {
 namespace {
 
-constexpr std::uint64_t seed = 7;
 constexpr std::uint64_t microbatches = 5;
 constexpr std::uint64_t steps = 6;
 /// Of the losses of replicas, which add up gradients in another order than one process.
 constexpr double relative_tolerance = 1e-6;
-
-RunOptions options_for(std::uint64_t of_steps)
-{
-  RunOptions options;
-  options.steps = of_steps;
-  options.seed = seed;
-  options.limits = time_limits(Seconds(0), Seconds(60));
-  return options;
-}
-
-enum class Way { InProcess, Tcp };
 
 struct Trained {
   std::vector<double> losses;
@@ -52,8 +40,7 @@ Trained trained(
     const StepEnded& step_ended = [](const StepReport&) {})
 {
   const auto program = schedules::make_program(plan, workload);
-  const auto run = way == Way::InProcess ? run_in_process : run_in_processes;
-  const auto measured = run(workload, plan, *program, options, step_ended);
+  const auto measured = run_by(way, workload, plan, *program, options, step_ended);
   return {measured.losses(), measured.evaluation()};
 }
 
@@ -64,15 +51,6 @@ std::vector<double> losses_of_a_plain_loop(const Workload& workload, std::uint64
   std::vector<double> losses;
   for (std::uint64_t step = 0; step < of_steps; ++step) losses.push_back(loop.step());
   return losses;
-}
-
-void expect_close(const std::vector<double>& losses, const std::vector<double>& expected,
-                  double tolerance = relative_tolerance)
-{
-  ASSERT_EQ(losses.size(), expected.size());
-  for (std::size_t i = 0; i < losses.size(); ++i) {
-    EXPECT_LE(std::abs(losses[i] - expected[i]), tolerance * std::abs(expected[i])) << "step " << i;
-  }
 }
 
 /// Which devices take how many micro-batches through which stage, under a schedule.
@@ -116,7 +94,7 @@ TEST_P(Replicas, HaveThePlainLoopsLosses)
 {
   for (const Workload& workload : {small_bert(), small_gpt()}) {
     expect_close(trained(workload, shape().plan(workload), way(), options_for(steps)).losses,
-                 losses_of_a_plain_loop(workload));
+                 losses_of_a_plain_loop(workload), relative_tolerance);
   }
 }
 
@@ -127,7 +105,8 @@ TEST_P(Replicas, HaveThePlainLoopsLossesWithDropoutRecomputationAndClippedGradie
   workload.training.clip_norm = 0.05;
   Plan plan = shape().plan(workload);
   for (std::size_t layer = 0; layer < workload.layers.size(); layer += 2) plan.recompute.push_back(layer);
-  expect_close(trained(workload, plan, way(), options_for(steps)).losses, losses_of_a_plain_loop(workload));
+  expect_close(trained(workload, plan, way(), options_for(steps)).losses, losses_of_a_plain_loop(workload),
+               relative_tolerance);
 }
 
 TEST_P(Replicas, TakeTheirDataFromTheDataServer)
@@ -135,7 +114,8 @@ TEST_P(Replicas, TakeTheirDataFromTheDataServer)
   const Workload workload = small_bert();
   Plan plan = shape().plan(workload);
   plan.data_server = "server";
-  expect_close(trained(workload, plan, way(), options_for(2)).losses, losses_of_a_plain_loop(workload, 2));
+  expect_close(trained(workload, plan, way(), options_for(2)).losses, losses_of_a_plain_loop(workload, 2),
+               relative_tolerance);
 }
 
 TEST_P(Replicas, EvaluateAllMicroBatchesOnce)
@@ -174,7 +154,7 @@ TEST(Executor, AddsUpGradientsByEveryAlgorithmToTheSameLosses)
   for (const Algorithm algorithm : {Algorithm::Tree, Algorithm::Direct, Algorithm::Hierarchical}) {
     plan.sync.algorithm = algorithm;
     SCOPED_TRACE(name_of(algorithm));
-    expect_close(trained(workload, plan, Way::Tcp, options_for(steps)).losses, expected);
+    expect_close(trained(workload, plan, Way::Tcp, options_for(steps)).losses, expected, relative_tolerance);
   }
 }
 
@@ -224,7 +204,8 @@ TEST(Executor, ResumesACheckpointOfReplicasOnAnyOtherPlan)
     options.first_step = checkpoint.step();
     options.resume_from = &checkpoint;
     options.checkpoints.folder.clear();
-    expect_close(trained(workload, after, Way::Tcp, options).losses, {whole.begin() + steps / 2, whole.end()});
+    expect_close(trained(workload, after, Way::Tcp, options).losses, {whole.begin() + steps / 2, whole.end()},
+                 relative_tolerance);
   }
 }
 

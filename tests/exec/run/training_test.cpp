@@ -11,6 +11,7 @@
 #include "tests/exec/model/plain_loop.hpp"
 #include "tests/exec/model/small_models.hpp"
 #include "tests/exec/run/even_split.hpp"
+#include "tests/exec/run/run_options.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
@@ -36,21 +37,11 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 using testing_support::TemporaryFolder;
 
-constexpr std::uint64_t seed = 7;
 const auto ignore_steps = [](const StepReport&) {};
 
 using Way = MeasuredRun (*)(const Workload&, const Plan&, const Program&, const RunOptions&, const StepEnded&);
 constexpr Way in_process = run_in_process;
 constexpr Way over_tcp = run_in_processes;
-
-RunOptions options_for(std::uint64_t steps)
-{
-  RunOptions options;
-  options.steps = steps;
-  options.seed = seed;
-  options.limits = time_limits(Seconds(0), Seconds(60));
-  return options;
-}
 
 RunOptions with_checkpoints(RunOptions options, const TemporaryFolder& folder, std::uint64_t every_steps)
 {
