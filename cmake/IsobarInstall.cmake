@@ -42,10 +42,10 @@ set(ISOBAR_PUBLIC_HEADERS
     results/result.hpp
     results/table.hpp
     results/trace/trace_file.hpp
+    schedules/lowering/order_picture.hpp
     schedules/lowering/schedule.hpp
     schedules/orders/listed.hpp
     schedules/orders/order_csv.hpp
-    schedules/orders/order_picture.hpp
     schedules/orders/schedule.hpp)
 if(ISOBAR_BUILD_SIM)
   list(APPEND ISOBAR_PUBLIC_HEADERS

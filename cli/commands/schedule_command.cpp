@@ -11,10 +11,11 @@
 #include "core/plan/nominal_rates.hpp"
 #include "core/plan/placed_replicas.hpp"
 #include "core/program/player.hpp"
+#include "schedules/lowering/order_picture.hpp"
 #include "schedules/lowering/plan_file.hpp"
+#include "schedules/lowering/replicas.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/order_csv.hpp"
-#include "schedules/orders/order_picture.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
@@ -65,46 +66,32 @@ InputError in_file(const std::string& file, const InputError& faults)
   return InputError(lines);
 }
 
-/// A plan with the orders of its devices.
-struct OrderedPlan {
-  Plan plan;
-  schedules::PipelineShape shape;
-  std::vector<Order> orders;
-};
-
 void require_stages(const Plan& plan, const std::string& file)
 {
-  require_single_replicas(plan, file, "isobar schedule");
   if (plan.stages.empty()) throw InputError(file, "has no stages, so there is nothing to order; name a plan with some");
 }
 
-OrderedPlan read_ordered_plan(const std::string& file)
-{
-  OrderedPlan result{schedules::read_scheduled_plan(file), {}, {}};
-  require_stages(result.plan, file);
-  result.shape = schedules::shape_of(result.plan);
-  result.orders =
-      schedules::require_schedule(result.plan.goal.schedule.name).orders(result.shape, result.plan.goal.schedule);
-  return result;
-}
-
-std::string picture_of(const OrderedPlan& ordered, bool is_wide)
+std::string picture_of(const Plan& plan, const std::vector<Order>& orders, bool is_wide)
 {
   constexpr std::size_t terminal = 80;
-  const auto& shape = ordered.shape;
   return fmt::format(
-      "{}: {}, {}, {}\n{}", on_one_line(text_of(ordered.plan.goal.schedule)), counted(shape.ranks(), "device"),
-      counted(shape.stages(), "stage"), counted(shape.microbatches, "micro-batch", "es"),
-      schedules::picture_of(shape, ordered.orders, is_wide ? std::nullopt : std::optional<std::size_t>(terminal)));
+      "{}: {}, {}, {}\n{}", on_one_line(text_of(plan.goal.schedule)), counted(orders.size(), "device"),
+      counted(plan.stages.size(), "stage"), counted(plan.goal.microbatches, "micro-batch", "es"),
+      schedules::picture_of(plan, orders, is_wide ? std::nullopt : std::optional<std::size_t>(terminal)));
 }
 
 ExitCode show(const ShowOptions& options)
 {
-  const auto ordered = read_ordered_plan(options.plan);
+  const Plan plan = schedules::read_scheduled_plan(options.plan);
+  require_stages(plan, options.plan);
+  if (options.json || options.csv) {
+    require_single_replicas(plan, options.plan, options.json ? "--json" : "--csv");
+  }
   try {
-    print(options.json  ? orders_to_json(ordered.shape, ordered.orders, text_of(ordered.plan.goal.schedule))
-          : options.csv ? schedules::orders_to_csv(ordered.shape, ordered.orders)
-                        : picture_of(ordered, options.wide));
+    const auto orders = schedules::orders_of(plan);
+    print(options.json  ? orders_to_json(schedules::shape_of(plan), orders, text_of(plan.goal.schedule))
+          : options.csv ? schedules::orders_to_csv(schedules::shape_of(plan), orders)
+                        : picture_of(plan, orders, options.wide));
   } catch (const InputError& fault) {
     throw in_file(options.plan, fault);
   }
@@ -139,6 +126,7 @@ ExitCode import_orders(const ImportOptions& options)
 {
   const Plan before = schedules::read_scheduled_plan(options.plan);
   require_stages(before, options.plan);
+  require_single_replicas(before, options.plan, "isobar schedule import");
   const Inputs inputs = load(options.inputs, before, options.plan);
   auto read = inputs.files();
   read.insert(read.end(), {options.plan, options.orders});

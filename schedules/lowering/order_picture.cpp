@@ -1,9 +1,12 @@
-#include "schedules/orders/order_picture.hpp"
+#include "schedules/lowering/order_picture.hpp"
 
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/plan/microbatch_pattern.hpp"
 #include "core/plan/order_text.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "core/utf8.hpp"
+#include "schedules/lowering/replicas.hpp"
 
 #include <fmt/format.h>
 
@@ -26,10 +29,19 @@ std::uint64_t units_of(Opcode opcode)
 /// When each task of an order begins, in units of time.
 class UnitPlay {
  public:
-  UnitPlay(const PipelineShape& shape, const std::vector<Order>& orders)
-      : shape_(shape), orders_(orders), stages_(stages_by_rank(shape)), begins_(orders.size()), free_(orders.size())
+  UnitPlay(const Plan& plan, const std::vector<Order>& orders)
+      : orders_(orders),
+        patterns_(microbatch_patterns(plan)),
+        parts_(orders.size()),
+        rank_of_(plan.stages.size()),
+        begins_(orders.size()),
+        free_(orders.size())
   {
-    for (auto& ends : ends_) ends.assign(shape.stages(), std::vector<std::uint64_t>(shape.microbatches));
+    for (const auto& placed : placed_replicas(plan)) {
+      parts_[placed.rank].push_back(placed);
+      rank_of_[placed.stage].push_back(placed.rank);
+    }
+    for (auto& ends : ends_) ends.assign(plan.stages.size(), std::vector<std::uint64_t>(plan.goal.microbatches));
     std::vector<std::size_t> ready;
     for (std::size_t rank = 0; rank < orders.size(); ++rank) ready.push_back(rank);
     while (!ready.empty()) {
@@ -44,7 +56,14 @@ class UnitPlay {
 
   /// When the tasks of a rank begin, by position.
   const std::vector<std::uint64_t>& begins(std::size_t rank) const { return begins_[rank]; }
-  std::size_t stage_of(std::size_t rank, std::uint32_t part) const { return stages_[rank].at(part); }
+  std::size_t parts(std::size_t rank) const { return parts_[rank].size(); }
+  std::size_t stage_of(std::size_t rank, std::uint32_t part) const { return parts_[rank].at(part).stage; }
+  /// The micro-batch of the step.
+  std::uint64_t microbatch_of(std::size_t rank, const Task& task) const
+  {
+    const auto& [stage, replica, at] = parts_[rank].at(task.part);
+    return patterns_[stage].nth(replica, task.microbatch);
+  }
   std::uint64_t end() const { return *std::max_element(free_.begin(), free_.end()); }
 
  private:
@@ -54,22 +73,22 @@ class UnitPlay {
     return ends_[forward ? 0 : 1].at(stage).at(microbatch);
   }
 
-  /// When the inputs of a task are there; none if they have not ended.
-  std::optional<std::uint64_t> ready_at(std::size_t stage, const Task& task)
+  /// When the inputs of a task on a micro-batch of the step are there; none if they have not ended.
+  std::optional<std::uint64_t> ready_at(std::size_t stage, Opcode opcode, std::uint64_t microbatch)
   {
     std::uint64_t latest = 0;
     const auto wait_for = [&](bool forward, std::size_t other) {
-      const std::uint64_t end = end_of(forward, other, task.microbatch);
+      const std::uint64_t end = end_of(forward, other, microbatch);
       latest = std::max(latest, end);
       return end > 0;
     };
     bool is_ready = true;
-    if (task.opcode == Opcode::Forward) {
+    if (opcode == Opcode::Forward) {
       is_ready = stage == 0 || wait_for(true, stage - 1);
-    } else if (task.opcode == Opcode::BackwardWeight) {
+    } else if (opcode == Opcode::BackwardWeight) {
       is_ready = wait_for(false, stage);
     } else {
-      is_ready = wait_for(true, stage) && (stage + 1 == shape_.stages() || wait_for(false, stage + 1));
+      is_ready = wait_for(true, stage) && (stage + 1 == rank_of_.size() || wait_for(false, stage + 1));
     }
     return is_ready ? std::optional(latest) : std::nullopt;
   }
@@ -80,24 +99,27 @@ class UnitPlay {
     while (begins_[rank].size() < orders_[rank].length()) {
       const Task task = orders_[rank].at(begins_[rank].size());
       const std::size_t stage = stage_of(rank, task.part);
-      const auto inputs = ready_at(stage, task);
+      const std::uint64_t microbatch = microbatch_of(rank, task);
+      const auto inputs = ready_at(stage, task.opcode, microbatch);
       if (!inputs) return;
       const std::uint64_t begin = std::max(free_[rank], *inputs);
       begins_[rank].push_back(begin);
       free_[rank] = begin + units_of(task.opcode);
       if (task.opcode == Opcode::BackwardWeight) continue;
       const bool forward = task.opcode == Opcode::Forward;
-      end_of(forward, stage, task.microbatch) = free_[rank];
-      if (forward ? stage + 1 < shape_.stages() : stage > 0) {
-        const std::size_t next = shape_.rank_of_stage[forward ? stage + 1 : stage - 1];
+      end_of(forward, stage, microbatch) = free_[rank];
+      if (forward ? stage + 1 < rank_of_.size() : stage > 0) {
+        const std::size_t other = forward ? stage + 1 : stage - 1;
+        const std::size_t next = rank_of_[other][patterns_[other].replica_of(microbatch)];
         if (next != rank) ready.push_back(next);
       }
     }
   }
 
-  const PipelineShape& shape_;
   const std::vector<Order>& orders_;
-  std::vector<std::vector<std::size_t>> stages_;
+  std::vector<MicrobatchPattern> patterns_;        // by stage
+  std::vector<std::vector<PlacedReplica>> parts_;  // by rank
+  std::vector<std::vector<std::size_t>> rank_of_;  // by stage and replica
   std::vector<std::vector<std::uint64_t>> begins_;
   std::vector<std::uint64_t> free_;  // by rank: when it has ended its tasks so far
   std::array<std::vector<std::vector<std::uint64_t>>, 2> ends_;
@@ -110,12 +132,12 @@ std::size_t digits_of(std::uint64_t number)
 
 class Picture {
  public:
-  Picture(const PipelineShape& shape, const std::vector<Order>& orders, std::optional<std::size_t> width)
-      : shape_(shape), orders_(orders), play_(shape, orders), end_(play_.end())
+  Picture(const Plan& plan, const std::vector<Order>& orders, std::optional<std::size_t> width)
+      : orders_(orders), play_(plan, orders), end_(play_.end())
   {
-    for (const auto& stages : stages_by_rank(shape)) most_parts_ = std::max(most_parts_, stages.size());
-    cell_ = 1 + digits_of(shape.microbatches - 1) + (most_parts_ > 2 ? digits_of(shape.stages() - 1) : 0);
-    for (const auto& device : shape.devices) {
+    for (std::size_t rank = 0; rank < orders.size(); ++rank) most_parts_ = std::max(most_parts_, play_.parts(rank));
+    cell_ = 1 + digits_of(plan.goal.microbatches - 1) + (most_parts_ > 2 ? digits_of(plan.stages.size() - 1) : 0);
+    for (const auto& device : devices_of(plan)) {
       labels_.push_back(shown(device, longest_label));
       label_ = std::max(label_, utf8_characters(labels_.back()) + 2);
     }
@@ -171,8 +193,9 @@ class Picture {
   std::string text_of(std::size_t rank, const Task& task) const
   {
     const char letter = letter_of(task.opcode);
-    if (most_parts_ > 2) return fmt::format("{}{}{}", play_.stage_of(rank, task.part), letter, task.microbatch);
-    return fmt::format("{}{}", task.part == 0 ? letter : static_cast<char>(letter - 'A' + 'a'), task.microbatch);
+    const std::uint64_t microbatch = play_.microbatch_of(rank, task);
+    if (most_parts_ > 2) return fmt::format("{}{}{}", play_.stage_of(rank, task.part), letter, microbatch);
+    return fmt::format("{}{}", task.part == 0 ? letter : static_cast<char>(letter - 'A' + 'a'), microbatch);
   }
 
   std::string legend() const
@@ -200,7 +223,6 @@ class Picture {
 
   static constexpr std::size_t longest_label = 20;
 
-  const PipelineShape& shape_;
   const std::vector<Order>& orders_;
   UnitPlay play_;
   std::uint64_t end_;
@@ -214,18 +236,19 @@ class Picture {
 
 }  // namespace
 
-std::string picture_of(const PipelineShape& shape, const std::vector<Order>& orders, std::optional<std::size_t> width)
+std::string picture_of(const Plan& plan, const std::vector<Order>& orders, std::optional<std::size_t> width)
 {
   ensure(!orders.empty(), "a picture has a device");
   std::uint64_t tasks = 0;
   for (const auto& order : orders) tasks += order.length();
-  const std::uint64_t pairs_fit = most_picture_tasks / std::max<std::uint64_t>(1, shape.stages());
-  if (tasks > most_picture_tasks || shape.microbatches > pairs_fit) {
-    throw InputError("schedule", fmt::format("{} and {} micro-batches are too many for a picture of at most {} tasks; "
-                                             "use --json",
-                                             counted(shape.stages(), "stage"), shape.microbatches, most_picture_tasks));
+  const std::uint64_t pairs_fit = most_picture_tasks / std::max<std::uint64_t>(1, plan.stages.size());
+  if (tasks > most_picture_tasks || plan.goal.microbatches > pairs_fit) {
+    throw InputError("schedule",
+                     fmt::format("{} and {} micro-batches are too many for a picture of at most {} tasks; "
+                                 "use --json",
+                                 counted(plan.stages.size(), "stage"), plan.goal.microbatches, most_picture_tasks));
   }
-  return Picture(shape, orders, width).text();
+  return Picture(plan, orders, width).text();
 }
 
 }  // namespace isobar::schedules
