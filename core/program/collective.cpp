@@ -215,7 +215,8 @@ Division equal_pieces(std::uint64_t begin, std::uint64_t end, std::size_t owners
 }
 
 /// A ReduceScatter over a ring of `ends`, by which the end at index `place` gets the sum of its own piece.
-void add_scattering_steps(const Ends& ends, std::size_t place, const Division& pieces, std::vector<SumStep>& steps)
+void add_scattering_steps(const Ends& ends, std::size_t place, const Division& pieces,
+                          std::vector<CollectiveStep>& steps)
 {
   const std::size_t count = ends.size();
   for (std::size_t step = 0; step + 1 < count; ++step) {
@@ -226,7 +227,8 @@ void add_scattering_steps(const Ends& ends, std::size_t place, const Division& p
 }
 
 /// An AllGather over a ring of `ends`, of which the one at index `place` has its own piece.
-void add_gathering_steps(const Ends& ends, std::size_t place, const Division& pieces, std::vector<SumStep>& steps)
+void add_gathering_steps(const Ends& ends, std::size_t place, const Division& pieces,
+                         std::vector<CollectiveStep>& steps)
 {
   const std::size_t count = ends.size();
   for (std::size_t step = 0; step + 1 < count; ++step) {
@@ -241,40 +243,49 @@ std::size_t place_of(std::size_t end, const Ends& ends)
   return static_cast<std::size_t>(std::find(ends.begin(), ends.end(), end) - ends.begin());
 }
 
-std::vector<SumStep> ring_steps(std::size_t end, const Ends& ends, ValueRange values)
+std::vector<CollectiveStep> ring_steps(Opcode opcode, std::size_t end, const Ends& ends, ValueRange values)
 {
-  std::vector<SumStep> steps;
+  std::vector<CollectiveStep> steps;
   const Division pieces = equal_pieces(values.begin, values.end, ends.size());
-  add_scattering_steps(ends, place_of(end, ends), pieces, steps);
-  add_gathering_steps(ends, place_of(end, ends), pieces, steps);
+  if (opcode != Opcode::AllGather) add_scattering_steps(ends, place_of(end, ends), pieces, steps);
+  if (opcode != Opcode::ReduceScatter) add_gathering_steps(ends, place_of(end, ends), pieces, steps);
   return steps;
 }
 
-std::vector<SumStep> tree_steps(std::size_t end, std::size_t ends, std::size_t values)
+std::vector<CollectiveStep> tree_steps(Opcode opcode, std::size_t end, std::size_t ends, std::size_t values)
 {
   const ValueRange all = {0, values};
-  std::vector<SumStep> to_root;
-  std::vector<SumStep> back;
+  // The parts of the ends from..from+step-1.
+  const auto parts_of = [&](std::size_t from, std::size_t step) {
+    return ValueRange{begin_of_part(values, ends, from), begin_of_part(values, ends, std::min(from + step, ends))};
+  };
+  const bool adds = opcode != Opcode::AllGather;
+  std::vector<CollectiveStep> to_root;
+  std::vector<CollectiveStep> back;
   for (std::size_t step = 1; step < ends; step *= 2) {
-    if (end % (2 * step) == step) {
-      to_root.push_back({end - step, all, {}, {}, false});
-      back.push_back({{}, {}, end - step, all, false});
+    const bool is_leaf = end % (2 * step) == step;
+    const std::size_t below = is_leaf ? end : end + step;
+    if (below >= ends) continue;
+    const ValueRange up = adds ? all : parts_of(below, step);
+    const ValueRange down = opcode == Opcode::ReduceScatter ? parts_of(below, step) : all;
+    if (is_leaf) {
+      to_root.push_back({end - step, up, {}, {}, false});
+      back.push_back({{}, {}, end - step, down, false});
       break;
     }
-    if (end + step < ends) {
-      to_root.push_back({{}, {}, end + step, all, true});
-      back.push_back({end + step, all, {}, {}, false});
-    }
+    to_root.push_back({{}, {}, below, up, adds});
+    back.push_back({below, down, {}, {}, false});
   }
   to_root.insert(to_root.end(), back.rbegin(), back.rend());
   return to_root;
 }
 
-std::vector<SumStep> direct_steps(std::size_t end, std::size_t ends, std::size_t values)
+std::vector<CollectiveStep> direct_steps(Opcode opcode, std::size_t end, std::size_t ends, std::size_t values)
 {
   const Division pieces = equal_pieces(0, values, ends);
-  std::vector<SumStep> steps;
+  std::vector<CollectiveStep> steps;
   for (const bool adds : {true, false}) {
+    if (opcode == (adds ? Opcode::AllGather : Opcode::ReduceScatter)) continue;
     for (std::size_t shift = 1; shift < ends; ++shift) {
       const std::size_t to = (end + shift) % ends;
       const std::size_t from = (end + ends - shift) % ends;
@@ -335,28 +346,51 @@ class Hierarchy {
     return rounds;
   }
 
-  /// The steps of an end of an AllReduce.
-  std::vector<SumStep> steps(std::size_t end) const
+  /// The steps of an end of an AllReduce, or the half of them that is a ReduceScatter or an AllGather.
+  std::vector<CollectiveStep> steps(Opcode of, std::size_t end) const
   {
-    const auto& site = *std::find_if(sites_.begin(), sites_.end(),
-                                     [&](const Ends& ends) { return place_of(end, ends) < ends.size(); });
+    const Ends& site = site_of(end);
     const std::size_t place = place_of(end, site);
     const Division pieces = spread(site);
-    std::vector<SumStep> steps;
-    add_scattering_steps(site, place, pieces, steps);
-    add_move_steps(site, place, pieces, true, steps);
+    std::vector<CollectiveStep> steps;
+    if (of != Opcode::AllGather) {
+      add_scattering_steps(site, place, pieces, steps);
+      add_move_steps(site, place, pieces, true, steps);
+    }
     if (place < leaders_) {
-      Ends ends;
-      for (const auto& other : sites_) ends.push_back(other[place]);
-      const auto across = ring_steps(end, ends, range_of(leading_, place));
+      const auto across = ring_steps(of, end, ends_across(place), range_of(leading_, place));
       steps.insert(steps.end(), across.begin(), across.end());
     }
-    add_move_steps(site, place, pieces, false, steps);
-    add_gathering_steps(site, place, pieces, steps);
+    if (of != Opcode::ReduceScatter) {
+      add_move_steps(site, place, pieces, false, steps);
+      add_gathering_steps(site, place, pieces, steps);
+    }
     return steps;
   }
 
+  /// The part of the sums of an AllReduce that an end has after the first half of its steps.
+  ValueRange part(std::size_t end) const
+  {
+    const std::size_t place = place_of(end, site_of(end));
+    const ValueRange led = range_of(leading_, place);
+    return range_of(equal_pieces(led.begin, led.end, sites_.size()), place_of(end, ends_across(place)));
+  }
+
  private:
+  const Ends& site_of(std::size_t end) const
+  {
+    return *std::find_if(sites_.begin(), sites_.end(),
+                         [&](const Ends& ends) { return place_of(end, ends) < ends.size(); });
+  }
+
+  /// The ring across the sites of the ends at that place in theirs.
+  Ends ends_across(std::size_t place) const
+  {
+    Ends ends;
+    for (const auto& site : sites_) ends.push_back(site[place]);
+    return ends;
+  }
+
   /// The division of all data over the ends of a site.
   Division spread(const Ends& site) const
   {
@@ -379,9 +413,8 @@ class Hierarchy {
   {
     Round round;
     for (std::size_t leader = 0; leader < leaders_; ++leader) {
-      Ends ends;
+      const Ends ends = ends_across(leader);
       Sizes parts;  // by chunk
-      for (const auto& site : sites_) ends.push_back(site[leader]);
       for (std::size_t i = 0; i + 1 < chunks_.size(); ++i) {
         parts.push_back(held(leading_, leaders_, chunks_[i], chunks_[i + 1])[leader]);
       }
@@ -448,7 +481,7 @@ class Hierarchy {
   /// The part of the end at index `place`. All ends of a site follow the same list, so that none waits for another in
   /// a circle.
   void add_move_steps(const Ends& site, std::size_t place, const Division& division, bool to_leaders,
-                      std::vector<SumStep>& steps) const
+                      std::vector<CollectiveStep>& steps) const
   {
     for (const auto& move : moves_between(division)) {
       const std::size_t from = to_leaders ? move.owner : move.leader;
@@ -511,24 +544,48 @@ std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algo
   throw std::logic_error("an algorithm without rounds");
 }
 
-std::vector<SumStep> steps_of_sum(std::size_t end, std::size_t ends, std::size_t values, Algorithm algorithm,
-                                  const std::vector<std::string>& sites)
+bool are_equal_sites(const std::vector<std::string>& sites)
 {
+  const auto by_site = ends_by_site(sites);
+  return std::all_of(by_site.begin(), by_site.end(),
+                     [&](const Ends& ends) { return ends.size() == by_site.front().size(); });
+}
+
+ValueRange part_of_end(std::size_t end, std::size_t ends, std::size_t values, Algorithm algorithm,
+                       const std::vector<std::string>& sites)
+{
+  ensure(end < ends, "a part of an end that a collective lacks");
+  if (algorithm == Algorithm::Hierarchical) {
+    auto by_site = ends_by_site(sites);
+    if (by_site.size() > 1) {
+      ensure(are_equal_sites(sites), "parts of ends need equal sites");
+      return Hierarchy(Opcode::AllReduce, Sizes{values}, std::move(by_site)).part(end);
+    }
+  }
+  return {begin_of_part(values, ends, end), begin_of_part(values, ends, end + 1)};
+}
+
+std::vector<CollectiveStep> steps_of(Opcode opcode, std::size_t end, std::size_t ends, std::size_t values,
+                                     Algorithm algorithm, const std::vector<std::string>& sites)
+{
+  ensure(opcode == Opcode::AllReduce || opcode == Opcode::ReduceScatter || opcode == Opcode::AllGather,
+         "a collective without steps");
   ensure(end < ends, "a step of an end that a collective lacks");
   ensure(sites.size() == ends || (sites.empty() && algorithm != Algorithm::Hierarchical),
          "a collective needs a site for each end");
   switch (algorithm) {
     case Algorithm::Ring:
-      return ring_steps(end, all_ends(ends), {0, values});
+      return ring_steps(opcode, end, all_ends(ends), {0, values});
     case Algorithm::Hierarchical: {
       auto by_site = ends_by_site(sites);
-      if (by_site.size() == 1) return ring_steps(end, all_ends(ends), {0, values});
-      return Hierarchy(Opcode::AllReduce, Sizes{values}, std::move(by_site)).steps(end);
+      if (by_site.size() == 1) return ring_steps(opcode, end, all_ends(ends), {0, values});
+      ensure(opcode == Opcode::AllReduce || are_equal_sites(sites), "parts of ends need equal sites");
+      return Hierarchy(Opcode::AllReduce, Sizes{values}, std::move(by_site)).steps(opcode, end);
     }
     case Algorithm::Tree:
-      return tree_steps(end, ends, values);
+      return tree_steps(opcode, end, ends, values);
     case Algorithm::Direct:
-      return direct_steps(end, ends, values);
+      return direct_steps(opcode, end, ends, values);
   }
   throw std::logic_error("an algorithm without steps");
 }

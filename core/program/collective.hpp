@@ -58,7 +58,7 @@ using Round = std::vector<Flow>;
 std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algorithm algorithm,
                              const std::vector<std::string>& sites = {});
 
-/// Values begin..end-1 of those that an AllReduce adds up.
+/// Values begin..end-1 of those of a collective.
 struct ValueRange {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -67,8 +67,18 @@ struct ValueRange {
   bool operator==(const ValueRange&) const = default;
 };
 
-/// What an end of an AllReduce does at one time: it sends values to one end, and receives values from one.
-struct SumStep {
+/// Whether each site has as many of the ends, as a hierarchical ReduceScatter or AllGather of equal parts needs.
+bool are_equal_sites(const std::vector<std::string>& sites);
+
+/// The part of `values` values that belongs to one of `ends` ends: the one that it has the sum of after a
+/// ReduceScatter, and brings to an AllGather. Parts of a ring differ by one value at most. Parts follow each other in
+/// the order of the ends, of a hierarchical collective in the order of the ends of a site, and then of the sites.
+/// @throws std::logic_error for a hierarchical collective of sites that are not equal.
+ValueRange part_of_end(std::size_t end, std::size_t ends, std::size_t values, Algorithm algorithm,
+                       const std::vector<std::string>& sites);
+
+/// What an end of a collective does at one time: it sends values to one end, and receives values from one.
+struct CollectiveStep {
   std::optional<std::size_t> to;
   ValueRange sent;
   std::optional<std::size_t> from;
@@ -76,10 +86,15 @@ struct SumStep {
   bool adds = false;  ///< what it receives to its own values; else takes it in their place
 };
 
-/// The steps of one of `ends` ends by which an AllReduce of `values` values sends what `rounds_of` describes, each end
-/// one step after the other. Then all ends have the same sums, each value added up in one place. No two ends wait for
-/// each other, even if a message is sent only while it is received. Hierarchical needs a site for each end.
-std::vector<SumStep> steps_of_sum(std::size_t end, std::size_t ends, std::size_t values, Algorithm algorithm,
-                                  const std::vector<std::string>& sites = {});
+/// The steps of one of `ends` ends by which a collective of `values` values sends what `rounds_of` describes, each end
+/// one step after the other. No two ends wait for each other, even if a message is sent only while it is received. All
+/// ends have room for all values:
+/// - AllReduce: then all have the same sums, each value added up in one place. Hierarchical needs a site for each end.
+/// - ReduceScatter: then each has the sums of its part (part_of_end), with the bits that an AllReduce gives; its other
+///   values are of no use.
+/// - AllGather: each brings its part, and then has all parts.
+/// @throws std::logic_error for other opcodes, and as part_of_end does.
+std::vector<CollectiveStep> steps_of(Opcode opcode, std::size_t end, std::size_t ends, std::size_t values,
+                                     Algorithm algorithm, const std::vector<std::string>& sites = {});
 
 }  // namespace isobar

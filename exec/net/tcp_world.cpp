@@ -89,8 +89,11 @@ class TcpWorld::Impl {
        TcpListener listener);
 
   template <typename Value>
-  void all_reduce_sum(std::uint32_t channel, const Pieces<Value>& values, const Deadline& deadline);
-  void wait_for_all(const Deadline& deadline) { all_reduce_sum(reserved_channel, Pieces<double>(), deadline); }
+  void collective(Opcode opcode, std::uint32_t channel, const Pieces<Value>& values, const Deadline& deadline);
+  void wait_for_all(const Deadline& deadline)
+  {
+    collective(Opcode::AllReduce, reserved_channel, Pieces<double>(), deadline);
+  }
 
   std::map<LinkName, std::unique_ptr<TcpLink>> links;
   std::atomic<bool> cancelled = false;
@@ -103,9 +106,9 @@ class TcpWorld::Impl {
     std::size_t place = 0;                            // of this rank
     std::shared_ptr<TcpLoop> loop = make_tcp_loop();  // of its links
 
-    std::vector<SumStep> steps(std::size_t values) const
+    std::vector<CollectiveStep> steps(Opcode opcode, std::size_t values) const
     {
-      return steps_of_sum(place, ranks.ranks.size(), values, ranks.algorithm, ranks.sites);
+      return steps_of(opcode, place, ranks.ranks.size(), values, ranks.algorithm, ranks.sites);
     }
     LinkName link(std::size_t from, std::size_t to) const
     {
@@ -187,7 +190,7 @@ std::set<LinkName> TcpWorld::Impl::links_of(const Group& group) const
 {
   constexpr std::size_t many_values = std::size_t{1} << 40;  // so many that every piece has some
   std::set<LinkName> used;
-  for (const auto& step : group.steps(many_values)) {
+  for (const auto& step : group.steps(Opcode::AllReduce, many_values)) {  // the others use some of its links
     if (step.to) used.insert(group.link(group.place, *step.to));
     if (step.from) used.insert(group.link(*step.from, group.place));
   }
@@ -195,13 +198,14 @@ std::set<LinkName> TcpWorld::Impl::links_of(const Group& group) const
 }
 
 template <typename Value>
-void TcpWorld::Impl::all_reduce_sum(std::uint32_t channel, const Pieces<Value>& values, const Deadline& deadline)
+void TcpWorld::Impl::collective(Opcode opcode, std::uint32_t channel, const Pieces<Value>& values,
+                                const Deadline& deadline)
 {
   const Group* group = group_of(channel);
-  ensure(group != nullptr, "a rank all-reduces in its own groups");
+  ensure(group != nullptr, "a rank takes part in the collectives of its own groups");
   const std::size_t size = size_of(values);
   std::vector<Value> arrived;
-  for (const auto& step : group->steps(size)) {
+  for (const auto& step : group->steps(opcode, size)) {
     const auto header_of = [&](ValueRange range) { return SumHeader{size, sizeof(Value), range.begin, range.end}; };
     const SumHeader header = header_of(step.sent);
     const SumHeader expected = header_of(step.received);
@@ -268,22 +272,22 @@ TcpLink& TcpWorld::link(const LinkName& name)
 
 void TcpWorld::all_reduce_sum(std::span<float> values, const Deadline& deadline)
 {
-  impl_->all_reduce_sum(reserved_channel, Pieces<float>{values}, deadline);
+  impl_->collective(Opcode::AllReduce, reserved_channel, Pieces<float>{values}, deadline);
 }
 
 void TcpWorld::all_reduce_sum(std::span<double> values, const Deadline& deadline)
 {
-  impl_->all_reduce_sum(reserved_channel, Pieces<double>{values}, deadline);
+  impl_->collective(Opcode::AllReduce, reserved_channel, Pieces<double>{values}, deadline);
 }
 
-void TcpWorld::all_reduce_sum(std::uint32_t channel, const Pieces<float>& values, const Deadline& deadline)
+void TcpWorld::collective(Opcode opcode, std::uint32_t channel, const Pieces<float>& values, const Deadline& deadline)
 {
-  impl_->all_reduce_sum(channel, values, deadline);
+  impl_->collective(opcode, channel, values, deadline);
 }
 
-void TcpWorld::all_reduce_sum(std::uint32_t channel, const Pieces<double>& values, const Deadline& deadline)
+void TcpWorld::collective(Opcode opcode, std::uint32_t channel, const Pieces<double>& values, const Deadline& deadline)
 {
-  impl_->all_reduce_sum(channel, values, deadline);
+  impl_->collective(opcode, channel, values, deadline);
 }
 
 void TcpWorld::wait_for_all(const Deadline& deadline)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/program/program.hpp"
 #include "core/units.hpp"
 #include "exec/net/tcp_connect.hpp"
 #include "exec/net/tcp_link.hpp"
@@ -13,9 +14,9 @@
 
 namespace isobar::exec {
 
-/// One rank's links to the other ranks of a run, over TCP, and all-reduces over all ranks and over groups of them.
+/// One rank's links to the other ranks of a run, over TCP, and collectives over all ranks and over groups of them.
 ///
-/// Different links may be used in parallel, each end by one thread at a time. All-reduces may run next to them, and
+/// Different links may be used in parallel, each end by one thread at a time. Collectives may run next to them, and
 /// those of different groups next to each other, since each has links of its own. The class starts no threads. The
 /// destructor closes all connections; no link may be in use then.
 class TcpWorld {
@@ -48,16 +49,17 @@ class TcpWorld {
   /// equal on all ranks. All ranks call it with the same number of values; with none it is a barrier. One thread at a
   /// time.
   ///
-  /// The ring of core/program/collective.hpp (steps_of_sum): reduce-scatter, then all-gather, in 2 (N-1) messages from
+  /// The ring of core/program/collective.hpp (steps_of): reduce-scatter, then all-gather, in 2 (N-1) messages from
   /// each of N ranks to the next. Each rank sends 2 (N-1)/N of the bytes of `values`, and allocates 1/N of them.
   /// docs/costs.md, "The executor's transport".
   /// @throws EnvironmentError as TcpLink does, and when another rank gives another number of values.
   void all_reduce_sum(std::span<float> values, const Deadline& deadline);
   void all_reduce_sum(std::span<double> values, const Deadline& deadline);
-  /// The same over the ranks of a group of TcpOptions, which this rank belongs to, by the group's algorithm. The values
-  /// are those of all pieces, one after another; only their number counts. One thread at a time for each group.
-  void all_reduce_sum(std::uint32_t channel, const Pieces<float>& values, const Deadline& deadline);
-  void all_reduce_sum(std::uint32_t channel, const Pieces<double>& values, const Deadline& deadline);
+  /// An AllReduce, ReduceScatter or AllGather over the ranks of a group of TcpOptions, which this rank belongs to, by
+  /// the group's algorithm, as `steps_of` says. The values are those of all pieces, one after another; only their
+  /// number counts. One thread at a time for each group.
+  void collective(Opcode opcode, std::uint32_t channel, const Pieces<float>& values, const Deadline& deadline);
+  void collective(Opcode opcode, std::uint32_t channel, const Pieces<double>& values, const Deadline& deadline);
 
   /// A barrier over all ranks. Not in parallel with an all-reduce over all ranks. @throws as TcpLink does.
   void wait_for_all(const Deadline& deadline);

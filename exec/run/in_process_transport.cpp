@@ -1,5 +1,6 @@
 #include "core/failure.hpp"
 #include "exec/model/stream.hpp"
+#include "exec/model/tensor_slices.hpp"
 #include "exec/run/transport.hpp"
 
 #include <fmt/format.h>
@@ -51,8 +52,8 @@ class Exchange {
     return message;
   }
 
-  /// The last rank to arrive adds up for all, without the lock: the others only wait.
-  void all_reduce_sum(std::size_t channel, std::size_t rank, const Tensors& tensors)
+  /// The last rank to arrive works for all, without the lock: the others only wait.
+  void collective(Opcode opcode, std::size_t channel, std::size_t rank, const Tensors& tensors)
   {
     std::unique_lock lock(mutex_);
     Meeting& meeting = meetings_.at(channel);
@@ -62,7 +63,7 @@ class Exchange {
     if (++meeting.arrived == contributions.size()) {
       const auto all = std::exchange(contributions, std::vector<Tensors>(contributions.size()));
       lock.unlock();
-      sum_up(all);
+      combine(opcode, meeting.channel, all);
       lock.lock();
       meeting.arrived = 0;
       ++meeting.round;
@@ -71,7 +72,7 @@ class Exchange {
     wait(
         lock, meeting, [&] { return meeting.round != round; },
         [&] {
-          return fmt::format("rank {}: all-reduce: {} of {} ranks arrived", rank, meeting.arrived,
+          return fmt::format("rank {}: {}: {} of {} ranks arrived", rank, name_of(opcode), meeting.arrived,
                              contributions.size());
         });
   }
@@ -84,20 +85,48 @@ class Exchange {
   }
 
  private:
-  /// Replaces the tensors of each end by their sums. Adds in the order of the channel's ends, not of arrival, so that
-  /// the sums always have the same bits.
-  static void sum_up(const std::vector<Tensors>& of_ends)
+  /// Makes a collective of the tensors of each end.
+  static void combine(Opcode opcode, const Channel& channel, const std::vector<Tensors>& of_ends)
   {
     const torch::NoGradGuard no_graph;
-    const Tensors& sums = of_ends.front();
+    for (const auto& tensors : of_ends) {
+      ensure(tensors.size() == of_ends.front().size(), "all ranks bring the same number of tensors");
+    }
+    if (opcode == Opcode::AllReduce) {
+      sum_up(of_ends, of_ends.front());
+      for (std::size_t end = 1; end < of_ends.size(); ++end) copy(of_ends.front(), of_ends[end]);
+    } else {
+      for (std::size_t end = 0; end < of_ends.size(); ++end) {
+        std::vector<Tensors> parts;  // the one of this end, by end
+        for (const auto& tensors : of_ends) parts.push_back(part_of(channel, end, tensors));
+        if (opcode == Opcode::ReduceScatter) {
+          Tensors sums;
+          for (const auto& part : parts.front()) sums.push_back(part.clone());
+          sum_up(parts, sums);
+          copy(sums, parts[end]);
+        } else {
+          ensure(opcode == Opcode::AllGather, "a collective that no program has");
+          for (std::size_t other = 0; other < parts.size(); ++other) {
+            if (other != end) copy(parts[end], parts[other]);
+          }
+        }
+      }
+    }
+    if (!of_ends.front().empty()) event_of_this_thread(of_ends.front().front().device().str()).wait();
+  }
+
+  /// Adds the tensors of the other ends to `sums`, which begins as those of the first. Adds in the order of the
+  /// channel's ends, not of arrival, so that the sums always have the same bits.
+  static void sum_up(const std::vector<Tensors>& of_ends, const Tensors& sums)
+  {
     for (std::size_t end = 1; end < of_ends.size(); ++end) {
-      ensure(of_ends[end].size() == sums.size(), "all ranks reduce the same number of tensors");
       for (std::size_t i = 0; i < sums.size(); ++i) sums[i].add_(of_ends[end][i]);
     }
-    for (std::size_t end = 1; end < of_ends.size(); ++end) {
-      for (std::size_t i = 0; i < sums.size(); ++i) of_ends[end][i].copy_(sums[i], /*non_blocking=*/true);
-    }
-    if (!sums.empty()) event_of_this_thread(sums.front().device().str()).wait();
+  }
+
+  static void copy(const Tensors& from, const Tensors& to)
+  {
+    for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i], /*non_blocking=*/true);
   }
 
   /// Where the ranks at the ends of a channel meet.
@@ -151,9 +180,9 @@ class InProcessTransport : public Transport {
   {
     return exchange_->receive(channel);
   }
-  void all_reduce_sum(std::size_t channel, const Instruction& /*instruction*/, const Tensors& tensors) override
+  void collective(std::size_t channel, const Instruction& instruction, const Tensors& tensors) override
   {
-    exchange_->all_reduce_sum(channel, rank_, tensors);
+    exchange_->collective(instruction.opcode, channel, rank_, tensors);
   }
   void cancel() noexcept override { exchange_->cancel(); }
 

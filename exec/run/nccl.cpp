@@ -46,6 +46,8 @@ struct Library {
     find("ncclSend", send);
     find("ncclRecv", receive);
     find("ncclAllReduce", all_reduce);
+    find("ncclReduce", reduce);
+    find("ncclBroadcast", broadcast);
   }
 
   template <typename Function>
@@ -70,6 +72,8 @@ struct Library {
   decltype(&ncclSend) send = nullptr;
   decltype(&ncclRecv) receive = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
+  decltype(&ncclReduce) reduce = nullptr;
+  decltype(&ncclBroadcast) broadcast = nullptr;
 };
 
 const Library& library()
@@ -147,6 +151,23 @@ class Communicator::Impl {
     });
   }
 
+  void enqueue_sums_of_parts(Parts parts, void* stream, const Deadline& deadline)
+  {
+    const auto on_stream = static_cast<cudaStream_t>(stream);
+    enqueue_parts(parts, deadline, [&](const Piece& piece, int owner) {
+      return nccl_.reduce(piece.begin, piece.begin, piece.bytes / sizeof(float), ncclFloat, ncclSum, owner,
+                          communicator_, on_stream);
+    });
+  }
+
+  void enqueue_gather(Parts parts, void* stream, const Deadline& deadline)
+  {
+    const auto on_stream = static_cast<cudaStream_t>(stream);
+    enqueue_parts(parts, deadline, [&](const Piece& piece, int owner) {
+      return nccl_.broadcast(piece.begin, piece.begin, piece.bytes, ncclUint8, owner, communicator_, on_stream);
+    });
+  }
+
   /// Waits until NCCL has completed its calls and `is_done`.
   void until(const std::function<bool()>& is_done, Deadline deadline)
   {
@@ -172,6 +193,19 @@ class Communicator::Impl {
     refuse_unless_open();
     check(nccl_.group_start());
     for (const auto& piece : pieces) check(call(piece));
+    check(nccl_.group_end());
+    until([] { return true; }, deadline);
+  }
+
+  /// Enqueues a call for each piece of all parts as one group, which NCCL carries out together.
+  template <typename Call>
+  void enqueue_parts(Parts parts, const Deadline& deadline, Call call)
+  {
+    refuse_unless_open();
+    check(nccl_.group_start());
+    for (std::size_t owner = 0; owner < parts.size(); ++owner) {
+      for (const auto& piece : parts[owner]) check(call(piece, static_cast<int>(owner)));
+    }
     check(nccl_.group_end());
     until([] { return true; }, deadline);
   }
@@ -226,6 +260,16 @@ void Communicator::enqueue_transfer(std::span<const Piece> pieces, void* stream,
 void Communicator::enqueue_sums(std::span<const Piece> pieces, void* stream, const Deadline& deadline)
 {
   impl_->enqueue_sums(pieces, stream, deadline);
+}
+
+void Communicator::enqueue_sums_of_parts(Parts parts, void* stream, const Deadline& deadline)
+{
+  impl_->enqueue_sums_of_parts(parts, stream, deadline);
+}
+
+void Communicator::enqueue_gather(Parts parts, void* stream, const Deadline& deadline)
+{
+  impl_->enqueue_gather(parts, stream, deadline);
 }
 
 void Communicator::wait(const std::function<bool()>& is_done, const Deadline& deadline)

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 /// NVIDIA's NCCL, loaded at run time on first use: a build needs only its header. A build without the header refuses
 /// here (exec/run/no_nccl.cpp).
@@ -63,6 +64,12 @@ class Communicator {
   /// Enqueues the sums of all pieces, which are of float32, over the ranks, in place. All must have pieces of the same
   /// sizes.
   void enqueue_sums(std::span<const Piece> pieces, void* stream, const Deadline& deadline);
+  /// Parts by the rank that they belong to, as pieces of float32, which each rank has all of.
+  using Parts = std::span<const std::vector<Piece>>;
+  /// Enqueues the sums of each part on its own rank, in place.
+  void enqueue_sums_of_parts(Parts parts, void* stream, const Deadline& deadline);
+  /// Enqueues that all ranks receive each part from its own rank.
+  void enqueue_gather(Parts parts, void* stream, const Deadline& deadline);
   /// Waits until `is_done`, which checks whether the device has done the enqueued work.
   void wait(const std::function<bool()>& is_done, const Deadline& deadline);
 

@@ -4,6 +4,7 @@
 #include "exec/model/device.hpp"
 #include "exec/model/gpu.hpp"
 #include "exec/model/stream.hpp"
+#include "exec/model/tensor_slices.hpp"
 #include "exec/run/message_header.hpp"
 #include "exec/run/nccl.hpp"
 #include "exec/run/tcp_transport.hpp"
@@ -93,7 +94,8 @@ nccl::Id shared_id(std::size_t channel, bool is_first, TcpWorld& world, Seconds 
     std::transform(id.begin(), id.end(), bytes.begin(),
                    [](std::byte byte) { return static_cast<double>(std::to_integer<unsigned>(byte)); });
   }
-  world.all_reduce_sum(static_cast<std::uint32_t>(channel), TcpWorld::Pieces<double>{std::span(bytes)}, deadline);
+  world.collective(Opcode::AllReduce, static_cast<std::uint32_t>(channel), TcpWorld::Pieces<double>{std::span(bytes)},
+                   deadline);
   nccl::Id id{};
   std::transform(bytes.begin(), bytes.end(), id.begin(), [](double byte) { return static_cast<std::byte>(byte); });
   return id;
@@ -185,17 +187,17 @@ class NcclTransport : public Transport {
     return message;
   }
 
-  void all_reduce_sum(std::size_t channel, const Instruction& instruction, const Tensors& tensors) override
+  void collective(std::size_t channel, const Instruction& instruction, const Tensors& tensors) override
   {
     const auto found = communicators_.find(channel);
     if (found == communicators_.end()) {
-      tcp_->all_reduce_sum(channel, instruction, tensors);
+      tcp_->collective(channel, instruction, tensors);
       return;
     }
     waits_.transfer(instruction, [&](const Deadline& deadline) {
       // Once all ranks are here, none of their kernels waits for work that a host has yet to launch.
-      world_->all_reduce_sum(static_cast<std::uint32_t>(channel), TcpWorld::Pieces<double>(), deadline);
-      found->second->enqueue_sums(pieces_of(tensors), stream(), deadline);
+      world_->collective(Opcode::AllReduce, static_cast<std::uint32_t>(channel), TcpWorld::Pieces<double>(), deadline);
+      enqueue(*found->second, channel, instruction.opcode, tensors, deadline);
       wait(*found->second, deadline);
     });
   }
@@ -203,6 +205,21 @@ class NcclTransport : public Transport {
   void cancel() noexcept override { tcp_->cancel(); }
 
  private:
+  void enqueue(nccl::Communicator& communicator, std::size_t channel, Opcode opcode, const Tensors& tensors,
+               const Deadline& deadline) const
+  {
+    if (opcode == Opcode::AllReduce) {
+      communicator.enqueue_sums(pieces_of(tensors), stream(), deadline);
+      return;
+    }
+    const Channel& of = program_->channels().at(channel);
+    std::vector<std::vector<nccl::Piece>> parts;
+    for (std::size_t end = 0; end < of.ends.size(); ++end) parts.push_back(pieces_of(part_of(of, end, tensors)));
+    ensure(opcode == Opcode::ReduceScatter || opcode == Opcode::AllGather, "a collective that no program has");
+    opcode == Opcode::ReduceScatter ? communicator.enqueue_sums_of_parts(parts, stream(), deadline)
+                                    : communicator.enqueue_gather(parts, stream(), deadline);
+  }
+
   static std::vector<nccl::Piece> pieces_of(const Tensors& tensors)
   {
     std::vector<nccl::Piece> pieces;
@@ -258,9 +275,10 @@ std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, con
     }
     if (why_not.empty()) transport->connect(channel, is_of_transfers);
     if (ranks.front() != rank) continue;
-    const char* what = first.payload == Payload::Activation ? "activations"
-                       : is_of_transfers                    ? "gradients"
-                                                            : "gradients of parameters";
+    const char* what = first.payload == Payload::Activation  ? "activations"
+                       : first.payload == Payload::Parameter ? "parameters"
+                       : is_of_transfers                     ? "gradients"
+                                                             : "gradients of parameters";
     const std::string line =
         fmt::format("{}, {}: {}", name, what,
                     why_not.empty() ? "NCCL " + nccl::text_of_version(static_cast<int>(all[rank].nccl))

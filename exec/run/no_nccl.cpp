@@ -44,6 +44,16 @@ void Communicator::enqueue_sums(std::span<const Piece> /*pieces*/, void* /*strea
   refuse();
 }
 
+void Communicator::enqueue_sums_of_parts(Parts /*parts*/, void* /*stream*/, const Deadline& /*deadline*/)
+{
+  refuse();
+}
+
+void Communicator::enqueue_gather(Parts /*parts*/, void* /*stream*/, const Deadline& /*deadline*/)
+{
+  refuse();
+}
+
 void Communicator::wait(const std::function<bool()>& /*is_done*/, const Deadline& /*deadline*/)
 {
   refuse();

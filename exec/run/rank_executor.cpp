@@ -317,7 +317,7 @@ void RankExecutor::reduce_facts(const Job& job)
   const Event begin = job.lane.stream.record();
   const GradientFacts own = own_facts();
   const at::Tensor sums = at::tensor({own.sum_of_squares, own.not_finite}, at::kDouble);
-  transport_->all_reduce_sum(channel_of(job.instruction), job.instruction, {sums});
+  transport_->collective(channel_of(job.instruction), job.instruction, {sums});
   reduced_ = {sums[0].item<double>(), sums[1].item<double>()};
   ran(job, begin, job.lane.stream.record());
 }
@@ -333,7 +333,7 @@ void RankExecutor::reduce_gradients(const Job& job)
   const bool has_loss = is_last(job.instruction.stage);
   if (has_loss) sums.push_back(model.take_loss().to(at::kFloat));
   stream.record().wait();
-  transport_->all_reduce_sum(channel_of(job.instruction), job.instruction, sums);
+  transport_->collective(channel_of(job.instruction), job.instruction, sums);
   if (has_loss) loss_ = {sums.back().to(at::kDouble)};
   ran(job, begin, stream.record());
 }

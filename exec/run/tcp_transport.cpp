@@ -19,7 +19,7 @@ TcpWorld::Pieces<Value> pieces_of(const Tensors& tensors)
 {
   TcpWorld::Pieces<Value> pieces;
   for (const auto& tensor : tensors) {
-    ensure(tensor.is_contiguous(), "tensors in a sum are contiguous");
+    ensure(tensor.is_contiguous(), "tensors of a collective are contiguous");
     pieces.emplace_back(tensor.mutable_data_ptr<Value>(), static_cast<std::size_t>(tensor.numel()));
   }
   return pieces;
@@ -63,20 +63,21 @@ class TcpTransport : public Transport {
     return message;
   }
 
-  void all_reduce_sum(std::size_t channel, const Instruction& instruction, const Tensors& tensors) override
+  void collective(std::size_t channel, const Instruction& instruction, const Tensors& tensors) override
   {
     if (tensors.empty()) return;
     const bool is_on_gpu = !tensors.front().is_cpu();
-    const Tensors sums = is_on_gpu ? on_cpu(tensors) : tensors;
-    const auto reduce = [&](auto pieces) {
+    const Tensors values = is_on_gpu ? on_cpu(tensors) : tensors;
+    const auto exchange = [&](auto pieces) {
       waits_.transfer(instruction, [&](const Deadline& deadline) {
-        world_->all_reduce_sum(static_cast<std::uint32_t>(channel), pieces, deadline);
+        world_->collective(instruction.opcode, static_cast<std::uint32_t>(channel), pieces, deadline);
       });
     };
-    tensors.front().scalar_type() == at::kDouble ? reduce(pieces_of<double>(sums)) : reduce(pieces_of<float>(sums));
+    const bool is_double = tensors.front().scalar_type() == at::kDouble;
+    is_double ? exchange(pieces_of<double>(values)) : exchange(pieces_of<float>(values));
     if (!is_on_gpu) return;
     const torch::NoGradGuard no_graph;
-    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(sums[i], /*non_blocking=*/true);
+    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(values[i], /*non_blocking=*/true);
     event_of_this_thread(tensors.front().device().str()).wait();
   }
   void cancel() noexcept override { world_->cancel(); }

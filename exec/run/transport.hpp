@@ -26,11 +26,14 @@ class Transport {
   virtual void send(std::size_t channel, const Instruction& instruction, const Message& message) = 0;
   /// Receives a message. @throws as `send` does.
   virtual Message receive(std::size_t channel, const Instruction& instruction) = 0;
-  /// All-reduce: replaces `tensors` by their sums over the ranks at the channel's ends, which have tensors of the same
-  /// shapes. Every rank gets the same bits, whichever arrives first. The tensors are contiguous and all of float32 or
-  /// all of float64; those on a GPU are complete before the call and on return.
-  /// @throws as `send` does, and when another rank has another number of values.
-  virtual void all_reduce_sum(std::size_t channel, const Instruction& instruction, const Tensors& tensors) = 0;
+  /// A collective of the ranks at the channel's ends, which have tensors of the same shapes:
+  /// - AllReduce: replaces `tensors` by their sums. Every rank gets the same bits, whichever arrives first.
+  /// - ReduceScatter: only the values of the rank's own part (part_of_end), by the same bits; the others are of no use.
+  /// - AllGather: replaces the values of all parts but the own one by those of their ranks.
+  ///
+  /// The tensors are contiguous and all of float32 or all of float64; those on a GPU are complete before the call and
+  /// on return. @throws as `send` does, and when another rank has another number of values.
+  virtual void collective(std::size_t channel, const Instruction& instruction, const Tensors& tensors) = 0;
   /// Ends all waits with a failure (Cancelled within one process). Thread-safe.
   virtual void cancel() noexcept = 0;
 };

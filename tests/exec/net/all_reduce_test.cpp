@@ -1,4 +1,5 @@
 #include "core/errors.hpp"
+#include "core/program/collective.hpp"
 #include "exec/net/tcp_world.hpp"
 #include "tests/exec/net/tcp_ranks.hpp"
 
@@ -13,6 +14,7 @@
 #include <numeric>
 #include <random>
 #include <span>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -96,7 +98,7 @@ TEST(AllReduce, OfGroupsSumsInTheOrderOfTheirRings)
       groups.emplace_back([&] {
         for (int repetition = 0; repetition < 50; ++repetition) {
           sums[rank][0] = own;
-          world.all_reduce_sum(5, TcpWorld::Pieces<double>{std::span(&sums[rank][0], 1)}, plenty);
+          world.collective(Opcode::AllReduce, 5, TcpWorld::Pieces<double>{std::span(&sums[rank][0], 1)}, plenty);
         }
       });
     }
@@ -104,7 +106,7 @@ TEST(AllReduce, OfGroupsSumsInTheOrderOfTheirRings)
       groups.emplace_back([&] {
         for (int repetition = 0; repetition < 50; ++repetition) {
           sums[rank][1] = own;
-          world.all_reduce_sum(6, TcpWorld::Pieces<double>{std::span(&sums[rank][1], 1)}, plenty);
+          world.collective(Opcode::AllReduce, 6, TcpWorld::Pieces<double>{std::span(&sums[rank][1], 1)}, plenty);
         }
       });
     }
@@ -127,7 +129,7 @@ TEST(AllReduce, SumsTheValuesOfPiecesThatEachRankHasInItsOwnSizes)
     std::iota(sums[rank].begin(), sums[rank].end(), static_cast<float>(rank));
     const std::span<float> all(sums[rank]);
     const std::size_t cut = 7 + 40 * rank;
-    world.all_reduce_sum(5, TcpWorld::Pieces<float>{all.first(cut), {}, all.subspan(cut)}, plenty);
+    world.collective(Opcode::AllReduce, 5, TcpWorld::Pieces<float>{all.first(cut), {}, all.subspan(cut)}, plenty);
   });
   for (std::size_t i = 0; i < 100; ++i) EXPECT_EQ(sums[0][i], 3 * static_cast<float>(i) + 3);
   EXPECT_EQ(sums[1], sums[0]);
@@ -145,11 +147,57 @@ TEST(AllReduce, OfAGroupFollowsItsAlgorithmToTheSameBits)
     ranks.run([&](TcpWorld& world, std::size_t rank) {
       for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{100'003}}) {
         sums[rank].assign(size, 0.1 * static_cast<double>(rank + 1));
-        world.all_reduce_sum(5, TcpWorld::Pieces<double>{std::span(sums[rank])}, plenty);
+        world.collective(Opcode::AllReduce, 5, TcpWorld::Pieces<double>{std::span(sums[rank])}, plenty);
       }
     });
     for (const double sum : sums[0]) EXPECT_NEAR(sum, 1.5, 1e-12) << name_of(algorithm);
     for (const auto& of_rank : sums) EXPECT_EQ(of_rank, sums[0]) << name_of(algorithm);
+  }
+}
+
+TEST(Collective, ScattersSumsAndGathersThemByTheBitsOfAnAllReduce)
+{
+  constexpr std::size_t size = 100'003;
+  const std::vector<std::string> sites = {"x", "y", "y", "x"};
+  for (const Algorithm algorithm : {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree, Algorithm::Direct}) {
+    Ranks ranks(4);
+    ranks.options.connections = 2;
+    ranks.options.groups = {{.channel = 5, .ranks = {3, 0, 1, 2}, .algorithm = algorithm, .sites = sites}};
+    std::vector<std::vector<float>> whole(4);
+    std::vector<std::vector<float>> in_halves(4);
+    std::vector<std::array<std::uint64_t, 2>> sent(4);
+    ranks.run([&](TcpWorld& world, std::size_t rank) {
+      std::mt19937 random(static_cast<unsigned>(rank));
+      std::uniform_real_distribution<float> distribution(-1, 1);
+      whole[rank].resize(size);
+      for (float& value : whole[rank]) value = distribution(random);
+      in_halves[rank] = whole[rank];
+      const auto collective = [&](Opcode opcode, std::vector<float>& values) {
+        const std::uint64_t before = world.bytes_sent();
+        world.collective(opcode, 5, TcpWorld::Pieces<float>{std::span(values)}, plenty);
+        return world.bytes_sent() - before;
+      };
+      sent[rank][0] = collective(Opcode::AllReduce, whole[rank]);
+      sent[rank][1] = collective(Opcode::ReduceScatter, in_halves[rank]);
+      const std::size_t end = (rank + 1) % 4;  // in the group
+      const ValueRange own = part_of_end(end, 4, size, algorithm, sites);
+      for (std::size_t i = 0; i < size; ++i) {
+        if (i < own.begin || i >= own.end) in_halves[rank][i] = 0;
+      }
+      sent[rank][1] += collective(Opcode::AllGather, in_halves[rank]);
+    });
+    std::uint64_t all_reduced = 0;
+    std::uint64_t divided = 0;
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(in_halves[rank], whole[0]) << name_of(algorithm);
+      all_reduced += sent[rank][0];
+      divided += sent[rank][1];
+    }
+    if (algorithm == Algorithm::Tree) {
+      EXPECT_GT(divided, all_reduced);  // it takes whole sums to its root, and parts back
+    } else {
+      EXPECT_EQ(divided, all_reduced) << name_of(algorithm);
+    }
   }
 }
 
@@ -159,7 +207,7 @@ TEST(AllReduce, OfAGroupNamesItsChannel)
   ranks.options.groups = {{.channel = 5, .ranks = {0, 1}}};
   const auto errors = ranks.errors([](TcpWorld& world, std::size_t rank) {
     double value = 1;
-    if (rank == 0) world.all_reduce_sum(5, TcpWorld::Pieces<double>{std::span(&value, 1)}, little);
+    if (rank == 0) world.collective(Opcode::AllReduce, 5, TcpWorld::Pieces<double>{std::span(&value, 1)}, little);
     pause(0.3);
   });
   EXPECT_THAT(errors[0], MatchesRegex("rank 0: receive from rank 1 \\(channel 5\\): no message after [0-9.]+ s: "

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -64,6 +65,14 @@ TEST(InProcessTransport, HandsMessagesOverOnTheirOwnChannels)
   }
 }
 
+Instruction instruction_of(Opcode opcode)
+{
+  Instruction instruction;
+  instruction.opcode = opcode;
+  return instruction;
+}
+const Instruction all_reduce = instruction_of(Opcode::AllReduce);
+
 TEST(InProcessTransport, SumsInTheOrderOfRanksWhicheverArrivesFirst)
 {
   const auto program = three_stages();
@@ -77,7 +86,7 @@ TEST(InProcessTransport, SumsInTheOrderOfRanksWhicheverArrivesFirst)
         ranks.emplace_back([&, rank] {
           if (rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
           sums[rank] = {at::full({1}, own[rank], at::kDouble), at::ones({2}, at::kDouble)};
-          transports[rank]->all_reduce_sum(4, {}, sums[rank]);
+          transports[rank]->collective(4, all_reduce, sums[rank]);
         });
       }
     }
@@ -85,6 +94,36 @@ TEST(InProcessTransport, SumsInTheOrderOfRanksWhicheverArrivesFirst)
       EXPECT_EQ(sum[0].item<double>(), 0) << late;
       EXPECT_TRUE(at::equal(sum[1], at::full({2}, 3, at::kDouble))) << late;
     }
+  }
+}
+
+TEST(InProcessTransport, ScattersSumsAndGathersParts)
+{
+  const auto program = three_stages();
+  const auto transports = in_process_transports(*program, plenty);
+  std::array<Tensors, 3> sums;
+  std::array<Tensors, 3> gathered;
+  {
+    std::vector<std::jthread> ranks;
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      ranks.emplace_back([&, rank] {
+        const double own = std::pow(10, double(rank));
+        sums[rank] = {at::arange(2, at::kDouble) * own, (at::arange(2, 5, at::kDouble) * own).view({3, 1})};
+        transports[rank]->collective(4, instruction_of(Opcode::ReduceScatter), sums[rank]);
+        gathered[rank] = {at::full({2, 2}, own, at::kDouble), at::full({1}, own, at::kDouble)};
+        transports[rank]->collective(4, instruction_of(Opcode::AllGather), gathered[rank]);
+      });
+    }
+  }
+  // Of 5 values the ranks have the parts 0 to 0, 1 to 2, and 3 to 4.
+  EXPECT_EQ(sums[0][0][0].item<double>(), 0);
+  EXPECT_EQ(sums[1][0][1].item<double>(), 111);
+  EXPECT_EQ(sums[1][1][0].item<double>(), 222);
+  EXPECT_EQ(sums[2][1][1].item<double>(), 333);
+  EXPECT_EQ(sums[2][1][2].item<double>(), 444);
+  for (const auto& tensors : gathered) {
+    EXPECT_TRUE(at::equal(tensors[0], at::tensor({1., 10., 10., 100.}, at::kDouble).view({2, 2})));
+    EXPECT_EQ(tensors[1].item<double>(), 100);
   }
 }
 
@@ -104,7 +143,7 @@ TEST(InProcessTransport, EndsAllWaitsWhenOneRankIsCancelled)
   {
     const std::jthread receiver([&] { kinds[0] = kind_of([&] { transports[1]->receive(0, {}); }); });
     const std::jthread reducer(
-        [&] { kinds[1] = kind_of([&] { transports[2]->all_reduce_sum(4, {}, {at::ones({1}, at::kDouble)}); }); });
+        [&] { kinds[1] = kind_of([&] { transports[2]->collective(4, all_reduce, {at::ones({1}, at::kDouble)}); }); });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     transports[0]->cancel();
   }
