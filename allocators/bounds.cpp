@@ -13,15 +13,15 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 /// The most work that fits into some memory when layers may be cut anywhere: those with most work per byte first.
 class Knapsack {
  public:
-  /// Every stage needs at least its layers without transfer buffers, with that many micro-batches in flight.
-  Knapsack(const CostModel& cost, std::uint64_t in_flight)
+  /// Every stage needs at least its layers without transfer buffers, with that many bytes of a parameter, and that many
+  /// micro-batches in flight.
+  Knapsack(const CostModel& cost, double per_parameter, std::uint64_t in_flight)
   {
     struct Item {
       double work;
       double memory;
     };
     const auto& workload = cost.workload();
-    const double per_parameter = bytes_per_parameter(workload.dtype, workload.optimizer);
     double free_work = 0;
     std::vector<Item> items;
     for (const auto& layer : workload.layers) {
@@ -187,7 +187,10 @@ double turns_of_step(const CostModel& cost, const Goal& goal)
 
 Bound played_bound(const CostModel& cost, const Goal& goal, bool has_replicas)
 {
-  const Knapsack knapsack(cost, has_replicas ? 1 : least_in_flight(goal));
+  const ParameterBytes bytes = parameter_bytes(cost.workload().dtype, cost.workload().optimizer);
+  const auto most_replicas = std::min<std::uint64_t>(cost.devices(), goal.microbatches);
+  const double per_parameter = has_replicas ? held_bytes(bytes, Sharding::Parameters, most_replicas) : bytes.all();
+  const Knapsack knapsack(cost, per_parameter, has_replicas ? 1 : least_in_flight(goal));
   const auto capacities = fastest_first(cost);
   double memory = 0;
   for (const auto& capacity : capacities) memory += capacity.memory;
@@ -202,7 +205,8 @@ Bound played_bound(const CostModel& cost, const Goal& goal, bool has_replicas)
 Bound objective_bound(const CostModel& cost, const Goal& goal)
 {
   if (goal.objective == Objective::Step && !chain_schedule(goal.schedule)) return played_bound(cost, goal, false);
-  const Knapsack knapsack(cost, least_in_flight(goal));
+  const double per_parameter = bytes_per_parameter(cost.workload().dtype, cost.workload().optimizer);
+  const Knapsack knapsack(cost, per_parameter, least_in_flight(goal));
   const auto capacities = fastest_first(cost);
   double memory = 0;
   for (const auto& capacity : capacities) memory += capacity.memory;

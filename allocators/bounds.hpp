@@ -21,7 +21,7 @@ Bound objective_bound(const CostModel& cost, const Goal& goal);
 
 /// The same for the step of plans under any schedule, in which the busiest device computes all that it has: M times the
 /// fractional bottleneck. `has_replicas`: also of plans with several replicas of a stage, which may divide the
-/// micro-batches of a layer among devices.
+/// micro-batches of a layer among devices, and its memory but for activations.
 Bound played_bound(const CostModel& cost, const Goal& goal, bool has_replicas);
 
 /// Returns a factor c, at most M-1: a step takes at least c x the largest compute time of a stage + the sum over all

@@ -4,6 +4,7 @@
 #include "core/base/standard_streams.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
+#include "core/program/walk.hpp"
 #include "exec/commands.hpp"
 #include "exec/files/checkpoint.hpp"
 #include "exec/files/step_log.hpp"
@@ -40,6 +41,13 @@ constexpr auto footer = R"(Example:
     --trace measured.json
 )";
 
+/// Refuses a plan whose replicas would wait for each other's parameters in a circle: they order their passes
+/// differently.
+void require_end(const Program& program, const std::string& plan_file)
+{
+  if (const auto deadlock = deadlock_of(program)) throw InputError(plan_file, "sync.sharded: parameters: " + *deadlock);
+}
+
 /// One attempt of a run.
 ExitCode run(RunCommandOptions options)
 {
@@ -67,6 +75,7 @@ ExitCode run(RunCommandOptions options)
   refuse_overwriting(inputs_of(options), output_files);
 
   const auto program = schedules::make_program(plan, workload);
+  if (plan.sync.sharded == Sharding::Parameters) require_end(*program, options.plan);
   options.run.limits = time_limits_of(plan, options);
   const RunData data(options, workload, plan.goal.microbatches);
   options.run.batches = data.batches.get();

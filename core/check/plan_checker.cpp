@@ -53,6 +53,7 @@ class Checker {
     if (!claims_.empty()) return claims_.take();
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       for (std::size_t replica = 0; replica < devices_[i].size(); ++replica) check_device(i, replica);
+      check_sync(i);
     }
     if (!is_chain(plan_)) return claims_.take();  // faults_of_played checks the rest
     if (plan_.schedule_bound) fault("schedule_bound_s: a claim of plans whose step is played; leave it out");
@@ -251,6 +252,15 @@ class Checker {
       fault("{}.type: claims {}; it is {} on platform {}", place_of_shard(stage, replica), in_quotes(*claimed.type),
             in_quotes(device.type), cluster_.name);
     }
+  }
+
+  /// Checks that the replicas of a stage can divide what the plan says, by the sites that the platform gives them.
+  void check_sync(std::size_t stage)
+  {
+    std::vector<std::string> sites;
+    for (const std::size_t device : devices_[stage]) sites.push_back(cluster_.devices[device].site);
+    if (const auto why_not = why_not_divided(plan_.sync, plan_.stages[stage], sites))
+      fault("sync.sharded: {}", *why_not);
   }
 
   /// A transfer as its latency and the time that it occupies its lane.

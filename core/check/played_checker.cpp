@@ -85,6 +85,7 @@ class PlayedChecker {
     const std::size_t ranks = devices_.size() + (plan_.data_server ? 1 : 0);
     ensure(program_.ranks() == ranks, "the program of a plan has its devices as ranks");
     collect_work();
+    check_resident();
     if (!claims_.empty()) return claims_.take();
     collect_transfers();
     const PlayedProgram played = play_program(program_, nominal_rates(plan_, workload_, cluster_));
@@ -152,6 +153,42 @@ class PlayedChecker {
     const auto [is, should_be] = distinct_texts(played, found);
     claims_.fault("stages[{}]: its program takes {} s for the {} pass of a micro-batch; its layers take {} s", stage,
                   is, pass, should_be);
+  }
+
+  /// Compares the memory that the program holds throughout with that of the stages' layers: parameters, gradients,
+  /// optimizers and buffers, of which the replicas of a stage may divide some.
+  void check_resident()
+  {
+    const Boundaries cuts = boundaries_of(workload_);
+    const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
+    std::vector<double> found(devices_.size(), 0);
+    for (const auto& holder : holders_) {
+      const Stage& stage = plan_.stages[holder.stage];
+      const auto replicas = static_cast<double>(stage.replicas.size());
+      const bool divides_parameters = plan_.sync.sharded == Sharding::Parameters;
+      const bool divides_gradients = divides_parameters || plan_.sync.sharded == Sharding::Gradients;
+      const bool divides_optimizer = divides_gradients || plan_.sync.sharded == Sharding::Optimizer;
+      const double each = bytes.parameter / (divides_parameters ? replicas : 1) +
+                          bytes.gradient / (divides_gradients ? replicas : 1) +
+                          bytes.optimizer / (divides_optimizer ? replicas : 1);
+      for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+        const Layer& layer = workload_.layers[k];
+        found[holder.rank] += workload_.memory_model == MemoryModel::Sky ? layer.sky_memory.value
+                                                                         : static_cast<double>(layer.parameters) * each;
+      }
+      if (workload_.memory_model == MemoryModel::Sky) continue;
+      const std::size_t after = stage.last_layer + 1;
+      found[holder.rank] += (cuts.output[stage.first_layer] + cuts.gradient[stage.first_layer] + cuts.output[after] +
+                             cuts.gradient[after] + workload_.recompute_buffer)
+                                .value;
+    }
+    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
+      const double held = program_.resident(rank, Tier::Device).value;
+      if (agree(held, found[rank])) continue;
+      const auto [is, should_be] = distinct_texts(held, found[rank]);
+      claims_.fault("device {}: its program holds {} B throughout; its stages need {} B", shown(devices_[rank]), is,
+                    should_be);
+    }
   }
 
   void collect_transfers()

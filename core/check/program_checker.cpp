@@ -297,11 +297,33 @@ class InstructionChecker {
       if (instruction.payload == Payload::Activation) spots[static_cast<std::size_t>(Kind::ActivationRecv)] = spot;
       if (instruction.payload == Payload::Gradient) spots[static_cast<std::size_t>(Kind::GradientRecv)] = spot;
     } else if (is_collective(instruction.opcode)) {
-      if (instruction.payload == Payload::GradientFacts) tasks_.facts[spot.rank].include(spot);
-      if (instruction.payload != Payload::ParameterGradient) return;
-      Holding& holding = tasks_.holding(stage, spot.rank);
-      holding.syncs.include(spot);
-      holding.channels.insert(*program_.lanes(spot.rank)[spot.lane].channel);
+      record_collective(instruction, spot);
+    }
+  }
+
+  void record_collective(const Instruction& instruction, const Spot& spot)
+  {
+    const std::size_t channel = *program_.lanes(spot.rank)[spot.lane].channel;
+    switch (instruction.payload) {
+      case Payload::GradientFacts:
+        tasks_.facts[spot.rank].include(spot);
+        return;
+      case Payload::ParameterGradient: {
+        Holding& holding = tasks_.holding(instruction.stage, spot.rank);
+        holding.syncs.include(spot);
+        holding.channels.insert(channel);
+        holding.scatters = holding.scatters || instruction.opcode == Opcode::ReduceScatter;
+        return;
+      }
+      case Payload::Parameter: {
+        Holding& holding = tasks_.holding(instruction.stage, spot.rank);
+        holding.gathers.include(spot);
+        holding.gather_channels.insert(channel);
+        return;
+      }
+      case Payload::Activation:
+      case Payload::Gradient:
+        return;
     }
   }
 
@@ -382,7 +404,14 @@ class TaskChecker {
       check_update(holding);
       holdings_of_stage[holding.stage].push_back(&holding);
     }
-    for (const auto& [stage, holdings] : holdings_of_stage) check_gradients_meet(stage, holdings);
+    for (const auto& [stage, holdings] : holdings_of_stage) {
+      check_meet(
+          stage, holdings, &Holding::channels, [](const Holding& holding) { return !holding.backwards.empty(); },
+          "its parameter gradients");
+      check_meet(
+          stage, holdings, &Holding::gather_channels, [](const Holding& holding) { return holding.scatters; },
+          "the parameters that ranks update in parts");
+    }
   }
 
  private:
@@ -482,19 +511,21 @@ class TaskChecker {
     }
   }
 
-  /// Checks that collectives lead from each rank with gradients of the stage's parameters to all others.
-  void check_gradients_meet(std::uint32_t stage, const std::vector<const Holding*>& holdings)
+  /// Checks that collectives over these channels lead from each rank that takes part to all others.
+  template <typename TakesPart>
+  void check_meet(std::uint32_t stage, const std::vector<const Holding*>& holdings,
+                  std::set<std::size_t> Holding::*channels_of, TakesPart takes_part, const char* what)
   {
-    const auto has_gradients = [](const Holding* holding) { return !holding->backwards.empty(); };
-    const auto first = std::find_if(holdings.begin(), holdings.end(), has_gradients);
+    const auto first =
+        std::find_if(holdings.begin(), holdings.end(), [&](const Holding* holding) { return takes_part(*holding); });
     if (first == holdings.end()) return;
-    std::set<std::size_t> channels = (*first)->channels;
+    std::set<std::size_t> channels = (*first)->*channels_of;
     std::vector<bool> is_reached(holdings.size(), false);
     is_reached[static_cast<std::size_t>(first - holdings.begin())] = true;
     for (bool has_grown = true; has_grown;) {
       has_grown = false;
       for (std::size_t i = 0; i < holdings.size(); ++i) {
-        const auto& own = holdings[i]->channels;
+        const auto& own = holdings[i]->*channels_of;
         const auto is_shared = [&](std::size_t channel) { return channels.contains(channel); };
         if (is_reached[i] || std::none_of(own.begin(), own.end(), is_shared)) continue;
         is_reached[i] = has_grown = true;
@@ -502,10 +533,10 @@ class TaskChecker {
       }
     }
     for (std::size_t i = 0; i < holdings.size(); ++i) {
-      if (is_reached[i] || !has_gradients(holdings[i])) continue;
+      if (is_reached[i] || !takes_part(*holdings[i])) continue;
       faults_.add([&] {
-        return fmt::format("stage {}: no collective of its parameter gradients joins ranks {} and {}", stage,
-                           (*first)->rank, holdings[i]->rank);
+        return fmt::format("stage {}: no collective of {} joins ranks {} and {}", stage, what, (*first)->rank,
+                           holdings[i]->rank);
       });
       return;
     }

@@ -29,8 +29,10 @@ inline constexpr std::size_t most_program_faults = 20;
 /// - An untimed play ends. In it, each task comes after those that it needs, by the order of its lane or by waits: a
 ///   backward after its forward, both after what they receive, a send after what it sends, an Update after all
 ///   backwards of its stage and after its gradient sync, and the sync after those backwards.
-/// - The parameter gradients of a stage on several ranks meet at collectives. If ranks exchange gradient facts, all
-///   that update take part.
+/// - The parameter gradients of a stage on several ranks meet at collectives. Where a ReduceScatter leaves each with a
+///   part, their parameters meet too: after the Update, and forwards wait for that a period later, or after the Update
+///   of the period before, and forwards and backwards wait for that. If ranks exchange gradient facts, all that update
+///   take part.
 /// - The memory of every tier ends where it began and is never below, in the order of the untimed play.
 ///
 /// The checks of one item are made if those before it found no fault.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -150,12 +151,14 @@ class OrderChecker : public WalkVisitor {
     const Passage& passage = *tasks_.find_passage(instruction.stage, instruction.microbatch);
     const auto needs = [&](const Spot& spot, const char* what) { check_need(turn, begun, spot, what); };
     if (instruction.opcode == Opcode::Forward) {
+      check_gathered(turn);
       needs(passage.spot(Kind::ActivationRecv), "Recv");
       const auto* before =
           instruction.stage == 0 ? nullptr : tasks_.find_passage(instruction.stage - 1, instruction.microbatch);
       if (before != nullptr) needs(before->spot(Kind::Forward), "Forward of the stage before");
       return;
     }
+    if (instruction.opcode != Opcode::BackwardWeight) check_gathered(turn);
     needs(passage.spot(Kind::Forward), "Forward");
     if (instruction.opcode == Opcode::BackwardWeight) return needs(passage.spot(Kind::BackwardInput), "BackwardInput");
     needs(passage.spot(Kind::GradientRecv), "Recv");
@@ -196,7 +199,54 @@ class OrderChecker : public WalkVisitor {
     if (instruction.payload == Payload::GradientFacts) {
       check_counts(turn, begun, tasks_.backwards[rank], "last backward");
     }
+    if (instruction.payload == Payload::Parameter) check_gather(turn, begun);
   }
+
+  /// Checks that a gather of parameters comes after their Update: of its period, if forwards wait for it a period
+  /// later, or else of the period before.
+  void check_gather(const Turn& turn, const Clock& begun)
+  {
+    const Holding& holding = holding_of(turn);
+    if (!holding.update.is_set()) return;
+    if (is_gathered_a_period_before(holding)) return check_need(turn, begun, holding.update, "Update");
+    // What has begun in the lane of the Update follows the one of the period before.
+    const Waits& waits = turn.instruction.waits;
+    const bool waits_for_it = std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
+      return wait.lane == holding.update.lane && wait.periods_back == 1 && wait.count > holding.update.position;
+    });
+    if (!waits_for_it && begun[holding.update.lane] == 0) add_need(turn, holding.update, "Update of the period before");
+  }
+
+  /// Checks that a pass waits for a gather of its parameters: a forward for one of this period or of the one before, a
+  /// backward for one of this period, unless its forward waited for one of the period before.
+  void check_gathered(const Turn& turn)
+  {
+    const Instruction& instruction = turn.instruction;
+    const Holding& holding = holding_of(turn);
+    if (holding.gathers.empty()) return;
+    const auto waits_for_gather = [&](const Wait& wait) {
+      return std::any_of(holding.gathers.begin(), holding.gathers.end(), [&](const auto& gather) {
+        return wait.lane == gather.lane && (wait.periods_back == 0 || wait.count >= gather.count);
+      });
+    };
+    const auto& waits = instruction.waits;
+    const Wait* const found = std::find_if(waits.begin(), waits.end(), waits_for_gather);
+    const bool is_forward = instruction.opcode == Opcode::Forward;
+    if (found != waits.end()) {
+      if (is_forward && found->periods_back > 0) gathered_before_.insert(&holding);
+    } else if (is_forward || !is_gathered_a_period_before(holding)) {
+      faults_.add([&] { return fmt::format("{} does not wait for a gather of its parameters", text_of(turn)); });
+    }
+  }
+
+  const Holding& holding_of(const Turn& turn) const
+  {
+    static const Holding none;
+    const Holding* const found = tasks_.find_holding(turn.instruction.stage, static_cast<std::uint32_t>(turn.at.rank));
+    return found == nullptr ? none : *found;
+  }
+
+  bool is_gathered_a_period_before(const Holding& holding) const { return gathered_before_.contains(&holding); }
 
   /// Checks that the turn begins after the instruction at `spot`, if its rank has that.
   void check_need(const Turn& turn, const Clock& begun, const Spot& spot, const char* what)
@@ -247,6 +297,7 @@ class OrderChecker : public WalkVisitor {
   bool has_facts_ = false;
   std::vector<std::vector<LaneClocks>> clocks_;  // by rank and lane
   std::vector<std::array<MemoryState, tier_count>> memory_;
+  std::set<const Holding*> gathered_before_;  // whose forwards wait for a gather of the period before
   ProgramFaults faults_;
 };
 

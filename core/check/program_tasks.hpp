@@ -110,10 +110,13 @@ class LaneCounts {
 struct Holding {
   std::uint32_t stage = 0;
   std::uint32_t rank = 0;
-  LaneCounts backwards;            // that make gradients of parameters
-  LaneCounts syncs;                // collectives of these gradients
-  std::set<std::size_t> channels;  // of those
-  Spot update;
+  LaneCounts backwards = {};            // that make gradients of parameters
+  LaneCounts syncs = {};                // collectives of these gradients
+  std::set<std::size_t> channels = {};  // of those
+  bool scatters = false;                // one of them leaves the rank with a part of the sums
+  Spot update = {};
+  LaneCounts gathers = {};                     // collectives of the parameters
+  std::set<std::size_t> gather_channels = {};  // of those
 };
 
 /// The instructions of a program by stage, micro-batch and rank.
@@ -146,7 +149,7 @@ class Tasks {
   Holding& holding(std::uint32_t stage, std::uint32_t rank)
   {
     const auto [found, is_new] = holding_of_.try_emplace({stage, rank}, holdings.size());
-    if (is_new) holdings.push_back({stage, rank, {}, {}, {}, {}});
+    if (is_new) holdings.push_back({.stage = stage, .rank = rank});
     return holdings[found->second];
   }
   const Holding* find_holding(std::uint32_t stage, std::uint32_t rank) const

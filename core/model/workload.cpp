@@ -98,11 +98,16 @@ Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch)
   return workload.recompute.empty() ? result : with_recomputation(result, workload.recompute);
 }
 
-double bytes_per_parameter(DType dtype, Optimizer optimizer)
+ParameterBytes parameter_bytes(DType dtype, Optimizer optimizer)
 {
   const double master_copy = dtype == DType::Float32 ? 0 : 4;
   const double state = optimizer == Optimizer::Sgd ? 0 : optimizer == Optimizer::Momentum ? 4 : 8;
-  return 2 * size_of(dtype) + master_copy + state;
+  return {size_of(dtype), size_of(dtype), master_copy + state};
+}
+
+double bytes_per_parameter(DType dtype, Optimizer optimizer)
+{
+  return parameter_bytes(dtype, optimizer).all();
 }
 
 Flops default_backward_weight(const Layer& layer)

@@ -111,9 +111,19 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
 /// with the same recomputation. Not for listed layers, and not for measured layers, whose times would be lost.
 Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch);
 
-/// Bytes per parameter that stay on the device between steps: the parameter, its gradient and the optimizer's state.
-/// float32: 4 + 4 + (sgd 0, momentum 4, adam and adamw 8). bf16 and fp16: 2 + 2 + a float32 master copy of 4 + the same
-/// state in float32; for adam 16 in total (Rajbhandari et al., ZeRO, 2020, section 3.1).
+/// What a parameter needs on its device between steps, in bytes.
+struct ParameterBytes {
+  double parameter = 0;
+  double gradient = 0;
+  double optimizer = 0;  ///< the optimizer's state, with the float32 master copy where there is one
+
+  double all() const { return parameter + gradient + optimizer; }
+};
+
+/// float32: 4 + 4 + (sgd 0, momentum 4, adam and adamw 8). bf16 and fp16: 2 + 2 + a float32 master copy of 4 and the
+/// same state in float32; for adam 16 in total (Rajbhandari et al., ZeRO, 2020, section 3.1).
+ParameterBytes parameter_bytes(DType dtype, Optimizer optimizer);
+/// The sum of `parameter_bytes`.
 double bytes_per_parameter(DType dtype, Optimizer optimizer);
 
 /// The part of a layer's backward work that computes the gradients of parameters, if it is not known: half, as of a

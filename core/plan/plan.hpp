@@ -4,6 +4,7 @@
 #include "core/model/workload.hpp"
 #include "core/plan/certificate.hpp"
 #include "core/plan/schedule_choice.hpp"
+#include "core/plan/sharding.hpp"
 #include "core/program/program.hpp"
 #include "core/units.hpp"
 
@@ -124,6 +125,9 @@ Stage stage_on(std::string device, std::size_t first_layer, std::size_t last_lay
 /// How the replicas of a stage add up their gradients.
 struct Sync {
   Algorithm algorithm = Algorithm::Ring;
+  Sharding sharded = Sharding::None;
+
+  bool operator==(const Sync&) const = default;
 };
 
 /// The predicted times and memory of a plan.

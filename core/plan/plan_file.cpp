@@ -340,7 +340,10 @@ Json lasting_part_of(const Plan& plan)
                    {"outcome", name_of(plan.outcome)}};
   if (!plan.reason.empty()) document["reason"] = plan.reason;
   document["stages"] = std::move(stages);
-  if (has_replicas(plan)) document["sync"] = {{"algorithm", name_of(plan.sync.algorithm)}};
+  if (has_replicas(plan)) {
+    document["sync"] = {{"algorithm", name_of(plan.sync.algorithm)}};
+    if (plan.sync.sharded != Sharding::None) document["sync"]["sharded"] = name_of(plan.sync.sharded);
+  }
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
   if (plan.micro_batch) document["micro_batch"] = *plan.micro_batch;
   if (!plan.without.empty()) document["without"] = plan.without;

@@ -56,7 +56,43 @@ Replica read_replica(MappingReader& replica, FaultList& faults)
           })};
 }
 
-Stage read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches, FaultList& faults)
+/// The parts of a stage with these cuts, each a stage of its own on the same devices.
+std::vector<Stage> parts_of(const Stage& stage, const std::vector<std::uint64_t>& cuts)
+{
+  std::vector<Stage> parts = {stage};
+  for (const std::uint64_t cut : cuts) {
+    parts.back().last_layer = cut - 1;
+    parts.push_back(stage);
+    parts.back().first_layer = cut;
+  }
+  return parts;
+}
+
+/// Reads the first layers of a stage's parts but the first, whose replicas add up the gradients of one part while
+/// another is in its backward pass.
+std::vector<std::uint64_t> read_cuts(MappingReader& reader, const Stage& stage, FaultList& faults)
+{
+  if (reader.optional("cuts") == nullptr) return {};
+  if (stage.replicas.size() < 2) {
+    reader.add_fault("cuts", "the stage has one replica, so that nothing happens between its parts; leave them out");
+    return {};
+  }
+  std::vector<std::uint64_t> cuts;
+  std::uint64_t before = stage.first_layer;
+  read_list<std::uint64_t>(reader, "cuts", faults, [&](MappingReader& item, const std::string& name) {
+    const std::uint64_t cut = item.required_count(name);
+    if (cut > before && cut <= stage.last_layer) {
+      cuts.push_back(before = cut);
+    } else {
+      item.add_fault(
+          name, fmt::format("{}; a part begins after layer {} and not after layer {}", cut, before, stage.last_layer));
+    }
+    return cut;
+  });
+  return cuts;
+}
+
+std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches, FaultList& faults)
 {
   Stage stage;
   stage.first_layer = reader.required_count("first_layer");
@@ -77,8 +113,8 @@ Stage read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatche
                                              counted(taken, "micro-batch", "es"), *microbatches));
   }
   if (stage.replicas.size() == 1) stage.replicas.front().microbatches = 0;  // all, whatever the step has
-  refuse(reader, {"cuts", "splits", "residence"});
-  return stage;
+  refuse(reader, {"splits", "residence"});
+  return parts_of(stage, read_cuts(reader, stage, faults));
 }
 
 /// A number of a schedule, or several: "chunks": 2, "warm_up": [3, 2, 1, 0].
@@ -96,8 +132,13 @@ std::vector<std::uint64_t> read_numbers(MappingReader& schedule, const std::stri
 
 std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches, FaultList& faults)
 {
-  return read_objects<Stage>(plan, "stages", faults,
-                             [&](MappingReader& stage) { return read_stage(stage, microbatches, faults); });
+  std::vector<Stage> stages;
+  for (auto& parts : read_objects<std::vector<Stage>>(
+           plan, "stages", faults, [&](MappingReader& stage) { return read_stage(stage, microbatches, faults); })) {
+    if (parts.empty()) parts.emplace_back();  // a stage with faults
+    stages.insert(stages.end(), parts.begin(), parts.end());
+  }
+  return stages;
 }
 
 ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& stages, std::uint64_t microbatches,
@@ -150,7 +191,20 @@ Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultLis
     for (const auto algorithm : sync_algorithms) {
       if (name == name_of(algorithm)) sync.algorithm = algorithm;
     }
-    refuse(reader, {"every", "fragments", "delay", "reduction", "codec", "sharded", "bucket_bytes", "server"});
+    if (const auto sharded = reader.optional_choice("sharded", sharding_names())) {
+      sync.sharded = sharding_from_name(*sharded).value();
+    }
+    for (const auto& stage : stages) {
+      std::vector<std::string> sites;
+      for (const auto& replica : stage.replicas) {
+        if (!replica.shards.empty()) sites.push_back(replica.shards.front().site.value_or(""));
+      }
+      if (const auto why_not = why_not_divided(sync, stage, sites)) {
+        reader.add_fault("sharded", *why_not);
+        break;
+      }
+    }
+    refuse(reader, {"every", "fragments", "delay", "reduction", "codec", "bucket_bytes", "server"});
     return sync;
   });
 }

@@ -206,4 +206,14 @@ std::string ProgramWalk::deadlock() const
   return text;
 }
 
+std::optional<std::string> deadlock_of(const Program& program)
+{
+  class Nothing : public WalkVisitor {
+   public:
+    void execute(const Turn& /*turn*/) override {}
+    void meet(std::size_t /*channel*/, std::span<const Turn* const> /*turns*/) override {}
+  } nothing;
+  return ProgramWalk(program).run(1, nothing);
+}
+
 }  // namespace isobar

@@ -106,4 +106,8 @@ class ProgramWalk {
   WalkVisitor* visitor_ = nullptr;
 };
 
+/// The lanes that wait for each other in a program that deadlocks, in one line; none for one that ends.
+/// O(instructions).
+std::optional<std::string> deadlock_of(const Program& program);
+
 }  // namespace isobar

@@ -9,6 +9,7 @@
 #include "exec/files/open_file.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <unistd.h>
 #include <algorithm>
@@ -65,41 +66,43 @@ std::optional<std::uint64_t> take_number(std::string_view& text)
   return number;
 }
 
-struct NameOfStage {
-  std::size_t stage = 0;
-  std::size_t stages = 0;
-};
-
-/// Stage and number of stages in the name of a stage's file, whatever its ending; none for other names.
-std::optional<NameOfStage> name_of_stage(std::string_view name)
+/// Takes "STAGE-of-STAGES" after `begin`; none for other text, and for a number beyond its limit.
+std::optional<std::pair<std::size_t, std::size_t>> take_place(std::string_view begin, std::string_view& text)
 {
-  constexpr std::string_view begin = "stage-", between = "-of-";
-  std::string_view rest = name;
-  if (!rest.starts_with(begin)) return std::nullopt;
-  rest.remove_prefix(begin.size());
-  const auto stage = take_number(rest);
-  if (!stage || !rest.starts_with(between)) return std::nullopt;
-  rest.remove_prefix(between.size());
-  const auto stages = take_number(rest);
-  if (!stages || *stage >= *stages || *stages > most_stages) return std::nullopt;
-  return NameOfStage{*stage, *stages};
+  constexpr std::string_view between = "-of-";
+  if (!text.starts_with(begin)) return std::nullopt;
+  text.remove_prefix(begin.size());
+  const auto number = take_number(text);
+  if (!number || !text.starts_with(between)) return std::nullopt;
+  text.remove_prefix(between.size());
+  const auto count = take_number(text);
+  if (!count || *number >= *count || *count > most_stages) return std::nullopt;
+  return std::pair(*number, *count);
 }
 
-/// The number of stages in the name of a manifest part; none for other names.
-std::optional<std::size_t> stages_of_manifest(std::string_view name)
+/// The part that a file's name begins with, whatever its ending; none for other names.
+std::optional<PartName> part_in_name(std::string_view name)
 {
-  const auto found = name_of_stage(name);
-  if (!found || name != manifest_file_name(found->stage, found->stages)) return std::nullopt;
-  return found->stages;
+  const auto stage = take_place("stage-", name);
+  if (!stage) return std::nullopt;
+  PartName part{.stage = stage->first, .stages = stage->second};
+  if (const auto shard = take_place("-shard-", name)) std::tie(part.shard, part.shards) = *shard;
+  return part;
+}
+
+/// The part whose manifest has this name; none for other names.
+std::optional<PartName> part_of_manifest(std::string_view name)
+{
+  const auto found = part_in_name(name);
+  return found && name == manifest_file_name(*found) ? found : std::nullopt;
 }
 
 /// Whether a run wrote the file; temporary files add a dot and six letters (core/base/files.cpp).
 bool is_ours(std::string_view name)
 {
-  const auto found = name_of_stage(name);
+  const auto found = part_in_name(name);
   if (!found) return false;
-  for (const auto& whole :
-       {stage_file_name(found->stage, found->stages), manifest_file_name(found->stage, found->stages)}) {
+  for (const auto& whole : {tensor_file_name(*found), manifest_file_name(*found)}) {
     const bool is_temporary = name.size() == whole.size() + 7 && name.starts_with(whole) && name[whole.size()] == '.';
     if (name == whole || is_temporary) return true;
   }
@@ -118,38 +121,50 @@ void remove_checkpoint(const fs::path& folder)
   if (fault && fault != std::errc::directory_not_empty) fail(folder, fault);
 }
 
-/// The number of stages of a checkpoint, by the names in its folder. @throws InputError when manifest parts are
-/// missing.
-std::size_t stages_in(const fs::path& folder)
+/// The parts of a checkpoint, by the names in its folder, in order. @throws InputError when some are missing.
+std::vector<PartName> parts_in(const fs::path& folder)
 {
-  std::set<std::size_t> found;
-  std::size_t parts = 0;
+  std::set<PartName> found;
   for (const auto& name : names_in(folder)) {
-    const auto stages = stages_of_manifest(name);
-    if (!stages) continue;
-    found.insert(*stages);
-    ++parts;
+    if (const auto part = part_of_manifest(name)) found.insert(*part);
   }
   const std::string where = shown_path(folder);
   std::error_code ignored;
   if (!fs::exists(folder, ignored)) throw InputError(where, "no such checkpoint");
   if (found.empty()) throw InputError(where, "has no part of a manifest");
-  if (found.size() > 1) {
-    throw InputError(where, fmt::format("has manifest parts of {} and of {} stages", *found.begin(), *found.rbegin()));
+  const std::size_t stages = found.begin()->stages;
+  std::vector<std::size_t> shards(stages, 1);  // by stage
+  for (const auto& part : found) {
+    if (part.stages != stages) {
+      throw InputError(where, fmt::format("has manifest parts of {} and of {} stages", std::min(stages, part.stages),
+                                          std::max(stages, part.stages)));
+    }
+    shards[part.stage] = part.shards;
   }
-  const std::size_t stages = *found.begin();
-  if (parts == stages) return stages;
-  std::size_t missing = 0;
-  while (fs::exists(folder / manifest_file_name(missing, stages), ignored)) ++missing;
-  throw InputError(where, fmt::format("has {} of {} manifest parts; {} is missing", parts, stages,
-                                      manifest_file_name(missing, stages)));
+  std::vector<PartName> parts;
+  std::optional<PartName> missing;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    for (std::size_t shard = 0; shard < shards[stage]; ++shard) {
+      parts.push_back({stage, stages, shard, shards[stage]});
+      if (!missing && !found.contains(parts.back())) missing = parts.back();
+    }
+  }
+  for (const auto& part : found) {
+    if (part.shards == shards[part.stage]) continue;
+    throw InputError(where, fmt::format("has manifest parts of {} and of {} shards of stage {}",
+                                        std::min(part.shards, shards[part.stage]),
+                                        std::max(part.shards, shards[part.stage]), part.stage));
+  }
+  if (!missing) return parts;
+  throw InputError(where, fmt::format("has {} of {} manifest parts; {} is missing", found.size(), parts.size(),
+                                      manifest_file_name(*missing)));
 }
 
-/// Whether every stage has written its part, so that no rank is writing any more.
+/// Whether every part is there, so that no rank is writing any more.
 bool has_all_parts(const fs::path& folder)
 {
   try {
-    stages_in(folder);
+    parts_in(folder);
     return true;
   } catch (const InputError&) {
     return false;
@@ -160,7 +175,7 @@ bool has_all_parts(const fs::path& folder)
 std::optional<std::string> run_in(const fs::path& folder)
 {
   for (const auto& name : names_in(folder)) {
-    if (!stages_of_manifest(name)) continue;
+    if (!part_of_manifest(name)) continue;
     try {
       return read_manifest(folder / name).run;
     } catch (const InputError&) {
@@ -168,17 +183,6 @@ std::optional<std::string> run_in(const fs::path& folder)
     }
   }
   return std::nullopt;
-}
-
-/// The files of a complete checkpoint of `stages` stages.
-std::set<std::string> files_of(std::size_t stages)
-{
-  std::set<std::string> files;
-  for (std::size_t stage = 0; stage < stages; ++stage) {
-    files.insert(stage_file_name(stage, stages));
-    files.insert(manifest_file_name(stage, stages));
-  }
-  return files;
 }
 
 /// Refuses what cannot be read, which is not damage, and pipes, on which a read would block.
@@ -210,15 +214,53 @@ std::uint32_t crc_of_file(const fs::path& path)
   throw InputError(where, fmt::format("damaged: its CRC-32C is {:08x}, but {:08x} was written", found, written));
 }
 
-/// Checks that a part is from the same run as the first one and follows the previous one.
+/// Checks that a part is from the same run as the first one, and has the layers after those of the stages before.
 void check_part(const ManifestPart& part, const ManifestPart& first, const ManifestPart* before,
                 const std::string& where)
 {
-  const std::size_t layer = before ? before->last_layer + 1 : 0;
   if (part.run != first.run) throw InputError(where, "run: differs from stage 0's; the parts are from different runs");
+  if (before != nullptr && before->name.stage == part.name.stage) {
+    if (part.first_layer == before->first_layer && part.last_layer == before->last_layer) return;
+    throw InputError(
+        where, fmt::format("first_layer: has layers {} to {}; {} has {} to {} of the same stage", part.first_layer,
+                           part.last_layer, manifest_file_name(before->name), before->first_layer, before->last_layer));
+  }
+  const std::size_t layer = before != nullptr ? before->last_layer + 1 : 0;
   if (part.first_layer != layer) {
     throw InputError(
         where, fmt::format("first_layer: is {}; the previous stages end before layer {}", part.first_layer, layer));
+  }
+}
+
+/// The tensor and the elements that a name of a slice says.
+struct SliceName {
+  std::string tensor;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::vector<std::uint64_t> shape;  // of the whole tensor
+};
+
+/// None for a name of a whole tensor.
+std::optional<SliceName> slice_in_name(std::string_view name)
+{
+  const auto bracket = name.rfind('[');
+  if (bracket == std::string_view::npos) return std::nullopt;
+  std::string_view rest = name.substr(bracket + 1);
+  const auto begin = take_number(rest);
+  if (!begin || !rest.starts_with(':')) return std::nullopt;
+  rest.remove_prefix(1);
+  const auto end = take_number(rest);
+  constexpr std::string_view of = " of ";
+  if (!end || *begin >= *end || !rest.starts_with(of)) return std::nullopt;
+  rest.remove_prefix(of.size());
+  SliceName slice{std::string(name.substr(0, bracket)), *begin, *end, {}};
+  for (;;) {
+    const auto size = take_number(rest);
+    if (!size || rest.empty()) return std::nullopt;
+    slice.shape.push_back(*size);
+    if (rest == "]") return slice;
+    if (!rest.starts_with('x')) return std::nullopt;
+    rest.remove_prefix(1);
   }
 }
 
@@ -229,19 +271,24 @@ std::string checkpoint_name(std::size_t layer, std::string_view parameter)
   return fmt::format("layers.{}.{}", layer, parameter);
 }
 
+std::string slice_name(std::string_view tensor, std::uint64_t begin, std::uint64_t end,
+                       const std::vector<std::uint64_t>& shape)
+{
+  return fmt::format("{}[{}:{} of {}]", tensor, begin, end, fmt::join(shape, "x"));
+}
+
 Checkpoint::Checkpoint(fs::path folder, std::uint64_t step) : folder_(std::move(folder)), step_(step)
 {
-  const std::size_t stages = stages_in(folder_);
   std::vector<ManifestPart> manifest;
-  for (std::size_t stage = 0; stage < stages; ++stage) {
-    const auto manifest_path = folder_ / manifest_file_name(stage, stages);
+  for (const auto& name : parts_in(folder_)) {
+    const auto manifest_path = folder_ / manifest_file_name(name);
     const auto where = shown_path(manifest_path);
-    const auto path = folder_ / stage_file_name(stage, stages);
+    const auto path = folder_ / tensor_file_name(name);
     for (const auto& file : {manifest_path, path}) require_readable(file);
     auto part = read_manifest(manifest_path);
-    if (part.step != step || part.stage != stage || part.stages != stages) {
-      throw InputError(where, fmt::format("is of step {}, stage {} of {}; its name says step {}, stage {} of {}",
-                                          part.step, part.stage, part.stages, step, stage, stages));
+    if (part.step != step || part.name != name) {
+      throw InputError(where, fmt::format("is of step {}, {}; its name says step {}, {}", part.step,
+                                          manifest_file_name(part.name), step, manifest_file_name(name)));
     }
     check_part(part, manifest.empty() ? part : manifest.front(), manifest.empty() ? nullptr : &manifest.back(), where);
     SafetensorsFile file(path);
@@ -250,17 +297,54 @@ Checkpoint::Checkpoint(fs::path folder, std::uint64_t step) : folder_(std::move(
     }
     const auto names = file.names();
     const bool same = std::equal(names.begin(), names.end(), part.tensor_crc.begin(), part.tensor_crc.end(),
-                                 [](const auto& name, const auto& listed) { return name == listed.first; });
-    if (!same) throw InputError(where, "tensors: differ from those in " + stage_file_name(stage, stages));
-    for (const auto& name : names) {
-      if (!part_of_.emplace(name, stage).second) {
-        throw InputError(file.where(), fmt::format("tensor {} is also in an earlier stage", in_quotes(name)));
+                                 [](const auto& tensor, const auto& listed) { return tensor == listed.first; });
+    if (!same) throw InputError(where, "tensors: differ from those in " + tensor_file_name(name));
+    for (const auto& tensor : names) {
+      if (!part_of_.emplace(tensor, parts_.size()).second) {
+        throw InputError(file.where(), fmt::format("tensor {} is also in an earlier part", in_quotes(tensor)));
       }
     }
+    files_.insert({manifest_file_name(name), tensor_file_name(name)});
+    stages_ = name.stages;
     parts_.push_back({std::move(file), path, part.crc, part.last_layer, part.tensor_crc});
     manifest.push_back(std::move(part));
   }
   run_ = manifest.front().run;
+  find_divided_tensors();
+}
+
+/// Finds the tensors whose slices several parts hold.
+void Checkpoint::find_divided_tensors()
+{
+  for (const auto& [name, part] : part_of_) {
+    const auto slice = slice_in_name(name);
+    if (!slice) continue;
+    const TensorFacts& own = *parts_[part].file.find(name);
+    DividedTensor& divided = divided_.try_emplace(slice->tensor).first->second;
+    if (divided.slices.empty()) divided.facts = {slice->tensor, own.type, slice->shape};
+    divided.slices.emplace(slice->begin, name);
+    if (own.type != divided.facts.type || own.shape != std::vector{slice->end - slice->begin}) {
+      throw InputError(parts_[part].file.where(),
+                       fmt::format("tensor {} has type {} and shape {}; a slice of {} has type {} and shape [{}]",
+                                   in_quotes(name), name_of(own.type), shape_in_words(own.shape),
+                                   in_quotes(slice->tensor), name_of(divided.facts.type), slice->end - slice->begin));
+    }
+    if (slice->shape != divided.facts.shape || part_of_.contains(slice->tensor)) {
+      throw InputError(parts_[part].file.where(),
+                       fmt::format("tensor {} is in the checkpoint in another shape", in_quotes(slice->tensor)));
+    }
+  }
+  for (const auto& [name, divided] : divided_) {
+    std::uint64_t next = 0;
+    for (const auto& [begin, slice] : divided.slices) {
+      if (begin != next) break;
+      next = slice_in_name(slice)->end;
+    }
+    const std::uint64_t elements = divided.facts.bytes() / size_of(divided.facts.type);
+    if (next == elements) continue;
+    throw InputError(where(), fmt::format("tensor {} has {} elements, and its slices end at element {}",
+                                          in_quotes(name), elements, next));
+  }
 }
 
 std::string Checkpoint::where() const
@@ -271,19 +355,35 @@ std::string Checkpoint::where() const
 std::vector<std::string> Checkpoint::names() const
 {
   std::vector<std::string> names;
-  for (const auto& [name, part] : part_of_) names.push_back(name);
+  for (const auto& [name, part] : part_of_) {
+    if (!slice_in_name(name)) names.push_back(name);
+  }
+  for (const auto& [name, tensor] : divided_) names.push_back(name);
+  std::sort(names.begin(), names.end());
   return names;
 }
 
 const TensorFacts* Checkpoint::find(const std::string& name) const
 {
+  if (const auto divided = divided_.find(name); divided != divided_.end()) return &divided->second.facts;
   const auto found = part_of_.find(name);
   return found == part_of_.end() ? nullptr : parts_[found->second].file.find(name);
 }
 
 void Checkpoint::read(const std::string& name, std::span<std::byte> into) const
 {
-  facts(name);
+  const TensorFacts& wanted = facts(name);
+  const auto divided = divided_.find(name);
+  if (divided == divided_.end()) return read_stored(name, into);
+  for (const auto& [begin, slice] : divided->second.slices) {
+    const std::uint64_t element = size_of(wanted.type);
+    read_stored(slice, into.subspan(begin * element, (slice_in_name(slice)->end - begin) * element));
+  }
+}
+
+/// Reads a tensor or a slice under its name in a file.
+void Checkpoint::read_stored(const std::string& name, std::span<std::byte> into) const
+{
   const auto& part = parts_[part_of_.at(name)];
   part.file.read(name, into);
   const std::uint32_t found = crc32c(into);
@@ -326,17 +426,19 @@ void CheckpointStore::write(const StageSnapshot& snapshot) const
   fs::create_directories(folder, fault);
   if (fault) fail(folder, fault);
   synchronise_folder(folder_);
-  const auto manifest = manifest_file_name(snapshot.stage, snapshot.stages);
+  const PartName& own = snapshot.part;
+  const auto manifest = manifest_file_name(own);
   for (const auto& name : names_in(folder)) {
-    const auto stages = stages_of_manifest(name);
-    if (name == manifest || (stages && *stages != snapshot.stages)) remove_file(folder / name);
+    const auto part = part_of_manifest(name);
+    if (!part) continue;
+    const bool is_of_other_shards = part->stage == own.stage && part->shards != own.shards;
+    if (name == manifest || part->stages != own.stages || is_of_other_shards) remove_file(folder / name);
   }
   std::vector<TensorView> tensors;
   for (const auto& tensor : snapshot.tensors) tensors.push_back({tensor.facts, tensor.data});
-  const auto written = write_safetensors(folder / stage_file_name(snapshot.stage, snapshot.stages), tensors, {});
+  const auto written = write_safetensors(folder / tensor_file_name(own), tensors, {});
   write_file_atomically(folder / manifest, manifest_to_text({.step = snapshot.step,
-                                                             .stages = snapshot.stages,
-                                                             .stage = snapshot.stage,
+                                                             .name = own,
                                                              .first_layer = snapshot.first_layer,
                                                              .last_layer = snapshot.last_layer,
                                                              .run = snapshot.run,
@@ -398,7 +500,7 @@ void CheckpointStore::keep_last(std::size_t count) const
     try {
       if (kept < count) {
         const Checkpoint checkpoint = open(step);
-        files = files_of(checkpoint.stages());
+        files = checkpoint.files();
         run = checkpoint.run();
       }
     } catch (const InputError&) {

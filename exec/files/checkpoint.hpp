@@ -1,5 +1,6 @@
 #pragma once
 
+#include "exec/files/checkpoint_manifest.hpp"
 #include "exec/files/safetensors.hpp"
 #include "exec/files/tensor_source.hpp"
 
@@ -9,31 +10,38 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 /// Checkpoints of a run (docs/checkpoints.md). `FOLDER/step-00000010/` holds, for each stage, a safetensors file and
-/// then a part of the manifest. Ranks write into one folder without communicating; a checkpoint is complete when the
-/// parts of all stages exist and agree.
+/// then a part of the manifest; for each replica of a stage, if those divide its optimizer. Ranks write into one folder
+/// without communicating; a checkpoint is complete when all parts exist and agree.
 namespace isobar::exec {
 
 /// Name of a parameter in checkpoints, independent of the split: "layers.3.query.weight". Optimizer state of the
 /// parameter adds a suffix, such as ":first_moment".
 std::string checkpoint_name(std::size_t layer, std::string_view parameter);
 
-/// The state that one stage saves.
+/// Name of elements begin..end-1 of a tensor of that shape, of which several parts hold slices:
+/// "layers.3.query.weight:exp_avg[0:512 of 32x64]". Elements are counted in row-major order; the slice has one
+/// dimension.
+std::string slice_name(std::string_view tensor, std::uint64_t begin, std::uint64_t end,
+                       const std::vector<std::uint64_t>& shape);
+
+/// The state that one stage saves, or one of the replicas that divide it.
 struct StageSnapshot {
   std::uint64_t step = 0;  ///< number of steps done
-  std::size_t stage = 0;
-  std::size_t stages = 1;
+  PartName part = {};
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
-  std::string run = "{}";  ///< JSON object that identifies the run (seed, hash of the workload, …), equal on all stages
+  std::string run = "{}";  ///< JSON object that identifies the run (seed, hash of the workload, …), equal in all parts
   std::vector<StoredTensor> tensors;
 };
 
-/// A complete checkpoint, open for reading: the tensors of all stages by name.
+/// A complete checkpoint, open for reading: the tensors of all parts by name. Slices are put together.
 class Checkpoint final : public TensorSource {
  public:
   std::string where() const override;
@@ -44,7 +52,9 @@ class Checkpoint final : public TensorSource {
   using TensorSource::read;
 
   std::uint64_t step() const { return step_; }
-  std::size_t stages() const { return parts_.size(); }
+  std::size_t stages() const { return stages_; }
+  /// The names of its files.
+  const std::set<std::string>& files() const { return files_; }
   std::size_t layers() const;
   /// The JSON object that identifies the run.
   const std::string& run() const { return run_; }
@@ -60,13 +70,24 @@ class Checkpoint final : public TensorSource {
     std::size_t last_layer;
     std::map<std::string, std::uint32_t> tensor_crc;
   };
+  /// A tensor of which the parts hold slices, by their first elements.
+  struct DividedTensor {
+    TensorFacts facts;
+    std::map<std::uint64_t, std::string> slices;
+  };
   Checkpoint(std::filesystem::path folder, std::uint64_t step);
+
+  void find_divided_tensors();
+  void read_stored(const std::string& name, std::span<std::byte> into) const;
 
   std::filesystem::path folder_;
   std::uint64_t step_;
+  std::size_t stages_ = 0;
   std::string run_;
   std::vector<Part> parts_;
-  std::map<std::string, std::size_t> part_of_;
+  std::map<std::string, std::size_t> part_of_;  // by the names in their files
+  std::map<std::string, DividedTensor> divided_;
+  std::set<std::string> files_;
 };
 
 /// A folder of checkpoints.
@@ -79,8 +100,9 @@ class CheckpointStore {
   /// @throws EnvironmentError when the system refuses either.
   void require_writable() const;
 
-  /// Writes one stage's part durably, data before manifest. Removes manifest parts that an earlier run wrote for this
-  /// step with another number of stages. @throws EnvironmentError naming file and bytes when a write fails.
+  /// Writes one part durably, data before manifest. Removes manifest parts that an earlier run wrote for this step with
+  /// another number of stages, or for this stage with another number of shards. @throws EnvironmentError naming file
+  /// and bytes when a write fails.
   void write(const StageSnapshot& snapshot) const;
 
   /// The result of a search for the newest checkpoint.

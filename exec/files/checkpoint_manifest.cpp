@@ -24,6 +24,12 @@ std::string text_of(std::uint32_t crc)
   return fmt::format("{:08x}", crc);
 }
 
+std::string text_of(const PartName& part)
+{
+  const std::string stage = fmt::format("stage-{}-of-{}", part.stage, part.stages);
+  return part.shards == 1 ? stage : fmt::format("{}-shard-{}-of-{}", stage, part.shard, part.shards);
+}
+
 std::optional<std::uint32_t> crc_from(const DocumentNode& node)
 {
   std::uint32_t crc = 0;
@@ -43,14 +49,14 @@ std::uint32_t required_crc(MappingReader& reader, const std::string& key)
 
 }  // namespace
 
-std::string stage_file_name(std::size_t stage, std::size_t stages)
+std::string tensor_file_name(const PartName& part)
 {
-  return fmt::format("stage-{}-of-{}.safetensors", stage, stages);
+  return text_of(part) + ".safetensors";
 }
 
-std::string manifest_file_name(std::size_t stage, std::size_t stages)
+std::string manifest_file_name(const PartName& part)
 {
-  return fmt::format("stage-{}-of-{}.json", stage, stages);
+  return text_of(part) + ".json";
 }
 
 std::string manifest_to_text(const ManifestPart& part)
@@ -59,17 +65,18 @@ std::string manifest_to_text(const ManifestPart& part)
   ensure(run.is_object(), "the description of a run is a JSON object");
   Json tensors = Json::object();
   for (const auto& [name, crc] : part.tensor_crc) tensors[name] = text_of(crc);
-  const Json manifest = {{"schema", schema},
-                         {"step", part.step},
-                         {"stages", part.stages},
-                         {"stage", part.stage},
-                         {"first_layer", part.first_layer},
-                         {"last_layer", part.last_layer},
-                         {"run", run},
-                         {"file", stage_file_name(part.stage, part.stages)},
-                         {"size_bytes", part.size},
-                         {"crc32c", text_of(part.crc)},
-                         {"tensors", std::move(tensors)}};
+  Json manifest = {{"schema", schema}, {"step", part.step}, {"stages", part.name.stages}, {"stage", part.name.stage}};
+  if (part.name.shards > 1) {
+    manifest["shards"] = part.name.shards;
+    manifest["shard"] = part.name.shard;
+  }
+  manifest["first_layer"] = part.first_layer;
+  manifest["last_layer"] = part.last_layer;
+  manifest["run"] = run;
+  manifest["file"] = tensor_file_name(part.name);
+  manifest["size_bytes"] = part.size;
+  manifest["crc32c"] = text_of(part.crc);
+  manifest["tensors"] = std::move(tensors);
   return manifest.dump(2) + '\n';
 }
 
@@ -81,8 +88,10 @@ ManifestPart manifest_from_text(const std::string& text, const std::string& wher
   ManifestPart part;
   reader.required_choice("schema", {schema});
   part.step = reader.required_count("step");
-  part.stages = reader.required_count("stages", 1, most_stages);
-  part.stage = reader.required_count("stage", 0, most_stages - 1);
+  part.name.stages = reader.required_count("stages", 1, most_stages);
+  part.name.stage = reader.required_count("stage", 0, most_stages - 1);
+  part.name.shards = reader.optional_count("shards", 2, most_stages).value_or(1);
+  part.name.shard = part.name.shards == 1 ? 0 : reader.required_count("shard", 0, most_stages - 1);
   part.first_layer = reader.required_count("first_layer");
   part.last_layer = reader.required_count("last_layer", part.first_layer);
   part.size = reader.required_count("size_bytes");
@@ -93,8 +102,8 @@ ManifestPart manifest_from_text(const std::string& text, const std::string& wher
   const DocumentNode* tensors = reader.required("tensors");
   reader.refuse_unknown();
   faults.throw_if_any();
-  if (file != stage_file_name(part.stage, part.stages)) {
-    reader.add_fault("file", fmt::format("{} is not stage {} of {}", in_quotes(file), part.stage, part.stages));
+  if (file != tensor_file_name(part.name)) {
+    reader.add_fault("file", fmt::format("{} is not {}", in_quotes(file), tensor_file_name(part.name)));
   }
   MappingReader listed(*tensors, "tensors.", faults);
   for (const auto& [name, node] : tensors->members) {

@@ -8,6 +8,7 @@
 #include "exec/model/memory_meter.hpp"
 #include "exec/model/stage_optimizer.hpp"
 #include "exec/model/stored_tensors.hpp"
+#include "exec/model/tensor_slices.hpp"
 #include "exec/model/weights.hpp"
 
 #include <fmt/format.h>
@@ -17,6 +18,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -131,18 +133,94 @@ struct StageModel::State {
       places.push_back(fmt::format("layer {} ({})", layer, shown(workload.layers[layer].name)));
       const MemoryPlace place(places.back());
       layers.push_back(make_layer_module(workload, layer, options.seed, options.device));
-      const auto& layer_parameters = layers.back()->parameters();
-      parameters.insert(parameters.end(), layer_parameters.begin(), layer_parameters.end());
-      for (const auto& name : layers.back()->parameter_names()) names.push_back(checkpoint_name(layer, name));
+      const auto& parameter_names = layers.back()->parameter_names();
+      for (std::size_t i = 0; i < parameter_names.size(); ++i) {
+        names.push_back(checkpoint_name(layer, parameter_names[i]));
+        take_parameter(layers.back()->parameters()[i]);
+      }
     }
     backward_place = fmt::format("the backward pass of layers {} to {}", options.first_layer, options.last_layer);
     weights_place =
         fmt::format("the gradients of the weights of layers {} to {}", options.first_layer, options.last_layer);
-    if (!parameters.empty()) optimizer = std::make_unique<StageOptimizer>(workload, parameters);
+    if (!is_divided()) updated = parameters;
+    ensure(!is_divided() || size_of(parameters) == parameters_of_layers(), "a module has the parameters of its layer");
+    if (!updated.empty()) optimizer = std::make_unique<StageOptimizer>(workload, updated);
     if (workload.dtype == DType::Float16) loss_scale = first_loss_scale;
   }
 
+  /// Adds a parameter, and cuts the own part out of it.
+  void take_parameter(const at::Tensor& parameter)
+  {
+    // The values of the sum of the gradients, of which the first is the last stage's part of the loss.
+    const std::size_t loss_values = is_last() ? 1 : 0;
+    const std::size_t first = loss_values + size_of(parameters);
+    // Where sites are not equal, replicas divide nothing but the work of the gradient facts.
+    const Algorithm algorithm = are_equal_sites(options.sites) ? options.sync.algorithm : Algorithm::Ring;
+    const ValueRange range = part_of_end(options.replica, options.sites.size(), loss_values + parameters_of_layers(),
+                                         algorithm, options.sites);
+    const std::size_t begin = std::max(range.begin, first);
+    const std::size_t end = std::min(range.end, first + static_cast<std::size_t>(parameter.numel()));
+    if (begin < end) own.push_back({parameters.size(), begin - first, end - first});
+    parameters.push_back(parameter);
+    if (begin < end && is_divided()) {
+      const at::Tensor part = view_of(parameter, own.back());
+      updated.push_back(divides_parameters() ? part.clone() : part);
+    }
+    if (divides_parameters()) free_memory(parameter);
+  }
+
+  std::size_t parameters_of_layers() const
+  {
+    std::size_t count = 0;
+    for (std::size_t layer = options.first_layer; layer <= options.last_layer; ++layer) {
+      count += workload.layers[layer].parameters;
+    }
+    return count;
+  }
+
   bool is_last() const { return options.last_layer + 1 == workload.layers.size(); }
+  /// Whether this replica updates its own part only.
+  bool is_divided() const { return options.sites.size() > 1 && options.sync.sharded != Sharding::None; }
+  bool divides_gradients() const { return is_divided() && options.sync.sharded >= Sharding::Gradients; }
+  /// Then parameters have no memory but while they are used, and `updated` has the own part.
+  bool divides_parameters() const { return is_divided() && options.sync.sharded >= Sharding::Parameters; }
+
+  Tensors gather()
+  {
+    Tensors aliases;
+    for (const auto& parameter : parameters) {
+      if (divides_parameters()) allocate_memory(parameter);
+      aliases.push_back(alias_of(parameter));
+    }
+    for (std::size_t i = 0; i < own.size() && divides_parameters(); ++i) {
+      view_of(aliases[own[i].tensor], own[i]).copy_(updated[i]);
+    }
+    return aliases;
+  }
+
+  /// Frees the parameters that were gathered for a pass.
+  void end_use()
+  {
+    if (!divides_parameters()) return;
+    for (const auto& parameter : parameters) free_memory(parameter);
+  }
+
+  /// Lets `write` change the parameters begin..end-1, and takes the own part from them.
+  void change(std::size_t begin, std::size_t end, const std::function<void()>& write)
+  {
+    if (!divides_parameters()) return write();
+    const torch::NoGradGuard no_graph;
+    const auto is_changed = [&](const TensorSlice& slice) { return slice.tensor >= begin && slice.tensor < end; };
+    for (std::size_t i = begin; i < end; ++i) allocate_memory(parameters[i]);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      if (is_changed(own[i])) view_of(parameters[own[i].tensor], own[i]).copy_(updated[i]);
+    }
+    write();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      if (is_changed(own[i])) updated[i].copy_(view_of(parameters[own[i].tensor], own[i]));
+    }
+    for (std::size_t i = begin; i < end; ++i) free_memory(parameters[i]);
+  }
 
   /// `products`: records the matrix products, if not null.
   Tensors run(const Segment& segment, const Tensors& inputs, const RandomKey& key,
@@ -222,9 +300,10 @@ struct StageModel::State {
   {
     auto sum = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
     auto not_finite = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
-    for (const auto& parameter : parameters) {
-      const auto& gradient = parameter.grad();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      at::Tensor gradient = is_divided() ? updated[i].grad() : parameters[own[i].tensor].grad();
       if (!gradient.defined()) continue;
+      if (!is_divided()) gradient = view_of(gradient.contiguous(), own[i]);
       sum += gradient.to(at::kDouble).square().sum();
       not_finite += at::isfinite(gradient).all().logical_not();
     }
@@ -242,13 +321,15 @@ struct StageModel::State {
       }
       if (factor != 1) {
         const torch::NoGradGuard no_graph;
-        for (auto& parameter : parameters) {
+        for (auto& parameter : updated) {
           if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
         }
       }
       optimizer->step();
     }
-    if (optimizer) optimizer->zero_grad();
+    for (const auto* tensors : {&updated, &parameters}) {
+      for (const auto& tensor : *tensors) tensor.mutable_grad().reset();
+    }
     if (workload.dtype == DType::Float16) adapt_loss_scale(reduced.finite());
   }
 
@@ -277,14 +358,39 @@ struct StageModel::State {
     return {};
   }
 
+  void keep_own_gradients()
+  {
+    if (!is_divided()) return;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const auto slice = view_of(parameters[own[i].tensor].grad(), own[i]);
+      updated[i].mutable_grad() = divides_gradients() ? slice.clone() : slice;
+    }
+    if (!divides_gradients()) return;
+    for (const auto& parameter : parameters) parameter.mutable_grad().reset();
+  }
+
   std::vector<StoredTensor> state() const
   {
     std::vector<StoredTensor> all;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      all.push_back(stored(names[i], parameters[i]));
+    const bool is_first = options.replica == 0;
+    for (std::size_t i = 0; i < parameters.size() && is_first; ++i) {
+      if (!divides_parameters()) all.push_back(stored(names[i], parameters[i]));
+      if (is_divided()) continue;
       for (auto& tensor : optimizer->state(names[i], parameters[i])) all.push_back(std::move(tensor));
     }
-    if (workload.dtype == DType::Float16 && options.first_layer == 0) {
+    for (std::size_t i = 0; i < own.size() && is_divided(); ++i) {
+      const auto& [index, begin, end] = own[i];
+      const auto shape = stored_facts(names[index], parameters[index]).shape;
+      auto tensors = optimizer->state(names[index], updated[i]);
+      if (divides_parameters()) tensors.push_back(stored(names[index], updated[i]));
+      for (auto& tensor : tensors) {
+        const bool is_one_for_all = tensor.facts.shape.empty();  // the number of steps
+        if (is_one_for_all && begin > 0) continue;
+        if (!is_one_for_all) tensor.facts.name = slice_name(tensor.facts.name, begin, end, shape);
+        all.push_back(std::move(tensor));
+      }
+    }
+    if (workload.dtype == DType::Float16 && options.first_layer == 0 && is_first) {
       all.push_back(stored("loss_scale", at::tensor({loss_scale, static_cast<double>(good_steps)}, at::kDouble)));
     }
     return all;
@@ -294,8 +400,11 @@ struct StageModel::State {
   {
     const torch::NoGradGuard no_graph;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      parameters[i].copy_(read_tensor_like(source, names[i], parameters[i]));
-      optimizer->restore(source, names[i], parameters[i]);
+      change(i, i + 1, [&] { parameters[i].copy_(read_tensor_like(source, names[i], parameters[i])); });
+      if (!is_divided()) optimizer->restore(source, names[i], parameters[i], parameters[i], 0);
+    }
+    for (std::size_t i = 0; i < own.size() && is_divided(); ++i) {
+      optimizer->restore(source, names[own[i].tensor], parameters[own[i].tensor], updated[i], own[i].begin);
     }
     if (workload.dtype == DType::Float16 && source.find("loss_scale") != nullptr) {
       const auto scale = read_tensor_like(source, "loss_scale", at::zeros({2}, at::kDouble));
@@ -314,7 +423,9 @@ struct StageModel::State {
   std::vector<std::unique_ptr<LayerModule>> layers;
   Tensors parameters;
   std::vector<std::string> names;             // of the parameters
-  std::unique_ptr<StageOptimizer> optimizer;  // null if there are no parameters
+  std::vector<TensorSlice> own;               // this replica's part of the parameters
+  Tensors updated;                            // by this replica: that part, or all parameters
+  std::unique_ptr<StageOptimizer> optimizer;  // of those; null if there are none
   double loss_scale = 1;
   std::uint64_t good_steps = 0;
   std::map<std::uint64_t, MicroBatch> in_flight_batches;
@@ -331,16 +442,22 @@ StageModel::~StageModel() = default;
 
 Message StageModel::forward(std::uint64_t step, std::uint64_t microbatch, Message inputs)
 {
-  return state_->forward(step, microbatch, std::move(inputs));
+  Message outputs = state_->forward(step, microbatch, std::move(inputs));
+  state_->end_use();
+  return outputs;
 }
 Message StageModel::backward(std::uint64_t microbatch, const Message& gradients)
 {
-  return state_->backward(microbatch, gradients);
+  Message passed = state_->backward(microbatch, gradients);
+  state_->end_use();
+  return passed;
 }
 Message StageModel::backward_input(std::uint64_t microbatch, const Message& gradients)
 {
   ensure(state_->options.splits_backward, "a split backward pass was recorded as such");
-  return state_->backward_input(microbatch, gradients);
+  Message passed = state_->backward_input(microbatch, gradients);
+  state_->end_use();
+  return passed;
 }
 void StageModel::backward_weight(std::uint64_t microbatch)
 {
@@ -351,11 +468,20 @@ Tensors StageModel::gradients()
   Tensors gradients;
   for (auto& parameter : state_->parameters) {
     at::Tensor& gradient = parameter.mutable_grad();
+    ensure(gradient.defined() || !state_->is_divided(), "a parameter of a divided optimizer has a gradient");
     if (!gradient.defined()) continue;
     gradient = gradient.contiguous();
     gradients.push_back(gradient);
   }
   return gradients;
+}
+void StageModel::keep_own_gradients()
+{
+  state_->keep_own_gradients();
+}
+Tensors StageModel::gather()
+{
+  return state_->gather();
 }
 GradientFacts StageModel::gradient_facts() const
 {
@@ -376,7 +502,9 @@ at::Tensor StageModel::take_loss()
 Message StageModel::evaluate(const BatchSource& batches, std::uint64_t step, std::uint64_t microbatch,
                              const Message& inputs)
 {
-  return state_->evaluate(batches, {state_->options.seed, step, microbatch, /*drops=*/false}, inputs);
+  Message outputs = state_->evaluate(batches, {state_->options.seed, step, microbatch, /*drops=*/false}, inputs);
+  state_->end_use();
+  return outputs;
 }
 
 EvaluationSums StageModel::take_evaluation()
@@ -390,8 +518,11 @@ EvaluationSums StageModel::take_evaluation()
 std::string StageModel::not_finite() const
 {
   const torch::NoGradGuard no_graph;
-  for (std::size_t i = 0; i < state_->parameters.size(); ++i) {
-    if (!at::isfinite(state_->parameters[i]).all().item<bool>()) return state_->names[i];
+  const bool is_divided = state_->divides_parameters();
+  const Tensors& tensors = is_divided ? state_->updated : state_->parameters;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (at::isfinite(tensors[i]).all().item<bool>()) continue;
+    return state_->names[is_divided ? state_->own[i].tensor : i];
   }
   return "";
 }
@@ -408,11 +539,15 @@ void StageModel::restore(const TensorSource& source)
 std::vector<std::string> StageModel::load(const TensorSource& weights)
 {
   std::vector<std::string> missing;
+  std::size_t begin = 0;  // of the layer's parameters
   for (std::size_t layer = state_->options.first_layer; layer <= state_->options.last_layer; ++layer) {
     auto& module = *state_->layers[layer - state_->options.first_layer];
-    for (const auto& name : load_weights(state_->workload, layer, weights, module)) {
-      missing.push_back(checkpoint_name(layer, name));
-    }
+    const std::size_t end = begin + module.parameters().size();
+    state_->change(std::exchange(begin, end), end, [&] {
+      for (const auto& name : load_weights(state_->workload, layer, weights, module)) {
+        missing.push_back(checkpoint_name(layer, name));
+      }
+    });
   }
   return missing;
 }

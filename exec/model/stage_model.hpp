@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/model/workload.hpp"
+#include "core/plan/plan.hpp"
 #include "exec/files/tensor_source.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/model/evaluation_sums.hpp"
@@ -20,7 +21,10 @@ struct StageOptions {
   std::size_t last_layer = 0;           ///< inclusive
   std::vector<std::size_t> recomputed;  ///< layers that keep only their input until the backward pass, sorted
   std::uint64_t microbatches = 1;       ///< per step, of all replicas; each one's loss counts 1/microbatches
-  bool splits_backward = false;         ///< whether backward passes are split in two
+  Sync sync;                            ///< of the replicas
+  std::size_t replica = 0;
+  std::vector<std::string> sites = {""};  ///< of the replicas
+  bool splits_backward = false;           ///< whether backward passes are split in two
   std::uint64_t seed = 1;
   std::string device = "cpu";            ///< "cpu", "cuda:0"
   const BatchSource* batches = nullptr;  ///< source of labels; last stage only
@@ -60,11 +64,18 @@ class StageModel {
   /// frees what it kept.
   void backward_weight(std::uint64_t microbatch);
   /// The gradients of the parameters that have one, contiguous, in a fixed order; the caller may change their elements.
+  /// With sharded gradients or optimizers all parameters must have one.
   Tensors gradients();
-  /// This stage's part of the sums. The calling thread waits for its own stream of a GPU.
+  /// Call it once `gradients` are summed up over the replicas. With sharded gradients it frees those of other replicas.
+  void keep_own_gradients();
+  /// The parameters, in the order of `gradients`, for the caller to write those of other replicas, whose places are
+  /// allocated if parameters are sharded: then call it before each forward and each backward, which frees them.
+  Tensors gather();
+  /// This replica's part of the sums: over its own part of the gradients. The calling thread waits for its own stream
+  /// of a GPU.
   GradientFacts gradient_facts() const;
-  /// Takes an optimizer step and clears the gradients. `reduced`: the sums over all stages; used only if
-  /// needs_gradient_sync(workload).
+  /// Takes an optimizer step, of the own part only if the optimizer is sharded, and clears the gradients. `reduced`:
+  /// the sums over all replicas and stages; used only if needs_gradient_sync(workload).
   void update(const GradientFacts& reduced);
 
   /// Sum of the losses since the last call over the number of micro-batches of a step, so their mean if all were here:
@@ -77,8 +88,9 @@ class StageModel {
 
   /// Name of a parameter with an element that is not finite; "" if all are finite. Waits for the device.
   std::string not_finite() const;
-  /// Copies, complete on return, of everything that training resumes from: each parameter as "layers.3.query.weight",
-  /// its optimizer state as "layers.3.query.weight:exp_avg", and the first stage's fp16 "loss_scale".
+  /// Copies, complete on return, of everything that training resumes from and that this replica writes: each parameter
+  /// as "layers.3.query.weight", its optimizer state as "layers.3.query.weight:exp_avg", and the first stage's fp16
+  /// "loss_scale". The first replica writes them; of what replicas divide, each writes its slices (slice_name).
   std::vector<StoredTensor> state() const;
   /// Restores such tensors; the stages that wrote them may have had other layers. Optimizer state that is absent keeps
   /// its initial value. @throws InputError naming a tensor that is missing or has another shape or type.

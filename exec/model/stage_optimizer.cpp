@@ -89,10 +89,6 @@ void StageOptimizer::step()
 {
   impl_->torch_optimizer->step();
 }
-void StageOptimizer::zero_grad()
-{
-  impl_->torch_optimizer->zero_grad();
-}
 
 std::vector<StoredTensor> StageOptimizer::state(const std::string& name, const at::Tensor& parameter) const
 {
@@ -101,11 +97,15 @@ std::vector<StoredTensor> StageOptimizer::state(const std::string& name, const a
   return all;
 }
 
-void StageOptimizer::restore(const TensorSource& source, const std::string& name, const at::Tensor& parameter)
+void StageOptimizer::restore(const TensorSource& source, const std::string& name, const at::Tensor& whole,
+                             const at::Tensor& parameter, std::size_t begin)
 {
   const auto has = [&](const char* kind) { return source.find(state_name(name, kind)) != nullptr; };
   const auto read = [&](const char* kind) {
-    return read_tensor_like(source, state_name(name, kind), parameter)
+    return read_tensor_like(source, state_name(name, kind), whole)
+        .flatten()
+        .narrow(0, static_cast<std::int64_t>(begin), parameter.numel())
+        .reshape(parameter.sizes())
         .to(parameter.device(), /*non_blocking=*/false, /*copy=*/true);
   };
   auto& restored = impl_->torch_optimizer->state();

@@ -4,6 +4,7 @@
 #include "exec/files/tensor_source.hpp"
 #include "exec/model/layer_module.hpp"
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,14 +21,15 @@ class StageOptimizer {
 
   /// Updates the parameters by their gradients.
   void step();
-  void zero_grad();
 
   /// The state of the parameter that checkpoints call `name`: tensors such as "NAME:exp_avg", and the number of steps
   /// as the int64 scalar "NAME:step". Empty before the first step. The thread waits for its own stream of a GPU.
   std::vector<StoredTensor> state(const std::string& name, const at::Tensor& parameter) const;
-  /// Restores such a state. A parameter that has none in `source` keeps its initial state.
+  /// Restores such a state of `whole`, a parameter that checkpoints call `name`. `parameter`: the same, or a slice of
+  /// it that begins at its element `begin`. One that has no state in `source` keeps its initial state.
   /// @throws InputError naming a tensor that is missing or has another shape or type.
-  void restore(const TensorSource& source, const std::string& name, const at::Tensor& parameter);
+  void restore(const TensorSource& source, const std::string& name, const at::Tensor& whole,
+               const at::Tensor& parameter, std::size_t begin);
 
  private:
   struct Impl;

@@ -26,6 +26,9 @@ class Player {
   {
     const auto count = static_cast<LaneId>(program.lanes(rank).size());
     for (LaneId lane = 0; lane < count; ++lane) lanes_.emplace_back(program.length(rank, lane));
+    for (LaneId lane = 0; lane < count; ++lane) {
+      if (follows_updates(lane)) after_updates_.push_back(lane);
+    }
   }
 
   void play(const std::function<void(std::uint64_t)>& step_ended)
@@ -69,7 +72,10 @@ class Player {
           if (!wait_for(lane, step, instruction.waits)) return;
           play_instruction(lane, step, position, instruction);
         }
-        if (step_ended) step_ended(step);
+        if (step_ended) {
+          if (!wait_for_updated(step)) return;
+          step_ended(step);
+        }
         if (!work_.has_next_step(lane, step) || !others_follow(lane, step)) return;
       }
     } catch (...) {
@@ -120,6 +126,27 @@ class Player {
     return !failure_;
   }
 
+  /// Whether the last instruction of a lane waits for an Update of its step.
+  bool follows_updates(LaneId lane) const
+  {
+    if (lane == compute_lane || lanes_[lane].length == 0) return false;
+    const Waits waits = program_.at(rank_, lane, lanes_[lane].length - 1).waits;
+    return std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
+      return wait.lane == compute_lane && wait.periods_back == 0 &&
+             program_.at(rank_, compute_lane, wait.count - 1).opcode == Opcode::Update;
+    });
+  }
+
+  /// Waits until the lanes that follow Updates have ended `step`; false if a lane has failed.
+  bool wait_for_updated(std::uint64_t step)
+  {
+    std::unique_lock lock(mutex_);
+    for (const LaneId lane : after_updates_) {
+      await(lock, compute_lane, lane, (step - first_step_ + 1) * lanes_[lane].length);
+    }
+    return !failure_;
+  }
+
   LaneId lanes() const { return static_cast<LaneId>(lanes_.size()); }
 
   /// Waits until all lanes have ended the step before `step`; false if a lane has failed. A lane two steps ahead would
@@ -163,6 +190,7 @@ class Player {
 
   std::mutex mutex_;
   std::deque<LaneState> lanes_;  // by LaneId; each lane's thread alone waits on its `wake`
+  std::vector<LaneId> after_updates_;
   std::exception_ptr failure_;
 };
 

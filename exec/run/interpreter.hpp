@@ -40,9 +40,10 @@ class RankWork {
 ///
 /// `sink`, if not null, receives events in the order of their ends, and the rank's memory after each instruction. Times
 /// are those of the steady clock. Any of the threads may call it, one call at a time. `step_ended` is called on the
-/// calling thread after the compute lane's last instruction of each step; never for a rank whose compute lane is empty,
-/// the data server. `failed` is called with the first failure, on any of the threads, before `work.cancel()`. The
-/// exception itself is thrown only once all lanes have ended, which may take as long as another lane's instruction.
+/// calling thread after the compute lane's last instruction of each step, and after those of other lanes that follow an
+/// Update; never for a rank whose compute lane is empty, the data server. `failed` is called with the first failure, on
+/// any of the threads, before `work.cancel()`. The exception itself is thrown only once all lanes have ended, which may
+/// take as long as another lane's instruction.
 /// @throws the first failure of `work`, `step_ended` or `sink`; Interrupted. All threads have ended by then.
 void play(const Program& program, std::size_t rank, std::uint64_t first_step, RankWork& work, TraceSink* sink,
           const std::function<void(std::uint64_t step)>& step_ended,

@@ -8,6 +8,7 @@
 #include "exec/model/batch.hpp"
 #include "exec/model/device.hpp"
 #include "exec/model/gpu.hpp"
+#include "exec/model/tensor_slices.hpp"
 #include "exec/run/tcp_transport.hpp"
 #include "schedules/lowering/replicas.hpp"
 
@@ -125,6 +126,12 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
     stage_options.last_layer = plan.stages[stage].last_layer;
     stage_options.recomputed = plan.recompute;
     stage_options.microbatches = plan.goal.microbatches;
+    stage_options.replica = placed.replica;
+    stage_options.sync = plan.sync;
+    stage_options.sites.clear();
+    for (const auto& replica : plan.stages[stage].replicas) {
+      stage_options.sites.push_back(replica.shards.front().site.value_or(""));
+    }
     stage_options.splits_backward = split.contains(stage);
     stage_options.seed = options_.seed;
     stage_options.device = options_.device;
@@ -243,10 +250,12 @@ void RankExecutor::run_on_stream(const Job& job)
       receive(job);
       return;
     case Opcode::AllReduce:
+    case Opcode::ReduceScatter:
       job.instruction.payload == Payload::GradientFacts ? reduce_facts(job) : reduce_gradients(job);
       return;
-    case Opcode::ReduceScatter:
     case Opcode::AllGather:
+      gather_parameters(job);
+      return;
     case Opcode::AllToAll:
     case Opcode::Broadcast:
       break;
@@ -322,8 +331,9 @@ void RankExecutor::reduce_facts(const Job& job)
   ran(job, begin, job.lane.stream.record());
 }
 
-/// Adds up the gradients of a stage over its replicas, and those of the last stage also their parts of the loss.
-/// Between the last backward and the update of the stage, the compute lane leaves its model alone.
+/// Adds up the gradients of a stage over its replicas, and those of the last stage also their parts of the loss, the
+/// first value: so the first replica has it, even if each gets a part. Between the last backward and the update of the
+/// stage, the compute lane leaves its model alone.
 void RankExecutor::reduce_gradients(const Job& job)
 {
   Stream& stream = job.lane.stream;
@@ -331,10 +341,27 @@ void RankExecutor::reduce_gradients(const Job& job)
   StageModel& model = model_of(job.instruction.stage);
   Tensors sums = model.gradients();
   const bool has_loss = is_last(job.instruction.stage);
-  if (has_loss) sums.push_back(model.take_loss().to(at::kFloat));
+  if (has_loss) sums.insert(sums.begin(), model.take_loss().to(at::kFloat));
+  Instruction instruction = job.instruction;
+  const std::size_t replicas = patterns_[instruction.stage].replicas();
+  if (size_of(sums) < replicas) instruction.opcode = Opcode::AllReduce;  // the first part would be empty
   stream.record().wait();
-  transport_->collective(channel_of(job.instruction), job.instruction, sums);
-  if (has_loss) loss_ = {sums.back().to(at::kDouble)};
+  transport_->collective(channel_of(instruction), instruction, sums);
+  model.keep_own_gradients();
+  if (has_loss) loss_ = {sums.front()};
+  ran(job, begin, stream.record());
+}
+
+/// Gets the parameters of a stage that its other replicas have. Until then the compute lane leaves the model alone. The
+/// values are divided as the sums of the gradients are, of the last stage after the loss.
+void RankExecutor::gather_parameters(const Job& job)
+{
+  Stream& stream = job.lane.stream;
+  const Event begin = stream.record();
+  Tensors values = model_of(job.instruction.stage).gather();
+  if (is_last(job.instruction.stage)) values.insert(values.begin(), at::zeros({1}, at::Device(options_.device)));
+  stream.record().wait();
+  transport_->collective(channel_of(job.instruction), job.instruction, values);
   ran(job, begin, stream.record());
 }
 
@@ -342,7 +369,6 @@ GradientFacts RankExecutor::own_facts() const
 {
   GradientFacts sums;
   for (const auto& [stage, model] : models_) {
-    if (!has_first_replica(stage)) continue;  // the others have the same gradients
     const GradientFacts facts = model->gradient_facts();
     sums.sum_of_squares += facts.sum_of_squares;
     sums.not_finite += facts.not_finite;
@@ -455,8 +481,8 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
   {
     const Stream::Scope scope(stream);
     if (has_first_replica(stages_ - 1) && !evaluates_) {
-      last.loss.push_back(
-          begin_copy(patterns_.back().replicas() > 1 ? loss_.at(0) : model_of(stages_ - 1).take_loss()));
+      last.loss.push_back(begin_copy(patterns_.back().replicas() > 1 ? loss_.at(0).to(at::kDouble)
+                                                                     : model_of(stages_ - 1).take_loss()));
     }
     last.end = stream.record();
   }

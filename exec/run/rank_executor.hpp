@@ -161,6 +161,7 @@ class RankExecutor : public RankWork {
   void receive(const Job& job);
   void reduce_facts(const Job& job);
   void reduce_gradients(const Job& job);
+  void gather_parameters(const Job& job);
   void compute(const Job& job);
   Message inputs_of(const Job& job);
   Message computed(const Job& job, Message inputs);
@@ -201,7 +202,7 @@ class RankExecutor : public RankWork {
   Mailbox arrived_;        // what stages of this rank read
   Mailbox leaving_;        // what they made for other ranks
   GradientFacts reduced_;  // sums over all stages
-  Tensors loss_;           // of the step, a scalar, once the replicas of the last stage have added up their gradients
+  Tensors loss_;           // of the step, a scalar, once the replicas of the last stage have added it up
   std::deque<StepEnd> steps_in_flight_;
 };
 

@@ -156,7 +156,7 @@ RankReport play_rank(const RunContext& context, std::size_t rank, RankExecutor& 
       const Progress::Work work(progress, step, "checkpoint");
       checkpoints.begin(step + 1);
       executor.with_models([&](std::size_t stage, StageModel& model) {
-        if (executor.has_first_replica(stage)) checkpoints.write(stage, model);
+        if (checkpoints.writes(stage)) checkpoints.write(stage, model);
       });
     }
     if (rank == 0 && !control.end) context.lateness->step_begins(step + 1);

@@ -28,7 +28,9 @@ StageCheckpoints::StageCheckpoints(const Plan& plan, const RunOptions& options, 
 {
   std::vector<std::size_t> stages;
   for (const auto& placed : replicas_of_rank(plan, rank)) {
-    if (placed.replica == 0) stages.push_back(placed.stage);
+    if (placed.replica > 0 && plan.sync.sharded == Sharding::None) continue;
+    stages.push_back(placed.stage);
+    replica_of_[placed.stage] = placed.replica;
   }
   // The last stage of rank 0 deletes old checkpoints, after the writes of its other stages have begun.
   for (const std::size_t stage : stages) {
@@ -64,8 +66,12 @@ void StageCheckpoints::write(std::size_t stage, const StageModel& model)
   if (const auto name = model.not_finite(); !name.empty()) throw diverged(steps_done_ - 1, name + " is not finite");
   StageSnapshot snapshot;
   snapshot.step = steps_done_;
-  snapshot.stage = stage;
-  snapshot.stages = plan_.stages.size();
+  snapshot.part.stage = stage;
+  snapshot.part.stages = plan_.stages.size();
+  if (plan_.sync.sharded != Sharding::None) {
+    snapshot.part.shard = replica_of_.at(stage);
+    snapshot.part.shards = plan_.stages[stage].replicas.size();
+  }
   snapshot.first_layer = plan_.stages[stage].first_layer;
   snapshot.last_layer = plan_.stages[stage].last_layer;
   snapshot.run = options_.checkpoints.run;

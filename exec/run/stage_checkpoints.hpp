@@ -17,9 +17,8 @@ class StageModel;
 /// The error for a run whose training has diverged in a step.
 InputError diverged(std::uint64_t step, const std::string& what);
 
-/// Writes the parts of a rank's stages of each checkpoint in the background; of a stage with several replicas, the
-/// first does. Rank 0 also prepares the folder and
-/// deletes old checkpoints.
+/// Writes the parts of a rank's stages of each checkpoint in the background. Of a stage with several replicas the first
+/// does, or each one if they divide its optimizer. Rank 0 also prepares the folder and deletes old checkpoints.
 class StageCheckpoints {
  public:
   /// `run_id`: shared by ranks that are processes; "" for threads. `plan` and `options` must outlive it.
@@ -32,8 +31,9 @@ class StageCheckpoints {
   /// Begins the checkpoint after `steps_done` steps. Waits for the writes of the previous one, so that only one copy of
   /// the rank's stages is in memory. @throws the failure of the previous checkpoint.
   void begin(std::uint64_t steps_done);
-  /// Starts to write a stage for the checkpoint that has begun, whose first replica the rank has. @throws InputError
-  /// when a parameter is not finite.
+  /// Whether the rank writes a part of the stage.
+  bool writes(std::size_t stage) const { return writers_.contains(stage); }
+  /// Starts to write a stage for the checkpoint that has begun. @throws InputError when a parameter is not finite.
   void write(std::size_t stage, const StageModel& model);
   /// Waits for the last checkpoint. @throws its failure.
   void finish();
@@ -48,7 +48,8 @@ class StageCheckpoints {
   std::size_t rank_;
   bool is_first_step_ = true;
   std::uint64_t steps_done_ = 0;
-  std::map<std::size_t, AsyncCheckpointWriter> writers_;  // by stage of this rank
+  std::map<std::size_t, std::size_t> replica_of_;         // of this rank, by stage that it writes
+  std::map<std::size_t, AsyncCheckpointWriter> writers_;  // likewise
 };
 
 }  // namespace isobar::exec

@@ -167,9 +167,21 @@ std::vector<Flow> sync_flows(const Plan& plan, std::size_t stage, Bytes size, co
     sites.push_back(cluster.devices[cluster.device_index(replica.shards.front().device).value()].site);
   }
   std::vector<Flow> flows;
-  const std::vector<Bytes> sizes(replicas.size(), size);
-  for (const auto& round : rounds_of(Opcode::AllReduce, sizes, plan.sync.algorithm, sites)) {
-    flows.insert(flows.end(), round.begin(), round.end());
+  const auto add = [&](Opcode opcode, Bytes of_each) {
+    const std::vector<Bytes> sizes(replicas.size(), of_each);
+    for (const auto& round : rounds_of(opcode, sizes, plan.sync.algorithm, sites)) {
+      flows.insert(flows.end(), round.begin(), round.end());
+    }
+  };
+  if (plan.sync.sharded == Sharding::None) {
+    add(Opcode::AllReduce, size);
+  } else {
+    add(Opcode::ReduceScatter, size);
+    const bool is_for_passes = plan.sync.sharded == Sharding::Parameters;  // a forward and a backward each
+    const std::uint64_t gathers = is_for_passes ? 2 * replicas.front().microbatches : 1;
+    for (std::uint64_t gather = 0; gather < gathers; ++gather) {
+      add(Opcode::AllGather, size / static_cast<double>(replicas.size()));
+    }
   }
   return flows;
 }

@@ -51,6 +51,7 @@ struct StageWork {
   Bytes activations;        // held from a micro-batch's forward until its last backward
   std::uint32_t index = 0;  // of the stage
   std::uint32_t part = 0;   // of the rank
+  bool is_divided = false;  // among the replicas, as Sync::sharded says
   Input input;
   Input gradient;
   Series forwards;
@@ -60,8 +61,16 @@ struct StageWork {
   std::uint64_t microbatches = 0;
   Flops update;
   Bytes resident;
+  Bytes unsummed_gradients;          // held from the first backward until the sum of the gradients
+  std::uint64_t first_backward = 0;  // its position in the compute lane
   Waits sync_waits;
   Waits update_waits;
+  // Lanes that gather its parameters: after the update, or for each forward and each backward.
+  std::optional<LaneId> gather;
+  std::optional<LaneId> forward_gather;
+  std::optional<LaneId> backward_gather;
+  Waits gather_waits;
+  Bytes gathered;  // held from a gather for a task to the end of the task
 
   /// An instruction of the stage without work, data and waits.
   Instruction make(Opcode opcode) const
@@ -88,7 +97,16 @@ struct Hop {
   Bytes size;
 };
 
-enum class LaneKind : std::uint8_t { Compute, Send, SendOfInputs, Recv, RecvOfInputs, GradientSync, FactsSync };
+enum class LaneKind : std::uint8_t {
+  Compute,
+  Send,
+  SendOfInputs,
+  Recv,
+  RecvOfInputs,
+  GradientSync,
+  FactsSync,
+  ParameterGather
+};
 
 /// What the instructions of a lane have in common.
 struct LaneRecord {
@@ -126,10 +144,17 @@ class PipelineProgram : public Program {
     add_lanes("send gradient", Payload::Gradient, true, hops);
     add_lanes("receive activation", Payload::Activation, false, hops);
     add_lanes("receive gradient", Payload::Gradient, false, hops);
+    sharded_ = plan.sync.sharded;
+    if (sharded_ != Sharding::None) divide_memory(workload);
+    if (sharded_ == Sharding::Parameters) {
+      add_gathers_for_tasks(plan, workload, "gather for forwards", &StageWork::forwards, &StageWork::forward_gather);
+      add_gathers_for_tasks(plan, workload, "gather for backwards", &StageWork::backwards, &StageWork::backward_gather);
+    }
     if (!is_training_) return;
     const bool has_facts = needs_gradient_sync(workload) && orders_.size() > 1;
-    add_gradient_syncs(plan, workload, has_facts);
+    add_gradient_syncs(plan, workload);
     if (has_facts) add_facts_sync();
+    if (sharded_ == Sharding::Optimizer || sharded_ == Sharding::Gradients) add_parameter_gathers(plan, workload);
   }
 
   std::size_t ranks() const override { return lanes_.size(); }
@@ -155,9 +180,17 @@ class PipelineProgram : public Program {
   {
     const LaneRecord& record = record_of(rank, lane);
     ensure(position < record.length, "a position beyond the end of its lane");
-    if (record.kind == LaneKind::Compute) return compute(rank, position);
-    const bool is_sync = record.kind == LaneKind::GradientSync || record.kind == LaneKind::FactsSync;
-    return is_sync ? sync(rank, lane, record) : transfer(lane, record, position);
+    switch (record.kind) {
+      case LaneKind::Compute:
+        return compute(rank, position);
+      case LaneKind::GradientSync:
+      case LaneKind::FactsSync:
+        return sync(rank, lane, record);
+      case LaneKind::ParameterGather:
+        return gather(rank, lane, record, position);
+      default:
+        return transfer(lane, record, position);
+    }
   }
 
  private:
@@ -329,37 +362,106 @@ class PipelineProgram : public Program {
     }
   }
 
-  /// Adds a lane for each replica of the stages that have several, on which they add up their gradients once a step.
-  /// The last stage comes first, since its gradients are complete first. If the facts of all gradients follow, the
-  /// syncs of a rank come one after another, so that the facts wait for the last one.
-  void add_gradient_syncs(const Plan& plan, const Workload& workload, bool has_facts)
+  /// Gives each replica of the stages that have several the update of its part only, and the memory that it holds.
+  void divide_memory(const Workload& workload)
+  {
+    const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+    for (auto& work : works_) {
+      const std::size_t replicas = patterns_[work.index].replicas();
+      if (replicas == 1) continue;
+      work.is_divided = true;
+      work.update = work.update / static_cast<double>(replicas);
+      if (workload.memory_model == MemoryModel::Sky) continue;  // whose memory is that of its layers alone
+      const double parameters = parameters_of(workload, work);
+      work.resident -= Bytes(parameters * (bytes.all() - held_bytes(bytes, sharded_, replicas)));
+      work.gathered = Bytes(parameters * gathered_parameter_bytes(bytes, sharded_, replicas));
+      if (!is_training_) continue;
+      work.unsummed_gradients = Bytes(parameters * unsummed_gradient_bytes(bytes, sharded_, replicas));
+      const Order& order = orders_[work.rank];
+      const auto opcode = order.count(Opcode::Backward, work.part) > 0 ? Opcode::Backward : Opcode::BackwardInput;
+      work.first_backward = order.position_of(order.nth(opcode, work.part, 0));
+    }
+  }
+
+  /// Lets the replicas of the stages that have several add up their gradients once a step. The last stage comes first,
+  /// since its gradients are complete first. The syncs of a rank come one after another, since they share its network.
+  void add_gradient_syncs(const Plan& plan, const Workload& workload)
   {
     last_sync_.resize(orders_.size());
-    std::vector<std::size_t> of_rank(orders_.size(), 0);
-    for (const auto& work : works_) of_rank[work.rank] += patterns_[work.index].replicas() > 1 ? 1U : 0U;
     for (std::size_t stage = patterns_.size(); stage-- > 0;) {
       if (patterns_[stage].replicas() == 1) continue;
-      Channel channel;
-      channel.algorithm = plan.sync.algorithm;
-      for (std::size_t i = first_of_stage_[stage]; i < first_of_stage_[stage + 1]; ++i) {
-        StageWork& work = works_[i];
-        LaneRecord record;
-        record.kind = LaneKind::GradientSync;
-        record.work = static_cast<std::uint32_t>(i);
-        record.length = 1;
-        record.size = gradient_bytes(workload, work.first_layer, work.last_layer);
-        const std::string suffix = of_rank[work.rank] > 1 ? fmt::format(" {}", stage) : "";
-        const LaneId lane = add_lane(work.rank, {"sync gradients" + suffix, Engine::Network, channels_.size()}, record);
-        channel.ends.push_back({work.rank, lane});
-        const auto& shard = plan.stages[stage].replicas[work.replica].shards.front();
-        channel.sites.push_back(shard.site.value_or(""));
-        work.sync_waits.add(after_gradients(work));
-        if (has_facts) work.sync_waits.add(last_sync_[work.rank]);
-        last_sync_[work.rank] = {lane, 0, 1};
-        work.update_waits.add({lane, 0, 1});
-      }
-      channels_.push_back(std::move(channel));
+      add_collective(plan, stage, "sync gradients", LaneKind::GradientSync, data_of(workload, stage),
+                     [&](StageWork& work, LaneId lane) {
+                       work.sync_waits.add(after_gradients(work));
+                       work.sync_waits.add(last_sync_[work.rank]);
+                       last_sync_[work.rank] = {lane, 0, 1};
+                       work.update_waits.add({lane, 0, 1});
+                     });
     }
+  }
+
+  /// Lets the replicas of the stages that have several bring each other the parameters that they have updated, one
+  /// stage of a rank after another.
+  void add_parameter_gathers(const Plan& plan, const Workload& workload)
+  {
+    std::vector<Wait> last_gather(orders_.size());
+    for (std::size_t stage = 0; stage < patterns_.size(); ++stage) {
+      const std::size_t replicas = patterns_[stage].replicas();
+      if (replicas == 1) continue;
+      add_collective(plan, stage, "gather parameters", LaneKind::ParameterGather,
+                     data_of(workload, stage) / static_cast<double>(replicas), [&](StageWork& work, LaneId lane) {
+                       work.gather = lane;
+                       work.gather_waits = Wait{compute_lane, 0, orders_[work.rank].length() + work.part + 1};
+                       work.gather_waits.add(last_gather[work.rank]);
+                       last_gather[work.rank] = {lane, 0, 1};
+                     });
+    }
+  }
+
+  /// Lets the replicas of the stages that have several bring each other their parts of the parameters for each task of
+  /// a series.
+  void add_gathers_for_tasks(const Plan& plan, const Workload& workload, const char* name, Series StageWork::*series,
+                             std::optional<LaneId> StageWork::*lane_of)
+  {
+    for (std::size_t stage = 0; stage < patterns_.size(); ++stage) {
+      const std::size_t replicas = patterns_[stage].replicas();
+      const bool has_tasks = !(works_[first_of_stage_[stage]].*series).empty();
+      if (replicas == 1 || !has_tasks) continue;
+      add_collective(plan, stage, name, LaneKind::ParameterGather,
+                     data_of(workload, stage) / static_cast<double>(replicas), [&](StageWork& work, LaneId lane) {
+                       work.*lane_of = lane;
+                       LaneRecord& record = records_[work.rank][lane];
+                       record.series = &(work.*series);
+                       record.length = record.series->length();
+                     });
+    }
+  }
+
+  /// Adds a channel between the replicas of a stage, and their lanes: one collective of `size` once a step.
+  template <typename Added>
+  void add_collective(const Plan& plan, std::size_t stage, const char* name, LaneKind kind, Bytes size, Added added)
+  {
+    Channel channel;
+    channel.algorithm = plan.sync.algorithm;
+    for (std::size_t i = first_of_stage_[stage]; i < first_of_stage_[stage + 1]; ++i) {
+      StageWork& work = works_[i];
+      LaneRecord record;
+      record.kind = kind;
+      record.work = static_cast<std::uint32_t>(i);
+      record.length = 1;
+      record.size = size;
+      std::size_t alike = 0;  // lanes of this kind on the rank
+      for (const std::size_t part : parts_of_rank_[work.rank]) {
+        alike += patterns_[works_[part].index].replicas() > 1 ? 1U : 0U;
+      }
+      const std::string lane_name = alike > 1 ? fmt::format("{} {}", name, stage) : name;
+      const LaneId lane = add_lane(work.rank, {lane_name, Engine::Network, channels_.size()}, record);
+      channel.ends.push_back({work.rank, lane});
+      const auto& shard = plan.stages[stage].replicas[work.replica].shards.front();
+      channel.sites.push_back(shard.site.value_or(""));
+      added(work, lane);
+    }
+    channels_.push_back(std::move(channel));
   }
 
   /// The wait for the last task that adds to the gradients of a replica's parameters.
@@ -370,14 +472,20 @@ class PipelineProgram : public Program {
     return {compute_lane, 0, order.position_of(order.nth(opcode, work.part, work.microbatches - 1)) + 1};
   }
 
-  static Bytes gradient_bytes(const Workload& workload, std::size_t first, std::size_t last)
+  /// The gradients or the parameters of a stage, as they are sent: float32, whatever the workload computes in.
+  Bytes data_of(const Workload& workload, std::size_t stage) const
+  {
+    constexpr double bytes_of_a_value = 4;
+    return Bytes(parameters_of(workload, works_[first_of_stage_[stage]]) * bytes_of_a_value);
+  }
+
+  static double parameters_of(const Workload& workload, const StageWork& work)
   {
     double parameters = 0;
-    for (std::size_t layer = first; layer <= last; ++layer) {
+    for (std::size_t layer = work.first_layer; layer <= work.last_layer; ++layer) {
       parameters += static_cast<double>(workload.layers[layer].parameters);
     }
-    constexpr double bytes_of_a_gradient = 4;  // float32, whatever the workload computes in
-    return Bytes(parameters * bytes_of_a_gradient);
+    return parameters;
   }
 
   /// Adds a lane for each rank, on which all agree on what clipping and loss scaling need to know once a step.
@@ -478,7 +586,23 @@ class PipelineProgram : public Program {
         instruction.waits = stage.update_waits;
         break;
     }
+    if (stage.is_divided) divide(stage, task, position, instruction);
     return instruction;
+  }
+
+  /// What a task of divided replicas waits for and holds besides.
+  void divide(const StageWork& stage, const Task& task, std::uint64_t position, Instruction& instruction) const
+  {
+    const bool is_forward = task.opcode == Opcode::Forward;
+    const bool is_backward = task.opcode == Opcode::Backward || task.opcode == Opcode::BackwardInput;
+    if (is_forward && stage.gather) instruction.waits.add({*stage.gather, 1, 1});
+    const auto& gather = is_forward ? stage.forward_gather : stage.backward_gather;
+    if (gather && (is_forward || is_backward)) {
+      const Series& series = is_forward ? stage.forwards : stage.backwards;
+      instruction.waits.add({*gather, 0, series.index_of(task) + 1});
+      instruction.releases.size += stage.gathered;
+    }
+    if (is_backward && position == stage.first_backward) instruction.acquires.size = stage.unsummed_gradients;
   }
 
   Instruction transfer(LaneId lane, const LaneRecord& record, std::uint64_t position) const
@@ -499,12 +623,41 @@ class PipelineProgram : public Program {
   {
     const bool is_of_facts = record.kind == LaneKind::FactsSync;
     const StageWork& work = works_[record.work];
-    Instruction instruction = work.make(Opcode::AllReduce);
+    const bool is_divided = !is_of_facts && sharded_ != Sharding::None;
+    Instruction instruction = work.make(is_divided ? Opcode::ReduceScatter : Opcode::AllReduce);
     instruction.payload = is_of_facts ? Payload::GradientFacts : Payload::ParameterGradient;
     instruction.lane = lane;
     instruction.size = record.size;
     instruction.waits = is_of_facts ? Waits(Wait{compute_lane, 0, orders_[rank].length()}) : work.sync_waits;
     if (is_of_facts) instruction.waits.add(last_sync_[rank]);
+    if (is_divided) instruction.releases.size = work.unsummed_gradients;
+    return instruction;
+  }
+
+  /// The parameters of a replica's part go to the others once they are updated, or for each task that uses them. Then
+  /// they come while the task before runs, unless it is of the same stage.
+  Instruction gather(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const
+  {
+    const StageWork& work = works_[record.work];
+    Instruction instruction = work.make(Opcode::AllGather);
+    instruction.payload = Payload::Parameter;
+    instruction.lane = lane;
+    instruction.size = record.size;
+    instruction.waits = work.gather_waits;
+    if (record.series == nullptr) return instruction;
+    const Task task = record.series->nth(position);
+    instruction.microbatch = record.series->of_step(task.microbatch);
+    instruction.acquires.size = work.gathered;
+    const Order& order = orders_[rank];
+    const std::uint64_t at = record.series->position_of(task);
+    const bool follows_itself =
+        at > 0 && order.at(at - 1).part == work.part && order.at(at - 1).opcode != Opcode::BackwardWeight;
+    const std::uint64_t done = follows_itself ? at : std::max<std::uint64_t>(at, 1) - 1;
+    if (done > 0) {
+      instruction.waits = Wait{compute_lane, 0, done};
+    } else if (is_training_) {
+      instruction.waits = Wait{compute_lane, 1, order.length() + work.part + 1};  // its Update a period back
+    }
     return instruction;
   }
 
@@ -516,6 +669,7 @@ class PipelineProgram : public Program {
   std::deque<Series> parts_of_series_;                   // of hops between stages with other patterns
   std::deque<Route> routes_;
   std::vector<Wait> last_sync_;  // of gradients, by rank; for no completion without one
+  Sharding sharded_ = Sharding::None;
   bool is_training_ = true;
   std::vector<std::vector<Lane>> lanes_;          // by rank and LaneId
   std::vector<std::vector<LaneRecord>> records_;  // the same

@@ -20,8 +20,13 @@ namespace isobar::schedules {
 /// - "compute": the tasks of its order, then an Update for each of its stages.
 /// - "send activation", "send gradient": what its stages make for neighbouring stages on other devices.
 /// - "receive activation", "receive gradient": what its stages need from those, and the input of stage 0.
-/// - "sync gradients": the sum over the replicas of a stage, after the last backward of the stage.
+/// - "sync gradients": the sum over the replicas of a stage, after the last backward of the stage. With sharded
+///   optimizers or gradients each replica gets the sum of its part, which its Update updates.
 /// - "sync": what all ranks need to know of all gradients, if the workload clips or scales them.
+/// - "gather parameters": with sharded optimizers or gradients, the parameters that the other replicas have updated.
+///   The next step's forwards of the stage wait for them.
+/// - "gather for forwards", "gather for backwards": with sharded parameters, those of the other replicas for each pass,
+///   after the task before the last one, or the last one of the same stage.
 ///
 /// If a rank has several lanes of one kind, their names end in the stage to or from whose input they carry:
 /// "send activation 3", and "receive gradient 3" for the gradient that stage 3 sends back; then, of several replicas,

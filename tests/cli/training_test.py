@@ -111,6 +111,40 @@ class Training(CommandTest):
         self.assertEqual(len(killed), 20)
         self.assertEqual(set(killed), {"the parent", "a rank"})
 
+    def replicated_plan(self, workload, pipeline, replicas, sharded):
+        """The plan of a grid, whose replicas divide what `sharded` says."""
+        platform = self.write("grid.xml", platform_of([f"d{i}" for i in range(pipeline * replicas)]))
+        file = self.folder / f"{pipeline}x{replicas}.json"
+        self.run_isobar("plan", platform, workload, "--allocator", "grid", "--pipeline", pipeline, "--replicas",
+                        replicas, "--microbatches", 4, "-o", file)
+        plan = json.loads(file.read_text())
+        if sharded:
+            plan["sync"] = {"algorithm": "ring", "sharded": sharded}
+        file.write_text(json.dumps(plan))
+        return str(file)
+
+    def test_a_killed_run_of_replicas_continues_under_other_degrees_and_shardings(self):
+        workload = self.write("gpt.yaml", GPT)
+        shapes = [(2, 2, "gradients"), (1, 4, "parameters"), (3, 1, None), (2, 2, "parameters"), (1, 2, "optimizer")]
+        undisturbed = self.losses(workload, self.replicated_plan(workload, 1, 1, None), "--steps", 150)
+        chance = random.Random(7)
+        steps = set()
+        for attempt, shape in enumerate(shapes):
+            log = self.folder / f"{attempt}.jsonl"
+            command = [ISOBAR, "run", workload, "--plan", self.replicated_plan(workload, *shape), "--spawn",
+                       "--unvalidated", "--steps", "150", "--checkpoint", str(self.folder / "checkpoints"),
+                       "--checkpoint-every", "5", "--log", str(log), *(["--resume"] if attempt > 0 else [])]
+            if attempt + 1 < len(shapes):
+                self.assertIsNotNone(self.killed_at(12, command, log, chance))
+            else:
+                self.run_isobar(*command[1:])
+            for text in log.read_text().splitlines(keepends=True):
+                if text.endswith("\n"):  # the last one may be cut
+                    line = json.loads(text)
+                    steps.add(line["step"])
+                    self.assertAlmostEqual(line["loss"] / undisturbed[line["step"]], 1, delta=2e-6, msg=f"{shape}: {line}")
+        self.assertEqual(steps, set(range(150)))
+
     def test_an_interrupt_finishes_the_step_and_writes_a_checkpoint(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(3, workload)

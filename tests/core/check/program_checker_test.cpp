@@ -494,6 +494,83 @@ TEST(FaultsOfProgram, FindAnUpdateBeforeTheSumOfItsGradients)
                   "for the last backward at rank 1, lane compute, position 1"));
 }
 
+/// One stage on two ranks that update a part of it each, and then gather its parameters.
+class DividedProgram : public ReplicatedProgram {
+ public:
+  static constexpr LaneId gather_lane = 2;
+
+  DividedProgram() : ReplicatedProgram(2)
+  {
+    for (const auto& [rank, lane] : channel_list[0].ends) instruction(rank, lane, 0).opcode = Opcode::ReduceScatter;
+    const auto channel = connect({{0, "gather"}, {1, "gather"}});
+    collective(channel, Opcode::AllGather, Payload::Parameter, 50, after(compute_lane, 3));
+    for (const auto& [rank, lane] : channel_list[channel].ends) {
+      instruction(rank, lane, 0).stage = 0;
+      instruction(rank, compute_lane, 0).waits.add({lane, 1, 1});
+    }
+  }
+};
+
+TEST(FaultsOfProgram, FindParametersThatAreUpdatedInPartsAndNotGathered)
+{
+  EXPECT_THAT(faults_of(DividedProgram()), IsEmpty());
+
+  DividedProgram without_gather;
+  for (const std::size_t rank : {0U, 1U}) {
+    without_gather.listing[rank].instructions[DividedProgram::gather_lane].clear();
+    without_gather.instruction(rank, compute_lane, 0).waits = {};
+  }
+  EXPECT_THAT(faults_of(without_gather),
+              ElementsAre("stage 0: no collective of the parameters that ranks update in parts joins ranks 0 and 1"));
+
+  DividedProgram too_early;
+  too_early.instruction(0, DividedProgram::gather_lane, 0).waits = after(compute_lane, 2);
+  EXPECT_THAT(faults_of(too_early),
+              ElementsAre("rank 0, lane gather, position 0: AllGather of parameter in stage 0 does not wait for the "
+                          "Update at rank 0, lane compute, position 2"));
+
+  DividedProgram not_awaited;
+  not_awaited.instruction(1, compute_lane, 0).waits = {};
+  EXPECT_THAT(faults_of(not_awaited),
+              ElementsAre("rank 1, lane compute, position 0: Forward of micro-batch 1 in stage 0 does not wait for a "
+                          "gather of its parameters",
+                          "rank 1, lane compute, position 1: Backward of micro-batch 1 in stage 0 does not wait for a "
+                          "gather of its parameters"));
+}
+
+/// The same, but each rank gathers the parameters for its Forward and for its Backward.
+class GatheringProgram : public DividedProgram {
+ public:
+  GatheringProgram()
+  {
+    for (const std::size_t rank : {0U, 1U}) {
+      auto& gathers = listing[rank].instructions[gather_lane];
+      gathers.push_back(gathers.front());
+      gathers[0].waits = Wait{compute_lane, 1, 3};
+      gathers[1].waits = after(compute_lane, 1);
+      instruction(rank, compute_lane, 0).waits = after(gather_lane, 1);
+      instruction(rank, compute_lane, 1).waits = after(gather_lane, 2);
+    }
+  }
+};
+
+TEST(FaultsOfProgram, FindParametersThatAreGatheredForAPassBeforeTheyAreUpdated)
+{
+  EXPECT_THAT(faults_of(GatheringProgram()), IsEmpty());
+
+  GatheringProgram too_early;
+  too_early.instruction(1, DividedProgram::gather_lane, 0).waits = {};
+  EXPECT_THAT(faults_of(too_early),
+              ElementsAre("rank 1, lane gather, position 0: AllGather of parameter in stage 0 does not wait for the "
+                          "Update of the period before at rank 1, lane compute, position 2"));
+
+  GatheringProgram not_awaited;
+  not_awaited.instruction(0, compute_lane, 1).waits = {};
+  EXPECT_THAT(faults_of(not_awaited),
+              ElementsAre("rank 0, lane compute, position 1: Backward of micro-batch 0 in stage 0 does not wait for a "
+                          "gather of its parameters"));
+}
+
 // --- evaluation, many faults, long programs ---------------------------------------------------------------------
 
 TEST(FaultsOfProgram, AcceptProgramsWithoutBackwardsOnlyAsEvaluations)

@@ -41,8 +41,7 @@ float value_of(std::size_t layer, std::uint64_t step)
 StageSnapshot snapshot_of(std::uint64_t step, std::size_t stage, std::size_t stages)
 {
   StageSnapshot snapshot{.step = step,
-                         .stage = stage,
-                         .stages = stages,
+                         .part = {.stage = stage, .stages = stages},
                          .first_layer = layers * stage / stages,
                          .last_layer = layers * (stage + 1) / stages - 1,
                          .run = R"({"seed": 3, "workload": "0123"})",
@@ -200,15 +199,16 @@ TEST_F(Checkpoints, AreRefusedWhereTheirManifestIsWrong)
     expect_refusal(message);
   };
   refuse("isobar-checkpoint/1", "isobar-checkpoint/2", "schema: \"isobar-checkpoint/2\" is not isobar-checkpoint/1");
-  refuse(R"("step": 10)", R"("step": 11)", "is of step 11, stage 1 of 3; its name says step 10, stage 1 of 3");
+  refuse(R"("step": 10)", R"("step": 11)",
+         "is of step 11, stage-1-of-3.json; its name says step 10, stage-1-of-3.json");
   refuse(R"("step": 10)", R"("step": -1)", "step: \"-1\" is not a whole number");
   refuse(R"("stages": 3)", R"("stages": 0)", "stages: \"0\" is out of range");
-  refuse(R"("stage": 1)", R"("stage": 2)", "file: \"stage-1-of-3.safetensors\" is not stage 2 of 3");
+  refuse(R"("stage": 1)", R"("stage": 2)", "file: \"stage-1-of-3.safetensors\" is not stage-2-of-3.safetensors");
   refuse(R"("first_layer": 4)", R"("first_layer": 5)", "first_layer: is 5; the previous stages end before layer 4");
   refuse(R"("last_layer": 7)", R"("last_layer": 3)", "last_layer: \"3\" is out of range");
   refuse(R"("seed": 3)", R"("seed": 4)", "run: differs from stage 0's");
   refuse(R"("run": {)", R"("ran": {)", "run: missing");
-  refuse(R"(-1-of-3.safetensors")", R"(-1-of-3.safetensors/../x")", "is not stage 1 of 3");
+  refuse(R"(-1-of-3.safetensors")", R"(-1-of-3.safetensors/../x")", "is not stage-1-of-3.safetensors");
   refuse(R"("size_bytes": )", R"("size_bytes": 1)", "bytes, but 1");
   refuse(R"("crc32c": ")", R"("crc32c": "g)", "is not a CRC-32C of 8 hexadecimal digits");
   refuse(R"("layers.4.weight": ")", R"("layers.4.weight": "-)", "is not a CRC-32C of 8 hexadecimal digits");
@@ -223,7 +223,70 @@ TEST_F(Checkpoints, AreRefusedWhereTwoStagesHoldOneTensor)
   first.tensors.push_back(tensor_of(checkpoint_name(11, "weight"), {}, {0}));
   store_.write(first);
   store_.write(snapshot_of(10, 1, 2));
-  expect_refusal(R"(tensor "layers.11.weight" is also in an earlier stage)");
+  expect_refusal(R"(tensor "layers.11.weight" is also in an earlier part)");
+}
+
+/// The snapshot of one of two replicas that divide the optimizer of the only stage: elements begin..end-1 of 4.
+StageSnapshot half_of(std::uint64_t step, std::size_t shard, std::uint64_t begin, std::uint64_t end)
+{
+  StageSnapshot snapshot{.step = step,
+                         .part = {.stage = 0, .stages = 1, .shard = shard, .shards = 2},
+                         .first_layer = 0,
+                         .last_layer = 0,
+                         .run = "{}",
+                         .tensors = {}};
+  const auto name = checkpoint_name(0, "weight");
+  if (shard == 0) snapshot.tensors.push_back(tensor_of(name, {2, 2}, {1, 2, 3, 4}));
+  std::vector<float> values;
+  for (std::uint64_t i = begin; i < end; ++i) values.push_back(static_cast<float>(10 * i));
+  snapshot.tensors.push_back(tensor_of(slice_name(name + ":exp_avg", begin, end, {2, 2}), {end - begin}, values));
+  return snapshot;
+}
+
+TEST_F(Checkpoints, OfReplicasThatDivideAnOptimizerHoldItWhole)
+{
+  store_.write(half_of(10, 0, 0, 1));
+  expect_refusal("has 1 of 2 manifest parts; stage-0-of-1-shard-1-of-2.json is missing");
+  store_.write(half_of(10, 1, 1, 4));
+  const auto checkpoint = store_.open(10);
+  checkpoint.verify();
+  EXPECT_EQ(checkpoint.stages(), 1U);
+  EXPECT_THAT(checkpoint.names(), ElementsAre("layers.0.weight", "layers.0.weight:exp_avg"));
+  const auto moments = checkpoint.read("layers.0.weight:exp_avg");
+  EXPECT_THAT(moments.facts.shape, ElementsAre(2, 2));
+  EXPECT_THAT(floats_of(moments), ElementsAre(0, 10, 20, 30));
+
+  write(20, 1);
+  EXPECT_EQ(store_.newest_complete().step, 20U);
+  store_.write(half_of(20, 0, 0, 1));
+  store_.write(half_of(20, 1, 1, 4));
+  EXPECT_THAT(store_.open(20).names(), ElementsAre("layers.0.weight", "layers.0.weight:exp_avg"));
+  store_.keep_last(1);
+  EXPECT_THAT(store_.steps(), ElementsAre(20));
+  EXPECT_FALSE(fs::exists(file(20, "stage-0-of-1.safetensors")));
+  store_.open(20).verify();
+}
+
+TEST_F(Checkpoints, AreRefusedWhereSlicesDoNotMakeATensor)
+{
+  store_.write(half_of(10, 0, 0, 1));
+  store_.write(half_of(10, 1, 2, 4));
+  expect_refusal(R"(tensor "layers.0.weight:exp_avg" has 4 elements, and its slices end at element 1)");
+  store_.write(half_of(10, 1, 1, 3));
+  expect_refusal(R"(tensor "layers.0.weight:exp_avg" has 4 elements, and its slices end at element 3)");
+
+  auto other = half_of(10, 1, 1, 4);
+  other.tensors.front().facts.shape = {3, 1};
+  store_.write(other);
+  expect_refusal("has type F32 and shape [3, 1]; a slice of \"layers.0.weight:exp_avg\" has type F32 and shape [3]");
+
+  other = half_of(10, 1, 1, 4);
+  other.tensors.front().facts.name = slice_name("layers.0.weight:exp_avg", 1, 4, {4});
+  store_.write(other);
+  expect_refusal(R"(tensor "layers.0.weight:exp_avg" is in the checkpoint in another shape)");
+  other.tensors.front().facts.name = slice_name("layers.0.weight", 1, 4, {2, 2});
+  store_.write(other);
+  expect_refusal(R"(tensor "layers.0.weight" is in the checkpoint in another shape)");
 }
 
 TEST_F(Checkpoints, OfAnotherRunAreNeitherCountedNorRemoved)
@@ -384,8 +447,7 @@ TEST_F(Checkpoints, ThatCannotBeWrittenAreReportedOnce)
 TEST(CheckpointManifest, IsTheSameAfterWriteThenRead)
 {
   const ManifestPart part{.step = 9'007'199'254'740'992,
-                          .stages = 7,
-                          .stage = 6,
+                          .name = {.stage = 6, .stages = 7},
                           .first_layer = 2,
                           .last_layer = 2,
                           .run = R"({"b":[1,null],"a":"\"x\""})",

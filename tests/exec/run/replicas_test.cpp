@@ -1,3 +1,4 @@
+#include "core/program/collective.hpp"
 #include "exec/files/checkpoint.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/run/run.hpp"
@@ -10,6 +11,7 @@
 #include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,10 +46,11 @@ Trained trained(
   return {measured.losses(), measured.evaluation()};
 }
 
-std::vector<double> losses_of_a_plain_loop(const Workload& workload, std::uint64_t of_steps = steps)
+std::vector<double> losses_of_a_plain_loop(const Workload& workload, std::uint64_t of_steps = steps,
+                                           std::uint64_t of_microbatches = microbatches)
 {
   at::set_num_threads(1);
-  PlainLoop loop(workload, seed, microbatches);
+  PlainLoop loop(workload, seed, of_microbatches);
   std::vector<double> losses;
   for (std::uint64_t step = 0; step < of_steps; ++step) losses.push_back(loop.step());
   return losses;
@@ -158,6 +161,153 @@ TEST(Executor, AddsUpGradientsByEveryAlgorithmToTheSameLosses)
   }
 }
 
+/// What replicas divide, and by which algorithm they exchange it.
+using Divided = std::tuple<Sharding, Algorithm, Way>;
+
+class DividedReplicas : public testing::TestWithParam<Divided> {};
+
+/// Shapes whose replicas take as many micro-batches, six in all.
+std::vector<Shape> even_shapes()
+{
+  return {
+      {"ThreeReplicasOfAll", {"gpipe"}, {{{"a", 2}, {"b", 2}, {"c", 2}}}},
+      {"TwoPipelines", {"zero-bubble-h1"}, {{{"a0", 3}, {"b0", 3}}, {{"a1", 3}, {"b1", 3}}}},
+      {"PipelinesOfTheirOwnCuts", {"gpipe"}, {{{"a0", 3}, {"b0", 3}}, {{"a0", 3}, {"b1", 3}}, {{"a1", 3}, {"b1", 3}}}},
+      {"FewerReplicasAfter", {"1f1b"}, {{{"a", 3}, {"b", 3}}, {{"c", 6}}}},
+      {"InterleavedPipelines",
+       {"interleaved"},
+       {{{"a0", 3}, {"b0", 3}}, {{"a1", 3}, {"b1", 3}}, {{"a0", 3}, {"b0", 3}}, {{"a1", 3}, {"b1", 3}}}},
+  };
+}
+
+TEST_P(DividedReplicas, HaveTheLossesOfWholeOnesToTheBit)
+{
+  const auto& [sharded, algorithm, way] = GetParam();
+  Workload workload = small_gpt();
+  workload.training.clip_norm = 0.05;
+  for (const Shape& shape : sharded == Sharding::Parameters ? even_shapes() : shapes()) {
+    SCOPED_TRACE(shape.name);
+    Plan plan = shape.plan(workload);
+    for (std::size_t layer = 0; layer < workload.layers.size(); layer += 2) plan.recompute.push_back(layer);
+    plan.sync.algorithm = algorithm;
+    const auto whole = trained(workload, plan, way, options_for(4)).losses;
+    plan.sync.sharded = sharded;
+    EXPECT_EQ(trained(workload, plan, way, options_for(4)).losses, whole);
+  }
+}
+
+TEST_P(DividedReplicas, UpdateByEveryOptimizerAndEvaluateTheSameModel)
+{
+  const auto& [sharded, algorithm, way] = GetParam();
+  Workload workload = small_bert();
+  const auto batches = synthetic_batches(workload);
+  RunOptions options = options_for(3);
+  options.evaluation = batches.get();
+  options.evaluation_steps = 1;
+  for (const Optimizer optimizer : {Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam, Optimizer::AdamW}) {
+    workload.optimizer = optimizer;
+    Plan plan = even_shapes()[1].plan(workload);
+    plan.sync.algorithm = algorithm;
+    const auto whole = trained(workload, plan, way, options);
+    plan.sync.sharded = sharded;
+    const auto divided = trained(workload, plan, way, options);
+    EXPECT_EQ(divided.losses, whole.losses) << name_of(optimizer);
+    EXPECT_EQ(divided.evaluation.value().loss, whole.evaluation.value().loss) << name_of(optimizer);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Executor, DividedReplicas,
+                         testing::Values(Divided{Sharding::Optimizer, Algorithm::Ring, Way::InProcess},
+                                         Divided{Sharding::Gradients, Algorithm::Ring, Way::InProcess},
+                                         Divided{Sharding::Parameters, Algorithm::Ring, Way::InProcess},
+                                         Divided{Sharding::Optimizer, Algorithm::Direct, Way::Tcp},
+                                         Divided{Sharding::Gradients, Algorithm::Tree, Way::Tcp},
+                                         Divided{Sharding::Parameters, Algorithm::Ring, Way::Tcp}),
+                         [](const auto& test) {
+                           const bool is_in_process = std::get<Way>(test.param) == Way::InProcess;
+                           return fmt::format("{}By{}{}", name_of(std::get<Sharding>(test.param)),
+                                              name_of(std::get<Algorithm>(test.param)),
+                                              is_in_process ? "InProcess" : "OverTcp");
+                         });
+
+/// .ci/full runs it; the other tests of this file are a sample of it.
+TEST(Executor, DISABLED_HasThePlainLoopsLossesForAllDegreesAndShardings)
+{
+  const auto train = [](std::size_t stages, const std::vector<std::uint64_t>& counts, Sharding sharded, Way way) {
+    std::vector<std::vector<Takes>> takes(stages);
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      for (std::size_t i = 0; i < counts.size(); ++i)
+        takes[stage].emplace_back(fmt::format("d{}.{}", stage, i), counts[i]);
+    }
+    for (const Workload& workload : {small_bert(), small_gpt()}) {
+      Plan plan = replicated_plan(workload, {"1f1b"}, takes);
+      plan.sync.sharded = sharded;
+      expect_close(trained(workload, plan, way, options_for(steps)).losses, losses_of_a_plain_loop(workload, steps, 6),
+                   relative_tolerance);
+    }
+  };
+  const std::vector<std::vector<std::uint64_t>> all_counts = {{6}, {4, 2}, {3, 3}, {3, 2, 1}, {2, 2, 2}};
+  for (const std::size_t stages : {1UL, 2UL, 3UL}) {
+    for (const auto& counts : all_counts) {
+      for (const auto& name : sharding_names()) {
+        const Sharding sharded = sharding_from_name(name).value();
+        const bool take_alike = counts.front() == counts.back();
+        if (sharded != Sharding::None && (counts.size() == 1 || (sharded == Sharding::Parameters && !take_alike)))
+          continue;
+        for (const Way way : {Way::InProcess, Way::Tcp}) {
+          SCOPED_TRACE(fmt::format("{} stages, replicas of {} micro-batches, sharded {}, {}", stages,
+                                   fmt::join(counts, "+"), name, way == Way::Tcp ? "TCP" : "in process"));
+          train(stages, counts, sharded, way);
+        }
+      }
+    }
+  }
+}
+
+TEST(Executor, DividesAnOptimizerOverTwoSitesToTheBit)
+{
+  const Workload workload = small_gpt();
+  Plan plan = replicated_plan(workload, {"1f1b"}, {{{"a", 1}, {"b", 2}, {"c", 1}, {"d", 1}}, {{"e", 3}, {"f", 2}}});
+  for (Stage& stage : plan.stages) {
+    for (std::size_t i = 0; i < stage.replicas.size(); ++i) {
+      stage.replicas[i].shards.front().site = i % 2 == 0 ? "near" : "far";
+    }
+  }
+  plan.sync.algorithm = Algorithm::Hierarchical;
+  const auto whole = trained(workload, plan, Way::Tcp, options_for(4)).losses;
+  plan.sync.sharded = Sharding::Gradients;
+  EXPECT_EQ(trained(workload, plan, Way::Tcp, options_for(4)).losses, whole);
+}
+
+TEST(Executor, HoldsOnlyThePartOfAReplicaBetweenSteps)
+{
+  Workload workload = small_gpt();
+  workload.optimizer = Optimizer::Adam;
+  std::size_t parameters = 0;
+  for (const auto& layer : workload.layers) parameters += layer.parameters;
+  const auto held_after_steps = [&](Sharding sharded) {
+    Plan plan = replicated_plan(workload, {"1f1b"}, {{{"a", 1}, {"b", 1}, {"c", 1}}});
+    plan.sync.sharded = sharded;
+    const auto program = schedules::make_program(plan, workload);
+    const auto measured = run_by(Way::InProcess, workload, plan, *program, options_for(2));
+    std::vector<double> held;
+    for (const auto& rank : measured.ranks()) held.push_back(rank.memory.back().memory.value);
+    return held;
+  };
+  const std::vector<double> whole = held_after_steps(Sharding::None);
+  const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+  for (const Sharding sharded : {Sharding::Optimizer, Sharding::Gradients, Sharding::Parameters}) {
+    const std::vector<double> held = held_after_steps(sharded);
+    const double each = bytes.optimizer + (sharded == Sharding::Parameters ? bytes.parameter : 0);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      // Of all values the first is the loss.
+      const ValueRange part = part_of_end(rank, 3, parameters + 1, Algorithm::Ring, {});
+      const std::size_t own = part.size() - (rank == 0 ? 1 : 0);
+      EXPECT_EQ(whole[rank] - held[rank], each * static_cast<double>(parameters - own)) << name_of(sharded) << rank;
+    }
+  }
+}
+
 TEST(Executor, TellsEachStepsLossOnceWithReplicasOfTheLastStage)
 {
   const Workload workload = small_gpt();
@@ -192,9 +342,17 @@ TEST(Executor, ResumesACheckpointOfReplicasOnAnyOtherPlan)
   const Plan replicas = replicated_plan(workload, {"1f1b"}, {{{"a", 3}, {"b", 2}}, {{"c", 3}, {"d", 2}}});
   const Plan chain = even_split(workload, 3, {"1f1b"}, microbatches);
   const Plan others = replicated_plan(workload, {"gpipe"}, {{{"a", 1}, {"b", 2}, {"c", 2}}});
+  Plan divided = replicas;
+  divided.sync.sharded = Sharding::Optimizer;
+  Plan in_thirds = others;
+  in_thirds.sync.sharded = Sharding::Gradients;
+  Plan in_fifths = replicated_plan(workload, {"gpipe"}, {{{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}}});
+  in_fifths.sync.sharded = Sharding::Parameters;
   const auto whole = losses_of_a_plain_loop(workload);
   for (const auto& [before, after] :
-       {std::pair(replicas, chain), std::pair(chain, replicas), std::pair(replicas, others)}) {
+       {std::pair(replicas, chain), std::pair(chain, replicas), std::pair(replicas, others), std::pair(divided, chain),
+        std::pair(chain, divided), std::pair(divided, in_thirds), std::pair(in_thirds, in_fifths),
+        std::pair(in_fifths, replicas)}) {
     const testing_support::TemporaryFolder folder;
     RunOptions options = options_for(steps / 2);
     options.checkpoints.folder = folder.path() / "checkpoints";

@@ -3,7 +3,9 @@
 #include "core/check/program_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/dtype.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "core/program/player.hpp"
+#include "core/program/walk.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
 
 #include <gmock/gmock.h>
@@ -11,6 +13,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -79,6 +82,7 @@ TEST(Replicas, MakeSoundProgramsUnderEverySchedule)
   const std::vector<std::string> schedules = {"sequential",     "gpipe",          "1f1b", "1f1b(warm_up=auto)",
                                               "zero-bubble-h1", "zero-bubble-h2", "",     ""};
   std::size_t with_other_counts = 0;
+  std::size_t with_parameters = 0;
   for (int round = 0; round < 400; ++round) {
     const std::size_t stages = 1 + random() % 4;
     const std::size_t replicas = 1 + random() % 3;
@@ -104,6 +108,11 @@ TEST(Replicas, MakeSoundProgramsUnderEverySchedule)
     const std::string schedule = schedules[random() % 6];
     Plan plan = replicated(copies, schedule == "1f1b(warm_up=auto)" ? "1f1b" : schedule);
     if (random() % 3 == 0) plan.data_server = "data";
+    const bool take_alike = std::all_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+      return !why_not_divided({.sharded = Sharding::Parameters}, stage, {});
+    });
+    plan.sync.sharded = static_cast<Sharding>(random() % (take_alike ? 4 : 3));
+    with_parameters += plan.sync.sharded == Sharding::Parameters ? 1U : 0U;
     Workload workload = unequal_chain(2 * stages);
     if (random() % 3 == 0) workload.training.clip_norm = 1;
     const auto program = make_program(plan, workload);
@@ -114,6 +123,7 @@ TEST(Replicas, MakeSoundProgramsUnderEverySchedule)
     play(*program, {Seconds(1e-4), Seconds(1e-9)});
   }
   EXPECT_GT(with_other_counts, 50U);
+  EXPECT_GT(with_parameters, 10U);
 }
 
 TEST(Replicas, OfEqualPipelinesTakeAsLongAsOneOfThemAndTheSync)
@@ -171,6 +181,146 @@ TEST(Replicas, SyncTheirGradientsByARing)
   const double alone = play(*make_program(replicated({{{0, 1}}}, "1f1b"), workload)).periods.front().end.value;
   // 2 (n - 1) messages of 1/n of the bytes.
   EXPECT_NEAR(play(*program, transfer).periods.front().end.value, alone + 6 * (0.1 + bytes / 4 * 1e-6), 1e-9);
+}
+
+/// Four replicas of one stage with 2,000 parameters that divide so much of them.
+struct Divided {
+  explicit Divided(Sharding sharded, Optimizer optimizer = Optimizer::Adam)
+  {
+    workload.layers[1].parameters = 1000;
+    workload.optimizer = optimizer;
+    plan.sync.sharded = sharded;
+    program = make_program(plan, workload);
+  }
+
+  Workload workload = unequal_chain(2);
+  Plan plan = replicated({{{0, 2}, {1, 2}, {2, 2}, {3, 2}}}, "1f1b");
+  std::unique_ptr<Program> program;
+};
+
+TEST(Replicas, ThatDivideAnOptimizerUpdateAndBringEachOtherAPart)
+{
+  for (const Sharding sharded : {Sharding::Optimizer, Sharding::Gradients}) {
+    const Divided divided(sharded);
+    EXPECT_THAT(faults_of(*divided.program), IsEmpty());
+    EXPECT_THAT(lane_names(*divided.program, 2), ElementsAre("compute", "sync gradients", "gather parameters"));
+    const Instruction sum = first_of(*divided.program, 2, "sync gradients");
+    EXPECT_EQ(sum.opcode, Opcode::ReduceScatter);
+    EXPECT_EQ(sum.size, Bytes(8000));
+    const Instruction gather = first_of(*divided.program, 2, "gather parameters");
+    EXPECT_EQ(gather.opcode, Opcode::AllGather);
+    EXPECT_EQ(gather.payload, Payload::Parameter);
+    EXPECT_EQ(gather.size, Bytes(2000));
+
+    // Both together take as long as the sum of whole gradients, and each updates a quarter.
+    const TransferTimes transfer{Seconds(0.1), Seconds(1e-6)};
+    const Divided whole(Sharding::None);
+    const double update = 2000 * update_flops_per_parameter(Optimizer::Adam) / 1e12;
+    EXPECT_NEAR(play(*divided.program, transfer).periods.front().end.value,
+                play(*whole.program, transfer).periods.front().end.value - update * 3 / 4, 1e-12);
+  }
+}
+
+TEST(Replicas, ThatDivideParametersGatherThemForEachPass)
+{
+  const Divided divided(Sharding::Parameters);
+  const Program& program = *divided.program;
+  EXPECT_THAT(faults_of(program), IsEmpty());
+  EXPECT_THAT(lane_names(program, 0),
+              ElementsAre("compute", "gather for forwards", "gather for backwards", "sync gradients"));
+  const LaneId forwards = lane_named(program, 0, "gather for forwards").value();
+  const LaneId backwards = lane_named(program, 0, "gather for backwards").value();
+  ASSERT_EQ(program.length(0, forwards), 2U);
+  ASSERT_EQ(program.length(0, backwards), 2U);
+  // F0 B0 F1 B1: each gather follows the pass before, since that is of the same stage.
+  const auto wait_of = [&](LaneId lane, std::uint64_t position) {
+    return *program.at(0, lane, position).waits.begin();
+  };
+  EXPECT_EQ(wait_of(forwards, 0), (Wait{compute_lane, 1, 5}));
+  EXPECT_EQ(wait_of(backwards, 0), (Wait{compute_lane, 0, 1}));
+  EXPECT_EQ(wait_of(forwards, 1), (Wait{compute_lane, 0, 2}));
+  EXPECT_EQ(wait_of(backwards, 1), (Wait{compute_lane, 0, 3}));
+
+  // A gather is half of an AllReduce by a ring. One for each of four passes and one sum, in place of a whole sum.
+  const TransferTimes transfer{Seconds(0.1), Seconds(1e-6)};
+  const double half = 3 * (0.1 + 2000 * 1e-6);
+  const double update = 2000 * update_flops_per_parameter(Optimizer::Adam) / 1e12;
+  EXPECT_NEAR(play(program, transfer).periods.front().end.value,
+              play(*Divided(Sharding::None).program, transfer).periods.front().end.value + 3 * half - update * 3 / 4,
+              1e-9);
+}
+
+TEST(Replicas, ThatDivideParametersDeadlockWhereTheirPassesDifferInOrder)
+{
+  // Devices 0 and 2 have stage 1 in pipelines of other cuts: 0 forwards twice before a backward, 2 never.
+  Plan plan = replicated({{{0, 3}, {1, 3}}, {{0, 3}, {2, 3}}, {{3, 3}, {2, 3}}}, "1f1b");
+  plan.sync.sharded = Sharding::Gradients;
+  EXPECT_EQ(deadlock_of(*make_program(plan, unequal_chain(6))), std::nullopt);
+  plan.sync.sharded = Sharding::Parameters;
+  EXPECT_THAT(deadlock_of(*make_program(plan, unequal_chain(6))).value_or(""),
+              testing::StartsWith("deadlock, each waits for the next and the last for the first: "));
+  plan.goal.schedule = {"gpipe"};
+  EXPECT_EQ(deadlock_of(*make_program(plan, unequal_chain(6))), std::nullopt);
+}
+
+TEST(Replicas, OfSeveralPartsGatherTheNextOneDuringAPass)
+{
+  Plan plan = replicated({{{0, 1}, {1, 1}}, {{0, 1}, {1, 1}}}, "1f1b");
+  plan.sync.sharded = Sharding::Parameters;
+  const auto program = make_program(plan, unequal_chain(4));
+  EXPECT_THAT(faults_of(*program), IsEmpty());
+  // F0 F1 B1 B0: the gather for F1 needs nothing but the last update, and that for B1 waits for F1.
+  EXPECT_EQ(*first_of(*program, 0, "gather for forwards 1").waits.begin(), (Wait{compute_lane, 1, 6}));
+  EXPECT_EQ(*first_of(*program, 0, "gather for backwards 1").waits.begin(), (Wait{compute_lane, 0, 2}));
+  EXPECT_EQ(*first_of(*program, 0, "gather for backwards 0").waits.begin(), (Wait{compute_lane, 0, 2}));
+}
+
+TEST(Replicas, HoldOnlyTheirPartOfWhatTheyDivide)
+{
+  const auto peak_of = [](const Divided& divided) { return play(*divided.program).peak_memory[1][0].value; };
+  const auto resident_of = [](const Divided& divided) { return divided.program->resident(1, Tier::Device).value; };
+  const Divided whole(Sharding::None);
+  const Divided optimizer(Sharding::Optimizer);
+  const Divided gradients(Sharding::Gradients);
+  // Per parameter 4 B, its gradient 4 B and two moments 8 B.
+  EXPECT_DOUBLE_EQ(resident_of(whole) - resident_of(optimizer), 2000 * 8 * 3 / 4);
+  EXPECT_DOUBLE_EQ(resident_of(whole) - resident_of(gradients), 2000 * (8 + 4) * 3 / 4);
+  const Divided parameters(Sharding::Parameters);
+  EXPECT_DOUBLE_EQ(resident_of(whole) - resident_of(parameters), 2000 * (8 + 4 + 4) * 3 / 4);
+  EXPECT_DOUBLE_EQ(peak_of(whole) - peak_of(parameters), 2000 * 8 * 3 / 4);  // all gradients and parameters at once
+  EXPECT_DOUBLE_EQ(peak_of(whole) - peak_of(optimizer), 2000 * 8 * 3 / 4);
+  // The first backward makes all gradients while its activations are held.
+  EXPECT_DOUBLE_EQ(peak_of(whole) - peak_of(gradients), 2000 * 8 * 3 / 4);
+  EXPECT_EQ(resident_of(Divided(Sharding::Optimizer, Optimizer::Sgd)), resident_of(Divided({}, Optimizer::Sgd)));
+
+  // A step of forwards that hold more than the gradients of the parameters.
+  Divided large(Sharding::Gradients);
+  for (auto& layer : large.workload.layers) layer.activations = Bytes(1e6);
+  large.plan.goal.schedule = {"gpipe"};
+  large.program = make_program(large.plan, large.workload);
+  EXPECT_DOUBLE_EQ(peak_of(large), resident_of(large) + 2 * 2e6 + 2000 * 4 * 3 / 4);
+}
+
+TEST(Replicas, OfSeveralPartsAddUpTheGradientsOfOneWhileAnotherIsInItsBackward)
+{
+  // Two devices with two neighbouring stages each. The sum of the second begins when its last backward ends; that of
+  // the first when its own has ended, and the other sum.
+  Workload workload = unequal_chain(4);
+  workload.optimizer = Optimizer::Sgd;
+  for (auto& layer : workload.layers) {
+    layer.forward = layer.backward = Flops(1e12);
+    layer.parameters = 500;
+  }
+  const Plan plan = replicated({{{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}}, "1f1b");
+  const auto program = make_program(plan, workload);
+  EXPECT_THAT(faults_of(*program), IsEmpty());
+  EXPECT_EQ(first_of(*program, 0, "sync gradients 0").waits.size(), 2U);
+  const double passes = 2 * 8;  // seconds
+  for (const double sum : {0.5, 3.0}) {
+    // 4,000 B by a ring of two in two messages.
+    const auto played = play(*program, {Seconds(sum / 2), Seconds(0)});
+    EXPECT_NEAR(played.periods.front().end.value, passes - 2 + std::max(2 + sum, 2 * sum), 1e-6);
+  }
 }
 
 std::string fault_of(const Plan& plan)

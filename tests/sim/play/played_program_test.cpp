@@ -3,6 +3,7 @@
 #include "core/base/child_process.hpp"
 #include "core/errors.hpp"
 #include "core/plan/nominal_rates.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/list_scheduler.hpp"
 #include "schedules/orders/schedule.hpp"
@@ -215,6 +216,10 @@ Comparison compare_replicas(const std::string& schedule, Algorithm algorithm, un
     plan.stages[i].first_layer = layers * i / stages;
     plan.stages[i].last_layer = layers * (i + 1) / stages - 1;
   }
+  const bool take_alike = std::all_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) {
+    return !why_not_divided({.sharded = Sharding::Parameters}, stage, {});
+  });
+  plan.sync.sharded = take_alike && seed % 2 == 0 ? Sharding::Parameters : static_cast<Sharding>(seed % 3);
   Workload workload = random_workload(random, layers);
   if (seed / 2 % 2 == 0) workload.training.clip_norm = 1.0;
   return compare(platform, *schedules::make_program(plan, workload), plan, workload);

@@ -1,0 +1,56 @@
+#include "core/plan/sharding.hpp"
+
+#include "core/errors.hpp"
+#include "core/names.hpp"
+
+namespace isobar {
+
+namespace {
+
+constexpr NameTable<Sharding, 4> shardings = {{{Sharding::None, "none"},
+                                               {Sharding::Optimizer, "optimizer"},
+                                               {Sharding::Gradients, "gradients"},
+                                               {Sharding::Parameters, "parameters"}}};
+
+/// What the other replicas have of something that all divide.
+double of_others(double bytes, std::size_t replicas)
+{
+  return bytes * static_cast<double>(replicas - 1) / static_cast<double>(replicas);
+}
+
+}  // namespace
+
+std::string_view name_of(Sharding sharding)
+{
+  return name_in(shardings, sharding);
+}
+std::optional<Sharding> sharding_from_name(std::string_view name)
+{
+  return value_in(shardings, name);
+}
+std::vector<std::string> sharding_names()
+{
+  return names_in(shardings);
+}
+
+double held_bytes(const ParameterBytes& bytes, Sharding sharding, std::size_t replicas)
+{
+  ensure(replicas > 0, "a stage has replicas");
+  double held = bytes.all();
+  if (sharding >= Sharding::Optimizer) held -= of_others(bytes.optimizer, replicas);
+  if (sharding >= Sharding::Gradients) held -= of_others(bytes.gradient, replicas);
+  if (sharding >= Sharding::Parameters) held -= of_others(bytes.parameter, replicas);
+  return held;
+}
+
+double unsummed_gradient_bytes(const ParameterBytes& bytes, Sharding sharding, std::size_t replicas)
+{
+  return sharding >= Sharding::Gradients ? of_others(bytes.gradient, replicas) : 0;
+}
+
+double gathered_parameter_bytes(const ParameterBytes& bytes, Sharding sharding, std::size_t replicas)
+{
+  return sharding >= Sharding::Parameters ? of_others(bytes.parameter, replicas) : 0;
+}
+
+}  // namespace isobar
