@@ -152,7 +152,28 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
   throw std::logic_error(faults.front());
 }
 
-/// Prices what an allocator proposes, drops what exceeds a memory, and keeps the shortest steps.
+/// The most by which a device's memory is exceeded, if it is.
+Bytes largest_excess(const Plan& plan, const Cluster& cluster)
+{
+  Bytes largest;
+  for (const auto& [name, need] : plan.predicted.value().peak_memory) {
+    largest = std::max(largest, need - cluster.devices[cluster.device_index(name).value()].memory);
+  }
+  return largest;
+}
+
+Bytes largest_excess(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& stages)
+{
+  Bytes largest;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const Bytes need = stage_memory(cost, goal, stages[i], stages.size() - 1 - i);
+    largest = std::max(largest, need - cost.cluster().devices[stages[i].device].memory);
+  }
+  return largest;
+}
+
+/// Prices what an allocator proposes, drops what exceeds a memory, and keeps the shortest steps. If none fits, the
+/// reason is that of the one that lacks least.
 std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem)
 {
   SearchClock clock(problem.limits);
@@ -160,6 +181,7 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
   const CostModel chain_cost(problem.view.workload, problem.cluster);
   std::vector<Plan> plans;
   std::exception_ptr fault;
+  Bytes least_excess;  // of the proposals that do not fit
   bool is_cut_short = false;
   for (auto& plan : proposals.plans) {
     is_cut_short = !plans.empty() && (clock.is_over() || !clock.spend());
@@ -167,14 +189,17 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     plan.recompute = problem.workload.recompute;
     plan.data_server = problem.cluster.data_server;
     std::optional<std::string> reason;
+    Bytes excess;
     try {
       if (is_chain(plan)) {
         const auto stages = placement_of(plan, problem.cluster);
         reason = overfull_stage(cost, plan.goal, stages);
+        excess = largest_excess(cost, plan.goal, stages);
         plan.objective = cost.evaluate(stages, plan.goal).objective;
       } else {
         price_by_playing(plan, problem.workload, problem.cluster);
         reason = overfull_device(plan, problem.cluster);
+        excess = largest_excess(plan, problem.cluster);
       }
     } catch (const InputError&) {  // numbers of the schedule that are for another shape
       fault = std::current_exception();
@@ -182,8 +207,9 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     }
     if (!reason) {
       plans.push_back(std::move(plan));
-    } else if (proposals.reason.empty()) {
+    } else if (proposals.reason.empty() || excess < least_excess) {
       proposals.reason = std::move(*reason);
+      least_excess = excess;
     }
   }
   if (plans.empty()) {

@@ -4,6 +4,7 @@
 #include "cli/simulation.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/progress_line.hpp"
+#include "core/plan/placed_replicas.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -92,7 +93,7 @@ RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
   row.micro_batch = plan.micro_batch;
   row.outcome = name_of(plan.outcome);
   row.reason = plan.reason;
-  row.stages = plan.stages.size();
+  row.stages = plan.stages.empty() ? 0 : pipeline_stages(plan).back() + 1;
   for (const auto& stage : plan.stages) row.replicas = std::max(row.replicas, stage.replicas.size());
   row.objective = plan.objective;
   row.objective_bound = plan.objective_bound;

@@ -5,6 +5,7 @@
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/plan/placed_replicas.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
@@ -15,6 +16,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +26,7 @@ namespace isobar::allocators {
 namespace {
 
 constexpr std::size_t most_slowest_speeds = 64;
+constexpr std::size_t parts_of_divided_stage = 4;
 
 std::vector<std::uint64_t> divisors_of(std::uint64_t number)
 {
@@ -141,16 +144,81 @@ class Grids {
     }
     Plan plan;
     plan.goal = problem_.goal;
-    const auto placed = over_layers_of(problem_.view, stages);
-    for (std::size_t stage = 0; stage < count; ++stage) {
-      Stage& each = plan.stages.emplace_back(Stage{placed[stage].first_layer, placed[stage].last_layer, {}});
-      for (std::size_t replica = 0; replica < replicas; ++replica) {
-        const std::uint64_t microbatches = replicas == 1 ? 0 : plan.goal.microbatches / replicas;
-        each.replicas.push_back({microbatches, {shard_on(cost_, devices[blocks[stage] * replicas + replica])}});
+    if (schedule_.takes(chunks_key)) plan.goal.schedule.numbers[chunks_key] = {chunks};
+    const auto stages_in_parts = [&](std::size_t parts) {
+      std::vector<Stage> all;
+      for (std::size_t stage = 0; stage < count; ++stage) {
+        const std::span of_stage(&devices[blocks[stage] * replicas], replicas);
+        for (const auto& part : parts_of(stages[stage], parts)) all.push_back(replicated(part, of_stage));
+      }
+      return all;
+    };
+    plan.stages = stages_in_parts(1);
+    std::vector<Algorithm> algorithms = {Algorithm::Ring};
+    if (crosses_sites(plan)) algorithms.push_back(Algorithm::Hierarchical);
+    // What replicas divide, and the parts of a stage. A whole stage holds all of its parameters and gradients at once,
+    // also if replicas divide them.
+    std::vector<std::pair<Sharding, std::size_t>> divisions = {{Sharding::None, 1}};
+    if (replicas > 1) divisions.emplace_back(Sharding::Optimizer, 1);
+    if (replicas > 1 && schedule_.folding == schedules::Folding::OneEach) {
+      divisions.emplace_back(Sharding::Optimizer, parts_of_divided_stage);
+      divisions.emplace_back(Sharding::Parameters, parts_of_divided_stage);
+    }
+    for (const Algorithm algorithm : algorithms) {
+      for (const auto& [sharded, parts] : divisions) {
+        plan.sync = {algorithm, sharded};
+        plan.stages = stages_in_parts(parts);
+        if (can_divide(plan)) add_with_warm_up(plan, stages, replicas);
       }
     }
-    if (schedule_.takes(chunks_key)) plan.goal.schedule.numbers[chunks_key] = {chunks};
-    add_with_warm_up(std::move(plan), stages, replicas);
+  }
+
+  /// Divides the layers of a stage as evenly as whole ones allow, into at most `count` parts.
+  static std::vector<StagePlacement> parts_of(const StagePlacement& stage, std::size_t count)
+  {
+    const std::size_t layers = stage.last_layer - stage.first_layer + 1;
+    count = std::min(count, layers);
+    std::vector<StagePlacement> parts;
+    for (std::size_t i = 0; i < count; ++i) {
+      parts.push_back(
+          {stage.device, stage.first_layer + i * layers / count, stage.first_layer + (i + 1) * layers / count - 1});
+    }
+    return parts;
+  }
+
+  /// A stage of the plan with a replica on each of these devices, from a stage over the chain.
+  Stage replicated(const StagePlacement& stage, std::span<const std::size_t> devices) const
+  {
+    const auto placed = over_layers_of(problem_.view, {stage});
+    Stage result{placed.front().first_layer, placed.front().last_layer, {}};
+    for (const std::size_t device : devices) {
+      const std::uint64_t microbatches = devices.size() == 1 ? 0 : problem_.goal.microbatches / devices.size();
+      result.replicas.push_back({microbatches, {shard_on(cost_, device)}});
+    }
+    return result;
+  }
+
+  static std::vector<std::string> sites_of(const Stage& stage)
+  {
+    std::vector<std::string> sites;
+    for (const auto& replica : stage.replicas) sites.push_back(replica.shards.front().site.value_or(""));
+    return sites;
+  }
+
+  /// Whether replicas of a stage lie in several sites.
+  static bool crosses_sites(const Plan& plan)
+  {
+    return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) {
+      const auto sites = sites_of(stage);
+      return std::any_of(sites.begin(), sites.end(), [&](const auto& site) { return site != sites.front(); });
+    });
+  }
+
+  static bool can_divide(const Plan& plan)
+  {
+    return std::none_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+      return why_not_divided(plan.sync, stage, sites_of(stage)).has_value();
+    });
   }
 
   /// Adds the plan with the warm-up of the user, or each one that is to be chosen from.

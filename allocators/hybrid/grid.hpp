@@ -12,7 +12,8 @@ namespace isobar::allocators {
 /// or of more than 64 speeds, 64 times evenly more of them. For n of them p is every divisor of n (or given), and d the
 /// largest divisor of M that is at most n / p (or given); of more than p·d devices the fastest are used. With schedule
 /// interleaved a device has 2, 3 or 4 stages (or "chunks"). "warm_up" to be chosen is the schedule's own and that of
-/// chosen_warm_up.
+/// chosen_warm_up. Replicas divide nothing, their optimizer's state, that with stages in four parts, or all with stages
+/// in four parts; they exchange it in a ring, or if those of a stage lie in several sites also hierarchically.
 ///
 /// A baseline: every grid is tried, but layers, shares and the order of devices are not searched.
 /// O(speeds x divisors of D) proposals of D replicas. Deterministic.
@@ -24,7 +25,7 @@ Proposals propose_grids(const HybridProblem& problem);
 
 inline constexpr Allocator grid_allocator = {
     .name = "grid",
-    .problem = "uniform grids: equal stages of a pipeline with equal replicas, all shapes",
+    .problem = "uniform grids: equal stages of a pipeline with equal replicas, all shapes and shardings",
     .guarantee = "the shortest step of all those grids",
     .cost = "O(speeds x divisors of D) plays of a step",
     .source = "Megatron-LM (arXiv 2104.04473)",

@@ -62,15 +62,29 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
         fmt::format("simulated step {:.6g} s, the least of {} placements; found by {} for objective {}\n",
                     simulated.step_time.value, simulated.candidates, simulated.allocator, name_of(simulated.objective));
   }
-  text += fmt::format("pipeline formula {:.6g} s, which is not a prediction\n\n", predicted.pipeline.value().value);
+  text += fmt::format("pipeline formula {:.6g} s, which is not a prediction\n", predicted.pipeline.value().value);
+  if (plan.sync.sharded != Sharding::None) {
+    text += fmt::format("the replicas of a stage divide {}\n",
+                        plan.sync.sharded == Sharding::Optimizer   ? "the optimizer's state"
+                        : plan.sync.sharded == Sharding::Gradients ? "the optimizer's state and the gradients"
+                                                                   : "the optimizer's state, gradients and parameters");
+  }
+  if (const std::size_t parts = plan.stages.size(), stages = pipeline_stages(plan).back() + 1; parts > stages) {
+    text += fmt::format("{} in {}, whose gradients are added up one after another\n", counted(stages, "stage"),
+                        counted(parts, "part"));
+  }
+  text += "\n";
   std::vector<std::string> header = {"stage", "device", "layers", "count", "needs", "has"};
   std::vector<std::vector<std::string>> rows;
+  const auto pipeline_stage = pipeline_stages(plan);
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const std::size_t first = plan.stages[i].first_layer;
+    while (i + 1 < plan.stages.size() && pipeline_stage[i + 1] == pipeline_stage[i]) ++i;  // parts of one stage
     const Stage& stage = plan.stages[i];
     for (const auto& replica : stage.replicas) {
       const Device& device = cluster.devices[cluster.device_index(replica.shards.front().device).value()];
-      rows.push_back({fmt::format("{}", i), device.name, fmt::format("{}–{}", stage.first_layer, stage.last_layer),
-                      fmt::format("{}", stage.last_layer - stage.first_layer + 1),
+      rows.push_back({fmt::format("{}", pipeline_stage[i]), device.name, fmt::format("{}–{}", first, stage.last_layer),
+                      fmt::format("{}", stage.last_layer - first + 1),
                       text_of(plan.predicted->peak_memory.at(device.name)), text_of(device.memory)});
       if (!has_replicas(plan)) continue;
       const std::uint64_t microbatches = replica.microbatches > 0 ? replica.microbatches : plan.goal.microbatches;

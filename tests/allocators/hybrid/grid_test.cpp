@@ -7,10 +7,12 @@
 #include "core/plan/placed_replicas.hpp"
 #include "tests/support/instances.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -60,8 +62,9 @@ Shapes shapes(const Workload& workload, const Cluster& devices, const Goal& goal
 {
   const ChainView view = chain_view(workload);
   Shapes result;
-  for (const auto& plan : propose_grids({workload, view, devices, goal, limits}).plans)
-    result.push_back(shape_of(plan));
+  for (const auto& plan : propose_grids({workload, view, devices, goal, limits}).plans) {
+    if (plan.sync == Sync{}) result.push_back(shape_of(plan));
+  }
   return result;
 }
 
@@ -157,6 +160,39 @@ TEST(Grid, UsesPipelinesWhereTheModelIsTooLargeForADevice)
   const Plan plan = grid(workload, cluster(std::vector<double>(4, 1.0), {Seconds(0), BytesPerSecond(1e30)}, 0.6 * all),
                          goal_under("1f1b"));
   EXPECT_EQ(shape_of(plan), std::pair(std::size_t{2}, std::size_t{2}));
+}
+
+TEST(Grid, DividesWhatDoesNotFitWhole)
+{
+  Workload workload = chain(std::vector<double>(8, 1e6), 100);
+  workload.optimizer = Optimizer::Adam;  // 16 B a parameter, 8 of them the optimizer's state
+  const auto sharded_at = [&](double fraction) {
+    const double whole = CostModel(workload, cluster({1})).memory(0, 7, 0).value;
+    const Cluster devices = cluster({1, 1, 1, 1}, {Seconds(0), BytesPerSecond(1e30)}, fraction * whole);
+    const Plan plan = grid(workload, devices, goal_under("1f1b", 4), with_shape(1, 4));
+    if (plan.stages.empty()) return std::string("nothing fits");
+    EXPECT_THAT(faults_of_certificate(plan, workload, devices), testing::IsEmpty());
+    return fmt::format("{} in {}", name_of(plan.sync.sharded), plan.stages.size());
+  };
+  EXPECT_EQ(sharded_at(1.001), "optimizer in 1");  // its update is shorter
+  EXPECT_EQ(sharded_at(0.626), "optimizer in 1");  // 4 + 4 + 8 / 4 of 16
+  // A quarter of all, and of two parts of four all parameters, or of one also its gradients.
+  EXPECT_EQ(sharded_at(0.5), "parameters in 4");
+  EXPECT_EQ(sharded_at(0.24), "nothing fits");
+}
+
+TEST(Grid, AddsUpHierarchicallyBetweenSites)
+{
+  Workload workload = chain(std::vector<double>(2, 1e6), 1'000'000);
+  Cluster devices = cluster({1, 1, 1, 1}, {Seconds(1), BytesPerSecond(1e6)});
+  for (std::size_t i = 0; i < 4; ++i) devices.devices[i].site = i < 2 ? "a" : "b";
+  std::vector<Path> paths(25, {Seconds(1), BytesPerSecond(1e6)});
+  for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0), std::pair(2, 3), std::pair(3, 2)}) {
+    paths[static_cast<std::size_t>(5 * from + to)] = {Seconds(1e-6), BytesPerSecond(1e12)};
+  }
+  devices.network = std::make_shared<MatrixNetwork>(5, std::move(paths));
+  const Plan plan = grid(workload, devices, goal_under("1f1b", 4), with_shape(1, 4));
+  EXPECT_EQ(plan.sync.algorithm, Algorithm::Hierarchical);
 }
 
 TEST(Grid, FoldsPipelinesAsTheScheduleNeeds)
