@@ -34,12 +34,13 @@ PORT = 29500
 COMPUTE_LANE = 0  # of traces (docs/formats/trace.md)
 LEFT_OUT = 2  # steps at the beginning, in which memory is allocated and TCP's windows open
 MOST_MEAN_FRACTION, MOST_FRACTION = 0.10, 0.20
-COLUMNS = ("ranks", "schedule", "workload", "microbatches", "sites", "trunk_mbit_per_s", "delay_ms", "predicted_s",
+COLUMNS = ("ranks", "replicas", "schedule", "workload", "microbatches", "sites", "trunk_mbit_per_s", "delay_ms", "predicted_s",
            "measured_s", "error_fraction", "predicted_compute_s", "measured_compute_s", "measured_spread_fraction")
 
 
 class Case(NamedTuple):
-    """One row. `sites`: a letter for the site of each rank's host; every two sites have a trunk."""
+    """One row. `sites`: a letter for the site of each rank's host; every two sites have a trunk. `replicas`: of each
+    stage; those of a stage are neighbouring ranks."""
 
     workload: str
     schedule: str
@@ -47,6 +48,7 @@ class Case(NamedTuple):
     mbit: float
     delay_ms: float
     microbatches: int
+    replicas: int = 1
 
     def network(self):
         sites = sorted(set(self.sites))
@@ -70,6 +72,11 @@ CASES = (
     Case("tiny_gpt", "gpipe", "ab", 100, 100, 32),
     Case("tiny_gpt", "1f1b", "ab", 100, 50, 32),
     Case("tiny_gpt", "1f1b", "ab", 100, 100, 32),
+    # Two pipelines of two stages: activations, gradients and the sums of gradients share the trunk.
+    Case("tiny_gpt", "1f1b", "abba", 100, 0, 8, replicas=2),
+    Case("tiny_gpt", "1f1b", "abba", 100, 50, 8, replicas=2),
+    Case("tiny_bert", "gpipe", "abba", 100, 0, 8, replicas=2),
+    Case("tiny_bert", "gpipe", "abba", 100, 50, 8, replicas=2),
 )
 
 TABLE = """# Predicted and measured step times over a shaped network
@@ -87,6 +94,7 @@ Measured on {machine}. Method and limits: [docs/validation.md](../../docs/valida
 Mean error {mean:.1f} %, largest {largest:.1f} %, {count} combinations; {steps} steps each, the median of all but the first {left_out}.
 Error: predicted / measured − 1.
 
+- `replicas` of each stage, which are neighbouring ranks.
 - Ranks 0 to 3 are emulated {slowdowns} times slower than the machine.
 - A letter is the site of a rank. Any two sites are joined by one trunk of the named rate in each direction, which all their
   transfers share, with the named delay one way. Access links have {access} Mbit/s.
@@ -145,16 +153,19 @@ class Validation:
         self.isobar("profile", workload, "-o", self.folder / "machine", "--repetitions", 25)
         profile = self.folder / "machine.profile.json"
         shared = (self.platform(case, profile), workload, "--profile", profile)
-        # The bottleneck objective uses every device; chain-dp keeps them in the order of the ranks.
-        self.isobar("plan", *shared, "--allocator", "chain-dp", "--objective", "bottleneck", "--communication", "none",
-                    "--schedule", case.schedule, "--microbatches", case.microbatches, "-o", plan)
+        # Both use every device, in the order of the ranks; chain-dp for the bottleneck.
+        allocator = (["grid", "--pipeline", len(case.sites) // case.replicas, "--replicas", case.replicas]
+                     if case.replicas > 1 else
+                     ["chain-dp", "--objective", "bottleneck", "--communication", "none"])
+        self.isobar("plan", *shared, "--allocator", *allocator, "--schedule", case.schedule, "--microbatches",
+                    case.microbatches, "-o", plan)
         file = self.folder / "result.json"
         self.isobar("simulate", *shared, "--plan", plan, "--stamp", "--iterations", 3, "-o", file, "--trace",
                     self.folder / "simulated.json")
         result = json.loads(file.read_text())
-        devices = [stage["device"] for stage in result["stages"]]
+        devices = list(dict.fromkeys(stage["device"] for stage in result["stages"]))
         if devices != [f"rank-{rank}" for rank in range(len(case.sites))]:
-            sys.exit(f"validate_network.py: the plan uses {', '.join(devices)}, not each rank once")
+            sys.exit(f"validate_network.py: the plan uses {', '.join(devices)}, not every rank in its order")
         return result["step_time_s"]
 
     def measure(self, case, workload, plan):
@@ -191,7 +202,7 @@ class Validation:
         times = self.measure(case, workload, plan)[LEFT_OUT:]
         measured = statistics.median(times)
         quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [measured] * 3
-        return {"ranks": len(case.sites), "schedule": case.schedule, "workload": case.workload,
+        return {"ranks": len(case.sites), "replicas": case.replicas, "schedule": case.schedule, "workload": case.workload,
                 "microbatches": case.microbatches, "sites": case.sites, "trunk_mbit_per_s": case.mbit,
                 "delay_ms": case.delay_ms, "predicted_s": round(predicted, 4), "measured_s": round(measured, 4),
                 "error_fraction": round(predicted / measured - 1, 4),
@@ -217,10 +228,10 @@ def write_tables(rows, options):
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    lines = ["| ranks | schedule, M | workload | sites | trunk | predicted s | measured s | error "
-             "| compute: predicted s | measured s | spread |", "|---|---|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| ranks | replicas | schedule, M | workload | sites | trunk | predicted s | measured s | error "
+             "| compute: predicted s | measured s | spread |", "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
-        lines.append("| {ranks} | {schedule}, {microbatches} | {workload} | {sites} | {trunk_mbit_per_s:g} Mbit/s, "
+        lines.append("| {ranks} | {replicas} | {schedule}, {microbatches} | {workload} | {sites} | {trunk_mbit_per_s:g} Mbit/s, "
                      "{delay_ms:g} ms | {predicted_s:.3f} | {measured_s:.3f} | {percent:+.1f} % | "
                      "{predicted_compute_s:.3f} | {measured_compute_s:.3f} | {spread:.1f} % |".format(
                          percent=100 * row["error_fraction"], spread=100 * row["measured_spread_fraction"], **row))
@@ -250,7 +261,7 @@ def main():
         for case in chosen:
             folder = pathlib.Path(temporary)
             if options.keep:
-                folder = options.keep / f"{case.workload}-{case.schedule}-{case.sites}"
+                folder = options.keep / f"{case.workload}-{case.schedule}-{case.sites}-{case.delay_ms:g}"
             began = time.monotonic()
             tried = [Validation(options, folder).row(case) for _ in range(options.repetitions)]
             tried.sort(key=lambda row: row["error_fraction"])
