@@ -124,15 +124,15 @@ class Training(CommandTest):
         return str(file)
 
     def test_a_killed_run_of_replicas_continues_under_other_degrees_and_shardings(self):
-        workload = self.write("gpt.yaml", GPT)
+        workload = self.write("gpt.yaml", GPT.replace("0.01", "0.001"))
         shapes = [(2, 2, "gradients"), (1, 4, "parameters"), (3, 1, None), (2, 2, "parameters"), (1, 2, "optimizer")]
-        undisturbed = self.losses(workload, self.replicated_plan(workload, 1, 1, None), "--steps", 150)
+        undisturbed = self.losses(workload, self.replicated_plan(workload, 1, 1, None), "--steps", 300)
         chance = random.Random(7)
         steps = set()
         for attempt, shape in enumerate(shapes):
             log = self.folder / f"{attempt}.jsonl"
             command = [ISOBAR, "run", workload, "--plan", self.replicated_plan(workload, *shape), "--spawn",
-                       "--unvalidated", "--steps", "150", "--checkpoint", str(self.folder / "checkpoints"),
+                       "--unvalidated", "--steps", "300", "--checkpoint", str(self.folder / "checkpoints"),
                        "--checkpoint-every", "5", "--log", str(log), *(["--resume"] if attempt > 0 else [])]
             if attempt + 1 < len(shapes):
                 self.assertIsNotNone(self.killed_at(12, command, log, chance))
@@ -142,8 +142,9 @@ class Training(CommandTest):
                 if text.endswith("\n"):  # the last one may be cut
                     line = json.loads(text)
                     steps.add(line["step"])
-                    self.assertAlmostEqual(line["loss"] / undisturbed[line["step"]], 1, delta=2e-6, msg=f"{shape}: {line}")
-        self.assertEqual(steps, set(range(150)))
+                    ratio = line["loss"] / undisturbed[line["step"]]
+                    self.assertAlmostEqual(ratio, 1, delta=1e-5, msg=f"{shape}: {line}")
+        self.assertEqual(steps, set(range(300)))
 
     def test_an_interrupt_finishes_the_step_and_writes_a_checkpoint(self):
         workload = self.write("gpt.yaml", GPT)
