@@ -85,7 +85,8 @@ ExitCode show(const ShowOptions& options)
   const Plan plan = schedules::read_scheduled_plan(options.plan);
   require_stages(plan, options.plan);
   if (options.json || options.csv) {
-    require_single_replicas(plan, options.plan, options.json ? "--json" : "--csv");
+    require_single_replicas(plan, options.plan,
+                            options.json ? "isobar schedule show --json" : "isobar schedule show --csv");
   }
   try {
     const auto orders = schedules::orders_of(plan);

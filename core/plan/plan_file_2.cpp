@@ -80,14 +80,14 @@ std::vector<std::uint64_t> read_cuts(MappingReader& reader, const Stage& stage, 
   std::vector<std::uint64_t> cuts;
   std::uint64_t before = stage.first_layer;
   read_list<std::uint64_t>(reader, "cuts", faults, [&](MappingReader& item, const std::string& name) {
-    const std::uint64_t cut = item.required_count(name);
-    if (cut > before && cut <= stage.last_layer) {
-      cuts.push_back(before = cut);
-    } else {
+    const auto cut = read_count(item, name, 0, most_repetitions);
+    if (cut && *cut > before && *cut <= stage.last_layer) {
+      cuts.push_back(before = *cut);
+    } else if (cut) {
       item.add_fault(
-          name, fmt::format("{}; a part begins after layer {} and not after layer {}", cut, before, stage.last_layer));
+          name, fmt::format("{}; a part begins after layer {} and not after layer {}", *cut, before, stage.last_layer));
     }
-    return cut;
+    return cut.value_or(0);
   });
   return cuts;
 }
