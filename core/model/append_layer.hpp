@@ -1,7 +1,11 @@
 #pragma once
 
+#include "core/model/model_sizes.hpp"
 #include "core/model/workload.hpp"
 
+#include <fmt/format.h>
+
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -32,6 +36,28 @@ inline Layer& append_layer(Workload& workload, LayerSizes sizes)
   if (!workload.layers.empty()) layer.inputs = {workload.layers.size() - 1};
   workload.layers.push_back(std::move(layer));
   return workload.layers.back();
+}
+
+/// Appends the blocks of a decoder, each as one layer, "block0", or as two, "block0.attention" and "block0.mlp".
+inline void append_blocks(Workload& workload, std::uint64_t blocks, Unit unit, const LayerSizes& attention,
+                          const LayerSizes& feed_forward)
+{
+  LayerSizes both = feed_forward;
+  both.parameters += attention.parameters;
+  both.multiply_adds += attention.multiply_adds;
+  both.score_multiply_adds += attention.score_multiply_adds;
+  both.activations += attention.activations;
+  for (std::uint64_t i = 0; i < blocks; ++i) {
+    if (unit == Unit::Block) {
+      both.name = fmt::format("block{}", i);
+      append_layer(workload, both);
+      continue;
+    }
+    for (LayerSizes part : {attention, feed_forward}) {
+      part.name = fmt::format("block{}.{}", i, part.name);
+      append_layer(workload, std::move(part));
+    }
+  }
 }
 
 }  // namespace isobar

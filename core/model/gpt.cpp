@@ -1,13 +1,11 @@
 #include "core/model/append_layer.hpp"
 #include "core/model/models.hpp"
 
-#include <fmt/format.h>
-
 namespace isobar {
 
 void build_gpt(const GptSizes& sizes, Workload& workload)
 {
-  const auto& [layers, hidden, heads, intermediate, vocabulary, positions, attention] = sizes;
+  const auto& [layers, hidden, heads, intermediate, vocabulary, positions, attention, unit] = sizes;
   const auto B = static_cast<double>(workload.micro_batch);
   const auto S = static_cast<double>(workload.sequence);
   const auto H = static_cast<double>(hidden);
@@ -25,15 +23,18 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
                           .multiply_adds = 0,
                           .activations = e + workload.input.value,
                           .output = z * e});
-  for (std::uint64_t i = 0; i < layers; ++i) {
-    append_layer(workload, {.name = fmt::format("block{}", i),
-                            .parameters = 4 * (hidden * hidden + hidden) + 2 * hidden * intermediate + intermediate +
-                                          hidden + 4 * hidden,
-                            .multiply_adds = 4 * T * H * H + 2 * T * H * I + 2 * B * S * S * H,
-                            .score_multiply_adds = 2 * B * S * S * H,
-                            .activations = z * (8 * e + 2 * T * I) + 2 * e + (is_fused ? 4 * a : (2 * z + 1) * a * S),
-                            .output = z * e});
-  }
+  const LayerSizes attend = {.name = "attention",
+                             .parameters = 4 * (hidden * hidden + hidden) + 2 * hidden,
+                             .multiply_adds = 4 * T * H * H + 2 * B * S * S * H,
+                             .score_multiply_adds = 2 * B * S * S * H,
+                             .activations = z * 6 * e + e + (is_fused ? 4 * a : (2 * z + 1) * a * S),
+                             .output = z * e};
+  const LayerSizes feed_forward = {.name = "mlp",
+                                   .parameters = 2 * hidden * intermediate + intermediate + hidden + 2 * hidden,
+                                   .multiply_adds = 2 * T * H * I,
+                                   .activations = z * (2 * e + 2 * T * I) + e,
+                                   .output = z * e};
+  append_blocks(workload, layers, unit, attend, feed_forward);
   append_layer(workload, {.name = "head",
                           .parameters = 2 * hidden + vocabulary * hidden,
                           .multiply_adds = T * V * H,

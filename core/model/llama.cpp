@@ -1,13 +1,12 @@
 #include "core/model/append_layer.hpp"
 #include "core/model/models.hpp"
 
-#include <fmt/format.h>
-
 namespace isobar {
 
 void build_llama(const LlamaSizes& sizes, Workload& workload)
 {
-  const auto& [layers, hidden, heads, kv_heads, intermediate, vocabulary, rope_theta, norm_epsilon, attention] = sizes;
+  const auto& [layers, hidden, heads, kv_heads, intermediate, vocabulary, rope_theta, norm_epsilon, attention, unit] =
+      sizes;
   const std::uint64_t kv_width = hidden / heads * kv_heads;
   const auto B = static_cast<double>(workload.micro_batch);
   const auto S = static_cast<double>(workload.sequence);
@@ -27,15 +26,18 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
                           .multiply_adds = 0,
                           .activations = workload.input.value,
                           .output = z * e});
-  for (std::uint64_t i = 0; i < layers; ++i) {
-    append_layer(workload,
-                 {.name = fmt::format("block{}", i),
-                  .parameters = 2 * hidden * hidden + 2 * hidden * kv_width + 3 * hidden * intermediate + 2 * hidden,
-                  .multiply_adds = T * (2 * H * H + 2 * H * K + 3 * H * I) + 2 * B * S * S * H,
-                  .score_multiply_adds = 2 * B * S * S * H,
-                  .activations = z * (6 * e + 2 * T * K + 4 * T * I) + (is_fused ? 4 * a : z * a * S),
-                  .output = z * e});
-  }
+  const LayerSizes attend = {.name = "attention",
+                             .parameters = 2 * hidden * hidden + 2 * hidden * kv_width + hidden,
+                             .multiply_adds = T * (2 * H * H + 2 * H * K) + 2 * B * S * S * H,
+                             .score_multiply_adds = 2 * B * S * S * H,
+                             .activations = z * (4 * e + 2 * T * K) + (is_fused ? 4 * a : z * a * S),
+                             .output = z * e};
+  const LayerSizes feed_forward = {.name = "mlp",
+                                   .parameters = 3 * hidden * intermediate + hidden,
+                                   .multiply_adds = 3 * T * H * I,
+                                   .activations = z * (2 * e + 4 * T * I),
+                                   .output = z * e};
+  append_blocks(workload, layers, unit, attend, feed_forward);
   append_layer(workload, {.name = "head",
                           .parameters = hidden + vocabulary * hidden,
                           .multiply_adds = T * V * H,

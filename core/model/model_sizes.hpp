@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +20,15 @@ enum class Attention {
 std::string_view name_of(Attention attention);
 std::optional<Attention> attention_from_name(std::string_view name);
 std::vector<std::string> attention_names();
+
+/// What a layer of a gpt or llama is, apart from the first and the last one.
+enum class Unit {
+  Block,    ///< attention and feed-forward network
+  Operator  ///< one of the two
+};
+std::string_view name_of(Unit unit);
+std::optional<Unit> unit_from_name(std::string_view name);
+std::vector<std::string> unit_names();
 
 struct BertSizes {
   std::uint64_t encoders = 1;
@@ -39,6 +49,7 @@ struct GptSizes {
   std::uint64_t vocabulary = 1;
   std::uint64_t positions = 1;
   Attention attention = Attention::Unfused;
+  Unit unit = Unit::Block;
 };
 
 struct LlamaSizes {
@@ -51,7 +62,18 @@ struct LlamaSizes {
   double rope_theta = 500'000;  ///< base of the rotary positions; Llama 3's
   double norm_epsilon = 1e-5;   ///< added to the mean square of a normalisation
   Attention attention = Attention::Fused;
+  Unit unit = Unit::Block;
 };
+
+/// A layer of a gpt or llama.
+struct DecoderLayer {
+  enum class Kind { Embedding, Block, Attention, FeedForward, Head };
+
+  Kind kind = Kind::Embedding;
+  std::uint64_t block = 0;  ///< of its block, if it is one or in one
+};
+/// Layer `layer` of a decoder with `blocks` blocks.
+DecoderLayer decoder_layer(std::size_t layer, std::uint64_t blocks, Unit unit);
 
 struct ResnetSizes {
   std::uint64_t depth = 50;  ///< 50 or 152

@@ -48,25 +48,28 @@ namespace isobar {
 /// | classifier | BH + 2B·classes | BH         |
 void build_bert(const BertSizes& sizes, Workload& workload);
 
-/// A decoder with normalisation before attention and MLP, like GPT-2 and GPT-3; layers + 2 layers.
+/// A decoder with normalisation before attention and MLP, like GPT-2 and GPT-3; layers + 2 layers, and 2·layers + 2 if
+/// attention and MLP are layers of their own. A block is the two, and its output that of the MLP.
 ///
-/// |           | parameters                 | multiply-adds         | activations                     | output |
-/// |-----------|----------------------------|-----------------------|---------------------------------|--------|
-/// | embedding | (V + positions)H           | 0                     | e + the input                   | z·e    |
-/// | block     | 4(H²+H) + 2HI + I + H + 4H | 4TH² + 2THI + 2BS²H   | z(8e + 2TI + 2p) + 2e + p       | z·e    |
-/// | head      | 2H + VH                    | TVH                   | z·2e + 4TV (logits in float32)  | z·TV   |
+/// |           | parameters           | multiply-adds   | activations                     | output |
+/// |-----------|----------------------|-----------------|---------------------------------|--------|
+/// | embedding | (V + positions)H     | 0               | e + the input                   | z·e    |
+/// | attention | 4(H²+H) + 2H         | 4TH² + 2BS²H    | z(6e + 2p) + e + p              | z·e    |
+/// | mlp       | 2HI + I + H + 2H     | 2THI            | z(2e + 2TI) + e                 | z·e    |
+/// | head      | 2H + VH              | TVH             | z·2e + 4TV (logits in float32)  | z·TV   |
 ///
 /// The head's VH is a second copy of the embedding's matrix: if the model ties the two, first and last stage each hold
 /// one, so parameters sum to VH more than the model's unique ones. Input: one int64 tensor, 8·T bytes.
 void build_gpt(const GptSizes& sizes, Workload& workload);
 
 /// A decoder with RMS normalisation, SwiGLU and grouped-query attention, without biases, dropout and tied matrices,
-/// like Llama 2 and 3; layers + 2 layers. K = H·kv_heads/A is the width of keys and of values.
+/// like Llama 2 and 3, divided as a gpt. K = H·kv_heads/A is the width of keys and of values.
 ///
 /// |           | parameters            | multiply-adds                  | activations              | output |
 /// |-----------|-----------------------|--------------------------------|--------------------------|--------|
 /// | embedding | VH                    | 0                              | the input                | z·e    |
-/// | block     | 2H² + 2HK + 3HI + 2H  | T(2H² + 2HK + 3HI) + 2BS²H     | z(6e + 2TK + p + 4TI)    | z·e    |
+/// | attention | 2H² + 2HK + H         | T(2H² + 2HK) + 2BS²H           | z(4e + 2TK + p)          | z·e    |
+/// | mlp       | 3HI + H               | 3THI                           | z(2e + 4TI)              | z·e    |
 /// | head      | H + VH                | TVH                            | z·2e + 4TV               | z·TV   |
 ///
 /// Without dropout only the softmax output is kept of the probabilities; SwiGLU keeps gate, its activation, up and

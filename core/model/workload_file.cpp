@@ -55,6 +55,16 @@ Attention read_attention(MappingReader& model, Attention default_value, double d
   return attention;
 }
 
+Unit read_unit(MappingReader& model, std::uint64_t layers)
+{
+  const auto name = model.optional_choice("unit", unit_names());
+  const Unit unit = name ? *unit_from_name(*name) : Unit::Block;
+  if (unit == Unit::Operator && layers > most_blocks / 2) {
+    model.add_fault("layers", fmt::format("{} is not in the range 1 to {} of unit operator", layers, most_blocks / 2));
+  }
+  return unit;
+}
+
 using Build = std::function<void(Workload&)>;
 
 Build read_bert(MappingReader& model, const Workload& workload, const FaultList& faults)
@@ -88,6 +98,7 @@ Build read_gpt(MappingReader& model, const Workload& workload, const FaultList& 
   sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
   sizes.positions = model.optional_count("positions", 1, longest_sequence).value_or(workload.sequence);
   sizes.attention = read_attention(model, sizes.attention, workload.training.dropout);
+  sizes.unit = read_unit(model, sizes.layers);
   if (faults.empty()) {
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_long_sequences(model, workload.sequence, sizes.positions);
@@ -110,6 +121,7 @@ Build read_llama(MappingReader& model, const FaultList& faults)
   sizes.rope_theta = read_positive(model, "rope_theta", sizes.rope_theta);
   sizes.norm_epsilon = read_positive(model, "norm_epsilon", sizes.norm_epsilon);
   sizes.attention = read_attention(model, sizes.attention, 0);
+  sizes.unit = read_unit(model, sizes.layers);
   if (faults.empty()) {
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_uneven_parts(model, "kv_heads", sizes.kv_heads, "heads", sizes.heads);

@@ -104,21 +104,35 @@ void add_sources(SourceList& list, std::size_t layer, const BertSizes& sizes)
   }
 }
 
+bool has_attention(DecoderLayer::Kind kind)
+{
+  return kind == DecoderLayer::Kind::Block || kind == DecoderLayer::Kind::Attention;
+}
+
+bool has_feed_forward(DecoderLayer::Kind kind)
+{
+  return kind == DecoderLayer::Kind::Block || kind == DecoderLayer::Kind::FeedForward;
+}
+
 void add_sources(SourceList& list, std::size_t layer, const GptSizes& sizes)
 {
   const auto hidden = sizes.hidden;
   const std::string words = "transformer.wte.weight";
-  if (layer == 0) {
+  const auto [kind, block] = decoder_layer(layer, sizes.layers, sizes.unit);
+  if (kind == DecoderLayer::Kind::Embedding) {
     list.add("words", {sizes.vocabulary, hidden}, {words});
     list.add("positions", {sizes.positions, hidden}, {"transformer.wpe.weight"});
-  } else if (layer > sizes.layers) {
+  } else if (kind == DecoderLayer::Kind::Head) {
     list.add_layer_norm("norm", hidden, "transformer.ln_f");
     list.add("words.weight", {sizes.vocabulary, hidden}, {"lm_head.weight", words});
-  } else {
-    const auto prefix = fmt::format("transformer.h.{}.", layer - 1);
+  }
+  const auto prefix = fmt::format("transformer.h.{}.", block);
+  if (has_attention(kind)) {
     list.add_layer_norm("attention_norm", hidden, prefix + "ln_1");
     list.add_transposed_linear("query_key_value", hidden, 3 * hidden, prefix + "attn.c_attn");
     list.add_transposed_linear("output", hidden, hidden, prefix + "attn.c_proj");
+  }
+  if (has_feed_forward(kind)) {
     list.add_layer_norm("feed_forward_norm", hidden, prefix + "ln_2");
     list.add_transposed_linear("up", hidden, sizes.intermediate, prefix + "mlp.c_fc");
     list.add_transposed_linear("down", sizes.intermediate, hidden, prefix + "mlp.c_proj");
@@ -131,19 +145,23 @@ void add_sources(SourceList& list, std::size_t layer, const LlamaSizes& sizes)
   const auto hidden = sizes.hidden;
   const auto intermediate = sizes.intermediate;
   const std::string words = "model.embed_tokens.weight";
-  if (layer == 0) {
+  const auto [kind, block] = decoder_layer(layer, sizes.layers, sizes.unit);
+  if (kind == DecoderLayer::Kind::Embedding) {
     list.add("words", {sizes.vocabulary, hidden}, {words});
-  } else if (layer > sizes.layers) {
+  } else if (kind == DecoderLayer::Kind::Head) {
     list.add("norm", {hidden}, {"model.norm.weight"});
     list.add("words.weight", {sizes.vocabulary, hidden}, {"lm_head.weight", words});
-  } else {
-    const auto prefix = fmt::format("model.layers.{}.", layer - 1);
+  }
+  const auto prefix = fmt::format("model.layers.{}.", block);
+  if (has_attention(kind)) {
     const auto kv_width = hidden / sizes.heads * sizes.kv_heads;
     list.add("attention_norm", {hidden}, {prefix + "input_layernorm.weight"});
     list.add("query.weight", {hidden, hidden}, {prefix + "self_attn.q_proj.weight"});
     list.add("key.weight", {kv_width, hidden}, {prefix + "self_attn.k_proj.weight"});
     list.add("value.weight", {kv_width, hidden}, {prefix + "self_attn.v_proj.weight"});
     list.add("output.weight", {hidden, hidden}, {prefix + "self_attn.o_proj.weight"});
+  }
+  if (has_feed_forward(kind)) {
     list.add("feed_forward_norm", {hidden}, {prefix + "post_attention_layernorm.weight"});
     list.add("gate.weight", {intermediate, hidden}, {prefix + "mlp.gate_proj.weight"});
     list.add("up.weight", {intermediate, hidden}, {prefix + "mlp.up_proj.weight"});

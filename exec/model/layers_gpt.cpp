@@ -29,16 +29,42 @@ class GptEmbedding final : public ModelLayer {
   std::size_t words_, positions_;
 };
 
-class GptBlock final : public ModelLayer {
+class GptAttention final : public ModelLayer {
  public:
-  GptBlock(const LayerSetup& setup, const GptSizes& sizes)
+  GptAttention(const LayerSetup& setup, const GptSizes& sizes)
       : ModelLayer(setup),
         heads_(sizes.heads),
         attention_(sizes.attention),
-        attention_norm_(add_layer_norm("attention_norm", sizes.hidden, gpt_epsilon)),
+        norm_(add_layer_norm("attention_norm", sizes.hidden, gpt_epsilon)),
         query_key_value_(add_linear("query_key_value", sizes.hidden, 3 * sizes.hidden)),
-        output_(add_linear("output", sizes.hidden, sizes.hidden)),
-        feed_forward_norm_(add_layer_norm("feed_forward_norm", sizes.hidden, gpt_epsilon)),
+        output_(add_linear("output", sizes.hidden, sizes.hidden))
+  {
+  }
+
+  Tensors forward(const Tensors& inputs, const RandomKey& key) override
+  {
+    const auto& hidden = inputs.at(0);
+    const auto parts = apply(query_key_value_, apply(norm_, hidden)).chunk(3, -1);
+    const auto query = split_heads(parts[0], heads_);
+    const auto keys = split_heads(parts[1], heads_);
+    const auto values = split_heads(parts[2], heads_);
+    const auto attended = attention_ == Attention::Fused ? attend_fused_causally(query, keys, values)
+                                                         : attend(query, keys, values, causal_mask(query), key);
+    return {in_dtype(hidden + drop_out(apply(output_, join_heads(attended)), key, 1))};
+  }
+
+ private:
+  std::uint64_t heads_;
+  Attention attention_;
+  LayerNorm norm_;
+  Linear query_key_value_, output_;
+};
+
+class GptFeedForward final : public ModelLayer {
+ public:
+  GptFeedForward(const LayerSetup& setup, const GptSizes& sizes)
+      : ModelLayer(setup),
+        norm_(add_layer_norm("feed_forward_norm", sizes.hidden, gpt_epsilon)),
         up_(add_linear("up", sizes.hidden, sizes.intermediate)),
         down_(add_linear("down", sizes.intermediate, sizes.hidden))
   {
@@ -47,23 +73,12 @@ class GptBlock final : public ModelLayer {
   Tensors forward(const Tensors& inputs, const RandomKey& key) override
   {
     const auto& hidden = inputs.at(0);
-    const auto parts = apply(query_key_value_, apply(attention_norm_, hidden)).chunk(3, -1);
-    const auto query = split_heads(parts[0], heads_);
-    const auto keys = split_heads(parts[1], heads_);
-    const auto values = split_heads(parts[2], heads_);
-    const auto attended = attention_ == Attention::Fused ? attend_fused_causally(query, keys, values)
-                                                         : attend(query, keys, values, causal_mask(query), key);
-    const auto between = hidden + drop_out(apply(output_, join_heads(attended)), key, 1);
-    const auto intermediate = at::gelu(apply(up_, apply(feed_forward_norm_, between)), "tanh");
-    return {in_dtype(between + drop_out(apply(down_, intermediate), key, 2))};
+    const auto intermediate = at::gelu(apply(up_, apply(norm_, hidden)), "tanh");
+    return {in_dtype(hidden + drop_out(apply(down_, intermediate), key, 2))};
   }
 
  private:
-  std::uint64_t heads_;
-  Attention attention_;
-  LayerNorm attention_norm_;
-  Linear query_key_value_, output_;
-  LayerNorm feed_forward_norm_;
+  LayerNorm norm_;
   Linear up_, down_;
 };
 
@@ -87,13 +102,19 @@ class GptHead final : public ModelLayer {
   Linear words_;
 };
 
+struct Gpt {
+  using Embedding = GptEmbedding;
+  using AttentionLayer = GptAttention;
+  using FeedForward = GptFeedForward;
+  using Head = GptHead;
+  static constexpr std::size_t parameters_of_attention = 6;
+};
+
 }  // namespace
 
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const GptSizes& sizes)
 {
-  if (setup.layer == 0) return std::make_unique<GptEmbedding>(setup, sizes);
-  if (setup.layer == sizes.layers + 1) return std::make_unique<GptHead>(setup, sizes);
-  return std::make_unique<GptBlock>(setup, sizes);
+  return make_decoder_layer<Gpt>(setup, sizes);
 }
 
 }  // namespace isobar::exec

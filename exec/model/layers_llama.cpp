@@ -65,30 +65,26 @@ class LlamaEmbedding final : public ModelLayer {
   std::size_t words_;
 };
 
-class LlamaBlock final : public LlamaLayer {
+class LlamaAttention final : public LlamaLayer {
  public:
-  LlamaBlock(const LayerSetup& setup, const LlamaSizes& sizes)
+  LlamaAttention(const LayerSetup& setup, const LlamaSizes& sizes)
       : LlamaLayer(setup, sizes),
         rope_theta_(sizes.rope_theta),
         heads_(sizes.heads),
         kv_heads_(sizes.kv_heads),
         attention_(sizes.attention),
-        attention_norm_(add_constant("attention_norm", {sizes.hidden}, 1)),
+        norm_(add_constant("attention_norm", {sizes.hidden}, 1)),
         query_(add_linear_without_bias("query", sizes.hidden, sizes.hidden)),
         key_(add_linear_without_bias("key", sizes.hidden, sizes.hidden / sizes.heads * sizes.kv_heads)),
         value_(add_linear_without_bias("value", sizes.hidden, sizes.hidden / sizes.heads * sizes.kv_heads)),
-        output_(add_linear_without_bias("output", sizes.hidden, sizes.hidden)),
-        feed_forward_norm_(add_constant("feed_forward_norm", {sizes.hidden}, 1)),
-        gate_(add_linear_without_bias("gate", sizes.hidden, sizes.intermediate)),
-        up_(add_linear_without_bias("up", sizes.hidden, sizes.intermediate)),
-        down_(add_linear_without_bias("down", sizes.intermediate, sizes.hidden))
+        output_(add_linear_without_bias("output", sizes.hidden, sizes.hidden))
   {
   }
 
   Tensors forward(const Tensors& inputs, const RandomKey& key) override
   {
     const auto& hidden = inputs.at(0);
-    const auto normalised = normalise(attention_norm_, hidden);
+    const auto normalised = normalise(norm_, hidden);
     const auto query = split_heads(apply(query_, normalised), heads_);
     const auto keys = split_heads(apply(key_, normalised), kv_heads_);
     const auto values = split_heads(apply(value_, normalised), kv_heads_);
@@ -99,19 +95,38 @@ class LlamaBlock final : public LlamaLayer {
                               ? attend_fused_causally(rotated, rotated_keys, values)
                               : attend(rotated, for_each_head(rotated_keys, heads_), for_each_head(values, heads_),
                                        causal_mask(rotated), key);
-    const auto between = hidden + apply(output_, join_heads(attended));
-    const auto intermediate = normalise(feed_forward_norm_, between);
-    const auto gated = at::silu(apply(gate_, intermediate)) * apply(up_, intermediate);
-    return {in_dtype(between + apply(down_, gated))};
+    return {in_dtype(hidden + apply(output_, join_heads(attended)))};
   }
 
  private:
   double rope_theta_;
   std::uint64_t heads_, kv_heads_;
   Attention attention_;
-  std::size_t attention_norm_;
+  std::size_t norm_;
   Linear query_, key_, value_, output_;
-  std::size_t feed_forward_norm_;
+};
+
+class LlamaFeedForward final : public LlamaLayer {
+ public:
+  LlamaFeedForward(const LayerSetup& setup, const LlamaSizes& sizes)
+      : LlamaLayer(setup, sizes),
+        norm_(add_constant("feed_forward_norm", {sizes.hidden}, 1)),
+        gate_(add_linear_without_bias("gate", sizes.hidden, sizes.intermediate)),
+        up_(add_linear_without_bias("up", sizes.hidden, sizes.intermediate)),
+        down_(add_linear_without_bias("down", sizes.intermediate, sizes.hidden))
+  {
+  }
+
+  Tensors forward(const Tensors& inputs, const RandomKey& /*key*/) override
+  {
+    const auto& hidden = inputs.at(0);
+    const auto normalised = normalise(norm_, hidden);
+    const auto gated = at::silu(apply(gate_, normalised)) * apply(up_, normalised);
+    return {in_dtype(hidden + apply(down_, gated))};
+  }
+
+ private:
+  std::size_t norm_;
   Linear gate_, up_, down_;
 };
 
@@ -134,6 +149,14 @@ class LlamaHead final : public LlamaLayer {
   Linear words_;
 };
 
+struct Llama {
+  using Embedding = LlamaEmbedding;
+  using AttentionLayer = LlamaAttention;
+  using FeedForward = LlamaFeedForward;
+  using Head = LlamaHead;
+  static constexpr std::size_t parameters_of_attention = 5;
+};
+
 }  // namespace
 
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const LlamaSizes& sizes)
@@ -146,9 +169,7 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const LlamaSize
                     "head must be even",
                     sizes.hidden, sizes.heads, width));
   }
-  if (setup.layer == 0) return std::make_unique<LlamaEmbedding>(setup, sizes);
-  if (setup.layer == sizes.layers + 1) return std::make_unique<LlamaHead>(setup, sizes);
-  return std::make_unique<LlamaBlock>(setup, sizes);
+  return make_decoder_layer<Llama>(setup, sizes);
 }
 
 }  // namespace isobar::exec

@@ -33,7 +33,36 @@ at::Tensor by_fused_kernel(const at::Tensor& query, const at::Tensor& keys, cons
   return at::scaled_dot_product_attention(query, keys, values, mask, 0, causal, std::nullopt, shares);
 }
 
+class Sequence final : public LayerModule {
+ public:
+  Sequence(std::unique_ptr<LayerModule> first, std::unique_ptr<LayerModule> second)
+      : first_(std::move(first)), second_(std::move(second))
+  {
+    for (const auto* layer : {first_.get(), second_.get()}) {
+      parameters_.insert(parameters_.end(), layer->parameters().begin(), layer->parameters().end());
+      names_.insert(names_.end(), layer->parameter_names().begin(), layer->parameter_names().end());
+    }
+  }
+
+  Tensors forward(const Tensors& inputs, const RandomKey& key) override
+  {
+    return second_->forward(first_->forward(inputs, key), key);
+  }
+  const Tensors& parameters() const override { return parameters_; }
+  const std::vector<std::string>& parameter_names() const override { return names_; }
+
+ private:
+  std::unique_ptr<LayerModule> first_, second_;
+  Tensors parameters_;
+  std::vector<std::string> names_;
+};
+
 }  // namespace
+
+std::unique_ptr<LayerModule> in_sequence(std::unique_ptr<LayerModule> first, std::unique_ptr<LayerModule> second)
+{
+  return std::make_unique<Sequence>(std::move(first), std::move(second));
+}
 
 at::Tensor cast(const at::Tensor& tensor, DType dtype)
 {
@@ -82,6 +111,7 @@ at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys
 
 ModelLayer::ModelLayer(const LayerSetup& setup)
     : layer_(setup.layer),
+      first_parameter_(setup.first_parameter),
       seed_(setup.seed),
       device_(setup.device),
       dtype_(setup.workload.dtype),
@@ -105,7 +135,8 @@ std::size_t ModelLayer::add_constant(const std::string& name, const std::vector<
 
 std::size_t ModelLayer::add_normal(const std::string& name, const std::vector<std::uint64_t>& shape, double deviation)
 {
-  const auto generator = generator_for(RandomStream::Parameters, {seed_, layer_, parameters_.size()}, "cpu");
+  const auto generator =
+      generator_for(RandomStream::Parameters, {seed_, layer_, first_parameter_ + parameters_.size()}, "cpu");
   return add(name, at::empty(in_torch(shape), at::kFloat).normal_(0, deviation, generator));
 }
 

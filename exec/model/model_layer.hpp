@@ -2,7 +2,9 @@
 
 #include "exec/model/layer_module.hpp"
 
+#include <memory>
 #include <optional>
+#include <utility>
 
 /// Building blocks of all models' layers. Internal to exec/model: layers_*.cpp, layer_module.cpp and batch.cpp.
 namespace isobar::exec {
@@ -13,12 +15,35 @@ struct LayerSetup {
   std::size_t layer;
   std::uint64_t seed;
   const std::string& device;
+  std::size_t first_parameter = 0;  ///< its number in a layer that holds this one
 };
 
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const BertSizes& sizes);
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const GptSizes& sizes);
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const LlamaSizes& sizes);
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const ResnetSizes& sizes);
+
+/// A layer that passes its inputs through one layer and then through another, and has the parameters of both.
+std::unique_ptr<LayerModule> in_sequence(std::unique_ptr<LayerModule> first, std::unique_ptr<LayerModule> second);
+
+/// Makes layer `layer` of a decoder with `blocks` blocks, of the classes of `Model`. Attention and feed-forward network
+/// draw the random numbers of their block, so that a model is the same in either unit.
+template <typename Model, typename Sizes>
+std::unique_ptr<LayerModule> make_decoder_layer(const LayerSetup& setup, const Sizes& sizes)
+{
+  using Kind = DecoderLayer::Kind;
+  const auto [kind, block] = decoder_layer(setup.layer, sizes.layers, sizes.unit);
+  LayerSetup part = setup;
+  if (kind == Kind::Embedding) return std::make_unique<typename Model::Embedding>(part, sizes);
+  part.layer = kind == Kind::Head ? sizes.layers + 1 : block + 1;
+  if (kind == Kind::Head) return std::make_unique<typename Model::Head>(part, sizes);
+  if (kind == Kind::Attention) return std::make_unique<typename Model::AttentionLayer>(part, sizes);
+  std::unique_ptr<LayerModule> attention;
+  if (kind == Kind::Block) attention = std::make_unique<typename Model::AttentionLayer>(part, sizes);
+  part.first_parameter = Model::parameters_of_attention;
+  auto feed_forward = std::make_unique<typename Model::FeedForward>(part, sizes);
+  return attention ? in_sequence(std::move(attention), std::move(feed_forward)) : std::move(feed_forward);
+}
 
 /// @throws InputError: a listed layer gives its cost, not its computation.
 [[noreturn]] void refuse_listed_layers(const Workload& workload);
@@ -91,6 +116,7 @@ class ModelLayer : public LayerModule {
   Tensors parameters_;
   std::vector<std::string> names_;
   std::size_t layer_;
+  std::size_t first_parameter_;
   std::uint64_t seed_;
   std::string device_;
   DType dtype_;

@@ -118,4 +118,23 @@ inline Workload small_model(const std::filesystem::path& file, DType dtype = DTy
   return workload;
 }
 
+/// The same model with attention and feed-forward network as layers of their own.
+template <typename Sizes>
+Workload by_operators(Workload workload, Sizes sizes, void (*build)(const Sizes&, Workload&))
+{
+  sizes.unit = Unit::Operator;
+  workload.model = sizes;
+  workload.layers.clear();
+  build(sizes, workload);
+  return workload;
+}
+
+/// Of a gpt or a llama.
+inline Workload by_operators(const Workload& workload)
+{
+  const auto* gpt = std::get_if<GptSizes>(&workload.model);
+  return gpt != nullptr ? by_operators(workload, *gpt, build_gpt)
+                        : by_operators(workload, std::get<LlamaSizes>(workload.model), build_llama);
+}
+
 }  // namespace isobar::testing_support

@@ -314,6 +314,72 @@ TEST(LlamaWorkload, HasOneMultiplyAddPerTokenAndParameter)
   EXPECT_EQ(layer_named(workload, "head").forward, Flops(2 * 15 * 50 * 8));
 }
 
+TEST(Operators, AreTheTwoHalvesOfABlock)
+{
+  for (const std::string attention : {"unfused", "fused"}) {
+    for (const std::string model :
+         {"model: gpt\nintermediate: 10\n", "model: llama\nkv_heads: 1\nintermediate: 20\n"}) {
+      const std::string text = model +
+                               "layers: 2\nhidden: 6\nheads: 3\nvocabulary: 100\nmicro_batch: 2\nsequence: 5\n"
+                               "attention: " +
+                               attention + "\n";
+      const auto blocks = workload_from_text(text, "x.yaml");
+      EXPECT_EQ(workload_to_json(workload_from_text(text + "unit: block\n", "x.yaml")), workload_to_json(blocks));
+      const auto operators = workload_from_text(text + "unit: operator\n", "x.yaml");
+      ASSERT_EQ(operators.layers.size(), 6U);
+      for (std::size_t i = 0; i < 2; ++i) {
+        const Layer& block = layer_named(blocks, fmt::format("block{}", i));
+        const Layer& attend = operators.layers[1 + 2 * i];
+        const Layer& feed_forward = operators.layers[2 + 2 * i];
+        EXPECT_EQ(attend.name, block.name + ".attention");
+        EXPECT_EQ(feed_forward.name, block.name + ".mlp");
+        EXPECT_EQ(attend.forward + feed_forward.forward, block.forward);
+        EXPECT_EQ(attend.backward_weight + feed_forward.backward_weight, block.backward_weight);
+        EXPECT_EQ(attend.parameters + feed_forward.parameters, block.parameters);
+        EXPECT_EQ(attend.activations + feed_forward.activations, block.activations);
+        EXPECT_EQ(attend.output, block.output);
+        EXPECT_EQ(feed_forward.output, block.output);
+        EXPECT_EQ(feed_forward.inputs, std::vector<std::size_t>{1 + 2 * i});
+      }
+      EXPECT_EQ(operators.layers.back().name, "head");
+    }
+  }
+}
+
+TEST(Operators, HaveTheCostsOfTheirFormulas)
+{
+  const std::string sizes =
+      "layers: 1\nhidden: 6\nheads: 3\nintermediate: 10\nvocabulary: 100\nmicro_batch: 2\nsequence: 5\n"
+      "attention: unfused\nunit: operator\n";
+  // T=10 H=6 I=10 z=4 e=60 p=2*3*25=150
+  const auto gpt = workload_from_text("model: gpt\n" + sizes, "x.yaml");
+  const Layer& attend = layer_named(gpt, "block0.attention");
+  EXPECT_EQ(attend.parameters, 4U * 42 + 12);
+  EXPECT_EQ(attend.forward, Flops(2 * (4 * 10 * 36 + 2 * 2 * 25 * 6)));
+  EXPECT_EQ(attend.activations, Bytes(4 * (6 * 60 + 2 * 150) + 60 + 150));
+  const Layer& feed_forward = layer_named(gpt, "block0.mlp");
+  EXPECT_EQ(feed_forward.parameters, 12U + 60 + 10 + 60 + 6);
+  EXPECT_EQ(feed_forward.forward, Flops(2 * 2 * 10 * 60));
+  EXPECT_EQ(feed_forward.activations, Bytes(4 * (2 * 60 + 2 * 100) + 60));
+  // K=2
+  const auto llama = workload_from_text("model: llama\nkv_heads: 1\n" + sizes, "x.yaml");
+  EXPECT_EQ(layer_named(llama, "block0.attention").parameters, 2U * 36 + 2 * 12 + 6);
+  EXPECT_EQ(layer_named(llama, "block0.attention").activations, Bytes(4 * (4 * 60 + 2 * 20 + 150)));
+  EXPECT_EQ(layer_named(llama, "block0.mlp").parameters, 3U * 60 + 6);
+  EXPECT_EQ(layer_named(llama, "block0.mlp").activations, Bytes(4 * (2 * 60 + 4 * 100)));
+}
+
+TEST(Operators, AreRefusedByTheirKey)
+{
+  const std::string gpt = "model: gpt\nhidden: 6\nheads: 3\nvocabulary: 100\nsequence: 5\n";
+  EXPECT_THAT([&] { workload_from_text(gpt + "layers: 1\nunit: operators\n", "x.yaml"); },
+              testing::ThrowsMessage<InputError>(
+                  "x.yaml:7: unit: \"operators\" is not one of block, operator; did you mean operator?"));
+  EXPECT_THAT(
+      [&] { workload_from_text(gpt + "layers: 500000\nunit: operator\n", "x.yaml"); },
+      testing::ThrowsMessage<InputError>("x.yaml:6: layers: 500000 is not in the range 1 to 499999 of unit operator"));
+}
+
 /// Activations of the first layer with attention.
 Bytes kept_by_attention(const std::string& model, const std::string& attention)
 {

@@ -34,6 +34,7 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
+using testing_support::by_operators;
 using testing_support::shipped_workload;
 using testing_support::small_model;
 using testing_support::TemporaryFolder;
@@ -109,6 +110,29 @@ TEST(HuggingFaceWeights, ComeBackAsTheyWereExported)
         for (const auto& source : weight_sources(model.workload, layer)) {
           EXPECT_EQ(read_back(weights, source), model.values(layer, source.ours)) << source.theirs.front();
         }
+      }
+    }
+  }
+}
+
+TEST(HuggingFaceWeights, AreTheSameByBlocksAndByOperators)
+{
+  for (const auto* name : {"gpt2_124m", "llama_8b"}) {
+    const auto blocks = small_model(shipped_workload(name));
+    const auto operators = by_operators(blocks);
+    const auto names_of = [](const Workload& workload) {
+      std::vector<std::string> names;
+      for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+        for (const auto& source : weight_sources(workload, layer)) names.push_back(source.theirs.front());
+      }
+      return names;
+    };
+    EXPECT_EQ(names_of(operators), names_of(blocks));
+    const ExportedModel model(operators);
+    const Weights weights(model.export_to(name, one_file));
+    for (std::size_t layer = 0; layer < operators.layers.size(); ++layer) {
+      for (const auto& source : weight_sources(operators, layer)) {
+        EXPECT_EQ(read_back(weights, source), model.values(layer, source.ours)) << source.theirs.front();
       }
     }
   }

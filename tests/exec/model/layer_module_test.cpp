@@ -18,6 +18,7 @@ namespace {
 
 using testing::StrEq;
 using testing::ThrowsMessage;
+using testing_support::by_operators;
 using testing_support::shipped_workload;
 using testing_support::shipped_workloads;
 using testing_support::small_model;
@@ -223,6 +224,46 @@ TEST(Gpt, ComputesTheSameByItsFormulaAsByTorchsKernel)
   const auto one = forward_all(exact, all_layers(exact), inputs, {});
   const auto other = forward_all(by_formula, all_layers(by_formula), inputs, {});
   for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::allclose(one[i][0], other[i][0], 1e-4, 1e-6));
+}
+
+TEST(Decoders, AreTheSameModelByBlocksAndByOperators)
+{
+  for (const auto* name : {"gpt2_124m", "llama_8b"}) {
+    for (const auto dtype : {DType::Float32, DType::BFloat16}) {
+      SCOPED_TRACE(name);
+      const auto blocks = small_model(shipped_workload(name), dtype, 0.3);
+      const auto operators = by_operators(blocks);
+      const auto of_blocks = all_layers(blocks);
+      const auto of_operators = all_layers(operators);
+      ASSERT_EQ(of_operators.size(), 2 * of_blocks.size() - 2);
+      Tensors all_of_blocks;
+      for (const auto& layer : of_blocks) {
+        all_of_blocks.insert(all_of_blocks.end(), layer->parameters().begin(), layer->parameters().end());
+      }
+      Tensors all_of_operators;
+      for (const auto& layer : of_operators) {
+        all_of_operators.insert(all_of_operators.end(), layer->parameters().begin(), layer->parameters().end());
+      }
+      EXPECT_TRUE(same_bits(all_of_operators, all_of_blocks));
+      const auto inputs = synthetic_inputs(blocks, {}, "cpu");
+      const RandomKey key{.seed = 3, .step = 2, .microbatch = 1};
+      EXPECT_TRUE(same_bits(forward_all(operators, of_operators, inputs, key).back(),
+                            forward_all(blocks, of_blocks, inputs, key).back()));
+    }
+  }
+}
+
+TEST(LayerModules, OfOperatorsHaveTheParametersAndOutputsThatTheWorkloadCounts)
+{
+  for (const auto* name : {"gpt2_124m", "llama_8b"}) {
+    const auto workload = by_operators(small_model(shipped_workload(name)));
+    const auto modules = all_layers(workload);
+    const auto outputs = forward_all(workload, modules, synthetic_inputs(workload, {}, "cpu"), {});
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      EXPECT_EQ(bytes_of(outputs[i]), workload.layers[i].output.value) << workload.layers[i].name;
+      EXPECT_EQ(bytes_of(modules[i]->parameters()), 4.0 * static_cast<double>(workload.layers[i].parameters));
+    }
+  }
 }
 
 TEST(Decoders, DoNotLookAhead)
