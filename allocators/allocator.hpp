@@ -21,8 +21,9 @@ namespace isobar::allocators {
 
 /// The shape of a uniform grid of devices, as far as it is fixed.
 struct GridShape {
-  std::optional<std::uint64_t> pipeline;  ///< devices of a pipeline
-  std::optional<std::uint64_t> replicas;  ///< pipelines
+  std::optional<std::uint64_t> pipeline = {};  ///< devices of a pipeline
+  std::optional<std::uint64_t> replicas = {};  ///< pipelines
+  std::optional<std::uint64_t> tensor = {};    ///< devices that divide each layer
 };
 
 /// Limits and options of a search. Work is counted in the allocator's own units (nodes, sweeps, iterations), so that

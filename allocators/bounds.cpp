@@ -185,19 +185,19 @@ double turns_of_step(const CostModel& cost, const Goal& goal)
   return others - static_cast<double>(in_flight - 1) * (1 - larger);
 }
 
-Bound played_bound(const CostModel& cost, const Goal& goal, bool has_replicas)
+Bound played_bound(const CostModel& cost, const Goal& goal, bool shares_stages)
 {
   const ParameterBytes bytes = parameter_bytes(cost.workload().dtype, cost.workload().optimizer);
   const auto most_replicas = std::min<std::uint64_t>(cost.devices(), goal.microbatches);
-  const double per_parameter = has_replicas ? held_bytes(bytes, Sharding::Parameters, most_replicas) : bytes.all();
-  const Knapsack knapsack(cost, per_parameter, has_replicas ? 1 : least_in_flight(goal));
+  const double per_parameter = shares_stages ? held_bytes(bytes, Sharding::Parameters, most_replicas) : bytes.all();
+  const Knapsack knapsack(cost, per_parameter, shares_stages ? 1 : least_in_flight(goal));
   const auto capacities = fastest_first(cost);
   double memory = 0;
   for (const auto& capacity : capacities) memory += capacity.memory;
   double value = infinity;
   if (knapsack.holds_all(memory)) {
     value = static_cast<double>(goal.microbatches) *
-            (has_replicas ? divided_bound(capacities, knapsack) : bottleneck_bound(cost, capacities, knapsack));
+            (shares_stages ? divided_bound(capacities, knapsack) : bottleneck_bound(cost, capacities, knapsack));
   }
   return {Seconds(value), {.kind = CertificateKind::Fractional}};
 }

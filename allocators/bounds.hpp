@@ -20,9 +20,9 @@ struct Bound {
 Bound objective_bound(const CostModel& cost, const Goal& goal);
 
 /// The same for the step of plans under any schedule, in which the busiest device computes all that it has: M times the
-/// fractional bottleneck. `has_replicas`: also of plans with several replicas of a stage, which may divide the
+/// fractional bottleneck. `shares_stages`: also of plans with several devices for a stage, which may divide the
 /// micro-batches of a layer among devices, and its memory but for activations.
-Bound played_bound(const CostModel& cost, const Goal& goal, bool has_replicas);
+Bound played_bound(const CostModel& cost, const Goal& goal, bool shares_stages);
 
 /// Returns a factor c, at most M-1: a step takes at least c x the largest compute time of a stage + the sum over all
 /// stages. For schedules of chains with more than one micro-batch in flight. O(L).

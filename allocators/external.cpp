@@ -7,7 +7,7 @@
 #include "core/base/document.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file_2.hpp"
 #include "schedules/orders/schedule.hpp"
 
@@ -189,10 +189,12 @@ class AnswerReader {
   void check_devices(const Stage& stage, std::size_t number) const
   {
     for (std::size_t i = 0; i < stage.replicas.size(); ++i) {
-      const std::string& device = stage.replicas[i].shards.front().device;
-      if (index_of_.contains(device)) continue;
-      throw InputError(name_, fmt::format("stages[{}].replicas[{}].shards[0].device: {} is not on platform {}", number,
-                                          i, in_quotes(device), problem_.cost.cluster().name));
+      for (std::size_t k = 0; k < stage.replicas[i].shards.size(); ++k) {
+        const std::string& device = stage.replicas[i].shards[k].device;
+        if (index_of_.contains(device)) continue;
+        throw InputError(name_, fmt::format("stages[{}].replicas[{}].shards[{}].device: {} is not on platform {}",
+                                            number, i, k, in_quotes(device), problem_.cost.cluster().name));
+      }
     }
   }
 
@@ -239,15 +241,25 @@ Proposals proposals_of(const ExternalAnswer& answer, const HybridProblem& proble
       throw InputError(answer.program, fmt::format("stages: layer {} of {}; layers count from 0", highest, layers));
     }
     const auto placed = over_layers_of(problem.view, {{0, stage.first_layer, stage.last_layer}}).front();
-    Stage& each = plan.stages.emplace_back(Stage{placed.first_layer, placed.last_layer, {}});
+    Stage each{placed.first_layer, placed.last_layer, {}};
     for (const Replica& replica : stage.replicas) {
-      const auto device = problem.cluster.device_index(replica.shards.front().device);
-      each.replicas.push_back({replica.microbatches, {shard_on(cost, *device)}});
+      Replica& used = each.replicas.emplace_back(Replica{replica.microbatches, {}});
+      for (const Shard& shard : replica.shards) {
+        used.shards.push_back(shard_on(cost, problem.cluster.device_index(shard.device).value()));
+        used.shards.back().share = shard.share;
+      }
+    }
+    if (!has_shards({each})) {
+      plan.stages.push_back(std::move(each));
+      continue;
+    }
+    for (std::size_t layer = placed.first_layer; layer <= placed.last_layer; ++layer) {
+      plan.stages.push_back({layer, layer, each.replicas});
     }
   }
   if (schedules::require_schedule(plan.goal.schedule).takes(chunks_key)) {
     const std::size_t devices = devices_of(plan).size();
-    plan.goal.schedule.numbers.try_emplace(chunks_key, 1, placed_replicas(plan).size() / devices);
+    plan.goal.schedule.numbers.try_emplace(chunks_key, 1, placed_shards(plan).size() / devices);
   }
   std::vector<std::string> faults = placement_faults_of(plan, problem.workload);
   for (auto& fault : faults) fault = fmt::format("{}: {}", answer.program, fault);

@@ -8,7 +8,7 @@
 #include "core/errors.hpp"
 #include "core/plan/cost_model.hpp"
 #include "core/plan/nominal_rates.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "schedules/lowering/replicas.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -61,7 +61,7 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
   if (schedules::require_schedule(plan.goal.schedule.name).allocator_makes_orders) {
     plan.schedule_bound = least_step_of_orders(plan, cost) / cluster.profile_speedup;
   }
-  const Bound bound = played_bound(cost, plan.goal, has_replicas(plan));
+  const Bound bound = played_bound(cost, plan.goal, has_shared_stages(plan));
   plan.objective_bound = std::min(bound.value, *plan.objective);
   plan.certificate = bound.certificate;
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;

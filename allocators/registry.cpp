@@ -19,7 +19,7 @@
 #include "core/check/played_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/step_recurrence.hpp"
 #include "schedules/lowering/schedule.hpp"
 
@@ -441,7 +441,7 @@ std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const
 void adopt_bound(Plan& plan, const Plan& other)
 {
   if (!plan.objective || !other.objective_bound || *other.objective_bound <= *plan.objective_bound) return;
-  if (has_replicas(plan) && !has_replicas(other)) return;  // a bound of chains
+  if (has_shared_stages(plan) && !has_shared_stages(other)) return;  // a bound of chains
   plan.objective_bound = std::min(*other.objective_bound, *plan.objective);
   plan.certificate = other.certificate;
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;

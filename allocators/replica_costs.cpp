@@ -1,11 +1,13 @@
 #include "allocators/replica_costs.hpp"
 
+#include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/replicas.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 namespace isobar::allocators {
@@ -13,6 +15,17 @@ namespace isobar::allocators {
 namespace {
 
 constexpr Seconds never(std::numeric_limits<double>::infinity());
+
+/// The time of a ring in which each device passes on `messages` messages of `size` together.
+Seconds ring_time(const std::vector<std::size_t>& devices, double messages, Bytes size, const Cluster& cluster)
+{
+  Seconds slowest;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const Path path = cluster.path(devices[i], devices[(i + 1) % devices.size()]);
+    slowest = std::max(slowest, messages * path.latency + size / path.bandwidth);
+  }
+  return slowest;
+}
 
 /// The number of a step's micro-batches that each pair of replicas of two neighbouring stages takes.
 std::map<std::pair<std::size_t, std::size_t>, double> meetings(const MicrobatchPattern& before,
@@ -38,44 +51,94 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
   const Cluster& cluster = cost.cluster();
   const auto patterns = schedules::microbatch_patterns(plan);
   std::vector<std::uint32_t> parts(orders.size(), 0);  // of each rank so far
-  for (const auto& [stage, replica, rank] : placed_replicas(plan)) {
+  for (const auto& [stage, replica, shard, rank] : placed_shards(plan)) {
     const auto& [first, last, replicas] = plan.stages[stage];
-    const std::size_t device = cluster.device_index(replicas[replica].shards.front().device).value();
-    Replica costs;
-    costs.stage = stage;
+    Shard costs;
     costs.rank = rank;
-    costs.microbatches = static_cast<double>(patterns[stage].count(replica));
-    costs.forward = cost.forward_work(first, last) / cost.speed(device);
-    costs.backward = cost.backward_work(first, last) / cost.speed(device);
-    if (stage == 0) costs.input = cost.input_transfer(device);
-    if (orders[rank].count(Opcode::BackwardWeight, parts[rank]++) > 0) {
-      for (std::size_t layer = first; layer <= last; ++layer) {
-        costs.weights += cost.workload().layers[layer].backward_weight / cost.speed(device);
+    costs.device = cluster.device_index(replicas[replica].shards[shard].device).value();
+    const bool splits_backward = orders[rank].count(Opcode::BackwardWeight, parts[rank]++) > 0;
+    Flops forward, backward, weights;
+    if (replicas[replica].shards.size() == 1) {
+      forward = cost.forward_work(first, last);
+      backward = cost.backward_work(first, last);
+      for (std::size_t layer = first; layer <= last && splits_backward; ++layer) {
+        weights += cost.workload().layers[layer].backward_weight;
       }
+    } else {
+      const Layer part = layer_of_shard(cost.workload().layers[first], replicas[replica], shard);
+      forward = part.forward;
+      backward = part.backward;
+      if (splits_backward) weights = part.backward_weight;
     }
-    if (replica == patterns[stage].replica_of(0)) of_first_microbatch_.push_back(replicas_.size());
-    replicas_.push_back(std::move(costs));
+    const FlopsPerSecond speed = cost.speed(costs.device);
+    costs.times = {forward / speed, backward / speed, weights / speed};
+    if (shard == 0) {
+      Replica& next = replicas_.emplace_back();
+      next.stage = stage;
+      next.microbatches = static_cast<double>(patterns[stage].count(replica));
+      next.weights = never;
+      if (replica == patterns[stage].replica_of(0)) of_first_microbatch_.push_back(replicas_.size() - 1);
+    }
+    Replica& all = replicas_.back();
+    all.forward = std::max(all.forward, costs.times.forward);
+    all.backward = std::max(all.backward, costs.times.backward);
+    all.input_gradient = std::max(all.input_gradient, costs.times.input_gradient());
+    all.weights = std::min(all.weights, costs.times.weights);
+    if (stage == 0) {
+      const TransferTimes input = cost.input_transfer(costs.device);
+      if (shard == 0 || input.total() < all.input.total()) all.input = input;
+    }
+    all.shards.push_back(costs);
   }
+  for (auto& replica : replicas_) add_sums(plan.stages[replica.stage], replica, cost);
   add_ways(plan, patterns, cost);
+}
+
+void ReplicaCosts::add_sums(const Stage& stage, Replica& replica, const CostModel& cost)
+{
+  if (replica.shards.size() == 1) return;
+  std::vector<std::size_t> devices;
+  for (const auto& shard : replica.shards) devices.push_back(shard.device);
+  const auto others = static_cast<double>(devices.size() - 1);
+  const double sent = 2 * others / static_cast<double>(devices.size());  // of the bytes that are summed up
+  const std::size_t layer = stage.first_layer;
+  const auto gathered = cost.workload().layers[layer].split->gathered;
+  replica.output_sum = gathered
+                           ? ring_time(devices, others, others * *gathered, cost.cluster())
+                           : ring_time(devices, 2 * others, sent * cost.boundary_output(layer + 1), cost.cluster());
+  if (replica.stage == 0) return;
+  replica.input_gradient_sum = ring_time(devices, 2 * others, sent * cost.boundary_gradient(layer), cost.cluster());
 }
 
 void ReplicaCosts::add_ways(const Plan& plan, const std::vector<MicrobatchPattern>& patterns, const CostModel& cost)
 {
-  const auto device_of = [&](std::size_t stage, std::size_t replica) {
-    return cost.cluster().device_index(plan.stages[stage].replicas[replica].shards.front().device).value();
+  // Of the transfers by which the shards of one replica, in turns, bring those of another the same bytes.
+  const auto quickest = [](const std::vector<Shard>& from, const std::vector<Shard>& to, const auto& transfer) {
+    std::optional<TransferTimes> least;
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const std::size_t sender = from[i % from.size()].device;
+      const TransferTimes each = sender == to[i].device ? TransferTimes() : transfer(sender, to[i].device);
+      if (!least || each.total() < least->total()) least = each;
+    }
+    return *least;
   };
   std::size_t begin = 0;  // of the stage's replicas
   for (std::size_t stage = 0; stage + 1 < plan.stages.size(); ++stage) {
     const std::size_t next = begin + plan.stages[stage].replicas.size();
     const std::size_t layer = plan.stages[stage + 1].first_layer;
     for (const auto& [pair, count] : meetings(patterns[stage], patterns[stage + 1], plan.goal.microbatches)) {
+      const auto& from = replicas_[begin + pair.first].shards;
+      const auto& to = replicas_[next + pair.second].shards;
       Way way{next + pair.second, count, {}, {}};
-      const std::size_t from = device_of(stage, pair.first);
-      const std::size_t to = device_of(stage + 1, pair.second);
-      if (from != to) {
-        way.output = cost.output_transfer(from, to, layer);
-        way.gradient = cost.gradient_transfer(from, to, layer);
-      }
+      way.output = quickest(from, to, [&](std::size_t sender, std::size_t receiver) {
+        return cost.output_transfer(sender, receiver, layer);
+      });
+      way.gradient = quickest(to, from, [&](std::size_t sender, std::size_t receiver) {
+        return cost.gradient_transfer(receiver, sender, layer);
+      });
+      // What is sent is summed up before; that occupies no lane of transfers.
+      way.output.latency += replicas_[begin + pair.first].output_sum;
+      way.gradient.latency += replicas_[next + pair.second].input_gradient_sum;
       replicas_[begin + pair.first].ways.push_back(way);
     }
     begin = next;
@@ -91,15 +154,15 @@ std::vector<ReplicaCosts::Detour> ReplicaCosts::detours() const
     for (const auto& way : replica.ways) {
       Detour& to = detours[way.to];
       to.there = std::min(to.there, detours[i].there + replica.forward + counted(way.output.total()));
-      to.back = std::min(to.back, counted(way.gradient.total()) + replica.input_gradient() + detours[i].back);
+      to.back = std::min(to.back, counted(way.gradient.total()) + replica.input_gradient + detours[i].back);
     }
   }
   for (std::size_t i = replicas_.size(); i-- > 0;) {
-    if (replicas_[i].ways.empty()) detours[i].round = Seconds(0);
+    if (replicas_[i].ways.empty()) detours[i].round = counted(replicas_[i].output_sum);
     for (const auto& way : replicas_[i].ways) {
       const Replica& to = replicas_[way.to];
       detours[i].round = std::min(detours[i].round, counted(way.output.total()) + to.forward + detours[way.to].round +
-                                                        to.input_gradient() + counted(way.gradient.total()));
+                                                        to.input_gradient + counted(way.gradient.total()));
     }
   }
   return detours;
@@ -112,6 +175,8 @@ Seconds ReplicaCosts::least_step() const
     Seconds back = never;
     Seconds compute;
     Seconds passes;
+    Seconds output_sums;
+    Seconds gradient_sums;
   };
   std::vector<Device> devices(ranks_);
   const auto detours = this->detours();
@@ -124,26 +189,31 @@ Seconds ReplicaCosts::least_step() const
     const Replica& replica = replicas_[i];
     const auto& [there, round, back] = detours[i];
     // One micro-batch all the way, and what the replica or a lane of it takes for the others that use it.
-    const Seconds alone = there + replica.forward + round + replica.input_gradient() + back + last_weights;
+    const Seconds alone = there + replica.forward + round + replica.input_gradient + back + last_weights;
     const auto busy = [&](double microbatches, Seconds each) {
       least = std::max(least, alone + (microbatches - 1) * each);
     };
-    busy(replica.microbatches, std::max(replica.forward, replica.input_gradient()));
+    busy(replica.microbatches, std::max(replica.forward, replica.input_gradient));
     if (replica.stage == 0) busy(replica.microbatches, counted(replica.input.data));
     for (const auto& way : replica.ways) {
       const Seconds over_it = counted(way.output.total()) + replicas_[way.to].forward + detours[way.to].round +
-                              replicas_[way.to].input_gradient() + counted(way.gradient.total());
+                              replicas_[way.to].input_gradient + counted(way.gradient.total());
       const Seconds each = counted(std::max(way.output.data, way.gradient.data));
       least = std::max(least, alone - round + over_it + (way.microbatches - 1) * each);
     }
-    Device& device = devices[replica.rank];
-    device.begin = std::min(device.begin, there);
-    device.back = std::min(device.back, back);
-    device.compute += replica.microbatches * replica.compute();
-    device.passes += replica.microbatches * (replica.forward + replica.input_gradient());
+    for (const auto& [rank, place, times] : replica.shards) {
+      Device& device = devices[rank];
+      device.begin = std::min(device.begin, there);
+      device.back = std::min(device.back, back);
+      device.compute += replica.microbatches * times.compute();
+      device.passes += replica.microbatches * (times.forward + times.input_gradient());
+      device.output_sums += replica.microbatches * counted(replica.output_sum);
+      device.gradient_sums += replica.microbatches * counted(replica.input_gradient_sum);
+    }
   }
   for (const auto& device : devices) {
-    least = std::max({least, device.begin + device.compute, device.begin + device.passes + device.back + last_weights});
+    least = std::max({least, device.begin + device.compute, device.begin + device.passes + device.back + last_weights,
+                      device.begin + device.output_sums, device.begin + device.gradient_sums});
   }
   return least;
 }
@@ -168,7 +238,7 @@ Predicted ReplicaCosts::formulas() const
   for (std::size_t i = 0; i < replicas_.size(); ++i) {
     const Replica& replica = replicas_[i];
     cost[i] = CostModel::stage_cost(communication, replica.compute(), sent[i]);
-    cost_of_device[replica.rank] += replica.microbatches / all * cost[i];
+    for (const auto& shard : replica.shards) cost_of_device[shard.rank] += replica.microbatches / all * cost[i];
     if (replica.stage > 0) continue;
     const Seconds input =
         CostModel::stage_cost(communication, Seconds(0), CostModel::counted(communication, replica.input));

@@ -10,8 +10,11 @@
 
 namespace isobar::allocators {
 
-/// The costs of a plan's replicas, each on one device, under orders by rank: what no order is below, and the formulas
-/// of docs/costs.md. Transfers take no time if they are free (Goal::has_free_transfers).
+/// The costs of a plan's replicas, each on a device or on several that divide its layers, under orders by rank: what no
+/// order is below, and the formulas of docs/costs.md. Transfers take no time if they are free
+/// (Goal::has_free_transfers). A replica takes as long as its slowest shard, and what its shards add up as long as over
+/// their slowest link; of the transfers between the shards of two replicas, the quickest counts. Other collectives take
+/// no time.
 class ReplicaCosts {
  public:
   /// O(replicas + layers) time; where neighbouring stages divide the micro-batches in different ways, also in
@@ -20,7 +23,8 @@ class ReplicaCosts {
 
   /// A time that no order of the same work on the same devices is below. A micro-batch takes the quickest way there
   /// and back while the busiest lane works on the others of its replica. A device begins when its first input can be
-  /// there, computes all that it has, and after its last backward pass a gradient travels back to the first stage.
+  /// there, computes all that it has, and after its last backward pass a gradient travels back to the first stage. What
+  /// shards add up after forwards follows each other, and so does what they add up after backwards.
   Seconds least_step() const;
 
   /// The formulas, for devices in place of stages: the bottleneck is what a device takes per micro-batch of the step,
@@ -35,19 +39,35 @@ class ReplicaCosts {
     TransferTimes output;     // there
     TransferTimes gradient;   // back
   };
-  /// Times for one micro-batch.
-  struct Replica {
-    std::size_t stage = 0;
-    std::size_t rank = 0;
-    double microbatches = 0;  // of a step
+  /// Times of a device for one micro-batch.
+  struct Times {
     Seconds forward;
     Seconds backward;
-    Seconds weights;      // the part of the backward pass that no other stage waits for
-    TransferTimes input;  // of a replica of the first stage
-    std::vector<Way> ways;
+    Seconds weights;  // the part of the backward pass that no other stage waits for
 
     Seconds compute() const { return forward + backward; }
     Seconds input_gradient() const { return backward - weights; }
+  };
+  struct Shard {
+    std::size_t rank = 0;
+    std::size_t device = 0;
+    Times times;
+  };
+  /// Times for one micro-batch: of the slowest shard, except for `weights`, of the quickest.
+  struct Replica {
+    std::size_t stage = 0;
+    double microbatches = 0;  // of a step
+    std::vector<Shard> shards;
+    Seconds forward;
+    Seconds backward;
+    Seconds input_gradient;
+    Seconds weights;
+    TransferTimes input;         // of a replica of the first stage
+    Seconds output_sum;          // over its shards, after each forward
+    Seconds input_gradient_sum;  // after each backward
+    std::vector<Way> ways;
+
+    Seconds compute() const { return forward + backward; }
   };
   /// The least times before, between and after the passes of a replica for one micro-batch.
   struct Detour {
@@ -56,6 +76,7 @@ class ReplicaCosts {
     Seconds back;   // from the end of its backward until that of the first stage ends
   };
 
+  static void add_sums(const Stage& stage, Replica& replica, const CostModel& cost);
   void add_ways(const Plan& plan, const std::vector<MicrobatchPattern>& patterns, const CostModel& cost);
   std::vector<Detour> detours() const;
   Seconds counted(Seconds time) const { return goal_.has_free_transfers() ? Seconds(0) : time; }

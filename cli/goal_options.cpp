@@ -136,6 +136,8 @@ void GoalOptions::add_search_to(CLI::App& command)
   add_count(command, "--pipeline", grid.pipeline, "devices of a pipeline (allocator grid; default: the best number)");
   add_count(command, "--replicas", grid.replicas,
             "pipelines that divide the micro-batches of a step (allocator grid; default: the best number)");
+  add_count(command, "--tensor", grid.tensor,
+            "devices that divide each layer (allocator grid, workloads with unit: operator; default: the best number)");
   command.add_flag("--polish", polish,
                    "minimize the step at the end of the search, whatever the objective; always on for objective step "
                    "(allocator local-search)");
@@ -212,9 +214,10 @@ void GoalOptions::check_search(const std::vector<std::string>& allocators) const
     if (polish) allocators::require_improver("--polish", allocator);
     if (grid.pipeline) allocators::require_grid("--pipeline", allocator);
     if (grid.replicas) allocators::require_grid("--replicas", allocator);
+    if (grid.tensor) allocators::require_grid("--tensor", allocator);
   }
-  for (const auto& [option, number] :
-       {std::pair("--pipeline", grid.pipeline), std::pair("--replicas", grid.replicas)}) {
+  for (const auto& [option, number] : {std::pair("--pipeline", grid.pipeline), std::pair("--replicas", grid.replicas),
+                                       std::pair("--tensor", grid.tensor)}) {
     if (number == 0) throw InputError(option, "0 is not a number of devices; write 1 or more");
   }
 }

@@ -4,7 +4,7 @@
 #include "cli/simulation.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/progress_line.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -60,7 +60,8 @@ std::string placement_of(const Plan& plan)
   for (const auto& stage : plan.stages) {
     text += fmt::format("\n{}", stage.last_layer);
     for (const auto& replica : stage.replicas) {
-      text += fmt::format(" {} {}", replica.microbatches, replica.shards.front().device);
+      text += fmt::format(" {}", replica.microbatches);
+      for (const auto& shard : replica.shards) text += fmt::format(" {} {}", shard.share, shard.device);
     }
   }
   return text;

@@ -4,7 +4,7 @@
 #include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/device_profile.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/model/device.hpp"
 
@@ -67,16 +67,24 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
 {
   std::vector<std::string> lines;
   for (const auto& fault : placement_faults_of(plan, workload)) lines.push_back(options.plan + ": " + fault);
+  for (std::size_t i = 0; i < plan.stages.size() && has_shards(plan); ++i) {
+    if (!has_shards({plan.stages[i]})) continue;
+    lines.push_back(
+        fmt::format("{}: stages[{}].replicas[0].shards: {}; isobar run takes plans of one shard in each "
+                    "replica; plan with --tensor 1",
+                    options.plan, numbers_in_file(plan)[i], plan.stages[i].replicas.front().shards.size()));
+    break;
+  }
   if (!options.unvalidated) {
     for (const auto& fault : faults_of_stamp(plan, workload_hash, ISOBAR_VERSION)) {
       lines.push_back(options.plan + ": " + fault);
     }
   }
   if (plan.sync.algorithm == Algorithm::Hierarchical) {
-    const auto lacks_site = [&](const PlacedReplica& placed) {
+    const auto lacks_site = [&](const PlacedShard& placed) {
       return plan.stages[placed.stage].replicas.size() > 1 && !shard_of(plan, placed).site;
     };
-    const auto placed = placed_replicas(plan);
+    const auto placed = placed_shards(plan);
     const auto lacking = std::find_if(placed.begin(), placed.end(), lacks_site);
     const bool has_sites = std::any_of(placed.begin(), placed.end(),
                                        [&](const auto& each) { return shard_of(plan, each).site.has_value(); });
@@ -88,7 +96,7 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
     }
   }
   if (options.run.emulate) {
-    for (const auto& placed : placed_replicas(plan)) {
+    for (const auto& placed : placed_shards(plan)) {
       const auto slowdown = shard_of(plan, placed).slowdown;
       constexpr double least_slowdown = 1 - 1e-9;
       if (slowdown && *slowdown >= least_slowdown) continue;

@@ -1,6 +1,6 @@
 #include "results/result.hpp"
 
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -86,7 +86,7 @@ std::vector<StageMetrics> StageMeter::stages(const Plan& plan, std::uint64_t ste
   const auto count = static_cast<double>(steps);
   const auto devices = devices_of(plan);
   std::vector<StageMetrics> stages;
-  for (const auto& placed : placed_replicas(plan)) {
+  for (const auto& placed : placed_shards(plan)) {
     const Rank& rank = ranks_[placed.rank];
     Seconds compute;
     for (const auto& [stage, sums] : rank.stages) compute += sums.compute / count;

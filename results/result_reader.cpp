@@ -1,6 +1,6 @@
 #include "core/base/document.hpp"
 #include "core/base/file_kind.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "results/result.hpp"
 
 #include <fmt/format.h>
@@ -93,12 +93,11 @@ ResultInputs read_inputs(MappingReader& reader, FaultList& faults)
 
 void check_stages(const Result& result, MappingReader& reader)
 {
-  const auto placed = placed_replicas(result.plan);
+  const auto placed = placed_shards(result.plan);
   const auto devices = devices_of(result.plan);
-  const bool same = std::equal(placed.begin(), placed.end(), result.stages.begin(), result.stages.end(),
-                               [&](const PlacedReplica& replica, const StageMetrics& metrics) {
-                                 return devices[replica.rank] == metrics.device;
-                               });
+  const bool same = std::equal(
+      placed.begin(), placed.end(), result.stages.begin(), result.stages.end(),
+      [&](const PlacedShard& replica, const StageMetrics& metrics) { return devices[replica.rank] == metrics.device; });
   if (!same) reader.add_fault("stages", "do not match the stages of the plan");
   if (result.step_times.empty()) {
     reader.add_fault("step_times_s", "is empty; a simulation has at least one step");

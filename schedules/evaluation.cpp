@@ -1,6 +1,6 @@
 #include "schedules/evaluation.hpp"
 
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/replicas.hpp"
 #include "schedules/lowering/schedule.hpp"
 
@@ -39,7 +39,7 @@ Order forwards_in_groups(std::size_t parts, std::uint64_t group, std::uint64_t m
 }
 
 /// The same of a rank with replicas of some stages, which take some of the micro-batches, for groups of the step's.
-Order forwards_of_replicas(const std::vector<PlacedReplica>& parts, const std::vector<MicrobatchPattern>& patterns,
+Order forwards_of_replicas(const std::vector<PlacedShard>& parts, const std::vector<MicrobatchPattern>& patterns,
                            std::uint64_t group, std::uint64_t microbatches)
 {
   if (parts.size() == 1) {
@@ -64,8 +64,8 @@ Order forwards_of_replicas(const std::vector<PlacedReplica>& parts, const std::v
 std::unique_ptr<Program> make_evaluation_program(const Plan& plan, const Workload& workload)
 {
   const std::uint64_t ranks = devices_of(plan).size();
-  std::vector<std::vector<PlacedReplica>> parts_of_rank(ranks);
-  for (const auto& placed : placed_replicas(plan)) parts_of_rank[placed.rank].push_back(placed);
+  std::vector<std::vector<PlacedShard>> parts_of_rank(ranks);
+  for (const auto& placed : placed_shards(plan)) parts_of_rank[placed.rank].push_back(placed);
   const auto patterns = microbatch_patterns(plan);
   std::vector<Order> orders;
   for (const auto& parts : parts_of_rank) {

@@ -5,7 +5,7 @@
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
@@ -27,6 +27,16 @@ namespace {
 
 constexpr std::size_t most_slowest_speeds = 64;
 constexpr std::size_t parts_of_divided_stage = 4;
+constexpr std::uint64_t most_shards = 16;
+
+/// The degrees of a grid.
+struct Degrees {
+  std::uint64_t pipeline = 1;
+  std::uint64_t replicas = 1;
+  std::uint64_t tensor = 1;
+
+  auto operator<=>(const Degrees&) const = default;
+};
 
 std::vector<std::uint64_t> divisors_of(std::uint64_t number)
 {
@@ -58,8 +68,10 @@ class Grids {
       const auto& given = problem_.limits.grid;
       const auto depths = given.pipeline ? std::vector{*given.pipeline} : divisors_of(devices);
       for (const std::uint64_t depth : depths) {
-        const std::uint64_t replicas = given.replicas ? *given.replicas : most_replicas(devices / depth);
-        if (replicas > 0 && depth * replicas <= devices) add(depth, replicas);
+        for (const std::uint64_t tensor : numbers_of_shards(devices / depth)) {
+          const std::uint64_t replicas = given.replicas ? *given.replicas : most_replicas(devices / (depth * tensor));
+          if (replicas > 0 && depth * replicas * tensor <= devices) add({depth, replicas, tensor});
+        }
       }
     }
     if (proposals_.plans.empty()) proposals_.reason = reason_of_none();
@@ -89,6 +101,34 @@ class Grids {
     return numbers;
   }
 
+  /// The numbers of shards to try where the replicas of a stage have this number of devices.
+  std::vector<std::uint64_t> numbers_of_shards(std::uint64_t devices)
+  {
+    if (problem_.limits.grid.tensor) return {*problem_.limits.grid.tensor};
+    std::vector<std::uint64_t> numbers;
+    for (const std::uint64_t number : divisors_of(devices)) {
+      if (number == 1 || (number <= most_shards && !why_no_shards(number))) numbers.push_back(number);
+    }
+    return numbers;
+  }
+
+  /// Why the layers cannot be divided among that number of devices; none if they can.
+  std::optional<std::string> why_no_shards(std::uint64_t shards) const
+  {
+    if (schedule_.folding != schedules::Folding::OneEach) {
+      return fmt::format("schedule {} has no shards", schedule_.name);
+    }
+    for (const auto& layer : problem_.workload.layers) {
+      if (!layer.split) {
+        return fmt::format("layer {} cannot be divided; a gpt or llama needs unit: operator", shown(layer.name));
+      }
+      if (layer.split->units < shards) {
+        return fmt::format("layer {} has {} to divide ({})", shown(layer.name), layer.split->units, layer.split->name);
+      }
+    }
+    return std::nullopt;
+  }
+
   /// The largest divisor of the step's micro-batches that is at most `most`; 0 if there is none.
   std::uint64_t most_replicas(std::uint64_t most) const
   {
@@ -110,27 +150,34 @@ class Grids {
     return devices;
   }
 
-  void add(std::uint64_t depth, std::uint64_t replicas)
+  void add(const Degrees& degrees)
   {
-    if (!seen_.emplace(depth, replicas).second) return;
-    if (problem_.goal.microbatches % replicas != 0) {
-      why_not_ = fmt::format("{} do not divide {}", counted(replicas, "replica"),
+    if (!seen_.insert(degrees).second) return;
+    if (problem_.goal.microbatches % degrees.replicas != 0) {
+      why_not_ = fmt::format("{} do not divide {}", counted(degrees.replicas, "replica"),
                              counted(problem_.goal.microbatches, "micro-batch", "es"));
       return;
     }
+    if (const auto why_not = degrees.tensor > 1 ? why_no_shards(degrees.tensor) : std::nullopt) {
+      why_not_ = *why_not;
+      return;
+    }
     for (const std::size_t chunks : possible_parts(schedule_, problem_.goal.schedule)) {
-      if (depth * chunks > chain_cost_.layers()) {
+      if (degrees.pipeline * chunks > chain_cost_.layers()) {
         why_not_ = fmt::format("{} need as many layers that can be cut apart, and there are {}",
-                               counted(depth * chunks, "stage"), chain_cost_.layers());
+                               counted(degrees.pipeline * chunks, "stage"), chain_cost_.layers());
         continue;
       }
-      add(depth, replicas, chunks);
+      add(degrees, chunks);
     }
   }
 
-  void add(std::size_t depth, std::size_t replicas, std::size_t chunks)
+  void add(const Degrees& degrees, std::size_t chunks)
   {
-    const auto devices = fastest(depth * replicas);
+    const auto [depth, replicas, tensor] = degrees;
+    const auto devices = fastest(depth * replicas * tensor);
+    const bool is_searched = !problem_.limits.grid.tensor;
+    if (is_searched && tensor > 1 && !share_sites(devices, tensor)) return;
     const std::size_t layers = chain_cost_.layers();
     const std::size_t count = depth * chunks;
     std::vector<StagePlacement> stages;  // of the first replicas, over the chain
@@ -139,7 +186,7 @@ class Grids {
     for (std::size_t stage = 0; stage < count; ++stage) {
       const std::size_t after = first + layers / count + (stage < layers % count ? 1 : 0);
       blocks.push_back(schedules::rank_of_stage(schedule_.folding, stage, depth));
-      stages.push_back({devices[blocks.back() * replicas], first, after - 1});
+      stages.push_back({devices[blocks.back() * replicas * tensor], first, after - 1});
       first = after;
     }
     Plan plan;
@@ -148,8 +195,16 @@ class Grids {
     const auto stages_in_parts = [&](std::size_t parts) {
       std::vector<Stage> all;
       for (std::size_t stage = 0; stage < count; ++stage) {
-        const std::span of_stage(&devices[blocks[stage] * replicas], replicas);
-        for (const auto& part : parts_of(stages[stage], parts)) all.push_back(replicated(part, of_stage));
+        const std::span of_stage(&devices[blocks[stage] * degrees.replicas * degrees.tensor],
+                                 degrees.replicas * degrees.tensor);
+        for (const auto& part : parts_of(stages[stage], parts)) {
+          const Stage whole = replicated(part, of_stage, degrees.tensor);
+          const auto of_layers = whole.last_layer - whole.first_layer + 1;
+          for (std::size_t i = 0; i < (degrees.tensor == 1 ? 1 : of_layers); ++i) {
+            all.push_back(whole);
+            if (degrees.tensor > 1) all.back().first_layer = all.back().last_layer = whole.first_layer + i;
+          }
+        }
       }
       return all;
     };
@@ -160,7 +215,9 @@ class Grids {
     // also if replicas divide them.
     std::vector<std::pair<Sharding, std::size_t>> divisions = {{Sharding::None, 1}};
     if (replicas > 1) divisions.emplace_back(Sharding::Optimizer, 1);
-    if (replicas > 1 && schedule_.folding == schedules::Folding::OneEach) {
+    if (replicas > 1 && tensor > 1) {
+      divisions.emplace_back(Sharding::Parameters, 1);  // of stages whose every layer is a part
+    } else if (replicas > 1 && schedule_.folding == schedules::Folding::OneEach) {
       divisions.emplace_back(Sharding::Optimizer, parts_of_divided_stage);
       divisions.emplace_back(Sharding::Parameters, parts_of_divided_stage);
     }
@@ -168,7 +225,7 @@ class Grids {
       for (const auto& [sharded, parts] : divisions) {
         plan.sync = {algorithm, sharded};
         plan.stages = stages_in_parts(parts);
-        if (can_divide(plan)) add_with_warm_up(plan, stages, replicas);
+        if (can_divide(plan)) add_with_warm_up(plan, stages, replicas, tensor);
       }
     }
   }
@@ -186,30 +243,36 @@ class Grids {
     return parts;
   }
 
-  /// A stage of the plan with a replica on each of these devices, from a stage over the chain.
-  Stage replicated(const StagePlacement& stage, std::span<const std::size_t> devices) const
+  /// Whether the shards of each replica lie in one site.
+  bool share_sites(const std::vector<std::size_t>& devices, std::size_t tensor) const
+  {
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      const std::size_t first = devices[i - i % tensor];
+      if (problem_.cluster.devices[devices[i]].site != problem_.cluster.devices[first].site) return false;
+    }
+    return true;
+  }
+
+  /// A stage of the plan with replicas of `tensor` shards on these devices, from a stage over the chain.
+  Stage replicated(const StagePlacement& stage, std::span<const std::size_t> devices, std::size_t tensor) const
   {
     const auto placed = over_layers_of(problem_.view, {stage});
     Stage result{placed.front().first_layer, placed.front().last_layer, {}};
-    for (const std::size_t device : devices) {
-      const std::uint64_t microbatches = devices.size() == 1 ? 0 : problem_.goal.microbatches / devices.size();
-      result.replicas.push_back({microbatches, {shard_on(cost_, device)}});
+    const std::size_t replicas = devices.size() / tensor;
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      if (i % tensor == 0) result.replicas.push_back({replicas == 1 ? 0 : problem_.goal.microbatches / replicas, {}});
+      auto& shards = result.replicas.back().shards;
+      shards.push_back(shard_on(cost_, devices[i]));
+      shards.back().share = 1 / static_cast<double>(tensor);
     }
     return result;
-  }
-
-  static std::vector<std::string> sites_of(const Stage& stage)
-  {
-    std::vector<std::string> sites;
-    for (const auto& replica : stage.replicas) sites.push_back(replica.shards.front().site.value_or(""));
-    return sites;
   }
 
   /// Whether replicas of a stage lie in several sites.
   static bool crosses_sites(const Plan& plan)
   {
     return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) {
-      const auto sites = sites_of(stage);
+      const auto sites = sites_of(stage, 0);
       return std::any_of(sites.begin(), sites.end(), [&](const auto& site) { return site != sites.front(); });
     });
   }
@@ -217,12 +280,15 @@ class Grids {
   static bool can_divide(const Plan& plan)
   {
     return std::none_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
-      return why_not_divided(plan.sync, stage, sites_of(stage)).has_value();
+      for (std::size_t shard = 0; shard < stage.replicas.front().shards.size(); ++shard) {
+        if (why_not_divided(plan.sync, stage, sites_of(stage, shard))) return true;
+      }
+      return false;
     });
   }
 
   /// Adds the plan with the warm-up of the user, or each one that is to be chosen from.
-  void add_with_warm_up(Plan plan, const std::vector<StagePlacement>& stages, std::size_t replicas)
+  void add_with_warm_up(Plan plan, const std::vector<StagePlacement>& stages, std::size_t replicas, std::size_t tensor)
   {
     const auto open = plan.goal.schedule.numbers.find(warm_up_key);
     if (open == plan.goal.schedule.numbers.end() || !open->second.empty()) {
@@ -236,7 +302,7 @@ class Grids {
     proposals_.plans.push_back(plan);
     if (!chosen) return;
     auto& numbers = plan.goal.schedule.numbers[warm_up_key];  // by device
-    for (const std::uint64_t number : *chosen) numbers.insert(numbers.end(), replicas, number);
+    for (const std::uint64_t number : *chosen) numbers.insert(numbers.end(), replicas * tensor, number);
     proposals_.plans.push_back(std::move(plan));
   }
 
@@ -246,6 +312,7 @@ class Grids {
     std::string shape;
     if (given.pipeline) shape += fmt::format(" of {} in a pipeline", counted(*given.pipeline, "device"));
     if (given.replicas) shape += fmt::format(" with {}", counted(*given.replicas, "replica"));
+    if (given.tensor) shape += fmt::format(" of {}", counted(*given.tensor, "shard"));
     return fmt::format("there is no grid{} on {}{}", shape, counted(problem_.cluster.devices.size(), "device"),
                        why_not_.empty() ? "" : ": " + why_not_);
   }
@@ -255,7 +322,7 @@ class Grids {
   CostModel cost_;
   CostModel chain_cost_;
   Proposals proposals_;
-  std::set<std::pair<std::uint64_t, std::uint64_t>> seen_;
+  std::set<Degrees> seen_;
   std::string why_not_;  // the last fault of a shape
 };
 

@@ -8,7 +8,7 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "results/table.hpp"
 #include "schedules/lowering/plan_file.hpp"
 
@@ -69,7 +69,8 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
                         : plan.sync.sharded == Sharding::Gradients ? "the optimizer's state and the gradients"
                                                                    : "the optimizer's state, gradients and parameters");
   }
-  if (const std::size_t parts = plan.stages.size(), stages = pipeline_stages(plan).back() + 1; parts > stages) {
+  if (const std::size_t parts = plan.stages.size(), stages = pipeline_stages(plan).back() + 1;
+      parts > stages && has_replicas(plan) && !has_shards(plan)) {
     text += fmt::format("{} in {}, whose gradients are added up one after another\n", counted(stages, "stage"),
                         counted(parts, "part"));
   }
@@ -81,16 +82,20 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
     const std::size_t first = plan.stages[i].first_layer;
     while (i + 1 < plan.stages.size() && pipeline_stage[i + 1] == pipeline_stage[i]) ++i;  // parts of one stage
     const Stage& stage = plan.stages[i];
-    for (const auto& replica : stage.replicas) {
-      const Device& device = cluster.devices[cluster.device_index(replica.shards.front().device).value()];
-      rows.push_back({fmt::format("{}", pipeline_stage[i]), device.name, fmt::format("{}–{}", first, stage.last_layer),
-                      fmt::format("{}", stage.last_layer - first + 1),
-                      text_of(plan.predicted->peak_memory.at(device.name)), text_of(device.memory)});
-      if (!has_replicas(plan)) continue;
-      const std::uint64_t microbatches = replica.microbatches > 0 ? replica.microbatches : plan.goal.microbatches;
-      rows.back().insert(rows.back().begin() + 2, fmt::format("{}", microbatches));
+    for (const auto& [taken, shards] : stage.replicas) {
+      for (const auto& shard : shards) {
+        const Device& device = cluster.devices[cluster.device_index(shard.device).value()];
+        std::vector<std::string>& row = rows.emplace_back();
+        row = {fmt::format("{}", pipeline_stage[i]), device.name};
+        if (has_replicas(plan)) row.push_back(fmt::format("{}", taken > 0 ? taken : plan.goal.microbatches));
+        if (has_shards(plan)) row.push_back(fmt::format("{:.4g}", shard.share));
+        row.insert(row.end(),
+                   {fmt::format("{}–{}", first, stage.last_layer), fmt::format("{}", stage.last_layer - first + 1),
+                    text_of(plan.predicted->peak_memory.at(device.name)), text_of(device.memory)});
+      }
     }
   }
+  if (has_shards(plan)) header.insert(header.begin() + 2, "share");
   if (has_replicas(plan)) header.insert(header.begin() + 2, "micro-batches");
   return text + results::table_of(header, rows, 2);
 }
@@ -100,7 +105,7 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
 std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inputs)
 {
   const Plan plan = schedules::read_scheduled_plan(file);
-  require_single_replicas(plan, file, "--start");
+  require_single_devices(plan, file, "--start");
   if (plan.stages.empty()) throw InputError(file, "stages: none; a search starts from a plan that has some");
   const Cluster& cluster = inputs.platform.cluster();
   auto faults = all_faults_of(plan, inputs.workload, cluster);

@@ -9,7 +9,7 @@
 #include "core/base/standard_streams.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/plan/nominal_rates.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "schedules/lowering/order_picture.hpp"
 #include "schedules/lowering/plan_file.hpp"
@@ -85,8 +85,8 @@ ExitCode show(const ShowOptions& options)
   const Plan plan = schedules::read_scheduled_plan(options.plan);
   require_stages(plan, options.plan);
   if (options.json || options.csv) {
-    require_single_replicas(plan, options.plan,
-                            options.json ? "isobar schedule show --json" : "isobar schedule show --csv");
+    require_single_devices(plan, options.plan,
+                           options.json ? "isobar schedule show --json" : "isobar schedule show --csv");
   }
   try {
     const auto orders = schedules::orders_of(plan);
@@ -127,7 +127,7 @@ ExitCode import_orders(const ImportOptions& options)
 {
   const Plan before = schedules::read_scheduled_plan(options.plan);
   require_stages(before, options.plan);
-  require_single_replicas(before, options.plan, "isobar schedule import");
+  require_single_devices(before, options.plan, "isobar schedule import");
   const Inputs inputs = load(options.inputs, before, options.plan);
   auto read = inputs.files();
   read.insert(read.end(), {options.plan, options.orders});

@@ -14,6 +14,8 @@
 #include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
+#include <map>
+
 namespace isobar::cli {
 
 namespace {
@@ -33,11 +35,6 @@ struct SimulateOptions {
   bool json = false;
 };
 
-std::string seconds_text(const nlohmann::json& value)
-{
-  return text_of(Seconds(value.get<double>()));
-}
-
 /// The step beside its bound, which is of a step that begins on idle devices. Later steps may take less.
 std::string step_text(const nlohmann::json& result)
 {
@@ -52,11 +49,24 @@ std::string step_text(const nlohmann::json& result)
 std::string summary_of(const std::string& result_json)
 {
   const auto result = nlohmann::json::parse(result_json);
-  std::vector<std::vector<std::string>> stages;
+  struct DeviceTimes {
+    Seconds compute;
+    Seconds send;
+  };
+  std::map<std::string, DeviceTimes> times;  // of all stages of a device
   for (const auto& stage : result["stages"]) {
-    stages.push_back({stage["device"].get<std::string>(), seconds_text(stage["compute_s"]),
-                      seconds_text(stage["send_s"]), seconds_text(stage["idle_s"]),
-                      text_of(Bytes(stage["peak_memory_bytes"].get<double>()))});
+    DeviceTimes& device = times[stage["device"].get<std::string>()];
+    device.compute += Seconds(stage["compute_s"].get<double>());
+    device.send += Seconds(stage["send_s"].get<double>());
+  }
+  std::vector<std::vector<std::string>> devices;
+  for (const auto& stage : result["stages"]) {
+    const auto name = stage["device"].get<std::string>();
+    const auto found = times.extract(name);
+    if (found.empty()) continue;  // another stage of a device that has its row
+    devices.push_back({name, text_of(found.mapped().compute), text_of(found.mapped().send),
+                       text_of(Seconds(stage["idle_s"].get<double>())),
+                       text_of(Bytes(stage["peak_memory_bytes"].get<double>()))});
   }
   const auto part = [&result](const char* key, const char* format, double unit) {
     return result[key].is_null() ? "" : fmt::format(fmt::runtime(format), result[key].get<double>() * unit);
@@ -67,7 +77,7 @@ std::string summary_of(const std::string& result_json)
                      result["activities"].get<std::uint64_t>(), result["wall"]["simulate_s"].get<double>(),
                      result["simgrid_version"].get<std::string>(),
                      result["network"]["network/model"].get<std::string>(),
-                     results::table_of({"device", "compute", "send", "idle", "peak memory"}, stages));
+                     results::table_of({"device", "compute", "send", "idle", "peak memory"}, devices));
 }
 
 /// Refuses a plan that does not hold on these inputs, and reports what differs. A plan that was made for other inputs

@@ -10,7 +10,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "results/table.hpp"
 #include "results/trace/validation.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -118,7 +118,7 @@ std::map<std::string, Bytes> peak_memory_of(const Plan& plan, const std::string&
   const auto stages = nlohmann::json::parse(result).at("stages");
   std::map<std::string, Bytes> peaks;
   const auto devices = devices_of(plan);
-  const auto replicas = placed_replicas(plan);
+  const auto replicas = placed_shards(plan);
   for (std::size_t i = 0; i < replicas.size(); ++i) {
     peaks[devices[replicas[i].rank]] = Bytes(stages.at(i).at("peak_memory_bytes"));
   }

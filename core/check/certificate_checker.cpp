@@ -3,7 +3,7 @@
 #include "core/base/quantity_text.hpp"
 #include "core/check/certificate_proofs.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 
 #include <fmt/format.h>
 
@@ -47,7 +47,7 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
       devices(given.devices.size()),
       goal(asked.goal),
       schedule(is_chain(asked) ? chain_schedule(asked.goal.schedule) : std::nullopt),
-      divides_layers(has_replicas(asked)),
+      divides_layers(has_shared_stages(asked)),
       is_sky(chain.memory_model == MemoryModel::Sky),
       recompute_buffer(chain.recompute_buffer.value),
       cluster(&given),

@@ -26,7 +26,9 @@ class Claims {
   template <typename... Values>
   void fault(fmt::format_string<Values...> text, Values&&... values)
   {
-    faults_.push_back(fmt::format(text, std::forward<Values>(values)...));
+    std::string line = fmt::format(text, std::forward<Values>(values)...);
+    if (faults_.empty() || faults_.back() != line)
+      faults_.push_back(std::move(line));  // once for all layers of a stage
   }
 
   void check(const char* key, const std::optional<Seconds>& claimed, double found);

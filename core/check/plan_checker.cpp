@@ -9,7 +9,7 @@
 #include "core/check/step_player.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 
 #include <fmt/format.h>
 
@@ -39,6 +39,7 @@ class Checker {
         workload_(workload),
         cluster_(cluster),
         reference_(reference_speed(cluster, workload.dtype)),
+        number_(numbers_in_file(plan)),
         claims_(plan)
   {
   }
@@ -52,7 +53,9 @@ class Checker {
     check_placement();
     if (!claims_.empty()) return claims_.take();
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
-      for (std::size_t replica = 0; replica < devices_[i].size(); ++replica) check_device(i, replica);
+      for (std::size_t replica = 0; replica < devices_[i].size(); ++replica) {
+        for (std::size_t k = 0; k < devices_[i][replica].size(); ++k) check_device(i, replica, k);
+      }
       check_sync(i);
     }
     if (!is_chain(plan_)) return claims_.take();  // faults_of_played checks the rest
@@ -114,37 +117,41 @@ class Checker {
     for (std::size_t i = 0; i < cluster_.devices.size(); ++i) index_of.emplace(cluster_.devices[i].name, i);
     std::unordered_map<std::string, std::size_t> stage_of_device;
     // With replicas, a device may have neighbouring stages, so that pipelines have their own cuts.
-    const bool is_for_chains = chain_schedule(plan_.goal.schedule).has_value() && !has_replicas(plan_);
+    const bool is_for_chains = chain_schedule(plan_.goal.schedule).has_value() && !has_shared_stages(plan_);
     std::size_t next_layer = 0;
     if (plan_.stages.empty()) fault("stages: none; a plan that is not infeasible places every layer");
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       const Stage& stage = plan_.stages[i];
       if (!check_replicas(i)) return;
-      std::vector<std::size_t>& devices = devices_.emplace_back();
+      auto& devices = devices_.emplace_back();
       for (const auto& replica : stage.replicas) {
-        const std::string& name = replica.shards.front().device;
-        const auto device = index_of.find(name);
-        const auto [use, is_new] = stage_of_device.emplace(name, i);
-        if (device == index_of.end()) {
-          fault("stages[{}]: device {} is not on platform {}", i, shown(name), cluster_.name);
-        } else if (!is_new && use->second == i) {
-          fault("stages[{}]: device {} has two of its replicas; give each its own", i, shown(name));
-        } else if (!is_new && is_for_chains) {
-          fault("stages[{}]: device {} runs stage {} already; each device runs one stage", i, shown(name), use->second);
+        std::vector<std::size_t>& of_replica = devices.emplace_back();
+        for (const auto& shard : replica.shards) {
+          const std::string& name = shard.device;
+          const auto device = index_of.find(name);
+          const auto [use, is_new] = stage_of_device.emplace(name, i);
+          if (device == index_of.end()) {
+            fault("stages[{}]: device {} is not on platform {}", number_[i], shown(name), cluster_.name);
+          } else if (!is_new && use->second == i) {
+            fault("stages[{}]: device {} has two of its replicas; give each its own", number_[i], shown(name));
+          } else if (!is_new && is_for_chains) {
+            fault("stages[{}]: device {} runs stage {} already; each device runs one stage", number_[i], shown(name),
+                  use->second);
+          }
+          use->second = i;
+          of_replica.push_back(device == index_of.end() ? 0 : device->second);
         }
-        use->second = i;
-        devices.push_back(device == index_of.end() ? 0 : device->second);
       }
       if (stage.first_layer > stage.last_layer) {
-        fault("stages[{}]: first_layer {} is after last_layer {}", i, stage.first_layer, stage.last_layer);
+        fault("stages[{}]: first_layer {} is after last_layer {}", number_[i], stage.first_layer, stage.last_layer);
         return;
       }
       if (stage.first_layer < next_layer) {
-        fault("stages[{}]: layer {} is placed twice; each layer has one device", i, stage.first_layer);
+        fault("stages[{}]: layer {} is placed twice; each layer has one device", number_[i], stage.first_layer);
         return;
       }
       if (stage.first_layer > next_layer) {
-        fault("stages[{}]: layer {} is not placed; the stages must hold every layer in order", i, next_layer);
+        fault("stages[{}]: layer {} is not placed; the stages must hold every layer in order", number_[i], next_layer);
         return;
       }
       next_layer = stage.last_layer + 1;
@@ -157,6 +164,7 @@ class Checker {
             counted(workload_.layers.size(), "layer"), workload_.layers.size() - 1);
     }
     if (plan_.goal.microbatches < 1) fault("microbatches: 0; a step has at least 1");
+    if (next_layer <= workload_.layers.size()) check_shards();
     check_schedule();
     if (plan_.recompute != workload_.recompute) {
       fault("recompute: lists {}, not the {} that recompute in the given workload",
@@ -174,36 +182,67 @@ class Checker {
   {
     const auto& replicas = plan_.stages[index].replicas;
     if (replicas.empty()) {
-      fault("stages[{}]: no replicas; a stage has devices that run it", index);
+      fault("stages[{}]: no replicas; a stage has devices that run it", number_[index]);
       return false;
     }
     std::uint64_t taken = 0;
     for (std::size_t i = 0; i < replicas.size(); ++i) {
       const auto& [microbatches, shards] = replicas[i];
-      if (shards.size() != 1) {
-        fault("stages[{}].replicas[{}].shards: {}; this version runs replicas of one shard", index, i, shards.size());
+      if (shards.empty()) {
+        fault("stages[{}].replicas[{}].shards: none; a replica has a device that runs it", number_[index], i);
         return false;
       }
-      if (!agree(shards.front().share, 1)) {
-        fault("{}.share: {}; the one shard of a replica has share 1", place_of_shard(index, i), shards.front().share);
+      if (shards.size() == 1 && !agree(shards.front().share, 1)) {
+        fault("{}.share: {}; the one shard of a replica has share 1", place_of_shard(index, i, 0),
+              shards.front().share);
       }
       if (replicas.size() > 1 && microbatches == 0) {
-        fault("stages[{}].replicas[{}].microbatches: 0; each of several replicas takes some", index, i);
+        fault("stages[{}].replicas[{}].microbatches: 0; each of several replicas takes some", number_[index], i);
       }
       taken += microbatches;
     }
     if (replicas.size() > 1 && taken != plan_.goal.microbatches) {
-      fault("stages[{}].replicas: take {}, and the step has {}; give each micro-batch to one", index,
+      fault("stages[{}].replicas: take {}, and the step has {}; give each micro-batch to one", number_[index],
             counted(taken, "micro-batch", "es"), plan_.goal.microbatches);
     }
     return true;
   }
 
   /// Where a plan file has a shard.
-  std::string place_of_shard(std::size_t stage, std::size_t replica) const
+  std::string place_of_shard(std::size_t stage, std::size_t replica, std::size_t shard) const
   {
-    return is_chain(plan_) ? fmt::format("stages[{}].devices[0]", stage)
-                           : fmt::format("stages[{}].replicas[{}].shards[0]", stage, replica);
+    return is_chain(plan_) ? fmt::format("stages[{}].devices[0]", number_[stage])
+                           : fmt::format("stages[{}].replicas[{}].shards[{}]", number_[stage], replica, shard);
+  }
+
+  /// Checks that the layers of stages with several shards can be divided among them.
+  void check_shards()
+  {
+    if (const auto found = fault_of_shards(plan_.stages)) {
+      fault("stages[{}].{}: {}", number_[found->stage], found->key, found->text);
+    }
+    for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
+      const Stage& stage = plan_.stages[i];
+      if (!has_shards({stage})) continue;
+      const std::size_t shards = stage.replicas.front().shards.size();
+      for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+        const std::string& name = workload_.layers[layer].name;
+        const auto& split = workload_.layers[layer].split;
+        if (!split) {
+          fault(
+              "stages[{}]: {} shards of layer {}, which one device computes; give it one shard, or write unit: "
+              "operator in the workload of a gpt or llama",
+              i, shards, shown(name));
+        } else if (split->units < shards) {
+          fault("stages[{}]: {} shards of layer {}, which has {} to divide ({}); give it fewer shards", number_[i],
+                shards, shown(name), split->units, split->name);
+        }
+      }
+      if (stage.first_layer != stage.last_layer) {
+        fault("stages[{}]: {} shards of layers {} to {}; each layer of several shards is a stage", number_[i], shards,
+              stage.first_layer, stage.last_layer);
+      }
+    }
   }
 
   /// Checks the schedule's numbers as far as they depend on the plan alone; making its orders checks the rest.
@@ -231,36 +270,40 @@ class Checker {
   }
 
   /// Checks what the plan tells an executor about a device.
-  void check_device(std::size_t stage, std::size_t replica)
+  void check_device(std::size_t stage, std::size_t replica, std::size_t shard)
   {
-    const Shard& claimed = plan_.stages[stage].replicas[replica].shards.front();
-    const Device& device = cluster_.devices[devices_[stage][replica]];
+    const Shard& claimed = plan_.stages[stage].replicas[replica].shards[shard];
+    const Device& device = cluster_.devices[devices_[stage][replica][shard]];
     const double slowdown = reference_ / device.speed_at(workload_.dtype);
     if (claimed.slowdown && !agree(*claimed.slowdown, slowdown)) {
-      fault("{}.slowdown: claims {:.9g}; it is {:.9g} on platform {}", place_of_shard(stage, replica),
+      fault("{}.slowdown: claims {:.9g}; it is {:.9g} on platform {}", place_of_shard(stage, replica, shard),
             *claimed.slowdown, slowdown, cluster_.name);
     }
     if (claimed.memory && !agree(claimed.memory->value, device.memory.value)) {
-      fault("{}.memory_bytes: claims {:.9g}; it is {:.9g} on platform {}", place_of_shard(stage, replica),
+      fault("{}.memory_bytes: claims {:.9g}; it is {:.9g} on platform {}", place_of_shard(stage, replica, shard),
             claimed.memory->value, device.memory.value, cluster_.name);
     }
     if (claimed.site && *claimed.site != device.site) {
-      fault("{}.site: claims {}; it is {} on platform {}", place_of_shard(stage, replica), in_quotes(*claimed.site),
-            in_quotes(device.site), cluster_.name);
+      fault("{}.site: claims {}; it is {} on platform {}", place_of_shard(stage, replica, shard),
+            in_quotes(*claimed.site), in_quotes(device.site), cluster_.name);
     }
     if (claimed.type && *claimed.type != device.type) {
-      fault("{}.type: claims {}; it is {} on platform {}", place_of_shard(stage, replica), in_quotes(*claimed.type),
-            in_quotes(device.type), cluster_.name);
+      fault("{}.type: claims {}; it is {} on platform {}", place_of_shard(stage, replica, shard),
+            in_quotes(*claimed.type), in_quotes(device.type), cluster_.name);
     }
   }
 
   /// Checks that the replicas of a stage can divide what the plan says, by the sites that the platform gives them.
   void check_sync(std::size_t stage)
   {
-    std::vector<std::string> sites;
-    for (const std::size_t device : devices_[stage]) sites.push_back(cluster_.devices[device].site);
-    if (const auto why_not = why_not_divided(plan_.sync, plan_.stages[stage], sites))
-      fault("sync.sharded: {}", *why_not);
+    for (std::size_t shard = 0; shard < plan_.stages[stage].replicas.front().shards.size(); ++shard) {
+      std::vector<std::string> sites;
+      for (const auto& of_replica : devices_[stage]) sites.push_back(cluster_.devices[of_replica[shard]].site);
+      if (const auto why_not = why_not_divided(plan_.sync, plan_.stages[stage], sites)) {
+        fault("sync.sharded: {}", *why_not);
+        return;
+      }
+    }
   }
 
   /// A transfer as its latency and the time that it occupies its lane.
@@ -280,7 +323,7 @@ class Checker {
     for (std::size_t i = 0; i < stages; ++i) {
       const Stage& stage = plan_.stages[i];
       StageFacts facts;
-      facts.device = devices_[i].front();
+      facts.device = devices_[i].front().front();
       const double speed = cluster_.devices[facts.device].speed_at(workload_.dtype).value;
       double parameters = 0;
       double activations = 0;
@@ -303,9 +346,10 @@ class Checker {
       facts.backward_s = backward / speed;
       facts.update_s = update / speed;
       const std::size_t end = stage.last_layer + 1;
-      if (i + 1 < stages) facts.sent_forward = transfer(facts.device, devices_[i + 1].front(), cuts.output[end]);
+      if (i + 1 < stages)
+        facts.sent_forward = transfer(facts.device, devices_[i + 1].front().front(), cuts.output[end]);
       if (i > 0) {
-        facts.sent_backward = transfer(facts.device, devices_[i - 1].front(), cuts.gradient[stage.first_layer]);
+        facts.sent_backward = transfer(facts.device, devices_[i - 1].front().front(), cuts.gradient[stage.first_layer]);
       }
       if (workload_.memory_model == MemoryModel::Sky) {
         facts.peak_bytes = sky;
@@ -323,7 +367,7 @@ class Checker {
       stages_.push_back(facts);
     }
     if (cluster_.data_server) {
-      input_ = transfer(cluster_.devices.size(), devices_.front().front(), cuts.output.front());
+      input_ = transfer(cluster_.devices.size(), devices_.front().front().front(), cuts.output.front());
     }
   }
 
@@ -449,8 +493,9 @@ class Checker {
   const Workload& workload_;
   const Cluster& cluster_;
   FlopsPerSecond reference_;
-  ChainSchedule schedule_{};                       // of a chain
-  std::vector<std::vector<std::size_t>> devices_;  // of each stage, by replica
+  std::vector<std::size_t> number_;                             // of each stage in a file
+  ChainSchedule schedule_{};                                    // of a chain
+  std::vector<std::vector<std::vector<std::size_t>>> devices_;  // of each stage, by replica and shard
   std::vector<StageFacts> stages_;
   PlayedTransfer input_;
   Claims claims_;

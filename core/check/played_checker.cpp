@@ -9,12 +9,14 @@
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/nominal_rates.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -27,20 +29,38 @@ namespace isobar {
 
 namespace {
 
-/// A replica of a stage for one micro-batch, in seconds.
-struct Holder {
-  std::size_t stage = 0;
-  std::size_t rank = 0;
-  std::uint64_t microbatches = 0;  // that it takes by the plan
-  std::uint64_t forwards = 0;      // by the program
+/// What a device computes for one micro-batch, in seconds.
+struct Times {
   double forward = 0;
   double backward = 0;
   double next_backward = 0;  // the part of the backward pass that the stage before waits for, if it is split
   double last_weight = 0;    // the rest of it, if it is split for every micro-batch
-  PlayedTransfer input;      // of the first stage
-  std::array<std::optional<double>, static_cast<std::size_t>(Opcode::Update)> seconds;  // by computation
 
   double compute() const { return forward + backward; }
+};
+
+/// A shard of a replica.
+struct Part {
+  std::size_t rank = 0;
+  double share = 1;
+  std::uint64_t forwards = 0;  // by the program
+  Times times;
+  std::array<std::optional<double>, static_cast<std::size_t>(Opcode::Update)> seconds;  // by computation
+};
+
+/// A replica of a stage. Its times are those of its slowest shard.
+struct Holder : Times {
+  std::size_t stage = 0;
+  std::uint64_t microbatches = 0;  // that it takes by the plan
+  std::vector<Part> parts;
+  PlayedTransfer input;    // of the first stage, to the part that has it first
+  double forward_sum = 0;  // over the parts, after each forward
+  double backward_sum = 0;
+
+  bool is_on(std::size_t rank) const
+  {
+    return std::any_of(parts.begin(), parts.end(), [rank](const Part& part) { return part.rank == rank; });
+  }
 };
 
 /// The micro-batches that go from one replica to another of the next stage, and their transfers.
@@ -60,6 +80,7 @@ class PlayedChecker {
         cluster_(cluster),
         program_(program),
         claims_(plan),
+        number_(numbers_in_file(plan)),
         devices_(devices_of(plan)),
         holder_of_(plan.stages.size())
   {
@@ -72,10 +93,15 @@ class PlayedChecker {
       for (const auto& replica : plan.stages[i].replicas) {
         Holder holder;
         holder.stage = i;
-        holder.rank = rank_of.at(replica.shards.front().device);
         holder.microbatches = replica.microbatches > 0 ? replica.microbatches : plan.goal.microbatches;
-        holder_of_[i].emplace(holder.rank, holders_.size());
-        holders_.push_back(holder);
+        for (const auto& shard : replica.shards) {
+          const std::size_t rank = rank_of.at(shard.device);
+          holder_of_[i].emplace(rank, std::pair(holders_.size(), holder.parts.size()));
+          Part& part = holder.parts.emplace_back();
+          part.rank = rank;
+          part.share = shard.share;
+        }
+        holders_.push_back(std::move(holder));
       }
     }
   }
@@ -108,15 +134,24 @@ class PlayedChecker {
         if (!is_computation(instruction.opcode) || instruction.opcode == Opcode::Update) continue;
         ensure(instruction.stage < holder_of_.size() && holder_of_[instruction.stage].contains(rank),
                "a rank computes its own stages");
-        const std::size_t index = holder_of_[instruction.stage].at(rank);
-        Holder& holder = holders_[index];
-        holder.seconds[static_cast<std::size_t>(instruction.opcode)] = instruction.work.value / speed(rank);
+        const auto [index, shard] = holder_of_[instruction.stage].at(rank);
+        Part& part = holders_[index].parts[shard];
+        part.seconds[static_cast<std::size_t>(instruction.opcode)] = instruction.work.value / speed(rank);
         if (instruction.opcode != Opcode::Forward) continue;
-        ++holder.forwards;
+        ++part.forwards;
         taker[instruction.stage].at(instruction.microbatch) = index;
       }
     }
-    for (auto& holder : holders_) compare_work(holder);
+    for (auto& holder : holders_) {
+      holder.last_weight = std::numeric_limits<double>::infinity();
+      for (auto& part : holder.parts) {
+        compare_work(holder, part);
+        holder.forward = std::max(holder.forward, part.times.forward);
+        holder.backward = std::max(holder.backward, part.times.backward);
+        holder.next_backward = std::max(holder.next_backward, part.times.next_backward);
+        holder.last_weight = std::min(holder.last_weight, part.times.last_weight);
+      }
+    }
     for (const auto& of_stage : taker) first_takers_.push_back(of_stage.front());
     std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> counts;
     for (std::size_t stage = 1; stage < taker.size(); ++stage) {
@@ -125,34 +160,65 @@ class PlayedChecker {
     for (const auto& [pair, count] : counts) passages_.push_back({pair.first, pair.second, count, {}, {}});
   }
 
-  void compare_work(Holder& holder)
+  /// The part of a layer that is divided by units, and that a shard has.
+  double fraction_of(const Holder& holder, const Part& part, const Layer& layer) const
   {
-    if (holder.forwards != holder.microbatches) {
-      claims_.fault("stages[{}]: {} takes {} in its program; its replica has {}", holder.stage,
-                    shown(devices_[holder.rank]), counted(holder.forwards, "micro-batch", "es"), holder.microbatches);
+    if (holder.parts.size() == 1) return 1;
+    // Whole units, at least one each; those that are left go to the shards that lack most of their share.
+    const auto units = static_cast<double>(layer.split->units);
+    std::vector<double> taken;
+    double left = units;
+    for (std::size_t k = 0; k < holder.parts.size(); ++k) {
+      const auto others = static_cast<double>(holder.parts.size() - 1 - k);
+      taken.push_back(std::min(std::max(1.0, std::floor(units * holder.parts[k].share)), left - others));
+      left -= taken.back();
+    }
+    std::vector<bool> is_served(holder.parts.size(), false);
+    for (; left > 0; --left) {
+      std::optional<std::size_t> neediest;
+      const auto lack = [&](std::size_t k) { return units * holder.parts[k].share - taken[k]; };
+      if (std::all_of(is_served.begin(), is_served.end(), [](bool served) { return served; })) {
+        is_served.assign(is_served.size(), false);
+      }
+      for (std::size_t k = 0; k < taken.size(); ++k) {
+        if (!is_served[k] && (!neediest || lack(k) > lack(*neediest))) neediest = k;
+      }
+      ++taken[*neediest];
+      is_served[*neediest] = true;
+    }
+    return taken[static_cast<std::size_t>(&part - holder.parts.data())] / units;
+  }
+
+  void compare_work(Holder& holder, Part& part)
+  {
+    if (part.forwards != holder.microbatches) {
+      claims_.fault("stages[{}]: {} takes {} in its program; its replica has {}", number_[holder.stage],
+                    shown(devices_[part.rank]), counted(part.forwards, "micro-batch", "es"), holder.microbatches);
     }
     const Stage& stage = plan_.stages[holder.stage];
+    Times& times = part.times;
     for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-      holder.forward += workload_.layers[k].forward.value / speed(holder.rank);
-      holder.backward += workload_.layers[k].backward.value / speed(holder.rank);
+      const double fraction = fraction_of(holder, part, workload_.layers[k]);
+      times.forward += fraction * workload_.layers[k].forward.value / speed(part.rank);
+      times.backward += fraction * workload_.layers[k].backward.value / speed(part.rank);
     }
-    const auto played = [&](Opcode opcode) { return holder.seconds[static_cast<std::size_t>(opcode)]; };
+    const auto played = [&](Opcode opcode) { return part.seconds[static_cast<std::size_t>(opcode)]; };
     const auto whole = played(Opcode::Backward);
     const auto input = played(Opcode::BackwardInput);
     const auto weight = played(Opcode::BackwardWeight);
-    compare_work(holder.stage, "forward", played(Opcode::Forward).value_or(0), holder.forward);
-    if (whole || !input) compare_work(holder.stage, "backward", whole.value_or(0), holder.backward);
-    if (input) compare_work(holder.stage, "backward", *input + weight.value_or(0), holder.backward);
-    holder.next_backward = input.value_or(holder.backward);
-    holder.last_weight = whole ? 0 : weight.value_or(0);
+    compare_work(holder.stage, "forward", played(Opcode::Forward).value_or(0), times.forward);
+    if (whole || !input) compare_work(holder.stage, "backward", whole.value_or(0), times.backward);
+    if (input) compare_work(holder.stage, "backward", *input + weight.value_or(0), times.backward);
+    times.next_backward = input.value_or(times.backward);
+    times.last_weight = whole ? 0 : weight.value_or(0);
   }
 
   void compare_work(std::size_t stage, const char* pass, double played, double found)
   {
     if (agree(played, found)) return;
     const auto [is, should_be] = distinct_texts(played, found);
-    claims_.fault("stages[{}]: its program takes {} s for the {} pass of a micro-batch; its layers take {} s", stage,
-                  is, pass, should_be);
+    claims_.fault("stages[{}]: its program takes {} s for the {} pass of a micro-batch; its layers take {} s",
+                  number_[stage], is, pass, should_be);
   }
 
   /// Compares the memory that the program holds throughout with that of the stages' layers: parameters, gradients,
@@ -171,16 +237,19 @@ class PlayedChecker {
       const double each = bytes.parameter / (divides_parameters ? replicas : 1) +
                           bytes.gradient / (divides_gradients ? replicas : 1) +
                           bytes.optimizer / (divides_optimizer ? replicas : 1);
-      for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-        const Layer& layer = workload_.layers[k];
-        found[holder.rank] += workload_.memory_model == MemoryModel::Sky ? layer.sky_memory.value
-                                                                         : static_cast<double>(layer.parameters) * each;
-      }
-      if (workload_.memory_model == MemoryModel::Sky) continue;
+      const bool is_sky = workload_.memory_model == MemoryModel::Sky;
       const std::size_t after = stage.last_layer + 1;
-      found[holder.rank] += (cuts.output[stage.first_layer] + cuts.gradient[stage.first_layer] + cuts.output[after] +
-                             cuts.gradient[after] + workload_.recompute_buffer)
-                                .value;
+      const Bytes buffers = cuts.output[stage.first_layer] + cuts.gradient[stage.first_layer] + cuts.output[after] +
+                            cuts.gradient[after] + workload_.recompute_buffer;
+      for (const auto& part : holder.parts) {
+        for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+          const Layer& layer = workload_.layers[k];
+          const double divided = layer.split ? static_cast<double>(layer.split->parameters) : 0;
+          const double own = static_cast<double>(layer.parameters) - (1 - fraction_of(holder, part, layer)) * divided;
+          found[part.rank] += is_sky ? layer.sky_memory.value : own * each;
+        }
+        if (!is_sky) found[part.rank] += buffers.value;
+      }
     }
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
       const double held = program_.resident(rank, Tier::Device).value;
@@ -191,22 +260,67 @@ class PlayedChecker {
     }
   }
 
+  /// The time in which the parts of a holder pass messages around their ring.
+  double around_ring(const Holder& holder, double messages, double bytes) const
+  {
+    double slowest = 0;
+    for (std::size_t k = 0; k < holder.parts.size(); ++k) {
+      const std::size_t next = holder.parts[k + 1 < holder.parts.size() ? k + 1 : 0].rank;
+      const Path path = cluster_.path(device_of_rank_[holder.parts[k].rank], device_of_rank_[next]);
+      slowest = std::max(slowest, messages * path.latency.value + bytes / path.bandwidth.value);
+    }
+    return slowest;
+  }
+
+  /// An AllReduce of V bytes among n passes 2 (n-1) messages of V/n bytes, an AllGather n-1 of V.
+  void collect_sums(Holder& holder, const Boundaries& cuts) const
+  {
+    const auto n = static_cast<double>(holder.parts.size());
+    if (n == 1) return;
+    const std::size_t layer = plan_.stages[holder.stage].first_layer;
+    const auto all_reduce = [&](Bytes size) { return around_ring(holder, 2 * (n - 1), 2 * (n - 1) * size.value / n); };
+    const auto& gathered = workload_.layers[layer].split->gathered;
+    holder.forward_sum =
+        gathered ? around_ring(holder, n - 1, (n - 1) * gathered->value) : all_reduce(cuts.output[layer + 1]);
+    holder.backward_sum = holder.stage == 0 ? 0 : all_reduce(cuts.gradient[layer]);
+  }
+
   void collect_transfers()
   {
     const Boundaries cuts = boundaries_of(workload_);
+    for (auto& holder : holders_) collect_sums(holder, cuts);
     for (auto& passage : passages_) {
-      const std::size_t from = holders_[passage.from].rank;
-      const std::size_t to = holders_[passage.to].rank;
-      if (from == to) continue;
+      const auto& from = holders_[passage.from].parts;
+      const auto& to = holders_[passage.to].parts;
       const std::size_t cut = plan_.stages[holders_[passage.to].stage].first_layer;
-      passage.output = hop(device_of_rank_[from], device_of_rank_[to], cuts.output[cut]);
-      passage.gradient = hop(device_of_rank_[to], device_of_rank_[from], cuts.gradient[cut]);
+      passage.output = quickest(from, to, cuts.output[cut]);
+      passage.gradient = quickest(to, from, cuts.gradient[cut]);
+      passage.output.latency += holders_[passage.from].forward_sum;
+      passage.gradient.latency += holders_[passage.to].backward_sum;
     }
     if (!plan_.data_server) return;
     for (auto& holder : holders_) {
       if (holder.stage > 0) continue;
-      holder.input = hop(cluster_.data_server_index(), device_of_rank_[holder.rank], cuts.output.front());
+      std::optional<PlayedTransfer> first;
+      for (const auto& part : holder.parts) {
+        const auto each = hop(cluster_.data_server_index(), device_of_rank_[part.rank], cuts.output.front());
+        if (!first || each.total() < first->total()) first = each;
+      }
+      holder.input = *first;
     }
+  }
+
+  /// The quickest of the transfers by which the shards of one replica, in turns, bring those of another the same bytes.
+  PlayedTransfer quickest(const std::vector<Part>& from, const std::vector<Part>& to, Bytes size) const
+  {
+    std::optional<PlayedTransfer> least;
+    for (std::size_t k = 0; k < to.size(); ++k) {
+      const std::size_t sender = from[k % from.size()].rank;
+      PlayedTransfer each;
+      if (sender != to[k].rank) each = hop(device_of_rank_[sender], device_of_rank_[to[k].rank], size);
+      if (!least || each.total() < least->total()) least = each;
+    }
+    return *least;
   }
 
   PlayedTransfer hop(std::size_t from, std::size_t to, Bytes size) const
@@ -257,7 +371,8 @@ class PlayedChecker {
   void check_schedule_bound()
   {
     if (!plan_.schedule_bound) return;
-    const bool is_one_each = devices_.size() == holders_.size() && holders_.size() == plan_.stages.size();
+    const bool is_one_each =
+        devices_.size() == holders_.size() && holders_.size() == plan_.stages.size() && !has_shards(plan_);
     if (!is_one_each) {
       claims_.fault("schedule_bound_s: only a plan with one stage on each device claims it; leave it out");
       return;
@@ -283,7 +398,7 @@ class PlayedChecker {
     for (std::size_t i = 0; i < holders_.size(); ++i) {
       const auto taken = static_cast<double>(holders_[i].microbatches);
       cost[i] = counts_transfers ? std::max(holders_[i].compute(), sent[i] / taken) : holders_[i].compute();
-      cost_of_rank[holders_[i].rank] += cost[i] * taken / all;
+      for (const auto& part : holders_[i].parts) cost_of_rank[part.rank] += cost[i] * taken / all;
       if (counts_transfers) largest = std::max(largest, holders_[i].input.data * taken / all);
     }
     for (const double each : cost_of_rank) largest = std::max(largest, each);
@@ -321,7 +436,8 @@ class PlayedChecker {
     for (std::size_t i = 0; i < holders_.size(); ++i) {
       if (holders_[i].stage == 0) around[i].before = time_of(holders_[i].input);
       if (holders_[i].stage == 0) around[i].after = 0;
-      if (holders_[i].stage + 1 == plan_.stages.size()) around[i].between = 0;
+      const bool is_last = holders_[i].stage + 1 == plan_.stages.size();
+      if (is_last) around[i].between = is_free ? 0 : holders_[i].forward_sum;
     }
     // Passages are in the order of stages, since holders are.
     for (const auto& passage : passages_) {
@@ -379,15 +495,21 @@ class PlayedChecker {
       double back = std::numeric_limits<double>::infinity();
       double all = 0;
       double dependent = 0;  // the part of it that is over before the last gradient travels back
+      double forward_sums = 0;
+      double backward_sums = 0;
       for (std::size_t i = 0; i < holders_.size(); ++i) {
         const Holder& holder = holders_[i];
-        if (holder.rank != rank) continue;
+        if (!holder.is_on(rank)) continue;
+        const Times& times = holder.parts[holder_of_[holder.stage].at(rank).second].times;
         begin = std::min(begin, around[i].before);
         back = std::min(back, around[i].after);
-        all += static_cast<double>(holder.microbatches) * holder.compute();
-        dependent += static_cast<double>(holder.microbatches) * (holder.forward + holder.next_backward);
+        all += static_cast<double>(holder.microbatches) * times.compute();
+        dependent += static_cast<double>(holder.microbatches) * (times.forward + times.next_backward);
+        forward_sums += static_cast<double>(holder.microbatches) * holder.forward_sum;
+        backward_sums += static_cast<double>(holder.microbatches) * holder.backward_sum;
       }
       earliest = std::max({earliest, begin + all, begin + dependent + back + last_weight});
+      if (!is_free) earliest = std::max({earliest, begin + forward_sums, begin + backward_sums});
     }
     return earliest;
   }
@@ -402,11 +524,13 @@ class PlayedChecker {
   const Cluster& cluster_;
   const Program& program_;
   Claims claims_;
-  std::vector<std::string> devices_;                                     // by rank
-  std::vector<std::size_t> device_of_rank_;                              // its index in the cluster
-  std::vector<Holder> holders_;                                          // by stage and replica
-  std::vector<std::unordered_map<std::size_t, std::size_t>> holder_of_;  // by stage and rank
-  std::vector<Passage> passages_;                                        // by holders
+  std::vector<std::size_t> number_;          // of each stage in a file
+  std::vector<std::string> devices_;         // by rank
+  std::vector<std::size_t> device_of_rank_;  // its index in the cluster
+  std::vector<Holder> holders_;              // by stage and replica
+  /// By stage and rank: the holder and which of its parts.
+  std::vector<std::unordered_map<std::size_t, std::pair<std::size_t, std::size_t>>> holder_of_;
+  std::vector<Passage> passages_;          // by holders
   std::vector<std::size_t> first_takers_;  // by stage: the holder of the first micro-batch
 };
 

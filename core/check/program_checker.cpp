@@ -287,13 +287,13 @@ class InstructionChecker {
     if (instruction.opcode == Opcode::Update) {
       record_once(tasks_.holding(stage, spot.rank).update, instruction, spot);
     } else if (is_computation(instruction.opcode)) {
-      auto& spots = tasks_.passage(stage, instruction.microbatch).spots;
+      auto& spots = tasks_.passage(stage, instruction.microbatch, spot.rank).spots;
       record_once(spots[static_cast<std::size_t>(instruction.opcode)], instruction, spot);
       if (instruction.opcode != Opcode::Backward && instruction.opcode != Opcode::BackwardWeight) return;
       tasks_.holding(stage, spot.rank).backwards.include(spot);
       tasks_.backwards[spot.rank].include(spot);
     } else if (instruction.opcode == Opcode::Recv) {
-      auto& spots = tasks_.passage(stage, instruction.microbatch).spots;
+      auto& spots = tasks_.passage(stage, instruction.microbatch, spot.rank).spots;
       if (instruction.payload == Payload::Activation) spots[static_cast<std::size_t>(Kind::ActivationRecv)] = spot;
       if (instruction.payload == Payload::Gradient) spots[static_cast<std::size_t>(Kind::GradientRecv)] = spot;
     } else if (is_collective(instruction.opcode)) {
@@ -312,7 +312,7 @@ class InstructionChecker {
         Holding& holding = tasks_.holding(instruction.stage, spot.rank);
         holding.syncs.include(spot);
         holding.channels.insert(channel);
-        holding.scatters = holding.scatters || instruction.opcode == Opcode::ReduceScatter;
+        if (instruction.opcode == Opcode::ReduceScatter) holding.scatters = channel;
         return;
       }
       case Payload::Parameter: {
@@ -322,8 +322,14 @@ class InstructionChecker {
         return;
       }
       case Payload::Activation:
-      case Payload::Gradient:
+      case Payload::Gradient: {
+        tasks_.meetings[instruction.stage].insert(channel);
+        const bool is_of_outputs = instruction.payload == Payload::Activation;
+        auto& spots = tasks_.passage(instruction.stage, instruction.microbatch, spot.rank).spots;
+        record_once(spots[static_cast<std::size_t>(is_of_outputs ? Kind::ActivationSum : Kind::GradientSum)],
+                    instruction, spot);
         return;
+      }
     }
   }
 
@@ -408,9 +414,16 @@ class TaskChecker {
       check_meet(
           stage, holdings, &Holding::channels, [](const Holding& holding) { return !holding.backwards.empty(); },
           "its parameter gradients");
-      check_meet(
-          stage, holdings, &Holding::gather_channels, [](const Holding& holding) { return holding.scatters; },
-          "the parameters that ranks update in parts");
+      check_groups_meet(stage, holdings);
+      std::map<std::size_t, std::vector<const Holding*>> scattered;  // by the channel that leaves each with a part
+      for (const Holding* holding : holdings) {
+        if (holding->scatters) scattered[*holding->scatters].push_back(holding);
+      }
+      for (const auto& [channel, parts] : scattered) {
+        check_meet(
+            stage, parts, &Holding::gather_channels, [](const Holding&) { return true; },
+            "the parameters that ranks update in parts");
+      }
     }
   }
 
@@ -427,7 +440,8 @@ class TaskChecker {
     std::uint64_t largest = 0;
     for (const auto& passage : tasks_.passages) {
       if (!passage.spot(Kind::Forward).is_set()) continue;
-      ++forwards[passage.stage];
+      // Of several ranks that compute it, the one with the first.
+      if (first_forward(passage.stage, passage.microbatch) == &passage) ++forwards[passage.stage];
       largest = std::max(largest, passage.microbatch);
     }
     stages_ = forwards.size();
@@ -452,8 +466,46 @@ class TaskChecker {
 
   bool has_forward(std::uint32_t stage, std::uint64_t microbatch) const
   {
+    return first_forward(stage, microbatch) != nullptr;
+  }
+
+  /// The first passage of a micro-batch through a stage with a forward; null without one.
+  const Passage* first_forward(std::uint32_t stage, std::uint64_t microbatch) const
+  {
     const Passage* passage = tasks_.find_passage(stage, microbatch);
-    return passage != nullptr && passage->spot(Kind::Forward).is_set();
+    while (passage != nullptr && !passage->spot(Kind::Forward).is_set()) passage = tasks_.next(*passage);
+    return passage;
+  }
+
+  /// Checks that ranks which compute the same together make their results whole: all ends of a channel and no others.
+  void check_meetings(const Passage& passage)
+  {
+    const Passage* const first = first_forward(passage.stage, passage.microbatch);
+    const auto found = tasks_.meetings.find(passage.stage);
+    if (found == tasks_.meetings.end()) {
+      if (first == &passage) return;
+      faults_.add([&] {
+        return fmt::format("{}: a second Forward for micro-batch {} of stage {}; the first is at {}",
+                           text_of(program_, passage.spot(Kind::Forward)), passage.microbatch, passage.stage,
+                           text_of(program_, first->spot(Kind::Forward)));
+      });
+      return;
+    }
+    const auto require = [&](Kind kind, const char* what) {
+      const Spot& spot = passage.spot(kind);
+      if (!spot.is_set()) return add(passage.spot(Kind::Forward), fmt::format("no collective of its {}", what));
+      const auto& ends = program_.channels()[*program_.lanes(spot.rank)[spot.lane].channel].ends;
+      std::size_t ranks = 0;
+      for (const Passage* each = first; each != nullptr; each = tasks_.next(*each)) ++ranks;
+      const bool has_all = std::all_of(ends.begin(), ends.end(), [&](const End& end) {
+        return tasks_.find_passage(passage.stage, passage.microbatch, end.rank) != nullptr;
+      });
+      if (has_all && ends.size() == ranks) return;
+      add(spot, fmt::format("a collective of {} ranks, and {} compute micro-batch {} of stage {}", ends.size(), ranks,
+                            passage.microbatch, passage.stage));
+    };
+    require(Kind::ActivationSum, "activations");
+    if (use_ == ProgramUse::Training && passage.stage > 0) require(Kind::GradientSum, "gradients");
   }
 
   void check_passage(const Passage& passage)
@@ -465,11 +517,18 @@ class TaskChecker {
     for (std::size_t i = 0; i < kinds; ++i) {
       const Spot& spot = passage.spots[i];
       if (!spot.is_set()) continue;
-      if (!forward.is_set()) return add_fault(spot, "has no Forward");
-      if (spot.rank != forward.rank) return add_fault(spot, fmt::format("has its Forward on rank {}", forward.rank));
+      if (forward.is_set()) continue;
+      const Passage* const other = first_forward(passage.stage, passage.microbatch);
+      if (other == nullptr) return add_fault(spot, "has no Forward");
+      return add_fault(spot, fmt::format("has its Forward on rank {}", other->rank));
     }
+    check_meetings(passage);
     check_arrival(passage, Kind::ActivationRecv);
     if (use_ == ProgramUse::Evaluation) return;
+    // What is on a rank without its forward is missing here; that has been said of it.
+    const Passage* each = tasks_.find_passage(passage.stage, passage.microbatch);
+    while (each != nullptr && each->spot(Kind::Forward).is_set()) each = tasks_.next(*each);
+    if (each != nullptr) return;
     const Spot& whole = passage.spot(Kind::Backward);
     const Spot& input = passage.spot(Kind::BackwardInput);
     const Spot& weight = passage.spot(Kind::BackwardWeight);
@@ -491,10 +550,14 @@ class TaskChecker {
     const bool is_outermost = is_activation ? passage.stage == 0 : passage.stage + 1 == stages_;
     if (is_outermost || passage.spot(recv).is_set()) return;
     const std::uint32_t neighbour = is_activation ? passage.stage - 1 : passage.stage + 1;
-    const Passage* other = tasks_.find_passage(neighbour, passage.microbatch);
-    const Spot& made = is_activation ? other->spot(Kind::Forward) : other->input_backward();
+    const auto made_by = [&](const Passage* other) -> const Spot& {
+      static const Spot none;
+      if (other == nullptr) return none;
+      return is_activation ? other->spot(Kind::Forward) : other->input_backward();
+    };
     const Spot& needed = is_activation ? passage.spot(Kind::Forward) : passage.input_backward();
-    if (!made.is_set() || made.rank == needed.rank) return;
+    if (made_by(tasks_.find_passage(neighbour, passage.microbatch, passage.rank)).is_set()) return;
+    if (!made_by(tasks_.find_passage(neighbour, passage.microbatch)).is_set()) return;
     add(needed, fmt::format("no Recv brings the {} of micro-batch {} from stage {}",
                             is_activation ? "activation" : "gradient", passage.microbatch, neighbour));
   }
@@ -508,6 +571,33 @@ class TaskChecker {
       faults_.add([&] {
         return fmt::format("rank {}: no Update of stage {}, of which it has backwards", holding.rank, holding.stage);
       });
+    }
+  }
+
+  /// Checks that the parameter gradients of each rank meet those of each other group of ranks that compute the stage
+  /// together.
+  void check_groups_meet(std::uint32_t stage, const std::vector<const Holding*>& holdings)
+  {
+    const auto found = tasks_.meetings.find(stage);
+    if (found == tasks_.meetings.end()) return;
+    std::map<std::size_t, std::size_t> group_of;  // of a rank: the first channel on which it meets others
+    std::set<std::size_t> groups;
+    for (const std::size_t channel : found->second) {
+      for (const End& end : program_.channels()[channel].ends) {
+        if (group_of.emplace(end.rank, channel).second) groups.insert(channel);
+      }
+    }
+    for (const Holding* holding : holdings) {
+      std::set<std::size_t> reached = {group_of[holding->rank]};
+      for (const std::size_t channel : holding->channels) {
+        for (const End& end : program_.channels()[channel].ends) reached.insert(group_of[end.rank]);
+      }
+      if (holding->backwards.empty() || reached.size() >= groups.size()) continue;
+      faults_.add([&] {
+        return fmt::format("stage {}: no collective of its parameter gradients joins rank {} with each group of ranks",
+                           stage, holding->rank);
+      });
+      return;
     }
   }
 

@@ -148,31 +148,44 @@ class OrderChecker : public WalkVisitor {
   void check_task(const Turn& turn, const Clock& begun)
   {
     const Instruction& instruction = turn.instruction;
-    const Passage& passage = *tasks_.find_passage(instruction.stage, instruction.microbatch);
+    const std::size_t rank = turn.at.rank;
+    const Passage& passage = *tasks_.find_passage(instruction.stage, instruction.microbatch, rank);
     const auto needs = [&](const Spot& spot, const char* what) { check_need(turn, begun, spot, what); };
     if (instruction.opcode == Opcode::Forward) {
       check_gathered(turn);
       needs(passage.spot(Kind::ActivationRecv), "Recv");
       const auto* before =
-          instruction.stage == 0 ? nullptr : tasks_.find_passage(instruction.stage - 1, instruction.microbatch);
-      if (before != nullptr) needs(before->spot(Kind::Forward), "Forward of the stage before");
+          instruction.stage == 0 ? nullptr : tasks_.find_passage(instruction.stage - 1, instruction.microbatch, rank);
+      if (before == nullptr) return;
+      needs(before->spot(Kind::Forward), "Forward of the stage before");
+      needs(before->spot(Kind::ActivationSum), "collective of activations of the stage before");
       return;
     }
     if (instruction.opcode != Opcode::BackwardWeight) check_gathered(turn);
     needs(passage.spot(Kind::Forward), "Forward");
     if (instruction.opcode == Opcode::BackwardWeight) return needs(passage.spot(Kind::BackwardInput), "BackwardInput");
     needs(passage.spot(Kind::GradientRecv), "Recv");
-    const auto* after = tasks_.find_passage(instruction.stage + 1, instruction.microbatch);
-    if (after != nullptr) needs(after->input_backward(), "backward of the stage after");
+    const bool is_last = tasks_.find_passage(instruction.stage + 1, instruction.microbatch) == nullptr;
+    if (is_last) needs(passage.spot(Kind::ActivationSum), "collective of its activations");
+    const auto* after = tasks_.find_passage(instruction.stage + 1, instruction.microbatch, rank);
+    if (after == nullptr) return;
+    needs(after->input_backward(), "backward of the stage after");
+    needs(after->spot(Kind::GradientSum), "collective of gradients of the stage after");
   }
 
   void check_send(const Turn& turn, const Clock& begun)
   {
     const Instruction& instruction = turn.instruction;
-    const Passage* passage = tasks_.find_passage(instruction.stage, instruction.microbatch);
+    const Passage* passage = tasks_.find_passage(instruction.stage, instruction.microbatch, turn.at.rank);
     if (passage == nullptr) return;
-    if (instruction.payload == Payload::Activation) check_need(turn, begun, passage->spot(Kind::Forward), "Forward");
-    if (instruction.payload == Payload::Gradient) check_need(turn, begun, passage->input_backward(), "backward");
+    if (instruction.payload == Payload::Activation) {
+      check_need(turn, begun, passage->spot(Kind::Forward), "Forward");
+      check_need(turn, begun, passage->spot(Kind::ActivationSum), "collective of its activations");
+    }
+    if (instruction.payload == Payload::Gradient) {
+      check_need(turn, begun, passage->input_backward(), "backward");
+      check_need(turn, begun, passage->spot(Kind::GradientSum), "collective of its gradients");
+    }
   }
 
   void check_update(const Turn& turn, const Clock& begun)
@@ -200,6 +213,12 @@ class OrderChecker : public WalkVisitor {
       check_counts(turn, begun, tasks_.backwards[rank], "last backward");
     }
     if (instruction.payload == Payload::Parameter) check_gather(turn, begun);
+    if (instruction.payload != Payload::Activation && instruction.payload != Payload::Gradient) return;
+    const Passage* passage = tasks_.find_passage(instruction.stage, instruction.microbatch, rank);
+    if (passage == nullptr) return;
+    const bool is_of_outputs = instruction.payload == Payload::Activation;
+    check_need(turn, begun, is_of_outputs ? passage->spot(Kind::Forward) : passage->input_backward(),
+               is_of_outputs ? "Forward" : "backward");
   }
 
   /// Checks that a gather of parameters comes after their Update: of its period, if forwards wait for it a period

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -61,17 +63,29 @@ inline std::string text_of(const Program& program, const Spot& spot)
   return place_text(spot.rank, program.lanes(spot.rank)[spot.lane], spot.position);
 }
 
-/// What a stage does with a micro-batch, and the messages that it needs for it. The first four are opcodes.
-enum class Kind : std::uint8_t { Forward, Backward, BackwardInput, BackwardWeight, ActivationRecv, GradientRecv };
-inline constexpr std::size_t kinds = 6;
+/// What a rank does with a micro-batch in a stage, the messages that it needs for it, and the collectives that make the
+/// results of several ranks whole. The first four are opcodes.
+enum class Kind : std::uint8_t {
+  Forward,
+  Backward,
+  BackwardInput,
+  BackwardWeight,
+  ActivationRecv,
+  GradientRecv,
+  ActivationSum,
+  GradientSum
+};
+inline constexpr std::size_t kinds = 8;
 static_assert(static_cast<std::size_t>(Opcode::Forward) == static_cast<std::size_t>(Kind::Forward) &&
               static_cast<std::size_t>(Opcode::BackwardWeight) == static_cast<std::size_t>(Kind::BackwardWeight));
 
-/// A micro-batch in a stage.
+/// A micro-batch in a stage on a rank.
 struct Passage {
   std::uint32_t stage = 0;
   std::uint64_t microbatch = 0;
-  std::array<Spot, kinds> spots;  // by Kind
+  std::uint32_t rank = 0;
+  std::optional<std::size_t> next = {};  ///< the same micro-batch and stage on another rank
+  std::array<Spot, kinds> spots = {};    ///< by Kind
 
   const Spot& spot(Kind kind) const { return spots[static_cast<std::size_t>(kind)]; }
   /// Of what makes the gradient of the stage's input.
@@ -110,10 +124,10 @@ class LaneCounts {
 struct Holding {
   std::uint32_t stage = 0;
   std::uint32_t rank = 0;
-  LaneCounts backwards = {};            // that make gradients of parameters
-  LaneCounts syncs = {};                // collectives of these gradients
-  std::set<std::size_t> channels = {};  // of those
-  bool scatters = false;                // one of them leaves the rank with a part of the sums
+  LaneCounts backwards = {};                 // that make gradients of parameters
+  LaneCounts syncs = {};                     // collectives of these gradients
+  std::set<std::size_t> channels = {};       // of those
+  std::optional<std::size_t> scatters = {};  // the channel of one that leaves the rank with a part of the sums
   Spot update = {};
   LaneCounts gathers = {};                     // collectives of the parameters
   std::set<std::size_t> gather_channels = {};  // of those
@@ -132,18 +146,34 @@ class Tasks {
   std::vector<LaneCounts> backwards;          // by rank: of all its holdings
   std::vector<LaneCounts> facts;              // by rank: collectives of gradient facts
   std::vector<std::vector<bool>> is_awaited;  // by rank and lane: others wait for it
+  /// By stage: the ranks that compute it together, if there are several, by the channels on which they meet.
+  std::map<std::uint32_t, std::set<std::size_t>> meetings;
 
   /// Makes the passage if there is none yet.
-  Passage& passage(std::uint32_t stage, std::uint64_t microbatch)
+  Passage& passage(std::uint32_t stage, std::uint64_t microbatch, std::uint32_t rank)
   {
     const auto [found, is_new] = passage_of_.try_emplace({stage, microbatch}, passages.size());
-    if (is_new) passages.push_back({stage, microbatch, {}});
-    return passages[found->second];
+    std::optional<std::size_t> last;
+    for (std::optional<std::size_t> i = found->second; !is_new && i; i = passages[*i].next) {
+      if (passages[*i].rank == rank) return passages[*i];
+      last = i;
+    }
+    if (last) passages[*last].next = passages.size();
+    passages.push_back({.stage = stage, .microbatch = microbatch, .rank = rank});
+    return passages.back();
   }
+  /// The first of the passages of a micro-batch through a stage, on any rank.
   const Passage* find_passage(std::uint32_t stage, std::uint64_t microbatch) const
   {
     const auto found = passage_of_.find({stage, microbatch});
     return found == passage_of_.end() ? nullptr : &passages[found->second];
+  }
+  const Passage* next(const Passage& passage) const { return passage.next ? &passages[*passage.next] : nullptr; }
+  const Passage* find_passage(std::uint32_t stage, std::uint64_t microbatch, std::size_t rank) const
+  {
+    const Passage* passage = find_passage(stage, microbatch);
+    while (passage != nullptr && passage->rank != rank) passage = next(*passage);
+    return passage;
   }
   /// Makes the holding if there is none yet.
   Holding& holding(std::uint32_t stage, std::uint32_t rank)

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -20,6 +21,7 @@ struct LayerSizes {
   double score_multiply_adds = 0;
   double activations = 0;  ///< bytes
   double output = 0;       ///< bytes
+  std::optional<Split> split = {};
 };
 
 /// Appends a layer that reads the previous layer; the first one reads the data.
@@ -33,9 +35,22 @@ inline Layer& append_layer(Workload& workload, LayerSizes sizes)
   layer.parameters = sizes.parameters;
   layer.activations = Bytes(sizes.activations);
   layer.output = layer.gradient = Bytes(sizes.output);
+  layer.split = std::move(sizes.split);
   if (!workload.layers.empty()) layer.inputs = {workload.layers.size() - 1};
   workload.layers.push_back(std::move(layer));
   return workload.layers.back();
+}
+
+/// How the head of a decoder divides its vocabulary. Of each token, the loss needs to know the logarithm of the sum of
+/// a part's exponentials and the logit of its label, in float32.
+inline Split split_of_head(std::uint64_t vocabulary, std::uint64_t hidden, double tokens)
+{
+  constexpr double bytes_of_a_value = 4;
+  return {.name = "vocabulary",
+          .units = vocabulary,
+          .parameters = vocabulary * hidden,
+          .activations = Bytes(bytes_of_a_value * tokens * static_cast<double>(vocabulary)),
+          .gathered = Bytes(2 * bytes_of_a_value * tokens)};
 }
 
 /// Appends the blocks of a decoder, each as one layer, "block0", or as two, "block0.attention" and "block0.mlp".
@@ -47,6 +62,7 @@ inline void append_blocks(Workload& workload, std::uint64_t blocks, Unit unit, c
   both.multiply_adds += attention.multiply_adds;
   both.score_multiply_adds += attention.score_multiply_adds;
   both.activations += attention.activations;
+  both.split.reset();
   for (std::uint64_t i = 0; i < blocks; ++i) {
     if (unit == Unit::Block) {
       both.name = fmt::format("block{}", i);

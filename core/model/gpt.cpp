@@ -15,31 +15,42 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
   const double T = B * S;
   const double e = T * H;
   const double a = B * static_cast<double>(heads) * S;
-  const bool is_fused = attention == Attention::Fused;
   workload.input = Bytes(8 * T);
 
+  const Split words = {.name = "vocabulary", .units = vocabulary, .parameters = vocabulary * hidden};
   append_layer(workload, {.name = "embedding",
                           .parameters = (vocabulary + positions) * hidden,
                           .multiply_adds = 0,
                           .activations = e + workload.input.value,
-                          .output = z * e});
+                          .output = z * e,
+                          .split = words});
+  const double kept_scores = attention == Attention::Fused ? 4 * a : (2 * z + 1) * a * S;
   const LayerSizes attend = {.name = "attention",
                              .parameters = 4 * (hidden * hidden + hidden) + 2 * hidden,
                              .multiply_adds = 4 * T * H * H + 2 * B * S * S * H,
                              .score_multiply_adds = 2 * B * S * S * H,
-                             .activations = z * 6 * e + e + (is_fused ? 4 * a : (2 * z + 1) * a * S),
-                             .output = z * e};
+                             .activations = z * 6 * e + e + kept_scores,
+                             .output = z * e,
+                             .split = Split{.name = "heads",
+                                            .units = heads,
+                                            .parameters = 4 * hidden * hidden + 3 * hidden,
+                                            .activations = Bytes(z * 4 * e + kept_scores)}};
   const LayerSizes feed_forward = {.name = "mlp",
                                    .parameters = 2 * hidden * intermediate + intermediate + hidden + 2 * hidden,
                                    .multiply_adds = 2 * T * H * I,
                                    .activations = z * (2 * e + 2 * T * I) + e,
-                                   .output = z * e};
+                                   .output = z * e,
+                                   .split = Split{.name = "columns",
+                                                  .units = intermediate,
+                                                  .parameters = 2 * hidden * intermediate + intermediate,
+                                                  .activations = Bytes(z * 2 * T * I)}};
   append_blocks(workload, layers, unit, attend, feed_forward);
   append_layer(workload, {.name = "head",
                           .parameters = 2 * hidden + vocabulary * hidden,
                           .multiply_adds = T * V * H,
                           .activations = 2 * z * e + 4 * T * V,
-                          .output = z * T * V});
+                          .output = z * T * V,
+                          .split = split_of_head(vocabulary, hidden, T)});
 }
 
 }  // namespace isobar

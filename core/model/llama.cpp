@@ -18,31 +18,42 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
   const double T = B * S;
   const double e = T * H;
   const double a = B * static_cast<double>(heads) * S;
-  const bool is_fused = attention == Attention::Fused;
   workload.input = Bytes(8 * T);
 
+  const Split words = {.name = "vocabulary", .units = vocabulary, .parameters = vocabulary * hidden};
   append_layer(workload, {.name = "embedding",
                           .parameters = vocabulary * hidden,
                           .multiply_adds = 0,
                           .activations = workload.input.value,
-                          .output = z * e});
+                          .output = z * e,
+                          .split = words});
+  const double kept_scores = attention == Attention::Fused ? 4 * a : z * a * S;
   const LayerSizes attend = {.name = "attention",
                              .parameters = 2 * hidden * hidden + 2 * hidden * kv_width + hidden,
                              .multiply_adds = T * (2 * H * H + 2 * H * K) + 2 * B * S * S * H,
                              .score_multiply_adds = 2 * B * S * S * H,
-                             .activations = z * (4 * e + 2 * T * K) + (is_fused ? 4 * a : z * a * S),
-                             .output = z * e};
+                             .activations = z * (4 * e + 2 * T * K) + kept_scores,
+                             .output = z * e,
+                             .split = Split{.name = "heads",
+                                            .units = kv_heads,
+                                            .parameters = 2 * hidden * hidden + 2 * hidden * kv_width,
+                                            .activations = Bytes(z * (2 * e + 2 * T * K) + kept_scores)}};
   const LayerSizes feed_forward = {.name = "mlp",
                                    .parameters = 3 * hidden * intermediate + hidden,
                                    .multiply_adds = 3 * T * H * I,
                                    .activations = z * (2 * e + 4 * T * I),
-                                   .output = z * e};
+                                   .output = z * e,
+                                   .split = Split{.name = "columns",
+                                                  .units = intermediate,
+                                                  .parameters = 3 * hidden * intermediate,
+                                                  .activations = Bytes(z * 4 * T * I)}};
   append_blocks(workload, layers, unit, attend, feed_forward);
   append_layer(workload, {.name = "head",
                           .parameters = hidden + vocabulary * hidden,
                           .multiply_adds = T * V * H,
                           .activations = 2 * z * e + 4 * T * V,
-                          .output = z * T * V});
+                          .output = z * T * V,
+                          .split = split_of_head(vocabulary, hidden, T)});
 }
 
 }  // namespace isobar

@@ -16,6 +16,11 @@
 /// Recomputation in Large Transformer Models", section 4.1 (s·b·h·(34 + 5·a·s/h) bytes in 16 bit for a transformer
 /// layer), with z bytes per element and one byte per element of a dropout mask.
 ///
+/// Splits (Layer::split): attention divides its heads, of keys and values if those are fewer; the MLP the columns of
+/// its first product; embedding and head the vocabulary. Norms, positions and the biases of outputs are not divided,
+/// nor the inputs and outputs of a layer and its norm, nor a dropout mask of these: together they are Korthikanti's
+/// s·b·h·(10 + 24/t + 5·a·s/(h·t)) bytes for t devices.
+///
 /// Symbols: B micro_batch, S sequence, T = B·S tokens, H hidden, A heads, I intermediate, V vocabulary, z bytes of an
 /// element; e = T·H elements of a hidden state, p = B·A·S² attention probabilities. In activations, fused attention
 /// replaces the terms in p by 4·B·A·S bytes: the float32 logarithm of each sum of exponentials. Its backward pass

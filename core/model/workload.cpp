@@ -65,6 +65,7 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
     const Bytes kept = std::min(read, layer.activations);
     result.recompute_buffer = std::max(result.recompute_buffer, layer.activations - kept);
     layer.activations = kept;
+    if (layer.split) layer.split->activations = Bytes(0);  // each device keeps the whole input
     layer.backward += layer.forward;
   }
   return result;

@@ -31,6 +31,19 @@ std::optional<MemoryModel> memory_model_from_name(std::string_view name);
 std::vector<std::string> optimizer_names();
 std::vector<std::string> memory_model_names();
 
+/// How several devices compute a layer together: each takes some of its units, with the parameters that belong to
+/// them, and reads the whole input. What it computes is an addend of the output, and of the input's gradient, and an
+/// AllReduce of each gives the sums to all of them (Shoeybi et al., Megatron-LM, 2019, section 3).
+struct Split {
+  std::string name;              ///< "heads", "columns", "vocabulary"
+  std::uint64_t units = 1;       ///< heads, …; all work and `parameters` belong to them in equal parts
+  std::uint64_t parameters = 0;  ///< the part of the layer's that is divided; each device has all others
+  Bytes activations = {};        ///< the part of the layer's that is divided; each device keeps all others
+  /// What each device gathers from every other instead of the sum of the outputs: of a head, which divides the
+  /// vocabulary, what the loss needs to know of its part.
+  std::optional<Bytes> gathered = {};
+};
+
 /// The smallest piece of a model that can be placed. Work and sizes are for one micro-batch.
 struct Layer {
   std::string name;
@@ -44,6 +57,7 @@ struct Layer {
   Bytes gradient;                   ///< what comes back for `output`
   Bytes sky_memory;                 ///< by Sky's estimator; 0 if the workload does not use it
   std::vector<std::size_t> inputs;  ///< layers that this one reads, all before it; empty: it reads the data
+  std::optional<Split> split;       ///< none: one device computes it
 };
 
 /// How a model is trained. Only the executor uses it; placement does not depend on it.

@@ -5,7 +5,7 @@
 #include "core/base/files.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/plan/order_text.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 #include "core/plan/plan_file_2.hpp"
 #include "core/plan/plan_file_reading.hpp"
@@ -67,7 +67,7 @@ Json to_json_2(const Stage& stage, std::uint64_t microbatches)
       Json object = {{"device", shard.device}};
       if (shard.share != 1) object["share"] = shard.share;
       describe(shard, object);
-      if (shard.site && stage.replicas.size() > 1) object["site"] = *shard.site;
+      if (shard.site && has_shared_stages({stage})) object["site"] = *shard.site;
       shards.push_back(std::move(object));
     }
     const auto taken = replica.microbatches > 0 ? replica.microbatches : microbatches;
@@ -327,7 +327,13 @@ Json lasting_part_of(const Plan& plan)
 {
   const bool is_1 = fits_schema_1(plan);
   Json stages = Json::array();
-  for (const auto& stage : plan.stages) {
+  const auto numbers = numbers_in_file(plan);
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const Stage& stage = plan.stages[i];
+    if (i > 0 && numbers[i] == numbers[i - 1]) {
+      stages.back()["last_layer"] = stage.last_layer;
+      continue;
+    }
     stages.push_back(is_1 ? to_json_1(stage) : to_json_2(stage, plan.goal.microbatches));
   }
   const auto gap = plan.gap_fraction();

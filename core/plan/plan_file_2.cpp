@@ -2,8 +2,9 @@
 
 #include "core/base/document.hpp"
 #include "core/base/quantity_text.hpp"
+#include "core/model/model_limits.hpp"
 #include "core/plan/order_text.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file_reading.hpp"
 
 #include <fmt/format.h>
@@ -29,12 +30,14 @@ void refuse(MappingReader& reader, std::initializer_list<const char*> keys)
   }
 }
 
-Shard read_shard(MappingReader& shard, bool is_only_one)
+Shard read_shard(MappingReader& shard, std::size_t shards, const FaultList& faults)
 {
   Shard device{shard.required_text("device")};
-  device.share = shard.optional_number("share").value_or(1);
-  if (is_only_one && device.share != 1) {
+  device.share = shards > 1 ? shard.required_number("share") : shard.optional_number("share").value_or(1);
+  if (shards == 1 && device.share != 1) {
     shard.add_fault("share", fmt::format("{}; the one shard of a replica has share 1", device.share));
+  } else if (device.share == 0 && faults.empty()) {
+    shard.add_fault("share", "0; each shard computes a part of every layer");
   }
   device.slowdown = shard.optional_number("slowdown");
   if (const auto memory = shard.optional_number("memory_bytes")) device.memory = Bytes(*memory);
@@ -47,12 +50,9 @@ Replica read_replica(MappingReader& replica, FaultList& faults)
 {
   const auto own = read_count(replica, "microbatches", 1, most_repetitions);
   const auto shards = items_of(replica, "shards");
-  if (shards && *shards != 1) {
-    replica.add_fault("shards", fmt::format("{} shards; this version runs plans of one shard a replica", *shards));
-  }
-  const bool is_only_one = shards == 1U;
-  return {own.value_or(0), read_objects<Shard>(replica, "shards", faults, [is_only_one](MappingReader& shard) {
-            return read_shard(shard, is_only_one);
+  if (shards == 0U) replica.add_fault("shards", "0 shards; a replica has at least one");
+  return {own.value_or(0), read_objects<Shard>(replica, "shards", faults, [&](MappingReader& shard) {
+            return read_shard(shard, shards.value_or(1), faults);
           })};
 }
 
@@ -92,6 +92,21 @@ std::vector<std::uint64_t> read_cuts(MappingReader& reader, const Stage& stage, 
   return cuts;
 }
 
+/// Every layer of a stage with several shards is a part: between two of them its devices add up what they computed.
+std::vector<std::uint64_t> read_cuts_of_shards(MappingReader& reader, const Stage& stage)
+{
+  if (reader.optional("cuts") != nullptr) {
+    reader.add_fault("cuts", "the stage has several shards, which make a part of each layer; leave them out");
+  }
+  std::vector<std::uint64_t> cuts;
+  if (stage.last_layer >= most_layers) {
+    reader.add_fault("last_layer", fmt::format("{}; a workload has at most {} layers", stage.last_layer, most_layers));
+    return cuts;
+  }
+  for (std::uint64_t layer = stage.first_layer + 1; layer <= stage.last_layer; ++layer) cuts.push_back(layer);
+  return cuts;
+}
+
 std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches, FaultList& faults)
 {
   Stage stage;
@@ -114,6 +129,9 @@ std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t
   }
   if (stage.replicas.size() == 1) stage.replicas.front().microbatches = 0;  // all, whatever the step has
   refuse(reader, {"splits", "residence"});
+  const auto fault = faults.empty() ? fault_of_shards({stage}) : std::nullopt;
+  if (fault) reader.add_fault(fault->key, fault->text);
+  if (has_shards({stage})) return parts_of(stage, read_cuts_of_shards(reader, stage));
   return parts_of(stage, read_cuts(reader, stage, faults));
 }
 
@@ -167,8 +185,8 @@ ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& st
           "orders", fmt::format("schedule {} makes its own orders; write yours under the name listed", schedule.name));
     } else if (takes_orders(schedule.name) && !has_orders && !stages.empty()) {
       reader.add_fault("orders", fmt::format("missing; schedule {} has the order of each device", schedule.name));
-    } else if (has_orders && has_replicas(stages)) {
-      reader.add_fault("orders", "are for plans with one replica of each stage; use another schedule");
+    } else if (has_orders && has_shared_stages(stages)) {
+      reader.add_fault("orders", "are for plans with one device for each stage; use another schedule");
     } else if (has_orders && has_name && is_sound) {
       std::map<std::string, std::size_t> parts;
       for (const auto& stage : stages) ++parts[stage.device()];
@@ -195,14 +213,12 @@ Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultLis
       sync.sharded = sharding_from_name(*sharded).value();
     }
     for (const auto& stage : stages) {
-      std::vector<std::string> sites;
-      for (const auto& replica : stage.replicas) {
-        if (!replica.shards.empty()) sites.push_back(replica.shards.front().site.value_or(""));
-      }
-      if (const auto why_not = why_not_divided(sync, stage, sites)) {
-        reader.add_fault("sharded", *why_not);
-        break;
-      }
+      const std::size_t shards = stage.replicas.empty() ? 0 : stage.replicas.front().shards.size();
+      std::optional<std::string> why_not;
+      for (std::size_t i = 0; i < shards && !why_not; ++i) why_not = why_not_divided(sync, stage, sites_of(stage, i));
+      if (!why_not) continue;
+      reader.add_fault("sharded", *why_not);
+      break;
     }
     refuse(reader, {"every", "fragments", "delay", "reduction", "codec", "bucket_bytes", "server"});
     return sync;

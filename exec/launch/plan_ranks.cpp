@@ -23,23 +23,18 @@ std::vector<std::string> names_of_ranks(const Plan& plan)
   return names;
 }
 
-std::vector<PlacedReplica> replicas_of_rank(const Plan& plan, std::size_t rank)
+std::vector<PlacedShard> replicas_of_rank(const Plan& plan, std::size_t rank)
 {
-  std::vector<PlacedReplica> replicas = placed_replicas(plan);
-  std::erase_if(replicas, [rank](const PlacedReplica& placed) { return placed.rank != rank; });
+  std::vector<PlacedShard> replicas = placed_shards(plan);
+  std::erase_if(replicas, [rank](const PlacedShard& placed) { return placed.rank != rank; });
   return replicas;
-}
-
-const Shard& shard_of(const Plan& plan, const PlacedReplica& placed)
-{
-  return plan.stages.at(placed.stage).replicas.at(placed.replica).shards.front();
 }
 
 std::size_t rank_of_loss(const Plan& plan)
 {
-  const auto replicas = placed_replicas(plan);
+  const auto replicas = placed_shards(plan);
   return std::find_if(replicas.begin(), replicas.end(),
-                      [&](const PlacedReplica& placed) { return placed.stage + 1 == plan.stages.size(); })
+                      [&](const PlacedShard& placed) { return placed.stage + 1 == plan.stages.size(); })
       ->rank;
 }
 

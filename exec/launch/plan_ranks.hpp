@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 
 #include <cstddef>
@@ -16,9 +16,7 @@ std::vector<std::string> devices_of_ranks(const Plan& plan);
 std::vector<std::string> names_of_ranks(const Plan& plan);
 
 /// The replicas of stages that a rank has, in the order of the stages; none of the data server.
-std::vector<PlacedReplica> replicas_of_rank(const Plan& plan, std::size_t rank);
-/// The shard of a replica, which is its only one.
-const Shard& shard_of(const Plan& plan, const PlacedReplica& placed);
+std::vector<PlacedShard> replicas_of_rank(const Plan& plan, std::size_t rank);
 /// The rank that has the first replica of the plan's last stage, and so tells the loss.
 std::size_t rank_of_loss(const Plan& plan);
 

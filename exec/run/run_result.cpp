@@ -31,7 +31,7 @@ nlohmann::ordered_json stages_of(const Plan& plan, const MeasuredRun& measured, 
 {
   using Json = nlohmann::ordered_json;
   Json stages = Json::array();
-  for (const auto& placed : placed_replicas(plan)) {
+  for (const auto& placed : placed_shards(plan)) {
     const RankReport& report = measured.ranks()[placed.rank];
     const std::string& device = shard_of(plan, placed).device;
     const auto compute = [&] { return typical_step(measured.compute_times(placed.rank, placed.stage)).value; };

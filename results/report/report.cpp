@@ -1,7 +1,7 @@
 #include "results/report/report.hpp"
 
 #include "core/errors.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "results/explanation.hpp"
 #include "results/report/site_map.hpp"
 
@@ -84,12 +84,16 @@ Json connections_of(const ReportedRun& run, const SiteMap& map)
   }
   std::map<std::pair<std::size_t, std::size_t>, Bytes> synced;
   for (const auto& [stage, size] : run.simulated.synced) {
-    std::vector<std::size_t> site_of_replica;
-    for (const auto& placed : placed_replicas(run.result.plan)) {
-      if (placed.stage == stage) site_of_replica.push_back(map.site_of[map.device_of[placed.rank]]);
-    }
-    for (const Flow& flow : sync_flows(run.result.plan, stage, size, run.cluster)) {
-      synced[{site_of_replica[flow.from], site_of_replica[flow.to]}] += flow.size();
+    const std::size_t shards = run.result.plan.stages[stage].replicas.front().shards.size();
+    for (std::size_t shard = 0; shard < shards; ++shard) {
+      std::vector<std::size_t> site_of_replica;
+      for (const auto& placed : placed_shards(run.result.plan)) {
+        if (placed.stage != stage || placed.shard != shard) continue;
+        site_of_replica.push_back(map.site_of[map.device_of[placed.rank]]);
+      }
+      for (const Flow& flow : sync_flows(run.result.plan, stage, shard, size, run.cluster)) {
+        synced[{site_of_replica[flow.from], site_of_replica[flow.to]}] += flow.size();
+      }
     }
   }
   Json connections = Json::array();
@@ -112,15 +116,15 @@ Json stages_of(const ReportedRun& run, const SiteMap& map)
 {
   Json stages = Json::array();
   const Plan& plan = run.result.plan;
-  const auto replicas = placed_replicas(plan);
-  for (std::size_t i = 0; i < replicas.size(); ++i) {
+  const auto placed = placed_shards(plan);
+  for (std::size_t i = 0; i < placed.size(); ++i) {
     const StageMetrics& metrics = run.result.stages.at(i);
-    const Stage& stage = plan.stages[replicas[i].stage];
-    const std::size_t rank = replicas[i].rank;
-    const std::uint64_t microbatches = stage.replicas[replicas[i].replica].microbatches;
+    const Stage& stage = plan.stages[placed[i].stage];
+    const std::size_t rank = placed[i].rank;
+    const std::uint64_t microbatches = stage.replicas[placed[i].replica].microbatches;
     const Device& device = run.cluster.devices[map.device_of[rank]];
-    stages.push_back({{"stage", replicas[i].stage},
-                      {"replica", replicas[i].replica},
+    stages.push_back({{"stage", placed[i].stage},
+                      {"replica", placed[i].replica},
                       {"replicas", stage.replicas.size()},
                       {"microbatches", microbatches > 0 ? microbatches : plan.goal.microbatches},
                       {"device", metrics.device},

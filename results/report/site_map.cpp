@@ -1,6 +1,6 @@
 #include "results/report/site_map.hpp"
 
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -137,34 +137,48 @@ SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
     map.own_links.push_back(own_links.emplace(device, own_links_of(device, map, cluster)).first->second);
   }
   const auto connect = [&](std::size_t from, std::size_t to) { add_connection(map, cluster, from, to, own_links); };
-  std::vector<std::vector<std::size_t>> devices(plan.stages.size());  // of the replicas, by stage
-  for (const auto& placed : placed_replicas(plan)) devices[placed.stage].push_back(map.device_of[placed.rank]);
+  // By stage, replica and shard.
+  std::vector<std::vector<std::vector<std::size_t>>> devices(plan.stages.size());
+  for (const auto& placed : placed_shards(plan)) {
+    if (placed.shard == 0) devices[placed.stage].emplace_back();
+    devices[placed.stage].back().push_back(map.device_of[placed.rank]);
+  }
   if (cluster.data_server && !plan.stages.empty()) {
     map.device_of.push_back(cluster.data_server_index());
-    for (const std::size_t first : devices.front()) connect(cluster.data_server_index(), first);
+    for (const auto& replica : devices.front()) {
+      for (const std::size_t first : replica) connect(cluster.data_server_index(), first);
+    }
   }
   for (std::size_t stage = 0; stage + 1 < plan.stages.size(); ++stage) {
     const bool is_alike = microbatches_of(plan.stages[stage]) == microbatches_of(plan.stages[stage + 1]);
     for (std::size_t from = 0; from < devices[stage].size(); ++from) {
       for (std::size_t to = 0; to < devices[stage + 1].size(); ++to) {
-        if (!is_alike || from == to) connect(devices[stage][from], devices[stage + 1][to]);
+        if (is_alike && from != to) continue;
+        const auto& senders = devices[stage][from];
+        const auto& receivers = devices[stage + 1][to];
+        for (std::size_t i = 0; i < receivers.size(); ++i) connect(senders[i % senders.size()], receivers[i]);
       }
     }
   }
   for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
-    for (const Flow& flow : sync_flows(plan, stage, Bytes(1), cluster)) {
-      connect(devices[stage][flow.from], devices[stage][flow.to]);
+    for (const auto& shards : devices[stage]) {
+      for (std::size_t i = 0; i < shards.size(); ++i) connect(shards[i], shards[(i + 1) % shards.size()]);
+    }
+    for (std::size_t shard = 0; shard < devices[stage].front().size(); ++shard) {
+      for (const Flow& flow : sync_flows(plan, stage, shard, Bytes(1), cluster)) {
+        connect(devices[stage][flow.from][shard], devices[stage][flow.to][shard]);
+      }
     }
   }
   return map;
 }
 
-std::vector<Flow> sync_flows(const Plan& plan, std::size_t stage, Bytes size, const Cluster& cluster)
+std::vector<Flow> sync_flows(const Plan& plan, std::size_t stage, std::size_t shard, Bytes size, const Cluster& cluster)
 {
   const auto& replicas = plan.stages.at(stage).replicas;
   std::vector<std::string> sites;
   for (const auto& replica : replicas) {
-    sites.push_back(cluster.devices[cluster.device_index(replica.shards.front().device).value()].site);
+    sites.push_back(cluster.devices[cluster.device_index(replica.shards.at(shard).device).value()].site);
   }
   std::vector<Flow> flows;
   const auto add = [&](Opcode opcode, Bytes of_each) {

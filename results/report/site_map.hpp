@@ -40,7 +40,8 @@ struct SiteMap {
 SiteMap site_map_of(const Plan& plan, const Cluster& cluster);
 
 /// The flows, between indices of its replicas, by which a stage adds up gradients of `size` and brings updated
-/// parameters to those that do not update them.
-std::vector<Flow> sync_flows(const Plan& plan, std::size_t stage, Bytes size, const Cluster& cluster);
+/// parameters to those that do not update them: those of one shard of each replica.
+std::vector<Flow> sync_flows(const Plan& plan, std::size_t stage, std::size_t shard, Bytes size,
+                             const Cluster& cluster);
 
 }  // namespace isobar::results

@@ -1,5 +1,7 @@
 #include "results/trace/step_recorder.hpp"
 
+#include "core/program/collective.hpp"
+
 #include <algorithm>
 
 namespace isobar::results {
@@ -16,8 +18,20 @@ void StepRecorder::record(const TraceEvent& event)
   ++recorded_.instructions;
   if (recorded_.events.size() < most_) recorded_.events.push_back(event);
   if (instruction.payload == Payload::ParameterGradient) recorded_.synced[instruction.stage] = instruction.size;
-  if (instruction.opcode != Opcode::Send) return;
+  const bool is_of_shards = is_collective(instruction.opcode) &&
+                            (instruction.payload == Payload::Activation || instruction.payload == Payload::Gradient);
+  if (instruction.opcode != Opcode::Send && !is_of_shards) return;
   const Channel& channel = channels_[recorded_.lanes[event.rank][instruction.lane].channel.value()];
+  if (is_of_shards) {
+    if (channel.ends.front().rank != event.rank) return;
+    const std::vector<Bytes> sizes(channel.ends.size(), instruction.size);
+    for (const Round& round : rounds_of(instruction.opcode, sizes, channel.algorithm)) {
+      for (const Flow& flow : round) {
+        recorded_.sent[{channel.ends[flow.from].rank, channel.ends[flow.to].rank}] += flow.size();
+      }
+    }
+    return;
+  }
   recorded_.sent[{event.rank, other_end(channel, event.rank, instruction.lane).rank}] += instruction.size;
 }
 

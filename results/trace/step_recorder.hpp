@@ -17,7 +17,7 @@ struct RecordedStep {
   std::vector<std::vector<Lane>> lanes;  ///< of the program, by rank
   std::vector<TraceEvent> events;        ///< in the order of recording
   std::uint64_t instructions = 0;        ///< number in the step, kept or not
-  /// Bytes of the messages between two ranks, by sending and receiving rank.
+  /// Bytes of activations and their gradients between two ranks, by sending and receiving rank.
   std::map<std::pair<std::size_t, std::size_t>, Bytes> sent;
   std::map<std::uint32_t, Bytes> synced;  ///< gradients that the replicas of a stage add up, by stage
 };

@@ -4,7 +4,7 @@
 #include "core/errors.hpp"
 #include "core/plan/microbatch_pattern.hpp"
 #include "core/plan/order_text.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/utf8.hpp"
 #include "schedules/lowering/replicas.hpp"
 
@@ -37,9 +37,10 @@ class UnitPlay {
         begins_(orders.size()),
         free_(orders.size())
   {
-    for (const auto& placed : placed_replicas(plan)) {
+    for (const auto& placed : placed_shards(plan)) {
       parts_[placed.rank].push_back(placed);
-      rank_of_[placed.stage].push_back(placed.rank);
+      if (placed.shard == 0) rank_of_[placed.stage].emplace_back();
+      rank_of_[placed.stage].back().push_back(placed.rank);
     }
     for (auto& ends : ends_) ends.assign(plan.stages.size(), std::vector<std::uint64_t>(plan.goal.microbatches));
     std::vector<std::size_t> ready;
@@ -61,8 +62,8 @@ class UnitPlay {
   /// The micro-batch of the step.
   std::uint64_t microbatch_of(std::size_t rank, const Task& task) const
   {
-    const auto& [stage, replica, at] = parts_[rank].at(task.part);
-    return patterns_[stage].nth(replica, task.microbatch);
+    const PlacedShard& placed = parts_[rank].at(task.part);
+    return patterns_[placed.stage].nth(placed.replica, task.microbatch);
   }
   std::uint64_t end() const { return *std::max_element(free_.begin(), free_.end()); }
 
@@ -110,16 +111,17 @@ class UnitPlay {
       end_of(forward, stage, microbatch) = free_[rank];
       if (forward ? stage + 1 < rank_of_.size() : stage > 0) {
         const std::size_t other = forward ? stage + 1 : stage - 1;
-        const std::size_t next = rank_of_[other][patterns_[other].replica_of(microbatch)];
-        if (next != rank) ready.push_back(next);
+        for (const std::size_t next : rank_of_[other][patterns_[other].replica_of(microbatch)]) {
+          if (next != rank) ready.push_back(next);
+        }
       }
     }
   }
 
   const std::vector<Order>& orders_;
-  std::vector<MicrobatchPattern> patterns_;        // by stage
-  std::vector<std::vector<PlacedReplica>> parts_;  // by rank
-  std::vector<std::vector<std::size_t>> rank_of_;  // by stage and replica
+  std::vector<MicrobatchPattern> patterns_;                     // by stage
+  std::vector<std::vector<PlacedShard>> parts_;                 // by rank
+  std::vector<std::vector<std::vector<std::size_t>>> rank_of_;  // by stage, replica and shard
   std::vector<std::vector<std::uint64_t>> begins_;
   std::vector<std::uint64_t> free_;  // by rank: when it has ended its tasks so far
   std::array<std::vector<std::vector<std::uint64_t>>, 2> ends_;

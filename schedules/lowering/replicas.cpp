@@ -21,11 +21,19 @@ namespace {
 /// How many times a micro-batch may be looked up where stages divide them in different ways.
 constexpr std::uint64_t most_look_ups = std::uint64_t{1} << 24;
 
+/// The first shard of each replica of a plan: the others do what it does.
+std::vector<PlacedShard> first_shards(const Plan& plan)
+{
+  std::vector<PlacedShard> placed = placed_shards(plan);
+  std::erase_if(placed, [](const PlacedShard& each) { return each.shard > 0; });
+  return placed;
+}
+
 /// The replicas of a plan, and which of them pass micro-batches to each other.
 class Pipelines {
  public:
   explicit Pipelines(const Plan& plan)
-      : plan_(plan), placed_(placed_replicas(plan)), patterns_(microbatch_patterns(plan)), pipeline_of_(placed_.size())
+      : plan_(plan), placed_(first_shards(plan)), patterns_(microbatch_patterns(plan)), pipeline_of_(placed_.size())
   {
     std::iota(pipeline_of_.begin(), pipeline_of_.end(), std::size_t{0});
     std::size_t first = 0;
@@ -46,7 +54,8 @@ class Pipelines {
     return result;
   }
 
-  const std::vector<PlacedReplica>& placed() const { return placed_; }
+  /// The first shard of each replica.
+  const std::vector<PlacedShard>& placed() const { return placed_; }
   const MicrobatchPattern& pattern_of(std::size_t stage) const { return patterns_[stage]; }
   std::uint64_t microbatches_of(std::size_t index) const
   {
@@ -93,7 +102,7 @@ class Pipelines {
   }
 
   const Plan& plan_;
-  std::vector<PlacedReplica> placed_;
+  std::vector<PlacedShard> placed_;
   std::vector<MicrobatchPattern> patterns_;
   std::vector<std::size_t> first_of_stage_;
   std::vector<std::size_t> pipeline_of_;  // a forest: each replica's parent
@@ -127,9 +136,19 @@ class ReplicaOrders {
         choice_(plan.goal.schedule),
         devices_(devices_of(plan)),
         pipelines_(plan),
+        pipeline_stage_(pipeline_stages(plan)),
+        shards_of_(devices_.size()),
         orders_(devices_.size()),
         is_ordered_(devices_.size())
   {
+    std::size_t first = 0;  // shard of the replica
+    for (const auto& placed : placed_shards(plan)) {
+      if (placed.shard == 0) {
+        first = placed.rank;
+        shards_of_[first].clear();
+      }
+      shards_of_[first].push_back(placed.rank);
+    }
     std::vector<std::uint32_t> parts(devices_.size(), 0);
     std::vector<std::optional<std::size_t>> last_stage(devices_.size());
     for (const auto& placed : pipelines_.placed()) {
@@ -146,8 +165,14 @@ class ReplicaOrders {
   std::vector<Order> orders()
   {
     if (schedule_.takes_orders) {
-      throw InputError("schedule", fmt::format("{} is for plans with one replica of each stage; use another schedule",
+      throw InputError("schedule", fmt::format("{} is for plans with one device for each stage; use another schedule",
                                                schedule_.name));
+    }
+    const bool has_shards = std::any_of(shards_of_.begin(), shards_of_.end(),
+                                        [](const std::vector<std::size_t>& shards) { return shards.size() > 1; });
+    if (has_shards && schedule_.folding != Folding::OneEach) {
+      throw InputError("schedule",
+                       fmt::format("{} has no shards; use a schedule with one stage on each device", schedule_.name));
     }
     if (const auto warm_up = given_numbers(); warm_up && warm_up->size() != devices_.size()) {
       throw InputError("schedule", fmt::format("warm_up has {} for {}; give one for each",
@@ -173,15 +198,18 @@ class ReplicaOrders {
            }) == members.end();
   }
 
-  void set_order(std::size_t rank, Order order)
+  [[noreturn]] void refuse_two_uses(std::size_t rank) const
   {
-    if (is_ordered_[rank]) {
-      throw InputError("stages", fmt::format("device {} has replicas of two pipelines, or of two stages of which one "
-                                             "has more replicas than the other; give it those of one",
-                                             shown(devices_[rank])));
-    }
+    throw InputError("stages", fmt::format("device {} has replicas of two pipelines, or of two stages of which one "
+                                           "has more replicas than the other; give it those of one",
+                                           shown(devices_[rank])));
+  }
+
+  void set_order(std::size_t rank, const Order& order)
+  {
+    if (is_ordered_[rank]) refuse_two_uses(rank);
     is_ordered_[rank] = true;
-    orders_[rank] = std::move(order);
+    for (const std::size_t shard : shards_of_[rank]) orders_[shard] = order;
   }
 
   /// Orders a pipeline with one replica of each stage.
@@ -220,12 +248,22 @@ class ReplicaOrders {
   }
 
   /// Orders a pipeline in which a stage has several replicas, each replica by itself.
-  void order_each(const std::vector<std::size_t>& members)
+  void order_each(const std::vector<std::size_t>& all_members)
   {
     if (schedule_.folding != Folding::OneEach) {
       throw InputError("schedule", fmt::format("{} needs pipelines with one replica of each stage; give all stages "
                                                "replicas with the same micro-batches",
                                                schedule_.name));
+    }
+    // Neighbouring stages on the same devices count as one.
+    std::vector<std::size_t> members;
+    std::unordered_map<std::size_t, std::vector<std::uint32_t>> parts_of_rank;
+    for (const std::size_t index : all_members) {
+      const PlacedShard& placed = pipelines_.placed()[index];
+      const bool is_first = placed.stage == 0 || pipeline_stage_[placed.stage] != pipeline_stage_[placed.stage - 1];
+      if (is_first) members.push_back(index);
+      if (is_first && !parts_of_rank[placed.rank].empty()) refuse_two_uses(placed.rank);
+      parts_of_rank[placed.rank].push_back(part_of_[index]);
     }
     std::map<std::size_t, std::uint64_t> replicas_of_stage;
     for (const std::size_t index : members) ++replicas_of_stage[pipelines_.placed()[index].stage];
@@ -241,7 +279,7 @@ class ReplicaOrders {
     std::uint64_t ahead_here = 0;
     std::uint64_t after = 0;  // replicas of the stages after
     for (std::size_t i = members.size(); i-- > 0;) {
-      const auto& [stage, replica, rank] = pipelines_.placed()[members[i]];
+      const auto& [stage, replica, shard, rank] = pipelines_.placed()[members[i]];
       if (i + 1 < members.size() && pipelines_.placed()[members[i + 1]].stage != stage) {
         ahead = std::exchange(ahead_here, 0);
         after += replicas_of_stage.at(pipelines_.placed()[members[i + 1]].stage);
@@ -261,7 +299,7 @@ class ReplicaOrders {
                                      shown(devices_[rank]), warm_up, needed));
       }
       ahead_here = std::max(ahead_here, span_of(pattern, replica, warm_up));
-      set_order(rank, std::move(order));
+      set_order(rank, over_parts(order, {parts_of_rank.at(rank)}));
     }
   }
 
@@ -315,8 +353,10 @@ class ReplicaOrders {
   const ScheduleChoice& choice_;
   std::vector<std::string> devices_;
   Pipelines pipelines_;
-  std::vector<std::uint32_t> part_of_;  // of each placed replica
-  std::vector<Order> orders_;           // by rank
+  std::vector<std::size_t> pipeline_stage_;          // of each stage
+  std::vector<std::vector<std::size_t>> shards_of_;  // by rank of a first shard: the ranks of all
+  std::vector<std::uint32_t> part_of_;               // of each placed replica
+  std::vector<Order> orders_;                        // by rank
   std::vector<bool> is_ordered_;
 };
 
@@ -343,7 +383,7 @@ std::vector<MicrobatchPattern> microbatch_patterns(const Plan& plan)
 
 std::vector<Order> orders_of(const Plan& plan)
 {
-  if (has_replicas(plan)) return ReplicaOrders(plan).orders();
+  if (has_shared_stages(plan)) return ReplicaOrders(plan).orders();
   return require_schedule(plan.goal.schedule.name).orders(shape_of(plan), plan.goal.schedule);
 }
 

@@ -2,7 +2,7 @@
 
 #include "core/plan/microbatch_pattern.hpp"
 #include "core/plan/order.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 
 #include <cstddef>

@@ -109,6 +109,15 @@ TEST(PlaceExternally, TakesStagesWithReplicas)
   EXPECT_EQ(*plan.objective, plan.predicted->step_time);
 }
 
+TEST(PlaceExternally, RefusesShardsOfLayersThatCannotBeDivided)
+{
+  const std::string answer = R"({"stages": [{"first_layer": 0, "last_layer": 3, "replicas": [{"microbatches": 8,
+      "shards": [{"device": "d0", "share": 0.25}, {"device": "d1", "share": 0.75}]}]}]})";
+  EXPECT_THAT([&] { plan_by_answer(answer); },
+              testing::ThrowsMessage<InputError>(testing::HasSubstr("stages[3]: 2 shards of layer layer3, which one "
+                                                                    "device computes")));
+}
+
 TEST(PlaceExternally, TakesThePlanFileOfAGridAndRecomputesItsClaims)
 {
   SearchLimits limits;

@@ -7,6 +7,7 @@
 #include "core/check/played_checker.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/shards.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ namespace {
 using namespace testing_support;  // NOLINT: a test file
 using testing::IsEmpty;
 
-/// A plan over all devices of a cluster, in which some stages have two or three replicas.
+/// A plan over all devices of a cluster, in which some stages have two or three replicas, or shards.
 Plan random_replicas(std::mt19937_64& random, const Cluster& cluster, std::size_t layers, const std::string& schedule)
 {
   Plan plan;
@@ -31,17 +32,19 @@ Plan random_replicas(std::mt19937_64& random, const Cluster& cluster, std::size_
   const std::uint64_t all = plan.goal.microbatches;
   const std::vector<std::vector<std::uint64_t>> counts = {
       {0}, {all / 2, all / 2}, {all / 6, all - all / 6}, {all / 3, all / 6, all / 2}};
-  std::size_t device = 0;
-  while (device < cluster.devices.size()) {
+  std::vector<std::string> devices;
+  for (const auto& device : cluster.devices) devices.push_back(device.name);
+  while (!devices.empty()) {
     const auto& chosen = counts[random() % counts.size()];
-    if (device + chosen.size() > cluster.devices.size()) continue;
-    Stage& stage = plan.stages.emplace_back();
-    for (const std::uint64_t count : chosen) stage.replicas.push_back({count, {Shard{cluster.devices[device++].name}}});
+    const std::size_t shards = 1 + random() % 3;
+    if (chosen.size() * shards > devices.size()) continue;
+    plan.stages.push_back(random_stage(random, chosen, shards, devices));
   }
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     plan.stages[i].first_layer = layers * i / plan.stages.size();
     plan.stages[i].last_layer = layers * (i + 1) / plan.stages.size() - 1;
   }
+  plan.stages = by_layers(plan.stages);
   return plan;
 }
 
@@ -50,9 +53,12 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
   std::mt19937_64 random(11);
   std::size_t close = 0;
   std::size_t priced = 0;
+  std::size_t close_with_shards = 0;
+  std::size_t priced_with_shards = 0;
   for (int round = 0; round < 300; ++round) {
     const std::size_t layers = 8 + random() % 6;
-    const Workload workload = random_chain(random, layers);
+    Workload workload = random_chain(random, layers);
+    add_splits(random, workload);
     const Cluster cluster = random_cluster(random, 2 + random() % 6, 1e9);
     for (const std::string schedule : {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"}) {
       Plan plan = random_replicas(random, cluster, layers, schedule);
@@ -61,7 +67,7 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
       if (round % 5 == 0) plan.goal.communication = Communication::None;
       if (is_chain(plan)) continue;
       price_by_playing(plan, workload, cluster);
-      ++priced;
+      ++(has_shards(plan) ? priced_with_shards : priced);
       const double step = plan.predicted->step_time.value;
       ASSERT_GE(step, plan.step_bound->value * (1 - 1e-12)) << schedule << round;
       const auto program = schedules::make_program(plan, workload);
@@ -69,11 +75,13 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
       ASSERT_THAT(faults_of_played(plan, workload, cluster, *program), IsEmpty()) << schedule << round;
       ASSERT_GE(step, played_bound(CostModel(workload, cluster), plan.goal, true).value.value * (1 - 1e-12));
       ASSERT_THAT(faults_of_certificate(plan, workload, cluster), IsEmpty()) << schedule << round;
-      close += plan.step_bound->value > 0.7 * step ? 1U : 0U;
+      (has_shards(plan) ? close_with_shards : close) += plan.step_bound->value > 0.7 * step ? 1U : 0U;
     }
   }
-  EXPECT_GT(priced, 1000U);
+  EXPECT_GT(priced, 400U);
   EXPECT_GT(close, priced / 4);
+  EXPECT_GT(priced_with_shards, 500U);
+  EXPECT_GT(close_with_shards, priced_with_shards / 4);
 }
 
 TEST(ReplicaCosts, CountADeviceByItsPartOfTheMicroBatches)

@@ -41,6 +41,26 @@ class Plan(CommandTest):
         self.assertRegex(table, r"stage +device +micro-batches +layers")
         self.assertEqual(len(table.splitlines()), 2 + 8)
 
+    def test_a_grid_divides_layers_among_devices(self):
+        workload = self.write("operators.yaml", pathlib.Path("workloads/gpt2_124m.yaml").read_text() + "unit: operator\n")
+        inputs = "platforms/nodes8.xml", workload
+        file, result = str(self.folder / "plan.json"), str(self.folder / "result.json")
+        printed = self.run_isobar("plan", *inputs, "--allocator", "grid", "--pipeline", 2, "--tensor", 2,
+                                  "-o", file).stdout
+        self.assertRegex(printed.split("\n\n")[1], r"stage +device +micro-batches +share +layers")
+        plan = json.loads(pathlib.Path(file).read_text())
+        self.assertEqual([(stage["first_layer"], stage["last_layer"]) for stage in plan["stages"]], [(0, 12), (13, 25)])
+        shards = [shard for stage in plan["stages"] for replica in stage["replicas"] for shard in replica["shards"]]
+        self.assertEqual([shard["share"] for shard in shards], [0.5] * 8)
+        self.assertIn("every claim holds", self.run_isobar("verify", *inputs, file).stdout)
+        simulated = self.run_isobar("simulate", *inputs, "--plan", file, "-o", result).stdout
+        self.assertEqual(len(simulated.split("\n\n")[1].splitlines()), 2 + 8)  # one row for each device
+        step = json.loads(pathlib.Path(result).read_text())["step_time_s"]
+        self.assertLess(abs(step / plan["predicted"]["step_time_s"] - 1), 0.05)
+        run, = self.json_of("report", result)["runs"]
+        self.assertEqual(len(run["stages"]), 26 * 4)
+        self.assertIn("2F0", self.run_isobar("schedule", "show", file).stdout)
+
     def test_refuses_shapes_that_no_grid_has(self):
         inputs = "platforms/nodes8.xml", "workloads/gpt2_124m.yaml"
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "chain-dp", "--replicas", 2),
@@ -49,6 +69,9 @@ class Plan(CommandTest):
                          "--pipeline: 0 is not a number of devices; write 1 or more")
         answer = self.run_isobar("plan", *inputs, "--allocator", "grid", "--replicas", 3, expect=4).stdout
         self.assertIn("there is no grid with 3 replicas on 8 devices: 3 replicas do not divide 8 micro-batches", answer)
+        answer = self.run_isobar("plan", *inputs, "--allocator", "grid", "--tensor", 2, expect=4).stdout
+        self.assertIn("there is no grid of 2 shards on 8 devices: layer block0 cannot be divided; a gpt or llama needs "
+                      "unit: operator", answer)
 
     def test_names_the_data_server_where_there_is_one(self):
         self.assertEqual(self.json_of("plan", SKY16, BERT24, "--allocator", "even")["data_server"], "node-0")

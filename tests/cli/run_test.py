@@ -81,6 +81,13 @@ class Run(CommandTest):
                          [(0, 2, 2), (1, 2, 2)] * parts)
         self.assertEqual(run["measured"]["timeline"]["instructions"], run["timeline"]["instructions"])
 
+    def test_a_plan_that_divides_layers_is_refused(self):
+        workload = self.write("operators.yaml", pathlib.Path("workloads/gpt2_124m.yaml").read_text() + "unit: operator\n")
+        plan = self.make_plan("platforms/nodes8.xml", workload, "--tensor", 2, allocator="grid")
+        self.assertRegex(self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"),
+                         r"stages\[0\].replicas\[0\].shards: 2; isobar run takes plans of one shard in each replica; "
+                         "plan with --tensor 1")
+
     def test_profile_plan_simulate_run(self):
         workload, plan = self.stamped_plan()
         trace, log, output = (self.folder / name for name in ("trace.json", "log.jsonl", "run.json"))

@@ -4,7 +4,7 @@
 #include "core/check/certificate_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "tests/support/instances.hpp"
 
 #include <fmt/format.h>
@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -250,6 +251,75 @@ TEST(Grid, StopsAtTheBudgetWithTheBestSoFar)
            cluster(std::vector<double>(12, 1.0), {Seconds(1), BytesPerSecond(10)}), goal_under("1f1b", 24), limits);
   EXPECT_FALSE(plan.stages.empty());
   EXPECT_EQ(plan.outcome, Outcome::TimedOut);
+}
+
+/// A chain of so many layers that can be divided in 8 units.
+Workload divisible(std::size_t layers)
+{
+  Workload workload = chain(std::vector<double>(layers, 8), 80, 80, 1);
+  for (auto& layer : workload.layers) {
+    layer.split = Split{.name = "heads", .units = 8, .parameters = layer.parameters};
+  }
+  workload.layers.back().split->gathered = Bytes(1);
+  return workload;
+}
+
+TEST(Grid, DividesLayersAmongNeighbours)
+{
+  Cluster devices = cluster(std::vector<double>(8, 1.0), {Seconds(0), BytesPerSecond(1e9)});
+  const Workload workload = divisible(4);
+  const Goal goal = goal_under("1f1b", 4);
+  for (const auto [pipeline, replicas, tensor] :
+       {std::array{1U, 1U, 8U}, std::array{2U, 2U, 2U}, std::array{1U, 4U, 2U}}) {
+    SearchLimits limits;
+    limits.grid = {pipeline, replicas, tensor};
+    const Plan plan = grid(workload, devices, goal, limits);
+    ASSERT_EQ(plan.stages.size(), 4U);  // each layer is one
+    EXPECT_EQ(pipeline_stages(plan).back() + 1, pipeline);
+    for (const auto& stage : plan.stages) {
+      ASSERT_EQ(stage.replicas.size(), replicas);
+      for (const auto& replica : stage.replicas) {
+        ASSERT_EQ(replica.shards.size(), tensor);
+        EXPECT_EQ(replica.shards.front().share, 1.0 / tensor);
+      }
+    }
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < 8; ++i) names.push_back(fmt::format("d{}", i));
+    EXPECT_EQ(devices_of(plan), names);
+    EXPECT_THAT(faults_of_certificate(plan, workload, devices), testing::IsEmpty());
+  }
+  // With free communication the devices of a layer are as fast as a longer pipeline without its bubble.
+  const Plan best = grid(workload, devices, {.communication = Communication::None, .microbatches = 1});
+  EXPECT_EQ(best.stages.front().replicas.front().shards.size(), 8U);
+  EXPECT_DOUBLE_EQ(best.predicted->step_time.value, CostModel(workload, devices).compute_time(0, 0, 3).value / 8 +
+                                                        CostModel(workload, devices).update_time(0, 0, 3).value / 8);
+}
+
+TEST(Grid, DividesLayersWithinASite)
+{
+  Cluster devices = cluster(std::vector<double>(6, 1.0), {Seconds(0), BytesPerSecond(1e12)});
+  for (std::size_t i = 0; i < 6; ++i) devices.devices[i].site = i < 2 ? "near" : "far";
+  const Workload workload = divisible(6);
+  const Plan best = grid(workload, devices, {.communication = Communication::None, .microbatches = 1});
+  EXPECT_EQ(best.stages.front().replicas.front().shards.size(), 2U);  // 3 or 6 would lie in both
+}
+
+TEST(Grid, SaysWhyLayersCannotBeDivided)
+{
+  const Cluster devices = cluster(std::vector<double>(8, 1.0), {Seconds(0), BytesPerSecond(1e9)});
+  SearchLimits limits;
+  limits.grid.tensor = 2;
+  EXPECT_EQ(
+      grid(chain({1, 1}), devices, goal_under("1f1b", 4), limits).reason,
+      "there is no grid of 2 shards on 8 devices: layer layer0 cannot be divided; a gpt or llama needs unit: operator");
+  limits.grid.tensor = 16;
+  EXPECT_EQ(grid(divisible(2), cluster(std::vector<double>(16, 1.0), {Seconds(0), BytesPerSecond(1e9)}),
+                 goal_under("1f1b", 4), limits)
+                .reason,
+            "there is no grid of 16 shards on 16 devices: layer layer0 has 8 to divide (heads)");
+  limits.grid.tensor = 2;
+  EXPECT_EQ(grid(divisible(8), devices, goal_under("interleaved", 4), limits).reason,
+            "there is no grid of 2 shards on 8 devices: schedule interleaved has no shards");
 }
 
 TEST(RequireGrid, NamesTheAllocatorsThatTakeAShape)

@@ -193,11 +193,37 @@ TEST(FaultsOf, NamesAnotherDataServer)
   EXPECT_THAT(sound.faults(), ElementsAre("data_server: claims none; it is data on platform cluster"));
 }
 
-TEST(FaultsOf, RefusesSeveralDevicesForOneStage)
+TEST(FaultsOf, NamesShardsThatCannotDivideTheirLayers)
+{
+  Sound sound;
+  auto& shards = sound.plan.stages[0].replicas[0].shards;
+  shards.clear();
+  EXPECT_THAT(sound.faults(),
+              testing::Contains("stages[0].replicas[0].shards: none; a replica has a device that runs it"));
+  shards = {{"d0", 0.5}, {"d9", 0.25}};
+  EXPECT_THAT(sound.faults(), testing::Contains("stages[0].replicas[0].shards: their shares sum to 0.75; those of a "
+                                                "replica sum to 1"));
+  const std::string& name = sound.workload.layers[0].name;
+  EXPECT_THAT(sound.faults(),
+              testing::Contains(fmt::format("stages[0]: 2 shards of layer {}, which one device computes; give it one "
+                                            "shard, or write unit: operator in the workload of a gpt or llama",
+                                            name)));
+  for (auto& layer : sound.workload.layers) layer.split = Split{.name = "heads"};
+  EXPECT_THAT(sound.faults(), testing::Contains(fmt::format("stages[0]: 2 shards of layer {}, which has 1 to "
+                                                            "divide (heads); give it fewer shards",
+                                                            name)));
+  EXPECT_THAT(sound.faults(),
+              testing::Contains("stages[0]: 2 shards of layers 0 to 2; each layer of several shards is a stage"));
+}
+
+TEST(FaultsOf, NamesADeviceThatDividesItsStagesWithDifferentOthers)
 {
   Sound sound;
   sound.plan.stages[0].replicas[0].shards = {{"d0", 0.5}, {"d1", 0.5}};
-  EXPECT_THAT(sound.faults(), ElementsAre("stages[0].replicas[0].shards: 2; this version runs replicas of one shard"));
+  sound.plan.stages[1].replicas[0].shards = {{"d1", 0.5}, {"d0", 0.5}};
+  EXPECT_THAT(sound.faults(),
+              testing::Contains("stages[1].replicas[0].shards: device d1 has other shards beside it elsewhere; the "
+                                "devices that divide a stage have all their stages together"));
 }
 
 TEST(FaultsOf, NamesReplicasThatDoNotDivideTheStep)

@@ -571,6 +571,134 @@ TEST(FaultsOfProgram, FindParametersThatAreGatheredForAPassBeforeTheyAreUpdated)
                           "gather of its parameters"));
 }
 
+// --- ranks that compute a stage together -------------------------------------------------------------------------
+
+constexpr LaneId sum_activations = 1;
+constexpr LaneId sum_gradients = 2;
+constexpr LaneId sum_shared = 3;
+
+/// Two stages that two ranks compute together, with one micro-batch: F0 F1 B1 B0 and two Updates on each.
+class SharedStages : public EditableProgram {
+ public:
+  SharedStages() : EditableProgram(2)
+  {
+    const auto activations = connect({{0, "sum activations"}, {1, "sum activations"}});
+    const auto gradients = connect({{0, "sum gradients"}, {1, "sum gradients"}});
+    const auto shared = connect({{0, "sum shared"}, {1, "sum shared"}});
+    for (const std::size_t rank : {0U, 1U}) {
+      compute(rank, Opcode::Forward, 0).stage = 0;
+      compute(rank, Opcode::Forward, 0, 1, after(sum_activations, 1)).stage = 1;
+      compute(rank, Opcode::Backward, 0, 1, after(sum_activations, 2)).stage = 1;
+      compute(rank, Opcode::Backward, 0, 1, after(sum_gradients, 1)).stage = 0;
+      compute(rank, Opcode::Update, 0, 1, after(sum_shared, 2)).stage = 0;
+      compute(rank, Opcode::Update, 0, 1, after(sum_shared, 1)).stage = 1;
+    }
+    meet(activations, Opcode::AllReduce, Payload::Activation, 0, after(compute_lane, 1));
+    meet(activations, Opcode::AllGather, Payload::Activation, 1, after(compute_lane, 2));
+    meet(gradients, Opcode::AllReduce, Payload::Gradient, 1, after(compute_lane, 3));
+    meet(shared, Opcode::AllReduce, Payload::ParameterGradient, 1, after(compute_lane, 3));
+    meet(shared, Opcode::AllReduce, Payload::ParameterGradient, 0, after(compute_lane, 4));
+  }
+
+  void meet(std::size_t channel, Opcode opcode, Payload payload, std::uint32_t stage, Wait wait)
+  {
+    collective(channel, opcode, payload, 8, wait);
+    for (const End& end : channel_list.at(channel).ends) listing[end.rank].instructions[end.lane].back().stage = stage;
+  }
+  /// An instruction of both ranks.
+  void edit(LaneId lane, std::size_t position, const std::function<void(Instruction&)>& change)
+  {
+    for (const std::size_t rank : {0U, 1U}) change(instruction(rank, lane, position));
+  }
+};
+
+TEST(FaultsOfProgram, AreNoneWhereRanksMakeTheirResultsWhole)
+{
+  EXPECT_THAT(faults_of(SharedStages()), IsEmpty());
+}
+
+TEST(FaultsOfProgram, NameEachTaskThatDoesNotWaitForWholeResults)
+{
+  const std::vector<std::pair<std::function<void(SharedStages&)>, std::string>> breaks = {
+      {[](auto& p) { p.instruction(0, compute_lane, 1).waits = {}; },
+       "rank 0, lane compute, position 1: Forward of micro-batch 0 in stage 1 does not wait for the collective of "
+       "activations of the stage before at rank 0, lane sum activations, position 0"},
+      {[](auto& p) { p.instruction(1, compute_lane, 2).waits = {}; },
+       "rank 1, lane compute, position 2: Backward of micro-batch 0 in stage 1 does not wait for the collective of its "
+       "activations at rank 1, lane sum activations, position 1"},
+      {[](auto& p) { p.instruction(0, compute_lane, 3).waits = {}; },
+       "rank 0, lane compute, position 3: Backward of micro-batch 0 in stage 0 does not wait for the collective of "
+       "gradients of the stage after at rank 0, lane sum gradients, position 0"},
+      {[](auto& p) { p.instruction(1, sum_activations, 0).waits = {}; },
+       "rank 1, lane sum activations, position 0: AllReduce of activation in stage 0 does not wait for the Forward at "
+       "rank 1, lane compute, position 0"},
+      {[](auto& p) { p.instruction(0, sum_gradients, 0).waits = {}; },
+       "rank 0, lane sum gradients, position 0: AllReduce of gradient in stage 1 does not wait for the backward at "
+       "rank "
+       "0, lane compute, position 2"},
+      {[](auto& p) { p.instruction(0, compute_lane, 4).waits = {}; },
+       "rank 0, lane compute, position 4: Update in stage 0 does not wait for the sync of its gradients at rank 0, "
+       "lane "
+       "sum shared, position 1"},
+  };
+  for (const auto& [edit, fault] : breaks) {
+    SharedStages program;
+    edit(program);
+    EXPECT_THAT(faults_of(program), ElementsAre(fault));
+  }
+}
+
+TEST(FaultsOfProgram, NameRanksThatComputeTheSameButDoNotMeet)
+{
+  SharedStages alone;
+  alone.edit(sum_activations, 1, [](Instruction& sum) { sum.payload = Payload::ParameterGradient; });
+  EXPECT_THAT(faults_of(alone), ElementsAre("rank 0, lane compute, position 1: no collective of its activations",
+                                            "rank 1, lane compute, position 1: no collective of its activations"));
+  SharedStages without_gradient;
+  without_gradient.edit(sum_gradients, 0, [](Instruction& sum) { sum.payload = Payload::ParameterGradient; });
+  EXPECT_THAT(faults_of(without_gradient),
+              ElementsAre("rank 0, lane compute, position 1: no collective of its gradients",
+                          "rank 1, lane compute, position 1: no collective of its gradients"));
+  SoundProgram doubled;
+  doubled.compute(1, Opcode::Forward, 0).stage = 0;
+  EXPECT_THAT(faults_of(doubled),
+              testing::Contains("rank 1, lane compute, position 5: a second Forward for micro-batch 0 of stage 0; the "
+                                "first is at rank 0, lane compute, position 0"));
+}
+
+TEST(FaultsOfProgram, NameAGroupOfRanksWhoseParameterGradientsMeetNoOtherGroup)
+{
+  // Ranks 0 and 1 compute micro-batch 0, ranks 2 and 3 micro-batch 1; only the first ranks add up their gradients.
+  EditableProgram program(4);
+  const std::size_t groups[2] = {program.connect({{0, "sum activations"}, {1, "sum activations"}}),
+                                 program.connect({{2, "sum activations"}, {3, "sum activations"}})};
+  const std::size_t shared[2] = {program.connect({{0, "sum shared"}, {1, "sum shared"}}),
+                                 program.connect({{2, "sum shared"}, {3, "sum shared"}})};
+  const auto sync = program.connect({{0, "sync"}, {2, "sync"}});
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    program.compute(rank, Opcode::Forward, rank / 2).stage = 0;
+    program.compute(rank, Opcode::Backward, rank / 2, 1, after(1, 1)).stage = 0;
+    Waits sums = after(2, 1);
+    if (rank % 2 == 0) sums.add(after(3, 1));
+    program.compute(rank, Opcode::Update, 0, 1, sums).stage = 0;
+  }
+  for (const std::size_t group : {0U, 1U}) {
+    program.collective(groups[group], Opcode::AllGather, Payload::Activation, 8, after(compute_lane, 1));
+    program.collective(shared[group], Opcode::AllReduce, Payload::ParameterGradient, 8, after(compute_lane, 2));
+  }
+  program.collective(sync, Opcode::AllReduce, Payload::ParameterGradient, 8, after(compute_lane, 2));
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    for (LaneId lane = 1; lane < program.lanes(rank).size(); ++lane) {
+      Instruction& collective = program.instruction(rank, lane, 0);
+      collective.stage = 0;
+      if (lane == 1) collective.microbatch = rank / 2;
+    }
+  }
+  EXPECT_THAT(faults_of(program),
+              ElementsAre("stage 0: no collective of its parameter gradients joins rank 1 with each "
+                          "group of ranks"));
+}
+
 // --- evaluation, many faults, long programs ---------------------------------------------------------------------
 
 TEST(FaultsOfProgram, AcceptProgramsWithoutBackwardsOnlyAsEvaluations)

@@ -199,6 +199,25 @@ TEST(PlanFile2, KeepsReplicasAndHowTheyAgree)
   EXPECT_EQ(devices_of(again), (std::vector<std::string>{"d1", "d0", "d2"}));
 }
 
+TEST(PlanFile2, JoinsTheLayersOfStagesWithSeveralShards)
+{
+  Plan plan = some_plan_2();
+  plan.goal.schedule = {"1f1b"};
+  const Replica both{0, {{"d0", 0.25}, {"d2", 0.75}}};
+  plan.stages = {stage_on("d1", 0, 0), {1, 1, {both}}, {2, 2, {both}}};
+  const auto json = plan_to_json(plan);
+  EXPECT_THAT(json, testing::HasSubstr("\"first_layer\": 1,\n      \"last_layer\": 2,"));
+  EXPECT_THAT(json, testing::HasSubstr("\"share\": 0.75"));
+  const auto again = plan_from_json(json, "plan.json");
+  EXPECT_EQ(plan_to_json(again), json);
+  ASSERT_EQ(again.stages.size(), 3U);
+  EXPECT_EQ(again.stages[1].first_layer, 1U);
+  EXPECT_EQ(again.stages[1].last_layer, 1U);
+  EXPECT_EQ(again.stages[2].first_layer, 2U);
+  EXPECT_EQ(again.stages[2].replicas[0].shards[1].share, 0.75);
+  EXPECT_EQ(devices_of(again), (std::vector<std::string>{"d1", "d0", "d2"}));
+}
+
 TEST(PlanFile2, KeepsNumbersByDevice)
 {
   auto plan = some_plan();

@@ -115,6 +115,22 @@ TEST(PictureOf, ShowsReplicasWithTheMicroBatchesOfTheStep)
             "21 units of time; F takes 1, B 2\n");
 }
 
+TEST(PictureOf, ShowsTheSameForAllShardsOfAReplica)
+{
+  Plan plan = plan_on({0, 1}, 2);
+  for (auto& stage : plan.stages) {
+    auto& shards = stage.replicas.front().shards;
+    shards.front().share = 0.5;
+    shards.push_back({shards.front().device + "b", 0.5});
+  }
+  EXPECT_EQ(picture_of(plan, schedules::orders_of(plan)),
+            "c0   F0F1    B0--  B1--\n"
+            "c0b  F0F1    B0--  B1--\n"
+            "c1     F0B0--F1B1--\n"
+            "c1b    F0B0--F1B1--\n"
+            "9 units of time; F takes 1, B 2\n");
+}
+
 TEST(PictureOf, LeavesOutTheMiddleOfALongStep)
 {
   const auto orders = one_forward_one_backward(64);

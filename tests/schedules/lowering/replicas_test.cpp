@@ -3,7 +3,7 @@
 #include "core/check/program_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/dtype.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "core/program/walk.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
@@ -336,7 +336,7 @@ std::string fault_of(const Plan& plan)
 TEST(Replicas, RefuseWhatHasNoOrder)
 {
   EXPECT_EQ(fault_of(replicated({{{0, 1}, {1, 1}}}, "greedy")),
-            "schedule: greedy is for plans with one replica of each stage; use another schedule");
+            "schedule: greedy is for plans with one device for each stage; use another schedule");
   EXPECT_EQ(fault_of(replicated({{{0, 4}, {1, 2}}, {{2, 6}}}, "interleaved")),
             "schedule: interleaved needs pipelines with one replica of each stage; give all stages replicas with the "
             "same micro-batches");

@@ -3,12 +3,14 @@
 #include "core/base/child_process.hpp"
 #include "core/errors.hpp"
 #include "core/plan/nominal_rates.hpp"
-#include "core/plan/placed_replicas.hpp"
+#include "core/plan/placed_shards.hpp"
+#include "core/program/walk.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/list_scheduler.hpp"
 #include "schedules/orders/schedule.hpp"
 #include "sim/play/simulation.hpp"
 #include "tests/support/full_mesh.hpp"
+#include "tests/support/shards.hpp"
 #include "tests/support/simulated.hpp"
 
 #include <fmt/format.h>
@@ -182,12 +184,13 @@ TEST(PlayProgram, TakesTheStepsOfTheSimulatorUnderEverySchedule)
   expect_equal_times(cases);
 }
 
-/// Stages with one to three replicas each, which divide the micro-batches in different ways, so that some pipelines are
-/// chains and some are not. Gradients and activations of a pair of devices may travel at once, hence the FATPIPE.
-Comparison compare_replicas(const std::string& schedule, Algorithm algorithm, unsigned seed)
+/// Stages with one to three replicas each, of one or several shards, which divide the micro-batches in different ways,
+/// so that some pipelines are chains and some are not. Gradients and activations of a pair of devices may travel at
+/// once, hence the FATPIPE.
+Comparison compare_replicas(const std::string& schedule, Algorithm algorithm, std::size_t most_shards, unsigned seed)
 {
   std::mt19937_64 random(seed);
-  const std::size_t devices = 2 + random() % 6;
+  const std::size_t devices = 2 + random() % (5 + most_shards);
   PlatformFile file;
   full_mesh(file, random, devices, seed % 2 == 0, "sharing_policy=\"FATPIPE\"");
   const Platform platform = file.load();
@@ -203,12 +206,9 @@ Comparison compare_replicas(const std::string& schedule, Algorithm algorithm, un
   std::shuffle(names_left.begin(), names_left.end(), random);
   while (!names_left.empty()) {
     const auto& division = divisions[random() % divisions.size()];
-    if (division.size() > names_left.size()) continue;
-    Stage& stage = plan.stages.emplace_back();
-    for (const std::uint64_t count : division) {
-      stage.replicas.push_back({count, {Shard{names_left.back()}}});
-      names_left.pop_back();
-    }
+    const std::size_t shards = 1 + random() % most_shards;
+    if (division.size() * shards > names_left.size()) continue;
+    plan.stages.push_back(testing_support::random_stage(random, division, shards, names_left));
   }
   const std::size_t stages = plan.stages.size();
   const std::size_t layers = stages + random() % 6;
@@ -221,18 +221,25 @@ Comparison compare_replicas(const std::string& schedule, Algorithm algorithm, un
   });
   plan.sync.sharded = take_alike && seed % 2 == 0 ? Sharding::Parameters : static_cast<Sharding>(seed % 3);
   Workload workload = random_workload(random, layers);
+  testing_support::add_splits(random, workload);
+  plan.stages = testing_support::by_layers(plan.stages);
   if (seed / 2 % 2 == 0) workload.training.clip_norm = 1.0;
+  // Replicas that order their passes differently would wait for each other's parameters forever.
+  if (deadlock_of(*schedules::make_program(plan, workload))) plan.sync.sharded = Sharding::Gradients;
   return compare(platform, *schedules::make_program(plan, workload), plan, workload);
 }
 
-TEST(PlayProgram, TakesTheStepsOfTheSimulatorWithReplicas)
+TEST(PlayProgram, TakesTheStepsOfTheSimulatorWithReplicasAndShards)
 {
   std::vector<Case> cases;
   for (const std::string schedule : {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"}) {
     for (const Algorithm algorithm : {Algorithm::Ring, Algorithm::Tree}) {
       for (unsigned seed = 1; seed <= 16; ++seed) {
-        cases.push_back({fmt::format("{}, {}, seed {}", schedule, name_of(algorithm), seed),
-                         [=] { return compare_replicas(schedule, algorithm, seed); }});
+        for (const std::size_t most_shards : {1U, 3U}) {
+          cases.push_back(
+              {fmt::format("{}, {}, up to {} shards, seed {}", schedule, name_of(algorithm), most_shards, seed),
+               [=] { return compare_replicas(schedule, algorithm, most_shards, seed); }});
+        }
       }
     }
   }

@@ -1,0 +1,215 @@
+#include "core/plan/placed_shards.hpp"
+
+#include "core/errors.hpp"
+#include "core/program/collective.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace isobar {
+
+namespace {
+
+bool has_twice(const Replica& replica, const std::string& device)
+{
+  return std::count_if(replica.shards.begin(), replica.shards.end(),
+                       [&](const Shard& shard) { return shard.device == device; }) > 1;
+}
+
+}  // namespace
+
+std::vector<PlacedShard> placed_shards(const Plan& plan)
+{
+  std::unordered_map<std::string, std::size_t> rank_of;
+  std::vector<PlacedShard> placed;
+  for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const auto& replicas = plan.stages[stage].replicas;
+    for (std::size_t replica = 0; replica < replicas.size(); ++replica) {
+      const auto& shards = replicas[replica].shards;
+      for (std::size_t shard = 0; shard < shards.size(); ++shard) {
+        const auto rank = rank_of.emplace(shards[shard].device, rank_of.size()).first->second;
+        placed.push_back({stage, replica, shard, rank});
+      }
+    }
+  }
+  return placed;
+}
+
+const Shard& shard_of(const Plan& plan, const PlacedShard& placed)
+{
+  return plan.stages.at(placed.stage).replicas.at(placed.replica).shards.at(placed.shard);
+}
+
+std::vector<std::size_t> pipeline_stages(const Plan& plan)
+{
+  const auto is_on_same_devices = [](const Stage& a, const Stage& b) {
+    return std::equal(a.replicas.begin(), a.replicas.end(), b.replicas.begin(), b.replicas.end(),
+                      [](const Replica& one, const Replica& other) {
+                        return std::equal(
+                            one.shards.begin(), one.shards.end(), other.shards.begin(), other.shards.end(),
+                            [](const Shard& shard, const Shard& of_other) { return shard.device == of_other.device; });
+                      });
+  };
+  std::vector<std::size_t> stages;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const bool is_part = i > 0 && is_on_same_devices(plan.stages[i - 1], plan.stages[i]);
+    stages.push_back(i == 0 ? 0 : stages.back() + (is_part ? 0 : 1));
+  }
+  return stages;
+}
+
+std::vector<std::size_t> numbers_in_file(const Plan& plan)
+{
+  const auto pipeline_stage = pipeline_stages(plan);
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const bool is_part = i > 0 && pipeline_stage[i] == pipeline_stage[i - 1] && has_shards({plan.stages[i]});
+    numbers.push_back(i == 0 ? 0 : numbers.back() + (is_part ? 0 : 1));
+  }
+  return numbers;
+}
+
+bool has_replicas(const std::vector<Stage>& stages)
+{
+  return std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.replicas.size() > 1; });
+}
+
+bool has_shards(const std::vector<Stage>& stages)
+{
+  return std::any_of(stages.begin(), stages.end(), [](const Stage& stage) {
+    return std::any_of(stage.replicas.begin(), stage.replicas.end(),
+                       [](const Replica& replica) { return replica.shards.size() > 1; });
+  });
+}
+
+bool has_shared_stages(const std::vector<Stage>& stages)
+{
+  return has_replicas(stages) || has_shards(stages);
+}
+
+std::vector<std::uint64_t> units_of_shards(std::uint64_t units, const Replica& replica)
+{
+  const auto& shards = replica.shards;
+  ensure(units >= shards.size(), "a layer has a unit for each shard");
+  std::vector<std::uint64_t> taken;
+  std::vector<std::pair<double, std::size_t>> missing;  // by shard: how much of a unit was rounded off, negative
+  std::uint64_t left = units;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const double ideal = static_cast<double>(units) * shards[i].share;
+    // What other shards need at least is not there to be taken.
+    const std::uint64_t most = left - (shards.size() - 1 - i);
+    taken.push_back(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(ideal), 1, most));
+    left -= taken.back();
+    missing.emplace_back(static_cast<double>(taken.back()) - ideal, i);
+  }
+  std::sort(missing.begin(), missing.end());
+  for (std::size_t i = 0; left > 0; i = (i + 1) % missing.size(), --left) ++taken[missing[i].second];
+  return taken;
+}
+
+Layer layer_of_shard(const Layer& layer, const Replica& replica, std::size_t shard)
+{
+  if (replica.shards.size() == 1) return layer;
+  ensure(layer.split.has_value(), "a layer of several shards has a split");
+  const Split& split = *layer.split;
+  const std::uint64_t units = units_of_shards(split.units, replica)[shard];
+  const double fraction = static_cast<double>(units) / static_cast<double>(split.units);
+  Layer part = layer;
+  part.forward = fraction * layer.forward;
+  part.backward = fraction * layer.backward;
+  part.backward_weight = fraction * layer.backward_weight;
+  part.parameters = shared_parameters(layer) + split.parameters / split.units * units;
+  if (layer.update && layer.parameters > 0) {
+    part.update = static_cast<double>(part.parameters) / static_cast<double>(layer.parameters) * *layer.update;
+  }
+  part.activations = layer.activations - (1 - fraction) * split.activations;
+  return part;
+}
+
+std::uint64_t shared_parameters(const Layer& layer)
+{
+  return layer.parameters - (layer.split ? layer.split->parameters : 0);
+}
+
+std::optional<StageFault> fault_of_shards(const std::vector<Stage>& stages)
+{
+  constexpr double tolerance = 1e-9;
+  std::unordered_map<std::string, const Replica*> first_use;  // of a device
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    for (std::size_t k = 0; k < stages[i].replicas.size(); ++k) {
+      const Replica& replica = stages[i].replicas[k];
+      const auto fault = [&](std::string text) {
+        return StageFault{i, fmt::format("replicas[{}].shards", k), std::move(text)};
+      };
+      double sum = 0;
+      for (const auto& shard : replica.shards) sum += shard.share;
+      if (replica.shards.size() > 1 && std::abs(sum - 1) > tolerance) {
+        return fault(fmt::format("their shares sum to {:.9g}; those of a replica sum to 1", sum));
+      }
+      const auto is_alike = [](const Shard& a, const Shard& b) { return std::abs(a.share - b.share) <= tolerance; };
+      const auto& first = stages[i].replicas.front().shards;
+      if (!std::equal(first.begin(), first.end(), replica.shards.begin(), replica.shards.end(), is_alike)) {
+        return fault(
+            "not as many as those of replicas[0], or with other shares; replicas of a stage are divided alike");
+      }
+      for (const auto& shard : replica.shards) {
+        const auto [use, is_new] = first_use.emplace(shard.device, &replica);
+        const Replica* const other = use->second;
+        const auto is_same = [](const Shard& a, const Shard& b) { return a.device == b.device && a.share == b.share; };
+        if (is_new || std::equal(other->shards.begin(), other->shards.end(), replica.shards.begin(),
+                                 replica.shards.end(), is_same)) {
+          if (other != &replica || !has_twice(replica, shard.device)) continue;
+          return fault(fmt::format("device {} twice; each shard has a device of its own", shown(shard.device)));
+        }
+        return fault(
+            fmt::format("device {} has other shards beside it elsewhere; the devices that divide a stage have all "
+                        "their stages together",
+                        shown(shard.device)));
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> sites_of(const Stage& stage, std::size_t shard)
+{
+  std::vector<std::string> sites;
+  for (const auto& replica : stage.replicas) {
+    if (shard < replica.shards.size()) sites.push_back(replica.shards[shard].site.value_or(""));
+  }
+  return sites;
+}
+
+std::optional<std::string> why_not_divided(const Sync& sync, const Stage& stage, const std::vector<std::string>& sites)
+{
+  if (sync.sharded == Sharding::None) return std::nullopt;
+  if (sync.algorithm == Algorithm::Hierarchical && !are_equal_sites(sites)) {
+    return fmt::format(
+        "{} with algorithm hierarchical needs as many replicas of a stage in each site; use ring, tree "
+        "or direct",
+        name_of(sync.sharded));
+  }
+  const bool takes_alike = std::all_of(stage.replicas.begin(), stage.replicas.end(), [&](const Replica& replica) {
+    return replica.microbatches == stage.replicas.front().microbatches;
+  });
+  if (sync.sharded == Sharding::Parameters && !takes_alike) {
+    return "parameters, which replicas gather for each micro-batch, needs replicas that take as many; use gradients";
+  }
+  return std::nullopt;
+}
+
+void require_single_devices(const Plan& plan, const std::string& file, const std::string& command)
+{
+  if (!has_shared_stages(plan)) return;
+  throw InputError(
+      file, fmt::format("stages: several {}, which {} does not know yet; isobar verify, simulate, schedule show and "
+                        "report do",
+                        has_replicas(plan) ? "replicas" : "shards", command));
+}
+
+}  // namespace isobar

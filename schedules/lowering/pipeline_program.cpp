@@ -1,0 +1,345 @@
+#include "schedules/lowering/pipeline_program.hpp"
+
+#include "core/plan/cost_model.hpp"
+#include "core/plan/placed_shards.hpp"
+#include "schedules/lowering/replicas.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+namespace isobar::schedules {
+
+PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std::vector<Order> orders)
+    : orders_(std::move(orders)), patterns_(microbatch_patterns(plan)), parts_of_rank_(orders_.size())
+{
+  ensure(orders_.size() == devices_of(plan).size(), "a program needs an order for each device of its plan");
+  add_works(plan, workload);
+  find_tasks();
+  is_training_ = !works_.front().backwards.empty();
+  if (!is_training_) {
+    for (auto& work : works_) work.activations = {};
+  }
+  lanes_.resize(orders_.size() + (plan.data_server ? 1 : 0));
+  records_.resize(lanes_.size());
+  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) add_lane(rank, {"compute", Engine::Device, {}}, {});
+  for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
+    const std::size_t updates = is_training_ ? parts_of_rank_[rank].size() : 0;
+    records_[rank][compute_lane].length = orders_[rank].length() + updates;
+  }
+  find_shard_sums();
+  const auto hops = hops_of(boundaries_of(workload), plan.data_server.has_value());
+  channels_.resize(hops.size());
+  add_lanes("send activation", Payload::Activation, true, hops);
+  add_lanes("send gradient", Payload::Gradient, true, hops);
+  add_lanes("receive activation", Payload::Activation, false, hops);
+  add_lanes("receive gradient", Payload::Gradient, false, hops);
+  add_shard_sums("sum activations", Payload::Activation, output_sums_);
+  if (is_training_) add_shard_sums("sum gradients", Payload::Gradient, gradient_sums_);
+  sharded_ = plan.sync.sharded;
+  if (sharded_ != Sharding::None) divide_memory(workload);
+  if (sharded_ == Sharding::Parameters) {
+    add_gathers_for_tasks(plan, "gather for forwards", &StageWork::forwards, &StageWork::forward_gather);
+    add_gathers_for_tasks(plan, "gather for backwards", &StageWork::backwards, &StageWork::backward_gather);
+  }
+  if (!is_training_) return;
+  const bool has_facts = needs_gradient_sync(workload) && orders_.size() > 1;
+  add_shared_gradient_sums();
+  add_gradient_syncs(plan);
+  if (has_facts) add_facts_sync();
+  if (sharded_ == Sharding::Optimizer || sharded_ == Sharding::Gradients) add_parameter_gathers(plan);
+}
+
+const std::vector<Lane>& PipelineProgram::lanes(std::size_t rank) const
+{
+  ensure(rank < ranks(), "a rank beyond the program's");
+  return lanes_[rank];
+}
+
+Bytes PipelineProgram::resident(std::size_t rank, Tier tier) const
+{
+  ensure(rank < ranks(), "a rank beyond the program's");
+  Bytes sum;
+  if (tier != Tier::Device || rank >= parts_of_rank_.size()) return sum;
+  for (const std::size_t part : parts_of_rank_[rank]) sum += works_[part].resident;
+  return sum;
+}
+
+Instruction PipelineProgram::at(std::size_t rank, LaneId lane, std::uint64_t position) const
+{
+  const LaneRecord& record = record_of(rank, lane);
+  ensure(position < record.length, "a position beyond the end of its lane");
+  switch (record.kind) {
+    case LaneKind::Compute:
+      return compute(rank, position);
+    case LaneKind::GradientSync:
+    case LaneKind::FactsSync:
+      return sync(rank, lane, record);
+    case LaneKind::ParameterGather:
+      return gather(rank, lane, record, position);
+    case LaneKind::ShardSum:
+      return shard_sum(rank, lane, record, position);
+    case LaneKind::SharedGradientSum:
+      return shared_gradient_sum(rank, lane, position);
+    default:
+      return transfer(lane, record, position);
+  }
+}
+
+void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
+{
+  const Cluster nowhere;  // what a stage needs is the same on every device
+  const CostModel costs(workload, nowhere);
+  const double bytes = bytes_per_parameter(workload.dtype, workload.optimizer);
+  const Boundaries boundaries = boundaries_of(workload);
+  for (const auto& [stage, replica, shard, rank] : placed_shards(plan)) {
+    const Replica& shares = plan.stages[stage].replicas[replica];
+    if (replica == 0 && shard == 0) {
+      first_of_stage_.push_back(works_.size());
+      shards_.push_back(shares.shards.size());
+    }
+    StageWork work;
+    work.index = static_cast<std::uint32_t>(stage);
+    work.replica = replica;
+    work.shard = shard;
+    work.rank = rank;
+    work.microbatches = patterns_[stage].count(replica);
+    work.first_layer = plan.stages[stage].first_layer;
+    work.last_layer = plan.stages[stage].last_layer;
+    work.resident = costs.memory(work.first_layer, work.last_layer, 0);
+    for (std::size_t k = work.first_layer; k <= work.last_layer; ++k) {
+      const Layer& whole = workload.layers.at(k);
+      std::optional<Layer> part;
+      if (shards_[stage] > 1) part = layer_of_shard(whole, shares, shard);
+      const Layer& each = part ? *part : whole;
+      work.forward += each.forward;
+      work.backward += each.backward;
+      work.backward_weight += each.backward_weight;
+      work.update += update_work(workload, each);
+      work.parameters += static_cast<double>(each.parameters);
+      if (!costs.memory_ignores_schedule()) work.activations += each.activations;
+      if (!part) continue;
+      ensure(work.first_layer == work.last_layer, "a stage of several shards has one layer");
+      if (!costs.memory_ignores_schedule()) {
+        work.resident -= Bytes(static_cast<double>(whole.parameters - each.parameters) * bytes);
+      }
+      work.shared_parameters = static_cast<double>(shared_parameters(whole));
+      work.gathers_output = whole.split->gathered.has_value();
+      work.output = whole.split->gathered.value_or(boundaries.output.at(k + 1));
+      work.input_gradient = boundaries.gradient.at(k);
+    }
+    work.part = static_cast<std::uint32_t>(parts_of_rank_[rank].size());
+    parts_of_rank_[rank].push_back(works_.size());
+    works_.push_back(std::move(work));
+  }
+  first_of_stage_.push_back(works_.size());
+}
+
+void PipelineProgram::find_tasks()
+{
+  for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
+    const Order& order = orders_[rank];
+    std::uint64_t tasks = 0;
+    for (std::uint32_t part = 0; part < parts_of_rank_[rank].size(); ++part) {
+      StageWork& work = works_[parts_of_rank_[rank][part]];
+      const MicrobatchPattern* divides = patterns_[work.index].replicas() > 1 ? &patterns_[work.index] : nullptr;
+      work.forwards = Series::forwards(order, part).of_replica(divides, work.replica);
+      work.backwards = Series::backwards(order, part).of_replica(divides, work.replica);
+      const std::uint64_t inputs = order.count(Opcode::BackwardInput, part);
+      const std::uint64_t weights = order.count(Opcode::BackwardWeight, part);
+      const std::uint64_t backwards = work.backwards.length();
+      ensure(work.forwards.length() == work.microbatches, "an order without a forward of every micro-batch");
+      ensure(work.backwards.empty() || backwards == work.microbatches,
+             "an order without a backward of every micro-batch");
+      ensure(inputs == weights && (inputs == 0 || order.count(Opcode::Backward, part) == 0),
+             "an order with half of a backward, or with whole and split ones of a stage");
+      tasks += work.microbatches + backwards + weights;
+    }
+    ensure(tasks == order.length(), "an order with tasks of stages that its device does not have");
+  }
+  for (const auto& work : works_) {
+    ensure(work.backwards.empty() == works_.front().backwards.empty(), "orders with backwards of some stages only");
+  }
+}
+
+std::vector<Hop> PipelineProgram::hops_of(const Boundaries& boundaries, bool has_data_server)
+{
+  std::vector<Hop> hops;
+  // The data server has no stage; its sends carry the stage and layers that they feed.
+  for (std::size_t i = 0; has_data_server && i < first_of_stage_[1]; ++i) {
+    hops.push_back(
+        {0, Payload::Activation, orders_.size(), i, works_[i].rank, i, &works_[i].forwards, boundaries.output.at(0)});
+  }
+  for (std::size_t stage = 1; stage < patterns_.size(); ++stage) {
+    const std::size_t layer = works_[first_of_stage_[stage]].first_layer;
+    const bool is_alike = patterns_[stage - 1] == patterns_[stage];
+    if (!is_alike) add_routes(stage);
+    for (std::size_t from = first_of_stage_[stage - 1]; from < first_of_stage_[stage]; ++from) {
+      for (std::size_t to = first_of_stage_[stage]; to < first_of_stage_[stage + 1]; ++to) {
+        if (is_alike && works_[from].replica != works_[to].replica) continue;
+        // Each shard has the whole output, and brings it to those that take turns with it.
+        const bool goes_there = works_[from].shard == works_[to].shard % shards_[stage - 1];
+        const bool goes_back = works_[to].shard == works_[from].shard % shards_[stage] && is_training_;
+        if (!goes_there && !goes_back) continue;
+        if (!is_alike && !do_meet(from, to)) continue;
+        if (goes_there) add_hop(hops, Payload::Activation, from, to, boundaries.output.at(layer), is_alike);
+        if (goes_back) add_hop(hops, Payload::Gradient, to, from, boundaries.gradient.at(layer), is_alike);
+      }
+    }
+  }
+  return hops;
+}
+
+bool PipelineProgram::do_meet(std::size_t from, std::size_t to) const
+{
+  const Series& series = works_[from].forwards;
+  for (std::uint64_t index = 0; index < series.length(); ++index) {
+    if (patterns_[works_[to].index].replica_of(series.of_step(index)) == works_[to].replica) return true;
+  }
+  return false;
+}
+
+void PipelineProgram::add_routes(std::size_t stage)
+{
+  const auto add = [&](std::size_t of, std::size_t by, Input StageWork::*input) {
+    for (std::size_t i = first_of_stage_[of]; i < first_of_stage_[of + 1]; ++i) {
+      routes_.push_back({&patterns_[by], std::vector<Source>(patterns_[by].replicas())});
+      (works_[i].*input).route = &routes_.back();
+    }
+  };
+  add(stage, stage - 1, &StageWork::input);
+  if (is_training_) add(stage - 1, stage, &StageWork::gradient);
+}
+
+void PipelineProgram::add_hop(std::vector<Hop>& hops, Payload payload, std::size_t from, std::size_t to, Bytes size,
+                              bool is_alike)
+{
+  const Series& made = payload == Payload::Activation ? works_[from].forwards : works_[from].backwards;
+  if (works_[from].rank == works_[to].rank) {
+    const auto& sums = payload == Payload::Activation ? output_sums_ : gradient_sums_;
+    const auto& own = sums[works_[from].rank];
+    source_of(payload, from, to) = {&made, compute_lane, own ? &*own : nullptr};
+    return;
+  }
+  const Series* sent = &made;
+  if (!is_alike) {
+    parts_of_series_.push_back(made.only([&](std::uint64_t index) {
+      return patterns_[works_[to].index].replica_of(made.of_step(index)) == works_[to].replica;
+    }));
+    sent = &parts_of_series_.back();
+  }
+  const std::size_t boundary = std::max(works_[from].index, works_[to].index);
+  hops.push_back({boundary, payload, works_[from].rank, from, works_[to].rank, to, sent, size});
+}
+
+Source& PipelineProgram::source_of(Payload payload, std::size_t from, std::size_t to)
+{
+  Input& input = payload == Payload::Activation ? works_[to].input : works_[to].gradient;
+  if (input.route == nullptr) return input.source;
+  return input.route->sources[works_[from].replica];
+}
+
+void PipelineProgram::add_lanes(const char* name, Payload payload, bool is_send, const std::vector<Hop>& hops)
+{
+  std::vector<std::size_t> of_kind(ranks(), 0);
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> of_boundary;  // by rank and boundary
+  for (const auto& hop : hops) {
+    if (hop.payload != payload) continue;
+    const std::size_t rank = is_send ? hop.from_rank : hop.to_rank;
+    ++of_kind[rank];
+    ++of_boundary[{rank, hop.boundary}];
+  }
+  for (std::size_t i = 0; i < hops.size(); ++i) {
+    const Hop& hop = hops[i];
+    if (hop.payload != payload) continue;
+    const bool is_input = hop.boundary == 0;
+    const std::size_t own = is_send ? hop.from : hop.to;
+    LaneRecord record;
+    record.kind = is_send ? LaneKind::Send : LaneKind::Recv;
+    if (is_input) record.kind = is_send ? LaneKind::SendOfInputs : LaneKind::RecvOfInputs;
+    record.payload = payload;
+    record.work = static_cast<std::uint32_t>(own);
+    record.length = hop.series->length();
+    record.series = hop.series;
+    record.size = hop.size;
+    const std::size_t rank = is_send ? hop.from_rank : hop.to_rank;
+    std::string lane_name = name;
+    if (of_kind[rank] > 1) lane_name += fmt::format(" {}", hop.boundary);
+    if (of_boundary.at({rank, hop.boundary}) > 1) {
+      const StageWork& other = works_[is_send ? hop.to : hop.from];
+      lane_name += fmt::format(".{}", other.replica);
+      if (shards_[other.index] > 1) lane_name += fmt::format(".{}", other.shard);
+    }
+    const LaneId lane = add_lane(rank, {lane_name, Engine::Network, i}, record);
+    channels_[i].ends.push_back({rank, lane});
+    if (!is_send) source_of(payload, hop.from, hop.to) = {hop.series, lane};
+  }
+}
+
+LaneId PipelineProgram::add_lane(std::size_t rank, Lane lane, LaneRecord record)
+{
+  ensure(lanes_[rank].size() < std::numeric_limits<LaneId>::max(), "a rank with more lanes than a LaneId can count");
+  lanes_[rank].push_back(std::move(lane));
+  records_[rank].push_back(record);
+  return static_cast<LaneId>(records_[rank].size() - 1);
+}
+
+Instruction PipelineProgram::compute(std::size_t rank, std::uint64_t position) const
+{
+  const Order& order = orders_[rank];
+  const bool is_update = position >= order.length();
+  const Task task =
+      is_update ? Task{Opcode::Update, static_cast<std::uint32_t>(position - order.length()), 0} : order.at(position);
+  const StageWork& stage = works_[parts_of_rank_[rank][task.part]];
+  Instruction instruction = stage.make(task.opcode);
+  instruction.microbatch = stage.forwards.of_step(task.microbatch);
+  switch (task.opcode) {
+    case Opcode::Forward:
+      instruction.work = stage.forward;
+      instruction.acquires.size = stage.activations;
+      instruction.waits.add(arrival_of(stage.input, stage.forwards, task.microbatch, position));
+      break;
+    case Opcode::Backward:
+      instruction.work = stage.backward;
+      instruction.releases.size = stage.activations;
+      instruction.waits.add(arrival_of(stage.gradient, stage.forwards, task.microbatch, position));
+      break;
+    case Opcode::BackwardInput:
+      instruction.work = stage.backward - stage.backward_weight;
+      instruction.waits.add(arrival_of(stage.gradient, stage.forwards, task.microbatch, position));
+      break;
+    case Opcode::BackwardWeight:
+      instruction.work = stage.backward_weight;
+      instruction.releases.size = stage.activations;
+      break;
+    default:
+      instruction.work = stage.update;
+      instruction.waits = stage.update_waits;
+      break;
+  }
+  if (stage.is_divided) divide(stage, task, position, instruction);
+  return instruction;
+}
+
+Instruction PipelineProgram::transfer(LaneId lane, const LaneRecord& record, std::uint64_t position) const
+{
+  const bool is_send = record.kind == LaneKind::Send || record.kind == LaneKind::SendOfInputs;
+  const Task task = record.series->nth(position);
+  Instruction instruction = works_[record.work].make(is_send ? Opcode::Send : Opcode::Recv);
+  instruction.payload = record.payload;
+  instruction.lane = lane;
+  instruction.microbatch = record.series->of_step(task.microbatch);
+  instruction.size = record.size;
+  if (record.kind == LaneKind::Send) {
+    const auto& sums = record.payload == Payload::Activation ? output_sums_ : gradient_sums_;
+    const auto& own = sums[works_[record.work].rank];
+    instruction.waits.add(own ? own->after(record.series->position_of(task)) : after(*record.series, task));
+  }
+  if (record.kind == LaneKind::RecvOfInputs) instruction.waits.add(after_earlier_input(*record.series, position));
+  return instruction;
+}
+
+}  // namespace isobar::schedules

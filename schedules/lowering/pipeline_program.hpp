@@ -1,0 +1,298 @@
+#pragma once
+
+#include "core/errors.hpp"
+#include "core/model/layer_graph.hpp"
+#include "core/plan/microbatch_pattern.hpp"
+#include "core/plan/order.hpp"
+#include "core/plan/plan.hpp"
+#include "core/program/program.hpp"
+#include "schedules/lowering/series.hpp"
+#include "schedules/lowering/task_subset.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// The Program of a plan. Internal to schedules/lowering.
+namespace isobar::schedules {
+
+/// The collectives by which the shards of a replica make whole what each computes a part of: number k follows task k of
+/// the subset.
+struct ShardSums {
+  TaskSubset tasks;
+  LaneId lane = compute_lane;
+
+  /// The wait for what follows the task at a position of the rank's order.
+  Wait after(std::uint64_t position) const { return {lane, 0, tasks.index_at(position) + 1}; }
+};
+
+/// Where a task finds its input: made by a series, and brought by a lane of receives. The compute lane brings nothing:
+/// the input comes from an earlier task of the same rank, or of all its shards.
+struct Source {
+  const Series* made_by = nullptr;  // none: nothing to wait for
+  LaneId lane = compute_lane;
+  const ShardSums* sums = nullptr;  // of the same rank
+};
+
+/// Where the tasks of a replica find their inputs if the neighbouring stage divides the micro-batches in another way.
+struct Route {
+  const MicrobatchPattern* pattern = nullptr;  // of the neighbouring stage
+  std::vector<Source> sources;                 // by its replica
+};
+
+struct Input {
+  Source source;           // of all tasks, without a route
+  Route* route = nullptr;  // in the program's routes
+};
+
+/// The layers, work and memory of a shard of a replica of a stage, and where it runs.
+struct StageWork {
+  // What most instructions look up comes first, to spare cache misses.
+  std::size_t first_layer = 0;
+  std::size_t last_layer = 0;
+  Flops forward;
+  Flops backward;
+  Flops backward_weight;
+  Bytes activations;        // held from a micro-batch's forward until its last backward
+  std::uint32_t index = 0;  // of the stage
+  std::uint32_t part = 0;   // of the rank
+  bool is_divided = false;  // among the replicas, as Sync::sharded says
+  Input input;
+  Input gradient;
+  Series forwards;
+  Series backwards;
+  std::size_t replica = 0;
+  std::size_t shard = 0;
+  std::size_t rank = 0;
+  std::uint64_t microbatches = 0;
+  double parameters = 0;
+  double shared_parameters = 0;  // that all shards have, and of whose gradients each has an addend
+  Bytes output;                  // what is summed up over the shards, or what each brings to the others
+  bool gathers_output = false;   // brings
+  Bytes input_gradient;          // what is summed up over the shards
+  Flops update;
+  Bytes resident;
+  Bytes unsummed_gradients;          // held from the first backward until the sum of the gradients
+  std::uint64_t first_backward = 0;  // its position in the compute lane
+  Waits sync_waits;
+  Waits update_waits;
+  // Lanes that gather its parameters: after the update, or for each forward and each backward.
+  std::optional<LaneId> gather;
+  std::optional<LaneId> forward_gather;
+  std::optional<LaneId> backward_gather;
+  Waits gather_waits;
+  Bytes gathered;  // held from a gather for a task to the end of the task
+
+  /// An instruction of the stage without work, data and waits.
+  Instruction make(Opcode opcode) const
+  {
+    Instruction instruction;
+    instruction.opcode = opcode;
+    instruction.stage = index;
+    instruction.first_layer = first_layer;
+    instruction.last_layer = last_layer;
+    return instruction;
+  }
+};
+
+/// The transfers over one cut between two shards in one direction, or those of the data server. A boundary has the
+/// number of the stage after it.
+struct Hop {
+  std::size_t boundary = 0;
+  Payload payload = Payload::Activation;
+  std::size_t from_rank = 0;
+  std::size_t from = 0;  // index of the shard's StageWork; of the data server that of the receiver
+  std::size_t to_rank = 0;
+  std::size_t to = 0;
+  const Series* series = nullptr;  // message k carries what its task k makes
+  Bytes size;
+};
+
+enum class LaneKind : std::uint8_t {
+  Compute,
+  Send,
+  SendOfInputs,
+  Recv,
+  RecvOfInputs,
+  GradientSync,
+  FactsSync,
+  ParameterGather,
+  ShardSum,
+  SharedGradientSum
+};
+
+/// What the instructions of a lane have in common.
+struct LaneRecord {
+  LaneKind kind = LaneKind::Compute;
+  Payload payload = Payload::Activation;
+  std::uint32_t work = 0;  // index of the shard's StageWork
+  std::uint64_t length = 0;
+  const Series* series = nullptr;  // of transfers, as in Hop
+  Bytes size;                      // of transfers and syncs
+};
+
+/// Pipelines of stages: the compute lanes follow the orders, and all other lanes follow from those.
+class PipelineProgram : public Program {
+ public:
+  PipelineProgram(const Plan& plan, const Workload& workload, std::vector<Order> orders);
+
+  std::size_t ranks() const override { return lanes_.size(); }
+  const std::vector<Lane>& lanes(std::size_t rank) const override;
+  const std::vector<Channel>& channels() const override { return channels_; }
+
+  Bytes resident(std::size_t rank, Tier tier) const override;
+
+  std::uint64_t length(std::size_t rank, LaneId lane) const override { return record_of(rank, lane).length; }
+
+  Instruction at(std::size_t rank, LaneId lane, std::uint64_t position) const override;
+
+ private:
+  void add_works(const Plan& plan, const Workload& workload);
+
+  /// Finds after which tasks the shards of a replica that has several meet.
+  void find_shard_sums();
+
+  /// Adds the lanes on which they do.
+  void add_shard_sums(const char* name, Payload payload, std::vector<std::optional<ShardSums>>& sums);
+
+  /// Lets the shards of each replica that has several add up the gradients of what all of them have, once a step and
+  /// part, the last part first.
+  void add_shared_gradient_sums();
+
+  /// Adds a channel between the shards of each replica that has several, and their lanes. The shards of a replica have
+  /// all their parts together. `record_of_rank`: what their lanes have in common.
+  template <typename RecordOfRank>
+  std::vector<LaneId> add_shard_lanes(const char* name, RecordOfRank record_of_rank);
+
+  /// Finds the forwards and backwards of each replica in the orders, and checks that they are all there.
+  void find_tasks();
+
+  /// The transfers between ranks. Also sets the inputs that come from the same rank.
+  std::vector<Hop> hops_of(const Boundaries& boundaries, bool has_data_server);
+
+  /// Whether a micro-batch of one replica is one of another's, a stage before or after.
+  bool do_meet(std::size_t from, std::size_t to) const;
+
+  /// Lets the replicas of a stage and of the one before find their inputs by the other's pattern.
+  void add_routes(std::size_t stage);
+
+  /// Adds the transfers from one replica to another; on the same rank, only where their results are found.
+  void add_hop(std::vector<Hop>& hops, Payload payload, std::size_t from, std::size_t to, Bytes size, bool is_alike);
+
+  /// Where a replica finds what another one sends it.
+  Source& source_of(Payload payload, std::size_t from, std::size_t to);
+
+  /// Adds the lanes of one kind, in the order of stages. The channel of a hop has its index.
+  void add_lanes(const char* name, Payload payload, bool is_send, const std::vector<Hop>& hops);
+
+  /// Gives each replica of the stages that have several the update of its part only, and the memory that it holds.
+  void divide_memory(const Workload& workload);
+
+  /// Lets the replicas of the stages that have several add up their gradients once a step. The last stage comes first,
+  /// since its gradients are complete first. The syncs of a rank come one after another, since they share its network.
+  void add_gradient_syncs(const Plan& plan);
+
+  /// Lets the replicas of the stages that have several bring each other the parameters that they have updated, one
+  /// stage of a rank after another.
+  void add_parameter_gathers(const Plan& plan);
+
+  /// Lets the replicas of the stages that have several bring each other their parts of the parameters for each task of
+  /// a series.
+  void add_gathers_for_tasks(const Plan& plan, const char* name, Series StageWork::*series,
+                             std::optional<LaneId> StageWork::*lane_of);
+
+  /// Adds channels between the replicas of a stage, one for each shard of them, and their lanes: a collective once a
+  /// step of `1 / parts` of the gradients or parameters, in float32, whatever the workload computes in.
+  template <typename Added>
+  void add_collective(const Plan& plan, std::size_t stage, const char* name, LaneKind kind, std::size_t parts,
+                      Added added);
+
+  /// The wait for the last task that adds to the gradients of a replica's parameters.
+  Wait after_gradients(const StageWork& work) const;
+
+  /// Adds a lane for each rank, on which all agree on what clipping and loss scaling need to know once a step.
+  void add_facts_sync();
+
+  LaneId add_lane(std::size_t rank, Lane lane, LaneRecord record);
+
+  const LaneRecord& record_of(std::size_t rank, LaneId lane) const
+  {
+    ensure(rank < ranks(), "a rank beyond the program's");
+    const auto& records = records_[rank];
+    ensure(lane < records.size(), "a lane beyond the rank's");
+    return records[lane];
+  }
+
+  static Wait after(const Series& series, const Task& task) { return {compute_lane, 0, series.position_of(task) + 1}; }
+
+  /// The input is double-buffered: one arrives while the previous one is processed. So input n waits for forward n-2,
+  /// counted over all steps.
+  static Wait after_earlier_input(const Series& forwards, std::uint64_t index)
+  {
+    constexpr std::uint64_t buffers = 2;
+    const std::uint64_t microbatches = forwards.length();
+    const std::uint64_t missing = index < buffers ? buffers - index : 0;
+    const std::uint64_t periods_back = (missing + microbatches - 1) / microbatches;
+    Wait wait = after(forwards, forwards.nth(index + periods_back * microbatches - buffers));
+    wait.periods_back = static_cast<std::uint16_t>(periods_back);
+    return wait;
+  }
+
+  /// The wait of a replica's task at `position` of its rank for what it reads; for no completion if the rank made that
+  /// itself. `own` has the micro-batches of the replica.
+  static Wait arrival_of(const Input& input, const Series& own, std::uint64_t microbatch, std::uint64_t position)
+  {
+    const Source* source = &input.source;
+    if (input.route != nullptr) {
+      const std::uint64_t of_step = own.of_step(microbatch);
+      source = &input.route->sources[input.route->pattern->replica_of(of_step)];
+      microbatch = input.route->pattern->index_of(of_step);
+    }
+    if (source->made_by == nullptr) return {};
+    const Task task = source->made_by->of(microbatch);
+    if (source->lane != compute_lane) return {source->lane, 0, source->made_by->index_of(task) + 1};
+    const std::uint64_t made_at = source->made_by->position_of(task);
+    ensure(made_at < position, "an order in which a task comes before its input");
+    return source->sums == nullptr ? Wait() : source->sums->after(made_at);
+  }
+
+  Instruction compute(std::size_t rank, std::uint64_t position) const;
+
+  /// What a task of divided replicas waits for and holds besides.
+  void divide(const StageWork& stage, const Task& task, std::uint64_t position, Instruction& instruction) const;
+
+  Instruction transfer(LaneId lane, const LaneRecord& record, std::uint64_t position) const;
+
+  Instruction sync(std::size_t rank, LaneId lane, const LaneRecord& record) const;
+
+  Instruction shard_sum(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const;
+
+  Instruction shared_gradient_sum(std::size_t rank, LaneId lane, std::uint64_t position) const;
+
+  /// The parameters of a replica's part go to the others once they are updated, or for each task that uses them. Then
+  /// they come while the task before runs, unless it is of the same stage.
+  Instruction gather(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const;
+
+  std::vector<Order> orders_;                            // by rank
+  std::vector<MicrobatchPattern> patterns_;              // by stage
+  std::vector<std::vector<std::size_t>> parts_of_rank_;  // indices in works_
+  std::vector<StageWork> works_;                         // by stage, replica and shard; others point to them
+  std::vector<std::size_t> first_of_stage_;              // in works_, and their number
+  std::vector<std::size_t> shards_;                      // of each replica, by stage
+  std::vector<std::optional<ShardSums>> output_sums_;    // by rank; none for the one shard of a replica
+  std::vector<std::optional<ShardSums>> gradient_sums_;  // the same
+  std::vector<Wait> shared_sums_;                        // by rank: for the last of the shared gradients
+  std::deque<Series> parts_of_series_;                   // of hops between stages with other patterns
+  std::deque<Route> routes_;
+  std::vector<Wait> last_sync_;  // of gradients, by rank; for no completion without one
+  Sharding sharded_ = Sharding::None;
+  bool is_training_ = true;
+  std::vector<std::vector<Lane>> lanes_;          // by rank and LaneId
+  std::vector<std::vector<LaneRecord>> records_;  // the same
+  std::vector<Channel> channels_;
+};
+
+}  // namespace isobar::schedules

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "core/plan/order.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace isobar::schedules {
+
+/// Some of the tasks of an order, numbered as they come. Looked up both ways in O(log runs); takes O(slots) memory.
+class TaskSubset {
+ public:
+  /// No tasks.
+  TaskSubset() = default;
+  /// `has` may depend on opcode and part only.
+  TaskSubset(const Order& order, const std::function<bool(const Task&)>& has);
+
+  std::uint64_t length() const { return length_; }
+  /// The position in the order of task number `index` (0..length-1).
+  std::uint64_t position_of(std::uint64_t index) const;
+  /// How many of the tasks come before a position of the order: the number of the task there.
+  std::uint64_t index_at(std::uint64_t position) const;
+
+ private:
+  struct Loop {
+    std::uint64_t position = 0;  // of its first task in the order
+    std::uint64_t index = 0;     // of its first task in the subset
+    std::uint64_t times = 1;
+    std::size_t all = 1;             // tasks of a repetition
+    std::vector<std::size_t> slots;  // those of them in the subset
+  };
+
+  std::vector<Loop> loops_;
+  std::uint64_t length_ = 0;
+};
+
+}  // namespace isobar::schedules

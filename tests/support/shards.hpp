@@ -1,0 +1,73 @@
+#pragma once
+
+#include "core/model/workload.hpp"
+#include "core/plan/placed_shards.hpp"
+#include "core/plan/plan.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// Stages whose layers several devices divide.
+namespace isobar::testing_support {
+
+/// Lets each layer be divided: a random part of its parameters and activations, in 4 to 10 units. The last one gathers.
+inline void add_splits(std::mt19937_64& random, Workload& workload)
+{
+  for (auto& layer : workload.layers) {
+    const std::uint64_t units = 4 + random() % 7;
+    layer.split = Split{.name = "units", .units = units};
+    layer.split->parameters = (layer.parameters - random() % (layer.parameters / 2 + 1)) / units * units;
+    layer.split->activations = static_cast<double>(1 + random() % 4) / 4 * layer.activations;
+  }
+  workload.layers.back().split->gathered = Bytes(static_cast<double>(1 + random() % 1000));
+}
+
+/// Shares of so many shards, multiples of an eighth, equal or not.
+inline std::vector<double> random_shares(std::mt19937_64& random, std::size_t shards)
+{
+  std::vector<double> shares(shards, 1.0 / static_cast<double>(shards));
+  if (shards > 1 && random() % 2 == 0) {
+    std::fill(shares.begin(), shares.end(), 0.125);
+    shares[random() % shards] += 1 - 0.125 * static_cast<double>(shards);
+  }
+  return shares;
+}
+
+/// A stage whose replicas take so many micro-batches each, on the next of the devices, which it removes.
+inline Stage random_stage(std::mt19937_64& random, const std::vector<std::uint64_t>& microbatches, std::size_t shards,
+                          std::vector<std::string>& devices)
+{
+  Stage stage;
+  const auto shares = random_shares(random, shards);
+  for (const std::uint64_t count : microbatches) {
+    Replica& replica = stage.replicas.emplace_back(Replica{count, {}});
+    for (const double share : shares) {
+      replica.shards.push_back({devices.back(), share});
+      devices.pop_back();
+    }
+  }
+  return stage;
+}
+
+/// The stages with several shards cut at each layer.
+inline std::vector<Stage> by_layers(const std::vector<Stage>& stages)
+{
+  std::vector<Stage> parts;
+  for (const auto& stage : stages) {
+    if (!has_shards({stage})) {
+      parts.push_back(stage);
+      continue;
+    }
+    for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+      parts.push_back({layer, layer, stage.replicas});
+    }
+  }
+  return parts;
+}
+
+}  // namespace isobar::testing_support
