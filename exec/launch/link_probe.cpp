@@ -24,6 +24,7 @@ namespace {
 constexpr Seconds patience{600};
 constexpr int round_trips = 101;
 constexpr int bulk_trips = 7;
+constexpr int most_repetitions_of_a_size = 20;  // on a busy machine, where some take far too long
 constexpr std::size_t smallest = std::size_t{64} << 10;
 constexpr std::size_t largest = std::size_t{64} << 20;
 constexpr std::size_t growth = 4;
@@ -102,9 +103,14 @@ LinkMeasurement probe(TcpWorld& world, std::size_t from, std::size_t to, std::si
     link.sizes.push_back({Bytes(static_cast<double>(size)), time});
     if (link.sizes.size() > 1 && time > long_enough) break;
   }
-  prober.end();
-  const auto& [less, less_time] = link.sizes[link.sizes.size() - 2];
+  auto& [less, less_time] = link.sizes[link.sizes.size() - 2];
   const auto& [more, more_time] = link.sizes.back();
+  // Other work on the machine only adds time, so that the least one is the best.
+  for (int i = 0; more_time <= less_time && i < most_repetitions_of_a_size; ++i) {
+    const auto size = static_cast<std::uint64_t>(less.value);
+    less_time = std::min(less_time, prober.answer_time(bulk_trips, size) - link.latency);
+  }
+  prober.end();
   if (more_time <= less_time) {
     throw EnvironmentError(
         fmt::format("rank {} to rank {}: {} took no longer than {}; measure again when the machines are less busy",
