@@ -11,8 +11,8 @@ namespace isobar {
 class FaultList;
 class MappingReader;
 
-/// Reads "stages" of isobar-plan/2, of which this version runs one shard a replica. `microbatches` is that of the plan,
-/// if it could be read.
+/// Reads "stages" of isobar-plan/2. One with several shards becomes a stage for each of its layers. `microbatches` is
+/// that of the plan, if it could be read.
 std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches, FaultList& faults);
 
 /// Reads "schedule" of isobar-plan/2. Orders are read only for a plan whose stages and micro-batches are sound, since
