@@ -28,13 +28,14 @@ struct SumHeader {
   std::uint64_t end = 0;         ///< the one after its last
 };
 
-/// Values begin..end-1 of the pieces, counted through all of them.
-template <typename Value>
-TcpWorld::Pieces<Value> part_of(const TcpWorld::Pieces<Value>& pieces, std::size_t begin, std::size_t end)
+/// The memory of a range of values, counted through all pieces.
+std::vector<std::span<std::byte>> part_of(const TcpWorld::Values& values, ValueRange range)
 {
-  TcpWorld::Pieces<Value> part;
+  const std::size_t begin = range.begin * values.value_size;
+  const std::size_t end = range.end * values.value_size;
+  std::vector<std::span<std::byte>> part;
   std::size_t first = 0;  // of the piece
-  for (const auto& piece : pieces) {
+  for (const auto& piece : values.pieces) {
     const std::size_t from = std::max(begin, first);
     const std::size_t to = std::min(end, first + piece.size());
     if (from < to) part.push_back(piece.subspan(from - first, to - from));
@@ -43,11 +44,11 @@ TcpWorld::Pieces<Value> part_of(const TcpWorld::Pieces<Value>& pieces, std::size
   return part;
 }
 
-template <typename Value>
-std::size_t size_of(const TcpWorld::Pieces<Value>& pieces)
+std::size_t count_of(const TcpWorld::Values& values)
 {
-  return std::accumulate(pieces.begin(), pieces.end(), std::size_t{0},
-                         [](std::size_t sum, const auto& piece) { return sum + piece.size(); });
+  const std::size_t bytes = std::accumulate(values.pieces.begin(), values.pieces.end(), std::size_t{0},
+                                            [](std::size_t sum, const auto& piece) { return sum + piece.size(); });
+  return bytes / values.value_size;
 }
 
 void check_inputs(std::size_t rank, const std::vector<Endpoint>& ranks, const std::vector<LinkName>& links,
@@ -88,12 +89,8 @@ class TcpWorld::Impl {
   Impl(std::size_t rank, const std::vector<Endpoint>& ranks, std::vector<LinkName> links, const TcpOptions& options,
        TcpListener listener);
 
-  template <typename Value>
-  void collective(Opcode opcode, std::uint32_t channel, const Pieces<Value>& values, const Deadline& deadline);
-  void wait_for_all(const Deadline& deadline)
-  {
-    collective(Opcode::AllReduce, reserved_channel, Pieces<double>(), deadline);
-  }
+  void collective(Opcode opcode, std::uint32_t channel, const Values& values, const Deadline& deadline);
+  void wait_for_all(const Deadline& deadline) { collective(Opcode::AllReduce, reserved_channel, {}, deadline); }
 
   std::map<LinkName, std::unique_ptr<TcpLink>> links;
   std::atomic<bool> cancelled = false;
@@ -197,27 +194,28 @@ std::set<LinkName> TcpWorld::Impl::links_of(const Group& group) const
   return used;
 }
 
-template <typename Value>
-void TcpWorld::Impl::collective(Opcode opcode, std::uint32_t channel, const Pieces<Value>& values,
-                                const Deadline& deadline)
+void TcpWorld::Impl::collective(Opcode opcode, std::uint32_t channel, const Values& values, const Deadline& deadline)
 {
   const Group* group = group_of(channel);
   ensure(group != nullptr, "a rank takes part in the collectives of its own groups");
-  const std::size_t size = size_of(values);
-  std::vector<Value> arrived;
-  for (const auto& step : group->steps(opcode, size)) {
-    const auto header_of = [&](ValueRange range) { return SumHeader{size, sizeof(Value), range.begin, range.end}; };
+  const std::size_t count = count_of(values);
+  std::vector<std::byte> arrived;
+  for (const auto& step : group->steps(opcode, count)) {
+    const auto header_of = [&](ValueRange range) {
+      return SumHeader{count, values.value_size, range.begin, range.end};
+    };
     const SumHeader header = header_of(step.sent);
     const SumHeader expected = header_of(step.received);
     std::vector<TcpLink::Bytes> leaving;
-    for (const auto& piece : part_of(values, step.sent.begin, step.sent.end)) leaving.push_back(std::as_bytes(piece));
-    const auto here = part_of(values, step.received.begin, step.received.end);
+    for (const auto& piece : part_of(values, step.sent)) leaving.emplace_back(piece);
+    const auto here = part_of(values, step.received);
     std::vector<std::span<std::byte>> arriving;
     if (step.adds) {
-      arrived.resize(std::max(arrived.size(), step.received.size()));
-      arriving.push_back(std::as_writable_bytes(std::span(arrived).first(step.received.size())));
+      const std::size_t bytes = step.received.size() * values.value_size;
+      arrived.resize(std::max(arrived.size(), bytes));
+      arriving.push_back(std::span(arrived).first(bytes));
     } else {
-      for (const auto& piece : here) arriving.push_back(std::as_writable_bytes(piece));
+      arriving = here;
     }
     const auto room = [&](TcpLink::Bytes bytes) -> std::vector<std::span<std::byte>> {
       SumHeader theirs;
@@ -225,7 +223,7 @@ void TcpWorld::Impl::collective(Opcode opcode, std::uint32_t channel, const Piec
       if (std::memcmp(&theirs, &expected, sizeof theirs) != 0) {
         throw EnvironmentError(
             fmt::format("rank {}: {}: {} values of {} B, {} to {} of them; rank {} has {} values of {} B, {} to {}",
-                        rank_, group->name, size, sizeof(Value), expected.begin, expected.end,
+                        rank_, group->name, count, values.value_size, expected.begin, expected.end,
                         group->ranks.ranks[*step.from], theirs.values, theirs.value_size, theirs.begin, theirs.end));
       }
       return arriving;
@@ -241,9 +239,10 @@ void TcpWorld::Impl::collective(Opcode opcode, std::uint32_t channel, const Piec
       link(*step.from, group->place).receive(room, deadline);
     }
     if (!step.adds) continue;
-    auto addend = arrived.begin();
+    std::span<const std::byte> addends = arrived;
     for (const auto& piece : here) {
-      for (Value& value : piece) value += *addend++;
+      values.add(piece, addends.first(piece.size()));
+      addends = addends.subspan(piece.size());
     }
   }
 }
@@ -272,20 +271,15 @@ TcpLink& TcpWorld::link(const LinkName& name)
 
 void TcpWorld::all_reduce_sum(std::span<float> values, const Deadline& deadline)
 {
-  impl_->collective(Opcode::AllReduce, reserved_channel, Pieces<float>{values}, deadline);
+  impl_->collective(Opcode::AllReduce, reserved_channel, values_of<float>({values}), deadline);
 }
 
 void TcpWorld::all_reduce_sum(std::span<double> values, const Deadline& deadline)
 {
-  impl_->collective(Opcode::AllReduce, reserved_channel, Pieces<double>{values}, deadline);
+  impl_->collective(Opcode::AllReduce, reserved_channel, values_of<double>({values}), deadline);
 }
 
-void TcpWorld::collective(Opcode opcode, std::uint32_t channel, const Pieces<float>& values, const Deadline& deadline)
-{
-  impl_->collective(opcode, channel, values, deadline);
-}
-
-void TcpWorld::collective(Opcode opcode, std::uint32_t channel, const Pieces<double>& values, const Deadline& deadline)
+void TcpWorld::collective(Opcode opcode, std::uint32_t channel, const Values& values, const Deadline& deadline)
 {
   impl_->collective(opcode, channel, values, deadline);
 }

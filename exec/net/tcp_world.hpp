@@ -25,8 +25,16 @@ class TcpWorld {
   static constexpr std::uint32_t reserved_channel = 0xffffffff;
   /// Channel of the links that `cancel` spares, so that a rank that gives up can still report why.
   static constexpr std::uint32_t lasting_channel = reserved_channel - 1;
+  /// Values of a collective in pieces of memory, and how they are added up.
+  struct Values {
+    std::vector<std::span<std::byte>> pieces;
+    std::size_t value_size = 1;  ///< bytes
+    /// Adds values, of which both have as many.
+    void (*add)(std::span<std::byte> sums, std::span<const std::byte> addends) = nullptr;
+  };
+  /// Values of a type that adds up by +=.
   template <typename Value>
-  using Pieces = std::vector<std::span<Value>>;
+  static Values values_of(const std::vector<std::span<Value>>& pieces);
 
   /// Connects rank `rank` of `ranks` with all others; returns when all ranks are connected. `links` may be those of all
   /// ranks, each once; both ranks of a link must name it.
@@ -58,8 +66,7 @@ class TcpWorld {
   /// An AllReduce, ReduceScatter or AllGather over the ranks of a group of TcpOptions, which this rank belongs to, by
   /// the group's algorithm, as `steps_of` says. The values are those of all pieces, one after another; only their
   /// number counts. One thread at a time for each group.
-  void collective(Opcode opcode, std::uint32_t channel, const Pieces<float>& values, const Deadline& deadline);
-  void collective(Opcode opcode, std::uint32_t channel, const Pieces<double>& values, const Deadline& deadline);
+  void collective(Opcode opcode, std::uint32_t channel, const Values& values, const Deadline& deadline);
 
   /// A barrier over all ranks. Not in parallel with an all-reduce over all ranks. @throws as TcpLink does.
   void wait_for_all(const Deadline& deadline);
@@ -78,5 +85,19 @@ class TcpWorld {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+template <typename Value>
+TcpWorld::Values TcpWorld::values_of(const std::vector<std::span<Value>>& pieces)
+{
+  Values values;
+  for (const auto& piece : pieces) values.pieces.push_back(std::as_writable_bytes(piece));
+  values.value_size = sizeof(Value);
+  values.add = [](std::span<std::byte> sums, std::span<const std::byte> addends) {
+    auto* const sum = reinterpret_cast<Value*>(sums.data());
+    const auto* const addend = reinterpret_cast<const Value*>(addends.data());
+    for (std::size_t i = 0; i < sums.size() / sizeof(Value); ++i) sum[i] += addend[i];
+  };
+  return values;
+}
 
 }  // namespace isobar::exec

@@ -82,6 +82,18 @@ const Library& library()
   return loaded;
 }
 
+ncclDataType_t in_nccl(Number type)
+{
+  switch (type) {
+    case Number::Float16:
+      return ncclFloat16;
+    case Number::BFloat16:
+      return ncclBfloat16;
+    default:
+      return ncclFloat32;
+  }
+}
+
 }  // namespace
 
 int version(const std::string& name)
@@ -142,11 +154,12 @@ class Communicator::Impl {
     });
   }
 
-  void enqueue_sums(std::span<const Piece> pieces, void* stream, const Deadline& deadline)
+  void enqueue_sums(std::span<const Piece> pieces, Number type, void* stream, const Deadline& deadline)
   {
     const auto on_stream = static_cast<cudaStream_t>(stream);
+    const std::size_t size = type == Number::Float32 ? 4 : 2;
     enqueue(pieces, deadline, [&](const Piece& piece) {
-      return nccl_.all_reduce(piece.begin, piece.begin, piece.bytes / sizeof(float), ncclFloat, ncclSum, communicator_,
+      return nccl_.all_reduce(piece.begin, piece.begin, piece.bytes / size, in_nccl(type), ncclSum, communicator_,
                               on_stream);
     });
   }
@@ -257,9 +270,9 @@ void Communicator::enqueue_transfer(std::span<const Piece> pieces, void* stream,
   impl_->enqueue_transfer(pieces, stream, deadline);
 }
 
-void Communicator::enqueue_sums(std::span<const Piece> pieces, void* stream, const Deadline& deadline)
+void Communicator::enqueue_sums(std::span<const Piece> pieces, Number type, void* stream, const Deadline& deadline)
 {
-  impl_->enqueue_sums(pieces, stream, deadline);
+  impl_->enqueue_sums(pieces, type, stream, deadline);
 }
 
 void Communicator::enqueue_sums_of_parts(Parts parts, void* stream, const Deadline& deadline)

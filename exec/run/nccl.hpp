@@ -34,6 +34,9 @@ using Id = std::array<std::byte, 128>;
 /// Makes a new identifier. @throws EnvironmentError as version() does, or when NCCL fails.
 Id new_id();
 
+/// The type of values to be added up.
+enum class Number { Float32, Float16, BFloat16 };
+
 /// A piece of a GPU's memory.
 struct Piece {
   void* begin = nullptr;
@@ -61,9 +64,9 @@ class Communicator {
   /// Enqueues the transfer of all pieces from rank 0 to rank 1 on `stream`, a CUDA handle. The other end must have
   /// pieces of the same sizes.
   void enqueue_transfer(std::span<const Piece> pieces, void* stream, const Deadline& deadline);
-  /// Enqueues the sums of all pieces, which are of float32, over the ranks, in place. All must have pieces of the same
-  /// sizes.
-  void enqueue_sums(std::span<const Piece> pieces, void* stream, const Deadline& deadline);
+  /// Enqueues the sums of all pieces, which are of numbers of one type, over the ranks, in place. All must have pieces
+  /// of the same sizes.
+  void enqueue_sums(std::span<const Piece> pieces, Number type, void* stream, const Deadline& deadline);
   /// Parts by the rank that they belong to, as pieces of float32, which each rank has all of.
   using Parts = std::span<const std::vector<Piece>>;
   /// Enqueues the sums of each part on its own rank, in place.

@@ -94,7 +94,7 @@ nccl::Id shared_id(std::size_t channel, bool is_first, TcpWorld& world, Seconds 
     std::transform(id.begin(), id.end(), bytes.begin(),
                    [](std::byte byte) { return static_cast<double>(std::to_integer<unsigned>(byte)); });
   }
-  world.collective(Opcode::AllReduce, static_cast<std::uint32_t>(channel), TcpWorld::Pieces<double>{std::span(bytes)},
+  world.collective(Opcode::AllReduce, static_cast<std::uint32_t>(channel), TcpWorld::values_of<double>({bytes}),
                    deadline);
   nccl::Id id{};
   std::transform(bytes.begin(), bytes.end(), id.begin(), [](double byte) { return static_cast<std::byte>(byte); });
@@ -196,7 +196,7 @@ class NcclTransport : public Transport {
     }
     waits_.transfer(instruction, [&](const Deadline& deadline) {
       // Once all ranks are here, none of their kernels waits for work that a host has yet to launch.
-      world_->collective(Opcode::AllReduce, static_cast<std::uint32_t>(channel), TcpWorld::Pieces<double>(), deadline);
+      world_->collective(Opcode::AllReduce, static_cast<std::uint32_t>(channel), {}, deadline);
       enqueue(*found->second, channel, instruction.opcode, tensors, deadline);
       wait(*found->second, deadline);
     });
@@ -209,7 +209,7 @@ class NcclTransport : public Transport {
                const Deadline& deadline) const
   {
     if (opcode == Opcode::AllReduce) {
-      communicator.enqueue_sums(pieces_of(tensors), stream(), deadline);
+      communicator.enqueue_sums(pieces_of(tensors), type_of(tensors), stream(), deadline);
       return;
     }
     const Channel& of = program_->channels().at(channel);
@@ -218,6 +218,19 @@ class NcclTransport : public Transport {
     ensure(opcode == Opcode::ReduceScatter || opcode == Opcode::AllGather, "a collective that no program has");
     opcode == Opcode::ReduceScatter ? communicator.enqueue_sums_of_parts(parts, stream(), deadline)
                                     : communicator.enqueue_gather(parts, stream(), deadline);
+  }
+
+  static nccl::Number type_of(const Tensors& tensors)
+  {
+    if (tensors.empty()) return nccl::Number::Float32;
+    switch (tensors.front().scalar_type()) {
+      case at::kBFloat16:
+        return nccl::Number::BFloat16;
+      case at::kHalf:
+        return nccl::Number::Float16;
+      default:
+        return nccl::Number::Float32;
+    }
   }
 
   static std::vector<nccl::Piece> pieces_of(const Tensors& tensors)
@@ -277,7 +290,7 @@ std::unique_ptr<Transport> nccl_transport(std::size_t rank, TcpWorld& world, con
     if (ranks.front() != rank) continue;
     const char* what = first.payload == Payload::Activation  ? "activations"
                        : first.payload == Payload::Parameter ? "parameters"
-                       : is_of_transfers                     ? "gradients"
+                       : first.payload == Payload::Gradient  ? "gradients"
                                                              : "gradients of parameters";
     const std::string line =
         fmt::format("{}, {}: {}", name, what,

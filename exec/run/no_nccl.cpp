@@ -39,7 +39,8 @@ void Communicator::enqueue_transfer(std::span<const Piece> /*pieces*/, void* /*s
   refuse();
 }
 
-void Communicator::enqueue_sums(std::span<const Piece> /*pieces*/, void* /*stream*/, const Deadline& /*deadline*/)
+void Communicator::enqueue_sums(std::span<const Piece> /*pieces*/, Number /*type*/, void* /*stream*/,
+                                const Deadline& /*deadline*/)
 {
   refuse();
 }

@@ -15,14 +15,29 @@ namespace isobar::exec {
 namespace {
 
 template <typename Value>
-TcpWorld::Pieces<Value> pieces_of(const Tensors& tensors)
+TcpWorld::Values values_of_type(const Tensors& tensors)
 {
-  TcpWorld::Pieces<Value> pieces;
+  std::vector<std::span<Value>> pieces;
   for (const auto& tensor : tensors) {
     ensure(tensor.is_contiguous(), "tensors of a collective are contiguous");
     pieces.emplace_back(tensor.mutable_data_ptr<Value>(), static_cast<std::size_t>(tensor.numel()));
   }
-  return pieces;
+  return TcpWorld::values_of(pieces);
+}
+
+/// The values of tensors on the CPU, all of one type.
+TcpWorld::Values values_of(const Tensors& tensors)
+{
+  switch (tensors.front().scalar_type()) {
+    case at::kDouble:
+      return values_of_type<double>(tensors);
+    case at::kBFloat16:
+      return values_of_type<at::BFloat16>(tensors);
+    case at::kHalf:
+      return values_of_type<at::Half>(tensors);
+    default:
+      return values_of_type<float>(tensors);
+  }
 }
 
 class TcpTransport : public Transport {
@@ -67,17 +82,14 @@ class TcpTransport : public Transport {
   {
     if (tensors.empty()) return;
     const bool is_on_gpu = !tensors.front().is_cpu();
-    const Tensors values = is_on_gpu ? on_cpu(tensors) : tensors;
-    const auto exchange = [&](auto pieces) {
-      waits_.transfer(instruction, [&](const Deadline& deadline) {
-        world_->collective(instruction.opcode, static_cast<std::uint32_t>(channel), pieces, deadline);
-      });
-    };
-    const bool is_double = tensors.front().scalar_type() == at::kDouble;
-    is_double ? exchange(pieces_of<double>(values)) : exchange(pieces_of<float>(values));
+    const Tensors here = is_on_gpu ? on_cpu(tensors) : tensors;
+    const TcpWorld::Values values = values_of(here);
+    waits_.transfer(instruction, [&](const Deadline& deadline) {
+      world_->collective(instruction.opcode, static_cast<std::uint32_t>(channel), values, deadline);
+    });
     if (!is_on_gpu) return;
     const torch::NoGradGuard no_graph;
-    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(values[i], /*non_blocking=*/true);
+    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(here[i], /*non_blocking=*/true);
     event_of_this_thread(tensors.front().device().str()).wait();
   }
   void cancel() noexcept override { world_->cancel(); }

@@ -31,8 +31,9 @@ class Transport {
   /// - ReduceScatter: only the values of the rank's own part (part_of_end), by the same bits; the others are of no use.
   /// - AllGather: replaces the values of all parts but the own one by those of their ranks.
   ///
-  /// The tensors are contiguous and all of float32 or all of float64; those on a GPU are complete before the call and
-  /// on return. @throws as `send` does, and when another rank has another number of values.
+  /// The tensors are contiguous and all of float32, float64, bfloat16 or float16, which is rounded after each addition;
+  /// those on a GPU are complete before the call and on return. @throws as `send` does, and when another rank has
+  /// another number of values.
   virtual void collective(std::size_t channel, const Instruction& instruction, const Tensors& tensors) = 0;
   /// Ends all waits with a failure (Cancelled within one process). Thread-safe.
   virtual void cancel() noexcept = 0;

@@ -98,7 +98,7 @@ TEST(AllReduce, OfGroupsSumsInTheOrderOfTheirRings)
       groups.emplace_back([&] {
         for (int repetition = 0; repetition < 50; ++repetition) {
           sums[rank][0] = own;
-          world.collective(Opcode::AllReduce, 5, TcpWorld::Pieces<double>{std::span(&sums[rank][0], 1)}, plenty);
+          world.collective(Opcode::AllReduce, 5, TcpWorld::values_of<double>({std::span(&sums[rank][0], 1)}), plenty);
         }
       });
     }
@@ -106,7 +106,7 @@ TEST(AllReduce, OfGroupsSumsInTheOrderOfTheirRings)
       groups.emplace_back([&] {
         for (int repetition = 0; repetition < 50; ++repetition) {
           sums[rank][1] = own;
-          world.collective(Opcode::AllReduce, 6, TcpWorld::Pieces<double>{std::span(&sums[rank][1], 1)}, plenty);
+          world.collective(Opcode::AllReduce, 6, TcpWorld::values_of<double>({std::span(&sums[rank][1], 1)}), plenty);
         }
       });
     }
@@ -129,7 +129,7 @@ TEST(AllReduce, SumsTheValuesOfPiecesThatEachRankHasInItsOwnSizes)
     std::iota(sums[rank].begin(), sums[rank].end(), static_cast<float>(rank));
     const std::span<float> all(sums[rank]);
     const std::size_t cut = 7 + 40 * rank;
-    world.collective(Opcode::AllReduce, 5, TcpWorld::Pieces<float>{all.first(cut), {}, all.subspan(cut)}, plenty);
+    world.collective(Opcode::AllReduce, 5, TcpWorld::values_of<float>({all.first(cut), {}, all.subspan(cut)}), plenty);
   });
   for (std::size_t i = 0; i < 100; ++i) EXPECT_EQ(sums[0][i], 3 * static_cast<float>(i) + 3);
   EXPECT_EQ(sums[1], sums[0]);
@@ -147,7 +147,7 @@ TEST(AllReduce, OfAGroupFollowsItsAlgorithmToTheSameBits)
     ranks.run([&](TcpWorld& world, std::size_t rank) {
       for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{100'003}}) {
         sums[rank].assign(size, 0.1 * static_cast<double>(rank + 1));
-        world.collective(Opcode::AllReduce, 5, TcpWorld::Pieces<double>{std::span(sums[rank])}, plenty);
+        world.collective(Opcode::AllReduce, 5, TcpWorld::values_of<double>({std::span(sums[rank])}), plenty);
       }
     });
     for (const double sum : sums[0]) EXPECT_NEAR(sum, 1.5, 1e-12) << name_of(algorithm);
@@ -174,7 +174,7 @@ TEST(Collective, ScattersSumsAndGathersThemByTheBitsOfAnAllReduce)
       in_halves[rank] = whole[rank];
       const auto collective = [&](Opcode opcode, std::vector<float>& values) {
         const std::uint64_t before = world.bytes_sent();
-        world.collective(opcode, 5, TcpWorld::Pieces<float>{std::span(values)}, plenty);
+        world.collective(opcode, 5, TcpWorld::values_of<float>({std::span(values)}), plenty);
         return world.bytes_sent() - before;
       };
       sent[rank][0] = collective(Opcode::AllReduce, whole[rank]);
@@ -207,7 +207,7 @@ TEST(AllReduce, OfAGroupNamesItsChannel)
   ranks.options.groups = {{.channel = 5, .ranks = {0, 1}}};
   const auto errors = ranks.errors([](TcpWorld& world, std::size_t rank) {
     double value = 1;
-    if (rank == 0) world.collective(Opcode::AllReduce, 5, TcpWorld::Pieces<double>{std::span(&value, 1)}, little);
+    if (rank == 0) world.collective(Opcode::AllReduce, 5, TcpWorld::values_of<double>({std::span(&value, 1)}), little);
     pause(0.3);
   });
   EXPECT_THAT(errors[0], MatchesRegex("rank 0: receive from rank 1 \\(channel 5\\): no message after [0-9.]+ s: "
