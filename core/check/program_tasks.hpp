@@ -206,6 +206,9 @@ class Tasks {
   std::unordered_map<Key, std::size_t, KeyHash> holding_of_;
 };
 
+/// Checks that every stage has all that it needs for every micro-batch, and an update.
+void add_task_faults(const Program& program, ProgramUse use, const Tasks& tasks, ProgramFaults& faults);
+
 /// Plays the program without times. Checks that it ends, that each task comes after those that it needs, and memory.
 /// The program has no other faults.
 std::vector<std::string> order_faults(const Program& program, const Tasks& tasks);
