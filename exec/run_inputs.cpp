@@ -67,19 +67,12 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
 {
   std::vector<std::string> lines;
   for (const auto& fault : placement_faults_of(plan, workload)) lines.push_back(options.plan + ": " + fault);
-  for (std::size_t i = 0; i < plan.stages.size() && has_shards(plan); ++i) {
-    if (!has_shards({plan.stages[i]})) continue;
-    lines.push_back(
-        fmt::format("{}: stages[{}].replicas[0].shards: {}; isobar run takes plans of one shard in each "
-                    "replica; plan with --tensor 1",
-                    options.plan, numbers_in_file(plan)[i], plan.stages[i].replicas.front().shards.size()));
-    break;
-  }
   if (!options.unvalidated) {
     for (const auto& fault : faults_of_stamp(plan, workload_hash, ISOBAR_VERSION)) {
       lines.push_back(options.plan + ": " + fault);
     }
   }
+  const auto stage_in_file = numbers_in_file(plan);
   if (plan.sync.algorithm == Algorithm::Hierarchical) {
     const auto lacks_site = [&](const PlacedShard& placed) {
       return plan.stages[placed.stage].replicas.size() > 1 && !shard_of(plan, placed).site;
@@ -90,9 +83,9 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
                                        [&](const auto& each) { return shard_of(plan, each).site.has_value(); });
     if (lacking != placed.end() && has_sites) {
       lines.push_back(
-          fmt::format("{}: stages[{}].replicas[{}].shards[0].site: missing, and other devices have theirs; write the "
+          fmt::format("{}: stages[{}].replicas[{}].shards[{}].site: missing, and other devices have theirs; write the "
                       "device's site",
-                      options.plan, lacking->stage, lacking->replica));
+                      options.plan, stage_in_file[lacking->stage], lacking->replica, lacking->shard));
     }
   }
   if (options.run.emulate) {
@@ -100,10 +93,14 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
       const auto slowdown = shard_of(plan, placed).slowdown;
       constexpr double least_slowdown = 1 - 1e-9;
       if (slowdown && *slowdown >= least_slowdown) continue;
-      lines.push_back(fmt::format("{}: stages[{}].{}.slowdown: {}", options.plan, placed.stage,
-                                  is_chain(plan) ? "devices[0]" : fmt::format("replicas[{}].shards[0]", placed.replica),
-                                  slowdown ? fmt::format("{:.6g}; --emulate needs 1 or more", *slowdown)
-                                           : "missing, and --emulate needs it; plan again"));
+      const std::string shard = is_chain(plan) && !has_shards(plan)
+                                    ? "devices[0]"
+                                    : fmt::format("replicas[{}].shards[{}]", placed.replica, placed.shard);
+      auto line = fmt::format("{}: stages[{}].{}.slowdown: {}", options.plan, stage_in_file[placed.stage], shard,
+                              slowdown ? fmt::format("{:.6g}; --emulate needs 1 or more", *slowdown)
+                                       : "missing, and --emulate needs it; plan again");
+      // The layers of a stage of several shards are a stage each.
+      if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(std::move(line));
     }
   }
   if (!lines.empty()) throw InputError(lines);

@@ -232,49 +232,11 @@ void check_part(const ManifestPart& part, const ManifestPart& first, const Manif
   }
 }
 
-/// The tensor and the elements that a name of a slice says.
-struct SliceName {
-  std::string tensor;
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  std::vector<std::uint64_t> shape;  // of the whole tensor
-};
-
-/// None for a name of a whole tensor.
-std::optional<SliceName> slice_in_name(std::string_view name)
-{
-  const auto bracket = name.rfind('[');
-  if (bracket == std::string_view::npos) return std::nullopt;
-  std::string_view rest = name.substr(bracket + 1);
-  const auto begin = take_number(rest);
-  if (!begin || !rest.starts_with(':')) return std::nullopt;
-  rest.remove_prefix(1);
-  const auto end = take_number(rest);
-  constexpr std::string_view of = " of ";
-  if (!end || *begin >= *end || !rest.starts_with(of)) return std::nullopt;
-  rest.remove_prefix(of.size());
-  SliceName slice{std::string(name.substr(0, bracket)), *begin, *end, {}};
-  for (;;) {
-    const auto size = take_number(rest);
-    if (!size || rest.empty()) return std::nullopt;
-    slice.shape.push_back(*size);
-    if (rest == "]") return slice;
-    if (!rest.starts_with('x')) return std::nullopt;
-    rest.remove_prefix(1);
-  }
-}
-
 }  // namespace
 
 std::string checkpoint_name(std::size_t layer, std::string_view parameter)
 {
   return fmt::format("layers.{}.{}", layer, parameter);
-}
-
-std::string slice_name(std::string_view tensor, std::uint64_t begin, std::uint64_t end,
-                       const std::vector<std::uint64_t>& shape)
-{
-  return fmt::format("{}[{}:{} of {}]", tensor, begin, end, fmt::join(shape, "x"));
 }
 
 Checkpoint::Checkpoint(fs::path folder, std::uint64_t step) : folder_(std::move(folder)), step_(step)
@@ -313,38 +275,58 @@ Checkpoint::Checkpoint(fs::path folder, std::uint64_t step) : folder_(std::move(
   find_divided_tensors();
 }
 
-/// Finds the tensors whose slices several parts hold.
+/// Finds the tensors of which the files hold slices, and slices of which they hold slices again.
 void Checkpoint::find_divided_tensors()
 {
-  for (const auto& [name, part] : part_of_) {
-    const auto slice = slice_in_name(name);
-    if (!slice) continue;
-    const TensorFacts& own = *parts_[part].file.find(name);
-    DividedTensor& divided = divided_.try_emplace(slice->tensor).first->second;
-    if (divided.slices.empty()) divided.facts = {slice->tensor, own.type, slice->shape};
-    divided.slices.emplace(slice->begin, name);
-    if (own.type != divided.facts.type || own.shape != std::vector{slice->end - slice->begin}) {
-      throw InputError(parts_[part].file.where(),
-                       fmt::format("tensor {} has type {} and shape {}; a slice of {} has type {} and shape [{}]",
-                                   in_quotes(name), name_of(own.type), shape_in_words(own.shape),
-                                   in_quotes(slice->tensor), name_of(divided.facts.type), slice->end - slice->begin));
+  std::vector<std::string> names;
+  for (const auto& [name, part] : part_of_) names.push_back(name);
+  while (!names.empty()) {
+    std::set<std::string> divided;
+    for (const auto& name : names) {
+      if (const auto slice = tensor_part_in_name(name)) {
+        add_slice(name, *slice);
+        divided.insert(slice->tensor);
+      }
     }
-    if (slice->shape != divided.facts.shape || part_of_.contains(slice->tensor)) {
-      throw InputError(parts_[part].file.where(),
-                       fmt::format("tensor {} is in the checkpoint in another shape", in_quotes(slice->tensor)));
-    }
+    names.assign(divided.begin(), divided.end());
   }
-  for (const auto& [name, divided] : divided_) {
-    std::uint64_t next = 0;
-    for (const auto& [begin, slice] : divided.slices) {
-      if (begin != next) break;
-      next = slice_in_name(slice)->end;
-    }
-    const std::uint64_t elements = divided.facts.bytes() / size_of(divided.facts.type);
-    if (next == elements) continue;
-    throw InputError(where(), fmt::format("tensor {} has {} elements, and its slices end at element {}",
-                                          in_quotes(name), elements, next));
+  for (const auto& [name, tensor] : divided_) require_all_slices(tensor);
+}
+
+void Checkpoint::add_slice(const std::string& name, const NamedPart& slice)
+{
+  const TensorFacts& own = facts(name);
+  const auto stored = part_of_.find(name);
+  const std::string file = stored == part_of_.end() ? where() : parts_[stored->second].file.where();
+  DividedTensor& divided = divided_.try_emplace(slice.tensor).first->second;
+  if (divided.slices.empty()) divided.facts = {slice.tensor, own.type, slice.part.shape};
+  if (own.type != divided.facts.type || own.shape != std::vector{slice.part.elements()}) {
+    throw InputError(file, fmt::format("tensor {} has type {} and shape {}; a slice of {} has type {} and shape [{}]",
+                                       in_quotes(name), name_of(own.type), shape_in_words(own.shape),
+                                       in_quotes(slice.tensor), name_of(divided.facts.type), slice.part.elements()));
   }
+  const bool is_first = divided.slices.empty();
+  if (slice.part.shape != divided.facts.shape || part_of_.contains(slice.tensor) ||
+      (!is_first && slice.part.period != divided.slices.begin()->second.part.period)) {
+    throw InputError(file, fmt::format("tensor {} is in the checkpoint in another shape", in_quotes(slice.tensor)));
+  }
+  divided.slices.emplace(slice.part.begin, Slice{name, slice.part});
+}
+
+/// Slices follow each other without a gap or an overlap.
+void Checkpoint::require_all_slices(const DividedTensor& tensor) const
+{
+  std::uint64_t next = 0;
+  for (const auto& [begin, slice] : tensor.slices) {
+    if (begin != next) break;
+    next = slice.part.end;
+  }
+  const std::uint64_t period = tensor.slices.begin()->second.part.period;
+  if (next == period) return;
+  throw InputError(
+      where(),
+      fmt::format("tensor {} has {} elements{}, and its slices end at element {}", in_quotes(tensor.facts.name), period,
+                  period == tensor.facts.bytes() / size_of(tensor.facts.type) ? "" : " in each row or block", next));
 }
 
 std::string Checkpoint::where() const
@@ -356,9 +338,11 @@ std::vector<std::string> Checkpoint::names() const
 {
   std::vector<std::string> names;
   for (const auto& [name, part] : part_of_) {
-    if (!slice_in_name(name)) names.push_back(name);
+    if (!tensor_part_in_name(name)) names.push_back(name);
   }
-  for (const auto& [name, tensor] : divided_) names.push_back(name);
+  for (const auto& [name, tensor] : divided_) {
+    if (!tensor_part_in_name(name)) names.push_back(name);
+  }
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -375,9 +359,19 @@ void Checkpoint::read(const std::string& name, std::span<std::byte> into) const
   const TensorFacts& wanted = facts(name);
   const auto divided = divided_.find(name);
   if (divided == divided_.end()) return read_stored(name, into);
+  const std::uint64_t element = size_of(wanted.type);
   for (const auto& [begin, slice] : divided->second.slices) {
-    const std::uint64_t element = size_of(wanted.type);
-    read_stored(slice, into.subspan(begin * element, (slice_in_name(slice)->end - begin) * element));
+    const std::uint64_t size = (slice.part.end - begin) * element;
+    if (slice.part.period * element == into.size()) {
+      read(slice.name, into.subspan(begin * element, size));
+      continue;
+    }
+    std::vector<std::byte> values(into.size() / slice.part.period * (slice.part.end - begin));
+    read(slice.name, values);
+    for (std::uint64_t i = 0; i * size < values.size(); ++i) {
+      const auto from = values.begin() + static_cast<std::ptrdiff_t>(i * size);
+      std::copy_n(from, size, into.begin() + static_cast<std::ptrdiff_t>((i * slice.part.period + begin) * element));
+    }
   }
 }
 

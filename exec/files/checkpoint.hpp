@@ -2,6 +2,7 @@
 
 #include "exec/files/checkpoint_manifest.hpp"
 #include "exec/files/safetensors.hpp"
+#include "exec/files/tensor_part.hpp"
 #include "exec/files/tensor_source.hpp"
 
 #include <cstddef>
@@ -25,13 +26,8 @@ namespace isobar::exec {
 /// parameter adds a suffix, such as ":first_moment".
 std::string checkpoint_name(std::size_t layer, std::string_view parameter);
 
-/// Name of elements begin..end-1 of a tensor of that shape, of which several parts hold slices:
-/// "layers.3.query.weight:exp_avg[0:512 of 32x64]". Elements are counted in row-major order; the slice has one
-/// dimension.
-std::string slice_name(std::string_view tensor, std::uint64_t begin, std::uint64_t end,
-                       const std::vector<std::uint64_t>& shape);
-
-/// The state that one stage saves, or one of the replicas that divide it.
+/// The state that one stage saves, or one of the replicas and shards that divide it. Of a tensor that they divide, each
+/// has a slice, under the name that part_name gives it.
 struct StageSnapshot {
   std::uint64_t step = 0;  ///< number of steps done
   PartName part = {};
@@ -70,14 +66,20 @@ class Checkpoint final : public TensorSource {
     std::size_t last_layer;
     std::map<std::string, std::uint32_t> tensor_crc;
   };
+  struct Slice {
+    std::string name;  // of a stored tensor, or of one that is divided again
+    TensorPart part;
+  };
   /// A tensor of which the parts hold slices, by their first elements.
   struct DividedTensor {
     TensorFacts facts;
-    std::map<std::uint64_t, std::string> slices;
+    std::map<std::uint64_t, Slice> slices;
   };
   Checkpoint(std::filesystem::path folder, std::uint64_t step);
 
   void find_divided_tensors();
+  void add_slice(const std::string& name, const NamedPart& slice);
+  void require_all_slices(const DividedTensor& tensor) const;
   void read_stored(const std::string& name, std::span<std::byte> into) const;
 
   std::filesystem::path folder_;

@@ -8,7 +8,8 @@
 
 namespace isobar::exec {
 
-/// Which part of a checkpoint a file is: that of a stage, or of one of the replicas that divide it.
+/// Which part of a checkpoint a file is: that of a stage, or of one of the replicas and shards that divide
+/// it, which it numbers as shards.
 struct PartName {
   std::size_t stage = 0;
   std::size_t stages = 1;

@@ -23,17 +23,17 @@ std::vector<std::string> names_of_ranks(const Plan& plan)
   return names;
 }
 
-std::vector<PlacedShard> replicas_of_rank(const Plan& plan, std::size_t rank)
+std::vector<PlacedShard> shards_of_rank(const Plan& plan, std::size_t rank)
 {
-  std::vector<PlacedShard> replicas = placed_shards(plan);
-  std::erase_if(replicas, [rank](const PlacedShard& placed) { return placed.rank != rank; });
-  return replicas;
+  std::vector<PlacedShard> shards = placed_shards(plan);
+  std::erase_if(shards, [rank](const PlacedShard& placed) { return placed.rank != rank; });
+  return shards;
 }
 
 std::size_t rank_of_loss(const Plan& plan)
 {
-  const auto replicas = placed_shards(plan);
-  return std::find_if(replicas.begin(), replicas.end(),
+  const auto shards = placed_shards(plan);
+  return std::find_if(shards.begin(), shards.end(),
                       [&](const PlacedShard& placed) { return placed.stage + 1 == plan.stages.size(); })
       ->rank;
 }

@@ -15,9 +15,9 @@ std::vector<std::string> devices_of_ranks(const Plan& plan);
 /// Names of all ranks in messages: "rank 1 (b)" by its device, "rank 2 (data server)".
 std::vector<std::string> names_of_ranks(const Plan& plan);
 
-/// The replicas of stages that a rank has, in the order of the stages; none of the data server.
-std::vector<PlacedShard> replicas_of_rank(const Plan& plan, std::size_t rank);
-/// The rank that has the first replica of the plan's last stage, and so tells the loss.
+/// The shards of stages that a rank has, in the order of the stages; none of the data server.
+std::vector<PlacedShard> shards_of_rank(const Plan& plan, std::size_t rank);
+/// The rank that has the first shard of the plan's last stage, and so tells the loss.
 std::size_t rank_of_loss(const Plan& plan);
 
 }  // namespace isobar::exec

@@ -262,7 +262,7 @@ Preflight preflight_of(const Plan& plan, DType dtype)
   preflight.peak_memory.resize(preflight.devices.size());
   preflight.types.resize(preflight.devices.size());
   for (std::size_t rank = 0; rank < preflight.devices.size(); ++rank) {
-    const auto replicas = replicas_of_rank(plan, rank);
+    const auto replicas = shards_of_rank(plan, rank);
     if (replicas.empty()) continue;  // the data server
     preflight.types[rank] = shard_of(plan, replicas.front()).type.value_or("");
     if (!plan.predicted) continue;

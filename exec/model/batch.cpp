@@ -1,7 +1,7 @@
 #include "exec/model/batch.hpp"
 
 #include "exec/model/device.hpp"
-#include "exec/model/model_layer.hpp"
+#include "exec/model/layers/model_layer.hpp"
 #include "exec/model/random.hpp"
 
 #include <ATen/ATen.h>
@@ -201,11 +201,6 @@ std::unique_ptr<BatchSource> dataset_batches(const Workload& workload, const Dat
 std::unique_ptr<BatchSource> synthetic_batches(const Workload& workload)
 {
   return std::make_unique<SyntheticBatches>(workload);
-}
-
-at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels)
-{
-  return at::cross_entropy_loss(outputs.at(0).to(at::kFloat).flatten(0, -2), labels.flatten());
 }
 
 }  // namespace isobar::exec

@@ -43,7 +43,4 @@ Tensors synthetic_inputs(const Workload& workload, const RandomKey& key, const s
 /// @throws InputError when the workload lists its layers.
 at::Tensor synthetic_labels(const Workload& workload, const RandomKey& key, const std::string& device);
 
-/// Mean cross-entropy of the last layer's outputs over all labels: a float32 scalar, computed in float32.
-at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels);
-
 }  // namespace isobar::exec

@@ -1,12 +1,18 @@
 #include "exec/model/layer_module.hpp"
 
 #include "core/errors.hpp"
-#include "exec/model/model_layer.hpp"
+#include "core/plan/placed_shards.hpp"
+#include "exec/files/huggingface_weights.hpp"
+#include "exec/model/layers/model_layer.hpp"
+#include "exec/model/tensor_slices.hpp"
 
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
+#include <cstdint>
+#include <span>
 #include <variant>
 
 namespace isobar::exec {
@@ -29,15 +35,44 @@ void refuse_listed_layers(const Workload& workload)
 }
 
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
-                                               const std::string& device)
+                                               const std::string& device, const UnitRange& units)
 {
   ensure(layer < workload.layers.size(), "a layer module needs one of the workload's layers");
-  const LayerSetup setup{workload, layer, seed, device};
+  const LayerSetup setup{workload, layer, seed, device, units};
   auto module = std::visit([&](const auto& sizes) { return make_layer(setup, sizes); }, workload.model);
   std::uint64_t parameters = 0;
   for (const auto& parameter : module->parameters()) parameters += static_cast<std::uint64_t>(parameter.numel());
-  ensure(parameters == workload.layers[layer].parameters, "a layer module has as many parameters as its layer");
+  ensure(parameters == parameters_of(workload.layers[layer], units),
+         "a layer module has as many parameters as its layer, or its part of them");
   return module;
+}
+
+std::uint64_t parameters_of(const Layer& layer, const UnitRange& units)
+{
+  if (units.is_whole()) return layer.parameters;
+  ensure(layer.split.has_value(), "a layer without a split is not divided");
+  return shared_parameters(layer) + units.part_of(layer.split->parameters);
+}
+
+std::vector<std::string> load_weights(const Workload& workload, std::size_t layer, const TensorSource& weights,
+                                      LayerModule& module)
+{
+  const auto sources = weight_sources(workload, layer);
+  const auto& parameters = module.parameters();
+  ensure(sources.size() == parameters.size(), "a layer has as many parameters as sources of weights");
+  std::vector<std::string> missing;
+  const at::NoGradGuard no_graph;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const auto& part = module.parameter_parts()[i];
+    const auto values = at::empty(std::vector<std::int64_t>(part.shape.begin(), part.shape.end()), at::kFloat);
+    const std::span into(values.mutable_data_ptr<float>(), static_cast<std::size_t>(values.numel()));
+    if (read_weight(weights, sources[i], into)) {
+      parameters[i].copy_(values_of(part, values).view_as(parameters[i]));
+    } else {
+      missing.push_back(module.parameter_names()[i]);
+    }
+  }
+  return missing;
 }
 
 }  // namespace isobar::exec

@@ -1,6 +1,8 @@
 #pragma once
 
 #include "core/model/workload.hpp"
+#include "exec/files/tensor_part.hpp"
+#include "exec/files/tensor_source.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +28,23 @@ struct RandomKey {
   bool drops = true;  ///< false in an evaluation: no dropout
 };
 
+/// The units of a layer (Split::units) that a shard computes: begin..end-1 of all.
+struct UnitRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 1;
+  std::uint64_t all = 1;
+
+  bool is_whole() const { return begin == 0 && end == all; }
+  /// The shard's part of what belongs to the units: `whole` is a multiple of their number.
+  std::uint64_t part_of(std::uint64_t whole) const { return whole / all * (end - begin); }
+};
+
 /// One executable layer of a workload, with `Layer::parameters` parameters and outputs of `Layer::output` bytes.
+///
+/// That of a shard has its part of the parameters, and those that all shards share. It reads the whole inputs, and its
+/// outputs are addends of the layer's: of what does not belong to the units, such as a residual connection, the first
+/// shard adds all. A head computes its part of the logits, though. All shards draw the same random numbers as one
+/// device would.
 class LayerModule {
  public:
   LayerModule() = default;
@@ -45,15 +63,27 @@ class LayerModule {
   virtual const Tensors& parameters() const = 0;
   /// Names of the parameters within the layer, such as "query.weight", in the same order.
   virtual const std::vector<std::string>& parameter_names() const = 0;
+  /// The elements of the whole parameters that they are, in the same order; of one that all shards share all.
+  virtual const std::vector<TensorPart>& parameter_parts() const = 0;
 };
 
-/// Makes the module of layer `layer` on `device` ("cpu", "cuda:0").
+/// Makes the module of layer `layer` on `device` ("cpu", "cuda:0"), for some of its units: all, unless it has a split.
 ///
 /// Its parameters depend on seed and layer only (drawn on the CPU, then moved), so every split of a model begins with
 /// the same parameters. Does not use torch's global generators.
 /// @throws InputError when the workload lists its layers instead of naming a model, or is a llama with heads of an odd
 /// width, which rotary positions cannot rotate.
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
-                                               const std::string& device);
+                                               const std::string& device, const UnitRange& units = {});
+
+/// The number of parameters of that module.
+std::uint64_t parameters_of(const Layer& layer, const UnitRange& units);
+
+/// Loads the parameters of layer `layer` into its module from a Hugging Face model of the workload's sizes
+/// (exec/files/huggingface_weights.hpp). Reads no other layer's.
+/// @returns the names of parameters that the model lacks and that keep their initial values: a new classifier's.
+/// @throws InputError naming a tensor that is missing or has another shape or type.
+std::vector<std::string> load_weights(const Workload& workload, std::size_t layer, const TensorSource& weights,
+                                      LayerModule& module);
 
 }  // namespace isobar::exec

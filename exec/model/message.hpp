@@ -16,4 +16,11 @@ struct Message {
   Event ready;
 };
 
+/// A message's tensors as leaves of a new graph.
+Tensors leaves_of(const Message& message);
+/// Tensors without their graph, as a message.
+Message message_of(const Tensors& tensors);
+/// Gradients of the leaves that have one, in their order.
+Message gradients_of(const Tensors& leaves);
+
 }  // namespace isobar::exec

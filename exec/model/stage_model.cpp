@@ -5,11 +5,11 @@
 #include "exec/model/batch.hpp"
 #include "exec/model/deferred_products.hpp"
 #include "exec/model/device.hpp"
+#include "exec/model/loss.hpp"
 #include "exec/model/memory_meter.hpp"
 #include "exec/model/stage_optimizer.hpp"
 #include "exec/model/stored_tensors.hpp"
 #include "exec/model/tensor_slices.hpp"
-#include "exec/model/weights.hpp"
 
 #include <fmt/format.h>
 
@@ -73,39 +73,6 @@ struct MicroBatch {
   std::shared_ptr<DeferredProducts> products;  // null unless backward passes are split
 };
 
-/// A message's tensors as leaves of a new graph.
-Tensors leaves_of(const Message& message)
-{
-  Tensors leaves;
-  for (std::size_t i = 0; i < message.tensors.size(); ++i) {
-    leaves.push_back(message.tensors[i].detach().set_requires_grad(message.differentiable[i]));
-  }
-  return leaves;
-}
-
-/// Tensors without their graph, as a message.
-Message message_of(const Tensors& tensors)
-{
-  Message message;
-  for (const auto& tensor : tensors) {
-    message.tensors.push_back(tensor.detach());
-    message.differentiable.push_back(tensor.requires_grad());
-  }
-  return message;
-}
-
-/// Gradients of the leaves that have one, in their order.
-Message gradients_of(const Tensors& leaves)
-{
-  Message gradients;
-  for (const auto& leaf : leaves) {
-    if (!leaf.requires_grad()) continue;
-    gradients.tensors.push_back(leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf));
-    gradients.differentiable.push_back(false);
-  }
-  return gradients;
-}
-
 std::vector<Segment> segments_of(const StageOptions& options)
 {
   std::vector<Segment> segments;
@@ -132,10 +99,11 @@ struct StageModel::State {
     for (std::size_t layer = options.first_layer; layer <= options.last_layer; ++layer) {
       places.push_back(fmt::format("layer {} ({})", layer, shown(workload.layers[layer].name)));
       const MemoryPlace place(places.back());
-      layers.push_back(make_layer_module(workload, layer, options.seed, options.device));
+      layers.push_back(make_layer_module(workload, layer, options.seed, options.device, options.units));
       const auto& parameter_names = layers.back()->parameter_names();
       for (std::size_t i = 0; i < parameter_names.size(); ++i) {
         names.push_back(checkpoint_name(layer, parameter_names[i]));
+        parts.push_back(layers.back()->parameter_parts()[i]);
         take_parameter(layers.back()->parameters()[i]);
       }
     }
@@ -173,10 +141,15 @@ struct StageModel::State {
   {
     std::size_t count = 0;
     for (std::size_t layer = options.first_layer; layer <= options.last_layer; ++layer) {
-      count += workload.layers[layer].parameters;
+      count += parameters_of(workload.layers[layer], options.units);
     }
     return count;
   }
+
+  bool is_shard() const { return !options.units.is_whole(); }
+  bool is_first_shard() const { return options.shard == 0; }
+  /// Whether it is the parameter of all shards.
+  bool is_shared(std::size_t parameter) const { return is_shard() && parts[parameter].is_whole(); }
 
   bool is_last() const { return options.last_layer + 1 == workload.layers.size(); }
   /// Whether this replica updates its own part only.
@@ -251,7 +224,13 @@ struct StageModel::State {
     if (!is_last()) return passed;
 
     Piece loss{leaves_of(passed), {}};
-    loss.outputs = {loss_of(loss.inputs, options.batches->labels(in_flight.key, options.device))};
+    const at::Tensor labels = options.batches->labels(in_flight.key, options.device);
+    if (is_shard()) {
+      loss.outputs = {statistics_of(loss.inputs.front(), labels, first_word())};
+      in_flight.pieces.push_back(loss);
+      return message_of(loss.outputs);
+    }
+    loss.outputs = {loss_of(loss.inputs, labels)};
     losses.push_back(loss.outputs.front().detach());
     loss.outputs.front() = loss.outputs.front() * (loss_scale / static_cast<double>(options.microbatches));
     in_flight.pieces.push_back(std::move(loss));
@@ -264,7 +243,7 @@ struct StageModel::State {
     auto found = in_flight_batches.extract(microbatch);
     ensure(!found.empty(), "a backward pass comes after its forward pass");
     auto& [key, pieces, products] = found.mapped();
-    Message passed = gradients;
+    Message passed = is_last() && is_shard() ? gradient_of_statistics(gradients.tensors.at(0)) : gradients;
     for (; !pieces.empty(); pieces.pop_back()) {
       Piece& piece = pieces.back();
       const std::size_t i = pieces.size() - 1;
@@ -279,6 +258,21 @@ struct StageModel::State {
     }
     if (products) deferred[microbatch] = std::move(products);
     return passed;
+  }
+
+  /// The number of the first word of the shard's part of the vocabulary, whose units are words.
+  std::uint64_t first_word() const { return options.units.begin; }
+
+  /// Keeps the loss in the shards from which take_loss takes it.
+  Message gradient_of_statistics(const at::Tensor& gathered)
+  {
+    const torch::NoGradGuard no_graph;
+    const auto [loss, gradient] = loss_of_parts(gathered, options.shard);
+    const bool has_replicas = options.sites.size() > 1;
+    if (is_first_shard() || has_replicas) losses.push_back(loss);
+    Message message;
+    message.tensors = {gradient * (loss_scale / static_cast<double>(options.microbatches))};
+    return message;
   }
 
   void backward_weight(std::uint64_t microbatch)
@@ -302,7 +296,7 @@ struct StageModel::State {
     auto not_finite = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
     for (std::size_t i = 0; i < own.size(); ++i) {
       at::Tensor gradient = is_divided() ? updated[i].grad() : parameters[own[i].tensor].grad();
-      if (!gradient.defined()) continue;
+      if (!gradient.defined() || (is_shared(own[i].tensor) && !is_first_shard())) continue;
       if (!is_divided()) gradient = view_of(gradient.contiguous(), own[i]);
       sum += gradient.to(at::kDouble).square().sum();
       not_finite += at::isfinite(gradient).all().logical_not();
@@ -349,12 +343,9 @@ struct StageModel::State {
     Tensors passed = inputs.tensors;
     for (const auto& segment : segments) passed = run(segment, passed, key, nullptr);
     if (!is_last()) return message_of(passed);
-    const auto labels = batches.labels(key, options.device).flatten();
-    const auto scores = passed.front().to(at::kFloat).flatten(0, -2);
-    const auto counts = labels >= 0;  // others are ignored
-    const auto loss = at::cross_entropy_loss(scores, labels, {}, at::Reduction::Sum);
-    const auto correct = (scores.argmax(-1) == labels).logical_and(counts).sum();
-    evaluations.push_back(at::stack({loss.to(at::kDouble), counts.sum().to(at::kDouble), correct.to(at::kDouble)}));
+    const auto labels = batches.labels(key, options.device);
+    if (is_shard()) return message_of({evaluated_statistics_of(passed.front(), labels, first_word())});
+    evaluations.push_back(evaluation_of(passed.front(), labels));
     return {};
   }
 
@@ -373,24 +364,36 @@ struct StageModel::State {
   {
     std::vector<StoredTensor> all;
     const bool is_first = options.replica == 0;
+    // Of values begin..end-1 of a parameter.
+    const auto add = [&](std::size_t index, std::size_t begin, std::size_t end, std::vector<StoredTensor> tensors) {
+      const TensorPart& part = parts[index];
+      for (auto& tensor : tensors) {
+        const bool is_one_for_all = tensor.facts.shape.empty();  // the number of steps
+        if (is_one_for_all && (begin > 0 || !is_first_shard())) continue;
+        if (!is_one_for_all) {
+          const auto values = static_cast<std::uint64_t>(parameters[index].numel());
+          const auto slice = TensorPart::range(begin, end, part.is_whole() ? part.shape : std::vector{values});
+          tensor.facts.name = part_name(part_name(tensor.facts.name, part), slice);
+          const bool is_whole = part.is_whole() && slice.is_whole();
+          tensor.facts.shape = is_whole ? part.shape : std::vector{slice.elements()};
+        }
+        all.push_back(std::move(tensor));
+      }
+    };
+    const auto is_written_elsewhere = [&](std::size_t index) { return is_shared(index) && !is_first_shard(); };
     for (std::size_t i = 0; i < parameters.size() && is_first; ++i) {
-      if (!divides_parameters()) all.push_back(stored(names[i], parameters[i]));
-      if (is_divided()) continue;
-      for (auto& tensor : optimizer->state(names[i], parameters[i])) all.push_back(std::move(tensor));
+      if (is_written_elsewhere(i)) continue;
+      const auto values = static_cast<std::size_t>(parameters[i].numel());
+      if (!divides_parameters()) add(i, 0, values, {stored(names[i], parameters[i])});
+      if (!is_divided()) add(i, 0, values, optimizer->state(names[i], parameters[i]));
     }
     for (std::size_t i = 0; i < own.size() && is_divided(); ++i) {
       const auto& [index, begin, end] = own[i];
-      const auto shape = stored_facts(names[index], parameters[index]).shape;
-      auto tensors = optimizer->state(names[index], updated[i]);
-      if (divides_parameters()) tensors.push_back(stored(names[index], updated[i]));
-      for (auto& tensor : tensors) {
-        const bool is_one_for_all = tensor.facts.shape.empty();  // the number of steps
-        if (is_one_for_all && begin > 0) continue;
-        if (!is_one_for_all) tensor.facts.name = slice_name(tensor.facts.name, begin, end, shape);
-        all.push_back(std::move(tensor));
-      }
+      if (is_written_elsewhere(index)) continue;
+      add(index, begin, end, optimizer->state(names[index], updated[i]));
+      if (divides_parameters()) add(index, begin, end, {stored(names[index], updated[i])});
     }
-    if (workload.dtype == DType::Float16 && options.first_layer == 0 && is_first) {
+    if (workload.dtype == DType::Float16 && options.first_layer == 0 && is_first && is_first_shard()) {
       all.push_back(stored("loss_scale", at::tensor({loss_scale, static_cast<double>(good_steps)}, at::kDouble)));
     }
     return all;
@@ -400,14 +403,17 @@ struct StageModel::State {
   {
     const torch::NoGradGuard no_graph;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      change(i, i + 1, [&] { parameters[i].copy_(read_tensor_like(source, names[i], parameters[i])); });
-      if (!is_divided()) optimizer->restore(source, names[i], parameters[i], parameters[i], 0);
+      change(i, i + 1, [&] {
+        const auto whole = read_tensor(source, {names[i], ElementType::F32, parts[i].shape});
+        parameters[i].copy_(values_of(parts[i], whole).view_as(parameters[i]));
+      });
+      if (!is_divided()) optimizer->restore(source, names[i], parts[i], parameters[i], 0);
     }
     for (std::size_t i = 0; i < own.size() && is_divided(); ++i) {
-      optimizer->restore(source, names[own[i].tensor], parameters[own[i].tensor], updated[i], own[i].begin);
+      optimizer->restore(source, names[own[i].tensor], parts[own[i].tensor], updated[i], own[i].begin);
     }
     if (workload.dtype == DType::Float16 && source.find("loss_scale") != nullptr) {
-      const auto scale = read_tensor_like(source, "loss_scale", at::zeros({2}, at::kDouble));
+      const auto scale = read_tensor(source, {"loss_scale", ElementType::F64, {2}});
       loss_scale = scale[0].item<double>();
       good_steps = static_cast<std::uint64_t>(scale[1].item<double>());
     }
@@ -423,6 +429,7 @@ struct StageModel::State {
   std::vector<std::unique_ptr<LayerModule>> layers;
   Tensors parameters;
   std::vector<std::string> names;             // of the parameters
+  std::vector<TensorPart> parts;              // of the whole parameters
   std::vector<TensorSlice> own;               // this replica's part of the parameters
   Tensors updated;                            // by this replica: that part, or all parameters
   std::unique_ptr<StageOptimizer> optimizer;  // of those; null if there are none
@@ -475,6 +482,17 @@ Tensors StageModel::gradients()
   }
   return gradients;
 }
+Tensors StageModel::shared_gradients()
+{
+  Tensors shared;
+  for (std::size_t i = 0; i < state_->parameters.size(); ++i) {
+    if (!state_->is_shared(i)) continue;
+    at::Tensor& gradient = state_->parameters[i].mutable_grad();
+    gradient = gradient.defined() ? gradient.contiguous() : at::zeros_like(state_->parameters[i]);
+    shared.push_back(gradient);
+  }
+  return shared;
+}
 void StageModel::keep_own_gradients()
 {
   state_->keep_own_gradients();
@@ -505,6 +523,12 @@ Message StageModel::evaluate(const BatchSource& batches, std::uint64_t step, std
   Message outputs = state_->evaluate(batches, {state_->options.seed, step, microbatch, /*drops=*/false}, inputs);
   state_->end_use();
   return outputs;
+}
+
+void StageModel::count(const Message& statistics)
+{
+  const torch::NoGradGuard no_graph;
+  if (state_->is_first_shard()) state_->evaluations.push_back(evaluation_of(statistics.tensors.at(0)));
 }
 
 EvaluationSums StageModel::take_evaluation()

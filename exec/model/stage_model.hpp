@@ -4,7 +4,8 @@
 #include "core/plan/plan.hpp"
 #include "exec/files/tensor_source.hpp"
 #include "exec/model/batch.hpp"
-#include "exec/model/evaluation_sums.hpp"
+#include "exec/model/layer_module.hpp"
+#include "exec/model/loss.hpp"
 #include "exec/model/message.hpp"
 
 #include <cstddef>
@@ -24,7 +25,9 @@ struct StageOptions {
   Sync sync;                            ///< of the replicas
   std::size_t replica = 0;
   std::vector<std::string> sites = {""};  ///< of the replicas
-  bool splits_backward = false;           ///< whether backward passes are split in two
+  std::size_t shard = 0;
+  UnitRange units = {};          ///< that the shard computes of the layer; a stage of several shards has one
+  bool splits_backward = false;  ///< whether backward passes are split in two
   std::uint64_t seed = 1;
   std::string device = "cpu";            ///< "cpu", "cuda:0"
   const BatchSource* batches = nullptr;  ///< source of labels; last stage only
@@ -39,7 +42,12 @@ struct GradientFacts {
   bool finite() const { return not_finite == 0; }
 };
 
-/// Trains the layers of one stage: forward and backward per micro-batch, then one update. Not thread-safe.
+/// Trains the layers of one stage: forward and backward per micro-batch, then one update. Not thread-safe, except for
+/// `count`.
+///
+/// That of a shard makes addends: of the outputs, of the gradients of the inputs and of the gradients of the parameters
+/// that all shards share, for the caller to add up over the shards. In the last stage its outputs are the statistics of
+/// its part of the logits, for the caller to gather, float32 [shards, ...], and to give to the backward pass.
 ///
 /// With fp16 the loss is scaled by 2^16. The scale is halved when a gradient is not finite, which also skips the
 /// update, and doubled after 2,000 good steps. All stages see the same facts and so keep the same scale (Micikevicius
@@ -52,10 +60,10 @@ class StageModel {
   StageModel& operator=(const StageModel&) = delete;
 
   /// Computes the stage's outputs and keeps what the backward pass needs. The first stage's inputs are a micro-batch's
-  /// data. The last stage computes the loss and returns an empty message.
+  /// data. The last stage computes the loss and returns an empty message; that of a shard statistics.
   Message forward(std::uint64_t step, std::uint64_t microbatch, Message inputs);
   /// Computes the gradients of parameters, and returns those of the inputs, from those of the outputs that `forward`
-  /// returned (none for the last stage).
+  /// returned (none for the last stage; that of a shard takes the gathered statistics, and computes the loss).
   Message backward(std::uint64_t microbatch, const Message& gradients);
   /// The same, but leaves out the gradients of the parameters of matrix products. Keeps the inputs of these products
   /// and the gradients of their outputs. Only with StageOptions::splits_backward.
@@ -66,13 +74,16 @@ class StageModel {
   /// The gradients of the parameters that have one, contiguous, in a fixed order; the caller may change their elements.
   /// With sharded gradients or optimizers all parameters must have one.
   Tensors gradients();
+  /// Those of the parameters that all shards have, zeros where there is none: addends, which the caller replaces by
+  /// their sums. Empty if the stage is not divided.
+  Tensors shared_gradients();
   /// Call it once `gradients` are summed up over the replicas. With sharded gradients it frees those of other replicas.
   void keep_own_gradients();
   /// The parameters, in the order of `gradients`, for the caller to write those of other replicas, whose places are
   /// allocated if parameters are sharded: then call it before each forward and each backward, which frees them.
   Tensors gather();
-  /// This replica's part of the sums: over its own part of the gradients. The calling thread waits for its own stream
-  /// of a GPU.
+  /// This replica's part of the sums: over its own part of the gradients, of those that shards share in the first one
+  /// only. The calling thread waits for its own stream of a GPU.
   GradientFacts gradient_facts() const;
   /// Takes an optimizer step, of the own part only if the optimizer is sharded, and clears the gradients. `reduced`:
   /// the sums over all replicas and stages; used only if needs_gradient_sync(workload).
@@ -81,16 +92,20 @@ class StageModel {
   /// Sum of the losses since the last call over the number of micro-batches of a step, so their mean if all were here:
   /// a float64 scalar on the stage's device. Last stage only.
   at::Tensor take_loss();
-  /// Forward pass without dropout that keeps nothing, except the last stage's sums over the labels of `batches`.
+  /// Forward pass without dropout that keeps nothing, except the last stage's sums over the labels of `batches`. That
+  /// of a shard returns statistics, for the caller to gather and to give to `count`.
   Message evaluate(const BatchSource& batches, std::uint64_t step, std::uint64_t microbatch, const Message& inputs);
-  /// Sums since the last call; last stage only. Waits for the device.
+  /// Adds gathered statistics to the first shard's sums. May run beside other passes.
+  void count(const Message& statistics);
+  /// Sums since the last call; last stage only, zeros but in the first shard. Waits for the device.
   EvaluationSums take_evaluation();
 
   /// Name of a parameter with an element that is not finite; "" if all are finite. Waits for the device.
   std::string not_finite() const;
   /// Copies, complete on return, of everything that training resumes from and that this replica writes: each parameter
   /// as "layers.3.query.weight", its optimizer state as "layers.3.query.weight:exp_avg", and the first stage's fp16
-  /// "loss_scale". The first replica writes them; of what replicas divide, each writes its slices (slice_name).
+  /// "loss_scale". The first shard of the first replica writes them; of what replicas or shards divide, each writes its
+  /// slices (part_name).
   std::vector<StoredTensor> state() const;
   /// Restores such tensors; the stages that wrote them may have had other layers. Optimizer state that is absent keeps
   /// its initial value. @throws InputError naming a tensor that is missing or has another shape or type.

@@ -1,6 +1,7 @@
 #include "exec/model/stage_optimizer.hpp"
 
 #include "exec/model/stored_tensors.hpp"
+#include "exec/model/tensor_slices.hpp"
 
 #include <torch/torch.h>
 
@@ -97,13 +98,12 @@ std::vector<StoredTensor> StageOptimizer::state(const std::string& name, const a
   return all;
 }
 
-void StageOptimizer::restore(const TensorSource& source, const std::string& name, const at::Tensor& whole,
+void StageOptimizer::restore(const TensorSource& source, const std::string& name, const TensorPart& part,
                              const at::Tensor& parameter, std::size_t begin)
 {
   const auto has = [&](const char* kind) { return source.find(state_name(name, kind)) != nullptr; };
   const auto read = [&](const char* kind) {
-    return read_tensor_like(source, state_name(name, kind), whole)
-        .flatten()
+    return values_of(part, read_tensor(source, {state_name(name, kind), ElementType::F32, part.shape}))
         .narrow(0, static_cast<std::int64_t>(begin), parameter.numel())
         .reshape(parameter.sizes())
         .to(parameter.device(), /*non_blocking=*/false, /*copy=*/true);
@@ -111,7 +111,7 @@ void StageOptimizer::restore(const TensorSource& source, const std::string& name
   auto& restored = impl_->torch_optimizer->state();
   const auto restore_adam = [&](auto parameter_state) {
     if (!has("exp_avg")) return;
-    const auto steps = read_tensor_like(source, state_name(name, "step"), at::zeros({}, at::kLong));
+    const auto steps = read_tensor(source, {state_name(name, "step"), ElementType::I64, {}});
     parameter_state->step(steps.template item<std::int64_t>());
     parameter_state->exp_avg(read("exp_avg"));
     parameter_state->exp_avg_sq(read("exp_avg_sq"));

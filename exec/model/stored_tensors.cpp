@@ -60,16 +60,16 @@ at::Tensor read_tensor(const TensorSource& source, const std::string& name)
   throw InputError(source.where(), fmt::format("{}: type {} is not supported", shown(name), name_of(facts.type)));
 }
 
-at::Tensor read_tensor_like(const TensorSource& source, const std::string& name, const at::Tensor& like)
+at::Tensor read_tensor(const TensorSource& source, const TensorFacts& expected)
 {
-  const TensorFacts& found = source.facts(name);
-  const TensorFacts expected = stored_facts(name, like);
+  const TensorFacts& found = source.facts(expected.name);
   if (found.shape != expected.shape || found.type != expected.type) {
-    throw InputError(source.where(),
-                     fmt::format("tensor {} is {} {}; the workload's is {} {}", in_quotes(name), name_of(found.type),
-                                 shape_in_words(found.shape), name_of(expected.type), shape_in_words(expected.shape)));
+    throw InputError(
+        source.where(),
+        fmt::format("tensor {} is {} {}; the workload's is {} {}", in_quotes(expected.name), name_of(found.type),
+                    shape_in_words(found.shape), name_of(expected.type), shape_in_words(expected.shape)));
   }
-  return read_tensor(source, name);
+  return read_tensor(source, expected.name);
 }
 
 }  // namespace isobar::exec

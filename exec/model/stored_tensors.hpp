@@ -13,8 +13,8 @@ TensorFacts stored_facts(std::string name, const at::Tensor& tensor);
 StoredTensor stored(std::string name, const at::Tensor& tensor);
 /// Reads a tensor to the CPU. @throws as `source.read` does; InputError for a type that torch does not have.
 at::Tensor read_tensor(const TensorSource& source, const std::string& name);
-/// Reads a tensor that must have the shape and type of `like`. Checks them before it allocates: a file may claim more
-/// than fits in memory. @throws InputError also for another shape or type.
-at::Tensor read_tensor_like(const TensorSource& source, const std::string& name, const at::Tensor& like);
+/// Reads a tensor that must have this shape and type. Checks them before it allocates: a file may claim more than fits
+/// in memory. @throws InputError also for another shape or type.
+at::Tensor read_tensor(const TensorSource& source, const TensorFacts& expected);
 
 }  // namespace isobar::exec

@@ -64,6 +64,13 @@ void allocate_memory(const at::Tensor& tensor)
   storage->set_nbytes(tensor.nbytes());
 }
 
+at::Tensor values_of(const TensorPart& part, const at::Tensor& whole)
+{
+  const auto begin = static_cast<std::int64_t>(part.begin);
+  const auto length = static_cast<std::int64_t>(part.end - part.begin);
+  return whole.reshape({-1, static_cast<std::int64_t>(part.period)}).narrow(1, begin, length).flatten();
+}
+
 Tensors part_of(const Channel& channel, std::size_t end, const Tensors& tensors)
 {
   const ValueRange range = part_of_end(end, channel.ends.size(), size_of(tensors), channel.algorithm, channel.sites);

@@ -2,6 +2,7 @@
 
 #include "core/program/collective.hpp"
 #include "core/program/program.hpp"
+#include "exec/files/tensor_part.hpp"
 #include "exec/model/layer_module.hpp"
 
 #include <cstddef>
@@ -33,6 +34,9 @@ at::Tensor alias_of(const at::Tensor& tensor);
 /// thread's stream has queued.
 void free_memory(const at::Tensor& tensor);
 void allocate_memory(const at::Tensor& tensor);
+
+/// The values of a part of a tensor, in one dimension.
+at::Tensor values_of(const TensorPart& part, const at::Tensor& whole);
 
 /// What belongs to an end of a channel (part_of_end), as views of the tensors of a collective.
 Tensors part_of(const Channel& channel, std::size_t end, const Tensors& tensors);

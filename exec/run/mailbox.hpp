@@ -5,6 +5,7 @@
 #include "exec/model/message.hpp"
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -15,11 +16,13 @@ namespace isobar::exec {
 /// Messages that one lane of a rank leaves for another, or the compute lane for itself. Thread-safe.
 class Mailbox {
  public:
-  /// What a message carries, and the stage of this rank that made or reads it.
+  /// What a message carries, the stage of this rank that made or reads it, and the rank that it leaves for. Lanes that
+  /// send copies to several ranks may be a step apart, so each has messages of its own.
   struct Address {
     Payload payload = Payload::Activation;
     std::uint32_t stage = 0;
     std::uint64_t microbatch = 0;
+    std::size_t reader = 0;  ///< of a message that leaves
 
     friend auto operator<=>(const Address&, const Address&) = default;
   };

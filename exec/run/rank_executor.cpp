@@ -88,9 +88,25 @@ std::vector<std::size_t> same_channels(const Program& program, const Program& tr
   return same;
 }
 
-Mailbox::Address address_of(Payload payload, std::uint32_t stage, const Instruction& instruction)
+/// The units of its layer that a shard computes.
+UnitRange units_of(const Workload& workload, const Plan& plan, const PlacedShard& placed)
 {
-  return {payload, stage, instruction.microbatch};
+  const Stage& stage = plan.stages[placed.stage];
+  const Replica& replica = stage.replicas[placed.replica];
+  if (replica.shards.size() == 1) return {};
+  ensure(stage.first_layer == stage.last_layer, "a stage of several shards has one layer");
+  const std::uint64_t all = workload.layers[stage.first_layer].split.value().units;
+  const auto units = units_of_shards(all, replica);
+  const auto own = units.begin() + static_cast<std::ptrdiff_t>(placed.shard);
+  const std::uint64_t begin = std::accumulate(units.begin(), own, std::uint64_t{0});
+  return {begin, begin + *own, all};
+}
+
+/// `reader`: the rank that a message leaves for.
+Mailbox::Address address_of(Payload payload, std::uint32_t stage, const Instruction& instruction,
+                            std::size_t reader = 0)
+{
+  return {payload, stage, instruction.microbatch, reader};
 }
 
 }  // namespace
@@ -111,16 +127,21 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
       patterns_(schedules::microbatch_patterns(plan))
 {
   std::iota(channels_.begin(), channels_.end(), std::size_t{0});
-  const auto replicas = replicas_of_rank(plan, rank);
+  for (const auto& placed : placed_shards(plan)) {
+    if (placed.replica + placed.shard == 0) ranks_.emplace_back();
+    if (placed.shard == 0) ranks_.back().emplace_back();
+    ranks_.back().back().push_back(placed.rank);
+  }
+  const auto shards = shards_of_rank(plan, rank);
   meter_cpu_memory();
-  if (replicas.empty()) options_.device = "cpu";
+  if (shards.empty()) options_.device = "cpu";
   open_device(options_.device);
   add_lanes();
-  const auto split = stages_that_split(program, rank, replicas.size());
+  const auto split = stages_that_split(program, rank, shards.size());
   const Stream::Scope scope(lanes_.front()->stream);
-  for (const auto& placed : replicas) {
+  for (const auto& placed : shards) {
     const auto stage = static_cast<std::uint32_t>(placed.stage);
-    replica_[stage] = placed.replica;
+    placed_[stage] = placed;
     StageOptions stage_options;
     stage_options.first_layer = plan.stages[stage].first_layer;
     stage_options.last_layer = plan.stages[stage].last_layer;
@@ -128,10 +149,9 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
     stage_options.microbatches = plan.goal.microbatches;
     stage_options.replica = placed.replica;
     stage_options.sync = plan.sync;
-    stage_options.sites.clear();
-    for (const auto& replica : plan.stages[stage].replicas) {
-      stage_options.sites.push_back(replica.shards.front().site.value_or(""));
-    }
+    stage_options.sites = sites_of(plan.stages[stage], placed.shard);
+    stage_options.shard = placed.shard;
+    stage_options.units = units_of(workload, plan, placed);
     stage_options.splits_backward = split.contains(stage);
     stage_options.seed = options_.seed;
     stage_options.device = options_.device;
@@ -163,16 +183,19 @@ bool RankExecutor::has_last_stage() const
   return models_.contains(stages_ - 1);
 }
 
-bool RankExecutor::has_first_replica(std::size_t stage) const
+bool RankExecutor::has_first_shard(std::size_t stage) const
 {
-  const auto found = replica_.find(static_cast<std::uint32_t>(stage));
-  return found != replica_.end() && found->second == 0;
+  const auto found = placed_.find(static_cast<std::uint32_t>(stage));
+  return found != placed_.end() && found->second.replica == 0 && found->second.shard == 0;
 }
 
-bool RankExecutor::takes(std::uint32_t stage, std::uint64_t microbatch) const
+bool RankExecutor::is_among_shards(const Instruction& instruction) const
 {
-  const auto found = replica_.find(stage);
-  return found != replica_.end() && found->second == patterns_[stage].replica_of(microbatch);
+  const PlacedShard& placed = placed_.at(instruction.stage);
+  const auto& shards = ranks_[placed.stage][placed.replica];
+  const auto& ends = channel_at(instruction).ends;
+  return std::all_of(ends.begin(), ends.end(),
+                     [&](const End& end) { return std::find(shards.begin(), shards.end(), end.rank) != shards.end(); });
 }
 
 void RankExecutor::with_models(const std::function<void(std::size_t stage, StageModel& model)>& work)
@@ -251,10 +274,10 @@ void RankExecutor::run_on_stream(const Job& job)
       return;
     case Opcode::AllReduce:
     case Opcode::ReduceScatter:
-      job.instruction.payload == Payload::GradientFacts ? reduce_facts(job) : reduce_gradients(job);
+      reduce(job);
       return;
     case Opcode::AllGather:
-      gather_parameters(job);
+      job.instruction.payload == Payload::Parameter ? gather_parameters(job) : make_whole(job);
       return;
     case Opcode::AllToAll:
     case Opcode::Broadcast:
@@ -283,6 +306,12 @@ void RankExecutor::cancel() noexcept
   transport_->cancel();
 }
 
+const Channel& RankExecutor::channel_at(const Instruction& instruction) const
+{
+  return program_->channels()[program_->lanes(rank_)[instruction.lane].channel.value()];
+}
+
+/// Of the training, whose channels the transport has.
 std::size_t RankExecutor::channel_of(const Instruction& instruction) const
 {
   return channels_.at(program_->lanes(rank_).at(instruction.lane).channel.value());
@@ -296,9 +325,10 @@ void RankExecutor::ran(const Job& job, const Event& begin, const Event& end) con
 void RankExecutor::send(const Job& job)
 {
   const Instruction& instruction = job.instruction;
+  const std::size_t reader = other_end(channel_at(instruction), rank_, instruction.lane).rank;
   const Message message = is_data_server()
                               ? micro_batch_data(job.step, instruction.microbatch)
-                              : leaving_.take(address_of(instruction.payload, instruction.stage, instruction));
+                              : leaving_.take(address_of(instruction.payload, instruction.stage, instruction, reader));
   Stream& stream = job.lane.stream;
   stream.await(message);
   const Event begin = stream.record();
@@ -317,6 +347,54 @@ void RankExecutor::receive(const Job& job)
   message.ready = stream.record();
   ran(job, begin, message.ready);
   arrived_.put(address_of(instruction.payload, instruction.stage, instruction), std::move(message));
+}
+
+void RankExecutor::reduce(const Job& job)
+{
+  const Instruction& instruction = job.instruction;
+  if (instruction.payload == Payload::GradientFacts) return reduce_facts(job);
+  if (instruction.payload != Payload::ParameterGradient) return make_whole(job);
+  is_among_shards(instruction) ? reduce_shared_gradients(job) : reduce_gradients(job);
+}
+
+/// Makes whole what the shards of a replica have made of a task: adds up their addends, or gathers their parts.
+void RankExecutor::make_whole(const Job& job)
+{
+  const Instruction& instruction = job.instruction;
+  Message message = made_.take(address_of(instruction.payload, instruction.stage, instruction));
+  Stream& stream = job.lane.stream;
+  stream.await(message);
+  const Event begin = stream.record();
+  if (instruction.opcode == Opcode::AllGather) {
+    const PlacedShard& placed = placed_.at(instruction.stage);
+    const auto shards = static_cast<std::int64_t>(ranks_[placed.stage][placed.replica].size());
+    const at::Tensor own = message.tensors.at(0);
+    auto shape = own.sizes().vec();
+    shape.insert(shape.begin(), shards);
+    message.tensors = {at::empty(shape, own.options())};
+    message.tensors.front().select(0, static_cast<std::int64_t>(placed.shard)).copy_(own);
+  } else {
+    // Autograd has the same tensors, whose values it does not read again: the last operation of a layer is a sum or a
+    // product.
+    for (auto& tensor : message.tensors) tensor = tensor.contiguous().variable_data();
+  }
+  stream.record().wait();
+  transport_->collective(channel_of(instruction), instruction, message.tensors);
+  message.ready = stream.record();
+  ran(job, begin, message.ready);
+  pass_on(instruction.payload, instruction, std::move(message));
+}
+
+/// Adds up the gradients of the parameters that all shards have. Between the last backward and the update, which wait,
+/// the compute lane leaves the model alone.
+void RankExecutor::reduce_shared_gradients(const Job& job)
+{
+  Stream& stream = job.lane.stream;
+  const Event begin = stream.record();
+  const Tensors sums = model_of(job.instruction.stage).shared_gradients();
+  stream.record().wait();
+  if (!sums.empty()) transport_->collective(channel_of(job.instruction), job.instruction, sums);
+  ran(job, begin, stream.record());
 }
 
 /// The gradient sync. Between the last backward, for which it waits, and the updates, which wait for it, the compute
@@ -416,7 +494,7 @@ Message RankExecutor::inputs_of(const Job& job)
     if (stage == 0 && !has_data_server_) return micro_batch_data(job.step, instruction.microbatch);
     return arrived_.take(address_of(Payload::Activation, stage, instruction));
   }
-  if (makes_gradients(instruction) && !is_last(stage)) {
+  if (makes_gradients(instruction) && (!is_last(stage) || is_divided(stage))) {
     return arrived_.take(address_of(Payload::Gradient, stage, instruction));
   }
   return {};
@@ -449,18 +527,45 @@ Message RankExecutor::computed(const Job& job, Message inputs)
   }
 }
 
-/// Leaves what a stage has computed to the neighbouring stage, on this rank or by a message.
+/// Leaves what a stage has computed to the neighbouring stage, or to the collective that makes it whole.
 void RankExecutor::hand_on(const Instruction& instruction, Message outputs)
 {
   const std::uint32_t stage = instruction.stage;
   const bool goes_forward = instruction.opcode == Opcode::Forward;
-  if (goes_forward ? is_last(stage) : !makes_gradients(instruction) || stage == 0) return;
+  const bool has_result =
+      goes_forward ? !is_last(stage) || is_divided(stage) : makes_gradients(instruction) && stage > 0;
+  if (!has_result) return;
   const Payload payload = goes_forward ? Payload::Activation : Payload::Gradient;
-  const std::uint32_t next = goes_forward ? stage + 1 : stage - 1;
-  if (takes(next, instruction.microbatch)) {
-    arrived_.put(address_of(payload, next, instruction), std::move(outputs));
+  if (is_divided(stage)) {
+    made_.put(address_of(payload, stage, instruction), std::move(outputs));
   } else {
-    leaving_.put(address_of(payload, stage, instruction), std::move(outputs));
+    pass_on(payload, instruction, std::move(outputs));
+  }
+}
+
+/// Leaves a whole result to the shards of the neighbouring stage that read this one's, on this rank or by messages;
+/// that of the last stage to its own backward pass.
+void RankExecutor::pass_on(Payload payload, const Instruction& instruction, Message message)
+{
+  const std::uint32_t stage = instruction.stage;
+  const bool goes_forward = payload == Payload::Activation;
+  if (goes_forward && is_last(stage)) {
+    if (evaluates_) {
+      model_of(stage).count(message);
+      return lanes_.at(instruction.lane)->stream.record().wait();  // the sums are read on the compute lane's stream
+    }
+    return arrived_.put(address_of(Payload::Gradient, stage, instruction), std::move(message));
+  }
+  const std::uint32_t next = goes_forward ? stage + 1 : stage - 1;
+  const auto& readers = ranks_[next][patterns_[next].replica_of(instruction.microbatch)];
+  const PlacedShard& own = placed_.at(stage);
+  // As many shards take turns with this one as there are in its replica.
+  for (std::size_t i = own.shard; i < readers.size(); i += ranks_[own.stage][own.replica].size()) {
+    if (readers[i] == rank_) {
+      arrived_.put(address_of(payload, next, instruction), message);
+    } else {
+      leaving_.put(address_of(payload, stage, instruction, readers[i]), message);
+    }
   }
 }
 
@@ -480,7 +585,7 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
   StepEnd last{step, {}, {}};
   {
     const Stream::Scope scope(stream);
-    if (has_first_replica(stages_ - 1) && !evaluates_) {
+    if (has_first_shard(stages_ - 1) && !evaluates_) {
       last.loss.push_back(begin_copy(patterns_.back().replicas() > 1 ? loss_.at(0).to(at::kDouble)
                                                                      : model_of(stages_ - 1).take_loss()));
     }

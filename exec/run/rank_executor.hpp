@@ -2,6 +2,7 @@
 
 #include "core/model/workload.hpp"
 #include "core/plan/microbatch_pattern.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/program.hpp"
 #include "exec/launch/progress.hpp"
@@ -53,8 +54,10 @@ struct RankOptions {
 };
 
 /// Executes a rank's instructions: those of its stages on their layers, or the data server's, which sends each
-/// micro-batch. Of a stage with several replicas, the first one tells the loss, writes checkpoints, and counts in the
-/// gradient facts.
+/// micro-batch. Of a stage with several replicas or shards, the first shard of the first replica tells the loss.
+///
+/// What a task of a shard makes is an addend, or its part of what all gather: the collective that follows makes it
+/// whole, and leaves it to the neighbouring stages.
 ///
 /// On a GPU, every lane has its own stream, and the host counts an instruction as done when its work is queued. Each
 /// leaves an event; an instruction that waits for another one waits for its event on the device. The host waits for the
@@ -75,8 +78,8 @@ class RankExecutor : public RankWork {
   Bytes memory() const override { return meter_.current(); }
   void cancel() noexcept override;
 
-  /// Receives a step, the time of its end by the steady clock, and its mean loss (from the first replica of the last
-  /// stage).
+  /// Receives a step, the time of its end by the steady clock, and its mean loss (from the first shard of the first
+  /// replica of the last stage).
   using StepEnded = std::function<void(std::uint64_t step, Seconds end, std::optional<double> loss)>;
   /// Ends a step on the compute lane and reports, in order, all steps that the device has ended; on a CPU this one. A
   /// GPU may be two steps behind the host; beyond that this waits for it, since the memory of queued work would grow.
@@ -96,8 +99,8 @@ class RankExecutor : public RankWork {
   Bytes peak_memory() const { return meter_.peak(); }
   bool is_on_gpu() const { return lanes_.front()->stream.is_on_gpu(); }
   bool has_last_stage() const;
-  /// Whether the rank has the first replica of the stage.
-  bool has_first_replica(std::size_t stage) const;
+  /// Whether the rank has the first shard of the first replica of the stage.
+  bool has_first_shard(std::size_t stage) const;
   /// Rank 0's decision about a step, once it is known.
   StepControl control_of(std::uint64_t step);
   /// Waits for the device and reports every step so far.
@@ -160,19 +163,25 @@ class RankExecutor : public RankWork {
   void send(const Job& job);
   void receive(const Job& job);
   void reduce_facts(const Job& job);
+  void reduce(const Job& job);
   void reduce_gradients(const Job& job);
+  void reduce_shared_gradients(const Job& job);
   void gather_parameters(const Job& job);
+  void make_whole(const Job& job);
   void compute(const Job& job);
   Message inputs_of(const Job& job);
   Message computed(const Job& job, Message inputs);
   void hand_on(const Instruction& instruction, Message outputs);
+  void pass_on(Payload payload, const Instruction& instruction, Message message);
   void ran(const Job& job, const Event& begin, const Event& end) const;
   GradientFacts own_facts() const;
   Message micro_batch_data(std::uint64_t step, std::uint64_t microbatch) const;
+  const Channel& channel_at(const Instruction& instruction) const;
   std::size_t channel_of(const Instruction& instruction) const;
   StageModel& model_of(std::uint32_t stage) const { return *models_.at(stage); }
-  /// Whether the rank takes a micro-batch through a stage.
-  bool takes(std::uint32_t stage, std::uint64_t microbatch) const;
+  bool is_divided(std::uint32_t stage) const { return ranks_.at(stage).front().size() > 1; }
+  /// Whether a collective is one among the shards of a replica.
+  bool is_among_shards(const Instruction& instruction) const;
   bool is_data_server() const { return models_.empty(); }
   bool is_last(std::uint32_t stage) const { return stage + 1 == stages_; }
   Phase phase() const { return evaluates_ ? Phase::Evaluation : Phase::Training; }
@@ -194,11 +203,13 @@ class RankExecutor : public RankWork {
   std::vector<std::unique_ptr<DeviceLane>> lanes_;               // by LaneId
   std::vector<std::size_t> channels_;                            // of the training, by channel of `program_`
   std::map<std::uint32_t, std::unique_ptr<StageModel>> models_;  // by stage; none on the data server
-  std::map<std::uint32_t, std::size_t> replica_;                 // of the rank, by stage
+  std::map<std::uint32_t, PlacedShard> placed_;                  // on the rank, by stage
+  std::vector<std::vector<std::vector<std::size_t>>> ranks_;     // by stage, replica and shard
   std::vector<MicrobatchPattern> patterns_;                      // by stage
   std::atomic<std::uint64_t> steps_done_ = 0;
   std::atomic<std::uint64_t> steps_evaluated_ = 0;
   bool evaluates_ = false;
+  Mailbox made_;           // by shards, before it is whole
   Mailbox arrived_;        // what stages of this rank read
   Mailbox leaving_;        // what they made for other ranks
   GradientFacts reduced_;  // sums over all stages

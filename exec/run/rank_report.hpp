@@ -3,7 +3,7 @@
 #include "core/program/program.hpp"
 #include "core/program/trace.hpp"
 #include "core/units.hpp"
-#include "exec/model/evaluation_sums.hpp"
+#include "exec/model/loss.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -55,8 +55,8 @@ RankOptions rank_options(const RunContext& context, std::size_t rank, Progress* 
   result.seed = options.seed;
   result.device = options.device;
   result.progress = progress;
-  if (const auto replicas = replicas_of_rank(context.plan, rank); options.emulate && !replicas.empty()) {
-    const Shard& device = shard_of(context.plan, replicas.front());
+  if (const auto shards = shards_of_rank(context.plan, rank); options.emulate && !shards.empty()) {
+    const Shard& device = shard_of(context.plan, shards.front());
     result.slowdown = device.slowdown.value_or(1);
     constexpr double not_slowed = 1 + 1e-9;
     if (options.profiled_speed && result.slowdown > not_slowed) {
@@ -122,7 +122,7 @@ std::unique_ptr<RankExecutor> make_executor(const RunContext& context, std::size
   } else if (options.weights) {
     executor->with_models([&](std::size_t stage, StageModel& model) {
       for (const auto& name : model.load(*options.weights)) {
-        if (!executor->has_first_replica(stage)) continue;  // which says it
+        if (!executor->has_first_shard(stage)) continue;  // which says it
         options.info(fmt::format("{}: has no {}, which is newly initialised", options.weights->where(), name));
       }
     });

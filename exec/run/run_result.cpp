@@ -11,7 +11,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <sstream>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar::exec {
@@ -26,7 +29,7 @@ Seconds typical_step(std::vector<Seconds> times)
   return times[times.size() / 2];
 }
 
-/// The result of the stages' replicas, each with the peak memory and the waits of its rank.
+/// The result of the stages' shards, each with the peak memory and the waits of its rank.
 nlohmann::ordered_json stages_of(const Plan& plan, const MeasuredRun& measured, bool is_timed)
 {
   using Json = nlohmann::ordered_json;
@@ -77,7 +80,22 @@ nlohmann::ordered_json json_of(const Plan& plan, const MeasuredRun& measured, do
   return result;
 }
 
-std::string summary_of(const nlohmann::ordered_json& result)
+/// The time that each rank computes in a typical step.
+std::vector<Seconds> compute_of_ranks(const Plan& plan, const MeasuredRun& measured)
+{
+  std::vector<std::vector<Seconds>> of_steps(devices_of(plan).size());
+  for (const auto& placed : placed_shards(plan)) {
+    const auto times = measured.compute_times(placed.rank, placed.stage);
+    auto& sums = of_steps[placed.rank];
+    sums.resize(times.size());
+    std::transform(sums.begin(), sums.end(), times.begin(), sums.begin(), std::plus());
+  }
+  std::vector<Seconds> typical;
+  for (auto& times : of_steps) typical.push_back(typical_step(std::move(times)));
+  return typical;
+}
+
+std::string summary_of(const Plan& plan, const MeasuredRun& measured, const nlohmann::ordered_json& result)
 {
   std::string text;
   const bool is_timed = !result["step_time_s"].is_null();
@@ -99,11 +117,12 @@ std::string summary_of(const nlohmann::ordered_json& result)
   }
   if (!is_timed) return text;
   text += fmt::format("{:<16}  {:>9}  {:>11}  {:>9}\n", "device", "compute s", "peak memory", "simulated");
-  for (const auto& stage : result["stages"]) {
-    const auto simulated = stage.find("simulated_peak_memory_bytes");
-    text += fmt::format("{:<16}  {:>9.4g}  {:>11}  {:>9}\n", stage["device"].get<std::string>(),
-                        stage["compute_s"].get<double>(), text_of(Bytes(stage["peak_memory_bytes"].get<double>())),
-                        simulated == stage.end() ? "–" : text_of(Bytes(simulated->get<double>())));
+  const auto devices = devices_of(plan);
+  const auto compute = compute_of_ranks(plan, measured);
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    text += fmt::format("{:<16}  {:>9.4g}  {:>11}  {:>9}\n", devices[rank], compute[rank].value,
+                        text_of(measured.ranks()[rank].peak_memory),
+                        plan.stamp ? text_of(plan.stamp->peak_memory.at(devices[rank])) : "–");
   }
   return text;
 }
@@ -126,7 +145,7 @@ std::string note_of(const Plan& plan, const MeasuredRun& measured)
 RunResult result_of(const Plan& plan, const MeasuredRun& measured, double samples)
 {
   const auto result = json_of(plan, measured, samples);
-  return {result.dump(2) + "\n", summary_of(result), note_of(plan, measured)};
+  return {result.dump(2) + "\n", summary_of(plan, measured, result), note_of(plan, measured)};
 }
 
 std::string trace_of(const Plan& plan, const Program& program, const MeasuredRun& measured)

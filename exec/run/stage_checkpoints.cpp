@@ -27,10 +27,15 @@ StageCheckpoints::StageCheckpoints(const Plan& plan, const RunOptions& options, 
     : plan_(plan), options_(options), run_id_(std::move(run_id)), rank_(rank)
 {
   std::vector<std::size_t> stages;
-  for (const auto& placed : replicas_of_rank(plan, rank)) {
-    if (placed.replica > 0 && plan.sync.sharded == Sharding::None) continue;
+  for (const auto& placed : shards_of_rank(plan, rank)) {
+    const std::size_t shards = plan.stages[placed.stage].replicas[placed.replica].shards.size();
+    const bool is_divided = plan.sync.sharded != Sharding::None;
+    if (placed.replica > 0 && !is_divided) continue;
     stages.push_back(placed.stage);
-    replica_of_[placed.stage] = placed.replica;
+    part_of_[placed.stage] = {.stage = placed.stage,
+                              .stages = plan.stages.size(),
+                              .shard = placed.replica * shards + placed.shard,
+                              .shards = (is_divided ? plan.stages[placed.stage].replicas.size() : 1) * shards};
   }
   // The last stage of rank 0 deletes old checkpoints, after the writes of its other stages have begun.
   for (const std::size_t stage : stages) {
@@ -66,12 +71,7 @@ void StageCheckpoints::write(std::size_t stage, const StageModel& model)
   if (const auto name = model.not_finite(); !name.empty()) throw diverged(steps_done_ - 1, name + " is not finite");
   StageSnapshot snapshot;
   snapshot.step = steps_done_;
-  snapshot.part.stage = stage;
-  snapshot.part.stages = plan_.stages.size();
-  if (plan_.sync.sharded != Sharding::None) {
-    snapshot.part.shard = replica_of_.at(stage);
-    snapshot.part.shards = plan_.stages[stage].replicas.size();
-  }
+  snapshot.part = part_of_.at(stage);
   snapshot.first_layer = plan_.stages[stage].first_layer;
   snapshot.last_layer = plan_.stages[stage].last_layer;
   snapshot.run = options_.checkpoints.run;

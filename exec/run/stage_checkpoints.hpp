@@ -17,8 +17,9 @@ class StageModel;
 /// The error for a run whose training has diverged in a step.
 InputError diverged(std::uint64_t step, const std::string& what);
 
-/// Writes the parts of a rank's stages of each checkpoint in the background. Of a stage with several replicas the first
-/// does, or each one if they divide its optimizer. Rank 0 also prepares the folder and deletes old checkpoints.
+/// Writes the parts of a rank's stages of each checkpoint in the background. Of a stage with several replicas the
+/// shards of the first do, or of each one if they divide its optimizer. Rank 0 also prepares the folder and deletes old
+/// checkpoints.
 class StageCheckpoints {
  public:
   /// `run_id`: shared by ranks that are processes; "" for threads. `plan` and `options` must outlive it.
@@ -48,7 +49,7 @@ class StageCheckpoints {
   std::size_t rank_;
   bool is_first_step_ = true;
   std::uint64_t steps_done_ = 0;
-  std::map<std::size_t, std::size_t> replica_of_;         // of this rank, by stage that it writes
+  std::map<std::size_t, PartName> part_of_;               // of this rank, by stage that it writes
   std::map<std::size_t, AsyncCheckpointWriter> writers_;  // likewise
 };
 

@@ -81,12 +81,35 @@ class Run(CommandTest):
                          [(0, 2, 2), (1, 2, 2)] * parts)
         self.assertEqual(run["measured"]["timeline"]["instructions"], run["timeline"]["instructions"])
 
-    def test_a_plan_that_divides_layers_is_refused(self):
-        workload = self.write("operators.yaml", pathlib.Path("workloads/gpt2_124m.yaml").read_text() + "unit: operator\n")
-        plan = self.make_plan("platforms/nodes8.xml", workload, "--tensor", 2, allocator="grid")
-        self.assertRegex(self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"),
-                         r"stages\[0\].replicas\[0\].shards: 2; isobar run takes plans of one shard in each replica; "
-                         "plan with --tensor 1")
+    def test_shards_have_the_losses_of_one_device_and_give_and_take_weights(self):
+        workload = self.write("operators.yaml", MODEL.replace("adam", "momentum") + "unit: operator\n")
+        live = str(self.folder / "live")
+        self.run_isobar("profile", workload, "--slowdowns", "1,1", "--repetitions", 3, "-o", live)
+        results, from_weights = {}, {}
+        for shards in (2, 1):
+            plan = self.make_plan(live + ".xml", workload, "--profile", live + ".profile.json", "--microbatches", 2,
+                                  "--pipeline", 1, "--replicas", 1, "--tensor", shards, allocator="grid")
+            simulated, trace, output, folder = (self.folder / f"{name}{shards}"
+                                                for name in ("simulated", "trace", "run", "checkpoints"))
+            self.run_isobar("simulate", live + ".xml", workload, "--profile", live + ".profile.json", "--plan", plan,
+                            "--stamp", "-o", simulated)
+            self.run_isobar("run", workload, "--plan", plan, "--spawn", "--steps", 3, "--trace", trace, "-o", output,
+                            "--checkpoint", folder)
+            results[shards] = json.loads(output.read_text())
+            if shards == 2:
+                self.run_isobar("export", workload, folder, "-o", self.folder / "model")
+                events = assert_is_trace(self, trace)
+                run, = self.json_of("report", simulated, "--measured", trace)["runs"]
+                self.assertEqual(len(events), 3 * run["timeline"]["instructions"])
+                self.assertEqual(run["measured"]["timeline"]["instructions"], run["timeline"]["instructions"])
+            self.run_isobar("run", workload, "--plan", plan, "--in-process", "--steps", 2, "--weights",
+                            self.folder / "model", "-o", output)
+            from_weights[shards] = json.loads(output.read_text())
+        self.assertEqual([stage["device"] for stage in results[2]["stages"]], 8 * ["rank-0", "rank-1"])
+        for of_one, of_two in ((results[1], results[2]), (from_weights[1], from_weights[2])):
+            for alone, together in zip(of_one["losses"], of_two["losses"], strict=True):
+                self.assertAlmostEqual(together / alone, 1, delta=1e-5)
+        self.assertLess(from_weights[2]["losses"][0], results[2]["losses"][0])
 
     def test_profile_plan_simulate_run(self):
         workload, plan = self.stamped_plan()

@@ -111,27 +111,28 @@ class Training(CommandTest):
         self.assertEqual(len(killed), 20)
         self.assertEqual(set(killed), {"the parent", "a rank"})
 
-    def replicated_plan(self, workload, pipeline, replicas, sharded):
+    def grid_plan(self, workload, pipeline, replicas, shards, sharded):
         """The plan of a grid, whose replicas divide what `sharded` says."""
-        platform = self.write("grid.xml", platform_of([f"d{i}" for i in range(pipeline * replicas)]))
-        file = self.folder / f"{pipeline}x{replicas}.json"
+        platform = self.write("grid.xml", platform_of([f"d{i}" for i in range(pipeline * replicas * shards)]))
+        file = self.folder / f"{pipeline}x{replicas}x{shards}.json"
         self.run_isobar("plan", platform, workload, "--allocator", "grid", "--pipeline", pipeline, "--replicas",
-                        replicas, "--microbatches", 4, "-o", file)
+                        replicas, "--tensor", shards, "--microbatches", 4, "-o", file)
         plan = json.loads(file.read_text())
         if sharded:
             plan["sync"] = {"algorithm": "ring", "sharded": sharded}
         file.write_text(json.dumps(plan))
         return str(file)
 
-    def test_a_killed_run_of_replicas_continues_under_other_degrees_and_shardings(self):
-        workload = self.write("gpt.yaml", GPT.replace("0.01", "0.001"))
-        shapes = [(2, 2, "gradients"), (1, 4, "parameters"), (3, 1, None), (2, 2, "parameters"), (1, 2, "optimizer")]
-        undisturbed = self.losses(workload, self.replicated_plan(workload, 1, 1, None), "--steps", 300)
+    def test_a_killed_run_of_replicas_and_shards_continues_under_other_degrees_and_shardings(self):
+        workload = self.write("gpt.yaml", GPT.replace("0.01", "0.001") + "unit: operator\n")
+        shapes = [(2, 2, 1, "gradients"), (1, 2, 2, "parameters"), (3, 1, 1, None), (2, 1, 2, None),
+                  (1, 2, 2, "optimizer")]
+        undisturbed = self.losses(workload, self.grid_plan(workload, 1, 1, 1, None), "--steps", 300)
         chance = random.Random(7)
         steps = set()
         for attempt, shape in enumerate(shapes):
             log = self.folder / f"{attempt}.jsonl"
-            command = [ISOBAR, "run", workload, "--plan", self.replicated_plan(workload, *shape), "--spawn",
+            command = [ISOBAR, "run", workload, "--plan", self.grid_plan(workload, *shape), "--spawn",
                        "--unvalidated", "--steps", "300", "--checkpoint", str(self.folder / "checkpoints"),
                        "--checkpoint-every", "5", "--log", str(log), *(["--resume"] if attempt > 0 else [])]
             if attempt + 1 < len(shapes):

@@ -239,7 +239,8 @@ StageSnapshot half_of(std::uint64_t step, std::size_t shard, std::uint64_t begin
   if (shard == 0) snapshot.tensors.push_back(tensor_of(name, {2, 2}, {1, 2, 3, 4}));
   std::vector<float> values;
   for (std::uint64_t i = begin; i < end; ++i) values.push_back(static_cast<float>(10 * i));
-  snapshot.tensors.push_back(tensor_of(slice_name(name + ":exp_avg", begin, end, {2, 2}), {end - begin}, values));
+  snapshot.tensors.push_back(
+      tensor_of(part_name(name + ":exp_avg", TensorPart::range(begin, end, {2, 2})), {end - begin}, values));
   return snapshot;
 }
 
@@ -281,12 +282,54 @@ TEST_F(Checkpoints, AreRefusedWhereSlicesDoNotMakeATensor)
   expect_refusal("has type F32 and shape [3, 1]; a slice of \"layers.0.weight:exp_avg\" has type F32 and shape [3]");
 
   other = half_of(10, 1, 1, 4);
-  other.tensors.front().facts.name = slice_name("layers.0.weight:exp_avg", 1, 4, {4});
+  other.tensors.front().facts.name = part_name("layers.0.weight:exp_avg", TensorPart::range(1, 4, {4}));
   store_.write(other);
   expect_refusal(R"(tensor "layers.0.weight:exp_avg" is in the checkpoint in another shape)");
-  other.tensors.front().facts.name = slice_name("layers.0.weight", 1, 4, {2, 2});
+  other.tensors.front().facts.name = part_name("layers.0.weight", TensorPart::range(1, 4, {2, 2}));
   store_.write(other);
   expect_refusal(R"(tensor "layers.0.weight" is in the checkpoint in another shape)");
+}
+
+/// The snapshot of one of two shards that each have two columns of a matrix, and of these one of two replicas the
+/// first three elements of the second moments.
+StageSnapshot columns_of(std::size_t shard, const std::vector<float>& values, const std::vector<float>& moments,
+                         std::uint64_t begin)
+{
+  StageSnapshot snapshot = half_of(10, shard, 0, 1);
+  const std::uint64_t column = shard % 2 * 2;
+  const TensorPart columns = {.shape = {2, 4}, .begin = column, .end = column + 2, .period = 4};
+  snapshot.part.shard = shard;
+  snapshot.part.shards = 4;
+  snapshot.tensors.clear();
+  if (!values.empty()) snapshot.tensors.push_back(tensor_of(part_name("layers.0.down", columns), {4}, values));
+  const auto name =
+      part_name(part_name("layers.0.down:exp_avg", columns), TensorPart::range(begin, begin + moments.size(), {4}));
+  snapshot.tensors.push_back(tensor_of(name, {moments.size()}, moments));
+  return snapshot;
+}
+
+TEST_F(Checkpoints, OfShardsThatDivideAMatrixByColumnsAndTheirOptimizerHoldItWhole)
+{
+  store_.write(columns_of(0, {1, 2, 5, 6}, {10, 20, 50}, 0));
+  store_.write(columns_of(1, {3, 4, 7, 8}, {30, 40}, 0));
+  store_.write(columns_of(2, {}, {60}, 3));
+  store_.write(columns_of(3, {}, {70, 80}, 2));
+  const auto checkpoint = store_.open(10);
+  checkpoint.verify();
+  EXPECT_THAT(checkpoint.names(), ElementsAre("layers.0.down", "layers.0.down:exp_avg"));
+  EXPECT_THAT(floats_of(checkpoint.read("layers.0.down")), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(checkpoint.read("layers.0.down").facts.shape, ElementsAre(2, 4));
+  EXPECT_THAT(floats_of(checkpoint.read("layers.0.down:exp_avg")), ElementsAre(10, 20, 30, 40, 50, 60, 70, 80));
+
+  store_.write(columns_of(2, {}, {60, 61}, 2));
+  expect_refusal(R"(tensor "layers.0.down:exp_avg[0:2:4 of 2x4]" has 4 elements, and its slices end at element 3)");
+  auto narrow = columns_of(1, {3, 4, 7, 8}, {30, 40}, 0);
+  narrow.tensors.front() = tensor_of("layers.0.down[2:3:4 of 2x4]", {2}, {3, 7});
+  store_.write(narrow);
+  expect_refusal(R"(tensor "layers.0.down" has 4 elements in each row or block, and its slices end at element 3)");
+  narrow.tensors.front() = tensor_of("layers.0.down[2:3:8 of 2x4]", {1}, {3});
+  store_.write(narrow);
+  expect_refusal(R"(tensor "layers.0.down" is in the checkpoint in another shape)");
 }
 
 TEST_F(Checkpoints, OfAnotherRunAreNeitherCountedNorRemoved)

@@ -33,7 +33,7 @@ TEST(PlanRanks, AreTheDevicesByFirstAppearanceAndThenTheDataServer)
 std::vector<std::pair<std::size_t, std::size_t>> held_by(const Plan& plan, std::size_t rank)
 {
   std::vector<std::pair<std::size_t, std::size_t>> held;
-  for (const auto& placed : replicas_of_rank(plan, rank)) held.emplace_back(placed.stage, placed.replica);
+  for (const auto& placed : shards_of_rank(plan, rank)) held.emplace_back(placed.stage, placed.replica);
   return held;
 }
 
@@ -51,7 +51,7 @@ TEST(PlanRanks, HoldTheReplicasOfTheirDevices)
   plan.stages = {{0, 0, {{3, {{"a"}}}, {2, {{"b"}}}}}, {1, 1, {{1, {{"c"}}}, {4, {{"b", 1, 2.5}}}}}};
   EXPECT_THAT(devices_of_ranks(plan), ElementsAre("a", "b", "c"));
   EXPECT_THAT(held_by(plan, 1), ElementsAre(Pair(0, 1), Pair(1, 1)));
-  EXPECT_EQ(shard_of(plan, replicas_of_rank(plan, 1).back()).slowdown, 2.5);
+  EXPECT_EQ(shard_of(plan, shards_of_rank(plan, 1).back()).slowdown, 2.5);
   EXPECT_EQ(rank_of_loss(plan), 2);
 }
 

@@ -2,6 +2,7 @@
 
 #include "exec/model/batch.hpp"
 #include "exec/model/layer_module.hpp"
+#include "exec/model/loss.hpp"
 #include "exec/model/memory_meter.hpp"
 #include "exec/model/stage_model.hpp"
 #include "exec/model/stream.hpp"

@@ -1,6 +1,7 @@
 #include "exec/model/layer_module.hpp"
 
 #include "core/errors.hpp"
+#include "exec/model/loss.hpp"
 #include "tests/exec/model/forward_passes.hpp"
 #include "tests/support/small_models.hpp"
 

@@ -7,7 +7,7 @@
 #include "exec/files/huggingface_export.hpp"
 #include "exec/files/huggingface_weights.hpp"
 #include "exec/files/weight_files.hpp"
-#include "exec/model/weights.hpp"
+#include "exec/model/layer_module.hpp"
 #include "tests/exec/files/stored_tensors.hpp"
 
 #include <ATen/ATen.h>

@@ -1,6 +1,7 @@
 #include "tests/exec/model/plain_loop.hpp"
 
 #include "exec/model/batch.hpp"
+#include "exec/model/loss.hpp"
 
 #include <torch/torch.h>
 

@@ -30,4 +30,36 @@ inline Workload small_gpt()
   return workload;
 }
 
+/// Models whose layers two or three devices can divide, equally or not.
+inline Workload small_gpt_by_operators()
+{
+  Workload workload;
+  workload.name = "gpt2_operators";
+  workload.micro_batch = 2;
+  workload.sequence = 8;
+  const GptSizes sizes{.layers = 2,
+                       .hidden = 24,
+                       .heads = 6,
+                       .intermediate = 20,
+                       .vocabulary = 41,
+                       .positions = 8,
+                       .unit = Unit::Operator};
+  workload.model = sizes;
+  build_gpt(sizes, workload);
+  return workload;
+}
+
+inline Workload small_llama_by_operators()
+{
+  Workload workload;
+  workload.name = "llama2_operators";
+  workload.micro_batch = 2;
+  workload.sequence = 8;
+  LlamaSizes sizes{.layers = 2, .hidden = 24, .heads = 6, .kv_heads = 3, .intermediate = 20, .vocabulary = 41};
+  sizes.unit = Unit::Operator;
+  workload.model = sizes;
+  build_llama(sizes, workload);
+  return workload;
+}
+
 }  // namespace isobar::exec

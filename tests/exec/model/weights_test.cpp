@@ -1,4 +1,4 @@
-#include "exec/model/weights.hpp"
+#include "exec/model/layer_module.hpp"
 
 #include "exec/files/checkpoint.hpp"
 #include "exec/files/huggingface_export.hpp"

@@ -1,4 +1,4 @@
-#include "exec/model/model_layer.hpp"
+#include "exec/model/layers/model_layer.hpp"
 
 #include <ATen/ATen.h>
 

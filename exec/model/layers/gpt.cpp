@@ -1,4 +1,4 @@
-#include "exec/model/model_layer.hpp"
+#include "exec/model/layers/model_layer.hpp"
 
 #include <ATen/ATen.h>
 
@@ -13,7 +13,7 @@ class GptEmbedding final : public ModelLayer {
  public:
   GptEmbedding(const LayerSetup& setup, const GptSizes& sizes)
       : ModelLayer(setup),
-        words_(add_normal("words", {sizes.vocabulary, sizes.hidden})),
+        words_(add_normal("words", {sizes.vocabulary, sizes.hidden}, usual_deviation, by_rows)),
         positions_(add_normal("positions", {sizes.positions, sizes.hidden}))
   {
   }
@@ -21,8 +21,9 @@ class GptEmbedding final : public ModelLayer {
   Tensors forward(const Tensors& inputs, const RandomKey& key) override
   {
     const auto& tokens = inputs.at(0);
-    const auto places = at::arange(tokens.size(1), tokens.options());
-    return {drop_out(in_dtype(look_up(words_, tokens) + look_up(positions_, places)), key, 0)};
+    auto sum = look_up(words_, tokens);
+    if (is_first_shard()) sum = sum + look_up(positions_, at::arange(tokens.size(1), tokens.options()));
+    return {drop_out(in_dtype(sum), key, 0)};
   }
 
  private:
@@ -33,11 +34,11 @@ class GptAttention final : public ModelLayer {
  public:
   GptAttention(const LayerSetup& setup, const GptSizes& sizes)
       : ModelLayer(setup),
-        heads_(sizes.heads),
+        heads_(own_of(sizes.heads)),
         attention_(sizes.attention),
         norm_(add_layer_norm("attention_norm", sizes.hidden, gpt_epsilon)),
-        query_key_value_(add_linear("query_key_value", sizes.hidden, 3 * sizes.hidden)),
-        output_(add_linear("output", sizes.hidden, sizes.hidden))
+        query_key_value_(add_linear("query_key_value", sizes.hidden, 3 * sizes.hidden, {Cut::Kind::Rows, 3})),
+        output_(add_linear("output", sizes.hidden, sizes.hidden, by_columns))
   {
   }
 
@@ -50,7 +51,7 @@ class GptAttention final : public ModelLayer {
     const auto values = split_heads(parts[2], heads_);
     const auto attended = attention_ == Attention::Fused ? attend_fused_causally(query, keys, values)
                                                          : attend(query, keys, values, causal_mask(query), key);
-    return {in_dtype(hidden + drop_out(apply(output_, join_heads(attended)), key, 1))};
+    return {in_dtype(add_residual(hidden, drop_out(apply(output_, join_heads(attended)), key, 1)))};
   }
 
  private:
@@ -65,8 +66,8 @@ class GptFeedForward final : public ModelLayer {
   GptFeedForward(const LayerSetup& setup, const GptSizes& sizes)
       : ModelLayer(setup),
         norm_(add_layer_norm("feed_forward_norm", sizes.hidden, gpt_epsilon)),
-        up_(add_linear("up", sizes.hidden, sizes.intermediate)),
-        down_(add_linear("down", sizes.intermediate, sizes.hidden))
+        up_(add_linear("up", sizes.hidden, sizes.intermediate, by_rows)),
+        down_(add_linear("down", sizes.intermediate, sizes.hidden, by_columns))
   {
   }
 
@@ -74,7 +75,7 @@ class GptFeedForward final : public ModelLayer {
   {
     const auto& hidden = inputs.at(0);
     const auto intermediate = at::gelu(apply(up_, apply(norm_, hidden)), "tanh");
-    return {in_dtype(hidden + drop_out(apply(down_, intermediate), key, 2))};
+    return {in_dtype(add_residual(hidden, drop_out(apply(down_, intermediate), key, 2)))};
   }
 
  private:
@@ -88,7 +89,7 @@ class GptHead final : public ModelLayer {
   GptHead(const LayerSetup& setup, const GptSizes& sizes)
       : ModelLayer(setup),
         norm_(add_layer_norm("norm", sizes.hidden, gpt_epsilon)),
-        words_(add_linear_without_bias("words", sizes.hidden, sizes.vocabulary))
+        words_(add_linear_without_bias("words", sizes.hidden, sizes.vocabulary, by_rows))
   {
   }
 

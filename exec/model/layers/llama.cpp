@@ -1,5 +1,5 @@
 #include "core/errors.hpp"
-#include "exec/model/model_layer.hpp"
+#include "exec/model/layers/model_layer.hpp"
 
 #include <fmt/format.h>
 
@@ -52,7 +52,7 @@ class LlamaLayer : public ModelLayer {
 class LlamaEmbedding final : public ModelLayer {
  public:
   LlamaEmbedding(const LayerSetup& setup, const LlamaSizes& sizes)
-      : ModelLayer(setup), words_(add_normal("words", {sizes.vocabulary, sizes.hidden}))
+      : ModelLayer(setup), words_(add_normal("words", {sizes.vocabulary, sizes.hidden}, usual_deviation, by_rows))
   {
   }
 
@@ -70,14 +70,14 @@ class LlamaAttention final : public LlamaLayer {
   LlamaAttention(const LayerSetup& setup, const LlamaSizes& sizes)
       : LlamaLayer(setup, sizes),
         rope_theta_(sizes.rope_theta),
-        heads_(sizes.heads),
-        kv_heads_(sizes.kv_heads),
+        heads_(own_of(sizes.heads)),
+        kv_heads_(own_of(sizes.kv_heads)),
         attention_(sizes.attention),
         norm_(add_constant("attention_norm", {sizes.hidden}, 1)),
-        query_(add_linear_without_bias("query", sizes.hidden, sizes.hidden)),
-        key_(add_linear_without_bias("key", sizes.hidden, sizes.hidden / sizes.heads * sizes.kv_heads)),
-        value_(add_linear_without_bias("value", sizes.hidden, sizes.hidden / sizes.heads * sizes.kv_heads)),
-        output_(add_linear_without_bias("output", sizes.hidden, sizes.hidden))
+        query_(add_linear_without_bias("query", sizes.hidden, sizes.hidden, by_rows)),
+        key_(add_linear_without_bias("key", sizes.hidden, sizes.hidden / sizes.heads * sizes.kv_heads, by_rows)),
+        value_(add_linear_without_bias("value", sizes.hidden, sizes.hidden / sizes.heads * sizes.kv_heads, by_rows)),
+        output_(add_linear_without_bias("output", sizes.hidden, sizes.hidden, by_columns))
   {
   }
 
@@ -95,7 +95,7 @@ class LlamaAttention final : public LlamaLayer {
                               ? attend_fused_causally(rotated, rotated_keys, values)
                               : attend(rotated, for_each_head(rotated_keys, heads_), for_each_head(values, heads_),
                                        causal_mask(rotated), key);
-    return {in_dtype(hidden + apply(output_, join_heads(attended)))};
+    return {in_dtype(add_residual(hidden, apply(output_, join_heads(attended))))};
   }
 
  private:
@@ -111,9 +111,9 @@ class LlamaFeedForward final : public LlamaLayer {
   LlamaFeedForward(const LayerSetup& setup, const LlamaSizes& sizes)
       : LlamaLayer(setup, sizes),
         norm_(add_constant("feed_forward_norm", {sizes.hidden}, 1)),
-        gate_(add_linear_without_bias("gate", sizes.hidden, sizes.intermediate)),
-        up_(add_linear_without_bias("up", sizes.hidden, sizes.intermediate)),
-        down_(add_linear_without_bias("down", sizes.intermediate, sizes.hidden))
+        gate_(add_linear_without_bias("gate", sizes.hidden, sizes.intermediate, by_rows)),
+        up_(add_linear_without_bias("up", sizes.hidden, sizes.intermediate, by_rows)),
+        down_(add_linear_without_bias("down", sizes.intermediate, sizes.hidden, by_columns))
   {
   }
 
@@ -122,7 +122,7 @@ class LlamaFeedForward final : public LlamaLayer {
     const auto& hidden = inputs.at(0);
     const auto normalised = normalise(norm_, hidden);
     const auto gated = at::silu(apply(gate_, normalised)) * apply(up_, normalised);
-    return {in_dtype(hidden + apply(down_, gated))};
+    return {in_dtype(add_residual(hidden, apply(down_, gated)))};
   }
 
  private:
@@ -135,7 +135,7 @@ class LlamaHead final : public LlamaLayer {
   LlamaHead(const LayerSetup& setup, const LlamaSizes& sizes)
       : LlamaLayer(setup, sizes),
         norm_(add_constant("norm", {sizes.hidden}, 1)),
-        words_(add_linear_without_bias("words", sizes.hidden, sizes.vocabulary))
+        words_(add_linear_without_bias("words", sizes.hidden, sizes.vocabulary, by_rows))
   {
   }
 

@@ -2,11 +2,15 @@
 
 #include "exec/model/layer_module.hpp"
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
-/// Building blocks of all models' layers. Internal to exec/model: layers_*.cpp, layer_module.cpp and batch.cpp.
+/// Building blocks of all models' layers. Internal to exec/model: layers/, layer_module.cpp and batch.cpp.
 namespace isobar::exec {
 
 /// What make_layer needs to make a layer.
@@ -15,6 +19,7 @@ struct LayerSetup {
   std::size_t layer;
   std::uint64_t seed;
   const std::string& device;
+  UnitRange units = {};
   std::size_t first_parameter = 0;  ///< its number in a layer that holds this one
 };
 
@@ -67,18 +72,29 @@ at::Tensor attend_fused(const at::Tensor& query, const at::Tensor& keys, const a
 /// The same with a causal mask.
 at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values);
 
+/// What a shard has of a parameter: all, the rows of its units, in each of several blocks of rows, or their columns.
+struct Cut {
+  enum class Kind { None, Rows, Columns };
+  Kind kind = Kind::None;
+  std::uint64_t blocks = 1;
+};
+inline constexpr Cut by_rows = {Cut::Kind::Rows};
+inline constexpr Cut by_columns = {Cut::Kind::Columns};
+
 /// Base of all models' layers: parameters as plain tensors by index, and the operations on them.
 class ModelLayer : public LayerModule {
  public:
   ~ModelLayer() override;
   const Tensors& parameters() const final { return parameters_; }
   const std::vector<std::string>& parameter_names() const final { return names_; }
+  const std::vector<TensorPart>& parameter_parts() const final { return parts_; }
 
  protected:
   /// Indices of parameters.
   struct Linear {
     std::size_t weight;
     std::optional<std::size_t> bias;
+    bool makes_addends = false;  ///< then only the first shard adds the bias
   };
   struct LayerNorm {
     std::size_t weight;
@@ -89,21 +105,31 @@ class ModelLayer : public LayerModule {
   explicit ModelLayer(const LayerSetup& setup);
 
   std::size_t add_constant(const std::string& name, const std::vector<std::uint64_t>& shape, float value);
-  /// Draws from a normal distribution around 0. BERT and GPT-2 use a deviation of 0.02.
-  std::size_t add_normal(const std::string& name, const std::vector<std::uint64_t>& shape, double deviation = 0.02);
-  Linear add_linear(const std::string& name, std::uint64_t from, std::uint64_t to);
-  Linear add_linear_without_bias(const std::string& name, std::uint64_t from, std::uint64_t to);
+  static constexpr double usual_deviation = 0.02;  ///< of BERT and GPT-2
+  /// Draws from a normal distribution around 0.
+  std::size_t add_normal(const std::string& name, const std::vector<std::uint64_t>& shape,
+                         double deviation = usual_deviation, Cut cut = {});
+  Linear add_linear(const std::string& name, std::uint64_t from, std::uint64_t to, Cut cut = {});
+  Linear add_linear_without_bias(const std::string& name, std::uint64_t from, std::uint64_t to, Cut cut = {});
   LayerNorm add_layer_norm(const std::string& name, std::uint64_t width, double epsilon);
 
   const at::Tensor& parameter(std::size_t index) const;
-  /// Rows of an embedding table, by index; float32.
+  /// The part of `whole` that belongs to the shard's units.
+  std::uint64_t own_of(std::uint64_t whole) const { return units_.part_of(whole); }
+  /// The sum of a residual connection and an addend. The first shard adds the former.
+  at::Tensor add_residual(const at::Tensor& residual, const at::Tensor& addend) const;
+  bool is_first_shard() const { return units_.begin == 0; }
+  /// Rows of an embedding table, by index; float32. Zeros for those of other shards.
   at::Tensor look_up(std::size_t table, const at::Tensor& indices) const;
   at::Tensor apply(const Linear& linear, const at::Tensor& input) const;
   /// Normalises in float32, with or without autocast.
   at::Tensor apply(const LayerNorm& norm, const at::Tensor& input) const;
   /// Applies dropout: zeroes a fraction of the elements and scales the others up. `which` numbers a layer's dropouts.
   at::Tensor drop_out(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const;
+  /// The same for [batch, heads, …] of the shard's heads.
+  at::Tensor drop_out_of_heads(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const;
   /// Attention by its formula, with the layer's dropout number 0 on the probabilities. `mask` is added to the scores.
+  /// The heads are the shard's.
   at::Tensor attend(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& mask,
                     const RandomKey& key) const;
   /// Casts to the workload's dtype.
@@ -111,10 +137,16 @@ class ModelLayer : public LayerModule {
   double dropout() const { return dropout_; }
 
  private:
-  std::size_t add(const std::string& name, const at::Tensor& values);
+  std::size_t add(const std::string& name, const at::Tensor& whole, Cut cut);
+  /// Which elements of a tensor of that shape a dropout keeps.
+  at::Tensor kept(const std::vector<std::int64_t>& shape, const at::Tensor& like, const RandomKey& key,
+                  std::uint64_t which) const;
+  bool drops(const RandomKey& key) const { return dropout_ > 0 && key.drops; }
 
   Tensors parameters_;
   std::vector<std::string> names_;
+  std::vector<TensorPart> parts_;
+  UnitRange units_;
   std::size_t layer_;
   std::size_t first_parameter_;
   std::uint64_t seed_;

@@ -1,8 +1,9 @@
-#include "exec/model/model_layer.hpp"
+#include "exec/model/layers/model_layer.hpp"
 
 #include "core/errors.hpp"
 #include "exec/model/deferred_products.hpp"
 #include "exec/model/random.hpp"
+#include "exec/model/tensor_slices.hpp"
 
 #include <ATen/ATen.h>
 
@@ -41,6 +42,7 @@ class Sequence final : public LayerModule {
     for (const auto* layer : {first_.get(), second_.get()}) {
       parameters_.insert(parameters_.end(), layer->parameters().begin(), layer->parameters().end());
       names_.insert(names_.end(), layer->parameter_names().begin(), layer->parameter_names().end());
+      parts_.insert(parts_.end(), layer->parameter_parts().begin(), layer->parameter_parts().end());
     }
   }
 
@@ -50,11 +52,13 @@ class Sequence final : public LayerModule {
   }
   const Tensors& parameters() const override { return parameters_; }
   const std::vector<std::string>& parameter_names() const override { return names_; }
+  const std::vector<TensorPart>& parameter_parts() const override { return parts_; }
 
  private:
   std::unique_ptr<LayerModule> first_, second_;
   Tensors parameters_;
   std::vector<std::string> names_;
+  std::vector<TensorPart> parts_;
 };
 
 }  // namespace
@@ -110,7 +114,8 @@ at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys
 }
 
 ModelLayer::ModelLayer(const LayerSetup& setup)
-    : layer_(setup.layer),
+    : units_(setup.units),
+      layer_(setup.layer),
       first_parameter_(setup.first_parameter),
       seed_(setup.seed),
       device_(setup.device),
@@ -121,34 +126,50 @@ ModelLayer::ModelLayer(const LayerSetup& setup)
 
 ModelLayer::~ModelLayer() = default;
 
-std::size_t ModelLayer::add(const std::string& name, const at::Tensor& values)
+std::size_t ModelLayer::add(const std::string& name, const at::Tensor& whole, Cut cut)
 {
+  TensorPart part = TensorPart::whole({whole.sizes().begin(), whole.sizes().end()});
+  at::Tensor values = whole;
+  if (cut.kind != Cut::Kind::None && !units_.is_whole()) {
+    const bool is_of_rows = cut.kind == Cut::Kind::Rows;
+    auto shape = part.shape;
+    part.period /= is_of_rows ? cut.blocks : shape.front();
+    part.begin = part.period / units_.all * units_.begin;
+    part.end = part.period / units_.all * units_.end;
+    auto& extent = is_of_rows ? shape.front() : shape.back();
+    extent = own_of(extent);
+    values = values_of(part, whole).view(in_torch(shape)).clone();
+  }
   parameters_.push_back(values.to(at::Device(device_)).requires_grad_());
   names_.push_back(name);
+  parts_.push_back(std::move(part));
   return parameters_.size() - 1;
 }
 
 std::size_t ModelLayer::add_constant(const std::string& name, const std::vector<std::uint64_t>& shape, float value)
 {
-  return add(name, at::full(in_torch(shape), value, at::kFloat));
+  return add(name, at::full(in_torch(shape), value, at::kFloat), {});
 }
 
-std::size_t ModelLayer::add_normal(const std::string& name, const std::vector<std::uint64_t>& shape, double deviation)
+std::size_t ModelLayer::add_normal(const std::string& name, const std::vector<std::uint64_t>& shape, double deviation,
+                                   Cut cut)
 {
   const auto generator =
       generator_for(RandomStream::Parameters, {seed_, layer_, first_parameter_ + parameters_.size()}, "cpu");
-  return add(name, at::empty(in_torch(shape), at::kFloat).normal_(0, deviation, generator));
+  return add(name, at::empty(in_torch(shape), at::kFloat).normal_(0, deviation, generator), cut);
 }
 
-ModelLayer::Linear ModelLayer::add_linear(const std::string& name, std::uint64_t from, std::uint64_t to)
+ModelLayer::Linear ModelLayer::add_linear(const std::string& name, std::uint64_t from, std::uint64_t to, Cut cut)
 {
-  const auto weight = add_normal(name + ".weight", {to, from});
-  return {weight, add_constant(name + ".bias", {to}, 0)};
+  Linear linear = add_linear_without_bias(name, from, to, cut);
+  linear.bias = add(name + ".bias", at::zeros(in_torch({to}), at::kFloat), linear.makes_addends ? Cut() : cut);
+  return linear;
 }
 
-ModelLayer::Linear ModelLayer::add_linear_without_bias(const std::string& name, std::uint64_t from, std::uint64_t to)
+ModelLayer::Linear ModelLayer::add_linear_without_bias(const std::string& name, std::uint64_t from, std::uint64_t to,
+                                                       Cut cut)
 {
-  return {add_normal(name + ".weight", {to, from}), std::nullopt};
+  return {add_normal(name + ".weight", {to, from}, usual_deviation, cut), std::nullopt, cut.kind == Cut::Kind::Columns};
 }
 
 ModelLayer::LayerNorm ModelLayer::add_layer_norm(const std::string& name, std::uint64_t width, double epsilon)
@@ -167,14 +188,24 @@ at::Tensor ModelLayer::in_dtype(const at::Tensor& tensor) const
   return cast(tensor, dtype_);
 }
 
+at::Tensor ModelLayer::add_residual(const at::Tensor& residual, const at::Tensor& addend) const
+{
+  return is_first_shard() ? residual + addend : addend;
+}
+
 at::Tensor ModelLayer::look_up(std::size_t table, const at::Tensor& indices) const
 {
-  return at::embedding(parameter(table), indices);
+  const at::Tensor& rows = parameter(table);
+  if (parts_[table].is_whole()) return at::embedding(rows, indices);
+  const auto from_first = indices - static_cast<std::int64_t>(parts_[table].shape.front() / units_.all * units_.begin);
+  const auto is_own = (from_first >= 0).logical_and(from_first < rows.size(0));
+  return at::embedding(rows, from_first * is_own) * is_own.unsqueeze(-1);
 }
 
 at::Tensor ModelLayer::apply(const Linear& linear, const at::Tensor& input) const
 {
-  const at::Tensor bias = linear.bias ? parameter(*linear.bias) : at::Tensor();
+  const bool adds_bias = linear.bias && (is_first_shard() || !linear.makes_addends);
+  const at::Tensor bias = adds_bias ? parameter(*linear.bias) : at::Tensor();
   // Cast here, so that a deferred product keeps its input in the workload's dtype, as autocast would.
   return DeferredProducts::are_recorded() ? DeferredProducts::linear(in_dtype(input), parameter(linear.weight), bias)
                                           : at::linear(input, parameter(linear.weight), bias);
@@ -187,14 +218,32 @@ at::Tensor ModelLayer::apply(const LayerNorm& norm, const at::Tensor& input) con
   return in_dtype(normalised);
 }
 
-at::Tensor ModelLayer::drop_out(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const
+at::Tensor ModelLayer::kept(const std::vector<std::int64_t>& shape, const at::Tensor& like, const RandomKey& key,
+                            std::uint64_t which) const
 {
-  if (dropout_ == 0 || !key.drops) return input;
   const auto generator =
       generator_for(RandomStream::Dropout, {key.seed, key.step, key.microbatch, layer_, which}, device_);
   // A boolean mask, since it is kept until the backward pass: one byte per element, as core/model/models.hpp counts.
-  const auto kept = at::empty(input.sizes(), input.options().dtype(at::kBool)).bernoulli_(1 - dropout_, generator);
-  return input * kept * (1 / (1 - dropout_));
+  return at::empty(shape, like.options().dtype(at::kBool)).bernoulli_(1 - dropout_, generator);
+}
+
+at::Tensor ModelLayer::drop_out(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const
+{
+  if (!drops(key)) return input;
+  return input * kept(input.sizes().vec(), input, key, which) * (1 / (1 - dropout_));
+}
+
+at::Tensor ModelLayer::drop_out_of_heads(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const
+{
+  if (units_.is_whole() || !drops(key)) return drop_out(input, key, which);
+  constexpr std::int64_t dimension = 1;
+  const std::int64_t heads = input.size(dimension);
+  const auto of_units = heads / static_cast<std::int64_t>(units_.end - units_.begin);
+  auto shape = input.sizes().vec();
+  shape[dimension] = of_units * static_cast<std::int64_t>(units_.all);
+  const auto mask = kept(shape, input, key, which);
+  const auto own = mask.narrow(dimension, of_units * static_cast<std::int64_t>(units_.begin), heads).contiguous();
+  return input * own * (1 / (1 - dropout_));
 }
 
 at::Tensor ModelLayer::attend(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
@@ -203,7 +252,7 @@ at::Tensor ModelLayer::attend(const at::Tensor& query, const at::Tensor& keys, c
   const auto scale = 1 / std::sqrt(static_cast<double>(query.size(-1)));
   const auto scores = at::matmul(query * scale, keys.transpose(-2, -1)) + mask;
   // With an explicit dtype autocast keeps it, so no second copy of the probabilities is kept in float32.
-  return at::matmul(drop_out(at::softmax(scores, -1, scores.scalar_type()), key, 0), values);
+  return at::matmul(drop_out_of_heads(at::softmax(scores, -1, scores.scalar_type()), key, 0), values);
 }
 
 }  // namespace isobar::exec
