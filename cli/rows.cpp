@@ -94,7 +94,10 @@ RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
   row.outcome = name_of(plan.outcome);
   row.reason = plan.reason;
   row.stages = plan.stages.empty() ? 0 : pipeline_stages(plan).back() + 1;
-  for (const auto& stage : plan.stages) row.replicas = std::max(row.replicas, stage.replicas.size());
+  for (const auto& stage : plan.stages) {
+    row.replicas = std::max(row.replicas, stage.replicas.size());
+    row.shards = std::max(row.shards, stage.replicas.front().shards.size());
+  }
   row.objective = plan.objective;
   row.objective_bound = plan.objective_bound;
   row.step_bound = plan.step_bound;

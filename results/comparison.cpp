@@ -55,13 +55,19 @@ bool have_several_schedules(std::span<const ComparisonRow> rows)
   return std::any_of(rows.begin(), rows.end(), differs);
 }
 
+/// Whether several devices share a stage.
+bool shares_stages(const ComparisonRow& row)
+{
+  return row.replicas > 1 || row.shards > 1;
+}
+
 /// What no placement of a group of rows is below: the least of the schedules' best bounds.
 std::optional<Seconds> bound_of(std::span<const ComparisonRow> rows)
 {
-  std::map<std::pair<std::string, bool>, Seconds> best;  // a bound of chains is none of plans with replicas
+  std::map<std::pair<std::string, bool>, Seconds> best;  // a bound of chains is none of other plans
   for (const auto& row : rows) {
     if (!row.objective_bound) continue;
-    const std::pair kind(text_of(row.goal.schedule), row.replicas > 1);
+    const std::pair kind(text_of(row.goal.schedule), shares_stages(row));
     Seconds& bound = best.try_emplace(kind, *row.objective_bound).first->second;
     bound = std::max(bound, *row.objective_bound);
   }
@@ -70,10 +76,13 @@ std::optional<Seconds> bound_of(std::span<const ComparisonRow> rows)
   return least;
 }
 
-/// The number of stages, with that of their replicas: "24", "6 × 4".
+/// The number of stages, with that of their replicas and of the shards of these: "24", "6 × 4", "3 × 1 × 8".
 std::string degrees_text(const ComparisonRow& row)
 {
-  return row.replicas > 1 ? fmt::format("{} × {}", row.stages, row.replicas) : fmt::format("{}", row.stages);
+  std::string text = fmt::format("{}", row.stages);
+  if (shares_stages(row)) text += fmt::format(" × {}", row.replicas);
+  if (row.shards > 1) text += fmt::format(" × {}", row.shards);
+  return text;
 }
 
 /// The same, or what came instead: "infeasible", "24 (failed)".
@@ -126,7 +135,7 @@ void share_bounds(std::vector<ComparisonRow>& rows)
                     text_of(row.goal.schedule),
                     row.goal.microbatches,
                     row.micro_batch.value_or(0),
-                    row.replicas > 1};
+                    shares_stages(row)};
   };
   std::map<Question, Seconds> best;
   for (const auto& row : rows) {
@@ -197,6 +206,7 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
                   {"reason", row.reason},
                   {"stages", row.stages},
                   {"replicas", row.replicas},
+                  {"shards", row.shards},
                   {"objective_s", number(row.objective)},
                   {"objective_bound_s", number(row.objective_bound)},
                   {"gap_fraction", gap ? Json(*gap) : Json(nullptr)},

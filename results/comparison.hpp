@@ -36,6 +36,7 @@ struct ComparisonRow {
   Utilization utilization;           ///< simulated; not in baselines and sweeps
   std::size_t stages = 0;
   std::size_t replicas = 1;                ///< most of one stage; only in JSON and text
+  std::size_t shards = 1;                  ///< most of one replica; only in JSON and text
   std::string reason;                      ///< why there is no plan or no simulation
   std::optional<Seconds> plan_time;        ///< processor time of planning; written to no file
   std::optional<Explanation> explanation;  ///< where requested and there is a plan
@@ -62,8 +63,8 @@ RowKey key_of(const ComparisonRow& row);
 std::optional<double> gap_of(const ComparisonRow& row);
 
 /// Gives each row with an objective the best bound among the rows of the same platform, workload, goal and micro-batch:
-/// a bound of one is a bound of all, but one of chains is none of plans with replicas. A row that meets it within 1e-9
-/// (relative) becomes optimal.
+/// a bound of one is a bound of all, but one of chains is none of plans with replicas or shards. A row that meets it
+/// within 1e-9 (relative) becomes optimal.
 void share_bounds(std::vector<ComparisonRow>& rows);
 
 /// The rows as CSV with `comparison_header` (docs/formats/comparison.md), sorted, numbers in full precision.

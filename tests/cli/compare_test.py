@@ -30,6 +30,14 @@ class Compare(CommandTest):
         self.assertGreaterEqual(row["step_time_s"] * (1 + 1e-6), row["step_bound_s"])
         self.assertIn("2 × 4", self.run_isobar("compare", *inputs, *options).stdout)
 
+    def test_says_how_many_shards_a_replica_has(self):
+        workload = self.write("operators.yaml", pathlib.Path("workloads/gpt2_124m.yaml").read_text() + "unit: operator\n")
+        inputs = "platforms/nodes8.xml", workload
+        options = "--allocators", "grid", "--pipeline", 2, "--replicas", 1, "--tensor", 4
+        row, = self.json_of("compare", *inputs, *options)["rows"]
+        self.assertEqual([row[key] for key in ("stages", "replicas", "shards")], [2, 1, 4])
+        self.assertRegex(self.run_isobar("compare", *inputs, *options).stdout, r"grid +2 × 1 × 4 ")
+
     def test_two_runs_give_the_same_bytes(self):
         texts = []
         for name in ("first.csv", "second.csv"):
