@@ -1,5 +1,6 @@
-// Activities per CPU-second and peak memory of sim::simulate, compared with a SimGrid program that does only the same:
-// 1F1B written as callbacks with the same lanes and timers, without Program, trace or accounts.
+// Activities per CPU-second and peak memory of sim::simulate, compared with SimGrid programs that do only the same:
+// 1F1B, and a group of devices that divide each layer, written as callbacks with the same lanes and timers, without
+// Program, trace or accounts.
 //
 // SimGrid's engine and clock are global, so each repetition is a forked child that reports its CPU time. Repetitions of
 // the two alternate, and the best of each counts. `ours_above_platform_MB` is what the simulation takes besides the
@@ -34,6 +35,7 @@ namespace sg4 = simgrid::s4u;
 constexpr double forward_flops = 1e9;
 constexpr double backward_flops = 2e9;
 constexpr std::uint64_t tensor_bytes = 4'000'000;
+constexpr std::uint64_t gathered_bytes = 1'000;
 
 /// Writes a star of different devices, each with its own up and down link.
 void write_star(const std::filesystem::path& file, std::size_t devices)
@@ -93,23 +95,47 @@ class EventCounter : public TraceSink {
   std::uint64_t events = 0;
 };
 
-Measurement measure_ours(const std::filesystem::path& file, std::size_t stages, std::uint64_t microbatches)
-{
-  const sim::Platform platform = sim::Platform::load(file);
-  const double platform_megabytes = memory_megabytes();
+struct Step {
   Workload workload;
   Plan plan;
-  plan.goal.schedule = choice_of(ChainSchedule::OneForwardOneBackward);
-  plan.goal.microbatches = microbatches;
-  for (std::size_t i = 0; i < stages; ++i) {
+};
+
+Step chain(std::size_t layers, std::uint64_t microbatches)
+{
+  Step step;
+  step.plan.goal.schedule = choice_of(ChainSchedule::OneForwardOneBackward);
+  step.plan.goal.microbatches = microbatches;
+  for (std::size_t i = 0; i < layers; ++i) {
     Layer layer;
     layer.forward = Flops(forward_flops);
     layer.backward = Flops(backward_flops);
     layer.output = layer.gradient = Bytes(static_cast<double>(tensor_bytes));
     if (i > 0) layer.inputs = {i - 1};
-    workload.layers.push_back(layer);
-    plan.stages.push_back(stage_on(fmt::format("d{}", i), i, i));
+    step.workload.layers.push_back(layer);
+    step.plan.stages.push_back(stage_on(fmt::format("d{}", i), i, i));
   }
+  return step;
+}
+
+/// A stage of which all devices divide each of the layers.
+Step group(std::size_t devices, std::size_t layers, std::uint64_t microbatches)
+{
+  Step step = chain(layers, microbatches);
+  Replica replica{microbatches, {}};
+  for (std::size_t i = 0; i < devices; ++i) {
+    replica.shards.push_back({fmt::format("d{}", i), 1 / static_cast<double>(devices)});
+  }
+  for (auto& layer : step.workload.layers) layer.split = Split{.name = "units", .units = devices};
+  step.workload.layers.back().split->gathered = Bytes(static_cast<double>(gathered_bytes));
+  for (auto& stage : step.plan.stages) stage.replicas = {replica};
+  return step;
+}
+
+Measurement measure_ours(const std::filesystem::path& file, const Step& step)
+{
+  const sim::Platform platform = sim::Platform::load(file);
+  const double platform_megabytes = memory_megabytes();
+  const auto& [workload, plan] = step;
   const auto program = schedules::make_program(plan, workload);
   const auto ranks = sim::rank_hosts(plan, workload, platform.cluster());
   EventCounter counter;
@@ -119,18 +145,24 @@ Measurement measure_ours(const std::filesystem::path& file, std::size_t stages, 
           platform_megabytes};
 }
 
-/// The same step with SimGrid only.
+sg4::Engine* make_engine(const std::filesystem::path& file)
+{
+  static std::vector<std::string> arguments = {"bare", "--log=root.thres:critical"};
+  static std::vector<char*> pointers = {arguments[0].data(), arguments[1].data(), nullptr};
+  int count = 2;
+  auto* const engine = new sg4::Engine(&count, pointers.data());
+  for (const auto& [name, value] : sim::network_settings()) sg4::Engine::set_config(name + ":" + value);
+  engine->load_platform(file.string());
+  return engine;
+}
+
+/// The same step of a chain with SimGrid only.
 class BareSimulation {
  public:
   BareSimulation(const std::filesystem::path& file, std::size_t stages, std::uint64_t microbatches)
       : microbatches_(microbatches), stages_(stages)
   {
-    static std::vector<std::string> arguments = {"bare", "--log=root.thres:critical"};
-    static std::vector<char*> pointers = {arguments[0].data(), arguments[1].data(), nullptr};
-    int count = 2;
-    engine_ = new sg4::Engine(&count, pointers.data());
-    for (const auto& [name, value] : sim::network_settings()) sg4::Engine::set_config(name + ":" + value);
-    engine_->load_platform(file.string());
+    engine_ = make_engine(file);
     platform_megabytes_ = memory_megabytes();
     for (std::size_t i = 0; i < stages; ++i) {
       stages_[i].host = engine_->host_by_name(fmt::format("d{}", i));
@@ -259,6 +291,149 @@ class BareSimulation {
   double platform_megabytes_ = 0;
 };
 
+/// The same for a group of devices that divide each layer and add up outputs and gradients over a ring, or gather those
+/// of the last layer, with SimGrid only: micro-batch by micro-batch, all layers forward and backward.
+class BareGroup {
+ public:
+  BareGroup(const std::filesystem::path& file, std::size_t devices, std::size_t layers, std::uint64_t microbatches)
+      : layers_(layers), microbatches_(microbatches), devices_(devices), sums_(devices), shared_sums_(devices)
+  {
+    engine_ = make_engine(file);
+    platform_megabytes_ = memory_megabytes();
+    for (std::size_t i = 0; i < devices; ++i) {
+      devices_[i].host = engine_->host_by_name(fmt::format("d{}", i));
+      devices_[i].compute.device = i;
+    }
+    for (Ring* ring : {&sums_, &shared_sums_}) {
+      for (std::size_t i = 0; i < devices; ++i) {
+        Slot& flow = ring->flows[i];
+        flow.device = i;
+        flow.ring = ring;
+        std::vector<sg4::Link*> links;
+        devices_[i].host->route_to(devices_[(i + 1) % devices].host, links, &flow.latency);
+      }
+    }
+    sim::on_activity_completion([this](const sg4::Activity& activity) { ended(*activity.get_data<Slot>()); });
+  }
+
+  Measurement run()
+  {
+    const double begin = cpu_seconds();
+    for (auto& device : devices_) compute(device);
+    engine_->run();
+    return {activities_, sg4::Engine::get_clock(), cpu_seconds() - begin, peak_memory_megabytes(), platform_megabytes_};
+  }
+
+ private:
+  struct Ring;
+  struct Slot {
+    std::size_t device = 0;
+    Ring* ring = nullptr;  // of a flow
+    double latency = 0;
+    sg4::ActivityPtr activity;
+    sg4::ActivityPtr former;  // SimGrid still uses an activity after its callback
+  };
+  /// Sums one after another; one begins when all devices are ready for it.
+  struct Ring {
+    explicit Ring(std::size_t devices) : flows(devices), ready(devices) {}
+
+    std::vector<Slot> flows;
+    std::vector<std::uint64_t> ready;  // by device
+    std::uint64_t done = 0;
+    std::size_t flows_left = 0;
+    std::uint64_t bytes = 0;
+  };
+  struct Device {
+    sg4::Host* host = nullptr;
+    std::uint64_t done = 0;  // tasks
+    Slot compute;
+  };
+
+  bool is_forward(std::uint64_t task) const { return task % (2 * layers_) < layers_; }
+  bool has_sum(std::uint64_t task) const { return task % (2 * layers_) != 2 * layers_ - 1; }
+
+  void compute(Device& device)
+  {
+    if (device.done == 2 * layers_ * microbatches_) return;
+    const auto exec = sg4::Exec::init();
+    const double whole = is_forward(device.done) ? forward_flops : backward_flops;
+    exec->set_host(device.host)->set_flops_amount(whole / static_cast<double>(devices_.size()));
+    start(device.compute, exec);
+  }
+
+  void join(Ring& ring, std::size_t device)
+  {
+    ++ring.ready[device];
+    begin_next(ring);
+  }
+
+  void begin_next(Ring& ring)
+  {
+    if (ring.flows_left > 0) return;
+    for (const std::uint64_t ready : ring.ready) {
+      if (ready == ring.done) return;
+    }
+    const std::size_t others = devices_.size() - 1;
+    const bool gathers = &ring == &sums_ && ring.done % (2 * layers_ - 1) == layers_ - 1;
+    const std::size_t messages = gathers ? others : 2 * others;
+    const std::uint64_t of_sums = &ring == &shared_sums_ ? 0 : tensor_bytes / devices_.size();
+    ring.bytes = messages * (gathers ? gathered_bytes : of_sums);
+    ring.flows_left = ring.flows.size();
+    for (auto& flow : ring.flows) {
+      const double due = sg4::Engine::get_clock() + static_cast<double>(messages) * flow.latency;
+      sim::call_at(due, [this, &flow] {
+        const auto to = devices_[(flow.device + 1) % devices_.size()].host;
+        const auto comm = sg4::Comm::sendto_init(devices_[flow.device].host, to);
+        comm->set_payload_size(flow.ring->bytes);
+        start(flow, comm);
+      });
+    }
+  }
+
+  template <typename ActivityPtr>
+  void start(Slot& slot, const ActivityPtr& activity)
+  {
+    slot.former = std::move(slot.activity);
+    slot.activity = activity;
+    activity->set_data(&slot);
+    sim::start_activity(activity);
+  }
+
+  void ended(Slot& slot)
+  {
+    ++activities_;
+    if (slot.ring == nullptr) return ended_task(devices_[slot.device]);
+    Ring& ring = *slot.ring;
+    if (--ring.flows_left > 0) return;
+    ++ring.done;
+    if (&ring == &sums_) {
+      for (auto& device : devices_) compute(device);
+    }
+    begin_next(ring);
+  }
+
+  void ended_task(Device& device)
+  {
+    const std::uint64_t task = device.done++;
+    const bool is_last_backward = task >= 2 * layers_ * microbatches_ - layers_;
+    if (is_last_backward) join(shared_sums_, device.compute.device);
+    if (has_sum(task)) {
+      join(sums_, device.compute.device);
+    } else {
+      compute(device);
+    }
+  }
+
+  sg4::Engine* engine_;
+  std::size_t layers_;
+  std::uint64_t microbatches_;
+  std::vector<Device> devices_;
+  Ring sums_;
+  Ring shared_sums_;
+  std::uint64_t activities_ = 0;
+  double platform_megabytes_ = 0;
+};
+
 template <typename Work>
 Measurement in_child(Work work)
 {
@@ -288,18 +463,17 @@ double per_second(const Measurement& measured)
 
 /// One iteration runs both, each in a child; its time is that of sim::simulate. `ratio` is our activities per
 /// CPU-second over those of the bare program.
-void simulate_beside_bare(benchmark::State& state)
+template <typename Bare>
+void run_beside(benchmark::State& state, std::size_t devices, const Step& step, Bare make_bare)
 {
-  const auto stages = static_cast<std::size_t>(state.range(0));
-  const auto microbatches = static_cast<std::uint64_t>(state.range(1));
   const testing_support::TemporaryFolder folder;
   const auto file = folder.path() / "star.xml";
-  write_star(file, stages);
+  write_star(file, devices);
   Measurement ours;
   Measurement bare;
   for ([[maybe_unused]] auto _ : state) {
-    const auto measured = in_child([&] { return measure_ours(file, stages, microbatches); });
-    const auto beside = in_child([&] { return BareSimulation(file, stages, microbatches).run(); });
+    const auto measured = in_child([&] { return measure_ours(file, step); });
+    const auto beside = in_child([&] { return make_bare(file).run(); });
     if (ours.activities == 0 || measured.cpu_s < ours.cpu_s) ours = measured;
     if (bare.activities == 0 || beside.cpu_s < bare.cpu_s) bare = beside;
     state.SetIterationTime(measured.cpu_s);
@@ -319,11 +493,33 @@ void simulate_beside_bare(benchmark::State& state)
   state.counters["ours_above_platform_MB"] = ours.above_platform_megabytes();
   state.counters["bare_above_platform_MB"] = bare.above_platform_megabytes();
 }
-
+void simulate_beside_bare(benchmark::State& state)
+{
+  const auto stages = static_cast<std::size_t>(state.range(0));
+  const auto microbatches = static_cast<std::uint64_t>(state.range(1));
+  run_beside(state, stages, chain(stages, microbatches),
+             [&](const auto& file) { return BareSimulation(file, stages, microbatches); });
+}
 BENCHMARK(simulate_beside_bare)
     ->ArgNames({"stages", "microbatches"})
     ->Args({64, 1024})
     ->Args({1024, 64})
+    ->Iterations(5)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+void collectives_beside_bare(benchmark::State& state)
+{
+  const auto devices = static_cast<std::size_t>(state.range(0));
+  const auto layers = static_cast<std::size_t>(state.range(1));
+  const auto microbatches = static_cast<std::uint64_t>(state.range(2));
+  run_beside(state, devices, group(devices, layers, microbatches),
+             [&](const auto& file) { return BareGroup(file, devices, layers, microbatches); });
+}
+BENCHMARK(collectives_beside_bare)
+    ->ArgNames({"devices", "layers", "microbatches"})
+    ->Args({8, 64, 128})
+    ->Args({64, 16, 64})
     ->Iterations(5)
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
