@@ -1,12 +1,21 @@
 #include "results/explanation.hpp"
 
 #include "core/errors.hpp"
+#include "core/plan/nominal_rates.hpp"
+#include "core/plan/placed_shards.hpp"
+#include "core/program/player.hpp"
 #include "results/critical_path.hpp"
+#include "results/played_path.hpp"
 
 #include <algorithm>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 namespace isobar::results {
 
@@ -174,7 +183,7 @@ class StepExplainer {
     using Kind = Explanation::PathPart::Kind;
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       const auto& stage = path_.stages[i];
-      add_part({Kind::Compute, i, name_of(stages_[i].device), "", stage.compute, 0});
+      add_part({Kind::Compute, i, std::nullopt, name_of(stages_[i].device), "", stage.compute, 0});
       devices_[name_of(stages_[i].device)] += stage.compute;
       if (i + 1 == stages_.size()) continue;
       add_lane(i, stages_[i].device, stages_[i + 1].device, stage.output);
@@ -206,8 +215,8 @@ class StepExplainer {
   void add_lane(std::optional<std::size_t> stage, std::size_t from, std::size_t to, const CriticalPath::Lane& lane)
   {
     using Kind = Explanation::PathPart::Kind;
-    add_part({Kind::Data, stage, name_of(from), name_of(to), lane.data, 0});
-    add_part({Kind::Latency, stage, name_of(from), name_of(to), lane.latency, 0});
+    add_part({Kind::Data, stage, std::nullopt, name_of(from), name_of(to), lane.data, 0});
+    add_part({Kind::Latency, stage, std::nullopt, name_of(from), name_of(to), lane.latency, 0});
     if (lane.data + lane.latency <= Seconds(0)) return;
     std::vector<std::string> route;
     for (const auto& link : cluster_.network->links(from, to)) add_once(route, link);
@@ -290,18 +299,17 @@ std::vector<std::string> candidates(std::vector<std::string> names, const std::v
   return names;
 }
 
-template <typename Change>
-std::vector<Explanation::Relaxation> relaxations(const std::vector<std::string>& names, const CostModel& cost,
-                                                 const std::vector<StagePlacement>& stages, const Goal& goal,
-                                                 const Change& change)
+/// `objective_of`: the plan's objective on a cluster.
+template <typename ObjectiveOf, typename Change>
+std::vector<Explanation::Relaxation> relaxations(const std::vector<std::string>& names, const Cluster& cluster,
+                                                 const ObjectiveOf& objective_of, const Change& change)
 {
-  const Seconds objective = cost.evaluate(stages, goal).objective;
+  const Seconds objective = objective_of(cluster);
   std::vector<Explanation::Relaxation> result;
   for (const auto& name : names) {
-    Cluster changed = cost.cluster();
+    Cluster changed = cluster;
     change(changed, name);
-    const Seconds relaxed = CostModel(cost.workload(), changed).evaluate(stages, goal).objective;
-    result.push_back({name, std::max(Seconds(0), objective - relaxed)});
+    result.push_back({name, std::max(Seconds(0), objective - objective_of(changed))});
   }
   std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.saves > b.saves; });
   return result;
@@ -314,6 +322,11 @@ void speed_up(Cluster& cluster, const std::string& name)
   Device& device = cluster.devices[*index];
   device.speed *= relaxation;
   for (auto& [dtype, speed] : device.speed_in) speed *= relaxation;
+}
+
+void widen(Cluster& cluster, const std::string& link)
+{
+  cluster.network = std::make_shared<FasterLink>(cluster.network, link);
 }
 
 /// Multiplier of each device: the largest of all rungs or, for the bottleneck, its fraction of the last rung's sum.
@@ -382,19 +395,124 @@ Explanation explain(const Plan& plan, const Workload& workload, const Cluster& c
   std::vector<std::string> binding_devices;
   std::vector<std::string> binding_links;
   if (max_counts) {
-    if (largest.stage) binding_devices.push_back(explanation.bottleneck.device);
-    binding_links = explanation.bottleneck.links;
+    if (largest.stage) binding_devices.push_back(explanation.bottleneck->device);
+    binding_links = explanation.bottleneck->links;
   }
+  const auto objective_of = [&](const Cluster& changed) {
+    return CostModel(workload, changed).evaluate(stages, goal).objective;
+  };
   explanation.faster_devices =
-      relaxations(candidates(binding_devices, explanation.devices), cost, stages, goal, speed_up);
-  explanation.faster_links = relaxations(candidates(binding_links, explanation.links), cost, stages, goal,
-                                         [](Cluster& changed, const std::string& name) {
-                                           changed.network = std::make_shared<FasterLink>(changed.network, name);
-                                         });
+      relaxations(candidates(binding_devices, explanation.devices), cluster, objective_of, speed_up);
+  explanation.faster_links = relaxations(candidates(binding_links, explanation.links), cluster, objective_of, widen);
   add_prices(explanation, plan, stages, cluster);
   explanation.gap = plan.objective.value_or(objective) - plan.objective_bound.value_or(Seconds(0));
   explanation.devices_used = stages.size();
   explanation.worth_using = devices_worth_using(cost, goal);
+  return explanation;
+}
+
+namespace {
+
+/// The critical path of a played step, summed by part, and its shares by device and link.
+class PlayedExplainer {
+ public:
+  PlayedExplainer(const Plan& plan, const Cluster& cluster)
+      : cluster_(cluster), stages_(pipeline_stages(plan)), names_(devices_of(plan))
+  {
+    if (plan.data_server) names_.push_back(*plan.data_server);
+    for (const auto& name : names_) endpoints_.push_back(endpoint_of(name));
+  }
+
+  void add_to(Explanation& explanation, const PlayedPath& path, Seconds step_without_latency)
+  {
+    for (const auto& part : path.parts) add(part);
+    Explanation::StepPath step;
+    for (auto& [key, part] : parts_) {
+      part.fraction = part.time / path.step_time;
+      step.parts.push_back(std::move(part));
+    }
+    std::stable_sort(step.parts.begin(), step.parts.end(),
+                     [](const auto& a, const auto& b) { return a.time > b.time; });
+    step.saved_without_latency = std::max(Seconds(0), path.step_time - step_without_latency);
+    explanation.step = std::move(step);
+    explanation.devices = shares_of(devices_, path.step_time);
+    explanation.links = shares_of(links_, path.step_time);
+  }
+
+ private:
+  using Key =
+      std::tuple<PlayedPath::Kind, std::size_t, std::optional<Payload>, std::size_t, std::optional<std::size_t>>;
+
+  std::size_t endpoint_of(const std::string& name) const
+  {
+    return cluster_.device_index(name).value_or(cluster_.devices.size());
+  }
+
+  void add(const PlayedPath::Part& part)
+  {
+    const std::size_t stage = stages_[part.stage];
+    const Key key(part.kind, stage, part.collective, part.from, part.to);
+    auto& sum = parts_[key];
+    const bool is_of_data_server = endpoints_[part.from] >= cluster_.devices.size();
+    sum.kind = static_cast<Explanation::PathPart::Kind>(part.kind);
+    if (!is_of_data_server) sum.stage = stage;
+    sum.collective = part.collective;
+    sum.from = names_[part.from];
+    if (part.to) sum.to = names_[*part.to];
+    sum.time += part.time;
+    if (!part.to) {
+      devices_[sum.from] += part.time;
+      return;
+    }
+    std::vector<std::string> route;
+    for (const auto& link : cluster_.network->links(endpoints_[part.from], endpoints_[*part.to])) add_once(route, link);
+    for (const auto& link : route) links_[link] += part.time;
+  }
+
+  const Cluster& cluster_;
+  std::vector<std::size_t> stages_;     // of the pipeline, by stage
+  std::vector<std::string> names_;      // by rank
+  std::vector<std::size_t> endpoints_;  // likewise, in the network
+  std::map<Key, Explanation::PathPart> parts_;
+  std::map<std::string, Seconds> devices_;
+  std::map<std::string, Seconds> links_;
+};
+
+}  // namespace
+
+Explanation explain_by_playing(const Plan& plan, const Program& program, const Workload& workload,
+                               const Cluster& cluster)
+{
+  ensure(plan.goal.objective == Objective::Step, "only the step of a plan can be played");
+  const PlayerRates rates = nominal_rates(plan, workload, cluster);
+  const PlayedProgram played = play_program(program, rates);
+  const Seconds step_time = played.periods.front().step_time;
+  PlayerRates without_latency = rates;
+  if (rates.transfer) {
+    without_latency.transfer = [&rates](std::size_t from, std::size_t to, Bytes size) {
+      return TransferTimes{Seconds(0), rates.transfer(from, to, size).data};
+    };
+  }
+  Explanation explanation;
+  PlayedExplainer(plan, cluster)
+      .add_to(explanation, played_path(program, rates),
+              play_program(program, without_latency).periods.front().step_time);
+  const auto devices = devices_of(plan);
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    const Bytes used = played.peak_memory[rank][static_cast<std::size_t>(Tier::Device)];
+    const Bytes has = cluster.devices[cluster.device_index(devices[rank]).value()].memory;
+    if (used >= full_fraction * has) explanation.full.push_back({devices[rank], used, has});
+  }
+  const auto step_of = [&](const Cluster& changed) {
+    return play_program(program, nominal_rates(plan, workload, changed)).periods.front().step_time;
+  };
+  explanation.faster_devices = relaxations(candidates({}, explanation.devices), cluster, step_of, speed_up);
+  explanation.faster_links = relaxations(candidates({}, explanation.links), cluster, step_of, widen);
+  explanation.gap = plan.objective.value_or(step_time) - plan.objective_bound.value_or(Seconds(0));
+  explanation.devices_used = devices.size();
+  if (chain_schedule(plan.goal.schedule)) {
+    explanation.worth_using = devices_worth_using(CostModel(workload, cluster), plan.goal);
+  }
   return explanation;
 }
 

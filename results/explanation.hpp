@@ -4,6 +4,7 @@
 #include "core/plan/cost_model.hpp"
 #include "core/plan/device_count.hpp"
 #include "core/plan/plan.hpp"
+#include "core/program/program.hpp"
 
 #include <cstddef>
 #include <optional>
@@ -29,9 +30,10 @@ struct Explanation {
   struct PathPart {
     enum class Kind { Compute, Data, Latency };
     Kind kind = Kind::Compute;
-    std::optional<std::size_t> stage;  ///< computes or sends; none: the data server
-    std::string from;                  ///< its device, or the data server
-    std::string to;                    ///< the receiving device; empty for compute
+    std::optional<std::size_t> stage;   ///< computes or sends; none: the data server
+    std::optional<Payload> collective;  ///< what the collective carries that it belongs to, if any
+    std::string from;                   ///< its device, or the data server
+    std::string to;                     ///< the receiving device; empty for compute
     Seconds time;
     double fraction = 0;  ///< of the step
   };
@@ -77,10 +79,10 @@ struct Explanation {
     bool is_idle = false;
   };
 
-  Bottleneck bottleneck;         ///< by the formulas of docs/costs.md
-  std::optional<StepPath> step;  ///< for objective `step`
-  std::vector<Share> devices;    ///< all used devices, largest share first
-  std::vector<Share> links;      ///< likewise; empty where transfers do not count
+  std::optional<Bottleneck> bottleneck;  ///< by the formulas of docs/costs.md; none if a stage has several devices
+  std::optional<StepPath> step;          ///< for objective `step`
+  std::vector<Share> devices;            ///< all used devices, largest share first
+  std::vector<Share> links;              ///< likewise; empty where transfers do not count
   std::vector<FullMemory> full;
   std::vector<Relaxation> faster_devices;  ///< the bottleneck's and the largest shares; most saved first
   std::vector<Relaxation> faster_links;
@@ -88,7 +90,7 @@ struct Explanation {
   std::vector<std::string> not_worth_using;  ///< idle devices with multiplier 0 at every rung
   Seconds gap;                               ///< objective minus bound: no placement saves more
   std::size_t devices_used = 0;
-  DeviceCount worth_using;
+  std::optional<DeviceCount> worth_using;  ///< under sequential, gpipe and 1f1b
 };
 
 /// Speed of a relaxed device or bandwidth of a relaxed link, relative to the original.
@@ -98,6 +100,12 @@ inline constexpr double relaxation = 1.1;
 /// links of a route)) time for L layers and D devices; for objective `step`, also stages x micro-batches for each
 /// relaxation.
 Explanation explain(const Plan& plan, const Workload& workload, const Cluster& cluster);
+
+/// The same for any plan, whose objective is the step that its `program` takes. It tells the whole path of the step;
+/// which stages hold too few micro-batches it does not. O(instructions) for each relaxation.
+/// @throws InputError for a step that is too long to be played.
+Explanation explain_by_playing(const Plan& plan, const Program& program, const Workload& workload,
+                               const Cluster& cluster);
 
 /// The object under `explanation` in a row of isobar-comparison/1 (docs/formats/comparison.md), on one line.
 std::string explanation_to_json(const Explanation& explanation);

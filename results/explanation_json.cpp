@@ -10,6 +10,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+Json to_json(const Explanation::Bottleneck& bottleneck)
+{
+  return {{"stage", bottleneck.stage ? Json(*bottleneck.stage) : Json(nullptr)},
+          {"device", bottleneck.device},
+          {"cost_s", bottleneck.cost.value},
+          {"compute_s", bottleneck.compute.value},
+          {"send_s", bottleneck.send.value},
+          {"binds", bottleneck.is_transfer ? "transfer" : "compute"},
+          {"links", bottleneck.links},
+          {"other_stages_within_1_percent", bottleneck.near}};
+}
+
 Json to_json(const Explanation::StepPath& step)
 {
   constexpr const char* kinds[] = {"compute", "data", "latency"};
@@ -17,6 +29,7 @@ Json to_json(const Explanation::StepPath& step)
   for (const auto& part : step.parts) {
     parts.push_back({{"kind", kinds[static_cast<std::size_t>(part.kind)]},
                      {"stage", part.stage ? Json(*part.stage) : Json(nullptr)},
+                     {"collective", part.collective ? Json(name_of(*part.collective)) : Json(nullptr)},
                      {"from", part.from},
                      {"to", part.to.empty() ? Json(nullptr) : Json(part.to)},
                      {"time_s", part.time.value},
@@ -55,17 +68,8 @@ std::string explanation_to_json(const Explanation& explanation)
       return Json{{what, entry.name}, {factor, relaxation}, {"saves_s", entry.saves.value}};
     });
   };
-  const auto& bottleneck = explanation.bottleneck;
   Json json = {
-      {"bottleneck",
-       {{"stage", bottleneck.stage ? Json(*bottleneck.stage) : Json(nullptr)},
-        {"device", bottleneck.device},
-        {"cost_s", bottleneck.cost.value},
-        {"compute_s", bottleneck.compute.value},
-        {"send_s", bottleneck.send.value},
-        {"binds", bottleneck.is_transfer ? "transfer" : "compute"},
-        {"links", bottleneck.links},
-        {"other_stages_within_1_percent", bottleneck.near}}},
+      {"bottleneck", explanation.bottleneck ? to_json(*explanation.bottleneck) : Json(nullptr)},
       {"device_shares", shares(explanation.devices, "device")},
       {"link_shares", shares(explanation.links, "link")},
       {"full_memory",
@@ -85,8 +89,9 @@ std::string explanation_to_json(const Explanation& explanation)
       {"not_worth_using", explanation.not_worth_using},
       {"gap_s", explanation.gap.value},
       {"devices_used", explanation.devices_used},
-      {"devices_worth_using", explanation.worth_using.by_speed},
-      {"devices_worth_using_with_memory", explanation.worth_using.with_memory}};
+      {"devices_worth_using", explanation.worth_using ? Json(explanation.worth_using->by_speed) : Json(nullptr)},
+      {"devices_worth_using_with_memory",
+       explanation.worth_using ? Json(explanation.worth_using->with_memory) : Json(nullptr)}};
   if (explanation.step) json["critical_path"] = to_json(*explanation.step);
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -11,6 +11,7 @@
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "results/comparison.hpp"
+#include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
 
@@ -98,15 +99,10 @@ void prepare_folder(const CompareOptions& options, const std::vector<ComparisonR
   refuse_overwriting(read, outputs);
 }
 
-/// @throws InputError for --explain and a schedule without a recurrence, whose critical path is not known.
-void require_explainable(const CompareOptions& options, const std::vector<Goal>& goals)
+results::Explanation explain(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
-  for (const auto& goal : goals) {
-    if (!options.explain || chain_schedule(goal.schedule)) continue;
-    throw InputError("--explain", fmt::format("explains the schedules sequential, gpipe and 1f1b, not {}; leave one of "
-                                              "them out",
-                                              text_of(goal.schedule)));
-  }
+  if (is_chain(plan)) return results::explain(plan, workload, cluster);
+  return results::explain_by_playing(plan, *schedules::make_program(plan, workload), workload, cluster);
 }
 
 ExitCode compare(const CompareOptions& options)
@@ -118,7 +114,6 @@ ExitCode compare(const CompareOptions& options)
     const auto of_schedules = options.goal.goals(objective);
     goals.insert(goals.end(), of_schedules.begin(), of_schedules.end());
   }
-  require_explainable(options, goals);
   for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
   options.goal.check_search(options.allocators);
   const Inputs inputs = load(options.inputs, options.goal.recompute);
@@ -143,7 +138,7 @@ ExitCode compare(const CompareOptions& options)
   const auto explain_and_keep = [&](ComparisonRow& row, const RowAnswer& answer) {
     if (answer.plan.stages.empty()) return;
     if (options.explain) {
-      row.explanation = results::explain(answer.plan, workload_of(inputs, answer.plan), inputs.platform.cluster());
+      row.explanation = explain(answer.plan, workload_of(inputs, answer.plan), inputs.platform.cluster());
     }
     if (options.keep.empty()) return;
     const auto files = kept_files_of(options, row);

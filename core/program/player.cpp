@@ -90,8 +90,9 @@ struct RankTimes {
 
 class ProgramPlayer : public WalkVisitor {
  public:
-  ProgramPlayer(const Program& program, const PlayerRates& rates, const ProgramWalk& walk, std::uint64_t periods)
-      : program_(program), rates_(rates), lanes_(walk.lanes()), channels_(program.channels().size())
+  ProgramPlayer(const Program& program, const PlayerRates& rates, const ProgramWalk& walk, std::uint64_t periods,
+                const PlayedSink& sink)
+      : program_(program), rates_(rates), sink_(sink), lanes_(walk.lanes()), channels_(program.channels().size())
   {
     played_.periods.resize(periods);
     for (auto& period : played_.periods) period.ranks.assign(program.ranks(), {never, Seconds(0), Seconds(0)});
@@ -208,6 +209,7 @@ class ProgramPlayer : public WalkVisitor {
     rank.ends[turn.period] = std::max(rank.ends[turn.period], end);
     rank.memory.change(begin, turn.instruction.acquires, 1);
     rank.memory.change(end, turn.instruction.releases, -1);
+    if (sink_) sink_(turn, Seconds(begin), Seconds(end));
   }
 
   /// No instruction that the rank has left begins earlier.
@@ -267,6 +269,7 @@ class ProgramPlayer : public WalkVisitor {
 
   const Program& program_;
   const PlayerRates& rates_;
+  const PlayedSink& sink_;
   std::vector<LaneTimes> lanes_;  // by number
   std::vector<RankTimes> ranks_;
   std::vector<ChannelTimes> channels_;
@@ -282,7 +285,8 @@ Seconds PlayedPeriod::window() const
   return largest;
 }
 
-PlayedProgram play_program(const Program& program, const PlayerRates& rates, std::uint64_t periods)
+PlayedProgram play_program(const Program& program, const PlayerRates& rates, std::uint64_t periods,
+                           const PlayedSink& sink)
 {
   const std::uint64_t instructions = instructions_of(program);
   if (instructions > most_played_instructions) {
@@ -290,7 +294,7 @@ PlayedProgram play_program(const Program& program, const PlayerRates& rates, std
                                  most_played_instructions));
   }
   ProgramWalk walk(program);
-  ProgramPlayer player(program, rates, walk, periods);
+  ProgramPlayer player(program, rates, walk, periods, sink);
   if (const auto deadlock = walk.run(periods, player)) throw InputError("program: " + *deadlock);
   return player.result();
 }

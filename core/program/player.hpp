@@ -13,6 +13,8 @@
 
 namespace isobar {
 
+struct Turn;
+
 /// The rates by which a program is played: nominal ones, without contention.
 struct PlayerRates {
   std::vector<FlopsPerSecond> speeds;  ///< by rank; unused for a rank that computes nothing
@@ -47,6 +49,10 @@ struct PlayedProgram {
   std::vector<std::array<Bytes, tier_count>> peak_memory;
 };
 
+/// Receives each instruction as it is played: when it begins, of a transfer when it is ready, and when it ends. Those
+/// of a lane come in their order.
+using PlayedSink = std::function<void(const Turn& turn, Seconds begin, Seconds end)>;
+
 /// Most instructions of a period that `play_program` accepts.
 inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22;
 
@@ -71,6 +77,7 @@ inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22
 /// @throws InputError for a program that deadlocks, with the lanes that wait for each other, and for one with more than
 /// most_played_instructions. Throws std::logic_error for a program in which an instruction does not fit its lane
 /// (program_checker.hpp), and without a speed for a rank that has work.
-PlayedProgram play_program(const Program& program, const PlayerRates& rates, std::uint64_t periods = 1);
+PlayedProgram play_program(const Program& program, const PlayerRates& rates, std::uint64_t periods = 1,
+                           const PlayedSink& sink = {});
 
 }  // namespace isobar

@@ -59,10 +59,10 @@ TEST(ExplanationsOf, DescribesTheStepWhereItIsTheObjective)
 {
   using Kind = Explanation::PathPart::Kind;
   auto row = row_of(Objective::Step);
-  row.explanation->step = {.parts = {{Kind::Compute, 3, "d3", "", Seconds(2), 0.5},
-                                     {Kind::Latency, 1, "d1", "d2", Seconds(1), 0.25},
-                                     {Kind::Data, std::nullopt, "server", "d1", Seconds(0.6), 0.15},
-                                     {Kind::Compute, 1, "d1", "", Seconds(0.4), 0.1}},
+  row.explanation->step = {.parts = {{Kind::Compute, 3, std::nullopt, "d3", "", Seconds(2), 0.5},
+                                     {Kind::Latency, 1, std::nullopt, "d1", "d2", Seconds(1), 0.25},
+                                     {Kind::Data, std::nullopt, std::nullopt, "server", "d1", Seconds(0.6), 0.15},
+                                     {Kind::Compute, 1, std::nullopt, "d1", "", Seconds(0.4), 0.1}},
                            .full = {{1, "d1", 5, 7, Seconds(0.5), Seconds(0)}},
                            .saved_without_latency = Seconds(1.5)};
   row.explanation->prices.clear();
@@ -88,12 +88,30 @@ TEST(ExplanationsOf, CallsTheEffectOfOneMoreDeviceOnTheBottleneckAnEstimate)
 {
   auto row = row_of(Objective::Bottleneck);
   row.outcome = "optimal";
-  row.explanation->bottleneck.stage.reset();
+  row.explanation->bottleneck->stage.reset();
   const std::string text = explanations_of({row}, 9);
   EXPECT_NE(text.find("input from d3"), std::string::npos) << text;
   EXPECT_NE(text.find("lowers the bound by about: 300 ms"), std::string::npos) << text;
   EXPECT_EQ(text.find("largest shares"), std::string::npos) << text;
   EXPECT_NE(text.find("no placement has a lower objective\n"), std::string::npos) << text;
+}
+
+TEST(ExplanationsOf, SayHowMuchOfTheStepIsInCollectives)
+{
+  using Kind = Explanation::PathPart::Kind;
+  auto row = row_of(Objective::Step);
+  row.explanation->step = {.parts = {{Kind::Data, 0, Payload::Activation, "d1", "d2", Seconds(2), 0.5},
+                                     {Kind::Data, 0, Payload::ParameterGradient, "d1", "d3", Seconds(1), 0.25},
+                                     {Kind::Latency, 0, Payload::ParameterGradient, "d1", "d3", Seconds(1), 0.25}},
+                           .full = {},
+                           .saved_without_latency = Seconds(0)};
+  row.explanation->worth_using.reset();
+  const std::string text = explanations_of({row}, 9);
+  EXPECT_NE(text.find("    100.0 % of these bytes and latencies in collectives: activation 50.0 %, "
+                      "parameter gradient 50.0 %\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("would be worth using"), std::string::npos) << text;
 }
 
 TEST(ExplanationsOf, AreEmptyForRowsWithoutAnExplanation)

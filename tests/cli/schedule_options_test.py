@@ -229,10 +229,15 @@ class Comparisons(CommandTest):
         self.assertEqual(rows[1]["outcome"], "failed")
         self.assertIn("exact knows the schedules sequential, gpipe and 1f1b", rows[1]["reason"])
 
-    def test_are_explained_only_for_chains(self):
-        self.assertEqual(self.fault_of("compare", *self.gpt_inputs(), "--schedule", f"1f1b,{INTERLEAVED}", "--explain"),
-                         f"--explain: explains the schedules sequential, gpipe and 1f1b, not {INTERLEAVED}; leave one of "
-                         "them out")
+    def test_are_explained(self):
+        options = ("--allocators", "chain-dp", "--schedule", f"1f1b,zero-bubble-h1,{INTERLEAVED}", "--explain")
+        rows = self.json_of("compare", *self.gpt_inputs(), *options)["rows"]
+        for row, has_recurrence in zip(rows, (True, False, False), strict=True):
+            explanation = row["explanation"]
+            self.assertEqual(explanation["bottleneck"] is not None, has_recurrence)
+            self.assertAlmostEqual(sum(part["step_fraction"] for part in explanation["critical_path"]["parts"]), 1)
+            self.assertAlmostEqual(sum(part["time_s"] for part in explanation["critical_path"]["parts"]) /
+                                   row["objective_s"], 1)
 
 
 class Sweeps(CommandTest):
