@@ -6,6 +6,7 @@
 #include "exec/files/checkpoint_manifest.hpp"
 #include "exec/files/crc32c.hpp"
 #include "exec/files/durable_files.hpp"
+#include "exec/files/name_parts.hpp"
 #include "exec/files/open_file.hpp"
 
 #include <fmt/format.h>
@@ -14,7 +15,6 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <fstream>
 #include <optional>
@@ -56,25 +56,12 @@ void remove_file(const fs::path& path)
   if (fault && fault != std::errc::no_such_file_or_directory) fail(path, fault);
 }
 
-/// Removes the number that `text` begins with and returns it; none when it does not begin with a digit.
-std::optional<std::uint64_t> take_number(std::string_view& text)
-{
-  std::uint64_t number = 0;
-  const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (status != std::errc{}) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(rest - text.data()));
-  return number;
-}
-
 /// Takes "STAGE-of-STAGES" after `begin`; none for other text, and for a number beyond its limit.
 std::optional<std::pair<std::size_t, std::size_t>> take_place(std::string_view begin, std::string_view& text)
 {
-  constexpr std::string_view between = "-of-";
-  if (!text.starts_with(begin)) return std::nullopt;
-  text.remove_prefix(begin.size());
+  if (!take(begin, text)) return std::nullopt;
   const auto number = take_number(text);
-  if (!number || !text.starts_with(between)) return std::nullopt;
-  text.remove_prefix(between.size());
+  if (!number || !take("-of-", text)) return std::nullopt;
   const auto count = take_number(text);
   if (!count || *number >= *count || *count > most_stages) return std::nullopt;
   return std::pair(*number, *count);

@@ -1,32 +1,16 @@
 #include "exec/files/tensor_part.hpp"
 
+#include "exec/files/name_parts.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <limits>
 #include <utility>
 
 namespace isobar::exec {
 
 namespace {
-
-/// Takes `symbol` from the beginning of `text`; false if it does not begin with it.
-bool take(std::string_view symbol, std::string_view& text)
-{
-  if (!text.starts_with(symbol)) return false;
-  text.remove_prefix(symbol.size());
-  return true;
-}
-
-std::optional<std::uint64_t> take_number(std::string_view& text)
-{
-  std::uint64_t number = 0;
-  const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (status != std::errc{}) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(rest - text.data()));
-  return number;
-}
 
 /// The number of elements of a shape; none if it cannot be counted.
 std::optional<std::uint64_t> elements_of(const std::vector<std::uint64_t>& shape)

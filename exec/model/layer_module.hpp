@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/model/workload.hpp"
+#include "core/plan/plan.hpp"
 #include "exec/files/tensor_part.hpp"
 #include "exec/files/tensor_source.hpp"
 
@@ -38,6 +39,9 @@ struct UnitRange {
   /// The shard's part of what belongs to the units: `whole` is a multiple of their number.
   std::uint64_t part_of(std::uint64_t whole) const { return whole / all * (end - begin); }
 };
+
+/// The units of a layer that a shard of a replica computes; all, if it is the replica's only one.
+UnitRange units_of_shard(const Layer& layer, const Replica& replica, std::size_t shard);
 
 /// One executable layer of a workload, with `Layer::parameters` parameters and outputs of `Layer::output` bytes.
 ///

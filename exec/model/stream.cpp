@@ -12,6 +12,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <mutex>
@@ -192,6 +193,38 @@ void Stream::begin_slow_work()
 void Stream::end_slow_work(double slowdown)
 {
   if (on_gpu_) gpu::stretch(on_gpu_->begin_of_work(), slowdown, on_gpu_->handle());
+}
+
+void DeviceLane::ran(std::uint64_t step, std::uint64_t position, bool is_timed, const Event& begin, const Event& end)
+{
+  if (!stream.is_on_gpu()) return;
+  const std::lock_guard lock(mutex_);
+  pending_.push_back({step, position, is_timed, begin, end});
+  while (!pending_.empty() && pending_.front().end.passed()) resolve_first();
+}
+
+Event DeviceLane::end_of(std::uint64_t step, std::uint64_t position)
+{
+  const std::lock_guard lock(mutex_);
+  const auto found = std::lower_bound(
+      pending_.begin(), pending_.end(), std::pair(step, position),
+      [](const Pending& pending, const auto& place) { return std::pair(pending.step, pending.position) < place; });
+  const bool is_pending = found != pending_.end() && found->step == step && found->position == position;
+  return is_pending ? found->end : Event();
+}
+
+void DeviceLane::resolve_first()
+{
+  const Pending& first = pending_.front();
+  if (first.is_timed) ended_.emplace_back(first.begin.time(), first.end.time());
+  pending_.pop_front();
+}
+
+std::vector<std::pair<Seconds, Seconds>> DeviceLane::times()
+{
+  const std::lock_guard lock(mutex_);
+  while (!pending_.empty()) resolve_first();
+  return ended_;
 }
 
 }  // namespace isobar::exec

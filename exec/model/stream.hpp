@@ -3,8 +3,13 @@
 #include "core/units.hpp"
 #include "exec/model/memory_meter.hpp"
 
+#include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace isobar::exec {
 
@@ -84,6 +89,36 @@ class Stream {
 
   MemoryMeter& meter_;
   std::unique_ptr<OnGpu> on_gpu_;  // null on the CPU
+};
+
+/// A lane's stream, and its instructions that the device may not have ended. Thread-safe, except for the stream.
+class DeviceLane {
+ public:
+  DeviceLane(const std::string& device, Stream::Kind kind, MemoryMeter& meter) : stream(device, kind, meter) {}
+
+  /// Keeps the events before and after an instruction; with `is_timed` their times too.
+  void ran(std::uint64_t step, std::uint64_t position, bool is_timed, const Event& begin, const Event& end);
+  /// The event after an instruction; one that has passed if the device has ended it.
+  Event end_of(std::uint64_t step, std::uint64_t position);
+  /// Waits for the device. The begins and ends of the timed instructions, in their order.
+  std::vector<std::pair<Seconds, Seconds>> times();
+
+  Stream stream;
+
+ private:
+  struct Pending {
+    std::uint64_t step;
+    std::uint64_t position;
+    bool is_timed;
+    Event begin;
+    Event end;
+  };
+
+  void resolve_first();
+
+  std::mutex mutex_;
+  std::deque<Pending> pending_;                     // in the order of the lane
+  std::vector<std::pair<Seconds, Seconds>> ended_;  // begins and ends of timed instructions
 };
 
 }  // namespace isobar::exec

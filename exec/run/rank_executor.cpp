@@ -65,43 +65,6 @@ std::set<std::uint32_t> stages_that_split(const Program& program, std::size_t ra
   return split;
 }
 
-/// For each channel of a program, the one of `training` that carries the same between the same ends.
-std::vector<std::size_t> same_channels(const Program& program, const Program& training)
-{
-  using Facts = std::tuple<Opcode, Payload, std::uint32_t, std::vector<std::size_t>>;
-  const auto facts_of = [](const Program& of, const Channel& channel) {
-    std::vector<std::size_t> ranks;
-    for (const End& end : channel.ends) ranks.push_back(end.rank);
-    const Instruction first = first_instruction_of(of, channel);
-    return Facts(first.opcode, first.payload, first.stage, std::move(ranks));
-  };
-  std::map<Facts, std::size_t> index;  // of channels of the training
-  for (std::size_t i = 0; i < training.channels().size(); ++i) {
-    index.emplace(facts_of(training, training.channels()[i]), i);
-  }
-  std::vector<std::size_t> same;
-  for (const Channel& channel : program.channels()) {
-    const auto found = index.find(facts_of(program, channel));
-    ensure(found != index.end(), "an evaluation uses channels of the training");
-    same.push_back(found->second);
-  }
-  return same;
-}
-
-/// The units of its layer that a shard computes.
-UnitRange units_of(const Workload& workload, const Plan& plan, const PlacedShard& placed)
-{
-  const Stage& stage = plan.stages[placed.stage];
-  const Replica& replica = stage.replicas[placed.replica];
-  if (replica.shards.size() == 1) return {};
-  ensure(stage.first_layer == stage.last_layer, "a stage of several shards has one layer");
-  const std::uint64_t all = workload.layers[stage.first_layer].split.value().units;
-  const auto units = units_of_shards(all, replica);
-  const auto own = units.begin() + static_cast<std::ptrdiff_t>(placed.shard);
-  const std::uint64_t begin = std::accumulate(units.begin(), own, std::uint64_t{0});
-  return {begin, begin + *own, all};
-}
-
 /// `reader`: the rank that a message leaves for.
 Mailbox::Address address_of(Payload payload, std::uint32_t stage, const Instruction& instruction,
                             std::size_t reader = 0)
@@ -151,7 +114,8 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
     stage_options.sync = plan.sync;
     stage_options.sites = sites_of(plan.stages[stage], placed.shard);
     stage_options.shard = placed.shard;
-    stage_options.units = units_of(workload, plan, placed);
+    stage_options.units = units_of_shard(workload.layers[plan.stages[stage].first_layer],
+                                         plan.stages[stage].replicas[placed.replica], placed.shard);
     stage_options.splits_backward = split.contains(stage);
     stage_options.seed = options_.seed;
     stage_options.device = options_.device;
@@ -368,11 +332,7 @@ void RankExecutor::make_whole(const Job& job)
   if (instruction.opcode == Opcode::AllGather) {
     const PlacedShard& placed = placed_.at(instruction.stage);
     const auto shards = static_cast<std::int64_t>(ranks_[placed.stage][placed.replica].size());
-    const at::Tensor own = message.tensors.at(0);
-    auto shape = own.sizes().vec();
-    shape.insert(shape.begin(), shards);
-    message.tensors = {at::empty(shape, own.options())};
-    message.tensors.front().select(0, static_cast<std::int64_t>(placed.shard)).copy_(own);
+    message.tensors = {message.tensors.at(0).unsqueeze(0).repeat_interleave(shards, 0)};
   } else {
     // Autograd has the same tensors, whose values it does not read again: the last operation of a layer is a sum or a
     // product.
@@ -620,7 +580,11 @@ void RankExecutor::catch_up(const StepEnded& ended)
 void RankExecutor::finish(const StepEnded& ended, RankReport& report)
 {
   catch_up(ended);
-  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) lanes_[lane]->write_times(report.lanes.at(lane).times);
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    auto& times = report.lanes.at(lane).times;
+    const auto on_device = lanes_[lane]->times();
+    for (std::size_t i = 0; i < on_device.size(); ++i) std::tie(times[i].begin, times[i].end) = on_device[i];
+  }
   report.peak_memory = meter_.peak();
 }
 
@@ -628,39 +592,6 @@ void RankExecutor::report_step(const StepEnd& step, const StepEnded& ended)
 {
   const Seconds end = step.end.time();  // waits; the loss is complete after it
   ended(step.step, end, step.loss.empty() ? std::nullopt : std::optional(step.loss.front().item<double>()));
-}
-
-void RankExecutor::DeviceLane::ran(std::uint64_t step, std::uint64_t position, bool is_timed, const Event& begin,
-                                   const Event& end)
-{
-  if (!stream.is_on_gpu()) return;
-  const std::lock_guard lock(mutex_);
-  pending_.push_back({step, position, is_timed, begin, end});
-  while (!pending_.empty() && pending_.front().end.passed()) resolve_first();
-}
-
-Event RankExecutor::DeviceLane::end_of(std::uint64_t step, std::uint64_t position)
-{
-  const std::lock_guard lock(mutex_);
-  const auto found = std::lower_bound(
-      pending_.begin(), pending_.end(), std::pair(step, position),
-      [](const Pending& pending, const auto& place) { return std::pair(pending.step, pending.position) < place; });
-  const bool is_pending = found != pending_.end() && found->step == step && found->position == position;
-  return is_pending ? found->end : Event();
-}
-
-void RankExecutor::DeviceLane::resolve_first()
-{
-  const Pending& first = pending_.front();
-  if (first.is_timed) ended_.emplace_back(first.begin.time(), first.end.time());
-  pending_.pop_front();
-}
-
-void RankExecutor::DeviceLane::write_times(std::vector<InstructionTime>& times)
-{
-  const std::lock_guard lock(mutex_);
-  while (!pending_.empty()) resolve_first();
-  for (std::size_t i = 0; i < ended_.size(); ++i) std::tie(times[i].begin, times[i].end) = ended_[i];
 }
 
 }  // namespace isobar::exec

@@ -25,7 +25,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -111,36 +110,6 @@ class RankExecutor : public RankWork {
   void with_models(const std::function<void(std::size_t stage, StageModel& model)>& work);
 
  private:
-  /// A lane's stream, and its instructions that the device may not have ended. Thread-safe, except for the stream.
-  class DeviceLane {
-   public:
-    DeviceLane(const std::string& device, Stream::Kind kind, MemoryMeter& meter) : stream(device, kind, meter) {}
-
-    /// Keeps the events before and after an instruction; with `is_timed` their times too.
-    void ran(std::uint64_t step, std::uint64_t position, bool is_timed, const Event& begin, const Event& end);
-    /// The event after an instruction; one that has passed if the device has ended it.
-    Event end_of(std::uint64_t step, std::uint64_t position);
-    /// Waits for the device. Writes the times of the timed instructions, in their order.
-    void write_times(std::vector<InstructionTime>& times);
-
-    Stream stream;
-
-   private:
-    struct Pending {
-      std::uint64_t step;
-      std::uint64_t position;
-      bool is_timed;
-      Event begin;
-      Event end;
-    };
-
-    void resolve_first();
-
-    std::mutex mutex_;
-    std::deque<Pending> pending_;                     // in the order of the lane
-    std::vector<std::pair<Seconds, Seconds>> ended_;  // begins and ends of timed instructions
-  };
-
   /// An instruction in its place.
   struct Job {
     const Instruction& instruction;

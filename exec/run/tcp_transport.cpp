@@ -8,6 +8,8 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <map>
+#include <tuple>
 #include <utility>
 
 namespace isobar::exec {
@@ -146,6 +148,28 @@ std::vector<RankGroup> groups_of(const Program& program)
     groups.push_back(std::move(group));
   }
   return groups;
+}
+
+std::vector<std::size_t> same_channels(const Program& program, const Program& training)
+{
+  using Facts = std::tuple<Opcode, Payload, std::uint32_t, std::vector<std::size_t>>;
+  const auto facts_of = [](const Program& of, const Channel& channel) {
+    std::vector<std::size_t> ranks;
+    for (const End& end : channel.ends) ranks.push_back(end.rank);
+    const Instruction first = first_instruction_of(of, channel);
+    return Facts(first.opcode, first.payload, first.stage, std::move(ranks));
+  };
+  std::map<Facts, std::size_t> index;  // of channels of the training
+  for (std::size_t i = 0; i < training.channels().size(); ++i) {
+    index.emplace(facts_of(training, training.channels()[i]), i);
+  }
+  std::vector<std::size_t> same;
+  for (const Channel& channel : program.channels()) {
+    const auto found = index.find(facts_of(program, channel));
+    ensure(found != index.end(), "an evaluation uses channels of the training");
+    same.push_back(found->second);
+  }
+  return same;
 }
 
 std::unique_ptr<Transport> tcp_transport(TcpWorld& world, const Program& program, TransferWaits waits, bool for_gpu)

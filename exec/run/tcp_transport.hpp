@@ -21,6 +21,9 @@ std::vector<LinkName> links_of(const Program& program);
 /// The groups of ranks that a program's collectives join, with the channel's index as their number.
 std::vector<RankGroup> groups_of(const Program& program);
 
+/// For each channel of a program, the one of `training` that carries the same between the same ends.
+std::vector<std::size_t> same_channels(const Program& program, const Program& training);
+
 /// Makes a rank's transport over TCP. A message's header has the type and shape of each tensor. Tensors on a GPU go
 /// through pinned memory: the calling thread copies them there before it sends, and with `for_gpu` receives into it.
 /// `world` must have the links and groups of the program; both must outlive the transport.

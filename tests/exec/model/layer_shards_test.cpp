@@ -1,4 +1,3 @@
-#include "core/plan/placed_shards.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/model/layer_module.hpp"
 #include "exec/model/loss.hpp"
@@ -29,11 +28,7 @@ std::vector<UnitRange> ranges_of(const Layer& layer, const std::vector<double>& 
   Replica replica;
   for (const double share : shares) replica.shards.push_back({"", share});
   std::vector<UnitRange> ranges;
-  std::uint64_t begin = 0;
-  for (const std::uint64_t units : units_of_shards(layer.split.value().units, replica)) {
-    ranges.push_back({begin, begin + units, layer.split->units});
-    begin += units;
-  }
+  for (std::size_t shard = 0; shard < shares.size(); ++shard) ranges.push_back(units_of_shard(layer, replica, shard));
   return ranges;
 }
 
