@@ -156,16 +156,64 @@ sg4::Engine* make_engine(const std::filesystem::path& file)
   return engine;
 }
 
-/// The same step of a chain with SimGrid only.
+/// A simulation with SimGrid only.
 class BareSimulation {
  public:
-  BareSimulation(const std::filesystem::path& file, std::size_t stages, std::uint64_t microbatches)
-      : microbatches_(microbatches), stages_(stages)
+  explicit BareSimulation(const std::filesystem::path& file)
+      : engine_(make_engine(file)), platform_megabytes_(memory_megabytes())
   {
-    engine_ = make_engine(file);
-    platform_megabytes_ = memory_megabytes();
+  }
+  virtual ~BareSimulation() = default;
+
+  Measurement run()
+  {
+    const double begin = cpu_seconds();
+    begin_step();
+    engine_->run();
+    return {activities_, sg4::Engine::get_clock(), cpu_seconds() - begin, peak_memory_megabytes(), platform_megabytes_};
+  }
+
+ protected:
+  /// Where activities run one after another.
+  struct Slot {
+    sg4::ActivityPtr activity;
+    sg4::ActivityPtr former;  // SimGrid still uses an activity after its callback
+  };
+
+  virtual void begin_step() = 0;
+  sg4::Host* host(std::size_t device) const { return engine_->host_by_name(fmt::format("d{}", device)); }
+  static double latency_between(const sg4::Host* from, const sg4::Host* to)
+  {
+    double latency = 0;
+    std::vector<sg4::Link*> links;
+    from->route_to(to, links, &latency);
+    return latency;
+  }
+
+  template <typename SlotOfKind, typename ActivityPtr>
+  void start(SlotOfKind& slot, const ActivityPtr& activity)
+  {
+    slot.former = std::move(slot.activity);
+    slot.activity = activity;
+    activity->set_data(&slot);
+    sim::start_activity(activity);
+  }
+
+  std::uint64_t activities_ = 0;
+
+ private:
+  sg4::Engine* engine_;
+  double platform_megabytes_ = 0;
+};
+
+/// The same step of a chain with SimGrid only.
+class BareChain : public BareSimulation {
+ public:
+  BareChain(const std::filesystem::path& file, std::size_t stages, std::uint64_t microbatches)
+      : BareSimulation(file), microbatches_(microbatches), stages_(stages)
+  {
     for (std::size_t i = 0; i < stages; ++i) {
-      stages_[i].host = engine_->host_by_name(fmt::format("d{}", i));
+      stages_[i].host = host(i);
       stages_[i].warm_up = std::min<std::uint64_t>(microbatches, stages - 1 - i);
       for (auto* slot : {&stages_[i].compute, &stages_[i].activation, &stages_[i].gradient}) slot->stage = i;
     }
@@ -173,24 +221,14 @@ class BareSimulation {
       connect(stages_[i].activation, i + 1);
       connect(stages_[i + 1].gradient, i);
     }
-    sim::on_activity_completion([this](const sg4::Activity& activity) { ended(*activity.get_data<Slot>()); });
-  }
-
-  Measurement run()
-  {
-    const double begin = cpu_seconds();
-    for (auto& stage : stages_) compute(stage);
-    engine_->run();
-    return {activities_, sg4::Engine::get_clock(), cpu_seconds() - begin, peak_memory_megabytes(), platform_megabytes_};
+    sim::on_activity_completion([this](const sg4::Activity& activity) { ended(*activity.get_data<StageSlot>()); });
   }
 
  private:
-  struct Slot {
+  struct StageSlot : Slot {
     std::size_t stage = 0;
     bool running = false;
     std::uint64_t done = 0;
-    sg4::ActivityPtr activity;
-    sg4::ActivityPtr former;  // SimGrid still uses an activity after its callback
     // For a lane that sends:
     std::size_t to = 0;
     double latency = 0;
@@ -202,10 +240,15 @@ class BareSimulation {
     std::uint64_t warm_up = 0;
     std::uint64_t forwards = 0;
     std::uint64_t backwards = 0;
-    Slot compute;
-    Slot activation;  // to the next stage
-    Slot gradient;    // to the stage before
+    StageSlot compute;
+    StageSlot activation;  // to the next stage
+    StageSlot gradient;    // to the stage before
   };
+
+  void begin_step() override
+  {
+    for (auto& stage : stages_) compute(stage);
+  }
 
   bool next_is_forward(const Stage& stage) const
   {
@@ -214,7 +257,7 @@ class BareSimulation {
 
   void compute(Stage& stage)
   {
-    Slot& slot = stage.compute;
+    StageSlot& slot = stage.compute;
     if (slot.running || stage.backwards == microbatches_) return;
     const std::size_t i = slot.stage;
     const bool forward = next_is_forward(stage);
@@ -222,23 +265,22 @@ class BareSimulation {
     if (!forward && i + 1 < stages_.size() && stages_[i + 1].gradient.done <= stage.backwards) return;
     const auto exec = sg4::Exec::init();
     exec->set_host(stage.host)->set_flops_amount(forward ? forward_flops : backward_flops);
-    start(slot, exec);
+    begin(slot, exec);
   }
 
-  void connect(Slot& slot, std::size_t to)
+  void connect(StageSlot& slot, std::size_t to)
   {
     slot.to = to;
-    std::vector<sg4::Link*> links;
-    stages_[slot.stage].host->route_to(stages_[to].host, links, &slot.latency);
+    slot.latency = latency_between(stages_[slot.stage].host, stages_[to].host);
   }
 
-  void send(Slot& slot)
+  void send(StageSlot& slot)
   {
     slot.due.push_back(sg4::Engine::get_clock() + slot.latency);
     let_arrive(slot);
   }
 
-  void let_arrive(Slot& slot)
+  void let_arrive(StageSlot& slot)
   {
     if (slot.running || slot.due.empty()) return;
     if (sg4::Engine::get_clock() < slot.due.front()) {
@@ -253,20 +295,17 @@ class BareSimulation {
     slot.due.pop_front();
     const auto comm = sg4::Comm::sendto_init(stages_[slot.stage].host, stages_[slot.to].host);
     comm->set_payload_size(tensor_bytes);
-    start(slot, comm);
+    begin(slot, comm);
   }
 
   template <typename ActivityPtr>
-  void start(Slot& slot, const ActivityPtr& activity)
+  void begin(StageSlot& slot, const ActivityPtr& activity)
   {
     slot.running = true;
-    slot.former = std::move(slot.activity);
-    slot.activity = activity;
-    activity->set_data(&slot);
-    sim::start_activity(activity);
+    start(slot, activity);
   }
 
-  void ended(Slot& slot)
+  void ended(StageSlot& slot)
   {
     ++activities_;
     ++slot.done;
@@ -284,60 +323,49 @@ class BareSimulation {
     }
   }
 
-  sg4::Engine* engine_;
   std::uint64_t microbatches_;
   std::vector<Stage> stages_;
-  std::uint64_t activities_ = 0;
-  double platform_megabytes_ = 0;
 };
 
 /// The same for a group of devices that divide each layer and add up outputs and gradients over a ring, or gather those
 /// of the last layer, with SimGrid only: micro-batch by micro-batch, all layers forward and backward.
-class BareGroup {
+class BareGroup : public BareSimulation {
  public:
   BareGroup(const std::filesystem::path& file, std::size_t devices, std::size_t layers, std::uint64_t microbatches)
-      : layers_(layers), microbatches_(microbatches), devices_(devices), sums_(devices), shared_sums_(devices)
+      : BareSimulation(file),
+        layers_(layers),
+        microbatches_(microbatches),
+        devices_(devices),
+        sums_(devices),
+        shared_sums_(devices)
   {
-    engine_ = make_engine(file);
-    platform_megabytes_ = memory_megabytes();
     for (std::size_t i = 0; i < devices; ++i) {
-      devices_[i].host = engine_->host_by_name(fmt::format("d{}", i));
+      devices_[i].host = host(i);
       devices_[i].compute.device = i;
     }
     for (Ring* ring : {&sums_, &shared_sums_}) {
       for (std::size_t i = 0; i < devices; ++i) {
-        Slot& flow = ring->flows[i];
+        DeviceSlot& flow = ring->flows[i];
         flow.device = i;
         flow.ring = ring;
-        std::vector<sg4::Link*> links;
-        devices_[i].host->route_to(devices_[(i + 1) % devices].host, links, &flow.latency);
+        flow.latency = latency_between(devices_[i].host, devices_[(i + 1) % devices].host);
       }
     }
-    sim::on_activity_completion([this](const sg4::Activity& activity) { ended(*activity.get_data<Slot>()); });
-  }
-
-  Measurement run()
-  {
-    const double begin = cpu_seconds();
-    for (auto& device : devices_) compute(device);
-    engine_->run();
-    return {activities_, sg4::Engine::get_clock(), cpu_seconds() - begin, peak_memory_megabytes(), platform_megabytes_};
+    sim::on_activity_completion([this](const sg4::Activity& activity) { ended(*activity.get_data<DeviceSlot>()); });
   }
 
  private:
   struct Ring;
-  struct Slot {
+  struct DeviceSlot : Slot {
     std::size_t device = 0;
     Ring* ring = nullptr;  // of a flow
     double latency = 0;
-    sg4::ActivityPtr activity;
-    sg4::ActivityPtr former;  // SimGrid still uses an activity after its callback
   };
   /// Sums one after another; one begins when all devices are ready for it.
   struct Ring {
     explicit Ring(std::size_t devices) : flows(devices), ready(devices) {}
 
-    std::vector<Slot> flows;
+    std::vector<DeviceSlot> flows;
     std::vector<std::uint64_t> ready;  // by device
     std::uint64_t done = 0;
     std::size_t flows_left = 0;
@@ -346,8 +374,13 @@ class BareGroup {
   struct Device {
     sg4::Host* host = nullptr;
     std::uint64_t done = 0;  // tasks
-    Slot compute;
+    DeviceSlot compute;
   };
+
+  void begin_step() override
+  {
+    for (auto& device : devices_) compute(device);
+  }
 
   bool is_forward(std::uint64_t task) const { return task % (2 * layers_) < layers_; }
   bool has_sum(std::uint64_t task) const { return task % (2 * layers_) != 2 * layers_ - 1; }
@@ -390,16 +423,7 @@ class BareGroup {
     }
   }
 
-  template <typename ActivityPtr>
-  void start(Slot& slot, const ActivityPtr& activity)
-  {
-    slot.former = std::move(slot.activity);
-    slot.activity = activity;
-    activity->set_data(&slot);
-    sim::start_activity(activity);
-  }
-
-  void ended(Slot& slot)
+  void ended(DeviceSlot& slot)
   {
     ++activities_;
     if (slot.ring == nullptr) return ended_task(devices_[slot.device]);
@@ -424,14 +448,11 @@ class BareGroup {
     }
   }
 
-  sg4::Engine* engine_;
   std::size_t layers_;
   std::uint64_t microbatches_;
   std::vector<Device> devices_;
   Ring sums_;
   Ring shared_sums_;
-  std::uint64_t activities_ = 0;
-  double platform_megabytes_ = 0;
 };
 
 template <typename Work>
@@ -498,7 +519,7 @@ void simulate_beside_bare(benchmark::State& state)
   const auto stages = static_cast<std::size_t>(state.range(0));
   const auto microbatches = static_cast<std::uint64_t>(state.range(1));
   run_beside(state, stages, chain(stages, microbatches),
-             [&](const auto& file) { return BareSimulation(file, stages, microbatches); });
+             [&](const auto& file) { return BareChain(file, stages, microbatches); });
 }
 BENCHMARK(simulate_beside_bare)
     ->ArgNames({"stages", "microbatches"})

@@ -1,12 +1,12 @@
 #include "results/played_path.hpp"
 
 #include "core/plan/nominal_rates.hpp"
-#include "results/critical_path.hpp"
 #include "results/explanation.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/support/editable_program.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/shards.hpp"
+#include "tests/support/uniform_rates.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,16 +26,6 @@ using testing::ElementsAre;
 using Kind = PlayedPath::Kind;
 /// Kind, rank that computes or sends, and seconds of a part.
 using Piece = std::tuple<Kind, std::size_t, double>;
-
-PlayerRates rates_of(std::size_t ranks, double latency, double bytes_per_second)
-{
-  PlayerRates rates;
-  rates.speeds.assign(ranks, FlopsPerSecond(1));
-  rates.transfer = [=](std::size_t, std::size_t, Bytes size) {
-    return TransferTimes{Seconds(latency), size / BytesPerSecond(bytes_per_second)};
-  };
-  return rates;
-}
 
 std::vector<Piece> pieces_of(const PlayedPath& path)
 {
@@ -57,7 +47,7 @@ TEST(PlayedPath, LeadsFromTheLastUpdateThroughTheStagesToTheFirstForward)
   program.compute(0, Opcode::Backward, 0, 4, Wait{2, 0, 1});
   program.compute(0, Opcode::Update, 0, 0.5);
   program.compute(1, Opcode::Update, 0, 1);
-  const auto path = played_path(program, rates_of(2, 0.25, 4));
+  const auto path = played_path(program, uniform_rates(2, 0.25, 4));
   EXPECT_DOUBLE_EQ(path.step_time.value, 0.5 + 4 + 0.75 + 3 + 2 + 0.5 + 1);
   EXPECT_THAT(pieces_of(path),
               ElementsAre(Piece{Kind::Compute, 0, 0.5}, Piece{Kind::Compute, 0, 4}, Piece{Kind::Data, 1, 0.5},
@@ -70,7 +60,7 @@ TEST(PlayedPath, PaysTheLatencyOfTheFirstOfTheMessagesThatDelayEachOther)
   EditableProgram program(2);
   const auto forth = program.connect({{0, "send"}, {1, "receive"}});
   for (const std::uint64_t m : {0U, 1U, 2U}) program.transfer(forth, Payload::Activation, m, 8);
-  EXPECT_THAT(pieces_of(played_path(program, rates_of(2, 3, 4))),
+  EXPECT_THAT(pieces_of(played_path(program, uniform_rates(2, 3, 4))),
               ElementsAre(Piece{Kind::Data, 0, 2}, Piece{Kind::Data, 0, 2}, Piece{Kind::Data, 0, 2},
                           Piece{Kind::Latency, 0, 3}));
 }
@@ -86,7 +76,7 @@ TEST(PlayedPath, WaitsForTheLastEndOfACollective)
   const auto channel = program.connect(lanes);
   program.collective(channel, Opcode::AllReduce, Payload::ParameterGradient, 30, Wait{compute_lane, 0, 1});
   program.compute(0, Opcode::Update, 0, 1, Wait{1, 0, 1});
-  const auto path = played_path(program, rates_of(3, 0.5, 10));
+  const auto path = played_path(program, uniform_rates(3, 0.5, 10));
   // Four messages of 10 bytes, each with its latency.
   EXPECT_THAT(pieces_of(path), ElementsAre(Piece{Kind::Compute, 0, 1}, Piece{Kind::Data, 0, 4},
                                            Piece{Kind::Latency, 0, 2}, Piece{Kind::Compute, 1, 5}));

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "tests/support/editable_program.hpp"
+#include "tests/support/uniform_rates.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,19 +17,9 @@ namespace isobar {
 namespace {
 
 using testing_support::EditableProgram;
+using testing_support::uniform_rates;
 
 constexpr double tolerance = 1e-12;
-
-/// Ranks of 1 FLOP/s, with the same path between any two.
-PlayerRates uniform_rates(std::size_t ranks, double latency, double bytes_per_second)
-{
-  PlayerRates rates;
-  rates.speeds.assign(ranks, FlopsPerSecond(1));
-  rates.transfer = [=](std::size_t, std::size_t, Bytes size) {
-    return TransferTimes{Seconds(latency), size / BytesPerSecond(bytes_per_second)};
-  };
-  return rates;
-}
 
 Wait after(LaneId lane, std::uint64_t count, std::uint16_t periods_back = 0)
 {

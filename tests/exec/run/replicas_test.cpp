@@ -1,14 +1,11 @@
 #include "core/program/collective.hpp"
-#include "exec/files/checkpoint.hpp"
 #include "exec/model/batch.hpp"
-#include "exec/run/run.hpp"
 #include "schedules/lowering/schedule.hpp"
-#include "tests/exec/model/plain_loop.hpp"
 #include "tests/exec/model/small_models.hpp"
 #include "tests/exec/run/even_split.hpp"
 #include "tests/exec/run/replicated_plans.hpp"
 #include "tests/exec/run/run_options.hpp"
-#include "tests/support/temporary_folder.hpp"
+#include "tests/exec/run/trained.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,7 +15,6 @@
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -32,28 +28,10 @@ constexpr std::uint64_t steps = 6;
 /// Of the losses of replicas, which add up gradients in another order than one process.
 constexpr double relative_tolerance = 1e-6;
 
-struct Trained {
-  std::vector<double> losses;
-  std::optional<EvaluationSums> evaluation;
-};
-
-Trained trained(
-    const Workload& workload, const Plan& plan, Way way, const RunOptions& options,
-    const StepEnded& step_ended = [](const StepReport&) {})
+std::vector<double> expected_losses(const Workload& workload, std::uint64_t of_steps = steps,
+                                    std::uint64_t of_microbatches = microbatches)
 {
-  const auto program = schedules::make_program(plan, workload);
-  const auto measured = run_by(way, workload, plan, *program, options, step_ended);
-  return {measured.losses(), measured.evaluation()};
-}
-
-std::vector<double> losses_of_a_plain_loop(const Workload& workload, std::uint64_t of_steps = steps,
-                                           std::uint64_t of_microbatches = microbatches)
-{
-  at::set_num_threads(1);
-  PlainLoop loop(workload, seed, of_microbatches);
-  std::vector<double> losses;
-  for (std::uint64_t step = 0; step < of_steps; ++step) losses.push_back(loop.step());
-  return losses;
+  return losses_of_a_plain_loop(workload, of_steps, of_microbatches);
 }
 
 /// Which devices take how many micro-batches through which stage, under a schedule.
@@ -96,8 +74,8 @@ class Replicas : public testing::TestWithParam<std::tuple<Shape, Way>> {
 TEST_P(Replicas, HaveThePlainLoopsLosses)
 {
   for (const Workload& workload : {small_bert(), small_gpt()}) {
-    expect_close(trained(workload, shape().plan(workload), way(), options_for(steps)).losses,
-                 losses_of_a_plain_loop(workload), relative_tolerance);
+    expect_close(trained(workload, shape().plan(workload), way(), options_for(steps)).losses, expected_losses(workload),
+                 relative_tolerance);
   }
 }
 
@@ -108,7 +86,7 @@ TEST_P(Replicas, HaveThePlainLoopsLossesWithDropoutRecomputationAndClippedGradie
   workload.training.clip_norm = 0.05;
   Plan plan = shape().plan(workload);
   for (std::size_t layer = 0; layer < workload.layers.size(); layer += 2) plan.recompute.push_back(layer);
-  expect_close(trained(workload, plan, way(), options_for(steps)).losses, losses_of_a_plain_loop(workload),
+  expect_close(trained(workload, plan, way(), options_for(steps)).losses, expected_losses(workload),
                relative_tolerance);
 }
 
@@ -117,8 +95,7 @@ TEST_P(Replicas, TakeTheirDataFromTheDataServer)
   const Workload workload = small_bert();
   Plan plan = shape().plan(workload);
   plan.data_server = "server";
-  expect_close(trained(workload, plan, way(), options_for(2)).losses, losses_of_a_plain_loop(workload, 2),
-               relative_tolerance);
+  expect_close(trained(workload, plan, way(), options_for(2)).losses, expected_losses(workload, 2), relative_tolerance);
 }
 
 TEST_P(Replicas, EvaluateAllMicroBatchesOnce)
@@ -145,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Executor, Replicas,
 TEST(Executor, AddsUpGradientsByEveryAlgorithmToTheSameLosses)
 {
   const Workload workload = small_gpt();
-  const auto expected = losses_of_a_plain_loop(workload);
+  const auto expected = expected_losses(workload);
   Plan plan =
       replicated_plan(workload, {"1f1b"}, {{{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}}, {{"f", 3}, {"g", 2}}});
   for (Stage& stage : plan.stages) {
@@ -242,7 +219,7 @@ TEST(Executor, DISABLED_HasThePlainLoopsLossesForAllDegreesAndShardings)
     for (const Workload& workload : {small_bert(), small_gpt()}) {
       Plan plan = replicated_plan(workload, {"1f1b"}, takes);
       plan.sync.sharded = sharded;
-      expect_close(trained(workload, plan, way, options_for(steps)).losses, losses_of_a_plain_loop(workload, steps, 6),
+      expect_close(trained(workload, plan, way, options_for(steps)).losses, expected_losses(workload, steps, 6),
                    relative_tolerance);
     }
   };
@@ -348,21 +325,12 @@ TEST(Executor, ResumesACheckpointOfReplicasOnAnyOtherPlan)
   in_thirds.sync.sharded = Sharding::Gradients;
   Plan in_fifths = replicated_plan(workload, {"gpipe"}, {{{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}}});
   in_fifths.sync.sharded = Sharding::Parameters;
-  const auto whole = losses_of_a_plain_loop(workload);
+  const auto whole = expected_losses(workload);
   for (const auto& [before, after] :
        {std::pair(replicas, chain), std::pair(chain, replicas), std::pair(replicas, others), std::pair(divided, chain),
         std::pair(chain, divided), std::pair(divided, in_thirds), std::pair(in_thirds, in_fifths),
         std::pair(in_fifths, replicas)}) {
-    const testing_support::TemporaryFolder folder;
-    RunOptions options = options_for(steps / 2);
-    options.checkpoints.folder = folder.path() / "checkpoints";
-    trained(workload, before, Way::Tcp, options);
-    const Checkpoint checkpoint = CheckpointStore(options.checkpoints.folder).open(steps / 2);
-    options.steps = steps;
-    options.first_step = checkpoint.step();
-    options.resume_from = &checkpoint;
-    options.checkpoints.folder.clear();
-    expect_close(trained(workload, after, Way::Tcp, options).losses, {whole.begin() + steps / 2, whole.end()},
+    expect_close(losses_after_resuming(workload, before, after, steps), {whole.begin() + steps / 2, whole.end()},
                  relative_tolerance);
   }
 }

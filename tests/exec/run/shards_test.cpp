@@ -1,13 +1,9 @@
 #include "tests/support/shards.hpp"
-#include "exec/files/checkpoint.hpp"
 #include "exec/model/batch.hpp"
-#include "exec/run/run.hpp"
-#include "schedules/lowering/schedule.hpp"
-#include "tests/exec/model/plain_loop.hpp"
 #include "tests/exec/model/small_models.hpp"
 #include "tests/exec/run/even_split.hpp"
 #include "tests/exec/run/run_options.hpp"
-#include "tests/support/temporary_folder.hpp"
+#include "tests/exec/run/trained.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -19,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -62,25 +57,9 @@ Plan plan_of(const Workload& workload, const ScheduleChoice& schedule, const std
   return plan;
 }
 
-struct Trained {
-  std::vector<double> losses;
-  std::optional<EvaluationSums> evaluation;
-};
-
-Trained trained(const Workload& workload, const Plan& plan, Way way, const RunOptions& options)
+std::vector<double> expected_losses(const Workload& workload)
 {
-  const auto program = schedules::make_program(plan, workload);
-  const auto measured = run_by(way, workload, plan, *program, options);
-  return {measured.losses(), measured.evaluation()};
-}
-
-std::vector<double> losses_of_a_plain_loop(const Workload& workload, std::uint64_t of_steps = steps)
-{
-  at::set_num_threads(1);
-  PlainLoop loop(workload, seed, microbatches);
-  std::vector<double> losses;
-  for (std::uint64_t step = 0; step < of_steps; ++step) losses.push_back(loop.step());
-  return losses;
+  return losses_of_a_plain_loop(workload, steps, microbatches);
 }
 
 struct Shape {
@@ -117,8 +96,8 @@ class ShardsOf : public testing::TestWithParam<std::tuple<Shape, Way>> {
 TEST_P(ShardsOf, AModelHaveThePlainLoopsLosses)
 {
   for (const Workload& workload : {small_gpt_by_operators(), small_llama_by_operators()}) {
-    expect_close(trained(workload, shape().plan(workload), way(), options_for(steps)).losses,
-                 losses_of_a_plain_loop(workload), relative_tolerance);
+    expect_close(trained(workload, shape().plan(workload), way(), options_for(steps)).losses, expected_losses(workload),
+                 relative_tolerance);
   }
 }
 
@@ -130,7 +109,7 @@ TEST_P(ShardsOf, AModelHaveThemWithDropoutRecomputationAndClippedGradients)
   workload.training.clip_norm = 0.05;
   Plan plan = shape().plan(workload);
   for (std::size_t layer = 0; layer < workload.layers.size(); layer += 2) plan.recompute.push_back(layer);
-  expect_close(trained(workload, plan, way(), options_for(steps)).losses, losses_of_a_plain_loop(workload),
+  expect_close(trained(workload, plan, way(), options_for(steps)).losses, expected_losses(workload),
                relative_tolerance);
 }
 
@@ -165,7 +144,7 @@ TEST(Executor, DISABLED_HasThePlainLoopsLossesForAllDegreesOfShards)
   const std::vector<std::vector<std::uint64_t>> all_takes = {{5}, {3, 2}, {2, 2, 1}};
   const std::vector<std::vector<double>> all_shares = {{0.5, 0.5}, {0.7, 0.3}, {0.4, 0.3, 0.3}, {0.2, 0.5, 0.3}};
   for (const Workload& workload : {small_gpt_by_operators(), small_llama_by_operators()}) {
-    const auto expected = losses_of_a_plain_loop(workload);
+    const auto expected = expected_losses(workload);
     for (const std::size_t stages : {1UL, 2UL, 3UL}) {
       for (const auto& takes : all_takes) {
         for (const auto& shares : all_shares) {
@@ -239,20 +218,11 @@ TEST(Executor, ResumesACheckpointOfShardsOnAnyOtherPlan)
   divided.sync.sharded = Sharding::Optimizer;
   Plan gathered = plan_of(workload, {"gpipe"}, {{{1, 1, 1, 1, 1}, {0.5, 0.5}}});
   gathered.sync.sharded = Sharding::Parameters;
-  const auto whole = losses_of_a_plain_loop(workload);
+  const auto whole = expected_losses(workload);
   for (const auto& [before, after] :
        {std::pair(shards, chain), std::pair(chain, shards), std::pair(shards, others), std::pair(others, divided),
         std::pair(divided, shards), std::pair(divided, gathered), std::pair(gathered, chain)}) {
-    const testing_support::TemporaryFolder folder;
-    RunOptions options = options_for(steps / 2);
-    options.checkpoints.folder = folder.path() / "checkpoints";
-    trained(workload, before, Way::Tcp, options);
-    const Checkpoint checkpoint = CheckpointStore(options.checkpoints.folder).open(steps / 2);
-    options.steps = steps;
-    options.first_step = checkpoint.step();
-    options.resume_from = &checkpoint;
-    options.checkpoints.folder.clear();
-    expect_close(trained(workload, after, Way::Tcp, options).losses, {whole.begin() + steps / 2, whole.end()},
+    expect_close(losses_after_resuming(workload, before, after, steps), {whole.begin() + steps / 2, whole.end()},
                  relative_tolerance);
   }
 }
