@@ -15,15 +15,15 @@ struct PlainLoop::Optimizer {
   std::unique_ptr<torch::optim::Optimizer> of_torch;
 };
 
-PlainLoop::PlainLoop(const Workload& workload, std::uint64_t seed, std::uint64_t microbatches, std::string device)
+PlainLoop::PlainLoop(const Workload& workload, std::uint64_t model_seed, std::uint64_t microbatches, std::string device)
     : workload_(workload),
-      seed_(seed),
+      seed_(model_seed),
       microbatches_(microbatches),
       device_(std::move(device)),
       optimizer_(std::make_unique<Optimizer>())
 {
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
-    layers_.push_back(make_layer_module(workload, i, seed, device_));
+    layers_.push_back(make_layer_module(workload, i, model_seed, device_));
     for (const auto& parameter : layers_.back()->parameters()) parameters_.push_back(parameter);
   }
   const Training& training = workload.training;

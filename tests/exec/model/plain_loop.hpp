@@ -18,7 +18,7 @@ class PlainLoop {
   enum class Order { Ascending, Descending };
 
   /// `workload` must outlive it.
-  PlainLoop(const Workload& workload, std::uint64_t seed, std::uint64_t microbatches, std::string device = "cpu");
+  PlainLoop(const Workload& workload, std::uint64_t model_seed, std::uint64_t microbatches, std::string device = "cpu");
   ~PlainLoop();
   PlainLoop(const PlainLoop&) = delete;
   PlainLoop& operator=(const PlainLoop&) = delete;
