@@ -41,13 +41,18 @@ void Collectives::start(Collective& collective)
 {
   collective.joined = 0;
   const Opcode opcode = collective.ends.front()->turn.instruction.opcode;
-  std::vector<Bytes> sizes;
-  for (auto* end : collective.ends) {
-    ensure(end->turn.instruction.opcode == opcode, "ends of a collective that differ");
-    sizes.push_back(end->turn.instruction.size);
-    lanes_.begin_running(*end);
+  bool is_same = collective.opcode == opcode;
+  collective.opcode = opcode;
+  collective.sizes.resize(collective.ends.size());
+  for (std::size_t i = 0; i < collective.ends.size(); ++i) {
+    LaneState& end = *collective.ends[i];
+    const Instruction& instruction = end.turn.instruction;
+    ensure(instruction.opcode == opcode, "ends of a collective that differ");
+    is_same = is_same && collective.sizes[i] == instruction.size;
+    collective.sizes[i] = instruction.size;
+    lanes_.begin_running(end);
   }
-  collective.rounds = rounds_of(opcode, sizes, collective.algorithm, collective.sites);
+  if (!is_same) collective.rounds = rounds_of(opcode, collective.sizes, collective.algorithm, collective.sites);
   collective.next_round = 0;
   play_rounds(collective);
 }

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct Collective {
   Algorithm algorithm = Algorithm::Ring;
   std::vector<std::string> sites;  // of the ends; only of hierarchical ones
   std::size_t joined = 0;          // ends
+  std::optional<Opcode> opcode;    // of the last one; rounds are found again only if it differs
+  std::vector<Bytes> sizes;        // the same
   std::vector<Round> rounds;
   std::size_t next_round = 0;
   std::size_t flows_left = 0;    // of the current round
