@@ -94,12 +94,30 @@ std::string text_of_collectives(const std::vector<Explanation::PathPart>& parts)
                      }));
 }
 
+/// The parts of one kind, the largest first; those of different stages or data on the same devices as one.
+std::vector<Explanation::PathPart> parts_of(const Explanation::StepPath& step, Explanation::PathPart::Kind kind)
+{
+  std::vector<Explanation::PathPart> parts;
+  for (const auto& part : step.parts) {
+    if (part.kind != kind) continue;
+    const auto same = std::find_if(parts.begin(), parts.end(),
+                                   [&](const auto& other) { return other.from == part.from && other.to == part.to; });
+    if (same == parts.end()) {
+      parts.push_back(part);
+    } else {
+      same->fraction += part.fraction;
+    }
+  }
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.fraction > b.fraction; });
+  return parts;
+}
+
 /// The critical path of a step, and what would shorten it apart from faster devices and links.
 std::string text_of_step(const Explanation::StepPath& step, Seconds objective)
 {
   using Kind = Explanation::PathPart::Kind;
-  std::vector<Explanation::PathPart> parts[3];
-  for (const auto& part : step.parts) parts[static_cast<std::size_t>(part.kind)].push_back(part);
+  const std::vector<Explanation::PathPart> parts[3] = {parts_of(step, Kind::Compute), parts_of(step, Kind::Data),
+                                                       parts_of(step, Kind::Latency)};
   const auto& latencies = parts[static_cast<std::size_t>(Kind::Latency)];
   std::string text = "  the step waits\n";
   text += text_of_kind("compute", parts[static_cast<std::size_t>(Kind::Compute)]);

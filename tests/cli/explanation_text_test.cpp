@@ -59,9 +59,10 @@ TEST(ExplanationsOf, DescribesTheStepWhereItIsTheObjective)
 {
   using Kind = Explanation::PathPart::Kind;
   auto row = row_of(Objective::Step);
-  row.explanation->step = {.parts = {{Kind::Compute, 3, std::nullopt, "d3", "", Seconds(2), 0.5},
+  row.explanation->step = {.parts = {{Kind::Compute, 3, std::nullopt, "d3", "", Seconds(1.6), 0.4},
                                      {Kind::Latency, 1, std::nullopt, "d1", "d2", Seconds(1), 0.25},
                                      {Kind::Data, std::nullopt, std::nullopt, "server", "d1", Seconds(0.6), 0.15},
+                                     {Kind::Compute, 4, std::nullopt, "d3", "", Seconds(0.4), 0.1},
                                      {Kind::Compute, 1, std::nullopt, "d1", "", Seconds(0.4), 0.1}},
                            .full = {{1, "d1", 5, 7, Seconds(0.5), Seconds(0)}},
                            .saved_without_latency = Seconds(1.5)};
