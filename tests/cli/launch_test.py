@@ -115,6 +115,50 @@ class Scripts(CommandTest):
             self.assertIn(f"rank {rank} (n{rank}) is the plan's n{rank}: cpu (", done.stderr)
 
 
+class Grids(CommandTest):
+    """A plan of two replicas of two shards each, of which each launcher starts the four ranks."""
+
+    def setUp(self):
+        super().setUp()
+        self.workload = self.write("operators.yaml", MODEL + "unit: operator\n")
+        hosts = "".join(f'<host id="d{rank}" speed="20Gf"><prop id="memory" value="2 GiB"/></host>' for rank in range(4))
+        routes = "".join(f'<route src="d{rank}" dst="d{peer}"><link_ctn id="loopback"/></route>'
+                         for rank in range(4) for peer in range(rank + 1, 4))
+        platform = self.write("four.xml", "<!DOCTYPE platform SYSTEM 'https://simgrid.org/simgrid.dtd'>\n"
+                              '<platform version="4.1"><zone id="machine" routing="Full">' + hosts +
+                              '<link id="loopback" bandwidth="1GBps" latency="50us"/>' + routes + "</zone></platform>")
+        self.plan = self.make_plan(platform, self.workload, "--microbatches", 4, "--pipeline", 1, "--replicas", 2,
+                                   "--tensor", 2, allocator="grid")
+        self.command = [ISOBAR, "run", self.workload, "--plan", self.plan, "--unvalidated", "--steps", str(STEPS)]
+
+    def check(self, launcher, rank_line, **environment):
+        """Checks that losses equal those of --spawn bit by bit, and how rank 3 says that it was found."""
+        output = self.folder / "launched.json"
+        done = subprocess.run([*launcher, *self.command, "--secret-file", secret_file(self.folder), "-o", output],
+                              cwd=ROOT, text=True, capture_output=True, timeout=HANG_S,
+                              env=clean_environment() | environment)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn(rank_line, done.stderr)
+        spawned = self.json_of(*self.command[1:], "--spawn")
+        self.assertEqual(json.loads(output.read_text())["losses"], spawned["losses"])
+
+    def test_torchrun(self):
+        need_peers()
+        environment = {name: value for name, value in peers_environment().items() if not name.startswith(LAUNCHER_VARIABLES)}
+        self.check([sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", "--nproc-per-node", "4"],
+                   "rank 3 of 4 by torchrun", **environment)
+
+    @unittest.skipUnless(shutil.which("mpirun"), "mpirun not found; install openmpi-bin")
+    def test_mpirun(self):
+        self.check(["mpirun", "--oversubscribe", "-np", "4"], "rank 3 of 4 by Open MPI", OMPI_ALLOW_RUN_AS_ROOT="1",
+                   OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
+
+    def test_srun(self):
+        with slurm_cluster.started(nodes=2, cpus=2) as cluster:
+            self.check(["srun", "--nodes=2", "--ntasks=4"], "rank 3 of 4 by Slurm",
+                       SLURM_CONF=cluster.environment["SLURM_CONF"], ISOBAR_MASTER=f"127.0.0.1:{free_port()}")
+
+
 def secret_file(folder, name="secret", words="known to the ranks of this test"):
     path = folder / name
     path.touch(0o600)
