@@ -21,9 +21,10 @@ namespace isobar::allocators {
 
 /// The shape of a uniform grid of devices, as far as it is fixed.
 struct GridShape {
-  std::optional<std::uint64_t> pipeline = {};  ///< devices of a pipeline
-  std::optional<std::uint64_t> replicas = {};  ///< pipelines
-  std::optional<std::uint64_t> tensor = {};    ///< devices that divide each layer
+  std::optional<std::uint64_t> pipeline = {};      ///< devices of a pipeline
+  std::optional<std::uint64_t> replicas = {};      ///< pipelines
+  std::optional<std::uint64_t> tensor = {};        ///< devices that divide each layer
+  ShardGrid::Form splits = ShardGrid::Form::OneD;  ///< how they divide it
 };
 
 /// Limits and options of a search. Work is counted in the allocator's own units (nodes, sweeps, iterations), so that

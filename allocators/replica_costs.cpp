@@ -52,7 +52,7 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
   const auto patterns = schedules::microbatch_patterns(plan);
   std::vector<std::uint32_t> parts(orders.size(), 0);  // of each rank so far
   for (const auto& [stage, replica, shard, rank] : placed_shards(plan)) {
-    const auto& [first, last, replicas] = plan.stages[stage];
+    const auto& [first, last, replicas, grid] = plan.stages[stage];
     Shard costs;
     costs.rank = rank;
     costs.device = cluster.device_index(replicas[replica].shards[shard].device).value();
@@ -65,7 +65,7 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
         weights += cost.workload().layers[layer].backward_weight;
       }
     } else {
-      const Layer part = layer_of_shard(cost.workload().layers[first], replicas[replica], shard);
+      const Layer part = layer_of_shard(cost.workload().layers[first], plan.stages[stage], shard);
       forward = part.forward;
       backward = part.backward;
       if (splits_backward) weights = part.backward_weight;
@@ -80,10 +80,15 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
       if (replica == patterns[stage].replica_of(0)) of_first_microbatch_.push_back(replicas_.size() - 1);
     }
     Replica& all = replicas_.back();
-    all.forward = std::max(all.forward, costs.times.forward);
-    all.backward = std::max(all.backward, costs.times.backward);
-    all.input_gradient = std::max(all.input_gradient, costs.times.input_gradient());
+    const auto keep = [is_first = shard == 0, is_grid = grid.is_grid()](Seconds& kept, Seconds time) {
+      // A micro-batch may pass a grid on the quickest shards alone, as far as these do not meet the others.
+      if (is_first || (is_grid ? time < kept : time > kept)) kept = time;
+    };
+    keep(all.forward, costs.times.forward);
+    keep(all.backward, costs.times.backward);
+    keep(all.input_gradient, costs.times.input_gradient());
     all.weights = std::min(all.weights, costs.times.weights);
+    all.slowest = grid.is_grid() ? std::max(all.slowest, costs.times.compute()) : all.forward + all.backward;
     if (stage == 0) {
       const TransferTimes input = cost.input_transfer(costs.device);
       if (shard == 0 || input.total() < all.input.total()) all.input = input;
@@ -96,7 +101,7 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
 
 void ReplicaCosts::add_sums(const Stage& stage, Replica& replica, const CostModel& cost)
 {
-  if (replica.shards.size() == 1) return;
+  if (replica.shards.size() == 1 || stage.grid.is_grid()) return;
   std::vector<std::size_t> devices;
   for (const auto& shard : replica.shards) devices.push_back(shard.device);
   const auto others = static_cast<double>(devices.size() - 1);
@@ -126,15 +131,17 @@ void ReplicaCosts::add_ways(const Plan& plan, const std::vector<MicrobatchPatter
   for (std::size_t stage = 0; stage + 1 < plan.stages.size(); ++stage) {
     const std::size_t next = begin + plan.stages[stage].replicas.size();
     const std::size_t layer = plan.stages[stage + 1].first_layer;
+    const auto blocks = static_cast<double>(plan.stages[stage].grid.shards());
+    const auto block_of = [blocks](TransferTimes whole) { return TransferTimes{whole.latency, whole.data / blocks}; };
     for (const auto& [pair, count] : meetings(patterns[stage], patterns[stage + 1], plan.goal.microbatches)) {
       const auto& from = replicas_[begin + pair.first].shards;
       const auto& to = replicas_[next + pair.second].shards;
       Way way{next + pair.second, count, {}, {}};
       way.output = quickest(from, to, [&](std::size_t sender, std::size_t receiver) {
-        return cost.output_transfer(sender, receiver, layer);
+        return block_of(cost.output_transfer(sender, receiver, layer));
       });
       way.gradient = quickest(to, from, [&](std::size_t sender, std::size_t receiver) {
-        return cost.gradient_transfer(receiver, sender, layer);
+        return block_of(cost.gradient_transfer(receiver, sender, layer));
       });
       // What is sent is summed up before; that occupies no lane of transfers.
       way.output.latency += replicas_[begin + pair.first].output_sum;
@@ -237,7 +244,7 @@ Predicted ReplicaCosts::formulas() const
   Predicted predicted;
   for (std::size_t i = 0; i < replicas_.size(); ++i) {
     const Replica& replica = replicas_[i];
-    cost[i] = CostModel::stage_cost(communication, replica.compute(), sent[i]);
+    cost[i] = CostModel::stage_cost(communication, replica.slowest, sent[i]);
     for (const auto& shard : replica.shards) cost_of_device[shard.rank] += replica.microbatches / all * cost[i];
     if (replica.stage > 0) continue;
     const Seconds input =
@@ -251,7 +258,7 @@ Predicted ReplicaCosts::formulas() const
   for (std::size_t stage = 0; stage < of_first_microbatch_.size(); ++stage) {
     const Replica& replica = replicas_[of_first_microbatch_[stage]];
     sum += cost[of_first_microbatch_[stage]];
-    predicted.sequential += replica.compute();
+    predicted.sequential += replica.slowest;
     for (const auto& way : replica.ways) {
       if (way.to != of_first_microbatch_[stage + 1]) continue;
       predicted.sequential += way.output.total() + way.gradient.total();

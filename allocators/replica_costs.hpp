@@ -13,8 +13,8 @@ namespace isobar::allocators {
 /// The costs of a plan's replicas, each on a device or on several that divide its layers, under orders by rank: what no
 /// order is below, and the formulas of docs/costs.md. Transfers take no time if they are free
 /// (Goal::has_free_transfers). A replica takes as long as its slowest shard, and what its shards add up as long as over
-/// their slowest link; of the transfers between the shards of two replicas, the quickest counts. Other collectives take
-/// no time.
+/// their slowest link; of the transfers between the shards of two replicas, the quickest counts. Other collectives, and
+/// all in a grid of shards, take no time.
 class ReplicaCosts {
  public:
   /// O(replicas + layers) time; where neighbouring stages divide the micro-batches in different ways, also in
@@ -53,7 +53,8 @@ class ReplicaCosts {
     std::size_t device = 0;
     Times times;
   };
-  /// Times for one micro-batch: of the slowest shard, except for `weights`, of the quickest.
+  /// Times for one micro-batch: of the slowest shard, except for `weights`, of the quickest. In a grid all but
+  /// `slowest` are of the quickest.
   struct Replica {
     std::size_t stage = 0;
     double microbatches = 0;  // of a step
@@ -62,12 +63,11 @@ class ReplicaCosts {
     Seconds backward;
     Seconds input_gradient;
     Seconds weights;
+    Seconds slowest;             // forward and backward
     TransferTimes input;         // of a replica of the first stage
     Seconds output_sum;          // over its shards, after each forward
     Seconds input_gradient_sum;  // after each backward
     std::vector<Way> ways;
-
-    Seconds compute() const { return forward + backward; }
   };
   /// The least times before, between and after the passes of a replica for one micro-batch.
   struct Detour {

@@ -138,6 +138,8 @@ void GoalOptions::add_search_to(CLI::App& command)
             "pipelines that divide the micro-batches of a step (allocator grid; default: the best number)");
   add_count(command, "--tensor", grid.tensor,
             "devices that divide each layer (allocator grid, workloads with unit: operator; default: the best number)");
+  command.add_option("--splits", splits,
+                     "how they divide it: 1d, or in a grid 2d, 2.5d or 3d (allocator grid; default: 1d)");
   command.add_flag("--polish", polish,
                    "minimize the step at the end of the search, whatever the objective; always on for objective step "
                    "(allocator local-search)");
@@ -204,6 +206,8 @@ allocators::SearchLimits GoalOptions::limits() const
   limits.seed = seed;
   limits.polish = polish;
   limits.grid = grid;
+  if (splits)
+    limits.grid.splits = chosen<ShardGrid::Form>("--splits", *splits, shard_form_from_name, shard_form_names());
   if (time_limit) limits.time_limit = seconds_from_option("--time-limit", *time_limit);
   return limits;
 }
@@ -215,6 +219,7 @@ void GoalOptions::check_search(const std::vector<std::string>& allocators) const
     if (grid.pipeline) allocators::require_grid("--pipeline", allocator);
     if (grid.replicas) allocators::require_grid("--replicas", allocator);
     if (grid.tensor) allocators::require_grid("--tensor", allocator);
+    if (splits) allocators::require_grid("--splits", allocator);
   }
   for (const auto& [option, number] : {std::pair("--pipeline", grid.pipeline), std::pair("--replicas", grid.replicas),
                                        std::pair("--tensor", grid.tensor)}) {

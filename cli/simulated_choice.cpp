@@ -58,7 +58,7 @@ std::string placement_of(const Plan& plan)
   std::string text = fmt::format("{} {} {} {}", plan.goal.microbatches, text_of(plan.goal.schedule),
                                  name_of(plan.sync.algorithm), name_of(plan.sync.sharded));
   for (const auto& stage : plan.stages) {
-    text += fmt::format("\n{}", stage.last_layer);
+    text += fmt::format("\n{} {}", stage.last_layer, text_of(stage.grid));
     for (const auto& replica : stage.replicas) {
       text += fmt::format(" {}", replica.microbatches);
       for (const auto& shard : replica.shards) text += fmt::format(" {} {}", shard.share, shard.device);

@@ -29,6 +29,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/plan/order.hpp
     core/plan/plan.hpp
     core/plan/schedule_choice.hpp
+    core/plan/shard_grid.hpp
     core/plan/sharding.hpp
     core/plan/step_recurrence.hpp
     core/program/chrome_trace.hpp

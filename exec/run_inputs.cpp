@@ -73,6 +73,13 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
     }
   }
   const auto stage_in_file = numbers_in_file(plan);
+  const auto has_grid = [](const Stage& stage) { return stage.grid.is_grid(); };
+  const auto in_grid = std::find_if(plan.stages.begin(), plan.stages.end(), has_grid);
+  if (in_grid != plan.stages.end()) {
+    lines.push_back(fmt::format("{}: stages[{}].splits: {}; isobar run executes 1d, and simulate plays all",
+                                options.plan, stage_in_file[static_cast<std::size_t>(in_grid - plan.stages.begin())],
+                                name_of(in_grid->grid.form)));
+  }
   if (plan.sync.algorithm == Algorithm::Hierarchical) {
     const auto lacks_site = [&](const PlacedShard& placed) {
       return plan.stages[placed.stage].replicas.size() > 1 && !shard_of(plan, placed).site;

@@ -6,6 +6,7 @@
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/shard_collectives.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
@@ -27,13 +28,16 @@ namespace {
 
 constexpr std::size_t most_slowest_speeds = 64;
 constexpr std::size_t parts_of_divided_stage = 4;
-constexpr std::uint64_t most_shards = 16;
+constexpr std::uint64_t most_shards = 16;  // that are searched
+
+using Form = ShardGrid::Form;
 
 /// The degrees of a grid.
 struct Degrees {
   std::uint64_t pipeline = 1;
   std::uint64_t replicas = 1;
   std::uint64_t tensor = 1;
+  ShardGrid grid = {};  ///< of the shards
 
   auto operator<=>(const Degrees&) const = default;
 };
@@ -70,7 +74,10 @@ class Grids {
       for (const std::uint64_t depth : depths) {
         for (const std::uint64_t tensor : numbers_of_shards(devices / depth)) {
           const std::uint64_t replicas = given.replicas ? *given.replicas : most_replicas(devices / (depth * tensor));
-          if (replicas > 0 && depth * replicas * tensor <= devices) add({depth, replicas, tensor});
+          if (replicas == 0 || depth * replicas * tensor > devices) continue;
+          const auto grids = grids_of(tensor);
+          if (grids.empty()) why_not_ = fmt::format("{} do not lie in such a grid", counted(tensor, "shard"));
+          for (const auto& grid : grids) add({depth, replicas, tensor, grid});
         }
       }
     }
@@ -107,18 +114,47 @@ class Grids {
     if (problem_.limits.grid.tensor) return {*problem_.limits.grid.tensor};
     std::vector<std::uint64_t> numbers;
     for (const std::uint64_t number : divisors_of(devices)) {
-      if (number == 1 || (number <= most_shards && !why_no_shards(number))) numbers.push_back(number);
+      bool is_possible = number == 1 && form() == Form::OneD;
+      for (const auto& grid : grids_of(number)) {
+        if (is_possible || number > most_shards) continue;
+        const auto why_not = why_no_shards(number, grid);
+        if (why_not && form() != Form::OneD) why_not_ = *why_not;
+        is_possible = !why_not;
+      }
+      if (is_possible) numbers.push_back(number);
     }
     return numbers;
   }
 
+  ShardGrid::Form form() const { return problem_.limits.grid.splits; }
+
+  /// The grids in which that number of shards can lie; that of 1d stands for none.
+  std::vector<ShardGrid> grids_of(std::uint64_t shards) const
+  {
+    if (form() == Form::OneD) return {ShardGrid()};
+    std::vector<ShardGrid> grids;
+    for (std::uint64_t side = 2; side * side <= shards; ++side) {
+      const std::uint64_t depth = shards / (side * side);
+      if (shards % (side * side) != 0) continue;
+      const bool has_form = form() == Form::TwoD ? depth == 1 : form() == Form::ThreeD ? depth == side : depth > 1;
+      if (has_form) grids.push_back({form(), side, depth});
+    }
+    return grids;
+  }
+
   /// Why the layers cannot be divided among that number of devices; none if they can.
-  std::optional<std::string> why_no_shards(std::uint64_t shards) const
+  std::optional<std::string> why_no_shards(std::uint64_t shards, const ShardGrid& grid) const
   {
     if (schedule_.folding != schedules::Folding::OneEach) {
       return fmt::format("schedule {} has no shards", schedule_.name);
     }
-    for (const auto& layer : problem_.workload.layers) {
+    for (std::size_t i = 0; i < problem_.workload.layers.size(); ++i) {
+      const Layer& layer = problem_.workload.layers[i];
+      if (grid.is_grid()) {
+        const auto why_not = why_not_divided(problem_.workload, i, grid);
+        if (why_not) return fmt::format("{} of layer {}, {}", text_of(grid), shown(layer.name), *why_not);
+        continue;
+      }
       if (!layer.split) {
         return fmt::format("layer {} cannot be divided; a gpt or llama needs unit: operator", shown(layer.name));
       }
@@ -158,7 +194,7 @@ class Grids {
                              counted(problem_.goal.microbatches, "micro-batch", "es"));
       return;
     }
-    if (const auto why_not = degrees.tensor > 1 ? why_no_shards(degrees.tensor) : std::nullopt) {
+    if (const auto why_not = degrees.tensor > 1 ? why_no_shards(degrees.tensor, degrees.grid) : std::nullopt) {
       why_not_ = *why_not;
       return;
     }
@@ -174,7 +210,7 @@ class Grids {
 
   void add(const Degrees& degrees, std::size_t chunks)
   {
-    const auto [depth, replicas, tensor] = degrees;
+    const auto [depth, replicas, tensor, grid] = degrees;
     const auto devices = fastest(depth * replicas * tensor);
     const bool is_searched = !problem_.limits.grid.tensor;
     if (is_searched && tensor > 1 && !share_sites(devices, tensor)) return;
@@ -198,7 +234,8 @@ class Grids {
         const std::span of_stage(&devices[blocks[stage] * degrees.replicas * degrees.tensor],
                                  degrees.replicas * degrees.tensor);
         for (const auto& part : parts_of(stages[stage], parts)) {
-          const Stage whole = replicated(part, of_stage, degrees.tensor);
+          Stage whole = replicated(part, of_stage, degrees.tensor);
+          whole.grid = degrees.grid;
           const auto of_layers = whole.last_layer - whole.first_layer + 1;
           for (std::size_t i = 0; i < (degrees.tensor == 1 ? 1 : of_layers); ++i) {
             all.push_back(whole);
@@ -313,6 +350,7 @@ class Grids {
     if (given.pipeline) shape += fmt::format(" of {} in a pipeline", counted(*given.pipeline, "device"));
     if (given.replicas) shape += fmt::format(" with {}", counted(*given.replicas, "replica"));
     if (given.tensor) shape += fmt::format(" of {}", counted(*given.tensor, "shard"));
+    if (form() != Form::OneD) shape += fmt::format(" in {}", name_of(form()));
     return fmt::format("there is no grid{} on {}{}", shape, counted(problem_.cluster.devices.size(), "device"),
                        why_not_.empty() ? "" : ": " + why_not_);
   }

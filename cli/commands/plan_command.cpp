@@ -69,6 +69,9 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
                         : plan.sync.sharded == Sharding::Gradients ? "the optimizer's state and the gradients"
                                                                    : "the optimizer's state, gradients and parameters");
   }
+  if (plan.stages.front().grid.is_grid()) {
+    text += fmt::format("the shards of a replica lie in a {}\n", text_of(plan.stages.front().grid));
+  }
   if (const std::size_t parts = plan.stages.size(), stages = pipeline_stages(plan).back() + 1;
       parts > stages && has_replicas(plan) && !has_shards(plan)) {
     text += fmt::format("{} in {}, whose gradients are added up one after another\n", counted(stages, "stage"),

@@ -10,6 +10,7 @@
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/shard_collectives.hpp"
 
 #include <fmt/format.h>
 
@@ -233,6 +234,10 @@ class Checker {
               "stages[{}]: {} shards of layer {}, which one device computes; give it one shard, or write unit: "
               "operator in the workload of a gpt or llama",
               i, shards, shown(name));
+        } else if (stage.grid.is_grid()) {
+          if (const auto why_not = why_not_divided(workload_, layer, stage.grid)) {
+            fault("stages[{}]: {} of layer {}, {}", number_[i], text_of(stage.grid), shown(name), *why_not);
+          }
         } else if (split->units < shards) {
           fault("stages[{}]: {} shards of layer {}, which has {} to divide ({}); give it fewer shards", number_[i],
                 shards, shown(name), split->units, split->name);

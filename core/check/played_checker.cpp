@@ -48,8 +48,9 @@ struct Part {
   std::array<std::optional<double>, static_cast<std::size_t>(Opcode::Update)> seconds;  // by computation
 };
 
-/// A replica of a stage. Its times are those of its slowest shard.
+/// A replica of a stage. Its times are those of its slowest shard; in a grid, where not all meet, of its quickest one.
 struct Holder : Times {
+  double slowest = 0;  // forward and backward of the slowest shard
   std::size_t stage = 0;
   std::uint64_t microbatches = 0;  // that it takes by the plan
   std::vector<Part> parts;
@@ -143,14 +144,21 @@ class PlayedChecker {
       }
     }
     for (auto& holder : holders_) {
-      holder.last_weight = std::numeric_limits<double>::infinity();
-      for (auto& part : holder.parts) {
-        compare_work(holder, part);
-        holder.forward = std::max(holder.forward, part.times.forward);
-        holder.backward = std::max(holder.backward, part.times.backward);
-        holder.next_backward = std::max(holder.next_backward, part.times.next_backward);
-        holder.last_weight = std::min(holder.last_weight, part.times.last_weight);
-      }
+      const bool is_grid = grid_of(holder).is_grid();
+      for (auto& part : holder.parts) compare_work(holder, part);
+      const auto extreme = [&](bool least, double Times::*time) {
+        double found = holder.parts.front().times.*time;
+        for (const auto& part : holder.parts) {
+          found = least ? std::min(found, part.times.*time) : std::max(found, part.times.*time);
+        }
+        return found;
+      };
+      holder.forward = extreme(is_grid, &Times::forward);
+      holder.backward = extreme(is_grid, &Times::backward);
+      holder.next_backward = extreme(is_grid, &Times::next_backward);
+      holder.last_weight = extreme(true, &Times::last_weight);
+      holder.slowest = holder.compute();
+      for (const auto& part : holder.parts) holder.slowest = std::max(holder.slowest, part.times.compute());
     }
     for (const auto& of_stage : taker) first_takers_.push_back(of_stage.front());
     std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> counts;
@@ -164,6 +172,7 @@ class PlayedChecker {
   double fraction_of(const Holder& holder, const Part& part, const Layer& layer) const
   {
     if (holder.parts.size() == 1) return 1;
+    if (grid_of(holder).is_grid()) return 1 / static_cast<double>(holder.parts.size());
     // Whole units, at least one each; those that are left go to the shards that lack most of their share.
     const auto units = static_cast<double>(layer.split->units);
     std::vector<double> taken;
@@ -187,6 +196,29 @@ class PlayedChecker {
       is_served[*neediest] = true;
     }
     return taken[static_cast<std::size_t>(&part - holder.parts.data())] / units;
+  }
+
+  const ShardGrid& grid_of(const Holder& holder) const { return plan_.stages[holder.stage].grid; }
+
+  /// Of what crosses a cut, each shard of a grid has one block.
+  double blocks_of(const Holder& holder) const
+  {
+    return grid_of(holder).is_grid() ? static_cast<double>(holder.parts.size()) : 1;
+  }
+
+  /// The parameters of a layer that a shard has. Those of a grid have a block each, rounded up; in 2.5d those of each
+  /// layer of the depth.
+  double parameters_of(const Holder& holder, const Part& part, const Layer& layer) const
+  {
+    const auto all = static_cast<double>(layer.parameters);
+    const auto shards = static_cast<double>(holder.parts.size());
+    const ShardGrid& grid = grid_of(holder);
+    if (grid.is_grid()) {
+      const bool has_copies = grid.form == ShardGrid::Form::TwoAndAHalfD;
+      return std::ceil(all / (has_copies ? shards / static_cast<double>(grid.depth) : shards));
+    }
+    const double divided = layer.split ? static_cast<double>(layer.split->parameters) : 0;
+    return all - (1 - fraction_of(holder, part, layer)) * divided;
   }
 
   void compare_work(Holder& holder, Part& part)
@@ -244,11 +276,9 @@ class PlayedChecker {
       for (const auto& part : holder.parts) {
         for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
           const Layer& layer = workload_.layers[k];
-          const double divided = layer.split ? static_cast<double>(layer.split->parameters) : 0;
-          const double own = static_cast<double>(layer.parameters) - (1 - fraction_of(holder, part, layer)) * divided;
-          found[part.rank] += is_sky ? layer.sky_memory.value : own * each;
+          found[part.rank] += is_sky ? layer.sky_memory.value : parameters_of(holder, part, layer) * each;
         }
-        if (!is_sky) found[part.rank] += buffers.value;
+        if (!is_sky) found[part.rank] += buffers.value / blocks_of(holder);
       }
     }
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
@@ -276,7 +306,7 @@ class PlayedChecker {
   void collect_sums(Holder& holder, const Boundaries& cuts) const
   {
     const auto n = static_cast<double>(holder.parts.size());
-    if (n == 1) return;
+    if (n == 1 || grid_of(holder).is_grid()) return;
     const std::size_t layer = plan_.stages[holder.stage].first_layer;
     const auto all_reduce = [&](Bytes size) { return around_ring(holder, 2 * (n - 1), 2 * (n - 1) * size.value / n); };
     const auto& gathered = workload_.layers[layer].split->gathered;
@@ -293,8 +323,8 @@ class PlayedChecker {
       const auto& from = holders_[passage.from].parts;
       const auto& to = holders_[passage.to].parts;
       const std::size_t cut = plan_.stages[holders_[passage.to].stage].first_layer;
-      passage.output = quickest(from, to, cuts.output[cut]);
-      passage.gradient = quickest(to, from, cuts.gradient[cut]);
+      passage.output = quickest(from, to, cuts.output[cut] / blocks_of(holders_[passage.to]));
+      passage.gradient = quickest(to, from, cuts.gradient[cut] / blocks_of(holders_[passage.to]));
       passage.output.latency += holders_[passage.from].forward_sum;
       passage.gradient.latency += holders_[passage.to].backward_sum;
     }
@@ -397,7 +427,7 @@ class PlayedChecker {
     double largest = 0;
     for (std::size_t i = 0; i < holders_.size(); ++i) {
       const auto taken = static_cast<double>(holders_[i].microbatches);
-      cost[i] = counts_transfers ? std::max(holders_[i].compute(), sent[i] / taken) : holders_[i].compute();
+      cost[i] = counts_transfers ? std::max(holders_[i].slowest, sent[i] / taken) : holders_[i].slowest;
       for (const auto& part : holders_[i].parts) cost_of_rank[part.rank] += cost[i] * taken / all;
       if (counts_transfers) largest = std::max(largest, holders_[i].input.data * taken / all);
     }
@@ -407,7 +437,7 @@ class PlayedChecker {
     double alone = first.input.total();
     for (const std::size_t taker : first_takers_) {
       sum += cost[taker];
-      alone += holders_[taker].compute();
+      alone += holders_[taker].slowest;
     }
     for (const auto& passage : passages_) {
       const std::size_t stage = holders_[passage.from].stage;

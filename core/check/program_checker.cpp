@@ -37,12 +37,30 @@ class LaneChecker {
     for (std::size_t rank = 0; rank < program_.ranks(); ++rank) check_rank(rank);
     const auto& channels = program_.channels();
     for (std::size_t i = 0; i < channels.size(); ++i) check_channel(i, channels[i]);
+    check_grids();
   }
 
  private:
   std::string text_of(std::size_t rank, std::size_t lane) const
   {
     return fmt::format("rank {}, lane {}", rank, shown(program_.lanes(rank)[lane].name));
+  }
+
+  void check_grids()
+  {
+    std::vector<bool> is_in_one(program_.ranks(), false);
+    for (std::size_t i = 0; i < program_.grids().size(); ++i) {
+      for (const std::size_t rank : program_.grids()[i]) {
+        if (rank >= program_.ranks()) {
+          faults_.add(
+              [&] { return fmt::format("grid {}: rank {}; the program has {} ranks", i, rank, program_.ranks()); });
+        } else if (is_in_one[rank]) {
+          faults_.add([&] { return fmt::format("grid {}: rank {} again; a rank has one place in one grid", i, rank); });
+        } else {
+          is_in_one[rank] = true;
+        }
+      }
+    }
   }
 
   void check_rank(std::size_t rank)
@@ -303,6 +321,7 @@ class InstructionChecker {
   void record_collective(const Instruction& instruction, const Spot& spot)
   {
     const std::size_t channel = *program_.lanes(spot.rank)[spot.lane].channel;
+    if (is_of_grid(instruction, channel)) return record_in_grid(instruction, spot);
     switch (instruction.payload) {
       case Payload::GradientFacts:
         tasks_.facts[spot.rank].include(spot);
@@ -330,6 +349,26 @@ class InstructionChecker {
         return;
       }
     }
+  }
+
+  /// Whether ranks of a grid meet for one micro-batch: not to add up copies of gradients once a step, nor with others.
+  bool is_of_grid(const Instruction& instruction, std::size_t channel) const
+  {
+    const auto& ends = program_.channels()[channel].ends;
+    const auto& grid = tasks_.grid_of[ends.front().rank];
+    if (!grid || instruction.payload == Payload::GradientFacts) return false;
+    if (instruction.payload == Payload::ParameterGradient && instruction.opcode != Opcode::ReduceScatter) return false;
+    return std::all_of(ends.begin(), ends.end(), [&](const End& end) { return tasks_.grid_of[end.rank] == grid; });
+  }
+
+  void record_in_grid(const Instruction& instruction, const Spot& spot)
+  {
+    const Passage& passage = tasks_.passage(instruction.stage, instruction.microbatch, spot.rank);
+    tasks_.add_collective(passage, {spot, instruction.opcode, instruction.payload});
+    if (instruction.payload != Payload::ParameterGradient) return;
+    Holding& holding = tasks_.holding(instruction.stage, spot.rank);
+    holding.syncs.include(spot);
+    holding.block_sums.include(spot);
   }
 
   void record_once(Spot& place, const Instruction& instruction, const Spot& spot)

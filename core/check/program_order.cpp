@@ -46,6 +46,8 @@ class LaneClocks {
       if (wait.periods_back == 0) raise_to(begun_, of_rank[wait.lane].kept(wait.count - 1));
     }
   }
+  /// How many of its instructions the lane has completed.
+  std::uint32_t count() const { return completed_[lane_]; }
   void complete()
   {
     raise_to(completed_, begun_.data());
@@ -151,26 +153,100 @@ class OrderChecker : public WalkVisitor {
     const std::size_t rank = turn.at.rank;
     const Passage& passage = *tasks_.find_passage(instruction.stage, instruction.microbatch, rank);
     const auto needs = [&](const Spot& spot, const char* what) { check_need(turn, begun, spot, what); };
+    for (const auto& collective : tasks_.collectives_of(passage)) {
+      const auto kinds = kinds_beside(collective);
+      const bool is_beside = std::find(kinds.begin(), kinds.end(), instruction.opcode) != kinds.end();
+      if (is_beside) check_order(turn, begun, collective.spot, "collective in its grid");
+    }
     if (instruction.opcode == Opcode::Forward) {
       check_gathered(turn);
-      needs(passage.spot(Kind::ActivationRecv), "Recv");
-      const auto* before =
-          instruction.stage == 0 ? nullptr : tasks_.find_passage(instruction.stage - 1, instruction.microbatch, rank);
-      if (before == nullptr) return;
-      needs(before->spot(Kind::Forward), "Forward of the stage before");
-      needs(before->spot(Kind::ActivationSum), "collective of activations of the stage before");
+      check_input(turn, begun, passage);
       return;
     }
     if (instruction.opcode != Opcode::BackwardWeight) check_gathered(turn);
     needs(passage.spot(Kind::Forward), "Forward");
     if (instruction.opcode == Opcode::BackwardWeight) return needs(passage.spot(Kind::BackwardInput), "BackwardInput");
-    needs(passage.spot(Kind::GradientRecv), "Recv");
     const bool is_last = tasks_.find_passage(instruction.stage + 1, instruction.microbatch) == nullptr;
     if (is_last) needs(passage.spot(Kind::ActivationSum), "collective of its activations");
-    const auto* after = tasks_.find_passage(instruction.stage + 1, instruction.microbatch, rank);
+    check_gradient(turn, begun, passage);
+  }
+
+  /// Checks that the turn comes after what brings the input of a passage.
+  void check_input(const Turn& turn, const Clock& begun, const Passage& passage)
+  {
+    check_need(turn, begun, passage.spot(Kind::ActivationRecv), "Recv");
+    if (passage.stage == 0) return;
+    const auto* before = tasks_.find_passage(passage.stage - 1, passage.microbatch, passage.rank);
+    if (before == nullptr) return;
+    check_need(turn, begun, before->spot(Kind::Forward), "Forward of the stage before");
+    check_need(turn, begun, before->spot(Kind::ActivationSum), "collective of activations of the stage before");
+    check_added(turn, begun, *before, Payload::Activation, "collective of activations of the stage before");
+  }
+
+  /// Checks that the turn comes after what brings the gradient of a passage's output.
+  void check_gradient(const Turn& turn, const Clock& begun, const Passage& passage)
+  {
+    check_need(turn, begun, passage.spot(Kind::GradientRecv), "Recv");
+    const auto* after = tasks_.find_passage(passage.stage + 1, passage.microbatch, passage.rank);
     if (after == nullptr) return;
-    needs(after->input_backward(), "backward of the stage after");
-    needs(after->spot(Kind::GradientSum), "collective of gradients of the stage after");
+    check_need(turn, begun, after->input_backward(), "backward of the stage after");
+    check_need(turn, begun, after->spot(Kind::GradientSum), "collective of gradients of the stage after");
+    check_added(turn, begun, *after, Payload::Gradient, "collective of gradients of the stage after");
+  }
+
+  /// Checks that the turn comes after the collectives in a grid that add up what a passage makes.
+  void check_added(const Turn& turn, const Clock& begun, const Passage& passage, Payload payload, const char* what)
+  {
+    for (const auto& collective : tasks_.collectives_of(passage)) {
+      // One of activations that adds up before the Forward is known by it.
+      if (collective.payload == payload && collective.adds()) check_need(turn, begun, collective.spot, what);
+    }
+  }
+
+  /// The tasks of a passage that do not run beside a collective in its grid: they make or need what it carries.
+  static std::vector<Opcode> kinds_beside(const GridCollective& collective)
+  {
+    switch (collective.payload) {
+      case Payload::Activation:
+        if (collective.adds()) return {Opcode::Forward};
+        return {Opcode::Forward, Opcode::Backward, Opcode::BackwardWeight};
+      case Payload::Parameter:
+        return {Opcode::Forward, Opcode::Backward, Opcode::BackwardInput};
+      case Payload::ParameterGradient:
+        return {Opcode::Backward, Opcode::BackwardWeight};
+      default:
+        return {Opcode::Backward, Opcode::BackwardInput};
+    }
+  }
+
+  void check_grid_collective(const Turn& turn, const Clock& begun, const Passage& passage)
+  {
+    const auto& collectives = tasks_.collectives_of(passage);
+    const auto own = std::find_if(collectives.begin(), collectives.end(), [&](const GridCollective& each) {
+      return each.spot.lane == turn.at.lane && each.spot.position == turn.position;
+    });
+    for (const Opcode opcode : kinds_beside(*own)) {
+      check_order(turn, begun, passage.spots[static_cast<std::size_t>(opcode)], "pass");
+    }
+    const auto is_before = [&](const Spot& pass) { return pass.is_set() && begun[pass.lane] <= pass.position; };
+    if (own->payload == Payload::Activation && is_before(passage.spot(Kind::Forward))) {
+      check_input(turn, begun, passage);
+    }
+    const Holding& holding = holding_of(turn);
+    if (own->payload == Payload::Parameter && holding.update.is_set()) check_follows_update(turn, begun, holding);
+    if (own->payload == Payload::Gradient && is_before(passage.input_backward())) check_gradient(turn, begun, passage);
+    if (own->payload == Payload::ParameterGradient) {
+      const bool is_whole = passage.spot(Kind::Backward).is_set();
+      check_need(turn, begun, passage.spot(is_whole ? Kind::Backward : Kind::BackwardWeight), "backward");
+    }
+  }
+
+  /// Checks that the turn begins after the instruction at `spot`, if that has come first.
+  void check_order(const Turn& turn, const Clock& begun, const Spot& spot, const char* what)
+  {
+    if (spot.is_set() && clocks_[turn.at.rank][spot.lane].count() > spot.position) {
+      check_need(turn, begun, spot, what);
+    }
   }
 
   void check_send(const Turn& turn, const Clock& begun)
@@ -181,10 +257,12 @@ class OrderChecker : public WalkVisitor {
     if (instruction.payload == Payload::Activation) {
       check_need(turn, begun, passage->spot(Kind::Forward), "Forward");
       check_need(turn, begun, passage->spot(Kind::ActivationSum), "collective of its activations");
+      check_added(turn, begun, *passage, Payload::Activation, "collective of its activations");
     }
     if (instruction.payload == Payload::Gradient) {
       check_need(turn, begun, passage->input_backward(), "backward");
       check_need(turn, begun, passage->spot(Kind::GradientSum), "collective of its gradients");
+      check_added(turn, begun, *passage, Payload::Gradient, "collective of its gradients");
     }
   }
 
@@ -206,19 +284,30 @@ class OrderChecker : public WalkVisitor {
   {
     const Instruction& instruction = turn.instruction;
     const auto rank = static_cast<std::uint32_t>(turn.at.rank);
+    const Passage* const passage = tasks_.find_passage(instruction.stage, instruction.microbatch, rank);
+    if (passage != nullptr && is_of_grid(turn, *passage)) return check_grid_collective(turn, begun, *passage);
     if (instruction.payload == Payload::ParameterGradient) {
-      check_counts(turn, begun, tasks_.find_holding(instruction.stage, rank)->backwards, "last backward");
+      const Holding& holding = holding_of(turn);
+      check_counts(turn, begun, holding.backwards, "last backward");
+      check_counts(turn, begun, holding.block_sums, "last collective of gradients in its grid");
     }
     if (instruction.payload == Payload::GradientFacts) {
       check_counts(turn, begun, tasks_.backwards[rank], "last backward");
     }
     if (instruction.payload == Payload::Parameter) check_gather(turn, begun);
     if (instruction.payload != Payload::Activation && instruction.payload != Payload::Gradient) return;
-    const Passage* passage = tasks_.find_passage(instruction.stage, instruction.microbatch, rank);
     if (passage == nullptr) return;
     const bool is_of_outputs = instruction.payload == Payload::Activation;
     check_need(turn, begun, is_of_outputs ? passage->spot(Kind::Forward) : passage->input_backward(),
                is_of_outputs ? "Forward" : "backward");
+  }
+
+  bool is_of_grid(const Turn& turn, const Passage& passage) const
+  {
+    const auto& collectives = tasks_.collectives_of(passage);
+    return std::any_of(collectives.begin(), collectives.end(), [&](const GridCollective& each) {
+      return each.spot.lane == turn.at.lane && each.spot.position == turn.position;
+    });
   }
 
   /// Checks that a gather of parameters comes after their Update: of its period, if forwards wait for it a period
@@ -228,6 +317,12 @@ class OrderChecker : public WalkVisitor {
     const Holding& holding = holding_of(turn);
     if (!holding.update.is_set()) return;
     if (is_gathered_a_period_before(holding)) return check_need(turn, begun, holding.update, "Update");
+    check_follows_update(turn, begun, holding);
+  }
+
+  /// Checks that the turn comes after the Update of the period before.
+  void check_follows_update(const Turn& turn, const Clock& begun, const Holding& holding)
+  {
     // What has begun in the lane of the Update follows the one of the period before.
     const Waits& waits = turn.instruction.waits;
     const bool waits_for_it = std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {

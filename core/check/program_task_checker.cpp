@@ -34,9 +34,12 @@ class TaskChecker {
       holdings_of_stage[holding.stage].push_back(&holding);
     }
     for (const auto& [stage, holdings] : holdings_of_stage) {
-      check_meet(
-          stage, holdings, &Holding::channels, [](const Holding& holding) { return !holding.backwards.empty(); },
-          "its parameter gradients");
+      // Ranks of a grid have gradients of other parameters each.
+      if (!tasks_.grid_of[holdings.front()->rank]) {
+        check_meet(
+            stage, holdings, &Holding::channels, [](const Holding& holding) { return !holding.backwards.empty(); },
+            "its parameter gradients");
+      }
       check_groups_meet(stage, holdings);
       std::map<std::size_t, std::vector<const Holding*>> scattered;  // by the channel that leaves each with a part
       for (const Holding* holding : holdings) {
@@ -100,18 +103,41 @@ class TaskChecker {
     return passage;
   }
 
+  void add_second_forward(const Passage& passage, const Passage& first)
+  {
+    faults_.add([&] {
+      return fmt::format("{}: a second Forward for micro-batch {} of stage {}; the first is at {}",
+                         text_of(program_, passage.spot(Kind::Forward)), passage.microbatch, passage.stage,
+                         text_of(program_, first.spot(Kind::Forward)));
+    });
+  }
+
+  /// Checks that the ranks of a grid compute a micro-batch together, each of them in some collective.
+  void check_grid(const Passage& passage, std::size_t grid)
+  {
+    const Passage* const first = first_forward(passage.stage, passage.microbatch);
+    if (tasks_.grid_of[first->rank] != grid) return add_second_forward(passage, *first);
+    for (const std::size_t rank : program_.grids()[grid]) {
+      const Passage* const other = tasks_.find_passage(passage.stage, passage.microbatch, rank);
+      if (other != nullptr && other->spot(Kind::Forward).is_set()) continue;
+      return add(passage.spot(Kind::Forward), fmt::format("rank {} of its grid has none of micro-batch {} in stage {}",
+                                                          rank, passage.microbatch, passage.stage));
+    }
+    if (tasks_.collectives_of(passage).empty())
+      add(passage.spot(Kind::Forward), "no collective with others of its grid");
+    for (const Kind kind : {Kind::ActivationSum, Kind::GradientSum}) {
+      if (passage.spot(kind).is_set()) add(passage.spot(kind), "a collective with ranks outside of its grid");
+    }
+  }
+
   /// Checks that ranks which compute the same together make their results whole: all ends of a channel and no others.
   void check_meetings(const Passage& passage)
   {
+    if (const auto& grid = tasks_.grid_of[passage.rank]) return check_grid(passage, *grid);
     const Passage* const first = first_forward(passage.stage, passage.microbatch);
     const auto found = tasks_.meetings.find(passage.stage);
     if (found == tasks_.meetings.end()) {
-      if (first == &passage) return;
-      faults_.add([&] {
-        return fmt::format("{}: a second Forward for micro-batch {} of stage {}; the first is at {}",
-                           text_of(program_, passage.spot(Kind::Forward)), passage.microbatch, passage.stage,
-                           text_of(program_, first->spot(Kind::Forward)));
-      });
+      if (first != &passage) add_second_forward(passage, *first);
       return;
     }
     const auto require = [&](Kind kind, const char* what) {
@@ -201,15 +227,21 @@ class TaskChecker {
   /// together.
   void check_groups_meet(std::uint32_t stage, const std::vector<const Holding*>& holdings)
   {
-    const auto found = tasks_.meetings.find(stage);
-    if (found == tasks_.meetings.end()) return;
-    std::map<std::size_t, std::size_t> group_of;  // of a rank: the first channel on which it meets others
+    std::map<std::size_t, std::size_t> group_of;  // of a rank: its grid, or the first channel on which it meets others
     std::set<std::size_t> groups;
-    for (const std::size_t channel : found->second) {
-      for (const End& end : program_.channels()[channel].ends) {
-        if (group_of.emplace(end.rank, channel).second) groups.insert(channel);
+    if (const auto found = tasks_.meetings.find(stage); found != tasks_.meetings.end()) {
+      for (const std::size_t channel : found->second) {
+        for (const End& end : program_.channels()[channel].ends) {
+          if (group_of.emplace(end.rank, channel).second) groups.insert(channel);
+        }
+      }
+    } else {
+      for (const Holding* holding : holdings) {
+        const auto& grid = tasks_.grid_of[holding->rank];
+        if (grid && group_of.emplace(holding->rank, *grid).second) groups.insert(*grid);
       }
     }
+    if (groups.empty()) return;
     for (const Holding* holding : holdings) {
       std::set<std::size_t> reached = {group_of[holding->rank]};
       for (const std::size_t channel : holding->channels) {

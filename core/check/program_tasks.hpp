@@ -120,10 +120,20 @@ class LaneCounts {
   std::vector<Count> counts_;
 };
 
+/// A collective among the ranks of a grid for one micro-batch.
+struct GridCollective {
+  Spot spot;
+  Opcode opcode = Opcode::AllGather;
+  Payload payload = Payload::Activation;
+
+  bool adds() const { return opcode != Opcode::AllGather; }
+};
+
 /// What a rank does for the parameters of a stage.
 struct Holding {
   std::uint32_t stage = 0;
   std::uint32_t rank = 0;
+  LaneCounts block_sums = {};                // collectives of a grid that add up the gradients of one micro-batch
   LaneCounts backwards = {};                 // that make gradients of parameters
   LaneCounts syncs = {};                     // collectives of these gradients
   std::set<std::size_t> channels = {};       // of those
@@ -136,17 +146,22 @@ struct Holding {
 /// The instructions of a program by stage, micro-batch and rank.
 class Tasks {
  public:
-  explicit Tasks(const Program& program) : backwards(program.ranks()), facts(program.ranks())
+  explicit Tasks(const Program& program) : backwards(program.ranks()), facts(program.ranks()), grid_of(program.ranks())
   {
     for (std::size_t rank = 0; rank < program.ranks(); ++rank) is_awaited.emplace_back(program.lanes(rank).size());
+    for (std::size_t i = 0; i < program.grids().size(); ++i) {
+      for (const std::size_t rank : program.grids()[i]) grid_of[rank] = i;
+    }
   }
 
-  std::vector<Passage> passages;              // in the order in which they were first asked for
-  std::vector<Holding> holdings;              // likewise
-  std::vector<LaneCounts> backwards;          // by rank: of all its holdings
-  std::vector<LaneCounts> facts;              // by rank: collectives of gradient facts
-  std::vector<std::vector<bool>> is_awaited;  // by rank and lane: others wait for it
-  /// By stage: the ranks that compute it together, if there are several, by the channels on which they meet.
+  std::vector<Passage> passages;                    // in the order in which they were first asked for
+  std::vector<Holding> holdings;                    // likewise
+  std::vector<LaneCounts> backwards;                // by rank: of all its holdings
+  std::vector<LaneCounts> facts;                    // by rank: collectives of gradient facts
+  std::vector<std::vector<bool>> is_awaited;        // by rank and lane: others wait for it
+  std::vector<std::optional<std::size_t>> grid_of;  // by rank: its number among the grids; none outside of one
+  /// By stage: the ranks outside of grids that compute it together, if there are several, by the channels on which they
+  /// meet.
   std::map<std::uint32_t, std::set<std::size_t>> meetings;
 
   /// Makes the passage if there is none yet.
@@ -174,6 +189,17 @@ class Tasks {
     const Passage* passage = find_passage(stage, microbatch);
     while (passage != nullptr && passage->rank != rank) passage = next(*passage);
     return passage;
+  }
+  /// The collectives among the ranks of a grid for a passage.
+  const std::vector<GridCollective>& collectives_of(const Passage& passage) const
+  {
+    static const std::vector<GridCollective> none;
+    const auto found = collectives_.find(static_cast<std::size_t>(&passage - passages.data()));
+    return found == collectives_.end() ? none : found->second;
+  }
+  void add_collective(const Passage& passage, const GridCollective& collective)
+  {
+    collectives_[static_cast<std::size_t>(&passage - passages.data())].push_back(collective);
   }
   /// Makes the holding if there is none yet.
   Holding& holding(std::uint32_t stage, std::uint32_t rank)
@@ -203,6 +229,7 @@ class Tasks {
   };
 
   std::unordered_map<Key, std::size_t, KeyHash> passage_of_;
+  std::unordered_map<std::size_t, std::vector<GridCollective>> collectives_;  // by passage
   std::unordered_map<Key, std::size_t, KeyHash> holding_of_;
 };
 

@@ -43,14 +43,16 @@ inline Layer& append_layer(Workload& workload, LayerSizes sizes)
 
 /// How the head of a decoder divides its vocabulary. Of each token, the loss needs to know the logarithm of the sum of
 /// a part's exponentials and the logit of its label, in float32.
-inline Split split_of_head(std::uint64_t vocabulary, std::uint64_t hidden, double tokens)
+inline Split split_of_head(std::uint64_t vocabulary, std::uint64_t hidden, double tokens, std::uint64_t norm_sums)
 {
   constexpr double bytes_of_a_value = 4;
   return {.name = "vocabulary",
           .units = vocabulary,
           .parameters = vocabulary * hidden,
           .activations = Bytes(bytes_of_a_value * tokens * static_cast<double>(vocabulary)),
-          .gathered = Bytes(2 * bytes_of_a_value * tokens)};
+          .gathered = Bytes(2 * bytes_of_a_value * tokens),
+          .products = {{hidden, vocabulary}},
+          .norm_sums = norm_sums};
 }
 
 /// Appends the blocks of a decoder, each as one layer, "block0", or as two, "block0.attention" and "block0.mlp".

@@ -3,6 +3,12 @@
 
 namespace isobar {
 
+namespace {
+
+constexpr std::uint64_t norm_sums = 2;  // for mean and variance
+
+}  // namespace
+
 void build_gpt(const GptSizes& sizes, Workload& workload)
 {
   const auto& [layers, hidden, heads, intermediate, vocabulary, positions, attention, unit] = sizes;
@@ -34,7 +40,9 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
                              .split = Split{.name = "heads",
                                             .units = heads,
                                             .parameters = 4 * hidden * hidden + 3 * hidden,
-                                            .activations = Bytes(z * 4 * e + kept_scores)}};
+                                            .activations = Bytes(z * 4 * e + kept_scores),
+                                            .products = {{hidden, 3 * hidden}, {hidden, hidden}},
+                                            .norm_sums = norm_sums}};
   const LayerSizes feed_forward = {.name = "mlp",
                                    .parameters = 2 * hidden * intermediate + intermediate + hidden + 2 * hidden,
                                    .multiply_adds = 2 * T * H * I,
@@ -43,14 +51,16 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
                                    .split = Split{.name = "columns",
                                                   .units = intermediate,
                                                   .parameters = 2 * hidden * intermediate + intermediate,
-                                                  .activations = Bytes(z * 2 * T * I)}};
+                                                  .activations = Bytes(z * 2 * T * I),
+                                                  .products = {{hidden, intermediate}, {intermediate, hidden}},
+                                                  .norm_sums = norm_sums}};
   append_blocks(workload, layers, unit, attend, feed_forward);
   append_layer(workload, {.name = "head",
                           .parameters = 2 * hidden + vocabulary * hidden,
                           .multiply_adds = T * V * H,
                           .activations = 2 * z * e + 4 * T * V,
                           .output = z * T * V,
-                          .split = split_of_head(vocabulary, hidden, T)});
+                          .split = split_of_head(vocabulary, hidden, T, norm_sums)});
 }
 
 }  // namespace isobar

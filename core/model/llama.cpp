@@ -3,6 +3,12 @@
 
 namespace isobar {
 
+namespace {
+
+constexpr std::uint64_t norm_sums = 1;  // of squares
+
+}  // namespace
+
 void build_llama(const LlamaSizes& sizes, Workload& workload)
 {
   const auto& [layers, hidden, heads, kv_heads, intermediate, vocabulary, rope_theta, norm_epsilon, attention, unit] =
@@ -37,7 +43,9 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
                              .split = Split{.name = "heads",
                                             .units = kv_heads,
                                             .parameters = 2 * hidden * hidden + 2 * hidden * kv_width,
-                                            .activations = Bytes(z * (2 * e + 2 * T * K) + kept_scores)}};
+                                            .activations = Bytes(z * (2 * e + 2 * T * K) + kept_scores),
+                                            .products = {{hidden, hidden + 2 * kv_width}, {hidden, hidden}},
+                                            .norm_sums = norm_sums}};
   const LayerSizes feed_forward = {.name = "mlp",
                                    .parameters = 3 * hidden * intermediate + hidden,
                                    .multiply_adds = 3 * T * H * I,
@@ -46,14 +54,16 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
                                    .split = Split{.name = "columns",
                                                   .units = intermediate,
                                                   .parameters = 3 * hidden * intermediate,
-                                                  .activations = Bytes(z * 4 * T * I)}};
+                                                  .activations = Bytes(z * 4 * T * I),
+                                                  .products = {{hidden, 2 * intermediate}, {intermediate, hidden}},
+                                                  .norm_sums = norm_sums}};
   append_blocks(workload, layers, unit, attend, feed_forward);
   append_layer(workload, {.name = "head",
                           .parameters = hidden + vocabulary * hidden,
                           .multiply_adds = T * V * H,
                           .activations = 2 * z * e + 4 * T * V,
                           .output = z * T * V,
-                          .split = split_of_head(vocabulary, hidden, T)});
+                          .split = split_of_head(vocabulary, hidden, T, norm_sums)});
 }
 
 }  // namespace isobar

@@ -31,6 +31,12 @@ std::optional<MemoryModel> memory_model_from_name(std::string_view name);
 std::vector<std::string> optimizer_names();
 std::vector<std::string> memory_model_names();
 
+/// A product of a layer with a matrix of parameters: of each token, `inputs` numbers become `outputs`.
+struct MatrixProduct {
+  std::uint64_t inputs = 0;
+  std::uint64_t outputs = 0;
+};
+
 /// How several devices compute a layer together: each takes some of its units, with the parameters that belong to
 /// them, and reads the whole input. What it computes is an addend of the output, and of the input's gradient, and an
 /// AllReduce of each gives the sums to all of them (Shoeybi et al., Megatron-LM, 2019, section 3).
@@ -42,6 +48,9 @@ struct Split {
   /// What each device gathers from every other instead of the sum of the outputs: of a head, which divides the
   /// vocabulary, what the loss needs to know of its part.
   std::optional<Bytes> gathered = {};
+  // For devices in a grid (core/plan/shard_grid.hpp), which divide everything:
+  std::vector<MatrixProduct> products = {};  ///< one after another; none of a layer that looks up its outputs
+  std::uint64_t norm_sums = 0;               ///< numbers of each token that the layer's norm sums up over all inputs
 };
 
 /// The smallest piece of a model that can be placed. Work and sizes are for one micro-batch.

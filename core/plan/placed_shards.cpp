@@ -1,6 +1,7 @@
 #include "core/plan/placed_shards.hpp"
 
 #include "core/errors.hpp"
+#include "core/plan/shard_collectives.hpp"
 #include "core/program/collective.hpp"
 
 #include <fmt/format.h>
@@ -112,9 +113,11 @@ std::vector<std::uint64_t> units_of_shards(std::uint64_t units, const Replica& r
   return taken;
 }
 
-Layer layer_of_shard(const Layer& layer, const Replica& replica, std::size_t shard)
+Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t shard)
 {
+  const Replica& replica = stage.replicas.front();
   if (replica.shards.size() == 1) return layer;
+  if (stage.grid.is_grid()) return layer_of_grid(layer, stage.grid);
   ensure(layer.split.has_value(), "a layer of several shards has a split");
   const Split& split = *layer.split;
   const std::uint64_t units = units_of_shards(split.units, replica)[shard];
@@ -131,16 +134,29 @@ Layer layer_of_shard(const Layer& layer, const Replica& replica, std::size_t sha
   return part;
 }
 
-std::uint64_t shared_parameters(const Layer& layer)
+std::uint64_t shared_parameters(const Layer& layer, const ShardGrid& grid)
 {
+  if (grid.is_grid()) {
+    return grid.form == ShardGrid::Form::TwoAndAHalfD ? layer_of_grid(layer, grid).parameters : 0;
+  }
   return layer.parameters - (layer.split ? layer.split->parameters : 0);
 }
 
 std::optional<StageFault> fault_of_shards(const std::vector<Stage>& stages)
 {
   constexpr double tolerance = 1e-9;
-  std::unordered_map<std::string, const Replica*> first_use;  // of a device
+  struct Use {
+    const Replica* replica;
+    const ShardGrid* grid;
+  };
+  std::unordered_map<std::string, Use> first_use;  // of a device
   for (std::size_t i = 0; i < stages.size(); ++i) {
+    const ShardGrid& grid = stages[i].grid;
+    if (i > 0 && grid != stages[i - 1].grid) {
+      return StageFault{i, "grid",
+                        fmt::format("{} after {}; neighbouring stages are divided alike", text_of(grid),
+                                    text_of(stages[i - 1].grid))};
+    }
     for (std::size_t k = 0; k < stages[i].replicas.size(); ++k) {
       const Replica& replica = stages[i].replicas[k];
       const auto fault = [&](std::string text) {
@@ -157,12 +173,19 @@ std::optional<StageFault> fault_of_shards(const std::vector<Stage>& stages)
         return fault(
             "not as many as those of replicas[0], or with other shares; replicas of a stage are divided alike");
       }
+      if (grid.is_grid() && replica.shards.size() != grid.shards()) {
+        return fault(fmt::format("{}; the stage's {} has {}", replica.shards.size(), text_of(grid), grid.shards()));
+      }
+      const auto has_its_part = [&](const Shard& shard) { return is_alike(shard, replica.shards.front()); };
+      if (grid.is_grid() && !std::all_of(replica.shards.begin(), replica.shards.end(), has_its_part)) {
+        return fault("with different shares; the shards of a grid have equal blocks");
+      }
       for (const auto& shard : replica.shards) {
-        const auto [use, is_new] = first_use.emplace(shard.device, &replica);
-        const Replica* const other = use->second;
+        const auto [use, is_new] = first_use.emplace(shard.device, Use{&replica, &grid});
+        const auto& [other, other_grid] = use->second;
         const auto is_same = [](const Shard& a, const Shard& b) { return a.device == b.device && a.share == b.share; };
-        if (is_new || std::equal(other->shards.begin(), other->shards.end(), replica.shards.begin(),
-                                 replica.shards.end(), is_same)) {
+        if (is_new || (*other_grid == grid && std::equal(other->shards.begin(), other->shards.end(),
+                                                         replica.shards.begin(), replica.shards.end(), is_same))) {
           if (other != &replica || !has_twice(replica, shard.device)) continue;
           return fault(fmt::format("device {} twice; each shard has a device of its own", shown(shard.device)));
         }

@@ -49,10 +49,11 @@ inline bool has_shared_stages(const Plan& plan)
 /// The units of a layer that each shard of a replica computes: its share of them, rounded so that they sum to all, and
 /// at least one. There are as many units as shards, or more.
 std::vector<std::uint64_t> units_of_shards(std::uint64_t units, const Replica& replica);
-/// A layer as a shard computes and holds it: the layer itself, if it is the replica's only one.
-Layer layer_of_shard(const Layer& layer, const Replica& replica, std::size_t shard);
-/// The parameters of a layer that each shard of a replica has, and of whose gradients each has an addend.
-std::uint64_t shared_parameters(const Layer& layer);
+/// A layer as a shard of each replica of a stage computes and holds it: the layer itself, if it is the only one.
+Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t shard);
+/// The parameters of a layer that each of several shards has, and of whose gradients each has an addend: of a 2.5d grid
+/// all that a shard has, since others in its depth have the same.
+std::uint64_t shared_parameters(const Layer& layer, const ShardGrid& grid = {});
 
 /// What a plan says of a stage that cannot be, at a key of the stage.
 struct StageFault {

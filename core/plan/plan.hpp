@@ -4,6 +4,7 @@
 #include "core/model/workload.hpp"
 #include "core/plan/certificate.hpp"
 #include "core/plan/schedule_choice.hpp"
+#include "core/plan/shard_grid.hpp"
 #include "core/plan/sharding.hpp"
 #include "core/program/program.hpp"
 #include "core/units.hpp"
@@ -111,6 +112,7 @@ struct Stage {
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
   std::vector<Replica> replicas;
+  ShardGrid grid = {};  ///< of the shards of each replica
 
   /// The one shard of the one replica of a stage on one device.
   const Shard& shard() const { return replicas.front().shards.front(); }

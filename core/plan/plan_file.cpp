@@ -73,7 +73,13 @@ Json to_json_2(const Stage& stage, std::uint64_t microbatches)
     const auto taken = replica.microbatches > 0 ? replica.microbatches : microbatches;
     replicas.push_back({{"microbatches", taken}, {"shards", std::move(shards)}});
   }
-  return {{"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}, {"replicas", std::move(replicas)}};
+  Json object = {{"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}};
+  if (stage.grid.is_grid()) {
+    object["splits"] = {{all_layers, name_of(stage.grid.form)}};
+    object["grid"] = sides_of(stage.grid);
+  }
+  object["replicas"] = std::move(replicas);
+  return object;
 }
 
 Json to_json(const Order& order)

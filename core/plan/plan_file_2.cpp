@@ -107,6 +107,45 @@ std::vector<std::uint64_t> read_cuts_of_shards(MappingReader& reader, const Stag
   return cuts;
 }
 
+/// Reads how shards divide the layers: "splits": {"*": "2.5d"}, "grid": [4, 2, 2].
+ShardGrid read_grid(MappingReader& reader, FaultList& faults)
+{
+  using Form = ShardGrid::Form;
+  if (reader.optional("splits") == nullptr) {
+    if (reader.optional("grid") != nullptr) {
+      reader.add_fault("grid", "its form is missing; write splits, such as {\"*\": \"2d\"}");
+    }
+    return {};
+  }
+  const auto form = read_mapping<std::optional<Form>>(reader, "splits", faults, [](MappingReader& splits) {
+    bool is_of_all = true;
+    for (const auto& key : splits.keys()) {
+      if (key == all_layers) continue;
+      splits.required(key);
+      splits.add_fault(key, "layers of a stage are divided alike; write \"*\"");
+      is_of_all = false;
+    }
+    if (!is_of_all && !splits.has(all_layers)) return std::optional<Form>();
+    return shard_form_from_name(splits.required_choice(all_layers, shard_form_names()));
+  });
+  const bool has_sides = reader.optional("grid") != nullptr;
+  if (!form || *form == Form::OneD) {
+    if (faults.empty() && has_sides) reader.add_fault("grid", "splits is 1d, which has none; leave it out");
+    return {};
+  }
+  constexpr std::uint64_t longest_side = 65'536;
+  const auto sides = read_list<std::uint64_t>(reader, "grid", faults, [](MappingReader& item, const std::string& name) {
+    return item.required_count(name, 1, longest_side);
+  });
+  if (!faults.empty()) return {};
+  try {
+    return shard_grid(*form, sides);
+  } catch (const InputError& fault) {
+    reader.add_fault("grid", fault.what());
+    return {};
+  }
+}
+
 std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches, FaultList& faults)
 {
   Stage stage;
@@ -128,7 +167,8 @@ std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t
                                              counted(taken, "micro-batch", "es"), *microbatches));
   }
   if (stage.replicas.size() == 1) stage.replicas.front().microbatches = 0;  // all, whatever the step has
-  refuse(reader, {"splits", "residence"});
+  refuse(reader, {"residence"});
+  stage.grid = read_grid(reader, faults);
   const auto fault = faults.empty() ? fault_of_shards({stage}) : std::nullopt;
   if (fault) reader.add_fault(fault->key, fault->text);
   if (has_shards({stage})) return parts_of(stage, read_cuts_of_shards(reader, stage));

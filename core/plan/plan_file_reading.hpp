@@ -10,8 +10,11 @@
 #include <string>
 #include <vector>
 
-/// What the readers of plan files share.
+/// What the readers and the writer of plan files share.
 namespace isobar {
+
+/// The pattern of layers in "splits" that matches all.
+inline constexpr auto all_layers = "*";
 
 /// Reads a member that must be a mapping by `read`; a fault if it is missing or something else.
 template <typename Value, typename Read>

@@ -62,4 +62,10 @@ const End& other_end(const Channel& channel, std::size_t rank, LaneId lane)
   return channel.ends[0];
 }
 
+const std::vector<std::vector<std::size_t>>& Program::grids() const
+{
+  static const std::vector<std::vector<std::size_t>> none;
+  return none;
+}
+
 }  // namespace isobar

@@ -179,6 +179,9 @@ class Program {
   /// The lanes of a rank, by LaneId; the first is the compute lane.
   virtual const std::vector<Lane>& lanes(std::size_t rank) const = 0;
   virtual const std::vector<Channel>& channels() const = 0;
+  /// Groups of ranks that compute each micro-batch of their stages together and have blocks of the parameters each
+  /// (ShardGrid), so that not all of them meet. A rank is in one at most.
+  virtual const std::vector<std::vector<std::size_t>>& grids() const;
   /// Memory of a tier that the rank holds throughout: parameters, gradients, optimizer state, buffers.
   virtual Bytes resident(std::size_t rank, Tier tier) const = 0;
   /// The number of instructions of a lane.

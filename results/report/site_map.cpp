@@ -1,6 +1,7 @@
 #include "results/report/site_map.hpp"
 
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/shard_collectives.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -161,8 +162,15 @@ SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
     }
   }
   for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const ShardGrid& grid = plan.stages[stage].grid;
+    const std::vector<GridAxis> axes =
+        grid.is_grid() ? std::vector{GridAxis::Row, GridAxis::Column, GridAxis::Depth} : std::vector{GridAxis::All};
     for (const auto& shards : devices[stage]) {
-      for (std::size_t i = 0; i < shards.size(); ++i) connect(shards[i], shards[(i + 1) % shards.size()]);
+      for (const GridAxis axis : axes) {
+        for (const auto& ring : groups_along(grid, axis, shards.size())) {
+          for (std::size_t i = 0; i < ring.size(); ++i) connect(shards[ring[i]], shards[ring[(i + 1) % ring.size()]]);
+        }
+      }
     }
     for (std::size_t shard = 0; shard < devices[stage].front().size(); ++shard) {
       for (const Flow& flow : sync_flows(plan, stage, shard, Bytes(1), cluster)) {

@@ -9,6 +9,22 @@ namespace isobar::results {
 StepRecorder::StepRecorder(const Program& program, std::size_t most) : most_(most), channels_(program.channels())
 {
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) recorded_.lanes.push_back(program.lanes(rank));
+  for (std::size_t i = 0; i < program.grids().size(); ++i) {
+    for (const std::size_t rank : program.grids()[i]) grid_of_[rank] = i;
+  }
+}
+
+bool StepRecorder::is_of_shards(const TraceEvent& event) const
+{
+  const Instruction& instruction = event.instruction;
+  if (!is_collective(instruction.opcode)) return false;
+  if (instruction.payload == Payload::Activation || instruction.payload == Payload::Gradient) return true;
+  const auto own = grid_of_.find(event.rank);
+  const auto& ends = channels_[recorded_.lanes[event.rank][instruction.lane].channel.value()].ends;
+  return own != grid_of_.end() && std::all_of(ends.begin(), ends.end(), [&](const End& end) {
+           const auto other = grid_of_.find(end.rank);
+           return other != grid_of_.end() && other->second == own->second;
+         });
 }
 
 void StepRecorder::record(const TraceEvent& event)
@@ -17,12 +33,13 @@ void StepRecorder::record(const TraceEvent& event)
   if (event.step > 0 || instruction.opcode == Opcode::Recv) return;
   ++recorded_.instructions;
   if (recorded_.events.size() < most_) recorded_.events.push_back(event);
-  if (instruction.payload == Payload::ParameterGradient) recorded_.synced[instruction.stage] = instruction.size;
-  const bool is_of_shards = is_collective(instruction.opcode) &&
-                            (instruction.payload == Payload::Activation || instruction.payload == Payload::Gradient);
-  if (instruction.opcode != Opcode::Send && !is_of_shards) return;
+  const bool is_among_shards = is_of_shards(event);
+  if (instruction.payload == Payload::ParameterGradient && !is_among_shards) {
+    recorded_.synced[instruction.stage] = instruction.size;
+  }
+  if (instruction.opcode != Opcode::Send && !is_among_shards) return;
   const Channel& channel = channels_[recorded_.lanes[event.rank][instruction.lane].channel.value()];
-  if (is_of_shards) {
+  if (is_among_shards) {
     if (channel.ends.front().rank != event.rank) return;
     const std::vector<Bytes> sizes(channel.ends.size(), instruction.size);
     for (const Round& round : rounds_of(instruction.opcode, sizes, channel.algorithm)) {

@@ -17,7 +17,8 @@ struct RecordedStep {
   std::vector<std::vector<Lane>> lanes;  ///< of the program, by rank
   std::vector<TraceEvent> events;        ///< in the order of recording
   std::uint64_t instructions = 0;        ///< number in the step, kept or not
-  /// Bytes of activations and their gradients between two ranks, by sending and receiving rank.
+  /// Bytes of activations and their gradients between two ranks, by sending and receiving rank, and all that is sent in
+  /// a grid of shards.
   std::map<std::pair<std::size_t, std::size_t>, Bytes> sent;
   std::map<std::uint32_t, Bytes> synced;  ///< gradients that the replicas of a stage add up, by stage
 };
@@ -31,8 +32,12 @@ class StepRecorder : public TraceSink {
   const RecordedStep& recorded() const { return recorded_; }
 
  private:
+  /// Whether the event is a collective among the shards of a replica, of activations or in a grid.
+  bool is_of_shards(const TraceEvent& event) const;
+
   std::size_t most_;
   std::vector<Channel> channels_;
+  std::map<std::size_t, std::size_t> grid_of_;  // by rank in one
   RecordedStep recorded_;
 };
 

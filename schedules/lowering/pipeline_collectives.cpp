@@ -8,6 +8,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
 #include <utility>
 
 namespace isobar::schedules {
@@ -32,81 +36,150 @@ void PipelineProgram::divide_memory(const Workload& workload)
   }
 }
 
-void PipelineProgram::find_shard_sums()
+ShardLane& PipelineProgram::shard_lane(std::size_t rank, const ShardCollective& collective)
 {
-  output_sums_.resize(orders_.size());
-  gradient_sums_.resize(orders_.size());
-  for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
-    const auto& parts = parts_of_rank_[rank];
-    if (shards_[works_[parts.front()].index] == 1) continue;
-    output_sums_[rank].emplace();
-    output_sums_[rank]->tasks =
-        TaskSubset(orders_[rank], [](const Task& task) { return task.opcode == Opcode::Forward; });
-    gradient_sums_[rank].emplace();
-    gradient_sums_[rank]->tasks = TaskSubset(orders_[rank], [&](const Task& task) {
-      const bool makes_gradient = task.opcode == Opcode::Backward || task.opcode == Opcode::BackwardInput;
-      return makes_gradient && works_[parts[task.part]].index > 0;
-    });
-    for (const std::size_t part : parts) {
-      StageWork& work = works_[part];
-      const bool is_last = work.index + 1 == patterns_.size();
-      if (is_last && !work.backwards.empty())
-        work.gradient.source = {&work.forwards, compute_lane, &*output_sums_[rank]};
+  const auto [found, is_new] = shard_lanes_[rank].try_emplace({collective.role, collective.product});
+  ShardLane& lane = found->second;
+  if (!is_new) return lane;
+  lane.role = collective.role;
+  lane.payload = collective.payload;
+  lane.axis = collective.axis;
+  lane.of_part.resize(parts_of_rank_[rank].size());
+  return lane;
+}
+
+void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundaries& boundaries)
+{
+  shard_lanes_.resize(orders_.size());
+  for (auto& work : works_) {
+    work.is_sharded = shards_[work.index] > 1;
+    if (!work.is_sharded) continue;
+    const ShardGrid& grid = grids_[work.index];
+    std::map<std::tuple<ShardPass, bool, Payload>, const ShardLane*> last;
+    for (const auto& collective : shard_collectives(workload, boundaries, work.first_layer, grid)) {
+      const ShardPass pass = isobar::pass_of(collective.role);
+      if (pass != ShardPass::Forward && !is_training_) continue;
+      ShardLane& lane = shard_lane(work.rank, collective);
+      ensure(lane.axis == collective.axis, "collectives of one role and product meet along one axis");
+      const bool is_before = is_before_pass(collective.role);
+      const ShardLane*& follows = last[{pass, is_before, collective.payload}];
+      lane.of_part[work.part] = ShardLane::Each{collective.opcode, collective.size, collective.held, follows};
+      follows = &lane;
+      // What a 3d grid gathers stays until the gradient of the parameters is known.
+      const bool stays = grid.form == ShardGrid::Form::ThreeD && is_training_;
+      work.sharded(stays ? ShardPass::WeightGradient : pass).released += collective.held;
+      if (is_before && needs_arrival(collective.role)) work.sharded(pass).has_arrival = true;
+      if (!is_before) work.sharded(pass).last = &lane;
     }
+    for (const auto& [key, lane] : last) {
+      const auto& [pass, is_before, payload] = key;
+      if (is_before) work.sharded(pass).needed.push_back(lane);
+    }
+    const bool is_last = work.index + 1 == patterns_.size();
+    if (is_last && is_training_) {
+      work.gradient.source = {&work.forwards, compute_lane, work.sharded(ShardPass::Forward).last};
+    }
+  }
+  for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
+    for (auto& [kind, shared] : shard_lanes_[rank]) {
+      ShardLane& lane = shared;
+      const ShardPass pass = isobar::pass_of(lane.role);
+      lane.tasks = TaskSubset(orders_[rank], [&](const Task& task) {
+        const bool is_forward = task.opcode == Opcode::Forward;
+        const bool is_other_half =
+            task.opcode == (pass == ShardPass::InputGradient ? Opcode::BackwardWeight : Opcode::BackwardInput);
+        return lane.of_part[task.part] && is_forward == (pass == ShardPass::Forward) && !is_other_half;
+      });
+    }
+  }
+  for (std::size_t i = 0; i < works_.size(); i += shards_[works_[i].index]) {
+    if (!grids_[works_[i].index].is_grid() || works_[i].part > 0) continue;
+    auto& ranks = grid_ranks_.emplace_back();
+    for (std::size_t k = i; k < i + shards_[works_[i].index]; ++k) ranks.push_back(works_[k].rank);
   }
 }
 
-template <typename RecordOfRank>
-std::vector<LaneId> PipelineProgram::add_shard_lanes(const char* name, RecordOfRank record_of_rank)
+template <typename RecordOfRank, typename AxisOfRank>
+std::vector<LaneId> PipelineProgram::connect_shards(const std::string& name, RecordOfRank record_of_rank,
+                                                    AxisOfRank axis_of_rank)
 {
   std::vector<LaneId> lanes(orders_.size(), compute_lane);
-  std::vector<bool> is_done(orders_.size(), false);
   for (std::size_t i = 0; i < works_.size(); i += shards_[works_[i].index]) {
     const std::size_t shards = shards_[works_[i].index];
-    const bool has_any = shards > 1 && record_of_rank(works_[i].rank).length > 0;
-    if (!has_any || is_done[works_[i].rank]) continue;
-    Channel channel;
-    for (std::size_t k = i; k < i + shards; ++k) {
-      const std::size_t rank = works_[k].rank;
-      is_done[rank] = true;
-      lanes[rank] = add_lane(rank, {name, Engine::Network, channels_.size()}, record_of_rank(rank));
-      channel.ends.push_back({rank, lanes[rank]});
+    const std::size_t first = works_[i].rank;
+    if (shards == 1 || works_[i].part > 0 || record_of_rank(first).length == 0) continue;
+    for (const auto& group : groups_along(grids_[works_[i].index], axis_of_rank(first), shards)) {
+      Channel channel;
+      for (const std::size_t shard : group) {
+        const std::size_t rank = works_[i + shard].rank;
+        lanes[rank] = add_lane(rank, {name, Engine::Network, channels_.size()}, record_of_rank(rank));
+        channel.ends.push_back({rank, lanes[rank]});
+      }
+      channels_.push_back(std::move(channel));
     }
-    channels_.push_back(std::move(channel));
   }
   return lanes;
 }
 
-void PipelineProgram::add_shard_sums(const char* name, Payload payload, std::vector<std::optional<ShardSums>>& sums)
+void PipelineProgram::add_shard_lanes()
 {
-  const auto lanes = add_shard_lanes(name, [&](std::size_t rank) {
-    LaneRecord record;
-    record.kind = LaneKind::ShardSum;
-    record.payload = payload;
-    record.length = sums[rank]->tasks.length();
-    return record;
-  });
-  for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
-    if (sums[rank]) sums[rank]->lane = lanes[rank];
+  std::set<ShardKind> kinds;
+  for (const auto& lanes : shard_lanes_) {
+    for (const auto& [kind, lane] : lanes) kinds.insert(kind);
+  }
+  for (const auto& kind : kinds) {
+    const auto record_of_rank = [&](std::size_t rank) {
+      LaneRecord record;
+      const auto found = shard_lanes_[rank].find(kind);
+      if (found == shard_lanes_[rank].end()) return record;
+      record.kind = LaneKind::Shards;
+      record.payload = found->second.payload;
+      record.length = found->second.tasks.length();
+      record.shards = &found->second;
+      return record;
+    };
+    const auto axis_of_rank = [&](std::size_t rank) { return shard_lanes_[rank].at(kind).axis; };
+    const auto& [role, product] = kind;
+    const std::string name = product == 0 ? std::string(name_of(role)) : fmt::format("{} {}", name_of(role), product);
+    const auto lanes = connect_shards(name, record_of_rank, axis_of_rank);
+    for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
+      if (lanes[rank] != compute_lane) shard_lanes_[rank].at(kind).lane = lanes[rank];
+    }
   }
 }
 
 void PipelineProgram::add_shared_gradient_sums()
 {
-  shared_sums_.resize(orders_.size());
-  const auto lanes = add_shard_lanes("sum shared gradients", [&](std::size_t rank) {
-    LaneRecord record;
-    record.kind = LaneKind::SharedGradientSum;
-    record.length = parts_of_rank_[rank].size();
-    return record;
-  });
+  last_gradients_.resize(orders_.size());
+  const auto grid_of = [&](std::size_t rank) { return grids_[works_[parts_of_rank_[rank].front()].index]; };
+  const auto lanes = connect_shards(
+      "sum shared gradients",
+      [&](std::size_t rank) {
+        LaneRecord record;
+        record.kind = LaneKind::SharedGradientSum;
+        const bool has_copies = !grid_of(rank).is_grid() || grid_of(rank).form == ShardGrid::Form::TwoAndAHalfD;
+        record.length = has_copies ? parts_of_rank_[rank].size() : 0;
+        return record;
+      },
+      [&](std::size_t rank) { return grid_of(rank).is_grid() ? GridAxis::Depth : GridAxis::All; });
   for (auto& work : works_) {
     if (shards_[work.index] == 1) continue;
     const std::uint64_t parts = parts_of_rank_[work.rank].size();
+    const Wait after = after_gradients(work);
+    if (lanes[work.rank] == compute_lane) {
+      if (after.lane != compute_lane) work.update_waits.add(after);
+      continue;
+    }
     const Wait sum = {lanes[work.rank], 0, parts - work.part};
     work.sync_waits.add(sum);
     work.update_waits.add(sum);
-    shared_sums_[work.rank] = {lanes[work.rank], 0, parts};
+  }
+  for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
+    if (lanes[rank] != compute_lane) last_gradients_[rank].add({lanes[rank], 0, parts_of_rank_[rank].size()});
+    // The first product's come last.
+    const auto found = shard_lanes_[rank].find({ShardRole::WeightGradientSum, 0});
+    if (found == shard_lanes_[rank].end()) continue;
+    last_gradients_[rank].add({found->second.lane, 0, found->second.tasks.length()});
   }
 }
 
@@ -114,7 +187,6 @@ template <typename Added>
 void PipelineProgram::add_collective(const Plan& plan, std::size_t stage, const char* name, LaneKind kind,
                                      std::size_t parts, Added added)
 {
-  constexpr double bytes_of_a_value = 4;
   for (std::size_t shard = 0; shard < shards_[stage]; ++shard) {
     Channel channel;
     channel.algorithm = plan.sync.algorithm;
@@ -125,7 +197,7 @@ void PipelineProgram::add_collective(const Plan& plan, std::size_t stage, const 
       record.kind = kind;
       record.work = static_cast<std::uint32_t>(i);
       record.length = 1;
-      record.size = Bytes(work.parameters * bytes_of_a_value / static_cast<double>(parts));
+      record.size = synced_bytes(work) / static_cast<double>(parts);
       std::size_t alike = 0;  // lanes of this kind on the rank
       for (const std::size_t part : parts_of_rank_[work.rank]) {
         alike += patterns_[works_[part].index].replicas() > 1 ? 1U : 0U;
@@ -189,7 +261,9 @@ Wait PipelineProgram::after_gradients(const StageWork& work) const
 {
   const Order& order = orders_[work.rank];
   const auto opcode = order.count(Opcode::Backward, work.part) > 0 ? Opcode::Backward : Opcode::BackwardWeight;
-  return {compute_lane, 0, order.position_of(order.nth(opcode, work.part, work.microbatches - 1)) + 1};
+  const std::uint64_t last = order.position_of(order.nth(opcode, work.part, work.microbatches - 1));
+  const ShardLane* const sums = work.sharded(ShardPass::WeightGradient).last;
+  return sums != nullptr ? sums->at(last) : Wait{compute_lane, 0, last + 1};
 }
 
 void PipelineProgram::add_facts_sync()
@@ -235,26 +309,42 @@ Instruction PipelineProgram::sync(std::size_t rank, LaneId lane, const LaneRecor
   instruction.waits = is_of_facts ? Waits(Wait{compute_lane, 0, orders_[rank].length()}) : work.sync_waits;
   if (is_of_facts) {
     instruction.waits.add(last_sync_[rank]);
-    instruction.waits.add(shared_sums_[rank]);
+    for (const Wait& wait : last_gradients_[rank]) instruction.waits.add(wait);
   }
   if (is_divided) instruction.releases.size = work.unsummed_gradients;
   return instruction;
 }
 
-Instruction PipelineProgram::shard_sum(std::size_t rank, LaneId lane, const LaneRecord& record,
-                                       std::uint64_t position) const
+void PipelineProgram::add_sharded(const StageWork& stage, ShardPass pass, std::uint64_t position,
+                                  Instruction& instruction)
 {
-  const bool is_of_outputs = record.payload == Payload::Activation;
-  const auto& sums = is_of_outputs ? output_sums_[rank] : gradient_sums_[rank];
-  const std::uint64_t made_at = sums->tasks.position_of(position);
-  const Task task = orders_[rank].at(made_at);
+  if (!stage.is_sharded) return;
+  for (const ShardLane* lane : stage.sharded(pass).needed) instruction.waits.add(lane->at(position));
+  instruction.releases.size += stage.sharded(pass).released;
+}
+
+Instruction PipelineProgram::collective_of_shards(std::size_t rank, LaneId lane, const LaneRecord& record,
+                                                  std::uint64_t position) const
+{
+  const ShardLane& own = *record.shards;
+  const auto [at, task] = own.tasks.place_of(position);
   const StageWork& work = works_[parts_of_rank_[rank][task.part]];
-  Instruction instruction = work.make(is_of_outputs && work.gathers_output ? Opcode::AllGather : Opcode::AllReduce);
+  const ShardLane::Each& each = *own.of_part[task.part];
+  Instruction instruction = work.make(each.opcode);
   instruction.payload = record.payload;
   instruction.lane = lane;
   instruction.microbatch = work.forwards.of_step(task.microbatch);
-  instruction.size = is_of_outputs ? work.output : work.input_gradient;
-  instruction.waits = Wait{compute_lane, 0, made_at + 1};
+  instruction.size = each.size;
+  instruction.acquires.size = each.held;
+  if (is_before_pass(own.role) && !needs_arrival(own.role)) instruction.waits = one_task_ahead(rank, work, at);
+  if (each.before != nullptr) {
+    instruction.waits.add(each.before->at(at));
+  } else if (!is_before_pass(own.role)) {
+    instruction.waits = Wait{compute_lane, 0, at + 1};
+  } else if (needs_arrival(own.role)) {
+    const bool is_forward = task.opcode == Opcode::Forward;
+    instruction.waits.add(arrival_of(is_forward ? work.input : work.gradient, work.forwards, task.microbatch, at));
+  }
   return instruction;
 }
 
@@ -284,17 +374,19 @@ Instruction PipelineProgram::gather(std::size_t rank, LaneId lane, const LaneRec
   const Task task = record.series->nth(position);
   instruction.microbatch = record.series->of_step(task.microbatch);
   instruction.acquires.size = work.gathered;
-  const Order& order = orders_[rank];
-  const std::uint64_t at = record.series->position_of(task);
-  const bool follows_itself =
-      at > 0 && order.at(at - 1).part == work.part && order.at(at - 1).opcode != Opcode::BackwardWeight;
-  const std::uint64_t done = follows_itself ? at : std::max<std::uint64_t>(at, 1) - 1;
-  if (done > 0) {
-    instruction.waits = Wait{compute_lane, 0, done};
-  } else if (is_training_) {
-    instruction.waits = Wait{compute_lane, 1, order.length() + work.part + 1};  // its Update a period back
-  }
+  instruction.waits = one_task_ahead(rank, work, record.series->position_of(task));
   return instruction;
+}
+
+Waits PipelineProgram::one_task_ahead(std::size_t rank, const StageWork& work, std::uint64_t position) const
+{
+  const Order& order = orders_[rank];
+  const bool follows_itself = position > 0 && order.at(position - 1).part == work.part &&
+                              order.at(position - 1).opcode != Opcode::BackwardWeight;
+  const std::uint64_t done = follows_itself ? position : std::max<std::uint64_t>(position, 1) - 1;
+  if (done > 0) return Wait{compute_lane, 0, done};
+  if (is_training_) return Wait{compute_lane, 1, order.length() + work.part + 1};  // its Update a period back
+  return {};
 }
 
 }  // namespace isobar::schedules

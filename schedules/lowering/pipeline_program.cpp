@@ -13,6 +13,16 @@
 
 namespace isobar::schedules {
 
+namespace {
+
+/// The pass that makes what a transfer carries.
+ShardPass pass_of(Payload payload)
+{
+  return payload == Payload::Activation ? ShardPass::Forward : ShardPass::InputGradient;
+}
+
+}  // namespace
+
 PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std::vector<Order> orders)
     : orders_(std::move(orders)), patterns_(microbatch_patterns(plan)), parts_of_rank_(orders_.size())
 {
@@ -30,15 +40,15 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std
     const std::size_t updates = is_training_ ? parts_of_rank_[rank].size() : 0;
     records_[rank][compute_lane].length = orders_[rank].length() + updates;
   }
-  find_shard_sums();
-  const auto hops = hops_of(boundaries_of(workload), plan.data_server.has_value());
+  const Boundaries boundaries = boundaries_of(workload);
+  find_shard_lanes(workload, boundaries);
+  const auto hops = hops_of(boundaries, plan.data_server.has_value());
   channels_.resize(hops.size());
   add_lanes("send activation", Payload::Activation, true, hops);
   add_lanes("send gradient", Payload::Gradient, true, hops);
   add_lanes("receive activation", Payload::Activation, false, hops);
   add_lanes("receive gradient", Payload::Gradient, false, hops);
-  add_shard_sums("sum activations", Payload::Activation, output_sums_);
-  if (is_training_) add_shard_sums("sum gradients", Payload::Gradient, gradient_sums_);
+  add_shard_lanes();
   sharded_ = plan.sync.sharded;
   if (sharded_ != Sharding::None) divide_memory(workload);
   if (sharded_ == Sharding::Parameters) {
@@ -80,8 +90,8 @@ Instruction PipelineProgram::at(std::size_t rank, LaneId lane, std::uint64_t pos
       return sync(rank, lane, record);
     case LaneKind::ParameterGather:
       return gather(rank, lane, record, position);
-    case LaneKind::ShardSum:
-      return shard_sum(rank, lane, record, position);
+    case LaneKind::Shards:
+      return collective_of_shards(rank, lane, record, position);
     case LaneKind::SharedGradientSum:
       return shared_gradient_sum(rank, lane, position);
     default:
@@ -94,12 +104,11 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
   const Cluster nowhere;  // what a stage needs is the same on every device
   const CostModel costs(workload, nowhere);
   const double bytes = bytes_per_parameter(workload.dtype, workload.optimizer);
-  const Boundaries boundaries = boundaries_of(workload);
   for (const auto& [stage, replica, shard, rank] : placed_shards(plan)) {
-    const Replica& shares = plan.stages[stage].replicas[replica];
     if (replica == 0 && shard == 0) {
       first_of_stage_.push_back(works_.size());
-      shards_.push_back(shares.shards.size());
+      shards_.push_back(plan.stages[stage].replicas.front().shards.size());
+      grids_.push_back(plan.stages[stage].grid);
     }
     StageWork work;
     work.index = static_cast<std::uint32_t>(stage);
@@ -113,7 +122,7 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
     for (std::size_t k = work.first_layer; k <= work.last_layer; ++k) {
       const Layer& whole = workload.layers.at(k);
       std::optional<Layer> part;
-      if (shards_[stage] > 1) part = layer_of_shard(whole, shares, shard);
+      if (shards_[stage] > 1) part = layer_of_shard(whole, plan.stages[stage], shard);
       const Layer& each = part ? *part : whole;
       work.forward += each.forward;
       work.backward += each.backward;
@@ -124,12 +133,11 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
       if (!part) continue;
       ensure(work.first_layer == work.last_layer, "a stage of several shards has one layer");
       if (!costs.memory_ignores_schedule()) {
-        work.resident -= Bytes(static_cast<double>(whole.parameters - each.parameters) * bytes);
+        const Bytes buffers = work.resident - Bytes(static_cast<double>(whole.parameters) * bytes);
+        const Bytes own_buffers = buffers / static_cast<double>(grids_[stage].shards());
+        work.resident = Bytes(static_cast<double>(each.parameters) * bytes) + own_buffers;
       }
-      work.shared_parameters = static_cast<double>(shared_parameters(whole));
-      work.gathers_output = whole.split->gathered.has_value();
-      work.output = whole.split->gathered.value_or(boundaries.output.at(k + 1));
-      work.input_gradient = boundaries.gradient.at(k);
+      work.shared_parameters = static_cast<double>(shared_parameters(whole, grids_[stage]));
     }
     work.part = static_cast<std::uint32_t>(parts_of_rank_[rank].size());
     parts_of_rank_[rank].push_back(works_.size());
@@ -185,8 +193,9 @@ std::vector<Hop> PipelineProgram::hops_of(const Boundaries& boundaries, bool has
         const bool goes_back = works_[to].shard == works_[from].shard % shards_[stage] && is_training_;
         if (!goes_there && !goes_back) continue;
         if (!is_alike && !do_meet(from, to)) continue;
-        if (goes_there) add_hop(hops, Payload::Activation, from, to, boundaries.output.at(layer), is_alike);
-        if (goes_back) add_hop(hops, Payload::Gradient, to, from, boundaries.gradient.at(layer), is_alike);
+        const auto blocks = static_cast<double>(grids_[stage].shards());  // of a grid, each shard has one
+        if (goes_there) add_hop(hops, Payload::Activation, from, to, boundaries.output.at(layer) / blocks, is_alike);
+        if (goes_back) add_hop(hops, Payload::Gradient, to, from, boundaries.gradient.at(layer) / blocks, is_alike);
       }
     }
   }
@@ -219,9 +228,7 @@ void PipelineProgram::add_hop(std::vector<Hop>& hops, Payload payload, std::size
 {
   const Series& made = payload == Payload::Activation ? works_[from].forwards : works_[from].backwards;
   if (works_[from].rank == works_[to].rank) {
-    const auto& sums = payload == Payload::Activation ? output_sums_ : gradient_sums_;
-    const auto& own = sums[works_[from].rank];
-    source_of(payload, from, to) = {&made, compute_lane, own ? &*own : nullptr};
+    source_of(payload, from, to) = {&made, compute_lane, works_[from].sharded(pass_of(payload)).last};
     return;
   }
   const Series* sent = &made;
@@ -296,24 +303,34 @@ Instruction PipelineProgram::compute(std::size_t rank, std::uint64_t position) c
   const StageWork& stage = works_[parts_of_rank_[rank][task.part]];
   Instruction instruction = stage.make(task.opcode);
   instruction.microbatch = stage.forwards.of_step(task.microbatch);
+  const auto add_arrival = [&](const Input& input, ShardPass pass) {
+    if (stage.is_sharded && stage.sharded(pass).has_arrival) return;
+    const Wait arrival = arrival_of(input, stage.forwards, task.microbatch, position);
+    if (arrival.lane != compute_lane) instruction.waits.add(arrival);
+  };
   switch (task.opcode) {
     case Opcode::Forward:
       instruction.work = stage.forward;
       instruction.acquires.size = stage.activations;
-      instruction.waits.add(arrival_of(stage.input, stage.forwards, task.microbatch, position));
+      add_arrival(stage.input, ShardPass::Forward);
+      add_sharded(stage, ShardPass::Forward, position, instruction);
       break;
     case Opcode::Backward:
       instruction.work = stage.backward;
       instruction.releases.size = stage.activations;
-      instruction.waits.add(arrival_of(stage.gradient, stage.forwards, task.microbatch, position));
+      add_arrival(stage.gradient, ShardPass::InputGradient);
+      add_sharded(stage, ShardPass::InputGradient, position, instruction);
+      add_sharded(stage, ShardPass::WeightGradient, position, instruction);
       break;
     case Opcode::BackwardInput:
       instruction.work = stage.backward - stage.backward_weight;
-      instruction.waits.add(arrival_of(stage.gradient, stage.forwards, task.microbatch, position));
+      add_arrival(stage.gradient, ShardPass::InputGradient);
+      add_sharded(stage, ShardPass::InputGradient, position, instruction);
       break;
     case Opcode::BackwardWeight:
       instruction.work = stage.backward_weight;
       instruction.releases.size = stage.activations;
+      add_sharded(stage, ShardPass::WeightGradient, position, instruction);
       break;
     default:
       instruction.work = stage.update;
@@ -334,9 +351,8 @@ Instruction PipelineProgram::transfer(LaneId lane, const LaneRecord& record, std
   instruction.microbatch = record.series->of_step(task.microbatch);
   instruction.size = record.size;
   if (record.kind == LaneKind::Send) {
-    const auto& sums = record.payload == Payload::Activation ? output_sums_ : gradient_sums_;
-    const auto& own = sums[works_[record.work].rank];
-    instruction.waits.add(own ? own->after(record.series->position_of(task)) : after(*record.series, task));
+    const ShardLane* const sums = works_[record.work].sharded(pass_of(record.payload)).last;
+    instruction.waits.add(sums != nullptr ? sums->at(record.series->position_of(task)) : after(*record.series, task));
   }
   if (record.kind == LaneKind::RecvOfInputs) instruction.waits.add(after_earlier_input(*record.series, position));
   return instruction;

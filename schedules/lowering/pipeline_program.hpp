@@ -5,28 +5,53 @@
 #include "core/plan/microbatch_pattern.hpp"
 #include "core/plan/order.hpp"
 #include "core/plan/plan.hpp"
+#include "core/plan/shard_collectives.hpp"
 #include "core/program/program.hpp"
 #include "schedules/lowering/series.hpp"
 #include "schedules/lowering/task_subset.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// The Program of a plan. Internal to schedules/lowering.
 namespace isobar::schedules {
 
-/// The collectives by which the shards of a replica make whole what each computes a part of: number k follows task k of
-/// the subset.
-struct ShardSums {
+/// Collectives of shards with one lane on each of them: of a role and a product.
+using ShardKind = std::pair<ShardRole, std::size_t>;
+
+/// The collectives of one kind among the shards of a replica: number k is for task k of the subset.
+struct ShardLane {
+  struct Each {
+    Opcode opcode = Opcode::AllReduce;
+    Bytes size;
+    Bytes held;
+    const ShardLane* before = nullptr;  // whose collective for the same task it follows
+  };
+
+  ShardRole role = ShardRole::OutputSum;
+  Payload payload = Payload::Activation;
+  GridAxis axis = GridAxis::All;
+  std::vector<std::optional<Each>> of_part;  // of the rank
   TaskSubset tasks;
   LaneId lane = compute_lane;
 
-  /// The wait for what follows the task at a position of the rank's order.
-  Wait after(std::uint64_t position) const { return {lane, 0, tasks.index_at(position) + 1}; }
+  /// The wait for what is for the task at a position of the rank's order.
+  Wait at(std::uint64_t position) const { return {lane, 0, tasks.index_at(position) + 1}; }
+};
+
+/// What the collectives of shards mean to a pass of a stage.
+struct ShardedPass {
+  std::vector<const ShardLane*> needed;  // the last ones before it, of each kind of data
+  bool has_arrival = false;              // those wait for what the pass reads from a neighbouring stage
+  const ShardLane* last = nullptr;       // of what it makes
+  Bytes released;                        // at its end: the room for blocks of others
 };
 
 /// Where a task finds its input: made by a series, and brought by a lane of receives. The compute lane brings nothing:
@@ -34,7 +59,7 @@ struct ShardSums {
 struct Source {
   const Series* made_by = nullptr;  // none: nothing to wait for
   LaneId lane = compute_lane;
-  const ShardSums* sums = nullptr;  // of the same rank
+  const ShardLane* sums = nullptr;  // of the same rank
 };
 
 /// Where the tasks of a replica find their inputs if the neighbouring stage divides the micro-batches in another way.
@@ -60,6 +85,7 @@ struct StageWork {
   std::uint32_t index = 0;  // of the stage
   std::uint32_t part = 0;   // of the rank
   bool is_divided = false;  // among the replicas, as Sync::sharded says
+  bool is_sharded = false;  // among several shards
   Input input;
   Input gradient;
   Series forwards;
@@ -69,10 +95,8 @@ struct StageWork {
   std::size_t rank = 0;
   std::uint64_t microbatches = 0;
   double parameters = 0;
-  double shared_parameters = 0;  // that all shards have, and of whose gradients each has an addend
-  Bytes output;                  // what is summed up over the shards, or what each brings to the others
-  bool gathers_output = false;   // brings
-  Bytes input_gradient;          // what is summed up over the shards
+  double shared_parameters = 0;               // that several shards have, and of whose gradients each has an addend
+  std::array<ShardedPass, 3> sharded_passes;  // by ShardPass
   Flops update;
   Bytes resident;
   Bytes unsummed_gradients;          // held from the first backward until the sum of the gradients
@@ -85,6 +109,9 @@ struct StageWork {
   std::optional<LaneId> backward_gather;
   Waits gather_waits;
   Bytes gathered;  // held from a gather for a task to the end of the task
+
+  ShardedPass& sharded(ShardPass pass) { return sharded_passes[static_cast<std::size_t>(pass)]; }
+  const ShardedPass& sharded(ShardPass pass) const { return sharded_passes[static_cast<std::size_t>(pass)]; }
 
   /// An instruction of the stage without work, data and waits.
   Instruction make(Opcode opcode) const
@@ -120,7 +147,7 @@ enum class LaneKind : std::uint8_t {
   GradientSync,
   FactsSync,
   ParameterGather,
-  ShardSum,
+  Shards,
   SharedGradientSum
 };
 
@@ -130,8 +157,9 @@ struct LaneRecord {
   Payload payload = Payload::Activation;
   std::uint32_t work = 0;  // index of the shard's StageWork
   std::uint64_t length = 0;
-  const Series* series = nullptr;  // of transfers, as in Hop
-  Bytes size;                      // of transfers and syncs
+  const Series* series = nullptr;     // of transfers, as in Hop
+  const ShardLane* shards = nullptr;  // of collectives of shards
+  Bytes size;                         // of transfers and syncs
 };
 
 /// Pipelines of stages: the compute lanes follow the orders, and all other lanes follow from those.
@@ -142,6 +170,7 @@ class PipelineProgram : public Program {
   std::size_t ranks() const override { return lanes_.size(); }
   const std::vector<Lane>& lanes(std::size_t rank) const override;
   const std::vector<Channel>& channels() const override { return channels_; }
+  const std::vector<std::vector<std::size_t>>& grids() const override { return grid_ranks_; }
 
   Bytes resident(std::size_t rank, Tier tier) const override;
 
@@ -152,20 +181,24 @@ class PipelineProgram : public Program {
  private:
   void add_works(const Plan& plan, const Workload& workload);
 
-  /// Finds after which tasks the shards of a replica that has several meet.
-  void find_shard_sums();
+  /// Finds before and after which tasks the shards of a replica that has several meet.
+  void find_shard_lanes(const Workload& workload, const Boundaries& boundaries);
+
+  /// The lane of a rank for collectives of the kind of `collective`; made if there is none.
+  ShardLane& shard_lane(std::size_t rank, const ShardCollective& collective);
 
   /// Adds the lanes on which they do.
-  void add_shard_sums(const char* name, Payload payload, std::vector<std::optional<ShardSums>>& sums);
+  void add_shard_lanes();
 
-  /// Lets the shards of each replica that has several add up the gradients of what all of them have, once a step and
-  /// part, the last part first.
+  /// Lets the shards of each replica that have the same parameters add up their gradients, once a step and part, the
+  /// last part first.
   void add_shared_gradient_sums();
 
-  /// Adds a channel between the shards of each replica that has several, and their lanes. The shards of a replica have
-  /// all their parts together. `record_of_rank`: what their lanes have in common.
-  template <typename RecordOfRank>
-  std::vector<LaneId> add_shard_lanes(const char* name, RecordOfRank record_of_rank);
+  /// Adds channels between shards of each replica that has several, and their lanes. The shards of a replica have all
+  /// their parts together. `record_of_rank`: what their lanes have in common; without a length there are none.
+  /// `axis_of_rank`: along which they meet.
+  template <typename RecordOfRank, typename AxisOfRank>
+  std::vector<LaneId> connect_shards(const std::string& name, RecordOfRank record_of_rank, AxisOfRank axis_of_rank);
 
   /// Finds the forwards and backwards of each replica in the orders, and checks that they are all there.
   void find_tasks();
@@ -210,7 +243,14 @@ class PipelineProgram : public Program {
   void add_collective(const Plan& plan, std::size_t stage, const char* name, LaneKind kind, std::size_t parts,
                       Added added);
 
-  /// The wait for the last task that adds to the gradients of a replica's parameters.
+  /// The size of a replica's gradients or parameters in float32.
+  static Bytes synced_bytes(const StageWork& work)
+  {
+    constexpr double bytes_of_a_value = 4;
+    return Bytes(work.parameters * bytes_of_a_value);
+  }
+
+  /// The wait for the last task, or collective of shards, that adds to the gradients of a replica's parameters.
   Wait after_gradients(const StageWork& work) const;
 
   /// Adds a lane for each rank, on which all agree on what clipping and loss scaling need to know once a step.
@@ -241,8 +281,8 @@ class PipelineProgram : public Program {
     return wait;
   }
 
-  /// The wait of a replica's task at `position` of its rank for what it reads; for no completion if the rank made that
-  /// itself. `own` has the micro-batches of the replica.
+  /// The wait of a replica's task at `position` of its rank for what it reads; in the compute lane if the rank made
+  /// that itself. `own` has the micro-batches of the replica.
   static Wait arrival_of(const Input& input, const Series& own, std::uint64_t microbatch, std::uint64_t position)
   {
     const Source* source = &input.source;
@@ -256,7 +296,7 @@ class PipelineProgram : public Program {
     if (source->lane != compute_lane) return {source->lane, 0, source->made_by->index_of(task) + 1};
     const std::uint64_t made_at = source->made_by->position_of(task);
     ensure(made_at < position, "an order in which a task comes before its input");
-    return source->sums == nullptr ? Wait() : source->sums->after(made_at);
+    return source->sums == nullptr ? Wait{compute_lane, 0, made_at + 1} : source->sums->at(made_at);
   }
 
   Instruction compute(std::size_t rank, std::uint64_t position) const;
@@ -268,7 +308,15 @@ class PipelineProgram : public Program {
 
   Instruction sync(std::size_t rank, LaneId lane, const LaneRecord& record) const;
 
-  Instruction shard_sum(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const;
+  /// What a pass of the task at `position` waits for and releases where several shards compute it.
+  static void add_sharded(const StageWork& stage, ShardPass pass, std::uint64_t position, Instruction& instruction);
+
+  /// The wait for the task before the one at `position`, during which what that needs can come, unless both are passes
+  /// of the same stage.
+  Waits one_task_ahead(std::size_t rank, const StageWork& work, std::uint64_t position) const;
+
+  Instruction collective_of_shards(std::size_t rank, LaneId lane, const LaneRecord& record,
+                                   std::uint64_t position) const;
 
   Instruction shared_gradient_sum(std::size_t rank, LaneId lane, std::uint64_t position) const;
 
@@ -276,16 +324,17 @@ class PipelineProgram : public Program {
   /// they come while the task before runs, unless it is of the same stage.
   Instruction gather(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const;
 
-  std::vector<Order> orders_;                            // by rank
-  std::vector<MicrobatchPattern> patterns_;              // by stage
-  std::vector<std::vector<std::size_t>> parts_of_rank_;  // indices in works_
-  std::vector<StageWork> works_;                         // by stage, replica and shard; others point to them
-  std::vector<std::size_t> first_of_stage_;              // in works_, and their number
-  std::vector<std::size_t> shards_;                      // of each replica, by stage
-  std::vector<std::optional<ShardSums>> output_sums_;    // by rank; none for the one shard of a replica
-  std::vector<std::optional<ShardSums>> gradient_sums_;  // the same
-  std::vector<Wait> shared_sums_;                        // by rank: for the last of the shared gradients
-  std::deque<Series> parts_of_series_;                   // of hops between stages with other patterns
+  std::vector<Order> orders_;                                // by rank
+  std::vector<MicrobatchPattern> patterns_;                  // by stage
+  std::vector<std::vector<std::size_t>> parts_of_rank_;      // indices in works_
+  std::vector<StageWork> works_;                             // by stage, replica and shard; others point to them
+  std::vector<std::size_t> first_of_stage_;                  // in works_, and their number
+  std::vector<std::size_t> shards_;                          // of each replica, by stage
+  std::vector<ShardGrid> grids_;                             // the same
+  std::vector<std::vector<std::size_t>> grid_ranks_;         // of each replica with a grid
+  std::vector<std::map<ShardKind, ShardLane>> shard_lanes_;  // by rank
+  std::vector<Waits> last_gradients_;   // by rank: for the last collectives of gradients among shards
+  std::deque<Series> parts_of_series_;  // of hops between stages with other patterns
   std::deque<Route> routes_;
   std::vector<Wait> last_sync_;  // of gradients, by rank; for no completion without one
   Sharding sharded_ = Sharding::None;

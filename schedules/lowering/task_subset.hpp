@@ -18,8 +18,13 @@ class TaskSubset {
   TaskSubset(const Order& order, const std::function<bool(const Task&)>& has);
 
   std::uint64_t length() const { return length_; }
-  /// The position in the order of task number `index` (0..length-1).
-  std::uint64_t position_of(std::uint64_t index) const;
+  /// A task and its position in the order.
+  struct Place {
+    std::uint64_t position = 0;
+    Task task;
+  };
+  /// Task number `index` (0..length-1).
+  Place place_of(std::uint64_t index) const;
   /// How many of the tasks come before a position of the order: the number of the task there.
   std::uint64_t index_at(std::uint64_t position) const;
 
@@ -28,8 +33,9 @@ class TaskSubset {
     std::uint64_t position = 0;  // of its first task in the order
     std::uint64_t index = 0;     // of its first task in the subset
     std::uint64_t times = 1;
-    std::size_t all = 1;             // tasks of a repetition
-    std::vector<std::size_t> slots;  // those of them in the subset
+    std::size_t all = 1;              // tasks of a repetition
+    std::vector<std::size_t> places;  // those of them in the subset
+    std::vector<Slot> slots;          // the same
   };
 
   std::vector<Loop> loops_;

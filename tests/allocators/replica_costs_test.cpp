@@ -7,6 +7,7 @@
 #include "core/check/played_checker.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/shard_grids.hpp"
 #include "tests/support/shards.hpp"
 
 #include <gmock/gmock.h>
@@ -82,6 +83,39 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
   EXPECT_GT(close, priced / 4);
   EXPECT_GT(priced_with_shards, 500U);
   EXPECT_GT(close_with_shards, priced_with_shards / 4);
+}
+
+TEST(ReplicaCosts, AreThoseOfTheCheckerForGridsOfShards)
+{
+  std::mt19937_64 random(3);
+  const Workload workload = gpt_for_grids();
+  for (int round = 0; round < 105; ++round) {
+    const auto grids = small_grids();
+    const ShardGrid& grid = grids[static_cast<std::size_t>(round) % grids.size()];
+    for (const std::string schedule : {"gpipe", "1f1b", "zero-bubble-h1"}) {
+      Plan plan;
+      plan.goal.schedule = schedule_from_text(schedule);
+      plan.goal.microbatches = 4;
+      plan.outcome = Outcome::Feasible;
+      const std::vector<std::uint64_t> replicas =
+          random() % 2 == 0 ? std::vector<std::uint64_t>{0} : std::vector<std::uint64_t>{1, 3};
+      const std::size_t stages = 1 + random() % 2;
+      const Cluster cluster = random_cluster(random, stages * replicas.size() * grid.shards(), 1e9);
+      plan.data_server = cluster.data_server;
+      std::vector<std::string> devices;
+      for (const auto& device : cluster.devices) devices.push_back(device.name);
+      for (std::size_t i = 0; i < stages; ++i) {
+        plan.stages.push_back(stage_of_grids(6 * i / stages, 6 * (i + 1) / stages - 1, grid, replicas, devices));
+      }
+      plan.stages = by_layers(plan.stages);
+      price_by_playing(plan, workload, cluster);
+      SCOPED_TRACE(schedule + " " + text_of(grid));
+      ASSERT_GE(plan.predicted->step_time.value, plan.step_bound->value * (1 - 1e-12));
+      ASSERT_THAT(faults_of(plan, workload, cluster), IsEmpty());
+      ASSERT_THAT(faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload)), IsEmpty());
+      ASSERT_THAT(faults_of_certificate(plan, workload, cluster), IsEmpty());
+    }
+  }
 }
 
 TEST(ReplicaCosts, CountADeviceByItsPartOfTheMicroBatches)

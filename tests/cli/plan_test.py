@@ -61,6 +61,31 @@ class Plan(CommandTest):
         self.assertEqual(len(run["stages"]), 26 * 4)
         self.assertIn("2F0", self.run_isobar("schedule", "show", file).stdout)
 
+    def test_shards_in_a_grid_are_planned_verified_simulated_and_reported_but_not_run(self):
+        text = pathlib.Path("workloads/gpt2_124m.yaml").read_text()
+        workload = self.write("operators.yaml", re.sub(r"micro_batch: \d+", "micro_batch: 4", text) + "unit: operator\n")
+        platform = "platforms/nodes8.xml"
+        for form, sides in (("2d", [2, 2]), ("2.5d", [2, 2, 2]), ("3d", [2, 2, 2])):
+            plan = self.make_plan(platform, workload, "--splits", form, "--pipeline", 1, allocator="grid")
+            content = json.loads(pathlib.Path(plan).read_text())
+            stage, = content["stages"]
+            self.assertEqual((stage["splits"], stage["grid"]), ({"*": form}, sides))
+            self.run_isobar("verify", platform, workload, plan)
+            result = self.folder / "result.json"
+            self.run_isobar("simulate", platform, workload, "--plan", plan, "--stamp", "-o", result)
+            # Gathers of inputs and parameters share the links of a node, which the prediction does not know.
+            simulated = json.loads(result.read_text())["step_time_s"]
+            self.assertGreaterEqual(simulated * (1 + 1e-6), content["step_bound_s"])
+            self.json_of("report", result)
+            self.assertEqual(self.fault_of("run", workload, "--plan", plan, "--spawn", "--steps", 1),
+                             f"{plan}: stages[0].splits: {form}; isobar run executes 1d, and simulate plays all")
+        self.assertIn("the shards of a replica lie in a 3d grid [2, 2, 2]",
+                      self.run_isobar("plan", platform, workload, "--allocator", "grid", "--splits", "3d").stdout)
+        self.assertEqual(self.fault_of("plan", platform, workload, "--allocator", "grid", "--splits", "4d"),
+                         '--splits: "4d" is none of 1d, 2d, 2.5d, 3d; did you mean 1d?')
+        self.assertEqual(self.fault_of("plan", platform, workload, "--allocator", "even", "--splits", "2d"),
+                         "--splits: works only with allocator grid, not with even")
+
     def test_refuses_shapes_that_no_grid_has(self):
         inputs = "platforms/nodes8.xml", "workloads/gpt2_124m.yaml"
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "chain-dp", "--replicas", 2),

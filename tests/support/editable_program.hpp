@@ -23,6 +23,24 @@ class EditableProgram : public Program {
  public:
   /// Ranks with an empty compute lane each.
   explicit EditableProgram(std::size_t ranks) : listing(ranks) {}
+  /// The instructions of another program.
+  explicit EditableProgram(const Program& program)
+      : listing(program.ranks()), channel_list(program.channels()), grid_list(program.grids())
+  {
+    for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+      RankListing& own = listing[rank];
+      own.lanes = program.lanes(rank);
+      own.instructions.resize(own.lanes.size());
+      for (std::size_t tier = 0; tier < tier_count; ++tier) {
+        own.resident[tier] = program.resident(rank, static_cast<Tier>(tier));
+      }
+      for (LaneId lane = 0; lane < own.lanes.size(); ++lane) {
+        for (std::uint64_t k = 0; k < program.length(rank, lane); ++k) {
+          own.instructions[lane].push_back(program.at(rank, lane, k));
+        }
+      }
+    }
+  }
 
   /// Adds a network lane of that name to each rank, and a channel over these lanes in this order.
   /// @returns the index of the channel.
@@ -109,8 +127,11 @@ class EditableProgram : public Program {
     return listing.at(rank).instructions.at(lane).at(position);
   }
 
+  const std::vector<std::vector<std::size_t>>& grids() const override { return grid_list; }
+
   std::vector<RankListing> listing;  // by rank
   std::vector<Channel> channel_list;
+  std::vector<std::vector<std::size_t>> grid_list;
 };
 
 }  // namespace isobar::testing_support

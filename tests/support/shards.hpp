@@ -64,7 +64,7 @@ inline std::vector<Stage> by_layers(const std::vector<Stage>& stages)
       continue;
     }
     for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-      parts.push_back({layer, layer, stage.replicas});
+      parts.push_back({layer, layer, stage.replicas, stage.grid});
     }
   }
   return parts;

@@ -6,6 +6,7 @@
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/shard_grids.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -320,6 +322,48 @@ TEST(Grid, SaysWhyLayersCannotBeDivided)
   limits.grid.tensor = 2;
   EXPECT_EQ(grid(divisible(8), devices, goal_under("interleaved", 4), limits).reason,
             "there is no grid of 2 shards on 8 devices: schedule interleaved has no shards");
+}
+
+TEST(Grid, LaysShardsOutInRowsColumnsAndDepth)
+{
+  using Form = ShardGrid::Form;
+  const Workload workload = gpt_for_grids();
+  const Goal goal = goal_under("1f1b", 4);
+  SearchLimits limits;
+  limits.grid.pipeline = 1;
+  const auto grids_on = [&](std::size_t count, Form form) {
+    const Cluster devices = cluster(std::vector<double>(count, 1.0), {Seconds(0), BytesPerSecond(1e9)});
+    const ChainView view = chain_view(workload);
+    limits.grid.splits = form;
+    std::set<ShardGrid> grids;
+    for (const auto& plan : propose_grids({workload, view, devices, goal, limits}).plans) {
+      for (const auto& stage : plan.stages) grids.insert(stage.grid);
+    }
+    return grids;
+  };
+  EXPECT_THAT(grids_on(8, Form::TwoD), UnorderedElementsAre(ShardGrid{Form::TwoD, 2, 1}));
+  EXPECT_THAT(grids_on(36, Form::TwoD), UnorderedElementsAre(ShardGrid{Form::TwoD, 2, 1}, ShardGrid{Form::TwoD, 3, 1}));
+  EXPECT_THAT(grids_on(8, Form::TwoAndAHalfD), UnorderedElementsAre(ShardGrid{Form::TwoAndAHalfD, 2, 2}));
+  EXPECT_THAT(grids_on(8, Form::ThreeD), UnorderedElementsAre(ShardGrid{Form::ThreeD, 2, 2}));
+  const Plan plan =
+      grid(workload, cluster(std::vector<double>(8, 1.0), {Seconds(0), BytesPerSecond(1e9)}), goal, limits);
+  EXPECT_EQ(plan.stages.front().grid, (ShardGrid{Form::ThreeD, 2, 2}));
+  EXPECT_EQ(plan.stages.front().replicas.front().shards.size(), 8U);
+}
+
+TEST(Grid, SaysWhyAGridCannotDivideLayers)
+{
+  const Cluster devices = cluster(std::vector<double>(25, 1.0), {Seconds(0), BytesPerSecond(1e9)});
+  SearchLimits limits;
+  limits.grid.splits = ShardGrid::Form::TwoD;
+  limits.grid.tensor = 25;
+  EXPECT_EQ(
+      grid(gpt_for_grids(), devices, goal_under("1f1b", 4), limits).reason,
+      "there is no grid of 25 shards in 2d on 25 devices: 2d grid [5, 5] of layer embedding, whose micro-batch of "
+      "36 is to be a multiple of 5");
+  limits.grid.tensor = 8;
+  EXPECT_EQ(grid(gpt_for_grids(), devices, goal_under("1f1b", 4), limits).reason,
+            "there is no grid of 8 shards in 2d on 25 devices: 8 shards do not lie in such a grid");
 }
 
 TEST(RequireGrid, NamesTheAllocatorsThatTakeAShape)

@@ -9,6 +9,7 @@
 #include "tests/support/instances.hpp"
 #include "tests/support/temporary_folder.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -216,6 +217,31 @@ TEST(PlanFile2, JoinsTheLayersOfStagesWithSeveralShards)
   EXPECT_EQ(again.stages[2].first_layer, 2U);
   EXPECT_EQ(again.stages[2].replicas[0].shards[1].share, 0.75);
   EXPECT_EQ(devices_of(again), (std::vector<std::string>{"d1", "d0", "d2"}));
+}
+
+TEST(PlanFile2, KeepsGridsOfShards)
+{
+  using Form = ShardGrid::Form;
+  Plan plan = some_plan_2();
+  plan.goal.schedule = {"1f1b"};
+  const auto replica_on = [](std::size_t first, std::size_t shards, std::uint64_t microbatches) {
+    Replica replica{microbatches, {}};
+    for (std::size_t i = 0; i < shards; ++i) {
+      replica.shards.push_back({fmt::format("d{}", first + i), 1 / static_cast<double>(shards)});
+    }
+    return replica;
+  };
+  for (const ShardGrid grid : {ShardGrid{Form::TwoD, 2}, {Form::TwoAndAHalfD, 2, 4}, {Form::ThreeD, 2, 2}}) {
+    const std::vector<Replica> replicas = {replica_on(0, grid.shards(), 1),
+                                           replica_on(grid.shards(), grid.shards(), 2)};
+    plan.stages = {{0, 0, replicas, grid}, {1, 1, replicas, grid}};
+    const auto json = plan_to_json(plan);
+    EXPECT_THAT(json, testing::HasSubstr(fmt::format("\"splits\": {{\n        \"*\": \"{}\"", name_of(grid.form))));
+    const auto again = plan_from_json(json, "plan.json");
+    EXPECT_EQ(plan_to_json(again), json);
+    ASSERT_EQ(again.stages.size(), 2U);
+    EXPECT_EQ(again.stages[1].grid, grid);
+  }
 }
 
 TEST(PlanFile2, KeepsNumbersByDevice)

@@ -245,7 +245,7 @@ TEST(Executor, HoldsAShardsPartOfTheParametersAndTheOptimizer)
   for (std::size_t shard = 0; shard < 3; ++shard) {
     std::uint64_t elsewhere = 0;
     for (const auto& layer : workload.layers) {
-      elsewhere += layer.parameters - layer_of_shard(layer, plan.stages.front().replicas.front(), shard).parameters;
+      elsewhere += layer.parameters - layer_of_shard(layer, plan.stages.front(), shard).parameters;
     }
     // One device, and the first shard, also have the loss of each micro-batch.
     const double losses = shard > 0 ? sizeof(float) * microbatches : 0;

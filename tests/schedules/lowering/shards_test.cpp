@@ -122,7 +122,7 @@ TEST(Shards, ComputeAllOfALayerTogether)
         if (is_rounded) {
           EXPECT_LT(std::abs(static_cast<double>(units[i]) - ideal), 1);
         }
-        const Layer part = layer_of_shard(layer, stage.replicas.front(), i);
+        const Layer part = layer_of_shard(layer, stage, i);
         work += part.forward.value + part.backward.value;
         all += units[i];
         divided += part.parameters - shared_parameters(layer);
@@ -192,7 +192,7 @@ TEST(Shards, TakeTheTimesOfTheirWorkAndSums)
     double update = 0;
     const Plan plan = alone(workload, static_cast<std::size_t>(p), 1);
     for (const auto& layer : workload.layers) {
-      update += update_work(workload, layer_of_shard(layer, plan.stages.front().replicas.front(), 0)).value / 1e9;
+      update += update_work(workload, layer_of_shard(layer, plan.stages.front(), 0)).value / 1e9;
     }
     if (p == 1) step = work / 1e9;
     EXPECT_NEAR(play(*program, latency, bandwidth).periods.front().end.value, step + update, 1e-9 * step) << p;
@@ -208,7 +208,7 @@ TEST(Shards, HoldTheActivationsOfThePublishedFormula)
     const Plan plan = alone(workload, static_cast<std::size_t>(t), 1);
     double kept = 0;
     for (const std::size_t layer : {1U, 2U}) {
-      kept += layer_of_shard(workload.layers[layer], plan.stages.front().replicas.front(), 0).activations.value;
+      kept += layer_of_shard(workload.layers[layer], plan.stages.front(), 0).activations.value;
     }
     EXPECT_NEAR(kept, s * b * h * (10 + 24 / t + 5 * a * s / (h * t)), 1e-9 * kept) << t;
   }

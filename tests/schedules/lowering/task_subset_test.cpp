@@ -30,13 +30,15 @@ TEST(TaskSubset, NumbersItsTasksAsTheyCome)
       std::uint64_t index = 0;
       for (std::uint64_t position = 0; position < order.length(); ++position) {
         EXPECT_EQ(subset.index_at(position), index) << position;
-        if (!has(order.at(position))) continue;
-        EXPECT_EQ(subset.position_of(index), position);
+        const Task task = order.at(position);
+        if (!has(task)) continue;
+        EXPECT_EQ(subset.place_of(index).position, position);
+        EXPECT_EQ(subset.place_of(index).task, task);
         ++index;
       }
       EXPECT_EQ(subset.length(), index);
       EXPECT_EQ(subset.index_at(order.length()), index);
-      EXPECT_THROW(subset.position_of(index), std::logic_error);
+      EXPECT_THROW(subset.place_of(index), std::logic_error);
     }
   }
 }

@@ -10,6 +10,7 @@
 #include "schedules/orders/schedule.hpp"
 #include "sim/play/simulation.hpp"
 #include "tests/support/full_mesh.hpp"
+#include "tests/support/shard_grids.hpp"
 #include "tests/support/shards.hpp"
 #include "tests/support/simulated.hpp"
 
@@ -240,6 +241,45 @@ TEST(PlayProgram, TakesTheStepsOfTheSimulatorWithReplicasAndShards)
               {fmt::format("{}, {}, up to {} shards, seed {}", schedule, name_of(algorithm), most_shards, seed),
                [=] { return compare_replicas(schedule, algorithm, most_shards, seed); }});
         }
+      }
+    }
+  }
+  expect_equal_times(cases);
+}
+
+/// One or two stages of one or two replicas, each a grid of devices.
+Comparison compare_grids(const std::string& schedule, const ShardGrid& grid, unsigned seed)
+{
+  std::mt19937_64 random(seed);
+  const std::size_t stages = 1 + seed % 2;
+  const std::vector<std::uint64_t> replicas =
+      seed / 2 % 2 == 0 ? std::vector<std::uint64_t>{0} : std::vector<std::uint64_t>{2, 2};
+  const std::size_t devices = stages * replicas.size() * grid.shards();
+  PlatformFile file;
+  full_mesh(file, random, devices, false, "sharing_policy=\"FATPIPE\"");
+  const Platform platform = file.load();
+  const Workload workload = testing_support::gpt_for_grids();
+  Plan plan;
+  plan.goal.schedule = schedule_from_text(schedule);
+  plan.goal.microbatches = 4;
+  plan.sync.sharded = static_cast<Sharding>(seed % 3);
+  auto names_left = names(devices);
+  for (std::size_t i = 0; i < stages; ++i) {
+    const std::size_t first = 6 * i / stages;
+    plan.stages.push_back(testing_support::stage_of_grids(first, 6 * (i + 1) / stages - 1, grid, replicas, names_left));
+  }
+  plan.stages = testing_support::by_layers(plan.stages);
+  return compare(platform, *schedules::make_program(plan, workload), plan, workload);
+}
+
+TEST(PlayProgram, TakesTheStepsOfTheSimulatorWithGridsOfShards)
+{
+  std::vector<Case> cases;
+  for (const std::string schedule : {"gpipe", "1f1b", "zero-bubble-h1"}) {
+    for (const auto& grid : testing_support::small_grids()) {
+      for (unsigned seed = 1; seed <= 4; ++seed) {
+        cases.push_back({fmt::format("{}, {}, seed {}", schedule, text_of(grid), seed),
+                         [=] { return compare_grids(schedule, grid, seed); }});
       }
     }
   }
