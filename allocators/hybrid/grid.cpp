@@ -145,9 +145,7 @@ class Grids {
   /// Why the layers cannot be divided among that number of devices; none if they can.
   std::optional<std::string> why_no_shards(std::uint64_t shards, const ShardGrid& grid) const
   {
-    if (schedule_.folding != schedules::Folding::OneEach) {
-      return fmt::format("schedule {} has no shards", schedule_.name);
-    }
+    if (schedule_.folding == schedules::Folding::V) return fmt::format("schedule {} has no shards", schedule_.name);
     for (std::size_t i = 0; i < problem_.workload.layers.size(); ++i) {
       const Layer& layer = problem_.workload.layers[i];
       if (grid.is_grid()) {
@@ -202,6 +200,10 @@ class Grids {
       if (degrees.pipeline * chunks > chain_cost_.layers()) {
         why_not_ = fmt::format("{} need as many layers that can be cut apart, and there are {}",
                                counted(degrees.pipeline * chunks, "stage"), chain_cost_.layers());
+        continue;
+      }
+      if (degrees.pipeline == 1 && chunks > 1 && degrees.tensor > 1) {
+        why_not_ = fmt::format("schedule {} has shards of several stages of a pipeline only", schedule_.name);
         continue;
       }
       add(degrees, chunks);

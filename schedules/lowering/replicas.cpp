@@ -170,9 +170,9 @@ class ReplicaOrders {
     }
     const bool has_shards = std::any_of(shards_of_.begin(), shards_of_.end(),
                                         [](const std::vector<std::size_t>& shards) { return shards.size() > 1; });
-    if (has_shards && schedule_.folding != Folding::OneEach) {
-      throw InputError("schedule",
-                       fmt::format("{} has no shards; use a schedule with one stage on each device", schedule_.name));
+    // Two stages of a V that are neighbours on their devices could not be told from the layers of one.
+    if (has_shards && schedule_.folding == Folding::V) {
+      throw InputError("schedule", fmt::format("{} has no shards; use another schedule", schedule_.name));
     }
     if (const auto warm_up = given_numbers(); warm_up && warm_up->size() != devices_.size()) {
       throw InputError("schedule", fmt::format("warm_up has {} for {}; give one for each",
@@ -220,10 +220,10 @@ class ReplicaOrders {
     std::unordered_map<std::size_t, std::size_t> local_rank;
     std::vector<std::size_t> ranks;                                // of the plan, by local rank
     std::vector<std::vector<std::vector<std::uint32_t>>> becomes;  // parts of the plan, by local rank and part
-    const bool joins_neighbours = schedule_.folding == Folding::OneEach;
     std::optional<std::size_t> before;
     for (const std::size_t index : members) {
       const std::size_t rank = pipelines_.placed()[index].rank;
+      const bool joins_neighbours = schedule_.folding == Folding::OneEach || shards_of_[rank].size() > 1;
       const auto [entry, is_new] = local_rank.emplace(rank, ranks.size());
       if (is_new) {
         ranks.push_back(rank);

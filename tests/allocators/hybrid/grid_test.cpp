@@ -297,6 +297,19 @@ TEST(Grid, DividesLayersAmongNeighbours)
                                                         CostModel(workload, devices).update_time(0, 0, 3).value / 8);
 }
 
+TEST(Grid, DividesLayersOfInterleavedStages)
+{
+  const Cluster devices = cluster(std::vector<double>(8, 1.0), {Seconds(0), BytesPerSecond(1e9)});
+  SearchLimits limits;
+  limits.grid = {2, 2, 2};
+  const Workload workload = divisible(8);
+  const Plan plan = grid(workload, devices, goal_under("interleaved(chunks=2)", 8), limits);
+  ASSERT_EQ(plan.stages.size(), 8U);  // each layer is one
+  EXPECT_EQ(pipeline_stages(plan), (std::vector<std::size_t>{0, 0, 1, 1, 2, 2, 3, 3}));
+  EXPECT_EQ(plan.stages[0].replicas[0].shards[0].device, plan.stages[4].replicas[0].shards[0].device);
+  EXPECT_THAT(faults_of_certificate(plan, workload, devices), testing::IsEmpty());
+}
+
 TEST(Grid, DividesLayersWithinASite)
 {
   Cluster devices = cluster(std::vector<double>(6, 1.0), {Seconds(0), BytesPerSecond(1e12)});
@@ -320,8 +333,12 @@ TEST(Grid, SaysWhyLayersCannotBeDivided)
                 .reason,
             "there is no grid of 16 shards on 16 devices: layer layer0 has 8 to divide (heads)");
   limits.grid.tensor = 2;
+  EXPECT_EQ(grid(divisible(8), devices, goal_under("zero-bubble-v", 4), limits).reason,
+            "there is no grid of 2 shards on 8 devices: schedule zero-bubble-v has no shards");
+  limits.grid.pipeline = 1;
   EXPECT_EQ(grid(divisible(8), devices, goal_under("interleaved", 4), limits).reason,
-            "there is no grid of 2 shards on 8 devices: schedule interleaved has no shards");
+            "there is no grid of 1 device in a pipeline of 2 shards on 8 devices: schedule interleaved has shards of "
+            "several stages of a pipeline only");
 }
 
 TEST(Grid, LaysShardsOutInRowsColumnsAndDepth)

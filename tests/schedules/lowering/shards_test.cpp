@@ -101,6 +101,32 @@ TEST(Shards, MakeSoundProgramsUnderEverySchedule)
   EXPECT_GT(with_parameters, 5U);
 }
 
+TEST(Shards, OfSeveralStagesOnADeviceMakeSoundPrograms)
+{
+  std::mt19937_64 random(5);
+  for (const std::string schedule : {"interleaved", "interleaved(chunks=3)"}) {
+    for (const std::uint64_t microbatches : {4U, 6U}) {
+      const std::size_t chunks = schedule == "interleaved" ? 2 : 3;
+      Workload workload = unequal_chain(4 * chunks);
+      add_splits(random, workload);
+      Plan plan;
+      plan.goal.schedule = schedule_from_text(schedule);
+      plan.goal.microbatches = microbatches;
+      auto names = devices(8);
+      const std::vector<std::uint64_t> halves = {microbatches / 2, microbatches / 2};
+      const Stage pipeline[2] = {random_stage(random, halves, 2, names), random_stage(random, halves, 2, names)};
+      for (std::size_t i = 0; i < 2 * chunks; ++i) {
+        plan.stages.push_back(pipeline[i % 2]);
+        plan.stages.back().first_layer = 2 * i;
+        plan.stages.back().last_layer = 2 * i + 1;
+      }
+      plan.stages = by_layers(plan.stages);
+      EXPECT_THAT(faults_of(*make_program(plan, workload)), IsEmpty()) << schedule;
+      EXPECT_THAT(faults_of(*make_evaluation_program(plan, workload), ProgramUse::Evaluation), IsEmpty()) << schedule;
+    }
+  }
+}
+
 TEST(Shards, ComputeAllOfALayerTogether)
 {
   std::mt19937_64 random(3);
