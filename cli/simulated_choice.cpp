@@ -55,8 +55,8 @@ std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
 /// Identifies a placement among the candidates.
 std::string placement_of(const Plan& plan)
 {
-  std::string text = fmt::format("{} {} {} {}", plan.goal.microbatches, text_of(plan.goal.schedule),
-                                 name_of(plan.sync.algorithm), name_of(plan.sync.sharded));
+  std::string text = fmt::format("{} {} {} {} {}", plan.goal.microbatches, text_of(plan.goal.schedule),
+                                 name_of(plan.sync.algorithm), name_of(plan.sync.sharded), plan.sync.bucket.value);
   for (const auto& stage : plan.stages) {
     text += fmt::format("\n{} {}", stage.last_layer, text_of(stage.grid));
     for (const auto& replica : stage.replicas) {

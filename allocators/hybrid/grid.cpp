@@ -29,6 +29,7 @@ namespace {
 constexpr std::size_t most_slowest_speeds = 64;
 constexpr std::size_t parts_of_divided_stage = 4;
 constexpr std::uint64_t most_shards = 16;  // that are searched
+constexpr Bytes bucket(25 * 1024 * 1024);  // as of PyTorch's DistributedDataParallel
 
 using Form = ShardGrid::Form;
 
@@ -266,6 +267,9 @@ class Grids {
         plan.stages = stages_in_parts(parts);
         if (can_divide(plan)) add_with_warm_up(plan, stages, replicas, tensor);
       }
+      if (replicas == 1 || tensor == 1) continue;
+      plan.sync = {algorithm, Sharding::None, bucket};  // of layers, each of which is a part
+      add_with_warm_up(plan, stages, replicas, tensor);
     }
   }
 

@@ -69,6 +69,10 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
                         : plan.sync.sharded == Sharding::Gradients ? "the optimizer's state and the gradients"
                                                                    : "the optimizer's state, gradients and parameters");
   }
+  if (plan.sync.bucket > Bytes(0)) {
+    text += fmt::format("the replicas of a stage add up their gradients in buckets of {:.6g} MiB\n",
+                        plan.sync.bucket.value / 0x1p20);
+  }
   if (plan.stages.front().grid.is_grid()) {
     text += fmt::format("the shards of a replica lie in a {}\n", text_of(plan.stages.front().grid));
   }

@@ -304,6 +304,7 @@ class InstructionChecker {
     if (instruction.opcode == Opcode::Update) {
       record_once(tasks_.holding(stage, spot.rank).update, instruction, spot);
     } else if (is_computation(instruction.opcode)) {
+      if (instruction.opcode == Opcode::Forward) layers_of_[stage] = {instruction.first_layer, instruction.last_layer};
       auto& spots = tasks_.passage(stage, instruction.microbatch, spot.rank).spots;
       record_once(spots[static_cast<std::size_t>(instruction.opcode)], instruction, spot);
       if (instruction.opcode != Opcode::Backward && instruction.opcode != Opcode::BackwardWeight) return;
@@ -327,10 +328,16 @@ class InstructionChecker {
         tasks_.facts[spot.rank].include(spot);
         return;
       case Payload::ParameterGradient: {
-        Holding& holding = tasks_.holding(instruction.stage, spot.rank);
-        holding.syncs.include(spot);
-        holding.channels.insert(channel);
-        if (instruction.opcode == Opcode::ReduceScatter) holding.scatters = channel;
+        const auto record_for = [&](std::uint32_t stage) {
+          Holding& holding = tasks_.holding(stage, spot.rank);
+          holding.syncs.include(spot);
+          holding.channels.insert(channel);
+          if (instruction.opcode == Opcode::ReduceScatter) holding.scatters = channel;
+        };
+        record_for(instruction.stage);
+        const auto besides = stages_besides(instruction, spot.rank);
+        for (const std::uint32_t stage : besides) record_for(stage);
+        if (!besides.empty()) tasks_.stages_besides[{spot.rank, spot.lane, spot.position}] = besides;
         return;
       }
       case Payload::Parameter: {
@@ -349,6 +356,18 @@ class InstructionChecker {
         return;
       }
     }
+  }
+
+  /// The stages of a rank after the instruction's own whose layers it has too. All forwards have been recorded.
+  std::vector<std::uint32_t> stages_besides(const Instruction& instruction, std::uint32_t rank) const
+  {
+    std::vector<std::uint32_t> stages;
+    for (auto next = layers_of_.upper_bound(instruction.stage); next != layers_of_.end(); ++next) {
+      const auto& [first, last] = next->second;
+      const bool is_beyond = first > instruction.first_layer && last <= instruction.last_layer;
+      if (is_beyond && tasks_.find_holding(next->first, rank) != nullptr) stages.push_back(next->first);
+    }
+    return stages;
   }
 
   /// Whether ranks of a grid meet for one micro-batch: not to add up copies of gradients once a step, nor with others.
@@ -427,6 +446,7 @@ class InstructionChecker {
   ProgramUse use_;
   Tasks& tasks_;
   ProgramFaults& faults_;
+  std::map<std::uint32_t, std::pair<std::size_t, std::size_t>> layers_of_;  // first and last, by stage
 };
 
 }  // namespace

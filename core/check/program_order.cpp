@@ -287,9 +287,15 @@ class OrderChecker : public WalkVisitor {
     const Passage* const passage = tasks_.find_passage(instruction.stage, instruction.microbatch, rank);
     if (passage != nullptr && is_of_grid(turn, *passage)) return check_grid_collective(turn, begun, *passage);
     if (instruction.payload == Payload::ParameterGradient) {
-      const Holding& holding = holding_of(turn);
-      check_counts(turn, begun, holding.backwards, "last backward");
-      check_counts(turn, begun, holding.block_sums, "last collective of gradients in its grid");
+      const auto check_complete = [&](const Holding& holding) {
+        check_counts(turn, begun, holding.backwards, "last backward");
+        check_counts(turn, begun, holding.block_sums, "last collective of gradients in its grid");
+      };
+      check_complete(holding_of(turn));
+      const auto besides = tasks_.stages_besides.find({rank, turn.at.lane, turn.position});
+      if (besides != tasks_.stages_besides.end()) {
+        for (const std::uint32_t stage : besides->second) check_complete(*tasks_.find_holding(stage, rank));
+      }
     }
     if (instruction.payload == Payload::GradientFacts) {
       check_counts(turn, begun, tasks_.backwards[rank], "last backward");

@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -153,6 +154,9 @@ class Tasks {
       for (const std::size_t rank : program.grids()[i]) grid_of[rank] = i;
     }
   }
+
+  /// The stages after its own whose gradients a collective adds up too, by rank, lane and position.
+  std::map<std::tuple<std::uint32_t, LaneId, std::uint64_t>, std::vector<std::uint32_t>> stages_besides;
 
   std::vector<Passage> passages;                    // in the order in which they were first asked for
   std::vector<Holding> holdings;                    // likewise

@@ -128,6 +128,9 @@ Stage stage_on(std::string device, std::size_t first_layer, std::size_t last_lay
 struct Sync {
   Algorithm algorithm = Algorithm::Ring;
   Sharding sharded = Sharding::None;
+  /// Neighbouring stages on the same devices, the last first, add up their gradients together as soon as these are
+  /// that many bytes, in float32; 0: each by itself.
+  Bytes bucket = {};
 
   bool operator==(const Sync&) const = default;
 };

@@ -355,6 +355,7 @@ Json lasting_part_of(const Plan& plan)
   if (has_replicas(plan)) {
     document["sync"] = {{"algorithm", name_of(plan.sync.algorithm)}};
     if (plan.sync.sharded != Sharding::None) document["sync"]["sharded"] = name_of(plan.sync.sharded);
+    if (plan.sync.bucket > Bytes(0)) document["sync"]["bucket_bytes"] = plan.sync.bucket.value;
   }
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
   if (plan.micro_batch) document["micro_batch"] = *plan.micro_batch;

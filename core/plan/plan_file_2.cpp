@@ -260,7 +260,12 @@ Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultLis
       reader.add_fault("sharded", *why_not);
       break;
     }
-    refuse(reader, {"every", "fragments", "delay", "reduction", "codec", "bucket_bytes", "server"});
+    if (const auto bucket = reader.optional_number("bucket_bytes")) sync.bucket = Bytes(*bucket);
+    if (sync.bucket > Bytes(0) && sync.sharded != Sharding::None) {
+      reader.add_fault("bucket_bytes", fmt::format("with sharded {} each part is added up by itself; leave one out",
+                                                   name_of(sync.sharded)));
+    }
+    refuse(reader, {"every", "fragments", "delay", "reduction", "codec", "server"});
     return sync;
   });
 }

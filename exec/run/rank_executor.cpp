@@ -105,6 +105,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
   for (const auto& placed : shards) {
     const auto stage = static_cast<std::uint32_t>(placed.stage);
     placed_[stage] = placed;
+    last_layers_[stage] = plan.stages[stage].last_layer;
     StageOptions stage_options;
     stage_options.first_layer = plan.stages[stage].first_layer;
     stage_options.last_layer = plan.stages[stage].last_layer;
@@ -369,23 +370,31 @@ void RankExecutor::reduce_facts(const Job& job)
   ran(job, begin, job.lane.stream.record());
 }
 
-/// Adds up the gradients of a stage over its replicas, and those of the last stage also their parts of the loss, the
-/// first value: so the first replica has it, even if each gets a part. Between the last backward and the update of the
-/// stage, the compute lane leaves its model alone.
+/// Adds up the gradients of a stage, and of those after it whose layers the instruction has, over their replicas, and
+/// those of the last stage also their parts of the loss, the first value: so the first replica has it, even if each
+/// gets a part. Between the last backward and the update of a stage, the compute lane leaves its model alone.
 void RankExecutor::reduce_gradients(const Job& job)
 {
   Stream& stream = job.lane.stream;
   const Event begin = stream.record();
-  StageModel& model = model_of(job.instruction.stage);
-  Tensors sums = model.gradients();
-  const bool has_loss = is_last(job.instruction.stage);
-  if (has_loss) sums.insert(sums.begin(), model.take_loss().to(at::kFloat));
   Instruction instruction = job.instruction;
+  std::vector<StageModel*> models;
+  Tensors sums;
+  bool has_loss = false;
+  for (const auto& [stage, model] : models_) {
+    if (stage < instruction.stage || last_layers_.at(stage) > instruction.last_layer) continue;
+    models.push_back(model.get());
+    const Tensors gradients = model->gradients();
+    sums.insert(sums.end(), gradients.begin(), gradients.end());
+    if (!is_last(stage)) continue;
+    has_loss = true;
+    sums.insert(sums.begin(), model->take_loss().to(at::kFloat));
+  }
   const std::size_t replicas = patterns_[instruction.stage].replicas();
   if (size_of(sums) < replicas) instruction.opcode = Opcode::AllReduce;  // the first part would be empty
   stream.record().wait();
   transport_->collective(channel_of(instruction), instruction, sums);
-  model.keep_own_gradients();
+  for (StageModel* model : models) model->keep_own_gradients();
   if (has_loss) loss_ = {sums.front()};
   ran(job, begin, stream.record());
 }

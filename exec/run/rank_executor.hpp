@@ -172,6 +172,7 @@ class RankExecutor : public RankWork {
   std::vector<std::unique_ptr<DeviceLane>> lanes_;               // by LaneId
   std::vector<std::size_t> channels_;                            // of the training, by channel of `program_`
   std::map<std::uint32_t, std::unique_ptr<StageModel>> models_;  // by stage; none on the data server
+  std::map<std::uint32_t, std::size_t> last_layers_;             // by stage
   std::map<std::uint32_t, PlacedShard> placed_;                  // on the rank, by stage
   std::vector<std::vector<std::vector<std::size_t>>> ranks_;     // by stage, replica and shard
   std::vector<MicrobatchPattern> patterns_;                      // by stage

@@ -211,16 +211,52 @@ void PipelineProgram::add_collective(const Plan& plan, std::size_t stage, const 
   }
 }
 
+std::vector<std::vector<std::size_t>> PipelineProgram::buckets_of(const Plan& plan) const
+{
+  const auto devices_of_stage = pipeline_stages(plan);
+  std::vector<std::vector<std::size_t>> buckets;
+  Bytes filled;
+  for (std::size_t stage = patterns_.size(); stage-- > 0;) {
+    if (patterns_[stage].replicas() == 1) continue;
+    const bool continues = !buckets.empty() && filled < plan.sync.bucket && buckets.back().back() == stage + 1 &&
+                           devices_of_stage[stage] == devices_of_stage[stage + 1];
+    if (!continues) {
+      buckets.emplace_back();
+      filled = {};
+    }
+    buckets.back().push_back(stage);
+    Bytes largest;  // of its shards
+    for (std::size_t i = first_of_stage_[stage]; i < first_of_stage_[stage] + shards_[stage]; ++i) {
+      largest = std::max(largest, synced_bytes(works_[i]));
+    }
+    filled += largest;
+  }
+  return buckets;
+}
+
 void PipelineProgram::add_gradient_syncs(const Plan& plan)
 {
   last_sync_.resize(orders_.size());
-  for (std::size_t stage = patterns_.size(); stage-- > 0;) {
-    if (patterns_[stage].replicas() == 1) continue;
-    add_collective(plan, stage, "sync gradients", LaneKind::GradientSync, 1, [&](StageWork& work, LaneId lane) {
-      work.sync_waits.add(after_gradients(work));
+  for (const auto& stages : buckets_of(plan)) {
+    const std::size_t first = stages.back();
+    add_collective(plan, first, "sync gradients", LaneKind::GradientSync, 1, [&](StageWork& work, LaneId lane) {
+      std::map<LaneId, std::uint64_t> awaited;  // how many instructions of a lane
+      const auto await = [&](const Wait& wait) { awaited[wait.lane] = std::max(awaited[wait.lane], wait.count); };
+      Bytes size;
+      const std::size_t place = static_cast<std::size_t>(&work - works_.data()) - first_of_stage_[first];
+      for (const std::size_t stage : stages) {
+        StageWork& part = works_[first_of_stage_[stage] + place];
+        for (const Wait& wait : part.sync_waits) await(wait);
+        await(after_gradients(part));
+        part.update_waits.add({lane, 0, 1});
+        size += synced_bytes(part);
+      }
+      work.last_synced_layer = works_[first_of_stage_[stages.front()]].last_layer;
+      records_[work.rank][lane].size = size;
+      work.sync_waits = {};
+      for (const auto& [awaited_lane, count] : awaited) work.sync_waits.add({awaited_lane, 0, count});
       work.sync_waits.add(last_sync_[work.rank]);
       last_sync_[work.rank] = {lane, 0, 1};
-      work.update_waits.add({lane, 0, 1});
     });
   }
 }
@@ -306,6 +342,7 @@ Instruction PipelineProgram::sync(std::size_t rank, LaneId lane, const LaneRecor
   instruction.payload = is_of_facts ? Payload::GradientFacts : Payload::ParameterGradient;
   instruction.lane = lane;
   instruction.size = record.size;
+  if (!is_of_facts) instruction.last_layer = work.last_synced_layer;
   instruction.waits = is_of_facts ? Waits(Wait{compute_lane, 0, orders_[rank].length()}) : work.sync_waits;
   if (is_of_facts) {
     instruction.waits.add(last_sync_[rank]);

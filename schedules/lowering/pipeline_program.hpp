@@ -102,6 +102,7 @@ struct StageWork {
   Bytes unsummed_gradients;          // held from the first backward until the sum of the gradients
   std::uint64_t first_backward = 0;  // its position in the compute lane
   Waits sync_waits;
+  std::size_t last_synced_layer = 0;  // of its gradient sync, which may be that of stages after it too
   Waits update_waits;
   // Lanes that gather its parameters: after the update, or for each forward and each backward.
   std::optional<LaneId> gather;
@@ -227,6 +228,9 @@ class PipelineProgram : public Program {
   /// Lets the replicas of the stages that have several add up their gradients once a step. The last stage comes first,
   /// since its gradients are complete first. The syncs of a rank come one after another, since they share its network.
   void add_gradient_syncs(const Plan& plan);
+
+  /// The stages whose replicas add up their gradients together, the last first (Sync::bucket).
+  std::vector<std::vector<std::size_t>> buckets_of(const Plan& plan) const;
 
   /// Lets the replicas of the stages that have several bring each other the parameters that they have updated, one
   /// stage of a rank after another.

@@ -219,7 +219,7 @@ TEST(PlanFile2, JoinsTheLayersOfStagesWithSeveralShards)
   EXPECT_EQ(devices_of(again), (std::vector<std::string>{"d1", "d0", "d2"}));
 }
 
-TEST(PlanFile2, KeepsGridsOfShards)
+TEST(PlanFile2, KeepsGridsOfShardsAndBuckets)
 {
   using Form = ShardGrid::Form;
   Plan plan = some_plan_2();
@@ -231,16 +231,19 @@ TEST(PlanFile2, KeepsGridsOfShards)
     }
     return replica;
   };
+  plan.sync.bucket = Bytes(25e6);
   for (const ShardGrid grid : {ShardGrid{Form::TwoD, 2}, {Form::TwoAndAHalfD, 2, 4}, {Form::ThreeD, 2, 2}}) {
     const std::vector<Replica> replicas = {replica_on(0, grid.shards(), 1),
                                            replica_on(grid.shards(), grid.shards(), 2)};
     plan.stages = {{0, 0, replicas, grid}, {1, 1, replicas, grid}};
     const auto json = plan_to_json(plan);
     EXPECT_THAT(json, testing::HasSubstr(fmt::format("\"splits\": {{\n        \"*\": \"{}\"", name_of(grid.form))));
+    EXPECT_THAT(json, testing::HasSubstr("\"bucket_bytes\": 25000000.0"));
     const auto again = plan_from_json(json, "plan.json");
     EXPECT_EQ(plan_to_json(again), json);
     ASSERT_EQ(again.stages.size(), 2U);
     EXPECT_EQ(again.stages[1].grid, grid);
+    EXPECT_EQ(again.sync, plan.sync);
   }
 }
 

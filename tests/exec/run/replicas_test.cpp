@@ -138,6 +138,23 @@ TEST(Executor, AddsUpGradientsByEveryAlgorithmToTheSameLosses)
   }
 }
 
+TEST(Executor, AddsUpGradientsInBucketsToTheSameBits)
+{
+  Workload workload = small_gpt();
+  workload.training.clip_norm = 0.05;
+  const std::vector<Takes> both = {{"a", 3}, {"b", 2}};
+  Plan plan = replicated_plan(workload, {"1f1b"}, {both, both, both, both});
+  for (const Way way : {Way::InProcess, Way::Tcp}) {
+    plan.sync.bucket = {};
+    const auto alone = trained(workload, plan, way, options_for(steps)).losses;
+    expect_close(alone, expected_losses(workload), relative_tolerance);
+    for (const double bytes : {1e4, 1e9}) {
+      plan.sync.bucket = Bytes(bytes);
+      EXPECT_EQ(trained(workload, plan, way, options_for(steps)).losses, alone) << bytes;
+    }
+  }
+}
+
 /// What replicas divide, and by which algorithm they exchange it.
 using Divided = std::tuple<Sharding, Algorithm, Way>;
 

@@ -7,6 +7,7 @@
 #include "core/program/player.hpp"
 #include "core/program/walk.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
+#include "tests/support/editable_program.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -321,6 +322,65 @@ TEST(Replicas, OfSeveralPartsAddUpTheGradientsOfOneWhileAnotherIsInItsBackward)
     const auto played = play(*program, {Seconds(sum / 2), Seconds(0)});
     EXPECT_NEAR(played.periods.front().end.value, passes - 2 + std::max(2 + sum, 2 * sum), 1e-6);
   }
+}
+
+TEST(Replicas, OfSeveralPartsAddUpTheirGradientsInBuckets)
+{
+  // Two devices with three neighbouring stages each, of 800 B of gradients and two seconds of passes for a micro-batch.
+  Workload workload = unequal_chain(6);
+  workload.optimizer = Optimizer::Sgd;
+  for (auto& layer : workload.layers) {
+    layer.forward = layer.backward = Flops(5e11);
+    layer.parameters = 100;
+  }
+  struct Case {
+    double bucket;
+    std::vector<double> sizes;
+    double syncs_after_passes;  // seconds, of which each sync takes one
+  };
+  const std::vector<Case> cases = {
+      {0, {800, 800, 800}, 1}, {800, {800, 800, 800}, 1}, {801, {1600, 800}, 1}, {1e9, {2400}, 1}};
+  for (const auto& [bucket, sizes, after_passes] : cases) {
+    Plan plan = replicated({{{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}}, "1f1b");
+    plan.sync.bucket = Bytes(bucket);
+    const auto program = make_program(plan, workload);
+    EXPECT_THAT(faults_of(*program), IsEmpty());
+    std::vector<double> sent;
+    std::vector<std::size_t> layers;  // of all syncs
+    for (LaneId lane = 1; lane < program->lanes(0).size(); ++lane) {
+      const Instruction sync = program->at(0, lane, 0);
+      sent.push_back(sync.size.value);
+      for (std::size_t layer = sync.first_layer; layer <= sync.last_layer; ++layer) layers.push_back(layer);
+    }
+    EXPECT_EQ(sent, sizes) << bucket;
+    std::sort(layers.begin(), layers.end());
+    EXPECT_EQ(layers, (std::vector<std::size_t>{0, 1, 2, 3, 4, 5}));
+    const auto played = play(*program, {Seconds(0.5), Seconds(0)});
+    EXPECT_NEAR(played.periods.front().end.value, 12 + after_passes, 1e-6) << bucket;
+  }
+}
+
+TEST(Replicas, OfOtherDevicesHaveOtherBuckets)
+{
+  Plan plan = replicated({{{0, 2}, {1, 2}}, {{2, 2}, {3, 2}}, {{2, 2}, {3, 2}}}, "1f1b");
+  plan.sync.bucket = Bytes(1e9);
+  const auto program = make_program(plan, unequal_chain(6));
+  EXPECT_THAT(faults_of(*program), IsEmpty());
+  EXPECT_EQ(first_of(*program, 0, "sync gradients").last_layer, 1U);
+  EXPECT_EQ(first_of(*program, 2, "sync gradients 1").last_layer, 5U);
+}
+
+TEST(Replicas, WaitForTheBackwardsOfAllPartsOfABucket)
+{
+  Plan plan = replicated({{{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}}, "1f1b");
+  plan.sync.bucket = Bytes(1e9);
+  testing_support::EditableProgram program(*make_program(plan, unequal_chain(4)));
+  ASSERT_THAT(faults_of(program), IsEmpty());
+  program.instruction(0, 1, 0).waits = Wait{compute_lane, 0, 1};
+  EXPECT_THAT(faults_of(program),
+              testing::Each(testing::HasSubstr("lane sync gradients 0, position 0: AllReduce of parameter gradient in "
+                                               "stage 0 does not wait for the last backward")));
+  EXPECT_EQ(faults_of(program).size(), 2U);  // for those of either stage
 }
 
 std::string fault_of(const Plan& plan)

@@ -72,6 +72,7 @@ TEST(ShardGrids, MakeSoundProgramsUnderEverySchedule)
     // Several stages that divide micro-batches differently might wait for each other's parameters.
     const bool may_gather = stages == 1 && !why_not_divided({.sharded = Sharding::Parameters}, plan.stages.front(), {});
     plan.sync.sharded = static_cast<Sharding>(random() % (may_gather ? 4 : 3));
+    if (plan.sync.sharded == Sharding::None) plan.sync.bucket = Bytes(static_cast<double>(random() % 20'000));
     with_replicas += has_replicas(plan) ? 1U : 0U;
     if (random() % 3 == 0) plan.data_server = "data";
     Workload workload = gpt_for_grids();

@@ -88,6 +88,7 @@ TEST(Shards, MakeSoundProgramsUnderEverySchedule)
       return !why_not_divided({.sharded = Sharding::Parameters}, stage, {});
     });
     plan.sync.sharded = static_cast<Sharding>(random() % (take_alike ? 4 : 3));
+    if (plan.sync.sharded == Sharding::None) plan.sync.bucket = Bytes(static_cast<double>(random() % 20'000));
     with_parameters += plan.sync.sharded == Sharding::Parameters && has_replicas(plan) ? 1U : 0U;
     with_both += has_replicas(plan) && has_shards(plan) ? 1U : 0U;
     Workload workload = unequal_chain(2 * stages);
