@@ -14,6 +14,22 @@ namespace isobar {
 
 namespace {
 
+using Json = nlohmann::ordered_json;
+
+Json to_json(const Split& split)
+{
+  Json products = Json::array();
+  for (const auto& [inputs, outputs] : split.products) products.push_back({inputs, outputs});
+  Json object = {{"name", split.name},
+                 {"units", split.units},
+                 {"parameters", split.parameters},
+                 {"activations_bytes", split.activations.value}};
+  if (split.gathered) object["gathered_bytes"] = split.gathered->value;
+  object["products"] = std::move(products);
+  object["norm_sums"] = split.norm_sums;
+  return object;
+}
+
 constexpr NameTable<Optimizer, 4> optimizers = {{{Optimizer::Sgd, "sgd"},
                                                  {Optimizer::Momentum, "momentum"},
                                                  {Optimizer::Adam, "adam"},
@@ -139,7 +155,6 @@ double update_flops_per_parameter(Optimizer optimizer)
 
 std::string workload_to_json(const Workload& workload)
 {
-  using Json = nlohmann::ordered_json;
   Json layers = Json::array();
   for (const auto& layer : workload.layers) {
     layers.push_back({{"name", layer.name},
@@ -152,6 +167,7 @@ std::string workload_to_json(const Workload& workload)
                       {"gradient_bytes", layer.gradient.value},
                       {"sky_memory_bytes", layer.sky_memory.value},
                       {"inputs", layer.inputs}});
+    if (layer.split) layers.back()["split"] = to_json(*layer.split);
   }
   const Json document = {{"schema", "isobar-workload/1"},
                          {"name", workload.name},

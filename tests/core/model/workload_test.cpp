@@ -129,6 +129,19 @@ TEST(WithMicroBatch, EqualsTheWorkloadOfAFileWithThatSize)
   }
 }
 
+TEST(WorkloadToJson, HasHowDevicesCanDivideALayer)
+{
+  const Workload workload = workload_from_text(
+      "model: gpt\nlayers: 1\nhidden: 8\nheads: 2\nvocabulary: 100\nsequence: 16\nmicro_batch: 2\nunit: operator\n",
+      "w.yaml");
+  const std::string json = workload_to_json(workload);
+  EXPECT_THAT(json, testing::HasSubstr(R"("split":{"name":"heads","units":2,"parameters":280,)"));
+  EXPECT_THAT(json, testing::HasSubstr(R"("products":[[8,24],[8,8]],"norm_sums":2})"));
+  EXPECT_THAT(json, testing::HasSubstr(R"("gathered_bytes":256.0,"products":[[8,100]],"norm_sums":2})"));
+  const Workload listed = chain({1});
+  EXPECT_THAT(workload_to_json(listed), testing::Not(testing::HasSubstr("split")));
+}
+
 TEST(WithMicroBatch, RefusesListedLayers)
 {
   EXPECT_THROW(with_micro_batch(chain({1, 2}), 2), std::logic_error);
