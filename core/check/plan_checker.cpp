@@ -222,6 +222,7 @@ class Checker {
     if (const auto found = fault_of_shards(plan_.stages)) {
       fault("stages[{}].{}: {}", number_[found->stage], found->key, found->text);
     }
+    bool is_grid_wrong = false;  // the first layer stands for all, which mostly lack the same
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       const Stage& stage = plan_.stages[i];
       if (!has_shards({stage})) continue;
@@ -235,9 +236,10 @@ class Checker {
               "operator in the workload of a gpt or llama",
               i, shards, shown(name));
         } else if (stage.grid.is_grid()) {
-          if (const auto why_not = why_not_divided(workload_, layer, stage.grid)) {
-            fault("stages[{}]: {} of layer {}, {}", number_[i], text_of(stage.grid), shown(name), *why_not);
-          }
+          const auto why_not = is_grid_wrong ? std::nullopt : why_not_divided(workload_, layer, stage.grid);
+          if (!why_not) continue;
+          is_grid_wrong = true;
+          fault("stages[{}]: {} of layer {}, {}", number_[i], text_of(stage.grid), shown(name), *why_not);
         } else if (split->units < shards) {
           fault("stages[{}]: {} shards of layer {}, which has {} to divide ({}); give it fewer shards", number_[i],
                 shards, shown(name), split->units, split->name);

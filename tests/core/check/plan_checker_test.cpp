@@ -3,6 +3,7 @@
 
 #include "core/plan/cost_model.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/shard_grids.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -321,6 +322,39 @@ TEST(FaultsOf, ShowsEnoughDigitsForNumbersToDiffer)
   EXPECT_THAT(sound.faults(), ElementsAre(fmt::format("objective_s: claims {:.10g}; it is {:.10g} on this platform and "
                                                       "workload",
                                                       sound.plan.objective->value, objective)));
+}
+
+TEST(PlacementFaultsOf, NameTheFirstLayerThatAGridCannotDivide)
+{
+  Workload workload = testing_support::gpt_for_grids();
+  Plan plan;
+  plan.goal.microbatches = 2;
+  std::vector<std::string> devices;
+  for (std::size_t i = 0; i < 27; ++i) devices.push_back(fmt::format("d{}", i));
+  const ShardGrid grid{ShardGrid::Form::ThreeD, 3, 3};
+  plan.stages = testing_support::by_layers({testing_support::stage_of_grids(0, 5, grid, {0}, devices)});
+  EXPECT_THAT(placement_faults_of(plan, workload), testing::IsEmpty());
+  workload.micro_batch = 12;
+  EXPECT_THAT(
+      placement_faults_of(plan, workload),
+      ElementsAre("stages[0]: 3d grid [3, 3, 3] of layer embedding, whose micro-batch of 12 is to be a multiple "
+                  "of 9"));
+  workload.micro_batch = 36;
+  workload.layers[2].split->products[1].inputs = 100;
+  workload.layers[3].split->units = 16;
+  EXPECT_THAT(placement_faults_of(plan, workload),
+              ElementsAre("stages[0]: 3d grid [3, 3, 3] of layer block0.mlp, whose product of 100 numbers of a token "
+                          "needs a multiple of 9"));
+  workload.layers[2].split->products[1].inputs = 90;
+  EXPECT_THAT(placement_faults_of(plan, workload),
+              ElementsAre("stages[0]: 3d grid [3, 3, 3] of layer block1.attention, whose 16 heads are to be a multiple "
+                          "of 3"));
+  workload.layers[3].split->units = 12;
+  plan.stages.back().grid = {ShardGrid::Form::TwoD, 2};
+  EXPECT_THAT(
+      placement_faults_of(plan, workload),
+      testing::Contains("stages[0].grid: 2d grid [2, 2] after 3d grid [3, 3, 3]; neighbouring stages are divided "
+                        "alike"));
 }
 
 /// A change of one field, and the start of the resulting fault.
