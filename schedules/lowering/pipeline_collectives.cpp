@@ -57,7 +57,7 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
     const ShardGrid& grid = grids_[work.index];
     std::map<std::tuple<ShardPass, bool, Payload>, const ShardLane*> last;
     for (const auto& collective : shard_collectives(workload, boundaries, work.first_layer, grid)) {
-      const ShardPass pass = isobar::pass_of(collective.role);
+      const ShardPass pass = pass_of(collective.role);
       if (pass != ShardPass::Forward && !is_training_) continue;
       ShardLane& lane = shard_lane(work.rank, collective);
       ensure(lane.axis == collective.axis, "collectives of one role and product meet along one axis");
@@ -83,7 +83,7 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
   for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
     for (auto& [kind, shared] : shard_lanes_[rank]) {
       ShardLane& lane = shared;
-      const ShardPass pass = isobar::pass_of(lane.role);
+      const ShardPass pass = pass_of(lane.role);
       lane.tasks = TaskSubset(orders_[rank], [&](const Task& task) {
         const bool is_forward = task.opcode == Opcode::Forward;
         const bool is_other_half =

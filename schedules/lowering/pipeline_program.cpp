@@ -16,7 +16,7 @@ namespace isobar::schedules {
 namespace {
 
 /// The pass that makes what a transfer carries.
-ShardPass pass_of(Payload payload)
+ShardPass pass_that_makes(Payload payload)
 {
   return payload == Payload::Activation ? ShardPass::Forward : ShardPass::InputGradient;
 }
@@ -228,7 +228,7 @@ void PipelineProgram::add_hop(std::vector<Hop>& hops, Payload payload, std::size
 {
   const Series& made = payload == Payload::Activation ? works_[from].forwards : works_[from].backwards;
   if (works_[from].rank == works_[to].rank) {
-    source_of(payload, from, to) = {&made, compute_lane, works_[from].sharded(pass_of(payload)).last};
+    source_of(payload, from, to) = {&made, compute_lane, works_[from].sharded(pass_that_makes(payload)).last};
     return;
   }
   const Series* sent = &made;
@@ -351,7 +351,7 @@ Instruction PipelineProgram::transfer(LaneId lane, const LaneRecord& record, std
   instruction.microbatch = record.series->of_step(task.microbatch);
   instruction.size = record.size;
   if (record.kind == LaneKind::Send) {
-    const ShardLane* const sums = works_[record.work].sharded(pass_of(record.payload)).last;
+    const ShardLane* const sums = works_[record.work].sharded(pass_that_makes(record.payload)).last;
     instruction.waits.add(sums != nullptr ? sums->at(record.series->position_of(task)) : after(*record.series, task));
   }
   if (record.kind == LaneKind::RecvOfInputs) instruction.waits.add(after_earlier_input(*record.series, position));

@@ -302,18 +302,24 @@ TEST(Replicas, HoldOnlyTheirPartOfWhatTheyDivide)
   EXPECT_DOUBLE_EQ(peak_of(large), resident_of(large) + 2 * 2e6 + 2000 * 4 * 3 / 4);
 }
 
+/// Equal layers, whose forward and backward take so many seconds each.
+Workload equal_chain(std::size_t layers, double seconds, std::uint64_t parameters)
+{
+  Workload workload = unequal_chain(layers);
+  workload.optimizer = Optimizer::Sgd;
+  for (auto& layer : workload.layers) {
+    layer.forward = layer.backward = Flops(seconds * 1e12);
+    layer.parameters = parameters;
+  }
+  return workload;
+}
+
 TEST(Replicas, OfSeveralPartsAddUpTheGradientsOfOneWhileAnotherIsInItsBackward)
 {
   // Two devices with two neighbouring stages each. The sum of the second begins when its last backward ends; that of
   // the first when its own has ended, and the other sum.
-  Workload workload = unequal_chain(4);
-  workload.optimizer = Optimizer::Sgd;
-  for (auto& layer : workload.layers) {
-    layer.forward = layer.backward = Flops(1e12);
-    layer.parameters = 500;
-  }
   const Plan plan = replicated({{{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}}, "1f1b");
-  const auto program = make_program(plan, workload);
+  const auto program = make_program(plan, equal_chain(4, 1, 500));
   EXPECT_THAT(faults_of(*program), IsEmpty());
   EXPECT_EQ(first_of(*program, 0, "sync gradients 0").waits.size(), 2U);
   const double passes = 2 * 8;  // seconds
@@ -326,20 +332,16 @@ TEST(Replicas, OfSeveralPartsAddUpTheGradientsOfOneWhileAnotherIsInItsBackward)
 
 TEST(Replicas, OfSeveralPartsAddUpTheirGradientsInBuckets)
 {
-  // Two devices with three neighbouring stages each, of 800 B of gradients and two seconds of passes for a micro-batch.
-  Workload workload = unequal_chain(6);
-  workload.optimizer = Optimizer::Sgd;
-  for (auto& layer : workload.layers) {
-    layer.forward = layer.backward = Flops(5e11);
-    layer.parameters = 100;
-  }
+  // Two devices with three neighbouring stages each, of 800 B of gradients, a forward of a second and a backward of a
+  // second for a micro-batch. The gradients of the stages are complete 2, 1 and 0 seconds before the passes end.
+  const Workload workload = equal_chain(6, 0.5, 100);
   struct Case {
     double bucket;
     std::vector<double> sizes;
-    double syncs_after_passes;  // seconds, of which each sync takes one
+    double after_passes;  // seconds until the last sync ends, of which each takes three
   };
   const std::vector<Case> cases = {
-      {0, {800, 800, 800}, 1}, {800, {800, 800, 800}, 1}, {801, {1600, 800}, 1}, {1e9, {2400}, 1}};
+      {0, {800, 800, 800}, 7}, {800, {800, 800, 800}, 7}, {801, {1600, 800}, 5}, {1e9, {2400}, 3}};
   for (const auto& [bucket, sizes, after_passes] : cases) {
     Plan plan = replicated({{{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}}, "1f1b");
     plan.sync.bucket = Bytes(bucket);
@@ -355,7 +357,7 @@ TEST(Replicas, OfSeveralPartsAddUpTheirGradientsInBuckets)
     EXPECT_EQ(sent, sizes) << bucket;
     std::sort(layers.begin(), layers.end());
     EXPECT_EQ(layers, (std::vector<std::size_t>{0, 1, 2, 3, 4, 5}));
-    const auto played = play(*program, {Seconds(0.5), Seconds(0)});
+    const auto played = play(*program, {Seconds(1.5), Seconds(0)});  // a ring of two passes two messages
     EXPECT_NEAR(played.periods.front().end.value, 12 + after_passes, 1e-6) << bucket;
   }
 }
