@@ -30,9 +30,11 @@ configure() {
   cmake --preset release -DISOBAR_BUILD_TESTS="$1" -DISOBAR_BUILD_EXEC="$1" --log-level=WARNING >/dev/null
 }
 
-# build TARGET...: prints nothing when there is nothing to do.
+# build TARGET...: shows its progress in a terminal; elsewhere prints only what fails.
 build() {
-  cmake --build build/release --target "$@" -- --quiet
+  local quiet=()
+  [ -t 1 ] || quiet=(-- --quiet)
+  cmake --build build/release --target "$@" "${quiet[@]}"
 }
 
 # Tests at a time: many of them wait, such as for a deadline.
