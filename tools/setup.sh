@@ -30,7 +30,7 @@ configure() {
   cmake --preset release -DISOBAR_BUILD_TESTS="$1" -DISOBAR_BUILD_EXEC="$1" --log-level=WARNING >/dev/null
 }
 
-# build TARGET...: shows its progress in a terminal; elsewhere prints only what fails.
+# build TARGET...: shows its progress in a terminal; elsewhere prints what fails, or that there is nothing to do.
 build() {
   local quiet=()
   [ -t 1 ] || quiet=(-- --quiet)
