@@ -19,7 +19,8 @@ namespace isobar {
 
 namespace {
 
-constexpr std::array sync_algorithms = {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree, Algorithm::Direct};
+constexpr std::array sync_algorithms = {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree, Algorithm::Direct,
+                                        Algorithm::Server};
 
 void refuse(MappingReader& reader, std::initializer_list<const char*> keys)
 {

@@ -128,6 +128,18 @@ std::vector<Round> direct_rounds(Opcode opcode, const Sizes& sizes)
   return {parts};
 }
 
+std::vector<Round> server_rounds(Opcode opcode, const Sizes& sizes)
+{
+  const std::uint64_t all = opcode == Opcode::AllGather ? sum_of(sizes) : sizes.front();
+  Round to_server;
+  Round back;
+  for (std::size_t end = 1; end < sizes.size(); ++end) {
+    to_server.push_back(flow_of(end, 0, sizes[end]));
+    back.push_back(flow_of(0, end, opcode == Opcode::ReduceScatter ? largest_part(all, sizes.size()) : all));
+  }
+  return {to_server, back};
+}
+
 /// A round of a binomial tree away from end 0: those that have the data, 0, 2 step, 4 step, …, send to the ends
 /// `step` further. `message_of` has the size by receiver.
 template <typename MessageOf>
@@ -293,6 +305,29 @@ std::vector<CollectiveStep> direct_steps(Opcode opcode, std::size_t end, std::si
     }
   }
   return steps;
+}
+
+std::vector<CollectiveStep> server_steps(Opcode opcode, std::size_t end, std::size_t ends, std::size_t values)
+{
+  const ValueRange all = {0, values};
+  const bool adds = opcode != Opcode::AllGather;
+  std::vector<CollectiveStep> to_server;
+  std::vector<CollectiveStep> back;
+  for (std::size_t other = 1; other < ends; ++other) {
+    if (end != 0 && end != other) continue;
+    const ValueRange part = {begin_of_part(values, ends, other), begin_of_part(values, ends, other + 1)};
+    const ValueRange up = adds ? all : part;
+    const ValueRange down = opcode == Opcode::ReduceScatter ? part : all;
+    if (end == 0) {
+      to_server.push_back({{}, {}, other, up, adds});
+      back.push_back({other, down, {}, {}, false});
+    } else {
+      to_server.push_back({0, up, {}, {}, false});
+      back.push_back({{}, {}, 0, down, false});
+    }
+  }
+  to_server.insert(to_server.end(), back.begin(), back.end());
+  return to_server;
 }
 
 /// Collectives among ends in several sites, whose first `leaders_` ends each form rings across the sites.
@@ -540,6 +575,8 @@ std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algo
       return tree_rounds(opcode, sizes);
     case Algorithm::Direct:
       return direct_rounds(opcode, sizes);
+    case Algorithm::Server:
+      return server_rounds(opcode, sizes);
   }
   throw std::logic_error("an algorithm without rounds");
 }
@@ -586,6 +623,8 @@ std::vector<CollectiveStep> steps_of(Opcode opcode, std::size_t end, std::size_t
       return tree_steps(opcode, end, ends, values);
     case Algorithm::Direct:
       return direct_steps(opcode, end, ends, values);
+    case Algorithm::Server:
+      return server_steps(opcode, end, ends, values);
   }
   throw std::logic_error("an algorithm without steps");
 }

@@ -51,6 +51,7 @@ using Round = std::vector<Flow>;
 /// Tree: binomial, to end 0 and back, in 2 ⌈log2 n⌉ rounds.
 /// Direct: each end exchanges its parts with every other in one round; an AllReduce in two, a ReduceScatter and an
 /// AllGather.
+/// Server: end 0 receives from all others in one round, and sends to them in another.
 /// AllToAll is direct and Broadcast a tree under every algorithm.
 /// Source: Thakur et al., Optimization of Collective Communication Operations in MPICH, 2005.
 /// @throws std::logic_error for an opcode that is no collective, for different sizes of an AllReduce or ReduceScatter,

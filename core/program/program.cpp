@@ -25,10 +25,11 @@ constexpr NameTable<Payload, 5> payloads = {{{Payload::Activation, "activation"}
                                              {Payload::Parameter, "parameter"},
                                              {Payload::GradientFacts, "gradient facts"}}};
 constexpr NameTable<Tier, tier_count> tiers = {{{Tier::Device, "device"}, {Tier::Host, "host"}, {Tier::Disk, "disk"}}};
-constexpr NameTable<Algorithm, 4> algorithms = {{{Algorithm::Ring, "ring"},
+constexpr NameTable<Algorithm, 5> algorithms = {{{Algorithm::Ring, "ring"},
                                                  {Algorithm::Hierarchical, "hierarchical"},
                                                  {Algorithm::Tree, "tree"},
-                                                 {Algorithm::Direct, "direct"}}};
+                                                 {Algorithm::Direct, "direct"},
+                                                 {Algorithm::Server, "server"}}};
 
 }  // namespace
 

@@ -47,7 +47,7 @@ enum class Tier : std::uint8_t { Device, Host, Disk };
 inline constexpr std::size_t tier_count = 3;
 
 /// How a collective moves its data (core/program/collective.hpp).
-enum class Algorithm : std::uint8_t { Ring, Hierarchical, Tree, Direct };
+enum class Algorithm : std::uint8_t { Ring, Hierarchical, Tree, Direct, Server };
 
 std::string_view name_of(Opcode opcode);        ///< "Forward", "Send", …
 std::string_view name_of(Payload payload);      ///< "activation", "parameter gradient", …

@@ -11,7 +11,7 @@
 namespace isobar {
 
 inline constexpr Algorithm algorithms[] = {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree,
-                                           Algorithm::Direct};
+                                           Algorithm::Direct, Algorithm::Server};
 
 inline std::vector<Bytes> equal(std::size_t ends, double size)
 {

@@ -151,7 +151,7 @@ void PrintTo(const Dividing& dividing, std::ostream* out)
 std::vector<Dividing> dividings()
 {
   std::vector<Dividing> all;
-  for (const Algorithm algorithm : {Algorithm::Ring, Algorithm::Tree, Algorithm::Direct}) {
+  for (const Algorithm algorithm : {Algorithm::Ring, Algorithm::Tree, Algorithm::Direct, Algorithm::Server}) {
     for (const std::size_t ends : {1UL, 2UL, 3UL, 5UL, 6UL, 8UL, 13UL}) all.push_back({algorithm, sites_with({ends})});
   }
   for (const auto& counts : std::vector<std::vector<std::size_t>>{{3}, {1, 1}, {2, 2}, {3, 3, 3}, {1, 1, 1}, {8, 8}}) {

@@ -175,6 +175,16 @@ TEST(Tree, CarriesThePartsOfItsBranches)
                           ElementsAre(flow(0, 1, 4))));
 }
 
+TEST(Server, SendsEachEndsDataToTheFirstAndBack)
+{
+  EXPECT_THAT(rounds_of(Opcode::AllReduce, equal(3, 12), Algorithm::Server),
+              ElementsAre(ElementsAre(flow(1, 0, 12), flow(2, 0, 12)), ElementsAre(flow(0, 1, 12), flow(0, 2, 12))));
+  EXPECT_THAT(rounds_of(Opcode::ReduceScatter, equal(3, 12), Algorithm::Server),
+              ElementsAre(ElementsAre(flow(1, 0, 12), flow(2, 0, 12)), ElementsAre(flow(0, 1, 4), flow(0, 2, 4))));
+  EXPECT_THAT(rounds_of(Opcode::AllGather, {Bytes(1), Bytes(2), Bytes(4)}, Algorithm::Server),
+              ElementsAre(ElementsAre(flow(1, 0, 2), flow(2, 0, 4)), ElementsAre(flow(0, 1, 7), flow(0, 2, 7))));
+}
+
 TEST(AllToAll, IsDirectAndABroadcastATreeUnderEveryAlgorithm)
 {
   const std::vector<Bytes> sizes = {Bytes(30), Bytes(3), Bytes(0)};

@@ -160,6 +160,8 @@ TEST(PlayProgram, TakesTheClosedFormsOfCollectives)
       expect(Opcode::AllReduce, Algorithm::Tree, 2 * upward_log2(ends) * whole);
       expect(Opcode::Broadcast, Algorithm::Ring, upward_log2(ends) * whole);
       expect(Opcode::AllReduce, Algorithm::Direct, 2 * part);
+      expect(Opcode::AllReduce, Algorithm::Server, 2 * whole);
+      expect(Opcode::ReduceScatter, Algorithm::Server, whole + part);
       expect(Opcode::AllToAll, Algorithm::Ring, part);
     }
   }

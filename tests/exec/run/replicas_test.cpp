@@ -131,7 +131,7 @@ TEST(Executor, AddsUpGradientsByEveryAlgorithmToTheSameLosses)
       shard.site = shard.device == "b" || shard.device == "d" || shard.device == "g" ? "far" : "near";
     }
   }
-  for (const Algorithm algorithm : {Algorithm::Tree, Algorithm::Direct, Algorithm::Hierarchical}) {
+  for (const Algorithm algorithm : {Algorithm::Tree, Algorithm::Direct, Algorithm::Hierarchical, Algorithm::Server}) {
     plan.sync.algorithm = algorithm;
     SCOPED_TRACE(name_of(algorithm));
     expect_close(trained(workload, plan, Way::Tcp, options_for(steps)).losses, expected, relative_tolerance);
