@@ -65,7 +65,7 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
         weights += cost.workload().layers[layer].backward_weight;
       }
     } else {
-      const Layer part = layer_of_shard(cost.workload().layers[first], plan.stages[stage], shard);
+      const Layer part = layer_of_shard(cost.workload().layers[first], plan.stages[stage], replica, shard);
       forward = part.forward;
       backward = part.backward;
       if (splits_backward) weights = part.backward_weight;

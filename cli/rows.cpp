@@ -96,7 +96,7 @@ RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
   row.stages = plan.stages.empty() ? 0 : pipeline_stages(plan).back() + 1;
   for (const auto& stage : plan.stages) {
     row.replicas = std::max(row.replicas, stage.replicas.size());
-    row.shards = std::max(row.shards, stage.replicas.front().shards.size());
+    for (const auto& replica : stage.replicas) row.shards = std::max(row.shards, replica.shards.size());
   }
   row.objective = plan.objective;
   row.objective_bound = plan.objective_bound;

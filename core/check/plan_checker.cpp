@@ -226,7 +226,8 @@ class Checker {
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       const Stage& stage = plan_.stages[i];
       if (!has_shards({stage})) continue;
-      const std::size_t shards = stage.replicas.front().shards.size();
+      std::size_t shards = 0;
+      for (const auto& replica : stage.replicas) shards = std::max(shards, replica.shards.size());
       for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
         const std::string& name = workload_.layers[layer].name;
         const auto& split = workload_.layers[layer].split;
@@ -305,7 +306,9 @@ class Checker {
   {
     for (std::size_t shard = 0; shard < plan_.stages[stage].replicas.front().shards.size(); ++shard) {
       std::vector<std::string> sites;
-      for (const auto& of_replica : devices_[stage]) sites.push_back(cluster_.devices[of_replica[shard]].site);
+      for (const auto& of_replica : devices_[stage]) {
+        if (shard < of_replica.size()) sites.push_back(cluster_.devices[of_replica[shard]].site);
+      }
       if (const auto why_not = why_not_divided(plan_.sync, plan_.stages[stage], sites)) {
         fault("sync.sharded: {}", *why_not);
         return;

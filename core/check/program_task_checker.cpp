@@ -140,12 +140,13 @@ class TaskChecker {
       if (first != &passage) add_second_forward(passage, *first);
       return;
     }
+    std::size_t ranks = 0;
+    for (const Passage* each = first; each != nullptr; each = tasks_.next(*each)) ++ranks;
     const auto require = [&](Kind kind, const char* what) {
       const Spot& spot = passage.spot(kind);
+      if (!spot.is_set() && ranks == 1) return;  // other ranks take other micro-batches together
       if (!spot.is_set()) return add(passage.spot(Kind::Forward), fmt::format("no collective of its {}", what));
       const auto& ends = program_.channels()[*program_.lanes(spot.rank)[spot.lane].channel].ends;
-      std::size_t ranks = 0;
-      for (const Passage* each = first; each != nullptr; each = tasks_.next(*each)) ++ranks;
       const bool has_all = std::all_of(ends.begin(), ends.end(), [&](const End& end) {
         return tasks_.find_passage(passage.stage, passage.microbatch, end.rank) != nullptr;
       });
@@ -227,13 +228,18 @@ class TaskChecker {
   /// together.
   void check_groups_meet(std::uint32_t stage, const std::vector<const Holding*>& holdings)
   {
-    std::map<std::size_t, std::size_t> group_of;  // of a rank: its grid, or the first channel on which it meets others
+    // Of a rank: its grid, or the first channel on which it meets others; one that meets none is a group.
+    std::map<std::size_t, std::size_t> group_of;
     std::set<std::size_t> groups;
     if (const auto found = tasks_.meetings.find(stage); found != tasks_.meetings.end()) {
       for (const std::size_t channel : found->second) {
         for (const End& end : program_.channels()[channel].ends) {
           if (group_of.emplace(end.rank, channel).second) groups.insert(channel);
         }
+      }
+      for (const Holding* holding : holdings) {
+        const std::size_t alone = program_.channels().size() + holding->rank;
+        if (group_of.emplace(holding->rank, alone).second) groups.insert(alone);
       }
     } else {
       for (const Holding* holding : holdings) {

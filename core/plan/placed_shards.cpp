@@ -2,12 +2,14 @@
 
 #include "core/errors.hpp"
 #include "core/plan/shard_collectives.hpp"
+#include "core/plan/sync_groups.hpp"
 #include "core/program/collective.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -113,20 +115,29 @@ std::vector<std::uint64_t> units_of_shards(std::uint64_t units, const Replica& r
   return taken;
 }
 
-Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t shard)
+UnitRange units_of_shard(const Layer& layer, const Replica& replica, std::size_t shard)
 {
-  const Replica& replica = stage.replicas.front();
-  if (replica.shards.size() == 1) return layer;
-  if (stage.grid.is_grid()) return layer_of_grid(layer, stage.grid);
+  if (replica.shards.size() == 1) return {};
   ensure(layer.split.has_value(), "a layer of several shards has a split");
+  const auto units = units_of_shards(layer.split->units, replica);
+  const auto own = units.begin() + static_cast<std::ptrdiff_t>(shard);
+  const std::uint64_t begin = std::accumulate(units.begin(), own, std::uint64_t{0});
+  return {begin, begin + *own, layer.split->units};
+}
+
+Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t replica, std::size_t shard)
+{
+  const Replica& all = stage.replicas.at(replica);
+  if (all.shards.size() == 1) return layer;
+  if (stage.grid.is_grid()) return layer_of_grid(layer, stage.grid);
+  const UnitRange units = units_of_shard(layer, all, shard);
   const Split& split = *layer.split;
-  const std::uint64_t units = units_of_shards(split.units, replica)[shard];
-  const double fraction = static_cast<double>(units) / static_cast<double>(split.units);
+  const double fraction = static_cast<double>(units.end - units.begin) / static_cast<double>(units.all);
   Layer part = layer;
   part.forward = fraction * layer.forward;
   part.backward = fraction * layer.backward;
   part.backward_weight = fraction * layer.backward_weight;
-  part.parameters = shared_parameters(layer) + split.parameters / split.units * units;
+  part.parameters = shared_parameters(layer) + units.part_of(split.parameters);
   if (layer.update && layer.parameters > 0) {
     part.update = static_cast<double>(part.parameters) / static_cast<double>(layer.parameters) * *layer.update;
   }
@@ -168,11 +179,6 @@ std::optional<StageFault> fault_of_shards(const std::vector<Stage>& stages)
         return fault(fmt::format("their shares sum to {:.9g}; those of a replica sum to 1", sum));
       }
       const auto is_alike = [](const Shard& a, const Shard& b) { return std::abs(a.share - b.share) <= tolerance; };
-      const auto& first = stages[i].replicas.front().shards;
-      if (!std::equal(first.begin(), first.end(), replica.shards.begin(), replica.shards.end(), is_alike)) {
-        return fault(
-            "not as many as those of replicas[0], or with other shares; replicas of a stage are divided alike");
-      }
       if (grid.is_grid() && replica.shards.size() != grid.shards()) {
         return fault(fmt::format("{}; the stage's {} has {}", replica.shards.size(), text_of(grid), grid.shards()));
       }
@@ -211,6 +217,10 @@ std::vector<std::string> sites_of(const Stage& stage, std::size_t shard)
 std::optional<std::string> why_not_divided(const Sync& sync, const Stage& stage, const std::vector<std::string>& sites)
 {
   if (sync.sharded == Sharding::None) return std::nullopt;
+  if (!are_divided_alike(stage)) {
+    return fmt::format("{} needs replicas of a stage with as many shards of the same shares; use none",
+                       name_of(sync.sharded));
+  }
   if (sync.algorithm == Algorithm::Hierarchical && !are_equal_sites(sites)) {
     return fmt::format(
         "{} with algorithm hierarchical needs as many replicas of a stage in each site; use ring, tree "

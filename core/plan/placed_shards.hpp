@@ -49,8 +49,23 @@ inline bool has_shared_stages(const Plan& plan)
 /// The units of a layer that each shard of a replica computes: its share of them, rounded so that they sum to all, and
 /// at least one. There are as many units as shards, or more.
 std::vector<std::uint64_t> units_of_shards(std::uint64_t units, const Replica& replica);
-/// A layer as a shard of each replica of a stage computes and holds it: the layer itself, if it is the only one.
-Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t shard);
+
+/// Units of a layer (Split::units): begin..end-1 of all.
+struct UnitRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 1;
+  std::uint64_t all = 1;
+
+  bool is_whole() const { return begin == 0 && end == all; }
+  /// The part of what belongs to all units: `whole` is a multiple of their number.
+  std::uint64_t part_of(std::uint64_t whole) const { return whole / all * (end - begin); }
+  bool operator==(const UnitRange&) const = default;
+};
+
+/// The units of a layer that a shard of a replica computes, outside of grids; all, if it is the replica's only one.
+UnitRange units_of_shard(const Layer& layer, const Replica& replica, std::size_t shard);
+/// A layer as a shard of a replica of a stage computes and holds it: the layer itself, if it is the only one.
+Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t replica, std::size_t shard);
 /// The parameters of a layer that each of several shards has, and of whose gradients each has an addend: of a 2.5d grid
 /// all that a shard has, since others in its depth have the same.
 std::uint64_t shared_parameters(const Layer& layer, const ShardGrid& grid = {});

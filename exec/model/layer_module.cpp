@@ -28,16 +28,6 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, std::monostate 
 
 }  // namespace
 
-UnitRange units_of_shard(const Layer& layer, const Replica& replica, std::size_t shard)
-{
-  if (replica.shards.size() == 1) return {};
-  ensure(layer.split.has_value(), "a layer without a split is not divided");
-  const auto units = units_of_shards(layer.split->units, replica);
-  const auto own = units.begin() + static_cast<std::ptrdiff_t>(shard);
-  const std::uint64_t begin = std::accumulate(units.begin(), own, std::uint64_t{0});
-  return {begin, begin + *own, layer.split->units};
-}
-
 void refuse_listed_layers(const Workload& workload)
 {
   throw InputError(

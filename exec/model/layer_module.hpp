@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/model/workload.hpp"
-#include "core/plan/plan.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "exec/files/tensor_part.hpp"
 #include "exec/files/tensor_source.hpp"
 
@@ -29,20 +29,6 @@ struct RandomKey {
   bool drops = true;  ///< false in an evaluation: no dropout
 };
 
-/// The units of a layer (Split::units) that a shard computes: begin..end-1 of all.
-struct UnitRange {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 1;
-  std::uint64_t all = 1;
-
-  bool is_whole() const { return begin == 0 && end == all; }
-  /// The shard's part of what belongs to the units: `whole` is a multiple of their number.
-  std::uint64_t part_of(std::uint64_t whole) const { return whole / all * (end - begin); }
-};
-
-/// The units of a layer that a shard of a replica computes; all, if it is the replica's only one.
-UnitRange units_of_shard(const Layer& layer, const Replica& replica, std::size_t shard);
-
 /// One executable layer of a workload, with `Layer::parameters` parameters and outputs of `Layer::output` bytes.
 ///
 /// That of a shard has its part of the parameters, and those that all shards share. It reads the whole inputs, and its
@@ -69,6 +55,8 @@ class LayerModule {
   virtual const std::vector<std::string>& parameter_names() const = 0;
   /// The elements of the whole parameters that they are, in the same order; of one that all shards share all.
   virtual const std::vector<TensorPart>& parameter_parts() const = 0;
+  /// Those that a shard with these units would have.
+  virtual std::vector<TensorPart> parts_of(const UnitRange& units) const = 0;
 };
 
 /// Makes the module of layer `layer` on `device` ("cpu", "cuda:0"), for some of its units: all, unless it has a split.

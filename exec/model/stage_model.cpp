@@ -104,6 +104,7 @@ struct StageModel::State {
       for (std::size_t i = 0; i < parameter_names.size(); ++i) {
         names.push_back(checkpoint_name(layer, parameter_names[i]));
         parts.push_back(layers.back()->parameter_parts()[i]);
+        shared.push_back(options.has_shards && parts_of_one_unit(layer)[i].is_whole());
         take_parameter(layers.back()->parameters()[i]);
       }
     }
@@ -124,8 +125,12 @@ struct StageModel::State {
     const std::size_t first = loss_values + size_of(parameters);
     // Where sites are not equal, replicas divide nothing but the work of the gradient facts.
     const Algorithm algorithm = are_equal_sites(options.sites) ? options.sync.algorithm : Algorithm::Ring;
-    const ValueRange range = part_of_end(options.replica, options.sites.size(), loss_values + parameters_of_layers(),
-                                         algorithm, options.sites);
+    ValueRange range = part_of_end(options.replica, options.sites.size(), loss_values + parameters_of_layers(),
+                                   algorithm, options.sites);
+    if (!options.is_divided_alike) {
+      const std::size_t all = options.replica == 0 ? loss_values + parameters_of_layers() : 0;
+      range = {0, all};
+    }
     const std::size_t begin = std::max(range.begin, first);
     const std::size_t end = std::min(range.end, first + static_cast<std::size_t>(parameter.numel()));
     if (begin < end) own.push_back({parameters.size(), begin - first, end - first});
@@ -149,7 +154,11 @@ struct StageModel::State {
   bool is_shard() const { return !options.units.is_whole(); }
   bool is_first_shard() const { return options.shard == 0; }
   /// Whether it is the parameter of all shards.
-  bool is_shared(std::size_t parameter) const { return is_shard() && parts[parameter].is_whole(); }
+  bool is_shared(std::size_t parameter) const { return shared[parameter]; }
+  std::vector<TensorPart> parts_of_one_unit(std::size_t layer) const
+  {
+    return layers[layer - options.first_layer]->parts_of({0, 1, workload.layers[layer].split.value().units});
+  }
 
   bool is_last() const { return options.last_layer + 1 == workload.layers.size(); }
   /// Whether this replica updates its own part only.
@@ -268,8 +277,8 @@ struct StageModel::State {
   {
     const torch::NoGradGuard no_graph;
     const auto [loss, gradient] = loss_of_parts(gathered, options.shard);
-    const bool has_replicas = options.sites.size() > 1;
-    if (is_first_shard() || has_replicas) losses.push_back(loss);
+    const bool adds_by_shard = options.sites.size() > 1 && options.is_divided_alike;
+    if (is_first_shard() || adds_by_shard) losses.push_back(loss);
     Message message;
     message.tensors = {gradient * (loss_scale / static_cast<double>(options.microbatches))};
     return message;
@@ -430,6 +439,7 @@ struct StageModel::State {
   Tensors parameters;
   std::vector<std::string> names;             // of the parameters
   std::vector<TensorPart> parts;              // of the whole parameters
+  std::vector<bool> shared;                   // by parameter: all shards have it
   std::vector<TensorSlice> own;               // this replica's part of the parameters
   Tensors updated;                            // by this replica: that part, or all parameters
   std::unique_ptr<StageOptimizer> optimizer;  // of those; null if there are none
@@ -481,6 +491,23 @@ Tensors StageModel::gradients()
     gradients.push_back(gradient);
   }
   return gradients;
+}
+Tensors StageModel::gradients(const UnitRange& units)
+{
+  const auto of_units = state_->layers.front()->parts_of(units);
+  Tensors views;
+  for (std::size_t i = 0; i < state_->parameters.size(); ++i) {
+    if (state_->is_shared(i)) continue;
+    at::Tensor& gradient = state_->parameters[i].mutable_grad();
+    gradient = gradient.defined() ? gradient.contiguous() : at::zeros_like(state_->parameters[i]);
+    const TensorPart& own = state_->parts[i];
+    const auto& [shape, begin, end, period] = of_units[i];
+    const std::uint64_t first = own.is_whole() ? 0 : own.begin;
+    const std::uint64_t width = own.is_whole() ? period : own.end - own.begin;
+    views.push_back(gradient.view({-1, static_cast<std::int64_t>(width)})
+                        .narrow(1, static_cast<std::int64_t>(begin - first), static_cast<std::int64_t>(end - begin)));
+  }
+  return views;
 }
 Tensors StageModel::shared_gradients()
 {

@@ -27,6 +27,8 @@ struct StageOptions {
   std::vector<std::string> sites = {""};  ///< of the replicas
   std::size_t shard = 0;
   UnitRange units = {};          ///< that the shard computes of the layer; a stage of several shards has one
+  bool has_shards = false;       ///< whether a replica has several
+  bool is_divided_alike = true;  ///< whether the replicas have as many shards with the same units
   bool splits_backward = false;  ///< whether backward passes are split in two
   std::uint64_t seed = 1;
   std::string device = "cpu";            ///< "cpu", "cuda:0"
@@ -74,8 +76,11 @@ class StageModel {
   /// The gradients of the parameters that have one, contiguous, in a fixed order; the caller may change their elements.
   /// With sharded gradients or optimizers all parameters must have one.
   Tensors gradients();
+  /// Views of the gradients of what belongs to some of the units, zeros where there is none; in the order of
+  /// `gradients` without the shared ones. Not all are contiguous.
+  Tensors gradients(const UnitRange& units);
   /// Those of the parameters that all shards have, zeros where there is none: addends, which the caller replaces by
-  /// their sums. Empty if the stage is not divided.
+  /// their sums. Empty if no replica has several shards.
   Tensors shared_gradients();
   /// Call it once `gradients` are summed up over the replicas. With sharded gradients it frees those of other replicas.
   void keep_own_gradients();
@@ -90,7 +95,8 @@ class StageModel {
   void update(const GradientFacts& reduced);
 
   /// Sum of the losses since the last call over the number of micro-batches of a step, so their mean if all were here:
-  /// a float64 scalar on the stage's device. Last stage only.
+  /// a float64 scalar on the stage's device. Last stage only; if the replicas are not divided alike, of their first
+  /// shards only.
   at::Tensor take_loss();
   /// Forward pass without dropout that keeps nothing, except the last stage's sums over the labels of `batches`. That
   /// of a shard returns statistics, for the caller to gather and to give to `count`.

@@ -113,10 +113,14 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
     stage_options.microbatches = plan.goal.microbatches;
     stage_options.replica = placed.replica;
     stage_options.sync = plan.sync;
-    stage_options.sites = sites_of(plan.stages[stage], placed.shard);
+    const Stage& whole = plan.stages[stage];
+    const Layer& first_layer = workload.layers[whole.first_layer];
+    stage_options.has_shards = has_shards({whole});
+    stage_options.is_divided_alike = are_divided_alike(whole);
+    if (!stage_options.is_divided_alike) sync_groups_[stage] = sync_groups(first_layer, whole);
+    stage_options.sites = sites_of(whole, stage_options.is_divided_alike ? placed.shard : 0);
     stage_options.shard = placed.shard;
-    stage_options.units = units_of_shard(workload.layers[plan.stages[stage].first_layer],
-                                         plan.stages[stage].replicas[placed.replica], placed.shard);
+    stage_options.units = units_of_shard(first_layer, whole.replicas[placed.replica], placed.shard);
     stage_options.splits_backward = split.contains(stage);
     stage_options.seed = options_.seed;
     stage_options.device = options_.device;
@@ -378,25 +382,53 @@ void RankExecutor::reduce_gradients(const Job& job)
   Stream& stream = job.lane.stream;
   const Event begin = stream.record();
   Instruction instruction = job.instruction;
+  const Channel& channel = channel_at(instruction);
   std::vector<StageModel*> models;
-  Tensors sums;
-  bool has_loss = false;
+  Tensors gradients;
+  std::optional<at::Tensor> loss;
   for (const auto& [stage, model] : models_) {
     if (stage < instruction.stage || last_layers_.at(stage) > instruction.last_layer) continue;
     models.push_back(model.get());
-    const Tensors gradients = model->gradients();
-    sums.insert(sums.end(), gradients.begin(), gradients.end());
-    if (!is_last(stage)) continue;
-    has_loss = true;
-    sums.insert(sums.begin(), model->take_loss().to(at::kFloat));
+    const Tensors own = gradients_of(stage, channel);
+    gradients.insert(gradients.end(), own.begin(), own.end());
+    const bool is_of_all_shards = channel.ends.size() > patterns_[stage].replicas();
+    if (!is_last(stage) || (sync_groups_.contains(stage) && !is_of_all_shards)) continue;
+    const bool has_loss = !is_of_all_shards || placed_.at(stage).shard == 0;
+    loss = has_loss ? model->take_loss().to(at::kFloat) : at::zeros({}, at::Device(options_.device));
   }
+  Tensors sums;
+  if (loss) sums.push_back(*loss);
+  for (const auto& gradient : gradients) sums.push_back(gradient.contiguous());
   const std::size_t replicas = patterns_[instruction.stage].replicas();
   if (size_of(sums) < replicas) instruction.opcode = Opcode::AllReduce;  // the first part would be empty
   stream.record().wait();
-  transport_->collective(channel_of(instruction), instruction, sums);
+  if (!sums.empty()) transport_->collective(channel_of(instruction), instruction, sums);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& sum = sums[i + (loss ? 1 : 0)];
+    if (!gradients[i].is_contiguous()) gradients[i].copy_(sum);
+  }
   for (StageModel* model : models) model->keep_own_gradients();
-  if (has_loss) loss_ = {sums.front()};
+  if (loss) loss_ = {*loss};
   ran(job, begin, stream.record());
+}
+
+Tensors RankExecutor::gradients_of(std::uint32_t stage, const Channel& channel) const
+{
+  StageModel& model = model_of(stage);
+  const auto groups = sync_groups_.find(stage);
+  if (groups == sync_groups_.end()) return model.gradients();
+  if (channel.ends.size() > patterns_[stage].replicas()) return model.shared_gradients();
+  Tensors gradients;
+  for (const auto& [units, shards] : groups->second) {
+    bool is_of_channel = true;
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      is_of_channel = is_of_channel && channel.ends[i].rank == ranks_[stage][i][shards[i]];
+    }
+    if (!is_of_channel) continue;
+    const Tensors own = model.gradients(units);
+    gradients.insert(gradients.end(), own.begin(), own.end());
+  }
+  return gradients;
 }
 
 /// Gets the parameters of a stage that its other replicas have. Until then the compute lane leaves the model alone. The

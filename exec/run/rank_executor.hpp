@@ -4,6 +4,7 @@
 #include "core/plan/microbatch_pattern.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
+#include "core/plan/sync_groups.hpp"
 #include "core/program/program.hpp"
 #include "exec/launch/progress.hpp"
 #include "exec/model/batch.hpp"
@@ -134,6 +135,8 @@ class RankExecutor : public RankWork {
   void reduce_facts(const Job& job);
   void reduce(const Job& job);
   void reduce_gradients(const Job& job);
+  /// The gradients of a stage that the ranks of a channel, its replicas, have in common.
+  Tensors gradients_of(std::uint32_t stage, const Channel& channel) const;
   void reduce_shared_gradients(const Job& job);
   void gather_parameters(const Job& job);
   void make_whole(const Job& job);
@@ -148,7 +151,8 @@ class RankExecutor : public RankWork {
   const Channel& channel_at(const Instruction& instruction) const;
   std::size_t channel_of(const Instruction& instruction) const;
   StageModel& model_of(std::uint32_t stage) const { return *models_.at(stage); }
-  bool is_divided(std::uint32_t stage) const { return ranks_.at(stage).front().size() > 1; }
+  /// Whether this rank is one of several shards of its replica.
+  bool is_divided(std::uint32_t stage) const { return ranks_.at(stage)[placed_.at(stage).replica].size() > 1; }
   /// Whether a collective is one among the shards of a replica.
   bool is_among_shards(const Instruction& instruction) const;
   bool is_data_server() const { return models_.empty(); }
@@ -176,6 +180,8 @@ class RankExecutor : public RankWork {
   std::map<std::uint32_t, PlacedShard> placed_;                  // on the rank, by stage
   std::vector<std::vector<std::vector<std::size_t>>> ranks_;     // by stage, replica and shard
   std::vector<MicrobatchPattern> patterns_;                      // by stage
+  /// Of the stages of the rank whose replicas are not divided alike.
+  std::map<std::uint32_t, std::vector<SyncGroup>> sync_groups_;
   std::atomic<std::uint64_t> steps_done_ = 0;
   std::atomic<std::uint64_t> steps_evaluated_ = 0;
   bool evaluates_ = false;

@@ -78,24 +78,15 @@ Json sites_of(const ReportedRun& run, const SiteMap& map)
 
 Json connections_of(const ReportedRun& run, const SiteMap& map)
 {
-  std::map<std::pair<std::size_t, std::size_t>, Bytes> sent;  // by site
-  for (const auto& [ranks, bytes] : run.simulated.sent) {
-    sent[{map.site_of[map.device_of[ranks.first]], map.site_of[map.device_of[ranks.second]]}] += bytes;
-  }
-  std::map<std::pair<std::size_t, std::size_t>, Bytes> synced;
-  for (const auto& [stage, size] : run.simulated.synced) {
-    const std::size_t shards = run.result.plan.stages[stage].replicas.front().shards.size();
-    for (std::size_t shard = 0; shard < shards; ++shard) {
-      std::vector<std::size_t> site_of_replica;
-      for (const auto& placed : placed_shards(run.result.plan)) {
-        if (placed.stage != stage || placed.shard != shard) continue;
-        site_of_replica.push_back(map.site_of[map.device_of[placed.rank]]);
-      }
-      for (const Flow& flow : sync_flows(run.result.plan, stage, shard, size, run.cluster)) {
-        synced[{site_of_replica[flow.from], site_of_replica[flow.to]}] += flow.size();
-      }
+  const auto between_sites = [&](const BytesBetweenRanks& between_ranks) {
+    std::map<std::pair<std::size_t, std::size_t>, Bytes> bytes_of;
+    for (const auto& [ranks, bytes] : between_ranks) {
+      bytes_of[{map.site_of[map.device_of[ranks.first]], map.site_of[map.device_of[ranks.second]]}] += bytes;
     }
-  }
+    return bytes_of;
+  };
+  auto sent = between_sites(run.simulated.sent);
+  auto synced = between_sites(run.simulated.synced);
   Json connections = Json::array();
   for (const auto& connection : map.connections) {
     connections.push_back({{"a", connection.a},

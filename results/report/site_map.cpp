@@ -2,6 +2,8 @@
 
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
+#include "core/plan/sync_groups.hpp"
+#include "core/program/collective.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -123,6 +125,43 @@ std::vector<std::uint64_t> microbatches_of(const Stage& stage)
   return microbatches;
 }
 
+using StageDevices = std::vector<std::vector<std::size_t>>;  // by replica and shard
+
+/// The flows, between indices of its replicas, by which a stage adds up the gradients of a shard of each replica.
+std::vector<Flow> sync_flows(const Plan& plan, const StageDevices& devices, std::size_t shard, const Cluster& cluster)
+{
+  std::vector<std::string> sites;
+  for (const auto& of_replica : devices) sites.push_back(cluster.devices[of_replica[shard]].site);
+  std::vector<Flow> flows;
+  const std::vector<Bytes> sizes(devices.size(), Bytes(1));
+  const auto add = [&](Opcode opcode) {
+    for (const auto& round : rounds_of(opcode, sizes, plan.sync.algorithm, sites)) {
+      flows.insert(flows.end(), round.begin(), round.end());
+    }
+  };
+  if (plan.sync.sharded == Sharding::None) {
+    add(Opcode::AllReduce);
+  } else {
+    add(Opcode::ReduceScatter);
+    add(Opcode::AllGather);
+  }
+  return flows;
+}
+
+/// Those whose replicas are not divided alike meet in many ways.
+template <typename Connect>
+void for_each_pair_of_replicas(const StageDevices& devices, Connect connect)
+{
+  for (const auto& replica : devices) {
+    for (const auto& other : devices) {
+      if (&replica == &other) continue;
+      for (const std::size_t from : replica) {
+        for (const std::size_t to : other) connect(from, to);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
@@ -139,7 +178,7 @@ SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
   }
   const auto connect = [&](std::size_t from, std::size_t to) { add_connection(map, cluster, from, to, own_links); };
   // By stage, replica and shard.
-  std::vector<std::vector<std::vector<std::size_t>>> devices(plan.stages.size());
+  std::vector<StageDevices> devices(plan.stages.size());
   for (const auto& placed : placed_shards(plan)) {
     if (placed.shard == 0) devices[placed.stage].emplace_back();
     devices[placed.stage].back().push_back(map.device_of[placed.rank]);
@@ -172,40 +211,17 @@ SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
         }
       }
     }
+    if (!are_divided_alike(plan.stages[stage])) {
+      for_each_pair_of_replicas(devices[stage], connect);
+      continue;
+    }
     for (std::size_t shard = 0; shard < devices[stage].front().size(); ++shard) {
-      for (const Flow& flow : sync_flows(plan, stage, shard, Bytes(1), cluster)) {
+      for (const Flow& flow : sync_flows(plan, devices[stage], shard, cluster)) {
         connect(devices[stage][flow.from][shard], devices[stage][flow.to][shard]);
       }
     }
   }
   return map;
-}
-
-std::vector<Flow> sync_flows(const Plan& plan, std::size_t stage, std::size_t shard, Bytes size, const Cluster& cluster)
-{
-  const auto& replicas = plan.stages.at(stage).replicas;
-  std::vector<std::string> sites;
-  for (const auto& replica : replicas) {
-    sites.push_back(cluster.devices[cluster.device_index(replica.shards.at(shard).device).value()].site);
-  }
-  std::vector<Flow> flows;
-  const auto add = [&](Opcode opcode, Bytes of_each) {
-    const std::vector<Bytes> sizes(replicas.size(), of_each);
-    for (const auto& round : rounds_of(opcode, sizes, plan.sync.algorithm, sites)) {
-      flows.insert(flows.end(), round.begin(), round.end());
-    }
-  };
-  if (plan.sync.sharded == Sharding::None) {
-    add(Opcode::AllReduce, size);
-  } else {
-    add(Opcode::ReduceScatter, size);
-    const bool is_for_passes = plan.sync.sharded == Sharding::Parameters;  // a forward and a backward each
-    const std::uint64_t gathers = is_for_passes ? 2 * replicas.front().microbatches : 1;
-    for (std::uint64_t gather = 0; gather < gathers; ++gather) {
-      add(Opcode::AllGather, size / static_cast<double>(replicas.size()));
-    }
-  }
-  return flows;
 }
 
 }  // namespace isobar::results

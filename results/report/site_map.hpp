@@ -39,9 +39,4 @@ struct SiteMap {
 /// The map of a cluster for a plan. O(devices + pairs of replicas that meet x links of a route).
 SiteMap site_map_of(const Plan& plan, const Cluster& cluster);
 
-/// The flows, between indices of its replicas, by which a stage adds up gradients of `size` and brings updated
-/// parameters to those that do not update them: those of one shard of each replica.
-std::vector<Flow> sync_flows(const Plan& plan, std::size_t stage, std::size_t shard, Bytes size,
-                             const Cluster& cluster);
-
 }  // namespace isobar::results

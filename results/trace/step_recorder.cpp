@@ -33,23 +33,20 @@ void StepRecorder::record(const TraceEvent& event)
   if (event.step > 0 || instruction.opcode == Opcode::Recv) return;
   ++recorded_.instructions;
   if (recorded_.events.size() < most_) recorded_.events.push_back(event);
-  const bool is_among_shards = is_of_shards(event);
-  if (instruction.payload == Payload::ParameterGradient && !is_among_shards) {
-    recorded_.synced[instruction.stage] = instruction.size;
-  }
-  if (instruction.opcode != Opcode::Send && !is_among_shards) return;
+  if (is_computation(instruction.opcode) || instruction.payload == Payload::GradientFacts) return;
   const Channel& channel = channels_[recorded_.lanes[event.rank][instruction.lane].channel.value()];
-  if (is_among_shards) {
-    if (channel.ends.front().rank != event.rank) return;
-    const std::vector<Bytes> sizes(channel.ends.size(), instruction.size);
-    for (const Round& round : rounds_of(instruction.opcode, sizes, channel.algorithm)) {
-      for (const Flow& flow : round) {
-        recorded_.sent[{channel.ends[flow.from].rank, channel.ends[flow.to].rank}] += flow.size();
-      }
-    }
+  if (instruction.opcode == Opcode::Send) {
+    recorded_.sent[{event.rank, other_end(channel, event.rank, instruction.lane).rank}] += instruction.size;
     return;
   }
-  recorded_.sent[{event.rank, other_end(channel, event.rank, instruction.lane).rank}] += instruction.size;
+  if (channel.ends.front().rank != event.rank) return;
+  auto& between_ranks = is_of_shards(event) ? recorded_.sent : recorded_.synced;
+  const std::vector<Bytes> sizes(channel.ends.size(), instruction.size);
+  for (const Round& round : rounds_of(instruction.opcode, sizes, channel.algorithm, channel.sites)) {
+    for (const Flow& flow : round) {
+      between_ranks[{channel.ends[flow.from].rank, channel.ends[flow.to].rank}] += flow.size();
+    }
+  }
 }
 
 void record_step(const Timeline& timeline, std::uint64_t step, TraceSink& sink)

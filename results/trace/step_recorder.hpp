@@ -12,15 +12,16 @@
 
 namespace isobar::results {
 
+/// By sending and receiving rank.
+using BytesBetweenRanks = std::map<std::pair<std::size_t, std::size_t>, Bytes>;
+
 /// Instructions of one step for drawing, without receives. A simulated send lasts while its bytes leave the sender.
 struct RecordedStep {
   std::vector<std::vector<Lane>> lanes;  ///< of the program, by rank
   std::vector<TraceEvent> events;        ///< in the order of recording
   std::uint64_t instructions = 0;        ///< number in the step, kept or not
-  /// Bytes of activations and their gradients between two ranks, by sending and receiving rank, and all that is sent in
-  /// a grid of shards.
-  std::map<std::pair<std::size_t, std::size_t>, Bytes> sent;
-  std::map<std::uint32_t, Bytes> synced;  ///< gradients that the replicas of a stage add up, by stage
+  BytesBetweenRanks sent;    ///< of activations and their gradients, and all that is sent in a grid of shards
+  BytesBetweenRanks synced;  ///< of the gradients of parameters, and of parameters
 };
 
 /// A sink that records the first step of a trace.

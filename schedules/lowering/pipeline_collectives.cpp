@@ -4,8 +4,10 @@
 
 #include "core/model/dtype.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/sync_groups.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -52,7 +54,7 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
 {
   shard_lanes_.resize(orders_.size());
   for (auto& work : works_) {
-    work.is_sharded = shards_[work.index] > 1;
+    work.is_sharded = work.shards > 1;
     if (!work.is_sharded) continue;
     const ShardGrid& grid = grids_[work.index];
     std::map<std::tuple<ShardPass, bool, Payload>, const ShardLane*> last;
@@ -92,10 +94,10 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
       });
     }
   }
-  for (std::size_t i = 0; i < works_.size(); i += shards_[works_[i].index]) {
+  for (std::size_t i = 0; i < works_.size(); i += works_[i].shards) {
     if (!grids_[works_[i].index].is_grid() || works_[i].part > 0) continue;
     auto& ranks = grid_ranks_.emplace_back();
-    for (std::size_t k = i; k < i + shards_[works_[i].index]; ++k) ranks.push_back(works_[k].rank);
+    for (std::size_t k = i; k < i + works_[i].shards; ++k) ranks.push_back(works_[k].rank);
   }
 }
 
@@ -104,8 +106,8 @@ std::vector<LaneId> PipelineProgram::connect_shards(const std::string& name, Rec
                                                     AxisOfRank axis_of_rank)
 {
   std::vector<LaneId> lanes(orders_.size(), compute_lane);
-  for (std::size_t i = 0; i < works_.size(); i += shards_[works_[i].index]) {
-    const std::size_t shards = shards_[works_[i].index];
+  for (std::size_t i = 0; i < works_.size(); i += works_[i].shards) {
+    const std::size_t shards = works_[i].shards;
     const std::size_t first = works_[i].rank;
     if (shards == 1 || works_[i].part > 0 || record_of_rank(first).length == 0) continue;
     for (const auto& group : groups_along(grids_[works_[i].index], axis_of_rank(first), shards)) {
@@ -151,31 +153,35 @@ void PipelineProgram::add_shard_lanes()
 void PipelineProgram::add_shared_gradient_sums()
 {
   last_gradients_.resize(orders_.size());
+  summed_.resize(orders_.size());
+  for (std::size_t i = works_.size(); i-- > 0;) {
+    const auto& work = works_[i];
+    const ShardGrid& grid = grids_[work.index];
+    const bool has_copies = !grid.is_grid() || grid.form == ShardGrid::Form::TwoAndAHalfD;
+    if (work.shards > 1 && is_divided_alike_[work.index] && has_copies) summed_[work.rank].push_back(i);
+  }
   const auto grid_of = [&](std::size_t rank) { return grids_[works_[parts_of_rank_[rank].front()].index]; };
   const auto lanes = connect_shards(
       "sum shared gradients",
       [&](std::size_t rank) {
         LaneRecord record;
         record.kind = LaneKind::SharedGradientSum;
-        const bool has_copies = !grid_of(rank).is_grid() || grid_of(rank).form == ShardGrid::Form::TwoAndAHalfD;
-        record.length = has_copies ? parts_of_rank_[rank].size() : 0;
+        record.length = summed_[rank].size();
         return record;
       },
       [&](std::size_t rank) { return grid_of(rank).is_grid() ? GridAxis::Depth : GridAxis::All; });
   for (auto& work : works_) {
-    if (shards_[work.index] == 1) continue;
-    const std::uint64_t parts = parts_of_rank_[work.rank].size();
     const Wait after = after_gradients(work);
-    if (lanes[work.rank] == compute_lane) {
-      if (after.lane != compute_lane) work.update_waits.add(after);
-      continue;
-    }
-    const Wait sum = {lanes[work.rank], 0, parts - work.part};
-    work.sync_waits.add(sum);
-    work.update_waits.add(sum);
+    if (after.lane != compute_lane && summed_[work.rank].empty()) work.update_waits.add(after);
   }
   for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
-    if (lanes[rank] != compute_lane) last_gradients_[rank].add({lanes[rank], 0, parts_of_rank_[rank].size()});
+    std::uint64_t sums = 0;
+    for (const std::size_t index : summed_[rank]) {
+      const Wait sum = {lanes[rank], 0, ++sums};
+      works_[index].sync_waits.add(sum);
+      works_[index].update_waits.add(sum);
+    }
+    last_gradients_[rank].add({lanes[rank], 0, sums});
     // The first product's come last.
     const auto found = shard_lanes_[rank].find({ShardRole::WeightGradientSum, 0});
     if (found == shard_lanes_[rank].end()) continue;
@@ -184,31 +190,43 @@ void PipelineProgram::add_shared_gradient_sums()
 }
 
 template <typename Added>
-void PipelineProgram::add_collective(const Plan& plan, std::size_t stage, const char* name, LaneKind kind,
-                                     std::size_t parts, Added added)
+void PipelineProgram::add_collective(const Plan& plan, const std::vector<std::size_t>& works, const std::string& name,
+                                     LaneKind kind, Added added)
 {
-  for (std::size_t shard = 0; shard < shards_[stage]; ++shard) {
-    Channel channel;
-    channel.algorithm = plan.sync.algorithm;
-    channel.sites = sites_of(plan.stages[stage], shard);
-    for (std::size_t i = first_of_stage_[stage] + shard; i < first_of_stage_[stage + 1]; i += shards_[stage]) {
-      StageWork& work = works_[i];
-      LaneRecord record;
-      record.kind = kind;
-      record.work = static_cast<std::uint32_t>(i);
-      record.length = 1;
-      record.size = synced_bytes(work) / static_cast<double>(parts);
-      std::size_t alike = 0;  // lanes of this kind on the rank
-      for (const std::size_t part : parts_of_rank_[work.rank]) {
-        alike += patterns_[works_[part].index].replicas() > 1 ? 1U : 0U;
-      }
-      const std::string lane_name = alike > 1 ? fmt::format("{} {}", name, stage) : name;
-      const LaneId lane = add_lane(work.rank, {lane_name, Engine::Network, channels_.size()}, record);
-      channel.ends.push_back({work.rank, lane});
-      added(work, lane);
-    }
-    channels_.push_back(std::move(channel));
+  Channel channel;
+  channel.algorithm = plan.sync.algorithm;
+  for (const std::size_t i : works) {
+    StageWork& work = works_[i];
+    LaneRecord record;
+    record.kind = kind;
+    record.work = static_cast<std::uint32_t>(i);
+    record.length = 1;
+    const std::string lane_name = lane_of_replicas(work.rank, name, work.index);
+    const LaneId lane = add_lane(work.rank, {lane_name, Engine::Network, channels_.size()}, record);
+    channel.ends.push_back({work.rank, lane});
+    channel.sites.push_back(plan.stages[work.index].replicas[work.replica].shards[work.shard].site.value_or(""));
+    added(work, lane);
   }
+  channels_.push_back(std::move(channel));
+}
+
+template <typename Added>
+void PipelineProgram::add_collectives(const Plan& plan, std::size_t stage, const char* name, LaneKind kind, Added added)
+{
+  ensure(is_divided_alike_[stage], "replicas that divide parameters have the same shards");
+  for (std::size_t shard = 0; shard < works_[first_of_stage_[stage]].shards; ++shard) {
+    std::vector<std::size_t> works;
+    for (std::size_t i = 0; i < patterns_[stage].replicas(); ++i) works.push_back(work_at(stage, i, shard));
+    add_collective(plan, works, name, kind, added);
+  }
+}
+
+std::string PipelineProgram::lane_of_replicas(std::size_t rank, const std::string& name, std::size_t stage) const
+{
+  const auto& parts = parts_of_rank_[rank];
+  const auto alike = std::count_if(
+      parts.begin(), parts.end(), [&](const std::size_t part) { return patterns_[works_[part].index].replicas() > 1; });
+  return alike > 1 ? fmt::format("{} {}", name, stage) : name;
 }
 
 std::vector<std::vector<std::size_t>> PipelineProgram::buckets_of(const Plan& plan) const
@@ -226,7 +244,7 @@ std::vector<std::vector<std::size_t>> PipelineProgram::buckets_of(const Plan& pl
     }
     buckets.back().push_back(stage);
     Bytes largest;  // of its shards
-    for (std::size_t i = first_of_stage_[stage]; i < first_of_stage_[stage] + shards_[stage]; ++i) {
+    for (std::size_t i = first_of_stage_[stage]; i < first_of_stage_[stage + 1]; ++i) {
       largest = std::max(largest, synced_bytes(works_[i]));
     }
     filled += largest;
@@ -234,30 +252,71 @@ std::vector<std::vector<std::size_t>> PipelineProgram::buckets_of(const Plan& pl
   return buckets;
 }
 
-void PipelineProgram::add_gradient_syncs(const Plan& plan)
+std::vector<PipelineProgram::GradientSync> PipelineProgram::syncs_of(const Plan& plan, const Workload& workload,
+                                                                     const std::vector<std::size_t>& bucket) const
+{
+  constexpr double bytes_of_a_value = 4;
+  const std::size_t first = bucket.back();
+  const bool is_alike = is_divided_alike_[first];
+  std::map<std::vector<std::size_t>, Bytes> sizes;  // by the shard of each replica
+  Bytes shared;
+  for (const std::size_t stage : bucket) {
+    ensure(is_divided_alike_[stage] == is_alike, "the stages of a bucket are divided alike");
+    if (is_alike) {
+      const std::size_t shards = works_[first_of_stage_[stage]].shards;
+      for (std::size_t shard = 0; shard < shards; ++shard) {
+        sizes[std::vector(patterns_[stage].replicas(), shard)] += synced_bytes(works_[work_at(stage, 0, shard)]);
+      }
+      continue;
+    }
+    const Layer& layer = workload.layers[works_[first_of_stage_[stage]].first_layer];
+    for (const auto& [units, shards] : sync_groups(layer, plan.stages[stage])) {
+      sizes[shards] += Bytes(static_cast<double>(units.part_of(layer.split->parameters)) * bytes_of_a_value);
+    }
+    shared += Bytes(static_cast<double>(shared_parameters(layer)) * bytes_of_a_value);
+  }
+  std::vector<GradientSync> syncs;
+  if (!is_alike) {
+    syncs.push_back({{}, "sync shared gradients", shared});
+    for (std::size_t i = first_of_stage_[first]; i < first_of_stage_[first + 1]; ++i) syncs[0].works.push_back(i);
+  }
+  for (const auto& [shards, size] : sizes) {
+    GradientSync& sync = syncs.emplace_back();
+    sync.size = size;
+    sync.name = "sync gradients";
+    if (!is_alike) sync.name += fmt::format(" of {}", fmt::join(shards, "-"));
+    for (std::size_t i = 0; i < shards.size(); ++i) sync.works.push_back(work_at(first, i, shards[i]));
+  }
+  return syncs;
+}
+
+void PipelineProgram::add_gradient_syncs(const Plan& plan, const Workload& workload)
 {
   last_sync_.resize(orders_.size());
-  for (const auto& stages : buckets_of(plan)) {
-    const std::size_t first = stages.back();
-    add_collective(plan, first, "sync gradients", LaneKind::GradientSync, 1, [&](StageWork& work, LaneId lane) {
-      std::map<LaneId, std::uint64_t> awaited;  // how many instructions of a lane
-      const auto await = [&](const Wait& wait) { awaited[wait.lane] = std::max(awaited[wait.lane], wait.count); };
-      Bytes size;
-      const std::size_t place = static_cast<std::size_t>(&work - works_.data()) - first_of_stage_[first];
-      for (const std::size_t stage : stages) {
-        StageWork& part = works_[first_of_stage_[stage] + place];
-        for (const Wait& wait : part.sync_waits) await(wait);
-        await(after_gradients(part));
-        part.update_waits.add({lane, 0, 1});
-        size += synced_bytes(part);
-      }
-      work.last_synced_layer = works_[first_of_stage_[stages.front()]].last_layer;
-      records_[work.rank][lane].size = size;
-      work.sync_waits = {};
-      for (const auto& [awaited_lane, count] : awaited) work.sync_waits.add({awaited_lane, 0, count});
-      work.sync_waits.add(last_sync_[work.rank]);
-      last_sync_[work.rank] = {lane, 0, 1};
-    });
+  for (const auto& bucket : buckets_of(plan)) {
+    const std::size_t first = bucket.back();
+    for (const auto& sync : syncs_of(plan, workload, bucket)) {
+      add_collective(plan, sync.works, sync.name, LaneKind::GradientSync, [&](StageWork& work, LaneId lane) {
+        std::map<LaneId, std::uint64_t> awaited;  // how many instructions of a lane
+        const auto await = [&](const Wait& wait) { awaited[wait.lane] = std::max(awaited[wait.lane], wait.count); };
+        for (const std::size_t stage : bucket) {
+          const StageWork& part = works_[work_at(stage, work.replica, work.shard)];
+          for (const Wait& wait : part.sync_waits) await(wait);
+          await(after_gradients(part));
+        }
+        Waits& waits = sync_waits_.emplace_back();
+        for (const auto& [awaited_lane, count] : awaited) waits.add({awaited_lane, 0, count});
+        waits.add(last_sync_[work.rank]);
+        last_sync_[work.rank] = {lane, 0, 1};
+        work.last_synced_layer = works_[first_of_stage_[bucket.front()]].last_layer;
+        records_[work.rank][lane].size = sync.size;
+        records_[work.rank][lane].waits = &waits;
+      });
+    }
+    // The syncs of a rank come one after another.
+    for (std::size_t i = first_of_stage_[first]; i < first_of_stage_[bucket.front() + 1]; ++i) {
+      works_[i].update_waits.add(last_sync_[works_[i].rank]);
+    }
   }
 }
 
@@ -267,13 +326,13 @@ void PipelineProgram::add_parameter_gathers(const Plan& plan)
   for (std::size_t stage = 0; stage < patterns_.size(); ++stage) {
     const std::size_t replicas = patterns_[stage].replicas();
     if (replicas == 1) continue;
-    add_collective(plan, stage, "gather parameters", LaneKind::ParameterGather, replicas,
-                   [&](StageWork& work, LaneId lane) {
-                     work.gather = lane;
-                     work.gather_waits = Wait{compute_lane, 0, orders_[work.rank].length() + work.part + 1};
-                     work.gather_waits.add(last_gather[work.rank]);
-                     last_gather[work.rank] = {lane, 0, 1};
-                   });
+    add_collectives(plan, stage, "gather parameters", LaneKind::ParameterGather, [&](StageWork& work, LaneId lane) {
+      records_[work.rank][lane].size = synced_bytes(work) / static_cast<double>(replicas);
+      work.gather = lane;
+      work.gather_waits = Wait{compute_lane, 0, orders_[work.rank].length() + work.part + 1};
+      work.gather_waits.add(last_gather[work.rank]);
+      last_gather[work.rank] = {lane, 0, 1};
+    });
   }
 }
 
@@ -284,9 +343,10 @@ void PipelineProgram::add_gathers_for_tasks(const Plan& plan, const char* name, 
     const std::size_t replicas = patterns_[stage].replicas();
     const bool has_tasks = !(works_[first_of_stage_[stage]].*series).empty();
     if (replicas == 1 || !has_tasks) continue;
-    add_collective(plan, stage, name, LaneKind::ParameterGather, replicas, [&](StageWork& work, LaneId lane) {
+    add_collectives(plan, stage, name, LaneKind::ParameterGather, [&](StageWork& work, LaneId lane) {
       work.*lane_of = lane;
       LaneRecord& record = records_[work.rank][lane];
+      record.size = synced_bytes(work) / static_cast<double>(replicas);
       record.series = &(work.*series);
       record.length = record.series->length();
     });
@@ -343,7 +403,7 @@ Instruction PipelineProgram::sync(std::size_t rank, LaneId lane, const LaneRecor
   instruction.lane = lane;
   instruction.size = record.size;
   if (!is_of_facts) instruction.last_layer = work.last_synced_layer;
-  instruction.waits = is_of_facts ? Waits(Wait{compute_lane, 0, orders_[rank].length()}) : work.sync_waits;
+  instruction.waits = is_of_facts ? Waits(Wait{compute_lane, 0, orders_[rank].length()}) : *record.waits;
   if (is_of_facts) {
     instruction.waits.add(last_sync_[rank]);
     for (const Wait& wait : last_gradients_[rank]) instruction.waits.add(wait);
@@ -388,8 +448,7 @@ Instruction PipelineProgram::collective_of_shards(std::size_t rank, LaneId lane,
 Instruction PipelineProgram::shared_gradient_sum(std::size_t rank, LaneId lane, std::uint64_t position) const
 {
   constexpr double bytes_of_a_value = 4;
-  const auto& parts = parts_of_rank_[rank];
-  const StageWork& work = works_[parts[parts.size() - 1 - position]];
+  const StageWork& work = works_[summed_[rank][position]];
   Instruction instruction = work.make(Opcode::AllReduce);
   instruction.payload = Payload::ParameterGradient;
   instruction.lane = lane;

@@ -2,6 +2,7 @@
 
 #include "core/plan/cost_model.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/sync_groups.hpp"
 #include "schedules/lowering/replicas.hpp"
 
 #include <fmt/format.h>
@@ -58,7 +59,7 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std
   if (!is_training_) return;
   const bool has_facts = needs_gradient_sync(workload) && orders_.size() > 1;
   add_shared_gradient_sums();
-  add_gradient_syncs(plan);
+  add_gradient_syncs(plan, workload);
   if (has_facts) add_facts_sync();
   if (sharded_ == Sharding::Optimizer || sharded_ == Sharding::Gradients) add_parameter_gathers(plan);
 }
@@ -107,13 +108,16 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
   for (const auto& [stage, replica, shard, rank] : placed_shards(plan)) {
     if (replica == 0 && shard == 0) {
       first_of_stage_.push_back(works_.size());
-      shards_.push_back(plan.stages[stage].replicas.front().shards.size());
+      first_of_replica_.emplace_back();
+      is_divided_alike_.push_back(are_divided_alike(plan.stages[stage]));
       grids_.push_back(plan.stages[stage].grid);
     }
+    if (shard == 0) first_of_replica_.back().push_back(works_.size());
     StageWork work;
     work.index = static_cast<std::uint32_t>(stage);
     work.replica = replica;
     work.shard = shard;
+    work.shards = plan.stages[stage].replicas[replica].shards.size();
     work.rank = rank;
     work.microbatches = patterns_[stage].count(replica);
     work.first_layer = plan.stages[stage].first_layer;
@@ -122,7 +126,7 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
     for (std::size_t k = work.first_layer; k <= work.last_layer; ++k) {
       const Layer& whole = workload.layers.at(k);
       std::optional<Layer> part;
-      if (shards_[stage] > 1) part = layer_of_shard(whole, plan.stages[stage], shard);
+      if (work.shards > 1) part = layer_of_shard(whole, plan.stages[stage], replica, shard);
       const Layer& each = part ? *part : whole;
       work.forward += each.forward;
       work.backward += each.backward;
@@ -189,8 +193,8 @@ std::vector<Hop> PipelineProgram::hops_of(const Boundaries& boundaries, bool has
       for (std::size_t to = first_of_stage_[stage]; to < first_of_stage_[stage + 1]; ++to) {
         if (is_alike && works_[from].replica != works_[to].replica) continue;
         // Each shard has the whole output, and brings it to those that take turns with it.
-        const bool goes_there = works_[from].shard == works_[to].shard % shards_[stage - 1];
-        const bool goes_back = works_[to].shard == works_[from].shard % shards_[stage] && is_training_;
+        const bool goes_there = works_[from].shard == works_[to].shard % works_[from].shards;
+        const bool goes_back = works_[to].shard == works_[from].shard % works_[to].shards && is_training_;
         if (!goes_there && !goes_back) continue;
         if (!is_alike && !do_meet(from, to)) continue;
         const auto blocks = static_cast<double>(grids_[stage].shards());  // of a grid, each shard has one
@@ -278,7 +282,7 @@ void PipelineProgram::add_lanes(const char* name, Payload payload, bool is_send,
     if (of_boundary.at({rank, hop.boundary}) > 1) {
       const StageWork& other = works_[is_send ? hop.to : hop.from];
       lane_name += fmt::format(".{}", other.replica);
-      if (shards_[other.index] > 1) lane_name += fmt::format(".{}", other.shard);
+      if (other.shards > 1) lane_name += fmt::format(".{}", other.shard);
     }
     const LaneId lane = add_lane(rank, {lane_name, Engine::Network, i}, record);
     channels_[i].ends.push_back({rank, lane});

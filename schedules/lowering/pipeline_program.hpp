@@ -92,6 +92,7 @@ struct StageWork {
   Series backwards;
   std::size_t replica = 0;
   std::size_t shard = 0;
+  std::size_t shards = 1;  // of its replica
   std::size_t rank = 0;
   std::uint64_t microbatches = 0;
   double parameters = 0;
@@ -99,9 +100,9 @@ struct StageWork {
   std::array<ShardedPass, 3> sharded_passes;  // by ShardPass
   Flops update;
   Bytes resident;
-  Bytes unsummed_gradients;          // held from the first backward until the sum of the gradients
-  std::uint64_t first_backward = 0;  // its position in the compute lane
-  Waits sync_waits;
+  Bytes unsummed_gradients;           // held from the first backward until the sum of the gradients
+  std::uint64_t first_backward = 0;   // its position in the compute lane
+  Waits sync_waits;                   // of what adds up its gradients over the replicas
   std::size_t last_synced_layer = 0;  // of its gradient sync, which may be that of stages after it too
   Waits update_waits;
   // Lanes that gather its parameters: after the update, or for each forward and each backward.
@@ -160,6 +161,7 @@ struct LaneRecord {
   std::uint64_t length = 0;
   const Series* series = nullptr;     // of transfers, as in Hop
   const ShardLane* shards = nullptr;  // of collectives of shards
+  const Waits* waits = nullptr;       // of syncs of gradients
   Bytes size;                         // of transfers and syncs
 };
 
@@ -192,7 +194,7 @@ class PipelineProgram : public Program {
   void add_shard_lanes();
 
   /// Lets the shards of each replica that have the same parameters add up their gradients, once a step and part, the
-  /// last part first.
+  /// last part first. Where the replicas are not divided alike, their syncs do.
   void add_shared_gradient_sums();
 
   /// Adds channels between shards of each replica that has several, and their lanes. The shards of a replica have all
@@ -227,7 +229,7 @@ class PipelineProgram : public Program {
 
   /// Lets the replicas of the stages that have several add up their gradients once a step. The last stage comes first,
   /// since its gradients are complete first. The syncs of a rank come one after another, since they share its network.
-  void add_gradient_syncs(const Plan& plan);
+  void add_gradient_syncs(const Plan& plan, const Workload& workload);
 
   /// The stages whose replicas add up their gradients together, the last first (Sync::bucket).
   std::vector<std::vector<std::size_t>> buckets_of(const Plan& plan) const;
@@ -241,11 +243,32 @@ class PipelineProgram : public Program {
   void add_gathers_for_tasks(const Plan& plan, const char* name, Series StageWork::*series,
                              std::optional<LaneId> StageWork::*lane_of);
 
-  /// Adds channels between the replicas of a stage, one for each shard of them, and their lanes: a collective once a
-  /// step of `1 / parts` of the gradients or parameters, in float32, whatever the workload computes in.
+  /// Adds a channel between shards of a stage's replicas, as indices in works_, and their lanes: a collective once a
+  /// step of gradients or parameters, in float32, whatever the workload computes in.
   template <typename Added>
-  void add_collective(const Plan& plan, std::size_t stage, const char* name, LaneKind kind, std::size_t parts,
+  void add_collective(const Plan& plan, const std::vector<std::size_t>& works, const std::string& name, LaneKind kind,
                       Added added);
+
+  /// Adds one for each shard of a stage whose replicas are divided alike.
+  template <typename Added>
+  void add_collectives(const Plan& plan, std::size_t stage, const char* name, LaneKind kind, Added added);
+
+  /// What one collective adds up of the gradients of a bucket.
+  struct GradientSync {
+    std::vector<std::size_t> works;  // of the first stage of the bucket
+    std::string name;
+    Bytes size;
+  };
+  std::vector<GradientSync> syncs_of(const Plan& plan, const Workload& workload,
+                                     const std::vector<std::size_t>& bucket) const;
+
+  /// The name of a lane among replicas, with the stage if the rank has several that have replicas.
+  std::string lane_of_replicas(std::size_t rank, const std::string& name, std::size_t stage) const;
+
+  std::size_t work_at(std::size_t stage, std::size_t replica, std::size_t shard) const
+  {
+    return first_of_replica_[stage][replica] + shard;
+  }
 
   /// The size of a replica's gradients or parameters in float32.
   static Bytes synced_bytes(const StageWork& work)
@@ -333,12 +356,15 @@ class PipelineProgram : public Program {
   std::vector<std::vector<std::size_t>> parts_of_rank_;      // indices in works_
   std::vector<StageWork> works_;                             // by stage, replica and shard; others point to them
   std::vector<std::size_t> first_of_stage_;                  // in works_, and their number
-  std::vector<std::size_t> shards_;                          // of each replica, by stage
-  std::vector<ShardGrid> grids_;                             // the same
+  std::vector<std::vector<std::size_t>> first_of_replica_;   // in works_, by stage
+  std::vector<bool> is_divided_alike_;                       // by stage: all its replicas
+  std::vector<ShardGrid> grids_;                             // by stage
   std::vector<std::vector<std::size_t>> grid_ranks_;         // of each replica with a grid
   std::vector<std::map<ShardKind, ShardLane>> shard_lanes_;  // by rank
-  std::vector<Waits> last_gradients_;   // by rank: for the last collectives of gradients among shards
-  std::deque<Series> parts_of_series_;  // of hops between stages with other patterns
+  std::vector<std::vector<std::size_t>> summed_;  // by rank: indices in works_ of what its shared gradient sums are for
+  std::vector<Waits> last_gradients_;             // by rank: for the last collectives of gradients among shards
+  std::deque<Waits> sync_waits_;                  // of records
+  std::deque<Series> parts_of_series_;            // of hops between stages with other patterns
   std::deque<Route> routes_;
   std::vector<Wait> last_sync_;  // of gradients, by rank; for no completion without one
   Sharding sharded_ = Sharding::None;

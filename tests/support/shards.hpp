@@ -38,18 +38,35 @@ inline std::vector<double> random_shares(std::mt19937_64& random, std::size_t sh
   return shares;
 }
 
+/// A replica that takes so many micro-batches, on the next of the devices, which it removes.
+inline Replica replica_on(std::vector<std::string>& devices, std::uint64_t microbatches,
+                          const std::vector<double>& shares)
+{
+  Replica replica{microbatches, {}};
+  for (const double share : shares) {
+    replica.shards.push_back({devices.back(), share});
+    devices.pop_back();
+  }
+  return replica;
+}
+
 /// A stage whose replicas take so many micro-batches each, on the next of the devices, which it removes.
 inline Stage random_stage(std::mt19937_64& random, const std::vector<std::uint64_t>& microbatches, std::size_t shards,
                           std::vector<std::string>& devices)
 {
   Stage stage;
   const auto shares = random_shares(random, shards);
+  for (const std::uint64_t count : microbatches) stage.replicas.push_back(replica_on(devices, count, shares));
+  return stage;
+}
+
+/// The same with 1 to 3 shards in each replica.
+inline Stage stage_of_unlike_replicas(std::mt19937_64& random, const std::vector<std::uint64_t>& microbatches,
+                                      std::vector<std::string>& devices)
+{
+  Stage stage;
   for (const std::uint64_t count : microbatches) {
-    Replica& replica = stage.replicas.emplace_back(Replica{count, {}});
-    for (const double share : shares) {
-      replica.shards.push_back({devices.back(), share});
-      devices.pop_back();
-    }
+    stage.replicas.push_back(replica_on(devices, count, random_shares(random, 1 + random() % 3)));
   }
   return stage;
 }

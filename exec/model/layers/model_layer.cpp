@@ -34,6 +34,16 @@ at::Tensor by_fused_kernel(const at::Tensor& query, const at::Tensor& keys, cons
   return at::scaled_dot_product_attention(query, keys, values, mask, 0, causal, std::nullopt, shares);
 }
 
+/// The part of a whole tensor that a shard with these units has.
+TensorPart part_of(TensorPart whole, const Cut& cut, const UnitRange& units)
+{
+  if (cut.kind == Cut::Kind::None || units.is_whole()) return whole;
+  whole.period /= cut.kind == Cut::Kind::Rows ? cut.blocks : whole.shape.front();
+  whole.begin = whole.period / units.all * units.begin;
+  whole.end = whole.period / units.all * units.end;
+  return whole;
+}
+
 class Sequence final : public LayerModule {
  public:
   Sequence(std::unique_ptr<LayerModule> first, std::unique_ptr<LayerModule> second)
@@ -53,6 +63,12 @@ class Sequence final : public LayerModule {
   const Tensors& parameters() const override { return parameters_; }
   const std::vector<std::string>& parameter_names() const override { return names_; }
   const std::vector<TensorPart>& parameter_parts() const override { return parts_; }
+  std::vector<TensorPart> parts_of(const UnitRange& units) const override
+  {
+    auto parts = first_->parts_of(units);
+    for (auto& part : second_->parts_of(units)) parts.push_back(std::move(part));
+    return parts;
+  }
 
  private:
   std::unique_ptr<LayerModule> first_, second_;
@@ -128,22 +144,28 @@ ModelLayer::~ModelLayer() = default;
 
 std::size_t ModelLayer::add(const std::string& name, const at::Tensor& whole, Cut cut)
 {
-  TensorPart part = TensorPart::whole({whole.sizes().begin(), whole.sizes().end()});
+  TensorPart part = part_of(TensorPart::whole({whole.sizes().begin(), whole.sizes().end()}), cut, units_);
   at::Tensor values = whole;
-  if (cut.kind != Cut::Kind::None && !units_.is_whole()) {
-    const bool is_of_rows = cut.kind == Cut::Kind::Rows;
+  if (!part.is_whole()) {
     auto shape = part.shape;
-    part.period /= is_of_rows ? cut.blocks : shape.front();
-    part.begin = part.period / units_.all * units_.begin;
-    part.end = part.period / units_.all * units_.end;
-    auto& extent = is_of_rows ? shape.front() : shape.back();
+    auto& extent = cut.kind == Cut::Kind::Rows ? shape.front() : shape.back();
     extent = own_of(extent);
     values = values_of(part, whole).view(in_torch(shape)).clone();
   }
   parameters_.push_back(values.to(at::Device(device_)).requires_grad_());
   names_.push_back(name);
   parts_.push_back(std::move(part));
+  cuts_.push_back(cut);
   return parameters_.size() - 1;
+}
+
+std::vector<TensorPart> ModelLayer::parts_of(const UnitRange& units) const
+{
+  std::vector<TensorPart> parts;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    parts.push_back(part_of(TensorPart::whole(parts_[i].shape), cuts_[i], units));
+  }
+  return parts;
 }
 
 std::size_t ModelLayer::add_constant(const std::string& name, const std::vector<std::uint64_t>& shape, float value)

@@ -88,6 +88,7 @@ class ModelLayer : public LayerModule {
   const Tensors& parameters() const final { return parameters_; }
   const std::vector<std::string>& parameter_names() const final { return names_; }
   const std::vector<TensorPart>& parameter_parts() const final { return parts_; }
+  std::vector<TensorPart> parts_of(const UnitRange& units) const final;
 
  protected:
   /// Indices of parameters.
@@ -146,6 +147,7 @@ class ModelLayer : public LayerModule {
   Tensors parameters_;
   std::vector<std::string> names_;
   std::vector<TensorPart> parts_;
+  std::vector<Cut> cuts_;  // of the parameters
   UnitRange units_;
   std::size_t layer_;
   std::size_t first_parameter_;

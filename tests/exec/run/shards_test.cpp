@@ -32,7 +32,8 @@ constexpr double relative_tolerance = 1e-5;
 struct Divided {
   std::vector<std::uint64_t> takes;
   std::vector<double> shares = {1};
-  std::vector<std::string> groups = {};  ///< of devices, by replica; none: of their own
+  std::vector<std::string> groups = {};                  ///< of devices, by replica; none: of their own
+  std::vector<std::vector<double>> shares_of_each = {};  ///< by replica, in place of `shares`
 };
 
 /// Stages with as many layers as whole ones allow.
@@ -46,9 +47,10 @@ Plan plan_of(const Workload& workload, const ScheduleChoice& schedule, const std
     Stage stage = {first, (i + 1) * workload.layers.size() / stages.size() - 1, {}};
     for (std::size_t k = 0; k < stages[i].takes.size(); ++k) {
       Replica& replica = stage.replicas.emplace_back(Replica{stages[i].takes[k], {}});
-      for (std::size_t s = 0; s < stages[i].shares.size(); ++s) {
+      const auto& shares = stages[i].shares_of_each.empty() ? stages[i].shares : stages[i].shares_of_each[k];
+      for (std::size_t s = 0; s < shares.size(); ++s) {
         const auto group = stages[i].groups.empty() ? fmt::format("d{}.{}", i, k) : stages[i].groups[k];
-        replica.shards.push_back({fmt::format("{}.{}", group, s), stages[i].shares[s]});
+        replica.shards.push_back({fmt::format("{}.{}", group, s), shares[s]});
       }
     }
     plan.stages.push_back(std::move(stage));
@@ -87,6 +89,11 @@ std::vector<Shape> shapes()
        {"interleaved"},
        {{{5}, {0.5, 0.5}, {"a"}}, {{5}, {0.4, 0.6}, {"b"}}, {{5}, {0.5, 0.5}, {"a"}}, {{5}, {0.4, 0.6}, {"b"}}}},
       {"OtherReplicasAfter", {"gpipe"}, {{{3, 2}, {0.5, 0.5}}, {{1, 2, 2}, {0.5, 0.5}}}},
+      {"OneDeviceBesideShards", one_f_one_b, {{.takes = {3, 2}, .shares_of_each = {{0.5, 0.5}, {1}}}}},
+      {"UnlikeReplicas",
+       one_f_one_b,
+       {{.takes = {2, 2, 1}, .shares_of_each = {{0.3, 0.7}, {1}, {0.5, 0.25, 0.25}}},
+        {.takes = {3, 2}, .shares_of_each = {{1}, {0.5, 0.5}}}}},
   };
 }
 
@@ -164,6 +171,44 @@ TEST(Executor, DISABLED_HasThePlainLoopsLossesForAllDegreesOfShards)
   }
 }
 
+/// .ci/full runs it too.
+TEST(Executor, DISABLED_HasThePlainLoopsLossesForReplicasOfAllDegrees)
+{
+  const std::vector<std::vector<double>> degrees = {{1}, {0.5, 0.5}, {0.7, 0.3}, {0.2, 0.5, 0.3}};
+  const Workload workload = small_gpt_by_operators();
+  const auto expected = expected_losses(workload);
+  for (const std::size_t stages : {1UL, 2UL, 3UL}) {
+    for (const auto& first : degrees) {
+      for (const auto& second : degrees) {
+        for (const double bucket : {0.0, 1e9}) {
+          Plan plan = plan_of(workload, {"1f1b"},
+                              std::vector(stages, Divided{.takes = {3, 2}, .shares_of_each = {first, second}}));
+          plan.sync.bucket = Bytes(bucket);
+          for (const Way way : {Way::InProcess, Way::Tcp}) {
+            SCOPED_TRACE(fmt::format("{} stages, shares {} and {}, {}", stages, fmt::join(first, "+"),
+                                     fmt::join(second, "+"), way == Way::Tcp ? "TCP" : "in process"));
+            expect_close(trained(workload, plan, way, options_for(steps)).losses, expected, relative_tolerance);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Executor, AddsUpGradientsOfUnlikeReplicasInBuckets)
+{
+  Workload workload = small_llama_by_operators();
+  workload.optimizer = Optimizer::Adam;
+  workload.training.clip_norm = 0.05;
+  Plan plan = plan_of(workload, {"1f1b"}, {{.takes = {3, 2}, .shares_of_each = {{0.5, 0.5}, {0.25, 0.25, 0.5}}}});
+  const auto by_part = trained(workload, plan, Way::InProcess, options_for(steps)).losses;
+  expect_close(by_part, expected_losses(workload), relative_tolerance);
+  plan.sync.bucket = Bytes(1e9);
+  for (const Way way : {Way::InProcess, Way::Tcp}) {
+    expect_close(trained(workload, plan, way, options_for(steps)).losses, by_part, relative_tolerance);
+  }
+}
+
 TEST(Executor, DividesWhatReplicasOfShardsHoldToTheBit)
 {
   Workload workload = small_gpt_by_operators();
@@ -221,10 +266,12 @@ TEST(Executor, ResumesACheckpointOfShardsOnAnyOtherPlan)
   divided.sync.sharded = Sharding::Optimizer;
   Plan gathered = plan_of(workload, {"gpipe"}, {{{1, 1, 1, 1, 1}, {0.5, 0.5}}});
   gathered.sync.sharded = Sharding::Parameters;
+  const Plan unlike = plan_of(workload, {"1f1b"}, {{.takes = {3, 2}, .shares_of_each = {{0.4, 0.3, 0.3}, {0.5, 0.5}}}});
   const auto whole = expected_losses(workload);
   for (const auto& [before, after] :
-       {std::pair(shards, chain), std::pair(chain, shards), std::pair(shards, others), std::pair(others, divided),
-        std::pair(divided, shards), std::pair(divided, gathered), std::pair(gathered, chain)}) {
+       {std::pair(shards, unlike), std::pair(unlike, chain), std::pair(shards, chain), std::pair(chain, shards),
+        std::pair(shards, others), std::pair(others, divided), std::pair(divided, shards), std::pair(divided, gathered),
+        std::pair(gathered, chain)}) {
     expect_close(losses_after_resuming(workload, before, after, steps), {whole.begin() + steps / 2, whole.end()},
                  relative_tolerance);
   }
@@ -248,7 +295,7 @@ TEST(Executor, HoldsAShardsPartOfTheParametersAndTheOptimizer)
   for (std::size_t shard = 0; shard < 3; ++shard) {
     std::uint64_t elsewhere = 0;
     for (const auto& layer : workload.layers) {
-      elsewhere += layer.parameters - layer_of_shard(layer, plan.stages.front(), shard).parameters;
+      elsewhere += layer.parameters - layer_of_shard(layer, plan.stages.front(), 0, shard).parameters;
     }
     // One device, and the first shard, also have the loss of each micro-batch.
     const double losses = shard > 0 ? sizeof(float) * microbatches : 0;

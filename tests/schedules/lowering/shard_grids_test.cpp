@@ -282,7 +282,7 @@ TEST(ShardGrids, DivideWorkParametersAndActivations)
     double work = 0;
     double all_work = 0;
     for (const std::size_t index : {1U, 2U}) {
-      const Layer part = layer_of_shard(workload.layers[index], stage, 0);
+      const Layer part = layer_of_shard(workload.layers[index], stage, 0, 0);
       kept += part.activations.value;
       work += (part.forward + part.backward).value;
       all_work += (workload.layers[index].forward + workload.layers[index].backward).value;

@@ -2,6 +2,7 @@
 #include "core/check/program_checker.hpp"
 #include "core/model/dtype.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/sync_groups.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/player.hpp"
 #include "schedules/evaluation.hpp"
@@ -102,6 +103,120 @@ TEST(Shards, MakeSoundProgramsUnderEverySchedule)
   EXPECT_GT(with_parameters, 5U);
 }
 
+TEST(Shards, OfReplicasThatAreNotDividedAlikeMakeSoundPrograms)
+{
+  std::mt19937_64 random(9);
+  const std::vector<std::string> schedules = {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"};
+  std::size_t unlike = 0;
+  for (int round = 0; round < 200; ++round) {
+    Plan plan;
+    plan.goal.schedule = schedule_from_text(schedules[random() % schedules.size()]);
+    plan.goal.microbatches = 6;
+    const std::vector<std::vector<std::uint64_t>> divisions = {{0}, {3, 3}, {2, 4}, {1, 2, 3}};
+    const std::size_t stages = 1 + random() % 3;
+    auto names = devices(30);
+    for (std::size_t i = 0; i < stages; ++i) {
+      plan.stages.push_back(stage_of_unlike_replicas(random, divisions[random() % 4], names));
+      plan.stages.back().first_layer = 2 * i;
+      plan.stages.back().last_layer = 2 * i + 1;
+      unlike += are_divided_alike(plan.stages.back()) ? 0U : 1U;
+    }
+    if (random() % 3 == 0) plan.data_server = "data";
+    plan.sync.bucket = Bytes(static_cast<double>(random() % 20'000));
+    Workload workload = unequal_chain(2 * stages);
+    add_splits(random, workload);
+    plan.stages = by_layers(plan.stages);
+    if (random() % 3 == 0) workload.training.clip_norm = 1;
+    const auto program = make_program(plan, workload);
+    ASSERT_THAT(faults_of(*program), IsEmpty()) << round;
+    ASSERT_THAT(faults_of(*make_evaluation_program(plan, workload), ProgramUse::Evaluation), IsEmpty()) << round;
+    play(*program, 1e-4, 1e9);
+  }
+  EXPECT_GT(unlike, 100U);
+}
+
+TEST(Shards, OfReplicasThatAreNotDividedAlikeShareCutsWithTheirOtherStages)
+{
+  // The first pipeline has both stages on the same two devices; the second has them on one device and on three.
+  std::mt19937_64 random(2);
+  Workload workload = unequal_chain(4);
+  add_splits(random, workload);
+  Plan plan;
+  plan.goal.microbatches = 4;
+  auto names = devices(6);
+  const Replica pair = replica_on(names, 3, {0.5, 0.5});
+  const Replica one = replica_on(names, 1, {1});
+  const Replica three = replica_on(names, 1, {0.25, 0.5, 0.25});
+  plan.stages = by_layers({{0, 1, {pair, one}}, {2, 3, {pair, three}}});
+  EXPECT_THAT(faults_of(*make_program(plan, workload)), IsEmpty());
+}
+
+/// The bytes of gradients that a rank adds up over the replicas.
+double bytes_synced(const Program& program, std::size_t rank)
+{
+  double bytes = 0;
+  for (LaneId lane = 1; lane < program.lanes(rank).size(); ++lane) {
+    if (!program.lanes(rank)[lane].name.starts_with("sync")) continue;
+    for (std::uint64_t k = 0; k < program.length(rank, lane); ++k) bytes += program.at(rank, lane, k).size.value;
+  }
+  return bytes;
+}
+
+TEST(Shards, OfReplicasThatAreNotDividedAlikeAddUpEachOfTheirGradientsOnce)
+{
+  std::mt19937_64 random(4);
+  for (int round = 0; round < 50; ++round) {
+    Workload workload = unequal_chain(3);
+    add_splits(random, workload);
+    auto names = devices(9);
+    Plan plan;
+    plan.goal.microbatches = 3;
+    plan.stages = {stage_of_unlike_replicas(random, {1, 1, 1}, names)};
+    plan.stages[0].last_layer = 2;
+    plan.stages = by_layers(plan.stages);
+    plan.sync.bucket = Bytes(static_cast<double>(random() % 50'000));
+    const auto program = make_program(plan, workload);
+    for (const auto& [stage, replica, shard, rank] : placed_shards(plan)) {
+      double parameters = 0;
+      for (const auto& each : plan.stages) {
+        for (std::size_t layer = each.first_layer; layer <= each.last_layer; ++layer) {
+          const Layer part = layer_of_shard(workload.layers[layer], each, replica, shard);
+          parameters += static_cast<double>(part.parameters);
+        }
+      }
+      EXPECT_DOUBLE_EQ(bytes_synced(*program, rank), 4 * parameters) << round;
+    }
+  }
+}
+
+TEST(Shards, OfReplicasThatAreNotDividedAlikeTakeTheTimesOfTheirSums)
+{
+  // Two shards beside one device: a sum over all three of what is not divided, then one for each half.
+  const Workload workload = gpt("");
+  Plan plan;
+  plan.goal.microbatches = 2;
+  auto names = devices(3);
+  plan.stages =
+      by_layers({{0, workload.layers.size() - 1, {replica_on(names, 1, {0.5, 0.5}), replica_on(names, 1, {1})}}});
+  plan.sync.bucket = Bytes(1e12);
+  const auto program = make_program(plan, workload);
+  double shared = 0, divided = 0;
+  for (const auto& layer : workload.layers) {
+    shared += 4 * static_cast<double>(shared_parameters(layer));
+    divided += 4 * static_cast<double>(layer.split->parameters);
+  }
+  const double latency = 1e-4, bandwidth = 1e8;
+  const auto ring = [&](double n, double bytes) { return 2 * (n - 1) * (latency + bytes / (n * bandwidth)); };
+  double work = 0, update = 0;
+  for (const auto& layer : workload.layers) {
+    work += (layer.forward + layer.backward).value / 1e9;
+    update += update_work(workload, layer).value / 1e9;
+  }
+  // The one device computes longest; its last layer's update is the last.
+  EXPECT_NEAR(play(*program, latency, bandwidth).periods.front().end.value,
+              work + ring(3, shared) + 2 * ring(2, divided / 2) + update, 1e-9 * work);
+}
+
 TEST(Shards, OfSeveralStagesOnADeviceMakeSoundPrograms)
 {
   std::mt19937_64 random(5);
@@ -149,7 +264,7 @@ TEST(Shards, ComputeAllOfALayerTogether)
         if (is_rounded) {
           EXPECT_LT(std::abs(static_cast<double>(units[i]) - ideal), 1);
         }
-        const Layer part = layer_of_shard(layer, stage, i);
+        const Layer part = layer_of_shard(layer, stage, 0, i);
         work += part.forward.value + part.backward.value;
         all += units[i];
         divided += part.parameters - shared_parameters(layer);
@@ -219,7 +334,7 @@ TEST(Shards, TakeTheTimesOfTheirWorkAndSums)
     double update = 0;
     const Plan plan = alone(workload, static_cast<std::size_t>(p), 1);
     for (const auto& layer : workload.layers) {
-      update += update_work(workload, layer_of_shard(layer, plan.stages.front(), 0)).value / 1e9;
+      update += update_work(workload, layer_of_shard(layer, plan.stages.front(), 0, 0)).value / 1e9;
     }
     if (p == 1) step = work / 1e9;
     EXPECT_NEAR(play(*program, latency, bandwidth).periods.front().end.value, step + update, 1e-9 * step) << p;
@@ -235,7 +350,7 @@ TEST(Shards, HoldTheActivationsOfThePublishedFormula)
     const Plan plan = alone(workload, static_cast<std::size_t>(t), 1);
     double kept = 0;
     for (const std::size_t layer : {1U, 2U}) {
-      kept += layer_of_shard(workload.layers[layer], plan.stages.front(), 0).activations.value;
+      kept += layer_of_shard(workload.layers[layer], plan.stages.front(), 0, 0).activations.value;
     }
     EXPECT_NEAR(kept, s * b * h * (10 + 24 / t + 5 * a * s / (h * t)), 1e-9 * kept) << t;
   }
